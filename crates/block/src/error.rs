@@ -1,0 +1,191 @@
+//! One error type for the whole house: what it is about, what went wrong, what to do.
+//!
+//! Code that finds a fault names the cause; code further out that knows which file, blob or image it
+//! is about adds the thing with [`Error::about`]. The kind is prescriptive: it says what a caller can
+//! do, not where the error came from.
+
+use std::borrow::Cow;
+use std::error::Error as StdError;
+use std::fmt;
+use std::io;
+
+/// The result of everything fallible in headstart.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What a caller can do about an [`Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// The bytes are wrong (damaged, truncated, hostile): fetch them again or give them up.
+    Corrupt,
+    /// The bytes may be right, but this version does not read or write their form.
+    Unsupported,
+    /// The caller asked for something that makes no sense: ask differently.
+    Invalid,
+    /// The thing does not exist.
+    NotFound,
+    /// Somebody else holds or changed the thing: wait, or start over.
+    Conflict,
+    /// No space is left: free some, nothing was changed.
+    NoSpace,
+    /// The thing cannot be written.
+    ReadOnly,
+    /// The user asked to stop.
+    Cancelled,
+    /// The operating system failed.
+    Io,
+}
+
+/// An error that names the thing, the cause and, where there is one, the remedy.
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    thing: Option<String>,
+    cause: Cow<'static, str>,
+    remedy: Option<Cow<'static, str>>,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of `kind` with its cause.
+    pub fn new(kind: ErrorKind, cause: impl Into<Cow<'static, str>>) -> Self {
+        Self(Box::new(Inner { kind, thing: None, cause: cause.into(), remedy: None, source: None }))
+    }
+
+    /// Damaged, truncated or hostile bytes.
+    pub fn corrupt(cause: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::Corrupt, cause)
+    }
+
+    /// A form that this version does not handle.
+    pub fn unsupported(cause: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::Unsupported, cause)
+    }
+
+    /// A request that makes no sense.
+    pub fn invalid(cause: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::Invalid, cause)
+    }
+
+    /// A failed system call; `ENOSPC` and `EDQUOT` become [`ErrorKind::NoSpace`].
+    pub fn io(cause: impl Into<Cow<'static, str>>, source: io::Error) -> Self {
+        let kind = match source.kind() {
+            io::ErrorKind::NotFound => ErrorKind::NotFound,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
+            io::ErrorKind::ReadOnlyFilesystem => ErrorKind::ReadOnly,
+            _ => ErrorKind::Io,
+        };
+        let mut error = Self::new(kind, cause);
+        if kind == ErrorKind::NoSpace {
+            error.0.remedy = Some("free space there and run it again".into());
+        }
+        error.0.source = Some(Box::new(source));
+        error
+    }
+
+    /// Names the thing (a file, a blob, an image) unless an inner caller already did.
+    #[must_use]
+    pub fn about(mut self, thing: impl fmt::Display) -> Self {
+        self.0.thing.get_or_insert_with(|| thing.to_string());
+        self
+    }
+
+    /// Says what to do about it, unless an inner caller already did.
+    #[must_use]
+    pub fn remedy(mut self, remedy: impl Into<Cow<'static, str>>) -> Self {
+        self.0.remedy.get_or_insert_with(|| remedy.into());
+        self
+    }
+
+    /// Attaches the error that caused this one.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
+    /// What a caller can do about it.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(thing) = &self.0.thing {
+            write!(f, "{thing}: ")?;
+        }
+        f.write_str(&self.0.cause)?;
+        if let Some(source) = &self.0.source {
+            write!(f, ": {source}")?;
+        }
+        if let Some(remedy) = &self.0.remedy {
+            write!(f, "; {remedy}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}({self})", self.0.kind)
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        let kind = match error.kind() {
+            ErrorKind::Corrupt => io::ErrorKind::InvalidData,
+            ErrorKind::Unsupported => io::ErrorKind::Unsupported,
+            ErrorKind::Invalid => io::ErrorKind::InvalidInput,
+            ErrorKind::NotFound => io::ErrorKind::NotFound,
+            ErrorKind::NoSpace => io::ErrorKind::StorageFull,
+            ErrorKind::ReadOnly => io::ErrorKind::ReadOnlyFilesystem,
+            ErrorKind::Cancelled => io::ErrorKind::Interrupted,
+            ErrorKind::Conflict | ErrorKind::Io => io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
+}
+
+/// An I/O error that carries one of ours gives it back unchanged: errors cross `std::io` traits whole.
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        match error.downcast::<Self>() {
+            Ok(ours) => ours,
+            Err(other) => Self::io("I/O failed", other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_thing_cause_and_remedy() {
+        let error = Error::corrupt("frame 7 fails its checksum").about("layer.zf").remedy("fetch it again");
+        assert_eq!(error.to_string(), "layer.zf: frame 7 fails its checksum; fetch it again");
+        assert_eq!(error.about("outer").to_string(), "layer.zf: frame 7 fails its checksum; fetch it again");
+    }
+
+    #[test]
+    fn a_full_disk_is_said_with_its_remedy() {
+        let error = Error::io("cannot write", io::Error::from(io::ErrorKind::StorageFull)).about("/store");
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        assert!(error.to_string().contains("free space"), "{error}");
+    }
+
+    #[test]
+    fn survives_a_trip_through_std_io() {
+        let error: Error = io::Error::from(Error::corrupt("bad").about("x")).into();
+        assert_eq!((error.kind(), error.to_string()), (ErrorKind::Corrupt, "x: bad".to_owned()));
+    }
+}

@@ -1,0 +1,24 @@
+//! The vocabulary of headstart: sizes, ranges, sources of bytes, block devices, errors.
+//!
+//! Every other crate speaks in these words. There is no I/O here but [`FileSource`], the one
+//! [`ReadAt`] that everything needs.
+//!
+//! | module | what it names |
+//! |---|---|
+//! | [`size`] | sectors, sizes as people write them (`4k`, `40G`) |
+//! | [`range`] | a half-open interval of bytes |
+//! | [`source`] | [`ReadAt`]: immutable bytes that can be read anywhere |
+//! | [`device`] | [`BlockDevice`]: a disk |
+//! | [`error`] | one error type: the thing, the cause, the remedy |
+
+pub mod device;
+pub mod error;
+pub mod range;
+pub mod size;
+pub mod source;
+
+pub use device::{BlockDevice, Extent};
+pub use error::{Error, ErrorKind, Result};
+pub use range::ByteRange;
+pub use size::{ByteSize, SECTOR_SIZE};
+pub use source::{FileSource, ReadAt};

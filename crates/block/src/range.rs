@@ -1,0 +1,84 @@
+//! Half-open intervals of bytes.
+
+use std::fmt;
+
+/// The bytes `[offset, offset + len)` of a disk or a blob. The end never overflows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ByteRange {
+    offset: u64,
+    len: u64,
+}
+
+impl ByteRange {
+    /// A range of `len` bytes at `offset`, or `None` where the end would overflow.
+    #[must_use]
+    pub fn new(offset: u64, len: u64) -> Option<Self> {
+        offset.checked_add(len).map(|_| Self { offset, len })
+    }
+
+    /// The bytes from `start` to `end`; empty where `end < start`.
+    #[must_use]
+    pub fn between(start: u64, end: u64) -> Self {
+        Self { offset: start, len: end.saturating_sub(start) }
+    }
+
+    /// First byte.
+    #[must_use]
+    pub fn offset(self) -> u64 {
+        self.offset
+    }
+
+    /// Number of bytes.
+    #[must_use]
+    pub fn len(self) -> u64 {
+        self.len
+    }
+
+    /// One past the last byte.
+    #[must_use]
+    pub fn end(self) -> u64 {
+        self.offset + self.len
+    }
+
+    /// Whether there is no byte in it.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether both ends are multiples of `unit`.
+    #[must_use]
+    pub fn is_aligned(self, unit: u64) -> bool {
+        self.offset.is_multiple_of(unit) && self.len.is_multiple_of(unit)
+    }
+
+    /// The bytes in both ranges; empty where they do not meet.
+    #[must_use]
+    pub fn intersect(self, other: Self) -> Self {
+        Self::between(self.offset.max(other.offset), self.end().min(other.end()))
+    }
+}
+
+impl fmt::Display for ByteRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{:#x}, {:#x})", self.offset, self.end())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_an_end_past_u64() {
+        assert!(ByteRange::new(u64::MAX, 1).is_none());
+        assert_eq!(ByteRange::new(u64::MAX - 1, 1).map(ByteRange::end), Some(u64::MAX));
+    }
+
+    #[test]
+    fn intersection_of_disjoint_ranges_is_empty() {
+        let (a, b) = (ByteRange::between(0, 10), ByteRange::between(20, 30));
+        assert!(a.intersect(b).is_empty());
+        assert_eq!(ByteRange::between(5, 25).intersect(b), ByteRange::between(20, 25));
+    }
+}

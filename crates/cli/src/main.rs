@@ -1,0 +1,3 @@
+//! The headstart command line.
+
+fn main() {}

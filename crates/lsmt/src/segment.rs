@@ -1,0 +1,201 @@
+//! The segment: 16 bytes that say where one run of a disk's sectors lies in a layer.
+//!
+//! The same two words are the record on disk and the entry in memory (DADI section 3.1, figure 4, with
+//! the field widths that OverlayBD really uses):
+//!
+//! ```text
+//! word 0   bits  0..50  offset    first sector on the disk
+//!          bits 50..64  length    sectors, at most 16383
+//! word 1   bits  0..55  moffset   first sector in the layer's file ("mapped offset")
+//!          bit  55      zeroed    the run reads as zeros; moffset takes no data
+//!          bits 56..64  tag       position of the layer in its stack, 0 = lowest (in memory)
+//! ```
+//!
+//! Offset and length share a word so that a search touches one cache line for both ends. On disk the
+//! tag holds what its writer left there, so readers overwrite it.
+
+use std::fmt;
+
+const OFFSET_BITS: u32 = 50;
+const MOFFSET_BITS: u32 = 55;
+const ZEROED_BIT: u64 = 1 << MOFFSET_BITS;
+const TAG_SHIFT: u32 = 56;
+
+/// One run of sectors and where its bytes are. All numbers are in sectors of 512 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Segment {
+    lo: u64,
+    hi: u64,
+}
+
+impl Segment {
+    /// Longest run that one segment can name, in sectors.
+    pub const MAX_LEN: u64 = (1 << (64 - OFFSET_BITS)) - 1;
+    /// The offset that marks a padding record; no real segment starts there.
+    pub const PADDING_OFFSET: u64 = (1 << OFFSET_BITS) - 1;
+    /// Largest mapped offset, in sectors.
+    pub const MAX_MOFFSET: u64 = (1 << MOFFSET_BITS) - 1;
+    /// Bytes of a record on disk.
+    pub const RECORD_SIZE: usize = 16;
+    /// The record that fills up a table or a group of records; readers drop it wherever it stands.
+    pub const PADDING: Self = Self { lo: Self::PADDING_OFFSET, hi: 0 };
+
+    /// A run whose bytes lie at `moffset`.
+    ///
+    /// # Panics
+    /// In debug builds, where a number does not fit its field.
+    #[must_use]
+    pub const fn data(offset: u64, len: u64, moffset: u64) -> Self {
+        debug_assert!(offset < Self::PADDING_OFFSET && len <= Self::MAX_LEN && moffset <= Self::MAX_MOFFSET);
+        Self { lo: offset | len << OFFSET_BITS, hi: moffset }
+    }
+
+    /// A run that reads as zeros; by the format's rule `moffset` is where the next data would go.
+    #[must_use]
+    pub const fn zeroed(offset: u64, len: u64, moffset: u64) -> Self {
+        let Self { lo, hi } = Self::data(offset, len, moffset);
+        Self { lo, hi: hi | ZEROED_BIT }
+    }
+
+    /// First sector on the disk.
+    #[must_use]
+    pub const fn offset(self) -> u64 {
+        self.lo & Self::PADDING_OFFSET
+    }
+
+    /// Length in sectors.
+    #[must_use]
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "a segment of length 0 is never made, only read and dropped"
+    )]
+    pub const fn len(self) -> u64 {
+        self.lo >> OFFSET_BITS
+    }
+
+    /// One past the last sector on the disk.
+    #[must_use]
+    pub const fn end(self) -> u64 {
+        self.offset() + self.len()
+    }
+
+    /// First sector in the layer's file.
+    #[must_use]
+    pub const fn moffset(self) -> u64 {
+        self.hi & Self::MAX_MOFFSET
+    }
+
+    /// One past the last sector in the layer's file; a zeroed run takes none.
+    #[must_use]
+    pub const fn mend(self) -> u64 {
+        self.moffset() + if self.is_zeroed() { 0 } else { self.len() }
+    }
+
+    /// Whether the run reads as zeros.
+    #[must_use]
+    pub const fn is_zeroed(self) -> bool {
+        self.hi & ZEROED_BIT != 0
+    }
+
+    /// Whether this is a padding record.
+    #[must_use]
+    pub const fn is_padding(self) -> bool {
+        self.offset() == Self::PADDING_OFFSET
+    }
+
+    /// Position of the layer in its stack, 0 = lowest.
+    #[must_use]
+    pub const fn layer(self) -> u8 {
+        (self.hi >> TAG_SHIFT) as u8
+    }
+
+    /// The same run, said to lie in layer number `layer`.
+    #[must_use]
+    pub const fn with_layer(self, layer: u8) -> Self {
+        Self { hi: self.hi & !(0xff << TAG_SHIFT) | (layer as u64) << TAG_SHIFT, ..self }
+    }
+
+    /// The part of the run within `[start, end)` of the disk, which must overlap it.
+    ///
+    /// ```
+    /// # use headstart_lsmt::Segment;
+    /// let part = Segment::data(100, 50, 8).clip(110, 120);
+    /// assert_eq!((part.offset(), part.len(), part.moffset()), (110, 10, 18));
+    /// ```
+    #[must_use]
+    pub const fn clip(self, start: u64, end: u64) -> Self {
+        // Written with max and min, not branches: which end is cut is unpredictable in a lookup.
+        let from = if start > self.offset() { start } else { self.offset() };
+        let to = if end < self.end() { end } else { self.end() };
+        debug_assert!(from < to);
+        let skipped = if self.is_zeroed() { 0 } else { from - self.offset() };
+        Self { lo: from | (to - from) << OFFSET_BITS, hi: self.hi + skipped }
+    }
+
+    /// Whether `next` continues this run on the disk and in the same layer's file, in the same state.
+    #[must_use]
+    pub const fn is_continued_by(self, next: Self) -> bool {
+        // Zeroed and tag are compared together: the bits above the mapped offset.
+        self.end() == next.offset()
+            && self.mend() == next.moffset()
+            && self.hi >> MOFFSET_BITS == next.hi >> MOFFSET_BITS
+    }
+
+    /// The record as written: two little-endian words.
+    #[must_use]
+    pub const fn to_record(self) -> [u8; Self::RECORD_SIZE] {
+        (self.lo as u128 | (self.hi as u128) << 64).to_le_bytes()
+    }
+
+    /// Reads a record; every pattern of bits is a segment, so the caller checks its meaning.
+    #[must_use]
+    pub const fn from_record(record: [u8; Self::RECORD_SIZE]) -> Self {
+        let bits = u128::from_le_bytes(record);
+        #[expect(clippy::cast_possible_truncation, reason = "takes the low word")]
+        Self { lo: bits as u64, hi: (bits >> 64) as u64 }
+    }
+}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.is_zeroed() { "zeroed" } else { "data" };
+        write!(f, "{}+{} {kind} @{} in {}", self.offset(), self.len(), self.moffset(), self.layer())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn padding_is_what_the_reference_writes() {
+        assert!(Segment::PADDING.is_padding());
+        assert_eq!(Segment::PADDING.to_record()[..8], ((1u64 << 50) - 1).to_le_bytes());
+    }
+
+    proptest! {
+        #[test]
+        fn every_field_survives_a_record(
+            offset in 0..Segment::PADDING_OFFSET, len in 0..=Segment::MAX_LEN,
+            moffset in 0..=Segment::MAX_MOFFSET, zeroed: bool, layer: u8,
+        ) {
+            let make = if zeroed { Segment::zeroed } else { Segment::data };
+            let segment = Segment::from_record(make(offset, len, moffset).with_layer(layer).to_record());
+            prop_assert_eq!(
+                (segment.offset(), segment.len(), segment.moffset(), segment.is_zeroed(), segment.layer()),
+                (offset, len, moffset, zeroed, layer)
+            );
+        }
+
+        #[test]
+        fn clipping_keeps_each_sector_where_it_was(offset in 0u64..1000, len in 1u64..100, zeroed: bool, a in 0u64..100, b in 0u64..100) {
+            let segment = if zeroed { Segment::zeroed(offset, len, 500) } else { Segment::data(offset, len, 500) };
+            let (start, end) = (offset + a.min(len - 1), offset + a.min(len - 1) + 1 + b);
+            let part = segment.clip(start, end);
+            prop_assert_eq!((part.offset(), part.end()), (start.max(offset), end.min(offset + len)));
+            let expected = if zeroed { 500 } else { 500 + part.offset() - offset };
+            prop_assert_eq!(part.moffset(), expected);
+        }
+    }
+}

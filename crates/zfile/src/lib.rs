@@ -1,0 +1,1 @@
+//! Seekable compression: OverlayBD ZFile.
