@@ -1,5 +1,27 @@
 //! LSMT layers: segment index, merged view, writable layer, commit, garbage collection.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`segment`] | 16 bytes that say where one run of sectors lies |
+//! | [`format`] | header and trailer pages, byte by byte |
+//! | [`index`] | the searchable table of segments, and merging tables |
+//! | [`layer`] | opening an immutable layer: sealed, sparse |
+//! | [`pair`] | opening an unsealed writable layer for reading |
+//! | [`stack`] | layers on top of each other, read as one disk |
+//! | [`layer_writer`] | writing a sealed layer as a stream |
+//! | [`writable`] | the writable layer on top of a stack |
 
+pub mod format;
+pub mod index;
+pub mod layer;
+pub mod layer_writer;
+pub mod pair;
 pub mod segment;
+pub mod stack;
 
+pub use index::Index;
+pub use layer::{Layer, LayerForm, LayerInfo};
+pub use layer_writer::{LayerMeta, LayerSummary, LayerWriter, copy_segments};
+pub use pair::open_pair;
 pub use segment::Segment;
+pub use stack::Stack;

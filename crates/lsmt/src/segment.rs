@@ -132,6 +132,13 @@ impl Segment {
         Self { lo: from | (to - from) << OFFSET_BITS, hi: self.hi + skipped }
     }
 
+    /// The same run, `sectors` longer at its end; both together fit in [`Self::MAX_LEN`].
+    #[must_use]
+    pub(crate) const fn lengthened(self, sectors: u64) -> Self {
+        debug_assert!(self.len() + sectors <= Self::MAX_LEN);
+        Self { lo: self.lo + (sectors << OFFSET_BITS), ..self }
+    }
+
     /// Whether `next` continues this run on the disk and in the same layer's file, in the same state.
     #[must_use]
     pub const fn is_continued_by(self, next: Self) -> bool {
