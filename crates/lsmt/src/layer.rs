@@ -1,0 +1,252 @@
+//! One immutable layer: where its bytes are and which sectors of the disk they hold.
+//!
+//! Three forms of file give a layer, and all end as a sorted table of segments over one source:
+//!
+//! * **sealed**: header, data, table, trailer. Committed and merged layers, and writable ones that were
+//!   closed. The trailer, the last 4096 bytes, has the only word on where the table is.
+//! * **unsealed pair**: a data file and a log of records beside it; see [`crate::pair`].
+//! * **sparse**: sector `s` lies at `4096 + 512 s`, and the file's holes are the index. The form cannot
+//!   tell a discarded sector from one never written, so a discard does not hide a lower layer: that is lost
+//!   in the file, not here. Headstart reads such layers and never writes them.
+//!
+//! What is checked of a sealed layer is what the reference checks (records in order, without overlap,
+//! inside the data), but sizes are bounded by the file, never by what a header claims.
+
+use crate::Segment;
+use crate::format::{FIRST_DATA_SECTOR, Flags, PAGE_SIZE, Page};
+use headstart_block::{Error, FileSource, ReadAt, Result, SECTOR_SIZE};
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// Bytes of the table that are read at once.
+const TABLE_CHUNK: usize = 256 << 10;
+
+/// What form a layer was read from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerForm {
+    /// Header, data, table, trailer.
+    Sealed,
+    /// An unsealed data file with its index file.
+    Pair,
+    /// An unsealed sparse file.
+    Sparse,
+}
+
+/// What a layer says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerInfo {
+    /// What it was read from.
+    pub form: LayerForm,
+    /// Size of the disk in bytes; 0 = that of the layers below.
+    pub virtual_size: u64,
+    /// Its id, nil where it has none.
+    pub uuid: Uuid,
+    /// The id of the layer below, nil where it has none.
+    pub parent_uuid: Uuid,
+    /// Free text of its maker.
+    pub user_tag: String,
+    /// Records in the index as stored, padding included.
+    pub records: u64,
+    /// Bytes of the layer's file, without its wrappers.
+    pub file_size: u64,
+}
+
+/// An immutable layer, open for reading.
+#[derive(Clone)]
+pub struct Layer {
+    source: Arc<dyn ReadAt>,
+    segments: Vec<Segment>,
+    info: LayerInfo,
+}
+
+impl Layer {
+    /// Opens a sealed layer; its wrappers (tar, ZFile) are already off.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Corrupt`] where its structure is damaged, and
+    /// [`headstart_block::ErrorKind::Unsupported`] for a layer that was never sealed.
+    pub fn open(source: Arc<dyn ReadAt>) -> Result<Self> {
+        let header = Page::read_header(&source)?;
+        if !header.flags.has(Flags::DATA) {
+            return Err(Error::corrupt("it is the index file of a writable layer, not a layer")
+                .remedy("give the data file and this one together as a pair"));
+        }
+        let trailer = read_trailer(&source, header.flags)?;
+        let segments = read_table(&source, &trailer)?;
+        let info = LayerInfo::from_page(LayerForm::Sealed, &trailer, trailer.index_size, source.len());
+        Ok(Self { source, segments, info })
+    }
+
+    /// Opens a file that holds a sealed layer or an unsealed sparse one.
+    ///
+    /// # Errors
+    /// As [`Layer::open`], about the file's path.
+    pub fn open_file(file: FileSource) -> Result<Self> {
+        let name = file.path().display().to_string();
+        let sparse = Page::read_header(&file).is_ok_and(|page| page.flags.has(Flags::SPARSE))
+            && read_trailer(&file, Flags(Flags::SPARSE)).is_err();
+        if sparse { Self::open_sparse(file) } else { Self::open(Arc::new(file)) }.map_err(|e| e.about(name))
+    }
+
+    /// Opens an unsealed sparse layer, whose index is the file's map of holes.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Corrupt`] where it is no such layer.
+    pub fn open_sparse(file: FileSource) -> Result<Self> {
+        let header = Page::read_header(&file)?;
+        let end = header.virtual_size.checked_add(PAGE_SIZE as u64).filter(|end| *end <= file.len());
+        let Some(end) = end.filter(|_| header.flags.has(Flags::DATA | Flags::SPARSE)) else {
+            return Err(Error::corrupt("it is no whole sparse layer")
+                .remedy("copy it again with its holes (cp --sparse, tar -S)"));
+        };
+        let segments = segments_of_holes(&file, end)?;
+        let info = LayerInfo::from_page(LayerForm::Sparse, &header, segments.len() as u64, file.len());
+        Ok(Self { source: Arc::new(file), segments, info })
+    }
+
+    /// A layer whose table was made elsewhere; the caller vouches for it.
+    pub(crate) fn from_parts(source: Arc<dyn ReadAt>, segments: Vec<Segment>, info: LayerInfo) -> Self {
+        Self { source, segments, info }
+    }
+
+    /// What it says of itself.
+    #[must_use]
+    pub fn info(&self) -> &LayerInfo {
+        &self.info
+    }
+
+    /// Its live segments, in order, without padding.
+    #[must_use]
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// The file that the segments' mapped offsets point into.
+    #[must_use]
+    pub fn source(&self) -> &Arc<dyn ReadAt> {
+        &self.source
+    }
+
+    /// Takes the layer apart.
+    pub(crate) fn into_parts(self) -> (Arc<dyn ReadAt>, Vec<Segment>, LayerInfo) {
+        (self.source, self.segments, self.info)
+    }
+}
+
+impl LayerInfo {
+    pub(crate) fn from_page(form: LayerForm, page: &Page, records: u64, file_size: u64) -> Self {
+        Self {
+            form,
+            virtual_size: page.virtual_size,
+            uuid: page.uuid,
+            parent_uuid: page.parent_uuid,
+            user_tag: page.user_tag.to_text(),
+            records,
+            file_size,
+        }
+    }
+}
+
+fn read_trailer(source: &(impl ReadAt + ?Sized), header: Flags) -> Result<Page> {
+    let unsealed = || {
+        Error::unsupported("it has no trailer: it was never sealed, or its end is missing").remedy(
+            "commit it, or give it with its index file as a pair; if it was sealed once, fetch it again",
+        )
+    };
+    // A file of one page has no room for a trailer that is not its header.
+    let offset = source.len().checked_sub(PAGE_SIZE as u64).filter(|offset| *offset >= PAGE_SIZE as u64);
+    let trailer = Page::read(source, offset.ok_or_else(unsealed)?, "trailer")
+        .map_err(|e| if header.has(Flags::SEALED) { e } else { unsealed() })?;
+    if trailer.flags.has(Flags::HEADER) || !trailer.flags.has(Flags::DATA | Flags::SEALED) {
+        return Err(Error::corrupt(format!(
+            "its trailer's flags are {:#x}, not those of a sealed layer",
+            trailer.flags.0
+        )));
+    }
+    Ok(trailer)
+}
+
+/// Reads and checks the table of a sealed layer. Memory is bounded by the file: a record takes 16 bytes in both.
+fn read_table(source: &(impl ReadAt + ?Sized), trailer: &Page) -> Result<Vec<Segment>> {
+    let trailer_offset = source.len() - PAGE_SIZE as u64;
+    let room = trailer_offset.checked_sub(trailer.index_offset);
+    let bytes = trailer.index_size.checked_mul(Segment::RECORD_SIZE as u64);
+    let (Some(room), Some(bytes)) = (room, bytes) else { return Err(bad_table(trailer, trailer_offset)) };
+    if bytes > room || trailer.index_offset < PAGE_SIZE as u64 {
+        return Err(bad_table(trailer, trailer_offset));
+    }
+    let data_end = trailer.index_offset / SECTOR_SIZE;
+    let mut segments = Vec::with_capacity(usize::try_from(trailer.index_size).unwrap_or(0));
+    let mut chunk = vec![0; TABLE_CHUNK.min(usize::try_from(bytes).unwrap_or(TABLE_CHUNK))];
+    let mut offset = trailer.index_offset;
+    while offset < trailer.index_offset + bytes {
+        let left = trailer.index_offset + bytes - offset;
+        let len = chunk.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        source.read_at(&mut chunk[..len], offset)?;
+        for record in chunk[..len].as_chunks::<{ Segment::RECORD_SIZE }>().0 {
+            let segment = Segment::from_record(*record).with_layer(0);
+            if !segment.is_padding() {
+                check_record(segment, segments.last(), data_end)
+                    .map_err(|e| e.remedy("the layer is damaged: fetch it again"))?;
+                segments.push(segment);
+            }
+        }
+        offset += len as u64;
+    }
+    // A record of length 0 is accepted by the reference, and holds nothing.
+    segments.retain(|segment| segment.len() > 0);
+    segments.shrink_to_fit();
+    Ok(segments)
+}
+
+fn bad_table(trailer: &Page, trailer_offset: u64) -> Error {
+    let (offset, size) = (trailer.index_offset, trailer.index_size);
+    Error::corrupt(format!(
+        "its index of {size} records at byte {offset} does not fit before its trailer at {trailer_offset}"
+    ))
+    .remedy("the layer is damaged: fetch it again")
+}
+
+fn check_record(segment: Segment, previous: Option<&Segment>, data_end: u64) -> Result<()> {
+    if previous.is_some_and(|previous| previous.end() > segment.offset()) {
+        return Err(Error::corrupt(format!(
+            "index record {segment:?} is out of order or overlaps the one before"
+        )));
+    }
+    if segment.moffset() < FIRST_DATA_SECTOR || segment.mend() > data_end {
+        return Err(Error::corrupt(format!(
+            "index record {segment:?} points outside the layer's data (sectors 8 to {data_end})"
+        )));
+    }
+    Ok(())
+}
+
+/// The data extents of a sparse layer up to byte `end`, as segments; runs are cut to what a segment can name.
+fn segments_of_holes(file: &FileSource, end: u64) -> Result<Vec<Segment>> {
+    let failed = |e: Errno| Error::io("cannot find its holes", e.into()).about(file.path().display());
+    let mut segments = Vec::new();
+    let mut cursor = PAGE_SIZE as u64;
+    while cursor < end {
+        let data = match seek(file.file(), SeekFrom::Data(cursor)) {
+            Ok(data) if data < end => data,
+            Ok(_) | Err(Errno::NXIO) => break,
+            Err(e) => return Err(failed(e)),
+        };
+        let hole = seek(file.file(), SeekFrom::Hole(data)).map_err(failed)?.min(end);
+        let first = (data - PAGE_SIZE as u64) / SECTOR_SIZE;
+        let last = (hole - PAGE_SIZE as u64).div_ceil(SECTOR_SIZE);
+        if last >= Segment::PADDING_OFFSET {
+            return Err(Error::corrupt("it is larger than a segment can address"));
+        }
+        let mut offset = first;
+        while offset < last {
+            let len = (last - offset).min(Segment::MAX_LEN);
+            segments.push(Segment::data(offset, len, offset + FIRST_DATA_SECTOR));
+            offset += len;
+        }
+        cursor = hole;
+    }
+    Ok(segments)
+}

@@ -1,0 +1,209 @@
+//! Writing a sealed layer as a stream: header, data, table, trailer.
+//!
+//! The output is byte for byte what the reference's commit writes for the same segments: data contiguous from
+//! sector 8 in ascending order, recorded in pieces of at most 64 sectors that are then joined left to right
+//! while they continue each other and stay below 16383 sectors; the table padded with padding records to
+//! a multiple of 256, and the padding counted. The stream is never sought, so that it can go straight
+//! through a compressor and a hasher; the table is held in memory (16 bytes a record).
+
+use crate::Segment;
+use crate::format::{FIRST_DATA_SECTOR, Flags, PAGE_SIZE, Page, UserTag};
+use headstart_block::{BlockDevice, ByteRange, Error, Result, SECTOR_SIZE};
+use std::io::Write;
+use uuid::Uuid;
+
+/// The reference copies data in pieces of 32 KiB, and records each.
+const PIECE_SECTORS: usize = 64;
+const RECORDS_PER_PAGE: usize = PAGE_SIZE / Segment::RECORD_SIZE;
+
+/// What a new layer says of itself.
+#[derive(Clone, Debug, Default)]
+pub struct LayerMeta {
+    /// Size of the disk in bytes.
+    pub virtual_size: u64,
+    /// Its id; nil is what the reference's tools write by default.
+    pub uuid: Uuid,
+    /// The id of the layer below.
+    pub parent_uuid: Uuid,
+    /// Free text.
+    pub user_tag: UserTag,
+}
+
+/// What was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerSummary {
+    /// Bytes of data.
+    pub data_bytes: u64,
+    /// Segments in the table, without padding.
+    pub segments: u64,
+    /// Bytes of the whole layer.
+    pub file_size: u64,
+}
+
+/// A sealed layer in the making. Runs are given in ascending order, without overlap.
+pub struct LayerWriter<W: Write> {
+    out: W,
+    meta: LayerMeta,
+    table: Vec<Segment>,
+    /// The next sector of the file that data will take.
+    data_end: u64,
+    /// The first sector of the disk that may still be given.
+    cursor: u64,
+}
+
+impl<W: Write> LayerWriter<W> {
+    /// Starts a layer by writing its header.
+    ///
+    /// # Errors
+    /// What `out` reports.
+    pub fn new(mut out: W, meta: LayerMeta) -> Result<Self> {
+        let header = page(&meta, Flags::HEADER | Flags::DATA | Flags::SEALED, 0, 0);
+        out.write_all(&header.encode())?;
+        Ok(Self { out, meta, table: Vec::new(), data_end: FIRST_DATA_SECTOR, cursor: 0 })
+    }
+
+    /// Appends `data`, the disk's bytes from `offset` on; both are multiples of a sector. A long run may
+    /// be given in parts, each but the last a multiple of 32 KiB.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Invalid`] out of order or out of bounds; what the output reports.
+    pub fn data(&mut self, offset: u64, data: &[u8]) -> Result<()> {
+        let start = self.advance(offset, data.len() as u64)?;
+        let sectors = data.len() as u64 / SECTOR_SIZE;
+        let mut done = 0;
+        while done < sectors {
+            let len = (sectors - done).min(PIECE_SECTORS as u64);
+            self.record(Segment::data(start + done, len, self.data_end));
+            self.data_end += len;
+            done += len;
+        }
+        self.out.write_all(data)?;
+        Ok(())
+    }
+
+    /// Says that `range` reads as zeros whatever lies below; it takes no data.
+    ///
+    /// # Errors
+    /// As [`LayerWriter::data`].
+    pub fn zeroes(&mut self, range: ByteRange) -> Result<()> {
+        let mut start = self.advance(range.offset(), range.len())?;
+        while start < self.cursor {
+            let len = (self.cursor - start).min(Segment::MAX_LEN);
+            self.record(Segment::zeroed(start, len, self.data_end));
+            start += len;
+        }
+        Ok(())
+    }
+
+    /// Writes the table and the trailer.
+    ///
+    /// # Errors
+    /// What the output reports.
+    pub fn finish(mut self) -> Result<(W, LayerSummary)> {
+        let segments = self.table.len();
+        self.table.resize(segments.next_multiple_of(RECORDS_PER_PAGE), Segment::PADDING);
+        let mut page_bytes = Vec::with_capacity(PAGE_SIZE);
+        for records in self.table.chunks(RECORDS_PER_PAGE) {
+            page_bytes.clear();
+            page_bytes.extend(records.iter().flat_map(|segment| segment.to_record()));
+            self.out.write_all(&page_bytes)?;
+        }
+        let index_offset = self.data_end * SECTOR_SIZE;
+        let trailer = page(&self.meta, Flags::DATA | Flags::SEALED, index_offset, self.table.len() as u64);
+        self.out.write_all(&trailer.encode())?;
+        let summary = LayerSummary {
+            data_bytes: index_offset - PAGE_SIZE as u64,
+            segments: segments as u64,
+            file_size: index_offset + (self.table.len() * Segment::RECORD_SIZE + PAGE_SIZE) as u64,
+        };
+        Ok((self.out, summary))
+    }
+
+    /// Checks a run and moves the cursor past it; returns its first sector.
+    fn advance(&mut self, offset: u64, len: u64) -> Result<u64> {
+        let range = ByteRange::new(offset, len).filter(|range| range.is_aligned(SECTOR_SIZE));
+        // A disk whose size is no multiple of a sector still has its last sector whole.
+        let limit = self.meta.virtual_size.next_multiple_of(SECTOR_SIZE);
+        let Some(range) =
+            range.filter(|range| range.end() <= limit && range.end() / SECTOR_SIZE < Segment::PADDING_OFFSET)
+        else {
+            return Err(Error::invalid(format!(
+                "{len} bytes at {offset} are no whole sectors of a disk of {limit} bytes"
+            )));
+        };
+        let start = range.offset() / SECTOR_SIZE;
+        if start < self.cursor {
+            return Err(Error::invalid(format!("sector {start} comes after sector {}", self.cursor)));
+        }
+        self.cursor = range.end() / SECTOR_SIZE;
+        Ok(start)
+    }
+
+    fn record(&mut self, next: Segment) {
+        if let Some(last) = self.table.last_mut()
+            && last.is_continued_by(next)
+            && last.len() + next.len() < Segment::MAX_LEN
+        {
+            let make = if last.is_zeroed() { Segment::zeroed } else { Segment::data };
+            *last = make(last.offset(), last.len() + next.len(), last.moffset());
+        } else {
+            self.table.push(next);
+        }
+    }
+}
+
+fn page(meta: &LayerMeta, flags: u32, index_offset: u64, index_size: u64) -> Page {
+    Page {
+        flags: Flags(flags),
+        index_offset,
+        index_size,
+        virtual_size: meta.virtual_size,
+        uuid: meta.uuid,
+        parent_uuid: meta.parent_uuid,
+        user_tag: meta.user_tag.clone(),
+    }
+}
+
+/// Copies `segments`, the live runs of `disk` in ascending order, into a layer. `copied` is told of every
+/// part that is done, in bytes of the disk, and may stop the copy by an error.
+///
+/// # Errors
+/// What the disk, the writer or `copied` reports.
+pub fn copy_segments<W: Write>(
+    disk: &(impl BlockDevice + ?Sized),
+    segments: impl IntoIterator<Item = Segment>,
+    writer: &mut LayerWriter<W>,
+    copied: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<()> {
+    let mut buf = vec![0; COPY_CHUNK];
+    for segment in segments {
+        let range = ByteRange::between(segment.offset() * SECTOR_SIZE, segment.end() * SECTOR_SIZE);
+        if segment.is_zeroed() {
+            writer.zeroes(range)?;
+            copied(range.len())?;
+            continue;
+        }
+        let mut offset = range.offset();
+        while offset < range.end() {
+            #[expect(clippy::cast_possible_truncation, reason = "at most COPY_CHUNK")]
+            let part = &mut buf[..(range.end() - offset).min(COPY_CHUNK as u64) as usize];
+            read_padded(disk, part, offset)?;
+            writer.data(offset, part)?;
+            offset += part.len() as u64;
+            copied(part.len() as u64)?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads whole sectors: a disk whose size is no multiple of a sector ends in zeros.
+fn read_padded(disk: &(impl BlockDevice + ?Sized), part: &mut [u8], offset: u64) -> Result<()> {
+    #[expect(clippy::cast_possible_truncation, reason = "at most the length of a buffer")]
+    let inside = disk.size().saturating_sub(offset).min(part.len() as u64) as usize;
+    let (inside, beyond) = part.split_at_mut(inside);
+    beyond.fill(0);
+    disk.read_at(inside, offset)
+}
+
+/// Bytes copied at once: a multiple of the piece that is recorded.
+const COPY_CHUNK: usize = 1 << 20;

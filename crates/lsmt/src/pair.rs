@@ -1,0 +1,81 @@
+//! Reading an unsealed writable layer: a data file and the log of records beside it.
+//!
+//! The index file is a header page and then records in the order they were written; later ones win. The
+//! count is whatever the file's size says, a partial last record is dropped, and padding records stand
+//! anywhere. This reader serves pairs made by any tool; the writable layer's own recovery, which also
+//! knows where its last complete group of records ends, is [`crate::writable`].
+
+use crate::Segment;
+use crate::format::{FIRST_DATA_SECTOR, Flags, PAGE_SIZE, Page};
+use crate::index::overlay;
+use crate::layer::{Layer, LayerForm, LayerInfo};
+use headstart_block::{Error, ReadAt, Result, SECTOR_SIZE};
+use std::sync::Arc;
+
+/// Opens an unsealed pair as a layer.
+///
+/// # Errors
+/// [`headstart_block::ErrorKind::Corrupt`] where a file is damaged, the two do not belong together, or a
+/// record points outside the data.
+pub fn open_pair(data: Arc<dyn ReadAt>, index: &dyn ReadAt) -> Result<Layer> {
+    let data_header = Page::read_header(&data).map_err(|e| e.about("data file"))?;
+    let index_header = Page::read_header(index).map_err(|e| e.about("index file"))?;
+    check_headers(&data_header, &index_header)?;
+    let log = read_log(index, data.len() / SECTOR_SIZE)?;
+    let info = LayerInfo::from_page(LayerForm::Pair, &data_header, log.len() as u64, data.len());
+    let segments = replay(&log);
+    Ok(Layer::from_parts(data, segments, info))
+}
+
+/// Checks that two headers are those of one pair.
+pub(crate) fn check_headers(data: &Page, index: &Page) -> Result<()> {
+    if !data.flags.has(Flags::DATA) || data.flags.has(Flags::SPARSE) || index.flags.has(Flags::DATA) {
+        return Err(Error::corrupt("these are not the data file and the index file of a writable layer")
+            .remedy("give them in this order: DATA,INDEX"));
+    }
+    if data.uuid != index.uuid {
+        let (data, index) = (data.uuid, index.uuid);
+        return Err(Error::corrupt(format!(
+            "the data file is of layer {data}, but the index file of {index}"
+        ))
+        .remedy("give two files of the same layer"));
+    }
+    Ok(())
+}
+
+/// Reads the records of a log; those of length 0 and padding say nothing and are left out.
+fn read_log(index: &dyn ReadAt, data_end: u64) -> Result<Vec<Segment>> {
+    let bytes = (index.len() - PAGE_SIZE as u64) / Segment::RECORD_SIZE as u64 * Segment::RECORD_SIZE as u64;
+    let len =
+        usize::try_from(bytes).map_err(|_| Error::corrupt("its index file is too large for this machine"))?;
+    let mut records = vec![0; len];
+    index.read_at(&mut records, PAGE_SIZE as u64)?;
+    let mut log = Vec::with_capacity(len / Segment::RECORD_SIZE);
+    for record in records.as_chunks::<{ Segment::RECORD_SIZE }>().0 {
+        let segment = Segment::from_record(*record).with_layer(0);
+        if segment.is_padding() || segment.len() == 0 {
+            continue;
+        }
+        if segment.moffset() < FIRST_DATA_SECTOR || segment.mend() > data_end {
+            return Err(Error::corrupt(format!(
+                "index record {segment:?} points outside the data file (sectors 8 to {data_end})"
+            ))
+            .remedy("the pair is damaged, or its files are not of the same moment"));
+        }
+        log.push(segment);
+    }
+    Ok(log)
+}
+
+/// The live segments of a log: each record is a layer of its own over those before, and overlaying is
+/// associative, so halves are replayed apart and then overlaid (O(n log n)).
+pub(crate) fn replay(log: &[Segment]) -> Vec<Segment> {
+    match log {
+        [] => Vec::new(),
+        [one] => vec![*one],
+        _ => {
+            let (earlier, later) = log.split_at(log.len() / 2);
+            overlay(&replay(later), &replay(earlier))
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The merged view: layers on top of each other, read as one disk.
+//!
+//! The layers' tables are merged once, when the stack is made (DADI section 3.2, algorithm 2). A read is then one
+//! range lookup in the merged index and one read per segment, from the layer that the segment names; what
+//! no segment covers is zeros (algorithm 3). Reading takes no lock and allocates nothing.
+
+use crate::index::{Index, MAX_LAYERS, merge};
+use crate::layer::Layer;
+use headstart_block::{BlockDevice, ByteRange, Error, Extent, ReadAt, Result, SECTOR_SIZE};
+use std::sync::Arc;
+
+/// Immutable layers, lowest first, as one read-only disk.
+pub struct Stack {
+    index: Index,
+    sources: Box<[Arc<dyn ReadAt>]>,
+    size: u64,
+}
+
+impl Stack {
+    /// Merges `layers`, lowest first. Its size is that of the topmost layer that has one; where none has,
+    /// it ends with its last segment.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Invalid`] where there are more than [`MAX_LAYERS`].
+    pub fn new(layers: Vec<Layer>) -> Result<Self> {
+        if layers.len() > MAX_LAYERS {
+            return Err(Error::invalid(format!(
+                "{} layers are more than a stack can have ({MAX_LAYERS})",
+                layers.len()
+            ))
+            .remedy("flatten the image first"));
+        }
+        let sized = layers.iter().rev().map(|layer| layer.info().virtual_size).find(|size| *size != 0);
+        let tables: Vec<_> = layers.iter().map(Layer::segments).collect();
+        let index = Index::new(merge(&tables))?;
+        let size =
+            sized.unwrap_or_else(|| index.segments().last().map_or(0, |last| last.end() * SECTOR_SIZE));
+        let sources = layers.into_iter().map(|layer| layer.into_parts().0).collect();
+        Ok(Self { index, sources, size })
+    }
+
+    /// The same view as a disk of `size` bytes: what lies beyond is cut off or reads as zeros.
+    #[must_use]
+    pub fn with_size(mut self, size: u64) -> Self {
+        self.size = size;
+        self
+    }
+
+    /// The merged index.
+    #[must_use]
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// Number of layers.
+    #[must_use]
+    pub fn layers(&self) -> usize {
+        self.sources.len()
+    }
+
+    /// Fills `buf` from byte `offset` on; the range lies inside the disk.
+    fn read_inside(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let end = offset + buf.len() as u64;
+        let (mut rest, mut at) = (buf, offset);
+        for segment in self.index.lookup(offset / SECTOR_SIZE, end.div_ceil(SECTOR_SIZE)) {
+            // Only the first and the last sector can be cut.
+            let start = (segment.offset() * SECTOR_SIZE).max(offset);
+            let stop = (segment.end() * SECTOR_SIZE).min(end);
+            let hole = split_front(&mut rest, start - at);
+            hole.fill(0);
+            let part = split_front(&mut rest, stop - start);
+            if segment.is_zeroed() {
+                part.fill(0);
+            } else {
+                let skipped = start - segment.offset() * SECTOR_SIZE;
+                let source = &self.sources[usize::from(segment.layer())];
+                source.read_at(part, segment.moffset() * SECTOR_SIZE + skipped)?;
+            }
+            at = stop;
+        }
+        rest.fill(0);
+        Ok(())
+    }
+}
+
+/// Takes the first `len` bytes off `rest`.
+fn split_front<'a>(rest: &mut &'a mut [u8], len: u64) -> &'a mut [u8] {
+    #[expect(clippy::cast_possible_truncation, reason = "a length within a buffer")]
+    let (front, back) = std::mem::take(rest).split_at_mut(len as usize);
+    *rest = back;
+    front
+}
+
+impl BlockDevice for Stack {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        check_bounds(offset, buf.len() as u64, self.size)?;
+        self.read_inside(buf, offset)
+    }
+
+    fn extent_at(&self, offset: u64) -> Result<Extent> {
+        check_bounds(offset, 1, self.size)?;
+        let sector = offset / SECTOR_SIZE;
+        let mut found = self.index.lookup(sector, self.size.div_ceil(SECTOR_SIZE));
+        let Some(first) = found.next() else {
+            return Ok(Extent { range: ByteRange::between(offset, self.size), zero: true });
+        };
+        let (mut end, zero) =
+            if first.offset() > sector { (first.offset(), true) } else { (first.end(), first.is_zeroed()) };
+        if first.offset() <= sector {
+            for next in found {
+                if next.offset() != end || next.is_zeroed() != zero {
+                    break;
+                }
+                end = next.end();
+            }
+        }
+        Ok(Extent { range: ByteRange::between(offset, (end * SECTOR_SIZE).min(self.size)), zero })
+    }
+}
+
+/// Refuses a range that does not lie inside a disk of `size` bytes.
+pub(crate) fn check_bounds(offset: u64, len: u64, size: u64) -> Result<()> {
+    match offset.checked_add(len) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(Error::invalid(format!(
+            "{len} bytes at offset {offset} lie past the end of the disk ({size} bytes)"
+        ))),
+    }
+}
