@@ -1,0 +1,54 @@
+# `make help` lists the targets. Each one sets up what it needs: see scripts/setup.
+
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+# sfdisk and mkfs.ext4 live in sbin, which is not in every user's path.
+export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
+export RUST_BACKTRACE ?= 1
+
+CARGO ?= cargo
+# Seconds per fuzz target in `make fuzz`.
+FUZZ_SECONDS ?= 30
+# Cases per property in `make soak`; `make test` takes each property's own number.
+SOAK_CASES ?= 100000
+
+# A test that hangs is a failed test. At a terminal the tests stay in its foreground, so that Ctrl-C reaches them.
+TIMEOUT := timeout --kill-after=30s $(shell [ -t 0 ] && echo --foreground)
+
+.PHONY: help setup demo test bench lint fuzz soak clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## install what building, testing and the demo need (root or sudo)
+	@scripts/setup build disks demo lint
+
+demo: ## make a real disk, import it, look at it, verify it, export it, compare
+	@scripts/setup build disks demo
+	@scripts/demo
+
+test: ## all tests
+	@scripts/setup build disks
+	$(TIMEOUT) 30m $(CARGO) test --workspace --locked
+
+bench: ## measure, with the peer's figure beside ours
+	@scripts/setup build disks
+	@scripts/bench
+
+lint: ## formatting, clippy, documentation, shell scripts, project rules
+	@scripts/setup build
+	@scripts/setup lint || echo 'lint: going on without what could not be installed'
+	@scripts/lint
+
+fuzz: ## every parser on hostile input, FUZZ_SECONDS (30) each
+	@scripts/setup build fuzz
+	@scripts/fuzz $(FUZZ_SECONDS)
+
+soak: ## the property and crash tests at length, SOAK_CASES (100000) each
+	@scripts/setup build disks
+	PROPTEST_CASES=$(SOAK_CASES) $(TIMEOUT) 12h $(CARGO) test --workspace --locked
+
+clean: ## remove everything that was built
+	$(CARGO) clean
