@@ -1,0 +1,1 @@
+//! Every parser of headstart on hostile input.

@@ -1,0 +1,103 @@
+//! The house: which crate may use which, and whether what is said of it is true.
+
+use crate::assert_none;
+use crate::tree::{metadata, packages, root, sources};
+use serde_json::Value;
+
+/// The crates and the row each stands in: a crate uses crates of lower rows only.
+///
+/// The rows of the design, parts to come included, so that a new crate finds its place here.
+const ROWS: [(&str, u8); 20] = [
+    ("headstart-block", 0),
+    ("headstart-zfile", 1),
+    ("headstart-lsmt", 1),
+    ("headstart-trace", 1),
+    ("headstart-store", 1),
+    ("headstart-image", 2),
+    ("headstart-plan", 2),
+    ("headstart-pull", 3),
+    ("headstart-swarm", 3),
+    ("headstart-harvest", 3),
+    ("headstart-cache", 4),
+    ("headstart-disk", 4),
+    ("headstart-sim", 4),
+    ("headstart-export", 5),
+    ("headstart-snapshotter", 5),
+    ("headstart-agent", 6),
+    ("headstart-control", 6),
+    ("headstart", 7),
+    // Beside the house: they look at all of it, and nothing uses them.
+    ("headstart-fuzz", u8::MAX),
+    ("headstart-tests", u8::MAX),
+];
+
+fn name_of(package: &Value) -> &str {
+    package["name"].as_str().expect("a package has a name")
+}
+
+fn row_of(name: &str) -> Option<u8> {
+    ROWS.iter().find(|(known, _)| *known == name).map(|(_, row)| *row)
+}
+
+#[test]
+fn every_crate_has_its_row() {
+    let metadata = metadata();
+    let homeless = packages(&metadata, true).map(name_of).filter(|name| row_of(name).is_none());
+    assert_none("give it a row in ROWS", &homeless.map(str::to_owned).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_crate_uses_crates_of_lower_rows_only() {
+    let metadata = metadata();
+    let mut offences = Vec::new();
+    for package in packages(&metadata, true) {
+        let row = row_of(name_of(package));
+        for dependency in package["dependencies"].as_array().expect("cargo metadata lists dependencies") {
+            let Some(other) = row_of(name_of(dependency)) else { continue };
+            // Tests may look sideways, to check one crate against its neighbour, but not up.
+            let in_tests_only = dependency["kind"] == "dev";
+            if row.is_some_and(|row| other > row || (other == row && !in_tests_only)) {
+                offences.push(format!("{} uses {}", name_of(package), name_of(dependency)));
+            }
+        }
+    }
+    assert_none("move the shared part down a row", &offences);
+}
+
+#[test]
+fn every_rust_file_says_first_what_it_is() {
+    let silent = sources().into_iter().filter(|source| {
+        // A test file beside its module is that module's.
+        source.is_rust() && source.stem() != "tests" && !source.text.starts_with("//! ")
+    });
+    assert_none("open with //! and one line", &silent.map(|source| source.path).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_crate_is_drawn_in_the_architecture() {
+    let drawing = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let metadata = metadata();
+    let missing =
+        packages(&metadata, true).map(name_of).filter(|name| !drawing.contains(&format!("`{name}`")));
+    assert_none("draw it in ARCHITECTURE.md", &missing.map(str::to_owned).collect::<Vec<_>>());
+}
+
+/// Documentation that names a file in backticks, `crates/...` and the like, must name one that is there.
+#[test]
+fn files_that_the_documents_name_exist() {
+    let mut offences = Vec::new();
+    for document in sources().iter().filter(|source| source.path.ends_with(".md")) {
+        for (number, line) in document.lines() {
+            let named = line.split('`').skip(1).step_by(2);
+            let paths = named.filter(|word| {
+                ["crates/", "tests/", "fuzz/", "scripts/"].iter().any(|part| word.starts_with(part))
+                    && !word.contains(['*', ' ', '<'])
+                    && !word.chars().any(char::is_uppercase)
+            });
+            for path in paths.filter(|path| !root().join(path).exists()) {
+                offences.push(format!("{}:{number}: {path}", document.path));
+            }
+        }
+    }
+    assert_none("these files are not there", &offences);
+}

@@ -1,0 +1,23 @@
+//! The project's rules, as tests.
+//!
+//! What a reviewer would otherwise have to say again and again. A rule that stands in the way is changed
+//! here, with its reason, not worked around.
+//!
+//! | module | rules |
+//! |---|---|
+//! | [`text`] | names, lengths and words of the files of the tree |
+//! | [`house`] | which crate may use which, what every crate says of itself, what ARCHITECTURE.md names |
+//! | [`licences`] | what our dependencies allow us |
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a rule that cannot be checked has failed")]
+
+mod house;
+mod licences;
+mod text;
+mod tree;
+
+/// Fails with all offences at once, so that one run names everything to mend.
+#[track_caller]
+fn assert_none(rule: &str, offences: &[String]) {
+    assert!(offences.is_empty(), "{rule}:\n  {}\n", offences.join("\n  "));
+}
