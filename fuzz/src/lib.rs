@@ -1,1 +1,131 @@
 //! Every parser of headstart on hostile input.
+//!
+//! A target is a function from bytes to a result: it opens the bytes as what its name says and then uses
+//! what it got, as far as a budget allows. Any result is fine; a panic, a hang or an allocation out of
+//! proportion to the input is a fault, and so is a broken promise that [`read_disk`] or [`read_source`]
+//! notices. The same functions run in three places:
+//!
+//! * `make fuzz`: `fuzz_targets/` hands them to libFuzzer, on a nightly compiler;
+//! * `make test`: `tests/replay.rs` replays the committed corpus, with every byte of it flipped in turn;
+//! * `examples/make_corpus.rs` writes the corpus's valid inputs with our own writers.
+
+use headstart_block::{BlockDevice, Error, FileSource, ReadAt, Result};
+use headstart_lsmt::{Layer, Stack, open_pair};
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::fs::File;
+use std::io::Write;
+use std::sync::Arc;
+
+/// A named function from hostile bytes to whether they were wholly valid.
+pub type Target = (&'static str, fn(&[u8]) -> Result<()>);
+
+/// Every target; the names are those of the files in `fuzz_targets/` and of the directories in `corpus/`.
+pub const TARGETS: &[Target] =
+    &[("lsmt_layer", lsmt_layer), ("lsmt_pair", lsmt_pair), ("lsmt_sparse", lsmt_sparse)];
+
+/// Bytes that a target reads from one thing: an input of a few bytes can claim to be terabytes of zeros.
+const READ_BUDGET: u64 = 1 << 20;
+/// Bytes read at once: odd, so that reads start and end inside sectors and frames.
+const READ_SIZE: u64 = 20_011;
+/// Extents looked at on one disk.
+const EXTENT_BUDGET: usize = 256;
+
+/// A sealed layer: header, index, trailer.
+///
+/// # Errors
+/// Where the input is not one.
+pub fn lsmt_layer(input: &[u8]) -> Result<()> {
+    read_layer(Layer::open(Arc::new(input.to_vec()))?)
+}
+
+/// An unsealed writable layer; the input starts with the length of its data file (see [`join_pair`]).
+///
+/// # Errors
+/// Where the input is not one.
+pub fn lsmt_pair(input: &[u8]) -> Result<()> {
+    let (data, index) = split_pair(input).ok_or_else(|| Error::corrupt("no two files"))?;
+    read_layer(open_pair(Arc::new(data.to_vec()), &index)?)
+}
+
+/// A sparse layer. Its index is the map of a file's holes, so the input becomes a file in memory.
+///
+/// # Errors
+/// Where the input is not one, or there is no memory for the file.
+pub fn lsmt_sparse(input: &[u8]) -> Result<()> {
+    let io = |e| Error::io("cannot make a file in memory", e);
+    let mut file = File::from(memfd_create("layer", MemfdFlags::CLOEXEC).map_err(|e| io(e.into()))?);
+    file.write_all(input).map_err(io)?;
+    read_layer(Layer::open_sparse(FileSource::from_file(file, "layer")?)?)
+}
+
+/// Two files as one input: the length of the first in four little-endian bytes, the first, the second.
+#[must_use]
+pub fn join_pair(data: &[u8], index: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+    [&len.to_le_bytes(), data, index].concat()
+}
+
+/// Takes [`join_pair`]'s result apart.
+#[must_use]
+pub fn split_pair(input: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = input.split_first_chunk::<4>()?;
+    rest.split_at_checked(usize::try_from(u32::from_le_bytes(*len)).ok()?)
+}
+
+fn read_layer(layer: Layer) -> Result<()> {
+    read_disk(&Stack::new(vec![layer])?)
+}
+
+/// Reads a source from its start and at its end, within the budget.
+///
+/// # Errors
+/// What the source reports.
+///
+/// # Panics
+/// Where a read past the end succeeds.
+pub fn read_source(source: &dyn ReadAt) -> Result<()> {
+    let mut buf = vec![0; usize::try_from(READ_SIZE).unwrap_or_default()];
+    let mut read = |from: u64, to: u64| {
+        let part = buf.get_mut(..usize::try_from(to - from).unwrap_or(usize::MAX)).unwrap_or_default();
+        source.read_at(part, from)
+    };
+    let mut offset = 0;
+    while offset < source.len().min(READ_BUDGET) {
+        let end = source.len().min(offset + READ_SIZE);
+        read(offset, end)?;
+        offset = end;
+    }
+    read(source.len().saturating_sub(READ_SIZE), source.len())?;
+    assert!(source.read_at(&mut [0; 2], source.len().saturating_sub(1)).is_err(), "read past the end");
+    Ok(())
+}
+
+/// Walks a disk's extents and reads both ends of each, within the budgets.
+///
+/// # Errors
+/// What the disk reports.
+///
+/// # Panics
+/// Where the extents do not tile the disk, or one that is said to be zeros is not.
+pub fn read_disk(disk: &dyn BlockDevice) -> Result<()> {
+    let mut buf = vec![0; usize::try_from(READ_SIZE).unwrap_or_default()];
+    let mut offset = 0;
+    for _ in 0..EXTENT_BUDGET {
+        if offset == disk.size() {
+            break;
+        }
+        let extent = disk.extent_at(offset)?;
+        let range = extent.range;
+        assert!(range.offset() == offset && !range.is_empty() && range.end() <= disk.size(), "{extent:?}");
+        for start in [offset, range.end().saturating_sub(READ_SIZE).max(offset)] {
+            let len = usize::try_from(range.end() - start).unwrap_or(usize::MAX).min(buf.len());
+            let part = &mut buf[..len];
+            part.fill(0xa5);
+            disk.read_at(part, start)?;
+            assert!(!extent.zero || part.iter().all(|&byte| byte == 0), "{extent:?} has bytes");
+        }
+        offset = range.end();
+    }
+    assert!(disk.read_at(&mut [0; 2], disk.size().saturating_sub(1)).is_err(), "read past the end");
+    Ok(())
+}
