@@ -1,1 +1,54 @@
-//! Seekable compression: OverlayBD ZFile.
+//! Seekable compression: the OverlayBD ZFile format.
+//!
+//! A ZFile cuts its content into frames of equal size (4 to 64 KiB), compresses each on its own and ends
+//! with the list of their compressed lengths, so that any range is read by decompressing only the frames
+//! it touches. It sits between the tar wrapper of a blob and the LSMT layer within; this crate knows
+//! neither.
+//!
+//! ```text
+//! header, 512 bytes | frame 0 | frame 1 | ... | index: a u32 per frame | trailer, 512 bytes
+//! ```
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`format`](mod@format) | header and trailer byte by byte; what is checked |
+//! | `codec` | lz4 and zstd contexts: the crate's only foreign calls |
+//! | `checksum` | the format's form of CRC-32C |
+//! | `index` | where each frame lies, in four bytes a frame |
+//! | [`reader`] | [`ZFileReader`]: random access |
+//! | `scratch` | what a thread keeps between reads, so that reading allocates nothing |
+//! | [`writer`] | [`ZFileWriter`]: streaming, the same bytes on any number of threads |
+//! | `pool` | the writer's threads |
+//!
+//! ```
+//! use headstart_block::ReadAt;
+//! use headstart_zfile::{ZFileOptions, ZFileReader, ZFileWriter};
+//! use std::io::Write;
+//!
+//! # fn main() -> headstart_block::Result<()> {
+//! let mut writer = ZFileWriter::new(Vec::new(), &ZFileOptions::default())?;
+//! writer.write_all(&[7; 100_000])?;
+//! let (blob, info) = writer.finish()?;
+//! assert_eq!((info.original_size, info.frames), (100_000, 4));
+//!
+//! let reader = ZFileReader::open(blob)?;
+//! let mut range = [0; 10];
+//! reader.read_at(&mut range, 99_990)?;
+//! assert_eq!(range, [7; 10]);
+//! # Ok(())
+//! # }
+//! ```
+
+mod checksum;
+mod codec;
+pub mod format;
+mod index;
+mod pool;
+pub mod reader;
+mod scratch;
+pub mod writer;
+
+pub use codec::Codec;
+pub use format::{ZFileInfo, is_zfile};
+pub use reader::ZFileReader;
+pub use writer::{ZFileOptions, ZFileWriter};

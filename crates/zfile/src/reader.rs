@@ -1,0 +1,327 @@
+//! Random access to the content of a ZFile.
+//!
+//! # The way of one read
+//! The frames of the range are found by division, their places by the index. A source in memory is used
+//! where it lies; from any other, the compressed bytes of all frames of the range come in one read
+//! (at most [`FETCH_MAX`] at a time) into the thread's scratch. Each frame's checksum is compared, then
+//! it is decompressed: a frame wanted whole directly into the caller's buffer, a frame wanted in part
+//! into the thread's recent frame, from which the part is copied.
+//!
+//! # Small reads
+//! The thread remembers the frame that was last wanted in part, so that small sequential reads decompress
+//! it once. For lz4 the first small read decompresses only as far as it needs, which
+//! makes random reads in large frames about twice as quick; if the thread comes back for more of the same
+//! frame, all of it is decompressed. That is at most two decompressions a frame.
+//!
+//! # What is promised
+//! A read gives the bytes that were packed, or an error that names the frame. Where frames have
+//! checksums, damage to a frame cannot go unseen. Where they have none, a frame must still decompress to
+//! exactly its length. Reads take no lock and, once a thread has met its first frame, allocate nothing.
+
+use crate::checksum::{FRAME_SEED, raw};
+use crate::codec::Codec;
+use crate::format::{ENTRY_SIZE, FRAME_CRC_SIZE, HEADER_SIZE, Part, Place, ZFileInfo, damaged};
+use crate::index::{Index, frame_len_max};
+use crate::scratch::{self, RecentFrame, Scratch};
+use headstart_block::{Error, ReadAt, Result};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Most compressed bytes that one read of the source fetches, and that a thread keeps a buffer for.
+pub const FETCH_MAX: u64 = 512 << 10;
+
+/// About how many bytes [`ZFileReader::verify`] decompresses at a time.
+const VERIFY_STEP: usize = 1 << 20;
+
+/// Ids for readers, so that a thread's recent frame is never taken for another reader's.
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+/// A ZFile opened for reading: [`ReadAt`] over its content.
+#[derive(Debug)]
+pub struct ZFileReader<S> {
+    source: S,
+    info: ZFileInfo,
+    index: Index,
+    id: u64,
+}
+
+impl<S: ReadAt> ZFileReader<S> {
+    /// Opens a ZFile that is the whole of `source`: reads and checks header, trailer and index.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Corrupt`] where they are damaged, contradict each other or are not
+    /// those of a ZFile; [`headstart_block::ErrorKind::Unsupported`] for an unknown codec or frame size
+    /// and for dictionaries; what the source reports.
+    pub fn open(source: S) -> Result<Self> {
+        let info = read_ends(&source)?;
+        let index = read_index(&source, &info)?;
+        Ok(Self { source, info, index, id: NEXT_ID.fetch_add(1, Ordering::Relaxed) })
+    }
+
+    /// What the ZFile says about itself.
+    pub fn info(&self) -> &ZFileInfo {
+        &self.info
+    }
+
+    /// The bytes as stored.
+    pub fn source(&self) -> &S {
+        &self.source
+    }
+
+    /// Reads and checks every frame.
+    ///
+    /// # Errors
+    /// The first frame that is damaged, or what the source reports.
+    pub fn verify(&self) -> Result<()> {
+        // Whole frames, so that each is read from the source and none remembered.
+        let frame_size = self.info.frame_size as usize;
+        let mut content = vec![0; VERIFY_STEP / frame_size * frame_size];
+        let mut offset = 0;
+        while offset < self.info.original_size {
+            let rest = usize::try_from(self.info.original_size - offset).unwrap_or(usize::MAX);
+            let piece = content.len().min(rest);
+            self.read_at(&mut content[..piece], offset)?;
+            offset += piece as u64;
+        }
+        Ok(())
+    }
+
+    /// Fills `buf` from `offset` on; the range lies within the content.
+    fn read_range(&self, scratch: &mut Scratch, mut buf: &mut [u8], mut offset: u64) -> Result<()> {
+        let frame_size = u64::from(self.info.frame_size);
+        while !buf.is_empty() {
+            let (frame, skip) = self.frame_at(offset);
+            let recent = scratch.recent.valid(self.id, frame);
+            let wanted = (self.frame_len(frame) - skip).min(buf.len());
+            if skip + wanted <= recent {
+                let (part, rest) = buf.split_at_mut(wanted);
+                part.copy_from_slice(&scratch.recent.bytes()[skip..skip + wanted]);
+                (buf, offset) = (rest, offset + wanted as u64);
+                continue;
+            }
+            let (last, _) = self.frame_at(offset + buf.len() as u64 - 1);
+            let run = match self.source.as_slice() {
+                Some(blob) => {
+                    let place = self.index.place(frame..last + 1);
+                    let stored = slice(blob, &place)?;
+                    self.read_run(scratch, frame..last + 1, stored, buf, skip)?;
+                    return Ok(());
+                }
+                None => self.index.run(frame..last + 1, FETCH_MAX),
+            };
+            let end = (run.end as u64 * frame_size).min(self.info.original_size);
+            let len = usize::try_from(end - offset).unwrap_or(usize::MAX).min(buf.len());
+            let (part, rest) = buf.split_at_mut(len);
+            self.fetch_run(scratch, run, part, skip)?;
+            (buf, offset) = (rest, offset + len as u64);
+        }
+        Ok(())
+    }
+
+    /// Fetches the frames of `run` from a source that is not in memory, then goes on as [`Self::read_run`].
+    fn fetch_run(&self, scratch: &mut Scratch, run: Range<usize>, buf: &mut [u8], skip: usize) -> Result<()> {
+        let place = self.index.place(run.clone());
+        // At most FETCH_MAX or one frame.
+        let len = usize::try_from(place.end - place.start).unwrap_or(usize::MAX);
+        let mut fetched = std::mem::take(&mut scratch.fetched);
+        let stored = fetched.first(len);
+        let result = self
+            .source
+            .read_at(stored, place.start)
+            .and_then(|()| self.read_run(scratch, run, stored, buf, skip));
+        scratch.fetched = fetched;
+        result
+    }
+
+    /// Fills `buf` from the frames of `run`, leaving out the first `skip` bytes of the first. `stored` has
+    /// the frames as they lie in the blob.
+    fn read_run(
+        &self,
+        scratch: &mut Scratch,
+        run: Range<usize>,
+        stored: &[u8],
+        mut buf: &mut [u8],
+        mut skip: usize,
+    ) -> Result<()> {
+        let start = self.index.start(run.start);
+        for frame in run {
+            let place = self.index.place(frame..frame + 1);
+            let bytes = slice(stored, &(place.start - start..place.end - start))?;
+            let len = self.frame_len(frame);
+            let (part, rest) = buf.split_at_mut((len - skip).min(buf.len()));
+            if part.len() == len {
+                self.read_frame(scratch, frame, bytes, part)?;
+            } else {
+                self.read_part(scratch, frame, bytes, part, skip)?;
+            }
+            (buf, skip) = (rest, 0);
+        }
+        Ok(())
+    }
+
+    /// Decompresses a frame that is wanted whole.
+    fn read_frame(&self, scratch: &mut Scratch, frame: usize, stored: &[u8], out: &mut [u8]) -> Result<()> {
+        self.check_frame(stored)
+            .and_then(|packed| scratch.decompressor.decompress(self.info.codec, packed, out))
+            .map_err(|error| self.name_frame(frame, error))
+    }
+
+    /// Copies the part `[skip, skip + out.len())` of a frame, which becomes the thread's recent frame.
+    fn read_part(
+        &self,
+        scratch: &mut Scratch,
+        frame: usize,
+        stored: &[u8],
+        out: &mut [u8],
+        skip: usize,
+    ) -> Result<()> {
+        let Scratch { decompressor, recent, .. } = scratch;
+        let len = self.part_len(recent, frame, skip + out.len());
+        let fill = |bytes: &mut [u8]| {
+            let packed = self.check_frame(stored)?;
+            if bytes.len() < self.frame_len(frame) {
+                decompressor.decompress_lz4_start(packed, bytes)
+            } else {
+                decompressor.decompress(self.info.codec, packed, bytes)
+            }
+        };
+        let bytes =
+            recent.replace(self.id, frame, len, fill).map_err(|error| self.name_frame(frame, error))?;
+        out.copy_from_slice(&bytes[skip..skip + out.len()]);
+        Ok(())
+    }
+
+    /// How much of a frame to decompress when its first `wanted` bytes are.
+    fn part_len(&self, recent: &RecentFrame, frame: usize, wanted: usize) -> usize {
+        let again = recent.valid(self.id, frame) > 0;
+        // Without a checksum only the whole frame shows whether it is sound.
+        if self.info.codec == Codec::Lz4 && self.info.crc && !again { wanted } else { self.frame_len(frame) }
+    }
+
+    /// The compressed bytes of a frame as stored, once its checksum was found right.
+    fn check_frame<'a>(&self, stored: &'a [u8]) -> Result<&'a [u8]> {
+        if !self.info.crc {
+            return Ok(stored);
+        }
+        match stored.split_last_chunk::<FRAME_CRC_SIZE>() {
+            Some((packed, crc)) if u32::from_le_bytes(*crc) == raw(FRAME_SEED, packed) => Ok(packed),
+            _ => Err(Error::corrupt("fails its checksum")),
+        }
+    }
+
+    #[cold]
+    fn name_frame(&self, frame: usize, error: Error) -> Error {
+        let place = self.index.place(frame..frame + 1);
+        let cause = format!("frame {frame} ({} bytes at offset {})", place.end - place.start, place.start);
+        Error::new(error.kind(), cause).caused_by(error).remedy("it is damaged: fetch or copy it again")
+    }
+
+    /// The frame that holds byte `offset`, and the byte's place in it.
+    fn frame_at(&self, offset: u64) -> (usize, usize) {
+        let frame_size = u64::from(self.info.frame_size);
+        // Frame numbers are below FRAMES_MAX, remainders below FRAME_SIZE_MAX.
+        #[expect(clippy::cast_possible_truncation, reason = "both fit 32 bits")]
+        ((offset / frame_size) as usize, (offset % frame_size) as usize)
+    }
+
+    /// Bytes of content in a frame.
+    fn frame_len(&self, frame: usize) -> usize {
+        let frame_size = u64::from(self.info.frame_size);
+        let rest = self.info.original_size - frame as u64 * frame_size;
+        #[expect(clippy::cast_possible_truncation, reason = "at most FRAME_SIZE_MAX")]
+        (rest.min(frame_size) as usize)
+    }
+}
+
+impl<S: ReadAt> ReadAt for ZFileReader<S> {
+    fn len(&self) -> u64 {
+        self.info.original_size
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.info.original_size) {
+            let (wanted, size) = (buf.len(), self.info.original_size);
+            return Err(Error::corrupt(format!(
+                "needs {wanted} bytes at offset {offset}, but the ZFile's content has only {size} in all"
+            )));
+        }
+        scratch::with(|scratch| self.read_range(scratch, buf, offset))
+    }
+}
+
+/// Reads header and, where it is needed or there, trailer; checks all they say.
+fn read_ends(source: &impl ReadAt) -> Result<ZFileInfo> {
+    let size = source.len();
+    let header_size = HEADER_SIZE as u64;
+    if size < header_size {
+        return Err(Error::corrupt(format!("has only {size} bytes, too few for a ZFile header"))
+            .remedy("it is truncated: fetch or copy it again"));
+    }
+    let mut bytes = [0; HEADER_SIZE];
+    source.read_at(&mut bytes, 0)?;
+    let header = Part::parse(&bytes, Place::Header)?;
+    if header.is_index_valid() {
+        return header.check(size, size, true);
+    }
+    if size < 2 * header_size {
+        return Err(Error::corrupt(format!("has only {size} bytes, too few for a ZFile header and trailer"))
+            .remedy("it is truncated: fetch or copy it again"));
+    }
+    source.read_at(&mut bytes, size - header_size)?;
+    let trailer = Part::parse(&bytes, Place::Trailer)?;
+    if header.frame_form() != trailer.frame_form() {
+        return Err(damaged("header and trailer do not agree on codec, frame size or checksums".to_owned()));
+    }
+    trailer.check(size, size - header_size, false)
+}
+
+/// Reads the index; checks its checksum, each entry, and that the frames end where the index starts.
+fn read_index(source: &impl ReadAt, info: &ZFileInfo) -> Result<Index> {
+    const PIECE: usize = 64 << 10;
+    // `info` was checked: the index lies within the source.
+    let frames = usize::try_from(info.frames).map_err(|_| Error::unsupported("has too many frames"))?;
+    let len_max = frame_len_max(info.frame_size);
+    // At least one byte, and the checksum.
+    let len_min = if info.crc { 5 } else { 1 };
+    let mut index = Index::with_capacity(frames, HEADER_SIZE as u64);
+    let mut crc = 0;
+    let mut bytes = vec![0; PIECE.min(frames * ENTRY_SIZE)];
+    let mut offset = info.index_offset;
+    while index.frames() < frames {
+        let piece = bytes.len().min((frames - index.frames()) * ENTRY_SIZE);
+        let piece = &mut bytes[..piece];
+        source.read_at(piece, offset)?;
+        offset += piece.len() as u64;
+        crc = raw(crc, piece);
+        for entry in piece.chunks_exact(ENTRY_SIZE) {
+            let len = u32::from_le_bytes(std::array::from_fn(|i| entry[i]));
+            if !(len_min..=len_max).contains(&len) {
+                return Err(damaged(format!(
+                    "index says that frame {} of {} bytes takes {len} compressed",
+                    index.frames(),
+                    info.frame_size
+                )));
+            }
+            index.push(len)?;
+        }
+    }
+    if info.digest && crc != info.index_crc {
+        return Err(damaged("index fails its checksum".to_owned()));
+    }
+    if index.end() != info.index_offset {
+        return Err(damaged(format!(
+            "frames end at offset {} by the index, but the index starts at {}",
+            index.end(),
+            info.index_offset
+        )));
+    }
+    Ok(index)
+}
+
+/// The bytes `place` of `bytes`.
+fn slice<'a>(bytes: &'a [u8], place: &Range<u64>) -> Result<&'a [u8]> {
+    let range = usize::try_from(place.start).ok().zip(usize::try_from(place.end).ok());
+    range
+        .and_then(|(start, end)| bytes.get(start..end))
+        .ok_or_else(|| damaged(format!("ends before offset {}", place.end)))
+}

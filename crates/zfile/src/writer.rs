@@ -1,0 +1,340 @@
+//! Streaming packer: bytes in, a ZFile out, the same for any number of threads and any cut of the input.
+//!
+//! # The way of the bytes
+//! Input gathers in a batch of [`BATCH_SIZE`] bytes, a whole number of frames. A full batch is compressed:
+//! on one thread at once and in place, on more by the [`Pool`](crate::pool), which keeps a bounded number
+//! of batches under way and gives them back in order. Compressed batches go to the inner writer, one
+//! write each, and the lengths of their frames to the index. [`ZFileWriter::finish`] compresses what is
+//! left (only the last frame of all may be short) and appends index and trailer. The header is never
+//! overwritten: the inner writer need not seek, and uploads can begin at once.
+//!
+//! # Errors
+//! An error of the inner writer or of a codec comes back from the call in which it shows, at most
+//! the batches under way later than its cause; from then on every call fails. What the inner writer has
+//! got until then is no ZFile. Dropping a writer without [`ZFileWriter::finish`] ends its threads.
+//!
+//! # Memory
+//! Two buffers of a batch's size for each batch under way, plus codec contexts, plus 4 bytes for each frame
+//! written.
+
+use crate::checksum::{FRAME_SEED, raw};
+use crate::codec::{Codec, Compressor};
+use crate::format::{self, ENTRY_SIZE, FRAME_CRC_SIZE, FRAME_SIZE_MAX, FRAMES_MAX, HEADER_SIZE, ZFileInfo};
+use crate::pool::{Batch, Pool};
+use headstart_block::{Error, ErrorKind, Result};
+use std::fmt;
+use std::io::{self, Write};
+
+/// Bytes of input that are compressed together; a multiple of every frame size. Large enough that handing
+/// a batch to a thread costs nothing beside compressing it, small enough to stay in a core's cache.
+pub const BATCH_SIZE: usize = 256 << 10;
+
+/// Smallest frame that is written, in bytes.
+const FRAME_SIZE_MIN: u32 = 4 << 10;
+/// Most threads: far more than feed one stream.
+const THREADS_MAX: usize = 256;
+
+/// How to pack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ZFileOptions {
+    /// How frames are compressed. Default zstd.
+    pub codec: Codec,
+    /// Bytes of content in a frame: a power of two from 4 KiB to 64 KiB. Default 32 KiB: the reference cannot
+    /// read back 64 KiB frames that do not compress.
+    pub frame_size: u32,
+    /// Whether each frame gets a checksum. Default true.
+    pub crc: bool,
+    /// Level of zstd; `None`, the default, is 3, which the reference uses. lz4 has no levels.
+    pub level: Option<i32>,
+    /// Threads that compress, at least 1. With 1, the default, the caller's compresses and no other is
+    /// started. The output does not depend on it.
+    pub threads: usize,
+}
+
+impl Default for ZFileOptions {
+    fn default() -> Self {
+        Self { codec: Codec::Zstd, frame_size: 32 << 10, crc: true, level: None, threads: 1 }
+    }
+}
+
+impl ZFileOptions {
+    fn check(&self) -> Result<()> {
+        let size = self.frame_size;
+        if !size.is_power_of_two() || !(FRAME_SIZE_MIN..=FRAME_SIZE_MAX).contains(&size) {
+            return Err(Error::invalid(format!("{size} bytes is not a frame size"))
+                .remedy("choose 4k, 8k, 16k, 32k or 64k"));
+        }
+        if !(1..=THREADS_MAX).contains(&self.threads) {
+            return Err(Error::invalid(format!("cannot pack with {} threads", self.threads))
+                .remedy(format!("choose 1 to {THREADS_MAX}")));
+        }
+        Ok(())
+    }
+}
+
+/// Packs what is written to it into a ZFile; see the [module](self).
+pub struct ZFileWriter<W> {
+    out: W,
+    engine: Engine,
+    /// The batch that fills up.
+    batch: Batch,
+    /// Length of each frame written, as stored.
+    index: Vec<u32>,
+    info: ZFileInfo,
+    /// Why it cannot go on.
+    failed: Option<(ErrorKind, String)>,
+}
+
+/// Who compresses.
+enum Engine {
+    Inline(Box<Encoder>),
+    Threads { pool: Pool, under_way_max: u64, spare: Vec<Batch> },
+}
+
+impl<W: Write> ZFileWriter<W> {
+    /// Begins a ZFile: writes its header to `out`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for options that make no sense; what `out` reports.
+    pub fn new(mut out: W, options: &ZFileOptions) -> Result<Self> {
+        options.check()?;
+        let make = || Encoder::new(options);
+        let engine = match options.threads {
+            1 => Engine::Inline(Box::new(make()?)),
+            threads => {
+                let pool = Pool::new(threads, || {
+                    let mut encoder = make()?;
+                    Ok(move |batch: &mut Batch| encoder.encode_batch(batch))
+                })?;
+                // Each thread has one in hand and there is one more for every second to take.
+                let under_way_max = threads + threads.div_ceil(2) + 1;
+                Engine::Threads { pool, under_way_max: under_way_max as u64, spare: Vec::new() }
+            }
+        };
+        let info = ZFileInfo {
+            codec: options.codec,
+            frame_size: options.frame_size,
+            crc: options.crc,
+            frames: 0,
+            original_size: 0,
+            compressed_size: HEADER_SIZE as u64,
+            index_offset: HEADER_SIZE as u64,
+            index_crc: 0,
+            digest: true,
+            header_valid: false,
+        };
+        out.write_all(&format::encode_header(&info)).map_err(cannot_write)?;
+        let batch = Batch { input: Vec::with_capacity(BATCH_SIZE), ..Batch::default() };
+        Ok(Self { out, engine, batch, index: Vec::new(), info, failed: None })
+    }
+
+    /// Compresses what is left, writes index and trailer, and gives `out` back, flushed.
+    ///
+    /// # Errors
+    /// What `out` reports, or an earlier error again.
+    pub fn finish(mut self) -> Result<(W, ZFileInfo)> {
+        self.check_failed()?;
+        if !self.batch.input.is_empty() {
+            self.compress_batch()?;
+        }
+        self.drain(true)?;
+        self.write_index()?;
+        self.info.compressed_size += HEADER_SIZE as u64;
+        let trailer = format::encode_trailer(&self.info);
+        self.out.write_all(&trailer).and_then(|()| self.out.flush()).map_err(cannot_write)?;
+        Ok((self.out, self.info))
+    }
+
+    fn write_index(&mut self) -> Result<()> {
+        if self.info.frames > FRAMES_MAX {
+            return Err(Error::invalid(format!(
+                "{} frames are more than a ZFile can have",
+                self.info.frames
+            ))
+            .remedy("use larger frames"));
+        }
+        let mut bytes = std::mem::take(&mut self.batch.output);
+        for piece in self.index.chunks(BATCH_SIZE / ENTRY_SIZE) {
+            bytes.clear();
+            bytes.extend(piece.iter().flat_map(|len| len.to_le_bytes()));
+            self.info.index_crc = raw(self.info.index_crc, &bytes);
+            self.out.write_all(&bytes).map_err(cannot_write)?;
+        }
+        self.info.compressed_size += self.info.index_size();
+        Ok(())
+    }
+
+    /// Takes some of `bytes`; returns how many.
+    fn accept(&mut self, bytes: &[u8]) -> Result<usize> {
+        let frame_size = self.info.frame_size as usize;
+        if let Engine::Inline(encoder) = &mut self.engine
+            && self.batch.input.is_empty()
+            && bytes.len() >= frame_size
+        {
+            // Whole frames need not be gathered first.
+            let whole = bytes.len().min(BATCH_SIZE) / frame_size * frame_size;
+            encoder.encode(&bytes[..whole], &mut self.batch)?;
+            emit(&mut self.out, &mut self.index, &mut self.info, &self.batch)?;
+            self.info.original_size += whole as u64;
+            return Ok(whole);
+        }
+        let taken = bytes.len().min(BATCH_SIZE - self.batch.input.len());
+        self.batch.input.extend_from_slice(&bytes[..taken]);
+        self.info.original_size += taken as u64;
+        if self.batch.input.len() == BATCH_SIZE {
+            self.compress_batch()?;
+        }
+        Ok(taken)
+    }
+
+    /// Compresses the batch that filled up, or has it compressed, and begins the next.
+    fn compress_batch(&mut self) -> Result<()> {
+        match &mut self.engine {
+            Engine::Inline(encoder) => {
+                encoder.encode_batch(&mut self.batch)?;
+                emit(&mut self.out, &mut self.index, &mut self.info, &self.batch)?;
+                self.batch.input.clear();
+                Ok(())
+            }
+            Engine::Threads { pool, spare, .. } => {
+                pool.give(std::mem::replace(&mut self.batch, spare.pop().unwrap_or_default()))?;
+                self.batch.input.clear();
+                self.batch.input.reserve_exact(BATCH_SIZE);
+                self.drain(false)
+            }
+        }
+    }
+
+    /// Writes the batches that are ready; waits until all are, or, without `all`, until few enough are
+    /// under way.
+    fn drain(&mut self, all: bool) -> Result<()> {
+        let Engine::Threads { pool, under_way_max, spare } = &mut self.engine else { return Ok(()) };
+        while let Some(batch) = pool.take(all || pool.under_way() >= *under_way_max)? {
+            emit(&mut self.out, &mut self.index, &mut self.info, &batch)?;
+            spare.push(batch);
+        }
+        Ok(())
+    }
+
+    fn check_failed(&self) -> Result<()> {
+        match &self.failed {
+            None => Ok(()),
+            Some((kind, cause)) => Err(Error::new(*kind, format!("failed before: {cause}"))),
+        }
+    }
+
+    /// Runs `step`, unless one failed before, and remembers its failure.
+    fn guard<T>(&mut self, step: impl FnOnce(&mut Self) -> Result<T>) -> io::Result<T> {
+        self.check_failed().map_err(io_error)?;
+        step(self).map_err(|error| {
+            self.failed = Some((error.kind(), error.to_string()));
+            io_error(error)
+        })
+    }
+}
+
+impl<W: Write> Write for ZFileWriter<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.guard(|writer| {
+            let mut rest = bytes;
+            while !rest.is_empty() {
+                let taken = writer.accept(rest)?;
+                rest = &rest[taken..];
+            }
+            Ok(bytes.len())
+        })
+    }
+
+    /// Writes all batches that are full and flushes the inner writer. What does not fill a batch stays
+    /// here: where frames begin must not depend on flushes.
+    fn flush(&mut self) -> io::Result<()> {
+        self.guard(|writer| {
+            writer.drain(true)?;
+            writer.out.flush().map_err(cannot_write)
+        })
+    }
+}
+
+impl<W> fmt::Debug for ZFileWriter<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ZFileWriter").field("info", &self.info).finish_non_exhaustive()
+    }
+}
+
+/// Writes a compressed batch and notes its frames.
+fn emit(out: &mut impl Write, index: &mut Vec<u32>, info: &mut ZFileInfo, batch: &Batch) -> Result<()> {
+    out.write_all(&batch.output[..batch.used]).map_err(cannot_write)?;
+    index.extend_from_slice(&batch.frames);
+    info.frames += batch.frames.len() as u64;
+    info.index_offset += batch.used as u64;
+    info.compressed_size = info.index_offset;
+    Ok(())
+}
+
+/// An error of the inner writer; one of ours is given back as it was.
+fn cannot_write(error: io::Error) -> Error {
+    match error.downcast::<Error>() {
+        Ok(ours) => ours,
+        Err(error) => Error::io("cannot write the ZFile", error),
+    }
+}
+
+/// An error for our caller. One that says that the user cancelled must not become
+/// [`io::ErrorKind::Interrupted`]: `write_all` would try again for ever.
+fn io_error(error: Error) -> io::Error {
+    match error.kind() {
+        ErrorKind::Cancelled => io::Error::other(error),
+        _ => error.into(),
+    }
+}
+
+/// Compresses batches: one thread's context and the frame's form.
+struct Encoder {
+    compressor: Compressor,
+    /// Size of a frame, of a compressed frame at most with its checksum, and of the checksum, in bytes.
+    frame_size: usize,
+    stored_max: usize,
+    crc: bool,
+}
+
+impl Encoder {
+    fn new(options: &ZFileOptions) -> Result<Self> {
+        let frame_size = options.frame_size as usize;
+        Ok(Self {
+            compressor: Compressor::new(options.codec, options.level)?,
+            frame_size,
+            stored_max: options.codec.compressed_len_max(frame_size) + FRAME_CRC_SIZE,
+            crc: options.crc,
+        })
+    }
+
+    fn encode_batch(&mut self, batch: &mut Batch) -> Result<()> {
+        let input = std::mem::take(&mut batch.input);
+        let result = self.encode(&input, batch);
+        batch.input = input;
+        result
+    }
+
+    /// Compresses the frames of `input` to the output of `batch`.
+    fn encode(&mut self, input: &[u8], batch: &mut Batch) -> Result<()> {
+        let room = input.len().div_ceil(self.frame_size) * self.stored_max;
+        if batch.output.len() < room {
+            batch.output.resize(room, 0);
+        }
+        batch.frames.clear();
+        batch.used = 0;
+        for frame in input.chunks(self.frame_size) {
+            let out = &mut batch.output[batch.used..];
+            let mut len = self.compressor.compress(frame, out)?;
+            if self.crc {
+                let crc = raw(FRAME_SEED, &out[..len]);
+                out[len..len + FRAME_CRC_SIZE].copy_from_slice(&crc.to_le_bytes());
+                len += FRAME_CRC_SIZE;
+            }
+            batch.used += len;
+            #[expect(clippy::cast_possible_truncation, reason = "little more than a frame's size")]
+            batch.frames.push(len as u32);
+        }
+        Ok(())
+    }
+}
