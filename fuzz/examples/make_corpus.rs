@@ -7,7 +7,10 @@ use headstart_block::{ByteRange, Result};
 use headstart_fuzz::join_pair;
 use headstart_lsmt::format::{Flags, PAGE_SIZE, Page, UserTag};
 use headstart_lsmt::{LayerMeta, LayerWriter, Segment};
+use headstart_zfile::format::HEADER_SIZE;
+use headstart_zfile::{Codec, ZFileOptions, ZFileWriter};
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use uuid::Uuid;
 
@@ -15,11 +18,16 @@ const DISK_SIZE: u64 = 1 << 20;
 const ID: Uuid = Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
 
 fn main() -> Result<()> {
+    for (name, bytes) in zfiles()? {
+        save("zfile", name, &bytes)?;
+    }
     for (name, bytes) in layers()? {
         save("lsmt_layer", name, &bytes)?;
     }
     save("lsmt_pair", "log", &pair())?;
     save("lsmt_sparse", "two-pages", &sparse())?;
+    save("tar_wrapper", "pax", &[pax(5), tar_header(b'0', "0"), b"bytes".to_vec(), vec![0; 1531]].concat())?;
+    save("tar_wrapper", "plain", &[tar_header(b'0', "5"), b"bytes".to_vec(), vec![0; 1531]].concat())?;
     Ok(())
 }
 
@@ -33,6 +41,67 @@ fn save(target: &str, name: &str, bytes: &[u8]) -> Result<()> {
 /// Bytes that compress, but not to nothing.
 fn text(len: usize) -> Vec<u8> {
     (0..len).map(|at| b"a layer of a disk "[at * at % 17]).collect()
+}
+
+fn zfiles() -> Result<Vec<(&'static str, Vec<u8>)>> {
+    let pack = |codec, frame_size, crc, content: &[u8]| -> Result<Vec<u8>> {
+        let options = ZFileOptions { codec, frame_size, crc, ..ZFileOptions::default() };
+        let mut writer = ZFileWriter::new(Vec::new(), &options)?;
+        writer.write_all(content)?;
+        Ok(writer.finish()?.0)
+    };
+    let lz4 = pack(Codec::Lz4, 4 << 10, true, &text(9000))?;
+    let zstd = pack(Codec::Zstd, 4 << 10, false, &text(9000))?;
+    Ok(vec![
+        ("empty", pack(Codec::Lz4, 4 << 10, true, &[])?),
+        ("lz4-undigested", without_digests(lz4.clone())),
+        ("lz4", lz4),
+        ("zstd-short-frame", pack(Codec::Zstd, 64 << 10, true, &text(3000))?),
+        ("zstd-undigested", without_digests(zstd.clone())),
+        ("zstd-header-decides", with_header_overwritten(zstd)),
+    ])
+}
+
+/// Where header and trailer keep the low byte of their flags, and what its bits are.
+const ZFILE_FLAGS: usize = 32;
+const INDEX_VALID: u8 = 1 << 3;
+const DIGEST: u8 = 1 << 4;
+
+/// As early writers made them. A fuzzer cannot guess checksums: only here do its changes get past them.
+fn without_digests(mut blob: Vec<u8>) -> Vec<u8> {
+    let trailer = blob.len() - HEADER_SIZE;
+    blob[ZFILE_FLAGS] &= !DIGEST;
+    blob[trailer + ZFILE_FLAGS] &= !DIGEST;
+    blob
+}
+
+/// As writers that can seek make them: the header has the trailer's index fields.
+fn with_header_overwritten(mut blob: Vec<u8>) -> Vec<u8> {
+    let trailer = blob.len() - HEADER_SIZE;
+    blob.copy_within(trailer + 40..trailer + 68, 40);
+    blob[ZFILE_FLAGS] = (blob[ZFILE_FLAGS] | INDEX_VALID) & !DIGEST;
+    blob
+}
+
+/// A pax header whose records say that the next member has `size` bytes.
+fn pax(size: u64) -> Vec<u8> {
+    let mut records = format!("10 size={size}\n").into_bytes();
+    let header = tar_header(b'x', &format!("{:o}", records.len()));
+    records.resize(512, 0);
+    [header, records].concat()
+}
+
+/// A POSIX tar header; `size` in octal.
+fn tar_header(kind: u8, size: &str) -> Vec<u8> {
+    let mut header = vec![0; 512];
+    header[..4].copy_from_slice(b"blob");
+    header[124..124 + size.len()].copy_from_slice(size.as_bytes());
+    header[148..156].fill(b' ');
+    header[156] = kind;
+    header[257..265].copy_from_slice(b"ustar\x0000");
+    let sum: u64 = header.iter().copied().map(u64::from).sum();
+    header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+    header
 }
 
 fn layers() -> Result<Vec<(&'static str, Vec<u8>)>> {

@@ -10,7 +10,9 @@
 //! * `examples/make_corpus.rs` writes the corpus's valid inputs with our own writers.
 
 use headstart_block::{BlockDevice, Error, FileSource, ReadAt, Result};
+use headstart_image::tar_wrapper::{self, SourceRange};
 use headstart_lsmt::{Layer, Stack, open_pair};
+use headstart_zfile::ZFileReader;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
 use std::io::Write;
@@ -20,8 +22,13 @@ use std::sync::Arc;
 pub type Target = (&'static str, fn(&[u8]) -> Result<()>);
 
 /// Every target; the names are those of the files in `fuzz_targets/` and of the directories in `corpus/`.
-pub const TARGETS: &[Target] =
-    &[("lsmt_layer", lsmt_layer), ("lsmt_pair", lsmt_pair), ("lsmt_sparse", lsmt_sparse)];
+pub const TARGETS: &[Target] = &[
+    ("zfile", zfile),
+    ("lsmt_layer", lsmt_layer),
+    ("lsmt_pair", lsmt_pair),
+    ("lsmt_sparse", lsmt_sparse),
+    ("tar_wrapper", tar_wrapper),
+];
 
 /// Bytes that a target reads from one thing: an input of a few bytes can claim to be terabytes of zeros.
 const READ_BUDGET: u64 = 1 << 20;
@@ -29,6 +36,14 @@ const READ_BUDGET: u64 = 1 << 20;
 const READ_SIZE: u64 = 20_011;
 /// Extents looked at on one disk.
 const EXTENT_BUDGET: usize = 256;
+
+/// A ZFile: header, index, trailer, frames.
+///
+/// # Errors
+/// Where the input is not one.
+pub fn zfile(input: &[u8]) -> Result<()> {
+    read_source(&ZFileReader::open(input.to_vec())?)
+}
 
 /// A sealed layer: header, index, trailer.
 ///
@@ -56,6 +71,15 @@ pub fn lsmt_sparse(input: &[u8]) -> Result<()> {
     let mut file = File::from(memfd_create("layer", MemfdFlags::CLOEXEC).map_err(|e| io(e.into()))?);
     file.write_all(input).map_err(io)?;
     read_layer(Layer::open_sparse(FileSource::from_file(file, "layer")?)?)
+}
+
+/// A tar wrapper around a blob.
+///
+/// # Errors
+/// Where the input is not one.
+pub fn tar_wrapper(input: &[u8]) -> Result<()> {
+    let range = tar_wrapper::locate(input)?.ok_or_else(|| Error::corrupt("no tar wrapper"))?;
+    read_source(&SourceRange::new(input, range)?)
 }
 
 /// Two files as one input: the length of the first in four little-endian bytes, the first, the second.
