@@ -1,0 +1,225 @@
+//! Building the outboard of a blob in one pass; see the module above.
+
+use super::{GROUP, NODE, TreeRoot, group_cv, merge, merge_root};
+use blake3::hazmat::ChainingValue;
+use headstart_block::{Error, Result};
+use std::io::{self, Read, Seek, Write};
+use std::path::Path;
+use tempfile::SpooledTempFile;
+
+/// Groups in a region: 16 MiB of blob, 64 KiB of nodes. A power of two.
+const REGION_GROUPS: usize = 1024;
+
+/// Most bytes of spooled nodes that stay in memory: the trees of blobs up to 1 GiB.
+const SPOOL_IN_MEMORY: usize = 4 << 20;
+
+/// Makes a hash tree from a blob's bytes as they come.
+pub struct TreeBuilder {
+    /// The bytes of the group that is not complete yet.
+    pending: Vec<u8>,
+    /// All bytes taken so far.
+    len: u64,
+    /// The root if the first group turns out to be the whole blob.
+    single_root: TreeRoot,
+    /// Groups in a region: [`REGION_GROUPS`], fewer in tests.
+    region_groups: usize,
+    /// Chaining values of the groups of the region that is not sealed yet.
+    groups: Vec<ChainingValue>,
+    /// Chaining values of the sealed regions.
+    regions: Vec<ChainingValue>,
+    /// Nodes of the sealed regions, in order.
+    spool: SpooledTempFile,
+}
+
+impl TreeBuilder {
+    /// A tree over nothing yet; the trees of large blobs are spooled to an unnamed file in `spool_dir`.
+    #[must_use]
+    pub fn new(spool_dir: &Path) -> Self {
+        Self::with_regions(spool_dir, REGION_GROUPS)
+    }
+
+    /// With regions of another power of two of groups, so that tests see many regions in little data.
+    pub(super) fn with_regions(spool_dir: &Path, region_groups: usize) -> Self {
+        Self {
+            pending: Vec::new(),
+            len: 0,
+            single_root: TreeRoot::of(&[]),
+            region_groups,
+            groups: Vec::new(),
+            regions: Vec::new(),
+            spool: SpooledTempFile::new_in(SPOOL_IN_MEMORY, spool_dir),
+        }
+    }
+
+    /// Takes the next bytes. Whole groups are hashed where they lie, the rest is copied.
+    ///
+    /// # Errors
+    /// What writing to the spool reports.
+    pub fn update(&mut self, mut bytes: &[u8]) -> Result<()> {
+        self.len += bytes.len() as u64;
+        if !self.pending.is_empty() {
+            let taken = bytes.len().min(GROUP - self.pending.len());
+            self.pending.extend_from_slice(&bytes[..taken]);
+            bytes = &bytes[taken..];
+            if self.pending.len() < GROUP {
+                return Ok(());
+            }
+            let group = std::mem::take(&mut self.pending);
+            self.push_group(&group)?;
+            self.pending = group;
+            self.pending.clear();
+        }
+        let (groups, rest) = bytes.as_chunks::<GROUP>();
+        for group in groups {
+            self.push_group(group)?;
+        }
+        if !rest.is_empty() {
+            self.pending.reserve_exact(GROUP);
+            self.pending.extend_from_slice(rest);
+        }
+        Ok(())
+    }
+
+    /// Takes a group: 16 KiB, or the last of the blob.
+    fn push_group(&mut self, bytes: &[u8]) -> Result<()> {
+        if self.groups.len() == self.region_groups {
+            self.seal_region()?;
+        }
+        let index = self.regions.len() * self.region_groups + self.groups.len();
+        if index == 0 {
+            self.single_root = TreeRoot::of(bytes);
+        }
+        self.groups.push(group_cv(index as u64, bytes));
+        Ok(())
+    }
+
+    /// Spools the nodes of the full region and keeps its chaining value.
+    fn seal_region(&mut self) -> Result<()> {
+        let region = Levels::over(std::mem::take(&mut self.groups));
+        let mut nodes = Vec::new();
+        region
+            .walk(&mut |item| item.write_node(&mut nodes))
+            .and_then(|()| self.spool.write_all(&nodes))
+            .map_err(|e| Error::io("cannot spool the nodes of a hash tree", e))?;
+        self.regions.extend(region.cv());
+        Ok(())
+    }
+
+    /// Writes the outboard and gives the root.
+    ///
+    /// # Errors
+    /// What writing to `out` or reading the spool reports.
+    pub fn finish(mut self, mut out: impl Write) -> Result<TreeRoot> {
+        if !self.pending.is_empty() {
+            let group = std::mem::take(&mut self.pending);
+            self.push_group(&group)?;
+        }
+        self.write_outboard(&mut out).map_err(|e| Error::io("cannot write a hash tree", e))
+    }
+
+    fn write_outboard(mut self, out: &mut impl Write) -> io::Result<TreeRoot> {
+        let sealed = self.regions.len();
+        let last = Levels::over(self.groups);
+        self.regions.extend(last.cv());
+        let upper = Levels::over(self.regions);
+        let top = upper.top().or_else(|| last.top());
+        let root = top.map_or(self.single_root, |(left, right)| merge_root(left, right));
+
+        let region_len = (self.region_groups as u64 - 1) * NODE as u64;
+        let spool = &mut self.spool;
+        spool.rewind()?;
+        out.write_all(&self.len.to_le_bytes())?;
+        upper.walk(&mut |item| match item {
+            Item::Leaf(region) if region < sealed => copy_exactly(spool, out, region_len),
+            Item::Leaf(_) => last.walk(&mut |item| item.write_node(out)),
+            node @ Item::Node(..) => node.write_node(out),
+        })?;
+        out.flush()?;
+        Ok(root)
+    }
+}
+
+/// Copies `len` bytes; the spool holds all regions, so fewer are a fault of the file system.
+fn copy_exactly(from: &mut impl Read, to: &mut impl Write, len: u64) -> io::Result<()> {
+    match io::copy(&mut from.take(len), to)? {
+        copied if copied == len => Ok(()),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// What a walk in pre-order meets.
+enum Item<'a> {
+    /// A node with the chaining values of its subtrees.
+    Node(&'a ChainingValue, &'a ChainingValue),
+    /// The n-th leaf.
+    Leaf(usize),
+}
+
+impl Item<'_> {
+    /// Writes a node as it stands in the outboard; a leaf is not there.
+    fn write_node(&self, out: &mut impl Write) -> io::Result<()> {
+        match self {
+            Self::Node(left, right) => out.write_all(&[**left, **right].concat()),
+            Self::Leaf(_) => Ok(()),
+        }
+    }
+}
+
+/// A tree over chaining values, level by level from the leaves up.
+///
+/// Level `k` has at `i` the value over the leaves `[i * 2^k, (i + 1) * 2^k)` as far as there are any. An odd
+/// last value goes up as it is: this is the same tree as "the largest power of two on the left".
+struct Levels(Vec<Vec<ChainingValue>>);
+
+impl Levels {
+    fn over(leaves: Vec<ChainingValue>) -> Self {
+        let mut levels = vec![leaves];
+        while let Some(level) = levels.last().filter(|level| level.len() > 1) {
+            let above = level.chunks(2).map(|pair| match pair {
+                [left, right] => merge(left, right),
+                rest => rest[0],
+            });
+            let above = above.collect();
+            levels.push(above);
+        }
+        Self(levels)
+    }
+
+    /// The value over all leaves; none where there are no leaves.
+    fn cv(&self) -> Option<ChainingValue> {
+        self.0.last()?.first().copied()
+    }
+
+    /// The two values of the topmost node; none where there are fewer than two leaves.
+    fn top(&self) -> Option<(&ChainingValue, &ChainingValue)> {
+        match self.0.get(self.0.len().checked_sub(2)?)?.as_slice() {
+            [left, right] => Some((left, right)),
+            _ => None,
+        }
+    }
+
+    /// Visits nodes and leaves in pre-order.
+    fn walk(&self, visit: &mut dyn FnMut(Item<'_>) -> io::Result<()>) -> io::Result<()> {
+        if self.0[0].is_empty() {
+            return Ok(());
+        }
+        self.walk_from(self.0.len() - 1, 0, visit)
+    }
+
+    fn walk_from(
+        &self,
+        level: usize,
+        index: usize,
+        visit: &mut dyn FnMut(Item<'_>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let Some(below) = level.checked_sub(1) else { return visit(Item::Leaf(index)) };
+        match &self.0[below][2 * index..] {
+            [left, right, ..] => {
+                visit(Item::Node(left, right))?;
+                self.walk_from(below, 2 * index, visit)?;
+                self.walk_from(below, 2 * index + 1, visit)
+            }
+            _ => self.walk_from(below, 2 * index, visit),
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The tree against another implementation (`bao-tree`), and against hostile outboards.
+//!
+//! Method: the outboard of every interesting size must equal byte for byte what `bao-tree` makes, with
+//! regions of the real size and with tiny ones (so that all shapes of the upper tree occur in little data);
+//! verification must accept it, and must refuse any flipped bit in it or in the blob, naming the group.
+
+use super::*;
+use bao_tree::BlockSize;
+use bao_tree::io::outboard::PreOrderMemOutboard;
+use headstart_block::{ByteRange, ErrorKind, ReadAt};
+use proptest::prelude::*;
+
+fn blob(len: usize) -> Vec<u8> {
+    let mut state = 0x9E37_79B9_7F4A_7C15u64 ^ len as u64;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+fn build(bytes: &[u8], region_groups: usize, piece: usize) -> (TreeRoot, Vec<u8>) {
+    let mut builder = TreeBuilder::with_regions(&std::env::temp_dir(), region_groups);
+    for piece in bytes.chunks(piece.max(1)) {
+        builder.update(piece).unwrap();
+    }
+    let mut outboard = Vec::new();
+    let root = builder.finish(&mut outboard).unwrap();
+    (root, outboard)
+}
+
+fn check_against_bao_tree(bytes: &[u8], region_groups: usize, piece: usize) {
+    let (root, outboard) = build(bytes, region_groups, piece);
+    let theirs = PreOrderMemOutboard::create(bytes, BlockSize::from_chunk_log(4));
+    assert_eq!(root.0, theirs.root, "{} bytes", bytes.len());
+    assert!(outboard == theirs.into_inner_with_prefix(), "{} bytes", bytes.len());
+    assert_eq!(outboard.len() as u64, outboard_len(bytes.len() as u64));
+    HashTree::open(root, outboard, bytes.len() as u64).unwrap().verify_all(bytes).unwrap();
+}
+
+#[test]
+fn small_blobs_are_as_bao_tree_has_them() {
+    for groups in 0..9 {
+        for delta in [-1, 0, 1, 1023, 1024, 1025, 5000] {
+            let Some(len) = (groups * 16384usize).checked_add_signed(delta) else { continue };
+            check_against_bao_tree(&blob(len), 1024, 10_000);
+        }
+    }
+}
+
+#[test]
+fn blobs_of_several_regions_are_as_bao_tree_has_them() {
+    const REGION: usize = 1024 * 16384;
+    for len in [REGION - 1, REGION, REGION + 1, 2 * REGION, 2 * REGION + 16385, 5 * REGION + 777] {
+        check_against_bao_tree(&blob(len), 1024, 1 << 20);
+    }
+}
+
+#[test]
+fn every_number_of_tiny_regions_is_as_bao_tree_has_it() {
+    let bytes = blob(70 * 16384);
+    for groups in 1..70 {
+        check_against_bao_tree(&bytes[..groups * 16384 - 16000], 2, 100_000);
+        check_against_bao_tree(&bytes[..groups * 16384], 4, 16384);
+    }
+}
+
+/// A file-like source: nothing in memory, no more read than there is.
+struct NotInMemory(Vec<u8>);
+
+impl ReadAt for NotInMemory {
+    fn len(&self) -> u64 {
+        ReadAt::len(&self.0)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.0.read_at(buf, offset)
+    }
+}
+
+#[test]
+fn a_wrong_group_is_named_and_others_are_still_right() {
+    let mut bytes = blob(100 * 16384 + 5);
+    let (root, outboard) = build(&bytes, 1024, 1 << 20);
+    let tree = HashTree::open(root, NotInMemory(outboard), ReadAt::len(&bytes)).unwrap();
+    bytes[37 * 16384 + 9] ^= 1;
+    let bytes = NotInMemory(bytes);
+    let error = tree.verify_all(&bytes).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("group 37 "), "{error}");
+    tree.verify(&bytes, ByteRange::between(0, 37 * 16384)).unwrap();
+    tree.verify(&bytes, ByteRange::between(38 * 16384, bytes.len())).unwrap();
+    tree.verify(&bytes, ByteRange::between(38 * 16384 - 1, 38 * 16384)).unwrap_err();
+    tree.verify(&bytes, ByteRange::between(5, 5)).unwrap();
+    let past = tree.verify(&bytes, ByteRange::between(0, bytes.len() + 1)).unwrap_err();
+    assert_eq!(past.kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn an_empty_blob_has_a_root_too() {
+    let (root, outboard) = build(&[], 1024, 1);
+    assert_eq!((root, outboard.as_slice()), (TreeRoot::of(&[]), [0; 8].as_slice()));
+    HashTree::open(root, outboard.clone(), 0).unwrap().verify_all([].as_slice()).unwrap();
+    let other = HashTree::open(TreeRoot::of(b"x"), outboard, 0).unwrap();
+    assert_eq!(other.verify_all([].as_slice()).unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn outboards_of_another_length_are_refused() {
+    let bytes = blob(50_000);
+    let (root, outboard) = build(&bytes, 1024, 1 << 20);
+    for len in 0..outboard.len() {
+        HashTree::open(root, &outboard[..len], 50_000).err().expect("truncated");
+    }
+    for blob_len in [0, 49_999, 50_001, 1 << 40, u64::MAX] {
+        HashTree::open(root, outboard.as_slice(), blob_len).err().expect("another blob");
+    }
+    let tree = HashTree::open(root, outboard.as_slice(), 50_000).unwrap();
+    assert_eq!(tree.verify_all(&bytes[1..]).unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn any_flipped_bit_of_the_outboard_is_refused() {
+    let bytes = blob(9 * 16384 + 100);
+    let (root, outboard) = build(&bytes, 1024, 1 << 20);
+    for at in 0..outboard.len() {
+        let mut flipped = outboard.clone();
+        flipped[at] ^= 1 << (at % 8);
+        let result = HashTree::open(root, flipped, ReadAt::len(&bytes)).and_then(|t| t.verify_all(&bytes));
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::Corrupt, "byte {at}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn any_size_any_pieces_any_region(len in 0usize..600_000, piece in 1usize..40_000, log in 1u32..5) {
+        check_against_bao_tree(&blob(len), 1 << log, piece);
+    }
+
+    #[test]
+    fn a_flip_fails_exactly_the_ranges_whose_groups_hold_it(
+        len in 1usize..300_000, at: prop::sample::Index, from: prop::sample::Index, to: prop::sample::Index,
+    ) {
+        let mut bytes = blob(len);
+        let (root, outboard) = build(&bytes, 4, 1 << 20);
+        let at = at.index(len);
+        bytes[at] ^= 0x10;
+        let tree = HashTree::open(root, outboard, len as u64).unwrap();
+        let range = ByteRange::between(from.index(len + 1) as u64, to.index(len + 1) as u64);
+        let group = at as u64 / GROUP_SIZE;
+        let touched = !range.is_empty() && range.offset() / GROUP_SIZE <= group && group * GROUP_SIZE < range.end();
+        prop_assert_eq!(tree.verify(&bytes, range).is_err(), touched);
+    }
+}
+
+/// Not a check but a figure: `cargo test --release -p headstart-image hash_tree_speed -- --ignored --nocapture`.
+#[test]
+#[ignore = "prints a figure, checks nothing"]
+#[expect(
+    clippy::disallowed_methods,
+    clippy::cast_precision_loss,
+    clippy::print_stderr,
+    reason = "a figure for people"
+)]
+fn hash_tree_speed() {
+    let bytes = blob(256 << 20);
+    let time = |work: &mut dyn FnMut()| {
+        let start = std::time::Instant::now();
+        work();
+        bytes.len() as f64 / 1e9 / start.elapsed().as_secs_f64()
+    };
+    for _ in 0..3 {
+        let plain = time(&mut || {
+            std::hint::black_box(blake3::hash(&bytes));
+        });
+        let whole = time(&mut || {
+            build(&bytes, 1024, 256 << 10);
+        });
+        let pieces = time(&mut || {
+            build(&bytes, 1024, 13_000);
+        });
+        let mut made = None;
+        let sums = time(&mut || {
+            let mut writer = crate::digest::HashingWriter::new(std::io::sink(), &std::env::temp_dir());
+            std::io::Write::write_all(&mut writer, &bytes).unwrap();
+            let mut outboard = Vec::new();
+            let (_, sums) = writer.finish(&mut outboard).unwrap();
+            made = Some((sums.root, outboard));
+        });
+        let (root, outboard) = made.unwrap();
+        let tree = HashTree::open(root, outboard, bytes.len() as u64).unwrap();
+        let verify = time(&mut || tree.verify_all(&bytes).unwrap());
+        eprintln!(
+            "GB/s: blake3 {plain:.2}, tree {whole:.2}, in 13 kB pieces {pieces:.2}, with sha256 {sums:.2}, verify {verify:.2}"
+        );
+    }
+}

@@ -1,0 +1,312 @@
+//! The tar wrapper: a blob as the only member of a tar archive.
+//!
+//! Container runtimes expect layers to be tar archives, so OverlayBD's tools can put one around a blob. The
+//! blob stays contiguous and uncompressed in it; all that a reader must know is where it starts:
+//!
+//! ```text
+//! 0     512  pax header (typeflag x): its member is text records "NN key=value\n"       } absent in
+//! 512   ..   the records, padded to 512                                                 } old wrappers
+//! ..    512  ustar header of the blob; its own size is 0 where the pax record has it
+//! ..    ..   the blob, padding to 512, two blocks of zeros
+//! ```
+//!
+//! `overlaybd-commit` writes the first form with one block of records (the blob is at 1536), the converter the
+//! second for its base layer (the blob is at 512). Only POSIX headers (magic `ustar\0`, version `00`) with a
+//! right checksum count, as with the reference: everything else is not a wrapper, whatever it is. What
+//! follows the blob is never looked at.
+
+use headstart_block::{ByteRange, Error, ReadAt, Result};
+
+/// Bytes of a tar block: a header, and the unit that members are padded to.
+const BLOCK: u64 = 512;
+
+/// The same, of a buffer.
+const HEADER: usize = 512;
+
+/// Most bytes of pax records: one block is what is written; this is room for other tools' records.
+const MAX_RECORDS: u64 = 64 * 1024;
+
+// Where the fields of a header are.
+const SIZE_FIELD: std::ops::Range<usize> = 124..136;
+const CHECKSUM_FIELD: std::ops::Range<usize> = 148..156;
+const TYPE_FIELD: usize = 156;
+const MAGIC_FIELD: std::ops::Range<usize> = 257..265;
+
+/// A POSIX tar header whose checksum is right.
+struct Header([u8; HEADER]);
+
+impl Header {
+    /// The header at `offset`; `None` where there is none.
+    fn read(source: &(impl ReadAt + ?Sized), offset: u64) -> Result<Option<Self>> {
+        if offset.checked_add(BLOCK).is_none_or(|end| end > source.len()) {
+            return Ok(None);
+        }
+        let mut bytes = [0; HEADER];
+        source.read_at(&mut bytes, offset)?;
+        let header = Self(bytes);
+        let valid = &header.0[MAGIC_FIELD] == b"ustar\x0000" && header.checksum_is_right();
+        Ok(valid.then_some(header))
+    }
+
+    /// The sum of all bytes, those of the checksum itself counted as spaces.
+    fn checksum_is_right(&self) -> bool {
+        let sum = |bytes: &[u8]| bytes.iter().map(|b| u64::from(*b)).sum::<u64>();
+        let spaces = CHECKSUM_FIELD.len() as u64 * u64::from(b' ');
+        octal(&self.0[CHECKSUM_FIELD]) == Some(sum(&self.0) - sum(&self.0[CHECKSUM_FIELD]) + spaces)
+    }
+
+    fn size(&self) -> Result<u64> {
+        octal(&self.0[SIZE_FIELD]).ok_or_else(|| Error::corrupt("the size in its tar header is not a number"))
+    }
+
+    fn is_pax(&self) -> bool {
+        self.0[TYPE_FIELD] == b'x'
+    }
+
+    /// Typeflag 0, in its old form NUL.
+    fn is_file(&self) -> bool {
+        matches!(self.0[TYPE_FIELD], b'0' | 0)
+    }
+}
+
+/// Octal digits, padded with spaces or NULs on either side. An empty field is 0, as the reference reads it.
+fn octal(field: &[u8]) -> Option<u64> {
+    let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());
+    let text = std::str::from_utf8(&field[..end]).ok()?.trim_matches(' ');
+    match text {
+        "" => Some(0),
+        digits if digits.bytes().all(|b| b.is_ascii_digit()) => u64::from_str_radix(digits, 8).ok(),
+        _ => None,
+    }
+}
+
+/// The value of the last "size" among pax records; `None` where there is none.
+fn pax_size(mut records: &[u8]) -> Result<Option<u64>> {
+    let bad = || Error::corrupt("a record of its pax header is damaged");
+    let mut size = None;
+    // Some writers pad the records with NULs within their own length.
+    while !records.is_empty() && records[0] != 0 {
+        let space = records.iter().position(|b| *b == b' ').ok_or_else(bad)?;
+        let len: usize = decimal(&records[..space]).and_then(|n| n.try_into().ok()).ok_or_else(bad)?;
+        // The length counts itself, the space and the line feed.
+        let (record, rest) = records.split_at_checked(len).ok_or_else(bad)?;
+        let record = record.get(space + 1..).and_then(|r| r.strip_suffix(b"\n")).ok_or_else(bad)?;
+        if let Some(value) = record.strip_prefix(b"size=") {
+            size = Some(decimal(value).ok_or_else(bad)?);
+        }
+        records = rest;
+    }
+    Ok(size)
+}
+
+fn decimal(text: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(text).ok()?;
+    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+/// Finds the blob in a tar wrapper; `None` where `source` does not begin with a tar header of the right form.
+///
+/// # Errors
+/// [`headstart_block::ErrorKind::Corrupt`] where it does, but is damaged or ends before the blob does.
+pub fn locate(source: &(impl ReadAt + ?Sized)) -> Result<Option<ByteRange>> {
+    let Some(first) = Header::read(source, 0)? else { return Ok(None) };
+    let (file, data, size) = if first.is_pax() {
+        let len = first.size()?;
+        if len > MAX_RECORDS || BLOCK + len > source.len() {
+            return Err(Error::corrupt(format!("its pax header claims {len} bytes of records")));
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "at most MAX_RECORDS")]
+        let mut records = vec![0; len as usize];
+        source.read_at(&mut records, BLOCK)?;
+        let at = BLOCK + len.next_multiple_of(BLOCK);
+        let file = Header::read(source, at)?
+            .ok_or_else(|| Error::corrupt("no valid tar header follows its pax header"))?;
+        let size = pax_size(&records)?;
+        (file, at + BLOCK, size)
+    } else {
+        (first, BLOCK, None)
+    };
+    if !file.is_file() {
+        return Err(Error::unsupported("the first member of this tar archive is not a file")
+            .remedy("convert ordinary container layers with OverlayBD's converter first"));
+    }
+    let size = size.map_or_else(|| file.size(), Ok)?;
+    match ByteRange::new(data, size) {
+        Some(range) if range.end() <= source.len() => Ok(Some(range)),
+        _ => Err(Error::corrupt(format!(
+            "its tar wrapper holds {size} bytes at {data}, but there are only {} in all",
+            source.len()
+        ))
+        .remedy("it is truncated: fetch or copy it again")),
+    }
+}
+
+/// A part of a source, as a source.
+#[derive(Debug)]
+pub struct SourceRange<S> {
+    source: S,
+    range: ByteRange,
+}
+
+impl<S: ReadAt> SourceRange<S> {
+    /// The bytes `range` of `source`.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Corrupt`] where the source has fewer.
+    pub fn new(source: S, range: ByteRange) -> Result<Self> {
+        if range.end() > source.len() {
+            return Err(Error::corrupt(format!("{range} is not within its {} bytes", source.len())));
+        }
+        Ok(Self { source, range })
+    }
+}
+
+impl<S: ReadAt> ReadAt for SourceRange<S> {
+    fn len(&self) -> u64 {
+        self.range.len()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        // Without this check a read past the end would give the bytes behind the range.
+        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.range.len()) {
+            return Err(Error::corrupt(format!(
+                "needs {} bytes at offset {offset}, but there are only {} in all",
+                buf.len(),
+                self.range.len()
+            )));
+        }
+        self.source.read_at(buf, self.range.offset() + offset)
+    }
+
+    fn as_slice(&self) -> Option<&[u8]> {
+        let bytes = self.source.as_slice()?;
+        bytes.get(usize::try_from(self.range.offset()).ok()?..usize::try_from(self.range.end()).ok()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headstart_block::ErrorKind;
+    use proptest::prelude::*;
+
+    /// A header as `overlaybd-commit` writes it, but for names and times, which nobody reads.
+    fn header(kind: u8, size: &str) -> Vec<u8> {
+        let mut header = vec![0u8; 512];
+        header[..16].copy_from_slice(b"overlaybd.commit");
+        header[124..124 + size.len()].copy_from_slice(size.as_bytes());
+        header[148..156].fill(b' ');
+        header[156] = kind;
+        header[257..265].copy_from_slice(b"ustar\x0000");
+        sign(&mut header);
+        header
+    }
+
+    fn sign(header: &mut [u8]) {
+        header[148..156].fill(b' ');
+        let sum: u64 = header[..512].iter().map(|b| u64::from(*b)).sum();
+        header[148..156].copy_from_slice(format!("{sum:6o}\0 ").as_bytes());
+    }
+
+    fn padded(bytes: &[u8]) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        bytes.resize(bytes.len().next_multiple_of(512), 0);
+        bytes
+    }
+
+    fn pax_wrapped(records: &str, own_size: &str, blob: &[u8]) -> Vec<u8> {
+        let length = format!("{:11o}", records.len());
+        [
+            header(b'x', &length),
+            padded(records.as_bytes()),
+            header(b'0', own_size),
+            padded(blob),
+            vec![0; 1024],
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn finds_the_blob_behind_a_pax_header() {
+        let wrapped = pax_wrapped("12 size=700\n", "          0", &[7; 700]);
+        let range = locate(&wrapped).unwrap().unwrap();
+        assert_eq!((range.offset(), range.len()), (1536, 700));
+        // More records than a block holds, and the size among others.
+        let comment = format!("{} comment={}\n", 1000, "x".repeat(1000 - 14));
+        let wrapped = pax_wrapped(&format!("{comment}12 size=700\n"), "          0", &[7; 700]);
+        assert_eq!(locate(&wrapped).unwrap().unwrap().offset(), 512 + 1024 + 512);
+        // No size record: then the header's own size.
+        let wrapped = pax_wrapped("11 mtime=0\n", "00000001274", &[7; 700]);
+        assert_eq!(locate(&wrapped).unwrap().unwrap().len(), 700);
+    }
+
+    #[test]
+    fn finds_the_blob_behind_a_plain_header() {
+        let wrapped = [header(b'0', "00000001274"), padded(&[7; 700])].concat();
+        let range = locate(&wrapped).unwrap().unwrap();
+        assert_eq!((range.offset(), range.len()), (512, 700));
+    }
+
+    #[test]
+    fn other_things_are_no_wrapper() {
+        let mut gnu = header(b'0', "00000000000");
+        gnu[257..265].copy_from_slice(b"ustar  \0");
+        sign(&mut gnu);
+        let mut wrong_sum = header(b'0', "00000000000");
+        wrong_sum[0] ^= 1;
+        for bytes in [vec![], vec![0; 511], vec![0; 4096], gnu, wrong_sum] {
+            assert!(locate(&bytes).unwrap().is_none());
+        }
+    }
+
+    #[test]
+    fn damaged_wrappers_are_errors() {
+        for wrapped in [
+            pax_wrapped("12 size=7000\n", "          0", &[7; 700]),
+            pax_wrapped("99 size=700\n", "          0", &[7; 700]),
+            pax_wrapped("0 size=700\n", "          0", &[7; 700]),
+            pax_wrapped("2 size=700\n", "          0", &[7; 700]),
+            pax_wrapped("12 size=-70\n", "          0", &[7; 700]),
+            pax_wrapped("31 size=18446744073709551616\n", "          0", &[7; 700]),
+            pax_wrapped("30 size=18446744073709551615\n", "          0", &[7; 700]),
+            [header(b'0', "77777777777"), padded(&[7; 700])].concat(),
+            [header(b'0', "0000000zzzz"), padded(&[7; 700])].concat(),
+            [header(b'x', "77777777777"), padded(&[7; 700])].concat(),
+            [header(b'x', "00000000014"), padded(b"12 size=700\n"), padded(&[7; 700])].concat(),
+        ] {
+            assert_eq!(locate(&wrapped).unwrap_err().kind(), ErrorKind::Corrupt);
+        }
+        let directory = [header(b'5', "00000000000"), vec![0; 1024]].concat();
+        assert_eq!(locate(&directory).unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn a_range_ends_where_it_ends() {
+        let bytes: Vec<u8> = (0..100).collect();
+        let range = SourceRange::new(&bytes, ByteRange::between(10, 20)).unwrap();
+        assert_eq!((ReadAt::len(&range), range.as_slice()), (10, Some(&bytes[10..20])));
+        let mut buf = [0; 4];
+        range.read_at(&mut buf, 6).unwrap();
+        assert_eq!(buf, [16, 17, 18, 19]);
+        for offset in [7, 10, u64::MAX] {
+            assert_eq!(range.read_at(&mut buf, offset).unwrap_err().kind(), ErrorKind::Corrupt);
+        }
+        assert!(SourceRange::new(&bytes, ByteRange::between(99, 101)).is_err());
+    }
+
+    proptest! {
+        /// Signed again after each change, so that what is behind the checksum is reached.
+        #[test]
+        fn hostile_wrappers_never_panic_nor_lie(changes in prop::collection::vec((0usize..2048, any::<u8>()), 1..6)) {
+            let mut bytes = pax_wrapped("12 size=700\n", "          0", &[7; 700]);
+            for (at, value) in changes {
+                bytes[at] = value;
+            }
+            sign(&mut bytes[..512]);
+            sign(&mut bytes[1024..1536]);
+            if let Ok(Some(range)) = locate(&bytes) {
+                prop_assert!(range.end() <= ReadAt::len(&bytes));
+            }
+        }
+    }
+}
