@@ -16,13 +16,14 @@
 
 use std::fmt;
 
-const OFFSET_BITS: u32 = 50;
+pub(crate) const OFFSET_BITS: u32 = 50;
 const MOFFSET_BITS: u32 = 55;
 const ZEROED_BIT: u64 = 1 << MOFFSET_BITS;
 const TAG_SHIFT: u32 = 56;
 
 /// One run of sectors and where its bytes are. All numbers are in sectors of 512 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(C)]
 pub struct Segment {
     lo: u64,
     hi: u64,

@@ -97,7 +97,7 @@ mod tests {
         for segment in segments {
             for sector in segment.offset()..segment.end() {
                 let at = segment.moffset() + sector - segment.offset();
-                disk[sector as usize] = Some((layer, (!segment.is_zeroed()).then_some(at)));
+                disk[usize::try_from(sector).unwrap()] = Some((layer, (!segment.is_zeroed()).then_some(at)));
             }
         }
     }
@@ -136,7 +136,7 @@ mod tests {
             let layers: Vec<_> = layers.iter().map(|steps| layer(steps)).collect();
             let mut disk = vec![None; 256];
             for (number, segments) in layers.iter().enumerate() {
-                paint(&mut disk, number as u8, segments);
+                paint(&mut disk, u8::try_from(number).unwrap(), segments);
             }
             let views: Vec<_> = layers.iter().map(Vec::as_slice).collect();
             let merged = merge(&views);
@@ -173,7 +173,7 @@ mod tests {
     fn a_full_stack_of_the_most_layers_merges() {
         // Layer i covers [i, 1000 - i): nested, so every layer shows at both its edges.
         let layers: Vec<_> = (0..MAX_LAYERS as u64).map(|i| [Segment::data(i, 1000 - 2 * i, 8)]).collect();
-        let views: Vec<_> = layers.iter().map(|layer| layer.as_slice()).collect();
+        let views: Vec<_> = layers.iter().map(|layer| &layer[..]).collect();
         let merged = merge(&views);
         assert_eq!(merged.len(), 2 * MAX_LAYERS - 1);
         assert!(
