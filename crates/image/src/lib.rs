@@ -4,6 +4,7 @@ pub mod digest;
 pub mod disk_file;
 pub mod export;
 pub mod hash_tree;
+pub mod manifest;
 pub mod progress;
 pub mod reference;
 pub mod tar_wrapper;

@@ -1,0 +1,577 @@
+//! Manifests and configs: what an image is made of.
+//!
+//! An image is an OCI manifest: a config and ordered layers, lowest first, each a blob of the store. Its layers
+//! carry the annotations that OverlayBD's tools look for, so they can use our images, and ours beside them:
+//!
+//! | on | annotation | value |
+//! |---|---|---|
+//! | layer | `containerd.io/snapshot/overlaybd/blob-digest` | the blob's digest, again |
+//! | layer | `containerd.io/snapshot/overlaybd/blob-size` | the blob's size in bytes, again |
+//! | layer | `containerd.io/snapshot/overlaybd/version` | `0.1.0` |
+//! | layer | `dev.headstart.tree-root` | root of the blob's hash tree: its BLAKE3 hash, in hexadecimal |
+//! | layer | `dev.headstart.tree-digest` | digest of the tree's outboard, a blob of the same store |
+//! | layer | `dev.headstart.tree-size` | the outboard's size in bytes |
+//! | manifest | `dev.headstart.version` | the version of headstart that made the image |
+//! | manifest | `dev.headstart.options` | how: `zstd,frame=32768,crc` |
+//! | manifest | `dev.headstart.virtual-size` | the disk's size in bytes |
+//!
+//! # Reading
+//!
+//! Nothing but what the OCI specification demands is required: other tools' images have none of our annotations,
+//! Docker's have other media types. What is there must be right, though: a manifest whose annotations
+//! contradict its descriptors is refused. Whether a layer's blob is a disk layer at all is seen when it is opened,
+//! from its content.
+//!
+//! # Writing
+//!
+//! The same image gives the same bytes: no dates, and all keys sorted.
+
+use crate::digest::Digest;
+use crate::hash_tree::{TreeRoot, outboard_len};
+use headstart_block::{Error, Result};
+use oci_spec::image::{
+    Descriptor, DescriptorBuilder, ImageManifest, ImageManifestBuilder, MediaType, SCHEMA_VERSION,
+};
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, HashMap};
+use std::str::FromStr;
+
+/// Largest manifest or config that is read: what registries accept.
+pub const MAX_MANIFEST_SIZE: u64 = 4 << 20;
+
+/// Most layers of an image: what the reference opens.
+pub const MAX_LAYERS: usize = 255;
+
+/// Media type of manifests as OCI names it.
+pub const MANIFEST_OCI: &str = "application/vnd.oci.image.manifest.v1+json";
+/// Media type of manifests as Docker names it.
+pub const MANIFEST_DOCKER: &str = "application/vnd.docker.distribution.manifest.v2+json";
+/// Media type of indexes (several manifests, one for each platform) as OCI names it.
+pub const INDEX_OCI: &str = "application/vnd.oci.image.index.v1+json";
+/// Media type of indexes as Docker names it.
+pub const INDEX_DOCKER: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
+/// Media type of configs as OCI names it.
+pub const CONFIG_OCI: &str = "application/vnd.oci.image.config.v1+json";
+/// Media type of configs as Docker names it.
+pub const CONFIG_DOCKER: &str = "application/vnd.docker.container.image.v1+json";
+
+/// Layer annotation: the blob's digest. With the size and the version it makes a layer OverlayBD's.
+pub const BLOB_DIGEST: &str = "containerd.io/snapshot/overlaybd/blob-digest";
+/// Layer annotation: the blob's size in bytes.
+pub const BLOB_SIZE: &str = "containerd.io/snapshot/overlaybd/blob-size";
+/// Layer annotation: the version of OverlayBD's format.
+pub const OVERLAYBD_VERSION: &str = "containerd.io/snapshot/overlaybd/version";
+/// The value of [`OVERLAYBD_VERSION`] that means plain layers.
+pub const OVERLAYBD_VERSION_NATIVE: &str = "0.1.0";
+/// Layer annotation: `yes` on a layer that is no disk layer but a recorded trace.
+pub const ACCELERATION_LAYER: &str = "containerd.io/snapshot/overlaybd/acceleration-layer";
+/// Layer annotations of turboOCI layers, whose data is in another image's layer; the second is its old name.
+pub const TURBO_TARGETS: [&str; 2] = [
+    "containerd.io/snapshot/overlaybd/turbo-oci/target-digest",
+    "containerd.io/snapshot/overlaybd/fastoci/target-digest",
+];
+
+/// Layer annotation: root of the hash tree.
+pub const TREE_ROOT: &str = "dev.headstart.tree-root";
+/// Layer annotation: digest of the hash tree's outboard.
+pub const TREE_DIGEST: &str = "dev.headstart.tree-digest";
+/// Layer annotation: size of the hash tree's outboard in bytes.
+pub const TREE_SIZE: &str = "dev.headstart.tree-size";
+/// Manifest annotation: the version of headstart that made the image.
+pub const VERSION: &str = "dev.headstart.version";
+/// Manifest annotation: the options that it was made with.
+pub const OPTIONS: &str = "dev.headstart.options";
+/// Manifest annotation: the disk's size in bytes.
+pub const VIRTUAL_SIZE: &str = "dev.headstart.virtual-size";
+
+/// A blob as something else names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlobRef {
+    /// What it is said to be.
+    pub media_type: String,
+    /// Its name.
+    pub digest: Digest,
+    /// Its length in bytes.
+    pub size: u64,
+}
+
+/// The hash tree of a layer's blob.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tree {
+    /// Its root.
+    pub root: TreeRoot,
+    /// The name of its outboard.
+    pub digest: Digest,
+    /// The length of its outboard in bytes.
+    pub size: u64,
+}
+
+/// A layer of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// Its blob.
+    pub blob: BlobRef,
+    /// Its blob's hash tree; images made by other tools have none.
+    pub tree: Option<Tree>,
+    /// All of its annotations, those of the tree included.
+    pub annotations: BTreeMap<String, String>,
+}
+
+impl Layer {
+    /// A new layer of ours, with the annotations that we and OverlayBD's tools look for.
+    #[must_use]
+    pub fn new(digest: Digest, size: u64, tree: Tree) -> Self {
+        let annotations = [
+            (BLOB_DIGEST, digest.to_string()),
+            (BLOB_SIZE, size.to_string()),
+            (OVERLAYBD_VERSION, OVERLAYBD_VERSION_NATIVE.to_owned()),
+            (TREE_ROOT, tree.root.to_string()),
+            (TREE_DIGEST, tree.digest.to_string()),
+            (TREE_SIZE, tree.size.to_string()),
+        ];
+        Self {
+            blob: BlobRef { media_type: MediaType::ImageLayer.to_string(), digest, size },
+            tree: Some(tree),
+            annotations: annotations.map(|(key, value)| (key.to_owned(), value)).into(),
+        }
+    }
+
+    /// Whether it is no disk layer but a trace for one of OverlayBD's prefetchers.
+    #[must_use]
+    pub fn is_acceleration(&self) -> bool {
+        self.annotations.get(ACCELERATION_LAYER).is_some_and(|value| value == "yes")
+    }
+
+    /// Whether its data is in another image's layer (turboOCI), which this version does not open.
+    #[must_use]
+    pub fn is_turbo(&self) -> bool {
+        TURBO_TARGETS.iter().any(|key| self.annotations.contains_key(*key))
+    }
+
+    /// Whether it says of itself that it is a disk layer; without, only its blob's content tells.
+    #[must_use]
+    pub fn is_overlaybd(&self) -> bool {
+        self.annotations.contains_key(BLOB_DIGEST) && self.annotations.contains_key(BLOB_SIZE)
+    }
+
+    fn parse(descriptor: &Descriptor) -> Result<Self> {
+        let blob = BlobRef::parse(descriptor)?;
+        let annotations: BTreeMap<_, _> =
+            descriptor.annotations().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
+        let contradicts = |key| Error::corrupt(format!("its annotation {key} contradicts its descriptor"));
+        if annotations.get(BLOB_DIGEST).is_some_and(|digest| *digest != blob.digest.to_string()) {
+            return Err(contradicts(BLOB_DIGEST));
+        }
+        if annotation::<u64>(&annotations, BLOB_SIZE)?.is_some_and(|size| size != blob.size) {
+            return Err(contradicts(BLOB_SIZE));
+        }
+        let root = annotation(&annotations, TREE_ROOT)?;
+        let digest = annotation(&annotations, TREE_DIGEST)?;
+        let size = annotation(&annotations, TREE_SIZE)?;
+        let tree = match (root, digest, size) {
+            (Some(root), Some(digest), Some(size)) => Some(Tree { root, digest, size }),
+            (None, None, None) => None,
+            _ => {
+                return Err(Error::corrupt(format!("{TREE_ROOT}, {TREE_DIGEST}, {TREE_SIZE} come together")));
+            }
+        };
+        if tree.is_some_and(|tree| tree.size != outboard_len(blob.size)) {
+            return Err(contradicts(TREE_SIZE));
+        }
+        Ok(Self { blob, tree, annotations })
+    }
+
+    fn descriptor(&self) -> Result<Descriptor> {
+        let mut descriptor = self.blob.descriptor()?;
+        if !self.annotations.is_empty() {
+            descriptor.set_annotations(Some(as_hash_map(&self.annotations)));
+        }
+        Ok(descriptor)
+    }
+}
+
+impl BlobRef {
+    fn parse(descriptor: &Descriptor) -> Result<Self> {
+        Ok(Self {
+            media_type: descriptor.media_type().to_string(),
+            digest: descriptor.digest().as_ref().parse()?,
+            size: descriptor.size(),
+        })
+    }
+
+    fn descriptor(&self) -> Result<Descriptor> {
+        let digest = oci_spec::image::Digest::from_str(&self.digest.to_string()).map_err(cannot_build)?;
+        DescriptorBuilder::default()
+            .media_type(MediaType::from(self.media_type.as_str()))
+            .digest(digest)
+            .size(self.size)
+            .build()
+            .map_err(cannot_build)
+    }
+}
+
+/// An image's manifest, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    /// The config's blob.
+    pub config: BlobRef,
+    /// The layers, lowest first: one to [`MAX_LAYERS`].
+    pub layers: Vec<Layer>,
+    /// The disk's size in bytes, where the manifest tells; otherwise the layers do.
+    pub virtual_size: Option<u64>,
+    /// All of its annotations.
+    pub annotations: BTreeMap<String, String>,
+}
+
+impl Manifest {
+    /// Reads and checks a manifest.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Corrupt`] where it is none or contradicts itself,
+    /// [`headstart_block::ErrorKind::Unsupported`] where it is one of something else than an image.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        if bytes.len() as u64 > MAX_MANIFEST_SIZE {
+            return Err(Error::unsupported(format!("a manifest of more than {MAX_MANIFEST_SIZE} bytes")));
+        }
+        let value: Value =
+            serde_json::from_slice(bytes).map_err(|e| Error::corrupt("is not JSON").caused_by(e))?;
+        check_kind(&value)?;
+        let manifest: ImageManifest = serde_json::from_value(value)
+            .map_err(|e| Error::corrupt("is not an image manifest").caused_by(e))?;
+        let config = BlobRef::parse(manifest.config()).map_err(|e| e.about("its config"))?;
+        if ![CONFIG_OCI, CONFIG_DOCKER].contains(&config.media_type.as_str()) {
+            return Err(Error::unsupported(format!(
+                "is not an image but an artifact: its config is `{}`",
+                config.media_type.escape_debug()
+            )));
+        }
+        let count = manifest.layers().len();
+        if count > MAX_LAYERS {
+            return Err(Error::unsupported(format!("has {count} layers, more than {MAX_LAYERS}"))
+                .remedy("flatten it where it was made"));
+        }
+        if count == 0 {
+            return Err(Error::unsupported("is an image without layers"));
+        }
+        let layers = manifest.layers().iter().enumerate();
+        let layers =
+            layers.map(|(n, layer)| Layer::parse(layer).map_err(|e| e.about(format!("its layer {n}"))));
+        let layers = layers.collect::<Result<_>>()?;
+        let annotations: BTreeMap<_, _> =
+            manifest.annotations().clone().unwrap_or_default().into_iter().collect();
+        let virtual_size = annotation(&annotations, VIRTUAL_SIZE)?;
+        Ok(Self { config, layers, virtual_size, annotations })
+    }
+
+    /// The version of headstart that made it; none where another tool did.
+    #[must_use]
+    pub fn version(&self) -> Option<&str> {
+        self.annotations.get(VERSION).map(String::as_str)
+    }
+
+    /// The options that it was made with; none where another tool made it.
+    #[must_use]
+    pub fn options(&self) -> Option<&str> {
+        self.annotations.get(OPTIONS).map(String::as_str)
+    }
+
+    /// The layers that make up the disk, lowest first: all but recorded traces.
+    pub fn disk_layers(&self) -> impl DoubleEndedIterator<Item = &Layer> {
+        self.layers.iter().filter(|layer| !layer.is_acceleration())
+    }
+
+    /// Every blob that it names, with the size it should have: config, layers, hash trees.
+    pub fn blobs(&self) -> impl Iterator<Item = (Digest, u64)> {
+        let layers = self.layers.iter().flat_map(|layer| {
+            let tree = layer.tree.map(|tree| (tree.digest, tree.size));
+            [Some((layer.blob.digest, layer.blob.size)), tree].into_iter().flatten()
+        });
+        std::iter::once((self.config.digest, self.config.size)).chain(layers)
+    }
+
+    /// Bytes that its blobs take in a store, shared ones counted as well.
+    #[must_use]
+    pub fn stored_size(&self) -> u64 {
+        self.blobs().fold(0, |sum, (_, size)| sum.saturating_add(size))
+    }
+}
+
+/// What tells an image manifest from other documents, so that the message names what it is.
+fn check_kind(value: &Value) -> Result<()> {
+    if value.get("manifests").is_some() {
+        return Err(Error::unsupported("is an index of several images, not an image"));
+    }
+    if value.get("fsLayers").is_some() || value.get("schemaVersion").and_then(Value::as_u64) != Some(2) {
+        return Err(Error::unsupported("is not a manifest of schema version 2"));
+    }
+    match value.get("mediaType").map(|media_type| media_type.as_str().unwrap_or_default()) {
+        None | Some(MANIFEST_OCI | MANIFEST_DOCKER) => Ok(()),
+        Some(other) => Err(Error::unsupported(format!("is not an image but `{}`", other.escape_debug()))),
+    }
+}
+
+/// The parsed value of an annotation, where it is there.
+fn annotation<T: FromStr>(annotations: &BTreeMap<String, String>, key: &str) -> Result<Option<T>> {
+    let parse = |text: &String| {
+        let bad = |_| Error::corrupt(format!("its annotation {key} is `{}`", text.escape_debug()));
+        text.parse().map_err(bad)
+    };
+    annotations.get(key).map(parse).transpose()
+}
+
+fn as_hash_map(map: &BTreeMap<String, String>) -> HashMap<String, String> {
+    map.iter().map(|(k, v)| (k.clone(), v.clone())).collect()
+}
+
+fn cannot_build(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::invalid("cannot make a manifest").caused_by(error)
+}
+
+/// A config: what a container runtime wants to know; for a disk little more than its layers' digests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config(Map<String, Value>);
+
+impl Default for Config {
+    fn default() -> Self {
+        let fields = [("architecture", json!("amd64")), ("os", json!("linux"))];
+        Self(fields.map(|(key, value)| (key.to_owned(), value)).into_iter().collect())
+    }
+}
+
+impl Config {
+    /// Reads a config; all of its fields are kept for the images made on top of it.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Corrupt`] where it is not a JSON object.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        serde_json::from_slice(bytes)
+            .map(Self)
+            .map_err(|e| Error::corrupt("is not an image config").caused_by(e))
+    }
+
+    /// The digests of the layers' content, lowest first, as far as they are there.
+    #[must_use]
+    pub fn diff_ids(&self) -> Vec<Digest> {
+        let ids = self.0.get("rootfs").and_then(|rootfs| rootfs.get("diff_ids")).and_then(Value::as_array);
+        ids.into_iter().flatten().filter_map(|id| id.as_str()?.parse().ok()).collect()
+    }
+
+    /// The same for other layers: what it said of the old ones (history, date) goes.
+    fn with_layers(mut self, layers: &[Layer]) -> Self {
+        // OverlayBD's convention: the content that counts is the blob as stored.
+        let ids: Vec<_> = layers.iter().map(|layer| layer.blob.digest.to_string()).collect();
+        self.0.remove("history");
+        self.0.remove("created");
+        self.0.insert("rootfs".to_owned(), json!({"type": "layers", "diff_ids": ids}));
+        self
+    }
+}
+
+/// An image to be published.
+#[derive(Clone, Debug)]
+pub struct NewImage {
+    /// The layers, lowest first.
+    pub layers: Vec<Layer>,
+    /// The disk's size in bytes.
+    pub virtual_size: u64,
+    /// The options that it is made with, such as `zstd,frame=32768,crc`.
+    pub options: String,
+    /// The config of the image that it is made from; the default where there is none.
+    pub config: Config,
+}
+
+/// The two documents of an image.
+#[derive(Clone, Debug)]
+pub struct Documents {
+    /// The config's bytes.
+    pub config: Vec<u8>,
+    /// The manifest's bytes.
+    pub manifest: Vec<u8>,
+}
+
+impl NewImage {
+    /// Makes the config and the manifest: always the same for the same image.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Invalid`] where there are no layers or too many.
+    pub fn documents(&self) -> Result<Documents> {
+        if self.layers.is_empty() || self.layers.len() > MAX_LAYERS {
+            return Err(Error::invalid(format!(
+                "an image has 1 to {MAX_LAYERS} layers, not {}",
+                self.layers.len()
+            ))
+            .remedy("flatten the base first"));
+        }
+        let config = to_json(&self.config.clone().with_layers(&self.layers).0)?;
+        let blob = BlobRef {
+            media_type: CONFIG_OCI.to_owned(),
+            digest: Digest::of(&config),
+            size: config.len() as u64,
+        };
+        let annotations = [
+            (VERSION, env!("CARGO_PKG_VERSION").to_owned()),
+            (OPTIONS, self.options.clone()),
+            (VIRTUAL_SIZE, self.virtual_size.to_string()),
+        ];
+        let manifest = ImageManifestBuilder::default()
+            .schema_version(SCHEMA_VERSION)
+            .media_type(MediaType::ImageManifest)
+            .config(blob.descriptor()?)
+            .layers(self.layers.iter().map(Layer::descriptor).collect::<Result<Vec<_>>>()?)
+            .annotations(annotations.map(|(key, value)| (key.to_owned(), value)))
+            .build()
+            .map_err(cannot_build)?;
+        Ok(Documents { config, manifest: to_json(&manifest)? })
+    }
+}
+
+/// Through `Value`, whose maps are sorted: the hash maps of `oci-spec` come in any order.
+fn to_json(document: &impl serde::Serialize) -> Result<Vec<u8>> {
+    serde_json::to_value(document).and_then(|value| serde_json::to_vec(&value)).map_err(cannot_build)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headstart_block::ErrorKind;
+    use proptest::prelude::*;
+
+    fn layer(name: &str) -> Layer {
+        let tree = Tree {
+            root: TreeRoot::of(name.as_bytes()),
+            digest: Digest::of(b"tree"),
+            size: outboard_len(100_000),
+        };
+        Layer::new(Digest::of(name.as_bytes()), 100_000, tree)
+    }
+
+    fn image() -> NewImage {
+        NewImage {
+            layers: vec![layer("low"), layer("high")],
+            virtual_size: 4 << 30,
+            options: "zstd,frame=32768,crc".to_owned(),
+            config: Config::default(),
+        }
+    }
+
+    #[test]
+    fn reads_what_it_writes() {
+        let documents = image().documents().unwrap();
+        let manifest = Manifest::parse(&documents.manifest).unwrap();
+        assert_eq!(manifest.layers, image().layers);
+        assert_eq!(
+            (manifest.virtual_size, manifest.options()),
+            (Some(4 << 30), Some("zstd,frame=32768,crc"))
+        );
+        assert_eq!(manifest.version(), Some(env!("CARGO_PKG_VERSION")));
+        assert_eq!(manifest.config.digest, Digest::of(&documents.config));
+        assert_eq!(manifest.blobs().count(), 5);
+        let config = Config::parse(&documents.config).unwrap();
+        assert_eq!(config.diff_ids(), [Digest::of(b"low"), Digest::of(b"high")]);
+        assert_eq!(
+            String::from_utf8(documents.config).unwrap(),
+            format!(
+                r#"{{"architecture":"amd64","os":"linux","rootfs":{{"diff_ids":["{}","{}"],"type":"layers"}}}}"#,
+                Digest::of(b"low"),
+                Digest::of(b"high")
+            )
+        );
+    }
+
+    /// The maps of `oci-spec` are seeded anew each time: were they not sorted, some of these would differ.
+    #[test]
+    fn the_same_image_gives_the_same_bytes() {
+        let first = image().documents().unwrap().manifest;
+        for _ in 0..20 {
+            assert_eq!(first, image().documents().unwrap().manifest);
+        }
+    }
+
+    #[test]
+    fn what_a_base_config_says_of_the_container_survives() {
+        let base = br#"{"architecture":"arm64","os":"linux","created":"2020-01-01T00:00:00Z","history":[{}],
+            "config":{"Env":["A=1"]},"x-unknown":7,"rootfs":{"type":"layers","diff_ids":[]}}"#;
+        let image = NewImage { config: Config::parse(base).unwrap(), ..image() };
+        let config: Value = serde_json::from_slice(&image.documents().unwrap().config).unwrap();
+        assert_eq!(config["config"]["Env"][0], "A=1");
+        assert_eq!((&config["architecture"], &config["x-unknown"]), (&json!("arm64"), &json!(7)));
+        assert!(config.get("history").is_none() && config.get("created").is_none());
+    }
+
+    fn edited(edit: impl FnOnce(&mut Value)) -> Result<Manifest> {
+        let mut value = serde_json::from_slice(&image().documents().unwrap().manifest).unwrap();
+        edit(&mut value);
+        Manifest::parse(&serde_json::to_vec(&value).unwrap())
+    }
+
+    #[test]
+    fn images_of_other_tools_are_read() {
+        let manifest = edited(|m| {
+            m["mediaType"] = MANIFEST_DOCKER.into();
+            m["config"]["mediaType"] = CONFIG_DOCKER.into();
+            m.as_object_mut().unwrap().remove("annotations");
+            for layer in m["layers"].as_array_mut().unwrap() {
+                layer["mediaType"] = "application/vnd.docker.image.rootfs.diff.tar".into();
+                layer.as_object_mut().unwrap().remove("annotations");
+            }
+        });
+        let manifest = manifest.unwrap();
+        assert_eq!((manifest.virtual_size, manifest.version(), manifest.layers[0].tree), (None, None, None));
+        assert!(!manifest.layers[0].is_overlaybd());
+        let traced = edited(|m| m["layers"][1]["annotations"][ACCELERATION_LAYER] = "yes".into()).unwrap();
+        assert_eq!(traced.disk_layers().count(), 1);
+    }
+
+    #[test]
+    fn contradictions_and_other_documents_are_refused() {
+        type Edit = fn(&mut Value);
+        let cases: [(Edit, ErrorKind); 14] = [
+            (|m| m["schemaVersion"] = 1.into(), ErrorKind::Unsupported),
+            (|m| m["manifests"] = json!([]), ErrorKind::Unsupported),
+            (|m| m["mediaType"] = "text/plain".into(), ErrorKind::Unsupported),
+            (|m| m["mediaType"] = 5.into(), ErrorKind::Unsupported),
+            (
+                |m| m["config"]["mediaType"] = "application/vnd.oci.empty.v1+json".into(),
+                ErrorKind::Unsupported,
+            ),
+            (|m| m["layers"] = json!([]), ErrorKind::Unsupported),
+            (|m| m["layers"] = vec![m["layers"][0].clone(); 256].into(), ErrorKind::Unsupported),
+            (|m| m["layers"][0]["size"] = (-1).into(), ErrorKind::Corrupt),
+            (|m| m["layers"][0]["digest"] = "sha256:../../x".into(), ErrorKind::Corrupt),
+            (|m| m["layers"][1]["size"] = 1.into(), ErrorKind::Corrupt),
+            (|m| m["layers"][0]["digest"] = m["layers"][1]["digest"].clone(), ErrorKind::Corrupt),
+            (|m| m["layers"][0]["annotations"][TREE_SIZE] = "9".into(), ErrorKind::Corrupt),
+            (|m| m["layers"][0]["annotations"][TREE_ROOT] = "xyz".into(), ErrorKind::Corrupt),
+            (|m| m["annotations"][VIRTUAL_SIZE] = "4G".into(), ErrorKind::Corrupt),
+        ];
+        for (n, (edit, kind)) in cases.into_iter().enumerate() {
+            assert_eq!(edited(edit).unwrap_err().kind(), kind, "case {n}");
+        }
+        for text in ["", "{", "[]", "null", "{}", "{\"schemaVersion\":2}"] {
+            assert!(Manifest::parse(text.as_bytes()).is_err(), "{text}");
+        }
+        let deep = "[".repeat(1 << 20);
+        assert_eq!(Manifest::parse(deep.as_bytes()).unwrap_err().kind(), ErrorKind::Corrupt);
+        let long = vec![b' '; 5 << 20];
+        assert_eq!(Manifest::parse(&long).unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn too_many_layers_are_not_written() {
+        let many = NewImage { layers: vec![layer("x"); 256], ..image() };
+        assert_eq!(many.documents().unwrap_err().kind(), ErrorKind::Invalid);
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_manifests_never_panic(flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..5)) {
+            let mut bytes = image().documents().unwrap().manifest;
+            for (at, value) in flips {
+                let at = at.index(bytes.len());
+                bytes[at] = value;
+            }
+            let _ = Manifest::parse(&bytes);
+            let _ = Config::parse(&bytes);
+        }
+    }
+}
