@@ -5,6 +5,9 @@
 
 use headstart_block::{ByteRange, Result};
 use headstart_fuzz::join_pair;
+use headstart_image::digest::Digest;
+use headstart_image::hash_tree::{TreeRoot, outboard_len};
+use headstart_image::manifest::{Config, Layer, NewImage, Tree};
 use headstart_lsmt::format::{Flags, PAGE_SIZE, Page, UserTag};
 use headstart_lsmt::{LayerMeta, LayerWriter, Segment};
 use headstart_zfile::format::HEADER_SIZE;
@@ -28,6 +31,9 @@ fn main() -> Result<()> {
     save("lsmt_sparse", "two-pages", &sparse())?;
     save("tar_wrapper", "pax", &[pax(5), tar_header(b'0', "0"), b"bytes".to_vec(), vec![0; 1531]].concat())?;
     save("tar_wrapper", "plain", &[tar_header(b'0', "5"), b"bytes".to_vec(), vec![0; 1531]].concat())?;
+    let documents = image().documents()?;
+    save("manifest", "two-layers", &documents.manifest)?;
+    save("config", "two-layers", &documents.config)?;
     Ok(())
 }
 
@@ -129,6 +135,20 @@ fn page(flags: u32) -> Page {
         uuid: ID,
         parent_uuid: Uuid::nil(),
         user_tag: UserTag::default(),
+    }
+}
+
+fn image() -> NewImage {
+    let layer = |name: &[u8]| {
+        let tree =
+            Tree { root: TreeRoot::of(name), digest: Digest::of(b"tree"), size: outboard_len(100_000) };
+        Layer::new(Digest::of(name), 100_000, tree)
+    };
+    NewImage {
+        layers: vec![layer(b"low"), layer(b"high")],
+        virtual_size: DISK_SIZE,
+        options: "zstd,frame=32768,crc".to_owned(),
+        config: Config::default(),
     }
 }
 

@@ -10,6 +10,7 @@
 //! * `examples/make_corpus.rs` writes the corpus's valid inputs with our own writers.
 
 use headstart_block::{BlockDevice, Error, FileSource, ReadAt, Result};
+use headstart_image::manifest::{Config, Manifest};
 use headstart_image::tar_wrapper::{self, SourceRange};
 use headstart_lsmt::{Layer, Stack, open_pair};
 use headstart_zfile::ZFileReader;
@@ -28,6 +29,8 @@ pub const TARGETS: &[Target] = &[
     ("lsmt_pair", lsmt_pair),
     ("lsmt_sparse", lsmt_sparse),
     ("tar_wrapper", tar_wrapper),
+    ("manifest", manifest),
+    ("config", config),
 ];
 
 /// Bytes that a target reads from one thing: an input of a few bytes can claim to be terabytes of zeros.
@@ -80,6 +83,25 @@ pub fn lsmt_sparse(input: &[u8]) -> Result<()> {
 pub fn tar_wrapper(input: &[u8]) -> Result<()> {
     let range = tar_wrapper::locate(input)?.ok_or_else(|| Error::corrupt("no tar wrapper"))?;
     read_source(&SourceRange::new(input, range)?)
+}
+
+/// An image's manifest.
+///
+/// # Errors
+/// Where the input is not one.
+pub fn manifest(input: &[u8]) -> Result<()> {
+    let manifest = Manifest::parse(input)?;
+    let _ = (manifest.version(), manifest.options(), manifest.stored_size(), manifest.disk_layers().count());
+    Ok(())
+}
+
+/// An image's config.
+///
+/// # Errors
+/// Where the input is not one.
+pub fn config(input: &[u8]) -> Result<()> {
+    let _ = Config::parse(input)?.diff_ids();
+    Ok(())
 }
 
 /// Two files as one input: the length of the first in four little-endian bytes, the first, the second.

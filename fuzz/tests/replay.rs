@@ -6,6 +6,7 @@
 //! every hundredth between) changed in turn. Memory is counted by an allocator of this program's own.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a corpus that cannot be read is a failure")]
+#![allow(clippy::print_stderr, reason = "a test that skips says so")]
 
 mod counted;
 
@@ -21,6 +22,8 @@ const ALLOWANCE_PER_BYTE: usize = 64;
 
 /// Bytes at each end of a long input that are all changed.
 const EDGE: usize = 4608;
+/// Largest golden blob that is changed here, in bytes.
+const GOLDEN_MAX: u64 = 16 << 10;
 /// Between the edges of a long input, one byte in so many is changed.
 const STRIDE: usize = 97;
 
@@ -78,6 +81,32 @@ fn every_changed_byte_of_the_corpus_replays() {
     for &target in TARGETS {
         for (path, input) in corpus(target.0) {
             replay_changed(target, &input, &|| path.display().to_string());
+        }
+    }
+}
+
+/// Blobs of the reference implementation, where they lie beside the repository. Only the small ones: the
+/// crates' own tests damage the large ones, and know what must come out.
+#[test]
+fn every_changed_byte_of_small_golden_blobs_replays() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/formats/golden");
+    if !golden.exists() {
+        eprintln!("SKIPPED: there are no golden blobs at {}", golden.display());
+        return;
+    }
+    for &target in TARGETS {
+        let (directory, extension) = match target.0 {
+            "zfile" => ("zfile", "zfile"),
+            "lsmt_layer" => ("lsmt", "lsmt"),
+            _ => continue,
+        };
+        for path in fs::read_dir(golden.join(directory)).unwrap().map(|entry| entry.unwrap().path()) {
+            let small = path.metadata().unwrap().len() <= GOLDEN_MAX;
+            if small && path.extension().is_some_and(|found| found == extension) {
+                let input = fs::read(&path).unwrap();
+                assert!(replay(target, &input, &|| path.display().to_string()), "{}", path.display());
+                replay_changed(target, &input, &|| path.display().to_string());
+            }
         }
     }
 }

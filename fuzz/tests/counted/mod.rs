@@ -1,4 +1,4 @@
-//! An allocator that knows how much each thread holds.
+//! An allocator that knows how much each thread holds. What the C codecs take for themselves is not seen.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
