@@ -6,8 +6,10 @@
 //! ratios. The queries are more than branch predictors remember, and all results flow into a sum.
 //!
 //! The layouts: `spread` (runs of 1 to 64 sectors, at random on a 40 GiB disk), `half` (as much hole as data),
-//! `dense` (no holes), `wide` (spread over 4 TiB), `crowded` (runs side by side in a corner of the disk, one
-//! at its end; the ranges lie in the corner). The last has no target but to be no slower than bisection.
+//! `dense` (no holes), `wide` (spread over 4 TiB), `front` (runs side by side, then nothing but one at the end
+//! of the disk, as partition tables make it), `crowded` (runs side by side in a far corner of a huge disk,
+//! where buckets cannot tell them apart: the tree alone). Ranges lie where runs do. The last two have no target
+//! but to be no slower than bisection.
 
 #![expect(clippy::print_stdout, reason = "prints its results")]
 #![expect(clippy::disallowed_methods, reason = "measures time")]
@@ -23,7 +25,7 @@ use headstart_lsmt::index::{Index, Lookup, Simd, merge};
 const RANGE: u64 = 8;
 const QUERIES: usize = 1 << 20;
 const BATCH: usize = 1 << 15;
-const LAYOUTS: [&str; 5] = ["spread", "half", "dense", "wide", "crowded"];
+const LAYOUTS: [&str; 6] = ["spread", "half", "dense", "wide", "front", "crowded"];
 const SIZES: [usize; 3] = [1_000, 10_000, 100_000];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -44,8 +46,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Measures all instructions that there are against bisection, and prints a line for each.
 fn compare(layout: &str, size_number: usize, size: usize) -> Result<(), Box<dyn Error>> {
     let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ size as u64);
-    let (segments, span) = segments(layout, size, &mut random);
-    let queries: Vec<u64> = (0..QUERIES).map(|_| random.below(span)).collect();
+    let (segments, begin, span) = segments(layout, size, &mut random);
+    let queries: Vec<u64> = (0..QUERIES).map(|_| begin + random.below(span)).collect();
     let index = Index::new(segments)?;
     let contestants: Vec<Index> = Simd::ALL
         .iter()
@@ -97,20 +99,21 @@ fn time<'a>(batch: &[u64], lookup: impl Fn(u64) -> Lookup<'a>) -> (f64, u64) {
 
 fn target(layout: &str, size_number: usize, simd: Simd) -> f64 {
     match simd {
-        _ if layout == "crowded" => 1.0,
+        _ if matches!(layout, "front" | "crowded") => 1.0,
         #[cfg(target_arch = "x86_64")]
         Simd::Avx512 => [2.0, 2.5, 2.5][size_number],
         _ => 1.3,
     }
 }
 
-/// Segments and the sectors in which ranges begin.
-fn segments(layout: &str, size: usize, random: &mut Random) -> (Vec<Segment>, u64) {
+/// Segments, and the first and the number of the sectors in which ranges begin.
+fn segments(layout: &str, size: usize, random: &mut Random) -> (Vec<Segment>, u64, u64) {
     let disk: u64 = if layout == "wide" { 4 << 31 } else { 40 << 21 };
     let longest = if layout == "wide" { Segment::MAX_LEN.min(disk / size as u64 / 2) } else { 64 };
     let mut offsets: Vec<u64> = (0..size).map(|_| random.below(disk - longest)).collect();
     offsets.sort_unstable();
-    let (mut end, mut moffset) = (0, 8);
+    let begin = if layout == "crowded" { 1 << 40 } else { 0 };
+    let (mut end, mut moffset) = (begin, 8);
     let mut segments = Vec::with_capacity(size + 1);
     for spread in offsets {
         let len = 1 + random.below(longest);
@@ -122,10 +125,11 @@ fn segments(layout: &str, size: usize, random: &mut Random) -> (Vec<Segment>, u6
         segments.push(Segment::data(offset, len, moffset));
         (end, moffset) = (offset + len, moffset + len + 1);
     }
-    if layout == "crowded" {
-        segments.push(Segment::data(1 << 40, 8, moffset));
+    let span = end - begin;
+    if layout == "front" {
+        segments.push(Segment::data(disk.max(2 * end), 8, moffset));
     }
-    (segments, end)
+    (segments, begin, span)
 }
 
 /// Prints how long the merge of `layers` tables of `each` segments takes.

@@ -135,14 +135,14 @@ impl Index {
     #[must_use]
     #[inline]
     pub fn first_at(&self, start: u64) -> usize {
-        self.search.find(self.simd, &self.padded, start).min(self.len())
+        self.simd.find(&self.search, &self.padded, start).min(self.len())
     }
 
     /// The parts of segments within `[start, end)` (sectors), ascending. What lies between them is holes.
     #[inline]
     #[must_use]
     pub fn lookup(&self, start: u64, end: u64) -> Lookup<'_> {
-        let first = self.search.find(self.simd, &self.padded, start);
+        let first = self.simd.find(&self.search, &self.padded, start);
         // For a start behind everything the padding may have been counted too.
         Lookup::new(self.segments().get(first..).unwrap_or_default(), start, end)
     }

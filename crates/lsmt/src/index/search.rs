@@ -1,7 +1,6 @@
 //! The search: buckets that guess, levels that narrow, one count that decides. The module above tells why.
 
 use super::WINDOW;
-use super::simd::Simd;
 use crate::Segment;
 
 /// Keys in a node: two AVX-512 registers, two cache lines.
@@ -51,15 +50,11 @@ impl Search {
 
     /// Number of the first of the `padded` segments that ends behind `start`. Padding counts as a segment
     /// with the largest end that there is, so the answer is at most the length of `padded`.
-    #[inline]
-    pub(super) fn find(&self, simd: Simd, padded: &[Segment], start: u64) -> usize {
-        simd.find(self, padded, start)
-    }
-
-    /// [`find`](Self::find) with the given ways to count, how many of a node's keys and how many ends of a
-    /// window's segments are at most the given sector. Inlined where these are known.
+    ///
+    /// The two functions count how many of a node's keys, and how many ends of a window's segments, are at
+    /// most the given sector. This is inlined where they are known, so that they are inlined too.
     #[inline(always)]
-    pub(super) fn find_by(
+    pub(super) fn find(
         &self,
         padded: &[Segment],
         start: u64,

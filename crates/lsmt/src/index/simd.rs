@@ -41,9 +41,13 @@ impl Simd {
     pub fn is_available(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("popcnt"),
+            Self::Avx512 => is_x86_feature_detected!("avx512dq") && Self::Avx2.is_available(),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt"),
+            Self::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("bmi2")
+                    && is_x86_feature_detected!("popcnt")
+            }
             Self::Portable => true,
         }
     }
@@ -76,7 +80,7 @@ fn find_portable(search: &Search, padded: &[Segment], start: u64) -> usize {
     fn count(sectors: impl Iterator<Item = u64>, start: u64) -> usize {
         sectors.map(|sector| at_most(sector, start)).sum::<u64>() as usize
     }
-    search.find_by(
+    search.find(
         padded,
         start,
         |keys, start| count(keys.iter().copied(), start),
@@ -96,9 +100,10 @@ mod x86 {
     /// Mask of the offset in the first word of a segment.
     const OFFSET_MASK: i64 = Segment::PADDING_OFFSET as i64;
 
-    #[target_feature(enable = "avx512f,popcnt")]
+    // Without the byte masks of DQ this takes a quarter longer.
+    #[target_feature(enable = "avx512dq,bmi2,popcnt")]
     pub(super) fn find_avx512(search: &Search, padded: &[Segment], start: u64) -> usize {
-        search.find_by(
+        search.find(
             padded,
             start,
             |keys, start| {
@@ -118,9 +123,9 @@ mod x86 {
         )
     }
 
-    #[target_feature(enable = "avx2,popcnt")]
+    #[target_feature(enable = "avx2,bmi2,popcnt")]
     pub(super) fn find_avx2(search: &Search, padded: &[Segment], start: u64) -> usize {
-        search.find_by(
+        search.find(
             padded,
             start,
             |keys, start| {
@@ -146,7 +151,7 @@ mod x86 {
 
     /// 128 bytes in two registers.
     #[inline]
-    #[target_feature(enable = "avx512f")]
+    #[target_feature(enable = "avx512dq")]
     fn load_avx512<T: Plain>(items: &T) -> [__m512i; 2] {
         let from = (&raw const *items).cast::<__m512i>();
         // SAFETY: Plain promises 128 bytes, and the load asks for no alignment.

@@ -39,7 +39,7 @@ fn indices(segments: &[Segment]) -> Vec<Index> {
 }
 
 /// Compares the index with the model for ranges that begin at each of `starts`.
-fn compare(segments: &[Segment], starts: impl Iterator<Item = u64> + Clone) {
+fn compare(segments: &[Segment], starts: &(impl Iterator<Item = u64> + Clone)) {
     for index in indices(segments) {
         for start in starts.clone() {
             let first = segments.partition_point(|segment| segment.end() <= start);
@@ -68,9 +68,9 @@ fn every_number_of_segments_around_a_full_node_is_searched() {
         // Spread evenly (buckets alone), and with an outlier far off (all others in few buckets).
         let steps: Vec<_> = (0..size).map(|i| (i % 3, 1 + i % 5, i % 7 == 0)).collect();
         let mut segments = layout(5, &steps);
-        compare(&segments, edges(&segments));
+        compare(&segments, &edges(&segments));
         segments.push(Segment::data(1 << 45, 8, 1 << 30));
-        compare(&segments, edges(&segments));
+        compare(&segments, &edges(&segments));
     }
 }
 
@@ -82,17 +82,17 @@ fn crowds_are_searched_wherever_they_lie() {
     for (base, gap) in crowds.into_iter().zip([0, 1, 0, 1, 1]) {
         segments.extend(layout(base, &[(gap, 1, false); 300]));
     }
-    compare(&segments, edges(&segments));
+    compare(&segments, &edges(&segments));
     for width in 1..crowds.len() {
-        compare(&segments[..300 * width], edges(&segments));
-        compare(&segments[300 * width..], edges(&segments));
+        compare(&segments[..300 * width], &edges(&segments));
+        compare(&segments[300 * width..], &edges(&segments));
     }
 }
 
 #[test]
 fn the_last_sector_that_a_segment_can_name_is_found() {
     let segments = [Segment::data(0, 1, 8), Segment::data(DISK_END - 1, 1, Segment::MAX_MOFFSET)];
-    compare(&segments, edges(&segments));
+    compare(&segments, &edges(&segments));
     let index = Index::new(segments.to_vec()).unwrap();
     assert_eq!(index.lookup(1, u64::MAX).collect::<Vec<_>>(), segments[1..]);
     assert_eq!(index.lookup(0, u64::MAX).count(), 2);
@@ -101,7 +101,7 @@ fn the_last_sector_that_a_segment_can_name_is_found() {
 #[test]
 fn an_empty_index_is_one_hole() {
     assert!(Index::default().is_empty());
-    compare(&[], edges(&[]));
+    compare(&[], &edges(&[]));
     assert_eq!(Index::default().lookup(0, u64::MAX).next(), None);
 }
 
