@@ -22,6 +22,8 @@ use uuid::Uuid;
 
 /// Bytes of the table that are read at once.
 const TABLE_CHUNK: usize = 256 << 10;
+/// Most records that a table or a log may have, padding included; the reference's limit for a merged view.
+pub(crate) const MAX_RECORDS: u64 = 128_000_000;
 
 /// What form a layer was read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +75,12 @@ impl Layer {
             return Err(Error::corrupt("it is the index file of a writable layer, not a layer")
                 .remedy("give the data file and this one together as a pair"));
         }
+        if is_unsealed_sparse(&header, source.len()) {
+            return Err(Error::unsupported(
+                "it is a sparse layer that was never sealed: its index is its holes",
+            )
+            .remedy("open it as a file, or commit it"));
+        }
         let trailer = read_trailer(&source, header.flags)?;
         let segments = read_table(&source, &trailer)?;
         let info = LayerInfo::from_page(LayerForm::Sealed, &trailer, trailer.index_size, source.len());
@@ -85,8 +93,10 @@ impl Layer {
     /// As [`Layer::open`], about the file's path.
     pub fn open_file(file: FileSource) -> Result<Self> {
         let name = file.path().display().to_string();
-        let sparse = Page::read_header(&file).is_ok_and(|page| page.flags.has(Flags::SPARSE))
-            && read_trailer(&file, Flags(Flags::SPARSE)).is_err();
+        let sparse = Page::read_header(&file).is_ok_and(|page| {
+            page.flags.has(Flags::SPARSE)
+                && (is_unsealed_sparse(&page, file.len()) || read_trailer(&file, page.flags).is_err())
+        });
         if sparse { Self::open_sparse(file) } else { Self::open(Arc::new(file)) }.map_err(|e| e.about(name))
     }
 
@@ -149,6 +159,12 @@ impl LayerInfo {
     }
 }
 
+/// Whether a file of `len` bytes with this header ends with the last byte of its disk. What looks like a trailer
+/// in a sparse file of that length is the disk's own bytes: the guest keeps a layer there.
+fn is_unsealed_sparse(header: &Page, len: u64) -> bool {
+    header.flags.has(Flags::SPARSE) && header.virtual_size.checked_add(PAGE_SIZE as u64) == Some(len)
+}
+
 fn read_trailer(source: &(impl ReadAt + ?Sized), header: Flags) -> Result<Page> {
     let unsealed = || {
         Error::unsupported("it has no trailer: it was never sealed, or its end is missing").remedy(
@@ -168,37 +184,56 @@ fn read_trailer(source: &(impl ReadAt + ?Sized), header: Flags) -> Result<Page> 
     Ok(trailer)
 }
 
-/// Reads and checks the table of a sealed layer. Memory is bounded by the file: a record takes 16 bytes in both.
+/// Reads and checks the table of a sealed layer. Memory is bounded by the file (a record takes 16 bytes in
+/// both) and grows with what is really read: the length of a compressed file is a claim, too.
 fn read_table(source: &(impl ReadAt + ?Sized), trailer: &Page) -> Result<Vec<Segment>> {
     let trailer_offset = source.len() - PAGE_SIZE as u64;
     let room = trailer_offset.checked_sub(trailer.index_offset);
     let bytes = trailer.index_size.checked_mul(Segment::RECORD_SIZE as u64);
     let (Some(room), Some(bytes)) = (room, bytes) else { return Err(bad_table(trailer, trailer_offset)) };
-    if bytes > room || trailer.index_offset < PAGE_SIZE as u64 {
+    if bytes > room || trailer.index_offset < PAGE_SIZE as u64 || trailer.index_size > MAX_RECORDS {
         return Err(bad_table(trailer, trailer_offset));
     }
     let data_end = trailer.index_offset / SECTOR_SIZE;
-    let mut segments = Vec::with_capacity(usize::try_from(trailer.index_size).unwrap_or(0));
+    let mut segments = Vec::new();
+    let mut end = 0;
+    for_each_record(source, trailer.index_offset, bytes, |segment| {
+        check_order(segment, end)
+            .and_then(|()| check_place(segment, data_end))
+            .map_err(|e| e.remedy("the layer is damaged: fetch it again"))?;
+        end = segment.end();
+        // A record of length 0 is accepted by the reference, and holds nothing.
+        if segment.len() > 0 {
+            segments.push(segment);
+        }
+        Ok(())
+    })?;
+    segments.shrink_to_fit();
+    Ok(segments)
+}
+
+/// Reads `bytes` bytes of records at `offset` and hands on those that are no padding, with layer number 0.
+pub(crate) fn for_each_record(
+    source: &(impl ReadAt + ?Sized),
+    offset: u64,
+    bytes: u64,
+    mut each: impl FnMut(Segment) -> Result<()>,
+) -> Result<()> {
     let mut chunk = vec![0; TABLE_CHUNK.min(usize::try_from(bytes).unwrap_or(TABLE_CHUNK))];
-    let mut offset = trailer.index_offset;
-    while offset < trailer.index_offset + bytes {
-        let left = trailer.index_offset + bytes - offset;
-        let len = chunk.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+    let end = offset.saturating_add(bytes);
+    let mut offset = offset;
+    while offset < end {
+        let len = chunk.len().min(usize::try_from(end - offset).unwrap_or(usize::MAX));
         source.read_at(&mut chunk[..len], offset)?;
         for record in chunk[..len].as_chunks::<{ Segment::RECORD_SIZE }>().0 {
             let segment = Segment::from_record(*record).with_layer(0);
             if !segment.is_padding() {
-                check_record(segment, segments.last(), data_end)
-                    .map_err(|e| e.remedy("the layer is damaged: fetch it again"))?;
-                segments.push(segment);
+                each(segment)?;
             }
         }
         offset += len as u64;
     }
-    // A record of length 0 is accepted by the reference, and holds nothing.
-    segments.retain(|segment| segment.len() > 0);
-    segments.shrink_to_fit();
-    Ok(segments)
+    Ok(())
 }
 
 fn bad_table(trailer: &Page, trailer_offset: u64) -> Error {
@@ -209,10 +244,20 @@ fn bad_table(trailer: &Page, trailer_offset: u64) -> Error {
     .remedy("the layer is damaged: fetch it again")
 }
 
-fn check_record(segment: Segment, previous: Option<&Segment>, data_end: u64) -> Result<()> {
-    if previous.is_some_and(|previous| previous.end() > segment.offset()) {
+fn check_order(segment: Segment, end: u64) -> Result<()> {
+    if segment.offset() < end {
         return Err(Error::corrupt(format!(
             "index record {segment:?} is out of order or overlaps the one before"
+        )));
+    }
+    Ok(())
+}
+
+/// Checks that a record names sectors that a disk can have and data that lies before sector `data_end`.
+pub(crate) fn check_place(segment: Segment, data_end: u64) -> Result<()> {
+    if segment.end() > Segment::PADDING_OFFSET {
+        return Err(Error::corrupt(format!(
+            "index record {segment:?} reaches past the largest disk there is"
         )));
     }
     if segment.moffset() < FIRST_DATA_SECTOR || segment.mend() > data_end {

@@ -119,14 +119,22 @@ impl<W: Write> LayerWriter<W> {
         Ok((self.out, summary))
     }
 
+    /// One past the last byte that may be given.
+    fn limit(&self) -> u64 {
+        let nameable = Segment::PADDING_OFFSET * SECTOR_SIZE;
+        match self.meta.virtual_size {
+            // The layer takes its size from those below.
+            0 => nameable,
+            // A disk whose size is no multiple of a sector still has its last sector whole.
+            size => size.div_ceil(SECTOR_SIZE).min(Segment::PADDING_OFFSET) * SECTOR_SIZE,
+        }
+    }
+
     /// Checks a run and moves the cursor past it; returns its first sector.
     fn advance(&mut self, offset: u64, len: u64) -> Result<u64> {
         let range = ByteRange::new(offset, len).filter(|range| range.is_aligned(SECTOR_SIZE));
-        // A disk whose size is no multiple of a sector still has its last sector whole.
-        let limit = self.meta.virtual_size.next_multiple_of(SECTOR_SIZE);
-        let Some(range) =
-            range.filter(|range| range.end() <= limit && range.end() / SECTOR_SIZE < Segment::PADDING_OFFSET)
-        else {
+        let limit = self.limit();
+        let Some(range) = range.filter(|range| range.end() <= limit) else {
             return Err(Error::invalid(format!(
                 "{len} bytes at {offset} are no whole sectors of a disk of {limit} bytes"
             )));
@@ -164,8 +172,9 @@ fn page(meta: &LayerMeta, flags: u32, index_offset: u64, index_size: u64) -> Pag
     }
 }
 
-/// Copies `segments`, the live runs of `disk` in ascending order, into a layer. `copied` is told of every
-/// part that is done, in bytes of the disk, and may stop the copy by an error.
+/// Copies `segments`, the live runs of `disk` in ascending order, into a layer. What they say of sectors past
+/// the end of the disk (its layers may be larger than itself) is left out. `copied` is told of every part that
+/// is done, in bytes of the disk, and may stop the copy by an error.
 ///
 /// # Errors
 /// What the disk, the writer or `copied` reports.
@@ -176,8 +185,10 @@ pub fn copy_segments<W: Write>(
     copied: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<()> {
     let mut buf = vec![0; COPY_CHUNK];
-    for segment in segments {
-        let range = ByteRange::between(segment.offset() * SECTOR_SIZE, segment.end() * SECTOR_SIZE);
+    let sectors = disk.size().div_ceil(SECTOR_SIZE);
+    for segment in segments.into_iter().take_while(|segment| segment.offset() < sectors) {
+        let range =
+            ByteRange::between(segment.offset() * SECTOR_SIZE, segment.end().min(sectors) * SECTOR_SIZE);
         if segment.is_zeroed() {
             writer.zeroes(range)?;
             copied(range.len())?;

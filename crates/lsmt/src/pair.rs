@@ -6,9 +6,9 @@
 //! knows where its last complete group of records ends, is [`crate::writable`].
 
 use crate::Segment;
-use crate::format::{FIRST_DATA_SECTOR, Flags, PAGE_SIZE, Page};
+use crate::format::{Flags, PAGE_SIZE, Page};
 use crate::index::overlay;
-use crate::layer::{Layer, LayerForm, LayerInfo};
+use crate::layer::{Layer, LayerForm, LayerInfo, MAX_RECORDS, check_place, for_each_record};
 use headstart_block::{Error, ReadAt, Result, SECTOR_SIZE};
 use std::sync::Arc;
 
@@ -43,27 +43,24 @@ pub(crate) fn check_headers(data: &Page, index: &Page) -> Result<()> {
     Ok(())
 }
 
-/// Reads the records of a log; those of length 0 and padding say nothing and are left out.
+/// Reads the records of a log; those of length 0 and padding say nothing and are left out. Memory grows with
+/// the records that say something: a hostile index file may be all holes.
 fn read_log(index: &dyn ReadAt, data_end: u64) -> Result<Vec<Segment>> {
-    let bytes = (index.len() - PAGE_SIZE as u64) / Segment::RECORD_SIZE as u64 * Segment::RECORD_SIZE as u64;
-    let len =
-        usize::try_from(bytes).map_err(|_| Error::corrupt("its index file is too large for this machine"))?;
-    let mut records = vec![0; len];
-    index.read_at(&mut records, PAGE_SIZE as u64)?;
-    let mut log = Vec::with_capacity(len / Segment::RECORD_SIZE);
-    for record in records.as_chunks::<{ Segment::RECORD_SIZE }>().0 {
-        let segment = Segment::from_record(*record).with_layer(0);
-        if segment.is_padding() || segment.len() == 0 {
-            continue;
-        }
-        if segment.moffset() < FIRST_DATA_SECTOR || segment.mend() > data_end {
-            return Err(Error::corrupt(format!(
-                "index record {segment:?} points outside the data file (sectors 8 to {data_end})"
-            ))
-            .remedy("the pair is damaged, or its files are not of the same moment"));
-        }
-        log.push(segment);
+    let records = index.len().saturating_sub(PAGE_SIZE as u64) / Segment::RECORD_SIZE as u64;
+    if records > MAX_RECORDS {
+        return Err(Error::unsupported(format!(
+            "its index file has room for {records} records, more than the {MAX_RECORDS} that a log may have"
+        )));
     }
+    let mut log = Vec::new();
+    for_each_record(index, PAGE_SIZE as u64, records * Segment::RECORD_SIZE as u64, |segment| {
+        if segment.len() > 0 {
+            check_place(segment, data_end)
+                .map_err(|e| e.remedy("the pair is damaged, or its files are not of the same moment"))?;
+            log.push(segment);
+        }
+        Ok(())
+    })?;
     Ok(log)
 }
 
