@@ -18,6 +18,7 @@ pub mod layer_writer;
 pub mod pair;
 pub mod segment;
 pub mod stack;
+pub mod writable;
 
 pub use index::Index;
 pub use layer::{Layer, LayerForm, LayerInfo};

@@ -1,0 +1,310 @@
+//! Freezing the active pair, and collecting the garbage of frozen ones.
+
+use super::pair::{self, Pair};
+use super::runs::{Piece, RunMap, What};
+use super::view::{Frozen, Generation, PIECES};
+use super::{Flusher, Maintenance, WritableDisk, lock};
+use crate::Segment;
+use crate::format::FIRST_DATA_SECTOR;
+use headstart_block::{BlockDevice, Error, ErrorKind, Result, SECTOR_SIZE};
+use std::sync::{Arc, MutexGuard, TryLockError};
+
+/// Bytes that garbage collection copies at once.
+const COPY_CHUNK: usize = 1 << 20;
+
+/// What a writable disk takes and what of it is live, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// All its data and index files.
+    pub file_bytes: u64,
+    /// Data that is still read.
+    pub live_bytes: u64,
+    /// Data that was overwritten or discarded: what collecting would give back, index records apart.
+    pub garbage_bytes: u64,
+    /// Pairs, the active one included.
+    pub pairs: usize,
+    /// Runs in memory, of some 50 bytes each.
+    pub runs: usize,
+}
+
+/// What garbage collection has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Collected {
+    /// Bytes of data that were copied because they are live.
+    pub copied_bytes: u64,
+    /// Bytes by which the disk's files have become smaller.
+    pub reclaimed_bytes: u64,
+}
+
+impl WritableDisk {
+    /// What the disk takes, for deciding when to collect. Walks the runs of all frozen pairs.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let (generation, mut live, runs) = {
+            let view = self.view();
+            (view.generation.clone(), view.runs.data_sectors(), view.runs.len())
+        };
+        // The visitor reads no file, so it cannot fail.
+        let _ = self.visit_live(&generation, &mut |_, piece| {
+            live += if piece.what == What::Zero { 0 } else { piece.len() };
+            Ok(())
+        });
+        let taken: u64 = generation.pairs().map(|pair| pair.data_sectors()).sum();
+        Usage {
+            file_bytes: generation.pairs().map(|pair| pair.file_bytes()).sum(),
+            live_bytes: live * SECTOR_SIZE,
+            garbage_bytes: taken.saturating_sub(live) * SECTOR_SIZE,
+            pairs: generation.frozen.len() + 1,
+            runs: generation.frozen.iter().fold(runs, |sum, frozen| sum + frozen.runs.len()),
+        }
+    }
+
+    /// Rewrites what is live and gives the rest of the space back, while reads and writes go on. It
+    /// needs room for the live data while it runs; where that is not to be had, or anything else fails,
+    /// the disk stays as it was.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] while another collection or a commit is going on.
+    pub fn collect_garbage(&self) -> Result<Collected> {
+        let mut maintenance = self.maintain()?;
+        if maintenance.awaiting.is_some() {
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                "a committed layer waits to take the place of its pairs",
+            )
+            .remedy("finish or abandon the commit first"));
+        }
+        let before = self.usage();
+        if before.garbage_bytes == 0 && before.pairs <= 2 {
+            return Ok(Collected::default());
+        }
+        self.freeze(&mut maintenance)?;
+        let number = maintenance.take_number();
+        let (copied, pair) = self.replace_by_copy(number).inspect_err(|_| {
+            // Where the state is in doubt it may name the copy.
+            if self.check_usable().is_ok() {
+                pair::remove_files(&*self.directory, number);
+            }
+        })?;
+        if pair.is_none() {
+            pair::remove_files(&*self.directory, number);
+        }
+        let reclaimed_bytes = before.file_bytes.saturating_sub(self.usage().file_bytes);
+        Ok(Collected { copied_bytes: copied, reclaimed_bytes })
+    }
+
+    /// Copies what is live of the frozen pairs into pair `number`, and puts that in their place.
+    fn replace_by_copy(&self, number: u64) -> Result<(u64, Option<Arc<Frozen>>)> {
+        let generation = self.generation();
+        let pair = Pair::create(&*self.directory, &lock(&self.state).clone(), number)?;
+        let mut copy = Copy::new(&pair);
+        self.visit_live(&generation, &mut |from, piece| match (piece.what, &generation.base) {
+            (What::Data(_), _) => copy.data(from, piece),
+            (_, base) => copy.zeroes(piece, base.as_deref()),
+        })?;
+        let (segments, copied) = copy.finish()?;
+        self.directory.sync()?;
+        // What was left out because the active pair hides it must stay hidden after a crash.
+        self.flush()?;
+        let runs: RunMap = segments.into_iter().collect();
+        let kept = (!runs.is_empty()).then(|| Arc::new(Frozen { pair: Arc::new(pair), runs }));
+        self.replace_lower(kept.clone().into_iter().collect(), None)?;
+        Ok((copied, kept))
+    }
+
+    /// Makes `frozen` all that is below the active pair, durably, and removes the pairs that were there.
+    /// With `new_base`, the base and its name are replaced in the same step.
+    pub(super) fn replace_lower(
+        &self,
+        frozen: Vec<Arc<Frozen>>,
+        new_base: Option<(Arc<dyn BlockDevice>, String)>,
+    ) -> Result<()> {
+        let mut state = lock(&self.state);
+        let active = self.generation().active.number;
+        let numbers: Vec<_> = frozen.iter().rev().map(|frozen| frozen.pair.number).chain([active]).collect();
+        let mut new = state.with_pairs(&numbers);
+        let base = new_base.map(|(base, parent)| {
+            new.parent = parent;
+            base
+        });
+        self.store(&mut state, new)?;
+        let old = {
+            let mut view = self.view_mut();
+            let base = base.or_else(|| view.generation.base.clone());
+            let new = Generation { active: view.generation.active.clone(), frozen, base };
+            std::mem::replace(&mut view.generation, Arc::new(new))
+        };
+        old.frozen.iter().for_each(|frozen| pair::remove_files(&*self.directory, frozen.pair.number));
+        Ok(())
+    }
+
+    /// Puts a new pair on top, unless the active one is still empty, and flushes the old one.
+    pub(super) fn freeze(&self, maintenance: &mut Maintenance) -> Result<()> {
+        self.check_usable()?;
+        let mut state = lock(&self.state);
+        if self.view().runs.is_empty() {
+            drop(state);
+            return self.flush();
+        }
+        let number = maintenance.take_number();
+        let pair = Pair::create(&*self.directory, &state, number)
+            .and_then(|pair| self.directory.sync().map(|()| pair))
+            .inspect_err(|_| pair::remove_files(&*self.directory, number))?;
+        let mut numbers = state.numbers();
+        numbers.push(number);
+        let stacked = state.with_pairs(&numbers);
+        self.store(&mut state, stacked).inspect_err(|_| {
+            if self.check_usable().is_ok() {
+                pair::remove_files(&*self.directory, number);
+            }
+        })?;
+        let mut flusher = lock(&self.flusher);
+        self.put_on_top(pair, &mut flusher);
+        drop(state);
+        self.flush_with(&mut flusher)
+    }
+
+    /// Makes `pair` the active one. The flusher's lock keeps the old one's records in one place.
+    fn put_on_top(&self, pair: Pair, _flusher: &mut Flusher) {
+        let (old, pending) = {
+            let mut view = self.view_mut();
+            let runs = std::mem::take(&mut view.runs);
+            let old = view.generation.active.clone();
+            let mut frozen = vec![Arc::new(Frozen { pair: old.clone(), runs })];
+            frozen.extend(view.generation.frozen.iter().cloned());
+            let base = view.generation.base.clone();
+            view.generation = Arc::new(Generation { active: Arc::new(pair), frozen, base });
+            view.data_mark = FIRST_DATA_SECTOR;
+            (old, std::mem::take(&mut view.pending))
+        };
+        old.log().unwritten.extend(pending);
+    }
+
+    /// Gives `visit` what is seen of the frozen pairs: what no upper pair and not the active one hides.
+    fn visit_live(
+        &self,
+        generation: &Generation,
+        visit: &mut impl FnMut(&Pair, Piece) -> Result<()>,
+    ) -> Result<()> {
+        let mut pieces = [Piece::EMPTY; PIECES];
+        generation.visit_frozen(&mut |pair, whole| {
+            let mut start = whole.start;
+            while start < whole.end {
+                let (count, reached) = self.view().pieces(start, whole.end, &mut pieces);
+                for hole in pieces[..count].iter().filter(|piece| piece.what == What::Hole) {
+                    visit(pair, Piece { what: whole.what.skip(hole.start - whole.start), ..*hole })?;
+                }
+                start = reached;
+            }
+            Ok(())
+        })
+    }
+
+    /// Only one collection or commit at a time.
+    pub(super) fn maintain(&self) -> Result<MutexGuard<'_, Maintenance>> {
+        match self.maintenance.try_lock() {
+            Ok(guard) => Ok(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                Err(Error::new(ErrorKind::Conflict, "another garbage collection or commit is going on")
+                    .remedy("try again when it has finished")
+                    .about(self.directory.name()))
+            }
+        }
+    }
+}
+
+impl Maintenance {
+    fn take_number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number - 1
+    }
+}
+
+/// A pair in the making: runs in ascending order, their data back to back.
+struct Copy<'a> {
+    to: &'a Pair,
+    /// Data of the last runs that is not in the file yet.
+    buffer: Vec<u8>,
+    /// Sector of the file where the next data goes.
+    data_end: u64,
+    segments: Vec<Segment>,
+}
+
+impl<'a> Copy<'a> {
+    fn new(to: &'a Pair) -> Self {
+        Self { to, buffer: Vec::with_capacity(COPY_CHUNK), data_end: FIRST_DATA_SECTOR, segments: Vec::new() }
+    }
+
+    fn data(&mut self, from: &Pair, piece: Piece) -> Result<()> {
+        let mut rest = piece;
+        while rest.start < rest.end {
+            let What::Data(moffset) = rest.what else { return Ok(()) };
+            let room = (COPY_CHUNK - self.buffer.len()) as u64 / SECTOR_SIZE;
+            let sectors = rest.len().min(room);
+            let filled = self.buffer.len();
+            #[expect(clippy::cast_possible_truncation, reason = "at most COPY_CHUNK")]
+            self.buffer.resize(filled + (sectors * SECTOR_SIZE) as usize, 0);
+            from.read_at(&mut self.buffer[filled..], moffset * SECTOR_SIZE)?;
+            self.record(Piece {
+                start: rest.start,
+                end: rest.start + sectors,
+                what: What::Data(self.data_end),
+            });
+            self.data_end += sectors;
+            rest = Piece { start: rest.start + sectors, end: rest.end, what: rest.what.skip(sectors) };
+            if self.buffer.len() == COPY_CHUNK {
+                self.write_out()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps what of a zeroed run hides something of the base.
+    fn zeroes(&mut self, piece: Piece, base: Option<&dyn BlockDevice>) -> Result<()> {
+        let Some(base) = base else { return Ok(()) };
+        let (mut start, end) = (piece.start, piece.end.min(base.size().div_ceil(SECTOR_SIZE)));
+        while start < end {
+            let extent = base.extent_at(start * SECTOR_SIZE)?;
+            let stop = extent.range.end().div_ceil(SECTOR_SIZE).clamp(start + 1, end);
+            if !extent.zero {
+                self.record(Piece { start, end: stop, what: What::Zero });
+            }
+            start = stop;
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, piece: Piece) {
+        for next in piece.segments(self.data_end) {
+            match self.segments.last_mut() {
+                Some(last) if last.is_continued_by(next) && last.len() + next.len() <= Segment::MAX_LEN => {
+                    *last = last.lengthened(next.len());
+                }
+                _ => self.segments.push(next),
+            }
+        }
+    }
+
+    fn write_out(&mut self) -> Result<()> {
+        self.to.append(&self.buffer)?;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// Makes the pair durable but for its names; returns its segments and the bytes of its data.
+    fn finish(mut self) -> Result<(Vec<Segment>, u64)> {
+        self.write_out()?;
+        self.to.sync_data()?;
+        let mut log = self.to.log();
+        let mut rest = &self.segments[..];
+        while !rest.is_empty() {
+            let group = log.log.write_group(self.to.index(), rest)?;
+            self.to.index().sync()?;
+            log.log.accept(&group);
+            rest = &rest[group.records..];
+        }
+        drop(log);
+        Ok((self.segments, (self.data_end - FIRST_DATA_SECTOR) * SECTOR_SIZE))
+    }
+}

@@ -1,0 +1,122 @@
+//! Writing what the pairs hold as a sealed layer.
+
+use super::WritableDisk;
+use super::pair::Pair;
+use super::runs::{Piece, What, visit_merged};
+use super::view::Frozen;
+use crate::layer_writer::{LayerMeta, LayerSummary, LayerWriter};
+use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Result, SECTOR_SIZE};
+use std::io::Write;
+use std::sync::Arc;
+
+/// Bytes copied at once: a multiple of the 32 KiB that a layer's runs are recorded in.
+const COPY_CHUNK: u64 = 1 << 20;
+
+impl WritableDisk {
+    /// Writes what the disk has over its base as a sealed layer, as of one moment, while reads and writes go on.
+    /// The disk stays as it is. The virtual size in `meta` is set to the disk's.
+    ///
+    /// # Errors
+    /// What flushing, reading and `out` report.
+    pub fn commit<W: Write>(&self, out: W, meta: LayerMeta) -> Result<(W, LayerSummary)> {
+        self.flush()?;
+        // The data files only grow, so a copy of the runs is a snapshot of the disk.
+        let (generation, runs, size) = {
+            let view = self.view();
+            (view.generation.clone(), view.runs.clone(), view.size)
+        };
+        let active = Frozen { pair: generation.active.clone(), runs };
+        let levels: Vec<_> = std::iter::once(&active).chain(generation.frozen.iter().map(|f| &**f)).collect();
+        write_layer(&levels, out, LayerMeta { virtual_size: size, ..meta })
+    }
+
+    /// Puts a new pair on top and writes everything below it as a sealed layer, while reads and writes go on.
+    /// When the caller has made that layer part of its image, he says so with
+    /// [`replace_frozen`](Self::replace_frozen); until then, or until
+    /// [`abandon_commit`](Self::abandon_commit), no garbage is collected. Calling it again starts over and includes
+    /// what was written since.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] while a collection or another commit is going on.
+    pub fn stack_and_commit<W: Write>(&self, out: W, meta: LayerMeta) -> Result<(W, LayerSummary)> {
+        let mut maintenance = self.maintain()?;
+        maintenance.awaiting = None;
+        self.freeze(&mut maintenance)?;
+        let (generation, size) = {
+            let view = self.view();
+            (view.generation.clone(), view.size)
+        };
+        let levels: Vec<_> = generation.frozen.iter().map(|frozen| &**frozen).collect();
+        let written = write_layer(&levels, out, LayerMeta { virtual_size: size, ..meta })?;
+        maintenance.awaiting = Some(size);
+        Ok(written)
+    }
+
+    /// Ends a [`stack_and_commit`](Self::stack_and_commit): `base`, the old one with the committed layer on top, takes
+    /// the place of the old base and of the pairs that were committed. `parent` names it from now on; a
+    /// crash leaves either the old state or the new one, so both must be there to be opened.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] where no committed layer waits, [`ErrorKind::Invalid`] where `base` has
+    /// another size than that layer.
+    pub fn replace_frozen(&self, base: Arc<dyn BlockDevice>, parent: String) -> Result<()> {
+        self.check_usable()?;
+        let mut maintenance = self.maintain()?;
+        let Some(size) = maintenance.awaiting else {
+            return Err(Error::new(ErrorKind::Conflict, "no committed layer waits to be put below")
+                .remedy("commit one with stack_and_commit first"));
+        };
+        if base.size() != size {
+            return Err(Error::invalid(format!(
+                "the new base has {} bytes, but the committed layer is of a disk of {size}",
+                base.size()
+            ))
+            .remedy("give the old layers with the committed one on top"));
+        }
+        self.replace_lower(Vec::new(), Some((base, parent)))?;
+        maintenance.awaiting = None;
+        Ok(())
+    }
+
+    /// Gives up a [`stack_and_commit`](Self::stack_and_commit) whose layer is not wanted any more.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] while a collection or another commit is going on.
+    pub fn abandon_commit(&self) -> Result<()> {
+        self.maintain()?.awaiting = None;
+        Ok(())
+    }
+}
+
+/// Writes what `levels`, topmost first, hold together as a layer.
+fn write_layer<W: Write>(levels: &[&Frozen], out: W, meta: LayerMeta) -> Result<(W, LayerSummary)> {
+    let runs: Vec<_> = levels.iter().map(|level| &level.runs).collect();
+    let end = runs.iter().map(|runs| runs.end()).max().unwrap_or(0);
+    let mut writer = LayerWriter::new(out, meta)?;
+    let mut buffer = Vec::new();
+    visit_merged(&runs, 0, end, &mut |level, piece| match piece.what {
+        What::Data(moffset) => copy_data(&levels[level].pair, moffset, piece, &mut buffer, &mut writer),
+        _ => writer.zeroes(ByteRange::between(piece.start * SECTOR_SIZE, piece.end * SECTOR_SIZE)),
+    })?;
+    writer.finish()
+}
+
+fn copy_data<W: Write>(
+    from: &Pair,
+    moffset: u64,
+    piece: Piece,
+    buffer: &mut Vec<u8>,
+    writer: &mut LayerWriter<W>,
+) -> Result<()> {
+    let (offset, len) = (piece.start * SECTOR_SIZE, piece.len() * SECTOR_SIZE);
+    let mut done = 0;
+    while done < len {
+        let part = (len - done).min(COPY_CHUNK);
+        #[expect(clippy::cast_possible_truncation, reason = "at most COPY_CHUNK")]
+        buffer.resize(part as usize, 0);
+        from.read_at(buffer, moffset * SECTOR_SIZE + done)?;
+        writer.data(offset + done, buffer)?;
+        done += part;
+    }
+    Ok(())
+}

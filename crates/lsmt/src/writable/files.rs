@@ -1,0 +1,187 @@
+//! The directory that a writable disk lives in, behind two small traits.
+//!
+//! Everything that can be lost or torn by a crash goes through here, so that the tests can put a
+//! simulated directory in the place of the real one. What the traits promise is what POSIX does, no more: a
+//! write is durable after [`LogFile::sync`], a created, renamed or removed name after [`Directory::sync`].
+
+use headstart_block::{Error, ErrorKind, Result};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// The file whose lock says that a process uses the directory.
+pub(super) const LOCK: &str = "lock";
+
+/// A flat directory of files.
+pub(super) trait Directory: Send + Sync {
+    /// What to call it in messages.
+    fn name(&self) -> String;
+
+    /// Creates an empty file, or empties the one of that name.
+    fn create(&self, name: &str) -> Result<Box<dyn LogFile>>;
+
+    /// Opens a file for reading and writing.
+    fn open(&self, name: &str) -> Result<Box<dyn LogFile>>;
+
+    /// Renames a file over whatever has the other name. A failure of a kind other than
+    /// [`ErrorKind::Io`] changed nothing.
+    fn rename(&self, from: &str, to: &str) -> Result<()>;
+
+    /// Removes a name; the file lives on for those who have it open.
+    fn remove(&self, name: &str) -> Result<()>;
+
+    /// The names of all files.
+    fn list(&self) -> Result<Vec<String>>;
+
+    /// Makes all names durable.
+    fn sync(&self) -> Result<()>;
+}
+
+/// A file that grows at its end; read and written by many threads at once.
+pub(super) trait LogFile: Send + Sync {
+    /// Length in bytes.
+    fn len(&self) -> Result<u64>;
+
+    /// Fills `buf` from `offset` on; the end of the file before that is [`ErrorKind::Corrupt`].
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()>;
+
+    /// Writes all of `data` at `offset`; after a failure any part of it may be there.
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<()>;
+
+    /// Cuts the file off, or makes it longer by zeros.
+    fn set_len(&self, len: u64) -> Result<()>;
+
+    /// Makes the contents and the length durable.
+    fn sync(&self) -> Result<()>;
+}
+
+/// A directory of the file system, locked for this process.
+pub(super) struct RealDirectory {
+    path: PathBuf,
+    /// Open for syncing names.
+    handle: File,
+    /// Closing it gives the lock back; none where the directory is only looked at.
+    _lock: Option<File>,
+}
+
+impl RealDirectory {
+    /// Creates the directory if need be, and locks it.
+    pub(super) fn create(path: &Path) -> Result<Self> {
+        std::fs::create_dir_all(path)
+            .map_err(|e| Error::io("cannot create the directory", e).about(path.display()))?;
+        Self::lock(path)
+    }
+
+    /// Locks a directory that exists.
+    pub(super) fn lock(path: &Path) -> Result<Self> {
+        let failed = |what| move |e| Error::io(what, e).about(path.display());
+        let unlocked = Self::unlocked(path)?;
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path.join(LOCK))
+            .map_err(failed("cannot open its lock file"))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { _lock: Some(lock), ..unlocked }),
+            Err(TryLockError::WouldBlock) => {
+                Err(Error::new(ErrorKind::Conflict, "the writable layer is in use by another process")
+                    .remedy("detach it there first")
+                    .about(path.display()))
+            }
+            Err(TryLockError::Error(e)) => Err(failed("cannot lock it")(e)),
+        }
+    }
+
+    /// A directory that may be in use, to be looked at.
+    pub(super) fn unlocked(path: &Path) -> Result<Self> {
+        let handle =
+            File::open(path).map_err(|e| Error::io("cannot open the directory", e).about(path.display()))?;
+        Ok(Self { path: path.to_owned(), handle, _lock: None })
+    }
+
+    fn file(&self, name: &str, options: &OpenOptions) -> Result<Box<dyn LogFile>> {
+        let path = self.path.join(name);
+        let file = options.open(&path).map_err(|e| Error::io("cannot open", e).about(path.display()))?;
+        Ok(Box::new(RealFile { file, path }))
+    }
+}
+
+impl Directory for RealDirectory {
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn create(&self, name: &str) -> Result<Box<dyn LogFile>> {
+        self.file(name, OpenOptions::new().read(true).write(true).create(true).truncate(true))
+    }
+
+    fn open(&self, name: &str) -> Result<Box<dyn LogFile>> {
+        self.file(name, OpenOptions::new().read(true).write(true))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        std::fs::rename(self.path.join(from), self.path.join(to))
+            .map_err(|e| Error::io(format!("cannot rename {from} to {to}"), e).about(self.name()))
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        std::fs::remove_file(self.path.join(name))
+            .map_err(|e| Error::io(format!("cannot remove {name}"), e).about(self.name()))
+    }
+
+    fn list(&self) -> Result<Vec<String>> {
+        let failed = |e| Error::io("cannot list the directory", e).about(self.name());
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&self.path).map_err(failed)? {
+            // A name that is not UTF-8 is none of ours.
+            names.extend(entry.map_err(failed)?.file_name().into_string());
+        }
+        Ok(names)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.handle.sync_all().map_err(|e| Error::io("cannot sync the directory", e).about(self.name()))
+    }
+}
+
+struct RealFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl RealFile {
+    fn failed(&self, what: &'static str) -> impl Fn(std::io::Error) -> Error {
+        let path = self.path.display().to_string();
+        move |e| Error::io(what, e).about(&path)
+    }
+}
+
+impl LogFile for RealFile {
+    fn len(&self) -> Result<u64> {
+        Ok(self.file.metadata().map_err(self.failed("cannot find its length"))?.len())
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.file.read_exact_at(buf, offset).map_err(|e| match e.kind() {
+            std::io::ErrorKind::UnexpectedEof => {
+                Error::corrupt(format!("it ends before byte {offset} + {}", buf.len()))
+                    .about(self.path.display())
+                    .remedy("the file was cut off behind our back: restore it")
+            }
+            _ => self.failed("cannot read")(e),
+        })
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        self.file.write_all_at(data, offset).map_err(|e| self.failed("cannot write")(e))
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.file.set_len(len).map_err(self.failed("cannot set its length"))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.file.sync_data().map_err(self.failed("cannot sync"))
+    }
+}

@@ -1,0 +1,252 @@
+//! The log of a writable pair: its index file, written in groups that are each closed by a seal.
+//!
+//! The file is what the reference writes too: a header page, then records of 16 bytes in the order of the
+//! writes, later ones winning. Ours differs in one thing that other readers do not see: a flush writes its
+//! records as a *group* that ends in a *seal*, a record whose offset is that of padding, so that readers
+//! drop it. Its other fields say what the group was:
+//!
+//! ```text
+//! word 0   bits  0..50  2^50-1    padding, to everybody else
+//!          bits 50..64  1         form of the seal
+//! word 1   bits  0..32  checksum  CRC-32C over the checksum of the seal before (u32), the number of
+//!                                 records (u32), and the records; the first group continues the
+//!                                 CRC-32C of the pair's uuid (16 bytes)
+//!          bits 32..55  records   number of records in the group
+//!          bits 55..64  0
+//! ```
+//!
+//! A group is synced before the next one is written, so a crash can damage the last group only: at
+//! recovery the first group without its right seal is the torn tail, and is cut off. What follows it must
+//! not make sense; if another whole group does follow, the log was damaged in the middle, after it was
+//! synced, and that is an error, not a tail to be dropped in silence. The chain of checksums keeps a group
+//! from counting at any other place or in any other pair.
+
+use super::files::LogFile;
+use crate::Segment;
+use crate::format::{FIRST_DATA_SECTOR, PAGE_SIZE};
+use crc_fast::{CrcAlgorithm, Digest};
+use headstart_block::{Error, Result};
+use uuid::Uuid;
+
+/// Most records in a group; a larger flush writes several. Bounds what recovery holds in memory.
+pub(super) const GROUP_MAX: usize = 1 << 16;
+
+const SEAL_FORM: u64 = 1;
+const RECORD: usize = Segment::RECORD_SIZE;
+/// Bytes read at once at recovery.
+const CHUNK: usize = 256 << 10;
+
+/// The end of a log that is being written.
+pub(super) struct Log {
+    /// Where the next group goes, in bytes.
+    position: u64,
+    /// The checksum of the last seal.
+    chain: u32,
+}
+
+/// A group that is in the file but not yet synced.
+pub(super) struct Written {
+    position: u64,
+    chain: u32,
+    /// How many records it took.
+    pub(super) records: usize,
+}
+
+impl Log {
+    /// The log of a new pair, whose file has its header only.
+    pub(super) fn new(uuid: Uuid) -> Self {
+        Self { position: PAGE_SIZE as u64, chain: chain_start(uuid) }
+    }
+
+    /// Bytes of the file that count.
+    pub(super) fn len(&self) -> u64 {
+        self.position
+    }
+
+    /// Writes the first records as a group. Until [`Log::accept`] takes it, the next group goes to the same place.
+    pub(super) fn write_group(&self, file: &dyn LogFile, records: &[Segment]) -> Result<Written> {
+        let records = &records[..records.len().min(GROUP_MAX)];
+        let mut bytes = Vec::with_capacity((records.len() + 1) * RECORD);
+        bytes.extend(records.iter().flat_map(|record| record.to_record()));
+        let chain = chain_next(self.chain, &bytes);
+        bytes.extend(seal(records.len(), chain).to_record());
+        file.write_at(&bytes, self.position)?;
+        Ok(Written { position: self.position + bytes.len() as u64, chain, records: records.len() })
+    }
+
+    /// Counts a group in, now that the file was synced.
+    pub(super) fn accept(&mut self, group: &Written) {
+        self.position = group.position;
+        self.chain = group.chain;
+    }
+
+    /// Replays the whole groups of a log and cuts off a torn tail. Records must lie within `data_end` sectors of
+    /// the data file, which was synced before them.
+    pub(super) fn recover(
+        file: &dyn LogFile,
+        uuid: Uuid,
+        data_end: u64,
+        replay: &mut impl FnMut(Segment),
+    ) -> Result<Self> {
+        let len = file.len()?;
+        let mut log = Self::new(uuid);
+        let mut reader = Reader::new(PAGE_SIZE as u64, len);
+        let mut group = Vec::new();
+        while reader.read_group(file, &mut group)? {
+            if !is_sealed(&group, log.chain) {
+                log.refuse_damage(file, &mut reader, &group)?;
+                break;
+            }
+            let (records, seal) = group.split_at(group.len() - RECORD);
+            for record in records.as_chunks::<RECORD>().0 {
+                let segment = Segment::from_record(*record);
+                if !is_sound(segment, data_end) {
+                    return Err(damaged(format!("record {segment:?} points outside the data file")));
+                }
+                replay(segment);
+            }
+            log.chain = seal_fields(seal).1;
+            log.position = reader.consumed;
+        }
+        if log.position < len {
+            file.set_len(log.position)?;
+            file.sync()?;
+        }
+        Ok(log)
+    }
+
+    /// `group` is bad. Were it the torn tail, no other group would follow.
+    fn refuse_damage(&self, file: &dyn LogFile, reader: &mut Reader, group: &[u8]) -> Result<()> {
+        let (_, chain) = seal_fields(group);
+        let mut next = Vec::new();
+        if reader.read_group(file, &mut next)? && is_sealed(&next, chain) {
+            return Err(damaged(format!(
+                "the group of records at byte {} fails its checksum",
+                self.position
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Replays a log without seals, as the reference leaves it: to its end, or to the first record that makes
+/// no sense. Padding and records of length 0 say nothing.
+pub(super) fn replay_plain(
+    file: &dyn LogFile,
+    data_end: u64,
+    replay: &mut impl FnMut(Segment),
+) -> Result<()> {
+    let mut reader = Reader::new(PAGE_SIZE as u64, file.len()?);
+    while let Some(record) = reader.read_record(file)? {
+        let segment = Segment::from_record(record).with_layer(0);
+        if segment.is_padding() || segment.len() == 0 {
+            continue;
+        }
+        if !is_sound(segment, data_end) {
+            break;
+        }
+        replay(segment);
+    }
+    Ok(())
+}
+
+/// Reads a log in order; memory is bounded by a chunk and a group.
+struct Reader {
+    chunk: Vec<u8>,
+    /// Position in the chunk of the next record.
+    at: usize,
+    /// Byte of the file behind the last record that was given out.
+    consumed: u64,
+    end: u64,
+}
+
+impl Reader {
+    /// Reads whole records of `[start, end)`.
+    fn new(start: u64, end: u64) -> Self {
+        let len = end.saturating_sub(start);
+        Self { chunk: Vec::new(), at: 0, consumed: start, end: start + (len - len % RECORD as u64) }
+    }
+
+    fn read_record(&mut self, file: &dyn LogFile) -> Result<Option<[u8; RECORD]>> {
+        if self.at == self.chunk.len() {
+            #[expect(clippy::cast_possible_truncation, reason = "at most CHUNK")]
+            let len = (self.end - self.consumed).min(CHUNK as u64) as usize;
+            self.chunk.resize(len, 0);
+            self.at = 0;
+            file.read_at(&mut self.chunk, self.consumed)?;
+        }
+        let record = self.chunk[self.at..].first_chunk().copied();
+        if record.is_some() {
+            self.at += RECORD;
+            self.consumed += RECORD as u64;
+        }
+        Ok(record)
+    }
+
+    /// Fills `group` with the records up to the next seal, and with the seal; false where there is none.
+    fn read_group(&mut self, file: &dyn LogFile, group: &mut Vec<u8>) -> Result<bool> {
+        group.clear();
+        while group.len() <= GROUP_MAX * RECORD
+            && let Some(record) = self.read_record(file)?
+        {
+            group.extend(record);
+            if is_seal(Segment::from_record(record)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+fn is_sound(segment: Segment, data_end: u64) -> bool {
+    segment.len() > 0
+        && segment.end() <= Segment::PADDING_OFFSET
+        && segment.moffset() >= FIRST_DATA_SECTOR
+        && segment.mend() <= data_end
+}
+
+fn damaged(cause: String) -> Error {
+    Error::corrupt(cause)
+        .remedy("the index of the writable layer was damaged: restore the directory from a copy")
+}
+
+fn seal(records: usize, checksum: u32) -> Segment {
+    let lo = Segment::PADDING_OFFSET | SEAL_FORM << 50;
+    let hi = u64::from(checksum) | (records as u64) << 32;
+    Segment::from_record((u128::from(lo) | u128::from(hi) << 64).to_le_bytes())
+}
+
+fn is_seal(segment: Segment) -> bool {
+    segment.is_padding() && segment.len() == SEAL_FORM
+}
+
+/// The number of records and the checksum in the last record of `group`, which is a seal.
+fn seal_fields(group: &[u8]) -> (u64, u32) {
+    let hi = group.last_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    #[expect(clippy::cast_possible_truncation, reason = "takes the low half")]
+    let checksum = hi as u32;
+    (hi >> 32, checksum)
+}
+
+fn is_sealed(group: &[u8], chain: u32) -> bool {
+    let records = &group[..group.len() - RECORD];
+    seal_fields(group) == ((records.len() / RECORD) as u64, chain_next(chain, records))
+}
+
+fn chain_start(uuid: Uuid) -> u32 {
+    checksum(&[uuid.as_bytes()])
+}
+
+fn chain_next(chain: u32, records: &[u8]) -> u32 {
+    #[expect(clippy::cast_possible_truncation, reason = "at most GROUP_MAX")]
+    let count = (records.len() / RECORD) as u32;
+    checksum(&[&chain.to_le_bytes(), &count.to_le_bytes(), records])
+}
+
+fn checksum(parts: &[&[u8]]) -> u32 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    parts.iter().for_each(|part| digest.update(part));
+    #[expect(clippy::cast_possible_truncation, reason = "a CRC of 32 bits")]
+    let sum = digest.finalize() as u32;
+    sum
+}

@@ -1,0 +1,496 @@
+//! The writable layer: a log-structured disk in a directory, on top of an immutable base.
+//!
+//! # What is there
+//!
+//! ```text
+//! data, index        a pair: data appended to one file, a log of records in the other
+//! data.1, index.1    a later pair, and so on
+//! state.json         the disk's size and parent, and the pairs that count, lowest first
+//! lock               locked by the process that has the disk open
+//! ```
+//!
+//! The last pair is *active* and takes the writes. Pairs below it are *frozen*: nothing is added to them,
+//! they wait to be collected or committed. A read asks the active pair, for its holes the frozen pairs from
+//! the top, and for what is left the base.
+//!
+//! # How a write becomes durable
+//!
+//! A write reserves room at the end of the data file, writes its bytes there, and then, under a short
+//! lock, enters its run in the map in memory and its record in the list of pending ones. From then on it
+//! is seen by every reader. Since both happen under one lock, the log ends up in the order of the map,
+//! whatever writers overlap. A flush takes the pending records, syncs the data file, writes the records as a
+//! sealed group behind the log, and syncs that. So a record in the log always points at bytes that are
+//! there, and recovery is a replay of whole groups ([`log`]).
+//!
+//! What a crash leaves is, for every sector, the last flushed content or something written to it later:
+//! later content is there where its whole group reached the disk.
+//!
+//! # Failures
+//!
+//! A failed *write* (a full disk) changes nothing: what it wrote is not entered anywhere, and records that
+//! could not be logged stay pending for the next flush. After a failed *sync* nobody can tell what is on
+//! the disk (the kernel forgets the pages that failed), so it is remembered: from then on all writes and
+//! flushes fail and only reads go on. Opening the disk again recovers what was flushed.
+//!
+//! # Freezing, collecting, committing
+//!
+//! All three go on beside reads and writes, none of which waits for a file because of them.
+//!
+//! * *Freeze*: a new pair is created and synced, `state.json` names it on top, and then it becomes the
+//!   active one. A writer that was on its way to the old pair notices when it wants to enter its run, and
+//!   writes again to the new one. The new pair may be named before it is used: it is empty.
+//! * *Collect garbage*: freeze, then copy what is still seen of all frozen pairs into one new pair, in
+//!   the order of the disk; flush; name it in their place. The copy is not mixed into the active pair,
+//!   so that giving up half-way (a full disk) gives all its space back. The flush comes before
+//!   `state.json`, because what the active pair hides was not copied and must not come back after a crash.
+//! * *Stack and commit*: freeze, then write what the frozen pairs hold as a layer. Once the caller has put that
+//!   layer into its image for good, he calls [`WritableDisk::replace_frozen`]: one replacement of `state.json`
+//!   drops the frozen pairs and names the new parent. A crash before that finds the old parent with all pairs.
+//!
+//! # Locks
+//!
+//! In the order in which they are taken: `maintenance` (one of collect, stack and commit at a time), `state`
+//! (who changes `state.json`), `flusher` (who syncs the pairs), a pair's log, `view`. Only the last is
+//! taken by readers and writers, and nobody waits for a file while he holds it.
+
+mod collect;
+mod commit;
+mod files;
+mod log;
+mod pair;
+mod runs;
+mod state;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use self::files::{Directory, RealDirectory};
+use self::pair::Pair;
+use self::runs::{Piece, RunMap, What};
+use self::state::{State, StoreError};
+use self::view::{Frozen, Generation, PIECES, View, whole_sectors};
+use crate::Segment;
+use crate::format::{FIRST_DATA_SECTOR, PAGE_SIZE};
+use crate::stack::check_bounds;
+use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Extent, Result, SECTOR_SIZE};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use uuid::Uuid;
+
+pub use collect::{Collected, Usage};
+
+/// Records that may wait for a flush; a writer that finds more flushes first. 1 MiB of memory.
+const PENDING_MAX: u64 = 1 << 16;
+
+/// What a new writable disk is to be.
+#[derive(Clone, Debug)]
+pub struct NewDisk {
+    /// Size in bytes, a multiple of 512 and not smaller than the base.
+    pub size: u64,
+    /// Names what the disk lies on, for instance by the digest of a manifest; empty = nothing. The disk
+    /// opens only on that again.
+    pub parent: String,
+    /// Its id; must be unique.
+    pub uuid: Uuid,
+}
+
+/// What is known of a writable directory without opening it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskInfo {
+    /// Size in bytes.
+    pub size: u64,
+    /// What it lies on, as its creator named it.
+    pub parent: String,
+    /// Its id.
+    pub uuid: Uuid,
+    /// The data and the index file of each of its pairs, lowest first.
+    pub pairs: Vec<(String, String)>,
+}
+
+/// A writable disk on top of an immutable base. See the [module](self) for how it works.
+///
+/// Dropping it does not flush: what was not flushed is lost, as with any disk that is pulled.
+pub struct WritableDisk {
+    directory: Arc<dyn Directory>,
+    maintenance: Mutex<Maintenance>,
+    state: Mutex<State>,
+    flusher: Mutex<Flusher>,
+    view: RwLock<View>,
+    /// Records that are not in the log yet.
+    unlogged: AtomicU64,
+    /// The first sync that failed.
+    failed: OnceLock<String>,
+}
+
+/// What only one at a time may do.
+struct Maintenance {
+    /// The number that the next pair gets: none is used twice while readers may have the old one open.
+    next_number: u64,
+    /// A layer was written and waits for [`WritableDisk::replace_frozen`]; the size of its disk.
+    awaiting: Option<u64>,
+}
+
+struct Flusher {
+    /// All writes up to this one are durable ([`View::writes`]).
+    durable: u64,
+}
+
+impl WritableDisk {
+    /// Creates a disk in `path`, a new or empty directory, on top of `base`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] where there is a disk already or it is in use, [`ErrorKind::Invalid`] for an
+    /// impossible size.
+    pub fn create(path: impl AsRef<Path>, base: Option<Arc<dyn BlockDevice>>, new: &NewDisk) -> Result<Self> {
+        let path = path.as_ref();
+        let directory = RealDirectory::create(path)?;
+        Self::create_in(Arc::new(directory), base, new).map_err(|e| e.about(path.display()))
+    }
+
+    /// Opens the disk in `path`, which must lie on the base that `parent` names.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] where it is in use or belongs to another parent, [`ErrorKind::NotFound`]
+    /// where there is none, [`ErrorKind::Corrupt`] where it is damaged.
+    pub fn open(path: impl AsRef<Path>, base: Option<Arc<dyn BlockDevice>>, parent: &str) -> Result<Self> {
+        let path = path.as_ref();
+        let directory = RealDirectory::lock(path)?;
+        Self::open_in(Arc::new(directory), base, parent).map_err(|e| e.about(path.display()))
+    }
+
+    /// Reads what a writable directory says of itself; it may be in use.
+    ///
+    /// # Errors
+    /// As [`WritableDisk::open`].
+    pub fn inspect(path: impl AsRef<Path>) -> Result<DiskInfo> {
+        let state = State::load(&RealDirectory::unlocked(path.as_ref())?)?;
+        let pairs = state.pairs.into_iter().map(|files| (files.data, files.index)).collect();
+        Ok(DiskInfo { size: state.virtual_size, parent: state.parent, uuid: state.uuid, pairs })
+    }
+
+    fn create_in(
+        directory: Arc<dyn Directory>,
+        base: Option<Arc<dyn BlockDevice>>,
+        new: &NewDisk,
+    ) -> Result<Self> {
+        state::check_size(new.size)?;
+        check_base(base.as_deref(), new.size)?;
+        refuse_content(&*directory)?;
+        let state = State::new(new.uuid, new.parent.clone(), new.size, &[0]);
+        let pair = Pair::create(&*directory, &state, 0)?;
+        directory.sync()?;
+        state.store(&*directory).map_err(|e| e.error)?;
+        let generation = Generation { active: Arc::new(pair), frozen: Vec::new(), base };
+        Ok(Self::assemble(directory, state, generation, RunMap::default()))
+    }
+
+    fn open_in(
+        directory: Arc<dyn Directory>,
+        base: Option<Arc<dyn BlockDevice>>,
+        parent: &str,
+    ) -> Result<Self> {
+        let state = State::load(&*directory)?;
+        if state.parent != parent {
+            let named =
+                |parent: &str| if parent.is_empty() { "nothing".to_owned() } else { parent.to_owned() };
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                format!("the writable layer lies on {}, not on {}", named(&state.parent), named(parent)),
+            )
+            .remedy("attach the image it belongs to, or give a new directory"));
+        }
+        check_base(base.as_deref(), state.virtual_size)?;
+        let mut pairs = Vec::new();
+        for files in &state.pairs {
+            let (pair, runs) = Pair::recover(&*directory, files)?;
+            check_inside(&runs, state.virtual_size).map_err(|e| e.about(&files.index))?;
+            // What a killed process left may be in the page cache only. From here on it can be seen, and a
+            // flush would have nothing to do for it.
+            pair.sync_both()?;
+            pairs.push((Arc::new(pair), runs));
+        }
+        let Some((active, runs)) = pairs.pop() else {
+            return Err(Error::corrupt("it names no pairs"));
+        };
+        if !active.is_sealed()? {
+            return Err(Error::unsupported("its last pair was made by another program"));
+        }
+        if active.virtual_size()? != Some(state.virtual_size) {
+            active.set_virtual_size(state.virtual_size)?;
+            active.sync_both()?;
+        }
+        // The same holds for the names: the state that was read must be there to stay before anything goes.
+        directory.sync()?;
+        state.remove_leftovers(&*directory);
+        let frozen = pairs.into_iter().rev().map(|(pair, runs)| Arc::new(Frozen { pair, runs })).collect();
+        Ok(Self::assemble(directory, state, Generation { active, frozen, base }, runs))
+    }
+
+    fn assemble(directory: Arc<dyn Directory>, state: State, generation: Generation, runs: RunMap) -> Self {
+        let data_mark = FIRST_DATA_SECTOR + generation.active.data_sectors();
+        let next_number = state.numbers().into_iter().max().unwrap_or(0) + 1;
+        let view = View {
+            size: state.virtual_size,
+            generation: Arc::new(generation),
+            runs,
+            pending: Vec::new(),
+            writes: 0,
+            data_mark,
+        };
+        Self {
+            directory,
+            maintenance: Mutex::new(Maintenance { next_number, awaiting: None }),
+            state: Mutex::new(state),
+            flusher: Mutex::new(Flusher { durable: 0 }),
+            view: RwLock::new(view),
+            unlogged: AtomicU64::new(0),
+            failed: OnceLock::new(),
+        }
+    }
+
+    /// Makes the disk larger; what is new reads as zeros. Durable when it returns.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] where it would become smaller or does not end with a whole sector.
+    pub fn grow(&self, size: u64) -> Result<()> {
+        self.check_usable()?;
+        state::check_size(size)?;
+        let mut state = lock(&self.state);
+        if size < state.virtual_size {
+            return Err(Error::invalid(format!(
+                "a disk of {} bytes cannot become smaller ({size})",
+                state.virtual_size
+            ))
+            .remedy("give a larger size, or import it into a new image"));
+        }
+        // The headers first: they are for other programs, and a size too large in them does no harm.
+        let active = self.generation().active.clone();
+        active.set_virtual_size(size)?;
+        self.sticky(active.sync_both())?;
+        let grown = State { virtual_size: size, ..state.clone() };
+        self.store(&mut state, grown)?;
+        self.view_mut().size = size;
+        Ok(())
+    }
+
+    /// What the disk lies on.
+    #[must_use]
+    pub fn parent(&self) -> String {
+        lock(&self.state).parent.clone()
+    }
+
+    /// Flushes what every write that has returned put into the view.
+    fn flush_with(&self, flusher: &mut Flusher) -> Result<()> {
+        self.check_usable()?;
+        let (generation, pending, writes) = {
+            let mut view = self.view_mut();
+            (view.generation.clone(), std::mem::take(&mut view.pending), view.writes)
+        };
+        generation.active.log().unwritten.extend(pending);
+        // A pair that was frozen while its flush failed goes first: its writes are the older ones.
+        for pair in generation.pairs() {
+            self.flush_pair(pair)?;
+        }
+        flusher.durable = writes;
+        Ok(())
+    }
+
+    /// Brings the unwritten records of a pair into its log.
+    fn flush_pair(&self, pair: &Pair) -> Result<()> {
+        let mut log = pair.log();
+        if !log.unwritten.iter().all(|record| record.is_zeroed()) {
+            self.sticky(pair.sync_data())?;
+        }
+        while !log.unwritten.is_empty() {
+            let group = log.log.write_group(pair.index(), &log.unwritten)?;
+            self.sticky(pair.index().sync())?;
+            log.log.accept(&group);
+            log.unwritten.drain(..group.records);
+            self.unlogged.fetch_sub(group.records as u64, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Replaces `state.json`, and then `state`.
+    fn store(&self, state: &mut State, new: State) -> Result<()> {
+        match new.store(&*self.directory) {
+            Ok(()) => {
+                *state = new;
+                Ok(())
+            }
+            Err(StoreError { error, in_doubt: false }) => Err(error),
+            Err(StoreError { error, in_doubt: true }) => self.sticky(Err(error)),
+        }
+    }
+
+    /// Remembers a sync that failed: nothing written after the last flush may be trusted from then on.
+    fn sticky<T>(&self, result: Result<T>) -> Result<T> {
+        result.inspect_err(|error| {
+            self.failed.get_or_init(|| error.to_string());
+        })
+    }
+
+    fn check_usable(&self) -> Result<()> {
+        let Some(failure) = self.failed.get() else { return Ok(()) };
+        Err(Error::new(ErrorKind::Io, format!("a sync has failed before ({failure})"))
+            .remedy(
+                "what was flushed before that is safe: check the storage, then detach and attach the disk",
+            )
+            .about(self.directory.name()))
+    }
+
+    /// Where too many records wait, brings them into the log before more are made.
+    fn bound_pending(&self) -> Result<()> {
+        self.check_usable()?;
+        if self.unlogged.load(Ordering::Relaxed) < PENDING_MAX { Ok(()) } else { self.flush() }
+    }
+
+    /// Enters `piece` of `pair`; false where that pair no longer is the active one.
+    fn enter(&self, pair: &Arc<Pair>, piece: Piece) -> bool {
+        let mut view = self.view_mut();
+        let active = Arc::ptr_eq(&view.generation.active, pair);
+        if active {
+            let records = view.write(piece);
+            self.unlogged.fetch_add(records as u64, Ordering::Relaxed);
+        }
+        active
+    }
+
+    fn generation(&self) -> Arc<Generation> {
+        self.view().generation.clone()
+    }
+
+    // Nothing panics while it holds one of these locks, so what is behind a poisoned one is whole.
+    fn view(&self) -> RwLockReadGuard<'_, View> {
+        self.view.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn view_mut(&self) -> RwLockWriteGuard<'_, View> {
+        self.view.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl BlockDevice for WritableDisk {
+    fn size(&self) -> u64 {
+        self.view().size
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let end = (offset.saturating_add(buf.len() as u64)).div_ceil(SECTOR_SIZE);
+        let mut start = offset / SECTOR_SIZE;
+        let mut pieces = [Piece::EMPTY; PIECES];
+        loop {
+            let (generation, count, reached) = {
+                let view = self.view();
+                check_bounds(offset, buf.len() as u64, view.size)?;
+                let (count, reached) = view.pieces(start, end, &mut pieces);
+                (view.generation.clone(), count, reached)
+            };
+            for piece in &pieces[..count] {
+                generation.read_piece(*piece, buf, offset)?;
+            }
+            if reached >= end {
+                return Ok(());
+            }
+            start = reached;
+        }
+    }
+
+    fn extent_at(&self, offset: u64) -> Result<Extent> {
+        let (generation, piece) = {
+            let view = self.view();
+            check_bounds(offset, 1, view.size)?;
+            let piece = view.runs.pieces(offset / SECTOR_SIZE, view.size / SECTOR_SIZE).next();
+            (view.generation.clone(), piece.unwrap_or(Piece::EMPTY))
+        };
+        generation.extent(piece, offset)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        let (start, end) = whole_sectors(offset, data.len() as u64, self.size())?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.bound_pending()?;
+        loop {
+            let pair = self.generation().active.clone();
+            let moffset = pair.append(data)?;
+            // A pair that was frozen in the meantime takes nothing more: write it again to the next one.
+            if self.enter(&pair, Piece { start, end, what: What::Data(moffset) }) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn write_zeroes(&self, range: ByteRange) -> Result<()> {
+        let (mut start, end) = whole_sectors(range.offset(), range.len(), self.size())?;
+        while start < end {
+            // What reads as zeros needs no record, so that discarding a whole large disk costs what is on it.
+            let extent = self.extent_at(start * SECTOR_SIZE)?;
+            let zero_until = if extent.zero { extent.range.end() / SECTOR_SIZE } else { start };
+            if zero_until > start {
+                start = zero_until;
+                continue;
+            }
+            self.bound_pending()?;
+            let piece = Piece { start, end: end.min(start + Segment::MAX_LEN), what: What::Zero };
+            while !self.enter(&self.generation().active, piece) {}
+            start = piece.end;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        let wanted = self.view().writes;
+        let mut flusher = lock(&self.flusher);
+        if flusher.durable >= wanted {
+            // Whoever had the lock before has flushed for us as well.
+            return self.check_usable();
+        }
+        self.flush_with(&mut flusher)
+    }
+}
+
+/// Checks that nothing of the base is cut off by the disk's end: it would come back when the disk grows.
+fn check_base(base: Option<&dyn BlockDevice>, size: u64) -> Result<()> {
+    match base.map(BlockDevice::size) {
+        Some(below) if below > size => Err(Error::invalid(format!(
+            "a disk of {size} bytes is smaller than what it lies on ({below} bytes)"
+        ))
+        .remedy("give it at least that size")),
+        _ => Ok(()),
+    }
+}
+
+fn check_inside(runs: &RunMap, size: u64) -> Result<()> {
+    if runs.end() > size / SECTOR_SIZE {
+        return Err(Error::corrupt(format!(
+            "it has records up to sector {}, but the disk has {} sectors",
+            runs.end(),
+            size / SECTOR_SIZE
+        ))
+        .remedy("state.json is not the one that belongs to it: restore the directory from a copy"));
+    }
+    Ok(())
+}
+
+/// Refuses to create a disk over one that exists. What an interrupted creation left behind holds no data.
+fn refuse_content(directory: &dyn Directory) -> Result<()> {
+    let conflict = |name: &str| {
+        Err(Error::new(ErrorKind::Conflict, format!("it holds something already ({name})"))
+            .remedy("open the disk that is there, or give an empty directory"))
+    };
+    for name in directory.list()? {
+        let left = name == state::STATE_NEW || name == files::LOCK;
+        let empty_pair = ["data", "index"].contains(&&*name);
+        if !left && !(empty_pair && directory.open(&name)?.len()? <= PAGE_SIZE as u64) {
+            return conflict(&name);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,181 @@
+//! `state.json`: what a writable directory is, and which of its files count.
+//!
+//! It is replaced as a whole: written under another name, synced, renamed over the old one, and the
+//! directory synced. The files it names were synced before, so whichever of the two a crash leaves behind
+//! describes a whole disk. Files it does not name are leftovers of an interrupted step.
+
+use super::files::Directory;
+use crate::Segment;
+use headstart_block::{Error, ErrorKind, Result, SECTOR_SIZE};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+pub(super) const STATE: &str = "state.json";
+pub(super) const STATE_NEW: &str = "state.json.new";
+/// The version that this code writes; a disk of another one is refused.
+const VERSION: u32 = 1;
+/// A state is a few hundred bytes; anything larger is none.
+const STATE_MAX: u64 = 1 << 20;
+
+/// What `state.json` holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct State {
+    /// Version of the directory's form.
+    pub(super) version: u32,
+    /// Id of the disk; pair number n has this plus n.
+    pub(super) uuid: Uuid,
+    /// What it lies on: the digest of a manifest, or whatever its user calls it; empty = nothing.
+    pub(super) parent: String,
+    /// Size of the disk in bytes.
+    pub(super) virtual_size: u64,
+    /// The pairs, lowest first; the last one takes the writes.
+    pub(super) pairs: Vec<PairFiles>,
+}
+
+/// The names of a pair's files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct PairFiles {
+    pub(super) data: String,
+    pub(super) index: String,
+}
+
+impl PairFiles {
+    /// The names of pair `number`: `data` and `index`, then `data.1` and `index.1`, and so on.
+    pub(super) fn of(number: u64) -> Self {
+        let suffix = if number == 0 { String::new() } else { format!(".{number}") };
+        Self { data: format!("data{suffix}"), index: format!("index{suffix}") }
+    }
+
+    /// The pair's number, where both names are as [`PairFiles::of`] makes them.
+    pub(super) fn number(&self) -> Option<u64> {
+        number_of(&self.data).filter(|number| *self == Self::of(*number))
+    }
+}
+
+/// The number of the pair that a file belongs to, by its name.
+fn number_of(name: &str) -> Option<u64> {
+    let suffix = name.strip_prefix("data").or_else(|| name.strip_prefix("index"))?;
+    if suffix.is_empty() { Some(0) } else { suffix.strip_prefix('.')?.parse().ok() }
+}
+
+impl State {
+    pub(super) fn new(uuid: Uuid, parent: String, virtual_size: u64, pairs: &[u64]) -> Self {
+        let pairs = pairs.iter().copied().map(PairFiles::of).collect();
+        Self { version: VERSION, uuid, parent, virtual_size, pairs }
+    }
+
+    /// The same state with other pairs.
+    pub(super) fn with_pairs(&self, pairs: &[u64]) -> Self {
+        Self { pairs: pairs.iter().copied().map(PairFiles::of).collect(), ..self.clone() }
+    }
+
+    /// The numbers of its pairs, lowest pair first.
+    pub(super) fn numbers(&self) -> Vec<u64> {
+        self.pairs.iter().filter_map(PairFiles::number).collect()
+    }
+
+    /// The id of pair `number`: unique, as the disk's own is, and without asking for randomness.
+    pub(super) fn pair_uuid(&self, number: u64) -> Uuid {
+        Uuid::from_u128(self.uuid.as_u128().wrapping_add(u128::from(number)))
+    }
+
+    /// Reads and checks the state of `directory`.
+    pub(super) fn load(directory: &dyn Directory) -> Result<Self> {
+        let about = || format!("{}/{STATE}", directory.name());
+        let file = directory.open(STATE).map_err(|e| match e.kind() {
+            ErrorKind::NotFound => {
+                Error::new(ErrorKind::NotFound, "it is no writable layer: it has no state.json")
+                    .remedy("create one there; if that was interrupted, delete the directory first")
+                    .about(directory.name())
+            }
+            _ => e,
+        })?;
+        let len = file.len()?;
+        let mut text = vec![0; usize::try_from(len.min(STATE_MAX)).unwrap_or(0)];
+        file.read_at(&mut text, 0)?;
+        Self::parse(&text).map_err(|e| e.about(about()))
+    }
+
+    fn parse(text: &[u8]) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Versioned {
+            version: u32,
+        }
+        let damaged = |cause: String| {
+            Error::corrupt(cause).remedy(
+                "restore it from a copy, or delete the directory and create it anew; \
+                 `headstart layer export --pair DATA,INDEX` still reads its pairs",
+            )
+        };
+        let unreadable = |e: serde_json::Error| damaged(format!("it is damaged ({e})"));
+        let Versioned { version } = serde_json::from_slice(text).map_err(unreadable)?;
+        if version != VERSION {
+            return Err(Error::unsupported(format!(
+                "the writable layer is of version {version}, this program knows version {VERSION}"
+            ))
+            .remedy("use the program that made it"));
+        }
+        let state: Self = serde_json::from_slice(text).map_err(unreadable)?;
+        check_size(state.virtual_size).map_err(|e| damaged(e.to_string()))?;
+        let mut numbers = state.numbers();
+        numbers.sort_unstable();
+        numbers.dedup();
+        if numbers.is_empty() || numbers.len() != state.pairs.len() {
+            return Err(damaged("it does not name its pairs properly".to_owned()));
+        }
+        Ok(state)
+    }
+
+    /// Replaces the state of `directory`.
+    pub(super) fn store(&self, directory: &dyn Directory) -> Result<(), StoreError> {
+        let prepared = self.prepare(directory);
+        if let Err(error) = prepared {
+            // Best effort: it is a leftover otherwise, which the next open removes.
+            let _ = directory.remove(STATE_NEW);
+            return Err(StoreError { error, in_doubt: false });
+        }
+        directory
+            .rename(STATE_NEW, STATE)
+            .map_err(|error| StoreError { in_doubt: error.kind() == ErrorKind::Io, error })?;
+        directory.sync().map_err(|error| StoreError { error, in_doubt: true })
+    }
+
+    fn prepare(&self, directory: &dyn Directory) -> Result<()> {
+        let text = serde_json::to_vec_pretty(self)
+            .map_err(|e| Error::invalid(format!("cannot describe the writable layer ({e})")))?;
+        let file = directory.create(STATE_NEW)?;
+        file.write_at(&text, 0)?;
+        file.sync()
+    }
+
+    /// Removes the files of pairs that the state does not name, and an unfinished state. Best effort: what
+    /// stays is not used, and is removed the next time.
+    pub(super) fn remove_leftovers(&self, directory: &dyn Directory) {
+        let used = self.numbers();
+        for name in directory.list().unwrap_or_default() {
+            if name == STATE_NEW || number_of(&name).is_some_and(|number| !used.contains(&number)) {
+                let _ = directory.remove(&name);
+            }
+        }
+    }
+}
+
+/// A state that was not replaced.
+pub(super) struct StoreError {
+    pub(super) error: Error,
+    /// Whether the new state may be the one that counts after a crash.
+    pub(super) in_doubt: bool,
+}
+
+/// Checks that a disk can have `size` bytes.
+pub(super) fn check_size(size: u64) -> Result<()> {
+    if !size.is_multiple_of(SECTOR_SIZE) {
+        return Err(Error::invalid(format!("a disk of {size} bytes does not end with a whole sector"))
+            .remedy(format!("make it a multiple of {SECTOR_SIZE}")));
+    }
+    let max = Segment::PADDING_OFFSET * SECTOR_SIZE;
+    if size > max {
+        return Err(Error::invalid(format!("a disk of {size} bytes is larger than the format's {max}")));
+    }
+    Ok(())
+}

@@ -1,0 +1,519 @@
+//! The writable disk against a plain array, through writes, maintenance, crashes and failures.
+//!
+//! Every sector that is written gets a stamp of its own, so each sector of the disk says which write it
+//! came from. The model knows what each sector holds now, and what it may hold after a crash: what it
+//! held when the last flush returned, and everything written to it since. Anything else is an error, and so is
+//! a disk that does not open, or an operation that fails although nothing below it did.
+
+use super::super::files::Directory;
+use super::super::state::State;
+use super::super::{NewDisk, WritableDisk};
+use super::sim::{Fault, Machine};
+use crate::{Layer, LayerMeta, LayerWriter, Stack, open_pair};
+use headstart_block::{BlockDevice, ByteRange, ErrorKind, Result, SECTOR_SIZE};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use std::sync::Arc;
+use uuid::Uuid;
+
+const SECTOR: usize = SECTOR_SIZE as usize;
+/// Sectors of a new disk.
+const SECTORS: u64 = 128;
+/// Sectors that the base has; the disk above is larger.
+const BASE_SECTORS: u64 = 112;
+
+/// One thing that happens to the disk.
+#[derive(Clone, Debug)]
+enum Op {
+    Write {
+        start: u64,
+        len: u64,
+    },
+    Zero {
+        start: u64,
+        len: u64,
+    },
+    Read {
+        start: u64,
+        len: u64,
+    },
+    Flush,
+    /// Writes a layer and reads it back.
+    Commit,
+    Collect,
+    /// Writes a layer of the frozen pairs and, perhaps, puts it below.
+    Stack {
+        replace: bool,
+    },
+    Grow {
+        sectors: u64,
+    },
+    /// Flushes and reads the files with the plain reader of unsealed pairs.
+    ReadPlainly,
+    /// Closes and opens the disk.
+    Reopen {
+        flush: bool,
+    },
+    /// The machine goes down; where `again`, once more so many steps into the recovery.
+    Crash {
+        seed: u64,
+        again: Option<u64>,
+    },
+    /// Something goes wrong so many steps from now.
+    Arm {
+        after: u64,
+        fault: Fault,
+    },
+    /// Space is there again.
+    Repair,
+}
+
+/// A range of sectors; often one that was used already, so that writes overlap.
+fn range() -> impl Strategy<Value = (u64, u64)> {
+    (prop_oneof![3 => 0..SECTORS, 1 => 32u64..48], prop_oneof![4 => 1u64..10, 1 => 10u64..70])
+}
+
+fn io() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        6 => range().prop_map(|(start, len)| Op::Write { start, len }),
+        2 => range().prop_map(|(start, len)| Op::Zero { start, len }),
+        1 => range().prop_map(|(start, len)| Op::Read { start, len }),
+        2 => Just(Op::Flush),
+    ]
+}
+
+fn upkeep() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        3 => Just(Op::Collect),
+        1 => Just(Op::Commit),
+        2 => any::<bool>().prop_map(|replace| Op::Stack { replace }),
+        1 => (1u64..16).prop_map(|sectors| Op::Grow { sectors }),
+        1 => Just(Op::ReadPlainly),
+        1 => any::<bool>().prop_map(|flush| Op::Reopen { flush }),
+    ]
+}
+
+fn crash() -> impl Strategy<Value = Op> {
+    let again = prop_oneof![3 => Just(None), 1 => (0u64..12).prop_map(Some)];
+    (any::<u64>(), again).prop_map(|(seed, again)| Op::Crash { seed, again })
+}
+
+fn arm(fault: Fault) -> impl Strategy<Value = Op> {
+    (0u64..24).prop_map(move |after| Op::Arm { after, fault })
+}
+
+/// What a sector holds: 0 for zeros, otherwise the stamp of a write, all over it.
+fn stamp_of(sector: &[u8]) -> u64 {
+    let first = u64::from_le_bytes(*sector.first_chunk().unwrap());
+    assert!(
+        sector.as_chunks::<8>().0.iter().all(|word| u64::from_le_bytes(*word) == first),
+        "a sector is a mixture: {sector:?}"
+    );
+    first
+}
+
+fn fill(buf: &mut [u8], stamp: u64) {
+    buf.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = stamp.to_le_bytes());
+}
+
+fn contents(disk: &dyn BlockDevice) -> Vec<u64> {
+    let mut bytes = vec![1; disk.size() as usize];
+    disk.read_at(&mut bytes, 0).unwrap();
+    bytes.as_chunks::<SECTOR>().0.iter().map(|sector| stamp_of(sector)).collect()
+}
+
+/// Checks the disk against `expected`, and that extents say the truth about zeros.
+fn check(disk: &dyn BlockDevice, expected: &[u64]) {
+    assert_eq!(contents(disk), expected);
+    let mut sector = 0;
+    while sector < expected.len() {
+        let extent = disk.extent_at((sector * SECTOR) as u64).unwrap();
+        assert_eq!(extent.range.offset() as usize, sector * SECTOR);
+        let end = extent.range.end() as usize / SECTOR;
+        assert!(end > sector && end <= expected.len());
+        assert!(!extent.zero || expected[sector..end].iter().all(|stamp| *stamp == 0));
+        sector = end;
+    }
+}
+
+/// A layer below everything: data, a zeroed run and holes.
+fn base_layer() -> Layer {
+    let meta = LayerMeta { virtual_size: BASE_SECTORS * SECTOR_SIZE, ..LayerMeta::default() };
+    let mut writer = LayerWriter::new(Vec::new(), meta).unwrap();
+    for start in [3, 40, 90] {
+        let mut data = vec![0; 12 * SECTOR];
+        for (number, sector) in data.chunks_mut(SECTOR).enumerate() {
+            fill(sector, (1 << 60) + start + number as u64);
+        }
+        writer.data(start * SECTOR_SIZE, &data).unwrap();
+        writer.zeroes(ByteRange::new((start + 12) * SECTOR_SIZE, 2 * SECTOR_SIZE).unwrap()).unwrap();
+    }
+    Layer::open(Arc::new(writer.finish().unwrap().0)).unwrap()
+}
+
+struct Model {
+    machine: Machine,
+    /// None only while it is being opened.
+    disk: Option<WritableDisk>,
+    /// The layers of each parent so far, by its name (the number in decimal).
+    parents: Vec<Vec<Layer>>,
+    /// The parents that the disk may lie on after a crash; the last is what it lies on now.
+    parent_maybe: Vec<usize>,
+    /// What each sector holds.
+    now: Vec<u64>,
+    /// What each sector may hold after a crash, besides what it holds.
+    maybe: Vec<Vec<u64>>,
+    /// Sizes in sectors that the disk may have after a crash, besides what it has.
+    sizes_maybe: Vec<usize>,
+    /// A committed layer waits.
+    awaiting: bool,
+    /// Faults that the machine had seen when the disk was opened.
+    faults_before: u64,
+    stamps: u64,
+}
+
+impl Model {
+    fn new(with_base: bool) -> Self {
+        let machine = Machine::default();
+        let layers = if with_base { vec![base_layer()] } else { Vec::new() };
+        let base = base_of(&layers);
+        let mut now = base.as_ref().map_or_else(Vec::new, |base| contents(&**base));
+        now.resize(SECTORS as usize, 0);
+        let new = NewDisk {
+            size: SECTORS * SECTOR_SIZE,
+            parent: "0".to_owned(),
+            uuid: Uuid::from_u128(0x1234_5678 << 64),
+        };
+        let disk = WritableDisk::create_in(machine.directory(), base, &new).unwrap();
+        Self {
+            machine,
+            disk: Some(disk),
+            parents: vec![layers],
+            parent_maybe: vec![0],
+            maybe: vec![Vec::new(); now.len()],
+            now,
+            sizes_maybe: Vec::new(),
+            awaiting: false,
+            faults_before: 0,
+            stamps: 0,
+        }
+    }
+
+    fn disk(&self) -> &WritableDisk {
+        self.disk.as_ref().unwrap()
+    }
+
+    fn run(mut self, ops: &[Op]) {
+        for op in ops {
+            self.apply(op);
+            if self.machine.is_down() {
+                self.restart(self.stamps.wrapping_mul(0x9e37_79b9_7f4a_7c15), None);
+            } else {
+                check(self.disk(), &self.now);
+            }
+        }
+        self.machine.repair();
+        self.apply(&Op::Reopen { flush: true });
+        self.apply(&Op::Collect);
+        check(self.disk(), &self.now);
+        self.restart(0, None);
+    }
+
+    /// Whether an operation went well. It may fail only where the machine let a step fail since the disk
+    /// was opened.
+    fn went_well<T>(&self, result: Result<T>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) if self.machine.faults_seen() > self.faults_before => {
+                assert!(matches!(error.kind(), ErrorKind::Io | ErrorKind::NoSpace), "{error:?}");
+                None
+            }
+            Err(error) => panic!("failed without a reason: {error:?}"),
+        }
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match *op {
+            Op::Write { start, len } => self.write(start, len),
+            Op::Zero { start, len } => self.zero(start, len),
+            Op::Read { start, len } => self.read(start, len),
+            Op::Flush => {
+                if self.went_well(self.disk().flush()).is_some() {
+                    self.flushed();
+                }
+            }
+            Op::Commit => {
+                if let Some((layer, _)) = self.went_well(self.disk().commit(Vec::new(), LayerMeta::default()))
+                {
+                    check(&*self.base_with(layer), &self.now);
+                }
+            }
+            Op::Collect if self.awaiting => {
+                let error = self.disk().collect_garbage().unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Conflict);
+                self.disk().abandon_commit().unwrap();
+                self.awaiting = false;
+            }
+            Op::Collect => self.collect(),
+            Op::Stack { replace } => self.stack(replace),
+            Op::Grow { sectors } => self.grow(sectors),
+            Op::ReadPlainly => self.read_plainly(),
+            Op::Reopen { flush } => self.reopen(flush),
+            Op::Crash { seed, again } => self.restart(seed, again),
+            Op::Arm { after, fault } => self.machine.arm(after, fault),
+            Op::Repair => self.machine.repair(),
+        }
+    }
+
+    fn clip(&self, start: u64, len: u64) -> std::ops::Range<usize> {
+        start as usize..((start + len) as usize).min(self.now.len())
+    }
+
+    fn write(&mut self, start: u64, len: u64) {
+        let range = self.clip(start, len);
+        self.stamps += 1;
+        let mut data = vec![0; range.len() * SECTOR];
+        for (sector, number) in data.chunks_mut(SECTOR).zip(range.clone()) {
+            fill(sector, self.stamps << 16 | number as u64);
+        }
+        let written = self.went_well(self.disk().write_at(&data, start * SECTOR_SIZE));
+        if written.is_some() {
+            for number in range {
+                self.changed(number, self.stamps << 16 | number as u64);
+            }
+        }
+    }
+
+    fn zero(&mut self, start: u64, len: u64) {
+        let range = self.clip(start, len);
+        let bytes = ByteRange::between(start * SECTOR_SIZE, range.end as u64 * SECTOR_SIZE);
+        if self.went_well(self.disk().write_zeroes(bytes)).is_some() {
+            range.for_each(|number| self.changed(number, 0));
+        }
+    }
+
+    fn changed(&mut self, number: usize, stamp: u64) {
+        let old = std::mem::replace(&mut self.now[number], stamp);
+        self.maybe[number].push(old);
+    }
+
+    fn flushed(&mut self) {
+        self.maybe.iter_mut().for_each(Vec::clear);
+    }
+
+    /// Reads bytes at odd places.
+    fn read(&self, start: u64, len: u64) {
+        let range = self.clip(start, len);
+        let (from, to) = (range.start * SECTOR + 5, range.end * SECTOR - 7);
+        let mut buf = vec![1; to - from];
+        self.disk().read_at(&mut buf, from as u64).unwrap();
+        let mut expected = vec![0; range.len() * SECTOR];
+        for (sector, number) in expected.chunks_mut(SECTOR).zip(range) {
+            fill(sector, self.now[number]);
+        }
+        assert_eq!(buf, expected[5..expected.len() - 7]);
+    }
+
+    fn collect(&self) {
+        let before = self.disk().usage();
+        if self.went_well(self.disk().collect_garbage()).is_some() {
+            let after = self.disk().usage();
+            assert_eq!(after.garbage_bytes, 0, "{before:?} {after:?}");
+            assert_eq!(after.live_bytes, before.live_bytes);
+            assert!(after.pairs <= 2);
+        }
+    }
+
+    /// The view of the present base with `layer` on top.
+    fn base_with(&self, layer: Vec<u8>) -> Arc<dyn BlockDevice> {
+        let mut layers = self.parents[*self.parent_maybe.last().unwrap()].clone();
+        layers.push(Layer::open(Arc::new(layer)).unwrap());
+        base_of(&layers).unwrap()
+    }
+
+    fn stack(&mut self, replace: bool) {
+        self.awaiting = false;
+        let Some((layer, _)) = self.went_well(self.disk().stack_and_commit(Vec::new(), LayerMeta::default()))
+        else {
+            return;
+        };
+        self.awaiting = true;
+        let base = self.base_with(layer.clone());
+        check(&*base, &self.now);
+        if !replace {
+            return;
+        }
+        let mut layers = self.parents[*self.parent_maybe.last().unwrap()].clone();
+        layers.push(Layer::open(Arc::new(layer)).unwrap());
+        self.parents.push(layers);
+        let new = self.parents.len() - 1;
+        if self.went_well(self.disk().replace_frozen(base, new.to_string())).is_some() {
+            self.parent_maybe = vec![new];
+            self.awaiting = false;
+        } else {
+            self.parent_maybe.insert(0, new);
+        }
+    }
+
+    fn grow(&mut self, sectors: u64) {
+        let size = self.now.len() + sectors as usize;
+        if self.went_well(self.disk().grow((size * SECTOR) as u64)).is_some() {
+            self.resize(size);
+            self.sizes_maybe.clear();
+        } else {
+            self.sizes_maybe.push(size);
+        }
+    }
+
+    fn resize(&mut self, sectors: usize) {
+        self.now.resize(sectors, 0);
+        self.maybe.resize(sectors, Vec::new());
+    }
+
+    fn read_plainly(&mut self) {
+        if self.went_well(self.disk().flush()).is_none() {
+            return;
+        }
+        self.flushed();
+        let state = State::load(&*self.machine.directory()).unwrap();
+        let mut layers = self.parents[*self.parent_maybe.last().unwrap()].clone();
+        for files in &state.pairs {
+            let (data, index) = (self.machine.contents(&files.data), self.machine.contents(&files.index));
+            layers.push(open_pair(Arc::new(data), &index).unwrap());
+        }
+        check(&Stack::new(layers).unwrap().with_size(state.virtual_size), &self.now);
+    }
+
+    fn reopen(&mut self, flush: bool) {
+        if flush && self.went_well(self.disk().flush()).is_some() {
+            self.flushed();
+        }
+        if self.machine.is_down() {
+            return;
+        }
+        if self.machine.sync_failed() {
+            // What is in the page cache then means nothing any more.
+            return self.restart(self.stamps, None);
+        }
+        self.machine.repair();
+        self.open();
+    }
+
+    fn restart(&mut self, seed: u64, again: Option<u64>) {
+        self.disk = None;
+        self.machine.crash(seed);
+        if let Some(after) = again {
+            self.machine.arm(after, Fault::Crash);
+            self.faults_before = self.machine.faults_seen();
+            let (base, parent) = self.parent_now();
+            let opened = WritableDisk::open_in(self.machine.directory(), base, &parent);
+            // It may have come through before the step was reached, or while it cleaned up.
+            let _ = self.went_well(opened);
+            self.machine.crash(seed.rotate_left(17));
+        }
+        self.open();
+    }
+
+    /// The base that the directory says it lies on, which must be one that it may.
+    fn parent_now(&self) -> (Option<Arc<dyn BlockDevice>>, String) {
+        let parent = State::load(&*self.machine.directory()).unwrap().parent;
+        let number: usize = parent.parse().unwrap();
+        assert!(self.parent_maybe.contains(&number));
+        (base_of(&self.parents[number]), parent)
+    }
+
+    /// Opens the disk, checks that every sector holds what it may, and takes that for true.
+    fn open(&mut self) {
+        self.disk = None;
+        let (base, parent) = self.parent_now();
+        let disk = WritableDisk::open_in(self.machine.directory(), base, &parent).unwrap();
+        let sectors = disk.size() as usize / SECTOR;
+        assert!(sectors == self.now.len() || self.sizes_maybe.contains(&sectors));
+        self.resize(sectors);
+        let found = contents(&disk);
+        for (number, stamp) in found.iter().enumerate() {
+            assert!(
+                self.now[number] == *stamp || self.maybe[number].contains(stamp),
+                "sector {number} holds {stamp:#x}, not {:#x} or one of {:#x?}",
+                self.now[number],
+                self.maybe[number],
+            );
+        }
+        assert_no_leftovers(&*self.machine.directory());
+        self.now = found;
+        self.flushed();
+        self.sizes_maybe.clear();
+        self.parent_maybe = vec![parent.parse().unwrap()];
+        self.awaiting = false;
+        self.faults_before = self.machine.faults_seen();
+        self.disk = Some(disk);
+    }
+}
+
+fn base_of(layers: &[Layer]) -> Option<Arc<dyn BlockDevice>> {
+    (!layers.is_empty()).then(|| Arc::new(Stack::new(layers.to_vec()).unwrap()) as Arc<dyn BlockDevice>)
+}
+
+fn assert_no_leftovers(directory: &dyn Directory) {
+    let state = State::load(directory).unwrap();
+    let mut used: Vec<_> = state.pairs.into_iter().flat_map(|files| [files.data, files.index]).collect();
+    used.push("state.json".to_owned());
+    used.sort();
+    assert_eq!(directory.list().unwrap(), used);
+}
+
+fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, max_shrink_iters: 20_000, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(cases(2_500))]
+
+    #[test]
+    fn does_what_an_array_does(
+        base: bool, ops in vec(prop_oneof![3 => io(), 1 => upkeep()], 1..40),
+    ) {
+        Model::new(base).run(&ops);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(2_500))]
+
+    #[test]
+    fn survives_crashes_between_operations(
+        base: bool, ops in vec(prop_oneof![9 => io(), 2 => upkeep(), 2 => crash()], 1..40),
+    ) {
+        Model::new(base).run(&ops);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(3_000))]
+
+    #[test]
+    fn survives_crashes_at_any_step(
+        base: bool,
+        ops in vec(prop_oneof![6 => io(), 4 => upkeep(), 2 => arm(Fault::Crash), 1 => crash()], 1..40),
+    ) {
+        Model::new(base).run(&ops);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(2_000))]
+
+    #[test]
+    fn keeps_what_it_has_when_steps_fail(
+        base: bool,
+        ops in vec(
+            prop_oneof![
+                6 => io(), 4 => upkeep(), 2 => arm(Fault::Eio), 1 => arm(Fault::Full), 1 => Just(Op::Repair),
+                1 => crash(),
+            ],
+            1..40,
+        ),
+    ) {
+        Model::new(base).run(&ops);
+    }
+}

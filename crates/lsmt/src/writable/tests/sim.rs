@@ -1,0 +1,462 @@
+//! A directory whose machine can crash: it loses, tears and reorders whatever was not synced.
+//!
+//! What a crash may leave, chosen by a seed:
+//!
+//! * of every 4 KiB page that was written since its file was synced: what it was at the sync, at any time
+//!   since, or a prefix of one of these and the suffix of another (at any byte);
+//! * of every file: any of the lengths it had since, filled up by zeros;
+//! * of the names: the creations, renamings and removals since the directory was synced, up to any of them
+//!   in order, or any subset.
+//!
+//! A sync that fails leaves its pages in the worst state there is: what is in memory may or may not be on
+//! disk, and later syncs do not care about it any more.
+
+use super::super::files::{Directory, LogFile};
+use headstart_block::{Error, Result};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+const PAGE: usize = 4096;
+
+/// What happens at a chosen step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The machine goes down in the middle of it.
+    Crash,
+    /// The step fails, perhaps half-done.
+    Eio,
+    /// From this step on there is no space.
+    Full,
+}
+
+/// The machine. Clones are the same one.
+#[derive(Clone, Default)]
+pub(super) struct Machine(Arc<Mutex<World>>);
+
+#[derive(Default)]
+struct World {
+    files: Vec<Inode>,
+    names: BTreeMap<String, usize>,
+    durable_names: BTreeMap<String, usize>,
+    /// Since the directory was synced.
+    name_ops: Vec<NameOp>,
+    steps: u64,
+    fault: Option<(u64, Fault)>,
+    down: bool,
+    full: bool,
+    faults_seen: u64,
+    sync_failed: bool,
+}
+
+#[derive(Default)]
+struct Inode {
+    now: Vec<u8>,
+    durable: Vec<u8>,
+    /// What each page has been since it was synced.
+    dirty: BTreeMap<usize, Dirty>,
+    /// Lengths since the sync.
+    lengths: Vec<usize>,
+}
+
+#[derive(Default)]
+struct Dirty {
+    versions: Vec<Vec<u8>>,
+    /// A sync of it has failed: no other will try.
+    forgotten: bool,
+}
+
+#[derive(Clone)]
+struct NameOp {
+    kind: NameChange,
+    inode: usize,
+    forgotten: bool,
+}
+
+#[derive(Clone)]
+enum NameChange {
+    Link(String),
+    Rename(String, String),
+    Unlink(String),
+}
+
+impl NameOp {
+    fn apply(&self, names: &mut BTreeMap<String, usize>) {
+        match &self.kind {
+            NameChange::Link(name) => {
+                names.insert(name.clone(), self.inode);
+            }
+            NameChange::Rename(from, to) => {
+                if names.get(from) == Some(&self.inode) {
+                    names.remove(from);
+                }
+                names.insert(to.clone(), self.inode);
+            }
+            NameChange::Unlink(name) => {
+                if names.get(name) == Some(&self.inode) {
+                    names.remove(name);
+                }
+            }
+        }
+    }
+}
+
+/// Small and seeded, so that a failing case is found again and shrinks.
+pub(super) struct Dice(u64);
+
+impl Dice {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// A number below `n`. Seed 0 throws nothing but zeros: the crash that loses all.
+    pub(super) fn below(&mut self, n: usize) -> usize {
+        if self.0 == 0 || n == 0 {
+            return 0;
+        }
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % n
+    }
+}
+
+impl Machine {
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.0.lock().unwrap()
+    }
+
+    /// The directory, as a process sees it.
+    pub(super) fn directory(&self) -> Arc<dyn Directory> {
+        Arc::new(self.clone())
+    }
+
+    /// Lets `fault` happen `after` steps from now.
+    pub(super) fn arm(&self, after: u64, fault: Fault) {
+        let mut world = self.world();
+        world.fault = Some((world.steps + after, fault));
+    }
+
+    /// Takes the armed fault and a lack of space away.
+    pub(super) fn repair(&self) {
+        let mut world = self.world();
+        world.fault = None;
+        world.full = false;
+    }
+
+    /// Whether the machine went down at an armed step.
+    pub(super) fn is_down(&self) -> bool {
+        self.world().down
+    }
+
+    /// Steps that an armed fault let fail.
+    pub(super) fn faults_seen(&self) -> u64 {
+        self.world().faults_seen
+    }
+
+    /// Whether a sync has failed since the last crash.
+    pub(super) fn sync_failed(&self) -> bool {
+        self.world().sync_failed
+    }
+
+    /// Steps so far.
+    pub(super) fn steps(&self) -> u64 {
+        self.world().steps
+    }
+
+    /// The machine crashes, and is started again.
+    pub(super) fn crash(&self, seed: u64) {
+        let mut dice = Dice::new(seed);
+        let mut world = self.world();
+        for file in &mut world.files {
+            file.crash(&mut dice);
+        }
+        let in_order = dice.below(2) == 1;
+        let kept = dice.below(world.name_ops.len() + 1);
+        let mut names = std::mem::take(&mut world.durable_names);
+        for (number, op) in std::mem::take(&mut world.name_ops).iter().enumerate() {
+            if if in_order { number < kept } else { dice.below(2) == 1 } {
+                op.apply(&mut names);
+            }
+        }
+        world.names.clone_from(&names);
+        world.durable_names = names;
+        (world.fault, world.down, world.full, world.sync_failed) = (None, false, false, false);
+    }
+
+    /// The contents of a file as processes see them.
+    pub(super) fn contents(&self, name: &str) -> Vec<u8> {
+        let world = self.world();
+        world.files[world.names[name]].now.clone()
+    }
+
+    /// Puts a file there as if it had always been.
+    pub(super) fn put(&self, name: &str, contents: &[u8]) {
+        let mut world = self.world();
+        let file = Inode { now: contents.to_vec(), durable: contents.to_vec(), ..Inode::default() };
+        world.files.push(file);
+        let inode = world.files.len() - 1;
+        world.names.insert(name.to_owned(), inode);
+        world.durable_names.insert(name.to_owned(), inode);
+    }
+}
+
+impl Inode {
+    fn page(&self, number: usize) -> Vec<u8> {
+        page_of(&self.now, number)
+    }
+
+    /// Remembers what the pages of `[start, end)` have become.
+    fn touched(&mut self, start: usize, end: usize) {
+        for number in start / PAGE..end.div_ceil(PAGE) {
+            let page = self.page(number);
+            let dirty = self.dirty.entry(number).or_default();
+            dirty.versions.push(page);
+            dirty.forgotten = false;
+        }
+        self.lengths.push(self.now.len());
+    }
+
+    fn write(&mut self, data: &[u8], offset: usize) {
+        let end = offset + data.len();
+        let start = offset.min(self.now.len());
+        self.now.resize(self.now.len().max(end), 0);
+        self.now[offset..end].copy_from_slice(data);
+        self.touched(start, end);
+    }
+
+    fn set_len(&mut self, len: usize) {
+        let (start, end) = (len.min(self.now.len()), len.max(self.now.len()));
+        self.now.resize(len, 0);
+        self.touched(start, end);
+    }
+
+    fn sync(&mut self) {
+        self.durable.resize(self.now.len(), 0);
+        let (durable, now) = (&mut self.durable, &self.now);
+        self.dirty.retain(|number, dirty| {
+            if !dirty.forgotten {
+                let (start, end) = ((number * PAGE).min(now.len()), ((number + 1) * PAGE).min(now.len()));
+                durable[start..end].copy_from_slice(&now[start..end]);
+            }
+            dirty.forgotten
+        });
+        self.lengths.clear();
+    }
+
+    fn forget(&mut self) {
+        self.dirty.values_mut().for_each(|dirty| dirty.forgotten = true);
+    }
+
+    fn crash(&mut self, dice: &mut Dice) {
+        self.lengths.push(self.durable.len());
+        self.lengths.reverse();
+        let len = self.lengths[dice.below(self.lengths.len())];
+        let mut left = std::mem::take(&mut self.durable);
+        for (number, dirty) in std::mem::take(&mut self.dirty) {
+            let mut versions = dirty.versions;
+            versions.insert(0, page_of(&left, number));
+            let mut page = versions[dice.below(versions.len())].clone();
+            if dice.below(3) == 1 {
+                let torn = dice.below(PAGE);
+                page[torn..].copy_from_slice(&versions[dice.below(versions.len())][torn..]);
+            }
+            left.resize(left.len().max((number + 1) * PAGE), 0);
+            left[number * PAGE..(number + 1) * PAGE].copy_from_slice(&page);
+        }
+        left.resize(len, 0);
+        self.lengths.clear();
+        self.now.clone_from(&left);
+        self.durable = left;
+    }
+}
+
+/// A page of a file, as if the file went on in zeros.
+fn page_of(contents: &[u8], number: usize) -> Vec<u8> {
+    let start = (number * PAGE).min(contents.len());
+    let mut page = contents[start..contents.len().min(start + PAGE)].to_vec();
+    page.resize(PAGE, 0);
+    page
+}
+
+fn failure(kind: io::ErrorKind) -> Error {
+    Error::io("simulated failure", io::Error::from(kind))
+}
+
+/// How a step goes.
+enum Step {
+    Done,
+    /// It fails, but some of its effect may be there.
+    Half(Error),
+}
+
+impl World {
+    /// Counts a step; `grows` where it needs space.
+    fn step(&mut self, grows: bool) -> Result<Step> {
+        if self.down {
+            return Err(failure(io::ErrorKind::Other));
+        }
+        self.steps += 1;
+        let due = self.fault.filter(|(step, _)| *step < self.steps).map(|(_, fault)| fault);
+        if due.is_some() {
+            self.fault = None;
+        }
+        match due {
+            Some(Fault::Crash) => {
+                self.down = true;
+                self.faults_seen += 1;
+                return Ok(Step::Half(failure(io::ErrorKind::Other)));
+            }
+            Some(Fault::Eio) => {
+                self.faults_seen += 1;
+                return Ok(Step::Half(failure(io::ErrorKind::Other)));
+            }
+            Some(Fault::Full) => self.full = true,
+            None => {}
+        }
+        if self.full && grows {
+            self.faults_seen += 1;
+            return Err(failure(io::ErrorKind::StorageFull));
+        }
+        Ok(Step::Done)
+    }
+
+    /// A change of names: half-done, it may have happened all the same.
+    fn change(&mut self, kind: NameChange, inode: usize, grows: bool) -> Result<()> {
+        let step = self.step(grows)?;
+        if matches!(step, Step::Done) || self.down || self.steps % 2 == 0 {
+            let op = NameOp { kind, inode, forgotten: false };
+            op.apply(&mut self.names);
+            self.name_ops.push(op);
+        }
+        step.finish()
+    }
+
+    fn inode(&self, name: &str) -> Result<usize> {
+        self.names.get(name).copied().ok_or_else(|| failure(io::ErrorKind::NotFound).about(name))
+    }
+}
+
+impl Step {
+    fn finish(self) -> Result<()> {
+        match self {
+            Self::Done => Ok(()),
+            Self::Half(error) => Err(error),
+        }
+    }
+}
+
+impl Directory for Machine {
+    fn name(&self) -> String {
+        "simulated".to_owned()
+    }
+
+    fn create(&self, name: &str) -> Result<Box<dyn LogFile>> {
+        let mut world = self.world();
+        let inode = if let Some(&inode) = world.names.get(name) {
+            let step = world.step(false)?;
+            world.files[inode].set_len(0);
+            step.finish()?;
+            inode
+        } else {
+            let inode = world.files.len();
+            world.files.push(Inode::default());
+            world.change(NameChange::Link(name.to_owned()), inode, true)?;
+            inode
+        };
+        Ok(Box::new(SimFile { machine: self.clone(), inode }))
+    }
+
+    fn open(&self, name: &str) -> Result<Box<dyn LogFile>> {
+        let inode = self.world().inode(name)?;
+        Ok(Box::new(SimFile { machine: self.clone(), inode }))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let mut world = self.world();
+        let inode = world.inode(from)?;
+        world.change(NameChange::Rename(from.to_owned(), to.to_owned()), inode, false)
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        let mut world = self.world();
+        let inode = world.inode(name)?;
+        world.change(NameChange::Unlink(name.to_owned()), inode, false)
+    }
+
+    fn list(&self) -> Result<Vec<String>> {
+        Ok(self.world().names.keys().cloned().collect())
+    }
+
+    fn sync(&self) -> Result<()> {
+        let mut world = self.world();
+        if let Step::Half(error) = world.step(false)? {
+            world.name_ops.iter_mut().for_each(|op| op.forgotten = true);
+            world.sync_failed = true;
+            return Err(error);
+        }
+        let World { name_ops, durable_names, .. } = &mut *world;
+        name_ops.retain(|op| {
+            if !op.forgotten {
+                op.apply(durable_names);
+            }
+            op.forgotten
+        });
+        Ok(())
+    }
+}
+
+struct SimFile {
+    machine: Machine,
+    inode: usize,
+}
+
+impl LogFile for SimFile {
+    fn len(&self) -> Result<u64> {
+        Ok(self.machine.world().files[self.inode].now.len() as u64)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let world = self.machine.world();
+        let contents = &world.files[self.inode].now;
+        let part = contents.get(offset as usize..offset as usize + buf.len());
+        buf.copy_from_slice(part.ok_or_else(|| Error::corrupt(format!("it ends before byte {offset}")))?);
+        Ok(())
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        let mut world = self.machine.world();
+        let grows = offset as usize + data.len() > world.files[self.inode].now.len();
+        let step = world.step(grows)?;
+        let written = match step {
+            Step::Done => data.len(),
+            // A crash tears it by itself.
+            Step::Half(_) if world.down => data.len(),
+            Step::Half(_) => data.len() / 2,
+        };
+        world.files[self.inode].write(&data[..written], offset as usize);
+        step.finish()
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        let mut world = self.machine.world();
+        let step = world.step(false)?;
+        world.files[self.inode].set_len(len as usize);
+        step.finish()
+    }
+
+    fn sync(&self) -> Result<()> {
+        let mut world = self.machine.world();
+        match world.step(false)? {
+            Step::Done => {
+                world.files[self.inode].sync();
+                Ok(())
+            }
+            Step::Half(error) => {
+                world.files[self.inode].forget();
+                world.sync_failed = true;
+                Err(error)
+            }
+        }
+    }
+}

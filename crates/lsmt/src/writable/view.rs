@@ -1,0 +1,172 @@
+//! What a writable disk is at one moment: the active pair's runs over the frozen pairs over the base.
+//!
+//! The runs and pending records of the active pair change under a lock that nobody holds while he
+//! waits for a file. All else is in a [`Generation`], which is never changed, only replaced: a reader takes
+//! it along with the pieces of its range, lets the lock go and reads the files, which stay readable through
+//! it even when garbage collection has since dropped them from the directory.
+
+use super::pair::Pair;
+use super::runs::{Piece, RunMap, What, visit_merged};
+use crate::Segment;
+use headstart_block::{BlockDevice, ByteRange, Error, Extent, Result, SECTOR_SIZE};
+use std::sync::Arc;
+
+/// How many pieces of a range a reader takes at once: a stack array of less than a kilobyte. A read that
+/// meets more takes them in several turns.
+pub(super) const PIECES: usize = 32;
+
+/// Everything about the disk that changes as it is written.
+pub(super) struct View {
+    /// Size in bytes.
+    pub(super) size: u64,
+    pub(super) generation: Arc<Generation>,
+    /// The runs of the active pair.
+    pub(super) runs: RunMap,
+    /// Records of the active pair that no flush has taken yet, in the order of the writes.
+    pub(super) pending: Vec<Segment>,
+    /// Counts the writes; a flush remembers up to which one it came.
+    pub(super) writes: u64,
+    /// One past the last sector of data that a record of the active pair names: where the next data
+    /// would go, which is what a zeroed record carries.
+    pub(super) data_mark: u64,
+}
+
+/// The pairs and the base, topmost first.
+pub(super) struct Generation {
+    pub(super) active: Arc<Pair>,
+    pub(super) frozen: Vec<Arc<Frozen>>,
+    pub(super) base: Option<Arc<dyn BlockDevice>>,
+}
+
+/// A pair that takes no more writes.
+pub(super) struct Frozen {
+    pub(super) pair: Arc<Pair>,
+    pub(super) runs: RunMap,
+}
+
+impl View {
+    /// Lays `piece` over the active pair and puts it on its way to the log; returns the new records.
+    pub(super) fn write(&mut self, piece: Piece) -> usize {
+        let before = self.pending.len();
+        self.runs.insert(piece);
+        for next in piece.segments(self.data_mark) {
+            self.data_mark = self.data_mark.max(next.mend());
+            match self.pending.last_mut() {
+                Some(last) if last.is_continued_by(next) && last.len() + next.len() <= Segment::MAX_LEN => {
+                    *last = last.lengthened(next.len());
+                }
+                _ => self.pending.push(next),
+            }
+        }
+        self.writes += 1;
+        self.pending.len() - before
+    }
+
+    /// Copies the first pieces of the sectors `[start, end)`; returns how many, and where they end.
+    pub(super) fn pieces(&self, start: u64, end: u64, pieces: &mut [Piece; PIECES]) -> (usize, u64) {
+        let mut count = 0;
+        for (slot, piece) in pieces.iter_mut().zip(self.runs.pieces(start, end)) {
+            *slot = piece;
+            count += 1;
+        }
+        (count, pieces[..count].last().map_or(end, |last| last.end))
+    }
+}
+
+impl Generation {
+    /// Fills `buf`, the disk's bytes from `offset` on, as far as `piece` of the active pair covers it.
+    pub(super) fn read_piece(&self, piece: Piece, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.read_from(&self.active, 0, piece, buf, offset)
+    }
+
+    /// `piece` is of `pair`; where it is a hole, `frozen[below..]` and then the base are read.
+    fn read_from(&self, pair: &Pair, below: usize, piece: Piece, buf: &mut [u8], offset: u64) -> Result<()> {
+        let (skipped, part) = overlap(piece, buf, offset);
+        match piece.what {
+            What::Data(moffset) => pair.read_at(part, moffset * SECTOR_SIZE + skipped),
+            What::Zero => {
+                part.fill(0);
+                Ok(())
+            }
+            What::Hole => match self.frozen.get(below) {
+                Some(next) => next
+                    .runs
+                    .pieces(piece.start, piece.end)
+                    .try_for_each(|piece| self.read_from(&next.pair, below + 1, piece, buf, offset)),
+                None => self.read_base(part, piece.start * SECTOR_SIZE + skipped),
+            },
+        }
+    }
+
+    /// Beyond the base, a disk that has grown reads as zeros.
+    fn read_base(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let size = self.base.as_ref().map_or(0, |base| base.size());
+        let inside = size.saturating_sub(offset).min(buf.len() as u64);
+        #[expect(clippy::cast_possible_truncation, reason = "at most the length of a buffer")]
+        let (inside, beyond) = buf.split_at_mut(inside as usize);
+        beyond.fill(0);
+        match &self.base {
+            Some(base) if !inside.is_empty() => base.read_at(inside, offset),
+            _ => Ok(()),
+        }
+    }
+
+    /// The extent from byte `offset` on, given the active pair's piece that it lies in.
+    pub(super) fn extent(&self, piece: Piece, offset: u64) -> Result<Extent> {
+        self.extent_from(0, piece, offset)
+    }
+
+    fn extent_from(&self, below: usize, piece: Piece, offset: u64) -> Result<Extent> {
+        let end = piece.end * SECTOR_SIZE;
+        let own = |zero| Ok(Extent { range: ByteRange::between(offset, end), zero });
+        match piece.what {
+            What::Data(_) => own(false),
+            What::Zero => own(true),
+            What::Hole => match self.frozen.get(below) {
+                Some(next) => {
+                    let piece = next.runs.pieces(offset / SECTOR_SIZE, piece.end).next();
+                    piece.map_or_else(|| own(true), |piece| self.extent_from(below + 1, piece, offset))
+                }
+                None => match &self.base {
+                    Some(base) if offset < base.size() => {
+                        let Extent { range, zero } = base.extent_at(offset)?;
+                        Ok(Extent { range: ByteRange::between(offset, range.end().min(end)), zero })
+                    }
+                    _ => own(true),
+                },
+            },
+        }
+    }
+
+    /// Gives `visit` what the frozen pairs have together, with the pair that has it, in order.
+    pub(super) fn visit_frozen(&self, visit: &mut impl FnMut(&Pair, Piece) -> Result<()>) -> Result<()> {
+        let levels: Vec<_> = self.frozen.iter().map(|frozen| &frozen.runs).collect();
+        let end = levels.iter().map(|runs| runs.end()).max().unwrap_or(0);
+        visit_merged(&levels, 0, end, &mut |level, piece| visit(&self.frozen[level].pair, piece))
+    }
+
+    /// All its pairs, lowest first.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = &Arc<Pair>> {
+        self.frozen.iter().rev().map(|frozen| &frozen.pair).chain([&self.active])
+    }
+}
+
+/// The part of `buf`, which starts at byte `offset` of the disk, that `piece` covers, and how many bytes of
+/// the piece lie before it.
+fn overlap(piece: Piece, buf: &mut [u8], offset: u64) -> (u64, &mut [u8]) {
+    let start = (piece.start * SECTOR_SIZE).max(offset);
+    let end = (piece.end * SECTOR_SIZE).min(offset + buf.len() as u64);
+    #[expect(clippy::cast_possible_truncation, reason = "places in a buffer")]
+    let part = &mut buf[(start - offset) as usize..(end - offset) as usize];
+    (start - piece.start * SECTOR_SIZE, part)
+}
+
+/// Checks that the sectors of `[offset, offset + len)` are whole and lie on a disk of `size` bytes.
+pub(super) fn whole_sectors(offset: u64, len: u64, size: u64) -> Result<(u64, u64)> {
+    crate::stack::check_bounds(offset, len, size)?;
+    if !offset.is_multiple_of(SECTOR_SIZE) || !len.is_multiple_of(SECTOR_SIZE) {
+        return Err(Error::invalid(format!("{len} bytes at offset {offset} are no whole sectors"))
+            .remedy(format!("write in multiples of {SECTOR_SIZE} bytes")));
+    }
+    Ok((offset / SECTOR_SIZE, (offset + len) / SECTOR_SIZE))
+}
