@@ -3,12 +3,13 @@
 //! They are small (the fuzzer's speed is inverse to its inputs' size) and each shows the parser something
 //! that the others do not. Their names start with `valid-`, and the replay insists that they are.
 
-use headstart_block::{ByteRange, Result};
-use headstart_fuzz::join_pair;
+use headstart_block::{BlockDevice, ByteRange, Result};
+use headstart_fuzz::{WRITABLE_FILES, join, scratch_directory};
 use headstart_image::digest::Digest;
 use headstart_image::hash_tree::{TreeRoot, outboard_len};
 use headstart_image::manifest::{Config, Layer, NewImage, Tree};
 use headstart_lsmt::format::{Flags, PAGE_SIZE, Page, UserTag};
+use headstart_lsmt::writable::{NewDisk, WritableDisk};
 use headstart_lsmt::{LayerMeta, LayerWriter, Segment};
 use headstart_zfile::format::HEADER_SIZE;
 use headstart_zfile::{Codec, ZFileOptions, ZFileWriter};
@@ -29,6 +30,7 @@ fn main() -> Result<()> {
     }
     save("lsmt_pair", "log", &pair())?;
     save("lsmt_sparse", "two-pages", &sparse())?;
+    save("writable", "flushed-twice", &writable()?)?;
     save("tar_wrapper", "pax", &[pax(5), tar_header(b'0', "0"), b"bytes".to_vec(), vec![0; 1531]].concat())?;
     save("tar_wrapper", "plain", &[tar_header(b'0', "5"), b"bytes".to_vec(), vec![0; 1531]].concat())?;
     let documents = image().documents()?;
@@ -162,7 +164,23 @@ fn pair() -> Vec<u8> {
     {
         index.extend(record.to_record());
     }
-    join_pair(&data, &index)
+    join(&[&data, &index])
+}
+
+/// Two sealed groups in the log.
+fn writable() -> Result<Vec<u8>> {
+    let directory = scratch_directory()?;
+    let new = NewDisk { size: DISK_SIZE, parent: "sha256:of-a-manifest".to_owned(), uuid: ID };
+    let disk = WritableDisk::create(directory.path(), None, &new)?;
+    disk.write_at(&text(1024), 512)?;
+    disk.flush()?;
+    disk.write_at(&text(512), 1024)?;
+    disk.write_zeroes(ByteRange::between(8192, 65536))?;
+    disk.flush()?;
+    drop(disk);
+    let files = WRITABLE_FILES.map(|name| fs::read(directory.path().join(name)));
+    let [state, data, index] = files;
+    Ok(join(&[&state?, &data?, &index?]))
 }
 
 /// A disk of two pages, all data.

@@ -12,12 +12,15 @@
 use headstart_block::{BlockDevice, Error, FileSource, ReadAt, Result};
 use headstart_image::manifest::{Config, Manifest};
 use headstart_image::tar_wrapper::{self, SourceRange};
+use headstart_lsmt::writable::WritableDisk;
 use headstart_lsmt::{Layer, Stack, open_pair};
 use headstart_zfile::ZFileReader;
 use rustix::fs::{MemfdFlags, memfd_create};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
+use tempfile::TempDir;
 
 /// A named function from hostile bytes to whether they were wholly valid.
 pub type Target = (&'static str, fn(&[u8]) -> Result<()>);
@@ -28,6 +31,7 @@ pub const TARGETS: &[Target] = &[
     ("lsmt_layer", lsmt_layer),
     ("lsmt_pair", lsmt_pair),
     ("lsmt_sparse", lsmt_sparse),
+    ("writable", writable),
     ("tar_wrapper", tar_wrapper),
     ("manifest", manifest),
     ("config", config),
@@ -56,13 +60,41 @@ pub fn lsmt_layer(input: &[u8]) -> Result<()> {
     read_layer(Layer::open(Arc::new(input.to_vec()))?)
 }
 
-/// An unsealed writable layer; the input starts with the length of its data file (see [`join_pair`]).
+/// An unsealed writable layer; the input is its data file and its index file, joined.
 ///
 /// # Errors
 /// Where the input is not one.
 pub fn lsmt_pair(input: &[u8]) -> Result<()> {
-    let (data, index) = split_pair(input).ok_or_else(|| Error::corrupt("no two files"))?;
+    let [data, index] = split(input)?;
     read_layer(open_pair(Arc::new(data.to_vec()), &index)?)
+}
+
+/// A writable layer's directory, as a crash or an enemy may have left it; the input is `state.json` and the
+/// two files of its one pair, joined.
+///
+/// # Errors
+/// Where the input is not one, or there is no place for a directory.
+pub fn writable(input: &[u8]) -> Result<()> {
+    let files: [&[u8]; 3] = split(input)?;
+    let directory = scratch_directory()?;
+    for (name, content) in WRITABLE_FILES.iter().zip(files) {
+        fs::write(directory.path().join(name), content)?;
+    }
+    let parent = WritableDisk::inspect(directory.path())?.parent;
+    read_disk(&WritableDisk::open(directory.path(), None, &parent)?)
+}
+
+/// The files of a writable directory with one pair, in the order in which an input joins them.
+pub const WRITABLE_FILES: [&str; 3] = ["state.json", "data", "index"];
+
+/// A directory of its own for one run: in memory where that is possible, since recovery syncs files.
+///
+/// # Errors
+/// What the operating system reports.
+pub fn scratch_directory() -> Result<TempDir> {
+    let memory = Path::new("/dev/shm");
+    let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+    made.map_err(|e| Error::io("cannot make a scratch directory", e))
 }
 
 /// A sparse layer. Its index is the map of a file's holes, so the input becomes a file in memory.
@@ -104,18 +136,26 @@ pub fn config(input: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Two files as one input: the length of the first in four little-endian bytes, the first, the second.
+/// Several files as one input: each is preceded by its length in four little-endian bytes.
 #[must_use]
-pub fn join_pair(data: &[u8], index: &[u8]) -> Vec<u8> {
-    let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
-    [&len.to_le_bytes(), data, index].concat()
+pub fn join(files: &[&[u8]]) -> Vec<u8> {
+    let len = |file: &[u8]| u32::try_from(file.len()).unwrap_or(u32::MAX).to_le_bytes();
+    files.iter().flat_map(|file| [&len(file), *file].concat()).collect()
 }
 
-/// Takes [`join_pair`]'s result apart.
-#[must_use]
-pub fn split_pair(input: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (len, rest) = input.split_first_chunk::<4>()?;
-    rest.split_at_checked(usize::try_from(u32::from_le_bytes(*len)).ok()?)
+/// Takes [`join`]'s result apart.
+fn split<const FILES: usize>(mut input: &[u8]) -> Result<[&[u8]; FILES]> {
+    let mut files: [&[u8]; FILES] = [&[]; FILES];
+    for file in &mut files {
+        let (len, rest) = input.split_first_chunk::<4>().ok_or_else(too_few_files)?;
+        let len = usize::try_from(u32::from_le_bytes(*len)).map_err(|_| too_few_files())?;
+        (*file, input) = rest.split_at_checked(len).ok_or_else(too_few_files)?;
+    }
+    Ok(files)
+}
+
+fn too_few_files() -> Error {
+    Error::corrupt("too few files in this input")
 }
 
 fn read_layer(layer: Layer) -> Result<()> {
