@@ -7,6 +7,7 @@ pub mod hash_tree;
 pub mod manifest;
 pub mod progress;
 pub mod reference;
+pub mod store;
 pub mod tar_wrapper;
 mod zero;
 mod difference;

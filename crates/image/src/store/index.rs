@@ -1,0 +1,161 @@
+//! A store's `index.json`: the images and their tags, among whatever other tools keep there.
+//!
+//! It is kept as the JSON value that it is, not as a structure of known fields: entries and fields that we do
+//! not know must survive our changes. The same type reads the indexes of several platforms' images that are
+//! blobs of a store.
+
+use crate::digest::Digest;
+use crate::manifest::{INDEX_DOCKER, INDEX_OCI};
+use crate::reference::{Selector, Tag};
+use headstart_block::{Error, Result};
+use serde_json::{Map, Value, json};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// The annotation of an index's entry that is its tag.
+const REF_NAME: &str = "org.opencontainers.image.ref.name";
+
+/// Largest index that is read: some hundred thousand entries.
+const MAX_INDEX_SIZE: u64 = 64 << 20;
+
+/// An entry, as far as we know it.
+#[derive(Clone, Copy)]
+pub(super) struct Entry<'a> {
+    /// What it points at; none for digests other than sha256, which are not ours to touch.
+    pub(super) digest: Option<Digest>,
+    pub(super) media_type: Option<&'a str>,
+    pub(super) tag: Option<&'a str>,
+    value: &'a Value,
+}
+
+impl<'a> Entry<'a> {
+    fn new(value: &'a Value) -> Self {
+        Self {
+            digest: value.get("digest").and_then(Value::as_str).and_then(|text| text.parse().ok()),
+            media_type: value.get("mediaType").and_then(Value::as_str),
+            tag: value.get("annotations").and_then(|a| a.get(REF_NAME)).and_then(Value::as_str),
+            value,
+        }
+    }
+
+    fn is_for_this_platform(&self) -> bool {
+        let platform = |key| self.value.get("platform").and_then(|platform| platform.get(key));
+        platform("os").is_some_and(|os| os == "linux")
+            && platform("architecture").is_some_and(|arch| arch == "amd64")
+    }
+
+    fn is_selected(&self, selector: &Selector) -> bool {
+        match selector {
+            Selector::Tag(tag) => self.tag == Some(tag.as_str()),
+            Selector::Digest(digest) => self.digest == Some(*digest),
+        }
+    }
+}
+
+/// An index, with all that it holds.
+pub(super) struct Index {
+    /// All fields but the entries.
+    fields: Map<String, Value>,
+    /// The entries; a document that has none is no index.
+    manifests: Option<Vec<Value>>,
+}
+
+impl Index {
+    pub(super) fn empty() -> Self {
+        let fields = [("schemaVersion", json!(2)), ("mediaType", json!(INDEX_OCI))];
+        let fields = fields.map(|(key, value)| (key.to_owned(), value)).into_iter().collect();
+        Self { fields, manifests: Some(Vec::new()) }
+    }
+
+    /// Reads an index file.
+    ///
+    /// # Errors
+    /// About the path: where it cannot be read or is none.
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let mut bytes = Vec::new();
+        File::open(path)
+            .and_then(|file| file.take(MAX_INDEX_SIZE + 1).read_to_end(&mut bytes))
+            .map_err(|e| Error::io("cannot read", e))
+            .and_then(|_| Self::parse(&bytes))
+            .map_err(|e| e.about(path.display()))
+    }
+
+    /// Any JSON object passes, so that a document can be asked whether it [is an index](Self::is_index).
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Corrupt`] where it is no object or its `manifests` are not a list.
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self> {
+        if bytes.len() as u64 > MAX_INDEX_SIZE {
+            return Err(Error::unsupported(format!("is an index of more than {MAX_INDEX_SIZE} bytes")));
+        }
+        let mut fields: Map<String, Value> = serde_json::from_slice(bytes)
+            .map_err(|e| Error::corrupt("is not an OCI image index").caused_by(e))?;
+        match fields.remove("manifests") {
+            None | Some(Value::Null) => Ok(Self { fields, manifests: None }),
+            Some(Value::Array(list)) => Ok(Self { fields, manifests: Some(list) }),
+            Some(_) => Err(Error::corrupt("is not an OCI image index: its `manifests` are not a list")),
+        }
+    }
+
+    /// Whether a document is an index at all, and not a manifest.
+    pub(super) fn is_index(&self) -> bool {
+        match self.media_type() {
+            Some(media_type) => [INDEX_OCI, INDEX_DOCKER].contains(&media_type),
+            None => self.manifests.is_some(),
+        }
+    }
+
+    /// What a document says that it is.
+    pub(super) fn media_type(&self) -> Option<&str> {
+        self.fields.get("mediaType").and_then(Value::as_str)
+    }
+
+    pub(super) fn to_bytes(&self) -> Result<Vec<u8>> {
+        let mut fields = self.fields.clone();
+        fields.insert("manifests".to_owned(), json!(self.manifests.as_deref().unwrap_or_default()));
+        serde_json::to_vec(&fields).map_err(|e| Error::invalid("cannot make an index").caused_by(e))
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
+        self.manifests.iter().flatten().map(Entry::new)
+    }
+
+    /// The entry of a tag; of several, the one for our platform, otherwise the first.
+    pub(super) fn find(&self, tag: &Tag) -> Option<Entry<'_>> {
+        let mut tagged = self.entries().filter(|entry| entry.tag == Some(tag.as_str())).peekable();
+        let first = tagged.peek().copied();
+        tagged.find(Entry::is_for_this_platform).or(first)
+    }
+
+    /// The entry for Linux on amd64, or the only one.
+    pub(super) fn for_this_platform(&self) -> Option<Entry<'_>> {
+        let only = match self.manifests.as_deref() {
+            Some([only]) => Some(Entry::new(only)),
+            _ => None,
+        };
+        self.entries().find(Entry::is_for_this_platform).or(only)
+    }
+
+    /// Points `tag` at a manifest, in the place of what it pointed at before.
+    pub(super) fn set(&mut self, tag: &Tag, media_type: &str, digest: &Digest, size: u64) {
+        let entry = json!({
+            "mediaType": media_type, "digest": digest.to_string(), "size": size,
+            "annotations": { REF_NAME: tag.as_str() },
+        });
+        let selector = Selector::Tag(tag.clone());
+        let manifests = self.manifests.get_or_insert_default();
+        let place = manifests.iter().position(|value| Entry::new(value).is_selected(&selector));
+        manifests.retain(|value| !Entry::new(value).is_selected(&selector));
+        // Those in front of the first are still there, so its place is within the list.
+        manifests.insert(place.unwrap_or(manifests.len()), entry);
+    }
+
+    /// Takes entries out; whether there were any.
+    pub(super) fn remove(&mut self, selector: &Selector) -> bool {
+        let manifests = self.manifests.get_or_insert_default();
+        let before = manifests.len();
+        manifests.retain(|value| !Entry::new(value).is_selected(selector));
+        manifests.len() < before
+    }
+}

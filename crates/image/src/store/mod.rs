@@ -1,0 +1,402 @@
+//! The image store: an OCI image layout directory that several processes use at once.
+//!
+//! ```text
+//! <store>/oci-layout               says that this is an OCI image layout
+//! <store>/index.json               the images: manifests with their tags
+//! <store>/blobs/sha256/<hex>       blobs by digest: manifests, configs, layers, hash trees
+//! <store>/.headstart/lock          held while the index or the set of blobs changes
+//! <store>/.headstart/staging/<x>/  what one writer has not published yet; its `lease` is held while it lives
+//! ```
+//!
+//! Other tools (skopeo, oras) read and write the same directories: what they put in the index and we do not
+//! know survives, `.headstart` means nothing to them.
+//!
+//! # Invariants
+//!
+//! 1. A blob in `blobs/` is complete and durable: it was staged and synced, then renamed.
+//! 2. Whatever a manifest in the index refers to was there when it was put in the index, and stays while it
+//!    is: only [`ImageStore::prune`] deletes blobs, and only those that the index does not lead to.
+//! 3. `index.json` is replaced by rename, after the blobs' directory is synced. A crash at any moment leaves
+//!    the old index or the new one, and at worst blobs and staging directories that the next prune removes.
+//! 4. Both 2 and 3 are done under the store's lock, which is only ever held for short, bounded work. It and the
+//!    leases are `flock`s: the kernel drops them when their owner dies, so nothing is ever locked by the dead.
+//!
+//! A writer ([`Staging`]) keeps its blobs to itself until it publishes. Prune never looks into the staging
+//! directory of a living one, so a long import and a prune do not disturb each other. A blob that the writer
+//! means to share (the layers of its base) may be gone when it publishes; that is found under the lock and
+//! reported as a conflict, before anything is changed.
+//!
+//! Readers take no lock: an image removed and pruned under a reader's hands gives it a clear "not found" for
+//! what it has not opened yet, and files already open stay readable.
+
+mod index;
+mod prune;
+mod staging;
+
+#[cfg(test)]
+mod tests;
+
+pub use prune::PruneReport;
+pub use staging::{BlobWriter, StagedBlob, Staging};
+
+use crate::digest::{Digest, SHA256};
+use crate::manifest::{
+    Config, INDEX_DOCKER, INDEX_OCI, Layer, MANIFEST_OCI, MAX_MANIFEST_SIZE, Manifest, Tree,
+};
+use crate::reference::{Reference, Selector, Tag};
+use headstart_block::{Error, ErrorKind, FileSource, ReadAt, Result};
+use index::{Entry, Index};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+const LAYOUT_FILE: &str = "oci-layout";
+const LAYOUT: &str = r#"{"imageLayoutVersion":"1.0.0"}"#;
+const PRIVATE_DIR: &str = ".headstart";
+
+/// Indexes within indexes that are followed before we believe in a loop.
+const MAX_DEPTH: usize = 4;
+
+/// An image as found in a store.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// Its manifest's digest: the image's name for ever.
+    pub digest: Digest,
+    /// Its manifest.
+    pub manifest: Manifest,
+}
+
+/// One entry of a store's index.
+#[derive(Debug)]
+pub struct ListEntry {
+    /// Its tag, where it has one.
+    pub tag: Option<String>,
+    /// What it points at: a manifest, or an index of several.
+    pub digest: Digest,
+    /// The image, or why it is none that we can use.
+    pub image: Result<Image>,
+}
+
+/// An OCI image layout directory.
+#[derive(Clone, Debug)]
+pub struct ImageStore {
+    root: PathBuf,
+}
+
+/// Held while the index or the set of blobs changes; given back when dropped.
+struct StoreLock {
+    _file: File,
+}
+
+impl ImageStore {
+    /// Opens the store at `root`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where there is none, [`ErrorKind::Unsupported`] where it is of a later version.
+    pub fn open(root: impl Into<PathBuf>) -> Result<Self> {
+        let store = Self { root: root.into() };
+        let text = fs::read_to_string(store.root.join(LAYOUT_FILE)).map_err(|e| {
+            let error = Error::io("is not an OCI image layout: cannot read its oci-layout file", e);
+            store.about(error).remedy("check the directory, or import an image to make the store")
+        })?;
+        let layout: serde_json::Value =
+            serde_json::from_str(&text).map_err(|e| store.about(Error::corrupt("its oci-layout file").caused_by(e)))?;
+        match layout.get("imageLayoutVersion").and_then(serde_json::Value::as_str) {
+            Some(version) if version.starts_with("1.") => Ok(store),
+            version => Err(store.about(Error::unsupported(format!(
+                "is an OCI image layout of version `{}`, not 1",
+                version.unwrap_or("unknown").escape_debug()
+            )))),
+        }
+    }
+
+    /// Opens the store at `root`, or makes one there: in a new or empty directory only.
+    ///
+    /// # Errors
+    /// As [`ImageStore::open`]; [`ErrorKind::Invalid`] where the directory holds something else.
+    pub fn create_or_open(root: impl Into<PathBuf>) -> Result<Self> {
+        let store = Self { root: root.into() };
+        if store.root.join(LAYOUT_FILE).exists() {
+            return Self::open(store.root);
+        }
+        let made = |e| store.about(Error::io("cannot make an image store", e));
+        fs::create_dir_all(&store.root).map_err(made)?;
+        for entry in fs::read_dir(&store.root).map_err(made)? {
+            let name = entry.map_err(made)?.file_name();
+            // All but the last may be left by a crash of the code below.
+            if ![PRIVATE_DIR, "blobs", "index.json", "lost+found"].iter().any(|known| name == *known) {
+                let name = name.display();
+                return Err(store
+                    .about(Error::invalid(format!("is not an image store, but holds something else (`{name}`)")))
+                    .remedy("name a new or an empty directory"));
+            }
+        }
+        let _lock = store.lock()?;
+        fs::create_dir_all(store.blobs_dir()).map_err(made)?;
+        if !store.index_path().exists() {
+            store.replace(&store.index_path(), &Index::empty().to_bytes()?)?;
+        }
+        store.replace(&store.root.join(LAYOUT_FILE), LAYOUT.as_bytes())?;
+        Ok(store)
+    }
+
+    /// Opens the store that `reference` names and finds its image.
+    ///
+    /// # Errors
+    /// As [`ImageStore::open`] and [`ImageStore::resolve`].
+    pub fn open_image(reference: &Reference) -> Result<(Self, Image)> {
+        let store = Self::open(&reference.root)?;
+        let image = store.resolve(&reference.selector)?;
+        Ok((store, image))
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Finds an image. Of several for different platforms, the one for Linux on amd64.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where there is no such image, [`ErrorKind::Corrupt`] where its manifest is damaged.
+    pub fn resolve(&self, selector: &Selector) -> Result<Image> {
+        let name = || format!("image {}", self.name(selector));
+        let image = match selector {
+            Selector::Digest(digest) => self.image(*digest, 0),
+            Selector::Tag(tag) => {
+                let index = self.index()?;
+                let entry = index.find(tag).ok_or_else(|| {
+                    Error::new(ErrorKind::NotFound, "there is no image of this tag")
+                        .remedy("`headstart image list` shows those that there are")
+                        .about(name())
+                })?;
+                entry.digest.ok_or_else(|| Error::unsupported("its digest is not a sha256")).and_then(|d| self.image(d, 0))
+            }
+        };
+        image.map_err(|e| e.about(name()))
+    }
+
+    /// The image whose manifest, or index of manifests, is `digest`.
+    fn image(&self, digest: Digest, depth: usize) -> Result<Image> {
+        let bytes = self.read_document(&digest)?;
+        let index = Index::parse(&bytes).ok().filter(Index::is_index);
+        let Some(index) = index else {
+            return Ok(Image { digest, manifest: Manifest::parse(&bytes)? });
+        };
+        let ours = index.for_this_platform().and_then(|entry| entry.digest);
+        let ours = ours.ok_or_else(|| Error::unsupported("is an index without an image for Linux on amd64"))?;
+        if depth == MAX_DEPTH {
+            return Err(Error::corrupt("is an index of indexes without end"));
+        }
+        self.image(ours, depth + 1)
+    }
+
+    /// All entries of the index, in its order.
+    ///
+    /// # Errors
+    /// What reading the index reports; what is wrong with a single image is in its entry.
+    pub fn list(&self) -> Result<Vec<ListEntry>> {
+        let index = self.index()?;
+        let listed = |entry: Entry<'_>| {
+            let digest = entry.digest?;
+            let image = match entry.media_type {
+                None | Some(MANIFEST_OCI | crate::manifest::MANIFEST_DOCKER | INDEX_OCI | INDEX_DOCKER) => {
+                    self.image(digest, 0)
+                }
+                Some(other) => Err(Error::unsupported(format!("is not an image but `{}`", other.escape_debug()))),
+            };
+            Some(ListEntry { tag: entry.tag.map(str::to_owned), digest, image })
+        };
+        Ok(index.entries().filter_map(listed).collect())
+    }
+
+    /// The config of an image.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where its blob is gone, [`ErrorKind::Corrupt`] where it is damaged.
+    pub fn config(&self, manifest: &Manifest) -> Result<Config> {
+        let digest = manifest.config.digest;
+        Config::parse(&self.read_document(&digest)?).map_err(|e| self.about_blob(e, &digest))
+    }
+
+    /// Opens a blob. Its content is not checked.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where it is not there.
+    pub fn open_blob(&self, digest: &Digest) -> Result<FileSource> {
+        let path = self.blob_path(digest);
+        let missing = |e: io::Error| match e.kind() {
+            io::ErrorKind::NotFound => Error::new(ErrorKind::NotFound, "is not in the store")
+                .remedy("the image is incomplete: copy or import it again"),
+            _ => Error::io("cannot open", e),
+        };
+        let file = File::open(&path).map_err(missing).map_err(|e| self.about_blob(e, digest))?;
+        FileSource::from_file(file, path)
+    }
+
+    /// Opens a layer's blob, and checks that it has the length that its manifest says.
+    ///
+    /// # Errors
+    /// As [`ImageStore::open_blob`]; [`ErrorKind::Corrupt`] where it is shorter or longer.
+    pub fn open_layer(&self, layer: &Layer) -> Result<FileSource> {
+        self.open_sized(&layer.blob.digest, layer.blob.size)
+    }
+
+    /// Opens the outboard of a hash tree, alike.
+    ///
+    /// # Errors
+    /// As [`ImageStore::open_layer`].
+    pub fn open_tree(&self, tree: &Tree) -> Result<FileSource> {
+        self.open_sized(&tree.digest, tree.size)
+    }
+
+    fn open_sized(&self, digest: &Digest, size: u64) -> Result<FileSource> {
+        let source = self.open_blob(digest)?;
+        if source.len() == size {
+            return Ok(source);
+        }
+        let error = Error::corrupt(format!("has {} bytes, its manifest says {size}", source.len()))
+            .remedy("copy or import it again");
+        Err(self.about_blob(error, digest))
+    }
+
+    /// The bytes of a manifest, an index or a config, checked against their digest.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where it is not there, [`ErrorKind::Corrupt`] where it is not what its name says,
+    /// [`ErrorKind::Unsupported`] where it is larger than such documents are.
+    pub fn read_document(&self, digest: &Digest) -> Result<Vec<u8>> {
+        let source = self.open_blob(digest)?;
+        let len = usize::try_from(source.len()).ok().filter(|len| *len as u64 <= MAX_MANIFEST_SIZE);
+        let Some(len) = len else {
+            let error = format!("has {} bytes, a manifest has at most {MAX_MANIFEST_SIZE}", source.len());
+            return Err(self.about_blob(Error::unsupported(error), digest));
+        };
+        let mut bytes = vec![0; len];
+        source.read_at(&mut bytes, 0)?;
+        if Digest::of(&bytes) != *digest {
+            let error = Error::corrupt("does not match its digest").remedy("copy or import it again");
+            return Err(self.about_blob(error, digest));
+        }
+        Ok(bytes)
+    }
+
+    /// Gives an image another tag; an image that had it loses it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where there is no such image.
+    pub fn tag(&self, digest: &Digest, tag: &Tag) -> Result<()> {
+        let _lock = self.lock()?;
+        let bytes = self.read_document(digest)?;
+        let document = Index::parse(&bytes).map_err(|e| self.about_blob(e, digest))?;
+        let default = if document.is_index() { INDEX_OCI } else { MANIFEST_OCI };
+        let mut index = self.index()?;
+        index.set(tag, document.media_type().unwrap_or(default), digest, bytes.len() as u64);
+        self.replace(&self.index_path(), &index.to_bytes()?)
+    }
+
+    /// Takes an image out of the index: the entry of a tag, or all entries of a digest. The blobs stay until
+    /// [`ImageStore::prune`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where there is no such image.
+    pub fn remove(&self, selector: &Selector) -> Result<()> {
+        let _lock = self.lock()?;
+        let mut index = self.index()?;
+        if !index.remove(selector) {
+            return Err(Error::new(ErrorKind::NotFound, "there is no such image")
+                .about(format!("image {}", self.name(selector)))
+                .remedy("`headstart image list` shows those that there are"));
+        }
+        self.replace(&self.index_path(), &index.to_bytes()?)
+    }
+
+    /// Begins to write an image.
+    ///
+    /// # Errors
+    /// What making a directory in the store reports.
+    pub fn stage(&self) -> Result<Staging> {
+        Staging::new(self.clone())
+    }
+
+    fn name(&self, selector: &Selector) -> Reference {
+        Reference { root: self.root.clone(), selector: selector.clone() }
+    }
+
+    fn about(&self, error: Error) -> Error {
+        error.about(format!("image store {}", self.root.display()))
+    }
+
+    fn about_blob(&self, error: Error, digest: &Digest) -> Error {
+        error.about(format!("blob {digest} of {}", self.root.display()))
+    }
+
+    fn blobs_dir(&self) -> PathBuf {
+        self.root.join("blobs").join(SHA256)
+    }
+
+    fn blob_path(&self, digest: &Digest) -> PathBuf {
+        self.blobs_dir().join(digest.hex())
+    }
+
+    fn index_path(&self) -> PathBuf {
+        self.root.join("index.json")
+    }
+
+    fn staging_dir(&self) -> PathBuf {
+        self.root.join(PRIVATE_DIR).join("staging")
+    }
+
+    fn index(&self) -> Result<Index> {
+        Index::read(&self.index_path())
+    }
+
+    /// Waits for the store's lock.
+    fn lock(&self) -> Result<StoreLock> {
+        let failed = |e| self.about(Error::io("cannot lock it", e));
+        let dir = self.root.join(PRIVATE_DIR);
+        fs::create_dir_all(&dir).map_err(failed)?;
+        let file = File::options().create(true).truncate(false).write(true).open(dir.join("lock")).map_err(failed)?;
+        file.lock().map_err(failed)?;
+        Ok(StoreLock { _file: file })
+    }
+
+    /// Prepares new content of a file of the store, durable beside it; under the lock, which makes the name unique.
+    fn prepare(&self, bytes: &[u8]) -> Result<PathBuf> {
+        let path = self.root.join(PRIVATE_DIR).join("prepared");
+        let written = File::create(&path).and_then(|mut file| {
+            file.write_all(bytes)?;
+            file.sync_all()
+        });
+        written.map(|()| path.clone()).map_err(|e| {
+            // A full disk must not be made fuller by what is of no use to anybody.
+            let _ = fs::remove_file(&path);
+            self.about(Error::io("cannot write", e))
+        })
+    }
+
+    /// Replaces a file of the store by new content, under the lock: a crash leaves the old or the new.
+    fn replace(&self, path: &Path, bytes: &[u8]) -> Result<()> {
+        let prepared = self.prepare(bytes)?;
+        settle(&prepared, path)?;
+        self.sync_root()
+    }
+
+    fn sync_root(&self) -> Result<()> {
+        sync_dir(&self.root).map_err(|e| self.about(Error::io("cannot make its index durable", e)))
+    }
+}
+
+/// Puts prepared content in its place, or removes it.
+fn settle(prepared: &Path, path: &Path) -> Result<()> {
+    fs::rename(prepared, path).map_err(|e| {
+        let _ = fs::remove_file(prepared);
+        Error::io("cannot replace", e).about(path.display())
+    })
+}
+
+/// Makes the names in a directory durable.
+fn sync_dir(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}

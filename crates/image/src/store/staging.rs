@@ -1,0 +1,297 @@
+//! Writing an image: blobs are staged out of sight, then published all at once.
+//!
+//! See the invariants in the module above. The order of [`Staging::publish`], and what a crash or a full disk
+//! leaves at each step:
+//!
+//! 1. Staged files are synced as they are finished. (Staging directory: removed, or stale and pruned.)
+//! 2. Under the lock: all that the manifest refers to is found, staged or in the store.
+//! 3. The new index is written beside the old one and synced: the last thing that needs space. (Alike.)
+//! 4. The staged files are renamed into `blobs/`, which is then synced. On failure those that are new there are
+//!    taken back. (After a crash: blobs that nothing refers to, pruned.)
+//! 5. The index is renamed. From here on the image is there.
+
+use super::{Image, ImageStore, prune, settle, sync_dir};
+use crate::digest::{BlobSums, Digest, DigestWriter, HashingWriter};
+use crate::manifest::{Layer, MANIFEST_OCI, Manifest, NewImage, Tree};
+use crate::reference::Tag;
+use headstart_block::{Error, ErrorKind, Result};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tempfile::TempDir;
+
+/// The file in a staging directory that its owner holds a lock on.
+pub(super) const LEASE: &str = "lease";
+
+/// Bytes after which the kernel is asked to begin writing out what was staged.
+const WRITEBACK_STEP: u64 = 8 << 20;
+
+/// An image being written. Dropped without [`Staging::publish`], it leaves nothing behind.
+pub struct Staging {
+    store: ImageStore,
+    dir: Arc<StagingDir>,
+}
+
+struct StagingDir {
+    /// What is staged under its digest, with its length.
+    blobs: Mutex<BTreeMap<Digest, u64>>,
+    /// Makes names of unfinished files unique.
+    next: AtomicU64,
+    /// Dropped before the lease: the directory is never seen unlocked, unless its owner died.
+    temp: TempDir,
+    _lease: File,
+}
+
+impl StagingDir {
+    fn blobs(&self) -> MutexGuard<'_, BTreeMap<Digest, u64>> {
+        // A panic between two inserts leaves the map whole.
+        self.blobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unfinished(&self) -> Result<(PathBuf, File)> {
+        let name = format!("unfinished-{}", self.next.fetch_add(1, Ordering::Relaxed));
+        let path = self.temp.path().join(name);
+        let file = File::create_new(&path).map_err(|e| cannot_stage(e, &path))?;
+        Ok((path, file))
+    }
+
+    /// A finished file gets its digest as its name.
+    fn finish(&self, path: &Path, digest: Digest, len: u64) -> Result<()> {
+        fs::rename(path, self.temp.path().join(digest.hex())).map_err(|e| cannot_stage(e, path))?;
+        self.blobs().insert(digest, len);
+        Ok(())
+    }
+}
+
+fn cannot_stage(error: io::Error, path: &Path) -> Error {
+    Error::io("cannot write", error).about(path.display())
+}
+
+/// A blob that is written but not published yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StagedBlob {
+    /// Its name.
+    pub digest: Digest,
+    /// Its length in bytes.
+    pub size: u64,
+    /// Its hash tree, staged as well.
+    pub tree: Tree,
+}
+
+impl StagedBlob {
+    /// The layer that the blob is.
+    #[must_use]
+    pub fn layer(&self) -> Layer {
+        Layer::new(self.digest, self.size, self.tree)
+    }
+}
+
+impl Staging {
+    pub(super) fn new(store: ImageStore) -> Result<Self> {
+        // The lock keeps prune from seeing the directory before its lease is held.
+        let _lock = store.lock()?;
+        let parent = store.staging_dir();
+        let failed = |e| cannot_stage(e, &parent);
+        fs::create_dir_all(&parent).map_err(failed)?;
+        // What the dead left takes the space that is about to be needed.
+        prune::remove_stale_staging(&parent, prune::Deed::Delete)?;
+        let temp = TempDir::with_prefix_in("", &parent).map_err(failed)?;
+        let lease = File::create_new(temp.path().join(LEASE)).map_err(failed)?;
+        lease.lock().map_err(failed)?;
+        let dir = StagingDir { blobs: Mutex::default(), next: AtomicU64::new(0), temp, _lease: lease };
+        Ok(Self { store, dir: Arc::new(dir) })
+    }
+
+    /// Where its files are: on the store's file system, gone when this is dropped. Others may put scratch
+    /// files here.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.dir.temp.path()
+    }
+
+    /// Begins a blob. Several may be written at once, by different threads.
+    ///
+    /// # Errors
+    /// What making a file reports.
+    pub fn blob_writer(&self) -> Result<BlobWriter> {
+        let (path, file) = self.dir.unfinished()?;
+        let out = Writeback { file, path: path.clone(), written: 0, asked: 0 };
+        Ok(BlobWriter { out: HashingWriter::new(out, self.path()), path, dir: Arc::clone(&self.dir) })
+    }
+
+    /// Stages a small blob that is in memory already.
+    ///
+    /// # Errors
+    /// What writing a file reports.
+    pub fn put(&self, bytes: &[u8]) -> Result<Digest> {
+        let (path, mut file) = self.dir.unfinished()?;
+        file.write_all(bytes).and_then(|()| file.sync_data()).map_err(|e| cannot_stage(e, &path))?;
+        let digest = Digest::of(bytes);
+        self.dir.finish(&path, digest, bytes.len() as u64)?;
+        Ok(digest)
+    }
+
+    /// Makes the image part of the store, under `tag`; an image that had the tag loses it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] where a blob that it shares with another image was removed meanwhile,
+    /// [`ErrorKind::NoSpace`] where the disk is full. In all cases the store is then as it was.
+    pub fn publish(self, image: &NewImage, tag: &Tag) -> Result<Image> {
+        let documents = image.documents()?;
+        self.put(&documents.config)?;
+        let digest = self.put(&documents.manifest)?;
+        let manifest = Manifest::parse(&documents.manifest)?;
+
+        let _lock = self.store.lock()?;
+        self.check_references(&manifest)?;
+        let mut index = self.store.index()?;
+        index.set(tag, MANIFEST_OCI, &digest, documents.manifest.len() as u64);
+        let prepared = self.store.prepare(&index.to_bytes()?)?;
+        let mut moved = Moved::default();
+        let published =
+            self.move_blobs(&mut moved).and_then(|()| settle(&prepared, &self.store.index_path()));
+        if published.is_err() {
+            moved.take_back();
+            let _ = fs::remove_file(&prepared);
+        }
+        published?;
+        // Should this fail, the image is there and complete, though a power cut may still undo it.
+        self.store.sync_root()?;
+        Ok(Image { digest, manifest })
+    }
+
+    fn check_references(&self, manifest: &Manifest) -> Result<()> {
+        let staged = self.dir.blobs();
+        for (digest, size) in manifest.blobs().filter(|(digest, _)| !staged.contains_key(digest)) {
+            self.store.open_sized(&digest, size).map_err(|error| match error.kind() {
+                ErrorKind::NotFound => {
+                    let cause = "was removed from the store while an image that shares it was written";
+                    self.store
+                        .about_blob(Error::new(ErrorKind::Conflict, cause), &digest)
+                        .remedy("import its base again, then this")
+                }
+                _ => error,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn move_blobs(&self, moved: &mut Moved) -> Result<()> {
+        let dir = self.store.blobs_dir();
+        let failed = |e| self.store.about(Error::io("cannot publish a blob", e));
+        fs::create_dir_all(&dir).map_err(failed)?;
+        for digest in self.dir.blobs().keys() {
+            // A blob that is there already is replaced: its content is the same, or was damaged.
+            let (from, to) = (self.path().join(digest.hex()), self.store.blob_path(digest));
+            let is_new = !to.try_exists().map_err(failed)?;
+            fs::rename(&from, &to).map_err(failed)?;
+            if is_new {
+                moved.0.push(to);
+            }
+        }
+        sync_dir(&dir).map_err(failed)
+    }
+}
+
+/// Blobs of the store that were not there before.
+#[derive(Default)]
+struct Moved(Vec<PathBuf>);
+
+impl Moved {
+    /// Best effort: what stays is pruned some day.
+    fn take_back(self) {
+        for path in self.0 {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Writes one blob of a [`Staging`]: digest, length and hash tree are found on the way.
+pub struct BlobWriter {
+    out: HashingWriter<Writeback>,
+    path: PathBuf,
+    dir: Arc<StagingDir>,
+}
+
+impl BlobWriter {
+    /// Bytes written so far.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.out.len()
+    }
+
+    /// Whether nothing was written yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.out.is_empty()
+    }
+
+    /// Stages the blob and its hash tree, durable both.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`] where the disk is full, what else writing files reports.
+    pub fn finish(self) -> Result<StagedBlob> {
+        let (tree_path, tree_file) = self.dir.unfinished()?;
+        let mut tree = DigestWriter::new(BufWriter::with_capacity(1 << 20, tree_file));
+        let (out, BlobSums { digest, len, root }) =
+            self.out.finish(&mut tree).map_err(|e| e.about(tree_path.display()))?;
+        let (tree_file, tree_digest, tree_len) = tree.finish();
+        let tree_file = tree_file.into_inner().map_err(|e| cannot_stage(e.into_error(), &tree_path))?;
+        for (file, path) in [(&out.file, &self.path), (&tree_file, &tree_path)] {
+            file.sync_data().map_err(|e| cannot_stage(e, path))?;
+        }
+        self.dir.finish(&self.path, digest, len)?;
+        self.dir.finish(&tree_path, tree_digest, tree_len)?;
+        Ok(StagedBlob { digest, size: len, tree: Tree { root, digest: tree_digest, size: tree_len } })
+    }
+}
+
+impl Write for BlobWriter {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.out.write(buf)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// A file that the disk begins to take while it is still being written, so that the final sync is short.
+struct Writeback {
+    file: File,
+    path: PathBuf,
+    written: u64,
+    /// Up to here the kernel was asked to write out.
+    asked: u64,
+}
+
+impl Write for Writeback {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(buf).map_err(|e| match e.kind() {
+            io::ErrorKind::Interrupted => e,
+            _ => cannot_stage(e, &self.path).into(),
+        })?;
+        self.written += written as u64;
+        if self.written - self.asked >= WRITEBACK_STEP {
+            self.ask();
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Writeback {
+    /// "Not needed" starts writing the range out without waiting for it; only then would it be dropped from
+    /// the cache, and what is being written is not. Whether it worked does not matter.
+    fn ask(&mut self) {
+        let len = std::num::NonZeroU64::new(self.written - self.asked);
+        let _ = rustix::fs::fadvise(&self.file, self.asked, len, rustix::fs::Advice::DontNeed);
+        self.asked = self.written;
+    }
+}
