@@ -52,6 +52,23 @@ impl ByteRange {
         self.offset.is_multiple_of(unit) && self.len.is_multiple_of(unit)
     }
 
+    /// Cuts it at the multiples of `unit`, which is not 0.
+    ///
+    /// ```
+    /// # use headstart_block::ByteRange;
+    /// let parts: Vec<_> = ByteRange::between(3, 9).parts(4).map(|part| (part.offset(), part.len())).collect();
+    /// assert_eq!(parts, [(3, 1), (4, 4), (8, 1)]);
+    /// ```
+    pub fn parts(self, unit: u64) -> impl Iterator<Item = Self> + Send {
+        let mut offset = self.offset;
+        std::iter::from_fn(move || {
+            let end = (offset - offset % unit).saturating_add(unit).min(self.end());
+            let part = Self::between(offset, end);
+            offset = end;
+            (!part.is_empty()).then_some(part)
+        })
+    }
+
     /// The bytes in both ranges; empty where they do not meet.
     #[must_use]
     pub fn intersect(self, other: Self) -> Self {

@@ -1,3 +1,82 @@
-//! The headstart command line.
+//! The `headstart` command line: arguments in, work done by the crates below, a report out.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`image`] | `headstart image ...`: one file a command |
+//! | [`layer`] | `headstart layer ...`: single layer files |
+//! | [`zfile`] | `headstart zfile ...`: single compressed files |
+//! | [`terminal`] | progress bars, Ctrl-C |
+//! | [`report`] | what a command says at its end, for people or as JSON |
+//! | [`output_file`] | files that appear whole or not at all |
 
-fn main() {}
+mod image;
+mod layer;
+mod output_file;
+mod report;
+mod terminal;
+mod zfile;
+
+use clap::{Args, Parser, Subcommand};
+use headstart_block::Result;
+use report::Report;
+use std::process::ExitCode;
+use terminal::Terminal;
+
+const EXIT_STATUS: &str = "Exit status: 0 when all is right, 1 with a message on standard error when it is not \
+                           (for diff: when the images differ), 2 when the command line is wrong.";
+
+/// A head start for every virtual disk: layered, compressed, verifiable images.
+#[derive(Parser)]
+#[command(name = "headstart", version, max_term_width = 100, after_help = EXIT_STATUS)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    global: Global,
+}
+
+/// Options of every command.
+#[derive(Args)]
+struct Global {
+    /// Print the report as JSON, for programs
+    #[arg(long, global = true)]
+    json: bool,
+    /// Show no progress
+    #[arg(long, short, global = true)]
+    quiet: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Images in a store: make, look at, check, copy out, clean up
+    #[command(subcommand)]
+    Image(image::Command),
+    /// Single layer files
+    #[command(subcommand)]
+    Layer(layer::Command),
+    /// Single compressed files
+    #[command(subcommand)]
+    Zfile(zfile::Command),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(&cli) {
+        Ok(report) => report.print(cli.global.json),
+        Err(error) => report::print_error(&error),
+    }
+}
+
+fn run(cli: &Cli) -> Result<Box<dyn Report>> {
+    let terminal = Terminal::new(cli.global.quiet || cli.global.json)?;
+    match &cli.command {
+        Command::Image(command) => command.run(&terminal),
+        Command::Layer(command) => command.run(&terminal),
+        Command::Zfile(command) => command.run(&terminal),
+    }
+}
+
+/// How many threads to use where the user does not say: one a core.
+fn default_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}

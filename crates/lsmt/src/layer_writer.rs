@@ -14,6 +14,8 @@ use uuid::Uuid;
 
 /// The reference copies data in pieces of 32 KiB, and records each.
 const PIECE_SECTORS: usize = 64;
+/// Bytes of the largest disk that segments can name.
+const NAMEABLE: u64 = Segment::PADDING_OFFSET * SECTOR_SIZE;
 const RECORDS_PER_PAGE: usize = PAGE_SIZE / Segment::RECORD_SIZE;
 
 /// What a new layer says of itself.
@@ -68,7 +70,7 @@ impl<W: Write> LayerWriter<W> {
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] out of order or out of bounds; what the output reports.
     pub fn data(&mut self, offset: u64, data: &[u8]) -> Result<()> {
-        let start = self.advance(offset, data.len() as u64)?;
+        let start = self.advance(offset, data.len() as u64, self.limit())?;
         let sectors = data.len() as u64 / SECTOR_SIZE;
         let mut done = 0;
         while done < sectors {
@@ -81,12 +83,13 @@ impl<W: Write> LayerWriter<W> {
         Ok(())
     }
 
-    /// Says that `range` reads as zeros whatever lies below; it takes no data.
+    /// Says that `range` reads as zeros whatever lies below; it takes no data. It may lie past the
+    /// end of the disk, where it hides what would come back if the disk grew.
     ///
     /// # Errors
     /// As [`LayerWriter::data`].
     pub fn zeroes(&mut self, range: ByteRange) -> Result<()> {
-        let mut start = self.advance(range.offset(), range.len())?;
+        let mut start = self.advance(range.offset(), range.len(), NAMEABLE)?;
         while start < self.cursor {
             let len = (self.cursor - start).min(Segment::MAX_LEN);
             self.record(Segment::zeroed(start, len, self.data_end));
@@ -119,21 +122,19 @@ impl<W: Write> LayerWriter<W> {
         Ok((self.out, summary))
     }
 
-    /// One past the last byte that may be given.
+    /// One past the last byte of data that may be given.
     fn limit(&self) -> u64 {
-        let nameable = Segment::PADDING_OFFSET * SECTOR_SIZE;
         match self.meta.virtual_size {
             // The layer takes its size from those below.
-            0 => nameable,
+            0 => NAMEABLE,
             // A disk whose size is no multiple of a sector still has its last sector whole.
             size => size.div_ceil(SECTOR_SIZE).min(Segment::PADDING_OFFSET) * SECTOR_SIZE,
         }
     }
 
     /// Checks a run and moves the cursor past it; returns its first sector.
-    fn advance(&mut self, offset: u64, len: u64) -> Result<u64> {
+    fn advance(&mut self, offset: u64, len: u64, limit: u64) -> Result<u64> {
         let range = ByteRange::new(offset, len).filter(|range| range.is_aligned(SECTOR_SIZE));
-        let limit = self.limit();
         let Some(range) = range.filter(|range| range.end() <= limit) else {
             return Err(Error::invalid(format!(
                 "{len} bytes at {offset} are no whole sectors of a disk of {limit} bytes"

@@ -46,6 +46,12 @@ impl Stack {
         self
     }
 
+    /// Where its last segment ends, in bytes: past its size where the topmost layer made the disk smaller.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.index.segments().last().map_or(0, |last| last.end() * SECTOR_SIZE)
+    }
+
     /// The merged index.
     #[must_use]
     pub fn index(&self) -> &Index {

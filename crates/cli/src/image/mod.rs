@@ -1,0 +1,209 @@
+//! `headstart image`: arguments and dispatch; the reports are in [`report`].
+
+mod report;
+
+use crate::layer::Exported;
+use crate::report::Report;
+use crate::zfile::Packing;
+use clap::{Args, Subcommand};
+use headstart_block::{Error, Result};
+use headstart_image::commit::{Upper, commit, flatten};
+use headstart_image::diff::diff;
+use headstart_image::disk_file::{DiskFile, DiskFormat};
+use headstart_image::export::export_disk;
+use headstart_image::import::import_disk;
+use headstart_image::open_image::OpenImage;
+use headstart_image::progress::Progress;
+use headstart_image::reference::{Reference, parse_store};
+use headstart_image::store::ImageStore;
+use headstart_image::verify::{Depth, verify};
+use report::{DiffReport, Inspection, Listing, Made, Pruned, Removed, Verified};
+use std::path::PathBuf;
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Make an image of a disk (raw, qcow2, vmdk, vhd, vhdx)
+    #[command(after_help = "Examples:\n  headstart image import debian.qcow2 file:///srv/images:debian\n  \
+                            headstart image import debian-patched.raw file:///srv/images:patched \
+                            --base file:///srv/images:debian")]
+    Import(Import),
+    /// Write an image's disk to a file or device
+    #[command(after_help = "Example:\n  headstart image export file:///srv/images:debian -o debian.raw")]
+    Export(Export),
+    /// Say what an image is: its layers, sizes, savings
+    #[command(after_help = "Example:\n  headstart image inspect file:///srv/images:debian --json")]
+    Inspect {
+        /// The image
+        image: Reference,
+    },
+    /// Check that an image is what its digest says
+    #[command(after_help = "Example:\n  headstart image verify --deep file:///srv/images:debian")]
+    Verify {
+        /// The image
+        image: Reference,
+        /// Read and check every byte, not only digests of metadata and structure
+        #[arg(long)]
+        deep: bool,
+    },
+    /// List the images of a store
+    #[command(after_help = "Example:\n  headstart image list file:///srv/images")]
+    List {
+        /// The store: file:///DIR
+        store: String,
+    },
+    /// Make an image of a writable layer and the image below it
+    #[command(after_help = "Examples:\n  headstart image commit --writable /var/lib/vm1/disk \
+                            --base file:///srv/images:debian file:///srv/images:vm1\n  \
+                            headstart image commit --pair upper.data,upper.index \
+                            --base file:///srv/images:debian file:///srv/images:vm1")]
+    Commit(Commit),
+    /// Make an image of one layer that holds the same disk
+    #[command(
+        after_help = "Example:\n  headstart image flatten file:///srv/images:vm1 file:///srv/images:vm1-flat"
+    )]
+    Flatten {
+        /// The image
+        image: Reference,
+        /// The image to make
+        target: Reference,
+        #[command(flatten)]
+        packing: Packing,
+    },
+    /// Say where two images' disks differ
+    #[command(
+        after_help = "Example:\n  headstart image diff file:///srv/images:debian file:///srv/images:vm1"
+    )]
+    Diff {
+        /// One image
+        left: Reference,
+        /// The other
+        right: Reference,
+    },
+    /// Remove an image's tag; its blobs go with the next prune
+    #[command(after_help = "Example:\n  headstart image remove file:///srv/images:vm1")]
+    Remove {
+        /// The image
+        image: Reference,
+    },
+    /// Delete the blobs that no image needs
+    #[command(after_help = "Example:\n  headstart image prune file:///srv/images")]
+    Prune {
+        /// The store: file:///DIR
+        store: String,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct Import {
+    /// The disk: a file or a block device
+    disk: PathBuf,
+    /// The image to make
+    target: Reference,
+    /// Make a layer of only what differs from this image, on top of its layers
+    #[arg(long, value_name = "IMAGE")]
+    base: Option<Reference>,
+    /// Format of the disk: raw, qcow2, vmdk, vhd, vhdx [default: found by its content]
+    #[arg(long)]
+    format: Option<DiskFormat>,
+    /// Let the disk name files (backing files, extents) in this directory, beside its own
+    #[arg(long, value_name = "DIR")]
+    allow_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    packing: Packing,
+}
+
+#[derive(Args)]
+pub(crate) struct Export {
+    /// The image
+    image: Reference,
+    /// Where to write the disk
+    #[arg(long, short)]
+    output: PathBuf,
+    /// raw (sparse) or qcow2
+    #[arg(long, default_value = "raw")]
+    format: DiskFormat,
+    /// Threads that decompress [default: one a core]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+}
+
+#[derive(Args)]
+pub(crate) struct Commit {
+    /// The image to make
+    target: Reference,
+    /// The directory of a writable layer
+    #[arg(long, value_name = "DIR", required_unless_present = "pair", conflicts_with = "pair")]
+    writable: Option<PathBuf>,
+    /// An unsealed writable layer of OverlayBD: its data file and its index file
+    #[arg(long, value_name = "DATA,INDEX", value_delimiter = ',', num_args = 1)]
+    pair: Vec<PathBuf>,
+    /// The image that it was written on
+    #[arg(long, value_name = "IMAGE")]
+    base: Option<Reference>,
+    #[command(flatten)]
+    packing: Packing,
+}
+
+impl Command {
+    pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
+        match self {
+            Self::Import(import) => import.run(progress),
+            Self::Export(export) => export.run(progress),
+            Self::Inspect { image } => Ok(Box::new(Inspection::new(&OpenImage::open(image)?))),
+            Self::Verify { image, deep } => {
+                let depth = if *deep { Depth::Deep } else { Depth::Quick };
+                Ok(Box::new(Verified::new(image, depth, &verify(image, depth, progress)?)))
+            }
+            Self::List { store } => Ok(Box::new(Listing::new(&open_store(store)?)?)),
+            Self::Commit(commit) => commit.run(progress),
+            Self::Flatten { image, target, packing } => {
+                let made = flatten(image, target, &packing.options()?, progress)?;
+                Ok(Box::new(Made::new(made, None)))
+            }
+            Self::Diff { left, right } => Ok(Box::new(DiffReport::new(&diff(left, right, progress)?))),
+            Self::Remove { image } => {
+                ImageStore::open(&image.root)?.remove(&image.selector)?;
+                Ok(Box::new(Removed { image: image.to_string() }))
+            }
+            Self::Prune { store } => Ok(Box::new(Pruned::from(open_store(store)?.prune()?))),
+        }
+    }
+}
+
+fn open_store(text: &str) -> Result<ImageStore> {
+    ImageStore::open(&parse_store(text)?)
+}
+
+impl Import {
+    fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
+        let file =
+            DiskFile { path: self.disk.clone(), format: self.format, allowed_dirs: self.allow_dir.clone() };
+        let packing = self.packing.options()?;
+        let (made, format) = import_disk(&file, self.base.as_ref(), &self.target, &packing, progress)?;
+        Ok(Box::new(Made::new(made, Some(format))))
+    }
+}
+
+impl Export {
+    fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
+        let image = OpenImage::open(&self.image)?;
+        let threads = self.threads.unwrap_or_else(crate::default_threads);
+        let report = export_disk(image.disk(), &self.output, self.format, threads, progress)
+            .map_err(|e| e.about(&self.image))?;
+        Ok(Box::new(Exported::new(&self.output, report)))
+    }
+}
+
+impl Commit {
+    fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
+        let upper = match (&self.writable, self.pair.as_slice()) {
+            (Some(dir), _) => Upper::Writable(dir.clone()),
+            (None, [data, index]) => Upper::Pair { data: data.clone(), index: index.clone() },
+            (None, _) => {
+                return Err(Error::invalid("--pair takes two files").remedy("give it as --pair DATA,INDEX"));
+            }
+        };
+        let made = commit(&upper, self.base.as_ref(), &self.target, &self.packing.options()?, progress)?;
+        Ok(Box::new(Made::new(made, None)))
+    }
+}

@@ -1,0 +1,374 @@
+//! What the `image` commands say at their end.
+
+use crate::report::{Fields, Outcome};
+use headstart_block::{BlockDevice, ByteSize, Result};
+use headstart_image::diff::Difference;
+use headstart_image::disk_file::DiskFormat;
+use headstart_image::new_image::NewImageReport;
+use headstart_image::open_image::{Coverage, OpenImage, OpenLayer};
+use headstart_image::reference::Reference;
+use headstart_image::store::{ImageStore, PruneReport};
+use headstart_image::verify::{Depth, Verdict};
+use serde::Serialize;
+use std::fmt;
+
+/// An image that was made.
+#[derive(Serialize)]
+pub(super) struct Made {
+    image: String,
+    digest: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    format: Option<String>,
+    virtual_size: u64,
+    layers: usize,
+    layer: String,
+    layer_size: u64,
+    layer_data_bytes: u64,
+    layer_segments: u64,
+}
+
+impl Made {
+    pub(super) fn new(made: NewImageReport, format: Option<DiskFormat>) -> Self {
+        Self {
+            image: made.reference.to_string(),
+            digest: made.digest.to_string(),
+            format: format.map(|format| format.to_string()),
+            virtual_size: made.virtual_size,
+            layers: made.layers,
+            layer: made.layer.to_string(),
+            layer_size: made.layer_size,
+            layer_data_bytes: made.summary.data_bytes,
+            layer_segments: made.summary.segments,
+        }
+    }
+}
+
+impl Outcome for Made {}
+
+impl fmt::Display for Made {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let format = self.format.as_ref().map(|format| format!(" ({format})")).unwrap_or_default();
+        let (stored, data) = (ByteSize(self.layer_size), ByteSize(self.layer_data_bytes));
+        let fields = [
+            ("image", self.image.clone()),
+            ("digest", self.digest.clone()),
+            ("disk", format!("{}{format}", ByteSize(self.virtual_size))),
+            ("layers", self.layers.to_string()),
+            ("new layer", self.layer.clone()),
+            ("it has", format!("{data} of data in {} segments, stored in {stored}", self.layer_segments)),
+        ];
+        Fields(&fields).fmt(f)
+    }
+}
+
+/// What an image is.
+#[derive(Serialize)]
+pub(super) struct Inspection {
+    image: String,
+    digest: String,
+    made_by: Option<String>,
+    options: Option<String>,
+    virtual_size: u64,
+    data_bytes: u64,
+    stored_bytes: u64,
+    segments: usize,
+    layers: Vec<InspectedLayer>,
+}
+
+#[derive(Serialize)]
+struct InspectedLayer {
+    digest: String,
+    stored_bytes: u64,
+    data_bytes: u64,
+    segments: usize,
+    wrappers: Vec<String>,
+    coverage: &'static str,
+    uuid: String,
+    parent_uuid: String,
+    virtual_size: u64,
+}
+
+impl Inspection {
+    pub(super) fn new(image: &OpenImage) -> Self {
+        Self {
+            image: image.reference.to_string(),
+            digest: image.digest.to_string(),
+            made_by: image.manifest.version().map(|version| format!("headstart {version}")),
+            options: image.manifest.options().map(str::to_owned),
+            virtual_size: image.disk().size(),
+            data_bytes: image.data_bytes(),
+            stored_bytes: image.manifest.stored_size(),
+            segments: image.disk().index().len(),
+            layers: image.layers.iter().map(InspectedLayer::new).collect(),
+        }
+    }
+}
+
+impl InspectedLayer {
+    fn new(layer: &OpenLayer) -> Self {
+        Self {
+            digest: layer.blob.blob.digest.to_string(),
+            stored_bytes: layer.blob.blob.size,
+            data_bytes: layer.data_bytes,
+            segments: layer.segments,
+            wrappers: layer.source.wrappers(),
+            coverage: describe(layer.coverage()),
+            uuid: layer.info.uuid.to_string(),
+            parent_uuid: layer.info.parent_uuid.to_string(),
+            virtual_size: layer.info.virtual_size,
+        }
+    }
+}
+
+/// What guards a layer's bytes, in words.
+fn describe(coverage: Coverage) -> &'static str {
+    match coverage {
+        Coverage::Tree => "hash tree",
+        Coverage::FrameChecksums => "frame checksums",
+        Coverage::DigestOnly => "digest of the whole",
+    }
+}
+
+impl Outcome for Inspection {}
+
+impl fmt::Display for Inspection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (virtual_size, data, stored) =
+            (ByteSize(self.virtual_size), ByteSize(self.data_bytes), ByteSize(self.stored_bytes));
+        let fields = [
+            ("image", self.image.clone()),
+            ("digest", self.digest.clone()),
+            ("made by", self.made_by.clone().unwrap_or_else(|| "another tool".to_owned())),
+            ("options", self.options.clone().unwrap_or_else(|| "unknown".to_owned())),
+            ("disk", format!("{virtual_size} ({} bytes)", self.virtual_size)),
+            ("data", format!("{data}, {} of the disk", percent(self.data_bytes, self.virtual_size))),
+            (
+                "stored",
+                format!(
+                    "{stored}, {} of the data, hash trees included",
+                    percent(self.stored_bytes, self.data_bytes)
+                ),
+            ),
+            ("merged index", format!("{} segments", self.segments)),
+            ("layers", format!("{}, lowest first", self.layers.len())),
+        ];
+        Fields(&fields).fmt(f)?;
+        for layer in &self.layers {
+            let (data, stored) = (ByteSize(layer.data_bytes), ByteSize(layer.stored_bytes));
+            let wrappers =
+                if layer.wrappers.is_empty() { "plain".to_owned() } else { layer.wrappers.join(", ") };
+            write!(
+                f,
+                "\n  {}\n    {data} of data in {} segments, stored in {stored} ({wrappers}), guarded by {}",
+                layer.digest, layer.segments, layer.coverage
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "none".to_owned();
+    }
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    let percent = part as f64 * 100.0 / whole as f64;
+    format!("{percent:.1}%")
+}
+
+/// Whether an image is right.
+#[derive(Serialize)]
+pub(super) struct Verified {
+    image: String,
+    digest: String,
+    deep: bool,
+    right: bool,
+    layers: Vec<VerifiedLayer>,
+    problems: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct VerifiedLayer {
+    digest: String,
+    /// What guards its bytes; none where something is wrong with it.
+    coverage: Option<&'static str>,
+}
+
+impl Verified {
+    pub(super) fn new(image: &Reference, depth: Depth, verdict: &Verdict) -> Self {
+        let problems: Vec<_> = verdict.problems().map(ToString::to_string).collect();
+        let layers = verdict.layers.iter().map(|layer| VerifiedLayer {
+            digest: layer.blob.to_string(),
+            coverage: layer.verdict.as_ref().ok().map(|coverage| describe(*coverage)),
+        });
+        Self {
+            image: image.to_string(),
+            digest: verdict.digest.to_string(),
+            deep: depth == Depth::Deep,
+            right: problems.is_empty(),
+            layers: layers.collect(),
+            problems,
+        }
+    }
+}
+
+impl Outcome for Verified {
+    fn is_right(&self) -> bool {
+        self.right
+    }
+}
+
+impl fmt::Display for Verified {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match (self.right, self.deep) {
+            (true, true) => "every byte is right",
+            (true, false) => "digests of metadata and structure are right (--deep reads every byte)",
+            (false, _) => "WRONG",
+        };
+        write!(f, "{} {}: {what}", self.image, self.digest)?;
+        for layer in &self.layers {
+            let coverage =
+                layer.coverage.map_or("WRONG".to_owned(), |coverage| format!("right, guarded by {coverage}"));
+            write!(f, "\n  {} {coverage}", layer.digest)?;
+        }
+        for problem in &self.problems {
+            write!(f, "\n{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The images of a store.
+#[derive(Serialize)]
+pub(super) struct Listing {
+    images: Vec<ListedImage>,
+}
+
+#[derive(Serialize)]
+struct ListedImage {
+    tag: Option<String>,
+    digest: String,
+    virtual_size: Option<u64>,
+    layers: Option<usize>,
+    stored_bytes: Option<u64>,
+    /// Why it is no image that can be opened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+impl Listing {
+    pub(super) fn new(store: &ImageStore) -> Result<Self> {
+        let images = store.list()?.into_iter().map(|entry| {
+            let manifest = entry.image.as_ref().ok().map(|image| &image.manifest);
+            ListedImage {
+                tag: entry.tag.clone(),
+                digest: entry.digest.to_string(),
+                virtual_size: manifest.and_then(|manifest| manifest.virtual_size),
+                layers: manifest.map(|manifest| manifest.layers.len()),
+                stored_bytes: manifest.map(|manifest| manifest.stored_size()),
+                problem: entry.image.as_ref().err().map(ToString::to_string),
+            }
+        });
+        Ok(Self { images: images.collect() })
+    }
+}
+
+impl Outcome for Listing {}
+
+impl fmt::Display for Listing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = |bytes: Option<u64>| bytes.map_or("?".to_owned(), |bytes| ByteSize(bytes).to_string());
+        let width = self.images.iter().filter_map(|image| image.tag.as_ref()).map(String::len).max();
+        let width = width.unwrap_or(0).max("TAG".len());
+        write!(f, "{:width$}  {:>12}  {:>12}  {:>6}  DIGEST", "TAG", "DISK", "STORED", "LAYERS")?;
+        for image in &self.images {
+            let tag = image.tag.as_deref().unwrap_or("-");
+            let (disk, stored) = (size(image.virtual_size), size(image.stored_bytes));
+            let layers = image.layers.map_or("?".to_owned(), |layers| layers.to_string());
+            write!(f, "\n{tag:width$}  {disk:>12}  {stored:>12}  {layers:>6}  {}", image.digest)?;
+            if let Some(problem) = &image.problem {
+                write!(f, "\n{:width$}  {problem}", "")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How two images differ.
+#[derive(Serialize)]
+pub(super) struct DiffReport {
+    same: bool,
+    virtual_sizes: [u64; 2],
+    differing_bytes: u64,
+    /// Offset and length in bytes.
+    ranges: Vec<(u64, u64)>,
+}
+
+impl DiffReport {
+    pub(super) fn new(difference: &Difference) -> Self {
+        Self {
+            same: difference.is_empty(),
+            virtual_sizes: difference.sizes,
+            differing_bytes: difference.bytes(),
+            ranges: difference.ranges.iter().map(|range| (range.offset(), range.len())).collect(),
+        }
+    }
+}
+
+impl Outcome for DiffReport {
+    fn is_right(&self) -> bool {
+        self.same
+    }
+}
+
+impl fmt::Display for DiffReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.same {
+            return f.write_str("the disks are the same");
+        }
+        let [left, right] = self.virtual_sizes.map(ByteSize);
+        if left != right {
+            writeln!(f, "the disks have {left} and {right}")?;
+        }
+        write!(f, "{} in {} ranges differ", ByteSize(self.differing_bytes), self.ranges.len())?;
+        for (offset, len) in &self.ranges {
+            write!(f, "\n  {len:>12} bytes at {offset}")?;
+        }
+        Ok(())
+    }
+}
+
+/// An image whose tag was removed.
+#[derive(Serialize)]
+pub(super) struct Removed {
+    pub(super) image: String,
+}
+
+impl Outcome for Removed {}
+
+impl fmt::Display for Removed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} removed; `headstart image prune` frees the blobs that no other image needs", self.image)
+    }
+}
+
+/// What a prune freed.
+#[derive(Serialize)]
+pub(super) struct Pruned {
+    blobs: u64,
+    bytes: u64,
+}
+
+impl From<PruneReport> for Pruned {
+    fn from(report: PruneReport) -> Self {
+        Self { blobs: report.blobs, bytes: report.bytes }
+    }
+}
+
+impl Outcome for Pruned {}
+
+impl fmt::Display for Pruned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} blobs deleted, {} freed", self.blobs, ByteSize(self.bytes))
+    }
+}

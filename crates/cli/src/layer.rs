@@ -1,0 +1,236 @@
+//! `headstart layer`: single layer files, ZFile-wrapped, tar-wrapped or plain.
+
+use crate::report::{Fields, Outcome, Report};
+use clap::Subcommand;
+use headstart_block::{ByteSize, Error, FileSource, Result};
+use headstart_image::disk_file::DiskFormat;
+use headstart_image::export::{ExportReport, export_disk};
+use headstart_image::layer_file::{LayerFile, open_pair_files};
+use headstart_image::progress::Progress;
+use headstart_lsmt::{LayerForm, Stack};
+use serde::Serialize;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Say what a layer file is
+    #[command(after_help = "Example:\n  headstart layer inspect overlaybd.commit --json")]
+    Inspect {
+        /// The layer file
+        file: PathBuf,
+        /// Print every segment of its index: offset, length, mapped offset, zeroed (in sectors)
+        #[arg(long)]
+        segments: bool,
+    },
+    /// Write the merged view of a stack of layer files
+    #[command(
+        after_help = "Examples:\n  headstart layer export base.lsmt middle.lsmt top.lsmt -o disk.raw\n  \
+                            headstart layer export base.lsmt --pair upper.data,upper.index -o disk.raw"
+    )]
+    Export {
+        /// Layer files, oldest first
+        #[arg(required_unless_present = "pair")]
+        layers: Vec<PathBuf>,
+        /// An unsealed writable layer to go on top: its data file and its index file
+        #[arg(long, value_name = "DATA,INDEX", value_delimiter = ',', num_args = 1)]
+        pair: Vec<PathBuf>,
+        /// Where to write the disk
+        #[arg(long, short)]
+        output: PathBuf,
+        /// raw (sparse) or qcow2
+        #[arg(long, default_value = "raw")]
+        format: DiskFormat,
+        /// Size of the disk, where the layers' own word is not wanted
+        #[arg(long)]
+        size: Option<ByteSize>,
+        /// Threads that decompress [default: one a core]
+        #[arg(long, value_name = "N")]
+        threads: Option<usize>,
+    },
+    /// Check the structure of layer files and every checksum in them
+    #[command(after_help = "Example:\n  headstart layer verify *.lsmt")]
+    Verify {
+        /// The layer files
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+}
+
+impl Command {
+    pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
+        match self {
+            Self::Inspect { file, segments } => Ok(Box::new(LayerReport::open(file, *segments)?)),
+            Self::Export { layers, pair, output, format, size, threads } => {
+                let stack = stack(layers, pair, *size)?;
+                let threads = threads.unwrap_or_else(crate::default_threads);
+                let report = export_disk(&stack, output, *format, threads, progress)?;
+                Ok(Box::new(Exported::new(output, report)))
+            }
+            Self::Verify { files } => verify(files, progress),
+        }
+    }
+}
+
+fn stack(files: &[PathBuf], pair: &[PathBuf], size: Option<ByteSize>) -> Result<Stack> {
+    let mut layers = Vec::with_capacity(files.len() + 1);
+    for file in files {
+        layers.push(LayerFile::open(file)?.layer);
+    }
+    match pair {
+        [] => {}
+        [data, index] => layers.push(open_pair_files(data, index)?),
+        _ => return Err(Error::invalid("--pair takes two files").remedy("give it as --pair DATA,INDEX")),
+    }
+    let stack = Stack::new(layers)?;
+    Ok(match size {
+        Some(ByteSize(size)) => stack.with_size(size),
+        None => stack,
+    })
+}
+
+fn verify(files: &[PathBuf], progress: &dyn Progress) -> Result<Box<dyn Report>> {
+    let mut report = VerifiedLayers { layers: Vec::new() };
+    for path in files {
+        let file = LayerFile::open(path)?;
+        let checksums = file.verify(progress).map_err(|e| e.about(path.display()))?;
+        report.layers.push(VerifiedLayer { path: path.clone(), checksums });
+    }
+    Ok(Box::new(report))
+}
+
+/// What a layer file is.
+#[derive(Serialize)]
+struct LayerReport {
+    path: PathBuf,
+    stored_size: u64,
+    wrappers: Vec<String>,
+    form: &'static str,
+    virtual_size: u64,
+    uuid: String,
+    parent_uuid: String,
+    user_tag: String,
+    segments: usize,
+    data_bytes: u64,
+    zeroed_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<Vec<(u64, u64, u64, u8)>>,
+}
+
+impl LayerReport {
+    fn open(path: &Path, with_segments: bool) -> Result<Self> {
+        let stored_size = headstart_block::ReadAt::len(&FileSource::open(path)?);
+        let file = LayerFile::open(path)?;
+        let (info, segments) = (file.layer.info(), file.layer.segments());
+        let bytes = |zeroed: bool| -> u64 {
+            segments
+                .iter()
+                .filter(|segment| segment.is_zeroed() == zeroed)
+                .map(|segment| segment.len() * 512)
+                .sum()
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            stored_size,
+            wrappers: file.source.wrappers(),
+            form: match info.form {
+                LayerForm::Sealed => "sealed",
+                LayerForm::Pair => "unsealed pair",
+                LayerForm::Sparse => "unsealed sparse",
+            },
+            virtual_size: info.virtual_size,
+            uuid: info.uuid.to_string(),
+            parent_uuid: info.parent_uuid.to_string(),
+            user_tag: info.user_tag.clone(),
+            segments: segments.len(),
+            data_bytes: bytes(false),
+            zeroed_bytes: bytes(true),
+            index: with_segments.then(|| {
+                segments.iter().map(|s| (s.offset(), s.len(), s.moffset(), u8::from(s.is_zeroed()))).collect()
+            }),
+        })
+    }
+}
+
+impl Outcome for LayerReport {}
+
+impl fmt::Display for LayerReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let wrappers = if self.wrappers.is_empty() { "none".to_owned() } else { self.wrappers.join(", ") };
+        let fields = [
+            ("file", self.path.display().to_string()),
+            ("stored", ByteSize(self.stored_size).to_string()),
+            ("wrapped in", wrappers),
+            ("form", self.form.to_owned()),
+            ("virtual size", format!("{} ({} bytes)", ByteSize(self.virtual_size), self.virtual_size)),
+            ("uuid", self.uuid.clone()),
+            ("parent uuid", self.parent_uuid.clone()),
+            ("user tag", self.user_tag.escape_debug().to_string()),
+            ("segments", self.segments.to_string()),
+            ("data", ByteSize(self.data_bytes).to_string()),
+            ("zeroed", ByteSize(self.zeroed_bytes).to_string()),
+        ];
+        Fields(&fields).fmt(f)?;
+        for (offset, len, moffset, zeroed) in self.index.iter().flatten() {
+            write!(
+                f,
+                "\n{offset:>12} {len:>6} {moffset:>12} {}",
+                if *zeroed == 1 { "zeroed" } else { "data" }
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Layer files that are right.
+#[derive(Serialize)]
+struct VerifiedLayers {
+    layers: Vec<VerifiedLayer>,
+}
+
+#[derive(Serialize)]
+struct VerifiedLayer {
+    path: PathBuf,
+    /// Whether its data has checksums, which were checked; structure always is.
+    checksums: bool,
+}
+
+impl Outcome for VerifiedLayers {}
+
+impl fmt::Display for VerifiedLayers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, layer) in self.layers.iter().enumerate() {
+            let newline = if i == 0 { "" } else { "\n" };
+            let what = if layer.checksums {
+                "structure and every checksum right"
+            } else {
+                "structure right; no checksums"
+            };
+            write!(f, "{newline}{}: {what}", layer.path.display())?;
+        }
+        Ok(())
+    }
+}
+
+/// A disk that was written out.
+#[derive(Serialize)]
+pub(crate) struct Exported {
+    path: PathBuf,
+    virtual_size: u64,
+    data_bytes: u64,
+}
+
+impl Exported {
+    pub(crate) fn new(path: &Path, report: ExportReport) -> Self {
+        Self { path: path.to_owned(), virtual_size: report.virtual_size, data_bytes: report.data_bytes }
+    }
+}
+
+impl Outcome for Exported {}
+
+impl fmt::Display for Exported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (virtual_size, data) = (ByteSize(self.virtual_size), ByteSize(self.data_bytes));
+        write!(f, "{}: {virtual_size} disk, {data} of data", self.path.display())
+    }
+}

@@ -1,0 +1,53 @@
+//! What a command says at its end: lines for people, or JSON for programs.
+
+use headstart_block::Error;
+use serde::Serialize;
+use std::fmt;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// The outcome of a command. `Display` is for people, without a trailing newline.
+pub(crate) trait Outcome: Serialize + fmt::Display {
+    /// Whether the command found all right.
+    fn is_right(&self) -> bool {
+        true
+    }
+}
+
+/// An outcome of any type, ready to be printed.
+pub(crate) trait Report {
+    /// Prints it and says with what status to end.
+    fn print(&self, json: bool) -> ExitCode;
+}
+
+impl<T: Outcome> Report for T {
+    fn print(&self, json: bool) -> ExitCode {
+        let text =
+            if json { serde_json::to_string_pretty(self).unwrap_or_default() } else { self.to_string() };
+        let mut out = std::io::stdout().lock();
+        // A reader that went away (`| head`) is no error of ours.
+        let _ = if text.is_empty() { Ok(()) } else { writeln!(out, "{text}") };
+        let _ = out.flush();
+        if self.is_right() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+/// Says what went wrong.
+pub(crate) fn print_error(error: &Error) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "headstart: {error}");
+    ExitCode::FAILURE
+}
+
+/// Lines of `name: value`, with the values in a column.
+pub(crate) struct Fields<'a>(pub &'a [(&'a str, String)]);
+
+impl fmt::Display for Fields<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.0.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
+        for (i, (name, value)) in self.0.iter().enumerate() {
+            let newline = if i == 0 { "" } else { "\n" };
+            write!(f, "{newline}{:width$} {value}", format!("{name}:"))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,61 @@
+//! Progress bars with rate and remaining time, and the user's wish to stop.
+
+use headstart_block::{Error, ErrorKind, Result};
+use headstart_image::progress::Progress;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Often enough to look alive, seldom enough to cost nothing.
+const REDRAW: Duration = Duration::from_millis(100);
+
+/// The user at the terminal: sees progress, may press Ctrl-C.
+pub(crate) struct Terminal {
+    bar: ProgressBar,
+    stop: Arc<AtomicBool>,
+}
+
+impl Terminal {
+    /// Takes over Ctrl-C, SIGTERM and SIGHUP: from now on they ask the work to stop and clean up after
+    /// itself. Shows nothing where `quiet` or where standard error is no terminal.
+    pub(crate) fn new(quiet: bool) -> Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&stop);
+        ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
+            .map_err(|e| Error::new(ErrorKind::Io, "cannot catch Ctrl-C").caused_by(e))?;
+        let hidden = quiet || !std::io::stderr().is_terminal();
+        let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let bar = ProgressBar::with_draw_target(None, target);
+        let template =
+            "{msg:20} [{bar:30}] {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {eta} left";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        Ok(Self { bar, stop })
+    }
+}
+
+impl Progress for Terminal {
+    fn begin(&self, task: &'static str, total: u64) {
+        self.bar.reset();
+        self.bar.set_length(total);
+        self.bar.set_message(task);
+        self.bar.enable_steady_tick(REDRAW);
+    }
+
+    fn advance(&self, bytes: u64) {
+        self.bar.inc(bytes);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,190 @@
+//! `headstart zfile`: single compressed files.
+
+use crate::output_file::OutputFile;
+use crate::report::{Fields, Outcome, Report};
+use clap::{Args, Subcommand};
+use headstart_block::{ByteRange, ByteSize, Error, FileSource, ReadAt, Result};
+use headstart_image::progress::{Progress, step};
+use headstart_zfile::{Codec, ZFileInfo, ZFileOptions, ZFileReader, ZFileWriter};
+use serde::Serialize;
+use std::fmt;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Bytes copied at once.
+const CHUNK: u64 = 1 << 20;
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Compress a file so that any part of it can be read
+    #[command(
+        after_help = "Example:\n  headstart zfile pack disk.raw -o disk.zf --codec lz4 --frame-size 4k"
+    )]
+    Pack {
+        /// The file to compress
+        input: PathBuf,
+        /// Where to write the compressed file
+        #[arg(long, short)]
+        output: PathBuf,
+        #[command(flatten)]
+        packing: Packing,
+    },
+    /// Decompress a file
+    #[command(after_help = "Example:\n  headstart zfile unpack disk.zf -o disk.raw")]
+    Unpack {
+        /// The compressed file
+        input: PathBuf,
+        /// Where to write its content
+        #[arg(long, short)]
+        output: PathBuf,
+    },
+    /// Say what a compressed file is
+    #[command(after_help = "Example:\n  headstart zfile inspect disk.zf --json")]
+    Inspect {
+        /// The compressed file
+        input: PathBuf,
+    },
+}
+
+/// How to compress.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Packing {
+    /// lz4 (quick) or zstd (small)
+    #[arg(long, default_value = "zstd", value_name = "CODEC")]
+    codec: Codec,
+    /// Bytes compressed together, 4k to 64k: smaller reads less for a random access, larger compresses better
+    #[arg(long, default_value = "32k", value_name = "SIZE")]
+    frame_size: ByteSize,
+    /// Level of zstd, 1 to 19
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=19))]
+    level: Option<i32>,
+    /// Leave out the checksum of each frame
+    #[arg(long)]
+    no_crc: bool,
+    /// Threads that compress [default: one a core]; the output does not depend on it
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+}
+
+impl Packing {
+    /// The options of the format.
+    pub(crate) fn options(&self) -> Result<ZFileOptions> {
+        let frame_size = u32::try_from(self.frame_size.0)
+            .map_err(|_| Error::invalid(format!("a frame cannot have {}", self.frame_size)))?;
+        Ok(ZFileOptions {
+            codec: self.codec,
+            frame_size,
+            crc: !self.no_crc,
+            level: self.level,
+            threads: self.threads.unwrap_or_else(crate::default_threads),
+        })
+    }
+}
+
+impl Command {
+    pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
+        match self {
+            Self::Pack { input, output, packing } => pack(input, output, &packing.options()?, progress),
+            Self::Unpack { input, output } => unpack(input, output, progress),
+            Self::Inspect { input } => {
+                let reader = open(input)?;
+                Ok(Box::new(ZFileReport::new(input, reader.info())))
+            }
+        }
+    }
+}
+
+fn open(path: &Path) -> Result<ZFileReader<FileSource>> {
+    ZFileReader::open(FileSource::open(path)?).map_err(|e| e.about(path.display()))
+}
+
+fn pack(
+    input: &Path,
+    output: &Path,
+    options: &ZFileOptions,
+    progress: &dyn Progress,
+) -> Result<Box<dyn Report>> {
+    let source = FileSource::open(input)?;
+    let file = OutputFile::create(output)?;
+    let named = |e: Error| e.about(output.display());
+    let mut writer = ZFileWriter::new(file.file(), options).map_err(named)?;
+    progress.begin("pack", source.len());
+    copy(&source, &mut writer, progress).map_err(named)?;
+    let (_, info) = writer.finish().map_err(named)?;
+    file.keep()?;
+    Ok(Box::new(ZFileReport::new(output, &info)))
+}
+
+fn unpack(input: &Path, output: &Path, progress: &dyn Progress) -> Result<Box<dyn Report>> {
+    let reader = open(input)?;
+    let file = OutputFile::create(output)?;
+    progress.begin("unpack", reader.len());
+    copy(&reader, &mut file.file(), progress).map_err(|e| e.about(output.display()))?;
+    file.keep()?;
+    Ok(Box::new(ZFileReport::new(input, reader.info())))
+}
+
+/// Copies a source from front to back.
+fn copy(source: &dyn ReadAt, out: &mut dyn Write, progress: &dyn Progress) -> Result<()> {
+    let mut buf = Vec::new();
+    for part in ByteRange::between(0, source.len()).parts(CHUNK) {
+        buf.resize(usize::try_from(part.len()).unwrap_or(0), 0);
+        source.read_at(&mut buf, part.offset())?;
+        out.write_all(&buf)?;
+        step(progress, part.len())?;
+    }
+    Ok(())
+}
+
+/// What a ZFile is.
+#[derive(Serialize)]
+struct ZFileReport {
+    path: PathBuf,
+    codec: String,
+    frame_size: u32,
+    frames: u64,
+    frame_checksums: bool,
+    metadata_checksums: bool,
+    header_complete: bool,
+    original_size: u64,
+    compressed_size: u64,
+    index_offset: u64,
+    index_crc: u32,
+}
+
+impl ZFileReport {
+    fn new(path: &Path, info: &ZFileInfo) -> Self {
+        Self {
+            path: path.to_owned(),
+            codec: info.codec.to_string(),
+            frame_size: info.frame_size,
+            frames: info.frames,
+            frame_checksums: info.crc,
+            metadata_checksums: info.digest,
+            header_complete: info.header_valid,
+            original_size: info.original_size,
+            compressed_size: info.compressed_size,
+            index_offset: info.index_offset,
+            index_crc: info.index_crc,
+        }
+    }
+}
+
+impl Outcome for ZFileReport {}
+
+impl fmt::Display for ZFileReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = |bytes| format!("{} ({bytes} bytes)", ByteSize(bytes));
+        let yes_no = |yes| if yes { "yes" } else { "no" }.to_owned();
+        let fields = [
+            ("file", self.path.display().to_string()),
+            ("content", size(self.original_size)),
+            ("compressed", size(self.compressed_size)),
+            ("codec", self.codec.clone()),
+            ("frames", format!("{} of {}", self.frames, ByteSize(self.frame_size.into()))),
+            ("frame checksums", yes_no(self.frame_checksums)),
+            ("metadata checksums", yes_no(self.metadata_checksums)),
+        ];
+        Fields(&fields).fmt(f)
+    }
+}

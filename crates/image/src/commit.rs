@@ -1,0 +1,136 @@
+//! Layers made of what is written already: committing a writable layer, flattening an image.
+
+use crate::layer_file::open_pair_files;
+use crate::new_image::{Builder, NewImageReport};
+use crate::new_layer::LayerOutput;
+use crate::open_image::OpenImage;
+use crate::progress::{Progress, step};
+use crate::reference::Reference;
+use headstart_block::{BlockDevice, Result, SECTOR_SIZE};
+use headstart_lsmt::writable::WritableDisk;
+use headstart_lsmt::{Layer, LayerWriter, Segment, Stack, copy_segments};
+use headstart_zfile::ZFileOptions;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// An unsealed layer.
+#[derive(Clone, Debug)]
+pub enum Upper {
+    /// The directory of a writable layer.
+    Writable(PathBuf),
+    /// The two files of one, made by any tool.
+    Pair {
+        /// Its data file.
+        data: PathBuf,
+        /// Its index file.
+        index: PathBuf,
+    },
+}
+
+/// Makes `target` of `base` with `upper` on top.
+///
+/// # Errors
+/// [`headstart_block::ErrorKind::Conflict`] where a writable directory is in use or lies on another image; what
+/// reading the layers or writing to the store reports. The store is then as it was.
+pub fn commit(
+    upper: &Upper,
+    base: Option<&Reference>,
+    target: &Reference,
+    packing: &ZFileOptions,
+    progress: &dyn Progress,
+) -> Result<NewImageReport> {
+    let base = base.map(OpenImage::open).transpose()?;
+    let mut builder = Builder::new(target, packing)?;
+    if let Some(base) = &base {
+        builder = builder.on(base)?;
+    }
+    match upper {
+        Upper::Writable(dir) => commit_writable(builder, dir, base, progress),
+        Upper::Pair { data, index } => commit_pair(builder, open_pair_files(data, index)?, base, progress),
+    }
+}
+
+fn commit_writable(
+    builder: Builder<'_>,
+    dir: &Path,
+    base: Option<OpenImage>,
+    progress: &dyn Progress,
+) -> Result<NewImageReport> {
+    let parent = base.as_ref().map(|base| base.digest.to_string()).unwrap_or_default();
+    let base = base.map(|base| Arc::new(base.into_disk()) as Arc<dyn BlockDevice>);
+    let disk = WritableDisk::open(dir, base, &parent)?;
+    progress.begin("commit", disk.usage().live_bytes);
+    builder.publish(disk.size(), |output, meta| {
+        let (output, summary) = disk.commit(Watched { output, progress }, meta)?;
+        Ok((output.output, summary))
+    })
+}
+
+fn commit_pair(
+    builder: Builder<'_>,
+    upper: Layer,
+    base: Option<OpenImage>,
+    progress: &dyn Progress,
+) -> Result<NewImageReport> {
+    let own_size = upper.info().virtual_size;
+    let base_size = base.map_or(0, |base| base.disk().size());
+    let upper = Stack::new(vec![upper])?;
+    let size = if own_size == 0 { base_size.max(upper.size()) } else { own_size };
+    publish_segments(builder, &upper.with_size(size), Zeroed::Kept, progress)
+}
+
+/// Tells what passes through, and ends it where the user wants to stop.
+struct Watched<'a> {
+    output: LayerOutput,
+    progress: &'a dyn Progress,
+}
+
+impl Write for Watched<'_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        step(self.progress, buf.len() as u64)?;
+        self.output.write(buf)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.output.flush()
+    }
+}
+
+/// Makes `target` of the disk that `source` holds, as one layer.
+///
+/// # Errors
+/// As [`commit_layer`].
+pub fn flatten(
+    source: &Reference,
+    target: &Reference,
+    packing: &ZFileOptions,
+    progress: &dyn Progress,
+) -> Result<NewImageReport> {
+    let disk = OpenImage::open(source)?.into_disk();
+    publish_segments(Builder::new(target, packing)?, &disk, Zeroed::Dropped, progress)
+}
+
+/// Whether zeroed segments have something below to hide.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Zeroed {
+    Kept,
+    Dropped,
+}
+
+fn publish_segments(
+    builder: Builder<'_>,
+    disk: &Stack,
+    zeroed: Zeroed,
+    progress: &dyn Progress,
+) -> Result<NewImageReport> {
+    let inside = disk.index().lookup(0, disk.size().div_ceil(SECTOR_SIZE));
+    let kept = inside.filter(|segment| zeroed == Zeroed::Kept || !segment.is_zeroed());
+    let segments: Vec<Segment> = kept.collect();
+    progress.begin("write layer", segments.iter().map(|segment| segment.len() * SECTOR_SIZE).sum());
+    builder.publish(disk.size(), |output, meta| {
+        let mut layer = LayerWriter::new(output, meta)?;
+        copy_segments(disk, segments, &mut layer, &mut |bytes| step(progress, bytes))?;
+        layer.finish()
+    })
+}

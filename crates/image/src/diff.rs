@@ -1,0 +1,79 @@
+//! Where two images' disks differ.
+
+use crate::open_image::OpenImage;
+use crate::progress::{Progress, step};
+use crate::reference::Reference;
+use headstart_block::{BlockDevice, ByteRange, Result};
+
+/// Bytes compared at once.
+const PART: u64 = 1 << 20;
+/// The largest piece in which a difference is told.
+const BLOCK: usize = 4096;
+
+/// How two disks differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// Sizes of the two in bytes.
+    pub sizes: [u64; 2],
+    /// Where their bytes differ, in ascending order, told in pieces of at most 4 KiB. Past its end a disk counts as zeros.
+    pub ranges: Vec<ByteRange>,
+}
+
+impl Difference {
+    /// Bytes in all ranges.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.ranges.iter().map(|range| range.len()).sum()
+    }
+
+    /// Whether the disks are the same.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty() && self.sizes[0] == self.sizes[1]
+    }
+}
+
+/// Compares the disks of two images. What both know to be zeros is not read.
+///
+/// # Errors
+/// What opening or reading the images reports.
+pub fn diff(a: &Reference, b: &Reference, progress: &dyn Progress) -> Result<Difference> {
+    let (a, b) = (OpenImage::open(a)?.into_disk(), OpenImage::open(b)?.into_disk());
+    let sizes = [a.size(), b.size()];
+    let size = a.size().max(b.size());
+    let disks = [a.with_size(size), b.with_size(size)];
+    progress.begin("compare", size);
+    let mut ranges = Vec::new();
+    let mut bufs = [Vec::new(), Vec::new()];
+    let mut offset = 0;
+    while offset < size {
+        let [left, right] = [disks[0].extent_at(offset)?, disks[1].extent_at(offset)?];
+        let end = left.range.end().min(right.range.end());
+        for part in ByteRange::between(offset, end).parts(PART) {
+            if !(left.zero && right.zero) {
+                for (disk, buf) in disks.iter().zip(&mut bufs) {
+                    buf.resize(usize::try_from(part.len()).unwrap_or(0), 0);
+                    disk.read_at(buf, part.offset())?;
+                }
+                compare(&bufs, part.offset(), &mut ranges);
+            }
+            step(progress, part.len())?;
+        }
+        offset = end;
+    }
+    Ok(Difference { sizes, ranges })
+}
+
+fn compare([left, right]: &[Vec<u8>; 2], offset: u64, ranges: &mut Vec<ByteRange>) {
+    for (i, (left, right)) in left.chunks(BLOCK).zip(right.chunks(BLOCK)).enumerate() {
+        if left == right {
+            continue;
+        }
+        let start = offset + (i * BLOCK) as u64;
+        let end = start + left.len() as u64;
+        match ranges.last_mut() {
+            Some(last) if last.end() == start => *last = ByteRange::between(last.offset(), end),
+            _ => ranges.push(ByteRange::between(start, end)),
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Disk images of other formats, opened as block devices to be imported.
+//!
+//! Raw files and devices are read here, with their holes. qcow2 (backing chains, compressed clusters) and
+//! flat vmdk are read through the `imago` library. What it lacks (vhd, vhdx, sparse vmdk, zstd qcow2) goes
+//! through `qemu-img` where that is installed: it converts to a sparse raw file in a scratch directory.
+//!
+//! A disk image may name other files: its backing file, its extents. Whoever wrote the image chose those
+//! names, so a hostile image could pull `/etc/shadow` into a tenant's disk. Only files in the image's
+//! own directory and in directories that the caller allows are opened; anything else is an error that says so.
+
+mod chain;
+mod library;
+mod qemu_img;
+mod raw;
+
+pub use chain::AllowedDirs;
+pub use raw::RawDisk;
+
+use crate::progress::Progress;
+use headstart_block::{BlockDevice, Error, FileSource, ReadAt, Result};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Formats of disk images that can be imported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskFormat {
+    /// The disk's bytes, nothing else.
+    Raw,
+    /// QEMU copy-on-write, version 2 and 3.
+    Qcow2,
+    /// VMware, descriptor with flat or sparse extents.
+    Vmdk,
+    /// Microsoft Virtual PC and Azure; `vpc` in QEMU's words.
+    Vhd,
+    /// Microsoft Hyper-V.
+    Vhdx,
+}
+
+const FORMATS: [(DiskFormat, &str); 5] = [
+    (DiskFormat::Raw, "raw"),
+    (DiskFormat::Qcow2, "qcow2"),
+    (DiskFormat::Vmdk, "vmdk"),
+    (DiskFormat::Vhd, "vhd"),
+    (DiskFormat::Vhdx, "vhdx"),
+];
+
+impl fmt::Display for DiskFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = FORMATS.iter().find(|(format, _)| format == self).map_or("?", |(_, name)| name);
+        f.write_str(name)
+    }
+}
+
+impl FromStr for DiskFormat {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        FORMATS.iter().find(|(_, name)| *name == text).map(|(format, _)| *format).ok_or_else(|| {
+            Error::invalid(format!("`{text}` is no disk format"))
+                .remedy("use raw, qcow2, vmdk, vhd or vhdx, or leave it out to have it found")
+        })
+    }
+}
+
+impl DiskFormat {
+    /// Finds the format of the file at `path` by its first bytes, and a fixed vhd, which looks like a raw
+    /// disk, by its name and its last bytes.
+    ///
+    /// # Errors
+    /// Where the file cannot be read.
+    pub fn probe(path: &Path) -> Result<Self> {
+        let file = FileSource::open(path)?;
+        let mut start = [0; 512];
+        let len = start.len().min(usize::try_from(file.len()).unwrap_or(usize::MAX));
+        file.read_at(&mut start[..len], 0)?;
+        let is_vhd_name = path
+            .extension()
+            .is_some_and(|ext| ext.eq_ignore_ascii_case("vhd") || ext.eq_ignore_ascii_case("vpc"));
+        Ok(match &start {
+            s if s.starts_with(b"QFI\xfb") => Self::Qcow2,
+            s if s.starts_with(b"KDMV") || s.starts_with(b"# Disk DescriptorFile") => Self::Vmdk,
+            s if s.starts_with(b"vhdxfile") => Self::Vhdx,
+            s if s.starts_with(b"conectix") => Self::Vhd,
+            _ if is_vhd_name && ends_like_vhd(&file)? => Self::Vhd,
+            _ => Self::Raw,
+        })
+    }
+
+    /// The name that `qemu-img` uses.
+    fn qemu_name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Qcow2 => "qcow2",
+            Self::Vmdk => "vmdk",
+            Self::Vhd => "vpc",
+            Self::Vhdx => "vhdx",
+        }
+    }
+}
+
+fn ends_like_vhd(file: &FileSource) -> Result<bool> {
+    let mut cookie = [0; 8];
+    match file.len().checked_sub(512) {
+        Some(footer) => file.read_at(&mut cookie, footer)?,
+        None => return Ok(false),
+    }
+    Ok(&cookie == b"conectix")
+}
+
+/// Where and how to open a disk image.
+#[derive(Clone, Debug)]
+pub struct DiskFile {
+    /// The file or device.
+    pub path: PathBuf,
+    /// Its format; found by its bytes where it is not given.
+    pub format: Option<DiskFormat>,
+    /// Directories, beside the file's own, in which files that it names may lie.
+    pub allowed_dirs: Vec<PathBuf>,
+}
+
+/// An open disk image: a device to read and, while it is read, the scratch file behind it.
+pub struct OpenDisk {
+    device: Box<dyn BlockDevice>,
+    /// The format it was read from.
+    pub format: DiskFormat,
+    _scratch: Option<tempfile::TempPath>,
+}
+
+impl OpenDisk {
+    /// The disk.
+    #[must_use]
+    pub fn device(&self) -> &dyn BlockDevice {
+        &*self.device
+    }
+}
+
+impl DiskFile {
+    /// A disk image at `path` whose format is found by its bytes.
+    #[must_use]
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), format: None, allowed_dirs: Vec::new() }
+    }
+
+    /// Opens it. `scratch` is a directory for a converted copy, where one is needed.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Unsupported`] where it takes `qemu-img` and there is none; whatever the
+    /// file, its chain or the conversion report.
+    pub fn open(&self, scratch: &Path, progress: &dyn Progress) -> Result<OpenDisk> {
+        let format = self.format.map_or_else(|| DiskFormat::probe(&self.path), Ok)?;
+        let allowed = AllowedDirs::new(&self.path, &self.allowed_dirs)?;
+        let named = |e: Error| e.about(self.path.display());
+        let device: Box<dyn BlockDevice> = match format {
+            DiskFormat::Raw => Box::new(RawDisk::open(&self.path)?),
+            DiskFormat::Qcow2 | DiskFormat::Vmdk => match library::open(&self.path, format, &allowed) {
+                Ok(device) => device,
+                Err(e) if e.kind() == headstart_block::ErrorKind::Unsupported => {
+                    return self.convert(format, &allowed, scratch, progress).map_err(named);
+                }
+                Err(e) => return Err(named(e)),
+            },
+            DiskFormat::Vhd | DiskFormat::Vhdx => {
+                return self.convert(format, &allowed, scratch, progress).map_err(named);
+            }
+        };
+        Ok(OpenDisk { device, format, _scratch: None })
+    }
+
+    fn convert(
+        &self,
+        format: DiskFormat,
+        allowed: &AllowedDirs,
+        scratch: &Path,
+        progress: &dyn Progress,
+    ) -> Result<OpenDisk> {
+        let raw = qemu_img::convert_to_raw(&self.path, format, allowed, scratch, progress)?;
+        let device = Box::new(RawDisk::open(&raw)?);
+        Ok(OpenDisk { device, format, _scratch: Some(raw) })
+    }
+}

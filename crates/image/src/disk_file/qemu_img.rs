@@ -1,0 +1,130 @@
+//! Formats that the library lacks, through `qemu-img` where it is installed.
+
+use super::{AllowedDirs, DiskFormat};
+use crate::progress::{Progress, step};
+use headstart_block::{Error, ErrorKind, Result};
+use serde_json::Value;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use tempfile::TempPath;
+
+/// Converts `path` to a sparse raw file in `scratch`, which goes away with the value returned.
+pub(super) fn convert_to_raw(
+    path: &Path,
+    format: DiskFormat,
+    allowed: &AllowedDirs,
+    scratch: &Path,
+    progress: &dyn Progress,
+) -> Result<TempPath> {
+    let size = check_chain(path, format, allowed)?;
+    let raw = tempfile::Builder::new()
+        .prefix("converted-")
+        .tempfile_in(scratch)
+        .map_err(|e| Error::io("cannot make a scratch file", e).about(scratch.display()))?
+        .into_temp_path();
+    let child = Command::new("qemu-img")
+        .args(["convert", "-p", "-f", format.qemu_name(), "-O", "raw"])
+        .args([absolute(path)?, raw.to_path_buf()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| not_installed(format, e))?;
+    progress.begin("convert with qemu-img", size);
+    follow(child, size, progress)?;
+    Ok(raw)
+}
+
+/// A path that cannot be taken for an option or a protocol (`nbd://...`).
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|e| Error::io("cannot make its path absolute", e))
+}
+
+/// Checks every file that the image, its backing chain, its extents and data files name; returns the disk's size.
+fn check_chain(path: &Path, format: DiskFormat, allowed: &AllowedDirs) -> Result<u64> {
+    let output = Command::new("qemu-img")
+        .args(["info", "--backing-chain", "--output=json", "-f", format.qemu_name()])
+        .arg(absolute(path)?)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| not_installed(format, e))?;
+    if !output.status.success() {
+        return Err(failed(&String::from_utf8_lossy(&output.stderr)));
+    }
+    let chain: Value = serde_json::from_slice(&output.stdout)
+        .map_err(|e| Error::new(ErrorKind::Io, "cannot understand what `qemu-img info` says").caused_by(e))?;
+    check_names(&chain, allowed)?;
+    Ok(chain[0]["virtual-size"].as_u64().unwrap_or(0))
+}
+
+/// Every name of a file, however deep `qemu-img` reports it.
+fn check_names(info: &Value, allowed: &AllowedDirs) -> Result<()> {
+    match info {
+        Value::Object(fields) => fields.iter().try_for_each(|(key, value)| match value {
+            Value::String(name) if FILE_KEYS.contains(&key.as_str()) => allowed.check(Path::new(name)),
+            _ => check_names(value, allowed),
+        }),
+        Value::Array(items) => items.iter().try_for_each(|item| check_names(item, allowed)),
+        _ => Ok(()),
+    }
+}
+
+/// The fields of `qemu-img info` that hold a path as it will be opened.
+const FILE_KEYS: [&str; 3] = ["filename", "full-backing-filename", "data-file"];
+
+/// Reads the percentages that `qemu-img -p` prints until it ends.
+fn follow(mut child: Child, size: u64, progress: &dyn Progress) -> Result<()> {
+    let mut done = 0;
+    let mut text = String::new();
+    if let Some(mut stdout) = child.stdout.take() {
+        let mut buf = [0; 256];
+        while let Ok(len @ 1..) = stdout.read(&mut buf) {
+            text.push_str(&String::from_utf8_lossy(&buf[..len]));
+            let now = percent(&text).map_or(done, |percent| size / 100 * percent.min(100));
+            if let Err(cancelled) = step(progress, now.saturating_sub(done)) {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(cancelled);
+            }
+            done = done.max(now);
+            text = text.rsplit('\r').next().unwrap_or_default().to_owned();
+        }
+    }
+    let output = child.wait_with_output().map_err(|e| Error::io("cannot wait for qemu-img", e))?;
+    if output.status.success() { Ok(()) } else { Err(failed(&String::from_utf8_lossy(&output.stderr))) }
+}
+
+/// The last whole percentage in text like `    (42.01/100%)\r`.
+fn percent(text: &str) -> Option<u64> {
+    let (before, _) = text.rsplit_once("/100%")?;
+    let (_, number) = before.rsplit_once('(')?;
+    number.split('.').next()?.trim().parse().ok()
+}
+
+fn failed(stderr: &str) -> Error {
+    let kind = if stderr.contains("No space left") { ErrorKind::NoSpace } else { ErrorKind::Corrupt };
+    Error::new(kind, format!("qemu-img cannot read it: {}", stderr.trim()))
+}
+
+fn not_installed(format: DiskFormat, error: std::io::Error) -> Error {
+    if error.kind() == std::io::ErrorKind::NotFound {
+        return Error::unsupported(format!(
+            "reading this kind of {format} takes qemu-img, which is not installed"
+        ))
+        .remedy("install qemu-utils (Debian, Ubuntu) or qemu-img (Fedora), or convert it to raw or qcow2");
+    }
+    Error::io("cannot run qemu-img", error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_percentages() {
+        assert_eq!(percent("    (0.00/100%)\r    (42.01/100%)\r"), Some(42));
+        assert_eq!(percent("    (100.00/100%)"), Some(100));
+        assert_eq!(percent("    (4"), None);
+    }
+}

@@ -1,0 +1,49 @@
+//! Importing a disk: what it has that its base has not becomes a new layer on the base's.
+
+use crate::difference::write_difference;
+use crate::disk_file::{DiskFile, DiskFormat};
+use crate::new_image::{Builder, NewImageReport};
+use crate::open_image::OpenImage;
+use crate::progress::Progress;
+use crate::reference::Reference;
+use headstart_block::{BlockDevice, Result};
+use headstart_lsmt::LayerWriter;
+use headstart_zfile::ZFileOptions;
+
+/// Imports `file` as `target`: a layer of all that it has, or with `base` of what differs from it. Also says
+/// what format was read.
+///
+/// The same disk, base and packing give the same digest on any number of threads.
+///
+/// # Errors
+/// What reading the disk, opening the base or writing to the store reports. The store is then as it was.
+pub fn import_disk(
+    file: &DiskFile,
+    base: Option<&Reference>,
+    target: &Reference,
+    packing: &ZFileOptions,
+    progress: &dyn Progress,
+) -> Result<(NewImageReport, DiskFormat)> {
+    let base = base.map(OpenImage::open).transpose()?;
+    let mut builder = Builder::new(target, packing)?;
+    if let Some(base) = &base {
+        builder = builder.on(base)?;
+    }
+    let disk = file.open(builder.scratch(), progress)?;
+    let device = disk.device();
+    let size = device.size();
+    // Seen whole, past its own end, too: what the base's layers hold there would shine through.
+    let base = base.map(|base| {
+        let disk = base.into_disk();
+        let end = disk.end().max(size);
+        disk.with_size(end)
+    });
+    progress.begin("import", size);
+    let report = builder.publish(size, |output, meta| {
+        let base = base.as_ref().map(|base| base as &dyn BlockDevice);
+        let mut layer = LayerWriter::new(output, meta)?;
+        write_difference(device, base, &mut layer, progress).map_err(|e| e.about(file.path.display()))?;
+        layer.finish()
+    })?;
+    Ok((report, disk.format))
+}

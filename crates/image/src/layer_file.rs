@@ -1,0 +1,53 @@
+//! Single layer files, whatever they are wrapped in.
+
+use crate::blob::{LayerSource, open_layer_source};
+use crate::progress::{Progress, step};
+use headstart_block::{FileSource, Result};
+use headstart_lsmt::{Layer, open_pair};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A layer file, open.
+pub struct LayerFile {
+    /// The layer in it.
+    pub layer: Layer,
+    /// Its content and what that is wrapped in.
+    pub source: LayerSource,
+}
+
+impl LayerFile {
+    /// Opens the file at `path`: ZFile-wrapped, tar-wrapped or plain, sealed or sparse.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Corrupt`] where it is no layer or a damaged one.
+    pub fn open(path: &Path) -> Result<Self> {
+        let named = |e: headstart_block::Error| e.about(path.display());
+        let source = open_layer_source(Arc::new(FileSource::open(path)?)).map_err(named)?;
+        // Only a plain file can have the holes that a sparse layer is made of.
+        let layer = if source.wrappers().is_empty() {
+            Layer::open_file(FileSource::open(path)?)
+        } else {
+            Layer::open(Arc::clone(&source.source))
+        };
+        Ok(Self { layer: layer.map_err(named)?, source })
+    }
+
+    /// Reads and checks every frame; says whether there are checksums.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Corrupt`] where a frame is damaged.
+    pub fn verify(&self, progress: &dyn Progress) -> Result<bool> {
+        step(progress, 0)?;
+        self.source.verify()?;
+        Ok(self.source.has_frame_checksums())
+    }
+}
+
+/// Opens an unsealed writable layer by its two files.
+///
+/// # Errors
+/// As [`headstart_lsmt::open_pair`].
+pub fn open_pair_files(data: &Path, index: &Path) -> Result<Layer> {
+    let pair = open_pair(Arc::new(FileSource::open(data)?), &FileSource::open(index)?);
+    pair.map_err(|e| e.about(format!("{},{}", data.display(), index.display())))
+}

@@ -1,0 +1,131 @@
+//! An image, open for reading: its layers' blobs unwrapped, stacked and merged into one disk.
+
+use crate::blob::{LayerSource, open_layer_source};
+use crate::digest::Digest;
+use crate::manifest::{self, Manifest};
+use crate::reference::Reference;
+use crate::store::{Image, ImageStore};
+use headstart_block::{BlockDevice, Error, Result, SECTOR_SIZE};
+use headstart_lsmt::{Layer, LayerInfo, Stack};
+use std::sync::Arc;
+
+/// An image whose layers are open.
+pub struct OpenImage {
+    /// Where it was found.
+    pub reference: Reference,
+    /// The name of its manifest.
+    pub digest: Digest,
+    /// Its manifest.
+    pub manifest: Manifest,
+    /// Its layers, lowest first.
+    pub layers: Vec<OpenLayer>,
+    disk: Stack,
+}
+
+/// What is known of one layer of an open image.
+pub struct OpenLayer {
+    /// Its blob as the manifest names it.
+    pub blob: manifest::Layer,
+    /// Its content and what that is wrapped in.
+    pub source: LayerSource,
+    /// What it says of itself.
+    pub info: LayerInfo,
+    /// Segments in its index.
+    pub segments: usize,
+    /// Bytes of the disk that it holds.
+    pub data_bytes: u64,
+}
+
+impl OpenImage {
+    /// Opens the image that `reference` names.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::NotFound`] where the image or a blob of it is missing, and
+    /// [`headstart_block::ErrorKind::Corrupt`] where one is damaged.
+    pub fn open(reference: &Reference) -> Result<Self> {
+        let (store, Image { digest, manifest }) = ImageStore::open_image(reference)?;
+        let (mut layers, mut stacked) = (Vec::new(), Vec::new());
+        for blob in manifest.disk_layers() {
+            let (open, layer) = open_layer(&store, blob)
+                .map_err(|e| e.about(format!("{reference}, layer {}", blob.blob.digest)))?;
+            layers.push(open);
+            stacked.push(layer);
+        }
+        let mut disk = Stack::new(stacked).map_err(|e| e.about(reference))?;
+        if let Some(size) = manifest.virtual_size {
+            disk = disk.with_size(size);
+        }
+        Ok(Self { reference: reference.clone(), digest, manifest, layers, disk })
+    }
+
+    /// The disk that it holds.
+    #[must_use]
+    pub fn disk(&self) -> &Stack {
+        &self.disk
+    }
+
+    /// Gives up the rest for the disk.
+    #[must_use]
+    pub fn into_disk(self) -> Stack {
+        self.disk
+    }
+
+    /// The id that the topmost layer carries, nil where it has none.
+    #[must_use]
+    pub fn top_uuid(&self) -> uuid::Uuid {
+        self.layers.last().map(|layer| layer.info.uuid).unwrap_or_default()
+    }
+
+    /// Bytes of the disk that are data: neither holes nor zeroed.
+    #[must_use]
+    pub fn data_bytes(&self) -> u64 {
+        let sectors: u64 =
+            self.disk.index().segments().iter().filter(|s| !s.is_zeroed()).map(|s| s.len()).sum();
+        (sectors * SECTOR_SIZE).min(self.disk.size())
+    }
+}
+
+impl OpenLayer {
+    /// What guards its bytes when parts of it are read.
+    #[must_use]
+    pub fn coverage(&self) -> Coverage {
+        coverage(&self.blob, &self.source)
+    }
+}
+
+pub(crate) fn coverage(blob: &manifest::Layer, source: &LayerSource) -> Coverage {
+    match (blob.tree, source.has_frame_checksums()) {
+        (Some(_), _) => Coverage::Tree,
+        (None, true) => Coverage::FrameChecksums,
+        (None, false) => Coverage::DigestOnly,
+    }
+}
+
+/// What guards a layer's bytes when parts of it are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coverage {
+    /// A hash tree: every range can be checked against the manifest.
+    Tree,
+    /// The checksum of each frame, which finds accidents, not forgery.
+    FrameChecksums,
+    /// Only the digest of the whole.
+    DigestOnly,
+}
+
+pub(crate) fn open_layer(store: &ImageStore, blob: &manifest::Layer) -> Result<(OpenLayer, Layer)> {
+    if blob.is_turbo() {
+        return Err(Error::unsupported("its data lies in another image's layer (turboOCI)")
+            .remedy("convert it to a native OverlayBD image first"));
+    }
+    let source = open_layer_source(Arc::new(store.open_layer(blob)?))?;
+    let layer = Layer::open(Arc::clone(&source.source))?;
+    let data = layer.segments().iter().filter(|segment| !segment.is_zeroed());
+    let open = OpenLayer {
+        blob: blob.clone(),
+        info: layer.info().clone(),
+        segments: layer.segments().len(),
+        data_bytes: data.map(|segment| segment.len() * SECTOR_SIZE).sum(),
+        source,
+    };
+    Ok((open, layer))
+}

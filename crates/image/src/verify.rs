@@ -1,0 +1,172 @@
+//! Checking that an image is what its digest says.
+//!
+//! The quick check costs what opening costs: the manifest and the config against their digests, that
+//! every blob is there with its size, each layer's structure and index, its hash tree's outboard against
+//! its digest, and the blob's tail (the compressed index) against the tree. The deep check reads every byte: each
+//! blob against its digest and its tree's root, each frame against its checksum and through its codec.
+
+use crate::blob::open_layer_source;
+use crate::digest::{Digest, HashingWriter};
+use crate::hash_tree::HashTree;
+use crate::manifest::{self, Manifest, Tree};
+use crate::open_image::{Coverage, coverage};
+use crate::progress::{Progress, step};
+use crate::reference::Reference;
+use crate::store::{Image, ImageStore};
+use headstart_block::{ByteRange, Error, FileSource, ReadAt, Result};
+use headstart_lsmt::Layer;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Bytes read at once.
+const PART: u64 = 1 << 20;
+
+/// How much to check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// Digests of manifest, config and hash trees, structure, indices.
+    Quick,
+    /// Every byte.
+    Deep,
+}
+
+/// What was found about one layer.
+#[derive(Debug)]
+pub struct LayerVerdict {
+    /// The layer's blob.
+    pub blob: Digest,
+    /// What guards it, or what is wrong with it.
+    pub verdict: Result<Coverage>,
+}
+
+/// What was found.
+#[derive(Debug)]
+pub struct Verdict {
+    /// The image's manifest.
+    pub digest: Digest,
+    /// Its layers, lowest first.
+    pub layers: Vec<LayerVerdict>,
+    /// What is wrong with the config.
+    pub config: Result<()>,
+}
+
+impl Verdict {
+    /// Everything that is wrong.
+    pub fn problems(&self) -> impl Iterator<Item = &Error> {
+        let layers = self.layers.iter().filter_map(|layer| layer.verdict.as_ref().err());
+        self.config.as_ref().err().into_iter().chain(layers)
+    }
+}
+
+/// Checks the image that `reference` names. All layers are checked even where one is wrong.
+///
+/// # Errors
+/// Where the image cannot be found or its manifest is damaged, and where the user wants to stop; what is wrong
+/// with its blobs is in the verdict.
+pub fn verify(reference: &Reference, depth: Depth, progress: &dyn Progress) -> Result<Verdict> {
+    let (store, Image { digest, manifest }) = ImageStore::open_image(reference)?;
+    let config = check_config(&store, &manifest);
+    if depth == Depth::Deep {
+        progress.begin("verify", manifest.layers.iter().map(|layer| layer.blob.size).sum());
+    }
+    let mut layers = Vec::with_capacity(manifest.layers.len());
+    for layer in &manifest.layers {
+        let verdict = check_layer(&store, layer, depth, progress)
+            .map_err(|e| e.about(format!("{reference}, layer {}", layer.blob.digest)));
+        if progress.is_cancelled() {
+            step(progress, 0)?;
+        }
+        layers.push(LayerVerdict { blob: layer.blob.digest, verdict });
+    }
+    Ok(Verdict { digest, layers, config })
+}
+
+/// Checks the config's digest and that it lists the layers.
+fn check_config(store: &ImageStore, manifest: &Manifest) -> Result<()> {
+    let ids = store.config(manifest)?.diff_ids();
+    // Other tools may list the digests of what the layers were converted from.
+    let ours = manifest.version().is_some();
+    if ours && !ids.iter().eq(manifest.layers.iter().map(|layer| &layer.blob.digest)) {
+        return Err(
+            Error::corrupt("the config does not list the manifest's layers").about(manifest.config.digest)
+        );
+    }
+    Ok(())
+}
+
+fn check_layer(
+    store: &ImageStore,
+    layer: &manifest::Layer,
+    depth: Depth,
+    progress: &dyn Progress,
+) -> Result<Coverage> {
+    let blob = Arc::new(store.open_layer(layer)?);
+    if let Some(tree) = &layer.tree {
+        check_tree(store, tree, &blob, tail_of(&blob))?;
+    }
+    if depth == Depth::Deep {
+        check_bytes(&blob, layer, progress, store.root())?;
+    }
+    if layer.is_acceleration() || layer.is_turbo() {
+        return Ok(Coverage::DigestOnly);
+    }
+    let source = open_layer_source(Arc::clone(&blob) as Arc<dyn ReadAt>)?;
+    Layer::open(Arc::clone(&source.source))?;
+    if depth == Depth::Deep {
+        source.verify()?;
+    }
+    Ok(coverage(layer, &source))
+}
+
+/// The last part of a blob: trailers and indices.
+fn tail_of(blob: &FileSource) -> ByteRange {
+    ByteRange::between(blob.len().saturating_sub(PART), blob.len())
+}
+
+/// Checks a hash tree's outboard against its digest, and the range `tail` of the blob against the tree.
+fn check_tree(store: &ImageStore, tree: &Tree, blob: &FileSource, tail: ByteRange) -> Result<()> {
+    let named = |e: Error| e.about(format!("its hash tree {}", tree.digest));
+    let outboard = store.open_tree(tree).map_err(named)?;
+    let mut hash = crate::digest::DigestWriter::new(io::sink());
+    copy(&outboard, &mut hash, &|_| Ok(())).map_err(named)?;
+    let (_, digest, _) = hash.finish();
+    if digest != tree.digest {
+        return Err(named(Error::corrupt(format!("its content has the digest {digest}"))));
+    }
+    HashTree::open(tree.root, outboard, blob.len()).map_err(named)?.verify(blob, tail)
+}
+
+/// Checks every byte of a blob against its digest and its tree's root.
+fn check_bytes(
+    blob: &FileSource,
+    layer: &manifest::Layer,
+    progress: &dyn Progress,
+    spool: &Path,
+) -> Result<()> {
+    let mut hashes = HashingWriter::new(io::sink(), spool);
+    copy(blob, &mut hashes, &|bytes| step(progress, bytes))?;
+    let (_, sums) = hashes.finish(io::sink())?;
+    if sums.digest != layer.blob.digest {
+        return Err(
+            Error::corrupt(format!("its content has the digest {}", sums.digest)).remedy("fetch it again")
+        );
+    }
+    match &layer.tree {
+        Some(tree) if tree.root != sums.root => {
+            Err(Error::corrupt(format!("its hash tree's root is {}, not {}", sums.root, tree.root)))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn copy(source: &dyn ReadAt, out: &mut dyn Write, copied: &dyn Fn(u64) -> Result<()>) -> Result<()> {
+    let mut buf = Vec::new();
+    for part in ByteRange::between(0, source.len()).parts(PART) {
+        buf.resize(usize::try_from(part.len()).unwrap_or(0), 0);
+        source.read_at(&mut buf, part.offset())?;
+        out.write_all(&buf)?;
+        copied(part.len())?;
+    }
+    Ok(())
+}
