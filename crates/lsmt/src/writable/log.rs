@@ -115,15 +115,16 @@ impl Log {
         Ok(log)
     }
 
-    /// `group` is bad. Were it the torn tail, no other group would follow.
+    /// `group` is bad. Were it the torn tail, no whole group would follow. What follows is held against the
+    /// seal that it follows, which may itself be what is damaged, so all of the rest is tried.
     fn refuse_damage(&self, file: &dyn LogFile, reader: &mut Reader, group: &[u8]) -> Result<()> {
-        let (_, chain) = seal_fields(group);
+        let (_, mut chain) = seal_fields(group);
         let mut next = Vec::new();
-        if reader.read_group(file, &mut next)? && is_sealed(&next, chain) {
-            return Err(damaged(format!(
-                "the group of records at byte {} fails its checksum",
-                self.position
-            )));
+        while reader.read_group(file, &mut next)? {
+            if is_sealed(&next, chain) {
+                return Err(damaged(format!("the records at byte {} fail their checksum", self.position)));
+            }
+            (_, chain) = seal_fields(&next);
         }
         Ok(())
     }

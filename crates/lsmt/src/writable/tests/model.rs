@@ -13,7 +13,7 @@ use crate::{Layer, LayerMeta, LayerWriter, Stack, open_pair};
 use headstart_block::{BlockDevice, ByteRange, ErrorKind, Result, SECTOR_SIZE};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use uuid::Uuid;
 
 const SECTOR: usize = SECTOR_SIZE as usize;
@@ -22,9 +22,18 @@ const SECTORS: u64 = 128;
 /// Sectors that the base has; the disk above is larger.
 const BASE_SECTORS: u64 = 112;
 
+/// A write that comes in the middle of an operation, so many steps into it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Interlude {
+    pub(super) after: u64,
+    pub(super) start: u64,
+    pub(super) len: u64,
+    pub(super) zero: bool,
+}
+
 /// One thing that happens to the disk.
 #[derive(Clone, Debug)]
-enum Op {
+pub(super) enum Op {
     Write {
         start: u64,
         len: u64,
@@ -40,10 +49,13 @@ enum Op {
     Flush,
     /// Writes a layer and reads it back.
     Commit,
-    Collect,
+    Collect {
+        during: Option<Interlude>,
+    },
     /// Writes a layer of the frozen pairs and, perhaps, puts it below.
     Stack {
         replace: bool,
+        during: Option<Interlude>,
     },
     Grow {
         sectors: u64,
@@ -82,11 +94,17 @@ fn io() -> impl Strategy<Value = Op> {
     ]
 }
 
+fn interlude() -> impl Strategy<Value = Option<Interlude>> {
+    let act = (0u64..20, range(), any::<bool>())
+        .prop_map(|(after, (start, len), zero)| Some(Interlude { after, start, len, zero }));
+    prop_oneof![1 => Just(None), 1 => act]
+}
+
 fn upkeep() -> impl Strategy<Value = Op> {
     prop_oneof![
-        3 => Just(Op::Collect),
+        3 => interlude().prop_map(|during| Op::Collect { during }),
         1 => Just(Op::Commit),
-        2 => any::<bool>().prop_map(|replace| Op::Stack { replace }),
+        2 => (any::<bool>(), interlude()).prop_map(|(replace, during)| Op::Stack { replace, during }),
         1 => (1u64..16).prop_map(|sectors| Op::Grow { sectors }),
         1 => Just(Op::ReadPlainly),
         1 => any::<bool>().prop_map(|flush| Op::Reopen { flush }),
@@ -151,10 +169,10 @@ fn base_layer() -> Layer {
     Layer::open(Arc::new(writer.finish().unwrap().0)).unwrap()
 }
 
-struct Model {
+pub(super) struct Model {
     machine: Machine,
     /// None only while it is being opened.
-    disk: Option<WritableDisk>,
+    disk: Option<Arc<WritableDisk>>,
     /// The layers of each parent so far, by its name (the number in decimal).
     parents: Vec<Vec<Layer>>,
     /// The parents that the disk may lie on after a crash; the last is what it lies on now.
@@ -170,10 +188,12 @@ struct Model {
     /// Faults that the machine had seen when the disk was opened.
     faults_before: u64,
     stamps: u64,
+    seed: u64,
 }
 
 impl Model {
-    fn new(with_base: bool) -> Self {
+    /// A new disk, with or without a base; `seed` chooses what the crashes at armed steps leave.
+    pub(super) fn new(with_base: bool, seed: u64) -> Self {
         let machine = Machine::default();
         let layers = if with_base { vec![base_layer()] } else { Vec::new() };
         let base = base_of(&layers);
@@ -187,7 +207,7 @@ impl Model {
         let disk = WritableDisk::create_in(machine.directory(), base, &new).unwrap();
         Self {
             machine,
-            disk: Some(disk),
+            disk: Some(Arc::new(disk)),
             parents: vec![layers],
             parent_maybe: vec![0],
             maybe: vec![Vec::new(); now.len()],
@@ -196,6 +216,7 @@ impl Model {
             awaiting: false,
             faults_before: 0,
             stamps: 0,
+            seed,
         }
     }
 
@@ -203,20 +224,25 @@ impl Model {
         self.disk.as_ref().unwrap()
     }
 
-    fn run(mut self, ops: &[Op]) {
+    /// Does `ops`, and checks after each, and at last that the disk is still fit for use. Returns how many steps it took.
+    pub(super) fn run(mut self, ops: &[Op]) -> u64 {
         for op in ops {
             self.apply(op);
             if self.machine.is_down() {
-                self.restart(self.stamps.wrapping_mul(0x9e37_79b9_7f4a_7c15), None);
+                if self.machine.revive() { self.open() } else { self.restart(self.seed, None) }
             } else {
                 check(self.disk(), &self.now);
             }
         }
+        let steps = self.machine.steps();
         self.machine.repair();
         self.apply(&Op::Reopen { flush: true });
-        self.apply(&Op::Collect);
+        self.apply(&Op::Write { start: 7, len: 5 });
+        self.apply(&Op::Collect { during: None });
+        self.apply(&Op::ReadPlainly);
         check(self.disk(), &self.now);
         self.restart(0, None);
+        steps
     }
 
     /// Whether an operation went well. It may fail only where the machine let a step fail since the disk
@@ -248,14 +274,14 @@ impl Model {
                     check(&*self.base_with(layer), &self.now);
                 }
             }
-            Op::Collect if self.awaiting => {
+            Op::Collect { .. } if self.awaiting => {
                 let error = self.disk().collect_garbage().unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Conflict);
                 self.disk().abandon_commit().unwrap();
                 self.awaiting = false;
             }
-            Op::Collect => self.collect(),
-            Op::Stack { replace } => self.stack(replace),
+            Op::Collect { during } => self.collect(during),
+            Op::Stack { replace, during } => self.stack(replace, during),
             Op::Grow { sectors } => self.grow(sectors),
             Op::ReadPlainly => self.read_plainly(),
             Op::Reopen { flush } => self.reopen(flush),
@@ -314,14 +340,48 @@ impl Model {
         assert_eq!(buf, expected[5..expected.len() - 7]);
     }
 
-    fn collect(&self) {
+    fn collect(&mut self, during: Option<Interlude>) {
         let before = self.disk().usage();
-        if self.went_well(self.disk().collect_garbage()).is_some() {
+        let (collected, interrupted) = self.interrupted(during, WritableDisk::collect_garbage);
+        if self.went_well(collected).is_some() && !interrupted {
             let after = self.disk().usage();
             assert_eq!(after.garbage_bytes, 0, "{before:?} {after:?}");
             assert_eq!(after.live_bytes, before.live_bytes);
             assert!(after.pairs <= 2);
         }
+    }
+
+    /// Does `act` with a write in the middle; says whether that came to pass.
+    fn interrupted<T>(
+        &mut self,
+        during: Option<Interlude>,
+        act: impl FnOnce(&WritableDisk) -> Result<T>,
+    ) -> (Result<T>, bool) {
+        let Some(Interlude { after, start, len, zero }) = during else { return (act(self.disk()), false) };
+        self.stamps += 1;
+        let range = self.clip(start, len);
+        let stamps = self.stamps << 16;
+        let stamp = move |number: usize| if zero { 0 } else { stamps | number as u64 };
+        let done = Arc::new(Mutex::new(None));
+        let (disk, answer, sectors) = (self.disk.clone().unwrap(), done.clone(), range.clone());
+        let other = move || {
+            let bytes = ByteRange::between(start * SECTOR_SIZE, (sectors.end * SECTOR) as u64);
+            let mut data = vec![0; sectors.len() * SECTOR];
+            for (sector, number) in data.chunks_mut(SECTOR).zip(sectors) {
+                fill(sector, stamp(number));
+            }
+            let written = if zero { disk.write_zeroes(bytes) } else { disk.write_at(&data, bytes.offset()) };
+            *answer.lock().unwrap() = Some(written);
+        };
+        self.machine.interrupt(after, Box::new(other));
+        let result = act(self.disk());
+        self.machine.uninterrupted();
+        let written = done.lock().unwrap().take();
+        let interrupted = written.is_some();
+        if written.and_then(|written| self.went_well(written)).is_some() {
+            range.for_each(|number| self.changed(number, stamp(number)));
+        }
+        (result, interrupted)
     }
 
     /// The view of the present base with `layer` on top.
@@ -331,15 +391,18 @@ impl Model {
         base_of(&layers).unwrap()
     }
 
-    fn stack(&mut self, replace: bool) {
+    fn stack(&mut self, replace: bool, during: Option<Interlude>) {
         self.awaiting = false;
-        let Some((layer, _)) = self.went_well(self.disk().stack_and_commit(Vec::new(), LayerMeta::default()))
-        else {
-            return;
-        };
+        let before = self.now.clone();
+        let (stacked, _) =
+            self.interrupted(during, |disk| disk.stack_and_commit(Vec::new(), LayerMeta::default()));
+        let Some((layer, _)) = self.went_well(stacked) else { return };
         self.awaiting = true;
         let base = self.base_with(layer.clone());
-        check(&*base, &self.now);
+        // What was written meanwhile is in it or not.
+        for (number, stamp) in contents(&*base).iter().enumerate() {
+            assert!(*stamp == before[number] || *stamp == self.now[number], "sector {number}: {stamp:#x}");
+        }
         if !replace {
             return;
         }
@@ -446,7 +509,7 @@ impl Model {
         self.parent_maybe = vec![parent.parse().unwrap()];
         self.awaiting = false;
         self.faults_before = self.machine.faults_seen();
-        self.disk = Some(disk);
+        self.disk = Some(Arc::new(disk));
     }
 }
 
@@ -471,9 +534,9 @@ proptest! {
 
     #[test]
     fn does_what_an_array_does(
-        base: bool, ops in vec(prop_oneof![3 => io(), 1 => upkeep()], 1..40),
+        base: bool, seed: u64, ops in vec(prop_oneof![3 => io(), 1 => upkeep()], 1..40),
     ) {
-        Model::new(base).run(&ops);
+        Model::new(base, seed).run(&ops);
     }
 }
 
@@ -482,9 +545,9 @@ proptest! {
 
     #[test]
     fn survives_crashes_between_operations(
-        base: bool, ops in vec(prop_oneof![9 => io(), 2 => upkeep(), 2 => crash()], 1..40),
+        base: bool, seed: u64, ops in vec(prop_oneof![9 => io(), 2 => upkeep(), 2 => crash()], 1..40),
     ) {
-        Model::new(base).run(&ops);
+        Model::new(base, seed).run(&ops);
     }
 }
 
@@ -493,10 +556,10 @@ proptest! {
 
     #[test]
     fn survives_crashes_at_any_step(
-        base: bool,
-        ops in vec(prop_oneof![6 => io(), 4 => upkeep(), 2 => arm(Fault::Crash), 1 => crash()], 1..40),
+        base: bool, seed: u64,
+        ops in vec(prop_oneof![6 => io(), 4 => upkeep(), 2 => arm(Fault::Crash), 1 => arm(Fault::Kill), 1 => crash()], 1..40),
     ) {
-        Model::new(base).run(&ops);
+        Model::new(base, seed).run(&ops);
     }
 }
 
@@ -505,7 +568,7 @@ proptest! {
 
     #[test]
     fn keeps_what_it_has_when_steps_fail(
-        base: bool,
+        base: bool, seed: u64,
         ops in vec(
             prop_oneof![
                 6 => io(), 4 => upkeep(), 2 => arm(Fault::Eio), 1 => arm(Fault::Full), 1 => Just(Op::Repair),
@@ -514,6 +577,6 @@ proptest! {
             1..40,
         ),
     ) {
-        Model::new(base).run(&ops);
+        Model::new(base, seed).run(&ops);
     }
 }

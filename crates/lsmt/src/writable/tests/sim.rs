@@ -3,7 +3,7 @@
 //! What a crash may leave, chosen by a seed:
 //!
 //! * of every 4 KiB page that was written since its file was synced: what it was at the sync, at any time
-//!   since, or a prefix of one of these and the suffix of another (at any byte);
+//!   since, or a prefix of one of these and the suffix of another (at any byte, mostly where they differ);
 //! * of every file: any of the lengths it had since, filled up by zeros;
 //! * of the names: the creations, renamings and removals since the directory was synced, up to any of them
 //!   in order, or any subset.
@@ -24,6 +24,8 @@ const PAGE: usize = 4096;
 pub(super) enum Fault {
     /// The machine goes down in the middle of it.
     Crash,
+    /// The process dies in the middle of it; the machine goes on.
+    Kill,
     /// The step fails, perhaps half-done.
     Eio,
     /// From this step on there is no space.
@@ -34,6 +36,9 @@ pub(super) enum Fault {
 #[derive(Clone, Default)]
 pub(super) struct Machine(Arc<Mutex<World>>);
 
+/// What somebody else does in the middle of an operation.
+type Interlude = Box<dyn FnOnce() + Send>;
+
 #[derive(Default)]
 struct World {
     files: Vec<Inode>,
@@ -43,7 +48,10 @@ struct World {
     name_ops: Vec<NameOp>,
     steps: u64,
     fault: Option<(u64, Fault)>,
+    interlude: Option<(u64, Interlude)>,
     down: bool,
+    /// It is down because the process died.
+    killed: bool,
     full: bool,
     faults_seen: u64,
     sync_failed: bool,
@@ -121,6 +129,16 @@ impl Dice {
     }
 }
 
+impl Dice {
+    /// A byte where the two pages may be torn; most places would make no difference.
+    fn place_to_tear(&mut self, page: &[u8], other: &[u8]) -> usize {
+        let differs = |at: &usize| page[*at] != other[*at];
+        let first = (0..PAGE).find(differs).unwrap_or(0);
+        let last = (0..PAGE).rfind(differs).unwrap_or(0);
+        if self.below(4) == 1 { self.below(PAGE) } else { first + self.below(last - first + 1) }
+    }
+}
+
 impl Machine {
     fn world(&self) -> MutexGuard<'_, World> {
         self.0.lock().unwrap()
@@ -135,6 +153,41 @@ impl Machine {
     pub(super) fn arm(&self, after: u64, fault: Fault) {
         let mut world = self.world();
         world.fault = Some((world.steps + after, fault));
+    }
+
+    /// Lets `act` be called before the step that is `after` steps from now.
+    pub(super) fn interrupt(&self, after: u64, act: Interlude) {
+        let mut world = self.world();
+        world.interlude = Some((world.steps + after, act));
+    }
+
+    /// Forgets what was to be called.
+    pub(super) fn uninterrupted(&self) {
+        self.world().interlude = None;
+    }
+
+    /// The world, for a step: others may act before it.
+    fn world_for_step(&self) -> MutexGuard<'_, World> {
+        let mut world = self.world();
+        if world.interlude.as_ref().is_some_and(|(step, _)| *step <= world.steps)
+            && let Some((_, act)) = world.interlude.take()
+        {
+            drop(world);
+            act();
+            world = self.world();
+        }
+        world
+    }
+
+    /// Whether the machine is down only because the process died; then it is up again, and everything that
+    /// was written is still there.
+    pub(super) fn revive(&self) -> bool {
+        let mut world = self.world();
+        let revived = world.killed;
+        if revived {
+            (world.fault, world.down, world.killed, world.full) = (None, false, false, false);
+        }
+        revived
     }
 
     /// Takes the armed fault and a lack of space away.
@@ -181,7 +234,8 @@ impl Machine {
         }
         world.names.clone_from(&names);
         world.durable_names = names;
-        (world.fault, world.down, world.full, world.sync_failed) = (None, false, false, false);
+        (world.fault, world.interlude) = (None, None);
+        (world.down, world.killed, world.full, world.sync_failed) = (false, false, false, false);
     }
 
     /// The contents of a file as processes see them.
@@ -258,8 +312,9 @@ impl Inode {
             versions.insert(0, page_of(&left, number));
             let mut page = versions[dice.below(versions.len())].clone();
             if dice.below(3) == 1 {
-                let torn = dice.below(PAGE);
-                page[torn..].copy_from_slice(&versions[dice.below(versions.len())][torn..]);
+                let other = &versions[dice.below(versions.len())];
+                let torn = dice.place_to_tear(&page, other);
+                page[torn..].copy_from_slice(&other[torn..]);
             }
             left.resize(left.len().max((number + 1) * PAGE), 0);
             left[number * PAGE..(number + 1) * PAGE].copy_from_slice(&page);
@@ -302,8 +357,9 @@ impl World {
             self.fault = None;
         }
         match due {
-            Some(Fault::Crash) => {
+            Some(fault @ (Fault::Crash | Fault::Kill)) => {
                 self.down = true;
+                self.killed = fault == Fault::Kill;
                 self.faults_seen += 1;
                 return Ok(Step::Half(failure(io::ErrorKind::Other)));
             }
@@ -352,7 +408,7 @@ impl Directory for Machine {
     }
 
     fn create(&self, name: &str) -> Result<Box<dyn LogFile>> {
-        let mut world = self.world();
+        let mut world = self.world_for_step();
         let inode = if let Some(&inode) = world.names.get(name) {
             let step = world.step(false)?;
             world.files[inode].set_len(0);
@@ -373,13 +429,13 @@ impl Directory for Machine {
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
-        let mut world = self.world();
+        let mut world = self.world_for_step();
         let inode = world.inode(from)?;
         world.change(NameChange::Rename(from.to_owned(), to.to_owned()), inode, false)
     }
 
     fn remove(&self, name: &str) -> Result<()> {
-        let mut world = self.world();
+        let mut world = self.world_for_step();
         let inode = world.inode(name)?;
         world.change(NameChange::Unlink(name.to_owned()), inode, false)
     }
@@ -389,8 +445,11 @@ impl Directory for Machine {
     }
 
     fn sync(&self) -> Result<()> {
-        let mut world = self.world();
+        let mut world = self.world_for_step();
         if let Step::Half(error) = world.step(false)? {
+            if world.down {
+                return Err(error);
+            }
             world.name_ops.iter_mut().for_each(|op| op.forgotten = true);
             world.sync_failed = true;
             return Err(error);
@@ -425,7 +484,7 @@ impl LogFile for SimFile {
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
-        let mut world = self.machine.world();
+        let mut world = self.machine.world_for_step();
         let grows = offset as usize + data.len() > world.files[self.inode].now.len();
         let step = world.step(grows)?;
         let written = match step {
@@ -439,19 +498,20 @@ impl LogFile for SimFile {
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
-        let mut world = self.machine.world();
+        let mut world = self.machine.world_for_step();
         let step = world.step(false)?;
         world.files[self.inode].set_len(len as usize);
         step.finish()
     }
 
     fn sync(&self) -> Result<()> {
-        let mut world = self.machine.world();
+        let mut world = self.machine.world_for_step();
         match world.step(false)? {
             Step::Done => {
                 world.files[self.inode].sync();
                 Ok(())
             }
+            Step::Half(error) if world.down => Err(error),
             Step::Half(error) => {
                 world.files[self.inode].forget();
                 world.sync_failed = true;
