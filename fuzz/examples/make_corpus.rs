@@ -25,8 +25,12 @@ fn main() -> Result<()> {
     for (name, bytes) in zfiles()? {
         save("zfile", name, &bytes)?;
     }
-    for (name, bytes) in layers()? {
-        save("lsmt_layer", name, &bytes)?;
+    for (name, layer) in layers()? {
+        save("lsmt_layer", name, &layer)?;
+        let packed = pack(Codec::Lz4, 4 << 10, false, &layer)?;
+        let size = format!("{:o}", packed.len());
+        save("blob", &format!("{name}-in-tar"), &[tar_header(b'0', &size), packed.clone()].concat())?;
+        save("blob", &format!("{name}-undigested"), &without_digests(packed))?;
     }
     save("lsmt_pair", "log", &pair())?;
     save("lsmt_sparse", "two-pages", &sparse())?;
@@ -36,6 +40,7 @@ fn main() -> Result<()> {
     let documents = image().documents()?;
     save("manifest", "two-layers", &documents.manifest)?;
     save("config", "two-layers", &documents.config)?;
+    save("oci_index", "one-image", OCI_INDEX.as_bytes())?;
     Ok(())
 }
 
@@ -51,13 +56,14 @@ fn text(len: usize) -> Vec<u8> {
     (0..len).map(|at| b"a layer of a disk "[at * at % 17]).collect()
 }
 
+fn pack(codec: Codec, frame_size: u32, crc: bool, content: &[u8]) -> Result<Vec<u8>> {
+    let options = ZFileOptions { codec, frame_size, crc, ..ZFileOptions::default() };
+    let mut writer = ZFileWriter::new(Vec::new(), &options)?;
+    writer.write_all(content)?;
+    Ok(writer.finish()?.0)
+}
+
 fn zfiles() -> Result<Vec<(&'static str, Vec<u8>)>> {
-    let pack = |codec, frame_size, crc, content: &[u8]| -> Result<Vec<u8>> {
-        let options = ZFileOptions { codec, frame_size, crc, ..ZFileOptions::default() };
-        let mut writer = ZFileWriter::new(Vec::new(), &options)?;
-        writer.write_all(content)?;
-        Ok(writer.finish()?.0)
-    };
     let lz4 = pack(Codec::Lz4, 4 << 10, true, &text(9000))?;
     let zstd = pack(Codec::Zstd, 4 << 10, false, &text(9000))?;
     Ok(vec![
@@ -139,6 +145,13 @@ fn page(flags: u32) -> Page {
         user_tag: UserTag::default(),
     }
 }
+
+/// An image with a tag, among entries of other tools.
+const OCI_INDEX: &str = r#"{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[
+{"mediaType":"application/vnd.oci.image.manifest.v1+json","size":1623,
+"digest":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+"annotations":{"org.opencontainers.image.ref.name":"latest"},"platform":{"os":"linux","architecture":"amd64"}},
+{"mediaType":"application/vnd.oci.image.index.v1+json","digest":"sha512:00","size":2}]}"#;
 
 fn image() -> NewImage {
     let layer = |name: &[u8]| {

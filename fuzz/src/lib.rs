@@ -10,7 +10,10 @@
 //! * `examples/make_corpus.rs` writes the corpus's valid inputs with our own writers.
 
 use headstart_block::{BlockDevice, Error, FileSource, ReadAt, Result};
+use headstart_image::blob::open_layer_source;
 use headstart_image::manifest::{Config, Manifest};
+use headstart_image::reference::Selector;
+use headstart_image::store::ImageStore;
 use headstart_image::tar_wrapper::{self, SourceRange};
 use headstart_lsmt::writable::WritableDisk;
 use headstart_lsmt::{Layer, Stack, open_pair};
@@ -35,6 +38,8 @@ pub const TARGETS: &[Target] = &[
     ("tar_wrapper", tar_wrapper),
     ("manifest", manifest),
     ("config", config),
+    ("oci_index", oci_index),
+    ("blob", blob),
 ];
 
 /// Bytes that a target reads from one thing: an input of a few bytes can claim to be terabytes of zeros.
@@ -134,6 +139,26 @@ pub fn manifest(input: &[u8]) -> Result<()> {
 pub fn config(input: &[u8]) -> Result<()> {
     let _ = Config::parse(input)?.diff_ids();
     Ok(())
+}
+
+/// A store's `index.json`, in a store that has no blobs.
+///
+/// # Errors
+/// Where the input is not one, or there is no place for a store.
+pub fn oci_index(input: &[u8]) -> Result<()> {
+    let directory = scratch_directory()?;
+    let store = ImageStore::create_or_open(directory.path())?;
+    fs::write(directory.path().join("index.json"), input)?;
+    let _ = store.resolve(&Selector::Tag("latest".parse()?));
+    store.list().map(drop)
+}
+
+/// A blob as stored: tar wrapper, ZFile, layer.
+///
+/// # Errors
+/// Where the input is not one.
+pub fn blob(input: &[u8]) -> Result<()> {
+    read_layer(Layer::open(open_layer_source(Arc::new(input.to_vec()))?.source)?)
 }
 
 /// Several files as one input: each is preceded by its length in four little-endian bytes.
