@@ -18,7 +18,7 @@
 //! checksums, damage to a frame cannot go unseen. Where they have none, a frame must still decompress to
 //! exactly its length. Reads take no lock and, once a thread has met its first frame, allocate nothing.
 
-use crate::checksum::{FRAME_SEED, raw};
+use crate::checksum::{self, raw};
 use crate::codec::Codec;
 use crate::format::{ENTRY_SIZE, FRAME_CRC_SIZE, HEADER_SIZE, Part, Place, ZFileInfo, damaged};
 use crate::index::{Index, frame_len_max};
@@ -161,8 +161,7 @@ impl<S: ReadAt> ZFileReader<S> {
 
     /// Decompresses a frame that is wanted whole.
     fn read_frame(&self, scratch: &mut Scratch, frame: usize, stored: &[u8], out: &mut [u8]) -> Result<()> {
-        self.check_frame(stored)
-            .and_then(|packed| scratch.decompressor.decompress(self.info.codec, packed, out))
+        self.unpack(stored, |packed| scratch.decompressor.decompress(self.info.codec, packed, out))
             .map_err(|error| self.name_frame(frame, error))
     }
 
@@ -178,12 +177,13 @@ impl<S: ReadAt> ZFileReader<S> {
         let Scratch { decompressor, recent, .. } = scratch;
         let len = self.part_len(recent, frame, skip + out.len());
         let fill = |bytes: &mut [u8]| {
-            let packed = self.check_frame(stored)?;
-            if bytes.len() < self.frame_len(frame) {
-                decompressor.decompress_lz4_start(packed, bytes)
-            } else {
-                decompressor.decompress(self.info.codec, packed, bytes)
-            }
+            self.unpack(stored, |packed| {
+                if bytes.len() < self.frame_len(frame) {
+                    decompressor.decompress_lz4_start(packed, bytes)
+                } else {
+                    decompressor.decompress(self.info.codec, packed, bytes)
+                }
+            })
         };
         let bytes =
             recent.replace(self.id, frame, len, fill).map_err(|error| self.name_frame(frame, error))?;
@@ -191,22 +191,28 @@ impl<S: ReadAt> ZFileReader<S> {
         Ok(())
     }
 
+    /// Decompresses a frame as stored and compares its checksum.
+    ///
+    /// The checksum comes second: decompressing brings the bytes into the cache while it works on them, and
+    /// is safe on any bytes.
+    fn unpack(&self, stored: &[u8], decompress: impl FnOnce(&[u8]) -> Result<()>) -> Result<()> {
+        if !self.info.crc {
+            return decompress(stored);
+        }
+        let wrong = || Error::corrupt("fails its checksum");
+        let (packed, crc) = stored.split_last_chunk::<FRAME_CRC_SIZE>().ok_or_else(wrong)?;
+        let result = decompress(packed);
+        if u32::from_le_bytes(*crc) != checksum::of_frame(packed) {
+            return Err(wrong());
+        }
+        result
+    }
+
     /// How much of a frame to decompress when its first `wanted` bytes are.
     fn part_len(&self, recent: &RecentFrame, frame: usize, wanted: usize) -> usize {
         let again = recent.valid(self.id, frame) > 0;
         // Without a checksum only the whole frame shows whether it is sound.
         if self.info.codec == Codec::Lz4 && self.info.crc && !again { wanted } else { self.frame_len(frame) }
-    }
-
-    /// The compressed bytes of a frame as stored, once its checksum was found right.
-    fn check_frame<'a>(&self, stored: &'a [u8]) -> Result<&'a [u8]> {
-        if !self.info.crc {
-            return Ok(stored);
-        }
-        match stored.split_last_chunk::<FRAME_CRC_SIZE>() {
-            Some((packed, crc)) if u32::from_le_bytes(*crc) == raw(FRAME_SEED, packed) => Ok(packed),
-            _ => Err(Error::corrupt("fails its checksum")),
-        }
     }
 
     #[cold]

@@ -17,7 +17,7 @@
 //! Two buffers of a batch's size for each batch under way, plus codec contexts, plus 4 bytes for each frame
 //! written.
 
-use crate::checksum::{FRAME_SEED, raw};
+use crate::checksum::{self, raw};
 use crate::codec::{Codec, Compressor};
 use crate::format::{self, ENTRY_SIZE, FRAME_CRC_SIZE, FRAME_SIZE_MAX, FRAMES_MAX, HEADER_SIZE, ZFileInfo};
 use crate::pool::{Batch, Pool};
@@ -327,7 +327,7 @@ impl Encoder {
             let out = &mut batch.output[batch.used..];
             let mut len = self.compressor.compress(frame, out)?;
             if self.crc {
-                let crc = raw(FRAME_SEED, &out[..len]);
+                let crc = checksum::of_frame(&out[..len]);
                 out[len..len + FRAME_CRC_SIZE].copy_from_slice(&crc.to_le_bytes());
                 len += FRAME_CRC_SIZE;
             }
