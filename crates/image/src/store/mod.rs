@@ -99,8 +99,8 @@ impl ImageStore {
             let error = Error::io("is not an OCI image layout: cannot read its oci-layout file", e);
             store.about(error).remedy("check the directory, or import an image to make the store")
         })?;
-        let layout: serde_json::Value =
-            serde_json::from_str(&text).map_err(|e| store.about(Error::corrupt("its oci-layout file").caused_by(e)))?;
+        let layout: serde_json::Value = serde_json::from_str(&text)
+            .map_err(|e| store.about(Error::corrupt("its oci-layout file").caused_by(e)))?;
         match layout.get("imageLayoutVersion").and_then(serde_json::Value::as_str) {
             Some(version) if version.starts_with("1.") => Ok(store),
             version => Err(store.about(Error::unsupported(format!(
@@ -123,11 +123,13 @@ impl ImageStore {
         fs::create_dir_all(&store.root).map_err(made)?;
         for entry in fs::read_dir(&store.root).map_err(made)? {
             let name = entry.map_err(made)?.file_name();
-            // All but the last may be left by a crash of the code below.
-            if ![PRIVATE_DIR, "blobs", "index.json", "lost+found"].iter().any(|known| name == *known) {
+            // All but the last may be there from a crash in the code below, or from a neighbour who is in it.
+            if ![LAYOUT_FILE, PRIVATE_DIR, "blobs", "index.json", "lost+found"].iter().any(|known| name == *known) {
                 let name = name.display();
                 return Err(store
-                    .about(Error::invalid(format!("is not an image store, but holds something else (`{name}`)")))
+                    .about(Error::invalid(format!(
+                        "is not an image store, but holds something else (`{name}`)"
+                    )))
                     .remedy("name a new or an empty directory"));
             }
         }
@@ -171,7 +173,10 @@ impl ImageStore {
                         .remedy("`headstart image list` shows those that there are")
                         .about(name())
                 })?;
-                entry.digest.ok_or_else(|| Error::unsupported("its digest is not a sha256")).and_then(|d| self.image(d, 0))
+                entry
+                    .digest
+                    .ok_or_else(|| Error::unsupported("its digest is not a sha256"))
+                    .and_then(|d| self.image(d, 0))
             }
         };
         image.map_err(|e| e.about(name()))
@@ -185,7 +190,8 @@ impl ImageStore {
             return Ok(Image { digest, manifest: Manifest::parse(&bytes)? });
         };
         let ours = index.for_this_platform().and_then(|entry| entry.digest);
-        let ours = ours.ok_or_else(|| Error::unsupported("is an index without an image for Linux on amd64"))?;
+        let ours =
+            ours.ok_or_else(|| Error::unsupported("is an index without an image for Linux on amd64"))?;
         if depth == MAX_DEPTH {
             return Err(Error::corrupt("is an index of indexes without end"));
         }
@@ -204,8 +210,11 @@ impl ImageStore {
                 None | Some(MANIFEST_OCI | crate::manifest::MANIFEST_DOCKER | INDEX_OCI | INDEX_DOCKER) => {
                     self.image(digest, 0)
                 }
-                Some(other) => Err(Error::unsupported(format!("is not an image but `{}`", other.escape_debug()))),
+                Some(other) => {
+                    Err(Error::unsupported(format!("is not an image but `{}`", other.escape_debug())))
+                }
             };
+            let image = image.map_err(|e| e.about(format!("image {}", self.name(&Selector::Digest(digest)))));
             Some(ListEntry { tag: entry.tag.map(str::to_owned), digest, image })
         };
         Ok(index.entries().filter_map(listed).collect())
@@ -357,7 +366,12 @@ impl ImageStore {
         let failed = |e| self.about(Error::io("cannot lock it", e));
         let dir = self.root.join(PRIVATE_DIR);
         fs::create_dir_all(&dir).map_err(failed)?;
-        let file = File::options().create(true).truncate(false).write(true).open(dir.join("lock")).map_err(failed)?;
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(dir.join("lock"))
+            .map_err(failed)?;
         file.lock().map_err(failed)?;
         Ok(StoreLock { _file: file })
     }

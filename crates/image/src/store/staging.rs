@@ -15,7 +15,7 @@ use crate::digest::{BlobSums, Digest, DigestWriter, HashingWriter};
 use crate::manifest::{Layer, MANIFEST_OCI, Manifest, NewImage, Tree};
 use crate::reference::Tag;
 use headstart_block::{Error, ErrorKind, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -96,8 +96,9 @@ impl Staging {
         let parent = store.staging_dir();
         let failed = |e| cannot_stage(e, &parent);
         fs::create_dir_all(&parent).map_err(failed)?;
-        // What the dead left takes the space that is about to be needed.
-        prune::remove_stale_staging(&parent, prune::Deed::Delete)?;
+        // What the dead left takes the space that is about to be needed. Where it cannot be removed (another
+        // user's, say) that is for prune to tell.
+        let _ = prune::remove_stale_staging(&parent, prune::Deed::Delete);
         let temp = TempDir::with_prefix_in("", &parent).map_err(failed)?;
         let lease = File::create_new(temp.path().join(LEASE)).map_err(failed)?;
         lease.lock().map_err(failed)?;
@@ -151,8 +152,9 @@ impl Staging {
         index.set(tag, MANIFEST_OCI, &digest, documents.manifest.len() as u64);
         let prepared = self.store.prepare(&index.to_bytes()?)?;
         let mut moved = Moved::default();
-        let published =
-            self.move_blobs(&mut moved).and_then(|()| settle(&prepared, &self.store.index_path()));
+        let published = self
+            .move_blobs(&manifest, digest, &mut moved)
+            .and_then(|()| settle(&prepared, &self.store.index_path()));
         if published.is_err() {
             moved.take_back();
             let _ = fs::remove_file(&prepared);
@@ -179,11 +181,13 @@ impl Staging {
         Ok(())
     }
 
-    fn move_blobs(&self, moved: &mut Moved) -> Result<()> {
+    /// Moves what the manifest refers to, and itself, from the staging directory into the store.
+    fn move_blobs(&self, manifest: &Manifest, own: Digest, moved: &mut Moved) -> Result<()> {
         let dir = self.store.blobs_dir();
         let failed = |e| self.store.about(Error::io("cannot publish a blob", e));
         fs::create_dir_all(&dir).map_err(failed)?;
-        for digest in self.dir.blobs().keys() {
+        let wanted: BTreeSet<_> = manifest.blobs().map(|(digest, _)| digest).chain([own]).collect();
+        for digest in self.dir.blobs().keys().filter(|digest| wanted.contains(digest)) {
             // A blob that is there already is replaced: its content is the same, or was damaged.
             let (from, to) = (self.path().join(digest.hex()), self.store.blob_path(digest));
             let is_new = !to.try_exists().map_err(failed)?;
