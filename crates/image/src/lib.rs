@@ -1,4 +1,33 @@
 //! Images: OCI layout stores, import, export, commit, verify, hash trees.
+//!
+//! An image is a manifest in a store: ordered layers, each a blob named by its SHA-256 and covered by a
+//! BLAKE3 hash tree. This crate joins the two formats below it (ZFile and LSMT, which know nothing of each
+//! other) into blobs, keeps blobs and manifests in OCI layout directories, and turns disks into images and
+//! back. It reads what OverlayBD's tools write, and they read ours.
+//!
+//! What names and holds an image, from the bottom up:
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`hash_tree`] | building and checking hash trees, in one pass or range by range |
+//! | [`digest`] | digests, and the writer that finds all sums of a blob as it passes |
+//! | [`tar_wrapper`] | finding a blob in the tar archive around it |
+//! | [`blob`] | taking off whatever is around a layer: tar, ZFile |
+//! | [`manifest`] | manifests, configs, annotations: ours and OverlayBD's |
+//! | [`reference`](mod@reference) | `file:///dir:tag` |
+//! | [`store`] | OCI layout directories that writers, readers and prune share |
+//!
+//! What is done with images:
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`disk_file`] | opens raw, qcow2, vhd, vhdx and vmdk disks |
+//! | [`import`], [`commit`] | make layers of a disk, of a writable layer, of an image's layers |
+//! | [`new_image`] | puts a new layer on top of an image's and publishes the result |
+//! | [`open_image`], [`layer_file`] | open an image, or single layer files, as a disk |
+//! | [`export`] | writes a disk out as sparse raw or qcow2 |
+//! | [`verify`], [`diff`] | check an image, compare two |
+//! | [`progress`] | tells the caller how far work is, and stops it |
 
 pub mod blob;
 pub mod commit;
