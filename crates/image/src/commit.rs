@@ -100,7 +100,7 @@ impl Write for Watched<'_> {
 /// Makes `target` of the disk that `source` holds, as one layer.
 ///
 /// # Errors
-/// As [`commit_layer`].
+/// As [`commit`].
 pub fn flatten(
     source: &Reference,
     target: &Reference,

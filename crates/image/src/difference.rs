@@ -87,8 +87,10 @@ impl<W: Write> Walk<'_, W> {
         self.disk.read_at(&mut self.part[..len], range.offset())?;
         self.part[len..padded].fill(0);
         if let Some(base) = self.base {
-            base.read_at(&mut self.base_part[..len], range.offset())?;
-            self.base_part[len..padded].fill(0);
+            // The base may have the rest of the sector that the disk ends in.
+            let inside = in_memory((base.size() - range.offset()).min(padded as u64));
+            base.read_at(&mut self.base_part[..inside], range.offset())?;
+            self.base_part[inside..padded].fill(0);
         }
         let mut start = 0;
         while start < padded {

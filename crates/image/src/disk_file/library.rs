@@ -54,15 +54,17 @@ impl BlockDevice for LibraryDisk {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        // The library would give zeros there.
+        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.size()) {
+            return Err(past_end(offset, self.size()));
+        }
         self.image.read(buf, offset).map_err(|e| Error::io(format!("cannot read at {offset}"), e))
     }
 
     fn extent_at(&self, offset: u64) -> Result<Extent> {
         let size = self.size();
         if offset >= size {
-            return Err(Error::invalid(format!(
-                "offset {offset} lies past the end of the disk ({size} bytes)"
-            )));
+            return Err(past_end(offset, size));
         }
         let (mapping, len) = self
             .image
@@ -72,6 +74,10 @@ impl BlockDevice for LibraryDisk {
         let end = if len == 0 { size } else { offset.saturating_add(len).min(size) };
         Ok(Extent { range: ByteRange::between(offset, end), zero })
     }
+}
+
+fn past_end(offset: u64, size: u64) -> Error {
+    Error::invalid(format!("a read at {offset} reaches past the end of the disk ({size} bytes)"))
 }
 
 /// Lets an image open only files in allowed directories.

@@ -124,7 +124,10 @@ impl ImageStore {
         for entry in fs::read_dir(&store.root).map_err(made)? {
             let name = entry.map_err(made)?.file_name();
             // All but the last may be there from a crash in the code below, or from a neighbour who is in it.
-            if ![LAYOUT_FILE, PRIVATE_DIR, "blobs", "index.json", "lost+found"].iter().any(|known| name == *known) {
+            if ![LAYOUT_FILE, PRIVATE_DIR, "blobs", "index.json", "lost+found"]
+                .iter()
+                .any(|known| name == *known)
+            {
                 let name = name.display();
                 return Err(store
                     .about(Error::invalid(format!(
