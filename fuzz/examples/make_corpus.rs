@@ -2,6 +2,7 @@
 //!
 //! They are small (the fuzzer's speed is inverse to its inputs' size) and each shows the parser something
 //! that the others do not. Their names start with `valid-`, and the replay insists that they are.
+//! The two qcow2 disks are not made here but by `qemu-img convert -O qcow2 -o cluster_size=512`, once with `-c`.
 
 use headstart_block::{BlockDevice, ByteRange, Result};
 use headstart_fuzz::{WRITABLE_FILES, join, scratch_directory};

@@ -11,7 +11,9 @@
 
 use headstart_block::{BlockDevice, Error, FileSource, ReadAt, Result};
 use headstart_image::blob::open_layer_source;
+use headstart_image::disk_file::{DiskFile, DiskFormat};
 use headstart_image::manifest::{Config, Manifest};
+use headstart_image::progress::Silent;
 use headstart_image::reference::Selector;
 use headstart_image::store::ImageStore;
 use headstart_image::tar_wrapper::{self, SourceRange};
@@ -40,6 +42,7 @@ pub const TARGETS: &[Target] = &[
     ("config", config),
     ("oci_index", oci_index),
     ("blob", blob),
+    ("qcow2", qcow2),
 ];
 
 /// Bytes that a target reads from one thing: an input of a few bytes can claim to be terabytes of zeros.
@@ -159,6 +162,18 @@ pub fn oci_index(input: &[u8]) -> Result<()> {
 /// Where the input is not one.
 pub fn blob(input: &[u8]) -> Result<()> {
     read_layer(Layer::open(open_layer_source(Arc::new(input.to_vec()))?.source)?)
+}
+
+/// A qcow2 disk image, as an import opens it.
+///
+/// # Errors
+/// Where the input is not one, or there is no place for a file.
+pub fn qcow2(input: &[u8]) -> Result<()> {
+    let directory = scratch_directory()?;
+    let path = directory.path().join("disk");
+    fs::write(&path, input)?;
+    let disk = DiskFile { format: Some(DiskFormat::Qcow2), ..DiskFile::at(path) };
+    read_disk(disk.open(directory.path(), &Silent)?.device())
 }
 
 /// Several files as one input: each is preceded by its length in four little-endian bytes.
