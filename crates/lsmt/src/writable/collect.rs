@@ -2,6 +2,7 @@
 
 use super::pair::{self, Pair};
 use super::runs::{Piece, RunMap, What};
+use super::state::PAIRS_MAX;
 use super::view::{Frozen, Generation, PIECES};
 use super::{Flusher, Maintenance, WritableDisk, lock};
 use crate::Segment;
@@ -78,7 +79,9 @@ impl WritableDisk {
         if before.garbage_bytes == 0 && before.pairs <= 2 {
             return Ok(Collected::default());
         }
-        self.freeze(&mut maintenance)?;
+        if before.pairs < PAIRS_MAX {
+            self.freeze(&mut maintenance)?;
+        }
         let number = maintenance.take_number();
         let (copied, pair) = self.replace_by_copy(number).inspect_err(|_| {
             // Where the state is in doubt it may name the copy.
@@ -145,6 +148,10 @@ impl WritableDisk {
         if self.view().runs.is_empty() {
             drop(state);
             return self.flush();
+        }
+        if state.pairs.len() >= PAIRS_MAX {
+            return Err(Error::new(ErrorKind::Conflict, format!("{PAIRS_MAX} pairs are stacked already"))
+                .remedy("collect the garbage first"));
         }
         let number = maintenance.take_number();
         let pair = Pair::create(&*self.directory, &state, number)

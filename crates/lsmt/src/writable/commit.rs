@@ -112,7 +112,6 @@ fn copy_data<W: Write>(
     let mut done = 0;
     while done < len {
         let part = (len - done).min(COPY_CHUNK);
-        #[expect(clippy::cast_possible_truncation, reason = "at most COPY_CHUNK")]
         buffer.resize(part as usize, 0);
         from.read_at(buffer, moffset * SECTOR_SIZE + done)?;
         writer.data(offset + done, buffer)?;

@@ -80,7 +80,7 @@ impl Log {
         self.chain = group.chain;
     }
 
-    /// Replays the whole groups of a log and cuts off a torn tail. Records must lie within `data_end` sectors of
+    /// Replays the whole groups of a log and cuts off a torn tail, for the caller to sync. Records must lie within `data_end` sectors of
     /// the data file, which was synced before them.
     pub(super) fn recover(
         file: &dyn LogFile,
@@ -110,7 +110,6 @@ impl Log {
         }
         if log.position < len {
             file.set_len(log.position)?;
-            file.sync()?;
         }
         Ok(log)
     }

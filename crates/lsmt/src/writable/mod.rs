@@ -155,8 +155,21 @@ impl WritableDisk {
     /// where there is none, [`ErrorKind::Corrupt`] where it is damaged.
     pub fn open(path: impl AsRef<Path>, base: Option<Arc<dyn BlockDevice>>, parent: &str) -> Result<Self> {
         let path = path.as_ref();
+        // Without this look, a directory that is no disk would be left with a lock file.
+        Self::inspect(path)?;
         let directory = RealDirectory::lock(path)?;
         Self::open_in(Arc::new(directory), base, parent).map_err(|e| e.about(path.display()))
+    }
+
+    /// Makes a disk of a directory in which another program left the unsealed pair `data` and `index`. The pair
+    /// becomes a frozen one, so its files are not written to; the first collection or commit takes it in.
+    ///
+    /// # Errors
+    /// As [`WritableDisk::create`]; [`ErrorKind::Corrupt`] where the pair is damaged.
+    pub fn adopt(path: impl AsRef<Path>, base: Option<Arc<dyn BlockDevice>>, new: &NewDisk) -> Result<Self> {
+        let path = path.as_ref();
+        let directory = RealDirectory::lock(path)?;
+        Self::adopt_in(Arc::new(directory), base, new).map_err(|e| e.about(path.display()))
     }
 
     /// Reads what a writable directory says of itself; it may be in use.
@@ -182,6 +195,28 @@ impl WritableDisk {
         directory.sync()?;
         state.store(&*directory).map_err(|e| e.error)?;
         let generation = Generation { active: Arc::new(pair), frozen: Vec::new(), base };
+        Ok(Self::assemble(directory, state, generation, RunMap::default()))
+    }
+
+    fn adopt_in(
+        directory: Arc<dyn Directory>,
+        base: Option<Arc<dyn BlockDevice>>,
+        new: &NewDisk,
+    ) -> Result<Self> {
+        state::check_size(new.size)?;
+        check_base(base.as_deref(), new.size)?;
+        if directory.list()?.iter().any(|name| name == state::STATE) {
+            return Err(Error::new(ErrorKind::Conflict, "it is a writable layer already").remedy("open it"));
+        }
+        let state = State::new(new.uuid, new.parent.clone(), new.size, &[0, 1]);
+        let (pair, runs) = Pair::recover(&*directory, &state.pairs[0])?;
+        check_inside(&runs, new.size)?;
+        pair.sync_both()?;
+        let active = Pair::create(&*directory, &state, 1)?;
+        directory.sync()?;
+        state.store(&*directory).map_err(|e| e.error)?;
+        let frozen = vec![Arc::new(Frozen { pair: Arc::new(pair), runs })];
+        let generation = Generation { active: Arc::new(active), frozen, base };
         Ok(Self::assemble(directory, state, generation, RunMap::default()))
     }
 
@@ -486,9 +521,12 @@ fn refuse_content(directory: &dyn Directory) -> Result<()> {
             .remedy("open the disk that is there, or give an empty directory"))
     };
     for name in directory.list()? {
-        let left = name == state::STATE_NEW || name == files::LOCK;
-        let empty_pair = ["data", "index"].contains(&&*name);
-        if !left && !(empty_pair && directory.open(&name)?.len()? <= PAGE_SIZE as u64) {
+        let expected = match &*name {
+            state::STATE_NEW | files::LOCK => true,
+            "data" | "index" => directory.open(&name)?.len()? <= PAGE_SIZE as u64,
+            _ => false,
+        };
+        if !expected {
             return conflict(&name);
         }
     }

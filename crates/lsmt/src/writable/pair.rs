@@ -51,7 +51,8 @@ impl Pair {
         Ok(Self { number, data, index, end: AtomicU64::new(FIRST_DATA_SECTOR), log, uuid })
     }
 
-    /// Opens a pair and replays its log; the torn tail of an interrupted flush is cut off both files.
+    /// Opens a pair and replays its log; the torn tail of an interrupted flush is cut off both files,
+    /// which are the caller's to sync.
     pub(super) fn recover(directory: &dyn Directory, files: &PairFiles) -> Result<(Self, RunMap)> {
         let number = files.number().ok_or_else(|| Error::corrupt("no pair has such names"))?;
         let (data, index) = (directory.open(&files.data)?, directory.open(&files.index)?);
@@ -78,7 +79,6 @@ impl Pair {
         let log = log.map_err(|e| e.about(named(&files.index)))?;
         if tag == SEALED_TAG && end * SECTOR_SIZE < data_len {
             data.set_len(end * SECTOR_SIZE)?;
-            data.sync()?;
         }
         let log = Mutex::new(PairLog { log, unwritten: Vec::new() });
         Ok((Self { number, data, index, end: AtomicU64::new(end), log, uuid }, runs))

@@ -6,8 +6,6 @@
 use crate::Segment;
 use std::collections::{BTreeMap, btree_map};
 
-const RECORD_SECTORS: usize = Segment::MAX_LEN as usize;
-
 /// What a run or a piece of the disk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
@@ -46,10 +44,11 @@ impl Piece {
 
     /// The piece as records for a log or a table; `moffset` is what zeroed ones carry. A hole gives none.
     pub(super) fn segments(self, moffset: u64) -> impl Iterator<Item = Segment> {
-        let end = if self.what == What::Hole { self.start } else { self.end };
-        (self.start..end).step_by(RECORD_SECTORS).map(move |start| {
-            let len = (end - start).min(Segment::MAX_LEN);
-            match self.what.skip(start - self.start) {
+        let sectors = if self.what == What::Hole { 0 } else { self.len() };
+        (0..sectors.div_ceil(Segment::MAX_LEN)).map(move |number| {
+            let skipped = number * Segment::MAX_LEN;
+            let (start, len) = (self.start + skipped, (sectors - skipped).min(Segment::MAX_LEN));
+            match self.what.skip(skipped) {
                 What::Data(moffset) => Segment::data(start, len, moffset),
                 _ => Segment::zeroed(start, len, moffset),
             }
@@ -246,6 +245,7 @@ fn visit_below<E>(
 }
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "small numbers")]
 mod tests {
     use super::*;
     use proptest::collection::vec;

@@ -14,6 +14,8 @@ pub(super) const STATE: &str = "state.json";
 pub(super) const STATE_NEW: &str = "state.json.new";
 /// The version that this code writes; a disk of another one is refused.
 const VERSION: u32 = 1;
+/// Most pairs that a disk can have before they must be collected; a read may have to ask them all.
+pub(super) const PAIRS_MAX: usize = 64;
 /// A state is a few hundred bytes; anything larger is none.
 const STATE_MAX: u64 = 1 << 20;
 
@@ -55,7 +57,8 @@ impl PairFiles {
 /// The number of the pair that a file belongs to, by its name.
 fn number_of(name: &str) -> Option<u64> {
     let suffix = name.strip_prefix("data").or_else(|| name.strip_prefix("index"))?;
-    if suffix.is_empty() { Some(0) } else { suffix.strip_prefix('.')?.parse().ok() }
+    // No disk sees so many collections that 32 bits would not do.
+    if suffix.is_empty() { Some(0) } else { suffix.strip_prefix('.')?.parse::<u32>().ok().map(u64::from) }
 }
 
 impl State {
@@ -120,7 +123,7 @@ impl State {
         let mut numbers = state.numbers();
         numbers.sort_unstable();
         numbers.dedup();
-        if numbers.is_empty() || numbers.len() != state.pairs.len() {
+        if numbers.is_empty() || numbers.len() != state.pairs.len() || numbers.len() > PAIRS_MAX {
             return Err(damaged("it does not name its pairs properly".to_owned()));
         }
         Ok(state)

@@ -1,7 +1,10 @@
 //! Tests of the writable disk on a simulated machine, and on the real one.
 
-#![expect(clippy::cast_possible_truncation, reason = "small numbers")]
+#![expect(clippy::cast_possible_truncation, clippy::panic, reason = "tests")]
 
+mod behaviour;
 mod model;
+mod seals;
 mod sim;
 mod steps;
+mod threads;

@@ -380,7 +380,7 @@ impl World {
     /// A change of names: half-done, it may have happened all the same.
     fn change(&mut self, kind: NameChange, inode: usize, grows: bool) -> Result<()> {
         let step = self.step(grows)?;
-        if matches!(step, Step::Done) || self.down || self.steps % 2 == 0 {
+        if matches!(step, Step::Done) || self.down || self.steps.is_multiple_of(2) {
             let op = NameOp { kind, inode, forgotten: false };
             op.apply(&mut self.names);
             self.name_ops.push(op);

@@ -1,0 +1,305 @@
+//! What a writable disk does on the real file system, case by case.
+
+use super::super::{NewDisk, WritableDisk};
+use super::sim::{Fault, Machine};
+use crate::{Layer, LayerMeta, Stack};
+use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, SECTOR_SIZE};
+use std::path::Path;
+use std::sync::Arc;
+use uuid::Uuid;
+
+fn new_disk(size: u64) -> NewDisk {
+    NewDisk { size, parent: "sha256:aa".to_owned(), uuid: Uuid::from_u128(1 << 100) }
+}
+
+fn refused<T>(result: Result<T, Error>) -> Error {
+    result.err().expect("it was not refused")
+}
+
+fn read(disk: &dyn BlockDevice, offset: u64, len: usize) -> Vec<u8> {
+    let mut buf = vec![0xee; len];
+    disk.read_at(&mut buf, offset).unwrap();
+    buf
+}
+
+fn names(path: &Path) -> Vec<String> {
+    let mut names: Vec<_> = std::fs::read_dir(path)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn what_was_flushed_is_there_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("new/disk");
+    let disk = WritableDisk::create(&path, None, &new_disk(1 << 20)).unwrap();
+    assert_eq!(names(&path), ["data", "index", "lock", "state.json"]);
+    disk.write_at(&[7; 4096], 512).unwrap();
+    disk.write_zeroes(ByteRange::new(1024, 512).unwrap()).unwrap();
+    disk.flush().unwrap();
+    disk.write_at(&[8; 512], 0).unwrap();
+    drop(disk);
+    let disk = WritableDisk::open(&path, None, "sha256:aa").unwrap();
+    assert_eq!(read(&disk, 0, 2048), [[0; 512], [7; 512], [0; 512], [7; 512]].concat());
+    let info = WritableDisk::inspect(&path).unwrap();
+    assert_eq!((info.size, &*info.parent, info.uuid), (1 << 20, "sha256:aa", Uuid::from_u128(1 << 100)));
+    assert_eq!(info.pairs, [("data".to_owned(), "index".to_owned())]);
+}
+
+#[test]
+fn a_second_opener_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = WritableDisk::create(dir.path(), None, &new_disk(1 << 20)).unwrap();
+    let error = refused(WritableDisk::open(dir.path(), None, "sha256:aa"));
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert!(error.to_string().contains("in use by another process"), "{error}");
+    drop(disk);
+    WritableDisk::open(dir.path(), None, "sha256:aa").unwrap();
+    assert_eq!(refused(WritableDisk::create(dir.path(), None, &new_disk(512))).kind(), ErrorKind::Conflict);
+}
+
+#[test]
+fn another_parent_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    WritableDisk::create(dir.path(), None, &new_disk(1 << 20)).unwrap();
+    let error = refused(WritableDisk::open(dir.path(), None, "sha256:bb"));
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert!(error.to_string().contains("lies on sha256:aa, not on sha256:bb"), "{error}");
+}
+
+#[test]
+fn directories_that_are_no_disks_are_told_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || refused(WritableDisk::open(dir.path(), None, ""));
+    assert_eq!(open().kind(), ErrorKind::NotFound);
+    let state = dir.path().join("state.json");
+    for (text, kind, remedy) in [
+        ("", ErrorKind::Corrupt, "restore it"),
+        ("{\"version\": 2}", ErrorKind::Unsupported, "use the program that made it"),
+        ("{\"version\": 1}", ErrorKind::Corrupt, "restore it"),
+        (
+            "{\"version\": 1, \"uuid\": \"00000000-0000-0000-0000-000000000000\", \"parent\": \"\", \
+              \"virtual_size\": 512, \"pairs\": [{\"data\": \"../data\", \"index\": \"index\"}]}",
+            ErrorKind::Corrupt,
+            "restore it",
+        ),
+    ] {
+        std::fs::write(&state, text).unwrap();
+        let error = open();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains("state.json") && error.to_string().contains(remedy), "{error}");
+    }
+    assert_eq!(refused(WritableDisk::open(dir.path().join("none"), None, "")).kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn files_of_two_disks_are_told_apart() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    WritableDisk::create(one.path(), None, &new_disk(1 << 20)).unwrap();
+    let other = NewDisk { uuid: Uuid::from_u128(2), ..new_disk(1 << 20) };
+    WritableDisk::create(two.path(), None, &other).unwrap();
+    std::fs::copy(two.path().join("index"), one.path().join("index")).unwrap();
+    let error = refused(WritableDisk::open(one.path(), None, "sha256:aa"));
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+}
+
+#[test]
+fn only_whole_sectors_inside_the_disk_are_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = WritableDisk::create(dir.path(), None, &new_disk(4096)).unwrap();
+    for (len, offset) in [(511, 0), (512, 1), (512, 4096), (1024, 3584), (512, u64::MAX - 511)] {
+        let error = disk.write_at(&vec![0; len], offset).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{len} at {offset}");
+        if let Some(range) = ByteRange::new(offset, len as u64) {
+            assert_eq!(disk.write_zeroes(range).unwrap_err().kind(), ErrorKind::Invalid);
+        }
+        if offset >= 3584 {
+            assert_eq!(disk.read_at(&mut vec![0; len], offset).unwrap_err().kind(), ErrorKind::Invalid);
+        }
+    }
+    disk.write_at(&[], 512).unwrap();
+    assert_eq!(disk.extent_at(4096).unwrap_err().kind(), ErrorKind::Invalid);
+    for size in [4095, 4097, 3584] {
+        assert_eq!(disk.grow(size).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+    let other = dir.path().join("other");
+    for size in [4095, u64::MAX - 511] {
+        let error = refused(WritableDisk::create(&other, None, &new_disk(size)));
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+    }
+    let base = Arc::new(Stack::new(Vec::new()).unwrap().with_size(8192));
+    assert_eq!(refused(WritableDisk::create(&other, Some(base), &new_disk(4096))).kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn discarding_a_huge_empty_disk_costs_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let size = 1 << 58;
+    let disk = WritableDisk::create(dir.path(), None, &new_disk(size)).unwrap();
+    disk.write_at(&[1; 512], size / 2).unwrap();
+    disk.write_zeroes(ByteRange::between(0, size)).unwrap();
+    disk.flush().unwrap();
+    assert_eq!(read(&disk, size / 2, 512), [0; 512]);
+    // A header, two records and a seal.
+    assert_eq!(std::fs::metadata(dir.path().join("index")).unwrap().len(), 4096 + 3 * 16);
+}
+
+#[test]
+fn pending_records_are_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = WritableDisk::create(dir.path(), None, &new_disk(1 << 30)).unwrap();
+    for sector in 0..66_000 {
+        disk.write_at(&[1; 512], sector * 2 * SECTOR_SIZE).unwrap();
+    }
+    let len = std::fs::metadata(dir.path().join("index")).unwrap().len();
+    assert_eq!(len, 4096 + ((1 << 16) + 1) * 16);
+}
+
+#[test]
+fn an_idle_flush_touches_nothing() {
+    let machine = Machine::default();
+    let disk = WritableDisk::create_in(machine.directory(), None, &new_disk(1 << 16)).unwrap();
+    disk.write_at(&[1; 512], 0).unwrap();
+    disk.flush().unwrap();
+    let before = machine.steps();
+    disk.flush().unwrap();
+    assert_eq!(machine.steps(), before);
+    // Nothing to collect either.
+    disk.collect_garbage().unwrap();
+    assert_eq!(machine.steps(), before);
+}
+
+#[test]
+fn a_full_disk_during_collection_gives_its_space_back() {
+    let machine = Machine::default();
+    let disk = WritableDisk::create_in(machine.directory(), None, &new_disk(1 << 16)).unwrap();
+    for _ in 0..4 {
+        disk.write_at(&[1; 1 << 15], 0).unwrap();
+    }
+    disk.flush().unwrap();
+    let before = disk.usage();
+    // The new active pair still fits, the copy does not.
+    machine.arm(14, Fault::Full);
+    let error = disk.collect_garbage().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    assert!(error.to_string().contains("free space"), "{error}");
+    let after = disk.usage();
+    assert_eq!(after.live_bytes, before.live_bytes);
+    assert!(after.file_bytes <= before.file_bytes + 2 * 4096, "{before:?} {after:?}");
+    assert_eq!(machine.directory().list().unwrap(), ["data", "data.1", "index", "index.1", "state.json"]);
+    machine.repair();
+    let collected = disk.collect_garbage().unwrap();
+    assert_eq!(collected.copied_bytes, 1 << 15);
+    assert_eq!(disk.usage().garbage_bytes, 0);
+    assert_eq!(read(&disk, 0, 1 << 15), [1; 1 << 15]);
+}
+
+#[test]
+fn after_a_failed_sync_only_reads_go_on() {
+    let machine = Machine::default();
+    let disk = WritableDisk::create_in(machine.directory(), None, &new_disk(1 << 16)).unwrap();
+    disk.write_at(&[1; 512], 0).unwrap();
+    machine.arm(0, Fault::Eio);
+    disk.flush().unwrap_err();
+    machine.repair();
+    for error in [
+        disk.flush().unwrap_err(),
+        disk.write_at(&[2; 512], 0).unwrap_err(),
+        disk.write_zeroes(ByteRange::between(0, 512)).unwrap_err(),
+        disk.grow(1 << 17).unwrap_err(),
+        refused(disk.commit(Vec::new(), LayerMeta::default())),
+        refused(disk.stack_and_commit(Vec::new(), LayerMeta::default())),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert!(error.to_string().contains("a sync has failed before"), "{error}");
+    }
+    assert_eq!(read(&disk, 0, 512), [1; 512]);
+}
+
+#[test]
+fn a_committed_layer_takes_the_place_of_its_pairs() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = WritableDisk::create(dir.path(), None, &new_disk(1 << 20)).unwrap();
+    disk.write_at(&[1; 8192], 0).unwrap();
+    let (layer, summary) = disk.stack_and_commit(Vec::new(), LayerMeta::default()).unwrap();
+    assert_eq!(summary.data_bytes, 8192);
+    disk.write_at(&[2; 512], 0).unwrap();
+    assert_eq!(disk.collect_garbage().unwrap_err().kind(), ErrorKind::Conflict);
+    let stack = Stack::new(vec![Layer::open(Arc::new(layer)).unwrap()]).unwrap();
+    let wrong = Arc::new(Stack::new(Vec::new()).unwrap().with_size(512));
+    assert_eq!(disk.replace_frozen(wrong, "x".to_owned()).unwrap_err().kind(), ErrorKind::Invalid);
+    let base: Arc<dyn BlockDevice> = Arc::new(stack);
+    disk.replace_frozen(base.clone(), "sha256:bb".to_owned()).unwrap();
+    assert_eq!(refused(disk.replace_frozen(base.clone(), String::new())).kind(), ErrorKind::Conflict);
+    assert_eq!(names(dir.path()), ["data.1", "index.1", "lock", "state.json"]);
+    assert_eq!((disk.parent(), disk.usage().live_bytes), ("sha256:bb".to_owned(), 512));
+    let expected = [[2; 512], [1; 512]].concat();
+    assert_eq!(read(&disk, 0, 1024), expected);
+    disk.flush().unwrap();
+    drop(disk);
+    let disk = WritableDisk::open(dir.path(), Some(base), "sha256:bb").unwrap();
+    assert_eq!(read(&disk, 0, 1024), expected);
+}
+
+#[test]
+fn a_pair_of_another_program_is_adopted() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = tempfile::tempdir().unwrap();
+    let disk = WritableDisk::create(made.path(), None, &new_disk(1 << 20)).unwrap();
+    disk.write_at(&[1; 8192], 512).unwrap();
+    disk.flush().unwrap();
+    drop(disk);
+    for name in ["data", "index"] {
+        let mut bytes = std::fs::read(made.path().join(name)).unwrap();
+        // As the reference writes it: another tag, no seal.
+        bytes[134..390].fill(0);
+        if name == "index" {
+            bytes.truncate(4096 + 16);
+            bytes.extend([0xff; 9]);
+        }
+        std::fs::write(dir.path().join(name), bytes).unwrap();
+    }
+    assert_eq!(
+        refused(WritableDisk::create(dir.path(), None, &new_disk(1 << 20))).kind(),
+        ErrorKind::Conflict
+    );
+    let disk = WritableDisk::adopt(dir.path(), None, &new_disk(1 << 20)).unwrap();
+    disk.write_at(&[2; 512], 1024).unwrap();
+    disk.flush().unwrap();
+    let expected = [[0; 512], [1; 512], [2; 512], [1; 512]].concat();
+    assert_eq!(read(&disk, 0, 2048), expected);
+    drop(disk);
+    let disk = WritableDisk::open(dir.path(), None, "sha256:aa").unwrap();
+    assert_eq!(read(&disk, 0, 2048), expected);
+    disk.collect_garbage().unwrap();
+    assert_eq!(read(&disk, 0, 2048), expected);
+    assert_eq!(names(dir.path()), ["data.2", "data.3", "index.2", "index.3", "lock", "state.json"]);
+    drop(disk);
+    assert_eq!(
+        refused(WritableDisk::adopt(dir.path(), None, &new_disk(1 << 20))).kind(),
+        ErrorKind::Conflict
+    );
+}
+
+#[test]
+fn pairs_pile_up_to_a_limit_only() {
+    let machine = Machine::default();
+    let disk = WritableDisk::create_in(machine.directory(), None, &new_disk(1 << 16)).unwrap();
+    let mut commits = 0;
+    let error = loop {
+        disk.write_at(&[commits + 1; 512], u64::from(commits) * 512).unwrap();
+        match disk.stack_and_commit(Vec::new(), LayerMeta::default()) {
+            Ok(_) => commits += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((error.kind(), commits), (ErrorKind::Conflict, 63));
+    assert!(error.to_string().contains("collect the garbage first"), "{error}");
+    disk.collect_garbage().unwrap();
+    assert_eq!(disk.usage().pairs, 2);
+    assert_eq!(read(&disk, 63 * 512, 512), [64; 512]);
+    disk.stack_and_commit(Vec::new(), LayerMeta::default()).unwrap();
+}
