@@ -1,8 +1,9 @@
 //! Sources: immutable bytes that can be read anywhere, by many threads at once.
 
 use crate::{Error, Result};
+use rustix::io::{Errno, preadv};
 use std::fs::File;
-use std::io::{Seek, SeekFrom};
+use std::io::{IoSliceMut, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +19,19 @@ pub trait ReadAt: Send + Sync {
     /// [`crate::ErrorKind::Corrupt`] where the source ends before the buffer is full or fails a check;
     /// otherwise what its medium reports.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()>;
+
+    /// Fills `bufs`, one after the other, from `offset` on: a run of the source that belongs to several places.
+    ///
+    /// # Errors
+    /// As [`read_at`](ReadAt::read_at).
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
+        let mut offset = offset;
+        for buf in bufs {
+            self.read_at(buf, offset)?;
+            offset = offset.saturating_add(buf.len() as u64);
+        }
+        Ok(())
+    }
 
     /// All the bytes, where they lie in memory already: decoders then work without a copy.
     fn as_slice(&self) -> Option<&[u8]> {
@@ -80,6 +94,10 @@ macro_rules! forward_read_at {
                 (**self).read_at(buf, offset)
             }
 
+            fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
+                (**self).read_vectored_at(bufs, offset)
+            }
+
             fn as_slice(&self) -> Option<&[u8]> {
                 (**self).as_slice()
             }
@@ -135,6 +153,23 @@ impl FileSource {
     pub fn file(&self) -> &File {
         &self.file
     }
+
+    /// Refuses a read past the end: the kernel would call an offset past `i64::MAX` an invalid argument.
+    fn check_inside(&self, wanted: usize, offset: u64) -> Result<()> {
+        if offset.checked_add(wanted as u64).is_none_or(|end| end > self.len) {
+            return Err(past_end(offset, wanted, self.len).about(self.path.display()));
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn read_failed(&self, error: std::io::Error, wanted: usize, offset: u64) -> Error {
+        match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => past_end(offset, wanted, self.len),
+            _ => Error::io("cannot read", error),
+        }
+        .about(self.path.display())
+    }
 }
 
 impl ReadAt for FileSource {
@@ -143,17 +178,26 @@ impl ReadAt for FileSource {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        // The kernel would call an offset past i64::MAX an invalid argument.
-        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.len) {
-            return Err(past_end(offset, buf.len(), self.len).about(self.path.display()));
-        }
-        self.file.read_exact_at(buf, offset).map_err(|e| {
-            match e.kind() {
-                std::io::ErrorKind::UnexpectedEof => past_end(offset, buf.len(), self.len),
-                _ => Error::io("cannot read", e),
+        self.check_inside(buf.len(), offset)?;
+        self.file.read_exact_at(buf, offset).map_err(|e| self.read_failed(e, buf.len(), offset))
+    }
+
+    fn read_vectored_at(&self, mut bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
+        let wanted = bufs.iter().map(|buf| buf.len()).sum();
+        self.check_inside(wanted, offset)?;
+        let mut done = 0;
+        while done < wanted {
+            match preadv(&self.file, bufs, offset + done as u64) {
+                Ok(0) => return Err(past_end(offset, wanted, self.len).about(self.path.display())),
+                Ok(read) => {
+                    IoSliceMut::advance_slices(&mut bufs, read);
+                    done += read;
+                }
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(self.read_failed(e.into(), wanted, offset)),
             }
-            .about(self.path.display())
-        })
+        }
+        Ok(())
     }
 }
 
@@ -181,6 +225,41 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn a_vectored_read_fills_its_buffers_in_turn() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let bytes: Vec<u8> = (0..=255).cycle().take(1000).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        let file = FileSource::open(&path).unwrap();
+        let sources: [&dyn ReadAt; 2] = [&file, &bytes];
+        for source in sources {
+            let [mut a, mut b, mut c] = [vec![0; 300], vec![], vec![0; 100]];
+            let mut bufs = [&mut a, &mut b, &mut c].map(|buf| IoSliceMut::new(buf));
+            source.read_vectored_at(&mut bufs, 600).unwrap();
+            assert!([a, c].concat() == bytes[600..]);
+            let [mut a, mut b] = [[0; 300], [0; 300]];
+            let mut bufs = [&mut a, &mut b].map(|buf| IoSliceMut::new(buf));
+            let error = source.read_vectored_at(&mut bufs, 401).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+            source.read_vectored_at(&mut [], 1000).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_file_that_shrank_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, [7u8; 1000]).unwrap();
+        let file = FileSource::open(&path).unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(500).unwrap();
+        let mut buf = [0; 100];
+        assert_eq!(file.read_at(&mut buf, 450).unwrap_err().kind(), ErrorKind::Corrupt);
+        let [mut a, mut b] = [[0; 30], [0; 30]];
+        let mut bufs = [&mut a, &mut b].map(|buf| IoSliceMut::new(buf));
+        assert_eq!(file.read_vectored_at(&mut bufs, 450).unwrap_err().kind(), ErrorKind::Corrupt);
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! The merged view: layers on top of each other, read as one disk.
 //!
 //! The layers' tables are merged once, when the stack is made (DADI section 3.2, algorithm 2). A read is then one
-//! range lookup in the merged index and one read per segment, from the layer that the segment names; what
-//! no segment covers is zeros (algorithm 3). Reading takes no lock and allocates nothing.
+//! range lookup in the merged index and a read of each segment from the layer that it names; what no segment
+//! covers is zeros (algorithm 3). Segments that lie side by side in a layer's file take one call together.
+//! Reading takes no lock and allocates nothing.
 
 use crate::index::{Index, MAX_LAYERS, merge};
 use crate::layer::Layer;
 use headstart_block::{BlockDevice, ByteRange, Error, Extent, ReadAt, Result, SECTOR_SIZE};
+use std::io::IoSliceMut;
 use std::sync::Arc;
 
 /// Immutable layers, lowest first, as one read-only disk.
@@ -68,6 +70,7 @@ impl Stack {
     fn read_inside(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let end = offset + buf.len() as u64;
         let (mut rest, mut at) = (buf, offset);
+        let mut run = Run::new(&self.sources);
         for segment in self.index.lookup(offset / SECTOR_SIZE, end.div_ceil(SECTOR_SIZE)) {
             // Only the first and the last sector can be cut.
             let start = (segment.offset() * SECTOR_SIZE).max(offset);
@@ -79,13 +82,57 @@ impl Stack {
                 part.fill(0);
             } else {
                 let skipped = start - segment.offset() * SECTOR_SIZE;
-                let source = &self.sources[usize::from(segment.layer())];
-                source.read_at(part, segment.moffset() * SECTOR_SIZE + skipped)?;
+                run.add(segment.layer(), segment.moffset() * SECTOR_SIZE + skipped, part)?;
             }
             at = stop;
         }
         rest.fill(0);
+        run.read()
+    }
+}
+
+/// Parts of a read that lie side by side in one layer's file, though not on the disk: a committed layer is
+/// written without gaps, so what follows a hole on the disk follows at once in the file. One call reads all.
+struct Run<'a> {
+    sources: &'a [Arc<dyn ReadAt>],
+    parts: [IoSliceMut<'a>; MAX_PARTS],
+    /// Parts that wait to be read.
+    waiting: usize,
+    layer: u8,
+    /// Where the parts start and end in the layer's file, in bytes.
+    start: u64,
+    end: u64,
+}
+
+/// Most parts that are read by one call.
+const MAX_PARTS: usize = 8;
+
+impl<'a> Run<'a> {
+    fn new(sources: &'a [Arc<dyn ReadAt>]) -> Self {
+        let parts = std::array::from_fn(|_| IoSliceMut::new(&mut []));
+        Self { sources, parts, waiting: 0, layer: 0, start: 0, end: 0 }
+    }
+
+    /// Adds a part that lies at byte `from` of the file of `layer`; reads those that it does not continue.
+    fn add(&mut self, layer: u8, from: u64, part: &'a mut [u8]) -> Result<()> {
+        if self.waiting == MAX_PARTS || (layer, from) != (self.layer, self.end) {
+            self.read()?;
+            (self.layer, self.start, self.end) = (layer, from, from);
+        }
+        self.end += part.len() as u64;
+        self.parts[self.waiting] = IoSliceMut::new(part);
+        self.waiting += 1;
         Ok(())
+    }
+
+    /// Reads all parts that wait.
+    fn read(&mut self) -> Result<()> {
+        let source = || &self.sources[usize::from(self.layer)];
+        match &mut self.parts[..std::mem::take(&mut self.waiting)] {
+            [] => Ok(()),
+            [part] => source().read_at(part, self.start),
+            parts => source().read_vectored_at(parts, self.start),
+        }
     }
 }
 

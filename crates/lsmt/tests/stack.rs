@@ -6,7 +6,7 @@
 mod plain;
 mod random_layers;
 
-use headstart_block::{BlockDevice, ByteRange, ErrorKind};
+use headstart_block::{BlockDevice, ByteRange, ErrorKind, FileSource};
 use headstart_lsmt::{Layer, LayerMeta, LayerWriter, Stack, copy_segments};
 use plain::PlainDisk;
 use proptest::collection::vec;
@@ -122,6 +122,30 @@ proptest! {
             let folded = (block * 4096) % (1 << 41);
             prop_assert!(read(&stack, folded, 4096) == model.read(folded, 4096));
         }
+    }
+}
+
+/// Data on both sides of a hole lies side by side in the file and is read by one call, of many parts at once.
+#[test]
+fn many_holes_in_one_read_of_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let lower = layer(1 << 20, &(0..60).map(|i| (i % 3, 1 + i % 5, i % 7 == 6, i as u8)).collect::<Vec<_>>());
+    let upper = layer(0, &(0..9).map(|i| (11 + i, 1 + i % 2, i % 3 == 0, 100 + i as u8)).collect::<Vec<_>>());
+    let wanted = [lower, upper];
+    let open = |(number, wanted): (usize, &Wanted)| {
+        let path = dir.path().join(number.to_string());
+        std::fs::write(&path, wanted.file()).unwrap();
+        Layer::open_file(FileSource::open(path).unwrap()).unwrap()
+    };
+    let stack = Stack::new(wanted.iter().enumerate().map(open).collect()).unwrap();
+    let whole = model_of(&wanted).read(0, 1 << 20);
+    for (start, end) in [(0, 1 << 20), (1, 100_000), (700, 60_001), (513, 20_000), (4096, 1 << 19)] {
+        assert!(read(&stack, start as u64, end - start) == whole[start..end], "{start} to {end}");
+    }
+    // A layer whose file has shrunk since is an error, in one part or in many.
+    std::fs::File::options().write(true).open(dir.path().join("0")).unwrap().set_len(9000).unwrap();
+    for len in [1 << 20, 100_000] {
+        assert_eq!(stack.read_at(&mut vec![0; len], 0).unwrap_err().kind(), ErrorKind::Corrupt);
     }
 }
 
