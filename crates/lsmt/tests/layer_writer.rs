@@ -105,6 +105,20 @@ fn the_last_sector_of_an_odd_disk_is_whole() {
     assert_eq!((stack.size(), end), (1000, [7; 10]));
 }
 
+/// Zeroes may lie past the end of a smaller disk, and hide what would come back if it grew again.
+#[test]
+fn zeroes_past_the_end_hide_what_lies_below() {
+    let mut lower = writer(1 << 20);
+    lower.data(0, &vec![1; 1 << 20]).unwrap();
+    let mut smaller = writer(1000);
+    smaller.zeroes(range(1024, (1 << 20) - 1024)).unwrap();
+    let grown = writer(1 << 20);
+    let stack = Stack::new([lower, smaller, grown].map(|writer| read_back(writer).0).to_vec()).unwrap();
+    let mut bytes = vec![9; 1 << 20];
+    stack.read_at(&mut bytes, 0).unwrap();
+    assert!(bytes[..1024].iter().all(|&byte| byte == 1) && bytes[1024..].iter().all(|&byte| byte == 0));
+}
+
 /// A layer of virtual size 0 takes its size from those below, so its runs may lie anywhere.
 #[test]
 fn a_layer_without_a_size_may_hold_any_sector() {
@@ -136,7 +150,7 @@ fn what_makes_no_layer_is_refused() {
         ("not a whole sector", writer.data(8192, &[1; 100])),
         ("not at a sector", writer.data(8200, &[1; 512])),
         ("past the end", writer.data((1 << 20) - 512, &[1; 1024])),
-        ("zeroes past the end", writer.zeroes(range(1 << 20, 512))),
+        ("zeroes that no record can name", writer.zeroes(range((1 << 59) - 512, 512))),
         ("zeroes behind the last run", writer.zeroes(range(512, 512))),
         ("far past the end", writer.data(u64::MAX - 511, &[1; 512])),
     ];
