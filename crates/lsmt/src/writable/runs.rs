@@ -160,9 +160,8 @@ impl RunMap {
     /// All of `[start, end)` in order, holes included.
     pub(super) fn pieces(&self, start: u64, end: u64) -> Pieces<'_> {
         let before = self.runs.range(..=start).next_back().filter(|(_, run)| run.end > start);
-        let first = before.map_or(start, |(&first, _)| first);
-        let runs = self.runs.range(first..end.max(first));
-        Pieces { runs, next: None, position: start, end }
+        let next = before.map(|(&first, run)| run.piece(first));
+        Pieces { map: &self.runs, later: None, next, position: start, end }
     }
 }
 
@@ -186,8 +185,10 @@ fn is_continued_by(piece: Piece, next: Piece) -> bool {
 
 /// The pieces of a range; see [`RunMap::pieces`].
 pub(super) struct Pieces<'a> {
-    runs: btree_map::Range<'a, u64, Run>,
-    /// The run behind the hole that was given out last.
+    map: &'a BTreeMap<u64, Run>,
+    /// The runs that start in the range; looked up only when the first one does not cover it all.
+    later: Option<btree_map::Range<'a, u64, Run>>,
+    /// The run that comes next, where it is known already.
     next: Option<Piece>,
     position: u64,
     end: u64,
@@ -201,7 +202,10 @@ impl Iterator for Pieces<'_> {
         if start >= self.end {
             return None;
         }
-        let run = self.next.take().or_else(|| self.runs.next().map(|(&first, run)| run.piece(first)));
+        let run = self.next.take().or_else(|| {
+            let later = self.later.get_or_insert_with(|| self.map.range(start..self.end));
+            later.next().map(|(&first, run)| run.piece(first))
+        });
         let Some(run) = run else {
             self.position = self.end;
             return Some(Piece { start, end: self.end, what: What::Hole });

@@ -303,3 +303,48 @@ fn pairs_pile_up_to_a_limit_only() {
     assert_eq!(read(&disk, 63 * 512, 512), [64; 512]);
     disk.stack_and_commit(Vec::new(), LayerMeta::default()).unwrap();
 }
+
+#[test]
+fn a_state_that_is_not_the_disks_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = WritableDisk::create(dir.path(), None, &new_disk(1 << 20)).unwrap();
+    disk.write_at(&[1; 512], 8192).unwrap();
+    disk.flush().unwrap();
+    drop(disk);
+    let state = std::fs::read_to_string(dir.path().join("state.json")).unwrap();
+    std::fs::write(dir.path().join("state.json"), state.replace("1048576", "8192")).unwrap();
+    let error = refused(WritableDisk::open(dir.path(), None, "sha256:aa"));
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("up to sector 17, but the disk has 16"), "{error}");
+}
+
+/// The files of version 1, byte by byte: what is here now must open for ever.
+#[test]
+fn version_1_is_what_it_was() {
+    const STATE: &str = r#"{
+  "version": 1,
+  "uuid": "00000010-0000-0000-0000-000000000000",
+  "parent": "sha256:aa",
+  "virtual_size": 65536,
+  "pairs": [
+    {
+      "data": "data",
+      "index": "index"
+    }
+  ]
+}"#;
+    let machine = Machine::default();
+    let disk = WritableDisk::create_in(machine.directory(), None, &new_disk(1 << 16)).unwrap();
+    disk.write_at(&[5; 1024], 512).unwrap();
+    disk.write_zeroes(ByteRange::between(1024, 1536)).unwrap();
+    disk.flush().unwrap();
+    assert_eq!(String::from_utf8(machine.contents("state.json")).unwrap(), STATE);
+    let index = machine.contents("index");
+    let words: Vec<_> =
+        index[4096..].as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    // Two sectors at 1, from sector 8; one zeroed at 2, the next data would go to 10; the seal of two.
+    let seal = [((1 << 50) - 1) | (1 << 50), 2 << 32 | 0xa6d7_c4ea];
+    assert_eq!(words, [1 | 2 << 50, 8, 2 | 1 << 50, 10 | 1 << 55, seal[0], seal[1]]);
+    assert_eq!(&index[134..150], b"headstart-pair-1");
+    assert_eq!(machine.contents("data").len(), 4096 + 1024);
+}
