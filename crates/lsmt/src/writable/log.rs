@@ -80,8 +80,8 @@ impl Log {
         self.chain = group.chain;
     }
 
-    /// Replays the whole groups of a log and cuts off a torn tail, for the caller to sync. Records must lie within `data_end` sectors of
-    /// the data file, which was synced before them.
+    /// Replays the whole groups of a log and cuts off a torn tail, for the caller to sync. Records
+    /// must lie within `data_end` sectors of the data file, which was synced before them.
     pub(super) fn recover(
         file: &dyn LogFile,
         uuid: Uuid,

@@ -20,7 +20,7 @@
 //! is seen by every reader. Since both happen under one lock, the log ends up in the order of the map,
 //! whatever writers overlap. A flush takes the pending records, syncs the data file, writes the records as a
 //! sealed group behind the log, and syncs that. So a record in the log always points at bytes that are
-//! there, and recovery is a replay of whole groups ([`log`]).
+//! there, and recovery is a replay of whole groups (`log.rs`).
 //!
 //! What a crash leaves is, for every sector, the last flushed content or something written to it later:
 //! later content is there where its whole group reached the disk.

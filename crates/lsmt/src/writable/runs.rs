@@ -291,7 +291,8 @@ mod tests {
             prop_assert_eq!(painted(&map), &disk[..]);
             let runs: Vec<_> = map.pieces(0, SECTORS).filter(|piece| piece.what != What::Hole).collect();
             prop_assert_eq!(map.len(), runs.len());
-            prop_assert!(runs.windows(2).all(|pair| pair[0].end <= pair[1].start && !is_continued_by(pair[0], pair[1])));
+            let apart = |a: Piece, b: Piece| a.end <= b.start && !is_continued_by(a, b);
+            prop_assert!(runs.windows(2).all(|pair| apart(pair[0], pair[1])));
             let end = (start + len).min(SECTORS);
             let part: Vec<_> = map.pieces(start, end).flat_map(|p| (0..p.len()).map(move |i| p.what.skip(i))).collect();
             prop_assert_eq!(part, &disk[start as usize..end.max(start) as usize]);

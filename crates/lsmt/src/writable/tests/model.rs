@@ -224,7 +224,8 @@ impl Model {
         self.disk.as_ref().unwrap()
     }
 
-    /// Does `ops`, and checks after each, and at last that the disk is still fit for use. Returns how many steps it took.
+    /// Does `ops`, and checks after each, and at last that the disk is still fit for use. Returns how many
+    /// steps it took.
     pub(super) fn run(mut self, ops: &[Op]) -> u64 {
         for op in ops {
             self.apply(op);
@@ -557,7 +558,12 @@ proptest! {
     #[test]
     fn survives_crashes_at_any_step(
         base: bool, seed: u64,
-        ops in vec(prop_oneof![6 => io(), 4 => upkeep(), 2 => arm(Fault::Crash), 1 => arm(Fault::Kill), 1 => crash()], 1..40),
+        ops in vec(
+            prop_oneof![
+                6 => io(), 4 => upkeep(), 2 => arm(Fault::Crash), 1 => arm(Fault::Kill), 1 => crash(),
+            ],
+            1..40,
+        ),
     ) {
         Model::new(base, seed).run(&ops);
     }
