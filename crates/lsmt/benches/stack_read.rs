@@ -5,7 +5,7 @@
 //! of the other half, as new files lie where there was room, and a quarter of its segments are blocks of 4 to
 //! 32 KiB that it changed anywhere below. `scattered`: the lowest layer covers the whole disk, and half of all
 //! segments, of 4 KiB to 1 MiB, lie anywhere over it, so that reading in sequence leaps from file to file
-//! (where the same pieces by bare `pread` reach 0.86 to 0.95 of one `pread`: the kernel's part, not ours).
+//! (where the same pieces by bare `pread` reach 0.85 to 0.91 of one `pread`: the kernel's part, not ours).
 //! Between the runs of a layer is a hole of 4 KiB and nowhere else, so that nothing is won by not reading.
 //!
 //! Everything is in the page cache, and every file was written by a single call, so that the kernel keeps all
