@@ -42,6 +42,8 @@ pub struct ZFileReader<S> {
     source: S,
     info: ZFileInfo,
     index: Index,
+    /// Binary logarithm of the frame size, if it has one.
+    frame_shift: Option<u32>,
     id: u64,
 }
 
@@ -55,7 +57,9 @@ impl<S: ReadAt> ZFileReader<S> {
     pub fn open(source: S) -> Result<Self> {
         let info = read_ends(&source)?;
         let index = read_index(&source, &info)?;
-        Ok(Self { source, info, index, id: NEXT_ID.fetch_add(1, Ordering::Relaxed) })
+        let frame_shift = info.frame_size.is_power_of_two().then(|| info.frame_size.trailing_zeros());
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { source, info, index, frame_shift, id })
     }
 
     /// What the ZFile says about itself.
@@ -225,9 +229,13 @@ impl<S: ReadAt> ZFileReader<S> {
     /// The frame that holds byte `offset`, and the byte's place in it.
     fn frame_at(&self, offset: u64) -> (usize, usize) {
         let frame_size = u64::from(self.info.frame_size);
+        let frame = match self.frame_shift {
+            Some(shift) => offset >> shift,
+            None => offset / frame_size,
+        };
         // Frame numbers are below FRAMES_MAX, remainders below FRAME_SIZE_MAX.
         #[expect(clippy::cast_possible_truncation, reason = "both fit 32 bits")]
-        ((offset / frame_size) as usize, (offset % frame_size) as usize)
+        (frame as usize, (offset - frame * frame_size) as usize)
     }
 
     /// Bytes of content in a frame.
