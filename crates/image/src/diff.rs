@@ -15,7 +15,8 @@ const BLOCK: usize = 4096;
 pub struct Difference {
     /// Sizes of the two in bytes.
     pub sizes: [u64; 2],
-    /// Where their bytes differ, in ascending order, told in pieces of at most 4 KiB. Past its end a disk counts as zeros.
+    /// Where their bytes differ, in ascending order, told in pieces of at most 4 KiB. Past its end a disk
+    /// counts as zeros.
     pub ranges: Vec<ByteRange>,
 }
 

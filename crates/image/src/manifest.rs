@@ -564,7 +564,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn damaged_manifests_never_panic(flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..5)) {
+        fn damaged_manifests_never_panic(
+            flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..5),
+        ) {
             let mut bytes = image().documents().unwrap().manifest;
             for (at, value) in flips {
                 let at = at.index(bytes.len());

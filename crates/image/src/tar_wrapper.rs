@@ -16,6 +16,7 @@
 //! follows the blob is never looked at.
 
 use headstart_block::{ByteRange, Error, ReadAt, Result};
+use std::io::IoSliceMut;
 
 /// Bytes of a tar block: a header, and the unit that members are padded to.
 const BLOCK: u64 = 512;
@@ -161,21 +162,32 @@ impl<S: ReadAt> SourceRange<S> {
     }
 }
 
+impl<S> SourceRange<S> {
+    /// Without this check a read past the end would give the bytes behind the range.
+    fn check_inside(&self, wanted: usize, offset: u64) -> Result<()> {
+        let len = self.range.len();
+        if offset.checked_add(wanted as u64).is_none_or(|end| end > len) {
+            return Err(Error::corrupt(format!(
+                "needs {wanted} bytes at offset {offset}, but there are only {len} in all"
+            )));
+        }
+        Ok(())
+    }
+}
+
 impl<S: ReadAt> ReadAt for SourceRange<S> {
     fn len(&self) -> u64 {
         self.range.len()
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        // Without this check a read past the end would give the bytes behind the range.
-        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.range.len()) {
-            return Err(Error::corrupt(format!(
-                "needs {} bytes at offset {offset}, but there are only {} in all",
-                buf.len(),
-                self.range.len()
-            )));
-        }
+        self.check_inside(buf.len(), offset)?;
         self.source.read_at(buf, self.range.offset() + offset)
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
+        self.check_inside(bufs.iter().map(|buf| buf.len()).sum(), offset)?;
+        self.source.read_vectored_at(bufs, self.range.offset() + offset)
     }
 
     fn as_slice(&self) -> Option<&[u8]> {

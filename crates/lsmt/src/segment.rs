@@ -197,7 +197,9 @@ mod tests {
         }
 
         #[test]
-        fn clipping_keeps_each_sector_where_it_was(offset in 0u64..1000, len in 1u64..100, zeroed: bool, a in 0u64..100, b in 0u64..100) {
+        fn clipping_keeps_each_sector_where_it_was(
+            offset in 0u64..1000, len in 1u64..100, zeroed: bool, a in 0u64..100, b in 0u64..100,
+        ) {
             let segment = if zeroed { Segment::zeroed(offset, len, 500) } else { Segment::data(offset, len, 500) };
             let (start, end) = (offset + a.min(len - 1), offset + a.min(len - 1) + 1 + b);
             let part = segment.clip(start, end);

@@ -219,7 +219,8 @@ fn an_index_of_platforms_gives_ours() {
                "platform": {"os": "linux", "architecture": arch}})
     };
     let missing = entry(&Digest::of(b"not copied"), "arm64");
-    let platforms = json!({"schemaVersion": 2, "mediaType": INDEX_OCI, "manifests": [missing, entry(&image.digest, "amd64")]});
+    let manifests = [&missing, &entry(&image.digest, "amd64")];
+    let platforms = json!({"schemaVersion": 2, "mediaType": INDEX_OCI, "manifests": manifests});
     let nested = put_blob(&store, &serde_json::to_vec(&platforms).unwrap());
     store.tag(&nested, &tag("multi")).unwrap();
     store.remove(&by_tag("a")).unwrap();
@@ -276,7 +277,8 @@ fn prune_ends_on_manifests_that_refer_to_each_other() {
     // A digest cannot be in its own content, but chains can be as deep as anybody likes.
     let mut digest = Digest::of(b"none");
     for _ in 0..20 {
-        let index = json!({"mediaType": INDEX_OCI, "manifests": [{"mediaType": INDEX_OCI, "digest": digest.to_string()}]});
+        let itself = json!({"mediaType": INDEX_OCI, "digest": digest.to_string()});
+        let index = json!({"mediaType": INDEX_OCI, "manifests": [itself]});
         digest = put_blob(&store, &serde_json::to_vec(&index).unwrap());
     }
     store.tag(&digest, &tag("deep")).unwrap();
