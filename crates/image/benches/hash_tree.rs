@@ -52,7 +52,7 @@ fn main() {
         black_box(build());
     });
     compare("verify a blob by its tree, beside BLAKE3", 0.75, blake3, || {
-        tree.verify_all(&bytes).expect("right")
+        tree.verify_all(&bytes).expect("right");
     });
     compare("digest and tree in a pass, beside both", 0.9, plain, both);
 }
