@@ -128,8 +128,8 @@ fn whole_sectors(range: ByteRange) -> ByteRange {
     ByteRange::between(range.offset(), range.end().next_multiple_of(SECTOR_SIZE))
 }
 
-/// A length of at most [`PART`].
-#[expect(clippy::cast_possible_truncation, reason = "at most PART")]
+/// A length of what is in memory.
+#[expect(clippy::cast_possible_truncation, reason = "memory is not larger than usize can say")]
 const fn in_memory(len: u64) -> usize {
     len as usize
 }
@@ -156,12 +156,12 @@ mod tests {
         }
 
         fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-            buf.copy_from_slice(&self.bytes[offset as usize..][..buf.len()]);
+            buf.copy_from_slice(&self.bytes[in_memory(offset)..][..buf.len()]);
             Ok(())
         }
 
         fn extent_at(&self, offset: u64) -> Result<Extent> {
-            let start = offset as usize;
+            let start = in_memory(offset);
             let end = (start - start % self.grain + self.grain).min(self.bytes.len());
             let range = ByteRange::between(offset, end as u64);
             Ok(Extent { range, zero: is_zero(&self.bytes[start - start % self.grain..end]) })

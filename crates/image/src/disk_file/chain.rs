@@ -58,7 +58,7 @@ mod tests {
             let error = allowed.check(&bad).unwrap_err();
             assert!(error.to_string().contains("--allow-dir"), "{error}");
         }
-        AllowedDirs::new(&inside.join("top.qcow2"), &[outside.clone()])
+        AllowedDirs::new(&inside.join("top.qcow2"), std::slice::from_ref(&outside))
             .unwrap()
             .check(&outside.join("secret"))
             .unwrap();
