@@ -4,7 +4,10 @@
 //! comes back compressed; the pool hands them out again in the order in which they were given. A batch is
 //! compressed on its own, so neither the number of workers nor their pace can show in the output.
 //!
-//! * The caller waits only when all batches are under way, so memory is bounded.
+//! * The caller is a worker too: while the others have enough to do ([`Pool::is_busy`]), it compresses a
+//!   batch itself and puts it in its place with [`Pool::keep`]. So as many threads run as were asked for,
+//!   and the caller's half of the batches is copied less.
+//! * The caller bounds how many batches are under way, and so the memory.
 //! * Batches go round: nothing is allocated once all have been used.
 //! * A panic in a worker is caught and comes back as that batch's error; the caller can never wait for a
 //!   batch that nobody has.
@@ -51,6 +54,8 @@ pub(crate) struct Pool {
     /// Number of the next batch to give out, and of the next to hand back.
     next_in: u64,
     next_out: u64,
+    /// Batches that workers have or will take.
+    with_workers: usize,
     /// Batches that came back before their turn.
     early: Vec<Done>,
 }
@@ -71,6 +76,7 @@ impl Pool {
             abandoned: Arc::new(AtomicBool::new(false)),
             next_in: 0,
             next_out: 0,
+            with_workers: 0,
             early: Vec::new(),
         };
         for _ in 0..threads {
@@ -95,7 +101,19 @@ impl Pool {
         let job = Job { number: self.next_in, batch };
         self.jobs.as_ref().and_then(|jobs| jobs.send(job).ok()).ok_or_else(no_workers)?;
         self.next_in += 1;
+        self.with_workers += 1;
         Ok(())
+    }
+
+    /// Whether each worker has a batch in hand and another waiting.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.with_workers >= 2 * self.workers.len()
+    }
+
+    /// Puts in its place a batch that the caller compressed.
+    pub(crate) fn keep(&mut self, batch: Batch) {
+        self.early.push(Done { number: self.next_in, batch, result: Ok(()) });
+        self.next_in += 1;
     }
 
     /// The next batch in order, if it is ready; with `wait`, waits for it. `None` also where no batch is
@@ -116,6 +134,7 @@ impl Pool {
                     Err(std::sync::mpsc::TryRecvError::Disconnected) => return Err(no_workers()),
                 }
             };
+            self.with_workers -= 1;
             self.early.push(done);
         }
         Ok(None)
@@ -182,8 +201,12 @@ mod tests {
         .unwrap();
         let mut got = Vec::new();
         for byte in 0..200 {
-            pool.give(batch(byte)).unwrap();
-            while let Some(batch) = pool.take(pool.under_way() > 5).unwrap() {
+            if pool.is_busy() {
+                pool.keep(Batch { output: vec![byte], ..Batch::default() });
+            } else {
+                pool.give(batch(byte)).unwrap();
+            }
+            while let Some(batch) = pool.take(pool.under_way() > 8).unwrap() {
                 got.extend(batch.output);
             }
         }

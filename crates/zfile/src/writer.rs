@@ -1,10 +1,11 @@
 //! Streaming packer: bytes in, a ZFile out, the same for any number of threads and any cut of the input.
 //!
 //! # The way of the bytes
-//! Input gathers in a batch of [`BATCH_SIZE`] bytes, a whole number of frames. A full batch is compressed:
-//! on one thread at once and in place, on more by the [`Pool`](crate::pool), which keeps a bounded number
-//! of batches under way and gives them back in order. Compressed batches go to the inner writer, one
-//! write each, and the lengths of their frames to the index. [`ZFileWriter::finish`] compresses what is
+//! Input gathers in a batch of [`BATCH_SIZE`] bytes, a whole number of frames. A full batch is compressed by
+//! the [`Pool`](crate::pool)'s threads or, while they have enough to do or there are none, by the caller's;
+//! then input that comes in large pieces is compressed where it lies. A bounded number of batches is under
+//! way, and the pool gives them back in order. Compressed batches go to the inner writer, one write each,
+//! and the lengths of their frames to the index. [`ZFileWriter::finish`] compresses what is
 //! left (only the last frame of all may be short) and appends index and trailer. The header is never
 //! overwritten: the inner writer need not seek, and uploads can begin at once.
 //!
@@ -46,7 +47,7 @@ pub struct ZFileOptions {
     pub crc: bool,
     /// Level of zstd; `None`, the default, is 3, which the reference uses. lz4 has no levels.
     pub level: Option<i32>,
-    /// Threads that compress, at least 1. With 1, the default, the caller's compresses and no other is
+    /// Threads that compress, at least 1. The caller's is one of them, so with 1, the default, no other is
     /// started. The output does not depend on it.
     pub threads: usize,
 }
@@ -75,20 +76,22 @@ impl ZFileOptions {
 /// Packs what is written to it into a ZFile; see the [module](self).
 pub struct ZFileWriter<W> {
     out: W,
-    engine: Engine,
+    /// The caller's own.
+    encoder: Encoder,
+    /// The other threads, if there are any.
+    pool: Option<Pool>,
+    /// Most batches under way, so that each thread has one in hand, one to take next and one that waits
+    /// for its turn to be written.
+    under_way_max: u64,
     /// The batch that fills up.
     batch: Batch,
+    /// Batches to be used again.
+    spare: Vec<Batch>,
     /// Length of each frame written, as stored.
     index: Vec<u32>,
     info: ZFileInfo,
     /// Why it cannot go on.
     failed: Option<(ErrorKind, String)>,
-}
-
-/// Who compresses.
-enum Engine {
-    Inline(Box<Encoder>),
-    Threads { pool: Pool, under_way_max: u64, spare: Vec<Batch> },
 }
 
 impl<W: Write> ZFileWriter<W> {
@@ -98,19 +101,12 @@ impl<W: Write> ZFileWriter<W> {
     /// [`ErrorKind::Invalid`] for options that make no sense; what `out` reports.
     pub fn new(mut out: W, options: &ZFileOptions) -> Result<Self> {
         options.check()?;
-        let make = || Encoder::new(options);
-        let engine = match options.threads {
-            1 => Engine::Inline(Box::new(make()?)),
-            threads => {
-                let pool = Pool::new(threads, || {
-                    let mut encoder = make()?;
-                    Ok(move |batch: &mut Batch| encoder.encode_batch(batch))
-                })?;
-                // Each thread has one in hand and there is one more for every second to take.
-                let under_way_max = threads + threads.div_ceil(2) + 1;
-                Engine::Threads { pool, under_way_max: under_way_max as u64, spare: Vec::new() }
-            }
+        let make = || {
+            let mut encoder = Encoder::new(options)?;
+            Ok(move |batch: &mut Batch| encoder.encode_batch(batch))
         };
+        let others = options.threads - 1;
+        let pool = (others > 0).then(|| Pool::new(others, make)).transpose()?;
         let info = ZFileInfo {
             codec: options.codec,
             frame_size: options.frame_size,
@@ -124,8 +120,17 @@ impl<W: Write> ZFileWriter<W> {
             header_valid: false,
         };
         out.write_all(&format::encode_header(&info)).map_err(cannot_write)?;
-        let batch = Batch { input: Vec::with_capacity(BATCH_SIZE), ..Batch::default() };
-        Ok(Self { out, engine, batch, index: Vec::new(), info, failed: None })
+        Ok(Self {
+            out,
+            encoder: Encoder::new(options)?,
+            pool,
+            under_way_max: 3 * options.threads as u64,
+            batch: Batch::default(),
+            spare: Vec::new(),
+            index: Vec::new(),
+            info,
+            failed: None,
+        })
     }
 
     /// Compresses what is left, writes index and trailer, and gives `out` back, flushed.
@@ -166,53 +171,81 @@ impl<W: Write> ZFileWriter<W> {
 
     /// Takes some of `bytes`; returns how many.
     fn accept(&mut self, bytes: &[u8]) -> Result<usize> {
-        let frame_size = self.info.frame_size as usize;
-        if let Engine::Inline(encoder) = &mut self.engine
-            && self.batch.input.is_empty()
-            && bytes.len() >= frame_size
-        {
-            // Whole frames need not be gathered first.
-            let whole = bytes.len().min(BATCH_SIZE) / frame_size * frame_size;
-            encoder.encode(&bytes[..whole], &mut self.batch)?;
-            emit(&mut self.out, &mut self.index, &mut self.info, &self.batch)?;
-            self.info.original_size += whole as u64;
-            return Ok(whole);
-        }
+        let whole_batch = bytes.len() >= BATCH_SIZE && self.batch.input.is_empty();
         let taken = bytes.len().min(BATCH_SIZE - self.batch.input.len());
-        self.batch.input.extend_from_slice(&bytes[..taken]);
-        self.info.original_size += taken as u64;
-        if self.batch.input.len() == BATCH_SIZE {
-            self.compress_batch()?;
+        if whole_batch && self.is_our_turn() {
+            self.encoder.encode(&bytes[..taken], &mut self.batch)?;
+            self.hand_on()?;
+        } else {
+            // Grows to its full size at once, or never.
+            self.batch.input.reserve_exact(BATCH_SIZE - self.batch.input.len());
+            self.batch.input.extend_from_slice(&bytes[..taken]);
+            if self.batch.input.len() == BATCH_SIZE {
+                self.compress_batch()?;
+            }
         }
+        self.info.original_size += taken as u64;
         Ok(taken)
+    }
+
+    /// Whether the caller's thread is the one to compress the next batch.
+    fn is_our_turn(&self) -> bool {
+        self.pool.as_ref().is_none_or(Pool::is_busy)
     }
 
     /// Compresses the batch that filled up, or has it compressed, and begins the next.
     fn compress_batch(&mut self) -> Result<()> {
-        match &mut self.engine {
-            Engine::Inline(encoder) => {
-                encoder.encode_batch(&mut self.batch)?;
-                emit(&mut self.out, &mut self.index, &mut self.info, &self.batch)?;
-                self.batch.input.clear();
-                Ok(())
-            }
-            Engine::Threads { pool, spare, .. } => {
-                pool.give(std::mem::replace(&mut self.batch, spare.pop().unwrap_or_default()))?;
-                self.batch.input.clear();
-                self.batch.input.reserve_exact(BATCH_SIZE);
+        if self.is_our_turn() {
+            self.encoder.encode_batch(&mut self.batch)?;
+            return self.hand_on();
+        }
+        let batch = self.next_batch();
+        if let Some(pool) = &mut self.pool {
+            pool.give(batch)?;
+        }
+        self.drain(false)
+    }
+
+    /// Writes the batch that the caller's thread compressed, or leaves it with the pool until its turn
+    /// comes, and begins the next.
+    fn hand_on(&mut self) -> Result<()> {
+        let batch = self.next_batch();
+        match &mut self.pool {
+            Some(pool) => {
+                pool.keep(batch);
                 self.drain(false)
             }
+            None => self.emit(batch),
         }
+    }
+
+    /// Begins a batch, and gives what was the last.
+    fn next_batch(&mut self) -> Batch {
+        std::mem::replace(&mut self.batch, self.spare.pop().unwrap_or_default())
     }
 
     /// Writes the batches that are ready; waits until all are, or, without `all`, until few enough are
     /// under way.
     fn drain(&mut self, all: bool) -> Result<()> {
-        let Engine::Threads { pool, under_way_max, spare } = &mut self.engine else { return Ok(()) };
-        while let Some(batch) = pool.take(all || pool.under_way() >= *under_way_max)? {
-            emit(&mut self.out, &mut self.index, &mut self.info, &batch)?;
-            spare.push(batch);
+        while let Some(pool) = &mut self.pool {
+            let wait = all || pool.under_way() >= self.under_way_max;
+            match pool.take(wait)? {
+                Some(batch) => self.emit(batch)?,
+                None => break,
+            }
         }
+        Ok(())
+    }
+
+    /// Writes a compressed batch and notes its frames.
+    fn emit(&mut self, mut batch: Batch) -> Result<()> {
+        self.out.write_all(&batch.output[..batch.used]).map_err(cannot_write)?;
+        self.index.extend_from_slice(&batch.frames);
+        self.info.frames += batch.frames.len() as u64;
+        self.info.index_offset += batch.used as u64;
+        self.info.compressed_size = self.info.index_offset;
+        batch.input.clear();
+        self.spare.push(batch);
         Ok(())
     }
 
@@ -259,16 +292,6 @@ impl<W> fmt::Debug for ZFileWriter<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ZFileWriter").field("info", &self.info).finish_non_exhaustive()
     }
-}
-
-/// Writes a compressed batch and notes its frames.
-fn emit(out: &mut impl Write, index: &mut Vec<u32>, info: &mut ZFileInfo, batch: &Batch) -> Result<()> {
-    out.write_all(&batch.output[..batch.used]).map_err(cannot_write)?;
-    index.extend_from_slice(&batch.frames);
-    info.frames += batch.frames.len() as u64;
-    info.index_offset += batch.used as u64;
-    info.compressed_size = info.index_offset;
-    Ok(())
 }
 
 /// An error of the inner writer; one of ours is given back as it was.
