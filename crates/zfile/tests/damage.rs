@@ -252,3 +252,43 @@ fn dropping_a_writer_ends_its_threads() {
         writer.write_all(&noise(1, 700_000)).unwrap();
     }
 }
+
+/// Blobs of early writers have no digests. What contradicts itself is found when it is opened all the same.
+#[test]
+fn contradictions_are_found_without_digests() {
+    let options = ZFileOptions { frame_size: 4096, ..ZFileOptions::default() };
+    let mut blob = pack(&mixed(6, 30_000), &options);
+    let (trailer, index) = (blob.len() - 512, blob.len() - 512 - 8 * 4);
+    blob[32] &= !16;
+    blob[trailer + 32] &= !16;
+    assert_eq!(read_all(blob.clone()).unwrap(), mixed(6, 30_000));
+    let index_offset = 40;
+    for at in
+        [index, trailer + index_offset, trailer + 72, trailer + 73, trailer + 76, trailer + 88, 73, 76, 88]
+    {
+        let mut bad = blob.clone();
+        bad[at] ^= 1;
+        let error = ZFileReader::open(bad).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported), "{at}: {error}");
+    }
+}
+
+/// A frame that fails leaves nothing behind in the thread that could be taken for the frame before it.
+#[test]
+fn a_damaged_frame_does_not_spoil_the_one_remembered() {
+    let content = mixed(8, 40_000);
+    for codec in [Codec::Lz4, Codec::Zstd] {
+        let mut blob = pack(&content, &ZFileOptions { codec, frame_size: 4096, ..ZFileOptions::default() });
+        let end = ZFileReader::open(blob.clone()).unwrap().info().index_offset - 4;
+        let at = usize::try_from(end).unwrap();
+        // The last frame's checksum: its content decompresses and only then is found wrong.
+        blob[at] ^= 1;
+        let reader = ZFileReader::open(blob).unwrap();
+        let mut buf = [0; 100];
+        for _ in 0..3 {
+            reader.read_at(&mut buf, 4096).unwrap();
+            assert_eq!(buf, content[4096..4196]);
+            assert!(reader.read_at(&mut buf, 39_900).is_err());
+        }
+    }
+}
