@@ -10,8 +10,9 @@
 //! # Small reads
 //! The thread remembers the frame that was last wanted in part, so that small sequential reads decompress
 //! it once. For lz4 the first small read decompresses only as far as it needs, which
-//! makes random reads in large frames about twice as quick; if the thread comes back for more of the same
-//! frame, all of it is decompressed. That is at most two decompressions a frame.
+//! makes random reads of 4 KiB 1.3 times as quick in 16 KiB frames and 1.55 times in 64 KiB frames; if the
+//! thread comes back for more of the same frame, all of it is decompressed. That is at most two
+//! decompressions a frame.
 //!
 //! # What is promised
 //! A read gives the bytes that were packed, or an error that names the frame. Where frames have
@@ -27,8 +28,9 @@ use headstart_block::{Error, ReadAt, Result};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Most compressed bytes that one read of the source fetches, and that a thread keeps a buffer for.
-pub const FETCH_MAX: u64 = 512 << 10;
+/// Most compressed bytes that one read of the source fetches, in bytes; a thread keeps a buffer that large.
+/// From page cache, 64 KiB to 1 MiB are equally quick (within 1 %).
+pub const FETCH_MAX: u64 = 256 << 10;
 
 /// About how many bytes [`ZFileReader::verify`] decompresses at a time.
 const VERIFY_STEP: usize = 1 << 20;
@@ -96,8 +98,10 @@ impl<S: ReadAt> ZFileReader<S> {
         while !buf.is_empty() {
             let (frame, skip) = self.frame_at(offset);
             let recent = scratch.recent.valid(self.id, frame);
-            let wanted = (self.frame_len(frame) - skip).min(buf.len());
-            if skip + wanted <= recent {
+            let len = self.frame_len(frame);
+            let wanted = (len - skip).min(buf.len());
+            // A whole frame always comes from the source: `verify` relies on it.
+            if skip + wanted <= recent && wanted < len {
                 let (part, rest) = buf.split_at_mut(wanted);
                 part.copy_from_slice(&scratch.recent.bytes()[skip..skip + wanted]);
                 (buf, offset) = (rest, offset + wanted as u64);

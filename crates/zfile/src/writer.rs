@@ -2,7 +2,7 @@
 //!
 //! # The way of the bytes
 //! Input gathers in a batch of [`BATCH_SIZE`] bytes, a whole number of frames. A full batch is compressed by
-//! the [`Pool`](crate::pool)'s threads or, while they have enough to do or there are none, by the caller's;
+//! the pool's threads or, while they have enough to do or there are none, by the caller's;
 //! then input that comes in large pieces is compressed where it lies. A bounded number of batches is under
 //! way, and the pool gives them back in order. Compressed batches go to the inner writer, one write each,
 //! and the lengths of their frames to the index. [`ZFileWriter::finish`] compresses what is

@@ -8,7 +8,7 @@ mod golden_set;
 mod plain;
 
 use golden_set::GoldenSet;
-use headstart_block::{Error, ErrorKind, ReadAt, Result};
+use headstart_block::{Error, ErrorKind, FileSource, ReadAt, Result};
 use headstart_zfile::{Codec, ZFileOptions, ZFileReader, ZFileWriter};
 use plain::{mixed, noise};
 use std::io::{self, Write};
@@ -291,4 +291,22 @@ fn a_damaged_frame_does_not_spoil_the_one_remembered() {
             assert!(reader.read_at(&mut buf, 39_900).is_err());
         }
     }
+}
+
+/// Verifying looks at the source, not at what a thread remembers of it.
+#[test]
+fn verify_sees_damage_to_a_frame_that_was_just_read() {
+    let content = mixed(9, 5000);
+    let options = ZFileOptions { frame_size: 8192, ..ZFileOptions::default() };
+    let mut blob = pack(&content, &options);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("blob");
+    std::fs::write(&path, &blob).unwrap();
+    let reader = ZFileReader::open(FileSource::open(&path).unwrap()).unwrap();
+    let mut buf = [0; 100];
+    reader.read_at(&mut buf, 10).unwrap();
+    reader.verify().unwrap();
+    blob[600] ^= 1;
+    std::fs::write(&path, &blob).unwrap();
+    assert_eq!(reader.verify().unwrap_err().kind(), ErrorKind::Corrupt);
 }
