@@ -148,8 +148,8 @@ impl From<Error> for io::Error {
             ErrorKind::NotFound => io::ErrorKind::NotFound,
             ErrorKind::NoSpace => io::ErrorKind::StorageFull,
             ErrorKind::ReadOnly => io::ErrorKind::ReadOnlyFilesystem,
-            ErrorKind::Cancelled => io::ErrorKind::Interrupted,
-            ErrorKind::Conflict | ErrorKind::Io => io::ErrorKind::Other,
+            // Not Interrupted: `write_all` and its kin would try again for ever.
+            ErrorKind::Cancelled | ErrorKind::Conflict | ErrorKind::Io => io::ErrorKind::Other,
         };
         Self::new(kind, error)
     }
@@ -181,6 +181,22 @@ mod tests {
         let error = Error::io("cannot write", io::Error::from(io::ErrorKind::StorageFull)).about("/store");
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         assert!(error.to_string().contains("free space"), "{error}");
+    }
+
+    #[test]
+    fn a_wish_to_stop_ends_write_all() {
+        struct Stopped;
+        impl io::Write for Stopped {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(Error::new(ErrorKind::Cancelled, "stopped").into())
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let error: Error = io::Write::write_all(&mut Stopped, b"x").unwrap_err().into();
+        assert_eq!(error.kind(), ErrorKind::Cancelled);
     }
 
     #[test]
