@@ -31,7 +31,7 @@ demo: ## make a real disk, import it, look at it, verify it, export it, compare
 
 test: ## all tests
 	@scripts/setup build disks
-	$(TIMEOUT) 30m $(CARGO) test --workspace --locked
+	$(TIMEOUT) 30m $(CARGO) test --workspace --locked --no-fail-fast
 
 bench: ## measure, with the peer's figure beside ours
 	@scripts/setup build disks

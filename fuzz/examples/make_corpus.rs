@@ -33,6 +33,7 @@ fn main() -> Result<()> {
         save("blob", &format!("{name}-in-tar"), &[tar_header(b'0', &size), packed.clone()].concat())?;
         save("blob", &format!("{name}-undigested"), &without_digests(packed))?;
     }
+    save_as("lsmt_layer", "largest-size", &layer_of_largest_size()?)?;
     save("lsmt_pair", "log", &pair())?;
     save("lsmt_sparse", "two-pages", &sparse())?;
     save("writable", "flushed-twice", &writable()?)?;
@@ -45,10 +46,15 @@ fn main() -> Result<()> {
     Ok(())
 }
 
+/// An input that is valid.
 fn save(target: &str, name: &str, bytes: &[u8]) -> Result<()> {
+    save_as(target, &format!("valid-{name}"), bytes)
+}
+
+fn save_as(target: &str, name: &str, bytes: &[u8]) -> Result<()> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
     fs::create_dir_all(&directory)?;
-    fs::write(directory.join(format!("valid-{name}")), bytes)?;
+    fs::write(directory.join(name), bytes)?;
     Ok(())
 }
 
@@ -133,6 +139,18 @@ fn layers() -> Result<Vec<(&'static str, Vec<u8>)>> {
     full.data(8192, &text(512))?;
     full.data(DISK_SIZE - 512, &text(512))?;
     Ok(vec![("empty", empty.finish()?.0), ("data-and-zeros", full.finish()?.0)])
+}
+
+/// A disk of as many bytes as a number can say: rounding that up overflows.
+fn layer_of_largest_size() -> Result<Vec<u8>> {
+    let meta = LayerMeta { virtual_size: DISK_SIZE, ..LayerMeta::default() };
+    let mut writer = LayerWriter::new(Vec::new(), meta)?;
+    writer.data(0, &text(512))?;
+    let mut layer = writer.finish()?.0;
+    for page in [0, layer.len() - PAGE_SIZE] {
+        layer[page + 48..page + 56].fill(0xff);
+    }
+    Ok(layer)
 }
 
 fn page(flags: u32) -> Page {

@@ -9,7 +9,7 @@
 //! * `make test`: `tests/replay.rs` replays the committed corpus, with every byte of it flipped in turn;
 //! * `examples/make_corpus.rs` writes the corpus's valid inputs with our own writers.
 
-use headstart_block::{BlockDevice, Error, FileSource, ReadAt, Result};
+use headstart_block::{BlockDevice, Error, ErrorKind, FileSource, ReadAt, Result};
 use headstart_image::blob::open_layer_source;
 use headstart_image::disk_file::{DiskFile, DiskFormat};
 use headstart_image::manifest::{Config, Manifest};
@@ -18,11 +18,11 @@ use headstart_image::reference::Selector;
 use headstart_image::store::ImageStore;
 use headstart_image::tar_wrapper::{self, SourceRange};
 use headstart_lsmt::writable::WritableDisk;
-use headstart_lsmt::{Layer, Stack, open_pair};
+use headstart_lsmt::{Layer, LayerMeta, LayerWriter, Stack, copy_segments, open_pair};
 use headstart_zfile::ZFileReader;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -47,6 +47,8 @@ pub const TARGETS: &[Target] = &[
 
 /// Bytes that a target reads from one thing: an input of a few bytes can claim to be terabytes of zeros.
 const READ_BUDGET: u64 = 1 << 20;
+/// Bytes that are written anew from one layer.
+const REWRITE_BUDGET: u64 = 256 << 10;
 /// Bytes read at once: odd, so that reads start and end inside sectors and frames.
 const READ_SIZE: u64 = 20_011;
 /// Extents looked at on one disk.
@@ -198,8 +200,22 @@ fn too_few_files() -> Error {
     Error::corrupt("too few files in this input")
 }
 
+/// Reads a layer's disk and then writes it as a new layer, as flattening does.
 fn read_layer(layer: Layer) -> Result<()> {
-    read_disk(&Stack::new(vec![layer])?)
+    let disk = Stack::new(vec![layer])?;
+    read_disk(&disk)?;
+    let meta = LayerMeta { virtual_size: disk.size(), ..LayerMeta::default() };
+    let mut writer = LayerWriter::new(io::sink(), meta)?;
+    let mut left = REWRITE_BUDGET;
+    let mut spend = |bytes: u64| {
+        left = left.checked_sub(bytes).ok_or_else(|| Error::new(ErrorKind::Cancelled, "enough"))?;
+        Ok(())
+    };
+    match copy_segments(&disk, disk.index().segments().iter().copied(), &mut writer, &mut spend) {
+        Err(e) if e.kind() != ErrorKind::Cancelled => return Err(e),
+        _ => {}
+    }
+    writer.finish().map(drop)
 }
 
 /// Reads a source from its start and at its end, within the budget.
