@@ -1,11 +1,13 @@
 //! `headstart layer`: single layer files, ZFile-wrapped, tar-wrapped or plain.
 
+use crate::Threads;
 use crate::report::{Fields, Outcome, Report};
 use clap::Subcommand;
-use headstart_block::{ByteSize, Error, FileSource, Result};
+use headstart_block::{BlockDevice, ByteSize, Error, FileSource, Result};
 use headstart_image::disk_file::DiskFormat;
 use headstart_image::export::{ExportReport, export_disk};
 use headstart_image::layer_file::{LayerFile, open_pair_files};
+use headstart_image::new_image::check_size;
 use headstart_image::progress::Progress;
 use headstart_lsmt::{LayerForm, Stack};
 use serde::Serialize;
@@ -44,9 +46,8 @@ pub(crate) enum Command {
         /// Size of the disk, where the layers' own word is not wanted
         #[arg(long)]
         size: Option<ByteSize>,
-        /// Threads that decompress [default: one a core]
-        #[arg(long, value_name = "N")]
-        threads: Option<usize>,
+        #[command(flatten)]
+        threads: Threads,
     },
     /// Check the structure of layer files and every checksum in them
     #[command(after_help = "Example:\n  headstart layer verify *.lsmt")]
@@ -63,8 +64,7 @@ impl Command {
             Self::Inspect { file, segments } => Ok(Box::new(LayerReport::open(file, *segments)?)),
             Self::Export { layers, pair, output, format, size, threads } => {
                 let stack = stack(layers, pair, *size)?;
-                let threads = threads.unwrap_or_else(crate::default_threads);
-                let report = export_disk(&stack, output, *format, threads, progress)?;
+                let report = export_disk(&stack, output, *format, threads.number(), progress)?;
                 Ok(Box::new(Exported::new(output, report)))
             }
             Self::Verify { files } => verify(files, progress),
@@ -82,11 +82,12 @@ fn stack(files: &[PathBuf], pair: &[PathBuf], size: Option<ByteSize>) -> Result<
         [data, index] => layers.push(open_pair_files(data, index)?),
         _ => return Err(Error::invalid("--pair takes two files").remedy("give it as --pair DATA,INDEX")),
     }
-    let stack = Stack::new(layers)?;
-    Ok(match size {
-        Some(ByteSize(size)) => stack.with_size(size),
-        None => stack,
-    })
+    let mut stack = Stack::new(layers)?;
+    if let Some(ByteSize(size)) = size {
+        stack = stack.with_size(size);
+    }
+    check_size(stack.size())?;
+    Ok(stack)
 }
 
 fn verify(files: &[PathBuf], progress: &dyn Progress) -> Result<Box<dyn Report>> {

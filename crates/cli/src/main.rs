@@ -7,11 +7,9 @@
 //! | [`zfile`] | `headstart zfile ...`: single compressed files |
 //! | [`terminal`] | progress bars, Ctrl-C |
 //! | [`report`] | what a command says at its end, for people or as JSON |
-//! | [`output_file`] | files that appear whole or not at all |
 
 mod image;
 mod layer;
-mod output_file;
 mod report;
 mod terminal;
 mod zfile;
@@ -76,7 +74,17 @@ fn run(cli: &Cli) -> Result<Box<dyn Report>> {
     }
 }
 
-/// How many threads to use where the user does not say: one a core.
-fn default_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+/// How many threads to use.
+#[derive(Args, Clone, Debug)]
+struct Threads {
+    /// Threads that compress and decompress [default: one a core]; the output does not depend on it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
+}
+
+impl Threads {
+    fn number(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from).min(256);
+        self.threads.map_or_else(cores, usize::from)
+    }
 }

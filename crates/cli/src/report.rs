@@ -3,7 +3,7 @@
 use headstart_block::Error;
 use serde::Serialize;
 use std::fmt;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 /// The outcome of a command. `Display` is for people, without a trailing newline.
@@ -25,9 +25,14 @@ impl<T: Outcome> Report for T {
         let text =
             if json { serde_json::to_string_pretty(self).unwrap_or_default() } else { self.to_string() };
         let mut out = std::io::stdout().lock();
-        // A reader that went away (`| head`) is no error of ours.
-        let _ = if text.is_empty() { Ok(()) } else { writeln!(out, "{text}") };
-        let _ = out.flush();
+        let written = if text.is_empty() { Ok(()) } else { writeln!(out, "{text}") };
+        match written.and_then(|()| out.flush()) {
+            // A reader that went away (`| head`) is no error of ours.
+            Err(e) if e.kind() != ErrorKind::BrokenPipe => {
+                return print_error(&Error::io("cannot write to standard output", e));
+            }
+            _ => {}
+        }
         if self.is_right() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }

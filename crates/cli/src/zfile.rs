@@ -1,15 +1,18 @@
 //! `headstart zfile`: single compressed files.
 
-use crate::output_file::OutputFile;
+use crate::Threads;
 use crate::report::{Fields, Outcome, Report};
 use clap::{Args, Subcommand};
 use headstart_block::{ByteRange, ByteSize, Error, FileSource, ReadAt, Result};
+use headstart_image::export::OutputFile;
 use headstart_image::progress::{Progress, step};
+use headstart_image::tar_wrapper::{SourceRange, locate};
 use headstart_zfile::{Codec, ZFileInfo, ZFileOptions, ZFileReader, ZFileWriter};
 use serde::Serialize;
 use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Bytes copied at once.
 const CHUNK: u64 = 1 << 20;
@@ -61,9 +64,8 @@ pub(crate) struct Packing {
     /// Leave out the checksum of each frame
     #[arg(long)]
     no_crc: bool,
-    /// Threads that compress [default: one a core]; the output does not depend on it
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
+    #[command(flatten)]
+    threads: Threads,
 }
 
 impl Packing {
@@ -76,7 +78,7 @@ impl Packing {
             frame_size,
             crc: !self.no_crc,
             level: self.level,
-            threads: self.threads.unwrap_or_else(crate::default_threads),
+            threads: self.threads.number(),
         })
     }
 }
@@ -94,8 +96,15 @@ impl Command {
     }
 }
 
-fn open(path: &Path) -> Result<ZFileReader<FileSource>> {
-    ZFileReader::open(FileSource::open(path)?).map_err(|e| e.about(path.display()))
+/// Opens a ZFile, in the tar archive that OverlayBD's tools put around it or without.
+fn open(path: &Path) -> Result<ZFileReader<Arc<dyn ReadAt>>> {
+    let named = |e: Error| e.about(path.display());
+    let file: Arc<dyn ReadAt> = Arc::new(FileSource::open(path)?);
+    let inner = match locate(&file).map_err(named)? {
+        Some(range) => Arc::new(SourceRange::new(file, range).map_err(named)?),
+        None => file,
+    };
+    ZFileReader::open(inner).map_err(named)
 }
 
 fn pack(
@@ -109,7 +118,7 @@ fn pack(
     let named = |e: Error| e.about(output.display());
     let mut writer = ZFileWriter::new(file.file(), options).map_err(named)?;
     progress.begin("pack", source.len());
-    copy(&source, &mut writer, progress).map_err(named)?;
+    copy((&source, input), (&mut writer, output), progress)?;
     let (_, info) = writer.finish().map_err(named)?;
     file.keep()?;
     Ok(Box::new(ZFileReport::new(output, &info)))
@@ -119,18 +128,22 @@ fn unpack(input: &Path, output: &Path, progress: &dyn Progress) -> Result<Box<dy
     let reader = open(input)?;
     let file = OutputFile::create(output)?;
     progress.begin("unpack", reader.len());
-    copy(&reader, &mut file.file(), progress).map_err(|e| e.about(output.display()))?;
+    copy((&reader, input), (&mut file.file(), output), progress)?;
     file.keep()?;
     Ok(Box::new(ZFileReport::new(input, reader.info())))
 }
 
-/// Copies a source from front to back.
-fn copy(source: &dyn ReadAt, out: &mut dyn Write, progress: &dyn Progress) -> Result<()> {
+/// Copies a source from front to back. The paths are for messages.
+fn copy(
+    (source, input): (&dyn ReadAt, &Path),
+    (out, output): (&mut dyn Write, &Path),
+    progress: &dyn Progress,
+) -> Result<()> {
     let mut buf = Vec::new();
     for part in ByteRange::between(0, source.len()).parts(CHUNK) {
         buf.resize(usize::try_from(part.len()).unwrap_or(0), 0);
-        source.read_at(&mut buf, part.offset())?;
-        out.write_all(&buf)?;
+        source.read_at(&mut buf, part.offset()).map_err(|e| e.about(input.display()))?;
+        out.write_all(&buf).map_err(|e| Error::from(e).about(output.display()))?;
         step(progress, part.len())?;
     }
     Ok(())

@@ -43,7 +43,7 @@ pub fn commit(
     let base = base.map(OpenImage::open).transpose()?;
     let mut builder = Builder::new(target, packing)?;
     if let Some(base) = &base {
-        builder = builder.on(base)?;
+        builder = builder.on(base, progress)?;
     }
     match upper {
         Upper::Writable(dir) => commit_writable(builder, dir, base, progress),
@@ -88,7 +88,8 @@ struct Watched<'a> {
 
 impl Write for Watched<'_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        step(self.progress, buf.len() as u64)?;
+        // Not of the kind "interrupted", after which `write_all` would only try again.
+        step(self.progress, buf.len() as u64).map_err(io::Error::other)?;
         self.output.write(buf)
     }
 

@@ -27,7 +27,7 @@ pub fn import_disk(
     let base = base.map(OpenImage::open).transpose()?;
     let mut builder = Builder::new(target, packing)?;
     if let Some(base) = &base {
-        builder = builder.on(base)?;
+        builder = builder.on(base, progress)?;
     }
     let disk = file.open(builder.scratch(), progress)?;
     let device = disk.device();

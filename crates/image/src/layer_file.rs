@@ -2,7 +2,7 @@
 
 use crate::blob::{LayerSource, open_layer_source};
 use crate::progress::{Progress, step};
-use headstart_block::{FileSource, Result};
+use headstart_block::{Error, FileSource, Result};
 use headstart_lsmt::{Layer, open_pair};
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl LayerFile {
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] where it is no layer or a damaged one.
     pub fn open(path: &Path) -> Result<Self> {
-        let named = |e: headstart_block::Error| e.about(path.display());
+        let named = |e: Error| e.about(path.display());
         let source = open_layer_source(Arc::new(FileSource::open(path)?)).map_err(named)?;
         // Only a plain file can have the holes that a sparse layer is made of.
         let layer = if source.wrappers().is_empty() {
@@ -49,5 +49,8 @@ impl LayerFile {
 /// As [`headstart_lsmt::open_pair`].
 pub fn open_pair_files(data: &Path, index: &Path) -> Result<Layer> {
     let pair = open_pair(Arc::new(FileSource::open(data)?), &FileSource::open(index)?);
-    pair.map_err(|e| e.about(format!("{},{}", data.display(), index.display())))
+    // What is wrong is said of "the data file": which that is must be said, too.
+    pair.map_err(|e| {
+        Error::new(e.kind(), e.to_string()).about(format!("{},{}", data.display(), index.display()))
+    })
 }

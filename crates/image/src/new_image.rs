@@ -4,12 +4,30 @@ use crate::digest::Digest;
 use crate::manifest::{Config, Layer, MAX_LAYERS, NewImage};
 use crate::new_layer::{LayerOutput, describe, stage_layer};
 use crate::open_image::OpenImage;
+use crate::progress::{Progress, step};
 use crate::reference::Reference;
 use crate::store::{ImageStore, Staging};
-use headstart_block::{Error, Result, SECTOR_SIZE};
-use headstart_lsmt::{LayerMeta, LayerSummary};
+use headstart_block::{ByteRange, Error, ReadAt, Result, SECTOR_SIZE};
+use headstart_lsmt::{LayerMeta, LayerSummary, Segment};
 use headstart_zfile::ZFileOptions;
-use std::io;
+use std::io::Write;
+
+/// Bytes copied at once.
+const PART: u64 = 1 << 20;
+
+/// The largest disk that layers can hold: sectors have numbers of 50 bits, and the last means something else.
+const MAX_SIZE: u64 = Segment::PADDING_OFFSET * SECTOR_SIZE;
+
+/// Checks a disk's size before anything is reckoned with it.
+///
+/// # Errors
+/// [`headstart_block::ErrorKind::Invalid`] where it is larger than layers can hold.
+pub fn check_size(size: u64) -> Result<()> {
+    if size > MAX_SIZE {
+        return Err(Error::invalid(format!("a disk cannot have {size} bytes, {MAX_SIZE} are the most")));
+    }
+    Ok(())
+}
 
 /// What was made.
 #[derive(Clone, Debug)]
@@ -50,7 +68,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Puts it on top of `base`, whose blobs are copied where it lies in another store.
-    pub(crate) fn on(mut self, base: &OpenImage) -> Result<Self> {
+    pub(crate) fn on(mut self, base: &OpenImage, progress: &dyn Progress) -> Result<Self> {
         if base.layers.len() >= MAX_LAYERS {
             return Err(Error::invalid(format!(
                 "it has {MAX_LAYERS} layers, the most that an image can have"
@@ -60,9 +78,12 @@ impl<'a> Builder<'a> {
         }
         let store = ImageStore::open(&base.reference.root)?;
         if base.reference.root != self.target.root {
+            progress.begin("copy base", base.manifest.stored_size());
             for layer in base.manifest.disk_layers() {
-                self.adopt(&store, &layer.blob.digest)?;
-                layer.tree.iter().try_for_each(|tree| self.adopt(&store, &tree.digest))?;
+                let tree = layer.tree.iter().map(|tree| tree.digest);
+                for digest in std::iter::once(layer.blob.digest).chain(tree) {
+                    self.adopt(&store, &digest, progress)?;
+                }
             }
         }
         self.layers = base.manifest.disk_layers().cloned().collect();
@@ -76,15 +97,21 @@ impl<'a> Builder<'a> {
         self.staging.path()
     }
 
-    fn adopt(&self, store: &ImageStore, digest: &Digest) -> Result<()> {
+    /// Copies a blob from another store.
+    fn adopt(&self, store: &ImageStore, digest: &Digest, progress: &dyn Progress) -> Result<()> {
+        let named = |e: Error| e.about(format!("blob {digest} of {}", store.root().display()));
         let source = store.open_blob(digest)?;
         let mut writer = self.staging.blob_writer()?;
-        io::copy(&mut source.file(), &mut writer)
-            .map_err(|e| Error::from(e).about(format!("blob {digest} of {}", store.root().display())))?;
+        let mut buf = Vec::new();
+        for part in ByteRange::between(0, source.len()).parts(PART) {
+            buf.resize(usize::try_from(part.len()).unwrap_or(0), 0);
+            source.read_at(&mut buf, part.offset()).map_err(named)?;
+            writer.write_all(&buf)?;
+            step(progress, part.len())?;
+        }
         let staged = writer.finish()?;
         if staged.digest != *digest {
-            return Err(Error::corrupt(format!("its content has the digest {}", staged.digest))
-                .about(format!("blob {digest} of {}", store.root().display())));
+            return Err(named(Error::corrupt(format!("its content has the digest {}", staged.digest))));
         }
         Ok(())
     }
@@ -95,6 +122,7 @@ impl<'a> Builder<'a> {
         virtual_size: u64,
         write: impl FnOnce(LayerOutput, LayerMeta) -> Result<(LayerOutput, LayerSummary)>,
     ) -> Result<NewImageReport> {
+        check_size(virtual_size)?;
         let meta = LayerMeta {
             virtual_size: virtual_size.next_multiple_of(SECTOR_SIZE),
             parent_uuid: self.parent_uuid,

@@ -3,6 +3,7 @@
 use crate::blob::{LayerSource, open_layer_source};
 use crate::digest::Digest;
 use crate::manifest::{self, Manifest};
+use crate::new_image::check_size;
 use crate::reference::Reference;
 use crate::store::{Image, ImageStore};
 use headstart_block::{BlockDevice, Error, Result, SECTOR_SIZE};
@@ -55,6 +56,7 @@ impl OpenImage {
         if let Some(size) = manifest.virtual_size {
             disk = disk.with_size(size);
         }
+        check_size(disk.size()).map_err(|e| e.about(reference))?;
         Ok(Self { reference: reference.clone(), digest, manifest, layers, disk })
     }
 

@@ -9,6 +9,7 @@ use crate::blob::open_layer_source;
 use crate::digest::{Digest, HashingWriter};
 use crate::hash_tree::HashTree;
 use crate::manifest::{self, Manifest, Tree};
+use crate::new_image::check_size;
 use crate::open_image::{Coverage, coverage};
 use crate::progress::{Progress, step};
 use crate::reference::Reference;
@@ -47,7 +48,7 @@ pub struct Verdict {
     pub digest: Digest,
     /// Its layers, lowest first.
     pub layers: Vec<LayerVerdict>,
-    /// What is wrong with the config.
+    /// What is wrong with the config, or with what the manifest says of the disk.
     pub config: Result<()>,
 }
 
@@ -66,7 +67,8 @@ impl Verdict {
 /// with its blobs is in the verdict.
 pub fn verify(reference: &Reference, depth: Depth, progress: &dyn Progress) -> Result<Verdict> {
     let (store, Image { digest, manifest }) = ImageStore::open_image(reference)?;
-    let config = check_config(&store, &manifest);
+    let size = check_size(manifest.virtual_size.unwrap_or(0)).map_err(|e| e.about(digest));
+    let config = size.and_then(|()| check_config(&store, &manifest));
     if depth == Depth::Deep {
         progress.begin("verify", manifest.layers.iter().map(|layer| layer.blob.size).sum());
     }

@@ -2,6 +2,7 @@
 
 mod report;
 
+use crate::Threads;
 use crate::layer::Exported;
 use crate::report::Report;
 use crate::zfile::Packing;
@@ -24,7 +25,7 @@ use std::path::PathBuf;
 pub(crate) enum Command {
     /// Make an image of a disk (raw, qcow2, vmdk, vhd, vhdx)
     #[command(after_help = "Examples:\n  headstart image import debian.qcow2 file:///srv/images:debian\n  \
-                            headstart image import debian-patched.raw file:///srv/images:patched \
+                            headstart image import debian-patched.raw file:///srv/images:patched \\\n    \
                             --base file:///srv/images:debian")]
     Import(Import),
     /// Write an image's disk to a file or device
@@ -52,9 +53,9 @@ pub(crate) enum Command {
         store: String,
     },
     /// Make an image of a writable layer and the image below it
-    #[command(after_help = "Examples:\n  headstart image commit --writable /var/lib/vm1/disk \
+    #[command(after_help = "Examples:\n  headstart image commit --writable /var/lib/vm1/disk \\\n    \
                             --base file:///srv/images:debian file:///srv/images:vm1\n  \
-                            headstart image commit --pair upper.data,upper.index \
+                            headstart image commit --pair upper.data,upper.index \\\n    \
                             --base file:///srv/images:debian file:///srv/images:vm1")]
     Commit(Commit),
     /// Make an image of one layer that holds the same disk
@@ -122,9 +123,8 @@ pub(crate) struct Export {
     /// raw (sparse) or qcow2
     #[arg(long, default_value = "raw")]
     format: DiskFormat,
-    /// Threads that decompress [default: one a core]
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
+    #[command(flatten)]
+    threads: Threads,
 }
 
 #[derive(Args)]
@@ -158,7 +158,7 @@ impl Command {
             Self::Commit(commit) => commit.run(progress),
             Self::Flatten { image, target, packing } => {
                 let made = flatten(image, target, &packing.options()?, progress)?;
-                Ok(Box::new(Made::new(made, None)))
+                Ok(Box::new(Made::new(&made, None)))
             }
             Self::Diff { left, right } => Ok(Box::new(DiffReport::new(&diff(left, right, progress)?))),
             Self::Remove { image } => {
@@ -180,15 +180,14 @@ impl Import {
             DiskFile { path: self.disk.clone(), format: self.format, allowed_dirs: self.allow_dir.clone() };
         let packing = self.packing.options()?;
         let (made, format) = import_disk(&file, self.base.as_ref(), &self.target, &packing, progress)?;
-        Ok(Box::new(Made::new(made, Some(format))))
+        Ok(Box::new(Made::new(&made, Some(format))))
     }
 }
 
 impl Export {
     fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         let image = OpenImage::open(&self.image)?;
-        let threads = self.threads.unwrap_or_else(crate::default_threads);
-        let report = export_disk(image.disk(), &self.output, self.format, threads, progress)
+        let report = export_disk(image.disk(), &self.output, self.format, self.threads.number(), progress)
             .map_err(|e| e.about(&self.image))?;
         Ok(Box::new(Exported::new(&self.output, report)))
     }
@@ -204,6 +203,6 @@ impl Commit {
             }
         };
         let made = commit(&upper, self.base.as_ref(), &self.target, &self.packing.options()?, progress)?;
-        Ok(Box::new(Made::new(made, None)))
+        Ok(Box::new(Made::new(&made, None)))
     }
 }

@@ -4,6 +4,7 @@ use crate::report::{Fields, Outcome};
 use headstart_block::{BlockDevice, ByteSize, Result};
 use headstart_image::diff::Difference;
 use headstart_image::disk_file::DiskFormat;
+use headstart_image::manifest::Manifest;
 use headstart_image::new_image::NewImageReport;
 use headstart_image::open_image::{Coverage, OpenImage, OpenLayer};
 use headstart_image::reference::Reference;
@@ -28,7 +29,7 @@ pub(super) struct Made {
 }
 
 impl Made {
-    pub(super) fn new(made: NewImageReport, format: Option<DiskFormat>) -> Self {
+    pub(super) fn new(made: &NewImageReport, format: Option<DiskFormat>) -> Self {
         Self {
             image: made.reference.to_string(),
             digest: made.digest.to_string(),
@@ -265,7 +266,7 @@ impl Listing {
                 digest: entry.digest.to_string(),
                 virtual_size: manifest.and_then(|manifest| manifest.virtual_size),
                 layers: manifest.map(|manifest| manifest.layers.len()),
-                stored_bytes: manifest.map(|manifest| manifest.stored_size()),
+                stored_bytes: manifest.map(Manifest::stored_size),
                 problem: entry.image.as_ref().err().map(ToString::to_string),
             }
         });

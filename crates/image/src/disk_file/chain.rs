@@ -30,7 +30,7 @@ impl AllowedDirs {
             Error::io("the image names this file, which cannot be opened", e).about(named.display())
         })?;
         if self.0.iter().any(|dir| path.starts_with(dir)) {
-            return Ok(());
+            return super::check_kind(&path);
         }
         let dir = path.parent().unwrap_or(&path).display().to_string();
         Err(Error::new(ErrorKind::Invalid, "the image names this file outside its own directory")

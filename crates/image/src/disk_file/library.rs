@@ -1,7 +1,7 @@
 //! qcow2 and flat vmdk through the `imago` library.
 
 use super::{AllowedDirs, DiskFormat};
-use headstart_block::{BlockDevice, ByteRange, Error, Extent, Result};
+use headstart_block::{BlockDevice, ByteRange, Error, Extent, FileSource, ReadAt, Result};
 use imago::file::File;
 use imago::format::builder::FormatDriverBuilder;
 use imago::format::gate::ImplicitOpenGate;
@@ -16,8 +16,26 @@ struct LibraryDisk {
     image: FormatAccess<File>,
 }
 
+/// The library takes no notice of encryption and would give the ciphertext for the disk. Looked for in every
+/// file that has a qcow2 header: where its version has encryption, the method is at byte 32, 0 for none.
+fn refuse_encrypted(path: &Path) -> Result<()> {
+    let file = FileSource::open(path)?;
+    let mut header = [0; 36];
+    if file.len() < header.len() as u64 {
+        return Ok(());
+    }
+    file.read_at(&mut header, 0)?;
+    if header.starts_with(b"QFI\xfb") && header[32..] != [0; 4] {
+        return Err(Error::invalid("is encrypted")
+            .about(path.display())
+            .remedy("decrypt it with qemu-img convert first"));
+    }
+    Ok(())
+}
+
 /// Opens `path`; files that it names must lie in `allowed` directories.
 pub(super) fn open(path: &Path, format: DiskFormat, allowed: &AllowedDirs) -> Result<Box<dyn BlockDevice>> {
+    refuse_encrypted(path)?;
     let gate = Gate(allowed.clone());
     let image = match format {
         DiskFormat::Qcow2 => Qcow2::<File>::builder_path(path).open(gate).map(FormatAccess::new),
@@ -25,6 +43,10 @@ pub(super) fn open(path: &Path, format: DiskFormat, allowed: &AllowedDirs) -> Re
     };
     let image = image.map_err(|e| match e.kind() {
         io::ErrorKind::Unsupported => {
+            Error::unsupported("the library does not read this variant").caused_by(e)
+        }
+        // The library has no error of its own for features that are newer than it.
+        _ if e.to_string().contains("incompatible feature") => {
             Error::unsupported("the library does not read this variant").caused_by(e)
         }
         // A sparse extent without a descriptor file is a variant, too.
@@ -88,6 +110,7 @@ impl ImplicitOpenGate<File> for Gate {
     fn open_format<F: FormatDriverBuilder<File>>(&mut self, builder: F) -> io::Result<FormatAccess<File>> {
         if let Some(path) = builder.get_image_path() {
             self.0.check(&path)?;
+            refuse_encrypted(&path)?;
         }
         Ok(FormatAccess::new(builder.open(self.clone())?))
     }

@@ -19,6 +19,7 @@ pub use raw::RawDisk;
 use crate::progress::Progress;
 use headstart_block::{BlockDevice, Error, FileSource, ReadAt, Result};
 use std::fmt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -99,6 +100,16 @@ impl DiskFormat {
     }
 }
 
+/// Opening a pipe would wait for a writer, and `/dev/zero` has no end: only files and block devices are disks.
+fn check_kind(path: &Path) -> Result<()> {
+    let named = |e: Error| e.about(path.display());
+    match path.metadata().map_err(|e| named(Error::io("cannot open", e)))?.file_type() {
+        kind if kind.is_file() || kind.is_block_device() => Ok(()),
+        kind if kind.is_dir() => Err(named(Error::invalid("is a directory, not a disk"))),
+        _ => Err(named(Error::invalid("is neither a file nor a block device"))),
+    }
+}
+
 fn ends_like_vhd(file: &FileSource) -> Result<bool> {
     let mut cookie = [0; 8];
     match file.len().checked_sub(512) {
@@ -148,6 +159,7 @@ impl DiskFile {
     /// [`headstart_block::ErrorKind::Unsupported`] where it takes `qemu-img` and there is none; whatever the
     /// file, its chain or the conversion report.
     pub fn open(&self, scratch: &Path, progress: &dyn Progress) -> Result<OpenDisk> {
+        check_kind(&self.path)?;
         let format = self.format.map_or_else(|| DiskFormat::probe(&self.path), Ok)?;
         let allowed = AllowedDirs::new(&self.path, &self.allowed_dirs)?;
         let named = |e: Error| e.about(self.path.display());

@@ -4,7 +4,7 @@ use super::{AllowedDirs, DiskFormat};
 use crate::progress::{Progress, step};
 use headstart_block::{Error, ErrorKind, Result};
 use serde_json::Value;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use tempfile::TempPath;
@@ -92,6 +92,8 @@ fn follow(mut child: Child, size: u64, progress: &dyn Progress) -> Result<()> {
         }
     }
     let output = child.wait_with_output().map_err(|e| Error::io("cannot wait for qemu-img", e))?;
+    // Ctrl-C at a terminal ends the child as well.
+    step(progress, 0)?;
     if output.status.success() { Ok(()) } else { Err(failed(&String::from_utf8_lossy(&output.stderr))) }
 }
 
@@ -103,12 +105,16 @@ fn percent(text: &str) -> Option<u64> {
 }
 
 fn failed(stderr: &str) -> Error {
-    let kind = if stderr.contains("No space left") { ErrorKind::NoSpace } else { ErrorKind::Corrupt };
-    Error::new(kind, format!("qemu-img cannot read it: {}", stderr.trim()))
+    if stderr.contains("No space left") {
+        return Error::io("cannot convert it with qemu-img", rustix::io::Errno::NOSPC.into());
+    }
+    // One line, whatever it says.
+    let said = stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+    Error::corrupt(format!("qemu-img cannot read it: {said}"))
 }
 
-fn not_installed(format: DiskFormat, error: std::io::Error) -> Error {
-    if error.kind() == std::io::ErrorKind::NotFound {
+fn not_installed(format: DiskFormat, error: io::Error) -> Error {
+    if error.kind() == io::ErrorKind::NotFound {
         return Error::unsupported(format!(
             "reading this kind of {format} takes qemu-img, which is not installed"
         ))

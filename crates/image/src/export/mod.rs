@@ -4,13 +4,16 @@
 //! stopped export leaves nothing, and an older file stays until the new one is there. An output that is a
 //! block device is written in place.
 
+mod output_file;
 mod qcow2;
 mod raw;
+
+pub use output_file::OutputFile;
 
 use crate::disk_file::DiskFormat;
 use crate::progress::Progress;
 use headstart_block::{BlockDevice, ByteRange, Error, Result};
-use std::os::unix::fs::FileTypeExt;
+use output_file::Place;
 use std::path::Path;
 
 /// What was written.
@@ -42,26 +45,22 @@ pub fn export_disk(
                 .remedy("export to raw or qcow2, and convert that with qemu-img"));
         }
     };
-    if is_block_device(path) {
-        return raw::write_device(disk, path, threads, progress);
+    if Place::find(path)? == Place::BlockDevice {
+        return match format {
+            DiskFormat::Raw => raw::write_device(disk, path, threads, progress),
+            other => Err(Error::unsupported(format!("cannot write {other} onto a block device"))
+                .about(path.display())
+                .remedy("write raw there, or name a file")),
+        };
     }
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let failed = |e: std::io::Error| Error::io("cannot create", e).about(path.display());
-    let partial = tempfile::Builder::new()
-        .prefix(".headstart-export-")
-        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
-        .tempfile_in(dir)
-        .map_err(failed)?;
-    let report = write(disk, partial.path(), threads, progress).map_err(|e| e.about(path.display()))?;
-    partial.persist(path).map_err(|e| failed(e.error))?;
+    let partial = OutputFile::create(path)?;
+    let written = write(disk, partial.temporary_path(), threads, progress);
+    let report = written.map_err(|e| e.about(path.display()))?;
+    partial.keep()?;
     Ok(report)
 }
 
 type WriteDisk = fn(&dyn BlockDevice, &Path, usize, &dyn Progress) -> Result<ExportReport>;
-
-fn is_block_device(path: &Path) -> bool {
-    path.metadata().is_ok_and(|meta| meta.file_type().is_block_device())
-}
 
 /// The disk's extents that are not known to be zeros, in order, and their bytes in all.
 fn data_extents(disk: &dyn BlockDevice) -> Result<(Vec<ByteRange>, u64)> {

@@ -1,0 +1,82 @@
+//! Output files that appear whole or not at all.
+
+use headstart_block::{Error, Result};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
+
+/// What is at the place where something is to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Nothing, or a file that is to be replaced.
+    File,
+    /// A block device, to be written in place.
+    BlockDevice,
+}
+
+impl Place {
+    /// Looks at `path`.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Invalid`] where neither can be there: a rename would put a file in the place
+    /// of `/dev/null` or a pipe.
+    pub(super) fn find(path: &Path) -> Result<Self> {
+        // What cannot be looked at cannot be created either, which says why.
+        let Ok(meta) = path.metadata() else { return Ok(Self::File) };
+        match meta.file_type() {
+            kind if kind.is_block_device() => Ok(Self::BlockDevice),
+            kind if kind.is_file() => Ok(Self::File),
+            kind if kind.is_dir() => Err(Error::invalid("is a directory").about(path.display())),
+            _ => Err(Error::invalid("is neither a file nor a block device").about(path.display())),
+        }
+    }
+}
+
+/// A file in the making, under a temporary name beside its place. It goes away if it is not kept.
+#[derive(Debug)]
+pub struct OutputFile {
+    temporary: NamedTempFile,
+    path: PathBuf,
+}
+
+impl OutputFile {
+    /// Starts a file that will be at `path`, or where that leads if it is a link.
+    ///
+    /// # Errors
+    /// Where there is something else than a file, or none can be created.
+    pub fn create(path: &Path) -> Result<Self> {
+        if Place::find(path)? == Place::BlockDevice {
+            return Err(Error::invalid("is a block device").about(path.display()).remedy("name a file"));
+        }
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let temporary = tempfile::Builder::new()
+            .prefix(".headstart-")
+            .permissions(Permissions::from_mode(0o644))
+            .tempfile_in(dir)
+            .map_err(|e| Error::io("cannot create", e).about(path.display()))?;
+        Ok(Self { temporary, path })
+    }
+
+    /// The file, to be written.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        self.temporary.as_file()
+    }
+
+    /// Its temporary name.
+    pub(super) fn temporary_path(&self) -> &Path {
+        self.temporary.path()
+    }
+
+    /// Puts the whole file in its place.
+    ///
+    /// # Errors
+    /// What renaming it reports; it is gone then, and what was at its place is still there.
+    pub fn keep(self) -> Result<()> {
+        let Self { temporary, path } = self;
+        temporary.persist(&path).map_err(|e| Error::io("cannot create", e.error).about(path.display()))?;
+        Ok(())
+    }
+}
