@@ -1,0 +1,170 @@
+//! Disk images that name other files: read where they may, refused where that would let an image's author
+//! choose which of our files end up in a disk.
+
+use crate::disk::{Disk, assert_same, mixed_disk, noise, text};
+use crate::scene::Scene;
+use crate::tools::{self, installed};
+use std::fs;
+
+fn qemu_img(scene: &Scene, words: &str) {
+    tools::run(scene, "qemu-img", words);
+}
+
+/// A chain of three in the scene: `base.raw`, `mid.qcow2`, `top.qcow2`; `expected.raw` is what it holds.
+fn chain(scene: &Scene) {
+    mixed_disk(scene, "base.raw", 24);
+    // What the upper ones hold comes from disks of their own, so that no tool is needed that writes inside.
+    let step = |from: &str, file: &str, backing: &str, writes: &[(u64, Vec<u8>)]| {
+        let changed = crate::disk::copy_of(scene, from, &format!("{file}.raw"));
+        for (offset, bytes) in writes {
+            changed.write(*offset, bytes);
+        }
+        // Clusters equal to the backing file's are left out.
+        qemu_img(
+            scene,
+            &format!("convert -f raw -O qcow2 -B {backing} -F {} {file}.raw {file}", {
+                if backing.ends_with("raw") { "raw" } else { "qcow2" }
+            }),
+        );
+    };
+    step("base.raw", "mid.qcow2", "base.raw", &[(1 << 20, noise(30, 70_000)), (9 << 20, text(31, 200_000))]);
+    let zeros = vec![0; 128 << 10];
+    step("mid.qcow2.raw", "top.qcow2", "mid.qcow2", &[(9 << 20, zeros), (10 << 20, noise(32, 5000))]);
+    fs::rename(scene.path("top.qcow2.raw"), scene.path("expected.raw")).unwrap();
+    fs::remove_file(scene.path("mid.qcow2.raw")).unwrap();
+}
+
+#[test]
+fn a_backing_chain_is_one_disk() {
+    if !installed(&["qemu-img"]) {
+        return;
+    }
+    let scene = Scene::new();
+    chain(&scene);
+    let chained = scene.json("image import top.qcow2 file://~/store:chain");
+    let expected = scene.json("image import expected.raw file://~/store:expected");
+    assert_eq!(chained["digest"], expected["digest"]);
+    scene.ok("image export file://~/store:chain -o out.raw");
+    assert_same(&scene, "expected.raw", "out.raw");
+    // Without the lowest there is no disk.
+    fs::remove_file(scene.path("base.raw")).unwrap();
+    scene.fails("image import top.qcow2 file://~/store:no", &["top.qcow2", "base.raw"]);
+}
+
+#[test]
+fn a_larger_disk_over_a_smaller_backing_file() {
+    if !installed(&["qemu-img"]) {
+        return;
+    }
+    let scene = Scene::new();
+    Disk::create(scene.path("base.raw"), 3 << 20).write((3 << 20) - 5000, &noise(1, 5000));
+    qemu_img(&scene, "create -q -f qcow2 -b base.raw -F raw top.qcow2 8M");
+    scene.ok("image import top.qcow2 file://~/store:a");
+    scene.ok("image export file://~/store:a -o out.raw");
+    Disk::create(scene.path("expected.raw"), 8 << 20).write((3 << 20) - 5000, &noise(1, 5000));
+    assert_same(&scene, "expected.raw", "out.raw");
+}
+
+/// In `vm/`: images that name a file in `elsewhere/`, by each of the ways to read them.
+const NAMING: [(&str, &str); 4] = [
+    ("library.qcow2", "create -q -f qcow2 -b ../elsewhere/base.raw -F raw vm/library.qcow2"),
+    (
+        "tool.qcow2",
+        "create -q -f qcow2 -o compression_type=zstd -b ../elsewhere/base.raw -F raw vm/tool.qcow2",
+    ),
+    ("tool.vmdk", "create -q -f vmdk -b ../elsewhere/base.vmdk -F vmdk vm/tool.vmdk"),
+    (
+        "data-file.qcow2",
+        "convert -f raw -O qcow2 -o data_file=elsewhere/data.raw,data_file_raw=on elsewhere/base.raw \
+         vm/data-file.qcow2",
+    ),
+];
+
+#[test]
+fn a_file_outside_is_refused_unless_its_directory_is_allowed() {
+    if !installed(&["qemu-img"]) {
+        return;
+    }
+    let scene = Scene::new();
+    for dir in ["vm", "elsewhere"] {
+        fs::create_dir(scene.path(dir)).unwrap();
+    }
+    mixed_disk(&scene, "elsewhere/base.raw", 12);
+    qemu_img(&scene, "convert -f raw -O vmdk elsewhere/base.raw elsewhere/base.vmdk");
+    let elsewhere = scene.path("elsewhere");
+    let allow = format!("--allow-dir {}", elsewhere.canonicalize().unwrap().display());
+    let expected = scene.json("image import elsewhere/base.raw file://~/store:expected");
+    for (file, create) in NAMING {
+        qemu_img(&scene, create);
+        if file == "data-file.qcow2" {
+            // qemu-img notes the name as it was given; the image is one directory down.
+            qemu_img(&scene, "amend -f qcow2 -o data_file=../elsewhere/data.raw vm/data-file.qcow2");
+        }
+        let import = format!("image import vm/{file} file://~/store:{file}");
+        scene.fails(&import, &["outside its own directory", &allow]);
+        let made = scene.json(&format!("{import} --allow-dir elsewhere"));
+        assert_eq!(made["digest"], expected["digest"], "{file}");
+        // Followed to where it leads, a link inside is no way out.
+        scene.fails(&import, &["outside its own directory", &allow]);
+    }
+    fs::remove_file(scene.path("vm/library.qcow2")).unwrap();
+    std::os::unix::fs::symlink("../elsewhere/base.raw", scene.path("vm/link.raw")).unwrap();
+    qemu_img(&scene, "create -q -f qcow2 -b link.raw -F raw vm/linked.qcow2");
+    scene.fails("image import vm/linked.qcow2 file://~/store:linked", &["outside its own directory"]);
+    assert_eq!(scene.names("store/.headstart/staging"), [""; 0]);
+    assert_eq!(scene.json("image list file://~/store")["images"].as_array().unwrap().len(), 5);
+}
+
+#[test]
+fn a_flat_vmdk_does_not_name_files_outside() {
+    if !installed(&["qemu-img"]) {
+        return;
+    }
+    let scene = Scene::new();
+    fs::create_dir(scene.path("vm")).unwrap();
+    mixed_disk(&scene, "disk.raw", 12);
+    qemu_img(&scene, "convert -f raw -O vmdk -o subformat=monolithicFlat disk.raw vm/flat.vmdk");
+    let descriptor = fs::read_to_string(scene.path("vm/flat.vmdk")).unwrap();
+    fs::rename(scene.path("vm/flat-flat.vmdk"), scene.path("outside.raw")).unwrap();
+    let expected = scene.json("image import disk.raw file://~/store:expected");
+    for name in ["../outside.raw".to_owned(), scene.path("outside.raw").display().to_string()] {
+        fs::write(scene.path("vm/flat.vmdk"), descriptor.replace("flat-flat.vmdk", &name)).unwrap();
+        scene.fails(
+            "image import vm/flat.vmdk file://~/store:no",
+            &["outside its own directory", "--allow-dir"],
+        );
+        let made = scene.json("image import vm/flat.vmdk file://~/store:yes --allow-dir ~");
+        assert_eq!(made["digest"], expected["digest"]);
+    }
+}
+
+/// Backing "files" that are no files: nothing is opened, connected to or run.
+#[test]
+fn protocols_and_descriptions_are_not_followed() {
+    if !installed(&["qemu-img"]) {
+        return;
+    }
+    let scene = Scene::new();
+    Disk::create(scene.path("secret.raw"), 1 << 20).write(0, &text(1, 5000));
+    let secret = scene.path("secret.raw");
+    fs::create_dir(scene.path("vm")).unwrap();
+    for (n, backing) in [
+        "nbd://127.0.0.1:1/x".to_owned(),
+        "nbd:unix:/nonexistent".to_owned(),
+        format!("file:{}", secret.display()),
+        format!(r#"json:{{"driver":"raw","file":{{"driver":"file","filename":"{}"}}}}"#, secret.display()),
+        "/proc/self/environ".to_owned(),
+        "/dev/zero".to_owned(),
+    ]
+    .iter()
+    .enumerate()
+    {
+        for options in ["", "-o compression_type=zstd"] {
+            qemu_img(&scene, &format!("create -q -f qcow2 {options} -u -b {backing} -F raw vm/{n}.qcow2 1M"));
+            // Refused; or read as a name of a file in the image's own directory, where there is none.
+            let run = scene.run(&format!("image import vm/{n}.qcow2 file://~/store:no"));
+            run.fails(&[&format!("{n}.qcow2")[..0]]);
+        }
+    }
+    assert_eq!(scene.json("image list file://~/store")["images"], serde_json::json!([]));
+}

@@ -1,0 +1,128 @@
+//! One disk in every format that `qemu-img` writes: the same image from each of them.
+
+use crate::disk::{assert_same, mixed_disk, noise};
+use crate::scene::{Run, Scene};
+use crate::tools::{self, installed};
+use std::fs;
+
+/// What to make the disk into: the name of the file, arguments of `qemu-img convert`, our name of the format.
+const FORMATS: [(&str, &str, &str); 18] = [
+    ("v3.qcow2", "-O qcow2", "qcow2"),
+    ("v2.qcow2", "-O qcow2 -o compat=0.10", "qcow2"),
+    ("small-clusters.qcow2", "-O qcow2 -o cluster_size=512", "qcow2"),
+    ("large-clusters.qcow2", "-O qcow2 -o cluster_size=2M", "qcow2"),
+    ("subclusters.qcow2", "-O qcow2 -o extended_l2=on,cluster_size=128k", "qcow2"),
+    ("zlib.qcow2", "-c -O qcow2", "qcow2"),
+    ("zstd.qcow2", "-c -O qcow2 -o compression_type=zstd", "qcow2"),
+    ("allocated.qcow2", "-O qcow2 -o preallocation=full -S 0", "qcow2"),
+    ("data-file.qcow2", "-O qcow2 -o data_file=data-file.raw,data_file_raw=on", "qcow2"),
+    ("dynamic.vhd", "-O vpc -o subformat=dynamic,force_size=on", "vhd"),
+    ("fixed.vhd", "-O vpc -o subformat=fixed,force_size=on", "vhd"),
+    ("dynamic.vhdx", "-O vhdx -o subformat=dynamic", "vhdx"),
+    ("fixed.vhdx", "-O vhdx -o subformat=fixed", "vhdx"),
+    ("sparse.vmdk", "-O vmdk -o subformat=monolithicSparse", "vmdk"),
+    ("flat.vmdk", "-O vmdk -o subformat=monolithicFlat", "vmdk"),
+    ("split-flat.vmdk", "-O vmdk -o subformat=twoGbMaxExtentFlat", "vmdk"),
+    ("split-sparse.vmdk", "-O vmdk -o subformat=twoGbMaxExtentSparse", "vmdk"),
+    ("stream.vmdk", "-O vmdk -o subformat=streamOptimized", "vmdk"),
+];
+
+#[test]
+fn the_same_disk_in_any_format_is_the_same_image() {
+    if !installed(&["qemu-img"]) {
+        return;
+    }
+    let scene = Scene::new();
+    mixed_disk(&scene, "disk.raw", 24);
+    let raw = scene.json("image import disk.raw file://~/store:raw");
+    for (file, convert, format) in FORMATS {
+        tools::run(&scene, "qemu-img", &format!("convert -f raw {convert} disk.raw {file}"));
+        let made = scene.json(&format!("image import {file} file://~/store:{file}"));
+        assert_eq!(made["format"], format, "{file}");
+        assert_eq!(made["virtual_size"], raw["virtual_size"], "{file}");
+        assert_eq!(made["digest"], raw["digest"], "{file}");
+        scene.ok(&format!("image export file://~/store:{file} -o out.raw"));
+        assert_same(&scene, "disk.raw", "out.raw");
+    }
+    // Scratch files of conversions are gone.
+    assert_eq!(scene.names("store/.headstart/staging"), [""; 0]);
+}
+
+#[test]
+fn the_format_can_be_told() {
+    if !installed(&["qemu-img"]) {
+        return;
+    }
+    let scene = Scene::new();
+    mixed_disk(&scene, "disk.raw", 8);
+    let raw = scene.json("image import disk.raw file://~/store:raw");
+    // The name of a fixed vhd is all that tells it from a raw disk.
+    tools::run(&scene, "qemu-img", "convert -O vpc -o subformat=fixed,force_size=on disk.raw nameless");
+    let as_found = scene.json("image import nameless file://~/store:found");
+    assert_eq!((&as_found["format"], &as_found["virtual_size"]), (&"raw".into(), &((8 << 20) + 512).into()));
+    let as_told = scene.json("image import nameless file://~/store:told --format vhd");
+    assert_eq!(as_told["digest"], raw["digest"]);
+    // A container taken as raw is imported byte for byte.
+    tools::run(&scene, "qemu-img", "convert -O qcow2 disk.raw disk.qcow2");
+    scene.ok("image import disk.qcow2 file://~/store:container --format raw");
+    scene.ok("image export file://~/store:container -o container.qcow2");
+    assert_same(&scene, "disk.qcow2", "container.qcow2");
+}
+
+fn without_qemu_img(scene: &Scene, words: &str) -> Run {
+    Run::of(words, scene.command(words).env("PATH", scene.path("no-programs")))
+}
+
+#[test]
+fn a_missing_qemu_img_is_said_with_its_remedy() {
+    if !installed(&["qemu-img"]) {
+        return;
+    }
+    let scene = Scene::new();
+    mixed_disk(&scene, "disk.raw", 8);
+    for (file, convert, format) in FORMATS {
+        if !["dynamic.vhd", "dynamic.vhdx", "sparse.vmdk", "stream.vmdk", "zstd.qcow2"].contains(&file) {
+            continue;
+        }
+        tools::run(&scene, "qemu-img", &format!("convert -f raw {convert} disk.raw {file}"));
+        let said = [file, format, "qemu-img, which is not installed", "install qemu-utils"];
+        without_qemu_img(&scene, &format!("image import {file} file://~/store:a")).fails(&said);
+    }
+    // What needs no help works without.
+    tools::run(&scene, "qemu-img", "convert -f raw -O qcow2 disk.raw disk.qcow2");
+    without_qemu_img(&scene, "image import disk.qcow2 file://~/store:b").succeeds();
+    assert_eq!(scene.names("store/.headstart/staging"), [""; 0]);
+}
+
+#[test]
+fn encrypted_and_broken_containers_are_refused() {
+    if !installed(&["qemu-img"]) {
+        return;
+    }
+    let scene = Scene::new();
+    mixed_disk(&scene, "disk.raw", 8);
+    fs::write(scene.path("secret"), "open sesame").unwrap();
+    let options = "-o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10";
+    let convert = format!("convert --object secret,id=s,file=secret -O qcow2 {options} disk.raw luks.qcow2");
+    tools::run(&scene, "qemu-img", &convert);
+    tools::run(&scene, "qemu-img", "create -q -f qcow2 -u -b luks.qcow2 -F qcow2 over-luks.qcow2 8M");
+    for file in ["luks.qcow2", "over-luks.qcow2"] {
+        scene.fails(&format!("image import {file} file://~/store:a"), &["luks.qcow2", "is encrypted"]);
+    }
+    for (file, convert, _) in FORMATS {
+        tools::run(&scene, "qemu-img", &format!("convert -f raw {convert} disk.raw {file}"));
+        let whole = scene.bytes(file);
+        // Noise over all but the magic, and a file cut short.
+        let mut noisy = whole.clone();
+        noisy[8..whole.len().min(4096)].copy_from_slice(&noise(1, whole.len().min(4096) - 8));
+        for damaged in [&noisy, &whole[..whole.len().min(600)]] {
+            fs::write(scene.path(file), damaged).unwrap();
+            // A flat image is only a description, a fixed vhd starts with the disk itself: they may be read.
+            let run = scene.run(&format!("image import {file} file://~/store:a"));
+            if run.status != Some(0) {
+                run.fails(&[file]);
+            }
+        }
+    }
+    assert_eq!(scene.names("store/.headstart/staging"), [""; 0]);
+}

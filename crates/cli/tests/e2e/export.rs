@@ -1,0 +1,154 @@
+//! Images become files and devices again, whole or not at all.
+
+use crate::disk::{Disk, assert_same, mixed_disk, noise};
+use crate::scene::Scene;
+use crate::tools::{self, LoopDevice, installed, is_root, same_disk};
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+
+fn imported(mib: u64) -> Scene {
+    let scene = Scene::new();
+    mixed_disk(&scene, "disk.raw", mib);
+    scene.ok("image import disk.raw file://~/store:a");
+    scene
+}
+
+#[test]
+fn qcow2_is_clean_and_the_same_disk() {
+    if !installed(&["qemu-img"]) {
+        return;
+    }
+    let scene = imported(48);
+    let report = scene.json("image export file://~/store:a -o out.qcow2 --format qcow2");
+    assert_eq!(report["virtual_size"], 48 << 20);
+    tools::run(&scene, "qemu-img", "check -q -f qcow2 out.qcow2");
+    same_disk(&scene, "disk.raw", "out.qcow2", "qcow2");
+    // Clusters of zeros are not in it.
+    assert!(fs::metadata(scene.path("out.qcow2")).unwrap().len() < 5 << 20);
+    let again = scene.json("image import out.qcow2 file://~/store:again");
+    assert_eq!(again["digest"], scene.json("image inspect file://~/store:a")["digest"]);
+}
+
+#[test]
+fn qcow2_of_odd_and_empty_disks() {
+    if !installed(&["qemu-img"]) {
+        return;
+    }
+    let scene = Scene::new();
+    for (len, whole) in [(0, 0), (1, 512), (512, 512), (100_001, 100_352), ((2 << 20) + 512, (2 << 20) + 512)]
+    {
+        fs::write(scene.path("disk.raw"), noise(len, len as usize)).unwrap();
+        scene.ok("image import disk.raw file://~/store:odd");
+        scene.ok("image export file://~/store:odd -o out.qcow2 --format qcow2");
+        tools::run(&scene, "qemu-img", "check -q -f qcow2 out.qcow2");
+        tools::run(&scene, "qemu-img", "convert -f qcow2 -O raw out.qcow2 out.raw");
+        let mut expected = scene.bytes("disk.raw");
+        expected.resize(whole, 0);
+        assert!(scene.bytes("out.raw") == expected, "{len} bytes");
+    }
+}
+
+#[test]
+fn threads_make_no_difference() {
+    let scene = imported(24);
+    for threads in [1, 2, 7, 64] {
+        scene.ok(&format!("image export file://~/store:a -o out.raw --threads {threads}"));
+        assert_same(&scene, "disk.raw", "out.raw");
+    }
+}
+
+#[test]
+fn an_older_file_is_replaced() {
+    let scene = imported(8);
+    fs::write(scene.path("out.raw"), noise(1, 20 << 20)).unwrap();
+    scene.ok("image export file://~/store:a -o out.raw");
+    assert_same(&scene, "disk.raw", "out.raw");
+    // Through a link, the file that it leads to.
+    fs::write(scene.path("real.raw"), "old").unwrap();
+    std::os::unix::fs::symlink("real.raw", scene.path("link.raw")).unwrap();
+    scene.ok("image export file://~/store:a -o link.raw");
+    assert!(fs::symlink_metadata(scene.path("link.raw")).unwrap().is_symlink());
+    assert_same(&scene, "disk.raw", "real.raw");
+    let names = ["disk.raw", "link.raw", "out.raw", "real.raw", "store"];
+    assert_eq!(scene.names(""), names);
+}
+
+#[test]
+fn a_failed_export_leaves_the_older_file() {
+    let scene = imported(8);
+    fs::write(scene.path("out.raw"), "old").unwrap();
+    scene.fails("image export file://~/store:none -o out.raw", &["store:none", "image list"]);
+    scene.fails("image export file://~/store:a -o out.raw --format vmdk", &["vmdk", "qemu-img"]);
+    // A layer that turns out to be damaged half-way.
+    let layer = scene.json("image inspect file://~/store:a")["layers"][0]["digest"].clone();
+    let blob = scene.blob("store", &layer);
+    let mut bytes = fs::read(&blob).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&blob, bytes).unwrap();
+    let digest = layer.as_str().unwrap();
+    scene.fails("image export file://~/store:a -o out.raw", &["checksum"]);
+    scene.fails("image export file://~/store:a -o out.raw --format qcow2", &["checksum"]);
+    assert_eq!(scene.bytes("out.raw"), b"old");
+    assert_eq!(scene.names(""), ["disk.raw", "out.raw", "store"], "{digest}");
+}
+
+#[test]
+fn what_cannot_be_written_is_said() {
+    let scene = imported(2);
+    fs::create_dir(scene.path("dir")).unwrap();
+    scene.fails("image export file://~/store:a -o none/out.raw", &["none/out.raw", "No such file"]);
+    scene.fails("image export file://~/store:a -o dir", &["dir", "directory"]);
+    scene.fails("image export file://~/store:a -o disk.raw/out.raw", &["disk.raw/out.raw"]);
+    assert_eq!(scene.names("dir"), [""; 0]);
+}
+
+/// `-o /dev/null` must not put a file in the place of the device, nor `-o pipe` in that of a pipe.
+#[test]
+fn special_files_are_neither_replaced_nor_written() {
+    let scene = imported(2);
+    tools::run(&scene, "mkfifo", "special");
+    scene.ok("zfile pack disk.raw -o packed.zf");
+    let refused = || {
+        for command in [
+            "image export file://~/store:a -o special",
+            "image export file://~/store:a -o special --format qcow2",
+            "zfile pack disk.raw -o special",
+            "zfile unpack packed.zf -o special",
+        ] {
+            scene.fails(command, &["special", "neither a file nor a block device"]);
+        }
+    };
+    refused();
+    assert!(fs::metadata(scene.path("special")).unwrap().file_type().is_fifo());
+    if !is_root() {
+        return;
+    }
+    fs::remove_file(scene.path("special")).unwrap();
+    // Like /dev/null, which no test should risk.
+    tools::run(&scene, "mknod", "special c 1 3");
+    refused();
+    assert!(fs::metadata(scene.path("special")).unwrap().file_type().is_char_device());
+}
+
+#[test]
+fn a_block_device_is_overwritten_zeros_included() {
+    let scene = imported(8);
+    fs::write(scene.path("medium"), noise(3, 9 << 20)).unwrap();
+    let Some(device) = LoopDevice::over(&scene.path("medium")) else { return };
+    scene.ok(&format!("image export file://~/store:a -o {}", device.path));
+    let read = fs::read(&device.path).unwrap();
+    assert!(read[..8 << 20] == scene.bytes("disk.raw"));
+    assert!(read[8 << 20..] == noise(3, 9 << 20)[8 << 20..], "past the disk's end it is as it was");
+}
+
+#[test]
+fn a_block_device_that_is_too_small_is_left_alone() {
+    let scene = imported(8);
+    Disk::create(scene.path("medium"), 4 << 20).write(0, &noise(3, 4 << 20));
+    let Some(device) = LoopDevice::over(&scene.path("medium")) else { return };
+    let export = format!("image export file://~/store:a -o {}", device.path);
+    scene.fails(&export, &[&device.path, "4194304", "8388608"]);
+    scene.fails(&format!("{export} --format qcow2"), &[&device.path, "raw"]);
+    assert!(fs::read(&device.path).unwrap() == noise(3, 4 << 20));
+}

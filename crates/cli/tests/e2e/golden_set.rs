@@ -1,0 +1,116 @@
+//! The golden set: blobs that the reference's tools made, with the bytes that they must give.
+//!
+//! It lies beside the repository and is not part of it; where it is absent, tests say so and pass.
+
+use crate::scene::{Scene, hex, sha256};
+use crate::tools::skipped;
+use flate2::read::GzDecoder;
+use rustix::fs::{SeekFrom, seek};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+pub(crate) struct GoldenSet {
+    dir: PathBuf,
+    json: Value,
+}
+
+impl GoldenSet {
+    /// Opens the set, or says loudly that there is none.
+    pub(crate) fn open() -> Option<Self> {
+        let dir = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/formats/golden"));
+        let Ok(json) = fs::read(dir.join("golden.json")) else {
+            skipped(&format!("no golden set at {}", dir.display()));
+            return None;
+        };
+        Some(Self { dir, json: serde_json::from_slice(&json).unwrap() })
+    }
+
+    pub(crate) fn cases(&self, kind: &str) -> Vec<&Value> {
+        self.json["cases"].as_array().unwrap().iter().filter(|case| case["kind"] == kind).collect()
+    }
+
+    pub(crate) fn case(&self, name: &str) -> &Value {
+        self.json["cases"].as_array().unwrap().iter().find(|case| case["name"] == name).unwrap()
+    }
+
+    pub(crate) fn path(&self, file: &str) -> PathBuf {
+        self.dir.join(file)
+    }
+
+    /// The raw bytes of a file of the set.
+    pub(crate) fn bytes(&self, file: &str) -> Vec<u8> {
+        let stored = fs::read(self.path(file)).unwrap_or_else(|e| panic!("{file}: {e}"));
+        if !file.ends_with(".gz") {
+            return stored;
+        }
+        let mut raw = Vec::new();
+        GzDecoder::new(stored.as_slice()).read_to_end(&mut raw).unwrap();
+        raw
+    }
+
+    /// The raw bytes that `entry` describes, after checking that they are what it says.
+    pub(crate) fn raw(&self, entry: &Value) -> Vec<u8> {
+        let raw = self.bytes(entry["file"].as_str().unwrap());
+        assert_eq!(sha256(&raw), entry["raw_sha256"], "{}", entry["file"]);
+        raw
+    }
+
+    /// Puts the layers of a case into the scene; their names, lowest first.
+    pub(crate) fn lay_out_layers(&self, scene: &Scene, case: &Value) -> Vec<String> {
+        let entries = case["layers_low_to_high"].as_array().unwrap().iter().enumerate();
+        let lay_out = |(n, entry): (usize, &Value)| {
+            let name = format!("{}.L{n}", case["name"].as_str().unwrap());
+            fs::write(scene.path(&name), self.raw(entry)).unwrap();
+            name
+        };
+        entries.map(lay_out).collect()
+    }
+}
+
+/// Compares a file of the scene with what a case says of its disk.
+#[track_caller]
+pub(crate) fn check_disk(scene: &Scene, name: &str, expected: &Value) {
+    let file = File::open(scene.path(name)).unwrap();
+    let len = file.metadata().unwrap().len();
+    assert_eq!(len, expected["vsize"].as_u64().or(expected["virtual_size"].as_u64()).unwrap());
+    let (blocks, sum) = nz4k_sha256(&file, len);
+    assert_eq!((&expected["nz4k_blocks"], &expected["nz4k_sha256"]), (&blocks.into(), &sum.into()));
+    if let Some(sum) = expected["sha256"].as_str().filter(|_| len <= 64 << 20) {
+        assert_eq!(sha256(&scene.bytes(name)), sum);
+    }
+    check_ranges(&file, expected);
+}
+
+/// Compares the ranges that a case has picked, of disks of any size.
+#[track_caller]
+pub(crate) fn check_ranges(file: &File, expected: &Value) {
+    for range in expected["ranges"].as_array().into_iter().flatten() {
+        let mut bytes = vec![0xa5; range["length"].as_u64().unwrap() as usize];
+        file.read_exact_at(&mut bytes, range["offset"].as_u64().unwrap()).unwrap();
+        assert_eq!(sha256(&bytes), range["sha256"], "{range}");
+    }
+}
+
+/// The set's hash of large disks: over the blocks of 4 KiB that are not all zeros, each after its number. Holes
+/// are not read.
+fn nz4k_sha256(file: &File, len: u64) -> (u64, String) {
+    let (mut hash, mut blocks, mut at) = (Sha256::new(), 0, 0);
+    while let Ok(data) = seek(file, SeekFrom::Data(at)) {
+        let end = seek(file, SeekFrom::Hole(data)).unwrap();
+        for block in data / 4096..end.div_ceil(4096) {
+            let mut bytes = vec![0; 4096.min(len - block * 4096) as usize];
+            file.read_exact_at(&mut bytes, block * 4096).unwrap();
+            if bytes.iter().any(|byte| *byte != 0) {
+                hash.update(block.to_le_bytes());
+                hash.update(&bytes);
+                blocks += 1;
+            }
+        }
+        at = end.next_multiple_of(4096);
+    }
+    (blocks, hex(&hash.finalize()))
+}

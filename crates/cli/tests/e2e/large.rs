@@ -1,0 +1,111 @@
+//! Disks of terabytes: time and memory go with their data, not with their size.
+
+use crate::disk::{Disk, noise, text};
+use crate::scene::{Scene, Started};
+use crate::tools::skipped;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+const SIZE: u64 = 2 << 40;
+const PIECE: usize = 1 << 20;
+/// 200 MB of data, of which half compresses.
+const PIECES: u64 = 200;
+const MIB: u64 = 1 << 20;
+
+/// Where the pieces lie: far apart, the last at the very end.
+fn place(piece: u64) -> u64 {
+    if piece == PIECES - 1 { SIZE - PIECE as u64 } else { piece * (SIZE / PIECES) / 4096 * 4096 }
+}
+
+fn piece(n: u64) -> Vec<u8> {
+    if n.is_multiple_of(2) { noise(n, PIECE) } else { text(n, PIECE) }
+}
+
+/// Runs it, it succeeds; the most memory that it was seen to have, and how long it took.
+fn watched(scene: &Scene, words: &str) -> (u64, Duration) {
+    let since = Instant::now();
+    let mut started: Started = scene.start(words);
+    let status = format!("/proc/{}/status", started.id());
+    let mut most = 0;
+    while started.is_running() {
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        let peak = text
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse().ok());
+        most = peak.map_or(most, |kib: u64| most.max(kib << 10));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    started.finish().succeeds();
+    assert!(most > 0);
+    (most, since.elapsed())
+}
+
+#[test]
+fn a_sparse_disk_of_two_tebibytes() {
+    let scene = Scene::new();
+    let Ok(file) = File::create(scene.path("disk.raw")) else { return };
+    if file.set_len(SIZE).is_err() {
+        return skipped("the file system has no files of 2 TiB");
+    }
+    let disk = Disk::create(scene.path("disk.raw"), SIZE);
+    for n in 0..PIECES {
+        disk.write(place(n), &piece(n));
+    }
+    // The same data in a disk of its own size: what it should cost.
+    let dense = Disk::create(scene.path("dense.raw"), PIECES * PIECE as u64);
+    for n in 0..PIECES {
+        dense.write(n * PIECE as u64, &piece(n));
+    }
+    let (_, dense_time) = watched(&scene, "image import dense.raw file://~/store:dense");
+    let allowed = dense_time * 3 + Duration::from_secs(2);
+
+    let (memory, time) = watched(&scene, "image import disk.raw file://~/store:large");
+    assert!(memory < 256 * MIB, "{} MiB to import", memory / MIB);
+    assert!(time < allowed, "{time:?} to import, {dense_time:?} dense");
+    let (memory, time) = watched(&scene, "image export file://~/store:large -o out.raw");
+    assert!(memory < 256 * MIB, "{} MiB to export", memory / MIB);
+    assert!(time < allowed, "{time:?} to export, {dense_time:?} to import it dense");
+    let out = File::open(scene.path("out.raw")).unwrap();
+    assert_eq!(out.metadata().unwrap().len(), SIZE);
+    let mut bytes = vec![0; PIECE];
+    for n in 0..PIECES {
+        out.read_exact_at(&mut bytes, place(n)).unwrap();
+        assert!(bytes == piece(n), "piece {n}");
+    }
+    // Every other command on it, too. A layer on top of it holds what was changed.
+    disk.write(SIZE / 2 + 12345, b"changed");
+    for words in [
+        "image import disk.raw file://~/store:next --base file://~/store:large",
+        "image verify --deep file://~/store:next",
+        "image flatten file://~/store:next file://~/store:flat",
+        "image export file://~/store:large -o out.qcow2 --format qcow2",
+    ] {
+        let (memory, time) = watched(&scene, words);
+        assert!(memory < 256 * MIB, "{words}: {} MiB", memory / MIB);
+        assert!(time < allowed, "{words}: {time:?}");
+    }
+    let run = scene.run("image diff file://~/store:large file://~/store:flat --json");
+    assert_eq!(run.json()["ranges"], serde_json::json!([[(SIZE / 2 + 12345) / 4096 * 4096, 4096]]));
+}
+
+/// Memory does not go with the amount of data either.
+#[test]
+fn memory_is_bounded_whatever_the_data() {
+    let scene = Scene::new();
+    let disk = Disk::create(scene.path("disk.raw"), 1 << 30);
+    let bytes = noise(1, 16 << 20);
+    for n in 0..24u64 {
+        disk.write(n * (40 << 20), &bytes);
+    }
+    for words in [
+        "image import disk.raw file://~/store:a --codec lz4 --threads 4 --frame-size 64k",
+        "image export file://~/store:a -o out.raw --threads 4",
+        "image verify --deep file://~/store:a",
+        "zfile pack disk.raw -o out.zf --codec lz4",
+        "zfile unpack out.zf -o out.raw",
+    ] {
+        let (memory, _) = watched(&scene, words);
+        assert!(memory < 256 * MIB, "{words}: {} MiB", memory / MIB);
+    }
+}

@@ -1,0 +1,37 @@
+//! The program as its users run it: every test starts the binary, with files, signals and full disks.
+//!
+//! | module | what it tests |
+//! |---|---|
+//! | [`import`], [`disk_formats`], [`backing_files`] | disks of every kind and size become images |
+//! | [`export`] | images become disks again |
+//! | [`layers`], [`commit`] | images on top of images; flatten, diff, inspect |
+//! | [`verify`], [`prune`] | damage is found and named; what is needed stays |
+//! | [`golden`], [`zfile`] | the reference's blobs give their bytes; single files |
+//! | [`full_disk`], [`signals`], [`large`] | no space, Ctrl-C, kill -9, terabytes |
+//! | [`help`], [`hostile`] | the command line itself; garbage wherever a file is read |
+//!
+//! [`scene`] is where a test plays: a directory, the program in it, and what comes out; [`disk`] makes disks,
+//! [`tools`] are other people's programs (a test that lacks one says so on standard error and passes), and
+//! [`golden_set`] reads the reference's blobs.
+
+#![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
+
+mod backing_files;
+mod commit;
+mod disk;
+mod disk_formats;
+mod export;
+mod full_disk;
+mod golden;
+mod golden_set;
+mod help;
+mod hostile;
+mod import;
+mod large;
+mod layers;
+mod prune;
+mod scene;
+mod signals;
+mod tools;
+mod verify;
+mod zfile;

@@ -1,0 +1,134 @@
+//! Remove, prune, list: what an image needs stays, whatever goes on beside it.
+
+use crate::disk::{assert_same, copy_of, mixed_disk, noise};
+use crate::scene::Scene;
+use serde_json::json;
+use std::fs;
+
+#[test]
+fn the_blobs_of_other_images_stay() {
+    let scene = Scene::new();
+    mixed_disk(&scene, "a.raw", 8);
+    copy_of(&scene, "a.raw", "b.raw").write(1 << 20, &noise(1, 5000));
+    mixed_disk(&scene, "c.raw", 9);
+    scene.ok("image import a.raw file://~/store:a");
+    scene.ok("image import b.raw file://~/store:b --base file://~/store:a");
+    scene.ok("image import c.raw file://~/store:c");
+    assert_eq!(scene.json("image prune file://~/store"), json!({"blobs": 0, "bytes": 0}));
+    let blobs = scene.names("store/blobs/sha256").len();
+
+    // Of a only the manifest and the config go: b lies on its layer.
+    scene.ok("image remove file://~/store:a");
+    scene.fails("image inspect file://~/store:a", &["store:a"]);
+    scene.fails("image remove file://~/store:a", &["store:a", "no such image"]);
+    assert_eq!(scene.json("image prune file://~/store")["blobs"], 2);
+    assert_eq!(scene.names("store/blobs/sha256").len(), blobs - 2);
+    scene.ok("image verify --deep file://~/store:b");
+    scene.ok("image export file://~/store:b -o out.raw");
+    assert_same(&scene, "b.raw", "out.raw");
+
+    scene.ok("image remove file://~/store:b");
+    let pruned = scene.json("image prune file://~/store");
+    assert_eq!(pruned["blobs"], 6, "manifest, config, two layers and their trees");
+    scene.ok("image verify --deep file://~/store:c");
+    scene.ok("image remove file://~/store:c");
+    scene.ok("image prune file://~/store");
+    assert_eq!(scene.names("store/blobs/sha256"), [""; 0]);
+    assert_eq!(scene.json("image list file://~/store"), json!({"images": []}));
+}
+
+#[test]
+fn list_shows_what_there_is() {
+    let scene = Scene::new();
+    mixed_disk(&scene, "a.raw", 8);
+    let made = scene.json("image import a.raw file://~/store:one");
+    scene.ok("image import a.raw file://~/store:two --codec lz4");
+    scene.ok("image import a.raw file://~/store:three --base file://~/store:two");
+    let listed = scene.json("image list file://~/store");
+    let images = listed["images"].as_array().unwrap();
+    let tags: Vec<_> = images.iter().map(|image| image["tag"].as_str().unwrap()).collect();
+    assert_eq!(tags, ["one", "two", "three"]);
+    assert_eq!(images[0]["digest"], made["digest"]);
+    assert!(images.iter().all(|image| image["virtual_size"] == 8 << 20));
+    assert_eq!(images[2]["layers"], 2);
+    let text = scene.ok("image list file://~/store").stdout;
+    assert_eq!(text.lines().count(), 4, "{text}");
+    // An image by digest goes with all of its tags.
+    scene.ok("image import a.raw file://~/store:uno");
+    scene.ok(&format!("image remove file://~/store@{}", made["digest"].as_str().unwrap()));
+    let listed = scene.json("image list file://~/store");
+    assert_eq!(listed["images"].as_array().unwrap().len(), 2, "{listed}");
+}
+
+/// Tags move while others are imported and pruned: every import that succeeds is whole.
+#[test]
+fn prune_beside_imports_harms_none() {
+    let scene = Scene::new();
+    mixed_disk(&scene, "disk.raw", 8);
+    copy_of(&scene, "disk.raw", "next.raw").write(3 << 20, &noise(9, 200_000));
+    scene.ok("image import disk.raw file://~/store:base");
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let pruner = scope.spawn(|| {
+            let mut prunes = 0;
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                scene.ok("image prune file://~/store");
+                prunes += 1;
+            }
+            prunes
+        });
+        let importers: Vec<_> = (0..2)
+            .map(|n| {
+                let scene = &scene;
+                scope.spawn(move || {
+                    for round in 0..8 {
+                        // Each a new digest, in the place of one that then is garbage.
+                        let options = format!("--level {} --threads 2", round % 4 + 1);
+                        let target = format!("file://~/store:{n}");
+                        scene.ok(&format!(
+                            "image import next.raw {target} --base file://~/store:base {options}"
+                        ));
+                        scene.ok(&format!("image verify --deep {target}"));
+                        scene.ok(&format!("image export {target} -o out{n}.raw"));
+                        assert_same(scene, "next.raw", &format!("out{n}.raw"));
+                        if round % 3 == 2 {
+                            scene.ok(&format!("image remove {target}"));
+                        }
+                    }
+                })
+            })
+            .collect();
+        let results: Vec<_> = importers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(pruner.join().unwrap() > 10);
+        assert!(results.into_iter().all(|result| result.is_ok()));
+    });
+    scene.ok("image verify --deep file://~/store:base");
+    scene.ok("image prune file://~/store");
+    // The base and the two that are tagged, if they are: manifest, config, layers and trees.
+    let tags = scene.json("image list file://~/store")["images"].as_array().unwrap().len();
+    assert_eq!(tags, 3);
+    assert_eq!(scene.names("store/.headstart/staging"), [""; 0]);
+}
+
+#[test]
+fn prune_refuses_what_it_cannot_understand() {
+    let scene = Scene::new();
+    mixed_disk(&scene, "a.raw", 4);
+    let made = scene.json("image import a.raw file://~/store:a");
+    let before = scene.fingerprint("store");
+    let manifest = scene.blob("store", &made["digest"]);
+    let bytes = fs::read(&manifest).unwrap();
+    fs::remove_file(&manifest).unwrap();
+    scene.fails("image prune file://~/store", &["is not in the store"]);
+    fs::write(&manifest, &bytes[1..]).unwrap();
+    scene.fails("image prune file://~/store", &["does not match its digest"]);
+    fs::write(&manifest, bytes).unwrap();
+    fs::write(scene.path("store/blobs/sha256/notes.txt"), "mine").unwrap();
+    scene.ok("image prune file://~/store");
+    assert_eq!(scene.bytes("store/blobs/sha256/notes.txt"), b"mine");
+    fs::remove_file(scene.path("store/blobs/sha256/notes.txt")).unwrap();
+    assert_eq!(scene.fingerprint("store"), before);
+    scene.fails("image prune file://~/store:a", &["names an image"]);
+    scene.fails("image list file://~/store:a", &["names an image"]);
+}

@@ -1,0 +1,244 @@
+//! Where a test plays: a directory of its own, the program run in it, and what came out.
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// No test's command takes this long, unless it hangs.
+const TIME_LIMIT: Duration = Duration::from_secs(120);
+
+/// A directory that goes away with the test.
+pub(crate) struct Scene {
+    dir: TempDir,
+}
+
+impl Scene {
+    pub(crate) fn new() -> Self {
+        // Not the system's temporary directory: that may be memory, and without room or holes.
+        Self::within(Path::new(env!("CARGO_TARGET_TMPDIR")))
+    }
+
+    /// A scene on another file system.
+    pub(crate) fn within(dir: &Path) -> Self {
+        Self { dir: TempDir::with_prefix_in("e2e-", dir).unwrap() }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The command of `words`, separated by blanks, to be run in the scene's directory. `~` in a word stands
+    /// for that directory: `file://~/store:tag`.
+    pub(crate) fn command(&self, words: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headstart"));
+        let dir = self.dir.path().to_str().unwrap();
+        command.args(words.split_whitespace().map(|word| word.replace('~', dir)));
+        command.current_dir(self.dir.path()).stdin(Stdio::null());
+        command
+    }
+
+    pub(crate) fn run(&self, words: &str) -> Run {
+        Run::of(words, &mut self.command(words))
+    }
+
+    /// Runs it, and it succeeds.
+    pub(crate) fn ok(&self, words: &str) -> Run {
+        self.run(words).succeeds()
+    }
+
+    /// Runs it with `--json`, it succeeds, and this is what it says.
+    pub(crate) fn json(&self, words: &str) -> Value {
+        self.ok(&format!("{words} --json")).json()
+    }
+
+    /// Runs it, it fails with status 1, and its message has all of `parts`.
+    pub(crate) fn fails(&self, words: &str, parts: &[&str]) -> Run {
+        self.run(words).fails(parts)
+    }
+
+    /// Starts it, to be watched or disturbed.
+    pub(crate) fn start(&self, words: &str) -> Started {
+        Started::new(words, &mut self.command(words))
+    }
+
+    pub(crate) fn bytes(&self, name: &str) -> Vec<u8> {
+        fs::read(self.path(name)).unwrap()
+    }
+
+    /// The names in a directory, hidden ones included, sorted.
+    pub(crate) fn names(&self, dir: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.path(dir)).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// Every file under a directory with a hash of its content; directories with nothing in them, too.
+    pub(crate) fn fingerprint(&self, dir: &str) -> BTreeMap<PathBuf, String> {
+        let mut found = BTreeMap::new();
+        let mut dirs = vec![self.path(dir)];
+        while let Some(dir) = dirs.pop() {
+            for entry in fs::read_dir(&dir).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    found.insert(path.clone(), "directory".to_owned());
+                    dirs.push(path);
+                } else {
+                    let sum = sha256(&fs::read(&path).unwrap());
+                    found.insert(path, sum);
+                }
+            }
+        }
+        found
+    }
+
+    /// The file of a blob.
+    pub(crate) fn blob(&self, store: &str, digest: &Value) -> PathBuf {
+        let digest = digest.as_str().unwrap().strip_prefix("sha256:").unwrap();
+        self.path(store).join("blobs/sha256").join(digest)
+    }
+
+    /// The manifest of an image, read without the program's help.
+    pub(crate) fn manifest(&self, store: &str, digest: &Value) -> Value {
+        serde_json::from_slice(&fs::read(self.blob(store, digest)).unwrap()).unwrap()
+    }
+}
+
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// How a command ended.
+pub(crate) struct Run {
+    pub(crate) words: String,
+    /// None where a signal ended it.
+    pub(crate) status: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Run {
+    /// Runs a command; one that hangs or panics fails the test whatever the test wants of it.
+    pub(crate) fn of(words: &str, command: &mut Command) -> Self {
+        Started::new(words, command).finish()
+    }
+
+    #[track_caller]
+    pub(crate) fn succeeds(self) -> Self {
+        assert_eq!(self.status, Some(0), "{self}");
+        assert_eq!(self.stderr, "", "{self}");
+        self
+    }
+
+    #[track_caller]
+    pub(crate) fn fails(self, parts: &[&str]) -> Self {
+        assert_eq!(self.status, Some(1), "{self}");
+        for part in parts {
+            assert!(self.stderr.contains(part), "no `{part}` in it\n{self}");
+        }
+        assert!(self.stderr.starts_with("headstart: ") && self.stderr.ends_with('\n'), "{self}");
+        assert_eq!(self.stderr.lines().count(), 1, "{self}");
+        self
+    }
+
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}\n{self}"))
+    }
+}
+
+impl std::fmt::Display for Run {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { words, status, stdout, stderr } = self;
+        write!(f, "headstart {words}\nstatus {status:?}\n--- stdout\n{stdout}--- stderr\n{stderr}---")
+    }
+}
+
+/// A command that runs.
+pub(crate) struct Started {
+    words: String,
+    child: Child,
+    since: Instant,
+}
+
+impl Started {
+    pub(crate) fn new(words: &str, command: &mut Command) -> Self {
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        Self { words: words.to_owned(), child: child.unwrap(), since: Instant::now() }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits until `happened`, which must be before the command ends.
+    #[track_caller]
+    pub(crate) fn wait_until(&mut self, what: &str, mut happened: impl FnMut() -> bool) {
+        while !happened() {
+            assert!(self.is_running(), "`{}` ended before {what}", self.words);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Whether it still runs. One that runs for too long is killed, and the test fails.
+    pub(crate) fn is_running(&mut self) -> bool {
+        let running = self.child.try_wait().unwrap().is_none();
+        if running && self.since.elapsed() > TIME_LIMIT {
+            self.child.kill().unwrap();
+            panic!("`{}` hangs", self.words);
+        }
+        running
+    }
+
+    pub(crate) fn finish(mut self) -> Run {
+        // Both pipes are emptied while it runs, so that it never waits for us.
+        let (mut out, mut err) = (self.child.stdout.take().unwrap(), self.child.stderr.take().unwrap());
+        let read = |from: &mut dyn Read| {
+            let mut bytes = Vec::new();
+            from.read_to_end(&mut bytes).unwrap();
+            String::from_utf8(bytes).unwrap()
+        };
+        let (stdout, stderr) = std::thread::scope(|scope| {
+            let stdout = scope.spawn(move || read(&mut out));
+            let stderr = scope.spawn(move || read(&mut err));
+            let mut pause = Duration::from_micros(200);
+            while self.is_running() {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_millis(20));
+            }
+            (stdout.join().unwrap(), stderr.join().unwrap())
+        });
+        let status = self.child.wait().unwrap().code();
+        let run = Run { words: self.words, status, stdout, stderr };
+        assert!(run.status != Some(101) && !run.stderr.contains("panicked"), "{run}");
+        run
+    }
+}
+
+/// Runs another program; it succeeds.
+#[track_caller]
+pub(crate) fn run_tool(program: &str, args: &[&str], dir: &Path) -> Output {
+    let args: Vec<OsString> = args.iter().map(OsString::from).collect();
+    let output = Command::new(program).args(&args).current_dir(dir).stdin(Stdio::null()).output();
+    let output = output.unwrap_or_else(|e| panic!("{program}: {e}"));
+    let text = [&output.stdout[..], &output.stderr].map(String::from_utf8_lossy).concat();
+    assert!(output.status.success(), "{program} {args:?}: {}\n{text}", output.status);
+    output
+}

@@ -1,0 +1,191 @@
+//! Ctrl-C, SIGTERM and kill -9 in the middle of work.
+
+use crate::disk::{Disk, mixed_disk, noise, text};
+use crate::scene::Scene;
+use crate::tools::{self, installed};
+use headstart_block::BlockDevice;
+use headstart_lsmt::writable::{NewDisk, WritableDisk};
+use rustix::process::Signal;
+use std::fs;
+use std::time::{Duration, Instant};
+use uuid::Uuid;
+
+/// Compresses so slowly that there is time to stop it.
+const SLOW: &str = "--level 19 --threads 1";
+
+/// 100 MiB of text, for which that takes half a minute.
+fn big_disk(scene: &Scene) {
+    let disk = Disk::create(scene.path("big.raw"), 100 << 20);
+    let bytes = text(1, 10 << 20);
+    for n in 0..10 {
+        disk.write(n * (10 << 20), &bytes).write(n * (10 << 20), &n.to_le_bytes());
+    }
+}
+
+/// Where a writer stages what it makes.
+fn staged_bytes(scene: &Scene) -> u64 {
+    let dirs = fs::read_dir(scene.path("store/.headstart/staging")).into_iter().flatten().flatten();
+    let files = dirs.flat_map(|dir| fs::read_dir(dir.path()).into_iter().flatten().flatten());
+    files.filter_map(|file| file.metadata().ok()).map(|meta| meta.len()).sum()
+}
+
+/// Starts it, waits until `begun`, signals it: it says that it was stopped, soon.
+#[track_caller]
+fn stopped(scene: &Scene, words: &str, signal: Signal, begun: impl FnMut() -> bool) {
+    let mut started = scene.start(words);
+    started.wait_until("it could be stopped", begun);
+    started.signal(signal);
+    let since = Instant::now();
+    started.finish().fails(&["stopped on request"]);
+    assert!(since.elapsed() < Duration::from_secs(5), "{words}: {:?} to stop", since.elapsed());
+}
+
+#[test]
+fn a_stopped_import_leaves_nothing() {
+    let scene = Scene::new();
+    big_disk(&scene);
+    mixed_disk(&scene, "small.raw", 4);
+    scene.ok("image import small.raw file://~/store:a");
+    let before = scene.fingerprint("store");
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let words = format!("image import big.raw file://~/store:big --base file://~/store:a {SLOW}");
+        stopped(&scene, &words, signal, || staged_bytes(&scene) > 50_000);
+        assert_eq!(scene.fingerprint("store"), before);
+    }
+    scene.ok("image verify --deep file://~/store:a");
+}
+
+#[test]
+fn a_stopped_flatten_or_commit_leaves_nothing() {
+    let scene = Scene::new();
+    big_disk(&scene);
+    scene.ok("image import big.raw file://~/store:a --codec lz4");
+    // The same disk as a writable layer.
+    let new = NewDisk { size: 100 << 20, parent: String::new(), uuid: Uuid::from_u128(1) };
+    let written = WritableDisk::create(scene.path("dir"), None, &new).unwrap();
+    for (n, bytes) in scene.bytes("big.raw").chunks(1 << 20).enumerate() {
+        written.write_at(bytes, (n as u64) << 20).unwrap();
+    }
+    written.flush().unwrap();
+    drop(written);
+    let before = [scene.fingerprint("store"), scene.fingerprint("dir")];
+    for words in [
+        "image flatten file://~/store:a file://~/store:b",
+        "image commit file://~/store:b --writable dir",
+        "image commit file://~/store:b --pair dir/data,dir/index",
+    ] {
+        let words = format!("{words} {SLOW}");
+        stopped(&scene, &words, Signal::INT, || staged_bytes(&scene) > 50_000);
+        assert_eq!([scene.fingerprint("store"), scene.fingerprint("dir")], before, "{words}");
+    }
+}
+
+#[test]
+fn a_stopped_export_leaves_the_older_file() {
+    let scene = Scene::new();
+    let disk = Disk::create(scene.path("disk.raw"), 1 << 30);
+    let bytes = text(1, 1 << 20);
+    for n in 0..1024u64 {
+        disk.write(n << 20, &bytes);
+    }
+    scene.ok("image import disk.raw file://~/store:a --codec lz4");
+    fs::remove_file(scene.path("disk.raw")).unwrap();
+    fs::create_dir(scene.path("out")).unwrap();
+    fs::write(scene.path("out/disk"), "old").unwrap();
+    for (signal, format) in [(Signal::INT, "raw"), (Signal::TERM, "raw"), (Signal::INT, "qcow2")] {
+        let words = format!("image export file://~/store:a -o out/disk --format {format} --threads 1");
+        stopped(&scene, &words, signal, || scene.names("out").len() > 1);
+        assert_eq!(scene.names("out"), ["disk"]);
+        assert_eq!(scene.bytes("out/disk"), b"old");
+    }
+    let packed = "zfile pack big -o out/disk --level 19 --threads 1";
+    fs::write(scene.path("big"), text(2, 40 << 20)).unwrap();
+    stopped(&scene, packed, Signal::INT, || scene.names("out").len() > 1);
+    assert_eq!(scene.names("out"), ["disk"]);
+}
+
+/// At a terminal, Ctrl-C goes to `qemu-img`, too: what is said is still that it was stopped.
+#[test]
+fn ctrl_c_during_a_conversion() {
+    use std::os::unix::process::CommandExt;
+    if !installed(&["qemu-img"]) {
+        return;
+    }
+    let scene = Scene::new();
+    Disk::create(scene.path("disk.raw"), 1 << 30).write(0, &noise(1, 400 << 20));
+    tools::run(&scene, "qemu-img", "convert -O vhdx disk.raw disk.vhdx");
+    fs::remove_file(scene.path("disk.raw")).unwrap();
+    mixed_disk(&scene, "small.raw", 4);
+    scene.ok("image import small.raw file://~/store:a");
+    let before = scene.fingerprint("store");
+    for to_group in [true, false] {
+        let words = "image import disk.vhdx file://~/store:b";
+        let mut started = crate::scene::Started::new(words, scene.command(words).process_group(0));
+        started.wait_until("it could be stopped", || staged_bytes(&scene) > 1 << 20);
+        let pid = rustix::process::Pid::from_raw(started.id().cast_signed()).unwrap();
+        if to_group {
+            rustix::process::kill_process_group(pid, Signal::INT).unwrap();
+        } else {
+            started.signal(Signal::TERM);
+        }
+        started.finish().fails(&["stopped on request"]);
+        assert_eq!(scene.fingerprint("store"), before);
+    }
+}
+
+#[test]
+fn after_kill_9_the_store_works_and_prune_cleans_up() {
+    let scene = Scene::new();
+    big_disk(&scene);
+    mixed_disk(&scene, "small.raw", 4);
+    scene.ok("image import small.raw file://~/store:a");
+    let before = scene.fingerprint("store");
+    let kill = || {
+        let mut started = scene.start(&format!("image import big.raw file://~/store:big {SLOW}"));
+        started.wait_until("it could be killed", || staged_bytes(&scene) > 50_000);
+        // Prune beside it takes nothing away from the living.
+        scene.ok("image prune file://~/store");
+        assert!(staged_bytes(&scene) > 50_000);
+        started.signal(Signal::KILL);
+        assert_eq!(started.finish().status, None);
+    };
+    kill();
+    assert!(staged_bytes(&scene) > 50_000);
+    scene.ok("image verify --deep file://~/store:a");
+    scene.fails("image inspect file://~/store:big", &["store:big"]);
+    scene.ok("image prune file://~/store");
+    assert_eq!(scene.fingerprint("store"), before);
+    // Whoever writes next cleans up, too.
+    kill();
+    scene.ok("image import small.raw file://~/store:b");
+    assert_eq!(scene.names("store/.headstart/staging"), [""; 0]);
+    scene.ok("image verify --deep file://~/store:b");
+}
+
+/// Killed at any moment, a store has its images, and none by halves.
+#[test]
+fn kill_9_at_any_moment_of_a_short_import() {
+    let scene = Scene::new();
+    mixed_disk(&scene, "disk.raw", 8);
+    scene.ok("image import disk.raw file://~/store:base");
+    let mut finished = 0;
+    for round in 0..40u64 {
+        let level = round % 4 + 1;
+        let words =
+            format!("image import disk.raw file://~/store:x --base file://~/store:base --level {level}");
+        let started = scene.start(&words);
+        std::thread::sleep(Duration::from_micros(round * 1500));
+        // One that has ended already waits for us to look.
+        started.signal(Signal::KILL);
+        finished += u32::from(started.finish().status == Some(0));
+        let listed = scene.json("image list file://~/store");
+        for image in listed["images"].as_array().unwrap() {
+            assert_eq!(image["problem"], serde_json::Value::Null);
+            scene.ok(&format!("image verify --deep file://~/store:{}", image["tag"].as_str().unwrap()));
+        }
+    }
+    assert!(finished < 40, "none was killed");
+    scene.ok("image prune file://~/store");
+    assert_eq!(scene.names("store/.headstart/staging"), [""; 0]);
+    assert_eq!(scene.names("store/.headstart").iter().filter(|name| *name != "prepared").count(), 2);
+}

@@ -1,0 +1,112 @@
+//! Other people's programs. A test that needs one that is not there says so and passes.
+
+use crate::scene::{Scene, run_tool};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Says, past the test harness's capturing, that a test did not take place.
+pub(crate) fn skipped(why: &str) {
+    let test = std::thread::current().name().unwrap_or("?").to_owned();
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: {why}");
+}
+
+/// Whether all of `programs` are installed; says so where not.
+pub(crate) fn installed(programs: &[&str]) -> bool {
+    let missing = programs.iter().find(|program| find(program).is_none());
+    if let Some(program) = missing {
+        skipped(&format!("{program} is not installed"));
+    }
+    missing.is_none()
+}
+
+/// The file of a program, also where the path lacks the administrator's directories.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    dirs.map(|dir| dir.join(program)).find(|file| file.is_file())
+}
+
+/// Runs an installed program in the scene; it succeeds.
+#[track_caller]
+pub(crate) fn run(scene: &Scene, program: &str, words: &str) {
+    let args: Vec<_> = words.split_whitespace().collect();
+    run_tool(find(program).unwrap().to_str().unwrap(), &args, &scene.path(""));
+}
+
+/// `qemu-img compare`: both hold the same disk, whatever their formats.
+#[track_caller]
+pub(crate) fn same_disk(scene: &Scene, raw: &str, other: &str, format: &str) {
+    run(scene, "qemu-img", &format!("compare -f raw -F {format} {raw} {other}"));
+}
+
+/// Whether this is the administrator; says so where not.
+pub(crate) fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        skipped("takes root");
+    }
+    root
+}
+
+/// A file system of a given size in memory, gone when dropped.
+pub(crate) struct SmallDisk {
+    dir: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    /// None, loudly, where it cannot be had.
+    pub(crate) fn mount(bytes: u64) -> Option<Self> {
+        if !is_root() {
+            return None;
+        }
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "headstart-test"])
+            .arg(dir.path())
+            .stderr(Stdio::null())
+            .status();
+        if !mount.is_ok_and(|status| status.success()) {
+            skipped("a tmpfs cannot be mounted here");
+            return None;
+        }
+        Some(Self { dir })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily: whatever still has a file open there must not keep it.
+        let _ = Command::new("umount").arg("-l").arg(self.dir.path()).status();
+    }
+}
+
+/// A block device over a file, gone when dropped.
+pub(crate) struct LoopDevice {
+    pub(crate) path: String,
+}
+
+impl LoopDevice {
+    /// None, loudly, where it cannot be had.
+    pub(crate) fn over(file: &Path) -> Option<Self> {
+        if !is_root() || !installed(&["losetup"]) {
+            return None;
+        }
+        let output = Command::new(find("losetup")?).args(["--find", "--show"]).arg(file).output().ok()?;
+        if !output.status.success() {
+            skipped("no loop device can be had here");
+            return None;
+        }
+        Some(Self { path: String::from_utf8(output.stdout).unwrap().trim().to_owned() })
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = find("losetup").map(|losetup| Command::new(losetup).arg("-d").arg(&self.path).status());
+    }
+}

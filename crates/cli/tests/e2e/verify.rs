@@ -1,0 +1,175 @@
+//! Damage anywhere in a store is found, named by its blob, and told by the exit status.
+
+use crate::disk::{copy_of, mixed_disk, noise};
+use crate::scene::Scene;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A store with an image of two layers, the lower of more than two MiB.
+struct Stored {
+    scene: Scene,
+    manifest: PathBuf,
+    config: PathBuf,
+    lower: PathBuf,
+    lower_tree: PathBuf,
+}
+
+impl Stored {
+    fn new() -> Self {
+        let scene = Scene::new();
+        mixed_disk(&scene, "base.raw", 24);
+        copy_of(&scene, "base.raw", "base.raw2").write(12 << 20, &noise(77, 3 << 20));
+        copy_of(&scene, "base.raw2", "top.raw").write(3 << 20, &noise(78, 100_000));
+        scene.ok("image import base.raw2 file://~/store:base");
+        let made = scene.json("image import top.raw file://~/store:top --base file://~/store:base");
+        let manifest = scene.manifest("store", &made["digest"]);
+        let tree = &manifest["layers"][0]["annotations"]["dev.headstart.tree-digest"];
+        let blob = |digest: &Value| scene.blob("store", digest);
+        Self {
+            manifest: blob(&made["digest"]),
+            config: blob(&manifest["config"]["digest"]),
+            lower: blob(&manifest["layers"][0]["digest"]),
+            lower_tree: blob(tree),
+            scene,
+        }
+    }
+
+    /// Verifies quickly or deeply; it must come to `right`. Where wrong, status 1 and the blob's name are said.
+    #[track_caller]
+    fn check(&self, deep: bool, right: bool, blob: &Path) {
+        let verify = if deep { "image verify --deep" } else { "image verify" };
+        let run = self.scene.run(&format!("{verify} file://~/store:top"));
+        assert_eq!(run.status, Some(i32::from(!right)), "{run}");
+        if !right {
+            let name = blob.file_name().unwrap().to_str().unwrap();
+            assert!(format!("{}{}", run.stdout, run.stderr).contains(name), "no {name} in it\n{run}");
+        }
+        let run = self.scene.run(&format!("{verify} file://~/store:top --json"));
+        assert_eq!(run.status, Some(i32::from(!right)), "{run}");
+        if run.stderr.is_empty() {
+            let json = run.json();
+            assert_eq!((&json["right"], &json["deep"]), (&right.into(), &deep.into()));
+            assert_eq!(json["problems"].as_array().unwrap().is_empty(), right);
+        }
+    }
+
+    /// With a byte of `blob` changed, quick and deep come to what is given.
+    #[track_caller]
+    fn flip(&self, blob: &Path, at: usize, quick_sees_it: bool) {
+        let bytes = fs::read(blob).unwrap();
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x10;
+        fs::write(blob, &damaged).unwrap();
+        self.check(true, false, blob);
+        self.check(false, !quick_sees_it, blob);
+        fs::write(blob, bytes).unwrap();
+    }
+}
+
+#[test]
+fn a_whole_image_is_right() {
+    let stored = Stored::new();
+    stored.check(false, true, Path::new(""));
+    stored.check(true, true, Path::new(""));
+    let said = stored.scene.ok("image verify --deep file://~/store:top").stdout;
+    assert!(said.contains("every byte is right") && said.contains("hash tree"), "{said}");
+    let verified = stored.scene.json("image verify file://~/store:top");
+    assert_eq!(verified["layers"].as_array().unwrap().len(), 2);
+    assert_eq!(verified["layers"][0]["coverage"], "hash tree");
+}
+
+#[test]
+fn a_flipped_byte_is_found() {
+    let stored = Stored::new();
+    for blob in [&stored.manifest, &stored.config] {
+        let len = fs::metadata(blob).unwrap().len() as usize;
+        for at in [0, len / 3, len / 2, len - 2] {
+            stored.flip(blob, at, true);
+        }
+    }
+    let len = fs::metadata(&stored.lower).unwrap().len() as usize;
+    assert!(len > 3 << 20, "{len} bytes are all looked at by the quick check");
+    // The layer's header and the first frame, which every opening reads; the tail with the indices.
+    for at in [0, 33, 600, len - 1, len - 513, len - 4000, len - 500_000] {
+        stored.flip(&stored.lower, at, true);
+    }
+    // Between them lies data, which is read by the deep check only.
+    for at in [len / 4, len / 3, len / 2] {
+        stored.flip(&stored.lower, at, false);
+    }
+    let len = fs::metadata(&stored.lower_tree).unwrap().len() as usize;
+    for at in [0, len / 2, len - 1] {
+        stored.flip(&stored.lower_tree, at, true);
+    }
+    stored.check(true, true, Path::new(""));
+}
+
+#[test]
+fn missing_and_cut_blobs_are_found() {
+    let stored = Stored::new();
+    for blob in [&stored.manifest, &stored.config, &stored.lower, &stored.lower_tree] {
+        let bytes = fs::read(blob).unwrap();
+        let mut longer = bytes.clone();
+        longer.push(0);
+        for damaged in [&bytes[..bytes.len() - 1], &bytes[..bytes.len() / 2], &[], &longer] {
+            fs::write(blob, damaged).unwrap();
+            stored.check(false, false, blob);
+            stored.check(true, false, blob);
+        }
+        fs::remove_file(blob).unwrap();
+        stored.check(false, false, blob);
+        stored.check(true, false, blob);
+        fs::write(blob, bytes).unwrap();
+    }
+    stored.check(true, true, Path::new(""));
+}
+
+/// All that is wrong is told, not only the first of it.
+#[test]
+fn every_damaged_layer_is_named() {
+    let stored = Stored::new();
+    let image = stored.scene.json("image inspect file://~/store:top");
+    let layers = image["layers"].as_array().unwrap();
+    for layer in layers {
+        let blob = stored.scene.blob("store", &layer["digest"]);
+        let mut bytes = fs::read(&blob).unwrap();
+        bytes[40] ^= 1;
+        fs::write(&blob, bytes).unwrap();
+    }
+    let run = stored.scene.run("image verify file://~/store:top --json");
+    assert_eq!(run.status, Some(1), "{run}");
+    assert_eq!(run.json()["problems"].as_array().unwrap().len(), 2, "{run}");
+    for layer in layers {
+        assert!(run.stdout.matches(layer["digest"].as_str().unwrap()).count() > 1, "{run}");
+    }
+    // And what reads the image says so, too.
+    stored.scene.fails("image inspect file://~/store:top", &["store:top", "layer"]);
+    stored.scene.fails("image export file://~/store:top -o out.raw", &["store:top", "layer"]);
+    let listed = stored.scene.json("image list file://~/store");
+    assert_eq!(listed["images"].as_array().unwrap().len(), 2);
+}
+
+/// A config or layer put in the place of another, digests and all, is not what the manifest means.
+#[test]
+fn blobs_changed_places_are_found() {
+    let stored = Stored::new();
+    let image = stored.scene.json("image inspect file://~/store:top");
+    let [lower, upper] = [0, 1].map(|n| stored.scene.blob("store", &image["layers"][n]["digest"]));
+    let bytes = fs::read(&lower).unwrap();
+    fs::copy(&upper, &lower).unwrap();
+    stored.check(false, false, &lower);
+    stored.check(true, false, &lower);
+    fs::write(&lower, bytes).unwrap();
+    stored.check(true, true, &lower);
+}
+
+#[test]
+fn a_missing_image_is_said() {
+    let stored = Stored::new();
+    let scene = &stored.scene;
+    scene.fails("image verify file://~/store:none", &["store:none", "no image of this tag", "image list"]);
+    scene.fails("image verify file://~/none:top", &["none", "not an OCI image layout"]);
+    fs::write(scene.path("store/index.json"), "{").unwrap();
+    scene.fails("image verify file://~/store:top", &["index.json"]);
+}
