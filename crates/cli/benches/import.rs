@@ -9,7 +9,11 @@
 //! noisy. All files are in the page cache. Ours makes digests and hash trees and syncs them to the disk
 //! in the time measured; the peer does neither.
 
-#![expect(clippy::print_stdout, clippy::expect_used, reason = "a benchmark: it prints, and a failed step ends it")]
+#![expect(
+    clippy::print_stdout,
+    clippy::expect_used,
+    reason = "a benchmark: it prints, and a failed step ends it"
+)]
 
 use nix::sys::resource::{UsageWho, getrusage};
 use std::fs;
@@ -35,7 +39,14 @@ fn main() {
     bench.export();
     bench.huge_disk(&disk);
     let memory = getrusage(UsageWho::RUSAGE_CHILDREN).expect("rusage").max_rss();
-    report("peak memory of any process, MiB", None, format!("{}", memory / 1024), None, "< 256", memory < 256 << 10);
+    report(
+        "peak memory of any process, MiB",
+        None,
+        format!("{}", memory / 1024),
+        None,
+        "< 256",
+        memory < 256 << 10,
+    );
 }
 
 struct Bench {
@@ -59,7 +70,13 @@ impl Bench {
         };
         let ours = |codec: &str, extra: &[&str]| {
             let _ = fs::remove_dir_all(self.path("store"));
-            time(headstart(&["image", "import"]).arg(disk).arg(self.image(codec)).args(["--codec", codec]).args(extra))
+            time(
+                headstart(&["image", "import"])
+                    .arg(disk)
+                    .arg(self.image(codec))
+                    .args(["--codec", codec])
+                    .args(extra),
+            )
         };
         // lz4 first, so that the zstd image stays for the export.
         let (peer_s, ours_s, ratio) = in_turn(&peer, &|| ours("lz4", &[]));
@@ -69,7 +86,14 @@ impl Bench {
         let sizes = [fs::metadata(&qcow2).expect("its size").len(), tree_size(&self.path("store"))];
         let [peer_mb, ours_mb] = sizes.map(|bytes| format!("{:.1}", as_f64(bytes) / 1e6));
         let ratio = as_f64(sizes[1]) / as_f64(sizes[0]);
-        report("stored, hash tree included, MB", Some(peer_mb), ours_mb, Some(ratio), "<= 1.04", ratio <= 1.04);
+        report(
+            "stored, hash tree included, MB",
+            Some(peer_mb),
+            ours_mb,
+            Some(ratio),
+            "<= 1.04",
+            ratio <= 1.04,
+        );
     }
 
     fn export(&self) {
@@ -94,7 +118,14 @@ impl Bench {
         };
         let (small, large, ratio) = in_turn(&|| import(disk), &|| import(&huge));
         println!("{:34} {:>12} {:>12}", "", "4 GiB", "2 TiB");
-        report("import of the same content, s", Some(small), seconds(large), Some(ratio), "<= 1.1", ratio <= 1.1);
+        report(
+            "import of the same content, s",
+            Some(small),
+            seconds(large),
+            Some(ratio),
+            "<= 1.1",
+            ratio <= 1.1,
+        );
     }
 
     /// Makes the disk of this machine's files.
@@ -104,7 +135,10 @@ impl Bench {
         for source in ["/usr/bin", "/usr/share", "/usr/lib"] {
             copy_tree(Path::new(source), &tree.join(&source[1..]), &mut left);
         }
-        assert!(left == 0, "this machine has fewer than {CONTENT} bytes of files in /usr: {left} are missing");
+        assert!(
+            left == 0,
+            "this machine has fewer than {CONTENT} bytes of files in /usr: {left} are missing"
+        );
         let file = fs::File::create(&disk).expect("the disk");
         file.set_len(DISK_SIZE).expect("its size");
         file.write_all_at(&[0; 512], 0).expect("its first sector");
