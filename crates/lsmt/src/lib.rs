@@ -3,7 +3,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`segment`] | 16 bytes that say where one run of sectors lies |
-//! | [`format`] | header and trailer pages, byte by byte |
+//! | [`format`](mod@format) | header and trailer pages, byte by byte |
 //! | [`index`] | the searchable table of segments, and merging tables |
 //! | [`layer`] | opening an immutable layer: sealed, sparse |
 //! | [`pair`] | opening an unsealed writable layer for reading |
