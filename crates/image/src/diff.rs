@@ -50,17 +50,20 @@ pub fn diff(a: &Reference, b: &Reference, progress: &dyn Progress) -> Result<Dif
     while offset < size {
         let [left, right] = [disks[0].extent_at(offset)?, disks[1].extent_at(offset)?];
         let end = left.range.end().min(right.range.end());
-        for part in ByteRange::between(offset, end).parts(PART) {
-            if !(left.zero && right.zero) {
-                for (disk, buf) in disks.iter().zip(&mut bufs) {
-                    buf.resize(usize::try_from(part.len()).unwrap_or(0), 0);
-                    disk.read_at(buf, part.offset())?;
-                }
-                compare(&bufs, part.offset(), &mut ranges);
+        let both = ByteRange::between(offset, end);
+        offset = end;
+        if left.zero && right.zero {
+            step(progress, both.len())?;
+            continue;
+        }
+        for part in both.parts(PART) {
+            for (disk, buf) in disks.iter().zip(&mut bufs) {
+                buf.resize(usize::try_from(part.len()).unwrap_or(0), 0);
+                disk.read_at(buf, part.offset())?;
             }
+            compare(&bufs, part.offset(), &mut ranges);
             step(progress, part.len())?;
         }
-        offset = end;
     }
     Ok(Difference { sizes, ranges })
 }

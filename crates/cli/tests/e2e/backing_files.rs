@@ -168,3 +168,27 @@ fn protocols_and_descriptions_are_not_followed() {
     }
     assert_eq!(scene.json("image list file://~/store")["images"], serde_json::json!([]));
 }
+
+#[test]
+fn a_chain_that_leads_back_to_itself_ends() {
+    if !installed(&["qemu-img"]) {
+        return;
+    }
+    let scene = Scene::new();
+    for options in ["", "-o compression_type=zstd"] {
+        for (file, backing) in [("one.qcow2", "two.qcow2"), ("two.qcow2", "one.qcow2")] {
+            qemu_img(&scene, &format!("create -q -f qcow2 {options} -u -b {backing} -F qcow2 {file} 1M"));
+        }
+        scene.fails("image import one.qcow2 file://~/store:no", &["one.qcow2"]);
+    }
+    // One that is merely long is read.
+    let base = Disk::create(scene.path("0.raw"), 1 << 20);
+    base.write(5000, &noise(1, 5000));
+    qemu_img(&scene, "create -q -f qcow2 -b 0.raw -F raw 0.qcow2");
+    for n in 1..60 {
+        qemu_img(&scene, &format!("create -q -f qcow2 -u -b {}.qcow2 -F qcow2 {n}.qcow2 1M", n - 1));
+    }
+    let chain = scene.json("image import 59.qcow2 file://~/store:chain");
+    let disk = scene.json("image import 0.raw file://~/store:base");
+    assert_eq!(chain["digest"], disk["digest"]);
+}

@@ -1,6 +1,6 @@
 //! One disk in every format that `qemu-img` writes: the same image from each of them.
 
-use crate::disk::{assert_same, mixed_disk, noise};
+use crate::disk::{Disk, assert_same, mixed_disk, noise};
 use crate::scene::{Run, Scene};
 use crate::tools::{self, installed};
 use std::fs;
@@ -125,4 +125,59 @@ fn encrypted_and_broken_containers_are_refused() {
         }
     }
     assert_eq!(scene.names("store/.headstart/staging"), [""; 0]);
+}
+
+/// Half a disk is not a disk: what lies past the end of a file that was cut short is not zeros.
+#[test]
+fn truncated_containers_are_refused() {
+    if !installed(&["qemu-img"]) {
+        return;
+    }
+    let scene = Scene::new();
+    // Data to the end, so that whatever is missing is missed.
+    Disk::create(scene.path("disk.raw"), 12 << 20).write(0, &noise(1, 12 << 20));
+    let raw = scene.json("image import disk.raw file://~/store:raw");
+    for (file, convert, _) in FORMATS {
+        tools::run(&scene, "qemu-img", &format!("convert -f raw {convert} disk.raw {file}"));
+        let data = match file {
+            "flat.vmdk" => "flat-flat.vmdk",
+            "split-flat.vmdk" => "split-flat-f001.vmdk",
+            "split-sparse.vmdk" => "split-sparse-s001.vmdk",
+            "data-file.qcow2" => "data-file.raw",
+            _ => file,
+        };
+        let whole = scene.bytes(data);
+        // By more than the largest cluster: not all programs write their last one to its end.
+        for len in [whole.len() - (4 << 20), whole.len() / 2] {
+            fs::write(scene.path(data), &whole[..len]).unwrap();
+            let run = scene.run(&format!("image import {file} file://~/store:a --json"));
+            if run.status == Some(0) {
+                // What was cut off may have been padding.
+                assert_eq!(run.json()["digest"], raw["digest"], "{file}, {len} of {}", whole.len());
+            } else {
+                run.fails(&[file]);
+            }
+        }
+    }
+}
+
+/// Every byte of the metadata of a small qcow2, changed: an image, or an error.
+#[test]
+fn damaged_qcow2_metadata_is_survived() {
+    if !installed(&["qemu-img"]) {
+        return;
+    }
+    let scene = Scene::new();
+    Disk::create(scene.path("disk.raw"), 300 << 10).write(70_000, &noise(1, 100_000));
+    tools::run(&scene, "qemu-img", "convert -O qcow2 -o cluster_size=4k -c disk.raw disk.qcow2");
+    let whole = scene.bytes("disk.qcow2");
+    // The header and its extensions, then the tables, which begin at the second cluster.
+    let places = (0..112).chain((4096..whole.len().min(24 << 10)).step_by(149));
+    for (n, at) in places.enumerate() {
+        let mut damaged = whole.clone();
+        damaged[at] ^= [1, 0x80, 0xff, 0x10][n % 4];
+        fs::write(scene.path("damaged.qcow2"), damaged).unwrap();
+        let run = scene.run("image import damaged.qcow2 file://~/store:a");
+        assert!(matches!(run.status, Some(0 | 1)), "byte {at}\n{run}");
+    }
 }

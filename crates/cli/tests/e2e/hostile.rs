@@ -133,7 +133,9 @@ fn garbage_as_a_manifest() {
     let scene = Scene::new();
     let mut manifests: Vec<_> = garbage().into_iter().map(|(_, bytes)| bytes).collect();
     let digest = format!("sha256:{}", "0".repeat(64));
-    let blob = |size: Value, digest: &str| json!({"mediaType": "application/vnd.oci.image.config.v1+json", "digest": digest, "size": size});
+    let media_type = "application/vnd.oci.image.config.v1+json";
+    let blob =
+        |size: Value, digest: &str| json!({"mediaType": media_type, "digest": digest, "size": size});
     let manifest =
         |config: Value, layers: Value| json!({"schemaVersion": 2, "config": config, "layers": layers});
     let good = blob(json!(2), &digest);

@@ -2,7 +2,7 @@
 
 use crate::disk::{Disk, noise, text};
 use crate::scene::{Scene, Started};
-use crate::tools::skipped;
+use crate::tools::{self, installed, skipped};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
@@ -87,6 +87,40 @@ fn a_sparse_disk_of_two_tebibytes() {
     }
     let run = scene.run("image diff file://~/store:large file://~/store:flat --json");
     assert_eq!(run.json()["ranges"], serde_json::json!([[(SIZE / 2 + 12345) / 4096 * 4096, 4096]]));
+}
+
+/// Sizes at the end of what the format can hold, and past it.
+#[test]
+fn disks_of_absurd_sizes() {
+    if !installed(&["qemu-img"]) {
+        return;
+    }
+    let scene = Scene::new();
+    let create = |size: &str| {
+        tools::run(&scene, "qemu-img", &format!("create -q -f qcow2 -o cluster_size=2M disk.qcow2 {size}"));
+    };
+    create("500P");
+    let made = scene.json("image import disk.qcow2 file://~/store:a");
+    assert_eq!(made["virtual_size"], 500u64 << 50);
+    for words in [
+        "image verify --deep file://~/store:a",
+        "image inspect file://~/store:a",
+        "image flatten file://~/store:a file://~/store:flat",
+        "image diff file://~/store:a file://~/store:flat",
+        "image import disk.qcow2 file://~/store:next --base file://~/store:a",
+    ] {
+        scene.ok(words);
+    }
+    // No file can be so large: it is said of the file that was asked for.
+    let run = scene.fails("image export file://~/store:a -o out.raw", &["out.raw", "size"]);
+    assert!(!run.stderr.contains(".headstart-"), "{run}");
+    for size in ["513P", "1000P"] {
+        create(size);
+        scene.fails("image import disk.qcow2 file://~/store:b", &["a disk cannot have"]);
+    }
+    fs::copy(scene.blob("store", &made["layer"]), scene.path("layer")).unwrap();
+    scene.fails("layer export layer -o out.raw --size 15E", &["a disk cannot have"]);
+    assert!(!scene.path("out.raw").exists());
 }
 
 /// Memory does not go with the amount of data either.

@@ -10,64 +10,111 @@ use imago::vmdk::Vmdk;
 use imago::{FormatAccess, Mapping, Storage, StorageOpenOptions};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Longest chain of backing files: a chain that leads back to itself has no end.
+const MAX_CHAIN: usize = 100;
+
+/// Most tables of a qcow2: what QEMU allows.
+const MAX_TABLES: u64 = (32 << 20) / 8;
 
 /// A disk image that the library reads.
 struct LibraryDisk {
     image: FormatAccess<File>,
-}
-
-/// The library takes no notice of encryption and would give the ciphertext for the disk. Looked for in every
-/// file that has a qcow2 header: where its version has encryption, the method is at byte 32, 0 for none.
-fn refuse_encrypted(path: &Path) -> Result<()> {
-    let file = FileSource::open(path)?;
-    let mut header = [0; 36];
-    if file.len() < header.len() as u64 {
-        return Ok(());
-    }
-    file.read_at(&mut header, 0)?;
-    if header.starts_with(b"QFI\xfb") && header[32..] != [0; 4] {
-        return Err(Error::invalid("is encrypted")
-            .about(path.display())
-            .remedy("decrypt it with qemu-img convert first"));
-    }
-    Ok(())
+    /// Bytes by which a file may end before its last cluster does.
+    slack: u64,
 }
 
 /// Opens `path`; files that it names must lie in `allowed` directories.
 pub(super) fn open(path: &Path, format: DiskFormat, allowed: &AllowedDirs) -> Result<Box<dyn BlockDevice>> {
-    refuse_encrypted(path)?;
-    let gate = Gate(allowed.clone());
+    let largest_cluster = Arc::new(AtomicU64::new(check_header(path)?));
+    let gate = Gate { allowed: allowed.clone(), depth: 1, largest_cluster: Arc::clone(&largest_cluster) };
     let image = match format {
         DiskFormat::Qcow2 => Qcow2::<File>::builder_path(path).open(gate).map(FormatAccess::new),
         _ => Vmdk::<File>::builder_path(path).open(gate).map(FormatAccess::new),
     };
-    let image = image.map_err(|e| match e.kind() {
-        io::ErrorKind::Unsupported => {
-            Error::unsupported("the library does not read this variant").caused_by(e)
+    let image = image.map_err(|e| {
+        let variant = e.kind() == io::ErrorKind::Unsupported
+            // The library has no error of its own for features that are newer than it.
+            || e.to_string().contains("incompatible feature")
+            // A sparse extent without a descriptor file is a variant, too.
+            || format == DiskFormat::Vmdk;
+        match refusal(&e) {
+            Some(refusal) => refusal,
+            None if variant => Error::unsupported("the library does not read this variant").caused_by(e),
+            None => Error::io("cannot open it as a disk image", e),
         }
-        // The library has no error of its own for features that are newer than it.
-        _ if e.to_string().contains("incompatible feature") => {
-            Error::unsupported("the library does not read this variant").caused_by(e)
-        }
-        // A sparse extent without a descriptor file is a variant, too.
-        _ if format == DiskFormat::Vmdk => {
-            Error::unsupported("the library does not read this vmdk").caused_by(e)
-        }
-        _ => unwrap_gate(e),
     })?;
-    Ok(Box::new(LibraryDisk { image }))
+    Ok(Box::new(LibraryDisk { image, slack: largest_cluster.load(Ordering::Relaxed) }))
 }
 
-/// The library wraps what the gate refused: show the refusal, not the wrapping.
-fn unwrap_gate(error: io::Error) -> Error {
-    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(&error);
+/// Looks at what the library does not: returns the size of clusters where `path` has a qcow2 header, otherwise 0.
+///
+/// ```text
+/// byte 0   "QFI\xfb"
+/// byte 20  number of bits of an offset in a cluster, u32, 9 to 21; all numbers are big-endian
+/// byte 24  size of the disk in bytes, u64
+/// byte 32  method of encryption, u32, 0 = none
+/// byte 36  entries of the table of tables, u32
+/// byte 72  features without which it cannot be read, u64, where the version (byte 4, u32) is 3;
+///          bit 4 = entries of 16 bytes in the tables, not 8
+/// ```
+///
+/// The library takes no notice of encryption, and would give the ciphertext for the disk. Nor does it compare
+/// the disk's size with the table of tables: a few bytes could keep it walking through an exabyte of
+/// nothing, table by table.
+fn check_header(path: &Path) -> Result<u64> {
+    let file = FileSource::open(path)?;
+    let mut header = [0; 80];
+    let len = header.len().min(usize::try_from(file.len()).unwrap_or(usize::MAX));
+    file.read_at(&mut header[..len], 0)?;
+    if !header.starts_with(b"QFI\xfb") {
+        return Ok(0);
+    }
+    let field =
+        |at: usize, len: usize| header[at..at + len].iter().fold(0, |n, byte| n << 8 | u64::from(*byte));
+    let wrong = |error: Error| Err(error.about(path.display()));
+    if field(32, 4) != 0 {
+        return wrong(Error::invalid("is encrypted").remedy("decrypt it with qemu-img convert first"));
+    }
+    let bits @ 9..=21 = field(20, 4) else {
+        return wrong(Error::corrupt("has clusters of a size that there is not"));
+    };
+    let entry_bits = if field(4, 4) >= 3 && field(72, 8) & 1 << 4 != 0 { 4 } else { 3 };
+    let (tables, covered_bits) = (field(36, 4), bits + bits - entry_bits);
+    if tables > MAX_TABLES || field(24, 8).div_ceil(1 << covered_bits) > tables {
+        return wrong(Error::corrupt(format!("has {tables} tables, which does not fit its size")));
+    }
+    Ok(1 << bits)
+}
+
+/// What the gate said, where it was that which refused; the library wraps it.
+fn refusal(error: &io::Error) -> Option<Error> {
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(inner) = source {
         if let Some(ours) = inner.downcast_ref::<Error>() {
-            return Error::new(ours.kind(), ours.to_string());
+            return Some(Error::new(ours.kind(), ours.to_string()));
         }
         source = inner.source();
     }
-    Error::io("cannot open it as a disk image", error)
+    None
+}
+
+impl LibraryDisk {
+    /// Past the end of a file the library reads zeros: a truncated image would be half a disk.
+    fn check_inside(&self, storage: &File, end: u64) -> Result<()> {
+        let len = storage.size().map_err(|e| Error::io("cannot find a file's length", e))?;
+        if end > len.saturating_add(self.slack) {
+            let file = storage.get_filename().unwrap_or_default();
+            return Err(Error::corrupt(format!(
+                "{} has {len} bytes, but the disk's data goes on to byte {end} of it",
+                file.display()
+            ))
+            .remedy("it is truncated: copy it again"));
+        }
+        Ok(())
+    }
 }
 
 impl BlockDevice for LibraryDisk {
@@ -92,6 +139,9 @@ impl BlockDevice for LibraryDisk {
             .image
             .get_mapping(offset, size - offset)
             .map_err(|e| Error::io(format!("cannot find what lies at {offset}"), e))?;
+        if let Mapping::Raw { storage, offset, .. } = mapping {
+            self.check_inside(storage, offset.saturating_add(len))?;
+        }
         let zero = matches!(mapping, Mapping::Zero { .. } | Mapping::Eof { .. });
         let end = if len == 0 { size } else { offset.saturating_add(len).min(size) };
         Ok(Extent { range: ByteRange::between(offset, end), zero })
@@ -104,20 +154,31 @@ fn past_end(offset: u64, size: u64) -> Error {
 
 /// Lets an image open only files in allowed directories.
 #[derive(Clone)]
-struct Gate(AllowedDirs);
+struct Gate {
+    allowed: AllowedDirs,
+    /// Images open one above the other.
+    depth: usize,
+    /// Bytes of the largest cluster of any of them.
+    largest_cluster: Arc<AtomicU64>,
+}
 
 impl ImplicitOpenGate<File> for Gate {
     fn open_format<F: FormatDriverBuilder<File>>(&mut self, builder: F) -> io::Result<FormatAccess<File>> {
         if let Some(path) = builder.get_image_path() {
-            self.0.check(&path)?;
-            refuse_encrypted(&path)?;
+            self.allowed.check(&path)?;
+            self.largest_cluster.fetch_max(check_header(&path)?, Ordering::Relaxed);
         }
-        Ok(FormatAccess::new(builder.open(self.clone())?))
+        if self.depth == MAX_CHAIN {
+            let cause = format!("a chain of more than {MAX_CHAIN} images, or one without end");
+            return Err(Error::invalid(cause).into());
+        }
+        let below = Self { depth: self.depth + 1, ..self.clone() };
+        Ok(FormatAccess::new(builder.open(below)?))
     }
 
     fn open_storage(&mut self, options: StorageOpenOptions) -> io::Result<File> {
         if let Some(path) = options.get_filename() {
-            self.0.check(path)?;
+            self.allowed.check(path)?;
         }
         File::open(options)
     }

@@ -69,7 +69,7 @@ impl DiskFormat {
     /// disk, by its name and its last bytes.
     ///
     /// # Errors
-    /// Where the file cannot be read.
+    /// Where the file cannot be read, or is a vhd by its name only.
     pub fn probe(path: &Path) -> Result<Self> {
         let file = FileSource::open(path)?;
         let mut start = [0; 512];
@@ -83,7 +83,12 @@ impl DiskFormat {
             s if s.starts_with(b"KDMV") || s.starts_with(b"# Disk DescriptorFile") => Self::Vmdk,
             s if s.starts_with(b"vhdxfile") => Self::Vhdx,
             s if s.starts_with(b"conectix") => Self::Vhd,
-            _ if is_vhd_name && ends_like_vhd(&file)? => Self::Vhd,
+            _ if is_vhd_name && !ends_like_vhd(&file)? => {
+                return Err(Error::corrupt("is named like a vhd, but does not end like one")
+                    .about(path.display())
+                    .remedy("it is truncated: copy it again, or say --format raw"));
+            }
+            _ if is_vhd_name => Self::Vhd,
             _ => Self::Raw,
         })
     }

@@ -22,7 +22,7 @@ pub(super) fn write(
     progress: &dyn Progress,
 ) -> Result<ExportReport> {
     let file = open(path)?;
-    file.set_len(disk.size()).map_err(|e| Error::io("cannot set its size", e).about(path.display()))?;
+    file.set_len(disk.size()).map_err(|e| Error::io("cannot set its size", e))?;
     copy(disk, &file, Zeros::Skip, threads, progress)
 }
 
@@ -35,7 +35,7 @@ pub(super) fn write_device(
 ) -> Result<ExportReport> {
     use std::io::{Seek, SeekFrom};
     let named = |e: std::io::Error| Error::io("cannot write the device", e).about(path.display());
-    let mut file = open(path)?;
+    let mut file = open(path).map_err(|e| e.about(path.display()))?;
     let size = file.seek(SeekFrom::End(0)).map_err(named)?;
     if size < disk.size() {
         let need = disk.size();
@@ -49,7 +49,7 @@ pub(super) fn write_device(
 }
 
 fn open(path: &Path) -> Result<File> {
-    OpenOptions::new().write(true).open(path).map_err(|e| Error::io("cannot open", e).about(path.display()))
+    OpenOptions::new().write(true).open(path).map_err(|e| Error::io("cannot open", e))
 }
 
 /// What to do with zeros: a fresh file has them already, a device holds old bytes.
