@@ -134,8 +134,7 @@ fn garbage_as_a_manifest() {
     let mut manifests: Vec<_> = garbage().into_iter().map(|(_, bytes)| bytes).collect();
     let digest = format!("sha256:{}", "0".repeat(64));
     let media_type = "application/vnd.oci.image.config.v1+json";
-    let blob =
-        |size: Value, digest: &str| json!({"mediaType": media_type, "digest": digest, "size": size});
+    let blob = |size: Value, digest: &str| json!({"mediaType": media_type, "digest": digest, "size": size});
     let manifest =
         |config: Value, layers: Value| json!({"schemaVersion": 2, "config": config, "layers": layers});
     let good = blob(json!(2), &digest);
