@@ -27,7 +27,9 @@ pub(crate) fn write_difference<W: Write>(
     progress: &dyn Progress,
 ) -> Result<()> {
     debug_assert!(base.is_none_or(|base| base.size() >= disk.size()));
-    let mut walk = Walk { disk, base, layer, progress, part: vec![0; PART], base_part: vec![0; PART] };
+    let nothing = ByteRange::between(0, 0);
+    let (part, base_part) = (vec![0; PART], vec![0; PART]);
+    let mut walk = Walk { disk, base, layer, progress, part, base_part, zeroed: nothing };
     let mut offset = 0;
     while offset < disk.size() {
         let extent = disk.extent_at(offset)?;
@@ -38,12 +40,12 @@ pub(crate) fn write_difference<W: Write>(
             walk.zeros(ByteRange::between(offset, whole_blocks))?;
             whole_blocks
         } else {
-            let end = end.next_multiple_of(BLOCK as u64).min(disk.size());
+            let end = end.checked_next_multiple_of(BLOCK as u64).unwrap_or(end).min(disk.size());
             ByteRange::between(offset, end).parts(PART as u64).try_for_each(|part| walk.data(part))?;
             end
         };
     }
-    walk.zeros(ByteRange::between(offset.next_multiple_of(SECTOR_SIZE), base.map_or(0, BlockDevice::size)))
+    walk.hide_rest(offset)
 }
 
 struct Walk<'a, W: Write> {
@@ -53,6 +55,9 @@ struct Walk<'a, W: Write> {
     progress: &'a dyn Progress,
     part: Vec<u8>,
     base_part: Vec<u8>,
+    /// Zeros that the layer has not been told of, since they may go on: where the disk cuts its extents
+    /// must not show in the layer.
+    zeroed: ByteRange,
 }
 
 /// What a block is to its base.
@@ -64,20 +69,44 @@ enum Block {
 }
 
 impl<W: Write> Walk<'_, W> {
-    /// `range` of the disk is zeros: hides whatever data the base has there.
+    /// `range` of the disk, whole blocks, is zeros: hides what the base has there.
     fn zeros(&mut self, range: ByteRange) -> Result<()> {
-        if let Some(base) = self.base {
-            let mut offset = range.offset();
-            while offset < range.end() {
-                let extent = base.extent_at(offset)?;
-                let hidden = extent.range.intersect(range);
-                if !extent.zero {
-                    self.layer.zeroes(whole_sectors(hidden))?;
-                }
-                offset = hidden.end();
-            }
+        let mut offset = range.offset();
+        while let Some(data) = self.base_data(ByteRange::between(offset, range.end()))? {
+            // By blocks, as if the zeros had been read: how the disk tells of them must not show in the layer.
+            let start = data.offset() - data.offset() % BLOCK as u64;
+            let end = data.end().next_multiple_of(BLOCK as u64).min(range.end());
+            step(self.progress, start - offset)?;
+            ByteRange::between(start, end).parts(PART as u64).try_for_each(|part| self.data(part))?;
+            offset = end;
         }
-        step(self.progress, range.len())
+        step(self.progress, range.end() - offset)
+    }
+
+    /// Hides what the base has from byte `offset` on, where the disk has ended.
+    fn hide_rest(&mut self, offset: u64) -> Result<()> {
+        let end = self.base.map_or(offset, BlockDevice::size);
+        let mut rest = whole_sectors(ByteRange::between(offset.next_multiple_of(SECTOR_SIZE), end));
+        while let Some(data) = self.base_data(rest)? {
+            self.zeroed(whole_sectors(data))?;
+            rest = ByteRange::between(data.end(), end);
+        }
+        self.end_zeroed()
+    }
+
+    /// The first extent in `range` where the base has data.
+    fn base_data(&self, range: ByteRange) -> Result<Option<ByteRange>> {
+        let Some(base) = self.base else { return Ok(None) };
+        let end = range.end().min(base.size());
+        let mut offset = range.offset();
+        while offset < end {
+            let extent = base.extent_at(offset)?;
+            if !extent.zero {
+                return Ok(Some(extent.range.intersect(range)));
+            }
+            offset = extent.range.end();
+        }
+        Ok(None)
     }
 
     /// Reads `range` of the disk, at most [`PART`], and writes what differs.
@@ -102,12 +131,29 @@ impl<W: Write> Walk<'_, W> {
             let at = range.offset() + start as u64;
             match kind {
                 Block::Same => {}
-                Block::Zeroed => self.layer.zeroes(ByteRange::between(at, range.offset() + end as u64))?,
-                Block::Data => self.layer.data(at, &self.part[start..end])?,
+                Block::Zeroed => self.zeroed(ByteRange::between(at, range.offset() + end as u64))?,
+                Block::Data => {
+                    self.end_zeroed()?;
+                    self.layer.data(at, &self.part[start..end])?;
+                }
             }
             start = end;
         }
         step(self.progress, range.len())
+    }
+
+    fn zeroed(&mut self, range: ByteRange) -> Result<()> {
+        if self.zeroed.end() != range.offset() {
+            self.end_zeroed()?;
+            self.zeroed = range;
+        }
+        self.zeroed = ByteRange::between(self.zeroed.offset(), range.end());
+        Ok(())
+    }
+
+    fn end_zeroed(&mut self) -> Result<()> {
+        let range = std::mem::replace(&mut self.zeroed, ByteRange::between(0, 0));
+        if range.is_empty() { Ok(()) } else { self.layer.zeroes(range) }
     }
 
     /// What the block at `start` of the part, which ends at `end`, is to its base.
@@ -205,6 +251,17 @@ mod tests {
             let base = Stack::new(vec![lower]).unwrap().with_size(disk.size());
             let upper = layer_of(&disk, Some(&base));
             prop_assert_eq!(upper.segments(), &[]);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn where_a_disk_cuts_its_extents_does_not_show(first in disk(), second in disk(), grain in 1usize..9000) {
+            let base = Stack::new(vec![layer_of(&first, None)]).unwrap();
+            let size = second.size().max(first.size());
+            let (base, other) = (base.with_size(size), MemoryDisk { grain, bytes: second.bytes.clone() });
+            let (one, two) = (layer_of(&second, Some(&base)), layer_of(&other, Some(&base)));
+            prop_assert_eq!(one.segments(), two.segments());
         }
     }
 

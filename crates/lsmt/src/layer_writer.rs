@@ -8,12 +8,13 @@
 
 use crate::Segment;
 use crate::format::{FIRST_DATA_SECTOR, Flags, PAGE_SIZE, Page, UserTag};
+use crate::layer::MAX_RECORDS;
 use headstart_block::{BlockDevice, ByteRange, Error, Result, SECTOR_SIZE};
 use std::io::Write;
 use uuid::Uuid;
 
 /// The reference copies data in pieces of 32 KiB, and records each.
-const PIECE_SECTORS: usize = 64;
+const PIECE_SECTORS: u64 = 64;
 /// Bytes of the largest disk that segments can name.
 const NAMEABLE: u64 = Segment::PADDING_OFFSET * SECTOR_SIZE;
 const RECORDS_PER_PAGE: usize = PAGE_SIZE / Segment::RECORD_SIZE;
@@ -51,6 +52,15 @@ pub struct LayerWriter<W: Write> {
     data_end: u64,
     /// The first sector of the disk that may still be given.
     cursor: u64,
+    /// The data that was given last, and may go on.
+    run: Option<Run>,
+}
+
+/// Data of the sectors `[start, end)` of the disk, one after the other in the file from `moffset` on.
+struct Run {
+    start: u64,
+    end: u64,
+    moffset: u64,
 }
 
 impl<W: Write> LayerWriter<W> {
@@ -61,41 +71,44 @@ impl<W: Write> LayerWriter<W> {
     pub fn new(mut out: W, meta: LayerMeta) -> Result<Self> {
         let header = page(&meta, Flags::HEADER | Flags::DATA | Flags::SEALED, 0, 0);
         out.write_all(&header.encode())?;
-        Ok(Self { out, meta, table: Vec::new(), data_end: FIRST_DATA_SECTOR, cursor: 0 })
+        Ok(Self { out, meta, table: Vec::new(), data_end: FIRST_DATA_SECTOR, cursor: 0, run: None })
     }
 
-    /// Appends `data`, the disk's bytes from `offset` on; both are multiples of a sector. A long run may
-    /// be given in parts, each but the last a multiple of 32 KiB.
+    /// Appends `data`, the disk's bytes from `offset` on; both are multiples of a sector. How a run of data is
+    /// cut into calls does not show in the layer.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] out of order or out of bounds; what the output reports.
+    /// [`headstart_block::ErrorKind::Invalid`] out of order or out of bounds, or where the layer has more
+    /// segments than a reader takes; what the output reports.
     pub fn data(&mut self, offset: u64, data: &[u8]) -> Result<()> {
         let start = self.advance(offset, data.len() as u64, self.limit())?;
-        let sectors = data.len() as u64 / SECTOR_SIZE;
-        let mut done = 0;
-        while done < sectors {
-            let len = (sectors - done).min(PIECE_SECTORS as u64);
-            self.record(Segment::data(start + done, len, self.data_end));
-            self.data_end += len;
-            done += len;
+        match &mut self.run {
+            Some(run) if run.end == start => run.end = self.cursor,
+            _ => {
+                self.end_run();
+                self.run = Some(Run { start, end: self.cursor, moffset: self.data_end });
+            }
         }
         self.out.write_all(data)?;
-        Ok(())
+        self.data_end += self.cursor - start;
+        self.check_table()
     }
 
     /// Says that `range` reads as zeros whatever lies below; it takes no data. It may lie past the
-    /// end of the disk, where it hides what would come back if the disk grew.
+    /// end of the disk, where it hides what would come back if the disk grew. As in the reference, a range longer than
+    /// a segment is cut from its start on, so whoever wants the same layer always gives the same ranges.
     ///
     /// # Errors
     /// As [`LayerWriter::data`].
     pub fn zeroes(&mut self, range: ByteRange) -> Result<()> {
         let mut start = self.advance(range.offset(), range.len(), NAMEABLE)?;
+        self.end_run();
         while start < self.cursor {
             let len = (self.cursor - start).min(Segment::MAX_LEN);
             self.record(Segment::zeroed(start, len, self.data_end));
             start += len;
         }
-        Ok(())
+        self.check_table()
     }
 
     /// Writes the table and the trailer.
@@ -103,6 +116,7 @@ impl<W: Write> LayerWriter<W> {
     /// # Errors
     /// What the output reports.
     pub fn finish(mut self) -> Result<(W, LayerSummary)> {
+        self.end_run();
         let segments = self.table.len();
         self.table.resize(segments.next_multiple_of(RECORDS_PER_PAGE), Segment::PADDING);
         let mut page_bytes = Vec::with_capacity(PAGE_SIZE);
@@ -146,6 +160,26 @@ impl<W: Write> LayerWriter<W> {
         }
         self.cursor = range.end() / SECTOR_SIZE;
         Ok(start)
+    }
+
+    /// Records the run of data that has come to its end.
+    fn end_run(&mut self) {
+        let Some(Run { mut start, end, mut moffset }) = self.run.take() else { return };
+        while start < end {
+            let len = (end - start).min(PIECE_SECTORS);
+            self.record(Segment::data(start, len, moffset));
+            start += len;
+            moffset += len;
+        }
+    }
+
+    /// Refuses a table that no reader takes.
+    fn check_table(&self) -> Result<()> {
+        if self.table.len() as u64 >= MAX_RECORDS {
+            return Err(Error::invalid(format!("the layer would have more than {MAX_RECORDS} segments"))
+                .remedy("the disk is too fragmented for one layer: import it in several steps with --base"));
+        }
+        Ok(())
     }
 
     fn record(&mut self, next: Segment) {

@@ -104,6 +104,9 @@ struct Run<'a> {
     end: u64,
 }
 
+/// Most segments that an extent is joined of beside its first.
+const MAX_JOINED: usize = 16;
+
 /// Most parts that are read by one call.
 const MAX_PARTS: usize = 8;
 
@@ -164,7 +167,8 @@ impl BlockDevice for Stack {
         let (mut end, zero) =
             if first.offset() > sector { (first.offset(), true) } else { (first.end(), first.is_zeroed()) };
         if first.offset() <= sector {
-            for next in found {
+            // Bounded, so that a walk from extent to extent never sees a segment more than so many times.
+            for next in found.take(MAX_JOINED) {
                 if next.offset() != end || next.is_zeroed() != zero {
                     break;
                 }
