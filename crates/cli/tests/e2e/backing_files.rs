@@ -138,6 +138,50 @@ fn a_flat_vmdk_does_not_name_files_outside() {
     }
 }
 
+/// Not even to look at an image is a server asked that it names.
+#[test]
+fn nothing_is_connected_to() {
+    if !installed(&["qemu-img"]) {
+        return;
+    }
+    let scene = Scene::new();
+    // The name of a socket must be short.
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("socket");
+    let server = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    server.set_nonblocking(true).unwrap();
+    let address = format!("nbd:unix:{}", socket.display());
+    mixed_disk(&scene, "disk.raw", 4);
+    qemu_img(&scene, &format!("create -q -f qcow2 -u -b {address} -F raw library.qcow2 1M"));
+    let zstd = "-o compression_type=zstd";
+    qemu_img(&scene, &format!("create -q -f qcow2 {zstd} -u -b {address} -F raw tool.qcow2 1M"));
+    qemu_img(&scene, &format!("create -q -f qcow2 {zstd} -u -b tool.qcow2 -F qcow2 deeper.qcow2 1M"));
+    let descriptor = |extent: &str| {
+        format!(
+            "# Disk DescriptorFile\nversion=1\nCID=1\nparentCID=ffffffff\ncreateType=\"custom\"\n{extent}\n"
+        )
+    };
+    for (file, extent) in [
+        ("flat.vmdk", format!("RW 2048 FLAT \"{address}\" 0")),
+        ("sparse.vmdk", format!("RW 2048 SPARSE \"{address}\"")),
+        ("indented.vmdk", format!("  RW   2048  SPARSE   \"{address}\"")),
+    ] {
+        fs::write(scene.path(file), descriptor(&extent)).unwrap();
+    }
+    // A sparse file without a capacity is a descriptor, too.
+    let mut hosted = vec![0; 512];
+    hosted[..8].copy_from_slice(b"KDMV\x01\0\0\0");
+    hosted[28..36].copy_from_slice(&1u64.to_le_bytes());
+    hosted[36..44].copy_from_slice(&2u64.to_le_bytes());
+    hosted.extend(descriptor(&format!("RW 2048 SPARSE \"{address}\"")).bytes());
+    hosted.resize(4096, 0);
+    fs::write(scene.path("hosted.vmdk"), hosted).unwrap();
+    for file in scene.names("").iter().filter(|name| name.contains(".qcow2") || name.contains(".vmdk")) {
+        scene.fails(&format!("image import {file} file://~/store:no"), &[]);
+        assert!(server.accept().is_err(), "{file}: it was asked");
+    }
+}
+
 /// Backing "files" that are no files: nothing is opened, connected to or run.
 #[test]
 fn protocols_and_descriptions_are_not_followed() {

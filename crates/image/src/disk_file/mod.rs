@@ -12,6 +12,7 @@ mod chain;
 mod library;
 mod qemu_img;
 mod raw;
+mod vmdk_extents;
 
 pub use chain::AllowedDirs;
 pub use raw::RawDisk;
@@ -22,6 +23,9 @@ use std::fmt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+
+/// Longest chain of backing files: one that leads back to itself has no end.
+const MAX_CHAIN: usize = 100;
 
 /// Formats of disk images that can be imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,11 @@
 //! Formats that the library lacks, through `qemu-img` where it is installed.
 
-use super::{AllowedDirs, DiskFormat};
+use super::{AllowedDirs, DiskFormat, MAX_CHAIN, vmdk_extents};
 use crate::progress::{Progress, step};
 use headstart_block::{Error, ErrorKind, Result};
 use serde_json::Value;
 use std::io::{self, Read};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use tempfile::TempPath;
@@ -45,20 +46,37 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 }
 
 /// Checks every file that the image, its backing chain, its extents and data files name; returns the disk's size.
+/// Each is checked before `qemu-img` opens it: it would connect to a server whose address is in the place of a name.
 fn check_chain(path: &Path, format: DiskFormat, allowed: &AllowedDirs) -> Result<u64> {
-    let output = Command::new("qemu-img")
-        .args(["info", "--backing-chain", "--output=json", "-f", format.qemu_name()])
-        .arg(absolute(path)?)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|e| not_installed(format, e))?;
+    let (mut path, mut format_name) = (absolute(path)?, Some(format.qemu_name().to_owned()));
+    let mut size = None;
+    for _ in 0..MAX_CHAIN {
+        if format_name.as_ref().is_none_or(|name| name == "vmdk") {
+            vmdk_extents::check(&path, allowed)?;
+        }
+        // Without its backing file, which is next.
+        let info = look_at(&path, format_name.as_deref(), format)?;
+        let dir = path.parent().unwrap_or(Path::new("/"));
+        check_names(&info, dir, allowed)?;
+        let size = *size.get_or_insert(info["virtual-size"].as_u64().unwrap_or(0));
+        let backing = ["full-backing-filename", "backing-filename"].map(|key| info[key].as_str());
+        let Some(backing) = backing[0].or(backing[1]) else { return Ok(size) };
+        path = dir.join(backing);
+        format_name = info["backing-filename-format"].as_str().map(str::to_owned);
+    }
+    Err(Error::invalid(format!("a chain of more than {MAX_CHAIN} images, or one without end")))
+}
+
+/// What `qemu-img info` says of one file.
+fn look_at(path: &Path, format_name: Option<&str>, format: DiskFormat) -> Result<Value> {
+    let mut command = Command::new("qemu-img");
+    command.args(["info", "--output=json"]).args(format_name.map(|name| ["-f", name]).into_iter().flatten());
+    let output = command.arg(path).stdin(Stdio::null()).output().map_err(|e| not_installed(format, e))?;
     if !output.status.success() {
         return Err(failed(&String::from_utf8_lossy(&output.stderr)));
     }
-    let chain: Value = serde_json::from_slice(&output.stdout)
-        .map_err(|e| Error::new(ErrorKind::Io, "cannot understand what `qemu-img info` says").caused_by(e))?;
-    check_names(&chain, allowed)?;
-    Ok(chain[0]["virtual-size"].as_u64().unwrap_or(0))
+    serde_json::from_slice(&output.stdout)
+        .map_err(|e| Error::new(ErrorKind::Io, "cannot understand what `qemu-img info` says").caused_by(e))
 }
 
 /// Converting, `qemu-img` takes what is past the end of a truncated file for zeros; only a check tells (of vhd and
@@ -80,20 +98,23 @@ fn check_structure(path: &Path, format: DiskFormat) -> Result<()> {
     }
 }
 
-/// Every name of a file, however deep `qemu-img` reports it.
-fn check_names(info: &Value, allowed: &AllowedDirs) -> Result<()> {
+/// Every name of a file, however deep `qemu-img` reports it; those that are not absolute are seen from `dir`.
+fn check_names(info: &Value, dir: &Path, allowed: &AllowedDirs) -> Result<()> {
     match info {
         Value::Object(fields) => fields.iter().try_for_each(|(key, value)| match value {
-            Value::String(name) if FILE_KEYS.contains(&key.as_str()) => allowed.check(Path::new(name)),
-            _ => check_names(value, allowed),
+            Value::String(name) if FILE_KEYS.contains(&key.as_str()) => allowed.check(&dir.join(name)),
+            _ => check_names(value, dir, allowed),
         }),
-        Value::Array(items) => items.iter().try_for_each(|item| check_names(item, allowed)),
+        Value::Array(items) => items.iter().try_for_each(|item| check_names(item, dir, allowed)),
         _ => Ok(()),
     }
 }
 
 /// The fields of `qemu-img info` that hold a path as it will be opened.
 const FILE_KEYS: [&str; 3] = ["filename", "full-backing-filename", "data-file"];
+
+/// SIGHUP, SIGINT and SIGTERM.
+const STOPPING: [i32; 3] = [1, 2, 15];
 
 /// Reads the percentages that `qemu-img -p` prints until it ends.
 fn follow(mut child: Child, size: u64, progress: &dyn Progress) -> Result<()> {
@@ -114,9 +135,16 @@ fn follow(mut child: Child, size: u64, progress: &dyn Progress) -> Result<()> {
         }
     }
     let output = child.wait_with_output().map_err(|e| Error::io("cannot wait for qemu-img", e))?;
-    // Ctrl-C at a terminal ends the child as well.
     step(progress, 0)?;
-    if output.status.success() { Ok(()) } else { Err(failed(&String::from_utf8_lossy(&output.stderr))) }
+    match output.status.signal() {
+        None if output.status.success() => Ok(()),
+        None => Err(failed(&String::from_utf8_lossy(&output.stderr))),
+        // Ctrl-C at a terminal ends the child as well, and we may hear of that first.
+        Some(signal) if STOPPING.contains(&signal) => {
+            Err(Error::new(ErrorKind::Cancelled, "stopped on request; nothing was changed"))
+        }
+        Some(signal) => Err(Error::new(ErrorKind::Io, format!("qemu-img was killed by signal {signal}"))),
+    }
 }
 
 /// The last whole percentage in text like `    (42.01/100%)\r`.
