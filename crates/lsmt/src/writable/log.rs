@@ -15,11 +15,21 @@
 //!          bits 55..64  0
 //! ```
 //!
-//! A group is synced before the next one is written, so a crash can damage the last group only: at
-//! recovery the first group without its right seal is the torn tail, and is cut off. What follows it must
-//! not make sense; if another whole group does follow, the log was damaged in the middle, after it was
-//! synced, and that is an error, not a tail to be dropped in silence. The chain of checksums keeps a group
-//! from counting at any other place or in any other pair.
+//! A group is synced before the next one is written, so a crash can damage the last group only. At recovery
+//! everything from the first group on that lacks its right seal is the *tail*: either what a crash left of one
+//! group, to be cut off, or damage to records that were synced, which is an error, never to be dropped in
+//! silence. Nothing is cut off before the tail was judged. It is damage where
+//!
+//! * it is longer than the largest group with its seal, or
+//! * some later record in it has the form of a seal and says that its group starts behind the start of
+//!   the tail: a crash leaves no second group. A crash may, however, tear the seal of the first one inside
+//!   its count, so that it is too small. A count that may have come about so has to be confirmed by its
+//!   checksum: over what stands in the place of the seal before, of which only the form may be damaged, or over
+//!   the records before that, which may be whole where their seal is not.
+//!
+//! So a flipped bit anywhere in front of the last group is noticed. In the last group it is taken for a torn
+//! tail, because it looks like one. The chain of checksums keeps a group from counting at any other
+//! place or in any other pair.
 
 use super::files::LogFile;
 use crate::Segment;
@@ -33,6 +43,8 @@ pub(super) const GROUP_MAX: usize = 1 << 16;
 
 const SEAL_FORM: u64 = 1;
 const RECORD: usize = Segment::RECORD_SIZE;
+/// Bytes of the largest group with its seal: the most that an interrupted flush leaves.
+const GROUP_BYTES: usize = (GROUP_MAX + 1) * RECORD;
 /// Bytes read at once at recovery.
 const CHUNK: usize = 256 << 10;
 
@@ -80,8 +92,8 @@ impl Log {
         self.chain = group.chain;
     }
 
-    /// Replays the whole groups of a log and cuts off a torn tail, for the caller to sync. Records
-    /// must lie within `data_end` sectors of the data file, which was synced before them.
+    /// Replays the whole groups of a log and, when all of it was judged, cuts off a torn tail, for the caller to
+    /// sync. Records must lie within `data_end` sectors of the data file, which was synced before them.
     pub(super) fn recover(
         file: &dyn LogFile,
         uuid: Uuid,
@@ -92,11 +104,7 @@ impl Log {
         let mut log = Self::new(uuid);
         let mut reader = Reader::new(PAGE_SIZE as u64, len);
         let mut group = Vec::new();
-        while reader.read_group(file, &mut group)? {
-            if !is_sealed(&group, log.chain) {
-                log.refuse_damage(file, &mut reader, &group)?;
-                break;
-            }
+        while reader.read_group(file, &mut group)? == Found::Group && is_sealed(&group, log.chain) {
             let (records, seal) = group.split_at(group.len() - RECORD);
             for record in records.as_chunks::<RECORD>().0 {
                 let segment = Segment::from_record(*record);
@@ -109,24 +117,59 @@ impl Log {
             log.position = reader.consumed;
         }
         if log.position < len {
+            log.judge_tail(file, len)?;
             file.set_len(log.position)?;
         }
         Ok(log)
     }
 
-    /// `group` is bad. Were it the torn tail, no whole group would follow. What follows is held against the
-    /// seal that it follows, which may itself be what is damaged, so all of the rest is tried.
-    fn refuse_damage(&self, file: &dyn LogFile, reader: &mut Reader, group: &[u8]) -> Result<()> {
-        let (_, mut chain) = seal_fields(group);
-        let mut next = Vec::new();
-        while reader.read_group(file, &mut next)? {
-            if is_sealed(&next, chain) {
-                return Err(damaged(format!("the records at byte {} fail their checksum", self.position)));
-            }
-            (_, chain) = seal_fields(&next);
-        }
-        Ok(())
+    /// Refuses a tail that an interrupted flush cannot have left.
+    fn judge_tail(&self, file: &dyn LogFile, len: u64) -> Result<()> {
+        let tail = len.saturating_sub(self.position);
+        let refused = || {
+            damaged(format!(
+                "the records at byte {} fail their checksum, and later ones show that it is no torn tail",
+                self.position
+            ))
+        };
+        let Some(tail) = usize::try_from(tail).ok().filter(|tail| *tail <= GROUP_BYTES) else {
+            return Err(refused());
+        };
+        let mut bytes = vec![0; tail];
+        file.read_at(&mut bytes, self.position)?;
+        if has_later_group(&bytes, self.chain) { Err(refused()) } else { Ok(()) }
     }
+}
+
+/// Whether a group starts in `tail` behind its first record; `chain` is the checksum of the seal before it.
+fn has_later_group(tail: &[u8], chain: u32) -> bool {
+    let records = tail.as_chunks::<RECORD>().0;
+    let bytes_of = |from: usize, to: usize| &tail[from * RECORD..to * RECORD];
+    let (mut first_seal, mut last_seal) = (None, None);
+    for (at, record) in records.iter().enumerate() {
+        if !is_seal(Segment::from_record(*record)) {
+            continue;
+        }
+        // A group has no seal but its own, so no record is summed up twice below.
+        let since = last_seal.map_or(0, |seal| seal + 1);
+        let count = usize::try_from(seal_fields(record).0).unwrap_or(usize::MAX);
+        let start = at.checked_sub(count).filter(|start| *start > 0 && *start >= since && count > 0);
+        if let Some(start) = start {
+            let group = bytes_of(start, at + 1);
+            let before = start - 1;
+            let torn = count == at & 0xff || count == at & 0xffff;
+            if !torn || is_sealed(group, seal_fields(&records[before]).1) {
+                return true;
+            }
+            let no_seal_between = first_seal.is_none_or(|seal| seal >= before);
+            if no_seal_between && is_sealed(group, chain_next(chain, bytes_of(0, before))) {
+                return true;
+            }
+        }
+        first_seal = first_seal.or(Some(at));
+        last_seal = Some(at);
+    }
+    false
 }
 
 /// Replays a log without seals, as the reference leaves it: to its end, or to the first record that makes
@@ -183,19 +226,29 @@ impl Reader {
         Ok(record)
     }
 
-    /// Fills `group` with the records up to the next seal, and with the seal; false where there is none.
-    fn read_group(&mut self, file: &dyn LogFile, group: &mut Vec<u8>) -> Result<bool> {
+    /// Fills `group` with the records up to the next seal, and with the seal.
+    fn read_group(&mut self, file: &dyn LogFile, group: &mut Vec<u8>) -> Result<Found> {
         group.clear();
-        while group.len() <= GROUP_MAX * RECORD
-            && let Some(record) = self.read_record(file)?
-        {
+        while group.len() < GROUP_BYTES {
+            let Some(record) = self.read_record(file)? else { return Ok(Found::End) };
             group.extend(record);
             if is_seal(Segment::from_record(record)) {
-                return Ok(true);
+                return Ok(Found::Group);
             }
         }
-        Ok(false)
+        Ok(Found::TooLong)
     }
+}
+
+/// What comes next in a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// Records and a seal, right or wrong.
+    Group,
+    /// More records than a group can have.
+    TooLong,
+    /// Records, or none, and then the end of the file.
+    End,
 }
 
 fn is_sound(segment: Segment, data_end: u64) -> bool {
