@@ -4,7 +4,7 @@ use crate::{Error, Result};
 use rustix::io::{Errno, preadv};
 use std::fs::File;
 use std::io::{IoSliceMut, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -121,6 +121,11 @@ impl FileSource {
     /// What the operating system reports, about the path.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
+        // Opening a pipe would wait for its writer, perhaps for ever.
+        let kind = path.metadata().map(|meta| meta.file_type());
+        if kind.is_ok_and(|kind| kind.is_fifo() || kind.is_socket() || kind.is_char_device()) {
+            return Err(Error::invalid("is neither a file nor a block device").about(path.display()));
+        }
         let file = File::open(path).map_err(|e| Error::io("cannot open", e).about(path.display()))?;
         Self::from_file(file, path)
     }

@@ -95,7 +95,7 @@ fn verify(files: &[PathBuf], progress: &dyn Progress) -> Result<Box<dyn Report>>
     for path in files {
         let file = LayerFile::open(path)?;
         let checksums = file.verify(progress).map_err(|e| e.about(path.display()))?;
-        report.layers.push(VerifiedLayer { path: path.clone(), checksums });
+        report.layers.push(VerifiedLayer { path: path.display().to_string(), checksums });
     }
     Ok(Box::new(report))
 }
@@ -103,7 +103,7 @@ fn verify(files: &[PathBuf], progress: &dyn Progress) -> Result<Box<dyn Report>>
 /// What a layer file is.
 #[derive(Serialize)]
 struct LayerReport {
-    path: PathBuf,
+    path: String,
     stored_size: u64,
     wrappers: Vec<String>,
     form: &'static str,
@@ -131,7 +131,7 @@ impl LayerReport {
                 .sum()
         };
         Ok(Self {
-            path: path.to_owned(),
+            path: path.display().to_string(),
             stored_size,
             wrappers: file.source.wrappers(),
             form: match info.form {
@@ -159,7 +159,7 @@ impl fmt::Display for LayerReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let wrappers = if self.wrappers.is_empty() { "none".to_owned() } else { self.wrappers.join(", ") };
         let fields = [
-            ("file", self.path.display().to_string()),
+            ("file", self.path.clone()),
             ("stored", ByteSize(self.stored_size).to_string()),
             ("wrapped in", wrappers),
             ("form", self.form.to_owned()),
@@ -191,7 +191,7 @@ struct VerifiedLayers {
 
 #[derive(Serialize)]
 struct VerifiedLayer {
-    path: PathBuf,
+    path: String,
     /// Whether its data has checksums, which were checked; structure always is.
     checksums: bool,
 }
@@ -207,7 +207,7 @@ impl fmt::Display for VerifiedLayers {
             } else {
                 "structure right; no checksums"
             };
-            write!(f, "{newline}{}: {what}", layer.path.display())?;
+            write!(f, "{newline}{}: {what}", layer.path)?;
         }
         Ok(())
     }
@@ -216,14 +216,18 @@ impl fmt::Display for VerifiedLayers {
 /// A disk that was written out.
 #[derive(Serialize)]
 pub(crate) struct Exported {
-    path: PathBuf,
+    path: String,
     virtual_size: u64,
     data_bytes: u64,
 }
 
 impl Exported {
     pub(crate) fn new(path: &Path, report: ExportReport) -> Self {
-        Self { path: path.to_owned(), virtual_size: report.virtual_size, data_bytes: report.data_bytes }
+        Self {
+            path: path.display().to_string(),
+            virtual_size: report.virtual_size,
+            data_bytes: report.data_bytes,
+        }
     }
 }
 
@@ -232,6 +236,6 @@ impl Outcome for Exported {}
 impl fmt::Display for Exported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (virtual_size, data) = (ByteSize(self.virtual_size), ByteSize(self.data_bytes));
-        write!(f, "{}: {virtual_size} disk, {data} of data", self.path.display())
+        write!(f, "{}: {virtual_size} disk, {data} of data", self.path)
     }
 }

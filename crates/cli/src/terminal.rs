@@ -23,7 +23,13 @@ impl Terminal {
     pub(crate) fn new(quiet: bool) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&stop);
-        ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
+        let handler = move || {
+            if flag.swap(true, Ordering::Relaxed) {
+                // Asked twice: whatever it waits for is not worth waiting for. What is left behind is pruned.
+                std::process::exit(130);
+            }
+        };
+        ctrlc::set_handler(handler)
             .map_err(|e| Error::new(ErrorKind::Io, "cannot catch Ctrl-C").caused_by(e))?;
         let hidden = quiet || !std::io::stderr().is_terminal();
         let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };

@@ -152,7 +152,7 @@ fn copy(
 /// What a ZFile is.
 #[derive(Serialize)]
 struct ZFileReport {
-    path: PathBuf,
+    path: String,
     codec: String,
     frame_size: u32,
     frames: u64,
@@ -168,7 +168,7 @@ struct ZFileReport {
 impl ZFileReport {
     fn new(path: &Path, info: &ZFileInfo) -> Self {
         Self {
-            path: path.to_owned(),
+            path: path.display().to_string(),
             codec: info.codec.to_string(),
             frame_size: info.frame_size,
             frames: info.frames,
@@ -190,7 +190,7 @@ impl fmt::Display for ZFileReport {
         let size = |bytes| format!("{} ({bytes} bytes)", ByteSize(bytes));
         let yes_no = |yes| if yes { "yes" } else { "no" }.to_owned();
         let fields = [
-            ("file", self.path.display().to_string()),
+            ("file", self.path.clone()),
             ("content", size(self.original_size)),
             ("compressed", size(self.compressed_size)),
             ("codec", self.codec.clone()),

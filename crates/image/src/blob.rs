@@ -3,6 +3,7 @@
 //! Each wrapper is found by looking at the content, as the reference does: names and media types say
 //! nothing.
 
+use crate::progress::{Progress, step};
 use crate::tar_wrapper::{SourceRange, locate};
 use headstart_block::{Error, ReadAt, Result};
 use headstart_zfile::{ZFileInfo, ZFileReader, is_zfile};
@@ -73,11 +74,11 @@ impl LayerSource {
         tar.into_iter().chain(zfile).collect()
     }
 
-    /// Reads every frame through its checksum and its codec.
+    /// Reads every frame through its checksum and its codec; `progress` hears of the bytes of the layer.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] where one is damaged.
-    pub fn verify(&self) -> Result<()> {
-        self.zfile.as_ref().map_or(Ok(()), |zfile| zfile.verify())
+    pub fn verify(&self, progress: &dyn Progress) -> Result<()> {
+        self.zfile.as_ref().map_or(Ok(()), |zfile| zfile.verify_with(&mut |bytes| step(progress, bytes)))
     }
 }

@@ -47,19 +47,24 @@ pub fn commit(
     }
     match upper {
         Upper::Writable(dir) => commit_writable(builder, dir, base, progress),
-        Upper::Pair { data, index } => commit_pair(builder, open_pair_files(data, index)?, base, progress),
+        Upper::Pair { data, index } => {
+            commit_pair(builder, open_pair_files(data, index)?, base.as_ref(), progress)
+        }
     }
 }
 
 fn commit_writable(
-    builder: Builder<'_>,
+    mut builder: Builder<'_>,
     dir: &Path,
     base: Option<OpenImage>,
     progress: &dyn Progress,
 ) -> Result<NewImageReport> {
     let parent = base.as_ref().map(|base| base.digest.to_string()).unwrap_or_default();
-    let base = base.map(|base| Arc::new(base.into_disk()) as Arc<dyn BlockDevice>);
-    let disk = WritableDisk::open(dir, base, &parent)?;
+    let base = base.map(|base| Arc::new(base.into_disk()));
+    let disk = WritableDisk::open(dir, base.clone().map(|base| base as Arc<dyn BlockDevice>), &parent)?;
+    if let Some(base) = &base {
+        builder.hide_past_end(base, disk.size())?;
+    }
     progress.begin("commit", disk.usage().live_bytes);
     builder.publish(disk.size(), |output, meta| {
         let (output, summary) = disk.commit(Watched { output, progress }, meta)?;
@@ -68,15 +73,18 @@ fn commit_writable(
 }
 
 fn commit_pair(
-    builder: Builder<'_>,
+    mut builder: Builder<'_>,
     upper: Layer,
-    base: Option<OpenImage>,
+    base: Option<&OpenImage>,
     progress: &dyn Progress,
 ) -> Result<NewImageReport> {
     let own_size = upper.info().virtual_size;
     let base_size = base.map_or(0, |base| base.disk().size());
     let upper = Stack::new(vec![upper])?;
     let size = if own_size == 0 { base_size.max(upper.size()) } else { own_size };
+    if let Some(base) = base {
+        builder.hide_past_end(base.disk(), size)?;
+    }
     publish_segments(builder, &upper.with_size(size), Zeroed::Kept, progress)
 }
 

@@ -1,7 +1,7 @@
 //! Single layer files, whatever they are wrapped in.
 
 use crate::blob::{LayerSource, open_layer_source};
-use crate::progress::{Progress, step};
+use crate::progress::Progress;
 use headstart_block::{Error, FileSource, Result};
 use headstart_lsmt::{Layer, open_pair};
 use std::path::Path;
@@ -37,8 +37,8 @@ impl LayerFile {
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] where a frame is damaged.
     pub fn verify(&self, progress: &dyn Progress) -> Result<bool> {
-        step(progress, 0)?;
-        self.source.verify()?;
+        progress.begin("verify", self.source.source.len());
+        self.source.verify(progress)?;
         Ok(self.source.has_frame_checksums())
     }
 }

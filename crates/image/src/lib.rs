@@ -47,5 +47,6 @@ pub mod progress;
 pub mod reference;
 pub mod store;
 pub mod tar_wrapper;
+pub mod verified_blob;
 pub mod verify;
 mod zero;

@@ -7,8 +7,8 @@ use crate::open_image::OpenImage;
 use crate::progress::{Progress, step};
 use crate::reference::Reference;
 use crate::store::{ImageStore, Staging};
-use headstart_block::{ByteRange, Error, ReadAt, Result, SECTOR_SIZE};
-use headstart_lsmt::{LayerMeta, LayerSummary, Segment};
+use headstart_block::{BlockDevice, ByteRange, Error, ReadAt, Result, SECTOR_SIZE};
+use headstart_lsmt::{LayerMeta, LayerSummary, LayerWriter, Segment, Stack};
 use headstart_zfile::ZFileOptions;
 use std::io::Write;
 
@@ -90,6 +90,30 @@ impl<'a> Builder<'a> {
         self.config = store.config(&base.manifest)?;
         self.parent_uuid = base.top_uuid();
         Ok(self)
+    }
+
+    /// Makes a disk of `size` bytes on top of `base` read as zeros past the end of the base: its layers may hold more
+    /// than it shows, which would come back.
+    pub(crate) fn hide_past_end(&mut self, base: &Stack, size: u64) -> Result<()> {
+        let first = base.size().div_ceil(SECTOR_SIZE);
+        if size <= base.size() || base.end() <= first * SECTOR_SIZE {
+            return Ok(());
+        }
+        let meta = LayerMeta { virtual_size: first * SECTOR_SIZE, ..LayerMeta::default() };
+        let (layer, _) = stage_layer(&self.staging, self.packing, |output| {
+            let mut writer = LayerWriter::new(output, meta)?;
+            for segment in
+                base.index().lookup(first, base.end() / SECTOR_SIZE).filter(|segment| !segment.is_zeroed())
+            {
+                writer.zeroes(ByteRange::between(
+                    segment.offset() * SECTOR_SIZE,
+                    segment.end() * SECTOR_SIZE,
+                ))?;
+            }
+            writer.finish()
+        })?;
+        self.layers.push(layer);
+        Ok(())
     }
 
     /// A directory for scratch files, which goes away with the builder.

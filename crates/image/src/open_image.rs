@@ -6,7 +6,8 @@ use crate::manifest::{self, Manifest};
 use crate::new_image::check_size;
 use crate::reference::Reference;
 use crate::store::{Image, ImageStore};
-use headstart_block::{BlockDevice, Error, Result, SECTOR_SIZE};
+use crate::verified_blob::VerifiedBlob;
+use headstart_block::{BlockDevice, Error, ErrorKind, ReadAt, Result, SECTOR_SIZE};
 use headstart_lsmt::{Layer, LayerInfo, Stack};
 use std::sync::Arc;
 
@@ -114,12 +115,25 @@ pub enum Coverage {
     DigestOnly,
 }
 
+/// Opens a layer's blob, guarded by its hash tree where it has one.
+fn open_blob(store: &ImageStore, layer: &manifest::Layer) -> Result<Arc<dyn ReadAt>> {
+    let blob = store.open_layer(layer)?;
+    let Some(tree) = &layer.tree else { return Ok(Arc::new(blob)) };
+    let guarded = match store.open_tree(tree) {
+        Ok(outboard) => VerifiedBlob::new(blob, tree.root, Box::new(outboard)),
+        // Tools that copy images by their layers leave it behind.
+        Err(e) if e.kind() == ErrorKind::NotFound => VerifiedBlob::rebuild(blob, tree.root, store.root()),
+        Err(e) => Err(e),
+    };
+    Ok(Arc::new(guarded?))
+}
+
 pub(crate) fn open_layer(store: &ImageStore, blob: &manifest::Layer) -> Result<(OpenLayer, Layer)> {
     if blob.is_turbo() {
         return Err(Error::unsupported("its data lies in another image's layer (turboOCI)")
             .remedy("convert it to a native OverlayBD image first"));
     }
-    let source = open_layer_source(Arc::new(store.open_layer(blob)?))?;
+    let source = open_layer_source(open_blob(store, blob)?)?;
     let layer = Layer::open(Arc::clone(&source.source))?;
     let data = layer.segments().iter().filter(|segment| !segment.is_zeroed());
     let open = OpenLayer {

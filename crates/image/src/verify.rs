@@ -69,9 +69,6 @@ pub fn verify(reference: &Reference, depth: Depth, progress: &dyn Progress) -> R
     let (store, Image { digest, manifest }) = ImageStore::open_image(reference)?;
     let size = check_size(manifest.virtual_size.unwrap_or(0)).map_err(|e| e.about(digest));
     let config = size.and_then(|()| check_config(&store, &manifest));
-    if depth == Depth::Deep {
-        progress.begin("verify", manifest.layers.iter().map(|layer| layer.blob.size).sum());
-    }
     let mut layers = Vec::with_capacity(manifest.layers.len());
     for layer in &manifest.layers {
         let verdict = check_layer(&store, layer, depth, progress)
@@ -116,7 +113,8 @@ fn check_layer(
     let source = open_layer_source(Arc::clone(&blob) as Arc<dyn ReadAt>)?;
     Layer::open(Arc::clone(&source.source))?;
     if depth == Depth::Deep {
-        source.verify()?;
+        progress.begin("decompress", source.source.len());
+        source.verify(progress)?;
     }
     Ok(coverage(layer, &source))
 }
@@ -146,6 +144,7 @@ fn check_bytes(
     progress: &dyn Progress,
     spool: &Path,
 ) -> Result<()> {
+    progress.begin("verify", blob.len());
     let mut hashes = HashingWriter::new(io::sink(), spool);
     copy(blob, &mut hashes, &|bytes| step(progress, bytes))?;
     let (_, sums) = hashes.finish(io::sink())?;

@@ -79,6 +79,15 @@ impl<S: ReadAt> ZFileReader<S> {
     /// # Errors
     /// The first frame that is damaged, or what the source reports.
     pub fn verify(&self) -> Result<()> {
+        self.verify_with(&mut |_| Ok(()))
+    }
+
+    /// Reads and checks every frame, and tells `checked` after each step how many bytes of the content were right;
+    /// an error from it ends the work.
+    ///
+    /// # Errors
+    /// The first frame that is damaged, or what the source or `checked` reports.
+    pub fn verify_with(&self, checked: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
         // Whole frames, so that each is read from the source and none remembered.
         let frame_size = self.info.frame_size as usize;
         let mut content = vec![0; VERIFY_STEP / frame_size * frame_size];
@@ -88,6 +97,7 @@ impl<S: ReadAt> ZFileReader<S> {
             let piece = content.len().min(rest);
             self.read_at(&mut content[..piece], offset)?;
             offset += piece as u64;
+            checked(piece as u64)?;
         }
         Ok(())
     }

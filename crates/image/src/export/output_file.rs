@@ -70,13 +70,17 @@ impl OutputFile {
         self.temporary.path()
     }
 
-    /// Puts the whole file in its place.
+    /// Puts the whole file in its place, durably.
     ///
     /// # Errors
-    /// What renaming it reports; it is gone then, and what was at its place is still there.
+    /// What writing it out or renaming it reports; it is gone then, and what was at its place is still there.
     pub fn keep(self) -> Result<()> {
         let Self { temporary, path } = self;
-        temporary.persist(&path).map_err(|e| Error::io("cannot create", e.error).about(path.display()))?;
-        Ok(())
+        let failed = |e| Error::io("cannot create", e).about(path.display());
+        // Before the rename: a power cut must not leave an empty file where an older one was.
+        temporary.as_file().sync_data().map_err(failed)?;
+        temporary.persist(&path).map_err(|e| failed(e.error))?;
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)
     }
 }

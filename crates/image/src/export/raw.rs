@@ -4,11 +4,12 @@ use super::{ExportReport, data_extents};
 use crate::progress::{Progress, step};
 use crate::zero::{BLOCK, is_zero};
 use headstart_block::{BlockDevice, ByteRange, Error, Result};
+use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Bytes that a thread reads and writes at once: a multiple of every frame size, large enough that a
 /// frame at the border of two parts, which both threads decompress, costs little.
@@ -35,7 +36,9 @@ pub(super) fn write_device(
 ) -> Result<ExportReport> {
     use std::io::{Seek, SeekFrom};
     let named = |e: std::io::Error| Error::io("cannot write the device", e).about(path.display());
-    let mut file = open(path).map_err(|e| e.about(path.display()))?;
+    // Exclusive: the kernel refuses a device that is mounted.
+    let exclusive = i32::try_from(OFlags::EXCL.bits()).unwrap_or(0);
+    let mut file = OpenOptions::new().write(true).custom_flags(exclusive).open(path).map_err(named)?;
     let size = file.seek(SeekFrom::End(0)).map_err(named)?;
     if size < disk.size() {
         let need = disk.size();
@@ -74,11 +77,12 @@ fn copy(
     progress.begin("export", bytes);
     let parts = Mutex::new(extents.into_iter().flat_map(|extent| extent.parts(PART)));
     let data_bytes = AtomicU64::new(0);
-    let work = || -> Result<()> {
+    let failed = AtomicBool::new(false);
+    let copy_parts = || -> Result<()> {
         let mut buf = vec![0; usize::try_from(PART).unwrap_or(0)];
         loop {
             let next = parts.lock().ok().and_then(|mut parts| parts.next());
-            let Some(part) = next else { return Ok(()) };
+            let Some(part) = next.filter(|_| !failed.load(Ordering::Relaxed)) else { return Ok(()) };
             #[expect(clippy::cast_possible_truncation, reason = "at most PART")]
             let buf = &mut buf[..part.len() as usize];
             disk.read_at(buf, part.offset())?;
@@ -86,6 +90,8 @@ fn copy(
             step(progress, part.len())?;
         }
     };
+    // Where one thread fails, the others have nothing more to do.
+    let work = || copy_parts().inspect_err(|_| failed.store(true, Ordering::Relaxed));
     std::thread::scope(|scope| {
         let workers: Vec<_> = (1..threads.max(1)).map(|_| scope.spawn(work)).collect();
         let own = work();

@@ -1,0 +1,150 @@
+//! A blob that is checked against its hash tree as it is read.
+//!
+//! Every 16 KiB group is checked when it is first touched, and remembered in a bitmap (a bit a group: 8 KiB for a
+//! gigabyte), so that reading again costs a look at a few bits. This sits right above the stored file and
+//! below every wrapper, so that nothing unverified reaches a parser, a codec or a guest.
+
+use crate::digest::HashingWriter;
+use crate::hash_tree::{GROUP_SIZE, HashTree, TreeRoot};
+use headstart_block::{ByteRange, Error, FileSource, ReadAt, Result};
+use std::io::{self, IoSliceMut, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes read at once where a tree has to be made.
+const PART: u64 = 1 << 20;
+
+/// A stored blob with its hash tree.
+pub struct VerifiedBlob {
+    blob: FileSource,
+    tree: HashTree<Box<dyn ReadAt>>,
+    /// A bit for each group that was found right.
+    right: Box<[AtomicU64]>,
+}
+
+impl VerifiedBlob {
+    /// Guards `blob` by the tree with this root.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Corrupt`] where `outboard` is not that of a blob of this length.
+    pub fn new(blob: FileSource, root: TreeRoot, outboard: Box<dyn ReadAt>) -> Result<Self> {
+        let tree = HashTree::open(root, outboard, blob.len())?;
+        let words = blob.len().div_ceil(GROUP_SIZE).div_ceil(64);
+        let right = (0..words).map(|_| AtomicU64::new(0)).collect();
+        Ok(Self { blob, tree, right })
+    }
+
+    /// Guards `blob` where the outboard got lost (tools that know nothing of it leave it behind): reads the
+    /// blob once to make it anew. Large trees are spooled to `spool`.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Corrupt`] where the root does not come out.
+    pub fn rebuild(blob: FileSource, root: TreeRoot, spool: &Path) -> Result<Self> {
+        let mut hashes = HashingWriter::new(io::sink(), spool);
+        let mut buf = Vec::new();
+        for part in ByteRange::between(0, blob.len()).parts(PART) {
+            buf.resize(usize::try_from(part.len()).unwrap_or(0), 0);
+            blob.read_at(&mut buf, part.offset())?;
+            hashes.write_all(&buf)?;
+        }
+        let mut outboard = Vec::new();
+        let (_, sums) = hashes.finish(&mut outboard)?;
+        if sums.root != root {
+            return Err(Error::corrupt(format!("its hash tree's root is {}, not {root}", sums.root))
+                .remedy("fetch or import it again"));
+        }
+        Self::new(blob, root, Box::new(outboard))
+    }
+
+    /// Checks the groups that hold `wanted` bytes at `offset`, unless they were found right before.
+    fn check(&self, wanted: usize, offset: u64) -> Result<()> {
+        let Some(range) =
+            ByteRange::new(offset, wanted as u64).filter(|range| range.end() <= self.blob.len())
+        else {
+            // The file's own error says what is wrong.
+            return Ok(());
+        };
+        let groups = range.offset() / GROUP_SIZE..range.end().div_ceil(GROUP_SIZE);
+        if range.is_empty() || groups.clone().all(|group| self.is_right(group)) {
+            return Ok(());
+        }
+        self.tree
+            .verify(&self.blob, range)
+            .map_err(|e| e.remedy("the blob is damaged: fetch or import it again"))?;
+        for group in groups {
+            let (word, bit) = place(group);
+            self.right[word].fetch_or(bit, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn is_right(&self, group: u64) -> bool {
+        let (word, bit) = place(group);
+        self.right[word].load(Ordering::Relaxed) & bit != 0
+    }
+}
+
+/// The word of the bitmap that has a group's bit, and the bit.
+fn place(group: u64) -> (usize, u64) {
+    let word = (group / 64) as usize;
+    (word, 1 << (group % 64))
+}
+
+impl ReadAt for VerifiedBlob {
+    fn len(&self) -> u64 {
+        self.blob.len()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.check(buf.len(), offset)?;
+        self.blob.read_at(buf, offset)
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
+        self.check(bufs.iter().map(|buf| buf.len()).sum(), offset)?;
+        self.blob.read_vectored_at(bufs, offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash_tree::TreeBuilder;
+    use headstart_block::ErrorKind;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn a_damaged_group_is_never_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("blob");
+        let bytes: Vec<u8> = (0..200_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        let mut builder = TreeBuilder::new(dir.path());
+        builder.update(&bytes).unwrap();
+        let mut outboard = Vec::new();
+        let root = builder.finish(&mut outboard).unwrap();
+
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.write_all_at(&[bytes[100_000] ^ 1], 100_000).unwrap();
+        let blob = VerifiedBlob::new(FileSource::open(&path).unwrap(), root, Box::new(outboard)).unwrap();
+        let mut buf = vec![0; 4000];
+        for _ in 0..2 {
+            blob.read_at(&mut buf, 20_000).unwrap();
+            assert!(buf == bytes[20_000..24_000]);
+            for offset in [98_400, 99_999, 100_000] {
+                assert_eq!(
+                    blob.read_at(&mut buf, offset).unwrap_err().kind(),
+                    ErrorKind::Corrupt,
+                    "{offset}"
+                );
+            }
+        }
+        assert!(blob.read_at(&mut buf, 199_000).is_err());
+        let rebuilt = VerifiedBlob::rebuild(FileSource::open(&path).unwrap(), root, dir.path());
+        assert_eq!(rebuilt.err().unwrap().kind(), ErrorKind::Corrupt);
+        file.write_all_at(&[bytes[100_000]], 100_000).unwrap();
+        let rebuilt = VerifiedBlob::rebuild(FileSource::open(&path).unwrap(), root, dir.path()).unwrap();
+        rebuilt.read_at(&mut buf, 99_999).unwrap();
+        assert!(buf == bytes[99_999..103_999]);
+    }
+}
