@@ -68,9 +68,9 @@ impl VerifiedBlob {
         if range.is_empty() || groups.clone().all(|group| self.is_right(group)) {
             return Ok(());
         }
-        self.tree
-            .verify(&self.blob, range)
-            .map_err(|e| e.remedy("the blob is damaged: fetch or import it again"))?;
+        self.tree.verify(&self.blob, range).map_err(|e| {
+            e.about(self.blob.path().display()).remedy("the blob is damaged: fetch or import it again")
+        })?;
         for group in groups {
             let (word, bit) = place(group);
             self.right[word].fetch_or(bit, Ordering::Relaxed);
