@@ -10,6 +10,7 @@ use headstart_zfile::{ZFileInfo, ZFileReader, is_zfile};
 use std::sync::Arc;
 
 /// The bytes of an LSMT layer, with its wrappers off.
+#[derive(Clone)]
 pub struct LayerSource {
     /// The layer's own bytes.
     pub source: Arc<dyn ReadAt>,

@@ -25,6 +25,7 @@ pub struct OpenImage {
 }
 
 /// What is known of one layer of an open image.
+#[derive(Clone)]
 pub struct OpenLayer {
     /// Its blob as the manifest names it.
     pub blob: manifest::Layer,
@@ -46,10 +47,15 @@ impl OpenImage {
     /// [`headstart_block::ErrorKind::Corrupt`] where one is damaged.
     pub fn open(reference: &Reference) -> Result<Self> {
         let (store, Image { digest, manifest }) = ImageStore::open_image(reference)?;
-        let (mut layers, mut stacked) = (Vec::new(), Vec::new());
+        let (mut layers, mut stacked) = (Vec::<OpenLayer>::new(), Vec::<Layer>::new());
         for blob in manifest.disk_layers() {
-            let (open, layer) = open_layer(&store, blob)
-                .map_err(|e| e.about(format!("{reference}, layer {}", blob.blob.digest)))?;
+            let open = match layers.iter().zip(&stacked).find(|(open, _)| open.blob.blob == blob.blob) {
+                // The same layer once more takes no more memory.
+                Some((same, layer)) => Ok((same.clone(), layer.clone())),
+                None => open_layer(&store, blob),
+            };
+            let (open, layer) =
+                open.map_err(|e| e.about(format!("{reference}, layer {}", blob.blob.digest)))?;
             layers.push(open);
             stacked.push(layer);
         }

@@ -59,7 +59,8 @@ pub struct LayerInfo {
 #[derive(Clone)]
 pub struct Layer {
     source: Arc<dyn ReadAt>,
-    segments: Vec<Segment>,
+    /// Shared by clones: an image may have the same layer many times.
+    segments: Arc<[Segment]>,
     info: LayerInfo,
 }
 
@@ -84,7 +85,7 @@ impl Layer {
         let trailer = read_trailer(&source, header.flags)?;
         let segments = read_table(&source, &trailer)?;
         let info = LayerInfo::from_page(LayerForm::Sealed, &trailer, trailer.index_size, source.len());
-        Ok(Self { source, segments, info })
+        Ok(Self { source, segments: segments.into(), info })
     }
 
     /// Opens a file that holds a sealed layer or an unsealed sparse one.
@@ -113,12 +114,12 @@ impl Layer {
         };
         let segments = segments_of_holes(&file, end)?;
         let info = LayerInfo::from_page(LayerForm::Sparse, &header, segments.len() as u64, file.len());
-        Ok(Self { source: Arc::new(file), segments, info })
+        Ok(Self { source: Arc::new(file), segments: segments.into(), info })
     }
 
     /// A layer whose table was made elsewhere; the caller vouches for it.
     pub(crate) fn from_parts(source: Arc<dyn ReadAt>, segments: Vec<Segment>, info: LayerInfo) -> Self {
-        Self { source, segments, info }
+        Self { source, segments: segments.into(), info }
     }
 
     /// What it says of itself.
@@ -137,11 +138,6 @@ impl Layer {
     #[must_use]
     pub fn source(&self) -> &Arc<dyn ReadAt> {
         &self.source
-    }
-
-    /// Takes the layer apart.
-    pub(crate) fn into_parts(self) -> (Arc<dyn ReadAt>, Vec<Segment>, LayerInfo) {
-        (self.source, self.segments, self.info)
     }
 }
 
@@ -208,7 +204,6 @@ fn read_table(source: &(impl ReadAt + ?Sized), trailer: &Page) -> Result<Vec<Seg
         }
         Ok(())
     })?;
-    segments.shrink_to_fit();
     Ok(segments)
 }
 

@@ -34,10 +34,12 @@ impl Stack {
         }
         let sized = layers.iter().rev().map(|layer| layer.info().virtual_size).find(|size| *size != 0);
         let tables: Vec<_> = layers.iter().map(Layer::segments).collect();
-        let index = Index::new(merge(&tables))?;
-        let size =
-            sized.unwrap_or_else(|| index.segments().last().map_or(0, |last| last.end() * SECTOR_SIZE));
-        let sources = layers.into_iter().map(|layer| layer.into_parts().0).collect();
+        let merged = merge(&tables);
+        let sources = layers.iter().map(|layer| Arc::clone(layer.source())).collect();
+        // The layers' own tables are not needed any more.
+        drop(layers);
+        let size = sized.unwrap_or_else(|| merged.last().map_or(0, |last| last.end() * SECTOR_SIZE));
+        let index = Index::new(merged)?;
         Ok(Self { index, sources, size })
     }
 
