@@ -55,7 +55,7 @@ impl WritableDisk {
             file_bytes: generation.pairs().map(|pair| pair.file_bytes()).sum(),
             live_bytes: live * SECTOR_SIZE,
             garbage_bytes: taken.saturating_sub(live) * SECTOR_SIZE,
-            pairs: generation.frozen.len() + 1,
+            pairs: generation.pairs().count(),
             runs: generation.frozen.iter().fold(runs, |sum, frozen| sum + frozen.runs.len()),
         }
     }
@@ -102,6 +102,8 @@ impl WritableDisk {
         let pair = Pair::create(&*self.directory, &lock(&self.state).clone(), number)?;
         let mut copy = Copy::new(&pair);
         self.visit_live(&generation, &mut |from, piece| match (piece.what, &generation.base) {
+            // Set aside, and not to be collected.
+            _ if from.number == generation.active.number => Ok(()),
             (What::Data(_), _) => copy.data(from, piece),
             (_, base) => copy.zeroes(piece, base.as_deref()),
         })?;
@@ -115,7 +117,7 @@ impl WritableDisk {
         Ok((copied, kept))
     }
 
-    /// Makes `frozen` all that is below the active pair, durably, and removes the pairs that were there.
+    /// Makes `frozen` the pairs below the active one, durably, and removes the pairs that were there.
     /// With `new_base`, the base and its name are replaced in the same step.
     pub(super) fn replace_lower(
         &self,
@@ -134,10 +136,12 @@ impl WritableDisk {
         let old = {
             let mut view = self.view_mut();
             let base = base.or_else(|| view.generation.base.clone());
+            let frozen = view.generation.set_aside().iter().cloned().chain(frozen).collect();
             let new = Generation { active: view.generation.active.clone(), frozen, base };
             std::mem::replace(&mut view.generation, Arc::new(new))
         };
-        old.frozen.iter().for_each(|frozen| pair::remove_files(&*self.directory, frozen.pair.number));
+        let dropped = old.pairs().filter(|pair| !numbers.contains(&pair.number));
+        dropped.for_each(|pair| pair::remove_files(&*self.directory, pair.number));
         Ok(())
     }
 
@@ -145,7 +149,11 @@ impl WritableDisk {
     pub(super) fn freeze(&self, maintenance: &mut Maintenance) -> Result<()> {
         self.check_usable()?;
         let mut state = lock(&self.state);
-        if self.view().runs.is_empty() {
+        let untouched = {
+            let view = self.view();
+            view.runs.is_empty() && view.generation.set_aside().is_empty()
+        };
+        if untouched {
             drop(state);
             return self.flush();
         }
@@ -175,11 +183,9 @@ impl WritableDisk {
     fn put_on_top(&self, pair: Pair, _flusher: &mut Flusher) {
         let (old, pending) = {
             let mut view = self.view_mut();
-            let runs = std::mem::take(&mut view.runs);
-            let old = view.generation.active.clone();
-            let mut frozen = vec![Arc::new(Frozen { pair: old.clone(), runs })];
-            frozen.extend(view.generation.frozen.iter().cloned());
-            let base = view.generation.base.clone();
+            view.set_aside();
+            let Generation { active: old, frozen, base } = &*view.generation;
+            let (old, frozen, base) = (old.clone(), frozen.clone(), base.clone());
             view.generation = Arc::new(Generation { active: Arc::new(pair), frozen, base });
             view.data_mark = FIRST_DATA_SECTOR;
             (old, std::mem::take(&mut view.pending))
@@ -187,7 +193,8 @@ impl WritableDisk {
         old.log().unwritten.extend(pending);
     }
 
-    /// Gives `visit` what is seen of the frozen pairs: what no upper pair and not the active one hides.
+    /// Gives `visit` what is seen of the frozen runs: what no upper ones and not the active pair's hide. Where a
+    /// commit sets runs aside meanwhile, some that they hide are given as well, which does no harm.
     fn visit_live(
         &self,
         generation: &Generation,

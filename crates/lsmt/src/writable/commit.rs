@@ -14,19 +14,15 @@ const COPY_CHUNK: u64 = 1 << 20;
 
 impl WritableDisk {
     /// Writes what the disk has over its base as a sealed layer, as of one moment, while reads and writes go on.
-    /// The disk stays as it is. The virtual size in `meta` is set to the disk's.
+    /// The disk stays as it is; nobody waits for this, and any number of commits may follow each other or go on
+    /// at once, also beside garbage collection. The virtual size in `meta` is set to the disk's.
     ///
     /// # Errors
     /// What flushing, reading and `out` report.
     pub fn commit<W: Write>(&self, out: W, meta: LayerMeta) -> Result<(W, LayerSummary)> {
         self.flush()?;
-        // The data files only grow, so a copy of the runs is a snapshot of the disk.
-        let (generation, runs, size) = {
-            let view = self.view();
-            (view.generation.clone(), view.runs.clone(), view.size)
-        };
-        let active = Frozen { pair: generation.active.clone(), runs };
-        let levels: Vec<_> = std::iter::once(&active).chain(generation.frozen.iter().map(|f| &**f)).collect();
+        // The data files only grow, so the runs as of one moment are a snapshot of the disk.
+        let (levels, size) = self.snapshot();
         write_layer(&levels, out, LayerMeta { virtual_size: size, ..meta })
     }
 
@@ -35,6 +31,9 @@ impl WritableDisk {
     /// [`replace_frozen`](Self::replace_frozen); until then, or until
     /// [`abandon_commit`](Self::abandon_commit), no garbage is collected. Calling it again starts over and includes
     /// what was written since.
+    ///
+    /// The layer has the disk's size. Where the disk has grown past its base, it does not hide what the base's
+    /// layers may hold past the base's own size; see [`replace_frozen`](Self::replace_frozen).
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] while a collection or another commit is going on.
@@ -46,8 +45,9 @@ impl WritableDisk {
             let view = self.view();
             (view.generation.clone(), view.size)
         };
-        let levels: Vec<_> = generation.frozen.iter().map(|frozen| &**frozen).collect();
-        let written = write_layer(&levels, out, LayerMeta { virtual_size: size, ..meta })?;
+        // What another commit set aside of the new pair stays above.
+        let frozen = &generation.frozen[generation.set_aside().len()..];
+        let written = write_layer(frozen, out, LayerMeta { virtual_size: size, ..meta })?;
         maintenance.awaiting = Some(size);
         Ok(written)
     }
@@ -55,6 +55,12 @@ impl WritableDisk {
     /// Ends a [`stack_and_commit`](Self::stack_and_commit): `base`, the old one with the committed layer on top, takes
     /// the place of the old base and of the pairs that were committed. `parent` names it from now on; a
     /// crash leaves either the old state or the new one, so both must be there to be opened.
+    ///
+    /// A disk that has grown past its base reads as zeros there, whatever the layers of the base hold past the
+    /// size that its topmost layer gave it. With the committed layer on top the stack has the disk's size, and such
+    /// data would come back. Where there is any (its [`end`](crate::Stack::end) lies past its size), the caller
+    /// must hide it, in `base` and in the image: with a layer of zeroed segments, from the old base's size to its
+    /// end, between the old layers and the committed one.
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] where no committed layer waits, [`ErrorKind::Invalid`] where `base` has
@@ -89,7 +95,7 @@ impl WritableDisk {
 }
 
 /// Writes what `levels`, topmost first, hold together as a layer.
-fn write_layer<W: Write>(levels: &[&Frozen], out: W, meta: LayerMeta) -> Result<(W, LayerSummary)> {
+fn write_layer<W: Write>(levels: &[Arc<Frozen>], out: W, meta: LayerMeta) -> Result<(W, LayerSummary)> {
     let runs: Vec<_> = levels.iter().map(|level| &level.runs).collect();
     let end = runs.iter().map(|runs| runs.end()).max().unwrap_or(0);
     let mut writer = LayerWriter::new(out, meta)?;

@@ -34,7 +34,7 @@
 //!
 //! # Freezing, collecting, committing
 //!
-//! All three go on beside reads and writes, none of which waits for a file because of them.
+//! All of these go on beside reads and writes, none of which waits for a file because of them.
 //!
 //! * *Freeze*: a new pair is created and synced, `state.json` names it on top, and then it becomes the
 //!   active one. A writer that was on its way to the old pair notices when it wants to enter its run, and
@@ -43,15 +43,18 @@
 //!   the order of the disk; flush; name it in their place. The copy is not mixed into the active pair,
 //!   so that giving up half-way (a full disk) gives all its space back. The flush comes before
 //!   `state.json`, because what the active pair hides was not copied and must not come back after a crash.
+//! * *Commit*: the runs of the active pair are set aside in memory, where they no longer change, and what the disk
+//!   has over its base is written as a layer from there (`snapshot.rs`). Nothing in the directory changes.
 //! * *Stack and commit*: freeze, then write what the frozen pairs hold as a layer. Once the caller has put that
 //!   layer into its image for good, he calls [`WritableDisk::replace_frozen`]: one replacement of `state.json`
 //!   drops the frozen pairs and names the new parent. A crash before that finds the old parent with all pairs.
 //!
 //! # Locks
 //!
-//! In the order in which they are taken: `maintenance` (one of collect, stack and commit at a time), `state`
-//! (who changes `state.json`), `flusher` (who syncs the pairs), a pair's log, `view`. Only the last is
-//! taken by readers and writers, and nobody waits for a file while he holds it.
+//! In the order in which they are taken: `maintenance` (one of collect, stack and commit at a time), `snapshots`
+//! (who sets runs aside), `state` (who changes `state.json`), `flusher` (who syncs the pairs), a pair's log,
+//! `view`. Only the last is taken by readers and writers, and nobody waits for a file or walks all runs while
+//! he holds it.
 
 mod collect;
 mod commit;
@@ -59,6 +62,7 @@ mod files;
 mod log;
 mod pair;
 mod runs;
+mod snapshot;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -114,6 +118,8 @@ pub struct DiskInfo {
 pub struct WritableDisk {
     directory: Arc<dyn Directory>,
     maintenance: Mutex<Maintenance>,
+    /// Held by a commit while it sets runs aside.
+    snapshots: Mutex<()>,
     state: Mutex<State>,
     flusher: Mutex<Flusher>,
     view: RwLock<View>,
@@ -276,6 +282,7 @@ impl WritableDisk {
         Self {
             directory,
             maintenance: Mutex::new(Maintenance { next_number, awaiting: None }),
+            snapshots: Mutex::new(()),
             state: Mutex::new(state),
             flusher: Mutex::new(Flusher { durable: 0 }),
             view: RwLock::new(view),

@@ -1,4 +1,4 @@
-//! What a writable disk is at one moment: the active pair's runs over the frozen pairs over the base.
+//! What a writable disk is at one moment: the active pair's runs over the frozen ones over the base.
 //!
 //! The runs and pending records of the active pair change under a lock that nobody holds while he
 //! waits for a file. All else is in a [`Generation`], which is never changed, only replaced: a reader takes
@@ -34,11 +34,13 @@ pub(super) struct View {
 /// The pairs and the base, topmost first.
 pub(super) struct Generation {
     pub(super) active: Arc<Pair>,
+    /// First the older runs of the active pair, where a commit has set them aside.
     pub(super) frozen: Vec<Arc<Frozen>>,
     pub(super) base: Option<Arc<dyn BlockDevice>>,
 }
 
-/// A pair that takes no more writes.
+/// Runs that do not change any more, of a pair that takes no more writes or had them set aside. A pair may
+/// have several of these, next to each other.
 pub(super) struct Frozen {
     pub(super) pair: Arc<Pair>,
     pub(super) runs: RunMap,
@@ -147,7 +149,14 @@ impl Generation {
 
     /// All its pairs, lowest first.
     pub(super) fn pairs(&self) -> impl Iterator<Item = &Arc<Pair>> {
-        self.frozen.iter().rev().map(|frozen| &frozen.pair).chain([&self.active])
+        let pairs = || self.frozen.iter().rev().map(|frozen| &frozen.pair).chain([&self.active]);
+        // Levels of one pair lie on each other; the topmost stands for it.
+        let above = pairs().skip(1).map(Some).chain([None]);
+        let last_of = |(pair, above): (_, Option<_>)| {
+            let more = above.is_some_and(|above| Arc::ptr_eq(pair, above));
+            (!more).then_some(pair)
+        };
+        pairs().zip(above).filter_map(last_of)
     }
 }
 

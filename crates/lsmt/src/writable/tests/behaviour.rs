@@ -304,6 +304,69 @@ fn pairs_pile_up_to_a_limit_only() {
     disk.stack_and_commit(Vec::new(), LayerMeta::default()).unwrap();
 }
 
+/// Its runs stay where they are, so that nobody waits while they are copied.
+#[test]
+fn a_commit_sets_the_runs_aside() {
+    let machine = Machine::default();
+    let disk = WritableDisk::create_in(machine.directory(), None, &new_disk(1 << 16)).unwrap();
+    disk.write_at(&[1; 2048], 0).unwrap();
+    disk.flush().unwrap();
+    let before = (machine.steps(), disk.usage());
+    disk.commit(Vec::new(), LayerMeta::default()).unwrap();
+    assert_eq!((machine.steps(), disk.usage()), before);
+    assert_eq!((disk.view().runs.len(), disk.generation().frozen.len()), (0, 1));
+    // The pair still takes writes, and all its runs go below together.
+    disk.write_at(&[2; 512], 512).unwrap();
+    assert_eq!(disk.usage().garbage_bytes, 512);
+    disk.write_zeroes(ByteRange::between(1024, 1536)).unwrap();
+    let expected = [[1; 512], [2; 512], [0; 512], [1; 512]].concat();
+    assert_eq!(read(&disk, 0, 2048), expected);
+    disk.collect_garbage().unwrap();
+    assert_eq!((disk.usage().garbage_bytes, disk.usage().pairs), (0, 2));
+    assert_eq!(read(&disk, 0, 2048), expected);
+    let names = ["data.1", "data.2", "index.1", "index.2", "state.json"];
+    assert_eq!(machine.directory().list().unwrap(), names);
+}
+
+#[test]
+fn commits_may_follow_each_other_for_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = WritableDisk::create(dir.path(), None, &new_disk(1 << 20)).unwrap();
+    let mut expected = vec![0; 1 << 20];
+    for number in 0..200 {
+        let place = number * 7919 % 2000 * 512;
+        expected[place..place + 1024].fill(number as u8 + 1);
+        disk.write_at(&expected[place..place + 1024], place as u64).unwrap();
+        // In the middle, beside a stacked commit that was not finished; then it goes on with a new base.
+        if number == 100 {
+            let (layer, _) = disk.stack_and_commit(Vec::new(), LayerMeta::default()).unwrap();
+            disk.write_at(&[0xaa; 512], 0).unwrap();
+            expected[..512].fill(0xaa);
+            let (whole, _) = disk.commit(Vec::new(), LayerMeta::default()).unwrap();
+            assert!(read(&layer_disk(whole), 0, 1 << 20) == expected);
+            disk.replace_frozen(Arc::new(layer_disk(layer)), "new".to_owned()).unwrap();
+        }
+        let (layer, summary) = disk.commit(Vec::new(), LayerMeta::default()).unwrap();
+        if number < 100 {
+            assert!(read(&layer_disk(layer), 0, 1 << 20) == expected, "commit {number}");
+        }
+        assert!(read(&disk, 0, 1 << 20) == expected, "after commit {number}");
+        let usage = disk.usage();
+        assert_eq!((usage.live_bytes, usage.pairs), (summary.data_bytes, 1));
+        assert_eq!(disk.generation().frozen.len(), 1);
+    }
+    assert_eq!(names(dir.path()), ["data.1", "index.1", "lock", "state.json"]);
+    disk.flush().unwrap();
+    let base = disk.generation().base.clone();
+    drop(disk);
+    let disk = WritableDisk::open(dir.path(), base, "new").unwrap();
+    assert!(read(&disk, 0, 1 << 20) == expected);
+}
+
+fn layer_disk(layer: Vec<u8>) -> Stack {
+    Stack::new(vec![Layer::open(Arc::new(layer)).unwrap()]).unwrap()
+}
+
 #[test]
 fn a_state_that_is_not_the_disks_is_noticed() {
     let dir = tempfile::tempdir().unwrap();

@@ -48,7 +48,9 @@ pub(super) enum Op {
     },
     Flush,
     /// Writes a layer and reads it back.
-    Commit,
+    Commit {
+        during: Option<Interlude>,
+    },
     Collect {
         during: Option<Interlude>,
     },
@@ -103,7 +105,7 @@ fn interlude() -> impl Strategy<Value = Option<Interlude>> {
 fn upkeep() -> impl Strategy<Value = Op> {
     prop_oneof![
         3 => interlude().prop_map(|during| Op::Collect { during }),
-        1 => Just(Op::Commit),
+        2 => interlude().prop_map(|during| Op::Commit { during }),
         2 => (any::<bool>(), interlude()).prop_map(|(replace, during)| Op::Stack { replace, during }),
         1 => (1u64..16).prop_map(|sectors| Op::Grow { sectors }),
         1 => Just(Op::ReadPlainly),
@@ -269,12 +271,7 @@ impl Model {
                     self.flushed();
                 }
             }
-            Op::Commit => {
-                if let Some((layer, _)) = self.went_well(self.disk().commit(Vec::new(), LayerMeta::default()))
-                {
-                    check(&*self.base_with(layer), &self.now);
-                }
-            }
+            Op::Commit { during } => self.commit(during),
             Op::Collect { .. } if self.awaiting => {
                 let error = self.disk().collect_garbage().unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Conflict);
@@ -392,6 +389,22 @@ impl Model {
         base_of(&layers).unwrap()
     }
 
+    fn commit(&mut self, during: Option<Interlude>) {
+        let before = self.now.clone();
+        let (committed, _) = self.interrupted(during, |disk| disk.commit(Vec::new(), LayerMeta::default()));
+        if let Some((layer, _)) = self.went_well(committed) {
+            self.check_layer(&*self.base_with(layer), &before);
+        }
+    }
+
+    /// Checks a disk with a layer that was made since the disk held `before`.
+    fn check_layer(&self, disk: &dyn BlockDevice, before: &[u64]) {
+        // What was written meanwhile is in it or not.
+        for (number, stamp) in contents(disk).iter().enumerate() {
+            assert!(*stamp == before[number] || *stamp == self.now[number], "sector {number}: {stamp:#x}");
+        }
+    }
+
     fn stack(&mut self, replace: bool, during: Option<Interlude>) {
         self.awaiting = false;
         let before = self.now.clone();
@@ -400,10 +413,7 @@ impl Model {
         let Some((layer, _)) = self.went_well(stacked) else { return };
         self.awaiting = true;
         let base = self.base_with(layer.clone());
-        // What was written meanwhile is in it or not.
-        for (number, stamp) in contents(&*base).iter().enumerate() {
-            assert!(*stamp == before[number] || *stamp == self.now[number], "sector {number}: {stamp:#x}");
-        }
+        self.check_layer(&*base, &before);
         if !replace {
             return;
         }

@@ -114,6 +114,11 @@ fn writers_readers_and_maintenance_get_along() {
                 disk.flush().unwrap();
             }
         });
+        scope.spawn(|| {
+            while writing.load(Ordering::Relaxed) > 0 {
+                disk.commit(Vec::new(), LayerMeta::default()).unwrap();
+            }
+        });
         scope.spawn(|| maintain(&disk, &writing)).join().unwrap()
     });
     disk.flush().unwrap();
