@@ -138,6 +138,10 @@ impl ImageStore {
         }
         let _lock = store.lock()?;
         fs::create_dir_all(store.blobs_dir()).map_err(made)?;
+        // What is published later is only as durable as the directories above it.
+        sync_dir(&store.root.join("blobs")).and_then(|()| sync_dir(&store.root)).map_err(made)?;
+        // This one may be somebody else's, and not to be opened.
+        let _ = store.root.parent().map(sync_dir);
         if !store.index_path().exists() {
             store.replace(&store.index_path(), &Index::empty().to_bytes()?)?;
         }
