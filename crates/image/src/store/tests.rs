@@ -426,7 +426,7 @@ impl Drop for SmallDisk {
 fn a_full_disk_leaves_the_store_as_it_was() {
     let Some(disk) = SmallDisk::mount("2m") else {
         let _ = writeln!(
-            std::io::stderr(),
+            io::stderr(),
             "SKIPPED: a_full_disk_leaves_the_store_as_it_was (cannot mount a tmpfs: needs root)"
         );
         return;
