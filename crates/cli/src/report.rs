@@ -56,3 +56,9 @@ impl fmt::Display for Fields<'_> {
         Ok(())
     }
 }
+
+/// A number of things, with their name in the right form: `1 segment`, `2 segments`.
+pub(crate) fn count(number: u64, name: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {name}{plural}")
+}

@@ -5,6 +5,7 @@
 //! covers is zeros (algorithm 3). Segments that lie side by side in a layer's file take one call together.
 //! Reading takes no lock and allocates nothing.
 
+use crate::Segment;
 use crate::index::{Index, MAX_LAYERS, merge};
 use crate::layer::Layer;
 use headstart_block::{BlockDevice, ByteRange, Error, Extent, ReadAt, Result, SECTOR_SIZE};
@@ -71,9 +72,32 @@ impl Stack {
     /// Fills `buf` from byte `offset` on; the range lies inside the disk.
     fn read_inside(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let end = offset + buf.len() as u64;
+        let mut found = self.index.lookup(offset / SECTOR_SIZE, end.div_ceil(SECTOR_SIZE));
+        let Some(first) = found.next() else {
+            buf.fill(0);
+            return Ok(());
+        };
+        // Most small reads lie in one segment, and need none of what gathers several.
+        let whole = first.offset() * SECTOR_SIZE <= offset && end <= first.end() * SECTOR_SIZE;
+        if whole && !first.is_zeroed() {
+            let skipped = offset - first.offset() * SECTOR_SIZE;
+            let source = &self.sources[usize::from(first.layer())];
+            return source.read_at(buf, first.moffset() * SECTOR_SIZE + skipped);
+        }
+        self.read_segments(std::iter::once(first).chain(found), buf, offset)
+    }
+
+    /// Fills `buf` from byte `offset` on out of `segments`, all that lie there.
+    fn read_segments(
+        &self,
+        segments: impl Iterator<Item = Segment>,
+        buf: &mut [u8],
+        offset: u64,
+    ) -> Result<()> {
+        let end = offset + buf.len() as u64;
         let (mut rest, mut at) = (buf, offset);
         let mut run = Run::new(&self.sources);
-        for segment in self.index.lookup(offset / SECTOR_SIZE, end.div_ceil(SECTOR_SIZE)) {
+        for segment in segments {
             // Only the first and the last sector can be cut.
             let start = (segment.offset() * SECTOR_SIZE).max(offset);
             let stop = (segment.end() * SECTOR_SIZE).min(end);

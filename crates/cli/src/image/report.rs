@@ -1,6 +1,6 @@
 //! What the `image` commands say at their end.
 
-use crate::report::{Fields, Outcome};
+use crate::report::{Fields, Outcome, count};
 use headstart_block::{BlockDevice, ByteSize, Result};
 use headstart_image::diff::Difference;
 use headstart_image::disk_file::DiskFormat;
@@ -56,7 +56,10 @@ impl fmt::Display for Made {
             ("disk", format!("{}{format}", ByteSize(self.virtual_size))),
             ("layers", self.layers.to_string()),
             ("new layer", self.layer.clone()),
-            ("it has", format!("{data} of data in {} segments, stored in {stored}", self.layer_segments)),
+            (
+                "it has",
+                format!("{data} of data in {}, stored in {stored}", count(self.layer_segments, "segment")),
+            ),
         ];
         Fields(&fields).fmt(f)
     }
@@ -150,7 +153,7 @@ impl fmt::Display for Inspection {
                     percent(self.stored_bytes, self.data_bytes)
                 ),
             ),
-            ("merged index", format!("{} segments", self.segments)),
+            ("merged index", count(self.segments as u64, "segment")),
             ("layers", format!("{}, lowest first", self.layers.len())),
         ];
         Fields(&fields).fmt(f)?;
@@ -160,8 +163,10 @@ impl fmt::Display for Inspection {
                 if layer.wrappers.is_empty() { "plain".to_owned() } else { layer.wrappers.join(", ") };
             write!(
                 f,
-                "\n  {}\n    {data} of data in {} segments, stored in {stored} ({wrappers}), guarded by {}",
-                layer.digest, layer.segments, layer.coverage
+                "\n  {}\n    {data} of data in {}, stored in {stored} ({wrappers}), guarded by {}",
+                layer.digest,
+                count(layer.segments as u64, "segment"),
+                layer.coverage
             )?;
         }
         Ok(())
@@ -331,7 +336,12 @@ impl fmt::Display for DiffReport {
         if left != right {
             writeln!(f, "the disks have {left} and {right}")?;
         }
-        write!(f, "{} in {} ranges differ", ByteSize(self.differing_bytes), self.ranges.len())?;
+        write!(
+            f,
+            "{} differ, in {}",
+            ByteSize(self.differing_bytes),
+            count(self.ranges.len() as u64, "range")
+        )?;
         for (offset, len) in &self.ranges {
             write!(f, "\n  {len:>12} bytes at {offset}")?;
         }
@@ -370,6 +380,6 @@ impl Outcome for Pruned {}
 
 impl fmt::Display for Pruned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} blobs deleted, {} freed", self.blobs, ByteSize(self.bytes))
+        write!(f, "{} deleted, {} freed", count(self.blobs, "blob"), ByteSize(self.bytes))
     }
 }
