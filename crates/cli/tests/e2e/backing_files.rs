@@ -52,6 +52,20 @@ fn a_backing_chain_is_one_disk() {
 }
 
 #[test]
+fn a_backing_file_of_a_format_that_only_qemu_img_reads() {
+    if !installed(&["qemu-img"]) {
+        return;
+    }
+    let scene = Scene::new();
+    mixed_disk(&scene, "base.raw", 8);
+    qemu_img(&scene, "convert -f raw -O vmdk base.raw base.vmdk");
+    qemu_img(&scene, "create -q -f qcow2 -b base.vmdk -F vmdk top.qcow2");
+    scene.ok("image import top.qcow2 file://~/store:top");
+    scene.ok("image export file://~/store:top -o out.raw");
+    assert_same(&scene, "base.raw", "out.raw");
+}
+
+#[test]
 fn a_larger_disk_over_a_smaller_backing_file() {
     if !installed(&["qemu-img"]) {
         return;

@@ -101,10 +101,12 @@ fn encrypted_and_broken_containers_are_refused() {
     }
     let scene = Scene::new();
     mixed_disk(&scene, "disk.raw", 8);
-    fs::write(scene.path("secret"), "open sesame").unwrap();
-    let options = "-o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10";
-    let convert = format!("convert --object secret,id=s,file=secret -O qcow2 {options} disk.raw luks.qcow2");
-    tools::run(&scene, "qemu-img", &convert);
+    tools::run(&scene, "qemu-img", "convert -f raw -O qcow2 disk.raw luks.qcow2");
+    // The method of encryption is LUKS. Not made by qemu-img itself, which times the machine to choose its key's
+    // cost, and fails where that is too busy to be timed.
+    let mut encrypted = scene.bytes("luks.qcow2");
+    encrypted[32..36].copy_from_slice(&2u32.to_be_bytes());
+    fs::write(scene.path("luks.qcow2"), encrypted).unwrap();
     tools::run(&scene, "qemu-img", "create -q -f qcow2 -u -b luks.qcow2 -F qcow2 over-luks.qcow2 8M");
     for file in ["luks.qcow2", "over-luks.qcow2"] {
         scene.fails(&format!("image import {file} file://~/store:a"), &["luks.qcow2", "is encrypted"]);

@@ -35,6 +35,8 @@ pub(super) fn open(path: &Path, format: DiskFormat, allowed: &AllowedDirs) -> Re
         let variant = e.kind() == io::ErrorKind::Unsupported
             // The library has no error of its own for features that are newer than it.
             || e.to_string().contains("incompatible feature")
+            // A backing file of a format that only qemu-img reads.
+            || e.to_string().to_lowercase().contains("unknown backing format")
             // A sparse extent without a descriptor file is a variant, too.
             || format == DiskFormat::Vmdk;
         match refusal(&e) {

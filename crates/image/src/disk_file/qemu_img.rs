@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use tempfile::TempPath;
 
 /// Converts `path` to a sparse raw file in `scratch`, which goes away with the value returned.
@@ -27,7 +27,7 @@ pub(super) fn convert_to_raw(
         .tempfile_in(scratch)
         .map_err(|e| Error::io("cannot make a scratch file", e).about(scratch.display()))?
         .into_temp_path();
-    let child = Command::new("qemu-img")
+    let mut child = Command::new("qemu-img")
         .args(["convert", "-p", "-f", format.qemu_name(), "-O", "raw"])
         .args([absolute(path)?, raw.to_path_buf()])
         .stdin(Stdio::null())
@@ -36,7 +36,11 @@ pub(super) fn convert_to_raw(
         .spawn()
         .map_err(|e| not_installed(format, e))?;
     progress.begin("convert with qemu-img", size);
-    follow(child, size, progress)?;
+    // A pipe that nobody empties would stop it after 64 KiB of warnings.
+    let complaints = child.stderr.take().map(|stderr| std::thread::spawn(move || head_of(stderr)));
+    let status = follow(child, size, progress)?;
+    let said = complaints.and_then(|thread| thread.join().ok()).unwrap_or_default();
+    judge(status, &said)?;
     Ok(raw)
 }
 
@@ -113,11 +117,14 @@ fn check_names(info: &Value, dir: &Path, allowed: &AllowedDirs) -> Result<()> {
 /// The fields of `qemu-img info` that hold a path as it will be opened.
 const FILE_KEYS: [&str; 3] = ["filename", "full-backing-filename", "data-file"];
 
+/// Bytes of `qemu-img`'s complaints that are passed on.
+const SAID_MAX: u64 = 4096;
+
 /// SIGHUP, SIGINT and SIGTERM.
 const STOPPING: [i32; 3] = [1, 2, 15];
 
-/// Reads the percentages that `qemu-img -p` prints until it ends.
-fn follow(mut child: Child, size: u64, progress: &dyn Progress) -> Result<()> {
+/// Reads the percentages that `qemu-img -p` prints until it ends; says how it ended.
+fn follow(mut child: Child, size: u64, progress: &dyn Progress) -> Result<ExitStatus> {
     let mut done = 0;
     let mut text = String::new();
     if let Some(mut stdout) = child.stdout.take() {
@@ -134,11 +141,25 @@ fn follow(mut child: Child, size: u64, progress: &dyn Progress) -> Result<()> {
             text = text.rsplit('\r').next().unwrap_or_default().to_owned();
         }
     }
-    let output = child.wait_with_output().map_err(|e| Error::io("cannot wait for qemu-img", e))?;
+    let status = child.wait().map_err(|e| Error::io("cannot wait for qemu-img", e))?;
     step(progress, 0)?;
-    match output.status.signal() {
-        None if output.status.success() => Ok(()),
-        None => Err(failed(&String::from_utf8_lossy(&output.stderr))),
+    Ok(status)
+}
+
+/// Reads all of `pipe`, and keeps the beginning.
+fn head_of(mut pipe: impl Read) -> String {
+    let mut head = Vec::new();
+    // What cannot be read is only a part of a message.
+    let _ = pipe.by_ref().take(SAID_MAX).read_to_end(&mut head);
+    let _ = io::copy(&mut pipe, &mut io::sink());
+    String::from_utf8_lossy(&head).into_owned()
+}
+
+/// What the end of a conversion means; `said` is what it wrote to standard error.
+fn judge(status: ExitStatus, said: &str) -> Result<()> {
+    match status.signal() {
+        None if status.success() => Ok(()),
+        None => Err(failed(said)),
         // Ctrl-C at a terminal ends the child as well, and we may hear of that first.
         Some(signal) if STOPPING.contains(&signal) => {
             Err(Error::new(ErrorKind::Cancelled, "stopped on request; nothing was changed"))
