@@ -10,13 +10,16 @@ use crate::Segment;
 use crate::format::{FIRST_DATA_SECTOR, Flags, PAGE_SIZE, Page, UserTag};
 use crate::layer::MAX_RECORDS;
 use headstart_block::{BlockDevice, ByteRange, Error, Result, SECTOR_SIZE};
-use std::io::Write;
+use std::io::{BufWriter, IntoInnerError, Write};
 use uuid::Uuid;
 
 /// The reference copies data in pieces of 32 KiB, and records each.
 const PIECE_SECTORS: u64 = 64;
 /// Bytes of the largest disk that segments can name.
 const NAMEABLE: u64 = Segment::PADDING_OFFSET * SECTOR_SIZE;
+/// Bytes gathered before they are written: files written in small pieces get small pages in the page cache, which
+/// made reading them a fifth slower.
+const BUFFER: usize = 512 << 10;
 const RECORDS_PER_PAGE: usize = PAGE_SIZE / Segment::RECORD_SIZE;
 
 /// What a new layer says of itself.
@@ -45,7 +48,7 @@ pub struct LayerSummary {
 
 /// A sealed layer in the making. Runs are given in ascending order, without overlap.
 pub struct LayerWriter<W: Write> {
-    out: W,
+    out: BufWriter<W>,
     meta: LayerMeta,
     table: Vec<Segment>,
     /// The next sector of the file that data will take.
@@ -68,7 +71,8 @@ impl<W: Write> LayerWriter<W> {
     ///
     /// # Errors
     /// What `out` reports.
-    pub fn new(mut out: W, meta: LayerMeta) -> Result<Self> {
+    pub fn new(out: W, meta: LayerMeta) -> Result<Self> {
+        let mut out = BufWriter::with_capacity(BUFFER, out);
         let header = page(&meta, Flags::HEADER | Flags::DATA | Flags::SEALED, 0, 0);
         out.write_all(&header.encode())?;
         Ok(Self { out, meta, table: Vec::new(), data_end: FIRST_DATA_SECTOR, cursor: 0, run: None })
@@ -133,7 +137,8 @@ impl<W: Write> LayerWriter<W> {
             segments: segments as u64,
             file_size: index_offset + (self.table.len() * Segment::RECORD_SIZE + PAGE_SIZE) as u64,
         };
-        Ok((self.out, summary))
+        let out = self.out.into_inner().map_err(IntoInnerError::into_error)?;
+        Ok((out, summary))
     }
 
     /// One past the last byte of data that may be given.

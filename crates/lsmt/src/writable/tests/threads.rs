@@ -159,9 +159,10 @@ fn only_one_maintainer_at_a_time() {
         }
     }
     let dir = tempfile::tempdir().unwrap();
-    let new = NewDisk { size: 1 << 16, parent: String::new(), uuid: Uuid::from_u128(99) };
+    let new = NewDisk { size: 4 << 20, parent: String::new(), uuid: Uuid::from_u128(99) };
     let disk = WritableDisk::create(dir.path(), None, &new).unwrap();
-    disk.write_at(&[1; 512], 0).unwrap();
+    // More than is gathered before it is written, so that there are several writes.
+    disk.write_at(&vec![1; 3 << 20], 0).unwrap();
     let (meddler, _) = disk.stack_and_commit(Meddler(&disk, 0), LayerMeta::default()).unwrap();
     assert!(meddler.1 > 2);
 }
