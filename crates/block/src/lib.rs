@@ -21,4 +21,4 @@ pub use device::{BlockDevice, Extent};
 pub use error::{Error, ErrorKind, Result};
 pub use range::ByteRange;
 pub use size::{ByteSize, SECTOR_SIZE};
-pub use source::{FileSource, ReadAt};
+pub use source::{FileSource, ReadAt, copy_source};

@@ -1,9 +1,9 @@
 //! Sources: immutable bytes that can be read anywhere, by many threads at once.
 
-use crate::{Error, Result};
+use crate::{ByteRange, Error, Result};
 use rustix::io::{Errno, preadv};
 use std::fs::File;
-use std::io::{IoSliceMut, Seek, SeekFrom};
+use std::io::{IoSliceMut, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,6 +42,28 @@ pub trait ReadAt: Send + Sync {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+/// Bytes that [`copy_source`] copies at once.
+const COPY_PART: u64 = 1 << 20;
+
+/// Copies a source to `out` from front to back. `copied` hears of every part, in bytes, and may end it by an error.
+///
+/// # Errors
+/// What the source, `out` or `copied` reports.
+pub fn copy_source(
+    source: &(impl ReadAt + ?Sized),
+    out: &mut dyn Write,
+    copied: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<()> {
+    let mut buf = Vec::new();
+    for part in ByteRange::between(0, source.len()).parts(COPY_PART) {
+        buf.resize(usize::try_from(part.len()).unwrap_or(0), 0);
+        source.read_at(&mut buf, part.offset())?;
+        out.write_all(&buf)?;
+        copied(part.len())?;
+    }
+    Ok(())
 }
 
 /// The error of a read past the end.
@@ -251,6 +273,21 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Corrupt);
             source.read_vectored_at(&mut [], 1000).unwrap();
         }
+    }
+
+    #[test]
+    fn a_copy_is_whole_and_can_be_ended() {
+        let source: Vec<u8> = (0..=255).cycle().take(3_000_000).collect();
+        let (mut copy, mut told) = (Vec::new(), 0);
+        copy_source(&source, &mut copy, &mut |bytes| {
+            told += bytes;
+            Ok(())
+        })
+        .unwrap();
+        assert!(copy == source && told == 3_000_000);
+        let stopped =
+            copy_source(&source, &mut Vec::new(), &mut |_| Err(Error::new(ErrorKind::Cancelled, "stop")));
+        assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Cancelled);
     }
 
     #[test]

@@ -41,10 +41,7 @@ pub fn commit(
     progress: &dyn Progress,
 ) -> Result<NewImageReport> {
     let base = base.map(OpenImage::open).transpose()?;
-    let mut builder = Builder::new(target, packing)?;
-    if let Some(base) = &base {
-        builder = builder.on(base, progress)?;
-    }
+    let builder = Builder::new(target, packing)?.on(base.as_ref(), progress)?;
     match upper {
         Upper::Writable(dir) => commit_writable(builder, dir, base, progress),
         Upper::Pair { data, index } => {
@@ -96,8 +93,7 @@ struct Watched<'a> {
 
 impl Write for Watched<'_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        // Not of the kind "interrupted", after which `write_all` would only try again.
-        step(self.progress, buf.len() as u64).map_err(io::Error::other)?;
+        step(self.progress, buf.len() as u64)?;
         self.output.write(buf)
     }
 

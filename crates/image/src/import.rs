@@ -25,10 +25,7 @@ pub fn import_disk(
     progress: &dyn Progress,
 ) -> Result<(NewImageReport, DiskFormat)> {
     let base = base.map(OpenImage::open).transpose()?;
-    let mut builder = Builder::new(target, packing)?;
-    if let Some(base) = &base {
-        builder = builder.on(base, progress)?;
-    }
+    let builder = Builder::new(target, packing)?.on(base.as_ref(), progress)?;
     let disk = file.open(builder.scratch(), progress)?;
     let device = disk.device();
     let size = device.size();

@@ -7,13 +7,9 @@ use crate::open_image::OpenImage;
 use crate::progress::{Progress, step};
 use crate::reference::Reference;
 use crate::store::{ImageStore, Staging};
-use headstart_block::{BlockDevice, ByteRange, Error, ReadAt, Result, SECTOR_SIZE};
+use headstart_block::{BlockDevice, ByteRange, Error, Result, SECTOR_SIZE, copy_source};
 use headstart_lsmt::{LayerMeta, LayerSummary, LayerWriter, Segment, Stack};
 use headstart_zfile::ZFileOptions;
-use std::io::Write;
-
-/// Bytes copied at once.
-const PART: u64 = 1 << 20;
 
 /// The largest disk that layers can hold: sectors have numbers of 50 bits, and the last means something else.
 const MAX_SIZE: u64 = Segment::PADDING_OFFSET * SECTOR_SIZE;
@@ -67,8 +63,9 @@ impl<'a> Builder<'a> {
         Ok(Self { target, packing, staging, layers: Vec::new(), config: Config::default(), parent_uuid })
     }
 
-    /// Puts it on top of `base`, whose blobs are copied where it lies in another store.
-    pub(crate) fn on(mut self, base: &OpenImage, progress: &dyn Progress) -> Result<Self> {
+    /// Puts it on top of `base`, where there is one; its blobs are copied where it lies in another store.
+    pub(crate) fn on(mut self, base: Option<&OpenImage>, progress: &dyn Progress) -> Result<Self> {
+        let Some(base) = base else { return Ok(self) };
         if base.layers.len() >= MAX_LAYERS {
             return Err(Error::invalid(format!(
                 "it has {MAX_LAYERS} layers, the most that an image can have"
@@ -126,13 +123,7 @@ impl<'a> Builder<'a> {
         let named = |e: Error| e.about(format!("blob {digest} of {}", store.root().display()));
         let source = store.open_blob(digest)?;
         let mut writer = self.staging.blob_writer()?;
-        let mut buf = Vec::new();
-        for part in ByteRange::between(0, source.len()).parts(PART) {
-            buf.resize(usize::try_from(part.len()).unwrap_or(0), 0);
-            source.read_at(&mut buf, part.offset()).map_err(named)?;
-            writer.write_all(&buf)?;
-            step(progress, part.len())?;
-        }
+        copy_source(&source, &mut writer, &mut |bytes| step(progress, bytes))?;
         let staged = writer.finish()?;
         if staged.digest != *digest {
             return Err(named(Error::corrupt(format!("its content has the digest {}", staged.digest))));

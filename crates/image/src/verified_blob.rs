@@ -6,13 +6,10 @@
 
 use crate::digest::HashingWriter;
 use crate::hash_tree::{GROUP_SIZE, HashTree, TreeRoot};
-use headstart_block::{ByteRange, Error, FileSource, ReadAt, Result};
-use std::io::{self, IoSliceMut, Write};
+use headstart_block::{ByteRange, Error, FileSource, ReadAt, Result, copy_source};
+use std::io::{self, IoSliceMut};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Bytes read at once where a tree has to be made.
-const PART: u64 = 1 << 20;
 
 /// A stored blob with its hash tree.
 pub struct VerifiedBlob {
@@ -41,12 +38,7 @@ impl VerifiedBlob {
     /// [`headstart_block::ErrorKind::Corrupt`] where the root does not come out.
     pub fn rebuild(blob: FileSource, root: TreeRoot, spool: &Path) -> Result<Self> {
         let mut hashes = HashingWriter::new(io::sink(), spool);
-        let mut buf = Vec::new();
-        for part in ByteRange::between(0, blob.len()).parts(PART) {
-            buf.resize(usize::try_from(part.len()).unwrap_or(0), 0);
-            blob.read_at(&mut buf, part.offset())?;
-            hashes.write_all(&buf)?;
-        }
+        copy_source(&blob, &mut hashes, &mut |_| Ok(()))?;
         let mut outboard = Vec::new();
         let (_, sums) = hashes.finish(&mut outboard)?;
         if sums.root != root {

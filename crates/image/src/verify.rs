@@ -14,14 +14,14 @@ use crate::open_image::{Coverage, coverage};
 use crate::progress::{Progress, step};
 use crate::reference::Reference;
 use crate::store::{Image, ImageStore};
-use headstart_block::{ByteRange, Error, FileSource, ReadAt, Result};
+use headstart_block::{ByteRange, Error, FileSource, ReadAt, Result, copy_source};
 use headstart_lsmt::Layer;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Bytes read at once.
-const PART: u64 = 1 << 20;
+/// Bytes at the end of a blob that the quick check reads: trailers and indices.
+const TAIL: u64 = 1 << 20;
 
 /// How much to check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,9 +73,7 @@ pub fn verify(reference: &Reference, depth: Depth, progress: &dyn Progress) -> R
     for layer in &manifest.layers {
         let verdict = check_layer(&store, layer, depth, progress)
             .map_err(|e| e.about(format!("{reference}, layer {}", layer.blob.digest)));
-        if progress.is_cancelled() {
-            step(progress, 0)?;
-        }
+        step(progress, 0)?;
         layers.push(LayerVerdict { blob: layer.blob.digest, verdict });
     }
     Ok(Verdict { digest, layers, config })
@@ -121,7 +119,7 @@ fn check_layer(
 
 /// The last part of a blob: trailers and indices.
 fn tail_of(blob: &FileSource) -> ByteRange {
-    ByteRange::between(blob.len().saturating_sub(PART), blob.len())
+    ByteRange::between(blob.len().saturating_sub(TAIL), blob.len())
 }
 
 /// Checks a hash tree's outboard against its digest, and the range `tail` of the blob against the tree.
@@ -129,7 +127,7 @@ fn check_tree(store: &ImageStore, tree: &Tree, blob: &FileSource, tail: ByteRang
     let named = |e: Error| e.about(format!("its hash tree {}", tree.digest));
     let outboard = store.open_tree(tree).map_err(named)?;
     let mut hash = crate::digest::DigestWriter::new(io::sink());
-    copy(&outboard, &mut hash, &|_| Ok(())).map_err(named)?;
+    copy_source(&outboard, &mut hash, &mut |_| Ok(())).map_err(named)?;
     let (_, digest, _) = hash.finish();
     if digest != tree.digest {
         return Err(named(Error::corrupt(format!("its content has the digest {digest}"))));
@@ -146,7 +144,7 @@ fn check_bytes(
 ) -> Result<()> {
     progress.begin("verify", blob.len());
     let mut hashes = HashingWriter::new(io::sink(), spool);
-    copy(blob, &mut hashes, &|bytes| step(progress, bytes))?;
+    copy_source(blob, &mut hashes, &mut |bytes| step(progress, bytes))?;
     let (_, sums) = hashes.finish(io::sink())?;
     if sums.digest != layer.blob.digest {
         return Err(
@@ -159,15 +157,4 @@ fn check_bytes(
         }
         _ => Ok(()),
     }
-}
-
-fn copy(source: &dyn ReadAt, out: &mut dyn Write, copied: &dyn Fn(u64) -> Result<()>) -> Result<()> {
-    let mut buf = Vec::new();
-    for part in ByteRange::between(0, source.len()).parts(PART) {
-        buf.resize(usize::try_from(part.len()).unwrap_or(0), 0);
-        source.read_at(&mut buf, part.offset())?;
-        out.write_all(&buf)?;
-        copied(part.len())?;
-    }
-    Ok(())
 }
