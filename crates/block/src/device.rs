@@ -25,6 +25,36 @@ pub trait BlockDevice: Send + Sync {
     /// [`ErrorKind::Invalid`] past the end of the disk; what the storage below reports.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()>;
 
+    /// As [`read_at`](BlockDevice::read_at), but never waits for bytes that come from elsewhere: servers try this
+    /// first and leave the waiting to another thread.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Absent`] where bytes of the range are not on this host; `buf` may be partly filled then.
+    /// Otherwise as [`read_at`](BlockDevice::read_at).
+    fn read_local_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.read_at(buf, offset)
+    }
+
+    /// Asks for the bytes of `range` to be brought to this host, without waiting for them. A hint.
+    fn prefetch(&self, range: ByteRange) {
+        let _ = range;
+    }
+
+    /// Whether writes are refused.
+    fn is_read_only(&self) -> bool {
+        true
+    }
+
+    /// Makes the disk larger, to `size` bytes; what is new reads as zeros. Durable when it returns.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ReadOnly`] on a read-only disk, [`ErrorKind::Invalid`] where it would become smaller or
+    /// does not end with a whole sector.
+    fn resize(&self, size: u64) -> Result<()> {
+        let _ = size;
+        Err(read_only())
+    }
+
     /// The extent that contains `offset`, from `offset` on; it may end before the run of its kind does.
     ///
     /// # Errors

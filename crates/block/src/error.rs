@@ -29,6 +29,12 @@ pub enum ErrorKind {
     NoSpace,
     /// The thing cannot be written.
     ReadOnly,
+    /// The bytes are not on this host yet: fetch them and read again. Never seen by who may wait.
+    Absent,
+    /// A store or the network fails for now: try again, or elsewhere.
+    Unavailable,
+    /// The store refuses the credentials: give others.
+    Denied,
     /// The user asked to stop.
     Cancelled,
     /// The operating system failed.
@@ -150,6 +156,9 @@ impl From<Error> for io::Error {
             ErrorKind::ReadOnly => io::ErrorKind::ReadOnlyFilesystem,
             // Not Interrupted: `write_all` and its kin would try again for ever.
             ErrorKind::Cancelled | ErrorKind::Conflict | ErrorKind::Io => io::ErrorKind::Other,
+            ErrorKind::Absent => io::ErrorKind::WouldBlock,
+            ErrorKind::Unavailable => io::ErrorKind::TimedOut,
+            ErrorKind::Denied => io::ErrorKind::PermissionDenied,
         };
         Self::new(kind, error)
     }

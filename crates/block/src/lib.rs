@@ -5,6 +5,7 @@
 //!
 //! | module | what it names |
 //! |---|---|
+//! | [`digest`] | the names of blobs |
 //! | [`size`] | sectors, sizes as people write them (`4k`, `40G`) |
 //! | [`range`] | a half-open interval of bytes |
 //! | [`source`] | [`ReadAt`]: immutable bytes that can be read anywhere |
@@ -12,12 +13,14 @@
 //! | [`error`] | one error type: the thing, the cause, the remedy |
 
 pub mod device;
+pub mod digest;
 pub mod error;
 pub mod range;
 pub mod size;
 pub mod source;
 
 pub use device::{BlockDevice, Extent};
+pub use digest::{Digest, SHA256};
 pub use error::{Error, ErrorKind, Result};
 pub use range::ByteRange;
 pub use size::{ByteSize, SECTOR_SIZE};

@@ -33,6 +33,12 @@ pub trait ReadAt: Send + Sync {
         Ok(())
     }
 
+    /// The bytes of the stored blob at the bottom that reading `range` touches: a decoder maps it through its
+    /// index, and asks the source below. What is fetched ahead of a read is found so.
+    fn stored_range(&self, range: ByteRange) -> ByteRange {
+        range
+    }
+
     /// All the bytes, where they lie in memory already: decoders then work without a copy.
     fn as_slice(&self) -> Option<&[u8]> {
         None
@@ -118,6 +124,10 @@ macro_rules! forward_read_at {
 
             fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
                 (**self).read_vectored_at(bufs, offset)
+            }
+
+            fn stored_range(&self, range: ByteRange) -> ByteRange {
+                (**self).stored_range(range)
             }
 
             fn as_slice(&self) -> Option<&[u8]> {

@@ -1,91 +1,18 @@
-//! Digests: the names of blobs, and the writer that finds them while the bytes pass through.
+//! The writer that finds a blob's digest and hash tree while its bytes pass through.
 //!
 //! Everything that is known of a blob (its SHA-256, its length, its hash tree) is computed once, in the
-//! pass that writes it: nothing is read again to be named. Stores name blobs by SHA-256 alone; other
-//! algorithms that OCI allows are refused, since nobody writes them.
+//! pass that writes it: nothing is read again to be named.
 
 use crate::hash_tree::{TreeBuilder, TreeRoot};
-use headstart_block::{Error, Result};
-use serde::{Serialize, Serializer};
+use headstart_block::Result;
+
+pub use headstart_block::{Digest, SHA256};
 use sha2::{Digest as _, Sha256};
-use std::fmt;
 use std::io::{self, Write};
 use std::path::Path;
-use std::str::FromStr;
-
-/// The one algorithm, as it stands before the colon and as a directory of a store.
-pub const SHA256: &str = "sha256";
 
 /// Most bytes hashed between two writes: they are then still in the cache when the second hash reads them.
 const STEP: usize = 256 * 1024;
-
-/// The SHA-256 of a blob: its name in a store, written `sha256:` and 64 lower-case hexadecimal digits.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Digest([u8; 32]);
-
-impl Digest {
-    /// The digest of `bytes`.
-    #[must_use]
-    pub fn of(bytes: &[u8]) -> Self {
-        Self(Sha256::digest(bytes).into())
-    }
-
-    /// The 64 hexadecimal digits without the algorithm: the blob's file name in a store.
-    #[must_use]
-    pub fn hex(&self) -> String {
-        blake3::Hash::from_bytes(self.0).to_hex().to_string()
-    }
-
-    /// The digest whose 64 lower-case hexadecimal digits are `hex`, or `None`.
-    #[must_use]
-    pub fn from_hex(hex: &str) -> Option<Self> {
-        parse_hex(hex).map(Self)
-    }
-}
-
-/// 32 bytes from 64 lower-case hexadecimal digits.
-pub(crate) fn parse_hex(hex: &str) -> Option<[u8; 32]> {
-    if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)) {
-        return None;
-    }
-    blake3::Hash::from_hex(hex).ok().map(Into::into)
-}
-
-impl FromStr for Digest {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        match text.split_once(':') {
-            Some((SHA256, hex)) => Self::from_hex(hex).ok_or_else(|| {
-                Error::invalid(format!("`{text}` is not a digest"))
-                    .remedy("a digest is sha256: and 64 lower-case hexadecimal digits")
-            }),
-            Some((algorithm @ ("sha384" | "sha512"), _)) => {
-                Err(Error::unsupported(format!("digests of kind {algorithm} are not supported, only sha256")))
-            }
-            _ => Err(Error::invalid(format!("`{}` is not a digest", text.escape_debug()))
-                .remedy("a digest is sha256: and 64 lower-case hexadecimal digits")),
-        }
-    }
-}
-
-impl fmt::Display for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{SHA256}:{}", blake3::Hash::from_bytes(self.0).to_hex())
-    }
-}
-
-impl fmt::Debug for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl Serialize for Digest {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
 
 /// Passes bytes on and finds their digest and number.
 pub struct DigestWriter<W> {
@@ -102,7 +29,7 @@ impl<W: Write> DigestWriter<W> {
 
     /// The writer below, the digest and the length in bytes of all that was written.
     pub fn finish(self) -> (W, Digest, u64) {
-        (self.inner, Digest(self.sha256.finalize().into()), self.len)
+        (self.inner, Digest::from_bytes(self.sha256.finalize().into()), self.len)
     }
 }
 
@@ -181,28 +108,6 @@ impl<W: Write> Write for HashingWriter<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headstart_block::ErrorKind;
-
-    const EMPTY: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-
-    #[test]
-    fn prints_what_it_parses() {
-        assert_eq!(Digest::of(b"").to_string(), EMPTY);
-        let digest: Digest = EMPTY.parse().unwrap();
-        assert_eq!((digest, format!("sha256:{}", digest.hex())), (Digest::of(b""), EMPTY.to_owned()));
-    }
-
-    #[test]
-    fn refuses_what_is_no_sha256() {
-        for text in ["", "sha256", "sha256:", &EMPTY[..70], &EMPTY.to_uppercase(), "sha256:../../etc/passwd"]
-        {
-            assert_eq!(text.parse::<Digest>().unwrap_err().kind(), ErrorKind::Invalid, "{text}");
-        }
-        // Right length in bytes, but not in digits.
-        assert!(format!("sha256:{}", "é".repeat(32)).parse::<Digest>().is_err());
-        let sha512 = format!("sha512:{}", "0".repeat(128));
-        assert_eq!(sha512.parse::<Digest>().unwrap_err().kind(), ErrorKind::Unsupported);
-    }
 
     #[test]
     fn one_pass_finds_all_sums() {

@@ -190,6 +190,12 @@ impl<S: ReadAt> ReadAt for SourceRange<S> {
         self.source.read_vectored_at(bufs, self.range.offset() + offset)
     }
 
+    fn stored_range(&self, range: ByteRange) -> ByteRange {
+        let start = self.range.offset().saturating_add(range.offset());
+        let end = self.range.offset().saturating_add(range.end());
+        self.source.stored_range(ByteRange::between(start, end).intersect(self.range))
+    }
+
     fn as_slice(&self) -> Option<&[u8]> {
         let bytes = self.source.as_slice()?;
         bytes.get(usize::try_from(self.range.offset()).ok()?..usize::try_from(self.range.end()).ok()?)

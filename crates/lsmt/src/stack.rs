@@ -69,6 +69,20 @@ impl Stack {
         self.sources.len()
     }
 
+    /// The ranges of the layers' blobs that a read of `range` touches, in the order of the disk: `each` hears
+    /// of the layer's number, lowest first, and of the bytes of its blob as stored.
+    pub fn stored_ranges(&self, range: ByteRange, each: &mut dyn FnMut(usize, ByteRange)) {
+        let (start, end) = (range.offset(), range.end().min(self.size));
+        for segment in self.index.lookup(start / SECTOR_SIZE, end.div_ceil(SECTOR_SIZE)) {
+            if !segment.is_zeroed() {
+                let layer = usize::from(segment.layer());
+                let from = segment.moffset() * SECTOR_SIZE;
+                let inside = ByteRange::between(from, from + segment.len() * SECTOR_SIZE);
+                each(layer, self.sources[layer].stored_range(inside));
+            }
+        }
+    }
+
     /// Fills `buf` from byte `offset` on; the range lies inside the disk.
     fn read_inside(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let end = offset + buf.len() as u64;

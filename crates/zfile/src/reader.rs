@@ -24,7 +24,7 @@ use crate::codec::Codec;
 use crate::format::{ENTRY_SIZE, FRAME_CRC_SIZE, HEADER_SIZE, Part, Place, ZFileInfo, damaged};
 use crate::index::{Index, frame_len_max};
 use crate::scratch::{self, RecentFrame, Scratch};
-use headstart_block::{Error, ReadAt, Result};
+use headstart_block::{ByteRange, Error, ReadAt, Result};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -274,6 +274,17 @@ impl<S: ReadAt> ReadAt for ZFileReader<S> {
             )));
         }
         scratch::with(|scratch| self.read_range(scratch, buf, offset))
+    }
+
+    fn stored_range(&self, range: ByteRange) -> ByteRange {
+        let end = range.end().min(self.info.original_size);
+        let frames = if range.offset() < end {
+            self.frame_at(range.offset()).0..self.frame_at(end - 1).0 + 1
+        } else {
+            0..0
+        };
+        let place = self.index.place(frames);
+        self.source.stored_range(ByteRange::between(place.start, place.end))
     }
 }
 

@@ -43,8 +43,8 @@ mod tests;
 pub use build::TreeBuilder;
 pub use verify::HashTree;
 
-use crate::digest::parse_hex;
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
+use headstart_block::digest::parse_hex;
 use headstart_block::{Error, Result};
 use serde::{Serialize, Serializer};
 use std::fmt;

@@ -487,6 +487,14 @@ impl BlockDevice for WritableDisk {
         Ok(())
     }
 
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn resize(&self, size: u64) -> Result<()> {
+        self.grow(size)
+    }
+
     fn flush(&self) -> Result<()> {
         let wanted = self.view().writes;
         let mut flusher = lock(&self.flusher);

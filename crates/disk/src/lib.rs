@@ -1,0 +1,1 @@
+//! A disk: layers, cache, pull engine and writable layer behind one block device.

@@ -1,0 +1,1 @@
+//! The pull engine, a pure state machine: which ranges to fetch, when, from where.
