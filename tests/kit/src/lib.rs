@@ -1,1 +1,24 @@
-//! What tests and comparisons need around the product: a shaping proxy, registries, object stores and web servers that run for real.
+//! What tests, demos and comparisons need around the product: a slow link, a faulty one, and real servers.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`shaper`] | a link of a given rate and round trip, over which any TCP client reaches any server |
+//! | [`faults`] | an HTTP proxy that breaks what passes, as a test says, and remembers what was asked |
+//! | [`nginx`], [`s3`] | other people's servers, on ports of their own, gone with the test |
+//! | [`process`] | programs that a test starts, watches and ends |
+//!
+//! Nothing in here is part of the product.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "for tests only: it looks at the clock, and what goes wrong fails the test"
+)]
+
+pub mod faults;
+pub mod nginx;
+pub mod process;
+pub mod s3;
+pub mod shaper;
