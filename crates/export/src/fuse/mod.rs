@@ -1,0 +1,1 @@
+//! FUSE: a disk as one file of its exact size.

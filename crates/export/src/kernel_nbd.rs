@@ -1,0 +1,1 @@
+//! The kernel's nbd driver joined to our NBD server: a disk as `/dev/nbdN`.

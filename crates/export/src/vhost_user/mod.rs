@@ -1,0 +1,1 @@
+//! vhost-user-blk: a disk for a hypervisor on this host, through shared memory.
