@@ -4,6 +4,7 @@
 //! is about adds the thing with [`Error::about`]. The kind is prescriptive: it says what a caller can
 //! do, not where the error came from.
 
+use crate::ByteRange;
 use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
@@ -50,12 +51,28 @@ struct Inner {
     cause: Cow<'static, str>,
     remedy: Option<Cow<'static, str>>,
     source: Option<Box<dyn StdError + Send + Sync>>,
+    absent: Option<ByteRange>,
 }
 
 impl Error {
     /// An error of `kind` with its cause.
     pub fn new(kind: ErrorKind, cause: impl Into<Cow<'static, str>>) -> Self {
-        Self(Box::new(Inner { kind, thing: None, cause: cause.into(), remedy: None, source: None }))
+        Self(Box::new(Inner {
+            kind,
+            thing: None,
+            cause: cause.into(),
+            remedy: None,
+            source: None,
+            absent: None,
+        }))
+    }
+
+    /// Bytes that are not on this host: at least those of `range` of the blob that they are stored in.
+    #[must_use]
+    pub fn absent(range: ByteRange) -> Self {
+        let mut error = Self::new(ErrorKind::Absent, "has bytes that are not on this host");
+        error.0.absent = Some(range);
+        error
     }
 
     /// Damaged, truncated or hostile bytes.
@@ -108,6 +125,12 @@ impl Error {
     pub fn caused_by(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());
         self
+    }
+
+    /// What has to be fetched, where it is an [`Error::absent`].
+    #[must_use]
+    pub fn absent_range(&self) -> Option<ByteRange> {
+        self.0.absent
     }
 
     /// What a caller can do about it.
