@@ -8,6 +8,7 @@
 //! | [`digest`] | the names of blobs |
 //! | [`size`] | sectors, sizes as people write them (`4k`, `40G`) |
 //! | [`range`] | a half-open interval of bytes |
+//! | [`rate`] | bytes a second as people write them (`10MB/s`) |
 //! | [`source`] | [`ReadAt`]: immutable bytes that can be read anywhere |
 //! | [`device`] | [`BlockDevice`]: a disk |
 //! | [`error`] | one error type: the thing, the cause, the remedy |
@@ -16,6 +17,7 @@ pub mod device;
 pub mod digest;
 pub mod error;
 pub mod range;
+pub mod rate;
 pub mod size;
 pub mod source;
 
@@ -23,5 +25,6 @@ pub use device::{BlockDevice, Extent};
 pub use digest::{Digest, SHA256};
 pub use error::{Error, ErrorKind, Result};
 pub use range::ByteRange;
+pub use rate::ByteRate;
 pub use size::{ByteSize, SECTOR_SIZE};
 pub use source::{FileSource, ReadAt, copy_source};
