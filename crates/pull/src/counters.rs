@@ -1,0 +1,78 @@
+//! What the engine tells about itself.
+
+use std::time::Duration;
+
+/// What the estimator makes of the link; `None` before it has seen enough.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Estimate {
+    /// Bytes a second while bytes were coming: idle time and the wait for the first byte do not count.
+    pub bandwidth: Option<u64>,
+    /// The least time between asking and the first byte.
+    pub round_trip: Option<Duration>,
+}
+
+/// How far the filling of the disk is. Counts stored bytes of data that the disk can read; no hash trees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// All of them; `None` while they are being counted (counting starts with a left rate).
+    pub total: Option<u64>,
+    /// How many of them are local.
+    pub local: u64,
+    /// How many bytes a second became local lately, whatever they were fetched for.
+    pub rate: u64,
+    /// When all will be local, from now, if it goes on like this.
+    pub eta: Option<Duration>,
+}
+
+/// How often what happened, since the engine was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Reads told.
+    pub reads: u64,
+    /// Reads completed.
+    pub completed: u64,
+    /// Reads failed because their deadline passed.
+    pub failed_deadline: u64,
+    /// Reads failed because no retry could help.
+    pub failed_permanent: u64,
+    /// Reads failed because every answer was corrupt.
+    pub failed_corrupt: u64,
+    /// Reads failed because too many waited.
+    pub refused: u64,
+    /// Reads forgotten by their client.
+    pub forgotten: u64,
+    /// Fetches sent for misses, retries included.
+    pub miss_fetches: u64,
+    /// Fetches sent for preloads (and rests of blocks), retries included.
+    pub preload_fetches: u64,
+    /// Fetches sent for the left queue, retries included.
+    pub left_fetches: u64,
+    /// Bytes asked for by misses.
+    pub miss_bytes: u64,
+    /// Bytes asked for by preloads.
+    pub preload_bytes: u64,
+    /// Bytes asked for by the left queue.
+    pub left_bytes: u64,
+    /// Ranges of reads that found a fetch of their bytes under way.
+    pub joined: u64,
+    /// Of those, the ones that found a background fetch.
+    pub promoted: u64,
+    /// Misses that asked apart because the background fetch they waited for was late.
+    pub rescued: u64,
+    /// Missing ranges that were put into a request with a neighbour.
+    pub coalesced: u64,
+    /// Fetches sent again after a failure.
+    pub retries: u64,
+    /// Answers that were corrupt.
+    pub corrupt: u64,
+    /// Fetches that failed, corrupt ones not counted.
+    pub failed_fetches: u64,
+    /// Fetches cancelled because their bytes had come from elsewhere.
+    pub cancelled: u64,
+    /// Background fetches given up.
+    pub given_up: u64,
+    /// Plan items passed because nothing of them was missing.
+    pub plan_skipped: u64,
+    /// Blocks whose rest was dropped because too many waited.
+    pub rest_dropped: u64,
+}

@@ -1,0 +1,88 @@
+//! What to preload, in order.
+
+use headstart_block::ByteRange;
+use std::sync::Arc;
+
+/// Bytes of a block, the planning unit of a disk's address space.
+pub const BLOCK_SIZE: u64 = 2 << 20;
+
+/// Bytes of a slice; a block has 32.
+pub const SLICE_SIZE: u64 = 64 << 10;
+
+/// What to preload, in order. Cheap to clone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Plan {
+    /// Nothing: only what is read.
+    #[default]
+    Lazy,
+    /// The whole disk from its start to its end.
+    Sequential,
+    /// These, in this order.
+    List(Arc<[PlanItem]>),
+}
+
+/// A block of the disk and which of its slices to preload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PlanItem {
+    /// Its number: the block starts at byte `block * BLOCK_SIZE` of the disk. One past the disk's end is skipped.
+    pub block: u64,
+    /// Bit `i` (the lowest is 0) stands for slice `i`; all bits for the whole block.
+    pub mask: u32,
+}
+
+impl PlanItem {
+    /// The whole block.
+    #[must_use]
+    pub fn whole(block: u64) -> Self {
+        Self { block, mask: u32::MAX }
+    }
+
+    /// The parts of the disk it names, neighbouring slices as one, none past `disk_size`.
+    pub(crate) fn parts(self, disk_size: u64) -> impl Iterator<Item = ByteRange> {
+        let start = self.block.checked_mul(BLOCK_SIZE).filter(|start| *start < disk_size);
+        let mut mask = if start.is_some() { self.mask } else { 0 };
+        let mut slice: u64 = 0;
+        std::iter::from_fn(move || {
+            let start = start?;
+            if mask == 0 {
+                return None;
+            }
+            let skip = mask.trailing_zeros();
+            mask >>= skip;
+            let run = mask.trailing_ones();
+            mask = mask.checked_shr(run).unwrap_or(0);
+            let first = slice + u64::from(skip);
+            slice = first + u64::from(run);
+            let bytes = |slice: u64| start.saturating_add(slice * SLICE_SIZE).min(disk_size);
+            Some(ByteRange::between(bytes(first), bytes(slice)))
+        })
+        .filter(|part| !part.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slices(item: PlanItem, disk_size: u64) -> Vec<(u64, u64)> {
+        item.parts(disk_size)
+            .map(|part| (part.offset() / SLICE_SIZE, part.len().div_ceil(SLICE_SIZE)))
+            .collect()
+    }
+
+    #[test]
+    fn neighbouring_slices_are_one_part() {
+        let disk = 4 * BLOCK_SIZE;
+        assert_eq!(slices(PlanItem::whole(1), disk), [(32, 32)]);
+        assert_eq!(slices(PlanItem { block: 0, mask: 0b1011 }, disk), [(0, 2), (3, 1)]);
+        assert_eq!(slices(PlanItem { block: 0, mask: 1 << 31 }, disk), [(31, 1)]);
+        assert_eq!(slices(PlanItem { block: 0, mask: 0 }, disk), []);
+    }
+
+    #[test]
+    fn nothing_past_the_end_of_the_disk() {
+        assert_eq!(slices(PlanItem::whole(u64::MAX), 100), []);
+        let parts: Vec<_> = PlanItem::whole(0).parts(SLICE_SIZE + 512).collect();
+        assert_eq!(parts, [ByteRange::between(0, SLICE_SIZE + 512)]);
+    }
+}
