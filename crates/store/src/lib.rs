@@ -1,1 +1,56 @@
 //! Where blobs come from: directories, HTTP, object stores, OCI registries; authentication, retries, limits.
+//!
+//! [`open`] gives a [`Store`] for a [`Location`]: manifests by tag or digest, ranges of blobs, and writing both.
+//! All kinds of stores are read through the same stack of small parts, each of which does one thing:
+//!
+//! | from the outside in | what it does | why it sits there |
+//! |---|---|---|
+//! | [`retry`] | tries metadata calls again, with a deadline | outside of all: a new try is a whole new call |
+//! | the store itself (`directory`, `web`, `bucket`, [`registry`]) | knows addresses, tokens, redirects | asks the link for each range, so that a hedged request is addressed anew |
+//! | `link` | bounds concurrency, by urgency | outside of the limit: what waits for its turn must not hold bytes of the rate |
+//! | [`limit`] | the rate that the process may take | outside of the hedge: whose second request pays for itself, or does not happen |
+//! | `hedge` | sends a slow demand read again | must see the time of the request alone, without waiting for turn or rate |
+//! | `http` | time-outs, one request, exactly the bytes asked for | touches the wire |
+//!
+//! Reads are tried once: the pull engine knows other sources and the reader's deadline, so it retries.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`reference`](mod@reference) | how people name images and stores |
+//! | [`settings`] | how stores are reached |
+//! | [`store`] | the interface |
+//! | [`counters`] | what was done, for metrics |
+
+pub mod counters;
+mod http;
+pub mod limit;
+mod link;
+pub mod reference;
+mod registry;
+pub mod retry;
+pub mod settings;
+pub mod store;
+
+pub use counters::Counters;
+pub use limit::RateLimit;
+pub use reference::{BucketScheme, Location, Reference, Selector, Tag, parse_store};
+pub use settings::{HedgeSettings, Mirror, RetrySettings, Settings};
+pub use store::{Copied, Store, Urgency};
+
+use headstart_block::{Error, Result};
+use std::sync::Arc;
+
+/// Largest manifest or config that is read: what registries accept.
+pub const MAX_MANIFEST_SIZE: u64 = 4 << 20;
+
+/// Opens the store at `location`. Does no I/O over the network: [`Store::check`] finds out whether it is there.
+///
+/// # Errors
+/// [`headstart_block::ErrorKind::Invalid`] where the settings make no sense (a file of certificates that is none).
+pub fn open(location: &Location, settings: &Settings) -> Result<Arc<dyn Store>> {
+    let store = match location {
+        Location::Registry { host, repository } => registry::open(host, repository, settings)?,
+        _ => return Err(Error::unsupported("not yet").about(location)),
+    };
+    Ok(Arc::new(retry::Retrying::new(store, settings.retry)))
+}

@@ -1,0 +1,224 @@
+//! What all stores over HTTP share: a client, one request, answers checked, errors that keep secrets.
+//!
+//! At the bottom of the stack: nothing here tries again or waits for a turn. Redirects of signed URLs and errors of
+//! the HTTP library have credentials in their query: every URL that gets into a message goes through [`redact`].
+
+use crate::link::Answer;
+use crate::settings::Settings;
+use bytes::{Bytes, BytesMut};
+use futures::stream::StreamExt;
+use headstart_block::{ByteRange, Error, ErrorKind, Result};
+use reqwest::header::{
+    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, HeaderValue, RANGE,
+};
+use reqwest::{Client, RequestBuilder, Response, StatusCode};
+use std::error::Error as StdError;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::time::timeout;
+use url::Url;
+
+/// How long a connection that nobody uses is kept: most servers close theirs after a minute.
+const KEEP_IDLE: Duration = Duration::from_secs(50);
+
+/// Most hops of one request.
+const MOST_REDIRECTS: usize = 5;
+
+/// What is done about a redirect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Redirects {
+    /// Followed, a few times.
+    Follow,
+    /// Given to the caller, who remembers them.
+    Report,
+}
+
+/// A client with its own pool of connections.
+///
+/// HTTP/1.1 only: with HTTP/2 all reads would share one connection, demand behind background.
+///
+/// # Errors
+/// Where a file of certificates or the proxy in the settings is not usable.
+pub(crate) fn client(settings: &Settings, redirects: Redirects) -> Result<Client> {
+    let policy = match redirects {
+        Redirects::Follow => reqwest::redirect::Policy::limited(MOST_REDIRECTS),
+        Redirects::Report => reqwest::redirect::Policy::none(),
+    };
+    let mut builder = Client::builder()
+        .user_agent(concat!("headstart/", env!("CARGO_PKG_VERSION")))
+        .http1_only()
+        .connect_timeout(settings.connect_timeout)
+        .pool_idle_timeout(KEEP_IDLE)
+        .tcp_nodelay(true)
+        .referer(false)
+        .redirect(policy);
+    for (path, pem) in ca_files(settings)? {
+        let certificates = reqwest::Certificate::from_pem_bundle(&pem).ok().filter(|list| !list.is_empty());
+        let certificates = certificates.ok_or_else(|| {
+            Error::invalid("holds no certificates").about(path.display()).remedy("give a file in PEM form")
+        })?;
+        builder = certificates.into_iter().fold(builder, reqwest::ClientBuilder::add_root_certificate);
+    }
+    if let Some(proxy) = &settings.proxy {
+        let proxy = reqwest::Proxy::all(proxy)
+            .map_err(|e| Error::invalid("the proxy is not a URL").caused_by(cause(e)))?;
+        builder = builder.proxy(proxy);
+    }
+    builder.build().map_err(|e| Error::invalid("cannot make an HTTP client").caused_by(cause(e)))
+}
+
+/// The certificate files of the settings, read.
+pub(crate) fn ca_files(settings: &Settings) -> Result<Vec<(PathBuf, Vec<u8>)>> {
+    let read = |path: &PathBuf| {
+        let pem = fs::read(path).map_err(|e| Error::io("cannot read", e).about(path.display()))?;
+        Ok((path.clone(), pem))
+    };
+    settings.ca_files.iter().map(read).collect()
+}
+
+/// A URL as messages may show it: without credentials, query (signatures) and fragment.
+pub(crate) fn redact(url: &Url) -> String {
+    let mut url = url.clone();
+    url.set_query(None);
+    url.set_fragment(None);
+    // These fail only for URLs that cannot have any.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    url.into()
+}
+
+/// What an error of the HTTP library says, with all of its causes and without its URL.
+pub(crate) fn cause(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut text = error.to_string();
+    let mut inner = error.source();
+    while let Some(cause) = inner {
+        let cause_text = cause.to_string();
+        // Many of them repeat the cause in their own text.
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        inner = cause.source();
+    }
+    text
+}
+
+/// The connection failed, or broke.
+pub(crate) fn broken(error: reqwest::Error, url: &Url) -> Error {
+    Error::new(ErrorKind::Unavailable, cause(error)).about(redact(url))
+}
+
+/// Sends one request; any status is an answer. The head must come within `first_byte`.
+///
+/// # Errors
+/// [`ErrorKind::Unavailable`] where there is no answer.
+pub(crate) async fn send(request: RequestBuilder, url: &Url, first_byte: Duration) -> Result<Response> {
+    match timeout(first_byte, request.send()).await {
+        Ok(answer) => answer.map_err(|e| broken(e, url)),
+        Err(_) => {
+            let cause = format!("did not begin to answer within {} s", first_byte.as_secs_f64());
+            Err(Error::new(ErrorKind::Unavailable, cause).about(redact(url)))
+        }
+    }
+}
+
+/// The error that a status is; `url` is where it came from.
+pub(crate) fn status_error(status: StatusCode, url: &Url) -> Error {
+    let kind = match status.as_u16() {
+        401 | 403 | 407 => ErrorKind::Denied,
+        404 | 410 => ErrorKind::NotFound,
+        405 => ErrorKind::ReadOnly,
+        409 | 412 => ErrorKind::Conflict,
+        // The blob is shorter than its manifest says.
+        416 => ErrorKind::Corrupt,
+        408 | 425 | 429 | 500.. => ErrorKind::Unavailable,
+        507 => ErrorKind::NoSpace,
+        // A redirect that leads nowhere, a success that should not be one.
+        200..400 => ErrorKind::Unavailable,
+        _ => ErrorKind::Io,
+    };
+    Error::new(kind, format!("the server answered {status}")).about(redact(url))
+}
+
+/// Asks for a range, and for its bytes as they are.
+pub(crate) fn with_range(request: RequestBuilder, range: ByteRange) -> RequestBuilder {
+    // The end of a header's range is its last byte; nobody asks for none.
+    let range = format!("bytes={}-{}", range.offset(), range.end().saturating_sub(1));
+    request.header(RANGE, range).header(ACCEPT_ENCODING, HeaderValue::from_static("identity"))
+}
+
+/// Takes a response for the answer to a request for `range`, if that is what it promises to be.
+///
+/// # Errors
+/// [`status_error`] of a status that is no success; [`ErrorKind::Unavailable`] where it is another range than asked
+/// for, the whole blob, or compressed.
+pub(crate) fn ranged_answer(response: Response, range: ByteRange) -> Result<Answer> {
+    let url = response.url().clone();
+    check_range(response.status(), response.headers(), range, &url)?;
+    let thing = redact(&url);
+    let body = response.bytes_stream().map(move |part| part.map_err(|e| broken(e, &url)));
+    Ok(Answer { thing, body: body.boxed() })
+}
+
+fn check_range(status: StatusCode, headers: &HeaderMap, range: ByteRange, url: &Url) -> Result<()> {
+    let wrong = |cause: String| Error::new(ErrorKind::Unavailable, cause).about(redact(url));
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let length = text(CONTENT_LENGTH).and_then(|text| text.parse::<u64>().ok());
+    if let Some(encoding) = text(CONTENT_ENCODING).filter(|encoding| *encoding != "identity") {
+        let encoding = encoding.escape_debug();
+        return Err(wrong(format!("the server compressed the answer (`{encoding}`), unasked"))
+            .remedy("turn off compression of blobs at the server"));
+    }
+    match status {
+        StatusCode::PARTIAL_CONTENT => {
+            let given = text(CONTENT_RANGE).and_then(parse_content_range);
+            if given != Some((range.offset(), range.end() - 1)) {
+                let given = text(CONTENT_RANGE).unwrap_or("none").escape_debug();
+                return Err(wrong(format!("was asked for the bytes {range}, but sent the range `{given}`")));
+            }
+        }
+        // The whole blob, where that is what was asked for.
+        StatusCode::OK if range.offset() == 0 && length == Some(range.len()) => {}
+        StatusCode::OK => {
+            return Err(wrong(format!("was asked for the bytes {range}, but sent the whole blob"))
+                .remedy("serve it by a server that honours `Range`"));
+        }
+        status => return Err(status_error(status, url)),
+    }
+    if let Some(length) = length.filter(|length| *length != range.len()) {
+        return Err(wrong(format!("was asked for {} bytes, but sends {length}", range.len())));
+    }
+    Ok(())
+}
+
+/// First and last byte of a `Content-Range` header.
+fn parse_content_range(text: &str) -> Option<(u64, u64)> {
+    let (range, _total) = text.trim().strip_prefix("bytes ")?.split_once('/')?;
+    let (first, last) = range.trim().split_once('-')?;
+    Some((first.parse().ok()?, last.parse().ok()?))
+}
+
+/// The body of a small document of at most `most` bytes, whatever the server says of its length.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] where it is larger, [`ErrorKind::Unavailable`] where it breaks off or stalls.
+pub(crate) async fn small_body(response: Response, most: u64, stall: Duration) -> Result<Bytes> {
+    let url = response.url().clone();
+    let mut body = BytesMut::new();
+    let mut parts = response.bytes_stream();
+    loop {
+        let part = timeout(stall, parts.next()).await.map_err(|_| {
+            let cause = format!("stopped answering for {} s", stall.as_secs_f64());
+            Error::new(ErrorKind::Unavailable, cause).about(redact(&url))
+        })?;
+        let Some(part) = part else { return Ok(body.freeze()) };
+        let part = part.map_err(|e| broken(e, &url))?;
+        if (body.len() as u64).saturating_add(part.len() as u64) > most {
+            let cause = format!("is longer than the {most} bytes that such a document may have");
+            return Err(Error::unsupported(cause).about(redact(&url)));
+        }
+        body.extend_from_slice(&part);
+    }
+}

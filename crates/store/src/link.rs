@@ -1,0 +1,221 @@
+//! [`Link`]: how every kind of store reads a range: in turn, within the rate, hedged, and exactly.
+//!
+//! The parts sit in this order, from the outside in, each where it must:
+//!
+//! 1. *Turn*: so many reads at once and no more. Demand and background have places of their own, so that a demand
+//!    read never waits behind background ones. Outside of the limit, lest a read that waits for its turn hold rate.
+//! 2. *Rate* ([`RateLimit`]): outside of the hedge, whose clock must not run while we ourselves hold the request back.
+//! 3. *Hedge* ([`Hedge`]): sees nothing but the time from sending to the first byte.
+//! 4. *First byte*: a time-out over the sending of one request, whatever the store does for it (renewing a token,
+//!    following a redirect).
+//! 5. *Body*: exactly the bytes asked for, with a time-out between its parts.
+//!
+//! A read that is dropped gives everything back at once.
+
+mod hedge;
+
+use crate::counters::{Counters, Meter};
+use crate::limit::RateLimit;
+use crate::settings::Settings;
+use crate::store::Urgency;
+use bytes::{Bytes, BytesMut};
+use futures::stream::{BoxStream, StreamExt};
+use headstart_block::{ByteRange, Error, ErrorKind, Result};
+use hedge::Hedge;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{Instant, sleep, timeout};
+
+/// An answer whose head has come and promises exactly the range; its body follows.
+pub(crate) struct Answer {
+    /// What it is of, for messages: a URL without credentials.
+    pub(crate) thing: String,
+    /// The bytes, in parts of any size.
+    pub(crate) body: BoxStream<'static, Result<Bytes>>,
+}
+
+/// The way to one store.
+pub(crate) struct Link {
+    demand: Semaphore,
+    background: Semaphore,
+    limit: Option<RateLimit>,
+    hedge: Option<Hedge>,
+    first_byte: Duration,
+    stall: Duration,
+    meter: Arc<Meter>,
+}
+
+impl Link {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let places = |number: usize| Semaphore::new(number.clamp(1, Semaphore::MAX_PERMITS));
+        Self {
+            demand: places(settings.demand_in_flight),
+            background: places(settings.background_in_flight),
+            limit: settings.limit_rate.clone(),
+            hedge: settings.hedge.map(Hedge::new),
+            first_byte: settings.first_byte_timeout,
+            stall: settings.stall_timeout,
+            meter: Arc::default(),
+        }
+    }
+
+    /// The same without second requests, for stores where they are of no use.
+    pub(crate) fn without_hedge(mut self) -> Self {
+        self.hedge = None;
+        self
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        self.meter.read()
+    }
+
+    /// Where requests outside of [`Link::read`] are counted.
+    pub(crate) fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    /// Reads `range` by the answer that `send` gets: called once, or twice where the first is slow.
+    ///
+    /// # Errors
+    /// What `send` reports; [`ErrorKind::Unavailable`] where a time runs out or the body is not exactly the range.
+    pub(crate) async fn read<F, Fut>(&self, range: ByteRange, urgency: Urgency, send: F) -> Result<Bytes>
+    where
+        F: Fn() -> Fut + Send + Sync,
+        Fut: Future<Output = Result<Answer>> + Send,
+    {
+        if range.is_empty() {
+            return Ok(Bytes::new());
+        }
+        let read = async {
+            let _place = self.place(urgency).await?;
+            if let Some(limit) = &self.limit {
+                limit.take(range.len(), urgency).await;
+            }
+            let (answer, _second_place) = self.first_answer(range, urgency, &send).await?;
+            self.collect(answer, range).await
+        };
+        let result = read.await;
+        if result.is_err() {
+            Meter::add(&self.meter.errors, 1);
+        }
+        result
+    }
+
+    async fn place(&self, urgency: Urgency) -> Result<SemaphorePermit<'_>> {
+        let places = match urgency {
+            Urgency::Demand => &self.demand,
+            Urgency::Background => &self.background,
+        };
+        places
+            .acquire()
+            .await
+            .map_err(|e| Error::new(ErrorKind::Unavailable, "the store is closed").caused_by(e))
+    }
+
+    /// The first of one or two requests that is answered, with the place that the second takes.
+    async fn first_answer<F, Fut>(
+        &self,
+        range: ByteRange,
+        urgency: Urgency,
+        send: &F,
+    ) -> Result<(Answer, Option<SemaphorePermit<'_>>)>
+    where
+        F: Fn() -> Fut + Send + Sync,
+        Fut: Future<Output = Result<Answer>> + Send,
+    {
+        let sent = Instant::now();
+        let mut first = std::pin::pin!(self.once(send));
+        let Some(hedge) = &self.hedge else { return Ok((first.await?, None)) };
+        let patience = (urgency == Urgency::Demand).then(|| hedge.patience()).flatten();
+        let Some(patience) = patience else {
+            let answer = first.await?;
+            hedge.observe(sent.elapsed());
+            return Ok((answer, None));
+        };
+        tokio::select! {
+            answer = &mut first => {
+                let answer = answer?;
+                hedge.observe(sent.elapsed());
+                return Ok((answer, None));
+            }
+            () = sleep(patience) => {}
+        }
+        // A second request must not take what other demand reads wait for.
+        let place = self.demand.try_acquire().ok();
+        let affordable =
+            place.is_some() && self.limit.as_ref().is_none_or(|limit| limit.try_take(range.len()));
+        if !affordable || !hedge.spend() {
+            let answer = first.await?;
+            hedge.observe(sent.elapsed());
+            return Ok((answer, None));
+        }
+        Meter::add(&self.meter.hedges, 1);
+        let second = std::pin::pin!(self.once(send));
+        let answer = match futures::future::select(first, second).await {
+            futures::future::Either::Left((Ok(answer), _)) => answer,
+            futures::future::Either::Right((Ok(answer), _)) => {
+                Meter::add(&self.meter.hedges_won, 1);
+                answer
+            }
+            // One failed: the other may still come.
+            futures::future::Either::Left((Err(_), second)) => {
+                let answer = second.await?;
+                Meter::add(&self.meter.hedges_won, 1);
+                answer
+            }
+            futures::future::Either::Right((Err(_), first)) => first.await?,
+        };
+        hedge.observe(sent.elapsed());
+        Ok((answer, place))
+    }
+
+    async fn once<F, Fut>(&self, send: &F) -> Result<Answer>
+    where
+        F: Fn() -> Fut,
+        Fut: Future<Output = Result<Answer>>,
+    {
+        Meter::add(&self.meter.requests, 1);
+        timeout(self.first_byte, send()).await.unwrap_or_else(|_| {
+            let seconds = self.first_byte.as_secs_f64();
+            Err(Error::new(ErrorKind::Unavailable, format!("did not begin to answer within {seconds} s")))
+        })
+    }
+
+    /// Exactly the bytes of the range, or an error.
+    async fn collect(&self, answer: Answer, range: ByteRange) -> Result<Bytes> {
+        let Answer { thing, mut body } = answer;
+        let broken = |cause: String| Error::new(ErrorKind::Unavailable, cause).about(&thing);
+        let wanted = usize::try_from(range.len()).map_err(|_| Error::invalid("a range past the memory"))?;
+        let mut whole = Bytes::new();
+        let mut parts = BytesMut::new();
+        loop {
+            let part = timeout(self.stall, body.next())
+                .await
+                .map_err(|_| broken(format!("stopped answering for {} s", self.stall.as_secs_f64())))?;
+            let Some(part) = part else { break };
+            let part = part.map_err(|e| e.about(&thing))?;
+            Meter::add(&self.meter.bytes, part.len() as u64);
+            let have = whole.len() + parts.len();
+            if part.len() > wanted - have {
+                return Err(broken(format!("sent more than the {wanted} bytes asked for")));
+            }
+            if have == 0 {
+                // Most often the only part: not copied.
+                whole = part;
+                continue;
+            }
+            if !whole.is_empty() {
+                parts.reserve(wanted);
+                parts.extend_from_slice(&std::mem::take(&mut whole));
+            }
+            parts.extend_from_slice(&part);
+        }
+        let bytes = if whole.is_empty() { parts.freeze() } else { whole };
+        if bytes.len() < wanted {
+            return Err(broken(format!("ended after {} of the {wanted} bytes asked for", bytes.len())));
+        }
+        Ok(bytes)
+    }
+}

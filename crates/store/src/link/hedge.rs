@@ -1,0 +1,75 @@
+//! When a slow demand read is worth a second request.
+//!
+//! Slow is what has not begun after a multiple of the median time to the first byte of the last reads. Second
+//! requests are paid from a budget that grows by a small share of each demand read and holds only a few: when the
+//! whole store is slow, doubling the load would make it worse.
+
+use crate::settings::HedgeSettings;
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Reads whose times are kept: enough for a steady median, few enough to follow a change within seconds.
+const WINDOW: usize = 64;
+
+/// Below this many there is no median worth the name.
+const LEAST_SAMPLES: usize = 8;
+
+/// Most second requests that can be saved up.
+const MOST_SAVED: f64 = 4.0;
+
+pub(super) struct Hedge {
+    settings: HedgeSettings,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Times to the first byte, the latest last.
+    times: VecDeque<Duration>,
+    median: Duration,
+    /// Second requests that may be sent now.
+    budget: f64,
+}
+
+impl Hedge {
+    pub(super) fn new(settings: HedgeSettings) -> Self {
+        let state = State { times: VecDeque::with_capacity(WINDOW), median: Duration::ZERO, budget: 1.0 };
+        Self { settings, state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Only statistics: whatever a panic left is good enough.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long a demand read that is sent now is waited for; none where too little is known.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        let mut state = self.state();
+        state.budget = (state.budget + self.settings.share.clamp(0.0, 1.0)).min(MOST_SAVED);
+        let known = state.times.len() >= LEAST_SAMPLES;
+        let multiple = self.settings.multiple.clamp(1.0, 1000.0);
+        known.then(|| state.median.mul_f64(multiple).max(self.settings.least))
+    }
+
+    /// Takes a second request from the budget.
+    pub(super) fn spend(&self) -> bool {
+        let mut state = self.state();
+        let affordable = state.budget >= 1.0;
+        if affordable {
+            state.budget -= 1.0;
+        }
+        affordable
+    }
+
+    /// A read began to be answered this long after it was sent.
+    pub(super) fn observe(&self, time: Duration) {
+        let mut state = self.state();
+        if state.times.len() == WINDOW {
+            state.times.pop_front();
+        }
+        state.times.push_back(time);
+        let mut sorted: Vec<_> = state.times.iter().copied().collect();
+        let middle = sorted.len() / 2;
+        state.median = *sorted.select_nth_unstable(middle).1;
+    }
+}

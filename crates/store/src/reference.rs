@@ -1,0 +1,506 @@
+//! References: how people name an image, and the store that it lies in.
+//!
+//! ```text
+//! file:///dir:tag              an OCI layout directory
+//! http://host:port/path:tag    an OCI layout behind any web server; https:// alike; read-only
+//! s3://bucket/path:tag         an OCI layout in an object store; gs:// and az:// alike
+//! oci://host:port/repo:tag     a repository of an OCI registry
+//! ```
+//!
+//! Everywhere `@sha256:...` in place of `:tag` means the one with that manifest. Without either, the tag is
+//! `latest`. The selector is what follows `@sha...` or the last `:` of the last path component, so a directory
+//! whose name has a colon needs its tag written out, and one whose name has `@sha` in it cannot be a store.
+//!
+//! A reference never holds credentials: it stands in logs, in lists of processes and in files.
+
+use headstart_block::{Digest, Error, Result};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use url::Url;
+
+/// The tag of a reference that names none.
+pub const DEFAULT_TAG: &str = "latest";
+
+/// What begins a digest: all algorithms that OCI knows are called so. A mere `@` may be in a directory's name.
+const DIGEST_MARK: &str = "@sha";
+
+/// All that a reference may look like, for the message about one that does not.
+const FORMS: &str =
+    "write it as file:///DIR:TAG, http://HOST/PATH:TAG, s3://BUCKET/PATH:TAG or oci://HOST/REPO:TAG";
+
+/// The name of an image within its store: letters, digits, `_`, `.` and `-`, not starting with the last
+/// two, at most 128 of them (what OCI allows in a registry).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tag(String);
+
+impl Tag {
+    /// As it is written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for Tag {
+    fn default() -> Self {
+        Self(DEFAULT_TAG.to_owned())
+    }
+}
+
+impl FromStr for Tag {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
+        let valid =
+            matches!(text.len(), 1..=128) && text.chars().all(allowed) && !text.starts_with(['.', '-']);
+        if !valid {
+            return Err(Error::invalid(format!("`{}` is not a tag", text.escape_debug())).remedy(
+                "a tag is 1 to 128 letters, digits, `_`, `.` and `-`, not starting with the last two",
+            ));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Which image of a store.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Selector {
+    /// The one with this tag, whatever it is now.
+    Tag(Tag),
+    /// The one with this manifest, for ever.
+    Digest(Digest),
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tag(tag) => write!(f, ":{tag}"),
+            Self::Digest(digest) => write!(f, "@{digest}"),
+        }
+    }
+}
+
+/// The kinds of object store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BucketScheme {
+    /// Amazon S3 and what speaks its protocol.
+    S3,
+    /// Google Cloud Storage.
+    Gs,
+    /// Azure Blob Storage; its buckets are called containers.
+    Az,
+}
+
+impl BucketScheme {
+    /// As it stands before `://`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::S3 => "s3",
+            Self::Gs => "gs",
+            Self::Az => "az",
+        }
+    }
+}
+
+/// A store: where blobs and manifests lie.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Location {
+    /// An OCI layout directory, as an absolute path.
+    Directory(PathBuf),
+    /// An OCI layout behind a web server: the URL of its top, without a slash at its end unless it is the
+    /// server's top. It has no credentials, query or fragment.
+    Http(Url),
+    /// An OCI layout in an object store.
+    Bucket {
+        /// Which kind of object store.
+        scheme: BucketScheme,
+        /// The bucket or container.
+        bucket: String,
+        /// The path of the layout in it, without slashes at its ends; may be empty.
+        path: String,
+    },
+    /// A repository of an OCI registry.
+    Registry {
+        /// The registry's name, with its port where that is written.
+        host: String,
+        /// The repository: path components of lower-case letters, digits and separators.
+        repository: String,
+    },
+}
+
+impl Location {
+    /// The directory that it is.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Unsupported`] where it is a remote store.
+    pub fn directory(&self) -> Result<&Path> {
+        match self {
+            Self::Directory(path) => Ok(path),
+            _ => Err(Error::unsupported("this command works on a directory, not on a remote store")
+                .about(self)
+                .remedy("`headstart image pull` the image into one first, then use file:///DIR:TAG")),
+        }
+    }
+
+    /// Whether it is reached over a network.
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        !matches!(self, Self::Directory(_))
+    }
+}
+
+/// A store alone, without the name of an image: `file:///dir`, `oci://host/repo`.
+impl FromStr for Location {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (scheme, rest) = split_scheme(text)?;
+        let (_, path) = split_authority(scheme, rest);
+        let name = path.rfind('/').map_or(path, |slash| &path[slash + 1..]);
+        if name.contains(':') {
+            return Err(Error::invalid("names an image, not a store")
+                .about(text)
+                .remedy("leave out the tag: name the store alone, such as file:///DIR"));
+        }
+        Self::new(scheme, rest, text)
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Directory(path) => write!(f, "file://{}", path.display()),
+            Self::Http(url) => write!(f, "{url}"),
+            Self::Bucket { scheme, bucket, path } => write!(f, "{}://{bucket}/{path}", scheme.as_str()),
+            Self::Registry { host, repository } => write!(f, "oci://{host}/{repository}"),
+        }
+    }
+}
+
+/// An image in a store.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Reference {
+    /// The store.
+    pub location: Location,
+    /// The image in it.
+    pub selector: Selector,
+}
+
+impl Reference {
+    /// The tag, for what is about to be written.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Invalid`] where it names a digest: that cannot be chosen.
+    pub fn tag(&self) -> Result<&Tag> {
+        match &self.selector {
+            Selector::Tag(tag) => Ok(tag),
+            Selector::Digest(_) => {
+                Err(Error::invalid("an image to be written is named by a tag, not by a digest")
+                    .about(self)
+                    .remedy(format!("write {}:TAG", self.location)))
+            }
+        }
+    }
+
+    /// The directory of its store.
+    ///
+    /// # Errors
+    /// As [`Location::directory`].
+    pub fn directory(&self) -> Result<&Path> {
+        self.location.directory()
+    }
+}
+
+impl FromStr for Reference {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (scheme, rest) = split_scheme(text)?;
+        let about = |error: Error| error.about(text);
+        let (authority, path) = split_authority(scheme, rest);
+        let name = authority.len() + path.rfind('/').map_or(0, |slash| slash + 1);
+        let (store, selector) = if let Some(at) = rest[name..].find(DIGEST_MARK).filter(|_| !path.is_empty())
+        {
+            let (store, digest) = (&rest[..name + at], &rest[name + at + 1..]);
+            if store[name..].contains(':') {
+                return Err(about(
+                    Error::invalid("names both a tag and a digest").remedy("name one of them"),
+                ));
+            }
+            (store, Selector::Digest(digest.parse().map_err(about)?))
+        } else if let Some(colon) = rest[name..].rfind(':').filter(|_| !path.is_empty()) {
+            (&rest[..name + colon], Selector::Tag(rest[name + colon + 1..].parse().map_err(about)?))
+        } else {
+            (rest, Selector::Tag(Tag::default()))
+        };
+        Ok(Self { location: Location::new(scheme, store, text)?, selector })
+    }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.location, self.selector)
+    }
+}
+
+/// A store alone: as [`Location::from_str`].
+///
+/// # Errors
+/// [`headstart_block::ErrorKind::Invalid`] where it is something else or names an image.
+pub fn parse_store(text: &str) -> Result<Location> {
+    text.parse()
+}
+
+/// What stands before `://`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scheme {
+    File,
+    Http,
+    Bucket(BucketScheme),
+    Oci,
+}
+
+/// The scheme and what follows `://`.
+fn split_scheme(text: &str) -> Result<(Scheme, &str)> {
+    let invalid = |cause: &'static str| Error::invalid(cause).about(text.escape_debug());
+    let (scheme, rest) =
+        text.split_once("://").ok_or_else(|| invalid("is not an image reference").remedy(FORMS))?;
+    let scheme = match scheme {
+        "file" => Scheme::File,
+        "http" | "https" => Scheme::Http,
+        "s3" => Scheme::Bucket(BucketScheme::S3),
+        "gs" => Scheme::Bucket(BucketScheme::Gs),
+        "az" => Scheme::Bucket(BucketScheme::Az),
+        "oci" => Scheme::Oci,
+        _ => return Err(invalid("is of a kind of store that is not known").remedy(FORMS)),
+    };
+    if text.contains(|c: char| c.is_control()) {
+        return Err(invalid("has a control character in it"));
+    }
+    if scheme != Scheme::File && text.contains([' ', '\\', '?', '#']) {
+        return Err(invalid("has a blank, `\\`, `?` or `#` in it: no store is named so"));
+    }
+    Ok((scheme, rest))
+}
+
+/// Host or bucket, and the path after it, which begins with a slash or is empty.
+fn split_authority(scheme: Scheme, rest: &str) -> (&str, &str) {
+    match scheme {
+        Scheme::File => ("", rest),
+        _ => rest.split_at(rest.find('/').unwrap_or(rest.len())),
+    }
+}
+
+impl Location {
+    /// From what stands between `://` and the selector; `text` is the whole, for messages.
+    fn new(scheme: Scheme, rest: &str, text: &str) -> Result<Self> {
+        let (authority, path) = split_authority(scheme, rest);
+        let path = path.trim_end_matches('/');
+        refuse_digest(path).map_err(|e| e.about(text))?;
+        let invalid =
+            |cause: &'static str, form: &'static str| Error::invalid(cause).about(text).remedy(form);
+        match scheme {
+            Scheme::File if !rest.starts_with('/') => Err(invalid(
+                "has no absolute path",
+                "write it as file:///DIR:TAG, with the path of a directory",
+            )),
+            Scheme::File if path.is_empty() => {
+                Err(invalid("names no directory", "write it as file:///DIR:TAG"))
+            }
+            Scheme::File => Ok(Self::Directory(PathBuf::from(path))),
+            Scheme::Http => Self::http(authority, path, text),
+            Scheme::Bucket(scheme) => {
+                let path = path.trim_start_matches('/');
+                let form = "write it as s3://BUCKET/PATH:TAG (gs://, az:// alike)";
+                let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+                if authority.is_empty() || !authority.chars().all(allowed) {
+                    return Err(invalid("names no bucket", form));
+                }
+                if !path.is_empty() && path.split('/').any(|part| matches!(part, "" | "." | "..")) {
+                    return Err(invalid("has an empty component, `.` or `..` in its path", form));
+                }
+                Ok(Self::Bucket { scheme, bucket: authority.to_owned(), path: path.to_owned() })
+            }
+            Scheme::Oci => {
+                let form = "write it as oci://HOST/REPOSITORY:TAG, the repository in lower case";
+                let repository = path.trim_start_matches('/');
+                if !is_host(authority) {
+                    return Err(invalid("names no registry", form));
+                }
+                if repository.len() > 255 || !repository.split('/').all(is_repository_part) {
+                    return Err(invalid("names no repository", form));
+                }
+                Ok(Self::Registry { host: authority.to_owned(), repository: repository.to_owned() })
+            }
+        }
+    }
+
+    fn http(authority: &str, path: &str, text: &str) -> Result<Self> {
+        if authority.contains('@') {
+            // The text itself is not repeated: it may hold a password.
+            return Err(Error::invalid("a reference must not hold credentials: it stands in logs")
+                .about(format!("http store {}", authority.rsplit('@').next().unwrap_or_default()))
+                .remedy("leave them out; give them in docker's configuration file"));
+        }
+        let form = "write it as http://HOST/PATH:TAG";
+        let bad = || Error::invalid("is not a URL of a web server").about(text).remedy(form);
+        let scheme = if text.starts_with("https") { "https" } else { "http" };
+        let url = Url::parse(&format!("{scheme}://{authority}{path}")).map_err(|e| bad().caused_by(e))?;
+        // Dots may have changed the path: what is printed must parse again, as the same.
+        refuse_digest(url.path()).map_err(|e| e.about(text))?;
+        if authority.is_empty() || url.path().len() > 1 && url.path().ends_with('/') {
+            return Err(bad());
+        }
+        Ok(Self::Http(url))
+    }
+}
+
+/// A last component that looks like a digest would be read as a selector when printed.
+fn refuse_digest(path: &str) -> Result<()> {
+    if path.rsplit('/').next().is_some_and(|name| name.contains(DIGEST_MARK)) {
+        return Err(Error::invalid("names a directory that looks like a digest"));
+    }
+    Ok(())
+}
+
+fn is_host(text: &str) -> bool {
+    // `[` and `]` are around an IPv6 address.
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
+    !text.is_empty() && text.chars().all(allowed) && !text.starts_with(':') && !text.ends_with(':')
+}
+
+/// As the distribution specification has it: runs of lower-case letters and digits, with `.`, `_`, `__` or any
+/// number of `-` between.
+fn is_repository_part(part: &str) -> bool {
+    let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let separators = part.split(is_word).filter(|separator| !separator.is_empty());
+    part.starts_with(is_word)
+        && part.ends_with(is_word)
+        && separators.into_iter().all(|s| matches!(s, "." | "_" | "__") || s.bytes().all(|b| b == b'-'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headstart_block::ErrorKind;
+    use proptest::prelude::*;
+
+    const DIGEST: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+    #[test]
+    fn parses_and_prints() {
+        for (text, location, printed) in [
+            ("file:///var/images:debian-12", "file:///var/images", "file:///var/images:debian-12"),
+            ("file:///var/images", "file:///var/images", "file:///var/images:latest"),
+            ("file:///var/images/:a", "file:///var/images", "file:///var/images:a"),
+            ("file:///a:b/c:d", "file:///a:b/c", "file:///a:b/c:d"),
+            ("file:///a/b:c:d", "file:///a/b:c", "file:///a/b:c:d"),
+            ("file:///a@b/c@d", "file:///a@b/c@d", "file:///a@b/c@d:latest"),
+            ("file:///a b/ü:1", "file:///a b/ü", "file:///a b/ü:1"),
+            ("http://host:8080/a/b:1", "http://host:8080/a/b", "http://host:8080/a/b:1"),
+            ("https://Host/a/b/", "https://host/a/b", "https://host/a/b:latest"),
+            ("http://host:8080", "http://host:8080/", "http://host:8080/:latest"),
+            ("http://127.0.0.1:81/:x", "http://127.0.0.1:81/", "http://127.0.0.1:81/:x"),
+            ("s3://bucket/a/b:1", "s3://bucket/a/b", "s3://bucket/a/b:1"),
+            ("gs://bucket", "gs://bucket/", "gs://bucket/:latest"),
+            ("az://box/:v", "az://box/", "az://box/:v"),
+            ("oci://host:5000/a/b-c__d.e:1", "oci://host:5000/a/b-c__d.e", "oci://host:5000/a/b-c__d.e:1"),
+            ("oci://[::1]:5000/x", "oci://[::1]:5000/x", "oci://[::1]:5000/x:latest"),
+        ] {
+            let reference: Reference = text.parse().unwrap();
+            assert_eq!(reference.to_string(), printed, "{text}");
+            assert_eq!(reference.location.to_string(), location, "{text}");
+        }
+        for text in [
+            format!("file:///a/b@{DIGEST}"),
+            format!("http://h:1/a@{DIGEST}"),
+            format!("http://h:1/@{DIGEST}"),
+            format!("s3://b/a@{DIGEST}"),
+            format!("oci://h/a/b@{DIGEST}"),
+        ] {
+            let reference: Reference = text.parse().unwrap();
+            assert_eq!(reference.selector, Selector::Digest(Digest::of(b"")));
+            assert_eq!(reference.to_string(), text);
+            assert_eq!(reference.tag().unwrap_err().kind(), ErrorKind::Invalid);
+        }
+    }
+
+    #[test]
+    fn refuses_with_the_way_out() {
+        for (text, says) in [
+            ("debian:12", "file:///DIR:TAG"),
+            ("/var/images:x", "file:///DIR:TAG"),
+            ("ftp://host/x", "oci://HOST/REPO:TAG"),
+            ("", "file:///DIR:TAG"),
+            ("file://", "absolute"),
+            ("file://rel/dir:tag", "absolute"),
+            ("file:///", "no directory"),
+            ("file:///:tag", "no directory"),
+            ("file:///a:", "is not a tag"),
+            ("file:///a:.hidden", "is not a tag"),
+            ("file:///a:b c", "is not a tag"),
+            ("file:///a@sha256:00", "is not a digest"),
+            ("file:///a\n:b", "control"),
+            ("http://", "http://HOST/PATH:TAG"),
+            ("http:///path:tag", "http://HOST/PATH:TAG"),
+            ("http://host/a?b:c", "`?`"),
+            ("http://host:99999/a", "http://HOST/PATH:TAG"),
+            ("s3://", "BUCKET"),
+            ("s3:///path:tag", "BUCKET"),
+            ("s3://bucket:tag", "BUCKET"),
+            ("s3://bucket/a/../b:tag", "`..`"),
+            ("s3://bucket/a//b:tag", "empty component"),
+            ("oci://host", "REPOSITORY"),
+            ("oci://host:5000", "REPOSITORY"),
+            ("oci://host/Repo:tag", "lower case"),
+            ("oci://host/a..b:tag", "REPOSITORY"),
+            ("oci://user@host/a:tag", "no registry"),
+        ] {
+            let error = text.parse::<Reference>().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{text}");
+            assert!(error.to_string().contains(says), "{error}");
+        }
+        let both = format!("file:///a:tag@{DIGEST}").parse::<Reference>().unwrap_err();
+        assert!(both.to_string().contains("both a tag and a digest"), "{both}");
+        assert!(format!("file:///a:{}", "x".repeat(129)).parse::<Reference>().is_err());
+        let secret = "http://user:secret@host/path:tag".parse::<Reference>().unwrap_err();
+        assert!(
+            !secret.to_string().contains("secret") && secret.to_string().contains("credentials"),
+            "{secret}"
+        );
+    }
+
+    #[test]
+    fn a_store_alone() {
+        let directory = parse_store("file:///var/images/").unwrap();
+        assert_eq!(directory.directory().unwrap(), Path::new("/var/images"));
+        for text in ["http://h:1/a", "http://h:1", "s3://bucket", "s3://bucket/a", "oci://h:1/repo/x"] {
+            let remote = parse_store(text).unwrap();
+            assert_eq!(remote.directory().unwrap_err().kind(), ErrorKind::Unsupported, "{text}");
+            assert!(remote.is_remote());
+        }
+        for text in ["file:///var/images:tag", "file:///", "/var/images", "oci://h/repo:tag", "oci://h"] {
+            assert!(parse_store(text).is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_parses_prints_as_itself(
+            text in "(file|https?|s3|oci)://([a-z0-9:@./A%_-]|@sha|@sha256:){0,16}|file:///([a-z:@./]|@sha){0,12}|\\PC*",
+        ) {
+            if let Ok(reference) = text.parse::<Reference>() {
+                prop_assert_eq!(reference.to_string().parse::<Reference>().unwrap(), reference);
+            }
+        }
+    }
+}

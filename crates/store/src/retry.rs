@@ -1,0 +1,148 @@
+//! Trying again: jittered back-off with a deadline.
+//!
+//! [`Retrying`] is the outermost wrapper of a store: each new try is a whole new call, which takes its turn and its
+//! tokens anew. It retries metadata calls alone; reads pass through once, since the pull engine knows other sources
+//! and how long its reader waits.
+
+use crate::counters::{Counters, Meter};
+use crate::reference::{Selector, Tag};
+use crate::settings::RetrySettings;
+use crate::store::{Copied, Store, Urgency};
+use async_trait::async_trait;
+use bytes::Bytes;
+use headstart_block::{ByteRange, Digest, ErrorKind, ReadAt, Result};
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// [`Store::check`] gives up after this: whoever attaches waits for it, and may have all bytes already.
+const CHECK_DEADLINE: Duration = Duration::from_secs(3);
+
+impl RetrySettings {
+    /// Calls `call` until it succeeds, fails in a way that trying again does not help, or the deadline has passed.
+    /// `failed` hears of each failure after which it is tried again.
+    ///
+    /// # Errors
+    /// That of the last try.
+    pub async fn run<T, F, Fut>(&self, mut call: F, mut failed: impl FnMut() + Send) -> Result<T>
+    where
+        F: FnMut() -> Fut + Send,
+        Fut: Future<Output = Result<T>> + Send,
+        T: Send,
+    {
+        let begin = Instant::now();
+        let mut pause = self.first;
+        loop {
+            let error = match call().await {
+                Err(error) if error.kind() == ErrorKind::Unavailable => error,
+                result => return result,
+            };
+            let wait = pause.min(self.most).mul_f64(1.0 - jitter() / 2.0);
+            if begin.elapsed().saturating_add(wait) >= self.deadline {
+                return Err(error);
+            }
+            failed();
+            tracing::debug!(%error, wait_ms = wait.as_millis(), "trying again");
+            sleep(wait).await;
+            pause = pause.saturating_mul(2).min(self.most);
+        }
+    }
+}
+
+/// A number in [0, 1) that differs from call to call and from process to process. Nothing depends on it but that
+/// many clients do not come back at the same moment.
+fn jitter() -> f64 {
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    // The finaliser of splitmix64.
+    let mut x = (u64::from(std::process::id()) << 32 ^ call).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
+    let fraction = ((x ^ (x >> 31)) >> 11) as f64;
+    fraction / (1u64 << 53) as f64
+}
+
+/// Retries the metadata calls of the store below.
+pub(crate) struct Retrying {
+    store: Arc<dyn Store>,
+    settings: RetrySettings,
+    meter: Meter,
+}
+
+impl Retrying {
+    pub(crate) fn new(store: Arc<dyn Store>, settings: RetrySettings) -> Self {
+        Self { store, settings, meter: Meter::default() }
+    }
+
+    async fn run<T, F, Fut>(&self, call: F) -> Result<T>
+    where
+        F: FnMut() -> Fut + Send,
+        Fut: Future<Output = Result<T>> + Send,
+        T: Send,
+    {
+        self.settings.run(call, || Meter::add(&self.meter.retries, 1)).await
+    }
+}
+
+#[async_trait]
+impl Store for Retrying {
+    fn location(&self) -> String {
+        self.store.location()
+    }
+
+    async fn check(&self) -> Result<()> {
+        let deadline = self.settings.deadline.min(CHECK_DEADLINE);
+        let settings = RetrySettings { deadline, ..self.settings };
+        settings.run(|| self.store.check(), || Meter::add(&self.meter.retries, 1)).await
+    }
+
+    async fn manifest(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
+        self.run(|| self.store.manifest(selector)).await
+    }
+
+    async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {
+        self.store.read(blob, range, urgency).await
+    }
+
+    async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>> {
+        self.run(|| self.store.blob_len(blob)).await
+    }
+
+    async fn put_blob(&self, digest: &Digest, source: Arc<dyn ReadAt>, copied: Copied<'_>) -> Result<()> {
+        // What failed tries copied is not counted twice.
+        let (told, now) = (AtomicU64::new(0), AtomicU64::new(0));
+        let once = |bytes: u64| {
+            let sum = now.fetch_add(bytes, Ordering::Relaxed) + bytes;
+            let before = told.fetch_max(sum, Ordering::Relaxed);
+            copied(sum.saturating_sub(before))
+        };
+        self.run(|| {
+            now.store(0, Ordering::Relaxed);
+            self.store.put_blob(digest, Arc::clone(&source), &once)
+        })
+        .await
+    }
+
+    async fn put_manifest(&self, media_type: &str, bytes: Bytes, tag: Option<&Tag>) -> Result<Digest> {
+        self.run(|| self.store.put_manifest(media_type, bytes.clone(), tag)).await
+    }
+
+    async fn tags(&self) -> Result<Vec<Tag>> {
+        self.run(|| self.store.tags()).await
+    }
+
+    fn drops_unnamed_blobs(&self) -> bool {
+        self.store.drops_unnamed_blobs()
+    }
+
+    async fn put_referrer(&self, subject: &Digest, media_type: &str, bytes: Bytes) -> Result<Digest> {
+        self.run(|| self.store.put_referrer(subject, media_type, bytes.clone())).await
+    }
+
+    fn counters(&self) -> Counters {
+        self.store.counters().plus(self.meter.read())
+    }
+}

@@ -1,0 +1,114 @@
+//! Settings: how to reach stores. Plain values, apart from the parts that act on them.
+
+use crate::limit::RateLimit;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How stores are reached. [`Settings::default`] suits a data centre as well as a slow link.
+///
+/// A clone shares the [rate limit](Settings::limit_rate): give the stores of one process clones of one value.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How long making a connection may take, TLS included.
+    pub connect_timeout: Duration,
+    /// How long a server may take to begin its answer.
+    pub first_byte_timeout: Duration,
+    /// How long it may pause within its answer.
+    pub stall_timeout: Duration,
+    /// How metadata calls (manifests, lengths, tags, writes) are tried again. Reads are tried once.
+    pub retry: RetrySettings,
+    /// When a slow demand read is asked for a second time; `None`: never.
+    pub hedge: Option<HedgeSettings>,
+    /// Most demand reads of one store under way at once.
+    pub demand_in_flight: usize,
+    /// Most background reads of one store under way at once.
+    pub background_in_flight: usize,
+    /// The rate that all reads of all stores with (a clone of) this value share; `None`: as fast as it goes.
+    pub limit_rate: Option<RateLimit>,
+    /// PEM files of certificate authorities that are trusted beside the system's.
+    pub ca_files: Vec<PathBuf>,
+    /// The URL of a proxy for all requests; `None`: what the environment says (`HTTPS_PROXY`, `NO_PROXY`, ...).
+    pub proxy: Option<String>,
+    /// Registries to ask in the place of others, in this order; the other is asked last.
+    pub mirrors: Vec<Mirror>,
+    /// Registries and object store endpoints (`host` or `host:port`) that are spoken to without TLS.
+    pub plain_http: Vec<String>,
+    /// Docker's configuration directory, with the credentials; `None`: where docker looks for it.
+    pub docker_config: Option<PathBuf>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(5),
+            first_byte_timeout: Duration::from_secs(15),
+            stall_timeout: Duration::from_secs(15),
+            retry: RetrySettings::default(),
+            hedge: Some(HedgeSettings::default()),
+            demand_in_flight: 64,
+            background_in_flight: 32,
+            limit_rate: None,
+            ca_files: Vec::new(),
+            proxy: None,
+            mirrors: Vec::new(),
+            plain_http: Vec::new(),
+            docker_config: None,
+        }
+    }
+}
+
+impl Settings {
+    /// Whether `host` (with its port, where it has one) is to be spoken to without TLS.
+    #[must_use]
+    pub fn is_plain_http(&self, host: &str) -> bool {
+        self.plain_http.iter().any(|plain| plain.eq_ignore_ascii_case(host))
+    }
+}
+
+/// How a failed call is tried again: after pauses that double from `first` to `most`, each shortened at random by
+/// up to a half so that many clients do not come back at once, until `deadline` has passed since the first try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetrySettings {
+    /// The first pause.
+    pub first: Duration,
+    /// The longest pause.
+    pub most: Duration,
+    /// When no new try is begun any more.
+    pub deadline: Duration,
+}
+
+impl Default for RetrySettings {
+    fn default() -> Self {
+        Self {
+            first: Duration::from_millis(100),
+            most: Duration::from_secs(5),
+            deadline: Duration::from_secs(30),
+        }
+    }
+}
+
+/// When a slow demand read is sent a second time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HedgeSettings {
+    /// Slow is what has not begun after this multiple of the median time to the first byte of recent reads.
+    pub multiple: f64,
+    /// But never before this.
+    pub least: Duration,
+    /// Most second requests, as a share of the demand reads.
+    pub share: f64,
+}
+
+impl Default for HedgeSettings {
+    fn default() -> Self {
+        Self { multiple: 4.0, least: Duration::from_millis(20), share: 0.03 }
+    }
+}
+
+/// A registry that has the repositories of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mirror {
+    /// The registry that references name, such as `docker.io`.
+    pub registry: String,
+    /// The one to ask first: `host` or `host:port`, with a path before the repositories where it has one.
+    pub mirror: String,
+}

@@ -1,0 +1,80 @@
+//! [`Store`]: the one interface over all kinds of stores.
+
+use crate::counters::Counters;
+use crate::reference::{Selector, Tag};
+use async_trait::async_trait;
+use bytes::Bytes;
+use headstart_block::{ByteRange, Digest, ReadAt, Result};
+use std::sync::Arc;
+
+/// How soon a read is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Urgency {
+    /// Somebody waits for it: it never waits behind [`Urgency::Background`].
+    Demand,
+    /// Preloading, filling, copying.
+    Background,
+}
+
+/// Hears of the bytes of a blob that were copied since it was last called; its error ends the copy.
+pub type Copied<'a> = &'a (dyn Fn(u64) -> Result<()> + Send + Sync);
+
+/// A place that holds blobs and manifests. Opening one does no I/O; each call stands for itself.
+///
+/// # Errors
+/// Of all calls: [`headstart_block::ErrorKind::Unavailable`] where trying again may help (time-outs, broken
+/// connections, short or wrong answers), [`headstart_block::ErrorKind::Denied`] where the credentials are refused,
+/// [`headstart_block::ErrorKind::NotFound`] where the thing is not there. They name the URL, never credentials.
+#[async_trait]
+pub trait Store: Send + Sync {
+    /// The store as a reference names it, for messages: `oci://host/repo`.
+    fn location(&self) -> String;
+
+    /// Finds out whether the store answers and takes the credentials, so that this is known before the first read.
+    async fn check(&self) -> Result<()>;
+
+    /// The manifest of an image, checked against its digest. Of an index of several platforms' images, the manifest
+    /// of the one for Linux on amd64. At most [`MAX_MANIFEST_SIZE`](crate::MAX_MANIFEST_SIZE) bytes.
+    async fn manifest(&self, selector: &Selector) -> Result<(Digest, Bytes)>;
+
+    /// Reads exactly the bytes `range` of a blob. They are *not* checked against anything: the caller does.
+    ///
+    /// Tried once, but for a renewed token or redirect and a hedged second request: what failed is for the caller to
+    /// retry, who knows other sources.
+    async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes>;
+
+    /// Length of a blob in bytes, or `None` where it is not there.
+    async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>>;
+
+    /// Writes a blob. The content is checked against `digest` on its way; nothing is left where it does not match.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Corrupt`] where it does not match; [`headstart_block::ErrorKind::ReadOnly`]
+    /// where the store cannot be written.
+    async fn put_blob(&self, digest: &Digest, source: Arc<dyn ReadAt>, copied: Copied<'_>) -> Result<()>;
+
+    /// Writes a manifest, whose blobs are there already, and points `tag` at it where one is given.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Conflict`] where somebody else changed the store meanwhile: start over.
+    async fn put_manifest(&self, media_type: &str, bytes: Bytes, tag: Option<&Tag>) -> Result<Digest>;
+
+    /// All tags of images.
+    async fn tags(&self) -> Result<Vec<Tag>>;
+
+    /// Whether the store drops blobs that no manifest has as its config or a layer, as registries do: what only
+    /// annotations name (hash trees) then needs an artifact of its own, written by [`Store::put_referrer`].
+    fn drops_unnamed_blobs(&self) -> bool {
+        false
+    }
+
+    /// Writes an artifact's manifest that has `subject` as its `subject`, so that it lives as long as that.
+    /// Its blobs are there already.
+    async fn put_referrer(&self, subject: &Digest, media_type: &str, bytes: Bytes) -> Result<Digest> {
+        let _ = subject;
+        self.put_manifest(media_type, bytes, None).await
+    }
+
+    /// What was done so far.
+    fn counters(&self) -> Counters;
+}
