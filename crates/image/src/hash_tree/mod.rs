@@ -32,15 +32,18 @@
 //!
 //! [`HashTree::verify`] walks from the root to the groups of a range, checks each node against its parent
 //! before it uses it, and each group against its node. Nothing in the outboard is trusted: a wrong length is
-//! refused at the start, a wrong node or group is named in the error.
+//! refused at the start, a wrong node or group is named in the error. The outboard is read in whole pages of
+//! [`TREE_PAGE`] bytes, and only those that [`pages`] names, so that it can be fetched lazily.
 
 mod build;
+mod geometry;
 mod verify;
 
 #[cfg(test)]
 mod tests;
 
 pub use build::TreeBuilder;
+pub use geometry::{TREE_PAGE, nodes, pages};
 pub use verify::HashTree;
 
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};

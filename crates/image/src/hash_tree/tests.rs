@@ -82,6 +82,68 @@ impl ReadAt for NotInMemory {
     }
 }
 
+/// An outboard that has only some of its pages.
+struct SomePages {
+    bytes: Vec<u8>,
+    there: Vec<ByteRange>,
+}
+
+impl ReadAt for SomePages {
+    fn len(&self) -> u64 {
+        ReadAt::len(&self.bytes)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let wanted = ByteRange::new(offset, buf.len() as u64).unwrap();
+        for page in wanted.parts(TREE_PAGE) {
+            if !self.there.iter().any(|run| run.intersect(page) == page) {
+                return Err(Error::new(ErrorKind::Absent, format!("page {page}")));
+            }
+        }
+        self.bytes.read_at(buf, offset)
+    }
+}
+
+/// The pages that checking `range` needs, as runs and one by one.
+fn pages_of(blob_len: u64, range: ByteRange) -> (Vec<ByteRange>, Vec<ByteRange>) {
+    let mut runs = Vec::new();
+    pages(blob_len, range, &mut |run| runs.push(run));
+    let single = runs.iter().flat_map(|run| run.parts(TREE_PAGE)).collect();
+    (runs, single)
+}
+
+#[test]
+fn a_whole_blob_needs_its_whole_tree_and_a_group_few_pages() {
+    let len = (1 << 30) + 5;
+    assert_eq!(
+        pages_of(len, ByteRange::between(0, len)).0,
+        [ByteRange::between(0, outboard_len(len))],
+        "the whole"
+    );
+    let one = pages_of(len, ByteRange::between(len / 2 - 1, len / 2)).1;
+    assert!(one.len() <= 12, "{one:?}");
+    assert_eq!(pages_of(100, ByteRange::between(0, 100)).0, [ByteRange::between(0, 8)]);
+    assert_eq!(pages_of(0, ByteRange::between(0, 0)).0, [ByteRange::between(0, 8)]);
+}
+
+#[test]
+fn a_part_in_memory_is_checked_where_it_belongs() {
+    let bytes = blob(20 * 16384 + 77);
+    let (root, outboard) = build(&bytes, 4, 1 << 20);
+    let tree = HashTree::open(root, outboard, ReadAt::len(&bytes)).unwrap();
+    tree.verify_part(&bytes[16384 * 3..16384 * 7], 16384 * 3).unwrap();
+    tree.verify_part(&bytes[16384 * 19..], 16384 * 19).unwrap();
+    tree.verify_part(&bytes[16384 * 20..], 16384 * 20).unwrap();
+    tree.verify_part(&bytes, 0).unwrap();
+    let elsewhere = tree.verify_part(&bytes[16384 * 3..16384 * 7], 16384 * 4).unwrap_err();
+    assert_eq!(elsewhere.kind(), ErrorKind::Corrupt);
+    for (from, to) in [(1, 16384), (0, 16383), (16384 * 19, 16384 * 20 + 76)] {
+        let error = tree.verify_part(&bytes[from..to], from as u64).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{from} {to}");
+    }
+    tree.verify_part(&[0; 16384], u64::MAX - 3).unwrap_err();
+}
+
 #[test]
 fn a_wrong_group_is_named_and_others_are_still_right() {
     let mut bytes = blob(100 * 16384 + 5);
@@ -156,5 +218,32 @@ proptest! {
         let group = at as u64 / GROUP_SIZE;
         let touched = !range.is_empty() && range.offset() / GROUP_SIZE <= group && group * GROUP_SIZE < range.end();
         prop_assert_eq!(tree.verify(&bytes, range).is_err(), touched);
+    }
+
+    #[test]
+    fn exactly_the_pages_named_suffice(
+        len in 1usize..6_000_000, from in 0.0..1.0f64, span in prop_oneof![1usize..40_000, 1usize..6_000_000],
+    ) {
+        let bytes = blob(len);
+        let (root, outboard) = build(&bytes, 16, 1 << 20);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a place")]
+        let from = ((len as f64 * from) as usize).min(len - 1);
+        let range = ByteRange::between(from as u64, (from + span).min(len) as u64);
+        let (runs, single) = pages_of(len as u64, range);
+        for pair in runs.windows(2) {
+            prop_assert!(pair[0].end() < pair[1].offset());
+        }
+        let verify = |there: Vec<ByteRange>| {
+            let some = SomePages { bytes: outboard.clone(), there };
+            let tree = HashTree::open(root, some, len as u64)?;
+            tree.verify_nodes(range)?;
+            tree.verify(&bytes, range)
+        };
+        prop_assert!(verify(single.clone()).is_ok());
+        for left_out in 0..single.len() {
+            let mut fewer = single.clone();
+            fewer.remove(left_out);
+            prop_assert_eq!(verify(fewer).unwrap_err().kind(), ErrorKind::Absent);
+        }
     }
 }

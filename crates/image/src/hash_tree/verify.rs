@@ -1,16 +1,12 @@
 //! Checking ranges of a blob against its hash tree; see the module above.
 
-use super::{
-    GROUP_SIZE, NODE, PREFIX, TreeRoot, group_count, group_cv, left_groups, merge, merge_root, outboard_len,
-};
+use super::geometry::{Subtree, TREE_PAGE, groups_of};
+use super::{GROUP_SIZE, NODE, PREFIX, TreeRoot, group_cv, merge, merge_root, outboard_len};
 use blake3::hazmat::ChainingValue;
 use headstart_block::{ByteRange, Error, ReadAt, Result};
 
 /// Most bytes of the blob read at once: few calls, and still in the cache when they are hashed.
 const BLOB_WINDOW: u64 = 256 * 1024;
-
-/// Most bytes of the outboard read at once: 64 nodes, which lie under one another in pre-order.
-const NODE_WINDOW: u64 = 4096;
 
 /// The hash tree of a blob: its root, known from a manifest, and the outboard, which need not be trusted.
 pub struct HashTree<S> {
@@ -71,17 +67,50 @@ impl<S: ReadAt> HashTree<S> {
         if range.is_empty() && self.blob_len > 0 {
             return Ok(());
         }
-        let first = range.offset() / GROUP_SIZE;
-        let end = range.end().div_ceil(GROUP_SIZE).max(first + 1);
-        let mut walk = Walk {
-            nodes: Window::new(&self.outboard, NODE_WINDOW, outboard_len(self.blob_len)),
-            blob: Window::new(blob, BLOB_WINDOW, self.blob_len.min(end.saturating_mul(GROUP_SIZE))),
-            blob_len: self.blob_len,
-            first,
-            end,
+        let (_, end) = groups_of(range);
+        self.walk(range, Window::new(blob, BLOB_WINDOW, 1, self.blob_len.min(end.saturating_mul(GROUP_SIZE))))
+    }
+
+    /// Checks bytes that are not in a blob yet: whole groups, from `offset` on.
+    ///
+    /// # Errors
+    /// As [`HashTree::verify`]; [`headstart_block::ErrorKind::Invalid`] also where an end is neither that of a group
+    /// nor the blob's.
+    pub fn verify_part(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let range = ByteRange::new(offset, bytes.len() as u64).filter(|range| range.end() <= self.blob_len);
+        let whole = |end: u64| end.is_multiple_of(GROUP_SIZE) || end == self.blob_len;
+        let Some(range) =
+            range.filter(|range| whole(range.end()) && range.offset().is_multiple_of(GROUP_SIZE))
+        else {
+            return Err(Error::invalid(format!(
+                "{} bytes at {offset} are not whole groups of a blob of {} bytes",
+                bytes.len(),
+                self.blob_len
+            )));
         };
-        let whole = Subtree { first: 0, groups: group_count(self.blob_len), node: 0 };
-        walk.visit(whole, &Expected::Root(self.root))
+        if range.is_empty() && self.blob_len > 0 {
+            return Ok(());
+        }
+        self.walk(range, Part { bytes, offset })
+    }
+
+    /// Checks only the nodes above the groups of `range`, without the groups: whether the outboard is to blame.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Corrupt`] where a node is wrong.
+    pub fn verify_nodes(&self, range: ByteRange) -> Result<()> {
+        let range = range.intersect(ByteRange::between(0, self.blob_len));
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.walk(range, NoBytes)
+    }
+
+    fn walk(&self, range: ByteRange, blob: impl Bytes) -> Result<()> {
+        let (first, end) = groups_of(range);
+        let nodes = Window::new(&self.outboard, TREE_PAGE, TREE_PAGE, outboard_len(self.blob_len));
+        let mut walk = Walk { nodes, blob, blob_len: self.blob_len, first, end };
+        walk.visit(Subtree::whole(self.blob_len), &Expected::Root(self.root))
     }
 
     /// Checks every byte of `blob`.
@@ -101,33 +130,25 @@ enum Expected {
     Inner(ChainingValue),
 }
 
-/// The groups `[first, first + groups)`, whose topmost node is the outboard's `node`-th.
-#[derive(Clone, Copy)]
-struct Subtree {
-    first: u64,
-    groups: u64,
-    node: u64,
-}
-
 /// A walk from the root to the groups `[first, end)`.
-struct Walk<'a, N: ?Sized, B: ?Sized> {
+struct Walk<'a, N: ?Sized, B> {
     nodes: Window<'a, N>,
-    blob: Window<'a, B>,
+    blob: B,
     blob_len: u64,
     first: u64,
     end: u64,
 }
 
-impl<N: ReadAt + ?Sized, B: ReadAt + ?Sized> Walk<'_, N, B> {
+impl<N: ReadAt + ?Sized, B: Bytes> Walk<'_, N, B> {
     /// Recursion is at most 50 deep: there are at most 2^50 groups.
     fn visit(&mut self, tree: Subtree, expected: &Expected) -> Result<()> {
-        if tree.first >= self.end || tree.first + tree.groups <= self.first {
+        if tree.first >= self.end || tree.end() <= self.first {
             return Ok(());
         }
         if tree.groups == 1 {
             return self.check_group(tree.first, expected);
         }
-        let node = self.nodes.get(PREFIX as u64 + tree.node * NODE as u64, NODE)?;
+        let node = self.nodes.get(tree.node_offset(), NODE)?;
         let (mut left, mut right) = ([0; 32], [0; 32]);
         left.copy_from_slice(&node[..32]);
         right.copy_from_slice(&node[32..]);
@@ -140,21 +161,18 @@ impl<N: ReadAt + ?Sized, B: ReadAt + ?Sized> Walk<'_, N, B> {
                 "node {} of the hash tree (over groups {} to {}) does not match the root",
                 tree.node,
                 tree.first,
-                tree.first + tree.groups - 1
+                tree.end() - 1
             )));
         }
-        let on_left = left_groups(tree.groups);
-        let below = Subtree { groups: on_left, node: tree.node + 1, ..tree };
-        self.visit(below, &Expected::Inner(left))?;
-        let below =
-            Subtree { first: tree.first + on_left, groups: tree.groups - on_left, node: tree.node + on_left };
-        self.visit(below, &Expected::Inner(right))
+        let (below_left, below_right) = tree.children();
+        self.visit(below_left, &Expected::Inner(left))?;
+        self.visit(below_right, &Expected::Inner(right))
     }
 
     fn check_group(&mut self, group: u64, expected: &Expected) -> Result<()> {
         let offset = group * GROUP_SIZE;
         let len = (self.blob_len - offset).min(GROUP_SIZE);
-        let bytes = self.blob.get(offset, len as usize)?;
+        let Some(bytes) = self.blob.bytes(offset, len as usize)? else { return Ok(()) };
         let matches = match expected {
             Expected::Root(root) => TreeRoot::of(bytes) == *root,
             Expected::Inner(cv) => group_cv(group, bytes) == *cv,
@@ -169,11 +187,48 @@ impl<N: ReadAt + ?Sized, B: ReadAt + ?Sized> Walk<'_, N, B> {
     }
 }
 
+/// Where the bytes of the groups come from.
+trait Bytes {
+    /// `len` bytes at `offset`, within the blob; none where only nodes are checked.
+    fn bytes(&mut self, offset: u64, len: usize) -> Result<Option<&[u8]>>;
+}
+
+/// Bytes in memory that begin at an offset of the blob and hold all that is asked for.
+struct Part<'a> {
+    bytes: &'a [u8],
+    offset: u64,
+}
+
+impl Bytes for Part<'_> {
+    fn bytes(&mut self, offset: u64, len: usize) -> Result<Option<&[u8]>> {
+        let start = offset.checked_sub(self.offset).and_then(|start| usize::try_from(start).ok());
+        let found = start.and_then(|start| self.bytes.get(start..start.checked_add(len)?));
+        found.map(Some).ok_or_else(|| Error::corrupt("ends before its length"))
+    }
+}
+
+/// Nothing: the groups are not looked at.
+struct NoBytes;
+
+impl Bytes for NoBytes {
+    fn bytes(&mut self, _: u64, _: usize) -> Result<Option<&[u8]>> {
+        Ok(None)
+    }
+}
+
+impl<S: ReadAt + ?Sized> Bytes for Window<'_, S> {
+    fn bytes(&mut self, offset: u64, len: usize) -> Result<Option<&[u8]>> {
+        self.get(offset, len).map(Some)
+    }
+}
+
 /// Reads a source from front to back in larger pieces than it is asked for; no copy where it is in memory.
 struct Window<'a, S: ?Sized> {
     source: &'a S,
-    /// Bytes to read at once.
+    /// Bytes to read at once, at least.
     size: u64,
+    /// What is read begins at a multiple of this, and ends at one.
+    align: u64,
     /// Nothing past here is read.
     end: u64,
     offset: u64,
@@ -181,8 +236,8 @@ struct Window<'a, S: ?Sized> {
 }
 
 impl<'a, S: ReadAt + ?Sized> Window<'a, S> {
-    fn new(source: &'a S, size: u64, end: u64) -> Self {
-        Self { source, size, end, offset: 0, bytes: Vec::new() }
+    fn new(source: &'a S, size: u64, align: u64, end: u64) -> Self {
+        Self { source, size, align, end, offset: 0, bytes: Vec::new() }
     }
 
     /// `len` bytes at `offset`; the caller knows that they are before the end.
@@ -194,11 +249,12 @@ impl<'a, S: ReadAt + ?Sized> Window<'a, S> {
         }
         let loaded = ByteRange::between(self.offset, self.offset + self.bytes.len() as u64);
         if offset < loaded.offset() || offset + len as u64 > loaded.end() {
-            let size = self.size.min(self.end.saturating_sub(offset)).max(len as u64);
-            #[expect(clippy::cast_possible_truncation, reason = "at most the window or a group")]
-            self.bytes.resize(size as usize, 0);
-            self.offset = offset;
-            if let Err(error) = self.source.read_at(&mut self.bytes, offset) {
+            self.offset = offset - offset % self.align;
+            let wanted_end = (offset + len as u64).next_multiple_of(self.align);
+            let end = wanted_end.max(self.offset + self.size).min(self.end).max(offset + len as u64);
+            #[expect(clippy::cast_possible_truncation, reason = "at most the window, two pages or a group")]
+            self.bytes.resize((end - self.offset) as usize, 0);
+            if let Err(error) = self.source.read_at(&mut self.bytes, self.offset) {
                 self.bytes.clear();
                 return Err(error);
             }

@@ -1,0 +1,96 @@
+//! Which bytes of the outboard checking a range reads; see the module above.
+//!
+//! This is pure arithmetic on lengths: whoever fetches lazily asks here which pages of the outboard to fetch along
+//! with the data. Both [`HashTree::verify`](super::HashTree::verify) and this walk the same subtrees.
+
+use super::{GROUP_SIZE, NODE, PREFIX, group_count, left_groups, outboard_len};
+use headstart_block::ByteRange;
+
+/// Bytes of the outboard that [`HashTree`](super::HashTree) reads at once, from a multiple of it on: 64 nodes, which
+/// lie under one another in pre-order. Where all pages that hold a byte named by [`nodes`] are there, no other is read.
+pub const TREE_PAGE: u64 = 4096;
+
+/// The groups `[first, first + groups)`, whose topmost node is the outboard's `node`-th.
+#[derive(Clone, Copy)]
+pub(super) struct Subtree {
+    pub(super) first: u64,
+    pub(super) groups: u64,
+    pub(super) node: u64,
+}
+
+impl Subtree {
+    /// The whole tree of a blob.
+    pub(super) fn whole(blob_len: u64) -> Self {
+        Self { first: 0, groups: group_count(blob_len), node: 0 }
+    }
+
+    /// Where its topmost node lies in the outboard.
+    pub(super) fn node_offset(self) -> u64 {
+        PREFIX as u64 + self.node * NODE as u64
+    }
+
+    /// One past its last group.
+    pub(super) fn end(self) -> u64 {
+        self.first + self.groups
+    }
+
+    /// The two subtrees below its topmost node. It has more than one group.
+    pub(super) fn children(self) -> (Self, Self) {
+        let on_left = left_groups(self.groups);
+        let left = Self { first: self.first, groups: on_left, node: self.node + 1 };
+        let right =
+            Self { first: self.first + on_left, groups: self.groups - on_left, node: self.node + on_left };
+        (left, right)
+    }
+}
+
+/// The groups that hold `range`, as first and one past the last; those of an empty range are one.
+pub(super) fn groups_of(range: ByteRange) -> (u64, u64) {
+    let first = range.offset() / GROUP_SIZE;
+    (first, range.end().div_ceil(GROUP_SIZE).max(first + 1))
+}
+
+/// Names the bytes of the outboard of a blob of `blob_len` bytes that checking `range` of the blob reads: the
+/// length in front, and all nodes from the root to the groups of the range. What it names ascends, is not empty and
+/// does not overlap. A range past the end is cut there.
+pub fn nodes(blob_len: u64, range: ByteRange, each: &mut dyn FnMut(ByteRange)) {
+    each(ByteRange::between(0, PREFIX as u64));
+    let range = ByteRange::between(range.offset().min(blob_len), range.end().min(blob_len));
+    if !range.is_empty() {
+        visit(Subtree::whole(blob_len), groups_of(range), each);
+    }
+}
+
+fn visit(tree: Subtree, wanted: (u64, u64), each: &mut dyn FnMut(ByteRange)) {
+    let (first, end) = wanted;
+    if tree.groups == 1 || tree.first >= end || tree.end() <= first {
+        return;
+    }
+    // A subtree that is wanted whole has all its nodes together.
+    let is_whole = first <= tree.first && tree.end() <= end;
+    let nodes = if is_whole { tree.groups - 1 } else { 1 };
+    each(ByteRange::between(tree.node_offset(), tree.node_offset() + nodes * NODE as u64));
+    if !is_whole {
+        let (left, right) = tree.children();
+        visit(left, wanted, each);
+        visit(right, wanted, each);
+    }
+}
+
+/// Names the pages of the outboard that hold what [`nodes`] names, as runs: ascending, with gaps between them, the
+/// last one cut at the outboard's end.
+pub fn pages(blob_len: u64, range: ByteRange, each: &mut dyn FnMut(ByteRange)) {
+    let len = outboard_len(blob_len);
+    let mut run = ByteRange::between(0, 0);
+    nodes(blob_len, range, &mut |node| {
+        let start = node.offset() - node.offset() % TREE_PAGE;
+        let end = node.end().next_multiple_of(TREE_PAGE).min(len);
+        if start > run.end() {
+            each(run);
+            run = ByteRange::between(start, end);
+        } else {
+            run = ByteRange::between(run.offset(), end.max(run.end()));
+        }
+    });
+    each(run);
+}
