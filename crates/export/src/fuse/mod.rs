@@ -1,1 +1,225 @@
-//! FUSE: a disk as one file of its exact size.
+//! FUSE: a disk as a file, which loop devices, hypervisors and plain programs open.
+//!
+//! # What is mounted
+//!
+//! On a directory, a directory with one file of the disk's exact size in bytes; on a regular file, that file
+//! alone (its root is a file): whoever had its path has the disk.
+//!
+//! # How a request goes
+//!
+//! ```text
+//! kernel -> worker: local read, write of whole sectors -----------------------> answer
+//!              \-> slow lane: bytes from elsewhere, part of a sector, flush ---> answer
+//! ```
+//!
+//! A worker ([`image`]) never waits for anything but the local disk. What might wait goes to the slow lane
+//! ([`slow_lane`]), and is answered from there.
+//!
+//! # What the kernel caches
+//!
+//! * Pages that were read: yes, so that memory maps, `exec` and loop devices work; who wants none of it opens the
+//!   file with `O_DIRECT`. A read-only disk's pages stay when the file is closed and opened again; those of a
+//!   writable one are dropped at each open, because another server may have written to the disk.
+//! * Writes: never, but for writable memory maps. A `write` that has returned has reached the disk; an `fsync`
+//!   has made it durable. So a killed program loses nothing, and a killed server what was not flushed.
+//!
+//! # The end
+//!
+//! A server that stops fails what waits for bytes from elsewhere, lets the rest finish for
+//! [`STOP_PATIENCE`], and unmounts. If somebody still has the file open, what memory maps have changed is
+//! written, the connection is cut (the owner gets errors) and the mount point freed. A server that is killed leaves
+//! a mount point that says "Transport endpoint is not connected"; the next start at the same place clears it
+//! away ([`mount`]).
+
+mod image;
+mod image_writer;
+mod mount;
+mod mount_table;
+mod range_lock;
+mod slow_lane;
+mod tree;
+
+use self::image::Image;
+use self::mount::{Mount, Unmounted};
+use self::slow_lane::SlowLane;
+use self::tree::Tree;
+use crate::{Export, STOP_PATIENCE, Server};
+use fuser::{INodeNo, Notifier, Session, SessionACL};
+use headstart_block::{Error, ErrorKind, Result};
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// The largest read or write: 256 pages, all that kernels allow.
+const TRANSFER: u32 = 1 << 20;
+
+/// Requests in the background (readahead, asynchronous direct I/O) that may be under way at once. The kernel's own
+/// default of 12 would let a dozen slow reads stop all others.
+const BACKGROUND: u16 = 512;
+
+/// How long the workers get to notice that the file system is gone.
+const WORKERS_END: Duration = Duration::from_secs(2);
+
+/// How to serve a disk as a file.
+#[derive(Clone, Debug)]
+pub struct FuseSettings {
+    /// The file's name where the mount point is a directory.
+    pub file_name: OsString,
+    /// Threads that receive requests.
+    pub workers: usize,
+    /// Threads, at most, for requests that wait; started as needed.
+    pub waiting_max: usize,
+}
+
+impl Default for FuseSettings {
+    /// `disk.raw`; a worker a core, four at most; 64 requests that wait.
+    fn default() -> Self {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        Self { file_name: "disk.raw".into(), workers: cores.min(4), waiting_max: 64 }
+    }
+}
+
+/// A mounted disk.
+pub struct FuseServer {
+    /// The file.
+    path: PathBuf,
+    inode: INodeNo,
+    image: Arc<Image>,
+    notifier: Notifier,
+    /// `None` once it has been stopped.
+    mount: Mutex<Option<Mount>>,
+    /// Says how the workers ended.
+    ended: Mutex<Receiver<io::Result<()>>>,
+}
+
+impl FuseServer {
+    /// Mounts the disk at `path`, a directory or a regular file, and serves it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where there is nothing to mount on, [`ErrorKind::Conflict`] where a disk is mounted
+    /// already, [`ErrorKind::Io`] with its remedy where this host cannot mount.
+    pub fn start(export: Export, path: &Path, settings: &FuseSettings) -> Result<Self> {
+        let point = mount::repair(path)?;
+        let metadata = point.metadata().map_err(|error| Error::io("cannot look at the mount point", error));
+        let metadata = metadata.map_err(|error| error.about(point.display()))?;
+        if !metadata.is_dir() && !metadata.is_file() {
+            let cause = "a disk is mounted on a directory or a regular file, and this is neither";
+            return Err(Error::invalid(cause).about(point.display()));
+        }
+        if settings.file_name.as_encoded_bytes().contains(&b'/') || settings.file_name.is_empty() {
+            return Err(Error::invalid("the file's name is no name").about(settings.file_name.display()));
+        }
+        let name = metadata.is_dir().then(|| settings.file_name.clone());
+        let file = name.as_ref().map_or_else(|| point.clone(), |name| point.join(name));
+        let image = Arc::new(Image::new(export, SlowLane::new(settings.waiting_max)));
+        let tree = Tree::new(Arc::clone(&image), name, &metadata);
+        let inode = tree.file();
+        let (fuse, mount) = Mount::new(point, image.read_only)?;
+        let mut config = fuser::Config::default();
+        config.n_threads = Some(settings.workers.max(1));
+        config.clone_fd = true;
+        // The kernel decides who may look, by the mount's options.
+        let session = Session::from_fd(tree, fuse, SessionACL::All, config);
+        let session = session
+            .map_err(|error| Error::io("the kernel does not talk to us", error).about(path.display()))?;
+        let notifier = session.notifier();
+        let (end, ended) = mpsc::channel();
+        let run = move || {
+            let _ = end.send(session.run());
+        };
+        thread::Builder::new()
+            .name("fuse".to_owned())
+            .spawn(run)
+            .map_err(|error| Error::io("cannot start a thread", error))?;
+        let (mount, ended) = (Mutex::new(Some(mount)), Mutex::new(ended));
+        Ok(Self { path: file, inode, image, notifier, mount, ended })
+    }
+
+    /// The file that is the disk.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn shut_down(&self) -> Result<()> {
+        let Some(mut mount) = locked(&self.mount).take() else { return Ok(()) };
+        self.image.give_up_waiting();
+        let idle = self.image.lane.wait_idle(STOP_PATIENCE);
+        // With a request that does not end, an unmount could wait for ever.
+        let unmounted = if idle { mount.unmount() } else { Ok(Unmounted::Busy) };
+        let unmounted = match unmounted {
+            Ok(Unmounted::Busy) => {
+                if idle {
+                    self.write_back_maps();
+                }
+                tracing::warn!("{}: it is in use; its users get errors from now on", self.path.display());
+                mount.force();
+                Ok(())
+            }
+            other => other.map(|_| ()),
+        };
+        if let Err(RecvTimeoutError::Timeout) = locked(&self.ended).recv_timeout(WORKERS_END) {
+            tracing::warn!("{}: its threads go on until nobody has it open", self.path.display());
+        }
+        let flushed = if self.image.read_only { Ok(()) } else { self.image.make_durable() };
+        unmounted.and(flushed).map_err(|error| error.about(self.path.display()))
+    }
+
+    fn write_back_maps(&self) {
+        let (done, synced) = mpsc::channel();
+        let path = self.path.clone();
+        let sync = move || {
+            let _ = done.send(mount::sync_file(&path));
+        };
+        let started = thread::Builder::new().name("fuse-sync".to_owned()).spawn(sync).is_ok();
+        if started && !matches!(synced.recv_timeout(STOP_PATIENCE), Ok(Ok(()))) {
+            let path = self.path.display();
+            tracing::warn!("{path}: what its users changed through memory maps may be lost");
+        }
+    }
+}
+
+impl Server for FuseServer {
+    fn uri(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn resized(&self) {
+        // A negative offset asks for new attributes and leaves the pages.
+        if let Err(error) = self.notifier.inval_inode(self.inode, -1, 0) {
+            tracing::debug!("{}: the kernel sees the new size a little later: {error}", self.path.display());
+        }
+    }
+
+    fn failed(&self) -> Option<Error> {
+        if locked(&self.mount).is_none() {
+            return None;
+        }
+        let cause = match locked(&self.ended).try_recv() {
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => return None,
+            Ok(Ok(())) => Error::new(ErrorKind::Cancelled, "somebody unmounted it"),
+            Ok(Err(error)) => Error::io("the connection to the kernel failed", error),
+        };
+        Some(cause.about(self.path.display()))
+    }
+
+    fn stop(self: Box<Self>) -> Result<()> {
+        self.shut_down()
+    }
+}
+
+impl Drop for FuseServer {
+    fn drop(&mut self) {
+        if let Err(error) = self.shut_down() {
+            tracing::warn!("{error}");
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

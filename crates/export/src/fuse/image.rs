@@ -1,0 +1,218 @@
+//! What the file system's requests do to the disk: the part of the server that knows no directory entries.
+
+use super::image_writer::ImageWriter;
+use super::slow_lane::SlowLane;
+use crate::Export;
+use fuser::{Errno, ReplyData, ReplyEmpty, ReplyWrite};
+use headstart_block::{BlockDevice, Error, ErrorKind, Result};
+use nix::libc;
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// No request moves more, since no kernel sends more (fuser's own buffer ends there).
+const TRANSFER_MAX: usize = 16 << 20;
+
+/// Faults that are all logged; from then on each time their number has doubled.
+const FAULTS_LOGGED: u64 = 8;
+
+thread_local! {
+    /// What a worker reads into: no allocation for a read.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A disk that is served as a file.
+pub(super) struct Image {
+    name: String,
+    pub(super) device: Arc<dyn BlockDevice>,
+    pub(super) read_only: bool,
+    writer: ImageWriter,
+    pub(super) lane: SlowLane,
+    /// No more waiting for bytes from elsewhere.
+    stopping: AtomicBool,
+    /// Something was written since the last flush.
+    unflushed: AtomicBool,
+    /// Something was written since somebody last looked at the file's times.
+    pub(super) modified: AtomicBool,
+    faults: AtomicU64,
+}
+
+impl Image {
+    pub(super) fn new(export: Export, lane: SlowLane) -> Self {
+        let device = export.device;
+        Self {
+            name: export.name,
+            read_only: device.is_read_only(),
+            writer: ImageWriter::new(Arc::clone(&device)),
+            device,
+            lane,
+            stopping: AtomicBool::new(false),
+            unflushed: AtomicBool::new(false),
+            modified: AtomicBool::new(false),
+            faults: AtomicU64::new(0),
+        }
+    }
+
+    /// From now on a read whose bytes are not on this host fails at once.
+    pub(super) fn give_up_waiting(&self) {
+        self.stopping.store(true, Ordering::Release);
+    }
+
+    /// Reads as much of `size` bytes as there is before the end.
+    pub(super) fn read(self: &Arc<Self>, offset: u64, size: u32, reply: ReplyData) {
+        let left = usize::try_from(self.device.size().saturating_sub(offset)).unwrap_or(usize::MAX);
+        let len = (size as usize).min(left);
+        if len > TRANSFER_MAX {
+            return reply.error(Errno::EINVAL);
+        }
+        BUFFER.with_borrow_mut(|buffer| {
+            if buffer.len() < len {
+                buffer.resize(len, 0);
+            }
+            match self.device.read_local_at(&mut buffer[..len], offset) {
+                Ok(()) => reply.data(&buffer[..len]),
+                Err(error) if error.kind() == ErrorKind::Absent => self.read_slowly(offset, len, reply),
+                Err(error) => reply.error(self.fault("read", offset, &error)),
+            }
+        });
+    }
+
+    fn read_slowly(self: &Arc<Self>, offset: u64, len: usize, reply: ReplyData) {
+        let image = Arc::clone(self);
+        self.lane.run(move || {
+            if image.stopping.load(Ordering::Acquire) {
+                return reply.error(Errno::EIO);
+            }
+            let mut bytes = vec![0; len];
+            match image.device.read_at(&mut bytes, offset) {
+                Ok(()) => reply.data(&bytes),
+                Err(error) => reply.error(image.fault("read", offset, &error)),
+            }
+        });
+    }
+
+    /// Writes as much of `data` as fits before the end: the file does not grow by being written.
+    pub(super) fn write(self: &Arc<Self>, offset: u64, data: &[u8], open_flags: i32, reply: ReplyWrite) {
+        let left = usize::try_from(self.device.size().saturating_sub(offset)).unwrap_or(usize::MAX);
+        let fits = data.len().min(left);
+        if fits == 0 && !data.is_empty() {
+            return reply.error(Errno::ENOSPC);
+        }
+        let data = &data[..fits];
+        self.written();
+        // Newer kernels send a sync of their own; one that finds nothing to do costs little.
+        let durable = open_flags & libc::O_DSYNC != 0;
+        match self.writer.write_at_once(data, offset) {
+            Ok(()) if !durable => reply.written(count(fits)),
+            Err(error) if error.kind() != ErrorKind::Absent => {
+                reply.error(self.fault("write", offset, &error));
+            }
+            outcome => {
+                let rest = if outcome.is_ok() { Vec::new() } else { data.to_vec() };
+                let image = Arc::clone(self);
+                self.lane.run(move || {
+                    let mut done = image.writer.write(&rest, offset);
+                    if durable && done.is_ok() {
+                        done = image.make_durable();
+                    }
+                    match done {
+                        Ok(()) => reply.written(count(fits)),
+                        Err(error) => reply.error(image.fault("write", offset, &error)),
+                    }
+                });
+            }
+        }
+    }
+
+    /// Makes a range read as zeros, as far as the disk goes.
+    pub(super) fn write_zeroes(self: &Arc<Self>, offset: u64, len: u64, reply: ReplyEmpty) {
+        let len = len.min(self.device.size().saturating_sub(offset));
+        self.written();
+        self.answer_slowly("write zeros", offset, reply, move |image| image.writer.write_zeroes(offset, len));
+    }
+
+    /// Makes all that was written durable; at a `close`, only if there is something.
+    pub(super) fn flush(self: &Arc<Self>, closing: bool, reply: ReplyEmpty) {
+        if self.read_only || closing && !self.unflushed.load(Ordering::Acquire) {
+            return reply.ok();
+        }
+        self.answer_slowly("flush", 0, reply, Self::make_durable);
+    }
+
+    pub(super) fn make_durable(&self) -> Result<()> {
+        // Before the flush: what is written during it counts for the next.
+        self.unflushed.store(false, Ordering::Release);
+        let flushed = self.device.flush();
+        if flushed.is_err() {
+            self.unflushed.store(true, Ordering::Release);
+        }
+        flushed
+    }
+
+    /// The first offset from `offset` on of data, or of a hole; the end counts as a hole. `None` past the end,
+    /// or where no data follows.
+    pub(super) fn seek(&self, offset: u64, hole: bool) -> Result<Option<u64>> {
+        let size = self.device.size();
+        let mut at = offset;
+        while at < size {
+            let extent = self.device.extent_at(at)?;
+            if extent.zero == hole {
+                return Ok(Some(at));
+            }
+            at = extent.range.end().max(at.saturating_add(1));
+        }
+        Ok((hole && offset < size).then_some(size))
+    }
+
+    fn answer_slowly(
+        self: &Arc<Self>,
+        what: &'static str,
+        offset: u64,
+        reply: ReplyEmpty,
+        work: impl FnOnce(&Self) -> Result<()> + Send + 'static,
+    ) {
+        let image = Arc::clone(self);
+        self.lane.run(move || match work(&image) {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(image.fault(what, offset, &error)),
+        });
+    }
+
+    fn written(&self) {
+        self.unflushed.store(true, Ordering::Release);
+        self.modified.store(true, Ordering::Release);
+    }
+
+    /// Says what failed, and gives the number for it that the program gets.
+    pub(super) fn fault(&self, what: &str, offset: u64, error: &Error) -> Errno {
+        let before = self.faults.fetch_add(1, Ordering::Relaxed);
+        let count = before.saturating_add(1);
+        if count <= FAULTS_LOGGED || count.is_power_of_two() {
+            tracing::warn!("fuse {}: cannot {what} at {offset} ({count} failed so far): {error}", self.name);
+        }
+        errno(error)
+    }
+}
+
+/// The number that says what a program can do about `error`.
+pub(super) fn errno(error: &Error) -> Errno {
+    match error.kind() {
+        ErrorKind::Corrupt
+        | ErrorKind::NotFound
+        | ErrorKind::Absent
+        | ErrorKind::Cancelled
+        | ErrorKind::Io => Errno::EIO,
+        ErrorKind::Unsupported => Errno::EOPNOTSUPP,
+        ErrorKind::Invalid => Errno::EINVAL,
+        ErrorKind::Conflict => Errno::EBUSY,
+        ErrorKind::NoSpace => Errno::ENOSPC,
+        ErrorKind::ReadOnly => Errno::EROFS,
+        ErrorKind::Unavailable => Errno::ETIMEDOUT,
+        ErrorKind::Denied => Errno::EACCES,
+    }
+}
+
+/// What fits into a request fits into its answer.
+fn count(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
