@@ -1,0 +1,366 @@
+//! The handshake as a pure state machine: a client's bytes in, replies and a decision out.
+//!
+//! It speaks the fixed newstyle only. The states follow one another:
+//!
+//! ```text
+//! Flags ----> Options -----> transmission (EXPORT_NAME or GO)
+//!              |    ^
+//!              |    | (once) everything negotiated so far is forgotten
+//!              +----+ STARTTLS
+//! ```
+//!
+//! # Invariants
+//!
+//! * Where TLS is demanded, an unencrypted client gets nothing but refusals: it learns no export's name or size.
+//! * Bytes that a client sent behind STARTTLS before it was answered are not part of the encrypted stream. Whoever
+//!   sits between could have put them there, so the connection ends.
+//! * Metadata contexts hold for the export they were asked for; choosing another drops them.
+//! * No option is longer than [`OPTION_LEN_MAX`]; nothing is kept of an option once it is answered, but two flags
+//!   and the number of an export.
+
+use super::proto::{
+    self, BASE_ALLOCATION, BASE_ALLOCATION_ID, Fields, OPTION_HEADER, OptionHeader, PAYLOAD_MAX, STRING_MAX,
+    clip, export_flag, info, option, option_reply, put_option_reply,
+};
+
+/// Longest data of an option, in bytes: a name of 4,096 and a good many queries.
+pub const OPTION_LEN_MAX: u32 = 16 << 10;
+
+/// Bytes with which an export's answer is padded for clients that do not decline it.
+const PADDING: usize = 124;
+
+/// The unit of requests that is served best, in bytes: a page.
+const BLOCK_PREFERRED: u32 = 4096;
+
+/// What a client may learn of an export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportView {
+    /// Its name.
+    pub name: String,
+    /// What it is, for people; may be empty.
+    pub description: String,
+    /// Size in bytes.
+    pub size: u64,
+    /// Whether writes are refused.
+    pub read_only: bool,
+}
+
+/// Whether, and whether already, a connection is encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encryption {
+    /// The server has no certificate.
+    Unavailable,
+    /// It has one, and demands that it is used.
+    Demanded,
+    /// It is in use.
+    On,
+}
+
+/// What is to be done after [`Handshake::advance`]. The replies are sent first, whatever it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Give it more bytes.
+    More,
+    /// Encrypt the stream, then go on with [`Handshake::encrypted`].
+    StartTls,
+    /// The client chose an export: transmission begins.
+    Transmit(Chosen),
+    /// Close. A polite goodbye, or one of the client's mistakes.
+    Close(&'static str),
+}
+
+/// What a handshake led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// The export's number in the list that the handshake was given.
+    pub export: usize,
+    /// Whether replies are structured.
+    pub structured: bool,
+    /// Whether block status may be asked for.
+    pub base_allocation: bool,
+}
+
+/// A handshake with one client.
+#[derive(Debug)]
+pub struct Handshake<'a> {
+    exports: &'a [ExportView],
+    encryption: Encryption,
+    /// `None` until the client's flags have come.
+    padding: Option<bool>,
+    structured: bool,
+    /// The export whose `base:allocation` was chosen.
+    base_allocation: Option<usize>,
+}
+
+impl<'a> Handshake<'a> {
+    /// A handshake that offers `exports`.
+    #[must_use]
+    pub fn new(exports: &'a [ExportView], encryption: Encryption) -> Self {
+        Self { exports, encryption, padding: None, structured: false, base_allocation: None }
+    }
+
+    /// What the server says first.
+    pub fn greet(out: &mut Vec<u8>) {
+        out.extend_from_slice(&proto::GREETING.to_be_bytes());
+        out.extend_from_slice(&proto::OPTION_MAGIC.to_be_bytes());
+        out.extend_from_slice(&(proto::FLAG_FIXED_NEWSTYLE | proto::FLAG_NO_ZEROES).to_be_bytes());
+    }
+
+    /// The stream is encrypted from here on; what was negotiated before is forgotten.
+    pub fn encrypted(&mut self) {
+        self.encryption = Encryption::On;
+        self.structured = false;
+        self.base_allocation = None;
+    }
+
+    /// Takes one message from the start of `input`, appends the replies to `out`, and says how many bytes of
+    /// `input` are done with. With [`Step::More`] and no bytes taken, the message is not whole yet.
+    pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+        let Some(padding) = self.padding else {
+            return self.take_flags(input);
+        };
+        let Some(header) = input.first_chunk::<OPTION_HEADER>() else {
+            return (0, Step::More);
+        };
+        let Some(header) = OptionHeader::parse(header) else {
+            return (0, Step::Close("an option has a wrong magic"));
+        };
+        if header.len > OPTION_LEN_MAX {
+            return (0, Step::Close("an option is too long"));
+        }
+        let end = OPTION_HEADER + header.len as usize;
+        let Some(data) = input.get(OPTION_HEADER..end) else {
+            return (0, Step::More);
+        };
+        let step = self.answer(header.option, data, padding, out);
+        if step == Step::StartTls && input.len() > end {
+            return (end, Step::Close("bytes follow STARTTLS before it was answered"));
+        }
+        (end, step)
+    }
+
+    fn take_flags(&mut self, input: &[u8]) -> (usize, Step) {
+        let Some(flags) = input.first_chunk().map(|bytes| u32::from_be_bytes(*bytes)) else {
+            return (0, Step::More);
+        };
+        let (fixed, no_zeroes) = (u32::from(proto::FLAG_FIXED_NEWSTYLE), u32::from(proto::FLAG_NO_ZEROES));
+        if flags & !(fixed | no_zeroes) != 0 {
+            return (4, Step::Close("the client has flags that this server does not know"));
+        }
+        if flags & fixed == 0 {
+            return (4, Step::Close("the client does not speak the fixed newstyle"));
+        }
+        self.padding = Some(flags & no_zeroes == 0);
+        (4, Step::More)
+    }
+
+    fn answer(&mut self, asked: u32, data: &[u8], padding: bool, out: &mut Vec<u8>) -> Step {
+        let mut reply = Reply { option: asked, out };
+        let plain_allowed = matches!(asked, option::STARTTLS | option::ABORT);
+        if self.encryption == Encryption::Demanded && !plain_allowed {
+            if asked == option::EXPORT_NAME {
+                return Step::Close("the client wants an export without TLS");
+            }
+            return reply.error(option_reply::ERR_TLS_REQD, "this server wants TLS: begin with STARTTLS");
+        }
+        match asked {
+            option::EXPORT_NAME => self.use_export(data, padding, reply.out),
+            option::ABORT => {
+                reply.ack();
+                Step::Close("the client gave up")
+            }
+            option::LIST => self.list(data, &mut reply),
+            option::STARTTLS => self.start_tls(data, &mut reply),
+            option::INFO | option::GO => self.describe(asked == option::GO, data, &mut reply),
+            option::STRUCTURED_REPLY => {
+                if !data.is_empty() {
+                    return reply.error(option_reply::ERR_INVALID, "STRUCTURED_REPLY has no data");
+                }
+                self.structured = true;
+                reply.ack()
+            }
+            option::LIST_META_CONTEXT => self.meta_context(false, data, &mut reply),
+            option::SET_META_CONTEXT => self.meta_context(true, data, &mut reply),
+            _ => reply.error(option_reply::ERR_UNSUP, "this server does not know the option"),
+        }
+    }
+
+    /// The export called `name`. An empty name means the only one, where there is but one.
+    fn find(&self, name: &str) -> Option<usize> {
+        let found = self.exports.iter().position(|export| export.name == name);
+        found.or_else(|| (name.is_empty() && self.exports.len() == 1).then_some(0))
+    }
+
+    fn choose(&self, export: usize) -> Step {
+        let base_allocation = self.base_allocation == Some(export);
+        Step::Transmit(Chosen { export, structured: self.structured, base_allocation })
+    }
+
+    fn use_export(&self, data: &[u8], padding: bool, out: &mut Vec<u8>) -> Step {
+        let found = std::str::from_utf8(data).ok().and_then(|name| self.find(name));
+        let Some((at, export)) = found.and_then(|at| Some((at, self.exports.get(at)?))) else {
+            return Step::Close("the client wants an export that does not exist");
+        };
+        out.extend_from_slice(&export.size.to_be_bytes());
+        out.extend_from_slice(&self.flags(export).to_be_bytes());
+        if padding {
+            out.resize(out.len() + PADDING, 0);
+        }
+        self.choose(at)
+    }
+
+    fn flags(&self, export: &ExportView) -> u16 {
+        let mut flags = export_flag::HAS_FLAGS | export_flag::CAN_MULTI_CONN | export_flag::SEND_CACHE;
+        // Flushing a disk that cannot be written does nothing, but some clients ask anyway.
+        flags |= export_flag::SEND_FLUSH | export_flag::SEND_FUA;
+        if self.structured {
+            flags |= export_flag::SEND_DF;
+        }
+        if export.read_only {
+            return flags | export_flag::READ_ONLY;
+        }
+        flags
+            | export_flag::SEND_TRIM
+            | export_flag::SEND_WRITE_ZEROES
+            | export_flag::SEND_FAST_ZERO
+            | export_flag::SEND_RESIZE
+    }
+
+    fn list(&self, data: &[u8], reply: &mut Reply<'_>) -> Step {
+        if !data.is_empty() {
+            return reply.error(option_reply::ERR_INVALID, "LIST has no data");
+        }
+        for export in self.exports {
+            let name = clip(&export.name, STRING_MAX);
+            let mut entry = Vec::with_capacity(4 + name.len() + export.description.len());
+            entry.extend_from_slice(&len_u32(name).to_be_bytes());
+            entry.extend_from_slice(name.as_bytes());
+            entry.extend_from_slice(clip(&export.description, STRING_MAX).as_bytes());
+            reply.put(option_reply::SERVER, &entry);
+        }
+        reply.ack()
+    }
+
+    fn start_tls(&self, data: &[u8], reply: &mut Reply<'_>) -> Step {
+        if !data.is_empty() {
+            return reply.error(option_reply::ERR_INVALID, "STARTTLS has no data");
+        }
+        match self.encryption {
+            Encryption::Unavailable => {
+                reply.error(option_reply::ERR_POLICY, "this server has no certificate, so no TLS")
+            }
+            Encryption::On => reply.error(option_reply::ERR_INVALID, "TLS is on already"),
+            Encryption::Demanded => {
+                reply.ack();
+                Step::StartTls
+            }
+        }
+    }
+
+    fn describe(&self, go: bool, data: &[u8], reply: &mut Reply<'_>) -> Step {
+        let Some((name, wanted)) = parse_info(data) else {
+            return reply.error(option_reply::ERR_INVALID, "the request for an export is malformed");
+        };
+        let Some((at, export)) = self.find(name).and_then(|at| Some((at, self.exports.get(at)?))) else {
+            let message = format!("there is no export `{}`", name.escape_debug());
+            return reply.error(option_reply::ERR_UNKNOWN, &message);
+        };
+        let mut fact = |kind: u16, parts: &[&[u8]]| {
+            reply.put(option_reply::INFO, &[&kind.to_be_bytes()[..], &parts.concat()].concat());
+        };
+        fact(info::EXPORT, &[&export.size.to_be_bytes(), &self.flags(export).to_be_bytes()]);
+        let [smallest, best, largest] = [1, BLOCK_PREFERRED, PAYLOAD_MAX].map(u32::to_be_bytes);
+        fact(info::BLOCK_SIZE, &[&smallest, &best, &largest]);
+        if wanted.contains(&info::NAME) {
+            fact(info::NAME, &[clip(&export.name, STRING_MAX).as_bytes()]);
+        }
+        if wanted.contains(&info::DESCRIPTION) && !export.description.is_empty() {
+            fact(info::DESCRIPTION, &[clip(&export.description, STRING_MAX).as_bytes()]);
+        }
+        reply.ack();
+        if go { self.choose(at) } else { Step::More }
+    }
+
+    fn meta_context(&mut self, set: bool, data: &[u8], reply: &mut Reply<'_>) -> Step {
+        if set {
+            self.base_allocation = None;
+        }
+        if !self.structured {
+            return reply
+                .error(option_reply::ERR_INVALID, "metadata needs structured replies: ask for those first");
+        }
+        let Some((name, queries)) = parse_queries(data) else {
+            return reply.error(option_reply::ERR_INVALID, "the metadata queries are malformed");
+        };
+        let Some(at) = self.find(name) else {
+            return reply.error(option_reply::ERR_UNKNOWN, "there is no such export");
+        };
+        // No query at all asks for a list of everything; a name space alone, for a list of what is in it.
+        let all = !set && queries.is_empty();
+        let matches = |query: &&[u8]| *query == BASE_ALLOCATION.as_bytes() || (!set && *query == b"base:");
+        if all || queries.iter().any(matches) {
+            let id = if set { BASE_ALLOCATION_ID } else { 0 };
+            reply.put(
+                option_reply::META_CONTEXT,
+                &[&id.to_be_bytes()[..], BASE_ALLOCATION.as_bytes()].concat(),
+            );
+            if set {
+                self.base_allocation = Some(at);
+            }
+        }
+        reply.ack()
+    }
+}
+
+/// Replies to one option.
+struct Reply<'a> {
+    option: u32,
+    out: &'a mut Vec<u8>,
+}
+
+impl Reply<'_> {
+    fn put(&mut self, kind: u32, data: &[u8]) {
+        put_option_reply(self.out, self.option, kind, data);
+    }
+
+    fn ack(&mut self) -> Step {
+        self.put(option_reply::ACK, &[]);
+        Step::More
+    }
+
+    fn error(&mut self, kind: u32, message: &str) -> Step {
+        self.put(kind, clip(message, STRING_MAX).as_bytes());
+        Step::More
+    }
+}
+
+fn len_u32(text: &str) -> u32 {
+    u32::try_from(text.len()).unwrap_or(u32::MAX)
+}
+
+/// The name of an export and the facts wanted about it.
+fn parse_info(data: &[u8]) -> Option<(&str, Vec<u16>)> {
+    let mut fields = Fields(data);
+    let name = fields.string()?;
+    let count = fields.u16()?;
+    let wanted = (0..count).map(|_| fields.u16()).collect::<Option<_>>()?;
+    fields.0.is_empty().then_some((name, wanted))
+}
+
+/// The name of an export and the contexts asked for.
+fn parse_queries(data: &[u8]) -> Option<(&str, Vec<&[u8]>)> {
+    let mut fields = Fields(data);
+    let name = fields.string()?;
+    let count = fields.u32()?;
+    let mut queries = Vec::new();
+    for _ in 0..count {
+        // Each takes four bytes at least, so that a wild count ends with the data.
+        let len = fields.u32()?;
+        queries.push(fields.bytes(usize::try_from(len).ok()?)?);
+    }
+    fields.0.is_empty().then_some((name, queries))
+}
+
+#[cfg(test)]
+#[path = "handshake_tests.rs"]
+mod tests;

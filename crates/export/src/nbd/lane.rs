@@ -1,0 +1,234 @@
+//! The slow lane of a connection: jobs that may wait, done by threads that exist while there are jobs.
+//!
+//! The thread that receives requests serves what is local itself; all else it leaves here, and goes on. A thread is
+//! started when a job finds none idle, up to [`THREADS_MAX`], and ends after [`IDLE_MAX`] without a job: a disk that
+//! is all local, or idle, has none.
+//!
+//! Jobs in flight are bounded in number and in bytes ([`JOBS_MAX`], [`BYTES_MAX`]). At the bound the receiving
+//! thread waits here, the socket fills up, and so the client waits: that is the backpressure.
+//!
+//! When the connection ends, its queue is finished first, unless the client is gone: then what has not begun is
+//! dropped, for nobody was promised it.
+
+use super::transmission::Command;
+use super::wire::lock;
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Most threads of one connection: reads that wait for a store at once. What waits behind them has been
+/// announced to the disk by a prefetch, so that its bytes are under way.
+const THREADS_MAX: usize = 32;
+/// How long a thread waits for a next job.
+const IDLE_MAX: Duration = Duration::from_secs(2);
+/// Most jobs in flight.
+const JOBS_MAX: usize = 1024;
+/// Most bytes that jobs in flight read or write: two of the largest requests.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// A request that may wait.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) cookie: u64,
+    pub(crate) command: Command,
+    /// What a write writes.
+    pub(crate) data: Vec<u8>,
+}
+
+impl Job {
+    /// Bytes of memory that it takes while it is in flight.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self.command {
+            Command::Read { range, .. } => range.len(),
+            _ => self.data.len() as u64,
+        }
+    }
+}
+
+/// See the module's documentation.
+#[derive(Default)]
+pub(crate) struct Lane {
+    state: Mutex<State>,
+    /// A job was queued, or the lane closes.
+    work: Condvar,
+    /// A job ended.
+    room: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+    /// Queued and running.
+    jobs: usize,
+    bytes: u64,
+    closing: bool,
+}
+
+/// What the caller of [`Lane::push`] has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pushed {
+    /// Nothing: a thread will take it.
+    Taken,
+    /// Start a thread that calls [`Lane::next`]; it is counted already.
+    StartThread,
+    /// Every thread is busy: help the job by what can be done ahead.
+    Queued,
+}
+
+impl Lane {
+    /// Whether a job of `bytes` would have to wait.
+    pub(crate) fn is_full(&self, bytes: u64) -> bool {
+        lock(&self.state).is_full(bytes)
+    }
+
+    /// Queues a job, once there is room for it.
+    pub(crate) fn push(&self, job: Job) -> Pushed {
+        let bytes = job.bytes();
+        let mut state = lock(&self.state);
+        while state.is_full(bytes) {
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.jobs += 1;
+        state.bytes += bytes;
+        state.queue.push_back(job);
+        if state.queue.len() <= state.idle {
+            self.work.notify_one();
+            return Pushed::Taken;
+        }
+        if state.threads < THREADS_MAX {
+            state.threads += 1;
+            return Pushed::StartThread;
+        }
+        Pushed::Queued
+    }
+
+    /// The next job for the thread that calls; `None`: it ends. `broken` tells that the client is gone.
+    pub(crate) fn next(&self, broken: impl Fn() -> bool) -> Option<Running<'_>> {
+        let mut state = lock(&self.state);
+        loop {
+            if broken() {
+                state.drop_queue();
+                self.room.notify_all();
+            }
+            if let Some(job) = state.queue.pop_front() {
+                let bytes = job.bytes();
+                return Some(Running { lane: self, bytes, job });
+            }
+            if state.closing {
+                break;
+            }
+            state.idle += 1;
+            let waited = self.work.wait_timeout(state, IDLE_MAX).unwrap_or_else(PoisonError::into_inner);
+            state = waited.0;
+            state.idle -= 1;
+            if waited.1.timed_out() && state.queue.is_empty() {
+                break;
+            }
+        }
+        state.threads -= 1;
+        None
+    }
+
+    /// Takes back a thread that could not be started. The oldest job, if no other thread is there to do it.
+    pub(crate) fn thread_failed(&self) -> Option<Running<'_>> {
+        let mut state = lock(&self.state);
+        state.threads -= 1;
+        if state.threads > 0 {
+            return None;
+        }
+        let job = state.queue.pop_front()?;
+        let bytes = job.bytes();
+        Some(Running { lane: self, bytes, job })
+    }
+
+    /// No more jobs will come: threads end when the queue is empty, or at once where the client is gone.
+    pub(crate) fn close(&self, broken: bool) {
+        let mut state = lock(&self.state);
+        state.closing = true;
+        if broken {
+            state.drop_queue();
+        }
+        drop(state);
+        self.work.notify_all();
+    }
+}
+
+impl State {
+    fn is_full(&self, bytes: u64) -> bool {
+        self.jobs >= JOBS_MAX || (self.jobs > 0 && self.bytes.saturating_add(bytes) > BYTES_MAX)
+    }
+
+    fn drop_queue(&mut self) {
+        for job in self.queue.drain(..) {
+            self.jobs -= 1;
+            self.bytes -= job.bytes();
+        }
+    }
+}
+
+/// A job being done; dropped, it is done, even by a panic.
+pub(crate) struct Running<'a> {
+    lane: &'a Lane,
+    bytes: u64,
+    pub(crate) job: Job,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.lane.state);
+        state.jobs -= 1;
+        state.bytes -= self.bytes;
+        drop(state);
+        self.lane.room.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headstart_block::ByteRange;
+
+    fn read(len: u64) -> Job {
+        let range = ByteRange::between(0, len);
+        Job { cookie: 0, command: Command::Read { range, whole: false }, data: Vec::new() }
+    }
+
+    #[test]
+    fn starts_a_thread_a_job_until_there_are_enough() {
+        let lane = Lane::default();
+        for _ in 0..THREADS_MAX {
+            assert_eq!(lane.push(read(512)), Pushed::StartThread);
+        }
+        assert_eq!(lane.push(read(512)), Pushed::Queued);
+    }
+
+    #[test]
+    fn is_full_by_bytes_but_never_for_a_first_job() {
+        let lane = Lane::default();
+        assert!(!lane.is_full(BYTES_MAX + 1));
+        lane.push(read(BYTES_MAX));
+        assert!(lane.is_full(1));
+        let running = lane.next(|| false).unwrap();
+        assert!(lane.is_full(1));
+        drop(running);
+        assert!(!lane.is_full(1));
+    }
+
+    #[test]
+    fn closing_finishes_the_queue_unless_the_client_is_gone() {
+        let lane = Lane::default();
+        for _ in 0..2 {
+            lane.push(read(1));
+        }
+        lane.close(false);
+        assert!(lane.next(|| false).is_some() && lane.next(|| false).is_some());
+        assert!(lane.next(|| false).is_none());
+        let lane = Lane::default();
+        lane.push(read(1));
+        lane.close(true);
+        assert!(lane.next(|| true).is_none());
+        assert!(!lane.is_full(BYTES_MAX));
+    }
+}

@@ -1,0 +1,243 @@
+//! What a request means: the pure part of the transmission phase.
+//!
+//! [`judge`] turns a request as it came into a [`Command`] that makes sense for this disk, or into a [`Refusal`]. It
+//! is the only place where a client's numbers are checked; whoever executes a command may rely on a range inside the
+//! disk, of at most [`PAYLOAD_MAX`] bytes where bytes move, and on a disk that can be written where it writes.
+
+use super::proto::{Errno, PAYLOAD_MAX, Request, command, command_flag};
+use super::proto::{SIMPLE_REPLY_HEADER, put_error_chunk, simple_reply};
+use headstart_block::{ByteRange, Error, ErrorKind};
+
+/// What the handshake settled, and what the disk allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// Whether replies are structured.
+    pub structured: bool,
+    /// Whether block status may be asked for.
+    pub base_allocation: bool,
+    /// Whether writes are refused.
+    pub read_only: bool,
+}
+
+/// A request that makes sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Send bytes.
+    Read {
+        /// Which.
+        range: ByteRange,
+        /// In one chunk.
+        whole: bool,
+    },
+    /// Write the bytes that came along.
+    Write {
+        /// Where.
+        range: ByteRange,
+        /// Durable before it is answered.
+        fua: bool,
+    },
+    /// Make what was answered durable.
+    Flush,
+    /// Write zeros.
+    Zero {
+        /// Where.
+        range: ByteRange,
+        /// Durable before it is answered.
+        fua: bool,
+        /// Only if that is faster than a write; otherwise say so at once.
+        fast: bool,
+    },
+    /// Bytes are not needed any more.
+    Trim {
+        /// Which.
+        range: ByteRange,
+        /// Durable before it is answered.
+        fua: bool,
+    },
+    /// Bytes will be read.
+    Cache {
+        /// Which.
+        range: ByteRange,
+    },
+    /// Say which parts are holes.
+    Status {
+        /// Of what.
+        range: ByteRange,
+        /// Of the first extent alone.
+        one: bool,
+    },
+    /// Become larger.
+    Resize {
+        /// In bytes.
+        size: u64,
+    },
+    /// Finish what is in flight, then close.
+    Disconnect,
+}
+
+/// Why a request is not executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// For programs.
+    pub errno: Errno,
+    /// For people.
+    pub message: &'static str,
+}
+
+const fn refuse(errno: Errno, message: &'static str) -> Refusal {
+    Refusal { errno, message }
+}
+
+/// What `request` means for a disk of `size` bytes.
+///
+/// # Errors
+/// A [`Refusal`], which is the answer.
+pub fn judge(request: &Request, session: Session, size: u64) -> Result<Command, Refusal> {
+    let has = |flag: u16| request.flags & flag != 0;
+    // FUA may stand anywhere, as the protocol has it; it means something where bytes are written.
+    let known = command_flag::FUA
+        | match request.command {
+            command::READ if session.structured => command_flag::DF,
+            command::WRITE_ZEROES => command_flag::NO_HOLE | command_flag::FAST_ZERO,
+            command::BLOCK_STATUS => command_flag::REQ_ONE,
+            _ => 0,
+        };
+    if request.flags & !known != 0 {
+        return Err(refuse(Errno::Inval, "the request has flags that do not go with it"));
+    }
+    let fua = has(command_flag::FUA);
+    let writes =
+        matches!(request.command, command::WRITE | command::TRIM | command::WRITE_ZEROES | command::RESIZE);
+    if writes && session.read_only {
+        return Err(refuse(Errno::Perm, "this disk is read-only"));
+    }
+    let inside = || {
+        let past = if writes { Errno::NoSpc } else { Errno::Inval };
+        let range = ByteRange::new(request.offset, u64::from(request.len));
+        range.filter(|range| range.end() <= size).ok_or(refuse(past, "past the end of the disk"))
+    };
+    match request.command {
+        command::READ => {
+            let range = inside()?;
+            if request.len > PAYLOAD_MAX {
+                return Err(refuse(Errno::Inval, "a read of more than 32 MiB"));
+            }
+            Ok(Command::Read { range, whole: has(command_flag::DF) })
+        }
+        command::WRITE => Ok(Command::Write { range: inside()?, fua }),
+        command::FLUSH => Ok(Command::Flush),
+        // NO_HOLE asks that later writes there cannot run out of space. A disk that is a log takes space for
+        // each write wherever it goes, so zeros written out would promise no more than zeroing does.
+        command::WRITE_ZEROES => {
+            Ok(Command::Zero { range: inside()?, fua, fast: has(command_flag::FAST_ZERO) })
+        }
+        command::TRIM => Ok(Command::Trim { range: inside()?, fua }),
+        command::CACHE => Ok(Command::Cache { range: inside()? }),
+        command::BLOCK_STATUS if !session.base_allocation => {
+            Err(refuse(Errno::Inval, "block status was not negotiated"))
+        }
+        command::BLOCK_STATUS if request.len == 0 => Err(refuse(Errno::Inval, "block status of no bytes")),
+        command::BLOCK_STATUS => Ok(Command::Status { range: inside()?, one: has(command_flag::REQ_ONE) }),
+        command::RESIZE if request.len != 0 => {
+            Err(refuse(Errno::Inval, "a resize has its size in the offset's place, and no length"))
+        }
+        command::RESIZE => Ok(Command::Resize { size: request.offset }),
+        command::DISCONNECT => Ok(Command::Disconnect),
+        _ => Err(refuse(Errno::Inval, "this server does not know the command")),
+    }
+}
+
+/// The protocol's number for an error of the disk.
+#[must_use]
+pub fn errno_of(error: &Error) -> Errno {
+    match error.kind() {
+        ErrorKind::ReadOnly => Errno::Perm,
+        ErrorKind::NoSpace => Errno::NoSpc,
+        ErrorKind::Invalid => Errno::Inval,
+        _ => Errno::Io,
+    }
+}
+
+/// Appends the reply that a request failed; the message reaches only clients that take structured replies.
+pub fn put_error(out: &mut Vec<u8>, cookie: u64, structured: bool, errno: Errno, message: &str) {
+    if structured {
+        put_error_chunk(out, cookie, errno, message);
+    } else {
+        let reply: [u8; SIMPLE_REPLY_HEADER] = simple_reply(cookie, errno as u32);
+        out.extend_from_slice(&reply);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ANY: Session = Session { structured: true, base_allocation: true, read_only: false };
+
+    fn request(command: u16, flags: u16, offset: u64, len: u32) -> Request {
+        Request { flags, command, cookie: 1, offset, len }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_judged_fit_lies_inside_the_disk(
+            flags in 0u16..64, command in 0u16..12, offset in 0u64..3000, len in 0u32..3000, size in 0u64..4000,
+            structured: bool, base_allocation: bool, read_only: bool,
+        ) {
+            let session = Session { structured, base_allocation, read_only };
+            let Ok(command) = judge(&request(command, flags, offset, len), session, size) else {
+                return Ok(());
+            };
+            match command {
+                Command::Read { range, .. } | Command::Cache { range } | Command::Status { range, .. } => {
+                    prop_assert!(range.end() <= size);
+                }
+                Command::Write { range, .. } | Command::Zero { range, .. } | Command::Trim { range, .. } => {
+                    prop_assert!(range.end() <= size && !read_only);
+                }
+                Command::Resize { .. } => prop_assert!(!read_only),
+                Command::Flush | Command::Disconnect => {}
+            }
+        }
+    }
+
+    #[test]
+    fn refuses_with_the_protocols_errors() {
+        let read_only = Session { read_only: true, ..ANY };
+        let simple = Session { structured: false, base_allocation: false, read_only: false };
+        let cases = [
+            (request(command::WRITE, 0, 0, 512), read_only, Errno::Perm),
+            (request(command::TRIM, 0, 0, 512), read_only, Errno::Perm),
+            (request(command::RESIZE, 0, 8192, 0), read_only, Errno::Perm),
+            (request(command::WRITE, 0, 4000, 512), ANY, Errno::NoSpc),
+            (request(command::WRITE_ZEROES, 0, u64::MAX, 2), ANY, Errno::NoSpc),
+            (request(command::READ, 0, u64::MAX, 2), ANY, Errno::Inval),
+            (request(command::READ, 0, 4000, 512), ANY, Errno::Inval),
+            (request(command::READ, command_flag::DF, 0, 512), simple, Errno::Inval),
+            (request(command::READ, command_flag::NO_HOLE, 0, 512), ANY, Errno::Inval),
+            (request(command::BLOCK_STATUS, 0, 0, 512), simple, Errno::Inval),
+            (request(command::BLOCK_STATUS, 0, 0, 0), ANY, Errno::Inval),
+            (request(command::RESIZE, 0, 8192, 1), ANY, Errno::Inval),
+            (request(99, 0, 0, 0), ANY, Errno::Inval),
+        ];
+        for (request, session, errno) in cases {
+            assert_eq!(judge(&request, session, 4096).unwrap_err().errno, errno, "{request:?}");
+        }
+        let large = request(command::READ, 0, 0, PAYLOAD_MAX + 1);
+        assert_eq!(judge(&large, ANY, u64::MAX).unwrap_err().errno, Errno::Inval);
+    }
+
+    #[test]
+    fn errors_of_the_disk_have_numbers() {
+        for (kind, errno) in [
+            (ErrorKind::ReadOnly, Errno::Perm),
+            (ErrorKind::NoSpace, Errno::NoSpc),
+            (ErrorKind::Invalid, Errno::Inval),
+            (ErrorKind::Corrupt, Errno::Io),
+            (ErrorKind::Unavailable, Errno::Io),
+        ] {
+            assert_eq!(errno_of(&Error::new(kind, "x")), errno);
+        }
+    }
+}

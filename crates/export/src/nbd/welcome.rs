@@ -1,0 +1,155 @@
+//! A client's way from its first byte to transmission: the handshake's I/O, against a deadline.
+
+use super::connection::Connection;
+use super::hall::{Hall, Slot};
+use super::handshake::{Chosen, Encryption, ExportView, Handshake, OPTION_LEN_MAX, Step};
+use super::proto::OPTION_HEADER;
+use super::tls;
+use super::transmission::Session;
+use super::wire::{Received, Wire, receive, send_all};
+use rustix::fd::OwnedFd;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+#[expect(clippy::disallowed_methods, reason = "a client that stalls must be given up")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// Bytes of a handshake that were received and not understood yet.
+struct Input {
+    bytes: Vec<u8>,
+    filled: usize,
+    deadline: Instant,
+}
+
+impl Input {
+    /// Receives more; an error at the end and at the deadline.
+    fn more(&mut self, socket: &OwnedFd) -> io::Result<()> {
+        set_socket_timeout(socket, Timeout::Recv, Some(left_until(self.deadline)?))?;
+        match receive(socket, self.bytes.get_mut(self.filled..).unwrap_or_default())? {
+            Received::Bytes(len) => self.filled += len,
+            Received::End => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Received::Nothing => return Err(io::ErrorKind::TimedOut.into()),
+        }
+        Ok(())
+    }
+}
+
+fn left_until(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// Receives a client and serves it until it goes.
+pub(crate) fn receive_client(
+    hall: &Arc<Hall>,
+    slot: Arc<Slot>,
+    socket: Arc<OwnedFd>,
+    is_tcp: bool,
+    peer: String,
+) {
+    let views: Vec<_> = hall.exports.iter().map(|state| view(&state.export)).collect();
+    let encryption = if hall.tls.is_some() { Encryption::Demanded } else { Encryption::Unavailable };
+    let mut handshake = Handshake::new(&views, encryption);
+    // The longest message, and so always room for more of one.
+    let bytes = vec![0; OPTION_HEADER + OPTION_LEN_MAX as usize];
+    let mut input = Input { bytes, filled: 0, deadline: now() + hall.handshake_timeout };
+    let mut out = Vec::new();
+    Handshake::greet(&mut out);
+    let mut served = socket;
+    let chosen = loop {
+        match haggle(&mut handshake, &served, &mut input, &mut out) {
+            Ok(Step::StartTls) => match start_tls(hall, &slot, &served, is_tcp, &peer, input.deadline) {
+                Ok(plain) => {
+                    served = Arc::new(plain);
+                    slot.watch(Arc::clone(&served));
+                    handshake.encrypted();
+                }
+                Err(error) => {
+                    tracing::warn!(peer, %error, "cannot start TLS");
+                    return;
+                }
+            },
+            Ok(Step::Transmit(chosen)) => break chosen,
+            Ok(Step::Close(why)) => {
+                tracing::debug!(peer, why, "an NBD handshake ended");
+                return;
+            }
+            Ok(Step::More) => {}
+            Err(error) => {
+                tracing::debug!(peer, %error, "an NBD handshake failed");
+                return;
+            }
+        }
+    };
+    let cleared = set_socket_timeout(&*served, Timeout::Recv, None)
+        .and_then(|()| set_socket_timeout(&*served, Timeout::Send, None));
+    if let (Ok(()), Some(state)) = (cleared, hall.exports.get(chosen.export)) {
+        tracing::debug!(
+            peer,
+            export = state.export.name,
+            structured = chosen.structured,
+            "an NBD client begins"
+        );
+        let session = session(chosen, &views);
+        let connection = Connection::new(Wire::new(served), Arc::clone(state), session, peer, Box::new(slot));
+        connection.serve(&input.bytes[..input.filled]);
+    }
+}
+
+fn session(chosen: Chosen, views: &[ExportView]) -> Session {
+    let read_only = views.get(chosen.export).is_none_or(|view| view.read_only);
+    Session { structured: chosen.structured, base_allocation: chosen.base_allocation, read_only }
+}
+
+fn view(export: &crate::Export) -> ExportView {
+    ExportView {
+        name: export.name.clone(),
+        description: export.description.clone(),
+        size: export.device.size(),
+        read_only: export.device.is_read_only(),
+    }
+}
+
+/// Talks until something is to be done that is more than talk; what is left in `input` comes after that.
+fn haggle(
+    handshake: &mut Handshake<'_>,
+    socket: &OwnedFd,
+    input: &mut Input,
+    out: &mut Vec<u8>,
+) -> io::Result<Step> {
+    loop {
+        let (used, step) = handshake.advance(&input.bytes[..input.filled], out);
+        input.bytes.copy_within(used..input.filled, 0);
+        input.filled -= used;
+        if !out.is_empty() {
+            set_socket_timeout(socket, Timeout::Send, Some(left_until(input.deadline)?))?;
+            send_all(socket, out)?;
+            out.clear();
+        }
+        match step {
+            Step::More if used == 0 => input.more(socket)?,
+            Step::More => {}
+            step => return Ok(step),
+        }
+    }
+}
+
+/// Puts a decrypting thread between; what comes out of it is served from here on.
+fn start_tls(
+    hall: &Hall,
+    slot: &Arc<Slot>,
+    socket: &OwnedFd,
+    is_tcp: bool,
+    peer: &str,
+    deadline: Instant,
+) -> io::Result<OwnedFd> {
+    let acceptor = hall.tls.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+    set_socket_timeout(socket, Timeout::Recv, None)?;
+    set_socket_timeout(socket, Timeout::Send, None)?;
+    let slot = Box::new(Arc::clone(slot));
+    tls::decrypt(acceptor, socket.try_clone()?, is_tcp, left_until(deadline)?, peer.to_owned(), slot)
+}
