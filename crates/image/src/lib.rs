@@ -14,7 +14,7 @@
 //! | [`tar_wrapper`] | finding a blob in the tar archive around it |
 //! | [`blob`] | taking off whatever is around a layer: tar, ZFile |
 //! | [`manifest`] | manifests, configs, annotations: ours and OverlayBD's |
-//! | [`reference`](mod@reference) | `file:///dir:tag` |
+//! | [`reference`](mod@reference) | `file:///dir:tag`; from `headstart-store` |
 //! | [`store`] | OCI layout directories that writers, readers and prune share |
 //!
 //! What is done with images:
@@ -44,9 +44,10 @@ pub mod new_image;
 mod new_layer;
 pub mod open_image;
 pub mod progress;
-pub mod reference;
 pub mod store;
 pub mod tar_wrapper;
 pub mod verified_blob;
 pub mod verify;
 mod zero;
+
+pub use headstart_store::reference;

@@ -29,6 +29,10 @@
 use crate::digest::Digest;
 use crate::hash_tree::{TreeRoot, outboard_len};
 use headstart_block::{Error, Result};
+pub use headstart_store::MAX_MANIFEST_SIZE;
+pub use headstart_store::media_type::{
+    CONFIG_DOCKER, CONFIG_OCI, INDEX_DOCKER, INDEX_OCI, MANIFEST_DOCKER, MANIFEST_OCI,
+};
 use oci_spec::image::{
     Descriptor, DescriptorBuilder, ImageManifest, ImageManifestBuilder, MediaType, SCHEMA_VERSION,
 };
@@ -36,24 +40,8 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::str::FromStr;
 
-/// Largest manifest or config that is read: what registries accept.
-pub const MAX_MANIFEST_SIZE: u64 = 4 << 20;
-
 /// Most layers of an image: what the reference opens.
 pub const MAX_LAYERS: usize = 255;
-
-/// Media type of manifests as OCI names it.
-pub const MANIFEST_OCI: &str = "application/vnd.oci.image.manifest.v1+json";
-/// Media type of manifests as Docker names it.
-pub const MANIFEST_DOCKER: &str = "application/vnd.docker.distribution.manifest.v2+json";
-/// Media type of indexes (several manifests, one for each platform) as OCI names it.
-pub const INDEX_OCI: &str = "application/vnd.oci.image.index.v1+json";
-/// Media type of indexes as Docker names it.
-pub const INDEX_DOCKER: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
-/// Media type of configs as OCI names it.
-pub const CONFIG_OCI: &str = "application/vnd.oci.image.config.v1+json";
-/// Media type of configs as Docker names it.
-pub const CONFIG_DOCKER: &str = "application/vnd.docker.container.image.v1+json";
 
 /// Layer annotation: the blob's digest. With the size and the version it makes a layer OverlayBD's.
 pub const BLOB_DIGEST: &str = "containerd.io/snapshot/overlaybd/blob-digest";

@@ -58,7 +58,7 @@ impl<'a> Builder<'a> {
     /// Starts an image without layers that will be `target`.
     pub(crate) fn new(target: &'a Reference, packing: &'a ZFileOptions) -> Result<Self> {
         target.tag()?;
-        let staging = ImageStore::create_or_open(&target.root)?.stage()?;
+        let staging = ImageStore::create_or_open(target.directory()?)?.stage()?;
         let parent_uuid = uuid::Uuid::nil();
         Ok(Self { target, packing, staging, layers: Vec::new(), config: Config::default(), parent_uuid })
     }
@@ -73,8 +73,8 @@ impl<'a> Builder<'a> {
             .about(&base.reference)
             .remedy("flatten it first"));
         }
-        let store = ImageStore::open(&base.reference.root)?;
-        if base.reference.root != self.target.root {
+        let store = ImageStore::open(base.reference.directory()?)?;
+        if base.reference.location != self.target.location {
             progress.begin("copy base", base.manifest.stored_size());
             for layer in base.manifest.disk_layers() {
                 let tree = layer.tree.iter().map(|tree| tree.digest);

@@ -48,7 +48,7 @@ fn damage_without_frame_checksums_is_not_passed_on() {
     let packing = ZFileOptions { codec: Codec::Lz4, crc: false, ..ZFileOptions::default() };
     let whole = import(dir, &noise(4 * MIB), None, "whole", &packing);
     let blob = OpenImage::open(&whole).unwrap().layers[0].blob.blob.digest;
-    let stored = ImageStore::open(&whole.root).unwrap().open_blob(&blob).unwrap();
+    let stored = ImageStore::open(whole.directory().unwrap()).unwrap().open_blob(&blob).unwrap();
     let file = File::options().read(true).write(true).open(stored.path()).unwrap();
     let (mut byte, middle) = ([0], file.metadata().unwrap().len() / 2);
     file.read_exact_at(&mut byte, middle).unwrap();
@@ -79,7 +79,7 @@ fn an_image_whose_hash_tree_got_lost_is_checked_as_a_whole() {
     let dir = dir.path();
     let whole = import(dir, &noise(MIB), None, "whole", &ZFileOptions::default());
     let tree = OpenImage::open(&whole).unwrap().layers[0].blob.tree.unwrap();
-    let store = ImageStore::open(&whole.root).unwrap();
+    let store = ImageStore::open(whole.directory().unwrap()).unwrap();
     fs::remove_file(store.open_tree(&tree).unwrap().path()).unwrap();
     let open = OpenImage::open(&whole).unwrap();
     let mut bytes = vec![0; MIB];

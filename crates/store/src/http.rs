@@ -133,10 +133,9 @@ pub(crate) fn status_error(status: StatusCode, url: &Url) -> Error {
         409 | 412 => ErrorKind::Conflict,
         // The blob is shorter than its manifest says.
         416 => ErrorKind::Corrupt,
-        408 | 425 | 429 | 500.. => ErrorKind::Unavailable,
         507 => ErrorKind::NoSpace,
-        // A redirect that leads nowhere, a success that should not be one.
-        200..400 => ErrorKind::Unavailable,
+        // The last are redirects that lead nowhere and successes that should not be any.
+        408 | 425 | 429 | 500.. | ..=399 => ErrorKind::Unavailable,
         _ => ErrorKind::Io,
     };
     Error::new(kind, format!("the server answered {status}")).about(redact(url))

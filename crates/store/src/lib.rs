@@ -19,17 +19,26 @@
 //! | [`reference`](mod@reference) | how people name images and stores |
 //! | [`settings`] | how stores are reached |
 //! | [`store`] | the interface |
+//! | [`layout`] | the OCI image layout, which directories, web servers and object stores share |
+//! | `upload` | a blob on its way into a store, checked against its digest |
+//! | [`media_type`] | names of documents |
 //! | [`counters`] | what was done, for metrics |
 
+mod bucket;
 pub mod counters;
+mod directory;
 mod http;
+pub mod layout;
 pub mod limit;
 mod link;
+pub mod media_type;
 pub mod reference;
 mod registry;
 pub mod retry;
 pub mod settings;
 pub mod store;
+mod upload;
+mod web;
 
 pub use counters::Counters;
 pub use limit::RateLimit;
@@ -37,7 +46,7 @@ pub use reference::{BucketScheme, Location, Reference, Selector, Tag, parse_stor
 pub use settings::{HedgeSettings, Mirror, RetrySettings, Settings};
 pub use store::{Copied, Store, Urgency};
 
-use headstart_block::{Error, Result};
+use headstart_block::Result;
 use std::sync::Arc;
 
 /// Largest manifest or config that is read: what registries accept.
@@ -48,9 +57,13 @@ pub const MAX_MANIFEST_SIZE: u64 = 4 << 20;
 /// # Errors
 /// [`headstart_block::ErrorKind::Invalid`] where the settings make no sense (a file of certificates that is none).
 pub fn open(location: &Location, settings: &Settings) -> Result<Arc<dyn Store>> {
-    let store = match location {
+    let store: Arc<dyn Store> = match location {
+        Location::Directory(root) => Arc::new(directory::DirectoryStore::new(root, settings)),
+        Location::Http(base) => Arc::new(web::WebStore::new(base, settings)?),
+        Location::Bucket { scheme, bucket, path } => {
+            Arc::new(bucket::BucketStore::new(*scheme, bucket, path, settings)?)
+        }
         Location::Registry { host, repository } => registry::open(host, repository, settings)?,
-        _ => return Err(Error::unsupported("not yet").about(location)),
     };
     Ok(Arc::new(retry::Retrying::new(store, settings.retry)))
 }

@@ -72,7 +72,7 @@ impl Link {
     }
 
     /// Where requests outside of [`Link::read`] are counted.
-    pub(crate) fn meter(&self) -> &Meter {
+    pub(crate) fn meter(&self) -> &Arc<Meter> {
         &self.meter
     }
 

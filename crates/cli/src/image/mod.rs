@@ -162,7 +162,7 @@ impl Command {
             }
             Self::Diff { left, right } => Ok(Box::new(DiffReport::new(&diff(left, right, progress)?))),
             Self::Remove { image } => {
-                ImageStore::open(&image.root)?.remove(&image.selector)?;
+                ImageStore::open(image.directory()?)?.remove(&image.selector)?;
                 Ok(Box::new(Removed { image: image.to_string() }))
             }
             Self::Prune { store } => Ok(Box::new(Pruned::from(open_store(store)?.prune()?))),
@@ -171,7 +171,7 @@ impl Command {
 }
 
 fn open_store(text: &str) -> Result<ImageStore> {
-    ImageStore::open(&parse_store(text)?)
+    ImageStore::open(parse_store(text)?.directory()?)
 }
 
 impl Import {

@@ -29,7 +29,6 @@
 //! Readers take no lock: an image removed and pruned under a reader's hands gives it a clear "not found" for
 //! what it has not opened yet, and files already open stay readable.
 
-mod index;
 mod prune;
 mod staging;
 
@@ -39,23 +38,12 @@ mod tests;
 pub use prune::PruneReport;
 pub use staging::{BlobWriter, StagedBlob, Staging};
 
-use crate::digest::{Digest, SHA256};
-use crate::manifest::{
-    Config, INDEX_DOCKER, INDEX_OCI, Layer, MANIFEST_OCI, MAX_MANIFEST_SIZE, Manifest, Tree,
-};
-use crate::reference::{Reference, Selector, Tag};
+use crate::digest::Digest;
+use crate::manifest::{Config, INDEX_DOCKER, INDEX_OCI, Layer, MANIFEST_OCI, Manifest, Tree};
+use crate::reference::{Location, Reference, Selector, Tag};
 use headstart_block::{Error, ErrorKind, FileSource, ReadAt, Result};
-use index::{Entry, Index};
-use std::fs::{self, File};
-use std::io::{self, Write};
+use headstart_store::layout::{Entry, Index, LayoutDir, MAX_DEPTH};
 use std::path::{Path, PathBuf};
-
-const LAYOUT_FILE: &str = "oci-layout";
-const LAYOUT: &str = r#"{"imageLayoutVersion":"1.0.0"}"#;
-const PRIVATE_DIR: &str = ".headstart";
-
-/// Indexes within indexes that are followed before we believe in a loop.
-const MAX_DEPTH: usize = 4;
 
 /// An image as found in a store.
 #[derive(Clone, Debug)]
@@ -80,12 +68,7 @@ pub struct ListEntry {
 /// An OCI image layout directory.
 #[derive(Clone, Debug)]
 pub struct ImageStore {
-    root: PathBuf,
-}
-
-/// Held while the index or the set of blobs changes; given back when dropped.
-struct StoreLock {
-    _file: File,
+    layout: LayoutDir,
 }
 
 impl ImageStore {
@@ -94,20 +77,7 @@ impl ImageStore {
     /// # Errors
     /// [`ErrorKind::NotFound`] where there is none, [`ErrorKind::Unsupported`] where it is of a later version.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self> {
-        let store = Self { root: root.into() };
-        let text = fs::read_to_string(store.root.join(LAYOUT_FILE)).map_err(|e| {
-            let error = Error::io("is not an OCI image layout: cannot read its oci-layout file", e);
-            store.about(error).remedy("check the directory, or import an image to make the store")
-        })?;
-        let layout: serde_json::Value = serde_json::from_str(&text)
-            .map_err(|e| store.about(Error::corrupt("its oci-layout file").caused_by(e)))?;
-        match layout.get("imageLayoutVersion").and_then(serde_json::Value::as_str) {
-            Some(version) if version.starts_with("1.") => Ok(store),
-            version => Err(store.about(Error::unsupported(format!(
-                "is an OCI image layout of version `{}`, not 1",
-                version.unwrap_or("unknown").escape_debug()
-            )))),
-        }
+        Ok(Self { layout: LayoutDir::open(root)? })
     }
 
     /// Opens the store at `root`, or makes one there: in a new or empty directory only.
@@ -115,38 +85,7 @@ impl ImageStore {
     /// # Errors
     /// As [`ImageStore::open`]; [`ErrorKind::Invalid`] where the directory holds something else.
     pub fn create_or_open(root: impl Into<PathBuf>) -> Result<Self> {
-        let store = Self { root: root.into() };
-        if store.root.join(LAYOUT_FILE).exists() {
-            return Self::open(store.root);
-        }
-        let made = |e| store.about(Error::io("cannot make an image store", e));
-        fs::create_dir_all(&store.root).map_err(made)?;
-        for entry in fs::read_dir(&store.root).map_err(made)? {
-            let name = entry.map_err(made)?.file_name();
-            // All but the last may be there from a crash in the code below, or from a neighbour who is in it.
-            if ![LAYOUT_FILE, PRIVATE_DIR, "blobs", "index.json", "lost+found"]
-                .iter()
-                .any(|known| name == *known)
-            {
-                let name = name.display();
-                return Err(store
-                    .about(Error::invalid(format!(
-                        "is not an image store, but holds something else (`{name}`)"
-                    )))
-                    .remedy("name a new or an empty directory"));
-            }
-        }
-        let _lock = store.lock()?;
-        fs::create_dir_all(store.blobs_dir()).map_err(made)?;
-        // What is published later is only as durable as the directories above it.
-        sync_dir(&store.root.join("blobs")).and_then(|()| sync_dir(&store.root)).map_err(made)?;
-        // This one may be somebody else's, and not to be opened.
-        let _ = store.root.parent().map(sync_dir);
-        if !store.index_path().exists() {
-            store.replace(&store.index_path(), &Index::empty().to_bytes()?)?;
-        }
-        store.replace(&store.root.join(LAYOUT_FILE), LAYOUT.as_bytes())?;
-        Ok(store)
+        Ok(Self { layout: LayoutDir::create_or_open(root)? })
     }
 
     /// Opens the store that `reference` names and finds its image.
@@ -154,7 +93,7 @@ impl ImageStore {
     /// # Errors
     /// As [`ImageStore::open`] and [`ImageStore::resolve`].
     pub fn open_image(reference: &Reference) -> Result<(Self, Image)> {
-        let store = Self::open(&reference.root)?;
+        let store = Self::open(reference.directory()?)?;
         let image = store.resolve(&reference.selector)?;
         Ok((store, image))
     }
@@ -162,7 +101,7 @@ impl ImageStore {
     /// The directory.
     #[must_use]
     pub fn root(&self) -> &Path {
-        &self.root
+        self.layout.root()
     }
 
     /// Finds an image. Of several for different platforms, the one for Linux on amd64.
@@ -174,7 +113,7 @@ impl ImageStore {
         let image = match selector {
             Selector::Digest(digest) => self.image(*digest, 0),
             Selector::Tag(tag) => {
-                let index = self.index()?;
+                let index = self.layout.index()?;
                 let entry = index.find(tag).ok_or_else(|| {
                     Error::new(ErrorKind::NotFound, "there is no image of this tag")
                         .remedy("`headstart image list` shows those that there are")
@@ -210,7 +149,7 @@ impl ImageStore {
     /// # Errors
     /// What reading the index reports; what is wrong with a single image is in its entry.
     pub fn list(&self) -> Result<Vec<ListEntry>> {
-        let index = self.index()?;
+        let index = self.layout.index()?;
         let listed = |entry: Entry<'_>| {
             let digest = entry.digest?;
             let image = match entry.media_type {
@@ -233,7 +172,7 @@ impl ImageStore {
     /// [`ErrorKind::NotFound`] where its blob is gone, [`ErrorKind::Corrupt`] where it is damaged.
     pub fn config(&self, manifest: &Manifest) -> Result<Config> {
         let digest = manifest.config.digest;
-        Config::parse(&self.read_document(&digest)?).map_err(|e| self.about_blob(e, &digest))
+        Config::parse(&self.read_document(&digest)?).map_err(|e| self.layout.about_blob(e, &digest))
     }
 
     /// Opens a blob. Its content is not checked.
@@ -241,14 +180,7 @@ impl ImageStore {
     /// # Errors
     /// [`ErrorKind::NotFound`] where it is not there.
     pub fn open_blob(&self, digest: &Digest) -> Result<FileSource> {
-        let path = self.blob_path(digest);
-        let missing = |e: io::Error| match e.kind() {
-            io::ErrorKind::NotFound => Error::new(ErrorKind::NotFound, "is not in the store")
-                .remedy("the image is incomplete: copy or import it again"),
-            _ => Error::io("cannot open", e),
-        };
-        let file = File::open(&path).map_err(missing).map_err(|e| self.about_blob(e, digest))?;
-        FileSource::from_file(file, path)
+        self.layout.open_blob(digest)
     }
 
     /// Opens a layer's blob, and checks that it has the length that its manifest says.
@@ -274,7 +206,7 @@ impl ImageStore {
         }
         let error = Error::corrupt(format!("has {} bytes, its manifest says {size}", source.len()))
             .remedy("copy or import it again");
-        Err(self.about_blob(error, digest))
+        Err(self.layout.about_blob(error, digest))
     }
 
     /// The bytes of a manifest, an index or a config, checked against their digest.
@@ -283,19 +215,7 @@ impl ImageStore {
     /// [`ErrorKind::NotFound`] where it is not there, [`ErrorKind::Corrupt`] where it is not what its name says,
     /// [`ErrorKind::Unsupported`] where it is larger than such documents are.
     pub fn read_document(&self, digest: &Digest) -> Result<Vec<u8>> {
-        let source = self.open_blob(digest)?;
-        let len = usize::try_from(source.len()).ok().filter(|len| *len as u64 <= MAX_MANIFEST_SIZE);
-        let Some(len) = len else {
-            let error = format!("has {} bytes, a manifest has at most {MAX_MANIFEST_SIZE}", source.len());
-            return Err(self.about_blob(Error::unsupported(error), digest));
-        };
-        let mut bytes = vec![0; len];
-        source.read_at(&mut bytes, 0)?;
-        if Digest::of(&bytes) != *digest {
-            let error = Error::corrupt("does not match its digest").remedy("copy or import it again");
-            return Err(self.about_blob(error, digest));
-        }
-        Ok(bytes)
+        self.layout.read_document(digest)
     }
 
     /// Gives an image another tag; an image that had it loses it.
@@ -303,13 +223,13 @@ impl ImageStore {
     /// # Errors
     /// [`ErrorKind::NotFound`] where there is no such image.
     pub fn tag(&self, digest: &Digest, tag: &Tag) -> Result<()> {
-        let _lock = self.lock()?;
+        let _lock = self.layout.lock()?;
         let bytes = self.read_document(digest)?;
-        let document = Index::parse(&bytes).map_err(|e| self.about_blob(e, digest))?;
+        let document = Index::parse(&bytes).map_err(|e| self.layout.about_blob(e, digest))?;
         let default = if document.is_index() { INDEX_OCI } else { MANIFEST_OCI };
-        let mut index = self.index()?;
+        let mut index = self.layout.index()?;
         index.set(tag, document.media_type().unwrap_or(default), digest, bytes.len() as u64);
-        self.replace(&self.index_path(), &index.to_bytes()?)
+        self.layout.replace(&self.layout.index_path(), &index.to_bytes()?)
     }
 
     /// Takes an image out of the index: the entry of a tag, or all entries of a digest. The blobs stay until
@@ -318,14 +238,14 @@ impl ImageStore {
     /// # Errors
     /// [`ErrorKind::NotFound`] where there is no such image.
     pub fn remove(&self, selector: &Selector) -> Result<()> {
-        let _lock = self.lock()?;
-        let mut index = self.index()?;
+        let _lock = self.layout.lock()?;
+        let mut index = self.layout.index()?;
         if !index.remove(selector) {
             return Err(Error::new(ErrorKind::NotFound, "there is no such image")
                 .about(format!("image {}", self.name(selector)))
                 .remedy("`headstart image list` shows those that there are"));
         }
-        self.replace(&self.index_path(), &index.to_bytes()?)
+        self.layout.replace(&self.layout.index_path(), &index.to_bytes()?)
     }
 
     /// Begins to write an image.
@@ -337,87 +257,7 @@ impl ImageStore {
     }
 
     fn name(&self, selector: &Selector) -> Reference {
-        Reference { root: self.root.clone(), selector: selector.clone() }
+        let location = Location::Directory(self.layout.root().to_owned());
+        Reference { location, selector: selector.clone() }
     }
-
-    fn about(&self, error: Error) -> Error {
-        error.about(format!("image store {}", self.root.display()))
-    }
-
-    fn about_blob(&self, error: Error, digest: &Digest) -> Error {
-        error.about(format!("blob {digest} of {}", self.root.display()))
-    }
-
-    fn blobs_dir(&self) -> PathBuf {
-        self.root.join("blobs").join(SHA256)
-    }
-
-    fn blob_path(&self, digest: &Digest) -> PathBuf {
-        self.blobs_dir().join(digest.hex())
-    }
-
-    fn index_path(&self) -> PathBuf {
-        self.root.join("index.json")
-    }
-
-    fn staging_dir(&self) -> PathBuf {
-        self.root.join(PRIVATE_DIR).join("staging")
-    }
-
-    fn index(&self) -> Result<Index> {
-        Index::read(&self.index_path())
-    }
-
-    /// Waits for the store's lock.
-    fn lock(&self) -> Result<StoreLock> {
-        let failed = |e| self.about(Error::io("cannot lock it", e));
-        let dir = self.root.join(PRIVATE_DIR);
-        fs::create_dir_all(&dir).map_err(failed)?;
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(dir.join("lock"))
-            .map_err(failed)?;
-        file.lock().map_err(failed)?;
-        Ok(StoreLock { _file: file })
-    }
-
-    /// Prepares new content of a file of the store, durable beside it; under the lock, which makes the name unique.
-    fn prepare(&self, bytes: &[u8]) -> Result<PathBuf> {
-        let path = self.root.join(PRIVATE_DIR).join("prepared");
-        let written = File::create(&path).and_then(|mut file| {
-            file.write_all(bytes)?;
-            file.sync_all()
-        });
-        written.map(|()| path.clone()).map_err(|e| {
-            // A full disk must not be made fuller by what is of no use to anybody.
-            let _ = fs::remove_file(&path);
-            self.about(Error::io("cannot write", e))
-        })
-    }
-
-    /// Replaces a file of the store by new content, under the lock: a crash leaves the old or the new.
-    fn replace(&self, path: &Path, bytes: &[u8]) -> Result<()> {
-        let prepared = self.prepare(bytes)?;
-        settle(&prepared, path)?;
-        self.sync_root()
-    }
-
-    fn sync_root(&self) -> Result<()> {
-        sync_dir(&self.root).map_err(|e| self.about(Error::io("cannot make its index durable", e)))
-    }
-}
-
-/// Puts prepared content in its place, or removes it.
-fn settle(prepared: &Path, path: &Path) -> Result<()> {
-    fs::rename(prepared, path).map_err(|e| {
-        let _ = fs::remove_file(prepared);
-        Error::io("cannot replace", e).about(path.display())
-    })
-}
-
-/// Makes the names in a directory durable.
-fn sync_dir(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
 }

@@ -6,19 +6,21 @@
 //! that cannot be read might lead to anything, so prune then refuses; only one that an index of several
 //! platforms names may be missing, since other tools copy a single platform's.
 //!
+//! While an image is being copied into the store its blobs are there before its manifest: nothing that might be
+//! one of them is deleted then.
+//!
 //! Only files whose names are digests are deleted, in `blobs/sha256` alone.
 
-use super::staging::LEASE;
 use super::{ImageStore, MAX_DEPTH};
 use crate::digest::Digest;
 use crate::manifest::{INDEX_DOCKER, INDEX_OCI, MANIFEST_DOCKER, MANIFEST_OCI};
 use headstart_block::{Error, ErrorKind, Result};
+use headstart_store::layout::{StalePolicy, remove_stale};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::fs::{self, DirEntry, File, TryLockError};
+use std::fs::{self, DirEntry};
 use std::io;
-use std::path::Path;
 
 /// The documents that lead further. The last is of a draft that some registries still hold.
 const LEADING: [&str; 5] =
@@ -41,20 +43,13 @@ pub struct PruneReport {
     pub kept_bytes: u64,
 }
 
-/// Whether to delete or only to count.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Deed {
-    Delete,
-    Count,
-}
-
 impl ImageStore {
     /// Deletes blobs that no image refers to, and what dead writers left. Safe beside running writers.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] or [`ErrorKind::NotFound`] about a manifest that cannot be read: nothing is deleted.
     pub fn prune(&self) -> Result<PruneReport> {
-        self.prune_or_count(Deed::Delete)
+        self.prune_or_count(StalePolicy::Delete)
     }
 
     /// What [`ImageStore::prune`] would do now.
@@ -62,23 +57,24 @@ impl ImageStore {
     /// # Errors
     /// As [`ImageStore::prune`].
     pub fn prune_preview(&self) -> Result<PruneReport> {
-        self.prune_or_count(Deed::Count)
+        self.prune_or_count(StalePolicy::Count)
     }
 
-    fn prune_or_count(&self, deed: Deed) -> Result<PruneReport> {
-        let _lock = self.lock()?;
+    fn prune_or_count(&self, policy: StalePolicy) -> Result<PruneReport> {
+        let _lock = self.layout.lock()?;
         let reachable = self.reachable()?;
-        let (stale_writers, stale_bytes) = remove_stale_staging(&self.staging_dir(), deed)?;
+        let living = remove_stale(&self.layout.staging_dir(), policy)?;
+        let (stale_writers, stale_bytes) = (living.stale, living.stale_bytes);
         let mut report = PruneReport { stale_writers, stale_bytes, ..PruneReport::default() };
         for (entry, digest) in self.blob_files()? {
             let failed = |e| Error::io("cannot delete", e).about(entry.path().display());
             let len = entry.metadata().map_err(failed)?.len();
-            if reachable.contains(&digest) {
+            if living.publishes_early || reachable.contains(&digest) {
                 report.kept_blobs += 1;
                 report.kept_bytes += len;
                 continue;
             }
-            if deed == Deed::Delete {
+            if policy == StalePolicy::Delete {
                 fs::remove_file(entry.path()).map_err(failed)?;
             }
             report.blobs += 1;
@@ -88,8 +84,8 @@ impl ImageStore {
     }
 
     fn blob_files(&self) -> Result<Vec<(DirEntry, Digest)>> {
-        let failed = |e| self.about(Error::io("cannot read its blobs", e));
-        let entries = match fs::read_dir(self.blobs_dir()) {
+        let failed = |e| self.layout.about(Error::io("cannot read its blobs", e));
+        let entries = match fs::read_dir(self.layout.blobs_dir()) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries.map_err(failed)?,
         };
@@ -106,7 +102,7 @@ impl ImageStore {
 
     /// Every digest that the index leads to.
     fn reachable(&self) -> Result<BTreeSet<Digest>> {
-        let index = self.index()?;
+        let index = self.layout.index()?;
         let mut search = Search { store: self, found: BTreeSet::new(), read: BTreeSet::new() };
         for entry in index.entries() {
             let Some(digest) = entry.digest else { continue };
@@ -146,12 +142,15 @@ impl Search<'_> {
         };
         let document: Value = serde_json::from_slice(&bytes).map_err(|e| {
             let error = Error::corrupt("is not JSON; nothing was pruned").caused_by(e);
-            self.store.about_blob(error, &digest)
+            self.store.layout.about_blob(error, &digest)
         })?;
         let mut leading = Vec::new();
         collect(&document, &mut self.found, &mut leading);
         if depth == MAX_DEPTH && !leading.is_empty() {
-            return Err(self.store.about_blob(Error::corrupt("is an index of indexes without end"), &digest));
+            return Err(self
+                .store
+                .layout
+                .about_blob(Error::corrupt("is an index of indexes without end"), &digest));
         }
         leading.into_iter().try_for_each(|digest| self.follow(digest, MayMiss::Yes, depth + 1))
     }
@@ -171,48 +170,4 @@ fn collect(value: &Value, found: &mut BTreeSet<Digest>, leading: &mut Vec<Digest
         }
         _ => {}
     }
-}
-
-/// Deletes, or counts, what dead writers left: their number and bytes. Under the store's lock, under which
-/// living ones take their leases.
-pub(super) fn remove_stale_staging(staging: &Path, deed: Deed) -> Result<(u64, u64)> {
-    let failed = |e| Error::io("cannot remove what a dead writer left", e).about(staging.display());
-    let entries = match fs::read_dir(staging) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok((0, 0)),
-        entries => entries.map_err(failed)?,
-    };
-    let (mut dirs, mut bytes) = (0, 0);
-    for entry in entries {
-        let path = entry.map_err(failed)?.path();
-        // Held until the directory is gone; without a lease its owner died at its birth, or is removing it.
-        let lease = match File::open(path.join(LEASE)) {
-            Ok(lease) => Some(lease),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
-            Err(e) => return Err(failed(e)),
-        };
-        match lease.as_ref().map(File::try_lock) {
-            Some(Err(TryLockError::WouldBlock)) => continue,
-            Some(Err(TryLockError::Error(e))) => return Err(failed(e)),
-            Some(Ok(())) | None => {}
-        }
-        dirs += 1;
-        bytes += size_of_files(&path);
-        if deed == Deed::Delete {
-            match fs::remove_dir_all(&path) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(failed(e)),
-                _ => {}
-            }
-        }
-    }
-    Ok((dirs, bytes))
-}
-
-/// For the report only: what cannot be read counts as nothing.
-fn size_of_files(dir: &Path) -> u64 {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| entry.metadata().ok())
-        .filter(fs::Metadata::is_file)
-        .map(|meta| meta.len())
-        .sum()
 }

@@ -10,21 +10,18 @@
 //!    taken back. (After a crash: blobs that nothing refers to, pruned.)
 //! 5. The index is renamed. From here on the image is there.
 
-use super::{Image, ImageStore, prune, settle, sync_dir};
+use super::{Image, ImageStore};
 use crate::digest::{BlobSums, Digest, DigestWriter, HashingWriter};
 use crate::manifest::{Layer, MANIFEST_OCI, Manifest, NewImage, Tree};
 use crate::reference::Tag;
 use headstart_block::{Error, ErrorKind, Result};
+use headstart_store::layout::{StagingDir as LeasedDir, settle, sync_dir};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tempfile::TempDir;
-
-/// The file in a staging directory that its owner holds a lock on.
-pub(super) const LEASE: &str = "lease";
 
 /// Bytes after which the kernel is asked to begin writing out what was staged.
 const WRITEBACK_STEP: u64 = 8 << 20;
@@ -40,9 +37,7 @@ struct StagingDir {
     blobs: Mutex<BTreeMap<Digest, u64>>,
     /// Makes names of unfinished files unique.
     next: AtomicU64,
-    /// Dropped before the lease: the directory is never seen unlocked, unless its owner died.
-    temp: TempDir,
-    _lease: File,
+    leased: LeasedDir,
 }
 
 impl StagingDir {
@@ -53,14 +48,14 @@ impl StagingDir {
 
     fn unfinished(&self) -> Result<(PathBuf, File)> {
         let name = format!("unfinished-{}", self.next.fetch_add(1, Ordering::Relaxed));
-        let path = self.temp.path().join(name);
+        let path = self.leased.path().join(name);
         let file = File::create_new(&path).map_err(|e| cannot_stage(e, &path))?;
         Ok((path, file))
     }
 
     /// A finished file gets its digest as its name.
     fn finish(&self, path: &Path, digest: Digest, len: u64) -> Result<()> {
-        fs::rename(path, self.temp.path().join(digest.hex())).map_err(|e| cannot_stage(e, path))?;
+        fs::rename(path, self.leased.path().join(digest.hex())).map_err(|e| cannot_stage(e, path))?;
         self.blobs().insert(digest, len);
         Ok(())
     }
@@ -91,18 +86,8 @@ impl StagedBlob {
 
 impl Staging {
     pub(super) fn new(store: ImageStore) -> Result<Self> {
-        // The lock keeps prune from seeing the directory before its lease is held.
-        let _lock = store.lock()?;
-        let parent = store.staging_dir();
-        let failed = |e| cannot_stage(e, &parent);
-        fs::create_dir_all(&parent).map_err(failed)?;
-        // What the dead left takes the space that is about to be needed. Where it cannot be removed (another
-        // user's, say) that is for prune to tell.
-        let _ = prune::remove_stale_staging(&parent, prune::Deed::Delete);
-        let temp = TempDir::with_prefix_in("", &parent).map_err(failed)?;
-        let lease = File::create_new(temp.path().join(LEASE)).map_err(failed)?;
-        lease.lock().map_err(failed)?;
-        let dir = StagingDir { blobs: Mutex::default(), next: AtomicU64::new(0), temp, _lease: lease };
+        let leased = LeasedDir::new(&store.layout, false)?;
+        let dir = StagingDir { blobs: Mutex::default(), next: AtomicU64::new(0), leased };
         Ok(Self { store, dir: Arc::new(dir) })
     }
 
@@ -110,7 +95,7 @@ impl Staging {
     /// files here.
     #[must_use]
     pub fn path(&self) -> &Path {
-        self.dir.temp.path()
+        self.dir.leased.path()
     }
 
     /// Begins a blob. Several may be written at once, by different threads.
@@ -146,22 +131,22 @@ impl Staging {
         let digest = self.put(&documents.manifest)?;
         let manifest = Manifest::parse(&documents.manifest)?;
 
-        let _lock = self.store.lock()?;
+        let _lock = self.store.layout.lock()?;
         self.check_references(&manifest)?;
-        let mut index = self.store.index()?;
+        let mut index = self.store.layout.index()?;
         index.set(tag, MANIFEST_OCI, &digest, documents.manifest.len() as u64);
-        let prepared = self.store.prepare(&index.to_bytes()?)?;
+        let prepared = self.store.layout.prepare(&index.to_bytes()?)?;
         let mut moved = Moved::default();
         let published = self
             .move_blobs(&manifest, digest, &mut moved)
-            .and_then(|()| settle(&prepared, &self.store.index_path()));
+            .and_then(|()| settle(&prepared, &self.store.layout.index_path()));
         if published.is_err() {
             moved.take_back();
             let _ = fs::remove_file(&prepared);
         }
         published?;
         // Should this fail, the image is there and complete, though a power cut may still undo it.
-        self.store.sync_root()?;
+        self.store.layout.sync_root()?;
         Ok(Image { digest, manifest })
     }
 
@@ -172,6 +157,7 @@ impl Staging {
                 ErrorKind::NotFound => {
                     let cause = "was removed from the store while an image that shares it was written";
                     self.store
+                        .layout
                         .about_blob(Error::new(ErrorKind::Conflict, cause), &digest)
                         .remedy("import its base again, then this")
                 }
@@ -183,13 +169,13 @@ impl Staging {
 
     /// Moves what the manifest refers to, and itself, from the staging directory into the store.
     fn move_blobs(&self, manifest: &Manifest, own: Digest, moved: &mut Moved) -> Result<()> {
-        let dir = self.store.blobs_dir();
-        let failed = |e| self.store.about(Error::io("cannot publish a blob", e));
+        let dir = self.store.layout.blobs_dir();
+        let failed = |e| self.store.layout.about(Error::io("cannot publish a blob", e));
         fs::create_dir_all(&dir).map_err(failed)?;
         let wanted: BTreeSet<_> = manifest.blobs().map(|(digest, _)| digest).chain([own]).collect();
         for digest in self.dir.blobs().keys().filter(|digest| wanted.contains(digest)) {
             // A blob that is there already is replaced: its content is the same, or was damaged.
-            let (from, to) = (self.path().join(digest.hex()), self.store.blob_path(digest));
+            let (from, to) = (self.path().join(digest.hex()), self.store.layout.blob_path(digest));
             let is_new = !to.try_exists().map_err(failed)?;
             fs::rename(&from, &to).map_err(failed)?;
             if is_new {

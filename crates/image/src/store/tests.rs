@@ -4,9 +4,11 @@
 use super::*;
 use crate::hash_tree::HashTree;
 use crate::manifest::{Config, NewImage};
+use headstart_store::layout::LAYOUT_FILE;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io::Write as _;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::TempDir;
 
@@ -71,14 +73,14 @@ fn snapshot(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 fn edit_index(store: &ImageStore, edit: impl FnOnce(&mut Value)) {
-    let mut index = serde_json::from_slice(&fs::read(store.index_path()).unwrap()).unwrap();
+    let mut index = serde_json::from_slice(&fs::read(store.layout.index_path()).unwrap()).unwrap();
     edit(&mut index);
-    fs::write(store.index_path(), serde_json::to_vec(&index).unwrap()).unwrap();
+    fs::write(store.layout.index_path(), serde_json::to_vec(&index).unwrap()).unwrap();
 }
 
 fn put_blob(store: &ImageStore, bytes: &[u8]) -> Digest {
     let digest = Digest::of(bytes);
-    fs::write(store.blob_path(&digest), bytes).unwrap();
+    fs::write(store.layout.blob_path(&digest), bytes).unwrap();
     digest
 }
 
@@ -111,7 +113,7 @@ fn the_same_image_twice_is_the_same_image() {
     assert_eq!(publish(&store, "a", &[b"one", b"two"]).unwrap().digest, first.digest);
     assert_eq!(snapshot(store.root()), before);
     // Importing again heals what was damaged.
-    fs::write(store.blob_path(&first.manifest.layers[0].blob.digest), b"eno").unwrap();
+    fs::write(store.layout.blob_path(&first.manifest.layers[0].blob.digest), b"eno").unwrap();
     publish(&store, "a", &[b"one", b"two"]).unwrap();
     assert_eq!(snapshot(store.root()), before);
 }
@@ -140,7 +142,7 @@ fn a_damaged_index_is_named() {
     for bytes in
         [&b""[..], b"{", b"[]", b"null", b"{\"manifests\":{}}", b"\xff\xfe", "[".repeat(99_999).as_bytes()]
     {
-        fs::write(store.index_path(), bytes).unwrap();
+        fs::write(store.layout.index_path(), bytes).unwrap();
         for error in [
             store.resolve(&by_tag("a")).unwrap_err(),
             store.list().unwrap_err(),
@@ -150,11 +152,11 @@ fn a_damaged_index_is_named() {
             assert_eq!(error.kind(), ErrorKind::Corrupt);
             assert!(error.to_string().contains("index.json"), "{error}");
         }
-        assert_eq!(fs::read(store.index_path()).unwrap(), bytes);
+        assert_eq!(fs::read(store.layout.index_path()).unwrap(), bytes);
     }
     for bytes in [r#"{"manifests":[1,null,{},{"digest":5},{"digest":"sha256:xx"},{"annotations":[]}]}"#, "{}"]
     {
-        fs::write(store.index_path(), bytes).unwrap();
+        fs::write(store.layout.index_path(), bytes).unwrap();
         assert!(store.list().unwrap().is_empty());
         assert_eq!(store.resolve(&by_tag("a")).unwrap_err().kind(), ErrorKind::NotFound);
         publish(&store, "a", &[b"x"]).unwrap();
@@ -167,21 +169,21 @@ fn damaged_blobs_are_named() {
     let (_dir, store) = new_store();
     let image = publish(&store, "a", &[b"bytes"]).unwrap();
     let layer = &image.manifest.layers[0];
-    let manifest = fs::read(store.blob_path(&image.digest)).unwrap();
-    fs::write(store.blob_path(&layer.blob.digest), b"byte").unwrap();
+    let manifest = fs::read(store.layout.blob_path(&image.digest)).unwrap();
+    fs::write(store.layout.blob_path(&layer.blob.digest), b"byte").unwrap();
     let error = store.open_layer(layer).unwrap_err();
     assert!(
         error.kind() == ErrorKind::Corrupt && error.to_string().contains(&layer.blob.digest.hex()),
         "{error}"
     );
-    fs::remove_file(store.blob_path(&layer.blob.digest)).unwrap();
+    fs::remove_file(store.layout.blob_path(&layer.blob.digest)).unwrap();
     let error = store.open_layer(layer).unwrap_err();
     assert!(
         error.kind() == ErrorKind::NotFound && error.to_string().contains(&layer.blob.digest.hex()),
         "{error}"
     );
     for damaged in [[&manifest[..], b" "].concat(), vec![b' '; 5 << 20]] {
-        fs::write(store.blob_path(&image.digest), damaged).unwrap();
+        fs::write(store.layout.blob_path(&image.digest), damaged).unwrap();
         let error = store.resolve(&by_tag("a")).unwrap_err();
         assert!(error.to_string().contains(&image.digest.hex()), "{error}");
         assert!(store.list().unwrap()[0].image.is_err());
@@ -201,14 +203,14 @@ fn what_other_tools_keep_in_a_store_survives() {
     });
     fs::create_dir_all(store.root().join("blobs/sha512")).unwrap();
     fs::write(store.root().join("blobs/sha512/x"), b"x").unwrap();
-    fs::write(store.blobs_dir().join("not-a-digest"), b"x").unwrap();
+    fs::write(store.layout.blobs_dir().join("not-a-digest"), b"x").unwrap();
     publish(&store, "a", &[b"x"]).unwrap();
     store.remove(&by_tag("a")).unwrap();
     // Manifest, config, layer; the tree of a blob of one group is 8 zero bytes or so, one more.
     assert_eq!(store.prune().unwrap().blobs, 4);
-    let index: Value = serde_json::from_slice(&fs::read(store.index_path()).unwrap()).unwrap();
+    let index: Value = serde_json::from_slice(&fs::read(store.layout.index_path()).unwrap()).unwrap();
     assert_eq!((&index["x-top"]["kept"], &index["manifests"]), (&json!(true), &json!([artifact])));
-    assert!(store.root().join("blobs/sha512/x").exists() && store.blobs_dir().join("not-a-digest").exists());
+    assert!(store.root().join("blobs/sha512/x").exists() && store.layout.blobs_dir().join("not-a-digest").exists());
 }
 
 #[test]
@@ -259,17 +261,17 @@ fn prune_refuses_when_a_manifest_cannot_be_read() {
     let (_dir, store) = new_store();
     let image = publish(&store, "a", &[b"x"]).unwrap();
     put_blob(&store, b"garbage");
-    fs::write(store.blob_path(&image.digest), b"damaged").unwrap();
+    fs::write(store.layout.blob_path(&image.digest), b"damaged").unwrap();
     let before = snapshot(store.root());
     let error = store.prune().unwrap_err();
     assert!(error.to_string().contains(&image.digest.hex()), "{error}");
-    fs::remove_file(store.blob_path(&image.digest)).unwrap();
+    fs::remove_file(store.layout.blob_path(&image.digest)).unwrap();
     assert_eq!(store.prune().unwrap_err().kind(), ErrorKind::NotFound);
-    fs::write(store.blob_path(&image.digest), b"damaged").unwrap();
+    fs::write(store.layout.blob_path(&image.digest), b"damaged").unwrap();
     assert_eq!(snapshot(store.root()), before);
     store.remove(&by_tag("a")).unwrap();
     store.prune().unwrap();
-    assert_eq!(fs::read_dir(store.blobs_dir()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(store.layout.blobs_dir()).unwrap().count(), 0);
 }
 
 #[test]
@@ -300,7 +302,7 @@ fn a_dropped_writer_leaves_nothing() {
     drop(unfinished);
     drop(staging);
     assert_eq!(snapshot(store.root()), before);
-    assert_eq!(fs::read_dir(store.staging_dir()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(store.layout.staging_dir()).unwrap().count(), 0);
 }
 
 #[test]
@@ -311,19 +313,19 @@ fn prune_takes_what_the_dead_left_and_not_what_the_living_hold() {
     stage_layer(&living, b"given up").unwrap();
     // Of a writer that was killed: a lease that nobody holds, or none yet.
     for name in ["dead", "stillborn"] {
-        fs::create_dir(store.staging_dir().join(name)).unwrap();
-        fs::write(store.staging_dir().join(name).join("unfinished-0"), [0; 1000]).unwrap();
+        fs::create_dir(store.layout.staging_dir().join(name)).unwrap();
+        fs::write(store.layout.staging_dir().join(name).join("unfinished-0"), [0; 1000]).unwrap();
     }
-    fs::write(store.staging_dir().join("dead").join("lease"), b"").unwrap();
+    fs::write(store.layout.staging_dir().join("dead").join("lease"), b"").unwrap();
     let report = store.prune().unwrap();
     assert_eq!((report.stale_writers, report.stale_bytes, report.blobs), (2, 2000, 0));
-    assert_eq!(fs::read_dir(store.staging_dir()).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(store.layout.staging_dir()).unwrap().count(), 1);
     check(&store, &living.publish(&image_of(vec![layer]), &tag("a")).unwrap());
     assert_eq!(store.prune().unwrap().blobs, 0);
     // The next writer cleans up as well: the dead one's space may be what it needs.
-    fs::create_dir(store.staging_dir().join("dead")).unwrap();
+    fs::create_dir(store.layout.staging_dir().join("dead")).unwrap();
     drop(store.stage().unwrap());
-    assert_eq!(fs::read_dir(store.staging_dir()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(store.layout.staging_dir()).unwrap().count(), 0);
 }
 
 #[test]
@@ -342,7 +344,7 @@ fn a_base_that_vanishes_is_a_conflict_that_changes_nothing() {
     assert!(error.to_string().contains("base"), "{error}");
     let after: BTreeMap<_, _> = snapshot(store.root()).into_iter().collect();
     // The staging directory was there before and is gone now; nothing else changed.
-    let without_staging = before.into_iter().filter(|(path, _)| !path.starts_with(store.staging_dir()));
+    let without_staging = before.into_iter().filter(|(path, _)| !path.starts_with(store.layout.staging_dir()));
     assert_eq!(after, without_staging.collect());
 }
 
@@ -396,7 +398,7 @@ fn publish_remove_and_prune_at_once() {
     for entry in store.list().unwrap() {
         check(&store, &entry.image.unwrap());
     }
-    assert_eq!(fs::read_dir(store.staging_dir()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(store.layout.staging_dir()).unwrap().count(), 0);
 }
 
 /// A small file system in memory, unmounted when dropped.

@@ -4,28 +4,24 @@
 //! not know must survive our changes. The same type reads the indexes of several platforms' images that are
 //! blobs of a store.
 
-use crate::digest::Digest;
-use crate::manifest::{INDEX_DOCKER, INDEX_OCI};
+use super::MAX_INDEX_SIZE;
+use crate::media_type::{INDEX_DOCKER, INDEX_OCI};
 use crate::reference::{Selector, Tag};
-use headstart_block::{Error, Result};
+use headstart_block::{Digest, Error, Result};
 use serde_json::{Map, Value, json};
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
 
 /// The annotation of an index's entry that is its tag.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
-/// Largest index that is read: some hundred thousand entries.
-const MAX_INDEX_SIZE: u64 = 64 << 20;
-
 /// An entry, as far as we know it.
-#[derive(Clone, Copy)]
-pub(super) struct Entry<'a> {
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'a> {
     /// What it points at; none for digests other than sha256, which are not ours to touch.
-    pub(super) digest: Option<Digest>,
-    pub(super) media_type: Option<&'a str>,
-    pub(super) tag: Option<&'a str>,
+    pub digest: Option<Digest>,
+    /// What it says that this is.
+    pub media_type: Option<&'a str>,
+    /// Its tag, where it has one.
+    pub tag: Option<&'a str>,
     value: &'a Value,
 }
 
@@ -54,7 +50,8 @@ impl<'a> Entry<'a> {
 }
 
 /// An index, with all that it holds.
-pub(super) struct Index {
+#[derive(Clone, Debug)]
+pub struct Index {
     /// All fields but the entries.
     fields: Map<String, Value>,
     /// The entries; a document that has none is no index.
@@ -62,30 +59,19 @@ pub(super) struct Index {
 }
 
 impl Index {
-    pub(super) fn empty() -> Self {
+    /// The index of a layout without images.
+    #[must_use]
+    pub fn empty() -> Self {
         let fields = [("schemaVersion", json!(2)), ("mediaType", json!(INDEX_OCI))];
         let fields = fields.map(|(key, value)| (key.to_owned(), value)).into_iter().collect();
         Self { fields, manifests: Some(Vec::new()) }
-    }
-
-    /// Reads an index file.
-    ///
-    /// # Errors
-    /// About the path: where it cannot be read or is none.
-    pub(super) fn read(path: &Path) -> Result<Self> {
-        let mut bytes = Vec::new();
-        File::open(path)
-            .and_then(|file| file.take(MAX_INDEX_SIZE + 1).read_to_end(&mut bytes))
-            .map_err(|e| Error::io("cannot read", e))
-            .and_then(|_| Self::parse(&bytes))
-            .map_err(|e| e.about(path.display()))
     }
 
     /// Any JSON object passes, so that a document can be asked whether it [is an index](Self::is_index).
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] where it is no object or its `manifests` are not a list.
-    pub(super) fn parse(bytes: &[u8]) -> Result<Self> {
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
         if bytes.len() as u64 > MAX_INDEX_SIZE {
             return Err(Error::unsupported(format!("is an index of more than {MAX_INDEX_SIZE} bytes")));
         }
@@ -99,7 +85,8 @@ impl Index {
     }
 
     /// Whether a document is an index at all, and not a manifest.
-    pub(super) fn is_index(&self) -> bool {
+    #[must_use]
+    pub fn is_index(&self) -> bool {
         match self.media_type() {
             Some(media_type) => [INDEX_OCI, INDEX_DOCKER].contains(&media_type),
             None => self.manifests.is_some(),
@@ -107,29 +94,37 @@ impl Index {
     }
 
     /// What a document says that it is.
-    pub(super) fn media_type(&self) -> Option<&str> {
+    #[must_use]
+    pub fn media_type(&self) -> Option<&str> {
         self.fields.get("mediaType").and_then(Value::as_str)
     }
 
-    pub(super) fn to_bytes(&self) -> Result<Vec<u8>> {
+    /// The document.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut fields = self.fields.clone();
         fields.insert("manifests".to_owned(), json!(self.manifests.as_deref().unwrap_or_default()));
         serde_json::to_vec(&fields).map_err(|e| Error::invalid("cannot make an index").caused_by(e))
     }
 
-    pub(super) fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
+    /// All entries, in their order.
+    pub fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
         self.manifests.iter().flatten().map(Entry::new)
     }
 
     /// The entry of a tag; of several, the one for our platform, otherwise the first.
-    pub(super) fn find(&self, tag: &Tag) -> Option<Entry<'_>> {
+    #[must_use]
+    pub fn find(&self, tag: &Tag) -> Option<Entry<'_>> {
         let mut tagged = self.entries().filter(|entry| entry.tag == Some(tag.as_str())).peekable();
         let first = tagged.peek().copied();
         tagged.find(Entry::is_for_this_platform).or(first)
     }
 
     /// The entry for Linux on amd64, or the only one.
-    pub(super) fn for_this_platform(&self) -> Option<Entry<'_>> {
+    #[must_use]
+    pub fn for_this_platform(&self) -> Option<Entry<'_>> {
         let only = match self.manifests.as_deref() {
             Some([only]) => Some(Entry::new(only)),
             _ => None,
@@ -138,7 +133,7 @@ impl Index {
     }
 
     /// Points `tag` at a manifest, in the place of what it pointed at before.
-    pub(super) fn set(&mut self, tag: &Tag, media_type: &str, digest: &Digest, size: u64) {
+    pub fn set(&mut self, tag: &Tag, media_type: &str, digest: &Digest, size: u64) {
         let entry = json!({
             "mediaType": media_type, "digest": digest.to_string(), "size": size,
             "annotations": { REF_NAME: tag.as_str() },
@@ -151,8 +146,27 @@ impl Index {
         manifests.insert(place.unwrap_or(manifests.len()), entry);
     }
 
+    /// Lists a manifest without a tag, unless it is listed already: whatever the index leads to is kept.
+    pub fn keep(&mut self, media_type: &str, digest: &Digest, size: u64) {
+        if self.entries().all(|entry| entry.digest != Some(*digest)) {
+            let entry = json!({"mediaType": media_type, "digest": digest.to_string(), "size": size});
+            self.manifests.get_or_insert_default().push(entry);
+        }
+    }
+
+    /// The tags of images.
+    #[must_use]
+    pub fn tags(&self) -> Vec<Tag> {
+        let tags = self.entries().filter_map(|entry| entry.tag);
+        let mut tags: Vec<Tag> =
+            tags.filter(|tag| !super::is_referrers_tag(tag)).filter_map(|tag| tag.parse().ok()).collect();
+        tags.sort();
+        tags.dedup();
+        tags
+    }
+
     /// Takes entries out; whether there were any.
-    pub(super) fn remove(&mut self, selector: &Selector) -> bool {
+    pub fn remove(&mut self, selector: &Selector) -> bool {
         let manifests = self.manifests.get_or_insert_default();
         let before = manifests.len();
         manifests.retain(|value| !Entry::new(value).is_selected(selector));

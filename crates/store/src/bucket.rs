@@ -1,0 +1,435 @@
+//! Stores in object stores: an OCI layout below a path of a bucket.
+//!
+//! Credentials come from the environment, in the words of each cloud's own tools (`AWS_ACCESS_KEY_ID`,
+//! `AWS_ENDPOINT`, `GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_NAME`, ... and the machine's own role).
+//! An endpoint without TLS has to be allowed by name.
+//!
+//! # Changing a tag
+//!
+//! An object store has no locks, but puts with a condition. A tag changes so: read `index.json` and its version,
+//! change the entry, write it back if the version still is that one (or if there still is no index). Where somebody
+//! else was faster, it is read again; if it was *this* tag that he changed, the writer gets a conflict, for only a
+//! person can say whose image it shall be; if it was another, both changes are kept. Blobs and manifests need no such
+//! care: their names are their contents.
+
+use crate::MAX_MANIFEST_SIZE;
+use crate::counters::{Counters, Meter};
+use crate::http;
+use crate::layout::{
+    self, INDEX_FILE, Index, LAYOUT, LAYOUT_FILE, MAX_INDEX_SIZE, blob_name, check_document, check_layout,
+    follow, select,
+};
+use crate::link::{Answer, Link};
+use crate::reference::{BucketScheme, Location, Selector, Tag};
+use crate::settings::Settings;
+use crate::store::{Copied, Store, Urgency};
+use crate::upload::{PART, Upload};
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use futures::stream::FuturesOrdered;
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::path::Path;
+use object_store::{
+    Certificate, ClientOptions, GetOptions, GetRange, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode,
+    PutOptions, PutPayload, RetryConfig, UpdateVersion,
+};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+use url::Url;
+
+/// Parts of one blob that are sent at once.
+const PARTS_IN_FLIGHT: usize = 4;
+
+/// How long writing one part may take: at 8 MiB, a link of 70 kB/s.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// How often the index is read again when others change other tags at the same moment.
+const MOST_RACES: usize = 10;
+
+/// An OCI layout in an object store as a [`Store`].
+pub(crate) struct BucketStore {
+    objects: Arc<dyn ObjectStore>,
+    location: String,
+    top: Path,
+    link: Link,
+    first_byte: Duration,
+    stall: Duration,
+}
+
+/// What reading the index found: itself and its version, if there is one.
+struct Versioned {
+    index: Index,
+    version: Option<UpdateVersion>,
+}
+
+impl BucketStore {
+    pub(crate) fn new(scheme: BucketScheme, bucket: &str, path: &str, settings: &Settings) -> Result<Self> {
+        let location =
+            Location::Bucket { scheme, bucket: bucket.to_owned(), path: path.to_owned() }.to_string();
+        let objects = connect(scheme, bucket, settings).map_err(|e| e.about(&location))?;
+        Self::with(objects, location, path, settings)
+    }
+
+    /// The same over any implementation.
+    pub(crate) fn with(
+        objects: Arc<dyn ObjectStore>,
+        location: String,
+        path: &str,
+        settings: &Settings,
+    ) -> Result<Self> {
+        let top = Path::parse(path).map_err(|e| {
+            Error::invalid("has a path that no object can have").caused_by(e).about(&location)
+        })?;
+        Ok(Self {
+            objects,
+            location,
+            top,
+            link: Link::new(settings),
+            first_byte: settings.first_byte_timeout,
+            stall: settings.stall_timeout,
+        })
+    }
+
+    fn path(&self, name: &str) -> Path {
+        name.split('/').fold(self.top.clone(), |path, part| path.join(part))
+    }
+
+    fn thing(&self, name: &str) -> String {
+        format!("{}/{name}", self.location.trim_end_matches('/'))
+    }
+
+    /// One call, bounded and counted; `name` is what it is about.
+    async fn call<T>(
+        &self,
+        name: &str,
+        limit: Duration,
+        call: impl Future<Output = object_store::Result<T>> + Send,
+    ) -> Result<T> {
+        Meter::add(&self.link.meter().requests, 1);
+        let Ok(result) = timeout(limit, call).await else {
+            let cause = format!("did not answer within {} s", limit.as_secs_f64());
+            return Err(Error::new(ErrorKind::Unavailable, cause).about(self.thing(name)));
+        };
+        result.map_err(|e| explain(e).about(self.thing(name)))
+    }
+
+    /// A whole small object, with its version.
+    async fn object(&self, name: &str, most: u64) -> Result<(Bytes, UpdateVersion)> {
+        let path = self.path(name);
+        let result =
+            self.call(name, self.first_byte, self.objects.get_opts(&path, GetOptions::default())).await?;
+        let version =
+            UpdateVersion { e_tag: result.meta.e_tag.clone(), version: result.meta.version.clone() };
+        let mut bytes = BytesMut::new();
+        let mut parts = result.into_stream();
+        loop {
+            let part = timeout(self.stall, parts.next()).await.map_err(|_| {
+                let cause = format!("stopped answering for {} s", self.stall.as_secs_f64());
+                Error::new(ErrorKind::Unavailable, cause).about(self.thing(name))
+            })?;
+            let Some(part) = part else { return Ok((bytes.freeze(), version)) };
+            let part = part.map_err(|e| explain(e).about(self.thing(name)))?;
+            if (bytes.len() as u64).saturating_add(part.len() as u64) > most {
+                let cause = format!("is longer than the {most} bytes that such a document may have");
+                return Err(Error::unsupported(cause).about(self.thing(name)));
+            }
+            bytes.extend_from_slice(&part);
+        }
+    }
+
+    async fn index(&self) -> Result<Versioned> {
+        match self.object(INDEX_FILE, MAX_INDEX_SIZE).await {
+            Ok((bytes, version)) => {
+                let index = Index::parse(&bytes).map_err(|e| e.about(self.thing(INDEX_FILE)))?;
+                Ok(Versioned { index, version: Some(version) })
+            }
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                Ok(Versioned { index: Index::empty(), version: None })
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    async fn document(&self, digest: Digest) -> Result<Bytes> {
+        let name = blob_name(&digest);
+        let (bytes, _) = self.object(&name, MAX_MANIFEST_SIZE).await?;
+        check_document(&digest, &bytes).map_err(|e| e.about(self.thing(&name)))?;
+        Ok(bytes)
+    }
+
+    async fn ask_range(&self, blob: &Digest, range: ByteRange) -> Result<Answer> {
+        let name = blob_name(blob);
+        let path = self.path(&name);
+        let wanted = Some(GetRange::Bounded(range.offset()..range.end()));
+        let options = GetOptions { range: wanted, ..GetOptions::default() };
+        let thing = self.thing(&name);
+        let result = self.objects.get_opts(&path, options).await.map_err(|e| explain(e).about(&thing))?;
+        if result.range != (range.offset()..range.end()) {
+            let given = ByteRange::between(result.range.start, result.range.end);
+            let cause = format!("was asked for the bytes {range}, but sent {given}");
+            return Err(Error::new(ErrorKind::Unavailable, cause).about(thing));
+        }
+        let body = result.into_stream().map(|part| part.map_err(explain));
+        Ok(Answer { thing, body: body.boxed() })
+    }
+
+    async fn put(&self, name: &str, bytes: Bytes, mode: PutMode) -> Result<()> {
+        let path = self.path(name);
+        let options = PutOptions { mode, ..PutOptions::default() };
+        let put = self.objects.put_opts(&path, PutPayload::from_bytes(bytes), options);
+        self.call(name, WRITE_TIMEOUT, put).await.map(drop)
+    }
+
+    async fn put_parts(
+        &self,
+        name: &str,
+        parts: &mut dyn MultipartUpload,
+        upload: &mut Upload,
+        copied: Copied<'_>,
+    ) -> Result<()> {
+        let mut sending = FuturesOrdered::new();
+        loop {
+            let part = upload.next().await?;
+            let done = part.is_none();
+            if let Some(part) = part {
+                let len = part.len() as u64;
+                let put = parts.put_part(PutPayload::from_bytes(part));
+                sending.push_back(async move { self.call(name, WRITE_TIMEOUT, put).await.map(|()| len) });
+            }
+            while sending.len() >= PARTS_IN_FLIGHT || done && !sending.is_empty() {
+                if let Some(len) = sending.next().await {
+                    copied(len?)?;
+                }
+            }
+            if done {
+                return self.call(name, WRITE_TIMEOUT, parts.complete()).await.map(drop);
+            }
+        }
+    }
+
+    /// Changes the index by `change`, which is given the index and says whether there was anything to do.
+    async fn change_index(
+        &self,
+        tag: Option<&Tag>,
+        change: impl Fn(&mut Index) + Send + Sync,
+        digest: Digest,
+    ) -> Result<()> {
+        let entry = |index: &Index| tag.and_then(|tag| index.find(tag)).map(|entry| entry.digest);
+        let mut before = None;
+        for _ in 0..MOST_RACES {
+            let Versioned { mut index, version } = self.index().await?;
+            let now = entry(&index);
+            if now == Some(Some(digest)) {
+                return Ok(());
+            }
+            if before.is_some_and(|before| before != now) {
+                break;
+            }
+            before = Some(now);
+            change(&mut index);
+            let mode = version.map_or(PutMode::Create, PutMode::Update);
+            match self.put(INDEX_FILE, index.to_bytes()?.into(), mode).await {
+                Err(e) if e.kind() == ErrorKind::Conflict => {
+                    tracing::debug!(error = %e, "index changed meanwhile")
+                }
+                result => return result,
+            }
+        }
+        let what = tag.map_or_else(String::new, |tag| format!("the tag `{tag}` in "));
+        let cause = format!("somebody else changed {what}the index at the same time");
+        Err(Error::new(ErrorKind::Conflict, cause)
+            .about(self.thing(INDEX_FILE))
+            .remedy("run it again if yours is to win"))
+    }
+}
+
+/// A client for one bucket.
+fn connect(scheme: BucketScheme, bucket: &str, settings: &Settings) -> Result<Arc<dyn ObjectStore>> {
+    let options = client_options(settings)?;
+    // Our own wrappers try again, and know when not to.
+    let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
+    let store: Arc<dyn ObjectStore> = match scheme {
+        BucketScheme::S3 => {
+            let builder = AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retry);
+            let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint);
+            let options = allow_plain(options, endpoint.as_deref(), settings)?;
+            Arc::new(builder.with_client_options(options).build().map_err(cannot_open)?)
+        }
+        BucketScheme::Gs => {
+            let builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket).with_retry(retry);
+            Arc::new(builder.with_client_options(options).build().map_err(cannot_open)?)
+        }
+        BucketScheme::Az => {
+            let builder = MicrosoftAzureBuilder::from_env().with_container_name(bucket).with_retry(retry);
+            let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
+            let options = allow_plain(options, endpoint.as_deref(), settings)?;
+            Arc::new(builder.with_client_options(options).build().map_err(cannot_open)?)
+        }
+    };
+    Ok(store)
+}
+
+fn client_options(settings: &Settings) -> Result<ClientOptions> {
+    // Its time-out is for whole requests, however large: ours are for each step.
+    let mut options = ClientOptions::new()
+        .with_timeout_disabled()
+        .with_connect_timeout(settings.connect_timeout)
+        .with_read_timeout(settings.first_byte_timeout.max(settings.stall_timeout));
+    if let Some(proxy) = &settings.proxy {
+        options = options.with_proxy_url(proxy);
+    }
+    for (path, pem) in http::ca_files(settings)? {
+        let certificates = Certificate::from_pem_bundle(&pem)
+            .map_err(|e| Error::invalid("holds no certificates").caused_by(e).about(path.display()))?;
+        options = certificates.into_iter().fold(options, ClientOptions::with_root_certificate);
+    }
+    Ok(options)
+}
+
+/// Allows an endpoint without TLS where the settings name it.
+fn allow_plain(options: ClientOptions, endpoint: Option<&str>, settings: &Settings) -> Result<ClientOptions> {
+    let Some(endpoint) = endpoint.and_then(|text| Url::parse(text).ok()).filter(|url| url.scheme() == "http")
+    else {
+        return Ok(options);
+    };
+    let host = endpoint.host_str().unwrap_or_default();
+    let with_port = endpoint.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
+    if settings.is_plain_http(host) || settings.is_plain_http(&with_port) {
+        return Ok(options.with_allow_http(true));
+    }
+    Err(Error::invalid(format!("the endpoint {} has no TLS", http::redact(&endpoint)))
+        .remedy(format!("allow it by `--plain-http {with_port}`, or use https://")))
+}
+
+fn cannot_open(error: object_store::Error) -> Error {
+    let inner = explain(error);
+    Error::invalid("its settings in the environment are not usable").caused_by(inner)
+}
+
+/// Our error for one of the library's.
+fn explain(error: object_store::Error) -> Error {
+    use object_store::Error as E;
+    let (kind, cause) = match &error {
+        E::NotFound { .. } => (ErrorKind::NotFound, "is not there"),
+        E::AlreadyExists { .. } | E::Precondition { .. } => {
+            (ErrorKind::Conflict, "somebody else changed it at the same time")
+        }
+        E::PermissionDenied { .. } | E::Unauthenticated { .. } => {
+            (ErrorKind::Denied, "the object store refuses the credentials in the environment")
+        }
+        E::NotSupported { .. } | E::NotImplemented { .. } => {
+            (ErrorKind::Unsupported, "the object store cannot do that")
+        }
+        E::InvalidPath { .. } | E::UnknownConfigurationKey { .. } => (ErrorKind::Invalid, "is not possible"),
+        _ => (ErrorKind::Unavailable, "the object store failed"),
+    };
+    let text = without_secrets(&error.to_string());
+    match kind {
+        ErrorKind::NotFound => Error::new(kind, cause),
+        _ => Error::new(kind, cause).caused_by(text),
+    }
+}
+
+/// A message without the queries of URLs, which may be signatures, and not endless.
+fn without_secrets(text: &str) -> String {
+    const MOST: usize = 400;
+    let mut clean = String::new();
+    let mut in_query = false;
+    for c in text.chars().take(4 * MOST) {
+        in_query = in_query && !c.is_whitespace() && !matches!(c, '"' | ')' | '>') || c == '?';
+        if !in_query && clean.len() < MOST {
+            clean.push(if c.is_control() { ' ' } else { c });
+        }
+    }
+    clean
+}
+
+#[async_trait]
+impl Store for BucketStore {
+    fn location(&self) -> String {
+        self.location.clone()
+    }
+
+    async fn check(&self) -> Result<()> {
+        let (text, _) = self.object(LAYOUT_FILE, 4096).await.map_err(|e| match e.kind() {
+            ErrorKind::NotFound => {
+                e.remedy("check bucket and path: they must be the top of an OCI image layout")
+            }
+            _ => e,
+        })?;
+        check_layout(&text).map_err(|e| e.about(self.thing(LAYOUT_FILE)))
+    }
+
+    async fn manifest(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
+        let find = async {
+            let digest = match selector {
+                Selector::Digest(digest) => *digest,
+                Selector::Tag(tag) => select(&self.index().await?.index, tag)?,
+            };
+            follow(digest, self.document(digest).await?, |digest| self.document(digest)).await
+        };
+        find.await.map_err(|e| e.about(layout::name(&self.location, selector)))
+    }
+
+    async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {
+        self.link.read(range, urgency, || self.ask_range(blob, range)).await
+    }
+
+    async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>> {
+        let name = blob_name(blob);
+        let path = self.path(&name);
+        match self.call(&name, self.first_byte, self.objects.head(&path)).await {
+            Ok(meta) => Ok(Some(meta.size)),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    async fn put_blob(&self, digest: &Digest, source: Arc<dyn ReadAt>, copied: Copied<'_>) -> Result<()> {
+        let name = blob_name(digest);
+        let mut upload = Upload::new(digest, source);
+        if upload.len() <= PART {
+            let bytes = upload.next().await?.unwrap_or_default();
+            let len = bytes.len() as u64;
+            self.put(&name, bytes, PutMode::Overwrite).await?;
+            return copied(len);
+        }
+        let path = self.path(&name);
+        let mut parts = self.call(&name, self.first_byte, self.objects.put_multipart(&path)).await?;
+        let result = self.put_parts(&name, parts.as_mut(), &mut upload, copied).await;
+        if result.is_err() {
+            // Best effort: the bucket's own rules remove what was never completed.
+            let _ = timeout(self.first_byte, parts.abort()).await;
+        }
+        result
+    }
+
+    async fn put_manifest(&self, media_type: &str, bytes: Bytes, tag: Option<&Tag>) -> Result<Digest> {
+        let (digest, size) = (Digest::of(&bytes), bytes.len() as u64);
+        self.put(&blob_name(&digest), bytes, PutMode::Overwrite).await?;
+        match self.put(LAYOUT_FILE, LAYOUT.into(), PutMode::Create).await {
+            Err(e) if e.kind() != ErrorKind::Conflict => return Err(e),
+            _ => {}
+        }
+        let change = |index: &mut Index| match tag {
+            Some(tag) => index.set(tag, media_type, &digest, size),
+            None => index.keep(media_type, &digest, size),
+        };
+        self.change_index(tag, change, digest).await?;
+        Ok(digest)
+    }
+
+    async fn tags(&self) -> Result<Vec<Tag>> {
+        Ok(self.index().await?.index.tags())
+    }
+
+    fn counters(&self) -> Counters {
+        self.link.counters()
+    }
+}

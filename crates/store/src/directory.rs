@@ -1,0 +1,233 @@
+//! Stores in OCI layout directories.
+//!
+//! Local images are opened through `headstart-image`, straight from their files; this is how a directory takes part
+//! where the kind of store does not matter: copying images, attaching by the same code as from afar.
+//!
+//! Blobs are written one by one: staged in a directory of the writer's own, synced, renamed into their place. So
+//! a copy that broke off finds most of its blobs already there. As long as a writer that works like this lives,
+//! prune keeps all blobs; the manifest goes into the index last, under the layout's lock, and only if all blobs that
+//! it has are there.
+
+use crate::counters::Counters;
+use crate::layout::{self, Index, LayoutDir, StagingDir, follow, named_blobs, select, sync_dir};
+use crate::link::{Answer, Link};
+use crate::reference::{Location, Selector, Tag};
+use crate::settings::Settings;
+use crate::store::{Copied, Store, Urgency};
+use crate::upload::{Upload, stopped};
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::StreamExt;
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// An OCI layout directory as a [`Store`].
+pub(crate) struct DirectoryStore {
+    layout: LayoutDir,
+    link: Link,
+    /// Made by the first write; living until the store is dropped.
+    staging: Arc<Mutex<Option<Arc<StagingDir>>>>,
+    /// Makes names of staged files unique.
+    next: AtomicU64,
+}
+
+impl DirectoryStore {
+    pub(crate) fn new(root: &Path, settings: &Settings) -> Self {
+        Self {
+            layout: LayoutDir::at(root),
+            // A second read of the same disk is no faster than the first.
+            link: Link::new(settings).without_hedge(),
+            staging: Arc::default(),
+            next: AtomicU64::new(0),
+        }
+    }
+
+    /// Does blocking work on a thread for such.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&LayoutDir) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let layout = self.layout.clone();
+        tokio::task::spawn_blocking(move || work(&layout)).await.map_err(stopped)?
+    }
+
+    async fn document(&self, digest: Digest) -> Result<Bytes> {
+        self.blocking(move |layout| layout.read_document(&digest)).await.map(Bytes::from)
+    }
+
+    /// The layout, made where there is none yet, and this writer's part of it.
+    async fn writable(&self) -> Result<Arc<StagingDir>> {
+        let shared = Arc::clone(&self.staging);
+        self.blocking(move |layout| {
+            let mut staging = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(staging) = &*staging {
+                return Ok(Arc::clone(staging));
+            }
+            let layout = LayoutDir::create_or_open(layout.root())?;
+            let made = Arc::new(StagingDir::new(&layout, true)?);
+            *staging = Some(Arc::clone(&made));
+            Ok(made)
+        })
+        .await
+    }
+
+    async fn read_part(&self, blob: Digest, range: ByteRange) -> Result<Answer> {
+        let read = self.blocking(move |layout| {
+            let source = layout.open_blob(&blob)?;
+            if range.end() > source.len() {
+                let cause = format!("has {} bytes, none at {range}", source.len());
+                return Err(layout.about_blob(Error::corrupt(cause).remedy("copy or import it again"), &blob));
+            }
+            let len = usize::try_from(range.len()).map_err(|_| Error::invalid("a range past the memory"))?;
+            let mut bytes = vec![0; len];
+            source.read_at(&mut bytes, range.offset())?;
+            Ok(Bytes::from(bytes))
+        });
+        let bytes = read.await?;
+        let thing = format!("blob {blob} of {}", self.layout.root().display());
+        Ok(Answer { thing, body: futures::stream::iter([Ok(bytes)]).boxed() })
+    }
+
+    /// Writes a document and changes the index by `change`, all under the lock.
+    async fn publish(
+        &self,
+        bytes: Bytes,
+        change: impl FnOnce(&mut Index, &LayoutDir, Digest) -> Result<()> + Send + 'static,
+    ) -> Result<Digest> {
+        let staging = self.writable().await?;
+        self.blocking(move |layout| {
+            let digest = Digest::of(&bytes);
+            let staged = staging.path().join(format!("document-{}", digest.hex()));
+            let _lock = layout.lock()?;
+            for blob in named_blobs(&bytes)? {
+                layout.open_blob(&blob).map_err(|e| match e.kind() {
+                    ErrorKind::NotFound => {
+                        let cause = "was removed from the store while an image that has it was written";
+                        layout
+                            .about_blob(Error::new(ErrorKind::Conflict, cause).remedy("run it again"), &blob)
+                    }
+                    _ => e,
+                })?;
+            }
+            let mut index = layout.index()?;
+            change(&mut index, layout, digest)?;
+            let wrote = File::create(&staged).and_then(|mut file| {
+                file.write_all(&bytes)?;
+                file.sync_data()
+            });
+            wrote.map_err(|e| cannot_write(e, &staged))?;
+            put_in_place(layout, &staged, &digest)?;
+            layout.replace(&layout.index_path(), &index.to_bytes()?)?;
+            Ok(digest)
+        })
+        .await
+    }
+}
+
+fn cannot_write(error: io::Error, path: &Path) -> Error {
+    Error::io("cannot write", error).about(path.display())
+}
+
+/// Gives a staged and synced file its name as a blob, durably.
+fn put_in_place(layout: &LayoutDir, staged: &Path, digest: &Digest) -> Result<()> {
+    let dir = layout.blobs_dir();
+    fs::create_dir_all(&dir)
+        .and_then(|()| fs::rename(staged, layout.blob_path(digest)))
+        .and_then(|()| sync_dir(&dir))
+        .map_err(|e| {
+            let _ = fs::remove_file(staged);
+            layout.about(Error::io("cannot publish a blob", e))
+        })
+}
+
+#[async_trait]
+impl Store for DirectoryStore {
+    fn location(&self) -> String {
+        Location::Directory(self.layout.root().to_owned()).to_string()
+    }
+
+    async fn check(&self) -> Result<()> {
+        self.blocking(|layout| LayoutDir::open(layout.root()).map(drop)).await
+    }
+
+    async fn manifest(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
+        let find = async {
+            let digest = match selector.clone() {
+                Selector::Digest(digest) => digest,
+                Selector::Tag(tag) => {
+                    self.blocking(move |layout| select(&LayoutDir::open(layout.root())?.index()?, &tag))
+                        .await?
+                }
+            };
+            follow(digest, self.document(digest).await?, |digest| self.document(digest)).await
+        };
+        find.await.map_err(|e| e.about(layout::name(&self.location(), selector)))
+    }
+
+    async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {
+        self.link.read(range, urgency, || self.read_part(*blob, range)).await
+    }
+
+    async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>> {
+        let blob = *blob;
+        self.blocking(move |layout| match layout.open_blob(&blob) {
+            Ok(source) => Ok(Some(source.len())),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        })
+        .await
+    }
+
+    async fn put_blob(&self, digest: &Digest, source: Arc<dyn ReadAt>, copied: Copied<'_>) -> Result<()> {
+        let staging = self.writable().await?;
+        let name = format!("unfinished-{}", self.next.fetch_add(1, Ordering::Relaxed));
+        let path = staging.path().join(name);
+        let mut file = Some(File::create_new(&path).map_err(|e| cannot_write(e, &path))?);
+        // Whatever goes wrong below, and also when this is cancelled, the file does not stay.
+        let unfinished =
+            tempfile::TempPath::try_from_path(path.clone()).map_err(|e| cannot_write(e, &path))?;
+        let mut upload = Upload::new(digest, source);
+        while let Some(part) = upload.next().await? {
+            let Some(mut taken) = file.take() else { break };
+            let (len, path) = (part.len() as u64, path.clone());
+            let write = move |_: &LayoutDir| match taken.write_all(&part) {
+                Ok(()) => Ok(taken),
+                Err(e) => Err(cannot_write(e, &path)),
+            };
+            file = Some(self.blocking(write).await?);
+            copied(len)?;
+        }
+        let digest = *digest;
+        self.blocking(move |layout| {
+            let synced = file.map_or(Ok(()), |file| file.sync_data());
+            synced.map_err(|e| cannot_write(e, &path))?;
+            let path = unfinished.keep().map_err(|e| cannot_write(e.error, &path))?;
+            put_in_place(layout, &path, &digest)
+        })
+        .await
+    }
+
+    async fn put_manifest(&self, media_type: &str, bytes: Bytes, tag: Option<&Tag>) -> Result<Digest> {
+        let (media_type, tag, size) = (media_type.to_owned(), tag.cloned(), bytes.len() as u64);
+        let change = move |index: &mut Index, _: &LayoutDir, digest: Digest| {
+            match tag {
+                Some(tag) => index.set(&tag, &media_type, &digest, size),
+                None => index.keep(&media_type, &digest, size),
+            }
+            Ok(())
+        };
+        self.publish(bytes, change).await
+    }
+
+    async fn tags(&self) -> Result<Vec<Tag>> {
+        self.blocking(|layout| Ok(LayoutDir::open(layout.root())?.index()?.tags())).await
+    }
+
+    fn counters(&self) -> Counters {
+        self.link.counters()
+    }
+}

@@ -1,0 +1,134 @@
+//! The OCI image layout: what a directory, a web server and an object store hold alike.
+//!
+//! ```text
+//! oci-layout               says that this is an OCI image layout
+//! index.json               the images: manifests with their tags
+//! blobs/sha256/<hex>       blobs by digest: manifests, configs, layers, hash trees
+//! ```
+
+mod directory;
+mod index;
+mod staging;
+
+pub use directory::{LayoutDir, LayoutLock, settle, sync_dir};
+pub use index::{Entry, Index};
+pub use staging::{Living, StagingDir, StalePolicy, remove_stale};
+
+use bytes::Bytes;
+use headstart_block::{Digest, Error, ErrorKind, Result};
+use serde_json::Value;
+use std::future::Future;
+
+use crate::reference::{Selector, Tag};
+
+/// The file that says that a directory is a layout.
+pub const LAYOUT_FILE: &str = "oci-layout";
+/// Its content.
+pub const LAYOUT: &str = r#"{"imageLayoutVersion":"1.0.0"}"#;
+/// The file that lists the images.
+pub const INDEX_FILE: &str = "index.json";
+/// Largest index that is read: some hundred thousand entries.
+pub const MAX_INDEX_SIZE: u64 = 64 << 20;
+
+/// Indexes within indexes that are followed before we believe in a loop.
+pub const MAX_DEPTH: usize = 4;
+
+/// Where a blob lies, below the layout's top.
+#[must_use]
+pub fn blob_name(digest: &Digest) -> String {
+    format!("blobs/sha256/{}", digest.hex())
+}
+
+/// Checks the content of an `oci-layout` file.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] where it is none, [`ErrorKind::Unsupported`] where it is of a later version.
+pub fn check_layout(text: &[u8]) -> Result<()> {
+    let layout: Value =
+        serde_json::from_slice(text).map_err(|e| Error::corrupt("its oci-layout file").caused_by(e))?;
+    match layout.get("imageLayoutVersion").and_then(Value::as_str) {
+        Some(version) if version.starts_with("1.") => Ok(()),
+        version => Err(Error::unsupported(format!(
+            "is an OCI image layout of version `{}`, not 1",
+            version.unwrap_or("unknown").escape_debug()
+        ))),
+    }
+}
+
+/// The tag under which the artifacts of a manifest are listed where a store knows no referrers.
+#[must_use]
+pub fn referrers_tag(subject: &Digest) -> String {
+    format!("sha256-{}", subject.hex())
+}
+
+/// Whether a tag is one of [`referrers_tag`] and names no image.
+#[must_use]
+pub fn is_referrers_tag(tag: &str) -> bool {
+    tag.strip_prefix("sha256-").is_some_and(|hex| Digest::from_hex(hex).is_some())
+}
+
+/// The error for a tag that is not there.
+pub(crate) fn no_such_image() -> Error {
+    Error::new(ErrorKind::NotFound, "there is no image of this tag")
+        .remedy("`headstart image list` shows those that there are")
+}
+
+/// The digest that a selector names in a layout's index.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] where there is no such tag.
+pub(crate) fn select(index: &Index, tag: &Tag) -> Result<Digest> {
+    let entry = index.find(tag).ok_or_else(no_such_image)?;
+    entry.digest.ok_or_else(|| Error::unsupported("its digest is not a sha256"))
+}
+
+/// Checks a document against its digest.
+pub(crate) fn check_document(digest: &Digest, bytes: &[u8]) -> Result<()> {
+    if Digest::of(bytes) == *digest {
+        return Ok(());
+    }
+    Err(Error::corrupt("does not match its digest")
+        .remedy("copy or import it again")
+        .about(format!("blob {digest}")))
+}
+
+/// The manifest of the image that a document is or leads to: of an index of several platforms, the one for Linux on
+/// amd64. `fetch` gets a document by its digest, checked.
+///
+/// # Errors
+/// What `fetch` reports; [`ErrorKind::Unsupported`] where there is no image for this platform.
+pub(crate) async fn follow<F, Fut>(mut digest: Digest, mut bytes: Bytes, fetch: F) -> Result<(Digest, Bytes)>
+where
+    F: Fn(Digest) -> Fut,
+    Fut: Future<Output = Result<Bytes>>,
+{
+    for _ in 0..=MAX_DEPTH {
+        let Some(index) = Index::parse(&bytes).ok().filter(Index::is_index) else {
+            return Ok((digest, bytes));
+        };
+        let ours = index.for_this_platform().and_then(|entry| entry.digest);
+        digest = ours.ok_or_else(|| Error::unsupported("is an index without an image for Linux on amd64"))?;
+        bytes = fetch(digest).await?;
+    }
+    Err(Error::corrupt("is an index of indexes without end"))
+}
+
+/// The digests of the blobs that a manifest has as its config and layers; none for an index.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] where it is no JSON object or a digest is none.
+pub(crate) fn named_blobs(manifest: &[u8]) -> Result<Vec<Digest>> {
+    let value: Value =
+        serde_json::from_slice(manifest).map_err(|e| Error::corrupt("is not a manifest").caused_by(e))?;
+    let layers = value.get("layers").and_then(Value::as_array).into_iter().flatten();
+    let digest = |descriptor: &Value| {
+        let text = descriptor.get("digest").and_then(Value::as_str).unwrap_or_default();
+        text.parse::<Digest>()
+    };
+    value.get("config").into_iter().chain(layers).map(digest).collect()
+}
+
+/// A selector as it stands in messages about a layout.
+pub(crate) fn name(location: &str, selector: &Selector) -> String {
+    format!("image {location}{selector}")
+}

@@ -1,0 +1,128 @@
+//! Staging directories: what one writer of a layout directory has not published yet.
+//!
+//! Each holds a `lease`, a file that its writer holds a lock on while it lives. The kernel drops the lock when the
+//! writer dies: then the directory is stale, and whoever comes next removes it.
+//!
+//! Most writers publish all of an image at once. One that copies from another store publishes blob by blob, so that a
+//! copy that breaks off can be taken up again; it says so by a file named `early` beside its lease. While one
+//! such writer lives, blobs that no image refers to may be of an image that is about to come.
+
+use super::LayoutDir;
+use headstart_block::{Error, Result};
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// The file that a directory's owner holds a lock on.
+const LEASE: &str = "lease";
+
+/// The file that says that its owner publishes blobs before their image.
+const EARLY: &str = "early";
+
+/// A staging directory of a living writer: gone when dropped.
+#[derive(Debug)]
+pub struct StagingDir {
+    /// Dropped before the lease: the directory is never seen unlocked, unless its owner died.
+    temp: TempDir,
+    _lease: File,
+}
+
+/// What is done with the directories of dead writers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StalePolicy {
+    /// Deleted.
+    Delete,
+    /// Only counted.
+    Count,
+}
+
+/// What [`remove_stale`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Living {
+    /// Directories of dead writers.
+    pub stale: u64,
+    /// Their bytes.
+    pub stale_bytes: u64,
+    /// Whether a living writer publishes blobs before their image.
+    pub publishes_early: bool,
+}
+
+impl StagingDir {
+    /// Makes one. `early` says that its owner publishes blobs before their image.
+    ///
+    /// # Errors
+    /// What making a directory in the layout reports.
+    pub fn new(layout: &LayoutDir, early: bool) -> Result<Self> {
+        // The lock keeps others from seeing the directory before its lease is held.
+        let _lock = layout.lock()?;
+        let parent = layout.staging_dir();
+        let failed = |e| Error::io("cannot write", e).about(parent.display());
+        fs::create_dir_all(&parent).map_err(failed)?;
+        // What the dead left takes the space that is about to be needed. Where it cannot be removed (another
+        // user's, say) that is for prune to tell.
+        let _ = remove_stale(&parent, StalePolicy::Delete);
+        let temp = TempDir::with_prefix_in("", &parent).map_err(failed)?;
+        if early {
+            File::create_new(temp.path().join(EARLY)).map_err(failed)?;
+        }
+        let lease = File::create_new(temp.path().join(LEASE)).map_err(failed)?;
+        lease.lock().map_err(failed)?;
+        Ok(Self { temp, _lease: lease })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.temp.path()
+    }
+}
+
+/// Deletes, or counts, what dead writers left. Under the layout's lock, under which living ones take their leases.
+///
+/// # Errors
+/// What reading or deleting reports.
+pub fn remove_stale(staging: &Path, policy: StalePolicy) -> Result<Living> {
+    let failed = |e| Error::io("cannot remove what a dead writer left", e).about(staging.display());
+    let entries = match fs::read_dir(staging) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Living::default()),
+        entries => entries.map_err(failed)?,
+    };
+    let mut living = Living::default();
+    for entry in entries {
+        let path = entry.map_err(failed)?.path();
+        // Held until the directory is gone; without a lease its owner died at its birth, or is removing it.
+        let lease = match File::open(path.join(LEASE)) {
+            Ok(lease) => Some(lease),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            Err(e) => return Err(failed(e)),
+        };
+        match lease.as_ref().map(File::try_lock) {
+            Some(Err(TryLockError::WouldBlock)) => {
+                living.publishes_early |= path.join(EARLY).exists();
+                continue;
+            }
+            Some(Err(TryLockError::Error(e))) => return Err(failed(e)),
+            Some(Ok(())) | None => {}
+        }
+        living.stale += 1;
+        living.stale_bytes += size_of_files(&path);
+        if policy == StalePolicy::Delete {
+            match fs::remove_dir_all(&path) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(failed(e)),
+                _ => {}
+            }
+        }
+    }
+    Ok(living)
+}
+
+/// For reports only: what cannot be read counts as nothing.
+fn size_of_files(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.metadata().ok())
+        .filter(fs::Metadata::is_file)
+        .map(|meta| meta.len())
+        .sum()
+}

@@ -1,0 +1,76 @@
+//! [`Upload`]: a blob's bytes on their way into a store, part by part, checked against its digest.
+
+use bytes::Bytes;
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
+use sha2::{Digest as _, Sha256};
+use std::sync::Arc;
+
+/// Bytes of a part: the least that S3 takes is 5 MiB, and more would only cost memory.
+pub(crate) const PART: u64 = 8 << 20;
+
+/// Most parts: S3 takes 10,000. Blobs past 75 GiB get larger parts.
+const MOST_PARTS: u64 = 9_600;
+
+/// Reads a blob from front to back on the threads for blocking work, and hashes it.
+pub(crate) struct Upload {
+    digest: Digest,
+    source: Arc<dyn ReadAt>,
+    hasher: Sha256,
+    offset: u64,
+    /// Bytes of each part but the last.
+    part: u64,
+}
+
+impl Upload {
+    pub(crate) fn new(digest: &Digest, source: Arc<dyn ReadAt>) -> Self {
+        let part = PART.max(source.len().div_ceil(MOST_PARTS));
+        Self { digest: *digest, source, hasher: Sha256::new(), offset: 0, part }
+    }
+
+    /// Length of the whole blob in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.source.len()
+    }
+
+    /// The next part of [`PART`] bytes or, of very large blobs, more; none at the end. The last part is given only if the whole matches the
+    /// digest, so that a store which makes a blob visible with its last byte never shows a wrong one.
+    ///
+    /// # Errors
+    /// What the source reports; [`ErrorKind::Corrupt`] where the blob is not what its digest says.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>> {
+        let range = ByteRange::between(self.offset, self.len().min(self.offset.saturating_add(self.part)));
+        if range.is_empty() {
+            // An empty blob has no last part to withhold.
+            return self.check_end().map(|()| None);
+        }
+        let (source, mut hasher) = (Arc::clone(&self.source), self.hasher.clone());
+        let read = tokio::task::spawn_blocking(move || {
+            let mut part = vec![0; usize::try_from(range.len()).unwrap_or(0)];
+            source.read_at(&mut part, range.offset())?;
+            hasher.update(&part);
+            Ok::<_, Error>((Bytes::from(part), hasher))
+        });
+        let (part, hasher) = read.await.map_err(stopped)??;
+        self.hasher = hasher;
+        self.offset = range.end();
+        if self.offset == self.len() {
+            self.check_end()?;
+        }
+        Ok(Some(part))
+    }
+
+    fn check_end(&self) -> Result<()> {
+        let found = Digest::from_bytes(self.hasher.clone().finalize().into());
+        if found == self.digest {
+            return Ok(());
+        }
+        Err(Error::corrupt(format!("its content has the digest {found}"))
+            .about(format!("blob {}", self.digest))
+            .remedy("copy or import it again where it comes from"))
+    }
+}
+
+/// A task for blocking work did not end by itself: the program is being stopped.
+pub(crate) fn stopped(error: tokio::task::JoinError) -> Error {
+    Error::new(ErrorKind::Cancelled, "stopped").caused_by(error)
+}
