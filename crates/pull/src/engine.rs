@@ -1,41 +1,215 @@
-//! The engine (being written: the interface stands).
+//! The engine: one owner of all state, moved by events.
+//!
+//! # The life of a request
+//!
+//! A *request* is a range of one blob that is to be fetched. The driver knows it by its [`FetchId`].
+//!
+//! ```text
+//!   a read missed            room for background work
+//!        │                              │
+//!        ▼                              │
+//!     Queued ───────── sent ──────────► Sent ── all bytes came ──► Arrived
+//!        ▲                              │  │                        │   │
+//!        │                              │  └────── Done ──► gone ◄──┘   │
+//!   back-off over ◄── Waiting ◄──────── Failed ◄────────────────────────┘
+//! ```
+//!
+//! * `Queued`: it will be sent as soon as the rules allow. Misses queue only when more are in flight than
+//!   [`Settings::miss_requests`]. First tries of the background do not queue: they are made when there is room.
+//! * `Sent`: on the link. It counts against the depth of its class, and the estimator watches it.
+//! * `Arrived`: off the link, but not yet verified (its pages of the hash tree may still be on their way). It takes no
+//!   place on the link: else data that waits for its hash-tree pages could keep them from being sent.
+//! * `Waiting`: it failed, and is tried again when its back-off is over, or at once when a source that was down
+//!   answers again.
+//! * *gone*: its bytes are local, from whomever; or it failed for good, or too often.
+//!
+//! # Who waits for what
+//!
+//! A read holds the number of requests it waits for, a request the reads that wait for it and for which of its bytes.
+//! A request with waiters is a miss, whatever it was made for: *promotion* is nothing but the first waiter. Three special
+//! cases:
+//!
+//! * A miss in a background request that is not sent, or is late, does not wait for it. It *asks apart*: its own
+//!   range becomes a request of its own, which takes over the holding of those bytes in `active`. When the large one
+//!   comes first all the same, it finishes those inside it, and they are cancelled.
+//! * The failure of a background request is no reader's affair: its readers ask apart, as misses, and the error counts
+//!   only if that fails too.
+//! * A reader that goes away leaves its requests behind as background work, for their bytes are probably wanted
+//!   again; or nothing, if very many were left behind before.
+//!
+//! # Strictness
+//!
+//! A miss goes out at once, within its own allowance. The background starts a request only while no miss is queued and not
+//! more than the bandwidth-delay product is on the link, misses included, and its requests take about a round trip: so
+//! a miss never waits for more than the few transfers that were on the wire before it ([`Sharing::Strict`] starts nothing
+//! while any miss is outstanding). The left queue starts one only when nothing is to be preloaded.
+//!
+//! # Invariants
+//!
+//! 1. Every read told is answered once: completed, failed, or forgotten by its client.
+//! 2. Every byte has at most one holder in `active`; a request releases what it holds when it goes.
+//! 3. No byte is asked for while a request that holds it is under way, but for asking apart, and for gaps that are
+//!    local already and smaller than [`Settings::gap`].
+//! 4. A read waits for a request if and only if the request has it among its waiters.
+//! 5. Everything is bounded: reads by a setting, requests of misses by the reads, requests of the background by
+//!    the depth and [`UNVERIFIED_MAX`], items passed in one event by [`BUDGET`] (the rest follows in a tick
+//!    that the engine asks for at once).
 
-use crate::{Action, Counters, Estimate, Event, Progress, Settings, Time, World};
+use crate::active::Active;
+use crate::estimator::Estimator;
+use crate::left::Left;
+use crate::preload::Preload;
+use crate::queue::{Queues, Wire};
+use crate::request::{Requests, State};
+use crate::retry::BackOff;
+use crate::source::Sources;
+use crate::timers::{Timer, Timers};
+use crate::{Action, Counters, Estimate, Event, FetchId, Priority, Progress, ReadId, Settings, Time, World};
+use reads::Read;
+use std::collections::BTreeMap;
+
+mod background;
+mod fetches;
+mod reads;
+
+/// Plan items and steps of the left queue that one event may pass.
+const BUDGET: u32 = 256;
+
+/// How many background requests may be unverified or in back-off, beyond those in flight.
+const UNVERIFIED_MAX: usize = 64;
+
+/// How many requests of readers that went away are kept.
+const ORPHANS_MAX: usize = 256;
 
 /// The pull engine of one disk.
 #[derive(Debug)]
 pub struct Engine {
     settings: Settings,
+    now: Time,
+    reads: BTreeMap<ReadId, Read>,
+    requests: Requests,
+    active: Active,
+    queues: Queues,
+    wire: Wire,
+    timers: Timers,
+    preload: Preload,
+    left: Left,
+    estimator: Estimator,
+    sources: Sources,
+    back_off: BackOff,
+    counters: Counters,
+    /// The tick asked for last.
+    wake: Option<Time>,
 }
 
 impl Engine {
-    /// An engine that knows nothing yet. It does nothing before its first event.
+    /// An engine that knows nothing yet, with no plan. It does nothing before its first event.
     #[must_use]
-    pub fn new(settings: Settings, world: &dyn World) -> Self {
-        let _ = world;
-        Self { settings: settings.sane() }
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            now: Time(0),
+            reads: BTreeMap::new(),
+            requests: Requests::default(),
+            active: Active::default(),
+            queues: Queues::default(),
+            wire: Wire::default(),
+            timers: Timers::default(),
+            preload: Preload::default(),
+            left: Left::new(),
+            estimator: Estimator::default(),
+            sources: Sources::new(),
+            back_off: BackOff::new(settings.seed),
+            counters: Counters::default(),
+            wake: None,
+            settings: settings.sane(),
+        }
     }
 
     /// Takes note of `event`, which happened at `now`, and appends to `actions` what is to be done.
     pub fn on_event(&mut self, now: Time, event: Event<'_>, world: &dyn World, actions: &mut Vec<Action>) {
-        let _ = (now, event, world, actions, &self.settings);
+        self.now = self.now.max(now);
+        match event {
+            Event::Read { read, parts } => self.read(read, parts, world, actions),
+            Event::Arrived { fetch } => self.arrived(fetch),
+            Event::Fetched { fetch, outcome } => self.fetched(fetch, outcome, world, actions),
+            Event::BecameLocal { range } => self.became_local(range, world, actions),
+            Event::PlanChanged(plan) => self.preload.set_plan(plan),
+            Event::LeftRate(rate) => self.left.set_rate(self.now, rate),
+            Event::Forget { read } => self.forget(read),
+            Event::Tick => {}
+        }
+        self.run_timers(world, actions);
+        self.send_misses(world, actions);
+        let more = self.send_background(world, actions);
+        self.ask_for_tick(more, actions);
     }
 
     /// How far the filling of the disk is.
     #[must_use]
     pub fn progress(&self) -> Progress {
-        Progress::default()
+        self.left.progress(self.now)
     }
 
     /// What is known of the link.
     #[must_use]
     pub fn estimate(&self) -> Estimate {
-        Estimate::default()
+        self.estimator.estimate()
     }
 
     /// What happened so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        Counters::default()
+        self.counters
+    }
+
+    fn run_timers(&mut self, world: &dyn World, actions: &mut Vec<Action>) {
+        while let Some(timer) = self.timers.due(self.now) {
+            match timer {
+                Timer::Deadline(read) => self.deadline(read, actions),
+                Timer::Retry(fetch) => self.queue(fetch),
+                Timer::Late(fetch) => {
+                    self.counters.rescued += 1;
+                    self.ask_apart(fetch, world, actions);
+                }
+            }
+        }
+    }
+
+    fn send_misses(&mut self, world: &dyn World, actions: &mut Vec<Action>) {
+        while self.wire.misses() < self.settings.miss_requests {
+            let Some(fetch) = self.queues.pop(Priority::Miss) else { return };
+            self.send(fetch, world, actions);
+        }
+    }
+
+    fn ask_for_tick(&mut self, more: bool, actions: &mut Vec<Action>) {
+        let later = |at: &Time| *at > self.now;
+        let next = [
+            more.then_some(self.now),
+            self.timers.next(),
+            Some(self.sources.paused_until()).filter(later),
+            self.left.next_at().filter(later),
+        ];
+        let Some(next) = next.into_iter().flatten().min() else { return };
+        if self.wake.is_none_or(|wake| wake <= self.now || next < wake) {
+            self.wake = Some(next);
+            actions.push(Action::WakeAt(next));
+        }
+    }
+
+    /// Puts a request into the queue that it belongs to by now.
+    fn queue(&mut self, fetch: FetchId) {
+        if let Some(request) = self.requests.get_mut(fetch) {
+            let priority = request.priority();
+            request.state = State::Queued(priority);
+            self.queues.push(priority, fetch);
+        }
     }
 }
+
+#[cfg(test)]
+mod invariants;
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;

@@ -21,11 +21,24 @@
 //! | `source` | where to fetch from |
 //! | [`settings`], [`counters`] | knobs and figures |
 
+mod active;
 pub mod counters;
+mod cursor;
 pub mod engine;
+mod estimator;
 pub mod event;
+mod left;
 pub mod plan;
+mod preload;
+mod queue;
+mod request;
+mod retry;
 pub mod settings;
+mod source;
+#[cfg(test)]
+mod testing;
+mod timers;
+mod window;
 pub mod world;
 
 pub use counters::{Counters, Estimate, Progress};

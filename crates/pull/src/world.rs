@@ -55,7 +55,6 @@ pub trait World {
 
     /// What of `range` is not local, as runs rounded out to the unit in which the cache verifies (but not past the
     /// blob's end), and the missing pages of the hash tree that verifying those runs needs, as ranges of the
-    /// tree's own [`BlobId`]. Asked for a range of a hash tree it names the missing pages of that range, and what
-    /// else of the tree is needed to verify them.
+    /// tree's own [`BlobId`]. Asked for a range of a hash tree it names the missing pages of that range alone.
     fn missing(&self, range: BlobRange, each: &mut dyn FnMut(BlobRange));
 }

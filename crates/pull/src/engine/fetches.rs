@@ -1,0 +1,293 @@
+//! Requests on their way: sent, answered, tried again, given up.
+
+use super::Engine;
+use crate::request::{Past, Request, Sent, State};
+use crate::timers::Timer;
+use crate::window::coalesce;
+use crate::{Action, BlobRange, FetchId, Outcome, Priority, World};
+use headstart_block::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A fetch is late when it has taken twice the time expected, and this.
+const LATE_SLACK: Duration = Duration::from_millis(20);
+/// A fetch is late after this where nobody knows what to expect.
+const LATE_UNKNOWN: Duration = Duration::from_secs(1);
+
+struct Failure {
+    retry: bool,
+    corrupt: bool,
+    error: Arc<Error>,
+}
+
+impl Engine {
+    /// Sends a request that was taken out of its queue, if it is still needed.
+    pub(super) fn send(&mut self, fetch: FetchId, world: &dyn World, actions: &mut Vec<Action>) {
+        if !self.is_needed(fetch, world, actions) {
+            return;
+        }
+        let Some(request) = self.requests.get_mut(fetch) else { return };
+        let (priority, range, attempt) = (request.priority(), request.range, request.past.attempt);
+        self.wire.add(priority, range.len());
+        self.estimator.sent(self.now, fetch, range.len());
+        let expected = self.estimator.expected(self.wire.bytes());
+        let late = self.now + expected.map_or(LATE_UNKNOWN, |span| span.saturating_mul(2) + LATE_SLACK);
+        let source = self.sources.choose();
+        request.state = State::Sent(Sent { priority, source, late });
+        (request.asked_as, request.fresh) = (priority, false);
+        let (fetches, bytes) = match priority {
+            Priority::Miss => (&mut self.counters.miss_fetches, &mut self.counters.miss_bytes),
+            Priority::Preload => (&mut self.counters.preload_fetches, &mut self.counters.preload_bytes),
+            Priority::Left => (&mut self.counters.left_fetches, &mut self.counters.left_bytes),
+        };
+        *fetches += 1;
+        *bytes += range.len();
+        self.counters.retries += u64::from(attempt > 0);
+        actions.push(Action::Fetch { fetch, source, range, priority, attempt });
+    }
+
+    /// Looks again at what a request is to bring, since it was not made just now. Its bytes may have become local, or be
+    /// under way elsewhere, or need pages of the hash tree that were there before.
+    fn is_needed(&mut self, fetch: FetchId, world: &dyn World, actions: &mut Vec<Action>) -> bool {
+        let Some(request) = self.requests.get(fetch) else { return false };
+        if request.fresh {
+            return true;
+        }
+        let (range, born, past) = (request.range, request.born, request.past.clone());
+        let (mut own, mut trees) = (Vec::new(), Vec::new());
+        world.missing(range, &mut |run| {
+            let pieces = if run.blob == range.blob { &mut own } else { &mut trees };
+            self.active.free(run, Some(fetch), pieces);
+        });
+        coalesce(&mut own, 0, &self.active);
+        coalesce(&mut trees, 0, &self.active);
+        if !request.waiters.is_empty() {
+            return self.is_needed_by_waiters(fetch, own == [range], trees, world, actions);
+        }
+        let Some((first, rest)) = own.split_first() else {
+            self.remove(fetch);
+            return false;
+        };
+        self.active.release(range, fetch);
+        self.active.hold(*first, fetch);
+        if let Some(request) = self.requests.get_mut(fetch) {
+            request.range = *first;
+        }
+        for range in rest.iter().chain(&trees) {
+            let more = self.request(*range, born, past.clone());
+            self.queue(more);
+        }
+        true
+    }
+
+    /// As [`is_needed`](Self::is_needed), for a request that reads wait for: if anything has changed, they want anew.
+    fn is_needed_by_waiters(
+        &mut self,
+        fetch: FetchId,
+        unchanged: bool,
+        trees: Vec<BlobRange>,
+        world: &dyn World,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        if !unchanged {
+            if let Some(request) = self.remove(fetch) {
+                self.want_again(request.waiters, &request.past, world, actions);
+            }
+            return false;
+        }
+        if !trees.is_empty()
+            && let Some(request) = self.requests.get(fetch)
+        {
+            let past = request.past.clone();
+            for read in request.waiters.iter().map(|waiter| waiter.read).collect::<Vec<_>>() {
+                self.want(read, trees.clone(), 0, &past, world);
+            }
+        }
+        true
+    }
+
+    pub(super) fn arrived(&mut self, fetch: FetchId) {
+        let Some(request) = self.requests.get_mut(fetch) else { return };
+        let (State::Sent(sent), bytes) = (request.state, request.range.len()) else { return };
+        request.state = State::Arrived;
+        self.estimator.arrived(self.now, fetch, bytes);
+        self.left_link(fetch, sent, bytes);
+        if self.sources.works(sent.source) {
+            // It was away and is back: nobody need wait for his next try.
+            for (fetch, until) in self.requests.waiting().collect::<Vec<_>>() {
+                self.timers.remove(until, Timer::Retry(fetch));
+                self.queue(fetch);
+            }
+        }
+    }
+
+    fn left_link(&mut self, fetch: FetchId, sent: Sent, bytes: u64) {
+        self.wire.remove(sent.priority, bytes);
+        self.sources.ended(sent.source);
+        self.timers.remove(sent.late, Timer::Late(fetch));
+    }
+
+    pub(super) fn fetched(
+        &mut self,
+        fetch: FetchId,
+        outcome: Outcome,
+        world: &dyn World,
+        actions: &mut Vec<Action>,
+    ) {
+        match outcome {
+            Outcome::Done => {
+                self.arrived(fetch);
+                self.done(fetch, actions);
+            }
+            Outcome::Failed { retry, corrupt, error } => {
+                let failure = Failure { retry: retry || corrupt, corrupt, error };
+                if self.came_back(fetch, &failure) {
+                    self.failed(fetch, failure, world, actions);
+                }
+            }
+        }
+    }
+
+    /// All bytes of a request are local, and those of requests inside it.
+    fn done(&mut self, fetch: FetchId, actions: &mut Vec<Action>) {
+        let Some(request) = self.remove(fetch) else { return };
+        self.left.became_local(self.now, request.range);
+        let inside: Vec<_> = self.active.within(request.range).map(|(_, holder)| holder).collect();
+        for waiter in request.waiters {
+            self.satisfy(waiter.read, actions);
+        }
+        for fetch in inside {
+            let other = self.requests.get(fetch).map(|other| other.range.range);
+            if other.is_some_and(|other| request.range.range.intersect(other) == other) {
+                self.overtaken(fetch, actions);
+            }
+        }
+    }
+
+    /// The bytes of a request came from elsewhere.
+    fn overtaken(&mut self, fetch: FetchId, actions: &mut Vec<Action>) {
+        let Some(request) = self.remove(fetch) else { return };
+        if matches!(request.state, State::Sent(_) | State::Arrived) {
+            self.counters.cancelled += 1;
+            actions.push(Action::Cancel { fetch });
+        }
+        for waiter in request.waiters {
+            self.satisfy(waiter.read, actions);
+        }
+    }
+
+    /// Takes a failed request off the link and notes what that says of its source; whether it was under way.
+    fn came_back(&mut self, fetch: FetchId, failure: &Failure) -> bool {
+        let Some(request) = self.requests.get_mut(fetch) else { return false };
+        let bytes = request.range.len();
+        match request.state {
+            State::Queued(_) | State::Waiting(_) => return false,
+            State::Arrived => {}
+            State::Sent(sent) => {
+                request.state = State::Arrived;
+                self.estimator.dropped(fetch);
+                self.left_link(fetch, sent, bytes);
+                // Corrupt bytes are bytes; an answer that no retry can change is an answer.
+                if !failure.corrupt && failure.retry {
+                    self.sources.failed(self.now, sent.source, &self.settings.retry, &mut self.back_off);
+                }
+            }
+        }
+        if failure.corrupt {
+            self.counters.corrupt += 1;
+        } else {
+            self.counters.failed_fetches += 1;
+        }
+        true
+    }
+
+    fn failed(&mut self, fetch: FetchId, failure: Failure, world: &dyn World, actions: &mut Vec<Action>) {
+        let Some(request) = self.requests.get_mut(fetch) else { return };
+        let background = request.asked_as != Priority::Miss;
+        let past = &mut request.past;
+        past.attempt = past.attempt.saturating_add(1);
+        past.corrupt += u32::from(failure.corrupt);
+        past.error = Some(Arc::clone(&failure.error));
+        let (attempt, corrupt) = (past.attempt, past.corrupt);
+        let retry = self.settings.retry;
+        let hopeless = !failure.retry || corrupt >= retry.corrupt_limit;
+        if background && !request.waiters.is_empty() {
+            self.requeue(fetch, attempt, failure.corrupt);
+            self.ask_apart(fetch, world, actions);
+        }
+        let Some(request) = self.requests.get(fetch) else { return };
+        let abandoned = request.waiters.is_empty();
+        if !hopeless && !(abandoned && attempt >= retry.background_attempts) {
+            self.requeue(fetch, attempt, failure.corrupt);
+            return;
+        }
+        let Some(Request { waiters, .. }) = self.remove(fetch) else { return };
+        self.counters.given_up += u64::from(abandoned);
+        for waiter in waiters {
+            let failed = u64::from(self.fail(waiter.read, &failure.error, actions));
+            if failure.corrupt {
+                self.counters.failed_corrupt += failed;
+            } else {
+                self.counters.failed_permanent += failed;
+            }
+        }
+    }
+
+    /// Has a failed request tried again: after its back-off, or at once where the bytes were wrong.
+    fn requeue(&mut self, fetch: FetchId, attempt: u32, at_once: bool) {
+        if at_once {
+            self.queue(fetch);
+            return;
+        }
+        let until = self.now + self.back_off.pause(&self.settings.retry, attempt);
+        if let Some(request) = self.requests.get_mut(fetch) {
+            request.state = State::Waiting(until);
+            self.timers.add(until, Timer::Retry(fetch));
+        }
+    }
+
+    /// Somebody else brought `range`.
+    pub(super) fn became_local(&mut self, range: BlobRange, world: &dyn World, actions: &mut Vec<Action>) {
+        self.left.became_local(self.now, range);
+        let touched: Vec<_> = self.active.within(range).map(|(_, holder)| holder).collect();
+        for fetch in touched {
+            let Some(request) = self.requests.get_mut(fetch) else { continue };
+            if is_local(request.range, world) {
+                self.overtaken(fetch, actions);
+                continue;
+            }
+            let served: Vec<_> =
+                request.waiters.extract_if(.., |waiter| is_local(waiter.range, world)).collect();
+            let orphaned = !served.is_empty() && request.waiters.is_empty();
+            for waiter in served {
+                self.satisfy(waiter.read, actions);
+            }
+            if orphaned {
+                self.orphan(fetch);
+            }
+        }
+    }
+
+    /// Removes a request from everywhere. Its waiters are the caller's to look after.
+    pub(super) fn remove(&mut self, fetch: FetchId) -> Option<Request> {
+        let request = self.requests.remove(fetch)?;
+        match request.state {
+            State::Queued(priority) => self.queues.remove(priority, fetch),
+            State::Sent(sent) => {
+                self.estimator.dropped(fetch);
+                self.left_link(fetch, sent, request.range.len());
+            }
+            State::Arrived => {}
+            State::Waiting(until) => self.timers.remove(until, Timer::Retry(fetch)),
+        }
+        self.active.release(request.range, fetch);
+        Some(request)
+    }
+}
+
+/// Whether all of `range` itself is local.
+fn is_local(range: BlobRange, world: &dyn World) -> bool {
+    let mut local = true;
+    world.missing(range, &mut |run| local &= run.blob != range.blob);
+    local
+}

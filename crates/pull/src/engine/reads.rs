@@ -1,0 +1,250 @@
+//! Reads that miss: what they want, what they wait for, how they end.
+
+use super::{Engine, ORPHANS_MAX};
+use crate::request::{Past, Request, State, Waiter};
+use crate::timers::Timer;
+use crate::window::{coalesce, first_bytes};
+use crate::{Action, BLOCK_SIZE, BlobRange, FetchId, Priority, ReadId, Rest, Time, World};
+use headstart_block::{ByteRange, Error, ErrorKind};
+use std::sync::Arc;
+
+/// A read that waits.
+#[derive(Debug)]
+pub(super) struct Read {
+    /// How often it is among the waiters of requests.
+    pub(super) pending: usize,
+    pub(super) deadline: Time,
+    /// The requests it waited for; those that ended are among them.
+    fetches: Vec<FetchId>,
+}
+
+impl Engine {
+    pub(super) fn read(
+        &mut self,
+        read: ReadId,
+        parts: &[ByteRange],
+        world: &dyn World,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.reads.contains_key(&read) {
+            debug_assert!(false, "{read} is told twice");
+            return;
+        }
+        self.counters.reads += 1;
+        if self.reads.len() >= self.settings.reads_max {
+            self.counters.refused += 1;
+            let error = Error::new(ErrorKind::Unavailable, "too many reads wait for remote bytes");
+            actions.push(Action::Fail { read, error: Arc::new(error) });
+            return;
+        }
+        let disk = ByteRange::between(0, world.disk_size());
+        let mut wanted = Vec::new();
+        for part in parts.iter().map(|part| part.intersect(disk)).filter(|part| !part.is_empty()) {
+            let before = wanted.len();
+            world.ranges(part, &mut |range| world.missing(range, &mut |run| wanted.push(run)));
+            if wanted.len() > before && self.settings.miss_rest == Rest::Block {
+                for block in part.offset() / BLOCK_SIZE..part.end().div_ceil(BLOCK_SIZE) {
+                    let dropped = self.preload.rests.push(block, self.settings.rest_max);
+                    self.counters.rest_dropped += u64::from(dropped);
+                }
+            }
+        }
+        let deadline = self.now + self.settings.deadline;
+        self.reads.insert(read, Read { pending: 0, deadline, fetches: Vec::new() });
+        self.timers.add(deadline, Timer::Deadline(read));
+        self.want(read, wanted, self.settings.gap, &Past::default(), world);
+        self.settle(read, actions);
+    }
+
+    /// Makes `read` wait for all of `wanted`: joins what is under way, makes requests for the rest.
+    pub(super) fn want(
+        &mut self,
+        read: ReadId,
+        mut wanted: Vec<BlobRange>,
+        gap: u64,
+        past: &Past,
+        world: &dyn World,
+    ) {
+        coalesce(&mut wanted, 0, &self.active);
+        let (mut joined, mut free) = (Vec::new(), Vec::new());
+        for range in wanted {
+            let mut from = range.range.offset();
+            for (part, holder) in self.active.within(range) {
+                if self.requests.get(holder).is_some_and(|request| request.is_joinable(self.now)) {
+                    push(&mut free, BlobRange::between(range.blob, from, part.range.offset()));
+                    joined.push((holder, part));
+                    from = part.range.end();
+                }
+            }
+            push(&mut free, BlobRange::between(range.blob, from, range.range.end()));
+        }
+        for (fetch, part) in joined {
+            self.join(read, fetch, part);
+        }
+        let mut trees = Vec::new();
+        let coalesced = coalesce(&mut free, gap, &self.active);
+        self.counters.coalesced += coalesced;
+        for range in free {
+            self.request_miss(read, range, past);
+            if coalesced > 0 {
+                // What lies in the gap may need other pages of the hash tree.
+                let active = &self.active;
+                world.missing(range, &mut |run| active.free(run, None, &mut trees));
+            }
+        }
+        coalesce(&mut trees, 0, &self.active);
+        for range in trees {
+            self.request_miss(read, range, past);
+        }
+    }
+
+    /// Makes requests for `range`, for `read` to wait for.
+    fn request_miss(&mut self, read: ReadId, range: BlobRange, past: &Past) {
+        let mut rest = range;
+        while !rest.is_empty() {
+            let range = first_bytes(rest, self.settings.miss_max);
+            rest = BlobRange::between(rest.blob, range.range.end(), rest.range.end());
+            let fetch = self.request(range, Priority::Miss, past.clone());
+            self.wait(read, fetch, range);
+            self.queue(fetch);
+        }
+    }
+
+    /// Makes a request, which is not queued yet.
+    pub(super) fn request(&mut self, range: BlobRange, born: Priority, past: Past) -> FetchId {
+        let (state, waiters) = (State::Queued(born), Vec::new());
+        let (fresh, apart) = (true, false);
+        let request = Request { range, born, asked_as: born, state, past, fresh, apart, waiters };
+        let fetch = self.requests.add(request);
+        self.active.hold(range, fetch);
+        fetch
+    }
+
+    fn join(&mut self, read: ReadId, fetch: FetchId, range: BlobRange) {
+        self.counters.joined += 1;
+        let Some(request) = self.requests.get(fetch) else { return };
+        if let State::Sent(sent) = request.state
+            && sent.priority != Priority::Miss
+        {
+            self.counters.promoted += 1;
+            self.timers.add(sent.late, Timer::Late(fetch));
+        }
+        self.wait(read, fetch, range);
+    }
+
+    fn wait(&mut self, read: ReadId, fetch: FetchId, range: BlobRange) {
+        if let (Some(waiting), Some(request)) = (self.reads.get_mut(&read), self.requests.get_mut(fetch)) {
+            request.waiters.push(Waiter { read, range });
+            waiting.pending += 1;
+            waiting.fetches.push(fetch);
+        }
+    }
+
+    /// `read` waits for one thing less.
+    pub(super) fn satisfy(&mut self, read: ReadId, actions: &mut Vec<Action>) {
+        if let Some(waiting) = self.reads.get_mut(&read) {
+            waiting.pending -= 1;
+            self.settle(read, actions);
+        }
+    }
+
+    /// Completes `read` if it waits for nothing any more.
+    fn settle(&mut self, read: ReadId, actions: &mut Vec<Action>) {
+        if self.reads.get(&read).is_some_and(|waiting| waiting.pending == 0) {
+            self.counters.completed += 1;
+            self.end(read);
+            actions.push(Action::Complete { read });
+        }
+    }
+
+    /// The readers of `fetch` ask for their bytes themselves, as misses, and do not wait for it any more.
+    pub(super) fn ask_apart(&mut self, fetch: FetchId, world: &dyn World, actions: &mut Vec<Action>) {
+        let Some(request) = self.requests.get_mut(fetch) else { return };
+        request.apart = true;
+        let waiters = std::mem::take(&mut request.waiters);
+        self.want_again(waiters, &Past::default(), world, actions);
+    }
+
+    /// Makes waiters that were taken off their request wait for what is still missing of their bytes.
+    pub(super) fn want_again(
+        &mut self,
+        waiters: Vec<Waiter>,
+        past: &Past,
+        world: &dyn World,
+        actions: &mut Vec<Action>,
+    ) {
+        for Waiter { read, range } in waiters {
+            let mut wanted = Vec::new();
+            world.missing(range, &mut |run| wanted.push(run));
+            self.want(read, wanted, 0, past, world);
+            self.satisfy(read, actions);
+        }
+    }
+
+    pub(super) fn forget(&mut self, read: ReadId) {
+        if self.reads.contains_key(&read) {
+            self.counters.forgotten += 1;
+            self.end(read);
+        }
+    }
+
+    pub(super) fn deadline(&mut self, read: ReadId, actions: &mut Vec<Action>) {
+        let Some(waiting) = self.reads.get(&read) else { return };
+        let requests = waiting.fetches.iter().rev().filter_map(|fetch| self.requests.get(*fetch));
+        let cause = requests.filter_map(|request| request.past.error.clone()).next();
+        let seconds = self.settings.deadline.as_secs_f64();
+        let mut error = Error::new(ErrorKind::Unavailable, format!("not served within {seconds} s"));
+        if let Some(cause) = cause {
+            error = error.caused_by(cause);
+        }
+        self.counters.failed_deadline += 1;
+        self.end(read);
+        actions.push(Action::Fail { read, error: Arc::new(error) });
+    }
+
+    /// Fails a read, if it still waits; whether it did.
+    pub(super) fn fail(&mut self, read: ReadId, error: &Arc<Error>, actions: &mut Vec<Action>) -> bool {
+        let waited = self.reads.contains_key(&read);
+        if waited {
+            self.end(read);
+            actions.push(Action::Fail { read, error: Arc::clone(error) });
+        }
+        waited
+    }
+
+    /// Takes a read away from everything it waits for.
+    fn end(&mut self, read: ReadId) {
+        let Some(waiting) = self.reads.remove(&read) else { return };
+        self.timers.remove(waiting.deadline, Timer::Deadline(read));
+        for fetch in waiting.fetches {
+            let Some(request) = self.requests.get_mut(fetch) else { continue };
+            let before = request.waiters.len();
+            request.waiters.retain(|waiter| waiter.read != read);
+            if before > 0 && request.waiters.is_empty() {
+                self.orphan(fetch);
+            }
+        }
+    }
+
+    /// Nobody waits for a request any more.
+    pub(super) fn orphan(&mut self, fetch: FetchId) {
+        let Some(request) = self.requests.get(fetch) else { return };
+        match request.state {
+            State::Queued(_) | State::Waiting(_) if self.queues.len(Priority::Preload) >= ORPHANS_MAX => {
+                self.remove(fetch);
+            }
+            State::Queued(priority) => {
+                self.queues.remove(priority, fetch);
+                self.queue(fetch);
+            }
+            State::Sent(sent) => self.timers.remove(sent.late, Timer::Late(fetch)),
+            State::Waiting(_) | State::Arrived => {}
+        }
+    }
+}
+
+fn push(ranges: &mut Vec<BlobRange>, range: BlobRange) {
+    if !range.is_empty() {
+        ranges.push(range);
+    }
+}

@@ -1,0 +1,468 @@
+//! The rules, one by one, on virtual time: a link of 10 MB/s and 20 ms unless a test says otherwise.
+
+use crate::testing::{DATA, Disk, Fate, LINK, Link, Sim, TREE, UNIT};
+use crate::{
+    BLOCK_SIZE, BlobRange, Event, Plan, PlanItem, Priority, Rest, Retry, SLICE_SIZE, Settings, Sharing, Time,
+};
+use headstart_block::{ByteRange, ErrorKind};
+use std::time::Duration;
+
+const MILLI: Duration = Duration::from_millis(1);
+
+fn millis(n: u64) -> Time {
+    Time(n * 1000)
+}
+
+fn seconds(n: u64) -> Time {
+    Time(n * 1_000_000)
+}
+
+fn lazy() -> Settings {
+    Settings { miss_rest: Rest::None, ..Settings::default() }
+}
+
+fn plan(items: impl IntoIterator<Item = (u64, u32)>) -> Plan {
+    Plan::List(items.into_iter().map(|(block, mask)| PlanItem { block, mask }).collect())
+}
+
+fn asked(sim: &Sim, priority: Priority) -> Vec<BlobRange> {
+    sim.asked.iter().filter(|asked| asked.priority == priority).map(|asked| asked.range).collect()
+}
+
+fn bytes(sim: &Sim) -> u64 {
+    sim.asked.iter().map(|asked| asked.range.len()).sum()
+}
+
+#[test]
+fn a_miss_takes_a_round_trip_and_its_own_bytes() {
+    for settings in [lazy(), Settings::default()] {
+        let mut sim = Sim::new(Disk::plain(64 << 20), settings);
+        sim.read(5 << 20, 4096);
+        sim.run(seconds(2));
+        assert!(sim.reads[0].wait() < 40 * MILLI, "{:?}", sim.reads[0].wait());
+        let page = BlobRange::between(TREE, 5 * 4096, 6 * 4096);
+        let first: Vec<_> = sim.asked.iter().filter(|asked| asked.at == Time(0)).collect();
+        let critical: Vec<_> = first.iter().filter(|asked| asked.priority == Priority::Miss).collect();
+        assert_eq!(critical.iter().map(|asked| asked.range.len()).collect::<Vec<_>>(), [UNIT, 4096]);
+        assert_eq!(critical[1].range, page, "the page of the hash tree is asked for in parallel");
+    }
+}
+
+#[test]
+fn the_rest_of_a_block_follows_its_critical_range() {
+    let mut sim = Sim::new(Disk::plain(64 << 20), Settings::default());
+    sim.read(BLOCK_SIZE + 8192, 4096);
+    sim.run(seconds(2));
+    assert!(sim.disk.is_local(ByteRange::between(BLOCK_SIZE, 2 * BLOCK_SIZE)));
+    assert_eq!(sim.disk.local_bytes(), BLOCK_SIZE);
+    assert_eq!(bytes(&sim), BLOCK_SIZE + 2 * 4096, "every byte once");
+}
+
+#[test]
+fn the_rest_of_a_block_waits_for_the_plan() {
+    let mut sim = Sim::new(Disk::plain(64 << 20), Settings::default());
+    sim.tell(Event::PlanChanged(plan([(4, u32::MAX), (5, u32::MAX)])));
+    sim.read(0, 4096);
+    sim.run(seconds(5));
+    let order: Vec<_> =
+        asked(&sim, Priority::Preload).into_iter().filter(|range| range.blob == DATA).collect();
+    let rest = order.iter().position(|range| range.range.offset() < BLOCK_SIZE).unwrap();
+    assert!(order[..rest].iter().map(|range| range.len()).sum::<u64>() >= 2 * BLOCK_SIZE);
+    assert_eq!(sim.disk.local_bytes(), 3 * BLOCK_SIZE);
+}
+
+#[test]
+fn preloads_hot_slices_in_plan_order_and_nothing_else() {
+    let mut sim = Sim::new(Disk::plain(64 << 20), Settings::default());
+    sim.tell(Event::PlanChanged(plan([(9, 0b11), (2, 1 << 31), (2, 0), (99, 1)])));
+    sim.run(seconds(2));
+    let data: Vec<_> =
+        asked(&sim, Priority::Preload).into_iter().filter(|range| range.blob == DATA).collect();
+    let slice = |block: u64, slice: u64| block * BLOCK_SIZE + slice * SLICE_SIZE;
+    assert_eq!(
+        data,
+        [
+            BlobRange::between(DATA, slice(9, 0), slice(9, 2)),
+            BlobRange::between(DATA, slice(2, 31), slice(3, 0)),
+        ]
+    );
+    assert_eq!(asked(&sim, Priority::Left), []);
+    assert_eq!(sim.counters().plan_skipped, 2);
+}
+
+#[test]
+fn small_ranges_become_few_requests() {
+    let mut sim = Sim::new(Disk::scattered(32 * 16), Settings::default());
+    sim.tell(Event::PlanChanged(Plan::Sequential));
+    sim.run(seconds(20));
+    let whole = sim.disk.local_bytes();
+    assert!(sim.disk.is_local(ByteRange::between(0, 32 * 16 * SLICE_SIZE)));
+    let requests = sim.asked.iter().filter(|asked| asked.range.blob == DATA).count() as u64;
+    assert!(requests * 40 * 1024 < whole, "{requests} requests for {whole} bytes");
+    assert!(sim.counters().coalesced > 0);
+}
+
+#[test]
+fn preloading_fills_the_link() {
+    for (rate, round_trip) in [(2, 20), (10, 20), (10, 100), (100, 20), (100, 100), (400, 5)] {
+        let mut sim = Sim::new(Disk::plain(rate << 23), Settings::default());
+        sim.link = Link { rate: rate * 1_000_000, round_trip: Duration::from_millis(round_trip) };
+        sim.tell(Event::PlanChanged(Plan::Sequential));
+        sim.run(seconds(6));
+        let start = sim.disk.local_bytes();
+        sim.run(seconds(8));
+        let percent = (sim.disk.local_bytes() - start) * 100 / (2 * rate * 1_000_000);
+        let before: u64 =
+            sim.asked.iter().filter(|asked| asked.at < seconds(1)).map(|asked| asked.range.len()).sum();
+        assert!(percent >= 96, "{rate} MB/s, {round_trip} ms: {percent}%");
+        assert!(before > rate * 700_000, "{rate} MB/s, {round_trip} ms: {before} bytes in the first second");
+        // No more than enough: what is on the wire now.
+        let on_wire = sim.asked.iter().filter(|asked| asked.at <= seconds(7) && asked.due > seconds(7));
+        let on_wire: u64 = on_wire.map(|asked| asked.range.len()).sum();
+        let pipe = rate * 1_000 * round_trip;
+        assert!(on_wire <= pipe * 5 / 2 + (256 << 10), "{rate} MB/s, {round_trip} ms: {on_wire} of {pipe}");
+    }
+}
+
+#[test]
+fn a_miss_waits_for_no_more_than_what_is_on_the_wire() {
+    let mut sim = Sim::new(Disk::plain(512 << 20), lazy());
+    sim.tell(Event::PlanChanged(Plan::Sequential));
+    for n in 0..100 {
+        sim.read_at(
+            millis(2000 + n * 97),
+            ByteRange::between((500 << 20) - n * (2 << 20), (500 << 20) - n * (2 << 20) + 4096),
+        );
+    }
+    sim.run(seconds(15));
+    for read in &sim.reads {
+        let on_wire = sim.asked.iter().filter(|asked| asked.at < read.at && asked.due > read.at);
+        let on_wire: u64 = on_wire.map(|asked| asked.range.len()).sum();
+        let own = LINK.round_trip + Duration::from_micros((UNIT + 4096) / 10 + 1000);
+        let most = own + Duration::from_micros(on_wire / 10);
+        assert!(read.wait() <= most, "{:?} with {on_wire} on the wire", read.wait());
+        assert!(read.wait() < 70 * MILLI, "{:?}", read.wait());
+    }
+    assert!(sim.disk.local_bytes() > 120_000_000, "preloading goes on all the same");
+}
+
+#[test]
+fn strict_sharing_starts_nothing_beside_a_miss() {
+    let mut sim = Sim::new(Disk::plain(64 << 20), Settings { sharing: Sharing::Strict, ..lazy() });
+    sim.tell(Event::PlanChanged(Plan::Sequential));
+    sim.run(seconds(1));
+    sim.read(60 << 20, 4096);
+    sim.run(seconds(2));
+    let read = &sim.reads[0];
+    let end = read.at + read.wait();
+    assert!(
+        !sim.asked
+            .iter()
+            .any(|asked| asked.priority != Priority::Miss && asked.at >= read.at && asked.at < end)
+    );
+    assert!(sim.asked.iter().any(|asked| asked.priority == Priority::Preload && asked.at == end));
+}
+
+/// Why `Fill` is the default: a guest just ahead of its plan reads one thing after the other.
+#[test]
+fn a_guest_that_misses_all_the_time_does_not_stop_preloading() {
+    let boot = |sharing| {
+        let mut sim = Sim::new(Disk::plain(64 << 20), Settings { sharing, ..lazy() });
+        sim.tell(Event::PlanChanged(Plan::Sequential));
+        sim.guest = (0..800).map(|n| (MILLI / 10, ByteRange::between(n << 16, (n << 16) + 4096))).collect();
+        sim.run_guest()
+    };
+    let (fill, strict) = (boot(Sharing::Fill), boot(Sharing::Strict));
+    assert!(fill < strict * 2 / 3, "fill {fill:?}, strict {strict:?}");
+}
+
+#[test]
+fn one_fetch_serves_all_who_wait() {
+    let mut sim = Sim::new(Disk::plain(64 << 20), lazy());
+    for n in 0..32 {
+        sim.read(n * 512, 4096);
+    }
+    sim.run(seconds(1));
+    assert_eq!(bytes(&sim), 2 * UNIT + 4096);
+    assert!(sim.reads.iter().all(|read| read.wait() < 40 * MILLI));
+    assert!(sim.counters().joined >= 31);
+}
+
+#[test]
+fn a_miss_joins_a_preload_on_the_wire() {
+    let mut sim = Sim::new(Disk::plain(64 << 20), lazy());
+    sim.tell(Event::PlanChanged(plan([(0, u32::MAX)])));
+    sim.run(millis(5));
+    sim.read(4096, 4096);
+    sim.run(seconds(2));
+    assert_eq!(asked(&sim, Priority::Miss), []);
+    assert!(sim.counters().promoted > 0);
+    assert!(sim.reads[0].wait() < 60 * MILLI);
+    assert_eq!(bytes(&sim), BLOCK_SIZE + 2 * 4096);
+}
+
+#[test]
+fn a_miss_does_not_wait_for_a_preload_that_stalls() {
+    let mut sim = Sim::new(Disk::plain(64 << 20), lazy());
+    sim.tell(Event::PlanChanged(Plan::Sequential));
+    sim.run(seconds(1));
+    let stalled = sim.asked.len() as u64;
+    sim.fates = Box::new(move |n, _, _, _| if n == stalled { Fate::Stall } else { Fate::Good });
+    while sim.asked.len() as u64 == stalled {
+        sim.run(Time(sim.now.0 + 1000));
+    }
+    let range = sim.asked[stalled as usize].range.range;
+    sim.read(range.offset() + 20_000, 4096);
+    sim.run(seconds(3));
+    assert!(sim.reads[0].wait() < 300 * MILLI, "{:?}", sim.reads[0].wait());
+    assert_eq!(sim.counters().rescued, 1);
+    // Late by now: the next one asks at once.
+    sim.read(range.offset() + 40_000, 4096);
+    sim.run(seconds(4));
+    assert!(sim.reads[1].wait() < 80 * MILLI, "{:?}", sim.reads[1].wait());
+}
+
+#[test]
+fn a_failed_fetch_is_tried_again_with_growing_pauses() {
+    let mut sim = Sim::new(Disk::plain(64 << 20), lazy());
+    sim.fates = Box::new(|_, now, _, _| if now < seconds(30) { Fate::Fail } else { Fate::Good });
+    sim.read(0, 4096);
+    sim.run(seconds(60));
+    assert!(sim.reads[0].wait() >= Duration::from_secs(30));
+    assert!(sim.reads[0].wait() < Duration::from_secs(36));
+    assert!(sim.counters().retries < 40, "{}", sim.counters().retries);
+    assert!(sim.counters().retries > 10);
+}
+
+#[test]
+fn the_background_rests_while_the_store_is_away_and_goes_on_when_it_is_back() {
+    let mut sim = Sim::new(Disk::plain(256 << 20), Settings::default());
+    let away = |now| (seconds(1)..seconds(31)).contains(&now);
+    sim.fates = Box::new(move |_, now, _, _| if away(now) { Fate::Fail } else { Fate::Good });
+    sim.tell(Event::PlanChanged(Plan::Sequential));
+    for n in 0..50 {
+        sim.read_at(
+            millis(2000 + n * 100),
+            ByteRange::between((200 << 20) + (n << 16), (200 << 20) + (n << 16) + 4096),
+        );
+    }
+    sim.run(seconds(80));
+    assert!(
+        sim.reads
+            .iter()
+            .all(|read| read.end.as_ref().is_some_and(|(end, result)| result.is_ok() && *end < seconds(37)))
+    );
+    let tries = sim.asked.iter().filter(|asked| away(asked.at) && asked.priority != Priority::Miss).count();
+    assert!(tries < 60, "{tries}");
+    assert!(sim.disk.is_local(ByteRange::between(0, 256 << 20)), "nothing is given up");
+}
+
+#[test]
+fn a_read_fails_at_its_deadline_with_the_cause() {
+    let mut sim = Sim::new(Disk::plain(64 << 20), Settings { deadline: Duration::from_secs(10), ..lazy() });
+    sim.fates = Box::new(|_, _, _, _| Fate::Fail);
+    sim.read(0, 4096);
+    sim.run(seconds(20));
+    let (end, result) = sim.reads[0].end.clone().unwrap();
+    let error = result.unwrap_err();
+    assert_eq!((end, error.kind()), (seconds(10), ErrorKind::Unavailable));
+    assert!(error.to_string().contains("10 s") && error.to_string().contains("blob"), "{error}");
+    assert_eq!(sim.counters().failed_deadline, 1);
+}
+
+#[test]
+fn an_error_that_no_retry_helps_reaches_the_read_at_once() {
+    let mut sim = Sim::new(Disk::plain(64 << 20), lazy());
+    sim.fates = Box::new(|_, _, _, _| Fate::Permanent);
+    sim.read(0, 4096);
+    sim.run(seconds(20));
+    let (end, result) = sim.reads[0].end.clone().unwrap();
+    assert_eq!((end, result.unwrap_err().kind()), (millis(20), ErrorKind::NotFound));
+    assert_eq!(sim.counters().failed_permanent, 1);
+}
+
+#[test]
+fn a_background_failure_fails_no_read() {
+    let mut sim = Sim::new(Disk::plain(64 << 20), lazy());
+    let fate = |priority| if priority == Priority::Miss { Fate::Good } else { Fate::Permanent };
+    sim.fates = Box::new(move |_, _, _, priority| fate(priority));
+    sim.tell(Event::PlanChanged(plan([(0, u32::MAX)])));
+    sim.read_at(millis(1), ByteRange::between(0, 4096));
+    sim.run(seconds(2));
+    assert!(sim.counters().promoted > 0, "the test is about a read that joined");
+    assert!(sim.reads[0].wait() < 80 * MILLI);
+    assert!(sim.counters().given_up > 0);
+}
+
+#[test]
+fn a_background_range_that_always_fails_is_left_alone() {
+    let mut sim = Sim::new(Disk::plain(8 << 20), lazy());
+    let bad = ByteRange::between(1 << 20, (1 << 20) + UNIT);
+    sim.fates = Box::new(move |_, _, range, _| {
+        if range.blob == DATA && !range.range.intersect(bad).is_empty() { Fate::Fail } else { Fate::Good }
+    });
+    sim.tell(Event::PlanChanged(Plan::Sequential));
+    sim.run(seconds(60));
+    assert_eq!(sim.counters().given_up, 1);
+    assert!(sim.disk.local_bytes() > (8 << 20) - (1 << 20));
+    assert_eq!(sim.counters().retries, u64::from(Retry::default().background_attempts) - 1);
+}
+
+#[test]
+fn corrupt_bytes_are_asked_for_again_and_then_named() {
+    for (corrupt, served) in [(1, true), (2, true), (3, false)] {
+        let mut sim = Sim::new(Disk::plain(64 << 20), lazy());
+        let mut left = corrupt;
+        sim.fates = Box::new(move |_, _, range, _| {
+            if range.blob == DATA && left > 0 {
+                left -= 1;
+                return Fate::Corrupt;
+            }
+            Fate::Good
+        });
+        sim.read(0, 4096);
+        sim.run(seconds(10));
+        let (end, result) = sim.reads[0].end.clone().unwrap();
+        assert_eq!(result.is_ok(), served);
+        assert!(end < millis(100), "wrong bytes need no pause: {end:?}");
+        assert_eq!(sim.counters().corrupt, corrupt);
+        if let Err(error) = result {
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+            assert!(error.to_string().contains("blob 0"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn data_waits_for_its_page_of_the_tree_without_blocking_it() {
+    // The least depth: two requests. Pages fail at first, so data fills the link and waits for them.
+    let mut sim = Sim::new(Disk::plain(16 << 20), Settings { depth_max: 2, ..lazy() });
+    sim.fates = Box::new(
+        |_, now, range, _| if range.blob == TREE && now < seconds(2) { Fate::Fail } else { Fate::Good },
+    );
+    sim.tell(Event::PlanChanged(Plan::Sequential));
+    sim.run(seconds(30));
+    assert!(sim.disk.is_local(ByteRange::between(0, 16 << 20)));
+}
+
+#[test]
+fn what_somebody_else_brings_is_not_waited_for() {
+    let mut sim = Sim::new(Disk::plain(64 << 20), lazy());
+    sim.read(0, 4096);
+    sim.read(1 << 20, 40 << 10);
+    sim.run(millis(1));
+    let brought = [BlobRange::between(TREE, 0, 8192), BlobRange::between(DATA, 0, UNIT)];
+    for range in brought {
+        assert!(sim.disk.insert(range));
+        sim.tell(Event::BecameLocal { range });
+    }
+    assert_eq!(sim.reads[0].wait(), MILLI);
+    assert_eq!(sim.counters().cancelled, 3, "two pages and the data");
+    sim.run(seconds(1));
+    assert!(sim.reads[1].wait() < 40 * MILLI);
+}
+
+#[test]
+fn a_reader_that_goes_away_leaves_background_work() {
+    let mut sim = Sim::new(Disk::plain(64 << 20), Settings { miss_requests: 1, ..lazy() });
+    sim.read(0, 4096);
+    sim.read(8 << 20, 4096);
+    sim.forget_at(millis(1), 1);
+    sim.forget_at(millis(2), 7);
+    sim.run(seconds(1));
+    assert!(sim.reads[0].wait() < 60 * MILLI);
+    assert!(sim.reads[1].end.is_none());
+    assert!(sim.disk.is_local(ByteRange::between(8 << 20, (8 << 20) + 4096)));
+    assert_eq!(asked(&sim, Priority::Preload).len(), 2);
+    assert_eq!(sim.counters().forgotten, 1);
+}
+
+#[test]
+fn another_plan_goes_on_where_something_is_missing() {
+    let mut sim = Sim::new(Disk::plain(64 << 20), lazy());
+    sim.tell(Event::PlanChanged(plan((0..10).map(|block| (block, u32::MAX)))));
+    sim.run(millis(700));
+    let before = sim.asked.len();
+    sim.tell(Event::PlanChanged(plan([(0, u32::MAX), (20, u32::MAX), (9, 1)])));
+    sim.run(seconds(5));
+    let data = sim.asked[before..].iter().map(|asked| asked.range).filter(|range| range.blob == DATA);
+    assert!(data.clone().all(|range| range.range.offset() >= 9 * BLOCK_SIZE), "what is there is skipped");
+    assert!(sim.disk.is_local(ByteRange::between(20 * BLOCK_SIZE, 21 * BLOCK_SIZE)));
+    assert!(!sim.disk.is_local(ByteRange::between(8 * BLOCK_SIZE, 9 * BLOCK_SIZE)));
+}
+
+#[test]
+fn a_long_plan_of_local_blocks_is_passed_in_small_steps() {
+    let mut sim = Sim::new(Disk::plain(8 << 20), lazy());
+    sim.tell(Event::PlanChanged(Plan::Sequential));
+    sim.run(seconds(5));
+    let items = (0..100_000).map(|n| (n % 4, u32::MAX)).collect::<Vec<_>>();
+    sim.tell(Event::PlanChanged(plan(items)));
+    sim.run(seconds(6));
+    assert_eq!(sim.counters().plan_skipped, 100_000);
+}
+
+#[test]
+fn the_left_queue_keeps_its_rate_and_comes_last() {
+    let mut sim = Sim::new(Disk::scattered(32 * 40), Settings::default());
+    sim.tell(Event::PlanChanged(plan((0..4).map(|block| (block * 3, u32::MAX)))));
+    sim.tell(Event::LeftRate(Some(1_000_000)));
+    sim.run(seconds(15));
+    let left: Vec<_> = sim.asked.iter().filter(|asked| asked.priority == Priority::Left).copied().collect();
+    let preloaded =
+        sim.asked.iter().filter(|asked| asked.priority == Priority::Preload).map(|asked| asked.at).max();
+    assert!(left[0].at >= preloaded.unwrap());
+    let spent = sim.now.since(left[0].at).as_secs_f64();
+    let rate = left.iter().map(|asked| asked.range.len()).sum::<u64>() as f64 / spent;
+    assert!((950_000.0..=1_050_000.0).contains(&rate), "{rate}");
+    let progress = sim.engine.progress();
+    assert!((700_000..1_050_000).contains(&progress.rate), "{progress:?}");
+    let eta = progress.eta.unwrap();
+    sim.run(Time(sim.now.0 + eta.as_micros() as u64 * 11 / 10 + 1_000_000));
+    assert_eq!(sim.engine.progress().total, Some(sim.engine.progress().local));
+    assert_eq!(sim.engine.progress().eta, Some(Duration::ZERO));
+    assert!(sim.disk.is_local(ByteRange::between(0, 32 * 40 * SLICE_SIZE)));
+    assert_eq!(bytes(&sim), sim.disk.local_bytes() + asked_of_tree(&sim), "every byte once");
+}
+
+fn asked_of_tree(sim: &Sim) -> u64 {
+    sim.asked.iter().filter(|asked| asked.range.blob == TREE).map(|asked| asked.range.len()).sum()
+}
+
+#[test]
+fn the_left_queue_stops_when_told() {
+    let mut sim = Sim::new(Disk::plain(64 << 20), Settings::default());
+    sim.tell(Event::LeftRate(Some(1_000_000)));
+    sim.run(seconds(2));
+    sim.tell(Event::LeftRate(None));
+    sim.run(seconds(3));
+    let before = sim.asked.len();
+    sim.run(seconds(30));
+    assert_eq!((sim.asked.len(), sim.engine.progress().total), (before, None));
+    sim.tell(Event::LeftRate(Some(50_000_000)));
+    sim.run(seconds(60));
+    assert!(sim.disk.is_local(ByteRange::between(0, 64 << 20)));
+}
+
+#[test]
+fn too_many_reads_are_refused() {
+    let mut sim = Sim::new(Disk::plain(64 << 20), Settings { reads_max: 2, ..lazy() });
+    for n in 0..3 {
+        sim.read(n << 20, 4096);
+    }
+    sim.run(seconds(1));
+    assert!(sim.reads[2].end.as_ref().is_some_and(|(_, result)| result.is_err()));
+    assert_eq!((sim.counters().refused, sim.counters().completed), (1, 2));
+}
+
+#[test]
+fn odd_reads_are_answered() {
+    let mut sim = Sim::new(Disk::scattered(10), Settings::default());
+    // A hole, nothing at all, past the end, all of it.
+    for part in [(0, 4096), (5000, 0), (u64::MAX - 1, 1), (0, u64::MAX)] {
+        sim.tell(Event::Forget { read: crate::ReadId(99) });
+        sim.read(part.0, part.1);
+    }
+    sim.run(seconds(5));
+    assert!(sim.reads.iter().all(|read| read.end.as_ref().is_some_and(|(_, result)| result.is_ok())));
+}

@@ -1,0 +1,294 @@
+//! Bandwidth and round trip of the link, and what follows from them for background requests.
+//!
+//! *Round trip*: the least time from asking to the last byte of a small fetch, less the time its bytes took. Only fetches
+//! that were sent onto an idle link may raise it: on a busy link the wait behind other transfers would be taken for
+//! distance, the pipe be filled for that distance, and the wait grow with it for ever.
+//!
+//! *Bandwidth*: bytes that came, by the time in which bytes were coming. A fetch is taken to bring bytes from one round
+//! trip after it was sent; the union of these spans is the busy time. Neither idle time nor waiting for the first byte
+//! counts, so a link that carries one small read at a time is not thought slow. Spells of less than [`SPELL_MIN`] bytes
+//! say too little and are left out. The window is the last two seconds of busy time.
+//!
+//! *Pace*: a background request is at most what takes one round trip, and requests are started until the
+//! bandwidth-delay product (and a quarter) is on the link: one more is then sent while another one is coming.
+
+use crate::{Estimate, FetchId, Settings, Time};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// Bytes that must come in one spell to say something of the bandwidth.
+const SPELL_MIN: u64 = 64 << 10;
+/// Fetches up to this size tell the round trip.
+const SMALL: u64 = 32 << 10;
+/// A link with at most this asked for at the same moment is idle still.
+const IDLE_BYTES: u64 = 128 << 10;
+/// Busy time of a bucket, and how many make the window.
+const BUCKET: Duration = Duration::from_millis(250);
+const BUCKETS: usize = 8;
+/// A bucket is closed after this even if the link was hardly used: what comes then is news.
+const BUCKET_AGE: Duration = Duration::from_secs(10);
+/// Round trips of idle moments: minima of groups of samples, and how many groups are kept.
+const GROUP: u32 = 32;
+const GROUPS: usize = 8;
+/// A fetch on its way for longer than this has stalled: the link is not busy on its account.
+const STALLED: Duration = Duration::from_secs(5);
+/// Requests are not made smaller than what takes this long, however near the store is.
+const REQUEST_MIN: Duration = Duration::from_millis(5);
+/// What a background request is limited to before anything is known.
+const UNKNOWN: u64 = 256 << 10;
+
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    at: Time,
+    /// Whether the link was idle.
+    alone: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    opened: Time,
+    bytes: u64,
+    busy: Duration,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    least: Duration,
+    samples: u32,
+}
+
+/// How background requests are to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pace {
+    /// The largest request in bytes.
+    pub(crate) request: u64,
+    /// One more may be sent while at most this is on the link.
+    pub(crate) pipe: u64,
+}
+
+/// Watches the transfers of a disk.
+#[derive(Debug, Default)]
+pub(crate) struct Estimator {
+    on_link: BTreeMap<FetchId, Sent>,
+    /// Bytes asked for at `last_sent`, if the link was idle before.
+    idle_bytes: u64,
+    last_sent: Time,
+    /// Busy time is accounted for up to here.
+    counted_to: Time,
+    spell_bytes: u64,
+    spell_busy: Duration,
+    buckets: VecDeque<Bucket>,
+    groups: VecDeque<Group>,
+    /// From large fetches; used while no small one was seen.
+    rough: Option<Duration>,
+}
+
+impl Estimator {
+    pub(crate) fn sent(&mut self, now: Time, fetch: FetchId, bytes: u64) {
+        if self.on_link.is_empty() {
+            (self.idle_bytes, self.last_sent) = (0, now);
+        }
+        let alone = self.last_sent == now && self.idle_bytes <= IDLE_BYTES;
+        self.idle_bytes = self.idle_bytes.saturating_add(bytes);
+        self.on_link.insert(fetch, Sent { at: now, alone });
+    }
+
+    /// A fetch failed or was cancelled: it says nothing.
+    pub(crate) fn dropped(&mut self, fetch: FetchId) {
+        self.on_link.remove(&fetch);
+    }
+
+    pub(crate) fn arrived(&mut self, now: Time, fetch: FetchId, bytes: u64) {
+        let oldest = self.on_link.values().map(|sent| sent.at).find(|at| now.since(*at) < STALLED);
+        let Some(sent) = self.on_link.remove(&fetch) else { return };
+        self.sample_round_trip(now.since(sent.at), bytes, sent.alone);
+        let since = oldest.unwrap_or(sent.at) + self.round_trip().unwrap_or_default();
+        if since > self.counted_to {
+            (self.spell_bytes, self.spell_busy) = (0, Duration::ZERO);
+        }
+        self.spell_bytes = self.spell_bytes.saturating_add(bytes);
+        self.spell_busy += now.since(since.max(self.counted_to));
+        self.counted_to = now;
+        if self.spell_bytes >= SPELL_MIN {
+            self.count(now);
+        }
+    }
+
+    /// Moves the spell into the window.
+    fn count(&mut self, now: Time) {
+        let full = |bucket: &Bucket| bucket.busy >= BUCKET || now.since(bucket.opened) >= BUCKET_AGE;
+        if self.buckets.back().is_none_or(full) {
+            self.buckets.push_back(Bucket { opened: now, bytes: 0, busy: Duration::ZERO });
+            if self.buckets.len() > BUCKETS {
+                self.buckets.pop_front();
+            }
+        }
+        if let Some(bucket) = self.buckets.back_mut() {
+            bucket.bytes = bucket.bytes.saturating_add(self.spell_bytes);
+            bucket.busy += self.spell_busy;
+        }
+        (self.spell_bytes, self.spell_busy) = (0, Duration::ZERO);
+    }
+
+    fn sample_round_trip(&mut self, took: Duration, bytes: u64, alone: bool) {
+        let transfer = self.bandwidth().map_or(Duration::ZERO, |bandwidth| span(bytes, bandwidth));
+        if bytes > SMALL {
+            let least =
+                if transfer.is_zero() { took / 2 } else { took.saturating_sub(transfer).max(took / 4) };
+            self.rough = Some(self.rough.map_or(least, |rough| rough.min(least)));
+        } else if alone {
+            let least = took.saturating_sub(transfer).max(took / 2);
+            match self.groups.back_mut().filter(|group| group.samples < GROUP) {
+                Some(group) => (group.least, group.samples) = (group.least.min(least), group.samples + 1),
+                None => self.groups.push_back(Group { least, samples: 1 }),
+            }
+            if self.groups.len() > GROUPS {
+                self.groups.pop_front();
+            }
+        }
+        // Nothing takes less than a round trip.
+        if let Some(group) = self.groups.back_mut() {
+            group.least = group.least.min(took);
+        }
+    }
+
+    fn bandwidth(&self) -> Option<u64> {
+        let busy: Duration = self.buckets.iter().map(|bucket| bucket.busy).sum();
+        let bytes: u64 = self.buckets.iter().fold(0, |sum, bucket| sum.saturating_add(bucket.bytes));
+        let micros = busy.as_micros().max(1);
+        (bytes > 0).then(|| u64::try_from(u128::from(bytes) * 1_000_000 / micros).unwrap_or(u64::MAX).max(1))
+    }
+
+    fn round_trip(&self) -> Option<Duration> {
+        self.groups.iter().map(|group| group.least).min().or(self.rough)
+    }
+
+    pub(crate) fn estimate(&self) -> Estimate {
+        Estimate { bandwidth: self.bandwidth(), round_trip: self.round_trip() }
+    }
+
+    pub(crate) fn pace(&self, settings: &Settings) -> Pace {
+        let (request, pipe) = match (self.bandwidth(), self.round_trip()) {
+            (Some(bandwidth), Some(round_trip)) => {
+                let pipe = product(bandwidth, round_trip);
+                (product(bandwidth, round_trip.max(REQUEST_MIN)), pipe.saturating_add(pipe / 4))
+            }
+            _ => (UNKNOWN, UNKNOWN),
+        };
+        let request = request.clamp(settings.background_min, settings.background_max);
+        Pace { request: (request - request % settings.unit).max(settings.unit), pipe }
+    }
+
+    /// How long a fetch sent now takes if `on_link` bytes, its own included, are to come; `None` if nobody knows.
+    pub(crate) fn expected(&self, on_link: u64) -> Option<Duration> {
+        Some(self.round_trip()?.saturating_add(span(on_link, self.bandwidth()?)))
+    }
+}
+
+/// The bytes that come in `time`.
+fn product(bandwidth: u64, time: Duration) -> u64 {
+    u64::try_from(u128::from(bandwidth) * time.as_micros() / 1_000_000).unwrap_or(u64::MAX)
+}
+
+/// The time that `bytes` take.
+pub(crate) fn span(bytes: u64, bandwidth: u64) -> Duration {
+    let micros = u128::from(bytes) * 1_000_000 / u128::from(bandwidth.max(1));
+    Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers come in the order of asking, `round_trip` after it at the earliest, at `bandwidth`.
+    struct Link {
+        bandwidth: u64,
+        round_trip: Duration,
+        free_at: Time,
+        next: u64,
+    }
+
+    impl Link {
+        /// Sends a batch at `now`; returns when the last has come.
+        fn send(&mut self, estimator: &mut Estimator, now: Time, sizes: &[u64]) -> Time {
+            let first = self.next;
+            for size in sizes {
+                estimator.sent(now, FetchId(self.next), *size);
+                self.next += 1;
+            }
+            for (fetch, size) in (first..).zip(sizes) {
+                self.free_at = self.free_at.max(now + self.round_trip) + span(*size, self.bandwidth);
+                estimator.arrived(self.free_at, FetchId(fetch), *size);
+            }
+            self.free_at
+        }
+    }
+
+    fn link(megabytes: u64, millis: u64) -> Link {
+        let bandwidth = megabytes * 1_000_000;
+        Link { bandwidth, round_trip: Duration::from_millis(millis), free_at: Time(0), next: 0 }
+    }
+
+    fn near(value: Option<u64>, expected: u64, percent: u64) {
+        let value = value.unwrap();
+        assert!(value.abs_diff(expected) * 100 <= expected * percent, "{value}, not {expected}");
+    }
+
+    #[test]
+    fn a_few_large_fetches_tell_the_bandwidth_of_a_long_fat_link() {
+        let (mut link, mut estimator) = (link(100, 100), Estimator::default());
+        let mut now = Time(5_000_000);
+        for _ in 0..10 {
+            now = link.send(&mut estimator, now, &[4096, 256 << 10, 256 << 10]);
+        }
+        near(estimator.estimate().bandwidth, 100_000_000, 10);
+        near(estimator.estimate().round_trip.map(|time| time.as_micros() as u64), 100_000, 5);
+        let pace = estimator.pace(&Settings::default());
+        assert_eq!(pace.request, 1 << 20);
+        near(Some(pace.pipe), 12_500_000, 15);
+    }
+
+    #[test]
+    fn idle_time_and_small_reads_do_not_make_a_link_slow() {
+        let (mut link, mut estimator) = (link(10, 20), Estimator::default());
+        let mut now = Time(0);
+        for _ in 0..20 {
+            now = link.send(&mut estimator, now, &[16 << 10, 4 << 10]) + Duration::from_millis(50);
+        }
+        assert_eq!(estimator.estimate().bandwidth, None, "small reads alone say nothing");
+        for _ in 0..10 {
+            now = link.send(&mut estimator, now, &[200 << 10; 2]) + Duration::from_secs(2);
+            now = link.send(&mut estimator, now, &[16 << 10]) + Duration::from_millis(1);
+        }
+        near(estimator.estimate().bandwidth, 10_000_000, 15);
+        near(estimator.estimate().round_trip.map(|time| time.as_micros() as u64), 20_000, 10);
+    }
+
+    #[test]
+    fn follows_a_link_that_becomes_slower() {
+        let (mut link, mut estimator) = (link(80, 10), Estimator::default());
+        let mut now = Time(0);
+        for _ in 0..50 {
+            now = link.send(&mut estimator, now, &[512 << 10; 4]);
+        }
+        near(estimator.estimate().bandwidth, 80_000_000, 10);
+        link.bandwidth = 8_000_000;
+        let changed = now;
+        while now.since(changed) < Duration::from_millis(2500) {
+            now = link.send(&mut estimator, now, &[128 << 10; 4]);
+        }
+        near(estimator.estimate().bandwidth, 8_000_000, 20);
+    }
+
+    #[test]
+    fn waiting_behind_others_is_not_distance() {
+        let (mut link, mut estimator) = (link(10, 20), Estimator::default());
+        let mut now = link.send(&mut estimator, Time(0), &[4096]);
+        // The link is never idle again: each batch is sent while one fetch is still on it.
+        estimator.sent(now, FetchId(u64::MAX), 1);
+        for _ in 0..1000 {
+            now = link.send(&mut estimator, now, &[200 << 10, 4096, 4096]);
+        }
+        near(estimator.estimate().round_trip.map(|time| time.as_micros() as u64), 20_400, 5);
+    }
+}

@@ -1,0 +1,321 @@
+//! Filling the disk at a set rate, with progress and an estimate of the end.
+//!
+//! Filling goes by blobs, not by the disk: their used bytes in their stored order make the fewest and largest requests, and
+//! each counts once however many places of the disk it serves. It goes through these phases, each in small steps so
+//! that no event takes long:
+//!
+//! `Off` → `Count` (walk the disk, gather the union of its stored ranges) → `Measure` (how much of it is missing) →
+//! `Fill` → `Measure` again once all is answered (others may have brought some, some may have been given up) → `Full`.
+//!
+//! The rate is kept by a debt: a request of `n` bytes moves the earliest time of the next one by `n / rate`. Time
+//! that was lost to more urgent work is not made up for, but for [`CATCH_UP`], which evens out late wake-ups.
+
+use crate::active::Active;
+use crate::estimator::span;
+use crate::window::{Shape, Window};
+use crate::{BLOCK_SIZE, BlobId, BlobRange, Progress, Time, World};
+use headstart_block::ByteRange;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// How much lost time is made up for.
+const CATCH_UP: Duration = Duration::from_millis(100);
+/// Bytes of a blob looked at in one step.
+const STEP: u64 = 4 << 20;
+/// Over how many seconds progress is averaged.
+const METER_SECONDS: u64 = 10;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Off,
+    /// The next block to gather.
+    Count(u64),
+    /// From where on it is to be measured, and whether for the last time.
+    Measure(Position, bool),
+    /// From where on it is to be filled.
+    Fill(Position),
+    Full,
+}
+
+type Position = (BlobId, u64);
+
+const START: Position = (BlobId(0), 0);
+
+/// The left queue.
+#[derive(Debug)]
+pub(crate) struct Left {
+    phase: Phase,
+    rate: u64,
+    next_at: Time,
+    /// The used ranges of all blobs: disjoint, `start -> end`.
+    used: BTreeMap<Position, u64>,
+    total: u64,
+    missing: u64,
+    window: Window,
+    meter: Meter,
+}
+
+impl Left {
+    pub(crate) fn new() -> Self {
+        let (used, window, meter) = (BTreeMap::new(), Window::default(), Meter::default());
+        Self { phase: Phase::Off, rate: 0, next_at: Time(0), used, total: 0, missing: 0, window, meter }
+    }
+
+    /// Fills at `rate` bytes a second from now on, or not at all.
+    pub(crate) fn set_rate(&mut self, now: Time, rate: Option<u64>) {
+        self.rate = rate.unwrap_or(0);
+        self.next_at = now;
+        match self.phase {
+            _ if self.rate == 0 => {
+                self.phase = Phase::Off;
+                self.window.clear();
+                self.used.clear();
+            }
+            Phase::Off => {
+                (self.total, self.missing) = (0, 0);
+                self.phase = Phase::Count(0);
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn is_off(&self) -> bool {
+        self.phase == Phase::Off
+    }
+
+    /// When the next request may go, if there is one.
+    pub(crate) fn next_at(&self) -> Option<Time> {
+        let more = matches!(self.phase, Phase::Fill(_)) || !self.window.is_empty();
+        more.then_some(self.next_at)
+    }
+
+    /// Does up to `budget` steps of counting or measuring; whether there is more to do. `open` says whether
+    /// fetches of this queue are unanswered: the last measure waits for them.
+    pub(crate) fn survey(&mut self, budget: &mut u32, open: bool, world: &dyn World) -> bool {
+        if let (Phase::Fill(position), false) = (self.phase, open)
+            && self.window.is_empty()
+            && self.used_from(position).is_none()
+        {
+            self.missing = 0;
+            self.phase = Phase::Measure(START, true);
+        }
+        while *budget > 0 {
+            *budget -= 1;
+            match self.phase {
+                Phase::Count(block) => self.count(block, world),
+                Phase::Measure(position, last) => self.measure(position, last, world),
+                Phase::Off | Phase::Fill(_) | Phase::Full => return false,
+            }
+        }
+        matches!(self.phase, Phase::Count(_) | Phase::Measure(..))
+    }
+
+    fn count(&mut self, block: u64, world: &dyn World) {
+        let (start, size) = (block.saturating_mul(BLOCK_SIZE), world.disk_size());
+        if start >= size {
+            self.total = self.used.iter().map(|((_, start), end)| end - start).sum();
+            self.phase = Phase::Measure(START, false);
+            return;
+        }
+        let part = ByteRange::between(start, start.saturating_add(BLOCK_SIZE).min(size));
+        let used = &mut self.used;
+        world.ranges(part, &mut |range| unite(used, range));
+        self.phase = Phase::Count(block + 1);
+    }
+
+    fn measure(&mut self, position: Position, last: bool, world: &dyn World) {
+        let Some(step) = self.used_from(position) else {
+            self.phase = if last { Phase::Full } else { Phase::Fill(START) };
+            return;
+        };
+        let mut missing = 0;
+        world.missing(step, &mut |run| {
+            if run.blob == step.blob {
+                missing += run.range.intersect(step.range).len();
+            }
+        });
+        self.missing = self.missing.saturating_add(missing);
+        self.phase = Phase::Measure((step.blob, step.range.end()), last);
+    }
+
+    /// The used bytes from `position` on, at most a step of one blob.
+    fn used_from(&self, position: Position) -> Option<BlobRange> {
+        let inside = self.used.range(..position).next_back();
+        let inside = inside.filter(|((blob, _), end)| *blob == position.0 && **end > position.1);
+        let (blob, start, end) = match inside {
+            Some((_, end)) => (position.0, position.1, *end),
+            None => self.used.range(position..).next().map(|((blob, start), end)| (*blob, *start, *end))?,
+        };
+        Some(BlobRange::between(blob, start, end.min(start.saturating_add(STEP))))
+    }
+
+    /// Takes the next request, if the rate allows one at `now`. `None` with budget left: there is none.
+    pub(crate) fn take(
+        &mut self,
+        now: Time,
+        shape: Shape,
+        budget: &mut u32,
+        world: &dyn World,
+        active: &Active,
+    ) -> Option<BlobRange> {
+        if self.rate == 0 || now < self.next_at {
+            return None;
+        }
+        loop {
+            while let Phase::Fill(position) = self.phase
+                && !self.window.is_full(shape)
+                && *budget > 0
+            {
+                let Some(step) = self.used_from(position) else { break };
+                *budget -= 1;
+                self.phase = Phase::Fill((step.blob, step.range.end()));
+                let window = &mut self.window;
+                world.missing(step, &mut |run| {
+                    if run.blob == step.blob {
+                        window.add(run, shape.gap);
+                    }
+                });
+            }
+            if let Some(range) = self.window.take(shape, world, active) {
+                let debt_from = self.next_at.max(Time(now.0.saturating_sub(micros(CATCH_UP))));
+                self.next_at = debt_from + span(range.len(), self.rate);
+                return Some(range);
+            }
+            let Phase::Fill(position) = self.phase else { return None };
+            if *budget == 0 || self.used_from(position).is_none() {
+                return None;
+            }
+        }
+    }
+
+    /// Whether every request has been taken.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        match self.phase {
+            Phase::Fill(position) => self.window.is_empty() && self.used_from(position).is_none(),
+            _ => true,
+        }
+    }
+
+    /// Bytes became local at `now`.
+    pub(crate) fn became_local(&mut self, now: Time, range: BlobRange) {
+        let bytes = self.used_within(range);
+        let counted =
+            match self.phase {
+                Phase::Measure((blob, offset), _) if range.blob == blob => self.used_within(
+                    BlobRange::between(blob, range.range.offset(), range.range.end().min(offset)),
+                ),
+                Phase::Measure((blob, _), _) if range.blob > blob => 0,
+                _ => bytes,
+            };
+        self.missing = self.missing.saturating_sub(counted);
+        self.meter.add(now, bytes);
+    }
+
+    /// How many bytes of `range` are used.
+    fn used_within(&self, range: BlobRange) -> u64 {
+        let BlobRange { blob, range } = range;
+        let before = self.used.range(..(blob, range.offset())).next_back();
+        let from = before.filter(|((b, _), _)| *b == blob).map_or(range.offset(), |((_, start), _)| *start);
+        let held = self.used.range((blob, from)..(blob, range.end().max(from)));
+        held.map(|((_, start), end)| ByteRange::between(*start, *end).intersect(range).len()).sum()
+    }
+
+    pub(crate) fn progress(&self, now: Time) -> Progress {
+        let total = match self.phase {
+            Phase::Off | Phase::Count(_) | Phase::Measure(_, false) => None,
+            Phase::Fill(_) | Phase::Measure(_, true) | Phase::Full => Some(self.total),
+        };
+        let rate = self.meter.rate(now);
+        let eta = total.and_then(|_| match self.missing {
+            0 => Some(Duration::ZERO),
+            missing => (rate > 0).then(|| span(missing, rate)),
+        });
+        Progress { total, local: total.map_or(0, |total| total.saturating_sub(self.missing)), rate, eta }
+    }
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Adds `range` to a union of ranges.
+fn unite(used: &mut BTreeMap<Position, u64>, range: BlobRange) {
+    let (blob, mut start, mut end) = (range.blob, range.range.offset(), range.range.end());
+    if start == end {
+        return;
+    }
+    while let Some((key, held_end)) = used.range(..=(blob, end)).next_back().map(|(key, end)| (*key, *end)) {
+        if key.0 != blob || held_end < start {
+            break;
+        }
+        (start, end) = (start.min(key.1), end.max(held_end));
+        used.remove(&key);
+    }
+    used.insert((blob, start), end);
+}
+
+/// Bytes by second, over the last few.
+#[derive(Debug, Default)]
+struct Meter {
+    seconds: VecDeque<(u64, u64)>,
+    first: Option<Time>,
+}
+
+impl Meter {
+    fn add(&mut self, now: Time, bytes: u64) {
+        let second = now.0 / 1_000_000;
+        self.first.get_or_insert(now);
+        match self.seconds.back_mut().filter(|(last, _)| *last == second) {
+            Some((_, sum)) => *sum = sum.saturating_add(bytes),
+            None => self.seconds.push_back((second, bytes)),
+        }
+        while self.seconds.front().is_some_and(|(first, _)| *first + METER_SECONDS <= second) {
+            self.seconds.pop_front();
+        }
+    }
+
+    /// Bytes a second over the last seconds, or since the first byte if that is less.
+    fn rate(&self, now: Time) -> u64 {
+        let (second, Some(first)) = (now.0 / 1_000_000, self.first) else { return 0 };
+        let from = (second + 1).saturating_sub(METER_SECONDS);
+        let recent = self.seconds.iter().filter(|(at, _)| *at >= from).map(|(_, bytes)| *bytes);
+        let bytes = recent.fold(0_u64, u64::saturating_add);
+        let spent = now.since(first.max(Time(from * 1_000_000))).max(Duration::from_secs(1));
+        u64::try_from(u128::from(bytes) * 1_000_000 / spent.as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn unites_like_a_set(ranges in prop::collection::vec((0_u32..2, 0_u64..60, 0_u64..20), 0..30)) {
+            let mut left = Left::new();
+            let mut plain = [[false; 80]; 2];
+            for (blob, start, len) in ranges {
+                unite(&mut left.used, BlobRange::between(BlobId(blob), start, start + len));
+                plain[blob as usize][start as usize..(start + len) as usize].fill(true);
+            }
+            for (blob, bytes) in (0..).zip(plain) {
+                let all = bytes.iter().filter(|byte| **byte).count() as u64;
+                prop_assert_eq!(left.used_within(BlobRange::between(BlobId(blob), 0, 80)), all);
+                let middle = bytes[13..47].iter().filter(|byte| **byte).count() as u64;
+                prop_assert_eq!(left.used_within(BlobRange::between(BlobId(blob), 13, 47)), middle);
+            }
+        }
+    }
+
+    #[test]
+    fn the_meter_forgets() {
+        let mut meter = Meter::default();
+        for second in 0..20 {
+            meter.add(Time(second * 1_000_000), 5_000_000);
+        }
+        let rate = meter.rate(Time(20_000_000));
+        assert!((4_000_000..=5_500_000).contains(&rate), "{rate}");
+        assert_eq!(meter.rate(Time(60_000_000)), 0);
+    }
+}

@@ -1,0 +1,52 @@
+//! When to try again after a failure.
+
+use crate::Retry;
+use std::time::Duration;
+
+/// Draws pauses: doubled with each failure up to a maximum, each from the upper half of its span, so that many disks
+/// that lost the same store do not come back to it at once.
+#[derive(Debug)]
+pub(crate) struct BackOff {
+    state: u64,
+}
+
+impl BackOff {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    /// The pause after the `failures`-th failure in a row; the first is 1.
+    pub(crate) fn pause(&mut self, retry: &Retry, failures: u32) -> Duration {
+        let doublings = failures.saturating_sub(1).min(31);
+        let span = retry.first.saturating_mul(1 << doublings).min(retry.most);
+        let micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        Duration::from_micros(micros - micros / 2 + self.draw() % (micros / 2 + 1))
+    }
+
+    /// The next number of `SplitMix64`: enough for jitter, and the same everywhere.
+    fn draw(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doubles_with_jitter_up_to_the_maximum() {
+        let retry = Retry::default();
+        let mut back_off = BackOff::new(7);
+        for (failures, most) in [(1, 100), (2, 200), (3, 400), (6, 3200), (7, 5000), (u32::MAX, 5000)] {
+            let most = Duration::from_millis(most);
+            let pauses: Vec<_> = (0..100).map(|_| back_off.pause(&retry, failures)).collect();
+            assert!(pauses.iter().all(|pause| *pause >= most / 2 && *pause <= most), "{failures}");
+            assert!(pauses.iter().any(|pause| *pause != pauses[0]), "{failures}");
+        }
+        assert_eq!(BackOff::new(1).pause(&retry, 3), BackOff::new(1).pause(&retry, 3));
+    }
+}

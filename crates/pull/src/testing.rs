@@ -1,0 +1,405 @@
+//! A small world to test the engine in: a disk of bitmaps, a link on virtual time, and readers.
+//!
+//! The link is first in, first out: an answer comes a round trip after it was asked for at the earliest, and takes its
+//! bytes by the rate once those before it have come. Data comes into the cache only when its pages of the
+//! hash tree are there, as in the product; until then it is parked.
+
+use crate::{
+    Action, BlobId, BlobRange, Counters, Engine, Event, FetchId, Outcome, Priority, ReadId, Settings, Time,
+    World,
+};
+use headstart_block::{ByteRange, Error, ErrorKind};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) const UNIT: u64 = 16 << 10;
+const PAGE: u64 = 4 << 10;
+/// Bytes of data that a page of the hash tree covers.
+const COVERED: u64 = 1 << 20;
+pub(crate) const DATA: BlobId = BlobId(0);
+pub(crate) const TREE: BlobId = BlobId(1);
+
+/// A disk whose bytes lie in one blob with a hash tree.
+#[derive(Clone, Debug)]
+pub(crate) struct Disk {
+    size: u64,
+    /// `(bytes of the disk, where they begin in the blob, how many they are there)`, in the order of the disk.
+    segments: Vec<(ByteRange, u64, u64)>,
+    data: Vec<bool>,
+    tree: Vec<bool>,
+}
+
+impl Disk {
+    fn new(size: u64, segments: Vec<(ByteRange, u64, u64)>) -> Self {
+        let stored = segments.iter().map(|(_, at, len)| at + len).max().unwrap_or(0);
+        let count = |unit| usize::try_from(stored.div_ceil(unit)).unwrap();
+        Self { size, segments, data: vec![false; count(UNIT)], tree: vec![false; count(COVERED)] }
+    }
+
+    /// Stored as it is.
+    pub(crate) fn plain(size: u64) -> Self {
+        Self::new(size, vec![(ByteRange::between(0, size), 0, size)])
+    }
+
+    /// Slices compressed to 40% and stored out of order within their block, every fifth a hole.
+    pub(crate) fn scattered(slices: u64) -> Self {
+        let (slice, stored) = (crate::SLICE_SIZE, crate::SLICE_SIZE * 2 / 5);
+        let place = |n: u64| n / 32 * 32 + (n * 7 + 3) % 32;
+        let used = (0..slices).filter(|n| n % 5 != 0);
+        let range = |n: u64| ByteRange::between(n * slice, (n + 1) * slice);
+        Self::new(slices * slice, used.map(|n| (range(n), place(n) * stored, stored)).collect())
+    }
+
+    fn bits(&mut self, range: BlobRange) -> (&mut Vec<bool>, usize, usize) {
+        let (bits, unit) = if range.blob == DATA { (&mut self.data, UNIT) } else { (&mut self.tree, PAGE) };
+        let at = |offset: u64| usize::try_from(offset).unwrap();
+        (bits, at(range.range.offset() / unit), at(range.range.end().div_ceil(unit)))
+    }
+
+    /// Makes `range` local; false where its pages of the hash tree are not there.
+    pub(crate) fn insert(&mut self, range: BlobRange) -> bool {
+        let mut verifiable = true;
+        self.missing(range, &mut |run| verifiable &= run.blob == range.blob);
+        if verifiable {
+            let (bits, start, end) = self.bits(range);
+            let end = end.min(bits.len());
+            bits[start..end].fill(true);
+        }
+        verifiable
+    }
+
+    pub(crate) fn is_local(&self, part: ByteRange) -> bool {
+        let mut local = true;
+        self.ranges(part, &mut |range| self.missing(range, &mut |run| local &= run.blob != range.blob));
+        local
+    }
+
+    pub(crate) fn local_bytes(&self) -> u64 {
+        self.data.iter().filter(|bit| **bit).count() as u64 * UNIT
+    }
+}
+
+impl World for Disk {
+    fn disk_size(&self) -> u64 {
+        self.size
+    }
+
+    fn ranges(&self, part: ByteRange, each: &mut dyn FnMut(BlobRange)) {
+        for (on_disk, at, len) in &self.segments {
+            let used = on_disk.intersect(part);
+            if used.is_empty() {
+                continue;
+            }
+            if *len == on_disk.len() {
+                let start = at + used.offset() - on_disk.offset();
+                each(BlobRange::between(DATA, start, start + used.len()));
+            } else {
+                // A compressed segment is read whole.
+                each(BlobRange::between(DATA, *at, at + len));
+            }
+        }
+    }
+
+    fn missing(&self, range: BlobRange, each: &mut dyn FnMut(BlobRange)) {
+        let (bits, unit) = if range.blob == DATA { (&self.data, UNIT) } else { (&self.tree, PAGE) };
+        let end = range.range.end().div_ceil(unit).min(bits.len() as u64);
+        let mut at = range.range.offset() / unit;
+        while at < end {
+            let start = at;
+            while at < end && !bits[at as usize] {
+                at += 1;
+            }
+            if at > start {
+                each(BlobRange::between(range.blob, start * unit, at * unit));
+                if range.blob == DATA {
+                    let pages = start * UNIT / COVERED..(at * UNIT).div_ceil(COVERED);
+                    self.missing(BlobRange::between(TREE, pages.start * PAGE, pages.end * PAGE), each);
+                }
+            }
+            at += 1;
+        }
+    }
+}
+
+/// What becomes of a fetch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Good,
+    /// No answer but an error, after a round trip.
+    Fail,
+    /// An error that no retry helps, after a round trip.
+    Permanent,
+    /// Wrong bytes, after the whole transfer.
+    Corrupt,
+    /// Nothing at all.
+    Stall,
+}
+
+/// Decides the fate of the `n`-th fetch.
+pub(crate) type Fates = Box<dyn FnMut(u64, Time, BlobRange, Priority) -> Fate>;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    pub(crate) rate: u64,
+    pub(crate) round_trip: Duration,
+}
+
+/// 10 MB/s, 20 ms.
+pub(crate) const LINK: Link = Link { rate: 10_000_000, round_trip: Duration::from_millis(20) };
+
+#[derive(Clone, Debug)]
+enum Due {
+    Answer(FetchId),
+    Read(ByteRange),
+    Forget(ReadId),
+}
+
+/// A fetch, as it was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) at: Time,
+    pub(crate) fetch: FetchId,
+    pub(crate) range: BlobRange,
+    pub(crate) priority: Priority,
+    pub(crate) fate: Fate,
+    /// When it comes, if it does.
+    pub(crate) due: Time,
+}
+
+/// How a read went.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    pub(crate) part: ByteRange,
+    pub(crate) at: Time,
+    pub(crate) end: Option<(Time, Result<(), Arc<Error>>)>,
+    pub(crate) forgotten: bool,
+}
+
+impl Told {
+    pub(crate) fn wait(&self) -> Duration {
+        let (end, result) = self.end.as_ref().expect("the read is not answered");
+        assert!(result.is_ok(), "{result:?}");
+        end.since(self.at)
+    }
+}
+
+/// The engine in its world.
+pub(crate) struct Sim {
+    pub(crate) disk: Disk,
+    pub(crate) engine: Engine,
+    pub(crate) now: Time,
+    pub(crate) link: Link,
+    pub(crate) fates: Fates,
+    pub(crate) reads: Vec<Told>,
+    pub(crate) asked: Vec<Asked>,
+    pub(crate) log: Vec<String>,
+    /// Parts read one after the other, each when the one before is there and its think time has passed.
+    pub(crate) guest: VecDeque<(Duration, ByteRange)>,
+    free_at: Time,
+    due: BTreeMap<(Time, u64), Due>,
+    sequence: u64,
+    on_link: BTreeMap<FetchId, Asked>,
+    parked: Vec<(FetchId, BlobRange)>,
+    wake: Option<Time>,
+}
+
+impl Sim {
+    pub(crate) fn new(disk: Disk, settings: Settings) -> Self {
+        Self {
+            disk,
+            engine: Engine::new(settings),
+            now: Time(0),
+            link: LINK,
+            fates: Box::new(|_, _, _, _| Fate::Good),
+            reads: Vec::new(),
+            asked: Vec::new(),
+            log: Vec::new(),
+            guest: VecDeque::new(),
+            free_at: Time(0),
+            due: BTreeMap::new(),
+            sequence: 0,
+            on_link: BTreeMap::new(),
+            parked: Vec::new(),
+            wake: None,
+        }
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        self.engine.counters()
+    }
+
+    /// A read at `at`.
+    pub(crate) fn read_at(&mut self, at: Time, part: ByteRange) {
+        self.schedule(at, Due::Read(part));
+    }
+
+    /// A client that goes away at `at`.
+    pub(crate) fn forget_at(&mut self, at: Time, read: u64) {
+        self.schedule(at, Due::Forget(ReadId(read)));
+    }
+
+    /// A read now.
+    pub(crate) fn read(&mut self, start: u64, len: u64) {
+        self.start_read(ByteRange::between(start, start + len));
+    }
+
+    /// Runs until nothing more happens before `until`, and sets the clock to it.
+    pub(crate) fn run(&mut self, until: Time) {
+        let mut steps_at_once = 0;
+        loop {
+            let next = self.due.keys().next().map(|(at, _)| *at);
+            let at = match (next, self.wake) {
+                (Some(next), Some(wake)) => next.min(wake),
+                (Some(at), None) | (None, Some(at)) => at,
+                (None, None) => break,
+            };
+            if at > until {
+                break;
+            }
+            steps_at_once = if at > self.now { 0 } else { steps_at_once + 1 };
+            assert!(steps_at_once < 100_000, "no progress at {:?}", self.now);
+            self.now = self.now.max(at);
+            if self.wake == Some(at) {
+                self.wake = None;
+                self.tell(Event::Tick);
+            } else if let Some((_, due)) = self.due.pop_first() {
+                match due {
+                    Due::Answer(fetch) => self.answer(fetch),
+                    Due::Read(part) => self.start_read(part),
+                    Due::Forget(read) => self.forget(read),
+                }
+            }
+        }
+        self.now = self.now.max(until);
+    }
+
+    /// Tells the engine and does what it asks for.
+    pub(crate) fn tell(&mut self, event: Event<'_>) {
+        let mut actions = Vec::new();
+        self.engine.on_event(self.now, event, &self.disk, &mut actions);
+        self.engine.check();
+        for action in actions {
+            self.log.push(format!("{:?} {action:?}", self.now));
+            self.perform(action);
+        }
+    }
+
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::Fetch { fetch, range, priority, .. } => self.fetch(fetch, range, priority),
+            Action::Cancel { fetch } => {
+                let parked = self.parked.iter().position(|(parked, _)| *parked == fetch);
+                let known = self.on_link.remove(&fetch).is_some() || parked.is_some();
+                assert!(known, "cancelled {fetch:?}, which is not under way");
+                parked.map(|place| self.parked.swap_remove(place));
+            }
+            Action::Complete { read } => self.end(read, Ok(())),
+            Action::Fail { read, error } => self.end(read, Err(error)),
+            Action::WakeAt(time) => self.wake = Some(time.max(self.now)),
+        }
+    }
+
+    fn fetch(&mut self, fetch: FetchId, range: BlobRange, priority: Priority) {
+        assert!(!range.is_empty());
+        let fate = (self.fates)(self.asked.len() as u64, self.now, range, priority);
+        let answer = self.now + self.link.round_trip;
+        let due = if matches!(fate, Fate::Good | Fate::Corrupt) {
+            let transfer = Duration::from_micros(range.len() * 1_000_000 / self.link.rate);
+            self.free_at = self.free_at.max(answer) + transfer;
+            self.free_at
+        } else {
+            answer
+        };
+        let asked = Asked { at: self.now, fetch, range, priority, fate, due };
+        self.asked.push(asked);
+        assert!(self.on_link.insert(fetch, asked).is_none(), "{fetch:?} is sent twice");
+        if fate != Fate::Stall {
+            self.schedule(due, Due::Answer(fetch));
+        }
+    }
+
+    fn answer(&mut self, fetch: FetchId) {
+        // A cancelled fetch may share its number with a later try, never with another range.
+        let Some(asked) = self.on_link.get(&fetch).filter(|asked| asked.due <= self.now).copied() else {
+            return;
+        };
+        self.on_link.remove(&fetch);
+        let fail = |kind, retry, corrupt| {
+            let error = Arc::new(Error::new(kind, "the test wants it so").about(asked.range));
+            Outcome::Failed { retry, corrupt, error }
+        };
+        let outcome = match asked.fate {
+            Fate::Good => {
+                self.tell(Event::Arrived { fetch });
+                self.parked.push((fetch, asked.range));
+                self.verify_parked();
+                return;
+            }
+            Fate::Corrupt => fail(ErrorKind::Corrupt, false, true),
+            Fate::Fail => fail(ErrorKind::Unavailable, true, false),
+            Fate::Permanent => fail(ErrorKind::NotFound, false, false),
+            Fate::Stall => return,
+        };
+        self.tell(Event::Fetched { fetch, outcome });
+    }
+
+    fn verify_parked(&mut self) {
+        let mut place = 0;
+        while let Some((fetch, range)) = self.parked.get(place).copied() {
+            if self.disk.insert(range) {
+                self.parked.remove(place);
+                self.tell(Event::Fetched { fetch, outcome: Outcome::Done });
+                place = 0;
+            } else {
+                place += 1;
+            }
+        }
+    }
+
+    fn start_read(&mut self, part: ByteRange) {
+        let read = ReadId(self.reads.len() as u64);
+        let mut told = Told { part, at: self.now, end: None, forgotten: false };
+        if self.disk.is_local(part) {
+            told.end = Some((self.now, Ok(())));
+            self.reads.push(told);
+        } else {
+            self.reads.push(told);
+            self.tell(Event::Read { read, parts: &[part] });
+        }
+    }
+
+    fn forget(&mut self, read: ReadId) {
+        if let Some(told) = self.reads.get_mut(read.0 as usize).filter(|told| told.end.is_none()) {
+            told.forgotten = true;
+            self.tell(Event::Forget { read });
+        }
+    }
+
+    fn end(&mut self, read: ReadId, result: Result<(), Arc<Error>>) {
+        let told = &mut self.reads[read.0 as usize];
+        assert!(told.end.is_none() && !told.forgotten, "{read} is answered twice");
+        assert!(result.is_err() || self.disk.is_local(told.part), "{read} is completed, but not local");
+        told.end = Some((self.now, result));
+    }
+
+    /// Runs the guest to its end; returns how long it waited in all.
+    pub(crate) fn run_guest(&mut self) -> Duration {
+        let mut waited = Duration::ZERO;
+        while let Some((think, part)) = self.guest.pop_front() {
+            self.run(self.now + think);
+            let read = self.reads.len();
+            self.start_read(part);
+            while self.reads[read].end.is_none() {
+                self.run(self.now + Duration::from_micros(200));
+            }
+            waited += self.reads[read].wait();
+        }
+        waited
+    }
+
+    fn schedule(&mut self, at: Time, due: Due) {
+        self.due.insert((at, self.sequence), due);
+        self.sequence += 1;
+    }
+}

@@ -1,0 +1,141 @@
+//! What of a plan goes into one request.
+//!
+//! A window holds the next few missing ranges of a queue, about two requests' worth. Ranges of one blob that
+//! touch, or nearly do, become one, wherever in the window they are: the order of a plan bends by at most a window, and
+//! the many small ranges of a block become few requests. What is taken out is looked at again, since what was missing
+//! when it came in may be local or under way by now.
+
+use crate::active::Active;
+use crate::{BlobRange, World};
+use std::collections::VecDeque;
+
+/// Ranges in a window, at most; a fragmented block may add as many again as its last range has.
+const RANGES_MAX: usize = 64;
+
+/// The next ranges of a queue.
+#[derive(Debug, Default)]
+pub(crate) struct Window {
+    ranges: VecDeque<BlobRange>,
+    bytes: u64,
+}
+
+/// What a request may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// The most between two ranges of one request.
+    pub(crate) gap: u64,
+    /// The largest request.
+    pub(crate) max: u64,
+}
+
+impl Window {
+    /// Whether more would not help to make better requests.
+    pub(crate) fn is_full(&self, shape: Shape) -> bool {
+        self.bytes >= shape.max.saturating_mul(2) || self.ranges.len() >= RANGES_MAX
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.ranges.clear();
+        self.bytes = 0;
+    }
+
+    /// Adds a range; whether it joined another one.
+    pub(crate) fn add(&mut self, range: BlobRange, gap: u64) -> bool {
+        let near = self.ranges.iter_mut().find_map(|held| Some((hull(*held, range, gap)?, held)));
+        if let Some((both, held)) = near {
+            self.bytes += both.len() - held.len();
+            *held = both;
+            return true;
+        }
+        self.bytes += range.len();
+        self.ranges.push_back(range);
+        false
+    }
+
+    fn put_back(&mut self, range: BlobRange) {
+        self.bytes += range.len();
+        self.ranges.push_front(range);
+    }
+
+    fn pop(&mut self) -> Option<BlobRange> {
+        let range = self.ranges.pop_front()?;
+        self.bytes -= range.len();
+        Some(range)
+    }
+
+    /// Takes out the next request: of the first range, what is still missing and not under way. The pages of the
+    /// hash tree that it needs come out before it.
+    pub(crate) fn take(&mut self, shape: Shape, world: &dyn World, active: &Active) -> Option<BlobRange> {
+        let (mut trees, mut data) = (Vec::new(), Vec::new());
+        while let Some(head) = self.pop() {
+            missing(head, world, active, &mut trees, &mut data);
+            if trees.is_empty() && data.is_empty() {
+                continue;
+            }
+            let from_tree = !trees.is_empty();
+            let pieces = if from_tree { &mut trees } else { &mut data };
+            coalesce(pieces, shape.gap, active);
+            let first = pieces[0];
+            let taken = first_bytes(first, shape.max);
+            if from_tree {
+                self.put_back(head);
+            } else {
+                let rest = BlobRange::between(head.blob, taken.range.end(), head.range.end());
+                if !rest.is_empty() {
+                    self.put_back(rest);
+                }
+            }
+            return Some(taken);
+        }
+        None
+    }
+}
+
+/// Appends what of `range` is missing and not under way: the pages of its hash tree, and its own runs.
+pub(crate) fn missing(
+    range: BlobRange,
+    world: &dyn World,
+    active: &Active,
+    trees: &mut Vec<BlobRange>,
+    data: &mut Vec<BlobRange>,
+) {
+    world.missing(range, &mut |run| {
+        active.free(run, None, if run.blob == range.blob { &mut *data } else { &mut *trees });
+    });
+}
+
+/// Sorts `ranges` and makes those one that overlap or have at most `gap` between them with nothing under way in it.
+/// Returns how many were joined to another.
+pub(crate) fn coalesce(ranges: &mut Vec<BlobRange>, gap: u64, active: &Active) -> u64 {
+    ranges.sort_unstable();
+    let before = ranges.len();
+    ranges.dedup_by(|next, last| {
+        let Some(both) = hull(*last, *next, gap) else { return false };
+        let between = BlobRange::between(last.blob, last.range.end(), next.range.offset());
+        if !active.is_free(between) {
+            return false;
+        }
+        *last = both;
+        true
+    });
+    (before - ranges.len()) as u64
+}
+
+/// The range from the start of one to the end of the other, where at most `gap` lies between them.
+fn hull(a: BlobRange, b: BlobRange, gap: u64) -> Option<BlobRange> {
+    let near = a.blob == b.blob
+        && a.range.offset() <= b.range.end().saturating_add(gap)
+        && b.range.offset() <= a.range.end().saturating_add(gap);
+    let (start, end) = (a.range.offset().min(b.range.offset()), a.range.end().max(b.range.end()));
+    near.then(|| BlobRange::between(a.blob, start, end))
+}
+
+/// The first `max` bytes of `range`.
+pub(crate) fn first_bytes(range: BlobRange, max: u64) -> BlobRange {
+    let start = range.range.offset();
+    BlobRange::between(range.blob, start, range.range.end().min(start.saturating_add(max)))
+}
