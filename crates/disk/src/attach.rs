@@ -1,0 +1,234 @@
+//! Attaching: an image becomes a disk.
+//!
+//! An image in a local directory is read where it lies. Any other goes through the cache: its manifest is asked
+//! for, its layers are opened, and from then on the pull engine brings what is read. Where the store does not
+//! answer or refuses the credentials, the manifest seen last is taken, provided that every byte is in the
+//! cache: a host that boots again while its registry is away starts what it has.
+
+use crate::base::Base;
+use crate::blobs::Blobs;
+use crate::disk::{Disk, Top};
+use crate::fetch::Fetcher;
+use crate::known_images::KnownImages;
+use crate::open::Located;
+use crate::puller::Puller;
+use crate::stats::Stats;
+use headstart_block::{BlockDevice, Digest, Error, ErrorKind, Result};
+use headstart_cache::Cache;
+use headstart_image::manifest::Manifest;
+use headstart_image::open_image::OpenImage;
+use headstart_lsmt::Stack;
+use headstart_lsmt::writable::{NewDisk, WritableDisk};
+use headstart_pull::Plan;
+use headstart_store::{Location, Reference, RetrySettings, Selector, Store};
+use headstart_trace::Recorder;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
+/// How long a store may take to name an image that was attached before, when all of it is in the cache.
+const KNOWN_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the disks of a process share.
+#[derive(Clone)]
+pub struct Host {
+    /// Where fetches run.
+    pub runtime: Handle,
+    /// Where fetched bytes are kept.
+    pub cache: Arc<Cache>,
+    /// How the steps of opening an image are tried again.
+    pub retry: RetrySettings,
+}
+
+/// How a disk is attached.
+#[derive(Clone, Default)]
+pub struct DiskOptions {
+    /// How bytes are pulled.
+    pub pull: headstart_pull::Settings,
+    /// What is preloaded.
+    pub plan: Plan,
+    /// Fills the disk in the background with so many bytes a second.
+    pub left_rate: Option<u64>,
+    /// The layer that takes writes; read-only without.
+    pub writable: Option<WritableOptions>,
+    /// Records what is read and written.
+    pub recorder: Option<Arc<Recorder>>,
+}
+
+/// The layer that takes writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WritableOptions {
+    /// Its directory; made where it is not there.
+    pub dir: PathBuf,
+    /// Size of the disk in bytes; at least the image's. `None`: as it is.
+    pub size: Option<u64>,
+}
+
+/// A disk that was attached.
+pub struct Attached {
+    /// The disk.
+    pub disk: Arc<Disk>,
+    /// The digest of the image's manifest.
+    pub digest: Digest,
+    /// Its manifest.
+    pub manifest: Manifest,
+    /// What the user should know.
+    pub warnings: Vec<String>,
+}
+
+/// Attaches an image that lies in a directory of this host.
+///
+/// # Errors
+/// What opening the image or the writable directory reports.
+pub fn attach_local(reference: &Reference, options: &DiskOptions) -> Result<Attached> {
+    let image = OpenImage::open(reference)?;
+    let (digest, manifest) = (image.digest, image.manifest.clone());
+    let stack = Arc::new(image.into_disk());
+    let disk = assemble(stack, None, &digest, options)?;
+    Ok(Attached { disk, digest, manifest, warnings: Vec::new() })
+}
+
+/// Attaches an image out of `store`, where `reference` says that it lies.
+///
+/// # Errors
+/// [`ErrorKind::Denied`] and [`ErrorKind::Unavailable`] where the store cannot be used and not every byte is here
+/// already; what opening the image or the writable directory reports.
+pub async fn attach_remote(
+    host: &Host,
+    store: Arc<dyn Store>,
+    reference: &Reference,
+    options: &DiskOptions,
+) -> Result<Attached> {
+    let about = |e: Error| e.about(reference);
+    let named = name_image(host, &*store, reference).await.map_err(about)?;
+    let manifest = Manifest::parse(&named.bytes).map_err(about)?;
+    let located = Located::new(&host.cache, &manifest, &store.location()).map_err(about)?;
+    let mut warnings = Vec::new();
+    if let Some(refusal) = named.refusal {
+        if !located.are_whole() {
+            return Err(about(refusal));
+        }
+        warnings.push(format!(
+            "{reference}: {refusal}. All of it is in the cache, as it was seen last ({}): attached from there",
+            named.digest
+        ));
+    }
+    let fetcher = Fetcher::new(store);
+    let opened = located.open(&manifest, &fetcher, &host.retry).await.map_err(about)?;
+    let stack = Arc::new(opened.stack);
+    let blobs = Arc::new(Blobs::new(Arc::clone(&stack), opened.blobs, &opened.of_layer));
+    let puller = Puller::new(blobs, fetcher, host.runtime.clone(), options.pull.clone());
+    let disk = assemble(stack, Some(Arc::clone(&puller)), &named.digest, options).map_err(about)?;
+    puller.set_plan(options.plan.clone());
+    if options.left_rate.is_some() {
+        puller.set_left_rate(options.left_rate);
+    }
+    Ok(Attached { disk, digest: named.digest, manifest, warnings })
+}
+
+/// Whether images there are read where they lie, without the cache.
+#[must_use]
+pub fn is_local(location: &Location) -> bool {
+    matches!(location, Location::Directory(_))
+}
+
+/// What a reference stands for.
+struct Named {
+    digest: Digest,
+    bytes: Vec<u8>,
+    /// Why the store did not say so itself.
+    refusal: Option<Error>,
+}
+
+async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Result<Named> {
+    let known_images = KnownImages::of(host.cache.dir());
+    let name = reference.to_string();
+    let Some((digest, bytes)) = known_images.recall(&name) else {
+        let (digest, bytes) = store.manifest(&reference.selector).await?;
+        remember(&known_images, &name, &digest, &bytes);
+        return Ok(Named { digest, bytes: bytes.to_vec(), refusal: None });
+    };
+    // What a digest stands for cannot have changed: only whether the store can be used is asked.
+    let asked = async {
+        match reference.selector {
+            Selector::Digest(_) => store.check().await.map(|()| None),
+            Selector::Tag(_) => store.manifest(&reference.selector).await.map(Some),
+        }
+    };
+    let answer = timeout(KNOWN_PATIENCE, asked).await.unwrap_or_else(|_| {
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            format!("does not answer within {} s", KNOWN_PATIENCE.as_secs()),
+        ))
+    });
+    match answer {
+        Ok(None) => Ok(Named { digest, bytes, refusal: None }),
+        Ok(Some((digest, bytes))) => {
+            remember(&known_images, &name, &digest, &bytes);
+            Ok(Named { digest, bytes: bytes.to_vec(), refusal: None })
+        }
+        Err(refusal) if matches!(refusal.kind(), ErrorKind::Unavailable | ErrorKind::Denied) => {
+            Ok(Named { digest, bytes, refusal: Some(refusal) })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Not being able to remember an image is no reason not to attach it.
+fn remember(known_images: &KnownImages, name: &str, digest: &Digest, manifest: &[u8]) {
+    if let Err(error) = known_images.remember(name, digest, manifest) {
+        tracing::warn!(%error, "it will not attach while its store is away");
+    }
+}
+
+fn assemble(
+    stack: Arc<Stack>,
+    puller: Option<Arc<Puller>>,
+    digest: &Digest,
+    options: &DiskOptions,
+) -> Result<Arc<Disk>> {
+    let base: Arc<dyn BlockDevice> = Arc::new(Base::new(Arc::clone(&stack)));
+    let top = match &options.writable {
+        None => Top::Base(base),
+        Some(writable) => Top::Writable(Arc::new(open_writable(base, digest, writable)?)),
+    };
+    let recorder = options.recorder.clone();
+    Ok(Arc::new(Disk { top, stack, puller, stats: Stats::default(), recorder }))
+}
+
+/// Opens the writable directory, or makes it.
+fn open_writable(
+    base: Arc<dyn BlockDevice>,
+    digest: &Digest,
+    options: &WritableOptions,
+) -> Result<WritableDisk> {
+    let parent = digest.to_string();
+    let opened = match WritableDisk::inspect(&options.dir) {
+        Ok(_) => WritableDisk::open(&options.dir, Some(base), &parent)?,
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            let size =
+                options.size.unwrap_or(0).max(base.size().next_multiple_of(headstart_block::SECTOR_SIZE));
+            return WritableDisk::create(
+                &options.dir,
+                Some(base),
+                &NewDisk { size, parent, uuid: uuid::Uuid::new_v4() },
+            );
+        }
+        Err(e) => return Err(e),
+    };
+    match options.size {
+        Some(size) if size > opened.size() => opened.grow(size)?,
+        Some(size) if size < opened.size() => {
+            let has = opened.size();
+            return Err(Error::invalid(format!(
+                "the disk has {has} bytes and cannot become smaller ({size})"
+            ))
+            .about(options.dir.display())
+            .remedy("leave the size out, or give a larger one"));
+        }
+        _ => {}
+    }
+    Ok(opened)
+}

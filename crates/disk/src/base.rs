@@ -1,0 +1,120 @@
+//! The read-only part of a disk: an image's merged layers, whose blobs may not be on this host.
+//!
+//! A read either finds all of its bytes here or fails with [`ErrorKind::Absent`]; nothing waits at this level. That
+//! lets the writable layer on top stay what it is: the error passes through it, its locks are released, and
+//! the [`Disk`](crate::Disk) above waits and reads again.
+//!
+//! To know all that a read needs, not only what it met first, the disk reads once more while the thread
+//! *collects*: absent parts are then noted and filled with zeros, so that the read goes on to the next part.
+
+use headstart_block::{BlockDevice, ByteRange, ErrorKind, Extent, Result};
+use headstart_lsmt::Stack;
+use std::cell::RefCell;
+use std::sync::Arc;
+
+thread_local! {
+    /// What this thread's reads found absent, while it collects.
+    static ABSENT: RefCell<Option<Vec<ByteRange>>> = const { RefCell::new(None) };
+}
+
+/// Runs `read`, and returns with its result the parts of the disk that it needs and that are absent. If there
+/// are any, what it read is worthless.
+pub(crate) fn collect_absent<T>(read: impl FnOnce() -> T) -> (T, Vec<ByteRange>) {
+    ABSENT.set(Some(Vec::new()));
+    let result = read();
+    (result, ABSENT.take().unwrap_or_default())
+}
+
+/// The merged layers of an image as a device.
+pub(crate) struct Base {
+    stack: Arc<Stack>,
+}
+
+impl Base {
+    pub(crate) fn new(stack: Arc<Stack>) -> Self {
+        Self { stack }
+    }
+}
+
+impl BlockDevice for Base {
+    fn size(&self) -> u64 {
+        self.stack.size()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let Err(error) = self.stack.read_at(buf, offset) else { return Ok(()) };
+        if error.kind() != ErrorKind::Absent {
+            return Err(error);
+        }
+        let noted = ABSENT.with_borrow_mut(|absent| {
+            let Some(absent) = absent else { return false };
+            absent.push(ByteRange::between(offset, offset.saturating_add(buf.len() as u64)));
+            true
+        });
+        if !noted {
+            return Err(error);
+        }
+        buf.fill(0);
+        Ok(())
+    }
+
+    fn extent_at(&self, offset: u64) -> Result<Extent> {
+        self.stack.extent_at(offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headstart_block::{Error, ReadAt};
+    use headstart_lsmt::{Layer, LayerMeta, LayerWriter};
+
+    /// A layer's bytes, of which a stretch is not here.
+    struct Torn(Vec<u8>, ByteRange);
+
+    impl ReadAt for Torn {
+        fn len(&self) -> u64 {
+            self.0.len() as u64
+        }
+
+        fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+            let range = ByteRange::between(offset, offset + buf.len() as u64);
+            if !range.intersect(self.1).is_empty() {
+                return Err(Error::new(ErrorKind::Absent, "not here"));
+            }
+            self.0.read_at(buf, offset)
+        }
+    }
+
+    fn base() -> Base {
+        let meta = LayerMeta { virtual_size: 64 << 10, ..LayerMeta::default() };
+        let mut writer = LayerWriter::new(Vec::new(), meta).unwrap();
+        for start in [0, 16 << 10, 32 << 10] {
+            writer.data(start, &[7; 8192]).unwrap();
+        }
+        let (bytes, _) = writer.finish().unwrap();
+        // The second and the third stretch of data, behind the header and the first.
+        let absent = ByteRange::between(4096 + 8192, 4096 + 3 * 8192);
+        let layer = Layer::open(Arc::new(Torn(bytes, absent))).unwrap();
+        Base::new(Arc::new(Stack::new(vec![layer]).unwrap()))
+    }
+
+    #[test]
+    fn absent_bytes_are_an_error_unless_they_are_collected() {
+        let base = base();
+        let mut buf = vec![0; 4096];
+        base.read_at(&mut buf, 4096).unwrap();
+        assert!(buf == [7; 4096]);
+        assert_eq!(base.read_at(&mut buf, 16 << 10).unwrap_err().kind(), ErrorKind::Absent);
+        let (result, absent) = collect_absent(|| {
+            base.read_at(&mut buf, 16 << 10)?;
+            base.read_at(&mut buf, 32 << 10)?;
+            base.read_at(&mut buf, 0)
+        });
+        result.unwrap();
+        assert_eq!(absent, [16u64 << 10, 32 << 10].map(|at| ByteRange::between(at, at + 4096)));
+        // Collecting has ended.
+        assert_eq!(base.read_at(&mut buf, 32 << 10).unwrap_err().kind(), ErrorKind::Absent);
+        assert!(collect_absent(|| base.read_at(&mut buf, 64 << 10)).0.is_err());
+    }
+}

@@ -1,0 +1,87 @@
+//! An image's blobs as the pull engine sees them: which of them the disk's bytes lie in, and what is missing.
+
+use headstart_block::{BlockDevice, ByteRange, ReadAt};
+use headstart_cache::CachedBlob;
+use headstart_lsmt::Stack;
+use headstart_pull::{BlobId, BlobRange, World};
+use std::sync::Arc;
+
+/// The blobs of an image, in the cache.
+pub struct Blobs {
+    stack: Arc<Stack>,
+    /// The layers' blobs, each once, and behind them the hash trees of those that have one.
+    blobs: Vec<Arc<CachedBlob>>,
+    /// How many of them are layers' blobs.
+    data: usize,
+    /// The tree of each layer's blob.
+    trees: Vec<Option<BlobId>>,
+    /// The blob of each layer, lowest first.
+    of_layer: Vec<BlobId>,
+}
+
+impl Blobs {
+    /// `of_layer` names for each layer of `stack`, lowest first, its place in `blobs`.
+    pub(crate) fn new(stack: Arc<Stack>, blobs: Vec<Arc<CachedBlob>>, of_layer: &[usize]) -> Self {
+        let data = blobs.len();
+        let mut all = blobs;
+        let trees = (0..data)
+            .map(|n| {
+                let tree = Arc::clone(all[n].tree()?);
+                all.push(tree);
+                Some(id(all.len() - 1))
+            })
+            .collect();
+        Self { stack, blobs: all, data, trees, of_layer: of_layer.iter().map(|n| id(*n)).collect() }
+    }
+
+    pub(crate) fn get(&self, blob: BlobId) -> Option<&Arc<CachedBlob>> {
+        self.blobs.get(blob.0 as usize)
+    }
+
+    /// The layers' blobs, each once.
+    #[must_use]
+    pub fn data(&self) -> &[Arc<CachedBlob>] {
+        &self.blobs[..self.data]
+    }
+
+    /// Bytes of the layers' blobs that are here, and of all.
+    #[must_use]
+    pub fn local_bytes(&self) -> (u64, u64) {
+        self.data().iter().fold((0, 0), |(local, all), blob| (local + blob.local_bytes(), all + blob.len()))
+    }
+
+    /// Whether nothing is missing.
+    #[must_use]
+    pub fn are_whole(&self) -> bool {
+        self.data().iter().all(|blob| blob.is_local(ByteRange::between(0, blob.len())))
+    }
+}
+
+/// There are at most 255 layers.
+#[expect(clippy::cast_possible_truncation, reason = "a number of layers")]
+fn id(n: usize) -> BlobId {
+    BlobId(n as u32)
+}
+
+impl World for Blobs {
+    fn disk_size(&self) -> u64 {
+        self.stack.size()
+    }
+
+    fn ranges(&self, part: ByteRange, each: &mut dyn FnMut(BlobRange)) {
+        self.stack.stored_ranges(part, &mut |layer, range| {
+            each(BlobRange { blob: self.of_layer[layer], range });
+        });
+    }
+
+    fn missing(&self, range: BlobRange, each: &mut dyn FnMut(BlobRange)) {
+        let Some(blob) = self.get(range.blob) else { return };
+        let tree = self.trees.get(range.blob.0 as usize).copied().flatten();
+        blob.missing(range.range, &mut |run| {
+            each(BlobRange { blob: range.blob, range: run });
+            if let Some(tree) = tree {
+                blob.tree_missing(run, &mut |pages| each(BlobRange { blob: tree, range: pages }));
+            }
+        });
+    }
+}

@@ -1,0 +1,225 @@
+//! The disk that a server exports.
+//!
+//! # The way of one read
+//!
+//! ```text
+//! server -> Disk::read_local_at -> (WritableDisk ->) Base -> Stack: lookup -> ZFileReader -> CachedBlob: pread
+//! ```
+//!
+//! On that way nothing is allocated, and no lock is taken that anything holds while it waits. Only where the
+//! blob's bytes are not on this host does the read come back with `Absent`; the server hands it to a thread
+//! that may wait, which calls [`BlockDevice::read_at`]: that notes all parts that are absent, asks the pull
+//! engine for them, waits, and reads again.
+//!
+//! # Failure domains
+//!
+//! A disk has a pull engine, a writable layer and counters of its own. What it shares with the other disks of
+//! its process are the cache, whose readers take no lock, and the threads that fetch, which never wait for a disk.
+
+use crate::base::collect_absent;
+use crate::puller::Puller;
+use crate::stats::Stats;
+use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Extent, Result};
+use headstart_lsmt::Stack;
+use headstart_lsmt::writable::WritableDisk;
+use headstart_trace::{Op, Recorder};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How often a read may find bytes gone again that were just fetched for it, before it gives up.
+const ATTEMPTS_MAX: u32 = 16;
+
+/// What is on top of an image.
+pub(crate) enum Top {
+    /// Nothing: the disk is read-only.
+    Base(Arc<dyn BlockDevice>),
+    /// A layer that takes writes.
+    Writable(Arc<WritableDisk>),
+}
+
+impl Top {
+    fn device(&self) -> &dyn BlockDevice {
+        match self {
+            Self::Base(base) => &**base,
+            Self::Writable(writable) => &**writable,
+        }
+    }
+}
+
+/// An attached image: its merged layers, with or without a writable layer on top.
+pub struct Disk {
+    pub(crate) top: Top,
+    /// The image's layers, for what maps the disk to its blobs.
+    pub(crate) stack: Arc<Stack>,
+    /// Brings what is not on this host; none where all is.
+    pub(crate) puller: Option<Arc<Puller>>,
+    pub(crate) stats: Stats,
+    pub(crate) recorder: Option<Arc<Recorder>>,
+}
+
+impl Disk {
+    /// What it counted.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The image's merged layers.
+    #[must_use]
+    pub fn stack(&self) -> &Arc<Stack> {
+        &self.stack
+    }
+
+    /// The writable layer, where it has one.
+    #[must_use]
+    pub fn writable(&self) -> Option<&Arc<WritableDisk>> {
+        match &self.top {
+            Top::Base(_) => None,
+            Top::Writable(writable) => Some(writable),
+        }
+    }
+
+    /// What brings the image's bytes here; none where all of them are in a local directory.
+    #[must_use]
+    pub fn puller(&self) -> Option<&Arc<Puller>> {
+        self.puller.as_ref()
+    }
+
+    /// Ends all waiting: reads that need bytes from elsewhere fail from now on.
+    pub fn close(&self) {
+        if let Some(puller) = &self.puller {
+            puller.close();
+        }
+    }
+
+    /// Reads, waiting as often as it takes.
+    fn read_waiting(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let device = self.top.device();
+        let (mut result, mut absent) = collect_absent(|| device.read_at(buf, offset));
+        for _ in 0..ATTEMPTS_MAX {
+            let Some(puller) = self.puller.as_ref().filter(|_| !absent.is_empty()) else { return result };
+            puller.wait(&absent)?;
+            (result, absent) = collect_absent(|| device.read_at(buf, offset));
+        }
+        if absent.is_empty() {
+            return result;
+        }
+        Err(Error::new(ErrorKind::Io, "the bytes read vanish from the cache as soon as they are there")
+            .remedy("give the cache more room"))
+    }
+
+    fn read_done(&self, range: ByteRange, started: Instant, took: Duration) {
+        Stats::add(&self.stats.read_bytes, range.len());
+        self.record(Op::Read, range, started, took);
+    }
+
+    /// Puts a request that succeeded into the trace.
+    fn record(&self, op: Op, range: ByteRange, started: Instant, took: Duration) {
+        if let Some(recorder) = &self.recorder {
+            recorder.record(op, range, started, took);
+        }
+    }
+
+    /// Counts what became of a write, zeroing or flush.
+    fn counted(&self, result: Result<()>) -> Result<()> {
+        result.inspect_err(|_| Stats::add(&self.stats.errors, 1))
+    }
+}
+
+impl BlockDevice for Disk {
+    fn size(&self) -> u64 {
+        self.top.device().size()
+    }
+
+    fn read_local_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let started = Instant::now();
+        let result = self.top.device().read_at(buf, offset);
+        match &result {
+            Ok(()) => {
+                let took = started.elapsed();
+                self.stats.hits.record(took);
+                self.read_done(at(offset, buf), started, took);
+            }
+            Err(e) if e.kind() == ErrorKind::Absent => {}
+            Err(_) => Stats::add(&self.stats.errors, 1),
+        }
+        result
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let started = Instant::now();
+        match self.top.device().read_at(buf, offset) {
+            Err(e) if e.kind() == ErrorKind::Absent => {}
+            result => {
+                self.counted(result)?;
+                let took = started.elapsed();
+                self.stats.hits.record(took);
+                self.read_done(at(offset, buf), started, took);
+                return Ok(());
+            }
+        }
+        Stats::add(&self.stats.waiting, 1);
+        let result = self.read_waiting(buf, offset);
+        self.stats.waiting.fetch_sub(1, Ordering::Relaxed);
+        let took = started.elapsed();
+        self.stats.misses.record(took);
+        self.counted(result)?;
+        self.read_done(at(offset, buf), started, took);
+        Ok(())
+    }
+
+    fn prefetch(&self, range: ByteRange) {
+        if let Some(puller) = &self.puller {
+            puller.prefetch(range.intersect(ByteRange::between(0, self.stack.size())));
+        }
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.top.device().is_read_only()
+    }
+
+    fn extent_at(&self, offset: u64) -> Result<Extent> {
+        self.top.device().extent_at(offset)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        let started = Instant::now();
+        self.counted(self.top.device().write_at(data, offset))?;
+        let took = started.elapsed();
+        self.stats.writes.record(took);
+        Stats::add(&self.stats.written_bytes, data.len() as u64);
+        self.record(Op::Write, at(offset, data), started, took);
+        Ok(())
+    }
+
+    fn write_zeroes(&self, range: ByteRange) -> Result<()> {
+        let started = Instant::now();
+        self.counted(self.top.device().write_zeroes(range))?;
+        self.stats.writes.record(started.elapsed());
+        Stats::add(&self.stats.written_bytes, range.len());
+        Ok(())
+    }
+
+    fn resize(&self, size: u64) -> Result<()> {
+        self.counted(self.top.device().resize(size))
+    }
+
+    fn flush(&self) -> Result<()> {
+        let started = Instant::now();
+        self.counted(self.top.device().flush())?;
+        self.stats.flushes.record(started.elapsed());
+        Ok(())
+    }
+}
+
+fn at(offset: u64, buf: &[u8]) -> ByteRange {
+    ByteRange::between(offset, offset.saturating_add(buf.len() as u64))
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Fetches under way hold what they need; without this they would go on for a disk that is gone.
+        self.close();
+    }
+}

@@ -1,0 +1,143 @@
+//! Brings one range of a blob from its store into the cache: claimed, read, verified, kept.
+//!
+//! A claim makes sure that no other disk of this host, in this process or another, fetches the same bytes meanwhile;
+//! what others have claimed is waited for. What came is verified by the cache before anybody sees it; for
+//! that the pages of the hash tree are needed, which the pull engine asks for at the same time. Where they
+//! come later than the data, or were lost, they are waited for or fetched here.
+
+use futures::future::{BoxFuture, try_join_all};
+use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
+use headstart_cache::{CachedBlob, WaitHint};
+use headstart_store::{Store, Urgency};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// How long others may take for what they have claimed before it is fetched here as well: they may be stopped, or
+/// have a slower way to the store. Fetching twice does no harm.
+const OTHERS_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long to wait for a notice before looking again: one could be missed where a claim ends without bytes.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// How often the pages of the hash tree may be lost again while a range is verified.
+const TREE_ATTEMPTS: u32 = 8;
+
+/// Brings ranges from a store.
+pub(crate) struct Fetcher {
+    store: Arc<dyn Store>,
+}
+
+/// Called when the last byte has come over the link, before it is verified.
+pub(crate) type Arrived<'a> = &'a (dyn Fn() + Send + Sync);
+
+impl Fetcher {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+        Self { store }
+    }
+
+    /// Returns when all of `range` is in the cache.
+    pub(crate) async fn fetch(
+        &self,
+        blob: &Arc<CachedBlob>,
+        range: ByteRange,
+        urgency: Urgency,
+        arrived: Arrived<'_>,
+    ) -> Result<()> {
+        let started = Instant::now();
+        loop {
+            let (wake, woken) = oneshot::channel();
+            blob.subscribe(Box::new(move || {
+                // Whoever waited may have given up.
+                let _ = wake.send(());
+            }));
+            let claim = blob.claim(range)?;
+            let runs = claim.owned().iter();
+            let bytes = try_join_all(runs.map(|run| self.read(blob, *run, urgency))).await?;
+            if !bytes.is_empty() {
+                arrived();
+            }
+            for (run, bytes) in claim.owned().iter().zip(bytes) {
+                self.insert(blob, *run, &bytes, urgency).await?;
+            }
+            let hint = claim.wait_hint();
+            drop(claim);
+            match hint {
+                WaitHint::Nothing => return Ok(()),
+                _ if started.elapsed() > OTHERS_PATIENCE => {
+                    return self.fetch_unclaimed(blob, range, urgency).await;
+                }
+                // Timed out or not: look again.
+                WaitHint::Notified => drop(timeout(LOOK_AGAIN, woken).await),
+                WaitHint::Poll(pause) => tokio::time::sleep(pause).await,
+            }
+        }
+    }
+
+    /// Fetches what is missing though others have claimed it.
+    async fn fetch_unclaimed(
+        &self,
+        blob: &Arc<CachedBlob>,
+        range: ByteRange,
+        urgency: Urgency,
+    ) -> Result<()> {
+        let mut runs = Vec::new();
+        blob.missing(range, &mut |run| runs.push(run));
+        for run in runs {
+            let bytes = self.read(blob, run, urgency).await?;
+            self.insert(blob, run, &bytes, urgency).await?;
+        }
+        Ok(())
+    }
+
+    async fn read(&self, blob: &CachedBlob, range: ByteRange, urgency: Urgency) -> Result<bytes::Bytes> {
+        let digest = &blob.spec().digest;
+        self.store.read(digest, range, urgency).await.map_err(|e| e.about(format!("blob {digest}")))
+    }
+
+    /// Verifies and keeps what came for `range`.
+    async fn insert(
+        &self,
+        blob: &Arc<CachedBlob>,
+        range: ByteRange,
+        bytes: &[u8],
+        urgency: Urgency,
+    ) -> Result<()> {
+        for _ in 0..TREE_ATTEMPTS {
+            // Hashing and writing take up to a millisecond, more where the disk is slow: not at the cost of others.
+            let result = tokio::task::block_in_place(|| blob.insert(range.offset(), bytes));
+            let (Err(error), Some(tree)) = (&result, blob.tree()) else { return result };
+            match error.kind() {
+                ErrorKind::Absent => self.fetch_tree_pages(blob, tree, range, urgency).await?,
+                ErrorKind::Corrupt => {
+                    // Either the data is wrong or the tree: what comes next must not be judged by a wrong page.
+                    tree.discard(ByteRange::between(0, tree.len()))?;
+                    return result;
+                }
+                _ => return result,
+            }
+        }
+        Err(Error::new(
+            ErrorKind::Io,
+            "the pages of its hash tree vanish from the cache as soon as they are there",
+        )
+        .about(format!("blob {}", blob.spec().digest))
+        .remedy("give the cache more room"))
+    }
+
+    fn fetch_tree_pages<'a>(
+        &'a self,
+        blob: &'a Arc<CachedBlob>,
+        tree: &'a Arc<CachedBlob>,
+        range: ByteRange,
+        urgency: Urgency,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let mut pages = Vec::new();
+            blob.tree_missing(range, &mut |run| pages.push(run));
+            try_join_all(pages.into_iter().map(|run| self.fetch(tree, run, urgency, &|| ()))).await?;
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,188 @@
+//! Opening an image whose blobs are in a store: in as few steps as its form allows.
+//!
+//! A layer is opened by code that reads its blob like a file: head, trailer, indices. Here the blob is a
+//! [`CachedBlob`], which says what it lacks; that is fetched, and the layer is opened again. What opening will read is
+//! guessed first, so that for an image of ours one step is enough after the manifest: all heads and all ends at
+//! once. For images of other tools the length of the end is guessed, and a short guess costs a step more; all layers
+//! take their steps in parallel.
+
+use crate::fetch::Fetcher;
+use futures::future::try_join_all;
+use headstart_block::{ByteRange, Error, ReadAt, Result};
+use headstart_cache::{BlobSpec, Cache, CachedBlob};
+use headstart_image::manifest::{self, Manifest};
+use headstart_image::open_image::{open_layer_blob, stack_layers};
+use headstart_lsmt::{Layer, Stack};
+use headstart_store::{RetrySettings, Urgency};
+use std::sync::Arc;
+
+/// Bytes of a blob's start that opening reads: the headers, the second of them in the first frame.
+const HEAD: u64 = 32 << 10;
+
+/// Most bytes of an end that are fetched because an annotation says so: the index of a layer of a terabyte in
+/// frames of 4 KiB is larger, but then one step more does not matter.
+const END_MAX: u64 = 16 << 20;
+
+/// Most bytes that are fetched in one piece because opening met a gap.
+const GAP_MAX: u64 = 64 << 20;
+
+/// Steps that opening a layer may take; a sound layer takes three at most.
+const STEPS_MAX: u32 = 64;
+
+/// An image whose layers are open.
+pub(crate) struct OpenLayers {
+    pub(crate) stack: Stack,
+    /// The layers' blobs, each once.
+    pub(crate) blobs: Vec<Arc<CachedBlob>>,
+    /// Which of them each layer lies in, lowest first.
+    pub(crate) of_layer: Vec<usize>,
+}
+
+/// The blobs that `manifest` names, in the cache.
+pub(crate) struct Located {
+    pub(crate) blobs: Vec<Arc<CachedBlob>>,
+    pub(crate) of_layer: Vec<usize>,
+}
+
+impl Located {
+    pub(crate) fn new(cache: &Arc<Cache>, manifest: &Manifest, origin: &str) -> Result<Self> {
+        let (mut blobs, mut of_layer) = (Vec::<Arc<CachedBlob>>::new(), Vec::new());
+        for layer in manifest.disk_layers() {
+            let digest = layer.blob.digest;
+            let known = blobs.iter().position(|blob| blob.spec().digest == digest);
+            of_layer.push(match known {
+                Some(same) => same,
+                None => {
+                    let (len, tree) = (layer.blob.size, layer.tree);
+                    blobs.push(cache.blob(&BlobSpec {
+                        digest,
+                        len,
+                        tree,
+                        origin: Some(origin.to_owned()),
+                    })?);
+                    blobs.len() - 1
+                }
+            });
+        }
+        Ok(Self { blobs, of_layer })
+    }
+
+    /// Whether every byte of every blob is here.
+    pub(crate) fn are_whole(&self) -> bool {
+        self.blobs.iter().all(|blob| blob.is_local(ByteRange::between(0, blob.len())))
+    }
+
+    /// Opens all layers, fetching what that takes.
+    pub(crate) async fn open(
+        self,
+        manifest: &Manifest,
+        fetcher: &Fetcher,
+        retry: &RetrySettings,
+    ) -> Result<OpenLayers> {
+        let layers: Vec<_> = manifest.disk_layers().collect();
+        let opening = self.blobs.iter().enumerate().map(|(n, blob)| {
+            // The same layer may be there several times; its first description is as good as the others.
+            let layer = self.of_layer.iter().position(|of| *of == n).map(|at| layers[at]);
+            async move {
+                let layer = layer.ok_or_else(|| Error::invalid("a blob without a layer"))?;
+                let opened = open_layer(blob, layer, fetcher, retry).await;
+                opened.map_err(|e| e.about(format!("layer {}", layer.blob.digest)))
+            }
+        });
+        let opened = try_join_all(opening).await?;
+        let stacked = self.of_layer.iter().map(|n| opened[*n].clone()).collect();
+        let stack = stack_layers(manifest, stacked)?;
+        Ok(OpenLayers { stack, blobs: self.blobs, of_layer: self.of_layer })
+    }
+}
+
+async fn open_layer(
+    blob: &Arc<CachedBlob>,
+    layer: &manifest::Layer,
+    fetcher: &Fetcher,
+    retry: &RetrySettings,
+) -> Result<Layer> {
+    bring(blob, &first_guess(blob.len(), index_offset(layer)), fetcher, retry).await?;
+    for _ in 0..STEPS_MAX {
+        let source = Arc::clone(blob) as Arc<dyn ReadAt>;
+        let error = match open_layer_blob(layer, source) {
+            Ok((_, opened)) => return Ok(opened),
+            Err(error) => error,
+        };
+        let Some(absent) = error.absent_range() else { return Err(error) };
+        bring(blob, &[widen(blob, absent)], fetcher, retry).await?;
+    }
+    Err(Error::corrupt("its ends cannot be read in a sensible number of steps"))
+}
+
+fn index_offset(layer: &manifest::Layer) -> Option<u64> {
+    layer.annotations.get("dev.headstart.index-offset")?.parse().ok()
+}
+
+/// What opening a blob of `len` bytes reads, most likely.
+fn first_guess(len: u64, index_offset: Option<u64>) -> Vec<ByteRange> {
+    let end = match index_offset {
+        Some(start) if start < len && len - start <= END_MAX => start,
+        // Frames of 4 KiB that shrink to a third take 0.3% of the blob in the jump table.
+        _ => len.saturating_sub((len / 256).clamp(64 << 10, 1 << 20)),
+    };
+    if end <= HEAD {
+        vec![ByteRange::between(0, len)]
+    } else {
+        vec![ByteRange::between(0, HEAD), ByteRange::between(end, len)]
+    }
+}
+
+/// What to fetch where opening met a gap: at the end of the blob all up to what is there, since indices are read
+/// from front to back.
+fn widen(blob: &CachedBlob, absent: ByteRange) -> ByteRange {
+    let mut end_starts = blob.len();
+    blob.missing(ByteRange::between(0, blob.len()), &mut |run| end_starts = run.end());
+    if absent.offset() >= HEAD && absent.offset() < end_starts && end_starts - absent.offset() <= GAP_MAX {
+        return ByteRange::between(absent.offset(), end_starts);
+    }
+    absent
+}
+
+/// Fetches ranges and the pages of the hash tree that they need, all at once.
+async fn bring(
+    blob: &Arc<CachedBlob>,
+    ranges: &[ByteRange],
+    fetcher: &Fetcher,
+    retry: &RetrySettings,
+) -> Result<()> {
+    let (mut runs, mut pages) = (Vec::new(), Vec::new());
+    for range in ranges {
+        blob.missing(*range, &mut |run| {
+            runs.push(run);
+            blob.tree_missing(run, &mut |run| pages.push(run));
+        });
+    }
+    let data = runs.into_iter().map(|run| (blob, run));
+    let tree = blob.tree().map(|tree| pages.into_iter().map(move |run| (tree, run))).into_iter().flatten();
+    let fetching = data
+        .chain(tree)
+        .map(|(blob, run)| retry.run(move || fetcher.fetch(blob, run, Urgency::Demand, &|| ()), || ()));
+    try_join_all(fetching).await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guess(len: u64, index_offset: Option<u64>) -> Vec<(u64, u64)> {
+        first_guess(len, index_offset).iter().map(|range| (range.offset(), range.end())).collect()
+    }
+
+    #[test]
+    fn heads_and_ends_come_first() {
+        assert_eq!(guess(0, None), [(0, 0)]);
+        assert_eq!(guess(50_000, None), [(0, 50_000)]);
+        assert_eq!(guess(1 << 30, None), [(0, 32 << 10), ((1 << 30) - (1 << 20), 1 << 30)]);
+        assert_eq!(guess(1 << 20, Some(1_000_000)), [(0, 32 << 10), (1_000_000, 1 << 20)]);
+        // What an annotation says is a hint.
+        assert_eq!(guess(1 << 20, Some(u64::MAX)), [(0, 32 << 10), ((1 << 20) - (64 << 10), 1 << 20)]);
+        assert_eq!(guess(1 << 30, Some(0)).len(), 2);
+    }
+}

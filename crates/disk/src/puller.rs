@@ -1,0 +1,265 @@
+//! Drives a disk's pull engine with real I/O: events in, actions carried out.
+//!
+//! The engine decides everything; this only keeps what it must not know: who waits for which read, the task of
+//! each fetch, the clock. Its lock is held while the engine thinks (microseconds), never while anything
+//! waits. Reads of bytes that are here do not come near it.
+
+use crate::blobs::Blobs;
+use crate::fetch::Fetcher;
+use headstart_block::{ByteRange, Error, ErrorKind, Result};
+use headstart_pull::{Action, Engine, Event, FetchId, Outcome, Plan, Priority, ReadId, Settings, Time};
+use headstart_store::Urgency;
+use std::collections::HashMap;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+
+/// How long past its deadline a read waits for the engine's word. It never should; without a bound, a fault in
+/// the engine would hang a guest for good.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// A disk's pull engine and the I/O that it asked for.
+pub struct Puller {
+    blobs: Arc<Blobs>,
+    fetcher: Fetcher,
+    runtime: Handle,
+    started: Instant,
+    deadline: Duration,
+    state: Mutex<State>,
+}
+
+struct State {
+    engine: Engine,
+    /// Who waits for which read.
+    waiting: HashMap<ReadId, SyncSender<Result<(), Arc<Error>>>>,
+    fetching: HashMap<FetchId, AbortHandle>,
+    next_read: u64,
+    /// When the engine is woken next.
+    wake: Option<Time>,
+    closed: bool,
+    /// What the engine asked for; kept for its memory.
+    actions: Vec<Action>,
+}
+
+impl Puller {
+    pub(crate) fn new(blobs: Arc<Blobs>, fetcher: Fetcher, runtime: Handle, settings: Settings) -> Arc<Self> {
+        let deadline = settings.deadline;
+        let engine = Engine::new(settings);
+        let state = State {
+            engine,
+            waiting: HashMap::new(),
+            fetching: HashMap::new(),
+            next_read: 0,
+            wake: None,
+            closed: false,
+            actions: Vec::new(),
+        };
+        Arc::new(Self {
+            blobs,
+            fetcher,
+            runtime,
+            started: Instant::now(),
+            deadline,
+            state: Mutex::new(state),
+        })
+    }
+
+    /// Waits until `parts` of the disk are here.
+    pub(crate) fn wait(self: &Arc<Self>, parts: &[ByteRange]) -> Result<()> {
+        let (tell, told) = sync_channel(1);
+        let read = {
+            let mut state = self.state();
+            if state.closed {
+                return Err(closed());
+            }
+            let read = ReadId(state.next_read);
+            state.next_read += 1;
+            state.waiting.insert(read, tell);
+            self.turn(&mut state, Event::Read { read, parts });
+            read
+        };
+        match told.recv_timeout(self.deadline + GRACE) {
+            Ok(result) => result.map_err(|error| Error::new(error.kind(), error.to_string())),
+            Err(RecvTimeoutError::Disconnected) => Err(closed()),
+            Err(RecvTimeoutError::Timeout) => {
+                let mut state = self.state();
+                state.waiting.remove(&read);
+                self.turn(&mut state, Event::Forget { read });
+                Err(Error::new(ErrorKind::Unavailable, "the read was not served before its deadline"))
+            }
+        }
+    }
+
+    /// Asks for `range` of the disk without waiting.
+    pub(crate) fn prefetch(self: &Arc<Self>, range: ByteRange) {
+        let mut state = self.state();
+        if state.closed || range.is_empty() {
+            return;
+        }
+        // A read that nobody waits for.
+        let read = ReadId(state.next_read);
+        state.next_read += 1;
+        self.turn(&mut state, Event::Read { read, parts: &[range] });
+    }
+
+    /// Goes on by another plan.
+    pub fn set_plan(self: &Arc<Self>, plan: Plan) {
+        let mut state = self.state();
+        self.turn(&mut state, Event::PlanChanged(plan));
+    }
+
+    /// Fills the disk in the background with so many bytes a second; `None` stops that.
+    pub fn set_left_rate(self: &Arc<Self>, rate: Option<u64>) {
+        let mut state = self.state();
+        self.turn(&mut state, Event::LeftRate(rate));
+    }
+
+    /// How far the filling is.
+    #[must_use]
+    pub fn progress(&self) -> headstart_pull::Progress {
+        self.state().engine.progress()
+    }
+
+    /// What is known of the link.
+    #[must_use]
+    pub fn estimate(&self) -> headstart_pull::Estimate {
+        self.state().engine.estimate()
+    }
+
+    /// What the engine counted.
+    #[must_use]
+    pub fn counters(&self) -> headstart_pull::Counters {
+        self.state().engine.counters()
+    }
+
+    /// The image's blobs.
+    #[must_use]
+    pub fn blobs(&self) -> &Arc<Blobs> {
+        &self.blobs
+    }
+
+    /// Ends all fetches; whoever waits gets an error.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        state.waiting.clear();
+        state.fetching.drain().for_each(|(_, task)| task.abort());
+    }
+
+    fn now(&self) -> Time {
+        Time(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Only the engine could panic here; its disk is then without new bytes, the others go on.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the engine of `event` and does what it asks for.
+    fn turn(self: &Arc<Self>, state: &mut State, event: Event<'_>) {
+        if state.closed {
+            return;
+        }
+        let mut actions = std::mem::take(&mut state.actions);
+        state.engine.on_event(self.now(), event, &*self.blobs, &mut actions);
+        for action in actions.drain(..) {
+            self.perform(state, action);
+        }
+        state.actions = actions;
+    }
+
+    fn perform(self: &Arc<Self>, state: &mut State, action: Action) {
+        match action {
+            Action::Fetch { fetch, range, priority, .. } => {
+                let urgency = match priority {
+                    Priority::Miss => Urgency::Demand,
+                    Priority::Preload | Priority::Left => Urgency::Background,
+                };
+                let puller = Arc::clone(self);
+                let task = self.runtime.spawn(async move {
+                    let result = match puller.blobs.get(range.blob) {
+                        Some(blob) => {
+                            let arrived = || puller.arrived(fetch);
+                            puller.fetcher.fetch(blob, range.range, urgency, &arrived).await
+                        }
+                        None => Err(Error::invalid("the pull engine asked for a blob that is not there")),
+                    };
+                    puller.fetched(fetch, result);
+                });
+                state.fetching.insert(fetch, task.abort_handle());
+            }
+            Action::Cancel { fetch } => {
+                if let Some(task) = state.fetching.remove(&fetch) {
+                    task.abort();
+                }
+            }
+            Action::Complete { read } => tell(state, read, Ok(())),
+            Action::Fail { read, error } => tell(state, read, Err(error)),
+            Action::WakeAt(time) => self.wake_at(state, time),
+        }
+    }
+
+    fn arrived(self: &Arc<Self>, fetch: FetchId) {
+        let mut state = self.state();
+        self.turn(&mut state, Event::Arrived { fetch });
+    }
+
+    fn fetched(self: &Arc<Self>, fetch: FetchId, result: Result<()>) {
+        let outcome = match result {
+            Ok(()) => Outcome::Done,
+            Err(error) => Outcome::Failed {
+                retry: is_worth_a_retry(error.kind()),
+                corrupt: error.kind() == ErrorKind::Corrupt,
+                error: Arc::new(error),
+            },
+        };
+        let mut state = self.state();
+        state.fetching.remove(&fetch);
+        self.turn(&mut state, Event::Fetched { fetch, outcome });
+    }
+
+    fn wake_at(self: &Arc<Self>, state: &mut State, time: Time) {
+        if state.wake.is_some_and(|earlier| earlier <= time) {
+            return;
+        }
+        state.wake = Some(time);
+        let puller = Arc::downgrade(self);
+        let at = self.started + Duration::from_micros(time.0);
+        self.runtime.spawn(async move {
+            tokio::time::sleep_until(at.into()).await;
+            let Some(puller) = puller.upgrade() else { return };
+            let mut state = puller.state();
+            if state.wake == Some(time) {
+                state.wake = None;
+            }
+            puller.turn(&mut state, Event::Tick);
+        });
+    }
+}
+
+fn tell(state: &mut State, read: ReadId, result: Result<(), Arc<Error>>) {
+    if let Some(waiting) = state.waiting.remove(&read) {
+        // A full or closed channel is a reader that has given up.
+        let _ = waiting.try_send(result);
+    }
+}
+
+/// Whether the same fetch may succeed later.
+fn is_worth_a_retry(kind: ErrorKind) -> bool {
+    // Credentials come back, too: a rotated secret, a token service that was away.
+    matches!(
+        kind,
+        ErrorKind::Unavailable
+            | ErrorKind::Denied
+            | ErrorKind::Io
+            | ErrorKind::Corrupt
+            | ErrorKind::Absent
+            | ErrorKind::Conflict
+    )
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Cancelled, "the disk is being detached")
+}

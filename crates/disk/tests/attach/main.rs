@@ -1,0 +1,307 @@
+//! Disks whose image lies in a store that is slow, away or wrong, over the real cache and pull engine.
+
+mod trying_store;
+
+use headstart_block::{BlockDevice, ByteRange, ErrorKind};
+use headstart_cache::{Cache, CacheSettings};
+use headstart_disk::attach::attach_remote;
+use headstart_disk::{Attached, Disk, DiskOptions, Host, WritableOptions};
+use headstart_image::disk_file::DiskFile;
+use headstart_image::import::import_disk;
+use headstart_image::progress::Silent;
+use headstart_store::{Reference, RetrySettings, Settings};
+use headstart_zfile::ZFileOptions;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+use trying_store::TryingStore;
+
+const DISK: usize = 8 << 20;
+
+/// An image in a directory, a store over it, a cache, and threads to fetch.
+struct Rig {
+    dir: TempDir,
+    content: Vec<u8>,
+    reference: Reference,
+    store: Arc<TryingStore>,
+    runtime: Runtime,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut random = 7u64;
+        let content: Vec<u8> = (0..DISK)
+            .map(|_| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                // Half random: it compresses a little.
+                ((random >> 33) as u8) & 0x7f
+            })
+            .collect();
+        let raw = dir.path().join("disk.raw");
+        std::fs::write(&raw, &content).unwrap();
+        let reference: Reference = format!("file://{}/store:v1", dir.path().display()).parse().unwrap();
+        let disk = DiskFile { path: raw, format: None, allowed_dirs: Vec::new() };
+        import_disk(&disk, None, &reference, &ZFileOptions::default(), &Silent).unwrap();
+        let inner = headstart_store::open(&reference.location, &Settings::default()).unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        Self { dir, content, reference, store: TryingStore::over(inner), runtime }
+    }
+
+    fn cache_dir(&self) -> std::path::PathBuf {
+        self.dir.path().join("cache")
+    }
+
+    fn host(&self) -> Host {
+        let cache = Cache::open(&self.cache_dir(), CacheSettings::default()).unwrap();
+        let retry = RetrySettings { deadline: Duration::from_secs(2), ..RetrySettings::default() };
+        Host { runtime: self.runtime.handle().clone(), cache, retry }
+    }
+
+    fn try_attach(&self, host: &Host, options: &DiskOptions) -> headstart_block::Result<Attached> {
+        let store = Arc::clone(&self.store) as Arc<dyn headstart_store::Store>;
+        self.runtime.block_on(attach_remote(host, store, &self.reference, options))
+    }
+
+    fn attach(&self, host: &Host) -> Arc<Disk> {
+        self.try_attach(host, &DiskOptions::default()).unwrap().disk
+    }
+
+    fn check(&self, disk: &Disk, offset: usize, len: usize) {
+        let mut buf = vec![0; len];
+        disk.read_at(&mut buf, offset as u64).unwrap();
+        assert!(buf == self.content[offset..offset + len], "wrong bytes at {offset}");
+    }
+
+    fn set_failing(&self, kind: Option<ErrorKind>) {
+        *self.store.failing.lock().unwrap() = kind;
+    }
+}
+
+fn patient(deadline: Duration) -> DiskOptions {
+    let pull = headstart_pull::Settings { deadline, ..headstart_pull::Settings::default() };
+    DiskOptions { pull, ..DiskOptions::default() }
+}
+
+fn read_error(disk: &Disk, offset: u64) -> headstart_block::Error {
+    disk.read_at(&mut [0; 4096], offset).unwrap_err()
+}
+
+#[test]
+fn what_is_read_is_right_whatever_the_size_and_place() {
+    let rig = Rig::new();
+    let disk = rig.attach(&rig.host());
+    for (offset, len) in
+        [(0, 512), (4096, 4096), (5_000_000, 300_000), (DISK - 512, 512), (1 << 20, 1), (0, DISK)]
+    {
+        rig.check(&disk, offset, len);
+    }
+    assert_eq!(disk.read_at(&mut [0; 2], DISK as u64 - 1).unwrap_err().kind(), ErrorKind::Invalid);
+    let mut buf = vec![0; DISK];
+    disk.read_local_at(&mut buf, 0).unwrap();
+    assert!(buf == rig.content);
+}
+
+#[test]
+fn a_local_read_does_not_wait_and_says_what_is_absent() {
+    let rig = Rig::new();
+    let disk = rig.attach(&rig.host());
+    assert_eq!(disk.read_local_at(&mut [0; 4096], 4 << 20).unwrap_err().kind(), ErrorKind::Absent);
+    rig.check(&disk, 4 << 20, 4096);
+    disk.read_local_at(&mut [0; 4096], 4 << 20).unwrap();
+    assert_eq!(disk.stats().misses.snapshot().count(), 1);
+    assert_eq!(disk.stats().hits.snapshot().count(), 1);
+}
+
+#[test]
+fn attaching_takes_three_steps_after_one_another() {
+    let rig = Rig::new();
+    let host = rig.host();
+    *rig.store.delay.lock().unwrap() = Duration::from_millis(100);
+    let started = Instant::now();
+    let disk = rig.attach(&host);
+    // The manifest, then heads and ends with their pages of the hash tree.
+    let took = started.elapsed();
+    assert!(took < Duration::from_millis(390), "{took:?}");
+    rig.check(&disk, 0, 4096);
+}
+
+#[test]
+fn many_disks_of_one_image_fetch_each_byte_once() {
+    let rig = Rig::new();
+    let host = rig.host();
+    *rig.store.delay.lock().unwrap() = Duration::from_millis(5);
+    let disks: Vec<_> = (0..32).map(|_| rig.attach(&host)).collect();
+    std::thread::scope(|scope| {
+        for disk in &disks {
+            scope.spawn(|| (0..DISK / 262_144).for_each(|n| rig.check(disk, n * 262_144, 262_144)));
+        }
+    });
+    let given = rig.store.given.lock().unwrap();
+    let twice = given.values().filter(|times| **times > 1).count();
+    assert_eq!(twice, 0, "of {} units", given.len());
+}
+
+#[test]
+fn two_caches_on_one_directory_fetch_each_byte_once() {
+    let rig = Rig::new();
+    let disks = [rig.attach(&rig.host()), rig.attach(&rig.host())];
+    *rig.store.delay.lock().unwrap() = Duration::from_millis(5);
+    std::thread::scope(|scope| {
+        for disk in &disks {
+            scope.spawn(|| (0..DISK / 262_144).for_each(|n| rig.check(disk, n * 262_144, 262_144)));
+        }
+    });
+    let given = rig.store.given.lock().unwrap();
+    let twice = given.values().filter(|times| **times > 1).count();
+    assert_eq!(twice, 0, "of {} units", given.len());
+}
+
+#[test]
+fn reads_wait_for_a_store_that_is_away_and_go_on_when_it_is_back() {
+    let rig = Rig::new();
+    let disk = rig.attach(&rig.host());
+    rig.set_failing(Some(ErrorKind::Unavailable));
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| rig.check(&disk, 5 << 20, 65_536));
+        std::thread::sleep(Duration::from_millis(700));
+        assert!(!reading.is_finished());
+        assert_eq!(disk.stats().waiting.load(Ordering::Relaxed), 1);
+        rig.set_failing(None);
+        reading.join().unwrap();
+    });
+    assert_eq!(disk.stats().errors.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn past_its_deadline_a_read_fails_and_the_next_one_may_succeed() {
+    let rig = Rig::new();
+    let disk = rig.try_attach(&rig.host(), &patient(Duration::from_millis(500))).unwrap().disk;
+    for hang in [false, true] {
+        rig.set_failing((!hang).then_some(ErrorKind::Unavailable));
+        rig.store.hanging.store(hang, Ordering::Relaxed);
+        let started = Instant::now();
+        let error = read_error(&disk, 6 << 20);
+        assert!(started.elapsed() >= Duration::from_millis(450), "{error}");
+        assert!(started.elapsed() < Duration::from_secs(5), "{error}");
+    }
+    rig.set_failing(None);
+    rig.store.hanging.store(false, Ordering::Relaxed);
+    rig.check(&disk, 6 << 20, 4096);
+}
+
+#[test]
+fn wrong_bytes_are_fetched_again_and_never_served() {
+    let rig = Rig::new();
+    let disk = rig.attach(&rig.host());
+    rig.store.corrupt.store(1, Ordering::Relaxed);
+    rig.check(&disk, 3 << 20, 65_536);
+    rig.store.corrupt.store(u64::MAX, Ordering::Relaxed);
+    let error = read_error(&disk, 7 << 20);
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    let blob = disk.puller().unwrap().blobs().data()[0].spec().digest;
+    assert!(error.to_string().contains(&blob.to_string()), "{error}");
+    rig.store.corrupt.store(0, Ordering::Relaxed);
+    rig.check(&disk, 7 << 20, 4096);
+}
+
+#[test]
+fn a_store_that_is_away_stops_only_what_is_not_cached() {
+    let rig = Rig::new();
+    let disk = rig.attach(&rig.host());
+    rig.check(&disk, 0, 4096);
+    drop(disk);
+    for kind in [ErrorKind::Denied, ErrorKind::Unavailable] {
+        rig.set_failing(Some(kind));
+        let refused = rig.try_attach(&rig.host(), &DiskOptions::default()).err().unwrap();
+        assert_eq!(refused.kind(), kind, "{refused}");
+    }
+    rig.set_failing(None);
+    rig.check(&rig.attach(&rig.host()), 0, DISK);
+    for kind in [ErrorKind::Denied, ErrorKind::Unavailable] {
+        rig.set_failing(Some(kind));
+        let attached = rig.try_attach(&rig.host(), &DiskOptions::default()).unwrap();
+        assert_eq!(attached.warnings.len(), 1);
+        rig.check(&attached.disk, 0, DISK);
+    }
+}
+
+#[test]
+fn a_stuck_disk_harms_no_other() {
+    let (rig, other) = (Rig::new(), Rig::new());
+    let host = rig.host();
+    let disk = rig.try_attach(&host, &patient(Duration::from_secs(60))).unwrap().disk;
+    let store = Arc::clone(&other.store) as Arc<dyn headstart_store::Store>;
+    let options = DiskOptions::default();
+    let healthy = rig.runtime.block_on(attach_remote(&host, store, &other.reference, &options)).unwrap().disk;
+    rig.store.hanging.store(true, Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        let disk = &disk;
+        let stuck: Vec<_> =
+            (0..40).map(|n| scope.spawn(move || disk.read_at(&mut [0; 4096], n * 200_704))).collect();
+        std::thread::sleep(Duration::from_millis(100));
+        let started = Instant::now();
+        other.check(&healthy, 0, DISK);
+        assert!(started.elapsed() < Duration::from_secs(10));
+        disk.close();
+        for read in stuck {
+            let _ = read.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_writable_disk_keeps_what_was_flushed() {
+    let rig = Rig::new();
+    let dir = rig.dir.path().join("writable");
+    let options = DiskOptions {
+        writable: Some(WritableOptions { dir: dir.clone(), size: Some(DISK as u64 + (1 << 20)) }),
+        ..DiskOptions::default()
+    };
+    let host = rig.host();
+    let disk = rig.try_attach(&host, &options).unwrap().disk;
+    disk.write_at(&[9; 4096], 1 << 20).unwrap();
+    disk.write_zeroes(ByteRange::between(2 << 20, (2 << 20) + 8192)).unwrap();
+    disk.write_at(&[8; 512], DISK as u64).unwrap();
+    disk.flush().unwrap();
+    // The read meets the image, the write, and the image again.
+    let mut buf = vec![0; 12_288];
+    disk.read_at(&mut buf, (1 << 20) - 4096).unwrap();
+    let start = (1 << 20) - 4096;
+    assert!(buf[..4096] == rig.content[start..start + 4096] && buf[4096..8192] == [9; 4096]);
+    assert!(buf[8192..] == rig.content[start + 8192..start + 12_288]);
+    drop(disk);
+    let disk = rig.try_attach(&host, &options).unwrap().disk;
+    let mut buf = vec![1; 4096];
+    disk.read_at(&mut buf, 1 << 20).unwrap();
+    assert!(buf == [9; 4096]);
+    disk.read_at(&mut buf, 2 << 20).unwrap();
+    assert!(buf == [0; 4096]);
+    disk.read_at(&mut buf[..1024], DISK as u64).unwrap();
+    assert!(buf[..512] == [8; 512] && buf[512..1024] == [0; 512]);
+    assert_eq!(disk.size(), DISK as u64 + (1 << 20));
+    assert!(has_state(&dir));
+}
+
+fn has_state(dir: &Path) -> bool {
+    dir.join("state.json").exists()
+}
+
+#[test]
+fn filling_brings_all_of_it() {
+    let rig = Rig::new();
+    let options = DiskOptions { left_rate: Some(1 << 40), ..DiskOptions::default() };
+    let disk = rig.try_attach(&rig.host(), &options).unwrap().disk;
+    let blobs = Arc::clone(disk.puller().unwrap().blobs());
+    let started = Instant::now();
+    let mut buf = vec![0; DISK];
+    while disk.read_local_at(&mut buf, 0).is_err() {
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", blobs.local_bytes());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(buf == rig.content);
+}

@@ -1,0 +1,103 @@
+//! A store over a directory that can be slow, away, wrong, and that counts.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
+use headstart_store::{Copied, Counters, Selector, Store, Tag, Urgency};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What it does to requests, and what it saw.
+#[derive(Default)]
+pub struct TryingStore {
+    inner: Option<Arc<dyn Store>>,
+    /// How long each request takes.
+    pub delay: Mutex<Duration>,
+    /// Nothing is answered but by this error.
+    pub failing: Mutex<Option<ErrorKind>>,
+    /// Reads of blobs never end.
+    pub hanging: AtomicBool,
+    /// So many of the next reads give wrong bytes.
+    pub corrupt: AtomicU64,
+    /// How often each byte of each blob was given out, by units of 4 KiB.
+    pub given: Mutex<HashMap<(Digest, u64), u64>>,
+    pub requests: AtomicU64,
+}
+
+impl TryingStore {
+    pub fn over(inner: Arc<dyn Store>) -> Arc<Self> {
+        Arc::new(Self { inner: Some(inner), ..Self::default() })
+    }
+
+    fn inner(&self) -> &Arc<dyn Store> {
+        self.inner.as_ref().expect("made by `over`")
+    }
+
+    async fn pass(&self) -> Result<()> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let delay = *self.delay.lock().unwrap();
+        tokio::time::sleep(delay).await;
+        match *self.failing.lock().unwrap() {
+            Some(kind) => Err(Error::new(kind, "the test says so")),
+            None => Ok(()),
+        }
+    }
+}
+
+#[async_trait]
+impl Store for TryingStore {
+    fn location(&self) -> String {
+        "test://store".to_owned()
+    }
+
+    async fn check(&self) -> Result<()> {
+        self.pass().await
+    }
+
+    async fn manifest(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
+        self.pass().await?;
+        self.inner().manifest(selector).await
+    }
+
+    async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {
+        while self.hanging.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        self.pass().await?;
+        let bytes = self.inner().read(blob, range, urgency).await?;
+        let left = self.corrupt.load(Ordering::Relaxed);
+        if left > 0 && range.len() > 100 {
+            self.corrupt.store(left - 1, Ordering::Relaxed);
+            let mut wrong = bytes.to_vec();
+            wrong[50] ^= 1;
+            return Ok(wrong.into());
+        }
+        let mut given = self.given.lock().unwrap();
+        for unit in range.parts(4096) {
+            *given.entry((*blob, unit.offset() / 4096)).or_default() += 1;
+        }
+        Ok(bytes)
+    }
+
+    async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>> {
+        self.inner().blob_len(blob).await
+    }
+
+    async fn put_blob(&self, _: &Digest, _: Arc<dyn ReadAt>, _: Copied<'_>) -> Result<()> {
+        Err(Error::new(ErrorKind::ReadOnly, "not in this test"))
+    }
+
+    async fn put_manifest(&self, _: &str, _: Bytes, _: Option<&Tag>) -> Result<Digest> {
+        Err(Error::new(ErrorKind::ReadOnly, "not in this test"))
+    }
+
+    async fn tags(&self) -> Result<Vec<Tag>> {
+        Ok(Vec::new())
+    }
+
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+}

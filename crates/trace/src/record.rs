@@ -1,0 +1,25 @@
+//! One traced request.
+
+use headstart_block::ByteRange;
+
+/// What was asked of the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Bytes were read.
+    Read,
+    /// Bytes were written.
+    Write,
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// When it arrived, in microseconds since the disk's creation.
+    pub t_us: u64,
+    /// What it was.
+    pub op: Op,
+    /// The bytes of the disk.
+    pub range: ByteRange,
+    /// How long it took, in microseconds; `None` in data sets that do not tell.
+    pub service_us: Option<u32>,
+}
