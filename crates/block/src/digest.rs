@@ -29,6 +29,12 @@ impl Digest {
         Self(bytes)
     }
 
+    /// Its 32 bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
     /// The 64 hexadecimal digits without the algorithm: the blob's file name in a store.
     #[must_use]
     pub fn hex(&self) -> String {

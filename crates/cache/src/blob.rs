@@ -1,11 +1,53 @@
-//! One blob in the cache.
+//! One blob in the cache: reading what is local, naming what is missing, taking what was fetched.
+//!
+//! # Reading while others evict
+//!
+//! [`read_at`](ReadAt::read_at) takes no lock. It looks at the generation, then at the bits, reads the file, and looks at
+//! the generation again; where that changed, it begins anew. Why this never gives bytes that were given back:
+//!
+//! 1. An evictor clears the bits, then raises the generation, then gives the bytes back (punches a hole). An insert
+//!    writes the bytes, then sets the bits; it and the punching exclude each other by a lock, and under that lock the
+//!    evictor looks again and spares what was inserted anew.
+//! 2. Suppose the read saw a hole. The hole was punched before the read of that page, the generation raised before that:
+//!    the second look, after the read, sees it raised by then. If it was raised after the first look, the two looks
+//!    differ, and the reader begins anew.
+//! 3. If it was raised before the first look already, then so were the bits cleared, and the reader, which looks at the bits
+//!    after the generation, saw them cleared, unless an insert had set them again. That insert wrote its bytes before it
+//!    set the bits, and after the punching (by the lock, and because it would have been spared otherwise); so the read
+//!    that follows sees the insert's bytes and no hole, or one of a later eviction, for which 2 holds.
+//!
+//! Nothing of this depends on which process does what: bits and generation are in shared memory, and system calls on
+//! one file are ordered.
 
+use crate::cache::Cache;
+use crate::claim::{ClaimTable, missing_of_run};
+use crate::durable;
+use crate::files::{Files, lock};
+use crate::locks::{self, Mode};
+use crate::pin;
+use crate::policy;
+use crate::presence;
+use crate::sidecar::{CHUNK, Identity, Kind, Layout, Locks, MAX_LEN};
 use crate::{Claim, Pin};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
+use headstart_image::hash_tree::{HashTree, outboard_len, pages};
 use headstart_image::manifest::Tree;
-use std::sync::Arc;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
-/// What names a blob in the cache.
+/// How often a read begins anew because something of its blob was evicted: evictions are few and far between.
+const READ_TRIES: usize = 64;
+
+/// An outboard up to this length, in bytes, is fetched as a whole: the first page costs a round trip anyway.
+const SMALL_TREE: u64 = 64 << 10;
+
+/// How long an insert waits for an evictor that gives space back.
+const WRITE_PATIENCE: Duration = Duration::from_millis(500);
+
+/// What names a blob in the cache, and what its bytes are checked by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlobSpec {
     /// Its name in its store.
@@ -19,90 +61,559 @@ pub struct BlobSpec {
     pub origin: Option<String>,
 }
 
-/// One blob in the cache.
-pub struct CachedBlob {
-    spec: BlobSpec,
+impl BlobSpec {
+    pub(crate) fn identity(&self) -> Result<Identity> {
+        if self.len > MAX_LEN {
+            return Err(Error::unsupported(format!("a blob of {} bytes is too long to be cached", self.len))
+                .about(self.digest)
+                .remedy("split the image into layers of less than 1 TiB"));
+        }
+        if let Some(tree) = self.tree.filter(|tree| tree.size != outboard_len(self.len)) {
+            return Err(Error::corrupt(format!(
+                "its hash tree is said to have {} bytes, that of {} bytes has {}",
+                tree.size,
+                self.len,
+                outboard_len(self.len)
+            ))
+            .about(self.digest));
+        }
+        let origin = self.origin.as_ref().filter(|_| self.tree.is_none());
+        Ok(Identity {
+            kind: if self.tree.is_some() { Kind::Verified } else { Kind::Plain },
+            digest: self.digest,
+            len: self.len,
+            root: self.tree.map_or([0; 32], |tree| *tree.root.as_bytes()),
+            outboard: self.tree.map_or([0; 32], |tree| *tree.digest.as_bytes()),
+            origin: origin.map_or([0; 32], |origin| *Digest::of(origin.as_bytes()).as_bytes()),
+        })
+    }
 }
 
-fn later() -> Error {
-    Error::new(ErrorKind::Unsupported, "not yet")
+/// Called when something of a blob changed.
+type Waker = Box<dyn FnOnce() + Send>;
+
+/// One blob in the cache. Dropping it leaves its bytes there.
+pub struct CachedBlob {
+    cache: Arc<Cache>,
+    /// Its number in this process: its name in the overlay.
+    number: u64,
+    spec: BlobSpec,
+    identity: Identity,
+    layout: Layout,
+    tree: Option<Arc<CachedBlob>>,
+    /// Made when something is first claimed or inserted; taken at once where they are there.
+    files: OnceLock<Files>,
+    /// Held by who makes them.
+    making_files: Mutex<()>,
+    /// Units that the overlay has.
+    units_in_memory: Arc<AtomicUsize>,
+    /// Whether something was inserted since the last sync.
+    dirty: AtomicBool,
+    /// Threads that write at the moment: the first takes the lock between processes, the last gives it back.
+    writers: Mutex<usize>,
+    pub(crate) claims: Mutex<ClaimTable>,
+    /// Pinned chunks, as often as they are.
+    pub(crate) pins: Mutex<Vec<Range<u64>>>,
+    wakers: Mutex<Vec<Waker>>,
 }
 
 impl CachedBlob {
+    pub(crate) fn new(
+        cache: &Arc<Cache>,
+        number: u64,
+        spec: &BlobSpec,
+        identity: Identity,
+        tree: Option<Arc<Self>>,
+    ) -> Self {
+        let layout = Layout::of(&identity);
+        Self {
+            cache: Arc::clone(cache),
+            number,
+            spec: spec.clone(),
+            identity,
+            layout,
+            tree,
+            files: OnceLock::new(),
+            making_files: Mutex::default(),
+            units_in_memory: Arc::default(),
+            dirty: AtomicBool::new(true),
+            writers: Mutex::default(),
+            claims: Mutex::default(),
+            pins: Mutex::default(),
+            wakers: Mutex::default(),
+        }
+    }
+
     /// What it was opened as.
     #[must_use]
     pub fn spec(&self) -> &BlobSpec {
         &self.spec
     }
 
-    /// Bytes in a unit of presence: 16 KiB of data, 4 KiB of an outboard.
+    /// Bytes in a unit of presence: 16 KiB of data, the group that its hash tree covers; 4 KiB of an outboard.
     #[must_use]
     pub fn unit(&self) -> u64 {
-        16384
+        self.layout.unit
     }
 
-    /// The outboard of its hash tree, as a cached blob of its own; its pages are accepted unverified.
+    /// The outboard of its hash tree, as a cached blob of its own. Its pages are taken unverified: every use of
+    /// them is checked from the root on.
     #[must_use]
-    pub fn tree(&self) -> Option<&Arc<CachedBlob>> {
-        None
+    pub fn tree(&self) -> Option<&Arc<Self>> {
+        self.tree.as_ref()
     }
 
-    /// Whether all bytes of `range` are local.
+    /// Whether all bytes of `range` can be read now. What is past the end is not there.
     #[must_use]
-    pub fn is_local(&self, _range: ByteRange) -> bool {
-        false
+    pub fn is_local(&self, range: ByteRange) -> bool {
+        if range.end() > self.layout.len {
+            return false;
+        }
+        let units = self.layout.units_of(range.offset(), range.end());
+        range.is_empty()
+            || self.files.get().is_some_and(|files| presence::all_set(files.sidecar.local(), &units))
+            || (self.has_memory() && {
+                let mut all = true;
+                self.missing_runs(&units, &mut |_| all = false);
+                all
+            })
     }
 
-    /// Names the runs of units of `range` that are not local: aligned, clipped to the blob's length, ascending.
-    pub fn missing(&self, _range: ByteRange, _each: &mut dyn FnMut(ByteRange)) {}
+    /// Names the runs of units of `range` that are not local: aligned to units, cut at the blob's end, ascending,
+    /// with gaps between them.
+    pub fn missing(&self, range: ByteRange, each: &mut dyn FnMut(ByteRange)) {
+        self.missing_units(range, &mut |run| each(self.bytes_of(&run)));
+    }
 
     /// Names the runs of pages of the outboard (to be inserted into [`tree`](Self::tree)) that checking `range`
-    /// needs and that are not local.
-    pub fn tree_missing(&self, _range: ByteRange, _each: &mut dyn FnMut(ByteRange)) {}
+    /// needs and that are not local. Of a small outboard that is all of it at once.
+    pub fn tree_missing(&self, range: ByteRange, each: &mut dyn FnMut(ByteRange)) {
+        let Some(tree) = &self.tree else { return };
+        if tree.layout.len <= SMALL_TREE {
+            tree.missing(ByteRange::between(0, tree.layout.len), each);
+        } else {
+            pages(self.layout.len, range, &mut |run| tree.missing(run, each));
+        }
+    }
 
-    /// Bytes that are local.
+    /// Bytes that are local, on disk. Counts a bitmap: for progress, not for every read.
     #[must_use]
     pub fn local_bytes(&self) -> u64 {
-        0
+        self.files.get().map_or(0, Files::all_local_bytes)
     }
 
-    /// Takes bytes; they are visible when it returns.
-    pub fn insert(&self, _offset: u64, _bytes: &[u8]) -> Result<()> {
-        Err(later())
+    /// Takes bytes from `offset` on: whole units, the last of which may be cut at the blob's end. Where there is a hash
+    /// tree, they are checked against it before anyone sees them; they can be read when it returns. Units that are
+    /// local already stay as they are. A disk that takes nothing more is no error: the bytes are kept in memory.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Absent`] where pages of the tree are missing ([`tree_missing`](Self::tree_missing) names them).
+    /// [`ErrorKind::Corrupt`] where the check fails: fetch again, elsewhere if possible. If it is the tree that
+    /// is wrong, its pages are forgotten, and `tree_missing` names them again.
+    /// [`ErrorKind::Invalid`] where they are not whole units.
+    pub fn insert(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let range = ByteRange::new(offset, bytes.len() as u64).filter(|range| range.end() <= self.layout.len);
+        let whole = |at: u64| at.is_multiple_of(self.layout.unit) || at == self.layout.len;
+        let Some(range) = range.filter(|range| whole(range.end()) && range.offset() % self.layout.unit == 0)
+        else {
+            return Err(Error::invalid(format!("{} bytes at {offset} are not whole units", bytes.len()))
+                .about(self.spec.digest));
+        };
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.verify(range, bytes).map_err(|e| e.about(format!("blob {} {range}", self.spec.digest)))?;
+        let units = self.layout.units_of(range.offset(), range.end());
+        if let Err(error) = self.store(&units, bytes) {
+            self.keep_in_memory(&units, bytes, &error);
+        }
+        self.notify();
+        Ok(())
     }
 
-    /// Forgets the units that touch `range`.
-    pub fn discard(&self, _range: ByteRange) -> Result<()> {
-        Err(later())
+    /// Checks bytes against the hash tree, if there is one.
+    fn verify(&self, range: ByteRange, bytes: &[u8]) -> Result<()> {
+        let (Some(spec), Some(outboard)) = (&self.spec.tree, &self.tree) else { return Ok(()) };
+        let open = || HashTree::open(spec.root, &**outboard, self.layout.len);
+        let checked = open().and_then(|tree| tree.verify_part(bytes, range.offset()));
+        let Err(error) = checked else { return Ok(()) };
+        if error.kind() != ErrorKind::Corrupt {
+            return Err(error);
+        }
+        self.cache.counts.corrupt_inserts.fetch_add(1, Ordering::Relaxed);
+        let is_corrupt = |result: Result<()>| result.is_err_and(|e| e.kind() == ErrorKind::Corrupt);
+        match open() {
+            Err(e) if e.kind() == ErrorKind::Corrupt => outboard.discard(ByteRange::between(0, 8))?,
+            Ok(tree) if is_corrupt(tree.verify_nodes(range)) => {
+                let mut wrong = Ok(());
+                pages(self.layout.len, range, &mut |run| {
+                    wrong = std::mem::replace(&mut wrong, Ok(())).and_then(|()| outboard.discard(run));
+                });
+                wrong?;
+            }
+            _ => {}
+        }
+        Err(error.remedy("fetch it again, from another source if there is one"))
     }
 
-    /// Checks a blob without a tree by its digest once it is whole: `true` when it is whole and right, `false`
-    /// when it is not whole. Wrong bytes are dropped, all of them, and the error is `Corrupt`.
+    /// Writes units that are not local yet, and makes them visible.
+    fn store(&self, units: &Range<u64>, bytes: &[u8]) -> Result<()> {
+        self.cache.make_room(bytes.len() as u64)?;
+        let files = self.files()?;
+        let writing = Writing::begin(self, files)?;
+        let bits = files.sidecar.local();
+        let mut missing = Vec::new();
+        presence::runs(bits, units, false, &mut |run| missing.push(run));
+        for run in missing {
+            let range = self.bytes_of(&run);
+            let start =
+                usize::try_from(range.offset() - units.start * self.layout.unit).unwrap_or(usize::MAX);
+            let end = start.saturating_add(usize::try_from(range.len()).unwrap_or(usize::MAX));
+            let part = bytes.get(start..end).unwrap_or_default();
+            files
+                .data
+                .write_all_at(part, range.offset())
+                .map_err(|e| Error::io("cannot write", e).about(files.data_path.display()))?;
+            self.mark_inserted(files, &run);
+            if presence::set(bits, &run) > 0 {
+                self.cache.state.add(range.len());
+                self.cache.counts.inserted_bytes.fetch_add(range.len(), Ordering::Relaxed);
+            }
+        }
+        drop(writing);
+        self.dirty.store(true, Ordering::Release);
+        self.cache.bypass_ended();
+        Ok(())
+    }
+
+    /// Chunks of which nothing was local begin as new.
+    fn mark_inserted(&self, files: &Files, units: &Range<u64>) {
+        let epoch = self.cache.state.epoch();
+        for chunk in self.chunks_of(units) {
+            if presence::count(files.sidecar.local(), &self.layout.units_of_chunk(chunk)) > 0 {
+                continue;
+            }
+            if let Some(word) = usize::try_from(chunk).ok().and_then(|at| files.sidecar.access().get(at)) {
+                word.store(policy::inserted(epoch), Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn keep_in_memory(&self, units: &Range<u64>, bytes: &[u8], error: &Error) {
+        self.cache.bypass_began(error);
+        self.cache.counts.bypassed_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        let limit = self.cache.settings.overlay_limit;
+        let mut overlay = lock(&self.cache.overlay);
+        let unit = usize::try_from(self.layout.unit).unwrap_or(usize::MAX);
+        for (unit, bytes) in units.clone().zip(bytes.chunks(unit)) {
+            if !self.has_unit(unit) {
+                overlay.put((self.number, unit), bytes, &self.units_in_memory, limit);
+            }
+        }
+    }
+
+    /// Forgets the units that touch `range`: they are missing from now on.
+    ///
+    /// # Errors
+    /// What writing the sidecar reports; then they may be back after a loss of power.
+    pub fn discard(&self, range: ByteRange) -> Result<()> {
+        let range = range.intersect(ByteRange::between(0, self.layout.len));
+        let units = self.layout.units_of(range.offset(), range.end());
+        if range.is_empty() {
+            return Ok(());
+        }
+        if self.has_memory() {
+            let mut overlay = lock(&self.cache.overlay);
+            units.clone().for_each(|unit| overlay.remove((self.number, unit)));
+        }
+        if let Some(files) = self.files.get() {
+            self.cache.state.subtract(files.local_bytes(&units));
+            durable::forget(files, &[units])?;
+        }
+        self.notify();
+        Ok(())
+    }
+
+    /// Checks a blob without a hash tree by its digest once it is whole: `true` where it is whole and right (one with a
+    /// tree always is as right as it is whole), `false` where it is not whole. Reads all of it, once: for a
+    /// background thread.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] where its bytes are not those of its digest; all of them are forgotten then.
     pub fn verify_whole(&self) -> Result<bool> {
-        Err(later())
+        crate::whole::verify_whole(self)
     }
 
-    /// Claims what is missing of `range` and nobody else fetches.
-    pub fn claim(self: &Arc<Self>, _range: ByteRange) -> Result<Claim> {
-        Err(later())
+    /// Claims what is missing of `range` and nobody else fetches already.
+    ///
+    /// # Errors
+    /// What the operating system reports of locks.
+    pub fn claim(self: &Arc<Self>, range: ByteRange) -> Result<Claim> {
+        Claim::new(self, range)
     }
 
     /// Keeps `range` from being evicted, by any process, as long as the guard lives.
-    pub fn pin(self: &Arc<Self>, _range: ByteRange) -> Result<Pin> {
-        Err(later())
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] where another process evicts parts of it and does not end.
+    pub fn pin(self: &Arc<Self>, range: ByteRange) -> Result<Pin> {
+        Pin::new(self, range.intersect(ByteRange::between(0, self.layout.len)))
     }
 
-    /// Calls `waker` once, at the next insert, discard or end of a claim of this blob in this process. Subscribe
-    /// first, then look again whether what you wait for has happened.
-    pub fn subscribe(&self, _waker: Box<dyn FnOnce() + Send>) {}
+    /// Calls `waker` once, at the next insert, discard or end of a claim of this blob in this process; the caller must
+    /// not hold what the waker takes. Subscribe first, then look again whether what you wait for has happened.
+    pub fn subscribe(&self, waker: Box<dyn FnOnce() + Send>) {
+        lock(&self.wakers).push(waker);
+    }
+
+    pub(crate) fn notify(&self) {
+        let wakers = std::mem::take(&mut *lock(&self.wakers));
+        wakers.into_iter().for_each(|waker| waker());
+    }
+
+    /// Makes what is local durable.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let Some(files) = self.files.get().filter(|_| self.dirty.swap(false, Ordering::AcqRel)) else {
+            return Ok(());
+        };
+        durable::sync(files).map(drop).inspect_err(|_| self.dirty.store(true, Ordering::Release))
+    }
+
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    pub(crate) fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    pub(crate) fn is_plain(&self) -> bool {
+        self.identity.kind == Kind::Plain
+    }
+
+    /// Its files, if it has any.
+    pub(crate) fn present_files(&self) -> Option<&Files> {
+        self.files.get()
+    }
+
+    /// Takes its files into use if they are there.
+    pub(crate) fn find_files(&self) -> Result<()> {
+        let _making = lock(&self.making_files);
+        match self.cache.directory.open_blob(&self.identity, false)? {
+            Some(files) => self.use_files(files).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Its files, made where there are none.
+    fn files(&self) -> Result<&Files> {
+        if let Some(files) = self.files.get() {
+            return Ok(files);
+        }
+        let _making = lock(&self.making_files);
+        if let Some(files) = self.files.get() {
+            return Ok(files);
+        }
+        let made = self.cache.directory.open_blob(&self.identity, true)?;
+        self.use_files(made.ok_or_else(|| Error::new(ErrorKind::Io, "cannot make cache files"))?)
+    }
+
+    fn use_files(&self, files: Files) -> Result<&Files> {
+        let files = self.files.get_or_init(|| files);
+        pin::apply(files, &lock(&self.pins))?;
+        Ok(files)
+    }
+
+    /// Its files; where they cannot be made, says so and goes on without.
+    pub(crate) fn files_or_bypass(&self) -> Option<&Files> {
+        if self.files.get().is_none() && self.cache.is_bypassing() {
+            return None;
+        }
+        self.files().inspect_err(|error| self.cache.bypass_began(error)).ok()
+    }
+
+    /// The units that `range` touches, within the blob.
+    fn units_within(&self, range: ByteRange) -> Range<u64> {
+        let range = range.intersect(ByteRange::between(0, self.layout.len));
+        if range.is_empty() { 0..0 } else { self.layout.units_of(range.offset(), range.end()) }
+    }
+
+    /// The bytes of `units`.
+    pub(crate) fn bytes_of(&self, units: &Range<u64>) -> ByteRange {
+        let start = units.start * self.layout.unit;
+        ByteRange::between(start, start + self.layout.bytes_of(units))
+    }
+
+    fn chunks_of(&self, units: &Range<u64>) -> Range<u64> {
+        let per_chunk = CHUNK / self.layout.unit;
+        units.start / per_chunk..units.end.div_ceil(per_chunk)
+    }
+
+    pub(crate) fn missing_units(&self, range: ByteRange, each: &mut dyn FnMut(Range<u64>)) {
+        self.missing_runs(&self.units_within(range), each);
+    }
+
+    /// Names the runs of `units` that neither the file nor memory has.
+    pub(crate) fn missing_runs(&self, units: &Range<u64>, each: &mut dyn FnMut(Range<u64>)) {
+        let bits = self.files.get().map(|files| files.sidecar.local());
+        if !self.has_memory() {
+            return missing_of_run(bits, units, each);
+        }
+        let mut missing = Vec::new();
+        missing_of_run(bits, units, &mut |run| missing.push(run));
+        let overlay = lock(&self.cache.overlay);
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        for unit in missing.into_iter().flatten().filter(|&unit| overlay.get((self.number, unit)).is_none()) {
+            match runs.last_mut() {
+                Some(run) if run.end == unit => run.end += 1,
+                _ => runs.push(unit..unit + 1),
+            }
+        }
+        drop(overlay);
+        runs.into_iter().for_each(each);
+    }
+
+    fn has_unit(&self, unit: u64) -> bool {
+        self.files.get().is_some_and(|files| presence::all_set(files.sidecar.local(), &(unit..unit + 1)))
+    }
+
+    fn has_memory(&self) -> bool {
+        self.units_in_memory.load(Ordering::Acquire) > 0
+    }
+
+    /// Reads from the file; whether all of it was there. See the module for why this is right.
+    pub(crate) fn read_file(&self, files: &Files, buf: &mut [u8], offset: u64) -> bool {
+        let units = self.layout.units_of(offset, offset + buf.len() as u64);
+        let sidecar = &files.sidecar;
+        for _ in 0..READ_TRIES {
+            let generation = sidecar.generation().load(Ordering::Acquire);
+            if !presence::all_set(sidecar.local(), &units) {
+                return false;
+            }
+            if let Err(error) = files.data.read_exact_at(buf, offset) {
+                self.read_failed(files, &units, &error);
+                return false;
+            }
+            fence(Ordering::Acquire);
+            if sidecar.generation().load(Ordering::Relaxed) == generation {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The disk has lost bytes: they are fetched again.
+    #[cold]
+    fn read_failed(&self, files: &Files, units: &Range<u64>, error: &std::io::Error) {
+        let range = self.bytes_of(units);
+        if self.cache.counts.failed_reads.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::warn!(file = %files.data_path.display(), %range, %error, "the cache cannot be read; it is fetched again");
+        }
+        if let Err(error) = self.discard(range) {
+            tracing::warn!(%error, "cannot forget what cannot be read");
+        }
+    }
+
+    /// Marks chunks as read.
+    fn touch(&self, files: &Files, units: &Range<u64>) {
+        let epoch = self.cache.state.epoch();
+        let access = files.sidecar.access();
+        for chunk in self.chunks_of(units) {
+            if let Some(word) = usize::try_from(chunk).ok().and_then(|at| access.get(at)) {
+                policy::touch(word, epoch);
+            }
+        }
+    }
+
+    /// A read of what the file alone does not have: unit by unit from the file and from memory.
+    #[cold]
+    fn read_with_memory(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let absent = || Error::new(ErrorKind::Absent, "these bytes of the blob are not on this host");
+        if !self.has_memory() {
+            return Err(absent());
+        }
+        let mut rest = buf;
+        for part in ByteRange::between(offset, offset + rest.len() as u64).parts(self.layout.unit) {
+            let (piece, after) = rest.split_at_mut(usize::try_from(part.len()).unwrap_or(0));
+            rest = after;
+            if self.files.get().is_some_and(|files| self.read_file(files, piece, part.offset())) {
+                continue;
+            }
+            let unit = part.offset() / self.layout.unit;
+            let start = usize::try_from(part.offset() % self.layout.unit).unwrap_or(usize::MAX);
+            let overlay = lock(&self.cache.overlay);
+            let found =
+                overlay.get((self.number, unit)).and_then(|bytes| bytes.get(start..start + piece.len()));
+            piece.copy_from_slice(found.ok_or_else(absent)?);
+        }
+        Ok(())
+    }
 }
 
 impl ReadAt for CachedBlob {
     fn len(&self) -> u64 {
-        self.spec.len
+        self.layout.len
     }
 
-    fn read_at(&self, _buf: &mut [u8], _offset: u64) -> Result<()> {
-        Err(Error::new(ErrorKind::Absent, "not local"))
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let end = offset.checked_add(buf.len() as u64).filter(|&end| end <= self.layout.len);
+        let Some(end) = end else {
+            return Err(Error::corrupt(format!(
+                "needs {} bytes at offset {offset}, but there are only {} in all",
+                buf.len(),
+                self.layout.len
+            ))
+            .about(self.spec.digest));
+        };
+        if buf.is_empty() {
+            return Ok(());
+        }
+        if let Some(files) = self.files.get().filter(|files| self.read_file(files, buf, offset)) {
+            self.touch(files, &self.layout.units_of(offset, end));
+            return Ok(());
+        }
+        self.read_with_memory(buf, offset)
+    }
+}
+
+impl Drop for CachedBlob {
+    fn drop(&mut self) {
+        if self.has_memory() {
+            lock(&self.cache.overlay).remove_blob(self.number);
+        }
+    }
+}
+
+/// Bytes are being written: nobody gives space back meanwhile.
+struct Writing<'a> {
+    blob: &'a CachedBlob,
+    files: &'a Files,
+}
+
+impl<'a> Writing<'a> {
+    fn begin(blob: &'a CachedBlob, files: &'a Files) -> Result<Self> {
+        let mut writers = lock(&blob.writers);
+        if *writers == 0
+            && !locks::lock_within(&files.sidecar.file, &Locks::WRITE, Mode::Shared, WRITE_PATIENCE)?
+        {
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                "another process evicts from this blob and does not end",
+            )
+            .about(files.data_path.display()));
+        }
+        *writers += 1;
+        drop(writers);
+        Ok(Self { blob, files })
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        let mut writers = lock(&self.blob.writers);
+        *writers -= 1;
+        if *writers == 0 {
+            locks::unlock(&self.files.sidecar.file, &Locks::WRITE);
+        }
     }
 }

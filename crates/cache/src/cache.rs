@@ -1,17 +1,31 @@
-//! The cache directory.
+//! The cache directory as one process has it open.
 
-use crate::{BlobSpec, CachedBlob};
-use headstart_block::{Digest, Error, ErrorKind, Result};
+use crate::blob::{BlobSpec, CachedBlob};
+use crate::evict::{self, Evictor};
+use crate::files::{Directory, lock};
+use crate::overlay::Overlay;
+use crate::shared_state::SharedState;
+use crate::sidecar::{BootId, Identity, Kind};
+use headstart_block::{Error, ErrorKind, Result};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Instant;
+
+/// Above the limit less this part of it an eviction is due; it goes down to the limit less twice this part.
+const SLACK: u64 = 16;
+
+/// How long a disk that takes nothing is left alone, in milliseconds.
+const RETRY_AFTER_MS: u64 = 1000;
 
 /// How a cache behaves.
 #[derive(Clone, Debug)]
 pub struct CacheSettings {
-    /// Most bytes it holds; `None`: as many as the disk has.
+    /// Most bytes of blobs that it holds; `None`: as many as the disk takes.
     pub size_limit: Option<u64>,
-    /// Most bytes of a process's memory that hold what the disk did not take.
+    /// Most bytes of this process's memory that hold what the disk did not take.
     pub overlay_limit: u64,
 }
 
@@ -21,9 +35,20 @@ impl Default for CacheSettings {
     }
 }
 
-/// A cache directory, shared with other processes.
+/// A cache directory, shared with all processes that have it open. There is no daemon.
 pub struct Cache {
-    dir: PathBuf,
+    pub(crate) directory: Directory,
+    pub(crate) settings: CacheSettings,
+    pub(crate) state: SharedState,
+    pub(crate) counts: Counts,
+    pub(crate) overlay: Mutex<Overlay>,
+    pub(crate) evictor: Mutex<Evictor>,
+    /// The blobs in use, by the stems of their files.
+    blobs: Mutex<BTreeMap<String, Weak<CachedBlob>>>,
+    next_number: AtomicU64,
+    /// When to try the disk again, in milliseconds since `opened`; 0: it takes what comes.
+    bypassing_until: AtomicU64,
+    opened: Instant,
 }
 
 /// What one process counted since it opened the cache.
@@ -41,26 +66,14 @@ pub struct Counters {
     pub failed_reads: u64,
 }
 
-/// A blob in the cache.
-#[derive(Clone, Debug, Serialize)]
-pub struct Entry {
-    /// Its name.
-    pub digest: Digest,
-    /// Its length in bytes.
-    pub len: u64,
-    /// Bytes of it that are local.
-    pub local_bytes: u64,
-    /// Whether a process has it open.
-    pub in_use: bool,
-}
-
-/// What a cache holds.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Usage {
-    /// Blobs.
-    pub blobs: u64,
-    /// Bytes of them that are local.
-    pub local_bytes: u64,
+/// As [`Counters`], counting.
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) inserted_bytes: AtomicU64,
+    pub(crate) bypassed_bytes: AtomicU64,
+    pub(crate) evicted_bytes: AtomicU64,
+    pub(crate) corrupt_inserts: AtomicU64,
+    pub(crate) failed_reads: AtomicU64,
 }
 
 /// What an eviction did.
@@ -72,72 +85,225 @@ pub struct Evicted {
     pub left_bytes: u64,
 }
 
-fn later() -> Error {
-    Error::new(ErrorKind::Unsupported, "not yet")
+/// The id of the running kernel.
+fn boot_id() -> Result<BootId> {
+    const PATH: &str = "/proc/sys/kernel/random/boot_id";
+    let failed = |e: Error| e.about(PATH).remedy("mount /proc");
+    let text = std::fs::read_to_string(PATH).map_err(|e| failed(Error::io("cannot read", e)))?;
+    let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
+    let id = u128::from_str_radix(&digits, 16).map_err(|_| failed(Error::corrupt("is no id")))?;
+    Ok(id.to_be_bytes())
 }
 
 impl Cache {
-    /// Opens a cache directory, which is made where it is not there.
-    pub fn open(_dir: &Path, _settings: CacheSettings) -> Result<Arc<Self>> {
-        Err(later())
+    /// Opens a cache directory; it is made where it is not there.
+    ///
+    /// # Errors
+    /// What the operating system reports where the directory cannot be made, written or locked.
+    pub fn open(dir: &Path, settings: CacheSettings) -> Result<Arc<Self>> {
+        Self::open_in_boot(dir, settings, boot_id()?)
+    }
+
+    /// As [`open`](Self::open), as if in another run of the kernel.
+    #[expect(clippy::disallowed_methods, reason = "the one look at the clock: when to try a full disk again")]
+    pub(crate) fn open_in_boot(dir: &Path, settings: CacheSettings, boot: BootId) -> Result<Arc<Self>> {
+        let directory = Directory::open(dir, boot)?;
+        let changing = directory.change()?;
+        let state = SharedState::open(dir, settings.size_limit)?;
+        let evictor = Evictor::new(directory.open_lock("evict")?);
+        drop(changing);
+        let count_anew = !state.was_there;
+        let cache = Self {
+            directory,
+            settings,
+            state,
+            counts: Counts::default(),
+            overlay: Mutex::default(),
+            evictor: Mutex::new(evictor),
+            blobs: Mutex::default(),
+            next_number: AtomicU64::new(0),
+            bypassing_until: AtomicU64::new(0),
+            opened: Instant::now(),
+        };
+        if count_anew {
+            evict::evict(&cache, u64::MAX)?;
+        }
+        Ok(Arc::new(cache))
     }
 
     /// The directory.
     #[must_use]
     pub fn dir(&self) -> &Path {
-        &self.dir
+        &self.directory.path
     }
 
-    /// The directory to use where the user names none.
+    /// How it was opened.
+    #[must_use]
+    pub fn settings(&self) -> &CacheSettings {
+        &self.settings
+    }
+
+    /// The directory to use where the user names none: `/var/cache/headstart` for root, else in the user's cache.
     #[must_use]
     pub fn default_dir() -> PathBuf {
-        PathBuf::from("/var/cache/headstart")
+        let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        if rustix::process::geteuid().is_root() {
+            return PathBuf::from("/var/cache/headstart");
+        }
+        let user = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
+        user.unwrap_or_else(|| PathBuf::from("/var/cache")).join("headstart")
     }
 
-    /// A blob; the same one for the same name as long as one is in use.
-    pub fn blob(self: &Arc<Self>, _spec: &BlobSpec) -> Result<Arc<CachedBlob>> {
-        Err(later())
+    /// A blob, together with its hash tree's outboard: one for each identity (digest, length, root; without a tree also the
+    /// origin) as long as it is in use. Makes no files yet.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] for a blob of more than 1 TiB, [`ErrorKind::Corrupt`] where the tree's size is not
+    /// that of such a blob, what the operating system reports.
+    pub fn blob(self: &Arc<Self>, spec: &BlobSpec) -> Result<Arc<CachedBlob>> {
+        let identity = spec.identity()?;
+        let mut blobs = lock(&self.blobs);
+        let tree = match spec.tree {
+            None => None,
+            Some(tree) => {
+                let spec = BlobSpec { digest: tree.digest, len: tree.size, tree: None, origin: None };
+                let identity = Identity { kind: Kind::Outboard, ..spec.identity()? };
+                Some(self.blob_of(&mut blobs, &spec, identity, None)?)
+            }
+        };
+        self.blob_of(&mut blobs, spec, identity, tree)
     }
 
-    /// Makes what is local durable; a background thread calls it every few seconds, and before the end.
+    fn blob_of(
+        self: &Arc<Self>,
+        blobs: &mut BTreeMap<String, Weak<CachedBlob>>,
+        spec: &BlobSpec,
+        identity: Identity,
+        tree: Option<Arc<CachedBlob>>,
+    ) -> Result<Arc<CachedBlob>> {
+        let stem = identity.file_stem();
+        if let Some(blob) = blobs.get(&stem).and_then(Weak::upgrade) {
+            return Ok(blob);
+        }
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        let blob = Arc::new(CachedBlob::new(self, number, spec, identity, tree));
+        match blob.find_files() {
+            // As where there are none: what is fetched then goes to memory.
+            Err(error) if matches!(error.kind(), ErrorKind::NoSpace) => self.bypass_began(&error),
+            found => found?,
+        }
+        blobs.retain(|_, blob| blob.strong_count() > 0);
+        blobs.insert(stem, Arc::downgrade(&blob));
+        Ok(blob)
+    }
+
+    fn blobs_in_use(&self) -> Vec<Arc<CachedBlob>> {
+        lock(&self.blobs).values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Makes durable what this process inserted, ends an epoch of the access clock, and evicts if that is due. For a
+    /// background thread, every few seconds and before the end: what is not synced survives the end of every process,
+    /// but no loss of power.
+    ///
+    /// # Errors
+    /// The first that a blob reports; the others are synced all the same.
     pub fn sync(&self) -> Result<()> {
-        Err(later())
+        self.state.next_epoch();
+        let mut result = Ok(());
+        for blob in self.blobs_in_use() {
+            let synced = blob.sync();
+            result = result.and(synced);
+        }
+        if self.is_crowded() {
+            let evicted = self.evict().map(drop);
+            result = result.and(evicted);
+        }
+        result
     }
 
-    /// Whether there is so much in it that [`evict`](Self::evict) should be called soon.
+    /// Whether there is so much in it that [`evict`](Self::evict) should be called soon: within a 16th of the limit.
+    /// Inserts beyond the limit evict by themselves, which takes as long as a sync of the disk.
     #[must_use]
     pub fn is_crowded(&self) -> bool {
-        false
+        let high = |limit: u64| limit - limit / SLACK;
+        self.settings.size_limit.is_some_and(|limit| self.state.local_bytes() > high(limit))
     }
 
-    /// Evicts down to the low watermark where it is crowded and no other process does already.
+    /// Evicts what is least useful and not pinned, down to an 8th below the limit. Does nothing where there is no limit, or
+    /// another thread or process evicts already.
+    ///
+    /// # Errors
+    /// What the operating system reports.
     pub fn evict(&self) -> Result<Evicted> {
-        Err(later())
+        let Some(limit) = self.settings.size_limit else { return Ok(Evicted::default()) };
+        Ok(evict::evict(self, limit - limit / SLACK * 2)?.unwrap_or_default())
     }
 
     /// What this process counted.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        Counters::default()
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Counters {
+            inserted_bytes: read(&self.counts.inserted_bytes),
+            bypassed_bytes: read(&self.counts.bypassed_bytes),
+            evicted_bytes: read(&self.counts.evicted_bytes),
+            corrupt_inserts: read(&self.counts.corrupt_inserts),
+            failed_reads: read(&self.counts.failed_reads),
+        }
     }
 
-    /// All blobs.
-    pub fn list(&self) -> Result<Vec<Entry>> {
-        Err(later())
+    /// Makes sure that `bytes` more may be written.
+    pub(crate) fn make_room(&self, bytes: u64) -> Result<()> {
+        if self.is_bypassing() {
+            return Err(Error::new(ErrorKind::NoSpace, "the cache's disk took nothing a moment ago"));
+        }
+        let Some(limit) = self.settings.size_limit else { return Ok(()) };
+        let is_too_much = || self.state.local_bytes().saturating_add(bytes) > limit;
+        if !is_too_much() {
+            return Ok(());
+        }
+        let target = (limit - limit / SLACK * 2).min(limit.saturating_sub(bytes));
+        match evict::evict(self, target)? {
+            Some(_) if is_too_much() => {
+                Err(Error::new(ErrorKind::NoSpace, "the cache is full of what attached disks have pinned")
+                    .about(self.dir().display())
+                    .remedy("give it a larger size limit"))
+            }
+            // Another evicts: a little too much for a moment is better than to wait for it.
+            _ => Ok(()),
+        }
     }
 
-    /// What it holds in all.
-    pub fn usage(&self) -> Result<Usage> {
-        Err(later())
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Removes a blob and its hash tree.
-    pub fn remove(&self, _digest: &Digest) -> Result<u64> {
-        Err(later())
+    /// Whether the disk is left alone for now.
+    pub(crate) fn is_bypassing(&self) -> bool {
+        let until = self.bypassing_until.load(Ordering::Relaxed);
+        until > 0 && self.now_ms() < until
     }
 
-    /// Evicts what is not pinned, the least useful first, until at most `target` bytes are left.
-    pub fn prune(&self, _target: u64) -> Result<Evicted> {
-        Err(later())
+    /// The disk took something.
+    pub(crate) fn bypass_ended(&self) {
+        if self.bypassing_until.load(Ordering::Relaxed) > 0
+            && self.bypassing_until.swap(0, Ordering::Relaxed) > 0
+        {
+            tracing::info!(directory = %self.dir().display(), "the cache can be written again");
+        }
+    }
+
+    /// The disk did not take something. Said once until it does again.
+    pub(crate) fn bypass_began(&self, error: &Error) {
+        if self.is_bypassing() {
+            return;
+        }
+        let until = self.now_ms().saturating_add(RETRY_AFTER_MS);
+        if self.bypassing_until.swap(until, Ordering::Relaxed) == 0 {
+            tracing::warn!(
+                directory = %self.dir().display(), %error,
+                "the cache cannot be written; disks go on without it, what they read is fetched again"
+            );
+        }
     }
 }

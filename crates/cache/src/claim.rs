@@ -1,26 +1,53 @@
-//! Single-flight.
+//! Single-flight: what is missing is fetched once, whoever on the host wants it.
+//!
+//! A claim is a lock on units of a blob. Between processes it is an exclusive lock on byte ranges of the sidecar, so
+//! that the kernel frees it when its holder dies; the threads of a process share an open file, so a table
+//! keeps them apart. A claim is advice against double work and never a condition of an insert: whoever has waited
+//! long enough for another process may fetch what that one has claimed, and both insert the same bytes.
+//!
+//! The order matters: lock first, then look whether the unit is still missing. Who has the lock and sees it missing
+//! knows that nobody else is at it, since a holder inserts before he gives the lock back.
 
-use headstart_block::ByteRange;
+use crate::blob::CachedBlob;
+use crate::files::lock;
+use crate::locks;
+use crate::presence;
+use crate::sidecar::Locks;
+use headstart_block::{ByteRange, Result};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
+
+/// How often to look whether another process is done. A fetch takes a round trip at least, which is seldom less.
+const POLL: Duration = Duration::from_millis(2);
 
 /// How to wait for what others fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitHint {
     /// Nobody else fetches anything of the range.
     Nothing,
-    /// Others of this process fetch it: [`subscribe`](crate::CachedBlob::subscribe).
+    /// Others of this process fetch it, and nobody else: [`subscribe`](CachedBlob::subscribe).
     Notified,
     /// Another process does: look again after this time.
     Poll(Duration),
 }
 
-/// The right (and the duty) to fetch some runs of a blob; given back when dropped.
+/// The units that this process has claimed: from their first to one past their last. They do not overlap.
+pub(crate) type ClaimTable = BTreeMap<u64, u64>;
+
+/// The right to fetch some runs of a blob, given back when dropped: others wait for it, so insert or drop soon.
+///
+/// Others see what was inserted at once, not only when the claim ends.
 pub struct Claim {
+    blob: Arc<CachedBlob>,
+    units: Vec<Range<u64>>,
     owned: Vec<ByteRange>,
+    wait_hint: WaitHint,
 }
 
 impl Claim {
-    /// The runs of units to fetch and insert: aligned, ascending.
+    /// The runs of units to fetch and insert: aligned to units, cut at the blob's end, ascending.
     #[must_use]
     pub fn owned(&self) -> &[ByteRange] {
         &self.owned
@@ -29,12 +56,133 @@ impl Claim {
     /// Whether others fetch parts of the range.
     #[must_use]
     pub fn has_others(&self) -> bool {
-        self.wait_hint() != WaitHint::Nothing
+        self.wait_hint != WaitHint::Nothing
     }
 
     /// How to wait for those.
     #[must_use]
     pub fn wait_hint(&self) -> WaitHint {
-        WaitHint::Nothing
+        self.wait_hint
+    }
+
+    /// Claims what is missing of `range` and nobody else has claimed.
+    pub(crate) fn new(blob: &Arc<CachedBlob>, range: ByteRange) -> Result<Self> {
+        // Where the disk takes no files, what is fetched goes to this process's memory, and others do not matter.
+        let file = blob.files_or_bypass().map(|files| &files.sidecar.file);
+        let mut wait_hint = WaitHint::Nothing;
+        let mut table = lock(&blob.claims);
+        let mut candidates = Vec::new();
+        blob.missing_units(range, &mut |run| {
+            if each_unclaimed(&table, run, &mut |part| candidates.push(part)) {
+                wait_hint = WaitHint::Notified;
+            }
+        });
+        let mut locked = candidates;
+        if let Some(file) = file {
+            let candidates = std::mem::take(&mut locked);
+            let base = Locks::claim(&(0..0)).start;
+            for run in candidates {
+                let mut take = |part: Range<u64>| locked.push(part.start - base..part.end - base);
+                match locks::lock_free_parts(file, Locks::claim(&run), &mut take) {
+                    Ok(false) => {}
+                    Ok(true) => wait_hint = WaitHint::Poll(POLL),
+                    Err(error) => {
+                        locked.into_iter().for_each(|run| unlock(Some(file), run));
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        let mut units = Vec::new();
+        for run in locked {
+            let mut at = run.start;
+            blob.missing_runs(&run, &mut |missing| {
+                unlock(file, at..missing.start);
+                at = missing.end;
+                units.push(missing);
+            });
+            unlock(file, at..run.end);
+        }
+        table.extend(units.iter().map(|run| (run.start, run.end)));
+        drop(table);
+        let owned = units.iter().map(|run| blob.bytes_of(run)).collect();
+        Ok(Self { blob: Arc::clone(blob), units, owned, wait_hint })
+    }
+}
+
+fn unlock(file: Option<&std::fs::File>, units: Range<u64>) {
+    if let Some(file) = file.filter(|_| !units.is_empty()) {
+        locks::unlock(file, &Locks::claim(&units));
+    }
+}
+
+/// Names the parts of `run` that are not in the table; whether some are.
+fn each_unclaimed(table: &ClaimTable, run: Range<u64>, each: &mut dyn FnMut(Range<u64>)) -> bool {
+    let mut at = run.start;
+    let mut others = false;
+    let before = table.range(..=run.start).next_back();
+    let within = table.range(run.start.saturating_add(1)..run.end.max(run.start.saturating_add(1)));
+    for (&start, &end) in before.into_iter().chain(within) {
+        if end <= at {
+            continue;
+        }
+        others = true;
+        if start > at {
+            each(at..start);
+        }
+        at = end.min(run.end);
+    }
+    if at < run.end {
+        each(at..run.end);
+    }
+    others
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let file = self.blob.present_files().map(|files| &files.sidecar.file);
+        let mut table = lock(&self.blob.claims);
+        for run in &self.units {
+            table.remove(&run.start);
+            unlock(file, run.clone());
+        }
+        drop(table);
+        self.blob.notify();
+    }
+}
+
+/// Which of `run` neither the file nor memory has; used by the blob.
+pub(crate) fn missing_of_run(
+    bits: Option<&[std::sync::atomic::AtomicU64]>,
+    run: &Range<u64>,
+    each: &mut dyn FnMut(Range<u64>),
+) {
+    match bits {
+        Some(bits) => presence::runs(bits, run, false, each),
+        None if run.is_empty() => {}
+        None => each(run.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn unclaimed_parts_are_what_the_table_leaves(
+            ends in prop::collection::btree_set(0u64..100, 0..20), a in 0u64..100, b in 0u64..100,
+        ) {
+            let ends: Vec<_> = ends.into_iter().collect();
+            let table: ClaimTable = ends.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+            let claimed = |unit: u64| table.iter().any(|(&start, &end)| (start..end).contains(&unit));
+            let run = a.min(b)..a.max(b);
+            let mut free = Vec::new();
+            let others = each_unclaimed(&table, run.clone(), &mut |part| free.extend(part));
+            let expected: Vec<_> = run.clone().filter(|&unit| !claimed(unit)).collect();
+            prop_assert_eq!(others, expected.len() as u64 != run.end - run.start);
+            prop_assert_eq!(free, expected);
+        }
     }
 }

@@ -76,6 +76,12 @@ impl TreeRoot {
     pub fn of(bytes: &[u8]) -> Self {
         Self(blake3::hash(bytes))
     }
+
+    /// Its 32 bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        self.0.as_bytes()
+    }
 }
 
 impl FromStr for TreeRoot {

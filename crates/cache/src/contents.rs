@@ -1,0 +1,181 @@
+//! What is in a cache, for people: listing, removing, pruning.
+
+use crate::cache::{Cache, Evicted};
+use crate::durable;
+use crate::evict;
+use crate::files::Files;
+use crate::locks;
+use crate::sidecar::{CHUNK, Kind, Locks};
+use crate::whole;
+use headstart_block::{Digest, Error, ErrorKind, Result};
+use serde::Serialize;
+
+/// What an entry of the cache is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EntryKind {
+    /// A layer's blob with a hash tree: all that is local was checked.
+    Verified,
+    /// A layer's blob without one that is whole and matches its digest.
+    Whole,
+    /// A layer's blob without one, believed to its store.
+    Unverified,
+    /// The outboard of a hash tree.
+    HashTree,
+}
+
+/// A blob in the cache.
+#[derive(Clone, Debug, Serialize)]
+pub struct Entry {
+    /// Its name.
+    pub digest: Digest,
+    /// What it is.
+    pub kind: EntryKind,
+    /// Its length in bytes.
+    pub len: u64,
+    /// Bytes of it that are local.
+    pub local_bytes: u64,
+    /// Bytes of it that survive a loss of power.
+    pub durable_bytes: u64,
+    /// Bytes that attached disks have pinned, local or not.
+    pub pinned_bytes: u64,
+    /// Whether a process has it open.
+    pub in_use: bool,
+}
+
+/// What a cache holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Usage {
+    /// Blobs, outboards included.
+    pub blobs: u64,
+    /// Those of them that a process has open.
+    pub blobs_in_use: u64,
+    /// Bytes of blobs that are local.
+    pub local_bytes: u64,
+    /// Bytes of the files beside them.
+    pub sidecar_bytes: u64,
+    /// Bytes that the file system has left.
+    pub free_bytes: u64,
+}
+
+fn entry(files: &Files) -> Result<Entry> {
+    let file = &files.sidecar.file;
+    let layout = files.sidecar.layout;
+    let identity = &files.header.identity;
+    let kind = match identity.kind {
+        Kind::Verified => EntryKind::Verified,
+        Kind::Outboard => EntryKind::HashTree,
+        Kind::Plain if whole::is_proven(files) => EntryKind::Whole,
+        Kind::Plain => EntryKind::Unverified,
+    };
+    let mut pinned = Vec::new();
+    evict::each_pinned(files, &mut |chunks| pinned.push(chunks))?;
+    pinned.sort_by_key(|chunks| chunks.start);
+    let (mut pinned_bytes, mut at) = (0, 0);
+    for chunks in pinned {
+        let start = chunks.start.max(at);
+        at = at.max(chunks.end);
+        pinned_bytes += (at * CHUNK).min(layout.len).saturating_sub(start * CHUNK);
+    }
+    let durable = durable::durable_units(files)?.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
+    Ok(Entry {
+        digest: identity.digest,
+        kind,
+        len: layout.len,
+        local_bytes: files.all_local_bytes(),
+        durable_bytes: (durable * layout.unit).min(layout.len),
+        pinned_bytes,
+        in_use: locks::held_by_others(file, &Locks::USE)?.is_some(),
+    })
+}
+
+impl Cache {
+    /// All blobs, by digest; one that several images describe differently is there several times.
+    ///
+    /// # Errors
+    /// What the directory reports.
+    pub fn list(&self) -> Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for stem in self.directory.stems()? {
+            if let Some(files) = self.directory.open_stem(&stem)? {
+                entries.push(entry(&files)?);
+            }
+        }
+        Ok(entries)
+    }
+
+    /// What it holds in all.
+    ///
+    /// # Errors
+    /// What the directory reports.
+    pub fn usage(&self) -> Result<Usage> {
+        let mut usage = Usage::default();
+        for stem in self.directory.stems()? {
+            let Some(files) = self.directory.open_stem(&stem)? else { continue };
+            usage.blobs += 1;
+            usage.blobs_in_use +=
+                u64::from(locks::held_by_others(&files.sidecar.file, &Locks::USE)?.is_some());
+            usage.local_bytes += files.all_local_bytes();
+            usage.sidecar_bytes += files.sidecar.layout.file_len();
+        }
+        let file_system = rustix::fs::statvfs(self.dir());
+        let file_system = file_system
+            .map_err(|e| Error::io("cannot look at its file system", e.into()).about(self.dir().display()))?;
+        usage.free_bytes = file_system.f_bavail.saturating_mul(file_system.f_frsize);
+        Ok(usage)
+    }
+
+    /// Removes a blob and its hash tree; the bytes that were local.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where it is not there, [`ErrorKind::Conflict`] where a process has it open; then
+    /// nothing of it is removed.
+    pub fn remove(&self, digest: &Digest) -> Result<u64> {
+        let stems = self.directory.stems()?;
+        let mut found = Vec::new();
+        for stem in stems.iter().filter(|stem| stem.starts_with(&digest.hex())) {
+            match self.directory.open_stem(stem)? {
+                Some(files) => found.push((stem, files)),
+                None => {
+                    self.directory.change()?.unlink_if_wrong(stem)?;
+                }
+            }
+        }
+        if found.is_empty() {
+            return Err(Error::new(ErrorKind::NotFound, "is not in the cache").about(digest));
+        }
+        let changing = self.directory.change()?;
+        let mut bytes = 0;
+        let mut outboards = Vec::new();
+        for (stem, files) in found {
+            let local = files.all_local_bytes();
+            if !changing.unlink_if_unused(stem, &files)? {
+                return Err(Error::new(ErrorKind::Conflict, "is in use by an attached disk")
+                    .about(digest)
+                    .remedy("detach the disks of its images first"));
+            }
+            bytes += local;
+            outboards.push(Digest::from_bytes(files.header.identity.outboard).hex());
+        }
+        drop(changing);
+        for stem in stems.iter().filter(|stem| outboards.iter().any(|hex| stem.starts_with(hex.as_str()))) {
+            let Some(files) = self.directory.open_stem(stem)? else { continue };
+            let local = files.all_local_bytes();
+            // Another image may need it: then it stays.
+            if self.directory.change()?.unlink_if_unused(stem, &files)? {
+                bytes += local;
+            }
+        }
+        self.state.subtract(bytes);
+        Ok(bytes)
+    }
+
+    /// Evicts what is not pinned, the least useful first, until at most `target` bytes are left; blobs of which nothing
+    /// is left and that nobody uses go altogether.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] where another process evicts and does not end; what the directory reports.
+    pub fn prune(&self, target: u64) -> Result<Evicted> {
+        evict::evict_patiently(self, target)
+    }
+}

@@ -1,0 +1,213 @@
+//! Giving space back: which chunks is for [`policy`], how is here.
+//!
+//! One evictor at a time on a cache (a lock on the file `evict`); who finds it held leaves the work to its holder.
+//! Blobs are opened one after the other, twice: an evictor needs no more files or memory for a large cache than for a
+//! small one. It has file handles of its own, so that it meets the locks of its own process like those of others.
+//!
+//! Per blob: take the pins' lock of what is to go, exclusively, leaving out what is pinned; forget it (see `durable`);
+//! then, while nobody writes, punch holes where nothing was inserted meanwhile. A blob of which nothing is left and
+//! that nobody uses is unlinked.
+
+use crate::cache::{Cache, Evicted};
+use crate::durable;
+use crate::files::{Files, lock};
+use crate::locks::{self, Mode};
+use crate::policy::{self, Census, Cut};
+use crate::presence;
+use crate::sidecar::{CHUNK, Locks};
+use headstart_block::Result;
+use rustix::fs::{FallocateFlags, fallocate};
+use std::fs::File;
+use std::ops::Range;
+use std::sync::TryLockError;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long to wait until nobody writes to a blob: a write takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The evictor of a cache, held locked by who evicts.
+pub(crate) struct Evictor(File);
+
+struct Evicting<'a>(&'a File);
+
+impl Drop for Evicting<'_> {
+    fn drop(&mut self) {
+        locks::unlock(self.0, &(0..1));
+    }
+}
+
+impl Evictor {
+    pub(crate) fn new(lock_file: File) -> Self {
+        Self(lock_file)
+    }
+}
+
+/// Evicts until at most `target` bytes are local, as far as that goes. `None` where somebody else evicts.
+///
+/// # Errors
+/// What the directory reports; a blob that fails is left alone, with a warning.
+pub(crate) fn evict(cache: &Cache, target: u64) -> Result<Option<Evicted>> {
+    let file = match cache.evictor.try_lock() {
+        Ok(evictor) => evictor,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => return Ok(None),
+    };
+    if !locks::try_lock(&file.0, &(0..1), Mode::Exclusive)? {
+        return Ok(None);
+    }
+    let _evicting = Evicting(&file.0);
+    let stems = cache.directory.stems()?;
+    let mut census = Census::new(cache.state.epoch());
+    let mut local = 0;
+    for stem in &stems {
+        if let Some(files) = open(cache, stem) {
+            local += count(&files, &mut census).unwrap_or_default();
+        }
+    }
+    cache.state.set_local_bytes(local);
+    let mut evicted = Evicted { bytes: 0, left_bytes: local };
+    if local <= target {
+        return Ok(Some(evicted));
+    }
+    let capacity = cache.settings.size_limit.unwrap_or(local);
+    let mut cut = census.cut(local - target, capacity);
+    for stem in &stems {
+        let Some(files) = open(cache, stem) else { continue };
+        match evict_from(&files, &mut cut) {
+            Ok(bytes) => evicted.bytes += bytes,
+            Err(error) => {
+                tracing::warn!(file = %files.data_path.display(), %error, "cannot evict");
+            }
+        }
+        if files.all_local_bytes() == 0 {
+            let unlinked = cache.directory.change().and_then(|change| change.unlink_if_unused(stem, &files));
+            if let Err(error) = unlinked {
+                tracing::warn!(file = %files.data_path.display(), %error, "cannot remove an empty blob");
+            }
+        }
+    }
+    evicted.left_bytes = local.saturating_sub(evicted.bytes);
+    cache.state.subtract(evicted.bytes);
+    cache.counts.evicted_bytes.fetch_add(evicted.bytes, Ordering::Relaxed);
+    Ok(Some(evicted))
+}
+
+/// A blob's files; what cannot be believed and nobody uses is removed.
+fn open(cache: &Cache, stem: &str) -> Option<Files> {
+    let opened = cache.directory.open_stem(stem).and_then(|files| match files {
+        None => cache.directory.change()?.unlink_if_wrong(stem).map(|_| None),
+        files => Ok(files),
+    });
+    opened.inspect_err(|error| tracing::warn!(stem, %error, "a cached blob cannot be opened")).ok().flatten()
+}
+
+/// Adds a blob's chunks that may go to the census; the bytes that are local in all.
+fn count(files: &Files, census: &mut Census) -> Result<u64> {
+    let mut pinned = Vec::new();
+    each_pinned(files, &mut |chunks| pinned.push(chunks))?;
+    let layout = files.sidecar.layout;
+    let mut local = 0;
+    for (chunk, word) in (0..layout.chunks()).zip(files.sidecar.access()) {
+        let bytes = files.local_bytes(&layout.units_of_chunk(chunk));
+        local += bytes;
+        if bytes > 0 && !pinned.iter().any(|chunks| chunks.contains(&chunk)) {
+            census.add(word.load(Ordering::Relaxed), bytes);
+        }
+    }
+    Ok(local)
+}
+
+/// Names the chunks that others than `files` have pinned; may name some twice.
+pub(crate) fn each_pinned(files: &Files, each: &mut dyn FnMut(Range<u64>)) -> Result<()> {
+    let all = Locks::pin(&(0..files.sidecar.layout.chunks()));
+    let base = all.start;
+    locks::each_held_by_others(&files.sidecar.file, all, &mut |held| each(held.start - base..held.end - base))
+}
+
+/// Evicts what is below the cut; the bytes given back.
+fn evict_from(files: &Files, cut: &mut Cut) -> Result<u64> {
+    let layout = files.sidecar.layout;
+    let mut going: Vec<Range<u64>> = Vec::new();
+    let mut staying = Vec::new();
+    for (chunk, word) in (0..layout.chunks()).zip(files.sidecar.access()) {
+        let bytes = files.local_bytes(&layout.units_of_chunk(chunk));
+        if bytes == 0 {
+            continue;
+        }
+        if cut.takes(word.load(Ordering::Relaxed), bytes) {
+            match going.last_mut() {
+                Some(run) if run.end == chunk => run.end += 1,
+                _ => going.push(chunk..chunk + 1),
+            }
+        } else if cut.ages {
+            staying.push(word);
+        }
+    }
+    staying.into_iter().for_each(policy::age);
+    evict_chunks(files, going)
+}
+
+/// Evicts chunks that nobody has pinned; the bytes given back.
+fn evict_chunks(files: &Files, chunks: Vec<Range<u64>>) -> Result<u64> {
+    let file = &files.sidecar.file;
+    let layout = files.sidecar.layout;
+    let mut units = Vec::new();
+    for run in chunks {
+        let base = Locks::pin(&(0..0)).start;
+        locks::lock_free_parts(file, Locks::pin(&run), &mut |part| {
+            let chunks = part.start - base..part.end - base;
+            units.push(layout.units_of_chunk(chunks.start).start..layout.units_of_chunk(chunks.end - 1).end);
+        })?;
+    }
+    if units.is_empty() {
+        return Ok(0);
+    }
+    let bytes = units.iter().map(|run| files.local_bytes(run)).sum();
+    let done = durable::forget(files, &units).and_then(|_| give_back(files, &units));
+    locks::unlock(file, &Locks::pin(&(0..layout.chunks())));
+    done.map(|()| bytes)
+}
+
+/// Punches holes where units were forgotten and not inserted anew.
+fn give_back(files: &Files, units: &[Range<u64>]) -> Result<()> {
+    let file = &files.sidecar.file;
+    if !locks::lock_within(file, &Locks::WRITE, Mode::Exclusive, PATIENCE)? {
+        // The writer was stopped in the middle. The space comes back with the next eviction of these chunks.
+        tracing::warn!(file = %files.data_path.display(), "space is not given back: a writer does not end");
+        return Ok(());
+    }
+    let layout = files.sidecar.layout;
+    let mut result = Ok(());
+    for run in units {
+        presence::runs(files.sidecar.local(), run, false, &mut |free| {
+            // Up to the end of the last unit, though the blob may end before: so its last page goes as well.
+            let (start, len) = (free.start * layout.unit, (free.end - free.start) * layout.unit);
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            if let Err(errno) = fallocate(&files.data, flags, start, len) {
+                result = Err(headstart_block::Error::io("cannot give space back", errno.into()));
+            }
+        });
+    }
+    locks::unlock(file, &Locks::WRITE);
+    result
+}
+
+const _: () = assert!(CHUNK.is_multiple_of(crate::sidecar::DATA_UNIT));
+const _: () = assert!(CHUNK.is_multiple_of(crate::sidecar::TREE_UNIT));
+
+/// What evicting waits for, so that tests and commands can: the end of whoever evicts now.
+pub(crate) fn evict_patiently(cache: &Cache, target: u64) -> Result<Evicted> {
+    {
+        // Threads of this process wait on the mutex, others on the lock.
+        let evictor = lock(&cache.evictor);
+        if locks::lock_within(&evictor.0, &(0..1), Mode::Exclusive, Duration::from_secs(30))? {
+            locks::unlock(&evictor.0, &(0..1));
+        }
+    }
+    evict(cache, target)?.ok_or_else(|| {
+        headstart_block::Error::new(headstart_block::ErrorKind::Conflict, "another process evicts already")
+            .about(cache.dir().display())
+            .remedy("run it again in a while")
+    })
+}

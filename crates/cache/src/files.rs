@@ -1,0 +1,315 @@
+//! A blob's two files in the cache directory: opening, making, recovering and removing them.
+//!
+//! `STEM.data` is the blob itself, sparse, of its full length; `STEM.map` is its sidecar. Rules:
+//!
+//! * Files are made, recovered after a reboot and unlinked only under the directory's lock. A new sidecar is finished
+//!   under another name and renamed, so that whoever finds one finds it whole.
+//! * Nothing is ever truncated or made anew in place: what is wrong is unlinked. Who still uses it goes on with inodes
+//!   that nobody else sees.
+//! * Who uses a pair holds a shared lock on its sidecar ([`Locks::USE`]); it is unlinked only by who could
+//!   get that lock exclusively. After taking it one looks whether the name still means the same file.
+
+use crate::durable;
+use crate::locks::{self, Mode};
+use crate::presence;
+use crate::sidecar::{self, BootId, Header, Identity, Layout, Locks, Sidecar};
+use headstart_block::{Error, ErrorKind, Result};
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long to wait for who changes the directory: that takes milliseconds, unless its process was stopped.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where a sidecar is made before it gets its name.
+const NEW_SIDECAR: &str = "new.tmp";
+
+/// Takes a lock whose holder may have panicked: what these guard is never left half-changed.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The cache directory.
+pub(crate) struct Directory {
+    pub(crate) path: PathBuf,
+    pub(crate) boot: BootId,
+    /// The lock file: byte 0 is for changes of the directory.
+    lock: Mutex<File>,
+}
+
+/// The directory, while nobody else changes it.
+pub(crate) struct Changing<'a> {
+    directory: &'a Directory,
+    lock: MutexGuard<'a, File>,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        locks::unlock(&self.lock, &(0..1));
+    }
+}
+
+/// A blob's files, in use.
+pub(crate) struct Files {
+    pub(crate) header: Header,
+    pub(crate) sidecar: Sidecar,
+    pub(crate) data: File,
+    pub(crate) data_path: PathBuf,
+    /// Keeps the threads of this process apart that write `durable`.
+    pub(crate) durable: Mutex<()>,
+}
+
+impl Files {
+    /// Bytes of `units` that are local.
+    pub(crate) fn local_bytes(&self, units: &Range<u64>) -> u64 {
+        let layout = self.sidecar.layout;
+        let last = layout.units().saturating_sub(1);
+        let short = layout.units() * layout.unit - layout.len;
+        let bits = self.sidecar.local();
+        let has_last = units.contains(&last) && presence::all_set(bits, &(last..last + 1));
+        presence::count(bits, units) * layout.unit - if has_last { short } else { 0 }
+    }
+
+    /// As [`local_bytes`](Self::local_bytes), of all units.
+    pub(crate) fn all_local_bytes(&self) -> u64 {
+        self.local_bytes(&(0..self.sidecar.layout.units()))
+    }
+}
+
+/// What was found under a name.
+enum Found {
+    /// Files of this boot.
+    Ready(Files),
+    /// Files of an earlier boot: to be recovered under the directory's lock.
+    Earlier(Files),
+    /// No sidecar.
+    Nothing,
+    /// Something that is not believed, and why.
+    Wrong(Error),
+    /// Somebody unlinks it just now.
+    Leaving,
+}
+
+fn options() -> fs::OpenOptions {
+    let mut options = File::options();
+    options.read(true).write(true).mode(0o600);
+    options
+}
+
+/// `None` where the file does not exist.
+fn open_if_there(path: &Path) -> Result<Option<File>> {
+    match options().open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(Error::io("cannot open", e).about(path.display())),
+    }
+}
+
+fn unlink(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            Err(Error::io("cannot remove", e).about(path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Directory {
+    /// Opens the directory and makes sure that it can be written and locked.
+    pub(crate) fn open(path: &Path, boot: BootId) -> Result<Self> {
+        let unusable = |e: Error| {
+            e.about(path.display()).remedy("choose a cache directory that this user can write, with --dir")
+        };
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+        made.map_err(|e| unusable(Error::io("cannot make the cache directory", e)))?;
+        let lock = options().create(true).truncate(false).open(path.join("lock"));
+        let lock = lock.map_err(|e| unusable(Error::io("cannot write to the cache directory", e)))?;
+        let directory = Self { path: path.to_owned(), boot, lock: Mutex::new(lock) };
+        drop(directory.change().map_err(unusable)?);
+        Ok(directory)
+    }
+
+    /// A file that is only there to be locked.
+    pub(crate) fn open_lock(&self, name: &str) -> Result<File> {
+        let path = self.path.join(name);
+        let opened = options().create(true).truncate(false).open(&path);
+        opened.map_err(|e| Error::io("cannot open", e).about(path.display()))
+    }
+
+    /// Waits until nobody else changes the directory.
+    pub(crate) fn change(&self) -> Result<Changing<'_>> {
+        let lock = lock(&self.lock);
+        if !locks::lock_within(&lock, &(0..1), Mode::Exclusive, PATIENCE)? {
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                "another process changes the cache directory and does not end",
+            )
+            .about(self.path.display())
+            .remedy("find a stopped headstart process and end it"));
+        }
+        Ok(Changing { directory: self, lock })
+    }
+
+    fn paths(&self, stem: &str) -> (PathBuf, PathBuf) {
+        (self.path.join(format!("{stem}.map")), self.path.join(format!("{stem}.data")))
+    }
+
+    /// The stems of all sidecars.
+    pub(crate) fn stems(&self) -> Result<Vec<String>> {
+        let failed = |e| Error::io("cannot list", e).about(self.path.display());
+        let mut stems = Vec::new();
+        for entry in fs::read_dir(&self.path).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            stems.extend(name.to_str().and_then(|name| name.strip_suffix(".map")).map(str::to_owned));
+        }
+        stems.sort();
+        Ok(stems)
+    }
+
+    /// The files under a name, if they are there and can be believed; those of an earlier boot are recovered first,
+    /// those that cannot be believed are left alone.
+    pub(crate) fn open_stem(&self, stem: &str) -> Result<Option<Files>> {
+        match self.find(stem, None)? {
+            Found::Ready(files) => Ok(Some(files)),
+            Found::Nothing | Found::Wrong(_) | Found::Leaving => Ok(None),
+            Found::Earlier(_) => {
+                let changing = self.change()?;
+                match self.find(stem, None)? {
+                    Found::Ready(files) => Ok(Some(files)),
+                    Found::Earlier(files) => changing.recover(files).map(Some),
+                    _ => Ok(None),
+                }
+            }
+        }
+    }
+
+    /// The files of a blob; where there are none that can be believed, they are made if `create`, else there are none.
+    pub(crate) fn open_blob(&self, identity: &Identity, create: bool) -> Result<Option<Files>> {
+        let stem = identity.file_stem();
+        match self.find(&stem, Some(identity))? {
+            Found::Ready(files) => return Ok(Some(files)),
+            Found::Nothing if !create => return Ok(None),
+            _ => {}
+        }
+        let changing = self.change()?;
+        match self.find(&stem, Some(identity))? {
+            Found::Ready(files) => Ok(Some(files)),
+            Found::Earlier(files) => changing.recover(files).map(Some),
+            Found::Nothing if create => changing.create(identity, &stem).map(Some),
+            Found::Nothing => Ok(None),
+            Found::Leaving => Err(Error::new(ErrorKind::Conflict, "is being removed").about(identity.digest)),
+            Found::Wrong(why) => {
+                tracing::warn!(blob = %identity.digest, %why, "a cached blob cannot be believed and starts empty");
+                changing.unlink(&stem)?;
+                if create { changing.create(identity, &stem).map(Some) } else { Ok(None) }
+            }
+        }
+    }
+
+    /// Looks at what is under a name, and takes it into use if it is right.
+    fn find(&self, stem: &str, wanted: Option<&Identity>) -> Result<Found> {
+        let (map_path, data_path) = self.paths(stem);
+        let Some(map) = open_if_there(&map_path)? else { return Ok(Found::Nothing) };
+        if !locks::try_lock(&map, &Locks::USE, Mode::Shared)? || !is_still(&map, &map_path)? {
+            return Ok(Found::Leaving);
+        }
+        let believed = || {
+            let page = sidecar::read_header(&map).map_err(|e| Error::io("cannot read its header", e))?;
+            let header = Header::parse(&page)?;
+            if wanted.is_some_and(|wanted| *wanted != header.identity) || header.identity.file_stem() != stem
+            {
+                return Err(Error::corrupt("describes another blob"));
+            }
+            let data =
+                open_if_there(&data_path)?.ok_or_else(|| Error::corrupt("its data file is not there"))?;
+            let metadata = data.metadata()?;
+            if (metadata.ino(), metadata.len()) != (header.data_inode, header.identity.len) {
+                return Err(Error::corrupt("its data file is another one"));
+            }
+            if map.metadata()?.len() < Layout::of(&header.identity).file_len() {
+                return Err(Error::corrupt("its sidecar is too short"));
+            }
+            Ok((header, data, Sidecar::boot(&map)?))
+        };
+        let (header, data, boot) = match believed() {
+            Ok(right) => right,
+            Err(why) => return Ok(Found::Wrong(why.about(map_path.display()))),
+        };
+        let sidecar = Sidecar::new(map, &header)
+            .map_err(|e| Error::io("cannot map a sidecar", e).about(map_path.display()))?;
+        let files = Files { header, sidecar, data, data_path, durable: Mutex::default() };
+        Ok(if boot == self.boot { Found::Ready(files) } else { Found::Earlier(files) })
+    }
+}
+
+/// Whether a name still means an open file.
+fn is_still(file: &File, path: &Path) -> Result<bool> {
+    let (open, named) = (file.metadata()?, fs::metadata(path));
+    Ok(named.is_ok_and(|named| (named.dev(), named.ino()) == (open.dev(), open.ino())))
+}
+
+impl Changing<'_> {
+    /// Believes of an earlier boot what is durable.
+    fn recover(&self, files: Files) -> Result<Files> {
+        durable::recover(&files).map_err(|e| e.about(files.data_path.display()))?;
+        let written = files.sidecar.write_boot(&self.directory.boot);
+        written.map_err(|e| Error::io("cannot write a sidecar", e).about(files.data_path.display()))?;
+        Ok(files)
+    }
+
+    fn create(&self, identity: &Identity, stem: &str) -> Result<Files> {
+        let (map_path, data_path) = self.directory.paths(stem);
+        let new_path = self.directory.path.join(NEW_SIDECAR);
+        let make = || {
+            unlink(&data_path)?;
+            unlink(&new_path)?;
+            let data = options().create_new(true).open(&data_path)?;
+            data.set_len(identity.len)?;
+            let header = Header { identity: identity.clone(), data_inode: data.metadata()?.ino() };
+            let map = options().create_new(true).open(&new_path)?;
+            Sidecar::write_new(&map, &header, &self.directory.boot)?;
+            if !locks::try_lock(&map, &Locks::USE, Mode::Shared)? {
+                return Err(Error::new(ErrorKind::Conflict, "somebody else locked a new file"));
+            }
+            let sidecar = Sidecar::new(map, &header)?;
+            fs::rename(&new_path, &map_path)?;
+            Ok(Files { header, sidecar, data, data_path: data_path.clone(), durable: Mutex::default() })
+        };
+        make().map_err(|e| {
+            // What is left of them is in the way of nobody but the disk's space.
+            let _ = (unlink(&new_path), unlink(&data_path));
+            e.about(data_path.display())
+        })
+    }
+
+    /// Unlinks a pair.
+    fn unlink(&self, stem: &str) -> Result<()> {
+        let (map_path, data_path) = self.directory.paths(stem);
+        unlink(&map_path).and_then(|()| unlink(&data_path))
+    }
+
+    /// Unlinks a pair that nobody uses, `files` being the caller's own; `false` where somebody does.
+    pub(crate) fn unlink_if_unused(&self, stem: &str, files: &Files) -> Result<bool> {
+        let (map_path, _) = self.directory.paths(stem);
+        let file = &files.sidecar.file;
+        if !is_still(file, &map_path)? || !locks::try_lock(file, &Locks::USE, Mode::Exclusive)? {
+            return Ok(false);
+        }
+        self.unlink(stem).map(|()| true)
+    }
+
+    /// Unlinks a pair that cannot be believed or is of another version, unless somebody uses it.
+    pub(crate) fn unlink_if_wrong(&self, stem: &str) -> Result<bool> {
+        let Found::Wrong(_) = self.directory.find(stem, None)? else { return Ok(false) };
+        let (map_path, _) = self.directory.paths(stem);
+        let Some(map) = open_if_there(&map_path)? else { return Ok(false) };
+        if !locks::try_lock(&map, &Locks::USE, Mode::Exclusive)? {
+            return Ok(false);
+        }
+        self.unlink(stem).map(|()| true)
+    }
+}

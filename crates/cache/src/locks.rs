@@ -1,0 +1,197 @@
+//! Locks between processes: byte ranges of open files, which the kernel gives back when their holder dies.
+//!
+//! We use *open file description* locks (`F_OFD_SETLK`): they belong to an open file, not to a process, so that two
+//! handles within one process exclude each other as two processes do, and closing one handle does not give back
+//! another's locks. `kill -9` closes the file and thereby frees them. Threads that share a handle are not kept
+//! apart: whoever shares one keeps a table or a mutex beside it.
+//!
+//! Nothing here waits without end: a process that was stopped while it held a lock must not stop the others.
+
+use headstart_block::{Error, Result};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use std::fs::File;
+use std::ops::Range;
+use std::time::Duration;
+
+/// How long to wait between two tries for a lock.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// How a lock shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// With other shared locks.
+    Shared,
+    /// With none.
+    Exclusive,
+}
+
+impl Mode {
+    fn kind(self) -> libc::c_int {
+        match self {
+            Self::Shared => libc::F_RDLCK,
+            Self::Exclusive => libc::F_WRLCK,
+        }
+    }
+}
+
+/// The kernel's form of a lock on `bytes`, which need not exist in the file.
+fn flock(bytes: &Range<u64>, kind: libc::c_int) -> libc::flock {
+    let start = i64::try_from(bytes.start).unwrap_or(i64::MAX);
+    let end = i64::try_from(bytes.end).unwrap_or(i64::MAX);
+    #[expect(clippy::cast_possible_truncation, reason = "these constants are 0 to 2")]
+    libc::flock {
+        l_type: kind as _,
+        l_whence: libc::SEEK_SET as _,
+        l_start: start,
+        l_len: end - start,
+        l_pid: 0,
+    }
+}
+
+fn failed(errno: Errno) -> Error {
+    Error::io("cannot lock", errno.into()).remedy("keep the cache on a local file system that has file locks")
+}
+
+/// Locks `bytes`, or changes the lock that this open file has there; `false` where others hold it.
+pub(crate) fn try_lock(file: &File, bytes: &Range<u64>, mode: Mode) -> Result<bool> {
+    let lock = flock(bytes, mode.kind());
+    loop {
+        match fcntl(file, FcntlArg::F_OFD_SETLK(&lock)) {
+            Ok(_) => return Ok(true),
+            Err(Errno::EAGAIN | Errno::EACCES) => return Ok(false),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(failed(errno)),
+        }
+    }
+}
+
+/// As [`try_lock`], but tries again for about `patience`.
+#[expect(clippy::disallowed_methods, reason = "the kernel's waiting form of this lock has no time-out")]
+pub(crate) fn lock_within(file: &File, bytes: &Range<u64>, mode: Mode, patience: Duration) -> Result<bool> {
+    let tries = patience.as_millis() / PAUSE.as_millis();
+    for _ in 0..tries {
+        if try_lock(file, bytes, mode)? {
+            return Ok(true);
+        }
+        std::thread::sleep(PAUSE);
+    }
+    try_lock(file, bytes, mode)
+}
+
+/// Gives back this open file's locks on `bytes`.
+pub(crate) fn unlock(file: &File, bytes: &Range<u64>) {
+    // It fails where the kernel has no memory to split a lock in two; then closing the file gives it back.
+    let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&flock(bytes, libc::F_UNLCK)));
+}
+
+/// A part of `bytes` that another open file holds in any mode; `None` where there is none.
+pub(crate) fn held_by_others(file: &File, bytes: &Range<u64>) -> Result<Option<Range<u64>>> {
+    let mut lock = flock(bytes, libc::F_WRLCK);
+    loop {
+        match fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock)) {
+            Ok(_) if i32::from(lock.l_type) == libc::F_UNLCK => return Ok(None),
+            Ok(_) => break,
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(failed(errno)),
+        }
+    }
+    let start = u64::try_from(lock.l_start).unwrap_or(0);
+    let len = u64::try_from(lock.l_len).unwrap_or(0);
+    let end = if len == 0 { u64::MAX } else { start.saturating_add(len) };
+    Ok(Some(start.max(bytes.start)..end.min(bytes.end)))
+}
+
+/// Names all parts of `bytes` that other open files hold, in no order; they may overlap.
+pub(crate) fn each_held_by_others(
+    file: &File,
+    bytes: Range<u64>,
+    each: &mut dyn FnMut(Range<u64>),
+) -> Result<()> {
+    let mut todo = vec![bytes];
+    while let Some(part) = todo.pop() {
+        if part.is_empty() {
+            continue;
+        }
+        if let Some(held) = held_by_others(file, &part)? {
+            todo.push(part.start..held.start);
+            todo.push(held.end..part.end);
+            each(held);
+        }
+    }
+    Ok(())
+}
+
+/// Locks as much of `bytes` exclusively as nobody else holds: names the parts that are ours now, ascending.
+/// Whether others hold some.
+pub(crate) fn lock_free_parts(
+    file: &File,
+    bytes: Range<u64>,
+    each: &mut dyn FnMut(Range<u64>),
+) -> Result<bool> {
+    let mut todo = vec![bytes];
+    let mut others = false;
+    while let Some(part) = todo.pop() {
+        if part.is_empty() {
+            continue;
+        }
+        if try_lock(file, &part, Mode::Exclusive)? {
+            each(part);
+            continue;
+        }
+        others = true;
+        match held_by_others(file, &part)? {
+            Some(held) => {
+                todo.push(held.end..part.end);
+                todo.push(part.start..held.start);
+            }
+            // Given back in between: whoever had it is done, and the caller looks again soon.
+            None => {}
+        }
+    }
+    Ok(others)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handles(dir: &std::path::Path) -> [File; 2] {
+        let path = dir.join("f");
+        let open =
+            || File::options().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
+        [open(), open()]
+    }
+
+    #[test]
+    fn handles_of_one_process_exclude_each_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let [a, b] = handles(dir.path());
+        let far = 1 << 62..(1 << 62) + 10;
+        assert!(try_lock(&a, &far, Mode::Shared).unwrap());
+        assert!(try_lock(&b, &far, Mode::Shared).unwrap());
+        assert!(!try_lock(&b, &far, Mode::Exclusive).unwrap());
+        assert!(!lock_within(&b, &far, Mode::Exclusive, Duration::from_millis(3)).unwrap());
+        drop(a);
+        assert!(try_lock(&b, &far, Mode::Exclusive).unwrap());
+    }
+
+    #[test]
+    fn free_parts_are_locked_around_what_others_hold() {
+        let dir = tempfile::tempdir().unwrap();
+        let [a, b] = handles(dir.path());
+        for held in [10..20, 30..31, 50..60] {
+            assert!(try_lock(&a, &held, Mode::Exclusive).unwrap());
+        }
+        let mut ours = Vec::new();
+        assert!(lock_free_parts(&b, 15..55, &mut |part| ours.push(part)).unwrap());
+        assert_eq!(ours, [20..30, 31..50]);
+        let mut theirs = Vec::new();
+        each_held_by_others(&a, 0..100, &mut |part| theirs.push(part)).unwrap();
+        theirs.sort_by_key(|part| part.start);
+        assert_eq!(theirs, [20..30, 31..50]);
+        unlock(&b, &(25..35));
+        assert!(try_lock(&a, &(25..35), Mode::Exclusive).unwrap());
+    }
+}

@@ -1,0 +1,249 @@
+//! Which chunks to evict: pure arithmetic on access words.
+//!
+//! # The word of a chunk
+//!
+//! Two low bits count accesses (0 to 3), the other 30 hold the *epoch* of the last one that counted. An epoch ends when
+//! a 32nd of the size limit was inserted, or after some seconds. A chunk that is inserted gets 0; its first access
+//! makes that 1; a further one counts only in a later epoch than the one before. So all the reads of a scan that
+//! passes a chunk count as one, however small they are, and so do a prefetch and the read that it was for.
+//!
+//! # The choice
+//!
+//! As S3-FIFO (a small queue for what is new, a main one for what has proven itself, the least recent first), but
+//! without queues, which processes could not share: the order is in the words. Chunks with a count of at most 1 are
+//! *new*, the others *proven*. As long as new ones hold more than a tenth of the cache, the oldest of them go; so a scan of
+//! any length drives out only itself. Else proven ones go, the smallest count first, among equals the oldest; and
+//! each that stays loses one of its count, so that what once was popular gets old too (CLOCK).
+//!
+//! The evictor looks at all words twice and sorts nothing: first it counts bytes by count and age, from which follows
+//! where to cut; then it takes what lies below the cut.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The bits of an epoch.
+pub(crate) const EPOCH_MASK: u32 = u32::MAX >> COUNT_BITS;
+const COUNT_BITS: u32 = 2;
+const MAX_COUNT: u32 = (1 << COUNT_BITS) - 1;
+/// From this count on a chunk is proven.
+const PROVEN: u32 = 2;
+/// The part of the cache that is left to what is new.
+const NEW_PART: u64 = 10;
+
+/// Ages that are told apart one by one; beyond, each bucket is twice as wide as the one before.
+const FINE: u32 = 1024;
+const BUCKETS: usize = FINE as usize + EPOCH_MASK.ilog2() as usize + 2 - FINE.ilog2() as usize;
+
+/// A chunk as inserted in `epoch`.
+pub(crate) fn inserted(epoch: u32) -> u32 {
+    epoch << COUNT_BITS
+}
+
+/// Marks an access in `epoch`. Two at once may count as one; nothing depends on it.
+pub(crate) fn touch(word: &AtomicU32, epoch: u32) {
+    let before = word.load(Ordering::Relaxed);
+    let count = before & MAX_COUNT;
+    // Almost always so: then the cache line stays shared.
+    if count > 0 && before >> COUNT_BITS == epoch {
+        return;
+    }
+    word.store(epoch << COUNT_BITS | (count + 1).min(MAX_COUNT), Ordering::Relaxed);
+}
+
+/// Takes one off a count, but none below new.
+pub(crate) fn age(word: &AtomicU32) {
+    let before = word.load(Ordering::Relaxed);
+    if before & MAX_COUNT >= PROVEN {
+        word.store(before - 1, Ordering::Relaxed);
+    }
+}
+
+/// The bucket of an age: a larger one is older.
+fn bucket(word: u32, epoch: u32) -> usize {
+    let age = epoch.wrapping_sub(word >> COUNT_BITS) & EPOCH_MASK;
+    let bucket = if age < FINE { age } else { FINE + age.ilog2() - FINE.ilog2() };
+    (bucket as usize).min(BUCKETS - 1)
+}
+
+/// Bytes by count and age.
+pub(crate) struct Census {
+    epoch: u32,
+    /// New ones (counts 0 and 1 are one class), then those with a count of 2, of 3.
+    classes: [Box<[u64]>; 3],
+}
+
+/// What to evict: all below a line, as far as the budget goes.
+#[derive(Clone, Debug)]
+pub(crate) struct Cut {
+    epoch: u32,
+    /// For each class the bucket of which some go, and bytes of it that may; older ones all go.
+    classes: [(usize, u64); 3],
+    /// Whether those that stay lose one of their count.
+    pub(crate) ages: bool,
+}
+
+fn class(word: u32) -> usize {
+    (word & MAX_COUNT).saturating_sub(PROVEN - 1) as usize
+}
+
+impl Census {
+    pub(crate) fn new(epoch: u32) -> Self {
+        Self { epoch, classes: std::array::from_fn(|_| vec![0; BUCKETS].into()) }
+    }
+
+    /// Counts a chunk that could go.
+    pub(crate) fn add(&mut self, word: u32, bytes: u64) {
+        self.classes[class(word)][bucket(word, self.epoch)] += bytes;
+    }
+
+    /// Where to cut so that about `need` bytes go out of a cache of `capacity` bytes.
+    pub(crate) fn cut(&self, need: u64, capacity: u64) -> Cut {
+        let sum = |class: usize| self.classes[class].iter().sum::<u64>();
+        let (new, proven) = (sum(0), sum(1) + sum(2));
+        let spare_new = new.saturating_sub(capacity / NEW_PART).min(need);
+        let from_proven = (need - spare_new).min(proven);
+        let from_new = (need - from_proven).min(new);
+        let from_2 = from_proven.min(sum(1));
+        let budgets = [from_new, from_2, from_proven - from_2];
+        let line = |class: usize| {
+            let mut left = budgets[class];
+            for (bucket, &bytes) in self.classes[class].iter().enumerate().rev() {
+                if left <= bytes {
+                    return (bucket, left);
+                }
+                left -= bytes;
+            }
+            (0, left)
+        };
+        Cut { epoch: self.epoch, classes: [line(0), line(1), line(2)], ages: from_proven > 0 }
+    }
+}
+
+impl Cut {
+    /// Whether a chunk goes. On the line, those go that are asked about first.
+    pub(crate) fn takes(&mut self, word: u32, bytes: u64) -> bool {
+        let (line, budget) = &mut self.classes[class(word)];
+        match bucket(word, self.epoch).cmp(line) {
+            std::cmp::Ordering::Greater => true,
+            std::cmp::Ordering::Less => false,
+            std::cmp::Ordering::Equal => {
+                let takes = *budget > 0;
+                *budget = budget.saturating_sub(bytes);
+                takes
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const CHUNK: u64 = 64 << 10;
+
+    /// A cache of whole chunks, as the real one but for files.
+    struct Sim {
+        words: Vec<Option<AtomicU32>>,
+        capacity: usize,
+        epoch: u32,
+        inserts: usize,
+    }
+
+    impl Sim {
+        fn new(chunks: usize, capacity: usize) -> Self {
+            Self { words: (0..chunks).map(|_| None).collect(), capacity, epoch: 0, inserts: 0 }
+        }
+
+        fn local(&self) -> usize {
+            self.words.iter().flatten().count()
+        }
+
+        /// Reads a chunk, sixteen times as a guest would; whether it was there.
+        fn read(&mut self, chunk: usize) -> bool {
+            let hit = self.words[chunk].is_some();
+            if !hit {
+                self.words[chunk] = Some(AtomicU32::new(inserted(self.epoch)));
+                self.inserts += 1;
+                if self.inserts.is_multiple_of((self.capacity / 32).max(1)) {
+                    self.epoch += 1;
+                }
+            }
+            (0..16).for_each(|_| touch(self.words[chunk].as_ref().unwrap(), self.epoch));
+            if self.local() > self.capacity {
+                self.evict();
+            }
+            hit
+        }
+
+        fn evict(&mut self) {
+            let target = self.capacity - self.capacity / 8;
+            let mut census = Census::new(self.epoch);
+            for word in self.words.iter().flatten() {
+                census.add(word.load(Ordering::Relaxed), CHUNK);
+            }
+            let need = (self.local() - target) as u64 * CHUNK;
+            let mut cut = census.cut(need, self.capacity as u64 * CHUNK);
+            for word in &mut self.words {
+                let Some(now) = word.as_ref().map(|word| word.load(Ordering::Relaxed)) else { continue };
+                if cut.takes(now, CHUNK) {
+                    *word = None;
+                } else if cut.ages {
+                    age(word.as_ref().unwrap());
+                }
+            }
+            assert_eq!(self.local(), target);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(30))]
+
+        #[test]
+        fn a_hot_set_survives_a_scan_of_three_times_the_cache(
+            capacity in 100usize..2000, part in 1usize..70, order in any::<u64>(),
+        ) {
+            let hot = capacity * part / 100;
+            let mut sim = Sim::new(hot + 3 * capacity, capacity);
+            for _ in 0..2 {
+                (0..hot).for_each(|chunk| { sim.read(chunk); });
+                sim.epoch += 1;
+            }
+            let step = 1 + 2 * (order as usize % 50);
+            let scan = 3 * capacity;
+            (0..scan).for_each(|at| { sim.read(hot + at * step % scan); });
+            let left = (0..hot).filter(|&chunk| sim.words[chunk].is_some()).count();
+            prop_assert_eq!(left, hot);
+        }
+    }
+
+    #[test]
+    fn what_once_was_hot_makes_room_for_what_is() {
+        let mut sim = Sim::new(4000, 1000);
+        for round in 0..40 {
+            let base = if round < 10 { 0 } else { 2000 };
+            (base..base + 800).for_each(|chunk| {
+                sim.read(chunk);
+            });
+            sim.epoch += 1;
+        }
+        let hits = (2000..2800).filter(|&chunk| sim.read(chunk)).count();
+        assert!(hits > 750, "{hits} of 800");
+    }
+
+    #[test]
+    fn the_oldest_new_ones_go_first() {
+        let mut census = Census::new(5000);
+        let words = [inserted(1), inserted(4000), inserted(4001), inserted(5000)];
+        words.iter().for_each(|&word| census.add(word, 10));
+        let mut cut = census.cut(15, 10);
+        assert_eq!(words.map(|word| cut.takes(word, 10)), [true, true, false, false]);
+        assert!(!cut.ages);
+    }
+
+    #[test]
+    fn epochs_wrap() {
+        let word = inserted(EPOCH_MASK);
+        assert_eq!((bucket(word, EPOCH_MASK), bucket(word, 0), bucket(word, 1)), (0, 1, 2));
+        assert_eq!(bucket(inserted(1), 0), BUCKETS - 1);
+    }
+}

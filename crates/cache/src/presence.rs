@@ -1,0 +1,133 @@
+//! Bitmaps of units in memory that several processes share.
+//!
+//! A bit is set only after the unit's bytes are in the data file (`Release`), and looked at before they are read
+//! (`Acquire`): who sees the bit sees the bytes. All functions take units as a half-open range and ignore what is
+//! past the bitmap's end.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Units in a word.
+const WORD: u64 = u64::BITS as u64;
+
+/// The words that `units` touch: their place and the mask of the units in them.
+fn words(units: &Range<u64>) -> impl Iterator<Item = (usize, u64)> + use<> {
+    let (mut at, end) = (units.start, units.end);
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let word_end = (at - at % WORD).saturating_add(WORD).min(end);
+        let ones = word_end - at;
+        let mask = if ones == WORD { u64::MAX } else { ((1 << ones) - 1) << (at % WORD) };
+        let index = usize::try_from(at / WORD).unwrap_or(usize::MAX);
+        at = word_end;
+        Some((index, mask))
+    })
+}
+
+/// Whether all of `units` are set.
+pub(crate) fn all_set(bits: &[AtomicU64], units: &Range<u64>) -> bool {
+    words(units)
+        .all(|(at, mask)| bits.get(at).is_some_and(|word| word.load(Ordering::Acquire) & mask == mask))
+}
+
+/// Sets `units`; how many were not set before.
+pub(crate) fn set(bits: &[AtomicU64], units: &Range<u64>) -> u64 {
+    let set = |(at, mask): (usize, u64)| {
+        bits.get(at).map_or(0, |word| (mask & !word.fetch_or(mask, Ordering::Release)).count_ones())
+    };
+    words(units).map(set).map(u64::from).sum()
+}
+
+/// Clears `units`; how many were set before.
+pub(crate) fn clear(bits: &[AtomicU64], units: &Range<u64>) -> u64 {
+    let clear = |(at, mask): (usize, u64)| {
+        bits.get(at).map_or(0, |word| (mask & word.fetch_and(!mask, Ordering::AcqRel)).count_ones())
+    };
+    words(units).map(clear).map(u64::from).sum()
+}
+
+/// How many of `units` are set.
+pub(crate) fn count(bits: &[AtomicU64], units: &Range<u64>) -> u64 {
+    let count = |(at, mask): (usize, u64)| {
+        bits.get(at).map_or(0, |word| (word.load(Ordering::Acquire) & mask).count_ones())
+    };
+    words(units).map(count).map(u64::from).sum()
+}
+
+/// Names the runs of `units` whose bit is `wanted`, ascending.
+pub(crate) fn runs(bits: &[AtomicU64], units: &Range<u64>, wanted: bool, each: &mut dyn FnMut(Range<u64>)) {
+    let mut run: Option<Range<u64>> = None;
+    let mut base = units.start - units.start % WORD;
+    for (at, mask) in words(units) {
+        let word = bits.get(at).map_or(0, |word| word.load(Ordering::Acquire));
+        let mut left = if wanted { word } else { !word } & mask;
+        while left != 0 {
+            let start = u64::from(left.trailing_zeros());
+            let len = u64::from((left >> start).trailing_ones());
+            left &= if start + len == WORD { 0 } else { u64::MAX << (start + len) };
+            let found = base + start..base + start + len;
+            match &mut run {
+                Some(run) if run.end == found.start => run.end = found.end,
+                _ => {
+                    if let Some(before) = run.replace(found) {
+                        each(before);
+                    }
+                }
+            }
+        }
+        base += WORD;
+    }
+    if let Some(last) = run {
+        each(last);
+    }
+}
+
+/// A copy of the first `units` bits; every bit in it was set when it was looked at.
+pub(crate) fn snapshot(bits: &[AtomicU64], units: u64) -> Vec<u64> {
+    words(&(0..units))
+        .map(|(at, mask)| bits.get(at).map_or(0, |word| word.load(Ordering::Acquire) & mask))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        #[test]
+        fn is_a_vector_of_booleans(
+            units in 1u64..300, steps in prop::collection::vec((any::<bool>(), 0u64..300, 0u64..300), 1..20),
+        ) {
+            let bits: Vec<_> = (0..units.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+            let mut model = vec![false; units as usize];
+            for (on, a, b) in steps {
+                let range = a.min(b).min(units)..a.max(b).min(units);
+                let part = &mut model[range.start as usize..range.end as usize];
+                let changed = part.iter().filter(|&&bit| bit != on).count() as u64;
+                part.fill(on);
+                prop_assert_eq!(if on { set(&bits, &range) } else { clear(&bits, &range) }, changed);
+
+                let part = &model[range.start as usize..range.end as usize];
+                prop_assert_eq!(all_set(&bits, &range), part.iter().all(|&bit| bit));
+                prop_assert_eq!(count(&bits, &range), part.iter().filter(|&&bit| bit).count() as u64);
+                for wanted in [true, false] {
+                    let mut found = vec![!wanted; part.len()];
+                    let mut last_end = None;
+                    runs(&bits, &range, wanted, &mut |run| {
+                        assert!(last_end.is_none_or(|end| end < run.start) && run.start < run.end);
+                        last_end = Some(run.end);
+                        found[(run.start - range.start) as usize..(run.end - range.start) as usize].fill(wanted);
+                    });
+                    prop_assert_eq!(found.as_slice(), part);
+                }
+                let copy = snapshot(&bits, units);
+                prop_assert!((0..units).all(|at| (copy[at as usize / 64] >> (at % 64) & 1 == 1) == model[at as usize]));
+            }
+        }
+    }
+}

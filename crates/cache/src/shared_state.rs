@@ -1,0 +1,114 @@
+//! The few numbers that all processes on a cache share: how full it is, and the clock of accesses.
+//!
+//! The file `state.1` (1 is its version), one page, mapped:
+//!
+//! ```text
+//!  0  8  magic: "hs-state"
+//!  8  8  bytes that are local in all blobs
+//! 16  8  epoch: the clock that accesses are marked with
+//! 24  8  bytes inserted since the file was made
+//! 32 ..  0
+//! ```
+//!
+//! Nothing depends on them being exact: a process that is killed at the wrong moment leaves the fill level a little
+//! wrong, and every eviction counts anew. Any content is a valid one.
+
+use crate::mapping::Mapping;
+use crate::sidecar::allocate;
+use headstart_block::Result;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const MAGIC: &[u8; 8] = b"hs-state";
+const LEN: usize = 4096;
+/// The file's name.
+const NAME: &str = "state.1";
+
+/// An epoch ends after so much was inserted, as a part of the size limit, or when a flusher says so.
+const EPOCHS_PER_LIMIT: u64 = 32;
+/// The limit that this is taken of where there is none, in bytes.
+const UNLIMITED: u64 = 32 << 30;
+
+/// The shared numbers.
+pub(crate) struct SharedState {
+    mapping: Mapping,
+    /// Bytes of an epoch.
+    epoch_len: u64,
+    /// Whether the fill level was found, rather than to be counted first.
+    pub(crate) was_there: bool,
+}
+
+impl SharedState {
+    /// Opens or makes the file; under the directory's lock. Where the disk is too full for it, this process counts
+    /// alone.
+    pub(crate) fn open(directory: &Path, size_limit: Option<u64>) -> Result<Self> {
+        let epoch_len = (size_limit.unwrap_or(UNLIMITED) / EPOCHS_PER_LIMIT).max(1);
+        let (mapping, was_there) = match open_file(&directory.join(NAME)) {
+            Ok(opened) => opened,
+            Err(error) => {
+                tracing::warn!(%error, directory = %directory.display(), "the cache's shared state cannot be used");
+                (Mapping::anonymous(LEN)?, false)
+            }
+        };
+        Ok(Self { mapping, epoch_len, was_there })
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        &self.mapping.words(at * 8, 1)[0]
+    }
+
+    /// Bytes that are local in all blobs.
+    pub(crate) fn local_bytes(&self) -> u64 {
+        self.word(1).load(Ordering::Relaxed)
+    }
+
+    /// Sets them to what was counted.
+    pub(crate) fn set_local_bytes(&self, bytes: u64) {
+        self.word(1).store(bytes, Ordering::Relaxed);
+    }
+
+    /// So many more are local.
+    pub(crate) fn add(&self, bytes: u64) {
+        self.word(1).fetch_add(bytes, Ordering::Relaxed);
+        let before = self.word(3).fetch_add(bytes, Ordering::Relaxed);
+        if before / self.epoch_len != before.wrapping_add(bytes) / self.epoch_len {
+            self.next_epoch();
+        }
+    }
+
+    /// So many fewer are local.
+    pub(crate) fn subtract(&self, bytes: u64) {
+        let less = |now: u64| Some(now.saturating_sub(bytes));
+        let _ = self.word(1).fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    /// The present epoch, of 30 bits.
+    #[expect(clippy::cast_possible_truncation, reason = "cut on purpose")]
+    pub(crate) fn epoch(&self) -> u32 {
+        self.word(2).load(Ordering::Relaxed) as u32 & crate::policy::EPOCH_MASK
+    }
+
+    /// From now on an access counts again.
+    pub(crate) fn next_epoch(&self) {
+        self.word(2).fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn open_file(path: &Path) -> io::Result<(Mapping, bool)> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = File::options();
+    let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    let mut magic = [0; 8];
+    let was_there = file.metadata()?.len() >= LEN as u64 && {
+        file.read_exact_at(&mut magic, 0)?;
+        magic == *MAGIC
+    };
+    if !was_there {
+        allocate(&file, LEN as u64)?;
+        file.write_all_at(MAGIC, 0)?;
+    }
+    Ok((Mapping::of_file(&file, LEN)?, was_there))
+}

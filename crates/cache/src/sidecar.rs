@@ -1,0 +1,482 @@
+//! The sidecar of a blob's data file: what of the blob is there, and since when it may be believed.
+//!
+//! # The file, byte by byte
+//!
+//! Numbers are in the host's byte order: these files never leave their host (the magic number tells). Version 1:
+//!
+//! ```text
+//!    0   8  magic: "hs-cache"
+//!    8   4  version: 1
+//!   12   4  unit of presence in bytes: 16384 for data, 4096 for an outboard
+//!   16   8  length of the blob in bytes
+//!   24   4  kind: 1 data with a hash tree, 2 data without, 3 outboard
+//!   28   4  0
+//!   32  32  digest of the blob (SHA-256)
+//!   64  32  root of its hash tree (BLAKE3); zeros without
+//!   96  32  digest of its outboard; zeros without
+//!  128  32  SHA-256 of the name of the store it comes from, where there is no tree; zeros otherwise
+//!  160   8  inode of the data file
+//!  168  32  SHA-256 of bytes 0 to 168
+//!  200  56  0
+//!  256  16  id of the boot in which bitmap `local` was last in use
+//!  272   8  generation: how often units were forgotten
+//!  280   8  generation + 1 in which the whole blob was found to match its digest; 0: never
+//!  288  32  root of the hash tree found then (BLAKE3)
+//!  320 ...  0
+//! 4096   B  bitmap `local`: a bit a unit, in 64-bit words, lowest bit first
+//!  ...   A  a 32-bit word for each 64 KiB chunk: how it was accessed, see `policy`
+//!  ...   S  slot 0 of `durable`: 8 sequence number, 32 SHA-256 of bytes 0 to 168 of the file, the sequence number and
+//!           the bitmap, 24 zeros, then the bitmap as above
+//!  ...   S  slot 1, the same
+//! ```
+//!
+//! B, A and S are rounded up to 4096. What never changes comes first, under its own sum; what all processes change
+//! all the time lies together and is mapped; what must survive a loss of power is apart, and is only ever written as
+//! a whole.
+//!
+//! # What is believed
+//!
+//! * `local` says which units' bytes are in the data file *as the running kernel sees it*. It is believed within
+//!   the boot that it names. It needs no sum: who can change it can change the data as well. Any crash of a process
+//!   leaves it right, since a bit is set only after the bytes were written.
+//! * `durable` says which units survive a loss of power. A slot is written only after `fdatasync` of the data file
+//!   has covered all units in it. In another boot, `local` starts as a copy of the valid slot with the highest sequence
+//!   number. There are two so that a torn write loses one of them, never both.
+//! * Before the bytes of a unit are given back to the disk, both slots are without it (see `durable`).
+//! * A sidecar that is damaged, has another version, describes something else or another data file is not believed
+//!   in anything: both files are unlinked and the blob starts empty.
+//! * The inode ties it to its data file, so that a copy of the directory, which may be torn, is not believed.
+//!
+//! The locks on the file's bytes (far past its end, so that they are on nothing; see [`Locks`]) keep their places in
+//! all versions.
+
+use crate::mapping::Mapping;
+use headstart_block::{Digest, Error, Result};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Bytes in a chunk: the unit of eviction, pins and access marks.
+pub(crate) const CHUNK: u64 = 64 << 10;
+/// Bytes in a unit of presence of data: the group that a hash tree covers.
+pub(crate) const DATA_UNIT: u64 = headstart_image::hash_tree::GROUP_SIZE;
+/// Bytes in a unit of presence of an outboard.
+pub(crate) const TREE_UNIT: u64 = headstart_image::hash_tree::TREE_PAGE;
+/// Longest blob, in bytes: its sidecar has 88 MiB. Lengths come from manifests, and space is taken for them.
+pub(crate) const MAX_LEN: u64 = 1 << 40;
+
+const MAGIC: &[u8; 8] = b"hs-cache";
+/// The version that is written, and the only one that is read.
+pub(crate) const VERSION: u32 = 1;
+const PAGE: u64 = 4096;
+const FIXED: usize = 168;
+const SUM: usize = 168;
+const BOOT: u64 = 256;
+const GENERATION: usize = 272;
+const WHOLE_AT: usize = 280;
+const WHOLE_ROOT: u64 = 288;
+/// Bytes in front of a slot's bitmap.
+pub(crate) const SLOT_HEADER: usize = 64;
+
+/// The id of a run of the kernel.
+pub(crate) type BootId = [u8; 16];
+
+/// Places of locks in a sidecar, as byte ranges.
+pub(crate) struct Locks;
+
+impl Locks {
+    /// Held shared by whoever uses the files, exclusively by whoever unlinks them.
+    pub(crate) const USE: Range<u64> = 1 << 62..(1 << 62) + 1;
+    /// Held shared while bytes are written and their bits set, exclusively while space is given back.
+    pub(crate) const WRITE: Range<u64> = (1 << 62) + 1..(1 << 62) + 2;
+    /// Held exclusively while `durable` is written.
+    pub(crate) const DURABLE: Range<u64> = (1 << 62) + 2..(1 << 62) + 3;
+
+    /// Held exclusively by who fetches these units.
+    pub(crate) fn claim(units: &Range<u64>) -> Range<u64> {
+        (1 << 60) + units.start..(1 << 60) + units.end
+    }
+
+    /// Held shared by who needs these chunks to stay, exclusively by who evicts them.
+    pub(crate) fn pin(chunks: &Range<u64>) -> Range<u64> {
+        (1 << 61) + chunks.start..(1 << 61) + chunks.end
+    }
+}
+
+/// What a cached blob is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Data that is checked against its hash tree before it is taken.
+    Verified,
+    /// Data without a hash tree, believed to its store until it is whole.
+    Plain,
+    /// The outboard of a hash tree: proven whenever it is used.
+    Outboard,
+}
+
+/// What makes two blobs the same in the cache: all that their bytes depend on.
+///
+/// The root is part of it, since a manifest of an enemy may name a digest together with a root of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) kind: Kind,
+    pub(crate) digest: Digest,
+    pub(crate) len: u64,
+    pub(crate) root: [u8; 32],
+    pub(crate) outboard: [u8; 32],
+    pub(crate) origin: [u8; 32],
+}
+
+impl Identity {
+    pub(crate) fn unit(&self) -> u64 {
+        match self.kind {
+            Kind::Outboard => TREE_UNIT,
+            Kind::Verified | Kind::Plain => DATA_UNIT,
+        }
+    }
+
+    /// The start of the header, up to the inode.
+    fn encode(&self) -> Vec<u8> {
+        let kind: u32 = match self.kind {
+            Kind::Verified => 1,
+            Kind::Plain => 2,
+            Kind::Outboard => 3,
+        };
+        #[expect(clippy::cast_possible_truncation, reason = "16384 or 4096")]
+        let unit = self.unit() as u32;
+        let parts: [&[u8]; 10] = [
+            MAGIC,
+            &VERSION.to_ne_bytes(),
+            &unit.to_ne_bytes(),
+            &self.len.to_ne_bytes(),
+            &kind.to_ne_bytes(),
+            &[0; 4],
+            self.digest.as_bytes(),
+            &self.root,
+            &self.outboard,
+            &self.origin,
+        ];
+        parts.concat()
+    }
+
+    /// The name of its files without their extension: the digest, so that people find it, and a sum of the rest.
+    pub(crate) fn file_stem(&self) -> String {
+        format!("{}.{}", self.digest.hex(), &Digest::of(&self.encode()).hex()[..32])
+    }
+}
+
+/// The part of a header that never changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) identity: Identity,
+    pub(crate) data_inode: u64,
+}
+
+impl Header {
+    /// With its sum.
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.identity.encode();
+        bytes.extend(self.data_inode.to_ne_bytes());
+        let sum = Digest::of(&bytes);
+        bytes.extend(sum.as_bytes());
+        bytes
+    }
+
+    /// Reads it back.
+    ///
+    /// # Errors
+    /// `Unsupported` for another version, `Corrupt` for everything that this version would not write.
+    pub(crate) fn parse(bytes: &[u8; PAGE as usize]) -> Result<Self> {
+        let word = |at: usize| u32::from_ne_bytes(field(bytes, at));
+        let long = |at: usize| u64::from_ne_bytes(field(bytes, at));
+        if field::<8>(bytes, 0) != *MAGIC {
+            return Err(Error::corrupt("is no sidecar of this host"));
+        }
+        if word(8) != VERSION {
+            return Err(Error::unsupported(format!("has version {}, not {VERSION}", word(8))));
+        }
+        if Digest::of(&bytes[..FIXED]).as_bytes() != &field(bytes, SUM) {
+            return Err(Error::corrupt("its header does not match its sum"));
+        }
+        let kind = match word(24) {
+            1 => Kind::Verified,
+            2 => Kind::Plain,
+            3 => Kind::Outboard,
+            kind => return Err(Error::corrupt(format!("is of kind {kind}"))),
+        };
+        let identity = Identity {
+            kind,
+            digest: Digest::from_bytes(field(bytes, 32)),
+            len: long(16),
+            root: field(bytes, 64),
+            outboard: field(bytes, 96),
+            origin: field(bytes, 128),
+        };
+        if u64::from(word(12)) != identity.unit() || identity.len > MAX_LEN {
+            return Err(Error::corrupt("its unit or its length is wrong"));
+        }
+        Ok(Self { identity, data_inode: long(160) })
+    }
+}
+
+/// `N` bytes of a header.
+fn field<const N: usize>(bytes: &[u8; PAGE as usize], at: usize) -> [u8; N] {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N])
+}
+
+/// Where things are in a blob's sidecar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) len: u64,
+    pub(crate) unit: u64,
+}
+
+impl Layout {
+    pub(crate) fn of(identity: &Identity) -> Self {
+        Self { len: identity.len, unit: identity.unit() }
+    }
+
+    pub(crate) fn units(self) -> u64 {
+        self.len.div_ceil(self.unit)
+    }
+
+    pub(crate) fn chunks(self) -> u64 {
+        self.len.div_ceil(CHUNK)
+    }
+
+    /// The units that touch the bytes from `start` to `end`, which are within the blob.
+    pub(crate) fn units_of(self, start: u64, end: u64) -> Range<u64> {
+        start / self.unit..end.div_ceil(self.unit)
+    }
+
+    /// The units of a chunk.
+    pub(crate) fn units_of_chunk(self, chunk: u64) -> Range<u64> {
+        let per_chunk = CHUNK / self.unit;
+        chunk * per_chunk..((chunk + 1) * per_chunk).min(self.units())
+    }
+
+    /// Bytes in `units`, the last of which may be short.
+    pub(crate) fn bytes_of(self, units: &Range<u64>) -> u64 {
+        (units.end * self.unit).min(self.len).saturating_sub(units.start * self.unit)
+    }
+
+    /// Words of a bitmap.
+    #[expect(clippy::cast_possible_truncation, reason = "at most MAX_LEN / 4096 / 64")]
+    pub(crate) fn words(self) -> usize {
+        self.units().div_ceil(64) as usize
+    }
+
+    fn bitmap_len(self) -> u64 {
+        (self.words() as u64 * 8).next_multiple_of(PAGE)
+    }
+
+    fn access_offset(self) -> u64 {
+        PAGE + self.bitmap_len()
+    }
+
+    /// Bytes that are mapped: all up to the slots.
+    fn mapped_len(self) -> u64 {
+        self.access_offset() + (self.chunks() * 4).next_multiple_of(PAGE)
+    }
+
+    /// Bytes of a slot: its header and its bitmap.
+    pub(crate) fn slot_len(self) -> usize {
+        SLOT_HEADER + self.words() * 8
+    }
+
+    /// Where slot 0 or 1 begins.
+    pub(crate) fn slot_offset(self, slot: usize) -> u64 {
+        let len = (self.slot_len() as u64).next_multiple_of(PAGE);
+        self.mapped_len() + if slot == 0 { 0 } else { len }
+    }
+
+    /// Length of the file.
+    pub(crate) fn file_len(self) -> u64 {
+        self.slot_offset(1) + (self.slot_len() as u64).next_multiple_of(PAGE)
+    }
+}
+
+/// A sidecar in use.
+pub(crate) struct Sidecar {
+    pub(crate) file: File,
+    pub(crate) layout: Layout,
+    /// The header's fixed part: what the slots' sums cover too.
+    pub(crate) fixed: Vec<u8>,
+    mapping: Mapping,
+}
+
+impl Sidecar {
+    /// Writes a new one into an empty `file`: nothing is there. Its blocks are allocated, so that a full disk is
+    /// noticed here and not by a fault later.
+    ///
+    /// # Errors
+    /// What the operating system reports.
+    pub(crate) fn write_new(file: &File, header: &Header, boot: &BootId) -> io::Result<()> {
+        let len = Layout::of(&header.identity).file_len();
+        allocate(file, len)?;
+        file.write_all_at(&header.encode(), 0)?;
+        file.write_all_at(boot, BOOT)
+    }
+
+    /// Takes a file whose header was read from it, and which is long enough for it.
+    ///
+    /// # Errors
+    /// What mapping it reports.
+    pub(crate) fn new(file: File, header: &Header) -> io::Result<Self> {
+        let layout = Layout::of(&header.identity);
+        let len = usize::try_from(layout.mapped_len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let mapping = Mapping::of_file(&file, len)?;
+        let mut fixed = header.encode();
+        fixed.truncate(FIXED);
+        Ok(Self { file, layout, fixed, mapping })
+    }
+
+    /// Which units are there.
+    pub(crate) fn local(&self) -> &[AtomicU64] {
+        self.mapping.words(PAGE as usize, self.layout.words())
+    }
+
+    /// How the chunks were accessed.
+    #[expect(clippy::cast_possible_truncation, reason = "within MAX_LEN / 65536 words of a mapping")]
+    pub(crate) fn access(&self) -> &[AtomicU32] {
+        self.mapping.half_words(self.layout.access_offset() as usize, self.layout.chunks() as usize)
+    }
+
+    /// How often units were forgotten.
+    pub(crate) fn generation(&self) -> &AtomicU64 {
+        &self.mapping.words(GENERATION, 1)[0]
+    }
+
+    /// One more than the generation in which the whole blob was found right.
+    pub(crate) fn whole_at(&self) -> &AtomicU64 {
+        &self.mapping.words(WHOLE_AT, 1)[0]
+    }
+
+    /// Keeps the root that was found when the whole blob was found right.
+    ///
+    /// # Errors
+    /// What writing it reports.
+    pub(crate) fn write_whole_root(&self, root: &[u8; 32]) -> io::Result<()> {
+        self.file.write_all_at(root, WHOLE_ROOT)
+    }
+
+    /// In which boot the file's bitmap `local` was in use.
+    ///
+    /// # Errors
+    /// What reading it reports.
+    pub(crate) fn boot(file: &File) -> io::Result<BootId> {
+        let mut boot = [0; 16];
+        file.read_exact_at(&mut boot, BOOT)?;
+        Ok(boot)
+    }
+
+    /// Says that `local` is of this boot.
+    ///
+    /// # Errors
+    /// What writing it reports.
+    pub(crate) fn write_boot(&self, boot: &BootId) -> io::Result<()> {
+        self.file.write_all_at(boot, BOOT)
+    }
+}
+
+/// The first page of a sidecar.
+///
+/// # Errors
+/// What reading it reports, also where the file is shorter.
+pub(crate) fn read_header(file: &File) -> io::Result<[u8; PAGE as usize]> {
+    let mut page = [0; PAGE as usize];
+    file.read_exact_at(&mut page, 0)?;
+    Ok(page)
+}
+
+/// Words of a bitmap from the bytes of a file.
+pub(crate) fn to_words(bytes: &[u8]) -> Vec<u64> {
+    let (words, _) = bytes.as_chunks();
+    words.iter().map(|word| u64::from_ne_bytes(*word)).collect()
+}
+
+/// Gives an empty file blocks for `len` bytes, all zeros.
+pub(crate) fn allocate(file: &File, len: u64) -> io::Result<()> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    use rustix::io::Errno;
+    match fallocate(file, FallocateFlags::empty(), 0, len) {
+        Ok(()) => return Ok(()),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let zeros = vec![0; 1 << 16];
+    let mut at = 0;
+    while at < len {
+        let part = usize::try_from(len - at).unwrap_or(usize::MAX).min(zeros.len());
+        file.write_all_at(&zeros[..part], at)?;
+        at += part as u64;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn identity(kind: Kind, len: u64) -> Identity {
+        Identity { kind, digest: Digest::of(b"x"), len, root: [1; 32], outboard: [2; 32], origin: [0; 32] }
+    }
+
+    #[test]
+    fn a_header_is_read_as_it_was_written_and_no_bit_may_change() {
+        for kind in [Kind::Verified, Kind::Plain, Kind::Outboard] {
+            let header = Header { identity: identity(kind, 1_234_567), data_inode: 99 };
+            let mut page = [0; PAGE as usize];
+            let bytes = header.encode();
+            assert_eq!(bytes.len(), 200);
+            page[..200].copy_from_slice(&bytes);
+            assert_eq!(Header::parse(&page).unwrap(), header);
+            for at in 0..200 {
+                page[at] ^= 1;
+                assert!(Header::parse(&page).is_err(), "byte {at}");
+                page[at] ^= 1;
+            }
+        }
+        let too_long = Header { identity: identity(Kind::Plain, MAX_LEN + 1), data_inode: 99 };
+        let mut page = [0; PAGE as usize];
+        page[..200].copy_from_slice(&too_long.encode());
+        assert!(Header::parse(&page).is_err());
+    }
+
+    #[test]
+    fn parts_of_a_sidecar_do_not_overlap() {
+        for len in [0, 1, 16384, 16385, 5 << 20, (10 << 30) + 1, MAX_LEN] {
+            for kind in [Kind::Plain, Kind::Outboard] {
+                let layout = Layout::of(&identity(kind, len));
+                let ends = [
+                    PAGE + layout.words() as u64 * 8,
+                    layout.access_offset(),
+                    layout.access_offset() + layout.chunks() * 4,
+                    layout.slot_offset(0),
+                    layout.slot_offset(0) + layout.slot_len() as u64,
+                    layout.slot_offset(1),
+                    layout.slot_offset(1) + layout.slot_len() as u64,
+                    layout.file_len(),
+                ];
+                assert!(ends.is_sorted(), "{ends:?}");
+                assert!(layout.mapped_len() <= layout.slot_offset(0));
+            }
+        }
+    }
+
+    #[test]
+    fn all_that_bytes_depend_on_is_in_the_name() {
+        let one = identity(Kind::Verified, 1000);
+        let others = [
+            Identity { len: 1001, ..one.clone() },
+            Identity { root: [3; 32], ..one.clone() },
+            Identity { kind: Kind::Plain, ..one.clone() },
+            Identity { origin: [4; 32], ..one.clone() },
+        ];
+        for other in others {
+            assert_ne!(other.file_stem(), one.file_stem(), "{other:?}");
+        }
+    }
+}
