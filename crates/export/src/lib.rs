@@ -22,8 +22,11 @@
 //!   flushed, and the sockets, files and devices that the server made are gone.
 
 pub mod fuse;
+mod host_cache;
 pub mod kernel_nbd;
 pub mod nbd;
+mod slow_lane;
+mod tool;
 pub mod ublk;
 pub mod vhost_user;
 

@@ -1,8 +1,8 @@
 //! What the file system's requests do to the disk: the part of the server that knows no directory entries.
 
 use super::image_writer::ImageWriter;
-use super::slow_lane::SlowLane;
 use crate::Export;
+use crate::slow_lane::SlowLane;
 use fuser::{Errno, ReplyData, ReplyEmpty, ReplyWrite};
 use headstart_block::{BlockDevice, Error, ErrorKind, Result};
 use nix::libc;

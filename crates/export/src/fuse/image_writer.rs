@@ -7,6 +7,9 @@ use super::range_lock::{Held, Hold, RangeLock};
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Result, SECTOR_SIZE};
 use std::sync::Arc;
 
+const SECTOR_LEN: usize = 512;
+const _: () = assert!(SECTOR_LEN as u64 == SECTOR_SIZE);
+
 /// One disk's writer.
 pub(super) struct ImageWriter {
     device: Arc<dyn BlockDevice>,
@@ -76,10 +79,9 @@ impl ImageWriter {
         let start = range.offset() / SECTOR_SIZE * SECTOR_SIZE;
         let sector = ByteRange::between(start, start.saturating_add(SECTOR_SIZE));
         let _held: Held<'_> = self.lock.lock(sector, Hold::Exclusive);
-        let mut bytes = [0; SECTOR_SIZE as usize];
+        let mut bytes = [0; SECTOR_LEN];
         self.device.read_at(&mut bytes, start)?;
-        // Both lie within the sector.
-        let (from, to) = ((range.offset() - start) as usize, (range.end() - start) as usize);
+        let (from, to) = (index(range.offset() - start), index(range.end() - start));
         match content {
             Content::Bytes(data) => bytes[from..to].copy_from_slice(data),
             Content::Zeros => bytes[from..to].fill(0),
@@ -93,12 +95,18 @@ impl<'a> Content<'a> {
     fn part(self, all: ByteRange, piece: ByteRange) -> Self {
         match self {
             Content::Bytes(data) => {
-                let from = (piece.offset() - all.offset()) as usize;
-                Content::Bytes(&data[from..from + piece.len() as usize])
+                let from = index(piece.offset() - all.offset());
+                Content::Bytes(&data[from..from + index(piece.len())])
             }
             Content::Zeros => Content::Zeros,
         }
     }
+}
+
+/// A place in memory: it lies within something that is there.
+#[expect(clippy::cast_possible_truncation, reason = "no slice is longer than a usize says")]
+fn index(offset: u64) -> usize {
+    offset as usize
 }
 
 fn checked(offset: u64, len: u64) -> Result<ByteRange> {

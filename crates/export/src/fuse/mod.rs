@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A worker ([`image`]) never waits for anything but the local disk. What might wait goes to the slow lane
-//! ([`slow_lane`]), and is answered from there.
+//! (`SlowLane`), and is answered from there.
 //!
 //! # What the kernel caches
 //!
@@ -36,13 +36,12 @@ mod image_writer;
 mod mount;
 mod mount_table;
 mod range_lock;
-mod slow_lane;
 mod tree;
 
 use self::image::Image;
 use self::mount::{Mount, Unmounted};
-use self::slow_lane::SlowLane;
 use self::tree::Tree;
+use crate::slow_lane::SlowLane;
 use crate::{Export, STOP_PATIENCE, Server};
 use fuser::{INodeNo, Notifier, Session, SessionACL};
 use headstart_block::{Error, ErrorKind, Result};

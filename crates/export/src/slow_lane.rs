@@ -1,0 +1,159 @@
+//! Where requests go that may have to wait: a bounded number of threads, started when there is work for them.
+//!
+//! The threads that receive requests from a client only do what is local. What waits for bytes from elsewhere,
+//! for a disk to sync or for another write comes here, so that it holds up nobody else. A thread that has had
+//! nothing to do for a while ends: an idle export has none.
+//!
+//! The queue needs no bound of its own: each server bounds how many requests a client may have in flight.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// One request's work. It answers the request itself.
+type Job = Box<dyn FnOnce() + Send>;
+
+/// How long a thread waits for its next job before it ends.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// Clones are the same lane.
+#[derive(Clone)]
+pub(crate) struct SlowLane(Arc<Shared>);
+
+struct Shared {
+    queue: Mutex<Queue>,
+    /// There is a job.
+    job: Condvar,
+    /// A job has ended.
+    done: Condvar,
+    threads_max: usize,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    /// Threads that wait for a job.
+    idle: usize,
+    /// All threads.
+    threads: usize,
+    /// Jobs that have been taken and not ended.
+    running: usize,
+}
+
+impl SlowLane {
+    pub(crate) fn new(threads_max: usize) -> Self {
+        let (queue, job, done) = Default::default();
+        Self(Arc::new(Shared { queue, job, done, threads_max: threads_max.max(1) }))
+    }
+
+    /// Has `job` done by a thread of the lane. By the caller where no thread can be had.
+    pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
+        let mut queue = self.0.lock();
+        queue.jobs.push_back(Box::new(job));
+        if queue.idle >= queue.jobs.len() || queue.threads >= self.0.threads_max {
+            self.0.job.notify_one();
+            return;
+        }
+        queue.threads += 1;
+        drop(queue);
+        let shared = Arc::clone(&self.0);
+        let spawned = thread::Builder::new().name("slow-lane".to_owned()).spawn(move || shared.work());
+        if let Err(error) = spawned {
+            tracing::warn!("no thread for a slow request, others wait for it: {error}");
+            let mut queue = self.0.lock();
+            queue.threads -= 1;
+            // Threads that there are may have taken it meanwhile.
+            if queue.threads == 0
+                && let Some(job) = queue.jobs.pop_front()
+            {
+                drop(queue);
+                job();
+            }
+        }
+    }
+
+    /// Waits until no job is left, `patience` at most; whether that is so.
+    pub(crate) fn wait_idle(&self, patience: Duration) -> bool {
+        let queue = self.0.lock();
+        let busy = |queue: &mut Queue| queue.running > 0 || !queue.jobs.is_empty();
+        let waited = self.0.done.wait_timeout_while(queue, patience, busy);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+}
+
+impl Shared {
+    /// Nothing panics while it holds the lock, and the queue is valid between any two statements.
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        let mut queue = self.lock();
+        loop {
+            if let Some(job) = queue.jobs.pop_front() {
+                queue.running += 1;
+                drop(queue);
+                // A job that panics drops its request's reply, which answers it with an I/O error.
+                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
+                    tracing::error!("a request panicked; it was answered with an error");
+                }
+                queue = self.lock();
+                queue.running -= 1;
+                self.done.notify_all();
+                continue;
+            }
+            queue.idle += 1;
+            let waited = self.job.wait_timeout_while(queue, IDLE, |queue| queue.jobs.is_empty());
+            let timed_out;
+            (queue, timed_out) = waited.unwrap_or_else(PoisonError::into_inner);
+            queue.idle -= 1;
+            if timed_out.timed_out() && queue.jobs.is_empty() {
+                queue.threads -= 1;
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn jobs_wait_for_nobody_until_the_threads_are_used_up() {
+        let lane = SlowLane::new(3);
+        let (release, gate) = mpsc::channel::<()>();
+        let gate = Arc::new(Mutex::new(gate));
+        let (done, results) = mpsc::channel();
+        for _ in 0..2 {
+            let (gate, done) = (Arc::clone(&gate), done.clone());
+            lane.run(move || {
+                let _ = gate.lock().unwrap().recv();
+                done.send("stuck").unwrap();
+            });
+        }
+        for _ in 0..20 {
+            let done = done.clone();
+            lane.run(move || done.send("quick").unwrap());
+        }
+        for _ in 0..20 {
+            assert_eq!(results.recv_timeout(Duration::from_secs(10)), Ok("quick"));
+        }
+        assert!(!lane.wait_idle(Duration::from_millis(20)));
+        assert!(lane.0.lock().threads <= 3);
+        drop(release);
+        assert!(lane.wait_idle(Duration::from_secs(10)));
+    }
+
+    #[test]
+    #[expect(clippy::panic, reason = "that is what is tested")]
+    fn a_panic_ends_one_job() {
+        let lane = SlowLane::new(1);
+        lane.run(|| panic!("as it is meant to"));
+        let (done, result) = mpsc::channel();
+        lane.run(move || done.send(()).unwrap());
+        result.recv_timeout(Duration::from_secs(10)).unwrap();
+    }
+}

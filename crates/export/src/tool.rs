@@ -1,0 +1,81 @@
+//! Running the standard tools of a host, never longer than is reasonable.
+
+use headstart_block::{Error, ErrorKind, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// Where tools for administrators are, which are not on everybody's `PATH`.
+const ADMINISTRATORS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
+
+/// The program called `name`, on the `PATH` or where tools for administrators are.
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories = std::env::split_paths(&path).chain(ADMINISTRATORS.iter().map(PathBuf::from));
+    directories.map(|directory| directory.join(name)).find(|program| program.is_file())
+}
+
+/// Whether the kernel's modules in `directory` (`/lib/modules/RELEASE`) have one called `name`, compressed or not.
+pub(crate) fn has_module(directory: &Path, name: &str) -> bool {
+    let list = std::fs::read_to_string(directory.join("modules.dep")).unwrap_or_default();
+    let file =
+        |line: &str| line.split(':').next().and_then(|path| path.rsplit('/').next()).map(str::to_owned);
+    list.lines()
+        .filter_map(file)
+        .any(|file| file.strip_prefix(name).is_some_and(|rest| rest.starts_with(".ko")))
+}
+
+/// Runs `program` to its end; what it said where it fails.
+///
+/// # Errors
+/// [`ErrorKind::Io`] where it fails or takes longer than `patience`: then it is killed.
+pub(crate) fn run(program: &Path, args: &[String], patience: Duration) -> Result<()> {
+    let about = |error: Error| error.about(program.display());
+    let child = Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| about(Error::io("cannot start it", error)))?;
+    let id = child.id();
+    let (end, ended) = mpsc::channel();
+    let wait = move || {
+        let _ = end.send(child.wait_with_output());
+    };
+    let waiting = thread::Builder::new().name("tool".to_owned()).spawn(wait);
+    waiting.map_err(|error| about(Error::io("cannot start a thread", error)))?;
+    let Ok(output) = ended.recv_timeout(patience) else {
+        // Its number is its own until it has been waited for, which was not so a moment ago.
+        let _ = i32::try_from(id).map(|id| kill(Pid::from_raw(id), Signal::SIGKILL));
+        let cause = format!("it took longer than {} s and was killed", patience.as_secs());
+        return Err(about(Error::new(ErrorKind::Io, cause)));
+    };
+    let output = output.map_err(|error| about(Error::io("cannot wait for it", error)))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(about(Error::new(ErrorKind::Io, format!("it failed ({}): {said}", output.status))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_and_hangs_are_said() {
+        let shell = find("sh").unwrap();
+        let script = |text: &str| [String::from("-c"), text.to_owned()];
+        run(&shell, &script("exit 0"), Duration::from_secs(10)).unwrap();
+        let failed = run(&shell, &script("echo no luck >&2; exit 3"), Duration::from_secs(10)).unwrap_err();
+        assert!(failed.to_string().contains("no luck"), "{failed}");
+        let hung = run(&shell, &script("exec sleep 60"), Duration::from_millis(50)).unwrap_err();
+        assert!(hung.to_string().contains("killed"), "{hung}");
+        assert!(find("no-such-tool-anywhere").is_none());
+    }
+}
