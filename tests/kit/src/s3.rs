@@ -1,1 +1,88 @@
-//! To be written.
+//! A real S3 server, `versitygw`, over a directory: for images in an object store.
+
+use crate::process::{Process, find, start_on_free_port};
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// An S3 server that runs as long as this lives. Signed requests only, addressed by path (`endpoint/bucket/key`).
+#[derive(Debug)]
+pub struct S3 {
+    process: Process,
+    addr: SocketAddr,
+    /// A directory a bucket, a file an object.
+    buckets: TempDir,
+    /// What else it knows of them.
+    _metadata: TempDir,
+}
+
+impl S3 {
+    /// Who may do everything.
+    pub const ACCESS_KEY: &str = "headstart";
+    /// That one's secret.
+    pub const SECRET_KEY: &str = "headstart-secret";
+    /// The region that requests are signed for.
+    pub const REGION: &str = "us-east-1";
+
+    /// Whether there is an S3 server on this machine; says so where not.
+    pub fn is_installed() -> bool {
+        crate::process::installed(&["versitygw"])
+    }
+
+    /// A server with one empty bucket. Panics where that fails.
+    #[track_caller]
+    pub fn with_bucket(bucket: &str) -> Self {
+        let buckets = TempDir::with_prefix("s3-").expect("a temporary directory");
+        // Not as extended attributes of the files: not every file system has those.
+        let metadata = TempDir::with_prefix("s3-metadata-").expect("a temporary directory");
+        fs::create_dir(buckets.path().join(bucket)).expect("a bucket");
+        let program = find("versitygw").expect("versitygw is installed");
+        let start = |port| {
+            let mut command = Command::new(&program);
+            command
+                .env_clear()
+                .args(["--port", &format!("127.0.0.1:{port}"), "--keep-alive", "--quiet"])
+                .args(["--access", Self::ACCESS_KEY, "--secret", Self::SECRET_KEY, "--region", Self::REGION])
+                .arg("posix")
+                .arg("--sidecar")
+                .args([metadata.path(), buckets.path()]);
+            Process::start(&mut command)
+        };
+        let connects = |port| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
+        let (process, port) = start_on_free_port(start, connects);
+        Self { process, addr: (Ipv4Addr::LOCALHOST, port).into(), buckets, _metadata: metadata }
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// What clients call its endpoint.
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    /// What clients take from their environment. `endpoint` is this server's or that of a proxy in front of it.
+    pub fn environment(endpoint: &str) -> [(&'static str, String); 5] {
+        [
+            ("AWS_ACCESS_KEY_ID", Self::ACCESS_KEY.to_owned()),
+            ("AWS_SECRET_ACCESS_KEY", Self::SECRET_KEY.to_owned()),
+            ("AWS_REGION", Self::REGION.to_owned()),
+            ("AWS_ENDPOINT_URL", endpoint.to_owned()),
+            ("AWS_ALLOW_HTTP", "true".to_owned()),
+        ]
+    }
+
+    /// The directory of a bucket, whose files are its objects.
+    pub fn bucket(&self, bucket: &str) -> PathBuf {
+        Path::new(self.buckets.path()).join(bucket)
+    }
+
+    /// Its process, to be stopped or killed.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+}

@@ -1,1 +1,398 @@
-//! To be written.
+//! A link of a given rate and round trip: a TCP proxy that any client and server can be put on both ends of.
+//!
+//! The kernels that tests run on have no netem, and a comparison is fair only where every contestant goes through
+//! the same bottleneck. So the bottleneck is ours, in user space, and calibrated: [`measure`] says what a link
+//! really gives on this machine at this moment.
+//!
+//! # The model
+//!
+//! A [`Link`] has two wires, up (towards the server) and down, each with the full rate, as on a duplex line. All
+//! connections of all proxies on the link share them. What a connection sends is cut into parcels of about a
+//! millisecond of wire time (at most 64 KiB). A parcel
+//!
+//! 1. gets the wire after the parcels that asked before it, and leaves when its last byte has: `max(free, arrived) +
+//!    length / rate`. Nothing is saved up while the wire is idle, so there is no burst at the full speed of memory;
+//! 2. arrives half a round trip later. Any number of parcels are on their way at once.
+//!
+//! A connection offers its next parcel when the last one has left, so connections take turns, parcel by parcel, and a
+//! small answer never queues behind all of a large one on another connection. Behind that stands flow control as the
+//! sockets have it: a receiver that does not read stops its sender.
+//!
+//! A new connection costs what TCP's handshake does: the client's first byte leaves one round trip after it
+//! connected (the kernel of course tells it at once that it is connected) and what a server says unasked arrives
+//! after two. Not modelled: slow start, loss, and the bytes of TCP's and IP's own headers.
+//!
+//! # Precision
+//!
+//! All times are computed, not accumulated from sleeps: a thread that wakes late sends late, and the next parcel is
+//! reckoned from when the last one should have left (up to [`FORGIVEN`] late, so that a machine that stood still does
+//! not follow up with a flood). Each connection has four threads, one reading and one writing in each direction,
+//! because a sleeping thread is woken within a tenth of a millisecond, and the timers of async runtimes tick in
+//! whole ones.
+
+use rustix::net::sockopt::set_socket_linger;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Most bytes that leave as one.
+const LARGEST_PARCEL: u64 = 64 << 10;
+/// Fewest: what a packet carries.
+const SMALLEST_PARCEL: u64 = 1460;
+/// Most parcels of one connection on their way in one direction.
+const IN_FLIGHT: usize = 4096;
+/// How late a thread may wake without its connection losing wire time.
+const FORGIVEN: Duration = Duration::from_millis(50);
+/// A server on this machine answers by then or never.
+const CONNECT_TIME_LIMIT: Duration = Duration::from_secs(5);
+
+/// A rate and a round trip that any number of proxies share. Cloning gives the same link.
+#[derive(Clone, Debug)]
+pub struct Link {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// Bytes a second, `u64::MAX` for as fast as it goes.
+    rate: AtomicU64,
+    /// Nanoseconds.
+    round_trip: AtomicU64,
+    /// When the wire up and the wire down are free.
+    free_at: [Mutex<Instant>; 2],
+}
+
+impl Link {
+    /// A link of `rate` bytes a second each way (None: as fast as it goes) and this round trip.
+    pub fn new(rate: Option<u64>, round_trip: Duration) -> Self {
+        let now = Instant::now();
+        let link = Self {
+            shared: Arc::new(Shared {
+                rate: AtomicU64::new(0),
+                round_trip: AtomicU64::new(0),
+                free_at: [Mutex::new(now), Mutex::new(now)],
+            }),
+        };
+        link.set(rate, round_trip);
+        link
+    }
+
+    /// Changes the link, from the next parcel on.
+    pub fn set(&self, rate: Option<u64>, round_trip: Duration) {
+        self.shared.rate.store(rate.unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
+        let nanoseconds = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
+        self.shared.round_trip.store(nanoseconds, Ordering::Relaxed);
+    }
+
+    /// Bytes a second each way; None where there is no limit.
+    pub fn rate(&self) -> Option<u64> {
+        Some(self.shared.rate.load(Ordering::Relaxed)).filter(|rate| *rate != u64::MAX)
+    }
+
+    /// The time there and back.
+    pub fn round_trip(&self) -> Duration {
+        Duration::from_nanos(self.shared.round_trip.load(Ordering::Relaxed))
+    }
+
+    fn parcel(&self) -> usize {
+        let millisecond = self.rate().unwrap_or(u64::MAX) / 1000;
+        usize::try_from(millisecond.clamp(SMALLEST_PARCEL, LARGEST_PARCEL)).unwrap_or(usize::MAX)
+    }
+
+    /// Takes the wire for `len` bytes that were there at `arrived`; when the last of them has left.
+    fn leaves_at(&self, way: Way, arrived: Instant, len: usize) -> Instant {
+        let Some(rate) = self.rate() else { return arrived };
+        let nanoseconds = u128::from(len as u64) * 1_000_000_000 / u128::from(rate);
+        let takes = Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX));
+        let free_at = &self.shared.free_at[way as usize];
+        let mut free_at = free_at.lock().unwrap_or_else(PoisonError::into_inner);
+        *free_at = (*free_at).max(arrived) + takes;
+        *free_at
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Up = 0,
+    Down = 1,
+}
+
+/// What went over a proxy so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Bytes from clients to the server.
+    pub up: u64,
+    /// Bytes from the server to clients.
+    pub down: u64,
+    /// Connections that clients made.
+    pub connections: u64,
+}
+
+/// A proxy on a [`Link`]. Dropped, it takes no more connections and breaks those it has.
+#[derive(Debug)]
+pub struct Shaper {
+    addr: SocketAddr,
+    listener: Arc<TcpListener>,
+    proxy: Arc<Proxy>,
+}
+
+#[derive(Debug)]
+struct Proxy {
+    link: Link,
+    to: SocketAddr,
+    moved: [AtomicU64; 2],
+    connections: AtomicU64,
+    open: Mutex<Vec<Weak<TcpStream>>>,
+    ended: AtomicBool,
+}
+
+impl Shaper {
+    /// A proxy to `to` on a port of its own of this machine.
+    pub fn start(link: &Link, to: SocketAddr) -> io::Result<Self> {
+        Self::start_at(link, (Ipv4Addr::LOCALHOST, 0).into(), to)
+    }
+
+    /// A proxy to `to` that listens at `listen`.
+    pub fn start_at(link: &Link, listen: SocketAddr, to: SocketAddr) -> io::Result<Self> {
+        let listener = Arc::new(TcpListener::bind(listen)?);
+        let addr = listener.local_addr()?;
+        let proxy = Arc::new(Proxy {
+            link: link.clone(),
+            to,
+            moved: [AtomicU64::new(0), AtomicU64::new(0)],
+            connections: AtomicU64::new(0),
+            open: Mutex::new(Vec::new()),
+            ended: AtomicBool::new(false),
+        });
+        let accepting = (Arc::clone(&listener), Arc::clone(&proxy));
+        thread::Builder::new().name("shaper".to_owned()).spawn(move || accept(&accepting.0, &accepting.1))?;
+        Ok(Self { addr, listener, proxy })
+    }
+
+    /// Where clients connect to.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// What went over it so far. A parcel counts from when it is put on the wire.
+    pub fn moved(&self) -> Moved {
+        Moved {
+            up: self.proxy.moved[Way::Up as usize].load(Ordering::Relaxed),
+            down: self.proxy.moved[Way::Down as usize].load(Ordering::Relaxed),
+            connections: self.proxy.connections.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for Shaper {
+    fn drop(&mut self) {
+        self.proxy.ended.store(true, Ordering::SeqCst);
+        // On Linux this ends the listening, and wakes the thread that accepts.
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Read);
+        let open = std::mem::take(&mut *self.proxy.open.lock().unwrap_or_else(PoisonError::into_inner));
+        for socket in open.iter().filter_map(Weak::upgrade) {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn accept(listener: &TcpListener, proxy: &Arc<Proxy>) {
+    while !proxy.ended.load(Ordering::SeqCst) {
+        let Ok((client, _)) = listener.accept() else { continue };
+        proxy.connections.fetch_add(1, Ordering::Relaxed);
+        let (proxy, connected) = (Arc::clone(proxy), Instant::now());
+        // A client that cannot have its threads sees its connection closed.
+        let _ = thread::Builder::new()
+            .name("shaper".to_owned())
+            .spawn(move || connect(&proxy, client, connected));
+    }
+}
+
+/// One connection: the handshake, then both ways until both have ended.
+fn connect(proxy: &Arc<Proxy>, client: TcpStream, connected: Instant) {
+    let round_trip = proxy.link.round_trip();
+    let client = Arc::new(client);
+    let Ok(server) = TcpStream::connect_timeout(&proxy.to, CONNECT_TIME_LIMIT) else {
+        sleep_until(connected + round_trip);
+        abort(&client);
+        return;
+    };
+    let server = Arc::new(server);
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    {
+        let mut open = proxy.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|socket| socket.strong_count() > 0);
+        open.extend([Arc::downgrade(&client), Arc::downgrade(&server)]);
+    }
+    for (way, source, sink, opens_at) in [
+        (Way::Up, &client, &server, connected + round_trip),
+        (Way::Down, &server, &client, connected + round_trip + round_trip / 2),
+    ] {
+        let (sender, receiver) = sync_channel(IN_FLIGHT);
+        let (reading, from, proxy) = (Arc::clone(source), Arc::clone(source), Arc::clone(proxy));
+        let to = Arc::clone(sink);
+        let spawn = |work: Box<dyn FnOnce() + Send>| {
+            thread::Builder::new().name("shaper".to_owned()).spawn(work).is_ok()
+        };
+        if !spawn(Box::new(move || send(&proxy, way, &reading, opens_at, &sender)))
+            || !spawn(Box::new(move || deliver(&receiver, &from, &to)))
+        {
+            abort(&client);
+            abort(&server);
+        }
+    }
+}
+
+/// Bytes on their way, or what becomes of the connection behind the last of them.
+struct Parcel {
+    due: Instant,
+    content: Content,
+}
+
+enum Content {
+    Bytes(Vec<u8>),
+    /// The sender has no more to say.
+    End,
+    /// The connection broke.
+    Reset,
+}
+
+/// Puts what `source` says on the wire, until it ends.
+fn send(proxy: &Proxy, way: Way, mut source: &TcpStream, opens_at: Instant, line: &SyncSender<Parcel>) {
+    let link = &proxy.link;
+    let mut buffer = vec![0; link.parcel()];
+    sleep_until(opens_at);
+    let mut left = opens_at;
+    loop {
+        buffer.resize(link.parcel(), 0);
+        let was_there = rustix::io::ioctl_fionread(source).is_ok_and(|bytes| bytes > 0);
+        let read = source.read(&mut buffer);
+        let now = Instant::now();
+        // What had come before we looked was there when the parcel before it left.
+        let arrived = if was_there { left.max(now.checked_sub(FORGIVEN).unwrap_or(now)) } else { now };
+        let content = match read {
+            Ok(0) => Content::End,
+            Ok(len) => Content::Bytes(buffer[..len].to_vec()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) => Content::Reset,
+        };
+        let Content::Bytes(bytes) = &content else {
+            let _ = line.send(Parcel { due: arrived + link.round_trip() / 2, content });
+            return;
+        };
+        proxy.moved[way as usize].fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        left = link.leaves_at(way, arrived, bytes.len());
+        if line.send(Parcel { due: left + link.round_trip() / 2, content }).is_err() {
+            return;
+        }
+        sleep_until(left);
+    }
+}
+
+/// Hands the parcels over when they are due.
+fn deliver(line: &Receiver<Parcel>, source: &TcpStream, mut sink: &TcpStream) {
+    while let Ok(parcel) = line.recv() {
+        sleep_until(parcel.due);
+        match parcel.content {
+            Content::Bytes(bytes) => {
+                if sink.write_all(&bytes).is_err() {
+                    break;
+                }
+            }
+            Content::End => {
+                let _ = sink.shutdown(Shutdown::Write);
+                return;
+            }
+            Content::Reset => {
+                abort(sink);
+                return;
+            }
+        }
+    }
+    // The receiver is gone: the sender is told, and the thread that reads from it wakes.
+    abort(source);
+}
+
+/// Makes the connection end in a reset, once all that hold it have let go.
+fn abort(socket: &TcpStream) {
+    let _ = set_socket_linger(socket, Some(Duration::ZERO));
+    let _ = socket.shutdown(Shutdown::Read);
+}
+
+fn sleep_until(time: Instant) {
+    let wait = time.saturating_duration_since(Instant::now());
+    if !wait.is_zero() {
+        thread::sleep(wait);
+    }
+}
+
+/// What a link gave when it was measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    /// Bytes a second of one connection.
+    pub rate: f64,
+    /// From asking to an answer of one byte, on a connection that was there: the median of several.
+    pub round_trip: Duration,
+    /// From connecting to the first byte of an answer. Two round trips, as the model has it.
+    pub connect: Duration,
+}
+
+/// Measures a link, by itself for `during` (longer is more exact) and a few round trips.
+pub fn measure(link: &Link, during: Duration) -> io::Result<Measured> {
+    let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let shaper = Shaper::start(link, server.local_addr()?)?;
+    thread::scope(|scope| {
+        let serving = scope.spawn(move || serve_zeros(&server));
+        let measured = measure_through(&shaper, link, during);
+        // Ends the connection, which ends the server.
+        drop(shaper);
+        serving.join().unwrap_or_else(|_| Err(io::Error::other("the server panicked")))?;
+        measured
+    })
+}
+
+fn measure_through(shaper: &Shaper, link: &Link, during: Duration) -> io::Result<Measured> {
+    let since = Instant::now();
+    let mut connection = TcpStream::connect(shaper.addr())?;
+    connection.set_nodelay(true)?;
+    ask(&mut connection, 1)?;
+    let connect = since.elapsed();
+
+    let mut round_trips = [Duration::ZERO; 5];
+    for round_trip in &mut round_trips {
+        *round_trip = ask(&mut connection, 1)?;
+    }
+    round_trips.sort();
+    let round_trip = round_trips[round_trips.len() / 2];
+
+    let per_second = u128::from(link.rate().unwrap_or(1_000_000_000));
+    let len = u64::try_from(per_second * during.as_millis() / 1000).unwrap_or(u64::MAX).max(1);
+    let took = ask(&mut connection, len)?.saturating_sub(link.round_trip());
+    Ok(Measured { rate: len as f64 / took.as_secs_f64(), round_trip, connect })
+}
+
+/// Asks for `len` bytes; how long until all were there.
+fn ask(connection: &mut TcpStream, len: u64) -> io::Result<Duration> {
+    let since = Instant::now();
+    connection.write_all(&len.to_le_bytes())?;
+    let got = io::copy(&mut connection.take(len), &mut io::sink())?;
+    if got < len {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(since.elapsed())
+}
+
+/// Serves one connection that sends numbers, with as many zeros each.
+fn serve_zeros(server: &TcpListener) -> io::Result<()> {
+    let (mut client, _) = server.accept()?;
+    client.set_nodelay(true)?;
+    let mut number = [0; 8];
+    while client.read_exact(&mut number).is_ok() {
+        io::copy(&mut io::repeat(0).take(u64::from_le_bytes(number)), &mut client)?;
+    }
+    Ok(())
+}

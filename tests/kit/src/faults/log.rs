@@ -1,0 +1,206 @@
+//! What was asked of a server, and when.
+
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::time::Duration;
+
+/// What a request asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// GET, HEAD, PUT ...
+    pub method: String,
+    /// The path with the query behind it, as it was sent.
+    pub path: String,
+    /// The bytes asked for (`bytes=2-4` is 2..5, `bytes=2-` ends at the largest number); None without a range, with
+    /// several, or with one from the end.
+    pub range: Option<Range<u64>>,
+    /// The value of the Range header.
+    pub range_header: Option<String>,
+    /// The value of the Host header.
+    pub host: Option<String>,
+    /// The value of the Authorization header.
+    pub authorization: Option<String>,
+}
+
+/// One request and what became of it. Times count from the start of the proxy.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// What it asked for.
+    pub asked: Asked,
+    /// The connection that it came on, from 0.
+    pub connection: u64,
+    /// When its head was there.
+    pub started: Duration,
+    /// When the answer was about to end, so that nothing which follows from it can have started before; None while
+    /// it runs.
+    pub finished: Option<Duration>,
+    /// The status of the answer, 0 where there was none.
+    pub status: u16,
+    /// How many bytes of the answer's body were passed on.
+    pub sent: u64,
+    /// The fault that it met, if any.
+    pub fault: Option<String>,
+    /// Whether the connection broke in it, by a fault, the client or the server.
+    pub broken: bool,
+}
+
+impl Request {
+    /// The bytes of the file that were sent, if it was a file's.
+    fn span(&self) -> Range<u64> {
+        let start =
+            if self.status == 206 { self.asked.range.as_ref().map_or(0, |range| range.start) } else { 0 };
+        start..start.saturating_add(self.sent)
+    }
+}
+
+/// Requests, in the order in which they started.
+#[derive(Clone, Debug, Default)]
+pub struct Log(pub(super) Vec<Request>);
+
+impl Log {
+    /// Those of them that `wanted` says.
+    #[must_use]
+    pub fn only(&self, wanted: impl Fn(&Request) -> bool) -> Self {
+        Self(self.0.iter().filter(|request| wanted(request)).cloned().collect())
+    }
+
+    /// The requests to paths that contain `part`.
+    #[must_use]
+    pub fn to(&self, part: &str) -> Self {
+        self.only(|request| request.asked.path.contains(part))
+    }
+
+    /// The bytes of all answers' bodies.
+    pub fn sent(&self) -> u64 {
+        self.0.iter().map(|request| request.sent).sum()
+    }
+
+    /// The longest row of requests each of which started after the one before had finished: how many round trips
+    /// the whole took at least.
+    pub fn in_sequence(&self) -> usize {
+        // Of all that could follow, the one that finishes first leaves most room.
+        let mut finished: Vec<_> = self.0.iter().filter_map(|r| Some((r.finished?, r.started))).collect();
+        finished.sort_unstable();
+        let unfinished = self.0.iter().filter(|r| r.finished.is_none()).map(|r| r.started).max();
+        let (mut count, mut until) = (0, Duration::ZERO);
+        for (end, start) in finished {
+            if count == 0 || start >= until {
+                (count, until) = (count + 1, end);
+            }
+        }
+        count + usize::from(unfinished.is_some_and(|start| count == 0 || start >= until))
+    }
+
+    /// The most requests that ran at one moment.
+    pub fn at_once(&self) -> usize {
+        let mut changes: Vec<(Duration, bool)> = Vec::new();
+        for request in &self.0 {
+            changes.push((request.started, true));
+            changes.extend(request.finished.map(|end| (end, false)));
+        }
+        // At the same moment, ends first.
+        changes.sort_unstable();
+        let (mut now, mut most) = (0_usize, 0);
+        for (_, starts) in changes {
+            now = if starts { now + 1 } else { now.saturating_sub(1) };
+            most = most.max(now);
+        }
+        most
+    }
+
+    /// How many bytes of files were sent that had been sent before.
+    pub fn sent_again(&self) -> u64 {
+        let gets = self.0.iter().filter(|r| r.asked.method == "GET" && [200, 206].contains(&r.status));
+        let mut spans: Vec<_> = gets.map(|r| (r.asked.path.as_str(), r.span())).collect();
+        spans.sort_unstable_by_key(|(path, span)| (*path, span.start, span.end));
+        let (mut again, mut reached) = (0, ("", 0));
+        for (path, span) in spans {
+            let end = if reached.0 == path { reached.1 } else { 0 };
+            again += end.min(span.end).saturating_sub(span.start);
+            reached = (path, end.max(span.end));
+        }
+        again
+    }
+}
+
+impl Deref for Log {
+    type Target = [Request];
+
+    fn deref(&self) -> &[Request] {
+        &self.0
+    }
+}
+
+/// A line a request, for the message of a test that fails.
+impl fmt::Display for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for request in &self.0 {
+            let Request { asked, connection, started, finished, status, sent, fault, broken } = request;
+            let range = asked.range_header.as_deref().unwrap_or("-");
+            let ms = |time: &Duration| time.as_secs_f64() * 1e3;
+            write!(f, "{:9.2} ms", ms(started))?;
+            match finished {
+                Some(end) => write!(f, " {:+9.2} ms", ms(end) - ms(started))?,
+                None => write!(f, "      running")?,
+            }
+            write!(f, " #{connection} {} {} {range}: {status}, {sent} bytes", asked.method, asked.path)?;
+            if let Some(fault) = fault {
+                write!(f, ", {fault}")?;
+            }
+            writeln!(f, "{}", if *broken { ", broken" } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(path: &str, range: Range<u64>, started: u64, finished: Option<u64>) -> Request {
+        Request {
+            asked: Asked {
+                method: "GET".to_owned(),
+                path: path.to_owned(),
+                range: Some(range.clone()),
+                range_header: None,
+                host: None,
+                authorization: None,
+            },
+            connection: 0,
+            started: Duration::from_millis(started),
+            finished: finished.map(Duration::from_millis),
+            status: 206,
+            sent: range.end - range.start,
+            fault: None,
+            broken: false,
+        }
+    }
+
+    #[test]
+    fn sequences_and_crowds() {
+        let log = Log(vec![
+            request("/m", 0..9, 0, Some(10)),
+            request("/a", 0..9, 11, Some(30)),
+            request("/b", 0..9, 12, Some(20)),
+            request("/c", 0..9, 21, Some(25)),
+            request("/d", 0..9, 31, None),
+        ]);
+        assert_eq!((log.in_sequence(), log.at_once()), (4, 2));
+        assert_eq!(log.only(|r| r.asked.path != "/c").in_sequence(), 3);
+        assert_eq!(log.to("/b").in_sequence(), 1);
+        assert_eq!(log.to("/d").in_sequence(), 1);
+        assert_eq!((Log::default().in_sequence(), Log::default().at_once()), (0, 0));
+        assert_eq!(log.sent(), 45);
+    }
+
+    #[test]
+    fn what_is_sent_again() {
+        let log = |spans: &[(&str, Range<u64>)]| {
+            Log(spans.iter().map(|(path, range)| request(path, range.clone(), 0, None)).collect())
+        };
+        assert_eq!(log(&[("/a", 0..10), ("/a", 10..20), ("/b", 5..10)]).sent_again(), 0);
+        assert_eq!(log(&[("/a", 0..10), ("/a", 5..20), ("/a", 0..2)]).sent_again(), 7);
+        assert_eq!(log(&[("/a", 0..100), ("/a", 5..20), ("/a", 30..40), ("/b", 3..4)]).sent_again(), 25);
+    }
+}

@@ -1,0 +1,193 @@
+//! The shaping proxy gives the link that was asked for.
+//!
+//! One test after the other, in one function: they measure, and would measure each other.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, reason = "tests")]
+
+use headstart_testkit::shaper::{Link, Measured, Shaper, measure};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const TOLERATED: Duration = Duration::from_millis(2);
+/// A busy machine spoils a measurement, so that there is another.
+const TRIES: usize = 5;
+
+fn milliseconds(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+#[test]
+fn calibration() {
+    rate_and_round_trip();
+    connections_share_the_rate();
+    a_small_answer_passes_a_large_one();
+    an_idle_link_saves_nothing_up();
+}
+
+/// Tries until `good`, and then fails with the last result.
+fn eventually<T: std::fmt::Debug>(what: &str, mut try_it: impl FnMut() -> T, good: impl Fn(&T) -> bool) {
+    let mut result = try_it();
+    for _ in 1..TRIES {
+        if good(&result) {
+            return;
+        }
+        result = try_it();
+    }
+    assert!(good(&result), "{what}: {result:?}");
+}
+
+fn rate_and_round_trip() {
+    for (rate, round_trip) in [(2, 0), (2, 200), (10, 20), (50, 1), (90, 100), (200, 0), (200, 40)] {
+        let link = Link::new(Some(rate * 1_000_000), milliseconds(round_trip));
+        eventually(
+            &format!("{rate} MB/s, {round_trip} ms"),
+            || measure(&link, milliseconds(300)).unwrap(),
+            |measured: &Measured| {
+                let off = (measured.rate / (rate as f64 * 1e6) - 1.0).abs();
+                off < 0.03
+                    && measured.round_trip.abs_diff(milliseconds(round_trip)) < TOLERATED
+                    && measured.connect.abs_diff(milliseconds(2 * round_trip)) < 2 * TOLERATED
+            },
+        );
+    }
+}
+
+/// A server that answers each connection with as many bytes as it asks for in one number of eight bytes.
+fn server() -> std::net::SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let addr = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let mut client = client.unwrap();
+            thread::spawn(move || {
+                let mut number = [0; 8];
+                while client.read_exact(&mut number).is_ok() {
+                    let answer = vec![7; usize::try_from(u64::from_le_bytes(number)).unwrap()];
+                    if client.write_all(&answer).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    addr
+}
+
+fn ask(connection: &mut TcpStream, len: u64) -> Duration {
+    let since = Instant::now();
+    connection.write_all(&len.to_le_bytes()).unwrap();
+    let mut answer = vec![0; usize::try_from(len).unwrap()];
+    connection.read_exact(&mut answer).unwrap();
+    assert!(answer.iter().all(|byte| *byte == 7));
+    since.elapsed()
+}
+
+fn connections_share_the_rate() {
+    let link = Link::new(Some(20_000_000), milliseconds(10));
+    // Two proxies, one link.
+    let shapers = [Shaper::start(&link, server()).unwrap(), Shaper::start(&link, server()).unwrap()];
+    eventually(
+        "8 connections share 20 MB/s",
+        || {
+            let since = Instant::now();
+            thread::scope(|scope| {
+                for n in 0..8 {
+                    let mut connection = TcpStream::connect(shapers[n % 2].addr()).unwrap();
+                    scope.spawn(move || ask(&mut connection, 1_000_000));
+                }
+            });
+            since.elapsed()
+        },
+        // 400 ms of bytes and two round trips.
+        |took| took.abs_diff(milliseconds(420)) < milliseconds(14),
+    );
+    let moved = shapers.map(|shaper| shaper.moved());
+    assert_eq!(moved[0].connections % 4, 0);
+    assert_eq!((moved[0].down, moved[0].up), (moved[0].connections * 1_000_000, moved[0].connections * 8));
+    assert_eq!(moved[0], moved[1]);
+}
+
+fn a_small_answer_passes_a_large_one() {
+    let link = Link::new(Some(10_000_000), milliseconds(20));
+    let shaper = Shaper::start(&link, server()).unwrap();
+    let mut large = TcpStream::connect(shaper.addr()).unwrap();
+    let mut small = TcpStream::connect(shaper.addr()).unwrap();
+    ask(&mut large, 1);
+    ask(&mut small, 1);
+    eventually(
+        "a small answer beside a large one",
+        || {
+            thread::scope(|scope| {
+                let busy = scope.spawn(|| ask(&mut large, 3_000_000));
+                thread::sleep(milliseconds(50));
+                let took = ask(&mut small, 4096);
+                assert!(busy.join().unwrap() > milliseconds(300));
+                took
+            })
+        },
+        |took| *took >= milliseconds(20) && *took < milliseconds(25),
+    );
+}
+
+fn an_idle_link_saves_nothing_up() {
+    let link = Link::new(Some(10_000_000), milliseconds(0));
+    let shaper = Shaper::start(&link, server()).unwrap();
+    let mut connection = TcpStream::connect(shaper.addr()).unwrap();
+    ask(&mut connection, 1);
+    thread::sleep(milliseconds(50));
+    eventually(
+        "100 kB after a pause",
+        || ask(&mut connection, 100_000),
+        |took| took.abs_diff(milliseconds(10)) < TOLERATED,
+    );
+}
+
+#[test]
+fn ends_and_resets_pass() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let link = Link::new(None, milliseconds(1));
+    let shaper = Shaper::start(&link, listener.local_addr().unwrap()).unwrap();
+    // The client ends its half; the server answers all the same.
+    let mut client = TcpStream::connect(shaper.addr()).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    client.write_all(b"question").unwrap();
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut text = String::new();
+    server.read_to_string(&mut text).unwrap();
+    server.write_all(b"answer").unwrap();
+    drop(server);
+    client.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "questionanswer");
+
+    // The server breaks off: a byte that nobody read makes its end a reset.
+    let mut client = TcpStream::connect(shaper.addr()).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    client.write_all(b"unread").unwrap();
+    while rustix::io::ioctl_fionread(&server).unwrap() == 0 {
+        thread::yield_now();
+    }
+    drop(server);
+    let error = client.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+
+    // The client goes away in the middle of an answer: the server's write fails, soon.
+    let client = TcpStream::connect(shaper.addr()).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    drop(client);
+    while server.write_all(&[0; 65536]).is_ok() {}
+
+    // No server: the client hears of it.
+    drop(listener);
+    let mut client = TcpStream::connect(shaper.addr()).unwrap();
+    assert!(client.read(&mut [0]).is_err());
+    // No proxy: neither is anybody left waiting.
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let shaper = Shaper::start(&link, listener.local_addr().unwrap()).unwrap();
+    let mut client = TcpStream::connect(shaper.addr()).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    drop(shaper);
+    assert!(!client.read(&mut [0]).is_ok_and(|len| len > 0));
+    assert!(!server.read(&mut [0]).is_ok_and(|len| len > 0));
+}
