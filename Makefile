@@ -23,18 +23,19 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install what building, testing and the demo need (root or sudo)
-	@scripts/setup build disks demo lint
+	@scripts/setup build disks servers clients demo lint
 
-demo: ## make a real disk, import it, look at it, verify it, export it, compare
+demo: ## boot a real Debian disk over a slow link: after a download, lazily, and with headstart
 	@scripts/setup build disks demo
 	@scripts/demo
 
 test: ## all tests
-	@scripts/setup build disks
+	@scripts/setup build disks servers clients demo
+	@scripts/demo-disk || echo 'test: going on without the Debian disk: the tests that boot it are SKIPPED'
 	$(TIMEOUT) 30m $(CARGO) test --workspace --locked --no-fail-fast
 
 bench: ## measure, with the peer's figure beside ours
-	@scripts/setup build disks
+	@scripts/setup build disks servers clients
 	@scripts/bench
 
 lint: ## formatting, clippy, documentation, shell scripts, project rules
@@ -47,7 +48,7 @@ fuzz: ## every parser on hostile input, FUZZ_SECONDS (30) each
 	@scripts/fuzz $(FUZZ_SECONDS)
 
 soak: ## the property and crash tests at length, SOAK_CASES (100000) each
-	@scripts/setup build disks
+	@scripts/setup build disks servers clients demo
 	PROPTEST_CASES=$(SOAK_CASES) $(TIMEOUT) 12h $(CARGO) test --workspace --locked
 
 clean: ## remove everything that was built
