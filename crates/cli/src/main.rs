@@ -5,12 +5,14 @@
 //! | [`image`] | `headstart image ...`: one file a command |
 //! | [`layer`] | `headstart layer ...`: single layer files |
 //! | [`zfile`] | `headstart zfile ...`: single compressed files |
+//! | [`store_args`] | options of every command that reaches a store over a network |
 //! | [`terminal`] | progress bars, Ctrl-C |
 //! | [`report`] | what a command says at its end, for people or as JSON |
 
 mod image;
 mod layer;
 mod report;
+mod store_args;
 mod terminal;
 mod zfile;
 

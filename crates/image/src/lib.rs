@@ -26,6 +26,7 @@
 //! | [`new_image`] | puts a new layer on top of an image's and publishes the result |
 //! | [`open_image`], [`layer_file`] | open an image, or single layer files, as a disk |
 //! | [`export`] | writes a disk out as sparse raw or qcow2 |
+//! | [`transfer`] | copies an image from one store to another |
 //! | [`verify`], [`diff`] | check an image, compare two |
 //! | [`progress`] | tells the caller how far work is, and stops it |
 
@@ -46,6 +47,7 @@ pub mod open_image;
 pub mod progress;
 pub mod store;
 pub mod tar_wrapper;
+pub mod transfer;
 pub mod verified_blob;
 pub mod verify;
 mod zero;

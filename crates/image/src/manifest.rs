@@ -11,6 +11,7 @@
 //! | layer | `dev.headstart.tree-root` | root of the blob's hash tree: its BLAKE3 hash, in hexadecimal |
 //! | layer | `dev.headstart.tree-digest` | digest of the tree's outboard, a blob of the same store |
 //! | layer | `dev.headstart.tree-size` | the outboard's size in bytes |
+//! | layer | `dev.headstart.index-offset` | where in the blob all begins that opening the layer reads at its end |
 //! | manifest | `dev.headstart.version` | the version of headstart that made the image |
 //! | manifest | `dev.headstart.options` | how: `zstd,frame=32768,crc` |
 //! | manifest | `dev.headstart.virtual-size` | the disk's size in bytes |
@@ -65,6 +66,8 @@ pub const TREE_ROOT: &str = "dev.headstart.tree-root";
 pub const TREE_DIGEST: &str = "dev.headstart.tree-digest";
 /// Layer annotation: size of the hash tree's outboard in bytes.
 pub const TREE_SIZE: &str = "dev.headstart.tree-size";
+/// Layer annotation: where in the blob the index begins, or the frame that holds its first byte.
+pub const INDEX_OFFSET: &str = "dev.headstart.index-offset";
 /// Manifest annotation: the version of headstart that made the image.
 pub const VERSION: &str = "dev.headstart.version";
 /// Manifest annotation: the options that it was made with.
@@ -124,6 +127,21 @@ impl Layer {
         }
     }
 
+    /// The same, with [`Layer::index_offset`].
+    #[must_use]
+    pub fn with_index_offset(mut self, offset: u64) -> Self {
+        self.annotations.insert(INDEX_OFFSET.to_owned(), offset.to_string());
+        self
+    }
+
+    /// Offset in the blob from which on everything lies that opening the layer reads at its end: the index of
+    /// segments (from the compressed frame on that holds its first byte) and the ends of all wrappers. Fetching
+    /// `[offset, size)` at once saves asking for these one after the other. None where the manifest does not tell.
+    #[must_use]
+    pub fn index_offset(&self) -> Option<u64> {
+        self.annotations.get(INDEX_OFFSET)?.parse().ok()
+    }
+
     /// Whether it is no disk layer but a trace for one of OverlayBD's prefetchers.
     #[must_use]
     pub fn is_acceleration(&self) -> bool {
@@ -152,6 +170,9 @@ impl Layer {
         }
         if annotation::<u64>(&annotations, BLOB_SIZE)?.is_some_and(|size| size != blob.size) {
             return Err(contradicts(BLOB_SIZE));
+        }
+        if annotation::<u64>(&annotations, INDEX_OFFSET)?.is_some_and(|offset| offset > blob.size) {
+            return Err(contradicts(INDEX_OFFSET));
         }
         let root = annotation(&annotations, TREE_ROOT)?;
         let digest = annotation(&annotations, TREE_DIGEST)?;
@@ -435,7 +456,7 @@ mod tests {
 
     fn image() -> NewImage {
         NewImage {
-            layers: vec![layer("low"), layer("high")],
+            layers: vec![layer("low"), layer("high").with_index_offset(90_000)],
             virtual_size: 4 << 30,
             options: "zstd,frame=32768,crc".to_owned(),
             config: Config::default(),
@@ -454,6 +475,8 @@ mod tests {
         assert_eq!(manifest.version(), Some(env!("CARGO_PKG_VERSION")));
         assert_eq!(manifest.config.digest, Digest::of(&documents.config));
         assert_eq!(manifest.blobs().count(), 5);
+        let offsets: Vec<_> = manifest.layers.iter().map(Layer::index_offset).collect();
+        assert_eq!(offsets, [None, Some(90_000)]);
         let config = Config::parse(&documents.config).unwrap();
         assert_eq!(config.diff_ids(), [Digest::of(b"low"), Digest::of(b"high")]);
         assert_eq!(
@@ -513,7 +536,7 @@ mod tests {
     #[test]
     fn contradictions_and_other_documents_are_refused() {
         type Edit = fn(&mut Value);
-        let cases: [(Edit, ErrorKind); 14] = [
+        let cases: [(Edit, ErrorKind); 16] = [
             (|m| m["schemaVersion"] = 1.into(), ErrorKind::Unsupported),
             (|m| m["manifests"] = json!([]), ErrorKind::Unsupported),
             (|m| m["mediaType"] = "text/plain".into(), ErrorKind::Unsupported),
@@ -530,6 +553,8 @@ mod tests {
             (|m| m["layers"][0]["digest"] = m["layers"][1]["digest"].clone(), ErrorKind::Corrupt),
             (|m| m["layers"][0]["annotations"][TREE_SIZE] = "9".into(), ErrorKind::Corrupt),
             (|m| m["layers"][0]["annotations"][TREE_ROOT] = "xyz".into(), ErrorKind::Corrupt),
+            (|m| m["layers"][0]["annotations"][INDEX_OFFSET] = "100001".into(), ErrorKind::Corrupt),
+            (|m| m["layers"][0]["annotations"][INDEX_OFFSET] = "-1".into(), ErrorKind::Corrupt),
             (|m| m["annotations"][VIRTUAL_SIZE] = "4G".into(), ErrorKind::Corrupt),
         ];
         for (n, (edit, kind)) in cases.into_iter().enumerate() {

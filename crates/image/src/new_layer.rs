@@ -19,8 +19,8 @@ pub(crate) fn stage_layer(
     write: impl FnOnce(LayerOutput) -> Result<(LayerOutput, LayerSummary)>,
 ) -> Result<(manifest::Layer, LayerSummary)> {
     let (output, summary) = write(ZFileWriter::new(staging.blob_writer()?, packing)?)?;
-    let (blob, _) = output.finish()?;
-    Ok((blob.finish()?.layer(), summary))
+    let (blob, _, index_offset) = output.finish_locating(summary.index_offset())?;
+    Ok((blob.finish()?.layer().with_index_offset(index_offset), summary))
 }
 
 /// The packing options as the manifest records them.

@@ -46,6 +46,15 @@ pub struct LayerSummary {
     pub file_size: u64,
 }
 
+impl LayerSummary {
+    /// Where the table of segments begins, in bytes from the layer's beginning: all that opening it reads lies from
+    /// there to the end, but for the header.
+    #[must_use]
+    pub fn index_offset(&self) -> u64 {
+        PAGE_SIZE as u64 + self.data_bytes
+    }
+}
+
 /// A sealed layer in the making. Runs are given in ascending order, without overlap.
 pub struct LayerWriter<W: Write> {
     out: BufWriter<W>,

@@ -22,8 +22,10 @@
 //! | [`layout`] | the OCI image layout, which directories, web servers and object stores share |
 //! | `upload` | a blob on its way into a store, checked against its digest |
 //! | [`media_type`] | names of documents |
+//! | [`blob_source`] | a blob of a store as a source, for copies |
 //! | [`counters`] | what was done, for metrics |
 
+pub mod blob_source;
 mod bucket;
 pub mod counters;
 mod directory;

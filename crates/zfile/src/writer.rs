@@ -137,17 +137,28 @@ impl<W: Write> ZFileWriter<W> {
     ///
     /// # Errors
     /// What `out` reports, or an earlier error again.
-    pub fn finish(mut self) -> Result<(W, ZFileInfo)> {
+    pub fn finish(self) -> Result<(W, ZFileInfo)> {
+        self.finish_locating(0).map(|(out, info, _)| (out, info))
+    }
+
+    /// The same, and says where in the compressed file the frame begins that holds the byte at `offset` of what was
+    /// written (past its end: where the frames end). Whoever knows what lies there can tell a reader what to fetch.
+    ///
+    /// # Errors
+    /// As [`ZFileWriter::finish`].
+    pub fn finish_locating(mut self, offset: u64) -> Result<(W, ZFileInfo, u64)> {
         self.check_failed()?;
         if !self.batch.input.is_empty() {
             self.compress_batch()?;
         }
         self.drain(true)?;
+        let frame = usize::try_from(offset / self.info.frame_size as u64).unwrap_or(usize::MAX);
+        let before = self.index.iter().take(frame).map(|len| u64::from(*len)).sum::<u64>();
         self.write_index()?;
         self.info.compressed_size += HEADER_SIZE as u64;
         let trailer = format::encode_trailer(&self.info);
         self.out.write_all(&trailer).and_then(|()| self.out.flush()).map_err(cannot_write)?;
-        Ok((self.out, self.info))
+        Ok((self.out, self.info, HEADER_SIZE as u64 + before))
     }
 
     fn write_index(&mut self) -> Result<()> {

@@ -1,5 +1,9 @@
 //! `headstart image`: arguments and dispatch; the reports are in [`report`].
 
+mod copy;
+mod list;
+mod pull;
+mod push;
 mod report;
 
 use crate::Threads;
@@ -18,7 +22,7 @@ use headstart_image::progress::Progress;
 use headstart_image::reference::{Reference, parse_store};
 use headstart_image::store::ImageStore;
 use headstart_image::verify::{Depth, verify};
-use report::{DiffReport, Inspection, Listing, Made, Pruned, Removed, Verified};
+use report::{DiffReport, Inspection, Made, Pruned, Removed, Verified};
 use std::path::PathBuf;
 
 #[derive(Subcommand)]
@@ -47,11 +51,26 @@ pub(crate) enum Command {
         deep: bool,
     },
     /// List the images of a store
-    #[command(after_help = "Example:\n  headstart image list file:///srv/images")]
-    List {
-        /// The store: file:///DIR
-        store: String,
-    },
+    #[command(after_help = "Examples:\n  headstart image list file:///srv/images\n  \
+                            headstart image list oci://registry.lan:5000/debian --plain-http registry.lan:5000")]
+    List(list::List),
+    /// Copy an image from a directory to another store
+    #[command(after_help = "Examples:\n  \
+        headstart image push file:///srv/images:debian oci://registry.lan/vm/debian:12\n  \
+        headstart image push file:///srv/images:debian s3://images/debian   (the tag is `debian`)\n  \
+        AWS_ENDPOINT=http://127.0.0.1:9000 headstart image push file:///srv/images:debian \\\n    \
+        s3://images/debian:12 --plain-http 127.0.0.1:9000\n\n\
+        What is there already is not copied: run it again to go on after a failure.")]
+    Push(push::Push),
+    /// Copy an image from another store to a directory
+    #[command(after_help = "Examples:\n  \
+        headstart image pull oci://registry.lan/vm/debian:12 file:///srv/images\n  \
+        headstart image pull https://images.lan/debian:12 file:///srv/images:debian --limit-rate 10MB/s")]
+    Pull(pull::Pull),
+    /// Copy an image between any two stores
+    #[command(after_help = "Example:\n  \
+        headstart image copy oci://registry.lan/vm/debian:12 gs://images/debian --ca-file lan.pem")]
+    Copy(copy::Copy),
     /// Make an image of a writable layer and the image below it
     #[command(after_help = "Examples:\n  headstart image commit --writable /var/lib/vm1/disk \\\n    \
                             --base file:///srv/images:debian file:///srv/images:vm1\n  \
@@ -154,7 +173,10 @@ impl Command {
                 let depth = if *deep { Depth::Deep } else { Depth::Quick };
                 Ok(Box::new(Verified::new(image, depth, &verify(image, depth, progress)?)))
             }
-            Self::List { store } => Ok(Box::new(Listing::new(&open_store(store)?)?)),
+            Self::List(list) => list.run(),
+            Self::Push(push) => push.run(progress),
+            Self::Pull(pull) => pull.run(progress),
+            Self::Copy(copy) => copy.run(progress),
             Self::Commit(commit) => commit.run(progress),
             Self::Flatten { image, target, packing } => {
                 let made = flatten(image, target, &packing.options()?, progress)?;

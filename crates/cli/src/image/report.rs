@@ -1,14 +1,14 @@
 //! What the `image` commands say at their end.
 
 use crate::report::{Fields, Outcome, count};
-use headstart_block::{BlockDevice, ByteSize, Result};
+use headstart_block::{BlockDevice, ByteSize};
 use headstart_image::diff::Difference;
 use headstart_image::disk_file::DiskFormat;
 use headstart_image::manifest::Manifest;
 use headstart_image::new_image::NewImageReport;
 use headstart_image::open_image::{Coverage, OpenImage, OpenLayer};
 use headstart_image::reference::Reference;
-use headstart_image::store::{ImageStore, PruneReport};
+use headstart_image::store::{ListEntry, PruneReport};
 use headstart_image::verify::{Depth, Verdict};
 use serde::Serialize;
 use std::fmt;
@@ -263,8 +263,8 @@ struct ListedImage {
 }
 
 impl Listing {
-    pub(super) fn new(store: &ImageStore) -> Result<Self> {
-        let images = store.list()?.into_iter().map(|entry| {
+    pub(super) fn new(entries: Vec<ListEntry>) -> Self {
+        let images = entries.into_iter().map(|entry| {
             let manifest = entry.image.as_ref().ok().map(|image| &image.manifest);
             ListedImage {
                 tag: entry.tag.clone(),
@@ -275,7 +275,7 @@ impl Listing {
                 problem: entry.image.as_ref().err().map(ToString::to_string),
             }
         });
-        Ok(Self { images: images.collect() })
+        Self { images: images.collect() }
     }
 }
 

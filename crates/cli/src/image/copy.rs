@@ -1,0 +1,151 @@
+//! `headstart image copy`, and what `push` and `pull` share with it.
+
+use crate::report::{Fields, Outcome, Report, count};
+use crate::store_args::StoreArgs;
+use clap::Args;
+use headstart_block::{ByteSize, Error, ErrorKind, Result};
+use headstart_image::progress::Progress;
+use headstart_image::reference::{Location, Reference, Selector, Tag};
+use headstart_image::transfer::{TransferReport, transfer};
+use serde::Serialize;
+use std::fmt;
+use std::str::FromStr;
+
+/// Copies between any two stores.
+#[derive(Args)]
+pub(crate) struct Copy {
+    /// The image
+    source: Reference,
+    /// Where to copy it; without a tag, the source's
+    target: Target,
+    #[command(flatten)]
+    stores: StoreArgs,
+}
+
+impl Copy {
+    pub(super) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
+        copy(&self.source, &self.target, &self.stores, progress)
+    }
+}
+
+/// Where an image is copied to: a store, with or without a tag.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    pub(super) location: Location,
+    tag: Option<Tag>,
+}
+
+impl FromStr for Target {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        if let Ok(location) = text.parse() {
+            return Ok(Self { location, tag: None });
+        }
+        let reference: Reference = text.parse()?;
+        let tag = Some(reference.tag()?.clone());
+        Ok(Self { location: reference.location, tag })
+    }
+}
+
+impl Target {
+    /// The tag: its own, otherwise the source's.
+    fn tag(&self, source: &Reference) -> Result<Tag> {
+        match (&self.tag, &source.selector) {
+            (Some(tag), _) | (None, Selector::Tag(tag)) => Ok(tag.clone()),
+            (None, Selector::Digest(_)) => Err(Error::invalid("the source has no tag to take over")
+                .about(&self.location)
+                .remedy(format!("give one: {}:TAG", self.location))),
+        }
+    }
+}
+
+/// Copies an image.
+pub(super) fn copy(
+    source: &Reference,
+    target: &Target,
+    stores: &StoreArgs,
+    progress: &dyn Progress,
+) -> Result<Box<dyn Report>> {
+    let settings = stores.settings()?;
+    let tag = target.tag(source)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Error::io("cannot start threads", e))?;
+    let from = headstart_store::open(&source.location, &settings)?;
+    let to = headstart_store::open(&target.location, &settings)?;
+    let work = transfer(&from, &source.selector, &to, &tag, settings.retry, progress);
+    let done = runtime.block_on(work).map_err(|e| match e.kind() {
+        ErrorKind::Unavailable => e.remedy("run it again: what is copied already is not copied twice"),
+        _ => e,
+    });
+    // A thread that waits for a dead server must not keep the command from ending.
+    runtime.shutdown_background();
+    let image = Reference { location: target.location.clone(), selector: Selector::Tag(tag) };
+    Ok(Box::new(Copied::new(&image, &done?)))
+}
+
+/// An image that was copied.
+#[derive(Serialize)]
+struct Copied {
+    image: String,
+    digest: Option<String>,
+    copied_blobs: u64,
+    copied_bytes: u64,
+    present_blobs: u64,
+    present_bytes: u64,
+    lost_trees: u64,
+}
+
+impl Copied {
+    fn new(image: &Reference, done: &TransferReport) -> Self {
+        Self {
+            image: image.to_string(),
+            digest: done.digest.map(|digest| digest.to_string()),
+            copied_blobs: done.copied,
+            copied_bytes: done.copied_bytes,
+            present_blobs: done.present,
+            present_bytes: done.present_bytes,
+            lost_trees: done.lost_trees,
+        }
+    }
+}
+
+impl Outcome for Copied {}
+
+impl fmt::Display for Copied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let blobs = |number, bytes| format!("{} in {}", ByteSize(bytes), count(number, "blob"));
+        let mut fields = vec![
+            ("image", self.image.clone()),
+            ("digest", self.digest.clone().unwrap_or_default()),
+            ("copied", blobs(self.copied_blobs, self.copied_bytes)),
+            ("there already", blobs(self.present_blobs, self.present_bytes)),
+        ];
+        if self.lost_trees > 0 {
+            let lost = format!("{}, which the source does not have", count(self.lost_trees, "hash tree"));
+            fields.push(("not copied", lost));
+        }
+        Fields(&fields).fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_takes_over_the_tag() {
+        let tag = |source: &str, target: &str| {
+            target.parse::<Target>().unwrap().tag(&source.parse().unwrap()).map(|tag| tag.to_string())
+        };
+        assert_eq!(tag("file:///a:x", "oci://h:5000/r").unwrap(), "x");
+        assert_eq!(tag("file:///a:x", "oci://h:5000/r:y").unwrap(), "y");
+        assert_eq!(tag("file:///a", "s3://bucket/").unwrap(), "latest");
+        let digest = format!("file:///a@sha256:{}", "0".repeat(64));
+        assert_eq!(tag(&digest, "file:///b:z").unwrap(), "z");
+        assert_eq!(tag(&digest, "file:///b").unwrap_err().kind(), ErrorKind::Invalid);
+        assert!(digest.parse::<Target>().is_err());
+    }
+}

@@ -1,0 +1,36 @@
+//! `headstart image list`: of a directory with all that its index has, of other stores by their tags.
+
+use super::report::Listing;
+use crate::report::Report;
+use crate::store_args::StoreArgs;
+use clap::Args;
+use headstart_block::{Error, Result};
+use headstart_image::reference::Location;
+use headstart_image::store::ImageStore;
+use headstart_image::transfer::list_remote;
+
+/// Lists the images of a store.
+#[derive(Args)]
+pub(crate) struct List {
+    /// The store: file:///DIR, http://HOST/PATH, s3://BUCKET/PATH, oci://HOST/REPOSITORY
+    store: Location,
+    #[command(flatten)]
+    stores: StoreArgs,
+}
+
+impl List {
+    pub(super) fn run(&self) -> Result<Box<dyn Report>> {
+        let entries = match &self.store {
+            Location::Directory(root) => ImageStore::open(root)?.list()?,
+            remote => {
+                let store = headstart_store::open(remote, &self.stores.settings()?)?;
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .map_err(|e| Error::io("cannot start", e))?;
+                runtime.block_on(list_remote(&*store))?
+            }
+        };
+        Ok(Box::new(Listing::new(entries)))
+    }
+}

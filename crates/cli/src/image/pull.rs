@@ -1,0 +1,31 @@
+//! `headstart image pull`: from any store into a directory.
+
+use super::copy::{Target, copy};
+use crate::report::Report;
+use crate::store_args::StoreArgs;
+use clap::Args;
+use headstart_block::{Error, Result};
+use headstart_image::progress::Progress;
+use headstart_image::reference::Reference;
+
+/// Copies into a directory.
+#[derive(Args)]
+pub(crate) struct Pull {
+    /// The image
+    source: Reference,
+    /// Where to copy it: file:///DIR or file:///DIR:TAG; without a tag, the source's
+    target: Target,
+    #[command(flatten)]
+    stores: StoreArgs,
+}
+
+impl Pull {
+    pub(super) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
+        if self.target.location.is_remote() {
+            return Err(Error::invalid("is no directory, which an image is pulled into")
+                .about(&self.target.location)
+                .remedy("use `headstart image copy` between other stores"));
+        }
+        copy(&self.source, &self.target, &self.stores, progress)
+    }
+}

@@ -1,0 +1,31 @@
+//! `headstart image push`: from a directory into any other store.
+
+use super::copy::{Target, copy};
+use crate::report::Report;
+use crate::store_args::StoreArgs;
+use clap::Args;
+use headstart_block::{Error, Result};
+use headstart_image::progress::Progress;
+use headstart_image::reference::Reference;
+
+/// Copies out of a directory.
+#[derive(Args)]
+pub(crate) struct Push {
+    /// The image: file:///DIR:TAG
+    source: Reference,
+    /// Where to copy it; without a tag, the source's
+    target: Target,
+    #[command(flatten)]
+    stores: StoreArgs,
+}
+
+impl Push {
+    pub(super) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
+        if self.source.location.is_remote() {
+            return Err(Error::invalid("is no directory, which an image is pushed from")
+                .about(&self.source)
+                .remedy("use `headstart image copy` between other stores"));
+        }
+        copy(&self.source, &self.target, &self.stores, progress)
+    }
+}

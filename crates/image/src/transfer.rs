@@ -1,0 +1,272 @@
+//! Copying an image from one store to another: `image push`, `pull` and `copy`.
+//!
+//! The order makes an image appear whole or not at all: all blobs (config, layers, hash trees; several at once), then
+//! the manifest, then the tag. Each blob is checked against its digest on its way, and a blob that is there already
+//! is not copied: a copy that broke off goes on where it stopped, blob by blob. The manifest is copied byte for
+//! byte, so the image keeps its digest.
+//!
+//! # Hash trees in registries
+//!
+//! A manifest names its layers' hash trees in annotations alone. A registry's garbage collection knows nothing of them
+//! and would delete those blobs some day. So they get an artifact of their own, whose `subject` is the image: its
+//! layers are the trees, and the registry keeps it as long as the image (where it knows no referrers, by the fallback
+//! tag). A tree that got lost all the same can be rebuilt from the whole blob; what is lost until then is that
+//! ranges can be checked, so its absence at the source is said and counted, but stops nothing.
+
+use crate::digest::Digest;
+use crate::manifest::{MANIFEST_OCI, Manifest};
+use crate::progress::{Progress, step};
+use crate::reference::{Selector, Tag};
+use crate::store::{Image, ListEntry};
+use futures::stream::{self, StreamExt, TryStreamExt};
+use headstart_block::{Error, ErrorKind, Result};
+use headstart_store::blob_source::BlobSource;
+use headstart_store::media_type::CONFIG_EMPTY;
+use headstart_store::{RetrySettings, Store};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+
+/// Artifact type of the hash trees of an image.
+pub const HASH_TREES: &str = "application/vnd.headstart.hash-trees.v1";
+/// Media type of one hash tree: the outboard as [`crate::hash_tree`] describes it.
+pub const HASH_TREE: &str = "application/vnd.headstart.hash-tree.v1";
+/// Annotation of a hash tree in that artifact: the digest of the blob that it covers.
+pub const TREE_OF: &str = "dev.headstart.tree-of";
+
+/// The config of an artifact that needs none.
+const EMPTY_CONFIG: &[u8] = b"{}";
+
+/// Blobs that are copied at once: enough to use a link of some latency, few enough for their buffers (some 40 MiB
+/// each).
+const BLOBS_AT_ONCE: usize = 4;
+
+/// Manifests that are read at once to list a store.
+const MANIFESTS_AT_ONCE: usize = 8;
+
+/// How often the user is asked whether he wants to stop while nothing moves.
+const ASK_TO_STOP: Duration = Duration::from_millis(100);
+
+/// What a copy did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransferReport {
+    /// The image's digest, in both stores.
+    pub digest: Option<Digest>,
+    /// Blobs copied.
+    pub copied: u64,
+    /// Their bytes.
+    pub copied_bytes: u64,
+    /// Blobs that were there already.
+    pub present: u64,
+    /// Their bytes.
+    pub present_bytes: u64,
+    /// Hash trees that the source did not have.
+    pub lost_trees: u64,
+}
+
+/// Copies the image `selector` of `source` into `target`, under `tag`. Failed reads are tried again as `retry` says.
+///
+/// # Errors
+/// What the stores report; [`ErrorKind::Cancelled`] where the user wants to stop. The target then has no such image
+/// (or the one that had the tag before), and some of its blobs.
+pub async fn transfer(
+    source: &Arc<dyn Store>,
+    selector: &Selector,
+    target: &Arc<dyn Store>,
+    tag: &Tag,
+    retry: RetrySettings,
+    progress: &dyn Progress,
+) -> Result<TransferReport> {
+    let work = Transfer { source, target, retry, progress };
+    tokio::select! {
+        done = work.run(selector, tag) => done,
+        stopped = until_stopped(progress) => Err(stopped),
+    }
+}
+
+/// Ends when the user wants to stop.
+async fn until_stopped(progress: &dyn Progress) -> Error {
+    loop {
+        if let Err(stopped) = step(progress, 0) {
+            return stopped;
+        }
+        tokio::time::sleep(ASK_TO_STOP).await;
+    }
+}
+
+struct Transfer<'a> {
+    source: &'a Arc<dyn Store>,
+    target: &'a Arc<dyn Store>,
+    retry: RetrySettings,
+    progress: &'a dyn Progress,
+}
+
+/// One blob to copy.
+#[derive(Clone, Copy)]
+struct Item {
+    digest: Digest,
+    size: u64,
+    /// Hash trees can be made anew: an image without is still an image.
+    may_be_lost: bool,
+}
+
+/// What became of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Copied,
+    Present,
+    Lost,
+}
+
+impl Transfer<'_> {
+    async fn run(&self, selector: &Selector, tag: &Tag) -> Result<TransferReport> {
+        let name = format!("image {}{selector}", self.source.location());
+        let (digest, bytes) = self.source.manifest(selector).await?;
+        let manifest = Manifest::parse(&bytes).map_err(|e| e.about(&name))?;
+        let items = items(&manifest);
+        self.progress.begin("copy", items.iter().fold(0, |sum, item| sum.saturating_add(item.size)));
+        let copy = |item: Item| async move { Ok::<_, Error>((item, self.copy(item).await?)) };
+        let fates: Vec<(Item, Fate)> =
+            stream::iter(items).map(copy).buffer_unordered(BLOBS_AT_ONCE).try_collect().await?;
+
+        let mut report = TransferReport { digest: Some(digest), ..TransferReport::default() };
+        for (item, fate) in &fates {
+            match fate {
+                Fate::Copied => {
+                    report.copied += 1;
+                    report.copied_bytes += item.size;
+                }
+                Fate::Present => {
+                    report.present += 1;
+                    report.present_bytes += item.size;
+                }
+                Fate::Lost => report.lost_trees += 1,
+            }
+        }
+        let media_type = media_type(&bytes);
+        let is_there =
+            |digest: Digest| fates.iter().any(|(item, fate)| item.digest == digest && *fate != Fate::Lost);
+        let trees = trees_artifact(&manifest, digest, media_type.as_str(), bytes.len(), is_there);
+        if let Some(trees) = trees.filter(|_| self.target.drops_unnamed_blobs()) {
+            // First the image without its tag: an artifact whose subject is not there might be refused, or collected.
+            self.target.put_manifest(&media_type, bytes.clone(), None).await?;
+            let config = Digest::of(EMPTY_CONFIG);
+            if self.target.blob_len(&config).await?.is_none() {
+                self.target.put_blob(&config, Arc::new(EMPTY_CONFIG.to_vec()), &|_| Ok(())).await?;
+            }
+            self.target.put_referrer(&digest, MANIFEST_OCI, trees.into()).await?;
+        }
+        let stored = self.target.put_manifest(&media_type, bytes, Some(tag)).await?;
+        if stored != digest {
+            let cause = format!("stored the manifest under another digest, {stored}");
+            return Err(Error::corrupt(cause).about(self.target.location()));
+        }
+        Ok(report)
+    }
+
+    async fn copy(&self, item: Item) -> Result<Fate> {
+        let Item { digest, size, may_be_lost } = item;
+        // One of another length is a damaged one: it is written anew.
+        if self.target.blob_len(&digest).await? == Some(size) {
+            step(self.progress, size)?;
+            return Ok(Fate::Present);
+        }
+        if may_be_lost && self.source.blob_len(&digest).await?.is_none() {
+            tracing::warn!(blob = %digest, "the source has lost this hash tree; it can be made again from the whole layer");
+            step(self.progress, size)?;
+            return Ok(Fate::Lost);
+        }
+        let source = BlobSource::new(Arc::clone(self.source), digest, size, self.retry, Handle::current());
+        let copied = |bytes| step(self.progress, bytes);
+        self.target.put_blob(&digest, Arc::new(source), &copied).await.map_err(|e| match e.kind() {
+            ErrorKind::Corrupt => e.about(format!("blob {digest} of {}", self.source.location())),
+            _ => e,
+        })?;
+        Ok(Fate::Copied)
+    }
+}
+
+/// Each blob of an image once; the large ones first, so that none of them is left for the end alone.
+fn items(manifest: &Manifest) -> Vec<Item> {
+    let mut items = BTreeMap::new();
+    let mut add = |digest, size, may_be_lost| {
+        let item = items.entry(digest).or_insert(Item { digest, size, may_be_lost });
+        item.may_be_lost &= may_be_lost;
+    };
+    add(manifest.config.digest, manifest.config.size, false);
+    for layer in &manifest.layers {
+        add(layer.blob.digest, layer.blob.size, false);
+        if let Some(tree) = layer.tree {
+            add(tree.digest, tree.size, true);
+        }
+    }
+    let mut items: Vec<_> = items.into_values().collect();
+    items.sort_by_key(|item| std::cmp::Reverse(item.size));
+    items
+}
+
+/// What a manifest says that it is.
+fn media_type(manifest: &[u8]) -> String {
+    let value: Option<Value> = serde_json::from_slice(manifest).ok();
+    let media_type = value.as_ref().and_then(|value| value.get("mediaType")?.as_str());
+    media_type.unwrap_or(MANIFEST_OCI).to_owned()
+}
+
+/// The manifest of the artifact that has the hash trees of an image as its layers; none where there are none.
+/// The same image gives the same bytes.
+fn trees_artifact(
+    manifest: &Manifest,
+    subject: Digest,
+    subject_type: &str,
+    subject_size: usize,
+    is_there: impl Fn(Digest) -> bool,
+) -> Option<Vec<u8>> {
+    let trees = manifest.layers.iter().filter_map(|layer| Some((layer.blob.digest, layer.tree?)));
+    let mut layers: Vec<Value> = Vec::new();
+    for (blob, tree) in trees.filter(|(_, tree)| is_there(tree.digest)) {
+        let layer = json!({
+            "mediaType": HASH_TREE, "digest": tree.digest.to_string(), "size": tree.size,
+            "annotations": { TREE_OF: blob.to_string() },
+        });
+        if !layers.contains(&layer) {
+            layers.push(layer);
+        }
+    }
+    if layers.is_empty() {
+        return None;
+    }
+    let config = Digest::of(EMPTY_CONFIG).to_string();
+    let artifact = json!({
+        "schemaVersion": 2,
+        "mediaType": MANIFEST_OCI,
+        "artifactType": HASH_TREES,
+        "config": { "mediaType": CONFIG_EMPTY, "digest": config, "size": EMPTY_CONFIG.len() },
+        "layers": layers,
+        "subject": { "mediaType": subject_type, "digest": subject.to_string(), "size": subject_size },
+    });
+    serde_json::to_vec(&artifact).ok()
+}
+
+/// The images of any store by their tags, in the order of these.
+///
+/// # Errors
+/// What listing the tags reports, or reading a manifest for another reason than what it is.
+pub async fn list_remote(store: &dyn Store) -> Result<Vec<ListEntry>> {
+    let one = |tag: Tag| async move {
+        let selector = Selector::Tag(tag.clone());
+        let (digest, bytes) = match store.manifest(&selector).await {
+            // Removed since the tags were listed.
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            found => found?,
+        };
+        let name = || format!("image {}{selector}", store.location());
+        let image = Manifest::parse(&bytes).map_err(|e| e.about(name()));
+        let image = image.map(|manifest| Image { digest, manifest });
+        Ok::<_, Error>(Some(ListEntry { tag: Some(tag.to_string()), digest, image }))
+    };
+    let tags = store.tags().await?;
+    let entries: Vec<_> = stream::iter(tags).map(one).buffered(MANIFESTS_AT_ONCE).try_collect().await?;
+    Ok(entries.into_iter().flatten().collect())
+}

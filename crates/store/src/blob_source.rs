@@ -1,0 +1,69 @@
+//! [`BlobSource`]: a blob of a store as a [`ReadAt`], for work that goes through all of it, such as a copy.
+//!
+//! Not for disks: it keeps nothing, checks nothing and knows one source alone.
+
+use crate::settings::RetrySettings;
+use crate::store::{Store, Urgency};
+use bytes::Bytes;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
+use std::sync::Arc;
+use tokio::runtime::Handle;
+
+/// Bytes that are asked for by one request: enough to make round trips cheap, little to lose by a failure.
+const REQUEST: u64 = 2 << 20;
+
+/// Requests for one read that are under way at once.
+const IN_FLIGHT: usize = 4;
+
+/// A blob of a store. Its reads block: on threads for blocking work only, never within asynchronous code.
+pub struct BlobSource {
+    store: Arc<dyn Store>,
+    blob: Digest,
+    len: u64,
+    retry: RetrySettings,
+    runtime: Handle,
+}
+
+impl BlobSource {
+    /// A blob of `len` bytes, read with the help of `runtime`. Failed requests are tried again as `retry` says.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>, blob: Digest, len: u64, retry: RetrySettings, runtime: Handle) -> Self {
+        Self { store, blob, len, retry, runtime }
+    }
+
+    async fn read(&self, buf: &mut [u8], range: ByteRange) -> Result<()> {
+        let parts: Vec<_> = range.parts(REQUEST).collect();
+        let read = |part| {
+            let once = move || self.store.read(&self.blob, part, Urgency::Background);
+            async move { self.retry.run(once, || ()).await }
+        };
+        let mut parts = stream::iter(parts).map(read).buffered(IN_FLIGHT);
+        let mut done = 0;
+        while let Some(bytes) = parts.try_next().await? {
+            let bytes: Bytes = bytes;
+            let Some(here) = buf.get_mut(done..done + bytes.len()) else { break };
+            here.copy_from_slice(&bytes);
+            done += bytes.len();
+        }
+        if done == buf.len() {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Unavailable, "the store gave other bytes than asked for"))
+    }
+}
+
+impl ReadAt for BlobSource {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let range = ByteRange::new(offset, buf.len() as u64).filter(|range| range.end() <= self.len);
+        let Some(range) = range else {
+            return Err(Error::corrupt(format!("has only {} bytes, none at {offset}", self.len))
+                .about(format!("blob {} of {}", self.blob, self.store.location())));
+        };
+        self.runtime.block_on(self.read(buf, range))
+    }
+}
