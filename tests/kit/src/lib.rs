@@ -5,6 +5,8 @@
 //! | [`shaper`] | a link of a given rate and round trip, over which any TCP client reaches any server |
 //! | [`faults`] | an HTTP proxy that breaks what passes, as a test says, and remembers what was asked |
 //! | [`nginx`], [`s3`] | other people's servers, on ports of their own, gone with the test |
+//! | [`registry`] | an OCI registry |
+//! | [`token_server`], [`redirect`] | what stands around registries: tokens, and signed addresses of a storage |
 //! | [`process`] | programs that a test starts, watches and ends |
 //!
 //! Nothing in here is part of the product.
@@ -20,5 +22,9 @@
 pub mod faults;
 pub mod nginx;
 pub mod process;
+pub mod redirect;
+pub mod registry;
 pub mod s3;
+mod served;
 pub mod shaper;
+pub mod token_server;

@@ -1,11 +1,441 @@
 //! OCI registries.
+//!
+//! A registry serves manifests and blobs of repositories over HTTP. What is hard about reading a disk from
+//! one is what stands before the bytes: a challenge, a token server, and a redirect to a signed address of a
+//! storage. Docker goes this way once a blob; a disk reads thousands of small ranges, and cannot. So the
+//! token and the address are kept, and looked after:
+//!
+//! ```text
+//!   read -> [ token? ] ---- none, over, refused ----> token server   (one asks for all)
+//!              |     `----- near its end ------------> the same, beside the read
+//!              v
+//!           [ address? ] -- unknown, over, refused --> registry      (one asks for all)
+//!              |     `----- near its end ------------> the same, beside the read
+//!              v
+//!           storage, or the registry itself: the bytes
+//! ```
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`token`], [`redirect`] | decide about tokens and addresses from the time alone; no I/O |
+//! | [`flight`] | one asks, the others wait for what it gets |
+//! | [`challenge`], [`credentials`], [`auth`] | what the registry wants to be shown, who we are, and showing it |
+//! | [`endpoint`] | one registry or mirror: URLs, requests, redirects followed by hand |
+//! | [`blob`] | reading ranges |
+//! | [`upload`] | writing blobs and manifests |
+//!
+//! Rules that hold throughout:
+//!
+//! * A token or password is shown to the registry that it is for, and to no other host, also not on a redirect, and
+//!   never without TLS unless the settings allow plain HTTP for that host.
+//! * Everything from outside is bounded: documents, redirects, renewals a request, time.
+//! * Mirrors are asked in their order, the registry itself last. One that fails rests for a while; one that lacks
+//!   a blob is not asked for it for a while. Writing and listing go to the registry itself.
 
+mod auth;
+mod blob;
+mod challenge;
+mod credentials;
+mod endpoint;
+mod flight;
+mod redirect;
+mod token;
+mod upload;
+
+use crate::MAX_MANIFEST_SIZE;
+use crate::counters::Counters;
+use crate::http::{self, Redirects};
+use crate::layout::{self, is_referrers_tag, referrers_tag};
+use crate::link::{Answer, Link};
+use crate::media_type::{INDEX_DOCKER, INDEX_OCI, MANIFEST_DOCKER, MANIFEST_OCI};
+use crate::reference::{Selector, Tag};
 use crate::settings::Settings;
-use crate::store::Store;
-use headstart_block::{Error, Result};
-use std::sync::Arc;
+use crate::store::{Copied, Store, Urgency};
+use async_trait::async_trait;
+use auth::Access;
+use bytes::Bytes;
+use endpoint::{Endpoint, Shared, accepted};
+use futures::stream::StreamExt;
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
+use reqwest::header::{ACCEPT, CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, LINK};
+use reqwest::{Method, Response, StatusCode};
+use serde_json::{Value, json};
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::{Instant, timeout};
+use url::Url;
 
-/// Opens a repository of a registry.
-pub(crate) fn open(host: &str, repository: &str, _settings: &Settings) -> Result<Arc<dyn Store>> {
-    Err(Error::unsupported("not yet").about(format!("oci://{host}/{repository}")))
+/// Docker's own registry: how people call it, and where it is.
+const DOCKER_HUB: [&str; 2] = ["docker.io", "index.docker.io"];
+const DOCKER_HUB_API: &str = "registry-1.docker.io";
+
+/// What a manifest may be.
+const MANIFEST_TYPES: [&str; 4] = [MANIFEST_OCI, MANIFEST_DOCKER, INDEX_OCI, INDEX_DOCKER];
+
+/// Most of the time that a mirror gets to begin its answer: behind it, others wait to be asked.
+const MIRROR_PATIENCE: Duration = Duration::from_secs(4);
+
+/// Most pages of tags: a registry that gives one a page is not worth more.
+const MOST_PAGES: usize = 1000;
+
+/// Longest text that is taken over from a server's message.
+const SAID_MAX: usize = 200;
+
+/// Opens a repository of a registry. No I/O, but reading the files of the settings.
+pub(crate) fn open(host: &str, repository: &str, settings: &Settings) -> Result<Arc<dyn Store>> {
+    let link = Link::new(settings);
+    let shared = Shared {
+        client: http::client(settings, Redirects::Report)?,
+        settings: Arc::new(settings.clone()),
+        clock: Clock::start(),
+        meter: Arc::clone(link.meter()),
+    };
+    let mut endpoints = Vec::new();
+    for mirror in settings.mirrors.iter().filter(|mirror| mirror.registry.eq_ignore_ascii_case(host)) {
+        endpoints.push(Arc::new(Endpoint::new(&mirror.mirror, repository, Some(host), &shared)?));
+    }
+    let is_docker_hub = DOCKER_HUB.contains(&host);
+    let api = if is_docker_hub { DOCKER_HUB_API } else { host };
+    // Its official images live where nobody writes them.
+    let path = if is_docker_hub && !repository.contains('/') {
+        format!("library/{repository}")
+    } else {
+        repository.to_owned()
+    };
+    let origin = Arc::new(Endpoint::new(api, &path, None, &shared)?);
+    endpoints.push(Arc::clone(&origin));
+    Ok(Arc::new(Registry { location: format!("oci://{host}/{repository}"), link, endpoints, origin }))
 }
+
+/// A repository of a registry, with the mirrors of that.
+struct Registry {
+    location: String,
+    link: Link,
+    /// Mirrors in their order, then the registry itself.
+    endpoints: Vec<Arc<Endpoint>>,
+    origin: Arc<Endpoint>,
+}
+
+/// A monotonic clock, read in one place.
+#[derive(Clone, Copy, Debug)]
+struct Clock(Instant);
+
+impl Clock {
+    fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    /// The time since the store was opened.
+    fn now(self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+/// The lock; what a panicking holder left is whole, since all changes are single assignments.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the body of a refusal says, in parentheses, as far as it says something.
+async fn said(response: Response) -> String {
+    let Ok(body) = http::small_body(response, 64 << 10, Duration::from_secs(5)).await else {
+        return String::new();
+    };
+    let text = match serde_json::from_slice::<Value>(&body) {
+        Ok(value) => {
+            let error = &value["errors"][0];
+            let text = [&error["message"], &error["code"], &value["message"], &value["details"]];
+            text.into_iter().find_map(Value::as_str).unwrap_or("").to_owned()
+        }
+        Err(_) => String::new(),
+    };
+    if text.is_empty() {
+        return String::new();
+    }
+    let text: String = text.chars().take(SAID_MAX).collect();
+    format!(" ({})", text.escape_debug())
+}
+
+impl Registry {
+    /// Asks the endpoints in turn until one succeeds. `skip` tells which not to ask for this, `lacks` hears
+    /// of one that does not have it.
+    async fn on_any<T, Fut>(
+        &self,
+        skip: impl Fn(&Endpoint) -> bool,
+        lacks: impl Fn(&Endpoint),
+        call: impl Fn(Arc<Endpoint>) -> Fut,
+    ) -> Result<T>
+    where
+        Fut: Future<Output = Result<T>>,
+    {
+        for mirror in self.endpoints.iter().filter(|endpoint| endpoint.is_mirror()) {
+            if mirror.rests() || skip(mirror) {
+                continue;
+            }
+            let patience = MIRROR_PATIENCE.min(mirror.settings.first_byte_timeout / 3);
+            let error = match timeout(patience, call(Arc::clone(mirror))).await {
+                Ok(Ok(done)) => return Ok(done),
+                Ok(Err(error)) if error.kind() == ErrorKind::NotFound => {
+                    lacks(mirror);
+                    continue;
+                }
+                Ok(Err(error)) => error,
+                Err(_) => {
+                    let cause = format!("did not begin to answer within {} s", patience.as_secs_f64());
+                    Error::new(ErrorKind::Unavailable, cause).about(&mirror.name)
+                }
+            };
+            mirror.rest();
+            tracing::warn!(%error, mirror = mirror.name, "a mirror failed and is not asked for a while");
+        }
+        call(Arc::clone(&self.origin)).await
+    }
+
+    /// A manifest as some endpoint has it.
+    async fn manifest_bytes(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
+        let name = name_of(selector);
+        let fetch = |endpoint: Arc<Endpoint>| {
+            let path = format!("manifests/{name}");
+            async move {
+                let url = endpoint.url(&path)?;
+                let accept =
+                    |request: reqwest::RequestBuilder| request.header(ACCEPT, MANIFEST_TYPES.join(", "));
+                let (headers, bytes) = endpoint.document(url.clone(), MAX_MANIFEST_SIZE, accept).await?;
+                checked_manifest(selector, &headers, bytes).map_err(|e| e.about(http::redact(&url)))
+            }
+        };
+        self.on_any(|_| false, |_| {}, fetch).await
+    }
+}
+
+/// A manifest that is what it was asked for as. `Unavailable` where it is not: it may be another mirror's
+/// turn.
+fn checked_manifest(selector: &Selector, headers: &HeaderMap, bytes: Bytes) -> Result<(Digest, Bytes)> {
+    let digest = Digest::of(&bytes);
+    let told =
+        headers.get("docker-content-digest").and_then(|value| value.to_str().ok()?.parse::<Digest>().ok());
+    let wanted = match selector {
+        Selector::Digest(digest) => Some(*digest),
+        Selector::Tag(_) => told,
+    };
+    if let Some(wanted) = wanted.filter(|wanted| *wanted != digest) {
+        let cause = format!("the manifest should be {wanted}, but what came is {digest}");
+        return Err(Error::new(ErrorKind::Unavailable, cause));
+    }
+    Ok((digest, bytes))
+}
+
+fn name_of(selector: &Selector) -> String {
+    match selector {
+        Selector::Tag(tag) => tag.to_string(),
+        Selector::Digest(digest) => digest.to_string(),
+    }
+}
+
+#[async_trait]
+impl Store for Registry {
+    fn location(&self) -> String {
+        self.location.clone()
+    }
+
+    /// Lists one tag: that takes the same right as reading does, and counts against no quota of pulls.
+    async fn check(&self) -> Result<()> {
+        let check = |endpoint: Arc<Endpoint>| async move {
+            let url = endpoint.url("tags/list?n=1")?;
+            let response = endpoint.follow(Access::Pull, &Method::GET, url, |request| request).await?;
+            match response.status() {
+                // Not there yet, or no lists here: but we were let in.
+                StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED => {
+                    Ok(())
+                }
+                _ => accepted(response).await.map(drop),
+            }
+        };
+        self.on_any(|_| false, |_| {}, check).await
+    }
+
+    async fn manifest(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
+        let find = async {
+            let (digest, bytes) = self.manifest_bytes(selector).await?;
+            let fetch = async |digest| Ok(self.manifest_bytes(&Selector::Digest(digest)).await?.1);
+            layout::follow(digest, bytes, fetch).await
+        };
+        find.await.map_err(|e| e.about(layout::name(&self.location, selector)))
+    }
+
+    async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {
+        let open = |endpoint: Arc<Endpoint>| async move {
+            let answer = endpoint.open_range(blob, range).await?;
+            Ok(watched(answer, endpoint))
+        };
+        let send = || self.on_any(|endpoint| endpoint.lacks(blob), |endpoint| endpoint.note_lack(blob), open);
+        self.link.read(range, urgency, send).await.map_err(|e| e.about(format!("{}@{blob}", self.location)))
+    }
+
+    async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>> {
+        let len = |endpoint: Arc<Endpoint>| async move {
+            let url = endpoint.url(&format!("blobs/{blob}"))?;
+            let response =
+                endpoint.follow(Access::Pull, &Method::HEAD, url.clone(), |request| request).await?;
+            let length = header(response.headers(), &CONTENT_LENGTH).and_then(|text| text.parse().ok());
+            if response.status().is_success()
+                && let Some(length) = length
+            {
+                return Ok(length);
+            }
+            if response.status() == StatusCode::NOT_FOUND && endpoint.owns(response.url()) {
+                return Err(http::status_error(StatusCode::NOT_FOUND, &url));
+            }
+            // Storages behind registries refuse HEAD on addresses signed for GET.
+            let first = ByteRange::between(0, 1);
+            let ranged = |request| http::with_range(request, first);
+            let response = endpoint.follow(Access::Pull, &Method::GET, url, ranged).await?;
+            total_len(&accepted(response).await?)
+        };
+        match self.on_any(|endpoint| endpoint.lacks(blob), |endpoint| endpoint.note_lack(blob), len).await {
+            Ok(len) => Ok(Some(len)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn put_blob(&self, digest: &Digest, source: Arc<dyn ReadAt>, copied: Copied<'_>) -> Result<()> {
+        self.origin.put_blob(digest, source, copied).await
+    }
+
+    async fn put_manifest(&self, media_type: &str, bytes: Bytes, tag: Option<&Tag>) -> Result<Digest> {
+        let digest = Digest::of(&bytes);
+        let name = tag.map_or_else(|| digest.to_string(), Tag::to_string);
+        self.origin.put_manifest(&name, media_type, &bytes).await?;
+        Ok(digest)
+    }
+
+    async fn tags(&self) -> Result<Vec<Tag>> {
+        let mut tags = Vec::new();
+        let mut url = self.origin.url("tags/list?n=1000")?;
+        for _ in 0..MOST_PAGES {
+            let (headers, body) =
+                self.origin.document(url.clone(), MAX_MANIFEST_SIZE, |request| request).await?;
+            let wrong = || {
+                Error::new(ErrorKind::Unavailable, "the list of tags is not one").about(http::redact(&url))
+            };
+            let page: Value = serde_json::from_slice(&body).map_err(|_| wrong())?;
+            // Null where the last image was deleted.
+            let names = page["tags"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            tags.extend(
+                names.filter(|name| !is_referrers_tag(name)).filter_map(|name| name.parse::<Tag>().ok()),
+            );
+            match next_page(&headers, &url).filter(|next| self.origin.owns(next) && *next != url) {
+                Some(next) => url = next,
+                None => return Ok(tags),
+            }
+        }
+        Err(Error::unsupported("has too many pages of tags").about(&self.location))
+    }
+
+    fn drops_unnamed_blobs(&self) -> bool {
+        true
+    }
+
+    /// Where the registry does not list referrers itself, the list is an index under a tag of the subject's
+    /// digest. Two who change that at the same time may lose one of the changes: registries have no
+    /// conditional writes.
+    async fn put_referrer(&self, subject: &Digest, media_type: &str, bytes: Bytes) -> Result<Digest> {
+        let digest = Digest::of(&bytes);
+        let headers = self.origin.put_manifest(&digest.to_string(), media_type, &bytes).await?;
+        if headers.contains_key("oci-subject") {
+            return Ok(digest);
+        }
+        let tag = referrers_tag(subject);
+        let url = self.origin.url(&format!("manifests/{tag}"))?;
+        let accept = |request: reqwest::RequestBuilder| request.header(ACCEPT, INDEX_OCI);
+        let list = match self.origin.document(url, MAX_MANIFEST_SIZE, accept).await {
+            Ok((_, list)) => Some(list),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let artifact: Value = serde_json::from_slice(&bytes)
+            .map_err(|e| Error::invalid("is no manifest").about(digest).caused_by(e))?;
+        if let Some(list) = with_referrer(list.as_deref(), &artifact, &digest, media_type, bytes.len()) {
+            self.origin.put_manifest(&tag, INDEX_OCI, &Bytes::from(list)).await?;
+        }
+        Ok(digest)
+    }
+
+    fn counters(&self) -> Counters {
+        self.link.counters()
+    }
+}
+
+/// The list of referrers with one more, or `None` where it is in there. A list that is none is begun anew.
+fn with_referrer(
+    list: Option<&[u8]>,
+    artifact: &Value,
+    digest: &Digest,
+    media_type: &str,
+    len: usize,
+) -> Option<Vec<u8>> {
+    let list = list.and_then(|list| serde_json::from_slice::<Value>(list).ok());
+    let mut manifests = list.and_then(|list| list["manifests"].as_array().cloned()).unwrap_or_default();
+    if manifests.iter().any(|entry| entry["digest"] == digest.to_string()) {
+        return None;
+    }
+    let artifact_type = [&artifact["artifactType"], &artifact["config"]["mediaType"]];
+    let mut entry = json!({ "mediaType": media_type, "digest": digest.to_string(), "size": len });
+    if let Some(kind) = artifact_type.into_iter().find(|kind| kind.is_string()) {
+        entry["artifactType"] = kind.clone();
+    }
+    if artifact["annotations"].is_object() {
+        entry["annotations"] = artifact["annotations"].clone();
+    }
+    manifests.push(entry);
+    Some(
+        json!({ "schemaVersion": 2, "mediaType": INDEX_OCI, "manifests": manifests })
+            .to_string()
+            .into_bytes(),
+    )
+}
+
+/// The answer, whose failure lets a mirror rest.
+fn watched(answer: Answer, endpoint: Arc<Endpoint>) -> Answer {
+    if !endpoint.is_mirror() {
+        return answer;
+    }
+    let watch = move |part: &Result<Bytes>| {
+        if part.is_err() {
+            endpoint.rest();
+        }
+    };
+    Answer { thing: answer.thing, body: answer.body.inspect(watch).boxed() }
+}
+
+fn header<'a>(headers: &'a HeaderMap, name: &reqwest::header::HeaderName) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+/// The length of the whole, from the answer to a request for a part.
+fn total_len(response: &Response) -> Result<u64> {
+    let headers = response.headers();
+    let total = match response.status() {
+        StatusCode::PARTIAL_CONTENT => {
+            header(headers, &CONTENT_RANGE).and_then(|text| text.rsplit_once('/')).map(|(_, total)| total)
+        }
+        _ => header(headers, &CONTENT_LENGTH),
+    };
+    total.and_then(|total| total.trim().parse().ok()).ok_or_else(|| {
+        Error::new(ErrorKind::Unavailable, "does not tell the length of a blob")
+            .about(http::redact(response.url()))
+    })
+}
+
+/// Where a list goes on: `Link: </v2/...>; rel="next"`.
+fn next_page(headers: &HeaderMap, url: &Url) -> Option<Url> {
+    let link = header(headers, &LINK)?;
+    let (target, rest) = link.trim().strip_prefix('<')?.split_once('>')?;
+    let next = rest.contains("rel=\"next\"") || rest.contains("rel=next");
+    if next { url.join(target).ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests;

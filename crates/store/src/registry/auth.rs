@@ -1,0 +1,377 @@
+//! Being let in: what a request to a registry shows, and what is done when it is refused.
+//!
+//! The first request to a registry shows nothing. Its refusal carries a challenge, which is remembered: from
+//! then on requests show a password (`Basic`) or a token of the server that the challenge names (`Bearer`).
+//! Tokens are kept per access; [`super::token`] decides when they are renewed, [`super::flight`] that one
+//! request renews them for all.
+//!
+//! A refusal is 401 or 403: there are registries that answer a token that has run out with either. A request
+//! that is refused is tried once more with what it did not show before: a token after none, a new token after
+//! an old one, a password that was changed meanwhile. If that is refused as well, it is
+//! [`ErrorKind::Denied`].
+
+use super::challenge::{Bearer, Challenge};
+use super::credentials::{Credential, Credentials};
+use super::flight::{Flight, Lead, Turn};
+use super::token::{Decision, LIFE_UNTOLD, Secret, Token, TokenSlot};
+use super::{Clock, locked};
+use crate::http;
+use crate::settings::Settings;
+use headstart_block::{Error, ErrorKind, Result};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
+use reqwest::{Client, RequestBuilder, Response, StatusCode};
+use serde::Deserialize;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use url::{Url, form_urlencoded};
+
+/// Longest answer of a token server, in bytes: tokens of some clouds have several KB.
+const TOKEN_ANSWER_MAX: u64 = 1 << 20;
+
+/// Who we are to token servers.
+const CLIENT_ID: &str = "headstart";
+
+/// What a request wants to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    Pull,
+    Push,
+}
+
+/// What a request shows.
+#[derive(Clone, Debug)]
+pub(super) struct Proof {
+    shown: Shown,
+    header: Option<HeaderValue>,
+}
+
+#[derive(Clone, Debug)]
+enum Shown {
+    Nothing,
+    Password(Credential),
+    Token(u64),
+}
+
+impl Proof {
+    /// Whether it is the proof of somebody who knows nothing of the registry yet.
+    pub(super) fn shows_nothing(&self) -> bool {
+        matches!(self.shown, Shown::Nothing)
+    }
+
+    /// Adds it to a request to the registry itself.
+    pub(super) fn show(&self, request: RequestBuilder) -> RequestBuilder {
+        match &self.header {
+            Some(header) => request.header(AUTHORIZATION, header.clone()),
+            None => request,
+        }
+    }
+}
+
+/// How the registry wants to be asked, as far as it said.
+#[derive(Clone, Debug)]
+enum Scheme {
+    Unknown,
+    Basic,
+    Bearer(Bearer),
+}
+
+#[derive(Default)]
+struct Slot {
+    tokens: Mutex<TokenSlot>,
+    flight: Flight,
+}
+
+/// The way into one repository of one registry.
+pub(super) struct Auth {
+    host: String,
+    repository: String,
+    /// Whether the registry itself is spoken to without TLS.
+    plain: bool,
+    client: Client,
+    settings: Arc<Settings>,
+    clock: Clock,
+    credentials: Credentials,
+    scheme: Mutex<Scheme>,
+    pull: Slot,
+    push: Slot,
+}
+
+impl Auth {
+    pub(super) fn new(
+        host: &str,
+        repository: &str,
+        client: Client,
+        settings: Arc<Settings>,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            host: host.to_owned(),
+            repository: repository.to_owned(),
+            plain: settings.is_plain_http(host),
+            client,
+            credentials: Credentials::new(host, settings.docker_config.as_deref()),
+            settings,
+            clock,
+            scheme: Mutex::new(Scheme::Unknown),
+            pull: Slot::default(),
+            push: Slot::default(),
+        }
+    }
+
+    fn slot(&self, access: Access) -> &Slot {
+        match access {
+            Access::Pull => &self.pull,
+            Access::Push => &self.push,
+        }
+    }
+
+    /// What a request shows now.
+    pub(super) async fn proof(self: &Arc<Self>, access: Access) -> Result<Proof> {
+        let scheme = locked(&self.scheme).clone();
+        match scheme {
+            Scheme::Unknown => Ok(Proof { shown: Shown::Nothing, header: None }),
+            Scheme::Basic => {
+                let credential = self.credentials.get().await?;
+                let Credential::Password(user, password) = &credential else {
+                    return Err(self.denied(&credential, "asks for a password"));
+                };
+                let header = basic(user, password)?;
+                Ok(Proof { shown: Shown::Password(credential), header: Some(header) })
+            }
+            Scheme::Bearer(bearer) => {
+                let token = self.token(&bearer, access).await?;
+                let header = secret_header(format!("Bearer {}", token.secret.reveal()))?;
+                Ok(Proof { shown: Shown::Token(token.generation), header: Some(header) })
+            }
+        }
+    }
+
+    /// The registry answered 401 or 403 to a request that showed `proof`: whether another proof may help.
+    /// `again` tells that this request was refused with a token or a password before.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`] where there is nothing else to show.
+    pub(super) async fn refused(
+        &self,
+        proof: &Proof,
+        access: Access,
+        response: Response,
+        again: bool,
+    ) -> Result<()> {
+        let asked = challenge(response.headers());
+        let status = response.status();
+        let said = super::said(response).await;
+        let changed = match &asked {
+            Some(Challenge::Basic) => !matches!(self.take_up(Scheme::Basic), Scheme::Basic),
+            Some(Challenge::Bearer(bearer)) => {
+                !matches!(self.take_up(Scheme::Bearer(bearer.clone())), Scheme::Bearer(_))
+            }
+            None => false,
+        };
+        let denied = |credential: &Credential| self.denied(credential, &format!("answered {status}{said}"));
+        match &proof.shown {
+            Shown::Nothing if asked.is_some() => Ok(()),
+            _ if changed && !again => Ok(()),
+            Shown::Nothing => Err(denied(&Credential::Nothing(None))),
+            Shown::Password(credential) => match self.credentials.others_than(credential).await? {
+                Some(_) if !again => Ok(()),
+                _ => Err(denied(credential)),
+            },
+            Shown::Token(generation) => {
+                // Also at the end: the next request shall not begin with a token that was refused.
+                locked(&self.slot(access).tokens).reject(*generation);
+                if again { Err(denied(&self.credentials.get().await?)) } else { Ok(()) }
+            }
+        }
+    }
+
+    /// Sets the scheme, and gives the one before.
+    fn take_up(&self, scheme: Scheme) -> Scheme {
+        std::mem::replace(&mut *locked(&self.scheme), scheme)
+    }
+
+    /// A good token: the kept one, or a new one that this request or another one fetches.
+    async fn token(self: &Arc<Self>, bearer: &Bearer, access: Access) -> Result<Token> {
+        let slot = self.slot(access);
+        let decide = || locked(&slot.tokens).decide(self.clock.now());
+        // Twice is for a token that was refused right after it came; more is a server that gives no good
+        // ones.
+        for _ in 0..4 {
+            match decide() {
+                Decision::Use(token) => return Ok(token),
+                Decision::RenewSoon(token) => {
+                    if let Some(lead) = slot.flight.try_lead() {
+                        let (auth, bearer) = (Arc::clone(self), bearer.clone());
+                        tokio::spawn(async move {
+                            if let Err(error) = auth.renew(&bearer, access, lead).await {
+                                tracing::warn!(%error, "renewing a token ahead of its end failed");
+                            }
+                        });
+                    }
+                    return Ok(token);
+                }
+                Decision::Renew => match slot.flight.join().await {
+                    Turn::Followed(Ok(())) => {}
+                    Turn::Followed(Err(failure)) => return Err(failure.error()),
+                    // Somebody may have been done just before.
+                    Turn::Lead(lead) if decide() == Decision::Renew => {
+                        return self.renew(bearer, access, lead).await;
+                    }
+                    Turn::Lead(_) => {}
+                },
+            }
+        }
+        Err(Error::new(ErrorKind::Unavailable, "its tokens run out as soon as they come").about(&self.host))
+    }
+
+    async fn renew(&self, bearer: &Bearer, access: Access, lead: Lead) -> Result<Token> {
+        let asked = self.clock.now();
+        let fetched = self.fetch(bearer, access).await;
+        let token = match fetched {
+            Ok((secret, life)) => Ok(locked(&self.slot(access).tokens).accept(secret, asked, life)),
+            Err(error) => {
+                locked(&self.slot(access).tokens).fail(self.clock.now());
+                Err(error)
+            }
+        };
+        lead.publish(token.as_ref().map(|_| ()));
+        token
+    }
+
+    /// Asks the token server, with other credentials if it refuses those known so far.
+    async fn fetch(&self, bearer: &Bearer, access: Access) -> Result<(Secret, Duration)> {
+        let mut credential = self.credentials.get().await?;
+        loop {
+            let url = &bearer.realm;
+            let request = self.token_request(bearer, access, &credential)?;
+            let response = http::send(request, url, self.settings.first_byte_timeout).await?;
+            match response.status() {
+                StatusCode::OK => return self.token_answer(response).await,
+                status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST) => {
+                    let said = super::said(response).await;
+                    match self.credentials.others_than(&credential).await? {
+                        Some(other) => credential = other,
+                        None => {
+                            let what = format!(
+                                "has its token server {}, which answered {status}{said}",
+                                http::redact(url)
+                            );
+                            return Err(self.denied(&credential, &what));
+                        }
+                    }
+                }
+                status => return Err(http::status_error(status, url)),
+            }
+        }
+    }
+
+    fn token_request(
+        &self,
+        bearer: &Bearer,
+        access: Access,
+        credential: &Credential,
+    ) -> Result<RequestBuilder> {
+        if !matches!(credential, Credential::Nothing(_)) {
+            self.trust(&bearer.realm)?;
+        }
+        let scopes = self.scopes(bearer, access);
+        let service = bearer.service.as_deref().map(|service| ("service", service));
+        if let Credential::Identity(token) = credential {
+            // Only OAuth's way takes them.
+            let mut form = form_urlencoded::Serializer::new(String::new());
+            form.extend_pairs([("grant_type", "refresh_token"), ("client_id", CLIENT_ID)]);
+            form.extend_pairs(service).append_pair("scope", &scopes.join(" "));
+            form.append_pair("refresh_token", token.reveal());
+            let request = self.client.post(bearer.realm.clone());
+            return Ok(request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(form.finish()));
+        }
+        let mut url = bearer.realm.clone();
+        url.query_pairs_mut().extend_pairs(service).extend_pairs(scopes.iter().map(|scope| ("scope", scope)));
+        if let Credential::Password(user, password) = credential {
+            url.query_pairs_mut().append_pair("account", user);
+            return Ok(self.client.get(url).header(AUTHORIZATION, basic(user, password)?));
+        }
+        Ok(self.client.get(url))
+    }
+
+    /// What the token shall cover: what we need, and what the registry said if that is something else.
+    fn scopes(&self, bearer: &Bearer, access: Access) -> Vec<String> {
+        let actions = match access {
+            Access::Pull => "pull",
+            Access::Push => "pull,push",
+        };
+        let ours = format!("repository:{}:{actions}", self.repository);
+        let within_ours = |scope: &str| scope.starts_with(&format!("repository:{}:", self.repository));
+        let theirs = bearer.scope.iter().filter(|scope| !within_ours(scope)).cloned();
+        [ours].into_iter().chain(theirs).collect()
+    }
+
+    /// Credentials go over TLS, or to where plain HTTP was allowed.
+    pub(super) fn trust(&self, realm: &Url) -> Result<()> {
+        let host = authority(realm);
+        if realm.scheme() == "https" || self.plain || self.settings.is_plain_http(&host) {
+            return Ok(());
+        }
+        let cause =
+            format!("its token server {} has no TLS: credentials are not sent there", http::redact(realm));
+        Err(Error::new(ErrorKind::Denied, cause)
+            .about(&self.host)
+            .remedy(format!("allow it by `--plain-http {host}` if the network is yours")))
+    }
+
+    async fn token_answer(&self, response: Response) -> Result<(Secret, Duration)> {
+        #[derive(Deserialize)]
+        struct Answer {
+            token: Option<String>,
+            access_token: Option<String>,
+            expires_in: Option<u64>,
+        }
+        let url = response.url().clone();
+        let body = http::small_body(response, TOKEN_ANSWER_MAX, self.settings.stall_timeout).await?;
+        let wrong = |cause: &'static str| Error::new(ErrorKind::Unavailable, cause).about(http::redact(&url));
+        let answer: Answer =
+            serde_json::from_slice(&body).map_err(|_| wrong("the token server's answer is no JSON"))?;
+        let token = answer.token.or(answer.access_token).filter(|token| !token.is_empty());
+        let token = token.ok_or_else(|| wrong("the token server's answer has no token"))?;
+        let life = answer.expires_in.filter(|life| *life > 0).map_or(LIFE_UNTOLD, Duration::from_secs);
+        Ok((Secret::new(&token), life))
+    }
+
+    /// The error of who is not let in: what the registry did, who asked, and what to do.
+    fn denied(&self, credential: &Credential, what: &str) -> Error {
+        let (host, place) = (&self.host, self.credentials.place());
+        let who = match credential {
+            Credential::Password(user, _) => format!("the user `{}` of {place}", user.escape_debug()),
+            Credential::Identity(_) => format!("the identity token of {place}"),
+            Credential::Nothing(Some(why)) => format!("nobody: {why}"),
+            Credential::Nothing(None) => format!("nobody: {place} has no credentials for it"),
+        };
+        Error::new(ErrorKind::Denied, format!("{what}; asked as {who}"))
+            .about(format!("{host}/{}", self.repository))
+            .remedy(format!("log in as one who may: `docker login {host}`"))
+    }
+}
+
+/// `host:port` of a URL, the port where it is written.
+pub(super) fn authority(url: &Url) -> String {
+    let host = url.host_str().unwrap_or("");
+    url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
+}
+
+fn challenge(headers: &HeaderMap) -> Option<Challenge> {
+    Challenge::parse(headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok()))
+}
+
+fn basic(user: &str, password: &Secret) -> Result<HeaderValue> {
+    use base64::Engine;
+    let text = format!("{user}:{}", password.reveal());
+    secret_header(format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(text)))
+}
+
+/// A header that the HTTP library neither logs nor indexes.
+fn secret_header(text: String) -> Result<HeaderValue> {
+    let mut header = HeaderValue::try_from(text)
+        .map_err(|_| Error::new(ErrorKind::Denied, "the token server's token is not printable"))?;
+    header.set_sensitive(true);
+    Ok(header)
+}

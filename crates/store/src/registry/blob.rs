@@ -1,0 +1,208 @@
+//! Reading a blob: from the registry, or from where it sends us.
+//!
+//! [`super::redirect`] decides where a read goes; this is the I/O around it. The question where a blob lies
+//! is itself a read of the range, so that a registry that has the bytes answers at once and is never asked
+//! twice.
+//!
+//! What the storage behind a registry refuses (the address has run out, most often) goes back to the
+//! registry, at most [`MOST_REFUSALS`] times a read; an address that cannot be reached is forgotten, for the
+//! next one may lead elsewhere.
+
+use super::auth::Access;
+use super::endpoint::{Endpoint, MOST_HOPS};
+use super::flight::{Flight, Turn};
+use super::locked;
+use super::redirect::{Address, Decision, Route, http_date, life_in_url};
+use crate::http;
+use crate::link::Answer;
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
+use reqwest::header::DATE;
+use reqwest::{Method, Response, StatusCode};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use url::Url;
+
+/// Addresses that a read tries: one that was kept, one fetched ahead, one fresh.
+const MOST_REFUSALS: usize = 2;
+
+/// How long a mirror is not asked for a blob that it does not have.
+const LACKS: Duration = Duration::from_secs(60);
+
+/// What is known of the blobs of one endpoint.
+#[derive(Default)]
+pub(super) struct Blobs {
+    known: Mutex<HashMap<Digest, Arc<Blob>>>,
+    /// The shortest life of an address seen so far.
+    shortest: Mutex<Option<Duration>>,
+}
+
+#[derive(Default)]
+struct Blob {
+    route: Mutex<Route>,
+    flight: Flight,
+    lacks_until: Mutex<Duration>,
+}
+
+/// What the registry said to a read.
+enum Asked {
+    /// Here it is.
+    Here(Response),
+    /// Somewhere else; noted in the route.
+    Elsewhere,
+}
+
+impl Blobs {
+    fn get(&self, digest: &Digest) -> Arc<Blob> {
+        Arc::clone(locked(&self.known).entry(*digest).or_default())
+    }
+
+    fn shortest(&self) -> Option<Duration> {
+        *locked(&self.shortest)
+    }
+
+    fn saw(&self, life: Duration) {
+        let mut shortest = locked(&self.shortest);
+        *shortest = Some(shortest.map_or(life, |known| known.min(life)));
+    }
+}
+
+impl Endpoint {
+    /// Whether it said lately that it does not have the blob.
+    pub(super) fn lacks(&self, digest: &Digest) -> bool {
+        self.clock.now() < *locked(&self.blobs.get(digest).lacks_until)
+    }
+
+    /// Notes that it does not have the blob.
+    pub(super) fn note_lack(&self, digest: &Digest) {
+        *locked(&self.blobs.get(digest).lacks_until) = self.clock.now().saturating_add(LACKS);
+    }
+
+    /// Begins to read `range` of a blob.
+    pub(super) async fn open_range(self: &Arc<Self>, digest: &Digest, range: ByteRange) -> Result<Answer> {
+        let blob = self.blobs.get(digest);
+        let decide = || locked(&blob.route).decide(self.clock.now(), self.blobs.shortest());
+        let mut refusals = 0;
+        // Each round learns something; the bound is for a registry that changes its mind for ever.
+        for _ in 0..8 {
+            match decide() {
+                Decision::Direct => {
+                    if let Asked::Here(response) = self.ask(&blob, digest, range).await? {
+                        return http::ranged_answer(response, range);
+                    }
+                }
+                Decision::Ask => match blob.flight.join().await {
+                    Turn::Followed(Ok(())) => {}
+                    Turn::Followed(Err(failure)) => return Err(failure.error()),
+                    Turn::Lead(lead) if decide() == Decision::Ask => {
+                        let asked = self.ask(&blob, digest, range).await;
+                        lead.publish(asked.as_ref().map(|_| ()));
+                        if let Asked::Here(response) = asked? {
+                            return http::ranged_answer(response, range);
+                        }
+                    }
+                    // Somebody was told just before.
+                    Turn::Lead(_) => {}
+                },
+                Decision::Use { address, prefetch } => {
+                    if prefetch {
+                        self.fetch_ahead(&blob, digest);
+                    }
+                    match self.read_away(&blob, &address, range).await? {
+                        Ok(answer) => return Ok(answer),
+                        Err(refusal) if refusals == MOST_REFUSALS => return Err(refusal),
+                        Err(_) => refusals += 1,
+                    }
+                }
+            }
+        }
+        Err(Error::new(ErrorKind::Unavailable, "sends reads of a blob to and fro").about(&self.name))
+    }
+
+    /// Asks the registry for the range, and notes where the blob is.
+    async fn ask(&self, blob: &Blob, digest: &Digest, range: ByteRange) -> Result<Asked> {
+        let url = self.url(&format!("blobs/{digest}"))?;
+        let now = self.clock.now();
+        let patience = self.settings.first_byte_timeout;
+        let ranged = |request| http::with_range(request, range);
+        let response = self.send(Access::Pull, &Method::GET, &url, patience, ranged).await?;
+        if let Some(target) = self.target(&response)? {
+            let date = response.headers().get(DATE).and_then(|date| http_date(date.to_str().ok()?));
+            let life = life_in_url(&target, date);
+            locked(&blob.route).learn_address(target, now, life);
+            return Ok(Asked::Elsewhere);
+        }
+        match response.status() {
+            // Wrong ranges are the business of the one who asked for this range.
+            StatusCode::OK | StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => {
+                locked(&blob.route).learn_direct();
+                Ok(Asked::Here(response))
+            }
+            status => Err(http::status_error(status, &url)),
+        }
+    }
+
+    /// Has the next address of a blob fetched while this one still serves, unless somebody does already.
+    fn fetch_ahead(self: &Arc<Self>, blob: &Arc<Blob>, digest: &Digest) {
+        let Some(lead) = blob.flight.try_lead() else { return };
+        let (endpoint, blob, digest) = (Arc::clone(self), Arc::clone(blob), *digest);
+        tokio::spawn(async move {
+            // One byte, in case that the registry gives the blob itself this time.
+            let asked = endpoint.ask(&blob, &digest, ByteRange::between(0, 1)).await;
+            if let Err(error) = &asked {
+                locked(&blob.route).fail(endpoint.clock.now());
+                tracing::warn!(%error, "asking for the next address of a blob ahead of time failed");
+            }
+            lead.publish(asked.as_ref().map(|_| ()));
+        });
+    }
+
+    /// Reads from an address that the registry gave; inner errors are refusals, after which another one may
+    /// serve.
+    async fn read_away(&self, blob: &Blob, address: &Address, range: ByteRange) -> Result<Result<Answer>> {
+        let sent = self.get_away(&address.url, range).await;
+        let response = match sent {
+            Ok(response) => response,
+            Err(error) => {
+                locked(&blob.route).reject(address.generation, self.clock.now());
+                return Err(error);
+            }
+        };
+        let url = response.url().clone();
+        let status = response.status();
+        match status.as_u16() {
+            400 | 401 | 403 | 404 | 410 => {
+                let lived = locked(&blob.route).reject(address.generation, self.clock.now());
+                if let Some(lived) = lived.filter(|_| !matches!(status.as_u16(), 404 | 410)) {
+                    self.blobs.saw(lived);
+                }
+                let said = super::said(response).await;
+                let error = http::status_error(status, &url);
+                let error = if said.is_empty() { error } else { error.caused_by(said) };
+                Ok(Err(error.remedy("it is the storage that the registry redirects to: ask who runs it")))
+            }
+            _ => http::ranged_answer(response, range).map(Ok),
+        }
+    }
+
+    /// Sends a read to an address, and on to where that redirects. Only the registry itself is shown who
+    /// asks.
+    async fn get_away(&self, url: &Url, range: ByteRange) -> Result<Response> {
+        // Less than the link grants the whole: an address that hangs must fail here, to be forgotten.
+        let patience = self.settings.first_byte_timeout / 4 * 3;
+        let mut url = url.clone();
+        for _ in 0..MOST_HOPS {
+            let response = if self.owns(&url) {
+                let ranged = |request| http::with_range(request, range);
+                self.send(Access::Pull, &Method::GET, &url, patience, ranged).await?
+            } else {
+                http::send(http::with_range(self.client.get(url.clone()), range), &url, patience).await?
+            };
+            match self.target(&response)? {
+                Some(next) => url = next,
+                None => return Ok(response),
+            }
+        }
+        Err(Error::new(ErrorKind::Unavailable, "redirects without end").about(http::redact(&url)))
+    }
+}

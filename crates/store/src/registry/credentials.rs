@@ -1,0 +1,194 @@
+//! Who asks: credentials from Docker's configuration, and from the helper programs that it names.
+//!
+//! They are looked up when a registry first asks for them, and again when it refuses them: helpers of clouds
+//! give passwords that last for hours, and people log in anew. A helper that fails is no error by itself, for
+//! the registry may let anybody in; where it does not, the refusal says what was wrong with the helper.
+
+use super::token::Secret;
+use docker_credential::{CredentialRetrievalError, DockerCredential, get_credential_from_reader};
+use headstart_block::{Error, Result};
+use std::env;
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+use tokio::sync::{Mutex, oneshot};
+use tokio::time::timeout;
+
+/// How long a helper may take: some ask a cloud.
+const HELPER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What Docker calls its own registry in its configuration.
+const DOCKER_HUB_KEY: &str = "https://index.docker.io/v1/";
+
+/// What there is to show a registry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Credential {
+    /// Nothing, and why, where something was expected.
+    Nothing(Option<String>),
+    /// A user and a password.
+    Password(String, Secret),
+    /// A token that buys other tokens.
+    Identity(Secret),
+}
+
+/// The credentials for one registry.
+pub(super) struct Credentials {
+    key: String,
+    file: Option<PathBuf>,
+    found: Mutex<Option<Credential>>,
+}
+
+impl Credentials {
+    /// Those for `host`, from `directory` or from where Docker has them.
+    pub(super) fn new(host: &str, directory: Option<&Path>) -> Self {
+        let key = if host == super::DOCKER_HUB_API { DOCKER_HUB_KEY } else { host };
+        let from_home = || env::home_dir().map(|home| home.join(".docker"));
+        let directory = directory.map(Path::to_owned);
+        let directory =
+            directory.or_else(|| env::var_os("DOCKER_CONFIG").map(PathBuf::from)).or_else(from_home);
+        let file = directory.map(|path| if path.is_file() { path } else { path.join("config.json") });
+        Self { key: key.to_owned(), file, found: Mutex::new(None) }
+    }
+
+    /// Where they are looked for, for messages.
+    pub(super) fn place(&self) -> String {
+        self.file.as_ref().map_or_else(|| "no file".to_owned(), |file| file.display().to_string())
+    }
+
+    /// The credentials, looked up once.
+    pub(super) async fn get(&self) -> Result<Credential> {
+        let mut found = self.found.lock().await;
+        if let Some(credential) = &*found {
+            return Ok(credential.clone());
+        }
+        let credential = self.look_up().await?;
+        *found = Some(credential.clone());
+        Ok(credential)
+    }
+
+    /// Others than the `refused` ones, where there are any by now.
+    pub(super) async fn others_than(&self, refused: &Credential) -> Result<Option<Credential>> {
+        let mut found = self.found.lock().await;
+        if found.as_ref() == Some(refused) {
+            *found = Some(self.look_up().await?);
+        }
+        Ok(found.clone().filter(|credential| credential != refused))
+    }
+
+    async fn look_up(&self) -> Result<Credential> {
+        let Some(file) = self.file.clone() else { return Ok(Credential::Nothing(None)) };
+        let key = self.key.clone();
+        let (send, receive) = oneshot::channel();
+        // A thread of its own, left alone if it takes too long: the runtime would wait for its blocking
+        // threads.
+        thread::spawn(move || {
+            let _ = send.send(read(&file, &key));
+        });
+        let nothing = |why: String| Ok(Credential::Nothing(Some(why)));
+        match timeout(HELPER_TIMEOUT, receive).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(_)) => nothing("looking up its credentials failed".to_owned()),
+            Err(_) => nothing(format!(
+                "its credential helper does not answer within {} s",
+                HELPER_TIMEOUT.as_secs()
+            )),
+        }
+    }
+}
+
+fn read(file: &Path, key: &str) -> Result<Credential> {
+    let config = match File::open(file) {
+        Ok(config) => config,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Credential::Nothing(None)),
+        Err(error) => return Err(Error::io("cannot read", error).about(file.display())),
+    };
+    let why = match get_credential_from_reader(BufReader::new(config), key) {
+        Ok(DockerCredential::UsernamePassword(user, password)) if user.is_empty() && password.is_empty() => {
+            None
+        }
+        Ok(DockerCredential::UsernamePassword(user, password)) => {
+            return Ok(Credential::Password(user, Secret::new(&password)));
+        }
+        Ok(DockerCredential::IdentityToken(token)) => return Ok(Credential::Identity(Secret::new(&token))),
+        Err(CredentialRetrievalError::NoCredentialConfigured) => None,
+        Err(CredentialRetrievalError::ConfigReadError) => {
+            return Err(Error::invalid("is not a Docker configuration").about(file.display()));
+        }
+        // What all helpers say of a registry that they know nothing of.
+        Err(CredentialRetrievalError::HelperFailure { stdout, stderr, .. })
+            if stdout.contains("credentials not found") || stderr.contains("credentials not found") =>
+        {
+            None
+        }
+        Err(CredentialRetrievalError::HelperFailure { helper, stderr, .. }) => {
+            let said: String = stderr.lines().next().unwrap_or("").chars().take(200).collect();
+            Some(format!("`{helper}` failed: {}", said.escape_debug()))
+        }
+        Err(CredentialRetrievalError::HelperCommunicationError) => {
+            Some(format!("the credential helper that {} names cannot be run", file.display()))
+        }
+        Err(error) => Some(format!("{}: {error}", file.display())),
+    };
+    Ok(Credential::Nothing(why))
+}
+
+#[cfg(test)]
+#[expect(clippy::panic, reason = "tests")]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    async fn found(config: &str, host: &str) -> Result<Credential> {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("config.json"), config).unwrap();
+        Credentials::new(host, Some(directory.path())).get().await
+    }
+
+    fn password(user: &str, password: &str) -> Credential {
+        Credential::Password(user.to_owned(), Secret::new(password))
+    }
+
+    #[tokio::test]
+    async fn reads_what_docker_login_writes() {
+        let config = r#"{"auths": {"reg.example:5000": {"auth": "dTpw"},
+            "https://index.docker.io/v1/": {"auth": "aDpx"},
+            "token.example": {"identitytoken": "it"}}}"#;
+        assert_eq!(found(config, "reg.example:5000").await.unwrap(), password("u", "p"));
+        assert_eq!(found(config, super::super::DOCKER_HUB_API).await.unwrap(), password("h", "q"));
+        assert_eq!(found(config, "token.example").await.unwrap(), Credential::Identity(Secret::new("it")));
+        assert_eq!(found(config, "other.example").await.unwrap(), Credential::Nothing(None));
+    }
+
+    #[tokio::test]
+    async fn says_why_there_are_none() {
+        let Credential::Nothing(Some(why)) = found(r#"{"credsStore": "no-such-helper"}"#, "x").await.unwrap()
+        else {
+            panic!("credentials from nowhere")
+        };
+        assert!(why.contains("cannot be run"), "{why}");
+        let error = found("no json", "x").await.unwrap_err();
+        assert!(error.to_string().contains("config.json"), "{error}");
+        let nowhere = Credentials::new("x", Some(Path::new("/nonexistent")));
+        assert_eq!(nowhere.get().await.unwrap(), Credential::Nothing(None));
+    }
+
+    #[tokio::test]
+    async fn looks_again_when_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("config.json");
+        fs::write(&file, r#"{"auths": {"x": {"auth": "dTpw"}}}"#).unwrap();
+        let credentials = Credentials::new("x", Some(directory.path()));
+        let old = credentials.get().await.unwrap();
+        assert_eq!(credentials.others_than(&old).await.unwrap(), None);
+        fs::write(&file, r#"{"auths": {"x": {"auth": "dTpx"}}}"#).unwrap();
+        assert_eq!(credentials.get().await.unwrap(), old, "not before they are refused");
+        assert_eq!(credentials.others_than(&old).await.unwrap(), Some(password("u", "q")));
+        assert_eq!(
+            credentials.others_than(&old).await.unwrap(),
+            Some(password("u", "q")),
+            "somebody looked already"
+        );
+    }
+}

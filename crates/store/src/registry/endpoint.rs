@@ -1,0 +1,230 @@
+//! One registry as a place to send requests to: the one that references name, or a mirror of it.
+//!
+//! A mirror that fails rests for a while, during which others are asked; that it lacks something is no
+//! failure.
+
+use super::auth::{Access, Auth, authority};
+use super::blob::Blobs;
+use super::{Clock, locked};
+use crate::counters::Meter;
+use crate::http;
+use crate::settings::Settings;
+use bytes::Bytes;
+use headstart_block::{Error, ErrorKind, Result};
+use reqwest::header::LOCATION;
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use url::Url;
+
+/// How long a mirror that failed is not asked.
+const REST: Duration = Duration::from_secs(30);
+
+/// Most addresses that a request is sent on to.
+pub(super) const MOST_HOPS: usize = 4;
+
+/// A repository at one registry.
+pub(super) struct Endpoint {
+    /// For messages.
+    pub(super) name: String,
+    /// The registry's top.
+    base: Url,
+    /// The path below `v2/`.
+    repository: String,
+    /// Of a mirror: the registry that it stands for, which it is told.
+    stands_for: Option<String>,
+    pub(super) client: Client,
+    pub(super) settings: Arc<Settings>,
+    pub(super) clock: Clock,
+    pub(super) auth: Arc<Auth>,
+    pub(super) blobs: Blobs,
+    pub(super) meter: Arc<Meter>,
+    rests_until: Mutex<Duration>,
+}
+
+/// What all endpoints of one store share.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub(super) client: Client,
+    pub(super) settings: Arc<Settings>,
+    pub(super) clock: Clock,
+    pub(super) meter: Arc<Meter>,
+}
+
+impl Endpoint {
+    /// `repository` at `host`, which may have a path before its repositories; `stands_for` makes it a mirror.
+    pub(super) fn new(
+        host: &str,
+        repository: &str,
+        stands_for: Option<&str>,
+        shared: &Shared,
+    ) -> Result<Self> {
+        let invalid = || Error::invalid(format!("`{}` is not the name of a registry", host.escape_debug()));
+        let (host, path) = host.split_once('/').unwrap_or((host, ""));
+        let path = path.trim_matches('/');
+        let repository = if path.is_empty() { repository.to_owned() } else { format!("{path}/{repository}") };
+        let scheme = if shared.settings.is_plain_http(host) { "http" } else { "https" };
+        let base = Url::parse(&format!("{scheme}://{host}/")).map_err(|_| invalid())?;
+        if authority(&base).is_empty() || !base.username().is_empty() || base.path() != "/" {
+            return Err(invalid().remedy("write it as HOST or HOST:PORT"));
+        }
+        let Shared { client, settings, clock, meter } = shared.clone();
+        let auth = Auth::new(host, &repository, client.clone(), Arc::clone(&settings), clock);
+        Ok(Self {
+            name: format!("{host}/{repository}"),
+            base,
+            repository,
+            stands_for: stands_for.map(str::to_owned),
+            client,
+            settings,
+            clock,
+            auth: Arc::new(auth),
+            blobs: Blobs::default(),
+            meter,
+            rests_until: Mutex::default(),
+        })
+    }
+
+    pub(super) fn is_mirror(&self) -> bool {
+        self.stands_for.is_some()
+    }
+
+    pub(super) fn rests(&self) -> bool {
+        self.clock.now() < *locked(&self.rests_until)
+    }
+
+    /// It failed: others are asked for a while.
+    pub(super) fn rest(&self) {
+        *locked(&self.rests_until) = self.clock.now().saturating_add(REST);
+    }
+
+    /// The URL of something in the repository: `blobs/sha256:...`.
+    pub(super) fn url(&self, rest: &str) -> Result<Url> {
+        let path = format!("v2/{}/{rest}", self.repository);
+        let mut url =
+            self.base.join(&path).map_err(|e| Error::invalid("makes no URL").about(&path).caused_by(e))?;
+        if let Some(registry) = &self.stands_for {
+            // What mirrors that stand for several registries go by.
+            url.query_pairs_mut().append_pair("ns", registry);
+        }
+        Ok(url)
+    }
+
+    /// Whether a URL is the registry's own: only there are its credentials shown.
+    pub(super) fn owns(&self, url: &Url) -> bool {
+        self.base.origin() == url.origin()
+    }
+
+    /// Sends a request to the registry, shows it what it takes, and begins anew where that was refused. Any
+    /// other status is an answer. `fill` adds headers and body, anew for each time; the head must come within
+    /// `patience`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`]; [`ErrorKind::Unavailable`] where there is no answer.
+    pub(super) async fn send(
+        &self,
+        access: Access,
+        method: &Method,
+        url: &Url,
+        patience: Duration,
+        fill: impl Fn(RequestBuilder) -> RequestBuilder + Send,
+    ) -> Result<Response> {
+        let mut again = false;
+        loop {
+            let proof = self.auth.proof(access).await?;
+            let request = proof.show(fill(self.client.request(method.clone(), url.clone())));
+            let response = http::send(request, url, patience).await.map_err(|e| self.explain(e, url))?;
+            if !matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+                return Ok(response);
+            }
+            self.auth.refused(&proof, access, response, again).await?;
+            again |= !proof.shows_nothing();
+        }
+    }
+
+    /// Sends a request without a body, and follows redirects by hand: credentials stay at the registry.
+    pub(super) async fn follow(
+        &self,
+        access: Access,
+        method: &Method,
+        url: Url,
+        fill: impl Fn(RequestBuilder) -> RequestBuilder + Send + Sync,
+    ) -> Result<Response> {
+        let patience = self.settings.first_byte_timeout;
+        let mut url = url;
+        for _ in 0..=MOST_HOPS {
+            Meter::add(&self.meter.requests, 1);
+            let response = if self.owns(&url) {
+                self.send(access, method, &url, patience, &fill).await?
+            } else {
+                http::send(fill(self.client.request(method.clone(), url.clone())), &url, patience).await?
+            };
+            match self.target(&response)? {
+                Some(next) => url = next,
+                None => return Ok(response),
+            }
+        }
+        Err(Error::new(ErrorKind::Unavailable, "redirects without end").about(http::redact(&url)))
+    }
+
+    /// Where a response sends the request on to, if it is a redirect.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`] where it leads from TLS to a host without.
+    pub(super) fn target(&self, response: &Response) -> Result<Option<Url>> {
+        if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
+            return Ok(None);
+        }
+        let from = response.url();
+        let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
+        let target = location.and_then(|location| from.join(location).ok());
+        let target = target.filter(|target| target.has_host() && matches!(target.scheme(), "http" | "https"));
+        let target = target.ok_or_else(|| {
+            Error::new(ErrorKind::Unavailable, "redirects to no usable address").about(http::redact(from))
+        })?;
+        let host = authority(&target);
+        if from.scheme() == "https" && target.scheme() == "http" && !self.settings.is_plain_http(&host) {
+            let cause = format!("redirects to {}, which has no TLS", http::redact(&target));
+            return Err(Error::new(ErrorKind::Denied, cause)
+                .about(http::redact(from))
+                .remedy(format!("allow it by `--plain-http {host}` if the network is yours")));
+        }
+        Ok(Some(target))
+    }
+
+    /// A small document of the repository, with its headers.
+    pub(super) async fn document(
+        &self,
+        url: Url,
+        most: u64,
+        fill: impl Fn(RequestBuilder) -> RequestBuilder + Send + Sync,
+    ) -> Result<(reqwest::header::HeaderMap, Bytes)> {
+        let response = self.follow(Access::Pull, &Method::GET, url, fill).await?;
+        let response = accepted(response).await?;
+        let headers = response.headers().clone();
+        let body = http::small_body(response, most, self.settings.stall_timeout).await?;
+        Ok((headers, body))
+    }
+
+    /// Says what to do where the cause is known.
+    fn explain(&self, error: Error, url: &Url) -> Error {
+        let text = error.to_string();
+        // What the TLS library says when the server's first words are not TLS.
+        if url.scheme() == "https" && text.contains("InvalidContentType") {
+            let host = authority(&self.base);
+            return error.remedy(format!("if it speaks plain HTTP, allow that by `--plain-http {host}`"));
+        }
+        error
+    }
+}
+
+/// The response, if it is a success; otherwise the error that it is, with what the server said.
+pub(super) async fn accepted(response: Response) -> Result<Response> {
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response);
+    }
+    let error = http::status_error(status, response.url());
+    let said = super::said(response).await;
+    Err(if said.is_empty() { error } else { error.caused_by(said) })
+}

@@ -1,0 +1,141 @@
+//! Single flight: many requests that need the same thing cause one request for it.
+//!
+//! The first to come leads: it fetches, and publishes what it got. Those who come meanwhile wait for that,
+//! and share a failure too, so that a dead server costs a hundred waiters one time-out, not a hundred in a
+//! row. A leader that is dropped before it published (its read was cancelled) leaves the lead to one of the
+//! waiters.
+//!
+//! What was fetched is kept by the caller, not here.
+
+use headstart_block::{Error, ErrorKind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
+
+/// A failure that several waiters share.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    kind: ErrorKind,
+    text: Arc<str>,
+}
+
+impl Failure {
+    /// The failure as an error, for one of those who wait.
+    pub(super) fn error(&self) -> Error {
+        Error::new(self.kind, self.text.to_string())
+    }
+}
+
+impl From<&Error> for Failure {
+    fn from(error: &Error) -> Self {
+        Self { kind: error.kind(), text: error.to_string().into() }
+    }
+}
+
+type Outcome = Option<Result<(), Failure>>;
+
+/// One thing that is fetched by one at a time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Flight(Arc<Mutex<Option<watch::Receiver<Outcome>>>>);
+
+/// Whose turn it is.
+#[derive(Debug)]
+pub(super) enum Turn {
+    /// The caller's: it fetches, keeps what it got, then publishes.
+    Lead(Lead),
+    /// Somebody else fetched it, or failed to.
+    Followed(Result<(), Failure>),
+}
+
+/// The right, and the duty, to fetch.
+#[derive(Debug)]
+pub(super) struct Lead {
+    flight: Flight,
+    outcome: watch::Sender<Outcome>,
+}
+
+impl Flight {
+    fn lock(&self) -> MutexGuard<'_, Option<watch::Receiver<Outcome>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lead, or what the one who had it achieved.
+    pub(super) async fn join(&self) -> Turn {
+        loop {
+            let mut receiver = match self.enter() {
+                Ok(lead) => return Turn::Lead(lead),
+                Err(receiver) => receiver,
+            };
+            if let Ok(outcome) = receiver.wait_for(Option::is_some).await
+                && let Some(outcome) = outcome.clone()
+            {
+                return Turn::Followed(outcome);
+            }
+        }
+    }
+
+    /// The lead, unless somebody has it.
+    pub(super) fn try_lead(&self) -> Option<Lead> {
+        self.enter().ok()
+    }
+
+    fn enter(&self) -> Result<Lead, watch::Receiver<Outcome>> {
+        let mut slot = self.lock();
+        if let Some(receiver) = &*slot {
+            return Err(receiver.clone());
+        }
+        let (outcome, receiver) = watch::channel(None);
+        *slot = Some(receiver);
+        Ok(Lead { flight: self.clone(), outcome })
+    }
+}
+
+impl Lead {
+    /// Tells the others. What was fetched is in its place before.
+    pub(super) fn publish(self, outcome: Result<(), &Error>) {
+        self.outcome.send_replace(Some(outcome.map_err(Failure::from)));
+    }
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        // Before the sender goes: who then finds it closed enters anew.
+        *self.flight.lock() = None;
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::panic, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn followers_share_what_the_leader_got() {
+        let flight = Flight::default();
+        let Turn::Lead(lead) = flight.join().await else { panic!("nobody leads yet") };
+        assert!(flight.try_lead().is_none());
+        let followers: Vec<_> = (0..8)
+            .map(|_| {
+                let flight = flight.clone();
+                tokio::spawn(async move { flight.join().await })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        lead.publish(Err(&Error::new(ErrorKind::Denied, "no")));
+        for follower in followers {
+            let Turn::Followed(Err(failure)) = follower.await.unwrap() else { panic!("two leaders") };
+            assert_eq!(failure.error().kind(), ErrorKind::Denied);
+        }
+        assert!(flight.try_lead().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_leader_that_gives_up_is_followed_by_another() {
+        let flight = Flight::default();
+        let lead = flight.try_lead().unwrap();
+        let other = flight.clone();
+        let follower = tokio::spawn(async move { other.join().await });
+        tokio::task::yield_now().await;
+        drop(lead);
+        assert!(matches!(follower.await.unwrap(), Turn::Lead(_)));
+    }
+}

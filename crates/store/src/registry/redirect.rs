@@ -1,0 +1,199 @@
+//! Where a blob of a registry really lies, and for how long: decided from the time alone, without I/O.
+//!
+//! A registry answers a request for a blob either with the bytes or with the address of a storage that has
+//! them, signed, and good for a while. Asking the registry for it before every read would double the round
+//! trips, so the address is kept, one a blob ([`Route`]):
+//!
+//! | state | a read does |
+//! |---|---|
+//! | unknown | asks the registry; one read asks, the others wait for what it learns |
+//! | direct | reads from the registry |
+//! | away, in its life | reads from the address |
+//! | away, near the end of its life | the same, and has the next address fetched meanwhile |
+//! | away, past a life that the address tells | takes the next address, or asks |
+//!
+//! An address that tells no life is taken to live as long as the shortest life seen at this registry. That is
+//! a guess, so the next address is fetched near its end, but taken only when the storage really refuses the
+//! current one: only so is the real life ever seen. A storage that refuses an address that should live
+//! (signed with credentials that end sooner, for instance) teaches a shorter life in the same way.
+//!
+//! Every address has a generation, as tokens have: a hundred reads refused with one address replace it once.
+//! Times are durations since the client started.
+
+use super::token::PAUSE;
+use chrono::{DateTime, NaiveDateTime};
+use std::sync::Arc;
+use std::time::Duration;
+use url::Url;
+
+/// A life that ends sooner than this after the address came is no life, but another reason to refuse.
+const LIFE_MIN: Duration = Duration::from_millis(200);
+
+/// An address that a registry sent a read to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    pub(super) url: Arc<Url>,
+    /// Counts the addresses of one blob.
+    pub(super) generation: u64,
+    obtained: Duration,
+    /// What the address itself tells.
+    life: Option<Duration>,
+}
+
+impl Address {
+    fn age(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.obtained)
+    }
+
+    /// Whether it has run out by its own word.
+    fn is_over(&self, now: Duration) -> bool {
+        self.life.is_some_and(|life| self.age(now) >= life)
+    }
+
+    /// How long it may be expected to live: what it tells, or less if less was seen.
+    fn expected(&self, seen: Option<Duration>) -> Option<Duration> {
+        self.life.into_iter().chain(seen).min()
+    }
+}
+
+/// What a read does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// Ask the registry.
+    Ask,
+    /// Read from the registry.
+    Direct,
+    /// Read from this address; where `prefetch` says so, have the next one fetched beside.
+    Use {
+        /// Where the bytes are.
+        address: Address,
+        /// Whether it nears its end and no next address is there.
+        prefetch: bool,
+    },
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Unknown,
+    Direct,
+    Away {
+        current: Address,
+        next: Option<Address>,
+    },
+}
+
+/// What is known of one blob.
+#[derive(Debug, Default)]
+pub(super) struct Route {
+    state: State,
+    generation: u64,
+    /// When the next address may be fetched ahead.
+    pause_until: Duration,
+}
+
+impl Route {
+    /// What a read does at `now`; `seen` is the shortest life seen at this registry.
+    pub(super) fn decide(&mut self, now: Duration, seen: Option<Duration>) -> Decision {
+        let (current, next) = match &mut self.state {
+            State::Unknown => return Decision::Ask,
+            State::Direct => return Decision::Direct,
+            State::Away { current, next } => (current, next),
+        };
+        // A next address that has grown old itself is of no use.
+        next.take_if(|next| next.expected(seen).is_some_and(|life| next.age(now) >= life));
+        if current.is_over(now) {
+            match next.take() {
+                Some(next) => *current = next,
+                None => {
+                    self.state = State::Unknown;
+                    return Decision::Ask;
+                }
+            }
+        }
+        // Four fifths of a life: what is left is time enough to ask, and most of the life is used.
+        let near = current.expected(seen).is_some_and(|life| current.age(now) >= life / 5 * 4);
+        Decision::Use {
+            address: current.clone(),
+            prefetch: near && next.is_none() && now >= self.pause_until,
+        }
+    }
+
+    /// The registry gave the bytes itself.
+    pub(super) fn learn_direct(&mut self) {
+        self.state = State::Direct;
+    }
+
+    /// The registry, asked at `asked`, sent the read to `url`, which tells its `life`. It becomes the next
+    /// address where there is a current one, for that has not failed yet.
+    pub(super) fn learn_address(&mut self, url: Url, asked: Duration, life: Option<Duration>) {
+        self.generation += 1;
+        let address = Address { url: Arc::new(url), generation: self.generation, obtained: asked, life };
+        match &mut self.state {
+            State::Away { next, .. } => *next = Some(address),
+            State::Unknown | State::Direct => self.state = State::Away { current: address, next: None },
+        }
+    }
+
+    /// Fetching the next address failed: not again at once.
+    pub(super) fn fail(&mut self, now: Duration) {
+        self.pause_until = now.saturating_add(PAUSE);
+    }
+
+    /// The storage refused the address of `generation`: it is used no more. Gives the life that it had, where
+    /// that is news.
+    pub(super) fn reject(&mut self, generation: u64, now: Duration) -> Option<Duration> {
+        let State::Away { current, next } = &mut self.state else { return None };
+        if current.generation != generation {
+            return None;
+        }
+        let lived = current.age(now);
+        let news = lived >= LIFE_MIN && !current.is_over(now);
+        match next.take() {
+            Some(next) => *current = next,
+            None => self.state = State::Unknown,
+        }
+        news.then_some(lived)
+    }
+}
+
+/// The life that a signed address tells, from the moment that the registry gave it, which was at `date`
+/// (seconds since 1970) by the registry's own clock: this host's may be wrong.
+///
+/// It knows the parameters of S3 and its kin (`X-Amz-`, `X-Goog-`, `x-oss-` `Date` and `Expires`), `Expires`
+/// of CloudFront and older schemes, and `se` of Azure. `None` where there is none, or the life is over
+/// already: then the clocks disagree, and nothing is known.
+pub(super) fn life_in_url(url: &Url, date: Option<i64>) -> Option<Duration> {
+    let (mut end, mut signed, mut span) = (None, None, None);
+    for (name, value) in url.query_pairs() {
+        match name.to_ascii_lowercase().as_str() {
+            "x-amz-date" | "x-goog-date" | "x-oss-date" => signed = basic_date(&value),
+            "x-amz-expires" | "x-goog-expires" | "x-oss-expires" => span = value.parse::<u32>().ok(),
+            "expires" => end = value.parse::<i64>().ok(),
+            "se" => end = DateTime::parse_from_rfc3339(&value).ok().map(|end| end.timestamp()),
+            _ => {}
+        }
+    }
+    let left = match (span, signed, date) {
+        (Some(span), Some(signed), Some(date)) => signed.checked_add(span.into())?.checked_sub(date)?,
+        // Signed just now, presumably.
+        (Some(span), ..) => span.into(),
+        (None, _, Some(date)) => end?.checked_sub(date)?,
+        (None, _, None) => return None,
+    };
+    u64::try_from(left).ok().filter(|left| *left > 0).map(Duration::from_secs)
+}
+
+/// Seconds since 1970 of `20130524T000000Z`.
+fn basic_date(text: &str) -> Option<i64> {
+    NaiveDateTime::parse_from_str(text, "%Y%m%dT%H%M%SZ").ok().map(|date| date.and_utc().timestamp())
+}
+
+/// Seconds since 1970 of an HTTP date, `Sun, 06 Nov 1994 08:49:37 GMT`.
+pub(super) fn http_date(text: &str) -> Option<i64> {
+    DateTime::parse_from_rfc2822(text).ok().map(|date| date.timestamp())
+}
+
+#[cfg(test)]
+#[path = "redirect_tests.rs"]
+mod tests;

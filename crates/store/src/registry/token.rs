@@ -1,0 +1,227 @@
+//! When to use a token, when to renew it: decided from the time alone, without I/O.
+//!
+//! | age of the token | decision |
+//! |---|---|
+//! | none yet, or the registry refused it | `Renew`: wait for another |
+//! | below its life less a margin | `Use` |
+//! | in the margin | `RenewSoon`: use it, and have another fetched meanwhile |
+//! | past its life | `Renew` |
+//!
+//! A token is only ever renewed because a request found it so: one that nobody uses runs out quietly.
+//! Every token has a generation. Who is refused says with which generation, so that a hundred requests
+//! refused with the same token cause one renewal: the other ninety-nine find a newer one already.
+//!
+//! A renewal that fails is not tried again at once while the token still lives ([`PAUSE`]).
+//!
+//! Times are durations since the client started, on a clock that never goes back.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The life of a token whose server does not tell one: what the token specification says.
+pub(super) const LIFE_UNTOLD: Duration = Duration::from_secs(60);
+
+/// The margin is a quarter of the life, but no more than this: a token server answers within it.
+const MARGIN_MAX: Duration = Duration::from_secs(30);
+
+/// After a renewal failed, the token is used for this long before another is tried.
+pub(super) const PAUSE: Duration = Duration::from_secs(2);
+
+/// A secret that no log shows.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Secret(Arc<str>);
+
+impl Secret {
+    pub(super) fn new(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    /// The secret itself: for the one header or form that it belongs in.
+    pub(super) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+/// A token as requests use it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Token {
+    pub(super) secret: Secret,
+    /// Counts the tokens of one slot.
+    pub(super) generation: u64,
+}
+
+/// What to do for a request that needs a token now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// Use this one.
+    Use(Token),
+    /// Use this one, and have the next fetched beside.
+    RenewSoon(Token),
+    /// Fetch one first.
+    Renew,
+}
+
+/// The token of one scope at one registry.
+#[derive(Debug, Default)]
+pub(super) struct TokenSlot {
+    current: Option<(Token, Duration, Duration)>,
+    generation: u64,
+    /// When the next renewal may be tried.
+    pause_until: Duration,
+}
+
+impl TokenSlot {
+    /// What a request does at `now`.
+    pub(super) fn decide(&self, now: Duration) -> Decision {
+        let Some((token, obtained, life)) = &self.current else { return Decision::Renew };
+        let age = now.saturating_sub(*obtained);
+        let margin = (*life / 4).min(MARGIN_MAX);
+        if age >= *life {
+            Decision::Renew
+        } else if age >= *life - margin && now >= self.pause_until {
+            Decision::RenewSoon(token.clone())
+        } else {
+            Decision::Use(token.clone())
+        }
+    }
+
+    /// A token came: asked for at `asked`, good for `life` from then on.
+    pub(super) fn accept(&mut self, secret: Secret, asked: Duration, life: Duration) -> Token {
+        self.generation += 1;
+        let token = Token { secret, generation: self.generation };
+        self.current = Some((token.clone(), asked, life));
+        token
+    }
+
+    /// A renewal failed.
+    pub(super) fn fail(&mut self, now: Duration) {
+        self.pause_until = now.saturating_add(PAUSE);
+    }
+
+    /// The registry refused the token of `generation`: it is used no more. A newer one stays.
+    pub(super) fn reject(&mut self, generation: u64) {
+        if self.current.as_ref().is_some_and(|(token, ..)| token.generation == generation) {
+            self.current = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn seconds(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    #[test]
+    fn is_used_then_renewed_beside_then_waited_for() {
+        let mut slot = TokenSlot::default();
+        assert_eq!(slot.decide(seconds(0)), Decision::Renew);
+        let token = slot.accept(Secret::new("a"), seconds(10), seconds(60));
+        assert_eq!(slot.decide(seconds(54)), Decision::Use(token.clone()));
+        assert_eq!(slot.decide(seconds(55)), Decision::RenewSoon(token.clone()));
+        assert_eq!(slot.decide(seconds(69)), Decision::RenewSoon(token));
+        assert_eq!(slot.decide(seconds(70)), Decision::Renew);
+    }
+
+    #[test]
+    fn a_long_life_is_renewed_half_a_minute_before_its_end() {
+        let mut slot = TokenSlot::default();
+        let token = slot.accept(Secret::new("a"), seconds(0), seconds(3600));
+        assert_eq!(slot.decide(seconds(3569)), Decision::Use(token.clone()));
+        assert_eq!(slot.decide(seconds(3570)), Decision::RenewSoon(token));
+    }
+
+    #[test]
+    fn a_failed_renewal_is_not_tried_at_once() {
+        let mut slot = TokenSlot::default();
+        let token = slot.accept(Secret::new("a"), seconds(0), seconds(60));
+        slot.fail(seconds(50));
+        assert_eq!(slot.decide(seconds(51)), Decision::Use(token.clone()));
+        assert_eq!(slot.decide(seconds(52)), Decision::RenewSoon(token));
+        slot.fail(seconds(59));
+        assert_eq!(slot.decide(seconds(60)), Decision::Renew, "nothing to lose any more");
+    }
+
+    #[test]
+    fn a_refusal_of_an_old_token_leaves_the_new_one() {
+        let mut slot = TokenSlot::default();
+        let old = slot.accept(Secret::new("a"), seconds(0), seconds(60));
+        let new = slot.accept(Secret::new("b"), seconds(1), seconds(60));
+        slot.reject(old.generation);
+        assert_eq!(slot.decide(seconds(2)), Decision::Use(new.clone()));
+        slot.reject(new.generation);
+        assert_eq!(slot.decide(seconds(2)), Decision::Renew);
+    }
+
+    #[test]
+    fn a_secret_is_not_printed() {
+        let mut slot = TokenSlot::default();
+        slot.accept(Secret::new("hunter2"), seconds(0), seconds(60));
+        assert!(!format!("{slot:?}").contains("hunter2"));
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Wait(u64),
+        Accept(u64),
+        /// Refuse the token that was given this many tokens ago.
+        Reject(u64),
+        Fail,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            (0..100_u64).prop_map(Step::Wait),
+            (0..200_u64).prop_map(Step::Accept),
+            (0..3_u64).prop_map(Step::Reject),
+            Just(Step::Fail),
+        ];
+        proptest::collection::vec(step, 0..60)
+    }
+
+    proptest! {
+        /// Goal: no request is ever given a token that was refused or has run out, and none waits for a token
+        /// while a good one is there. Method: random histories against a list of all tokens ever given.
+        #[test]
+        fn gives_the_newest_token_while_it_is_good(steps in steps()) {
+            let (mut slot, mut now) = (TokenSlot::default(), seconds(0));
+            let mut given: Vec<(Token, Duration, bool)> = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Wait(n) => now += seconds(n),
+                    Step::Accept(life) => {
+                        let token = slot.accept(Secret::new("t"), now, seconds(life));
+                        given.push((token, now + seconds(life), false));
+                    }
+                    Step::Fail => slot.fail(now),
+                    Step::Reject(back) => {
+                        if let Some((token, _, refused)) = given.iter_mut().rev().nth(usize::try_from(back).unwrap()) {
+                            *refused = true;
+                            slot.reject(token.generation);
+                        }
+                    }
+                }
+                let good = given.last().filter(|(_, end, refused)| now < *end && !refused);
+                match (slot.decide(now), good) {
+                    (Decision::Renew, None) => {}
+                    (Decision::Use(token), Some((expected, ..))) => prop_assert_eq!(&token, expected),
+                    (Decision::RenewSoon(token), Some((expected, end, _))) => {
+                        prop_assert_eq!(&token, expected);
+                        prop_assert!(*end - now <= MARGIN_MAX);
+                    }
+                    (decision, good) => prop_assert!(false, "{decision:?} with {good:?}"),
+                }
+            }
+        }
+    }
+}

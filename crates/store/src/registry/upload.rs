@@ -1,0 +1,326 @@
+//! Writing to a registry: blobs, manifests, and what refers to a manifest.
+//!
+//! A small blob goes up in one request. A large one goes in pieces ([`PIECE`]), so that a broken connection
+//! costs one piece: the registry is asked how far it got, and the rest is sent. A registry that knows no
+//! pieces gets the blob in one request. The registry checks the digest at the end and keeps nothing that does
+//! not match.
+
+use super::auth::Access;
+use super::endpoint::{Endpoint, accepted};
+use crate::counters::Meter;
+use crate::http;
+use crate::store::Copied;
+use bytes::Bytes;
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
+use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderMap, LOCATION, RANGE};
+use reqwest::{Body, Method, Response, StatusCode};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+use url::Url;
+
+/// Bytes of a piece.
+const PIECE: u64 = 64 << 20;
+
+/// Bytes that are read from the source and handed to the connection at once.
+const PART: u64 = 1 << 20;
+
+/// How long a registry may take over a blob or a piece that it has all of: it hashes, and may copy it to a
+/// storage.
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// How often in a row a piece is sent again, and the pause before.
+const TRIES: u32 = 4;
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// An upload under way: where the rest goes.
+struct Upload<'a> {
+    endpoint: &'a Endpoint,
+    source: Arc<dyn ReadAt>,
+    location: Url,
+    /// Bytes that the registry has.
+    done: u64,
+    copied: Copied<'a>,
+    /// Bytes that `copied` has heard of: pieces that are sent again are not counted again.
+    told: u64,
+    /// Whether it is not the registry that failed, but the source or the one who asked.
+    ended_here: bool,
+}
+
+impl Endpoint {
+    /// Writes a blob, unless it is there.
+    pub(super) async fn put_blob(
+        &self,
+        digest: &Digest,
+        source: Arc<dyn ReadAt>,
+        copied: Copied<'_>,
+    ) -> Result<()> {
+        let len = source.len();
+        if self.has_blob(digest).await? {
+            return copied(len);
+        }
+        let location = self.begin_upload().await?;
+        let mut upload =
+            Upload { endpoint: self, source, location, done: 0, copied, told: 0, ended_here: false };
+        if len > PIECE && upload.send_pieces().await? {
+            return upload.close(digest).await;
+        }
+        if upload.done > 0 {
+            // It knows no pieces, as it turned out: from the start.
+            upload.location = self.begin_upload().await?;
+            upload.done = 0;
+        }
+        let mut url = upload.location.clone();
+        url.query_pairs_mut().append_pair("digest", &digest.to_string());
+        let response = upload.send(&Method::PUT, &url, ByteRange::between(0, len), None).await?;
+        finished(response, digest).await
+    }
+
+    async fn has_blob(&self, digest: &Digest) -> Result<bool> {
+        let url = self.url(&format!("blobs/{digest}"))?;
+        Meter::add(&self.meter.requests, 1);
+        let patience = self.settings.first_byte_timeout;
+        let response = self.send(Access::Push, &Method::HEAD, &url, patience, |request| request).await?;
+        match response.status() {
+            StatusCode::NOT_FOUND => Ok(false),
+            status if status.is_redirection() => Ok(true),
+            _ => accepted(response).await.map(|_| true),
+        }
+    }
+
+    async fn begin_upload(&self) -> Result<Url> {
+        let url = self.url("blobs/uploads/")?;
+        Meter::add(&self.meter.requests, 1);
+        let empty = |request: reqwest::RequestBuilder| request.header(CONTENT_LENGTH, 0);
+        let patience = self.settings.first_byte_timeout;
+        let response = self.send(Access::Push, &Method::POST, &url, patience, empty).await?;
+        let response = writable(response).await?;
+        self.upload_location(&response)
+    }
+
+    /// Where an upload goes on, which must be at the registry itself: it is shown credentials.
+    fn upload_location(&self, response: &Response) -> Result<Url> {
+        let about = http::redact(response.url());
+        let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
+        let location = location.and_then(|location| response.url().join(location).ok());
+        let location = location.ok_or_else(|| {
+            Error::new(ErrorKind::Unavailable, "begins no upload: it names no place").about(&about)
+        })?;
+        if !self.owns(&location) {
+            let cause =
+                format!("sends uploads to {}: credentials are not sent there", http::redact(&location));
+            return Err(Error::unsupported(cause)
+                .about(about)
+                .remedy("name the registry as it names itself, or set its external URL right"));
+        }
+        Ok(location)
+    }
+
+    /// Writes a manifest under `name`, a tag or a digest. Gives the response's headers.
+    pub(super) async fn put_manifest(
+        &self,
+        name: &str,
+        media_type: &str,
+        bytes: &Bytes,
+    ) -> Result<HeaderMap> {
+        let url = self.url(&format!("manifests/{name}"))?;
+        Meter::add(&self.meter.requests, 1);
+        let fill = |request: reqwest::RequestBuilder| {
+            request.header(CONTENT_TYPE, media_type).body(Body::from(bytes.clone()))
+        };
+        let response = self.send(Access::Push, &Method::PUT, &url, COMMIT_TIMEOUT, fill).await?;
+        let response = writable(response).await?;
+        let given = response.headers().get("docker-content-digest").and_then(|value| value.to_str().ok());
+        let digest = Digest::of(bytes);
+        if given.is_some_and(|given| given != digest.to_string()) {
+            return Err(Error::corrupt(format!("the registry took {digest} for another manifest"))
+                .about(http::redact(&url)));
+        }
+        Ok(response.headers().clone())
+    }
+}
+
+impl Upload<'_> {
+    /// Sends the whole blob in pieces. `false` where the registry does not take pieces.
+    async fn send_pieces(&mut self) -> Result<bool> {
+        let mut failures = 0;
+        while self.done < self.source.len() {
+            let piece = ByteRange::between(self.done, self.source.len().min(self.done.saturating_add(PIECE)));
+            let url = self.location.clone();
+            let range = format!("{}-{}", piece.offset(), piece.end() - 1);
+            let sent = match self.send(&Method::PATCH, &url, piece, Some(&range)).await {
+                Ok(response) => match response.status().as_u16() {
+                    400 | 404 | 405 | 411 | 415 | 501 if self.done == 0 => return Ok(false),
+                    _ => writable(response).await,
+                },
+                Err(error) => Err(error),
+            };
+            match sent {
+                Ok(response) => {
+                    self.location = self.endpoint.upload_location(&response)?;
+                    self.done = piece.end();
+                    failures = 0;
+                }
+                Err(error) if self.may_go_on(&error) && failures < TRIES => {
+                    failures += 1;
+                    sleep(PAUSE.saturating_mul(failures)).await;
+                    tracing::warn!(%error, "sending a piece of a blob again");
+                    // How far it got is worth asking, but not worth failing for: the piece is then sent as it
+                    // was.
+                    if let Err(error) = self.find_place().await {
+                        tracing::debug!(%error, "cannot find out how far an upload got");
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether the upload may be taken up where it was left: 416 (`Corrupt`) is a piece that does not fit
+    /// there.
+    fn may_go_on(&self, error: &Error) -> bool {
+        !self.ended_here && matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Corrupt)
+    }
+
+    /// Asks how much the registry has of it.
+    async fn find_place(&mut self) -> Result<()> {
+        let patience = self.endpoint.settings.first_byte_timeout;
+        let url = self.location.clone();
+        let response =
+            self.endpoint.send(Access::Push, &Method::GET, &url, patience, |request| request).await?;
+        let response = accepted(response).await?;
+        let range = response.headers().get(RANGE).and_then(|value| value.to_str().ok());
+        let last = range
+            .and_then(|range| range.trim_start_matches("bytes=").strip_prefix("0-")?.parse::<u64>().ok());
+        self.location = self.endpoint.upload_location(&response)?;
+        // `0-0` is what registries say of nothing as well as of one byte: nothing is the safe reading, for a
+        // piece is refused where it does not fit.
+        self.done = match last {
+            Some(last @ 1..) => last.saturating_add(1).min(self.source.len()),
+            _ => 0,
+        };
+        Ok(())
+    }
+
+    async fn close(self, digest: &Digest) -> Result<()> {
+        let mut url = self.location.clone();
+        url.query_pairs_mut().append_pair("digest", &digest.to_string());
+        let empty = |request: reqwest::RequestBuilder| request.header(CONTENT_LENGTH, 0);
+        let response = self.endpoint.send(Access::Push, &Method::PUT, &url, COMMIT_TIMEOUT, empty).await?;
+        finished(response, digest).await
+    }
+
+    /// Sends bytes of the source as a request's body, and tells of them as they go.
+    async fn send(
+        &mut self,
+        method: &Method,
+        url: &Url,
+        bytes: ByteRange,
+        range: Option<&str>,
+    ) -> Result<Response> {
+        Meter::add(&self.endpoint.meter.requests, 1);
+        let (progress, mut sent) = mpsc::unbounded_channel();
+        let source = Arc::clone(&self.source);
+        let fill = |request: reqwest::RequestBuilder| {
+            let request = request
+                .header(CONTENT_TYPE, "application/octet-stream")
+                .header(CONTENT_LENGTH, bytes.len())
+                .body(body(Arc::clone(&source), bytes, progress.clone()));
+            match range {
+                Some(range) => request.header(CONTENT_RANGE, range),
+                None => request,
+            }
+        };
+        // The time-out is for the pauses below, not for the whole, which may be long.
+        let request = self.endpoint.send(Access::Push, method, url, Duration::MAX, fill);
+        let mut request = std::pin::pin!(request);
+        let stall = self.endpoint.settings.stall_timeout;
+        let mut patience = stall.max(self.endpoint.settings.first_byte_timeout);
+        loop {
+            let event = async {
+                tokio::select! {
+                    // First what the source says: it is the reason why the request fails.
+                    biased;
+                    Some(part) = sent.recv() => Ok(part),
+                    response = &mut request => Err(response),
+                }
+            };
+            match timeout(patience, event).await {
+                Ok(Err(response)) => return response,
+                Ok(Ok(part)) => {
+                    self.ended_here = true;
+                    let end = part?;
+                    patience = if end == bytes.end() { COMMIT_TIMEOUT } else { stall };
+                    let news = end.saturating_sub(self.told);
+                    self.told = self.told.max(end);
+                    (self.copied)(news)?;
+                    self.ended_here = false;
+                }
+                Err(_) => {
+                    let cause = format!("took no bytes for {} s", patience.as_secs_f64());
+                    return Err(Error::new(ErrorKind::Unavailable, cause).about(http::redact(url)));
+                }
+            }
+        }
+    }
+}
+
+/// A body that reads the source as the connection takes it. `progress` hears where each part ends, or why it
+/// fails.
+fn body(source: Arc<dyn ReadAt>, bytes: ByteRange, progress: mpsc::UnboundedSender<Result<u64>>) -> Body {
+    let parts: Vec<ByteRange> = bytes.parts(PART).collect();
+    let read = move |part: ByteRange| {
+        let (source, progress) = (Arc::clone(&source), progress.clone());
+        async move {
+            let bytes = tokio::task::spawn_blocking(move || {
+                let mut bytes = vec![0; usize::try_from(part.len()).unwrap_or(0)];
+                source.read_at(&mut bytes, part.offset()).map(|()| Bytes::from(bytes))
+            });
+            let bytes =
+                bytes.await.unwrap_or_else(|e| Err(Error::new(ErrorKind::Io, "reading failed").caused_by(e)));
+            // Nobody listens any more when the request is given up.
+            match bytes {
+                Ok(bytes) => {
+                    let _ = progress.send(Ok(part.end()));
+                    Ok(bytes)
+                }
+                Err(error) => {
+                    let _ = progress.send(Err(error));
+                    // Ends the request; what is wrong has been said.
+                    Err(io::Error::other("the source cannot be read"))
+                }
+            }
+        }
+    };
+    Body::wrap_stream(futures::StreamExt::then(futures::stream::iter(parts), read))
+}
+
+/// The response to something written, if it is a success.
+async fn writable(response: Response) -> Result<Response> {
+    let url = http::redact(response.url());
+    match response.status() {
+        StatusCode::METHOD_NOT_ALLOWED => {
+            Err(Error::new(ErrorKind::ReadOnly, "the registry cannot be written").about(url))
+        }
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            Err(Error::new(ErrorKind::NoSpace, "the registry takes no body of this size")
+                .about(url)
+                .remedy("raise the limit there, or in the proxy before it"))
+        }
+        _ => accepted(response).await,
+    }
+}
+
+/// The answer to the last request of an upload.
+async fn finished(response: Response, digest: &Digest) -> Result<()> {
+    if response.status() == StatusCode::BAD_REQUEST {
+        let said = super::said(response).await;
+        return Err(Error::corrupt(format!("the registry refuses the blob{said}")).about(digest).remedy(
+            "if its bytes are not those of its digest, the store that it comes from is damaged: verify it",
+        ));
+    }
+    writable(response).await.map(drop)
+}

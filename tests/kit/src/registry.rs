@@ -1,0 +1,111 @@
+//! Debian's `docker-registry`, started for real: open, with passwords, or with a token server in front.
+
+use crate::process::{self, Process};
+use crate::token_server::{ISSUER, SERVICE, TokenServer};
+use std::fmt::Write as _;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// The program, of Debian's package of the same name.
+const PROGRAM: &str = "docker-registry";
+
+/// What it says before its address.
+const LISTENING: &str = "msg=\"listening on ";
+
+/// How long it may take to listen.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Who is let in with [`Access::Password`].
+pub const USER: &str = "tester";
+/// The password of [`USER`].
+pub const PASSWORD: &str = "test-password";
+/// The two as the registry's password file has them.
+const PASSWORD_FILE: &str = "tester:$2b$05$abcdefghijklmnopqrstuu34chBxBG/k9ApCErH1wl/WrV4FVTS/q\n";
+
+/// Whom a registry lets in.
+#[derive(Clone, Copy, Debug)]
+pub enum Access<'a> {
+    /// Everybody.
+    Open,
+    /// [`USER`] with [`PASSWORD`], in every request.
+    Password,
+    /// Who has a token of this server.
+    Token(&'a TokenServer),
+}
+
+/// A running registry with a directory of its own; both are gone when it is dropped.
+#[derive(Debug)]
+pub struct Registry {
+    _process: Process,
+    address: SocketAddr,
+    directory: TempDir,
+}
+
+impl Registry {
+    /// Starts one, or says that it is not installed and gives `None`.
+    #[must_use]
+    pub fn start(access: Access<'_>) -> Option<Self> {
+        if !process::installed(&[PROGRAM]) {
+            return None;
+        }
+        let directory = TempDir::new().expect("a directory");
+        let config = directory.path().join("config.yml");
+        fs::write(&config, configuration(&directory, access)).expect("a file");
+        let mut process = Process::start(Command::new(PROGRAM).arg("serve").arg(&config));
+        let line = process.line("where it listens", START_TIMEOUT, |line| line.contains(LISTENING));
+        let address = line.split_once(LISTENING).and_then(|(_, rest)| rest.split('"').next()?.parse().ok());
+        Some(Self { _process: process, address: address.expect("an address"), directory })
+    }
+
+    /// Where it listens: the registry's name in references.
+    #[must_use]
+    pub fn host(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where its blobs lie: the one with SHA-256 `abc...` in `ab/abc.../data`.
+    #[must_use]
+    pub fn blobs(&self) -> PathBuf {
+        self.directory.path().join("data/docker/registry/v2/blobs/sha256")
+    }
+}
+
+fn configuration(directory: &TempDir, access: Access<'_>) -> String {
+    let top = directory.path();
+    let mut text = format!(
+        "version: 0.1\nlog: {{level: info, accesslog: {{disabled: true}}}}\n\
+         storage: {{filesystem: {{rootdirectory: '{}'}}, delete: {{enabled: true}}}}\n\
+         http: {{addr: '127.0.0.1:0', secret: headstart-testkit}}\n",
+        top.join("data").display()
+    );
+    match access {
+        Access::Open => {}
+        Access::Password => {
+            let file = top.join("passwords");
+            fs::write(&file, PASSWORD_FILE).expect("a file");
+            writeln!(text, "auth: {{htpasswd: {{realm: test, path: '{}'}}}}", file.display())
+                .expect("memory");
+        }
+        Access::Token(server) => {
+            let file = top.join("certificate.pem");
+            fs::write(&file, server.certificate()).expect("a file");
+            let (realm, file) = (server.realm(), file.display());
+            writeln!(
+                text,
+                "auth: {{token: {{realm: '{realm}', service: {SERVICE}, issuer: {ISSUER}, rootcertbundle: '{file}'}}}}"
+            )
+            .expect("memory");
+        }
+    }
+    text
+}

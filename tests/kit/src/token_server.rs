@@ -1,0 +1,221 @@
+//! A token server, as stands beside a registry: it knows users, and signs tokens that `docker-registry`
+//! checks.
+//!
+//! The tokens are what the registry expects: ES256, the certificate in `x5c`, the granted access as claims.
+//! Their life can be set to seconds, to see renewals. `docker-registry` grants a minute of grace beyond a
+//! token's end, so a token is signed as ending a minute before: it is refused when its life is over, not a
+//! minute later.
+
+use crate::served::{Served, basic_credentials, serve};
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{Response, StatusCode};
+use axum::response::IntoResponse;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use url::form_urlencoded;
+
+/// What `docker-registry` grants beyond the end of a token.
+const GRACE_S: u64 = 60;
+
+/// The name of this server in its tokens.
+pub(crate) const ISSUER: &str = "headstart-testkit";
+
+/// The name of the registry at this server.
+pub(crate) const SERVICE: &str = "registry.test";
+
+/// A running token server; gone when dropped.
+#[derive(Debug)]
+pub struct TokenServer {
+    served: Served,
+    desk: Arc<Desk>,
+    certificate: String,
+}
+
+struct Desk {
+    key: EncodingKey,
+    chain: Vec<String>,
+    users: Mutex<HashMap<String, String>>,
+    refresh_tokens: Mutex<HashMap<String, String>>,
+    anonymous: AtomicBool,
+    life_ms: AtomicU64,
+    told_s: AtomicU64,
+    delay_ms: AtomicU64,
+    requests: AtomicU64,
+    granted: AtomicU64,
+}
+
+impl std::fmt::Debug for Desk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Desk").field("requests", &self.requests).finish_non_exhaustive()
+    }
+}
+
+impl TokenServer {
+    /// Starts one that knows nobody and gives tokens for five minutes.
+    pub async fn start() -> Self {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("a key");
+        let params = CertificateParams::new(vec!["token.test".to_owned()]).expect("a name");
+        let certificate = params.self_signed(&key).expect("a certificate");
+        let desk = Arc::new(Desk {
+            key: EncodingKey::from_ec_pem(key.serialize_pem().as_bytes()).expect("a key in PEM"),
+            chain: vec![STANDARD.encode(certificate.der())],
+            users: Mutex::default(),
+            refresh_tokens: Mutex::default(),
+            anonymous: AtomicBool::new(false),
+            life_ms: AtomicU64::new(300_000),
+            told_s: AtomicU64::new(u64::MAX),
+            delay_ms: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
+            granted: AtomicU64::new(0),
+        });
+        let served = serve(axum::Router::new().fallback(answer).with_state(Arc::clone(&desk))).await;
+        Self { served, desk, certificate: certificate.pem() }
+    }
+
+    /// The address that registries tell their clients.
+    #[must_use]
+    pub fn realm(&self) -> String {
+        format!("http://{}/token", self.served.address())
+    }
+
+    /// The certificate that tokens are checked with, in PEM.
+    #[must_use]
+    pub fn certificate(&self) -> &str {
+        &self.certificate
+    }
+
+    /// Knows a user from now on; a second call changes the password.
+    pub fn set_user(&self, user: &str, password: &str) {
+        self.desk.users.lock().expect("users").insert(user.to_owned(), password.to_owned());
+    }
+
+    /// Takes this identity token as `user`'s from now on.
+    pub fn set_identity_token(&self, user: &str, token: &str) {
+        self.desk.refresh_tokens.lock().expect("tokens").insert(token.to_owned(), user.to_owned());
+    }
+
+    /// Whether who gives no credentials gets tokens for reading.
+    pub fn allow_anonymous(&self, allow: bool) {
+        self.desk.anonymous.store(allow, Ordering::Relaxed);
+    }
+
+    /// How long tokens are good from now on; to the second, rounded up.
+    pub fn set_life(&self, life: Duration) {
+        let ms = u64::try_from(life.as_millis()).expect("a short life");
+        self.desk.life_ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// What clients are told of the life instead of the truth, in seconds.
+    pub fn set_told_life(&self, seconds: u64) {
+        self.desk.told_s.store(seconds, Ordering::Relaxed);
+    }
+
+    /// How long an answer takes.
+    pub fn set_delay(&self, delay: Duration) {
+        let ms = u64::try_from(delay.as_millis()).expect("a short delay");
+        self.desk.delay_ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// Requests so far.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.desk.requests.load(Ordering::Relaxed)
+    }
+
+    /// Tokens given so far.
+    #[must_use]
+    pub fn granted(&self) -> u64 {
+        self.desk.granted.load(Ordering::Relaxed)
+    }
+}
+
+/// What a request says about who asks and what for.
+struct Wish {
+    user: Option<String>,
+    scopes: Vec<String>,
+    offline: bool,
+}
+
+async fn answer(State(desk): State<Arc<Desk>>, request: Request) -> Response<Body> {
+    desk.requests.fetch_add(1, Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_millis(desk.delay_ms.load(Ordering::Relaxed))).await;
+    let Some(wish) = desk.wish(request).await else {
+        let body =
+            json!({"errors": [{"code": "UNAUTHORIZED", "message": "wrong user or password"}]}).to_string();
+        return (StatusCode::UNAUTHORIZED, body).into_response();
+    };
+    desk.granted.fetch_add(1, Ordering::Relaxed);
+    desk.grant(&wish).to_string().into_response()
+}
+
+impl Desk {
+    /// Who asks for what, or `None` where who asks is refused.
+    async fn wish(&self, request: Request) -> Option<Wish> {
+        let (parts, body) = request.into_parts();
+        let body = to_bytes(body, 1 << 16).await.ok()?;
+        let fields =
+            if parts.method == "POST" { body } else { parts.uri.query().unwrap_or("").to_owned().into() };
+        let mut wish = Wish { user: None, scopes: Vec::new(), offline: parts.method == "POST" };
+        let mut refresh_token = None;
+        for (name, value) in form_urlencoded::parse(&fields) {
+            match &*name {
+                "scope" => wish.scopes.extend(value.split(' ').map(str::to_owned)),
+                "refresh_token" => refresh_token = Some(value.into_owned()),
+                "service" if value != SERVICE => return None,
+                _ => {}
+            }
+        }
+        wish.user = match (basic_credentials(&parts.headers), refresh_token) {
+            (Some((user, password)), _) => {
+                if self.users.lock().expect("users").get(&user) != Some(&password) {
+                    return None;
+                }
+                Some(user)
+            }
+            (None, Some(token)) => Some(self.refresh_tokens.lock().expect("tokens").get(&token)?.clone()),
+            (None, None) if self.anonymous.load(Ordering::Relaxed) => None,
+            (None, None) => return None,
+        };
+        Some(wish)
+    }
+
+    fn grant(&self, wish: &Wish) -> Value {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock past 1970").as_millis();
+        let now_ms = u64::try_from(now).expect("milliseconds");
+        let life_ms = self.life_ms.load(Ordering::Relaxed);
+        let access: Vec<Value> =
+            wish.scopes.iter().filter_map(|scope| access(scope, wish.user.is_some())).collect();
+        let claims = json!({
+            "iss": ISSUER, "aud": SERVICE, "sub": wish.user.as_deref().unwrap_or(""),
+            "jti": format!("{}", self.granted.load(Ordering::Relaxed)),
+            "iat": now_ms / 1000, "nbf": now_ms / 1000 - GRACE_S,
+            "exp": (now_ms + life_ms).div_ceil(1000) - GRACE_S,
+            "access": access,
+        });
+        let mut header = Header::new(Algorithm::ES256);
+        header.x5c = Some(self.chain.clone());
+        let token = jsonwebtoken::encode(&header, &claims, &self.key).expect("a signature");
+        let told = match self.told_s.load(Ordering::Relaxed) {
+            u64::MAX => life_ms / 1000,
+            told => told,
+        };
+        let name = if wish.offline { "access_token" } else { "token" };
+        json!({ name: token, "expires_in": told })
+    }
+}
+
+/// The access that a scope stands for; who gave no name may only read.
+fn access(scope: &str, known: bool) -> Option<Value> {
+    let (kind, rest) = scope.split_once(':')?;
+    let (name, actions) = rest.rsplit_once(':')?;
+    let actions: Vec<&str> = actions.split(',').filter(|action| known || *action == "pull").collect();
+    Some(json!({ "type": kind, "name": name, "actions": actions }))
+}
