@@ -5,7 +5,7 @@ use super::wire::lock;
 use rustix::fd::OwnedFd;
 use rustix::net::{Shutdown, shutdown};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio_rustls::TlsAcceptor;
 
@@ -24,8 +24,8 @@ pub(crate) struct Hall {
 struct Guests {
     stopping: bool,
     next: u64,
-    /// The sockets of each connection; the last one is what is served.
-    sockets: BTreeMap<u64, Vec<Arc<OwnedFd>>>,
+    /// The sockets of each connection; the last one is what is served. Not held open by being listed here.
+    sockets: BTreeMap<u64, Vec<Weak<OwnedFd>>>,
 }
 
 /// A connection's place: freed when the last thread that works for it has ended.
@@ -53,7 +53,7 @@ impl Hall {
         }
         let number = guests.next;
         guests.next += 1;
-        guests.sockets.insert(number, vec![Arc::clone(socket)]);
+        guests.sockets.insert(number, vec![Arc::downgrade(socket)]);
         Some(Slot { hall: Arc::clone(self), number })
     }
 
@@ -79,13 +79,13 @@ impl Hall {
         guests.stopping = true;
         self.changed.notify_all();
         // What a client has sent is still received after this, then the end of the stream.
-        for socket in guests.sockets.values().filter_map(|sockets| sockets.last()) {
-            let _ = shutdown(&**socket, Shutdown::Read);
+        for socket in guests.sockets.values().filter_map(|sockets| sockets.last()?.upgrade()) {
+            let _ = shutdown(&*socket, Shutdown::Read);
         }
         let waited = self.changed.wait_timeout_while(guests, patience, |guests| !guests.sockets.is_empty());
         let guests = waited.unwrap_or_else(PoisonError::into_inner).0;
-        for socket in guests.sockets.values().flatten() {
-            let _ = shutdown(&**socket, Shutdown::Both);
+        for socket in guests.sockets.values().flatten().filter_map(Weak::upgrade) {
+            let _ = shutdown(&*socket, Shutdown::Both);
         }
         guests.sockets.is_empty()
     }
@@ -93,13 +93,13 @@ impl Hall {
 
 impl Slot {
     /// From here on `socket` is what is served.
-    pub(crate) fn watch(&self, socket: Arc<OwnedFd>) {
+    pub(crate) fn watch(&self, socket: &Arc<OwnedFd>) {
         let mut guests = lock(&self.hall.guests);
         if guests.stopping {
-            let _ = shutdown(&*socket, Shutdown::Read);
+            let _ = shutdown(&**socket, Shutdown::Read);
         }
         if let Some(sockets) = guests.sockets.get_mut(&self.number) {
-            sockets.push(socket);
+            sockets.push(Arc::downgrade(socket));
         }
     }
 }
@@ -107,9 +107,8 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut guests = lock(&self.hall.guests);
-        let sockets = guests.sockets.remove(&self.number);
+        guests.sockets.remove(&self.number);
         drop(guests);
         self.hall.changed.notify_all();
-        drop(sockets);
     }
 }

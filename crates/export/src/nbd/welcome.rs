@@ -65,7 +65,7 @@ pub(crate) fn receive_client(
             Ok(Step::StartTls) => match start_tls(hall, &slot, &served, is_tcp, &peer, input.deadline) {
                 Ok(plain) => {
                     served = Arc::new(plain);
-                    slot.watch(Arc::clone(&served));
+                    slot.watch(&served);
                     handshake.encrypted();
                 }
                 Err(error) => {

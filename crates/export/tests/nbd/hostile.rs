@@ -1,0 +1,229 @@
+//! Clients that lie, stall, vanish and talk nonsense. After each, a decent one is served as ever.
+
+use super::raw_client::RawClient;
+use super::test_disk::TestDisk;
+use super::{Served, serve, serve_with};
+use headstart_block::ByteRange;
+use headstart_export::nbd::proto::{OptionHeader, Request, command, option};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use std::io::Write as _;
+use std::net::Shutdown;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+const LEN: usize = 1 << 20;
+
+/// Random sessions sent to one server.
+const SESSIONS: u32 = 300;
+
+fn check_serves(served: &Served) {
+    let mut client = RawClient::open(&served.socket, false);
+    client.read(77, 0, 512);
+    let reply = client.reply(512);
+    assert_eq!((reply.cookie, reply.error, reply.payload.len()), (77, 0, 512));
+}
+
+/// Threads of this process.
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+#[test]
+fn a_stalled_handshake_is_given_up() {
+    let served = serve_with(TestDisk::new(vec![1; LEN], true), |settings| {
+        settings.handshake_timeout = Duration::from_millis(300);
+    });
+    let begun = Instant::now();
+    let mut silent = RawClient::connect(&served.socket);
+    let mut slow = RawClient::connect(&served.socket);
+    slow.stream.write_all(&[0, 0, 0]).unwrap();
+    check_serves(&served);
+    assert!(silent.is_closed() && slow.is_closed());
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    served.wait_until_empty();
+}
+
+#[test]
+fn clients_beyond_the_limit_are_turned_away() {
+    let served = serve_with(TestDisk::new(vec![1; LEN], true), |settings| settings.connections_max = 2);
+    let first = RawClient::open(&served.socket, true);
+    let _second = RawClient::open(&served.socket, true);
+    assert!(RawClient::connect(&served.socket).is_closed());
+    drop(first);
+    while served.server.connections() > 1 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    check_serves(&served);
+}
+
+#[test]
+fn a_client_that_vanishes_mid_request_leaves_nothing() {
+    let served = serve(TestDisk::new(vec![1; LEN], false));
+    served.disk.lose(ByteRange::between(0, 65536));
+    let mut client = RawClient::open(&served.socket, true);
+    for cookie in 0..100 {
+        client.read(cookie, 0, 512);
+    }
+    client.send(command::WRITE, 0, 1000, 65536, 200_000);
+    client.stream.write_all(&[2; 100_000]).unwrap();
+    while served.disk.waiting.load(Ordering::SeqCst) == 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    client.stream.shutdown(Shutdown::Both).unwrap();
+    drop(client);
+    served.disk.arrive();
+    served.wait_until_empty();
+    assert!(served.disk.bytes().iter().all(|byte| *byte == 1), "half a write was made");
+    check_serves(&served);
+}
+
+#[test]
+fn a_client_that_does_not_take_its_replies_harms_no_other() {
+    let served = serve(TestDisk::new(vec![1; LEN], true));
+    let mut greedy = RawClient::open(&served.socket, true);
+    greedy.stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    let request = Request { flags: 0, command: command::READ, cookie: 1, offset: 0, len: 1 << 20 }.encode();
+    // Until the socket is full: the server must stop receiving, not store replies.
+    for _ in 0..100_000 {
+        if greedy.stream.write_all(&request).is_err() {
+            break;
+        }
+    }
+    check_serves(&served);
+    drop(greedy);
+    served.wait_until_empty();
+}
+
+#[test]
+fn a_disk_that_panics_costs_its_client_alone() {
+    let served = serve(TestDisk::new(vec![1; LEN], false));
+    let mut client = RawClient::open(&served.socket, true);
+    served.disk.panics.store(true, Ordering::Relaxed);
+    client.read(1, 0, 512);
+    assert!(client.is_closed());
+    // The same in the slow lane, where a flush is done.
+    let mut client = RawClient::open(&served.socket, true);
+    client.send(command::FLUSH, 0, 1, 0, 0);
+    assert!(client.is_closed());
+    served.disk.panics.store(false, Ordering::Relaxed);
+    served.wait_until_empty();
+    check_serves(&served);
+}
+
+#[test]
+fn a_write_without_end_is_not_awaited_in_memory() {
+    let served = serve(TestDisk::new(vec![1; LEN], false));
+    let mut client = RawClient::open(&served.socket, false);
+    client.send(command::WRITE, 0, 1, 0, u32::MAX);
+    assert!(client.is_closed());
+}
+
+/// A session that makes sense, in messages.
+fn valid_session() -> Vec<Vec<u8>> {
+    let ask = |option: u32, data: &[u8]| {
+        let header = OptionHeader { option, len: u32::try_from(data.len()).unwrap() };
+        [&header.encode()[..], data].concat()
+    };
+    let context = [&[0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 15][..], b"base:allocation"].concat();
+    let request = |command: u16, flags: u16, offset: u64, len: u32| {
+        Request { flags, command, cookie: 0x0102_0304, offset, len }.encode().to_vec()
+    };
+    vec![
+        3u32.to_be_bytes().to_vec(),
+        ask(option::LIST, &[]),
+        ask(option::STRUCTURED_REPLY, &[]),
+        ask(option::SET_META_CONTEXT, &context),
+        ask(option::INFO, &[0, 0, 0, 4, b'd', b'i', b's', b'k', 0, 1, 0, 1]),
+        ask(option::GO, &[0; 6]),
+        request(command::READ, 0, 4096, 70_000),
+        [request(command::WRITE, 0, 512, 1000), vec![9; 1000]].concat(),
+        request(command::BLOCK_STATUS, 0, 0, LEN as u32),
+        request(command::WRITE_ZEROES, 1, 100, 10_000),
+        request(command::TRIM, 0, 100, 10_000),
+        request(command::CACHE, 0, 0, 4096),
+        request(command::FLUSH, 0, 0, 0),
+        request(command::READ, 4, 0, 4096),
+        request(command::DISCONNECT, 0, 0, 0),
+    ]
+}
+
+/// What to do to a valid session.
+#[derive(Clone, Debug)]
+enum Change {
+    Byte { at: usize, to: u8 },
+    Cut { at: usize },
+    Twice { message: usize },
+    Gone { message: usize },
+    Swap { one: usize, other: usize },
+    Insert { at: usize, bytes: Vec<u8> },
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let (at, message) = (0usize..4000, 0usize..15);
+    prop_oneof![
+        4 => (at.clone(), any::<u8>()).prop_map(|(at, to)| Change::Byte { at, to }),
+        1 => at.clone().prop_map(|at| Change::Cut { at }),
+        1 => message.clone().prop_map(|message| Change::Twice { message }),
+        1 => message.clone().prop_map(|message| Change::Gone { message }),
+        1 => (message.clone(), message).prop_map(|(one, other)| Change::Swap { one, other }),
+        1 => (at, any::<Vec<u8>>()).prop_map(|(at, bytes)| Change::Insert { at, bytes }),
+    ]
+}
+
+fn hostile_session(changes: &[Change]) -> Vec<u8> {
+    let mut messages = valid_session();
+    for change in changes {
+        let len = messages.len();
+        match change {
+            Change::Twice { message } if len > 0 => {
+                messages.insert(message % len, messages[message % len].clone())
+            }
+            Change::Gone { message } if len > 0 => drop(messages.remove(message % len)),
+            Change::Swap { one, other } if len > 0 => messages.swap(one % len, other % len),
+            _ => {}
+        }
+    }
+    let mut bytes = messages.concat();
+    for change in changes {
+        let len = bytes.len();
+        match change {
+            Change::Byte { at, to } if len > 0 => bytes[at % len] = *to,
+            Change::Cut { at } if len > 0 => bytes.truncate(at % len),
+            Change::Insert { at, bytes: more } => {
+                drop(bytes.splice(at % (len + 1)..at % (len + 1), more.clone()))
+            }
+            _ => {}
+        }
+    }
+    bytes
+}
+
+#[test]
+fn random_sessions_do_no_harm() {
+    let served = serve_with(TestDisk::new(vec![1; LEN], false), |settings| {
+        settings.handshake_timeout = Duration::from_millis(500);
+    });
+    let before = threads();
+    let config = Config { cases: SESSIONS, failure_persistence: None, ..Config::default() };
+    let strategy = (proptest::collection::vec(change(), 0..4), 1usize..2000);
+    TestRunner::new(config)
+        .run(&strategy, |(changes, part)| {
+            let mut client = RawClient::connect(&served.socket);
+            client.stream.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
+            for part in hostile_session(&changes).chunks(part) {
+                // The server may have hung up, and rightly so.
+                if client.stream.write_all(part).is_err() {
+                    break;
+                }
+            }
+            let _ = client.stream.shutdown(Shutdown::Write);
+            prop_assert!(client.is_closed(), "the server neither answers nor closes");
+            Ok(())
+        })
+        .unwrap();
+    check_serves(&served);
+    served.wait_until_empty();
+    // Tests beside this one have threads as well; a leak would be one for each session.
+    assert!(threads() < before + SESSIONS as usize / 2, "threads were {before}, and are {}", threads());
+}

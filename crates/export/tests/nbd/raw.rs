@@ -1,0 +1,193 @@
+//! Orders of events that real clients do not let one choose.
+
+use super::raw_client::{DATA_HEADER, RawClient};
+use super::serve;
+use super::test_disk::TestDisk;
+use headstart_block::{ByteRange, ErrorKind};
+use headstart_export::Server;
+use headstart_export::nbd::proto::{Errno, chunk, command, command_flag};
+use std::io::Write as _;
+use std::sync::atomic::Ordering;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const LEN: usize = 12 << 20;
+
+#[test]
+fn a_read_that_waits_lets_local_ones_pass() {
+    for structured in [false, true] {
+        let served = serve(TestDisk::new(TestDisk::patterned(LEN), false));
+        served.disk.lose(ByteRange::between(0, 4096));
+        let mut client = RawClient::open(&served.socket, structured);
+        client.read(1, 0, 4096);
+        client.read(2, 4096, 512);
+        assert_eq!(client.reply(512).cookie, 2);
+        client.send(command::FLUSH, 0, 3, 0, 0);
+        assert_eq!(client.reply(0).cookie, 3);
+        served.disk.arrive();
+        let late = client.reply(4096);
+        let skip = if structured { DATA_HEADER } else { 0 };
+        assert_eq!((late.cookie, late.error, late.done), (1, 0, true));
+        assert!(late.payload[skip..] == served.disk.bytes()[..4096]);
+    }
+}
+
+#[test]
+fn a_large_read_sends_what_is_local_before_it_waits() {
+    let served = serve(TestDisk::new(vec![5; LEN], true));
+    served.disk.lose(ByteRange::between(600_000, 700_000));
+    let mut client = RawClient::open(&served.socket, true);
+    client.read(1, 0, 1 << 20);
+    let mut got = vec![0; 1 << 20];
+    let mut put = |reply: &super::raw_client::Reply| {
+        assert_eq!((reply.cookie, reply.kind), (1, Some(chunk::OFFSET_DATA)));
+        let at = u64::from_be_bytes(reply.payload[..8].try_into().unwrap()) as usize;
+        got[at..at + reply.payload.len() - 8].copy_from_slice(&reply.payload[8..]);
+    };
+    for _ in 0..2 {
+        let reply = client.reply(0);
+        assert!(!reply.done);
+        put(&reply);
+    }
+    client.read(2, 1 << 20, 512);
+    assert_eq!(client.reply(0).cookie, 2);
+    served.disk.arrive();
+    loop {
+        let reply = client.reply(0);
+        put(&reply);
+        if reply.done {
+            break;
+        }
+    }
+    assert!(got.iter().all(|byte| *byte == 5));
+}
+
+#[test]
+fn more_misses_than_threads_are_announced_and_all_answered() {
+    let served = serve(TestDisk::new(vec![5; LEN], true));
+    served.disk.lose(ByteRange::between(0, 1 << 20));
+    let mut client = RawClient::open(&served.socket, true);
+    for cookie in 0..200 {
+        client.read(cookie, cookie * 4096, 4096);
+    }
+    client.read(1000, 1 << 20, 512);
+    assert_eq!(client.reply(0).cookie, 1000);
+    let announced = served.disk.prefetched.lock().unwrap().len();
+    assert!(announced >= 150, "{announced}");
+    served.disk.arrive();
+    let mut cookies: Vec<u64> = (0..200).map(|_| client.reply(0).cookie).collect();
+    cookies.sort_unstable();
+    assert!(cookies.into_iter().eq(0..200));
+}
+
+#[test]
+fn simple_replies_carry_large_reads_and_errors() {
+    let served = serve(TestDisk::new(TestDisk::patterned(40 << 20), false));
+    let mut client = RawClient::open(&served.socket, false);
+    for len in [1 << 20, (1 << 20) + 1, 32 << 20] {
+        client.read(1, 3, len);
+        let reply = client.reply(len as usize);
+        assert!(reply.payload == served.disk.bytes()[3..3 + len as usize]);
+    }
+    client.read(2, 0, (32 << 20) + 1);
+    assert_eq!(client.reply(0).error, Errno::Inval as u32);
+    *served.disk.fail.lock().unwrap() = Some(ErrorKind::Io);
+    client.read(3, 0, 512);
+    assert_eq!(client.reply(512).error, Errno::Io as u32);
+}
+
+#[test]
+fn an_error_carries_its_message() {
+    let served = serve(TestDisk::new(vec![5; LEN], false));
+    *served.disk.fail.lock().unwrap() = Some(ErrorKind::Unavailable);
+    let mut client = RawClient::open(&served.socket, true);
+    client.read(1, 0, 512);
+    let reply = client.reply(0);
+    assert_eq!((reply.kind, reply.error), (Some(chunk::ERROR), Errno::Io as u32));
+    assert!(reply.payload[6..] == *b"test disk: the disk was told to fail");
+}
+
+#[test]
+fn a_refused_write_does_not_lose_the_stream() {
+    let served = serve(TestDisk::new(vec![5; LEN], true));
+    let mut client = RawClient::open(&served.socket, false);
+    for len in [512u32, 100_000] {
+        client.send(command::WRITE, 0, 1, 0, len);
+        client.stream.write_all(&vec![1; len as usize]).unwrap();
+        client.read(2, 0, 512);
+        assert_eq!(client.reply(0).error, Errno::Perm as u32);
+        assert_eq!(client.reply(512).payload, [5; 512]);
+    }
+}
+
+#[test]
+fn a_disk_grows_on_request() {
+    let served = serve(TestDisk::new(vec![5; LEN], false));
+    let mut client = RawClient::open(&served.socket, false);
+    client.send(command::RESIZE, 0, 1, LEN as u64 * 2, 0);
+    assert_eq!(client.reply(0).error, 0);
+    client.read(2, LEN as u64 * 2 - 512, 512);
+    assert_eq!(client.reply(512).payload, [0; 512]);
+    client.send(command::RESIZE, 0, 3, 512, 0);
+    assert_eq!(client.reply(0).error, Errno::Inval as u32);
+}
+
+#[test]
+fn fua_is_flushed_before_its_answer() {
+    let served = serve(TestDisk::new(vec![5; LEN], false));
+    let mut client = RawClient::open(&served.socket, false);
+    for (number, command) in [command::WRITE_ZEROES, command::TRIM].into_iter().enumerate() {
+        client.send(command, command_flag::FUA, 1, 0, 4096);
+        assert_eq!(client.reply(0).error, 0);
+        assert_eq!(served.disk.flushes.load(Ordering::SeqCst), number as u64 + 1);
+    }
+}
+
+#[test]
+fn a_goodbye_waits_for_what_is_in_flight() {
+    let served = serve(TestDisk::new(vec![5; LEN], true));
+    served.disk.lose(ByteRange::between(0, 4096));
+    let mut client = RawClient::open(&served.socket, false);
+    client.read(1, 0, 4096);
+    client.send(command::DISCONNECT, 0, 2, 0, 0);
+    sleep(Duration::from_millis(50));
+    served.disk.arrive();
+    assert_eq!(client.reply(4096).payload.len(), 4096);
+    assert!(client.is_closed());
+    served.wait_until_empty();
+}
+
+#[test]
+fn a_stop_finishes_what_it_was_asked_and_flushes() {
+    let served = serve(TestDisk::new(vec![5; LEN], false));
+    served.disk.lose(ByteRange::between(0, 4096));
+    let mut idle = RawClient::open(&served.socket, true);
+    let mut client = RawClient::open(&served.socket, false);
+    client.read(1, 0, 4096);
+    client.read(2, 8192, 512);
+    assert_eq!(client.reply(512).cookie, 2);
+    let stopping = std::thread::spawn(move || served.server.stop());
+    sleep(Duration::from_millis(50));
+    served.disk.arrive();
+    assert_eq!(client.reply(4096).payload.len(), 4096);
+    assert!(client.is_closed() && idle.is_closed());
+    stopping.join().unwrap().unwrap();
+    assert_eq!(served.disk.flushes.load(Ordering::SeqCst), 1);
+    assert!(!served.socket.exists());
+}
+
+#[test]
+fn a_stop_does_not_wait_for_ever() {
+    let served = serve(TestDisk::new(vec![5; LEN], true));
+    served.disk.lose(ByteRange::between(0, 4096));
+    let mut client = RawClient::open(&served.socket, false);
+    client.read(1, 0, 4096);
+    while served.disk.waiting.load(Ordering::SeqCst) == 0 {
+        sleep(Duration::from_millis(5));
+    }
+    let begun = Instant::now();
+    served.server.stop().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(8));
+    assert!(client.is_closed());
+    served.disk.arrive();
+}
