@@ -1,1 +1,305 @@
 //! vhost-user-blk: a disk for a hypervisor on this host, through shared memory.
+//!
+//! The hypervisor (the front end) connects to a Unix socket and hands over its guest's memory as files, and the rings
+//! of a virtio block device as addresses in it. From then on requests go through memory: no copy through a socket,
+//! and one notification a batch each way.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`session`] | a front end's connection: the vhost-user messages |
+//! | [`ring`] | a queue's thread: from the avail ring to the used ring |
+//! | [`chain`] | descriptor chains, as a hostile guest may make them |
+//! | [`blk`] | the virtio block device: features, configuration space, requests |
+//! | [`memory`] | the guest's memory |
+//! | [`inflight`] | the record of requests in flight, which outlives us |
+//! | [`owner`] | one front end at a time for a disk that can be written |
+//!
+//! # What waits for what
+//!
+//! A queue's thread does what is local: reads of local bytes, writes, zeroing. Reads of bytes that are elsewhere and
+//! flushes go to lanes of threads started on demand, and are answered when they are done, in any order. A flush
+//! covers all writes that were answered before it was submitted: they have returned from the disk.
+//!
+//! # When something dies
+//!
+//! * The front end: its rings are abandoned, and the next front end finds the disk free. Several may come one after
+//!   another; of a disk that cannot be written, several at once.
+//! * The guest's driver (nonsense in a ring): that queue is given up, the front end is told by the error descriptor.
+//! * We: a front end that reconnects (QEMU: `reconnect=1` on the socket) goes on with our next life. What it had in
+//!   flight is taken up by the record that it keeps for us.
+//!
+//! Not offered: packed rings, live migration's dirty log, postcopy, the write cache's switch.
+
+mod blk;
+mod chain;
+mod inflight;
+mod memory;
+mod owner;
+mod ring;
+mod session;
+
+use crate::{Export, STOP_PATIENCE, Server};
+use blk::Target;
+use headstart_block::{Error, ErrorKind, Result};
+use owner::Owner;
+use ring::Lanes;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use session::Link;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// Most queues of a disk. Each has a thread while a guest uses it.
+pub const QUEUES_MAX: u16 = 64;
+
+/// Most connections at once. Only those that use the disk cost more than a thread.
+const SESSIONS_MAX: usize = 64;
+
+/// Settings of a vhost-user server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VhostUserSettings {
+    /// Queues that a front end may use, 1 to [`QUEUES_MAX`].
+    pub queues: u16,
+}
+
+impl Default for VhostUserSettings {
+    /// A queue for each processor, at most 4.
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { queues: u16::try_from(cores.min(4)).unwrap_or(4) }
+    }
+}
+
+/// A running vhost-user-blk server for one disk.
+pub struct VhostUserServer {
+    path: PathBuf,
+    shared: Arc<Shared>,
+    /// `None` once it was stopped.
+    accepting: Option<JoinHandle<()>>,
+}
+
+/// What the server's threads share.
+struct Shared {
+    target: Arc<Target>,
+    lanes: Arc<Lanes>,
+    owner: Arc<Owner>,
+    sessions: Mutex<Sessions>,
+    /// A session has ended.
+    ended: Condvar,
+    stopping: AtomicBool,
+    wake: OwnedFd,
+}
+
+#[derive(Default)]
+struct Sessions {
+    next: u64,
+    links: BTreeMap<u64, Arc<Link>>,
+    failure: Option<Error>,
+}
+
+impl VhostUserServer {
+    /// Serves `export` to front ends that connect to a socket at `path`. What a server that is no more left there
+    /// is replaced.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a number of queues out of range, [`ErrorKind::Conflict`] where somebody serves at
+    /// `path`, otherwise what the operating system reports.
+    pub fn start(path: &Path, export: &Export, settings: &VhostUserSettings) -> Result<Self> {
+        if !(1..=QUEUES_MAX).contains(&settings.queues) {
+            let error = format!("cannot serve a disk with {} queues", settings.queues);
+            return Err(Error::invalid(error).remedy(format!("give 1 to {QUEUES_MAX}")));
+        }
+        let about = |cause, e: io::Error| Error::io(cause, e).about(path.display());
+        let listener = listen(path)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| about("cannot make an event", e.into()))?;
+        let name = if export.name.is_empty() { "headstart" } else { &export.name };
+        let shared = Arc::new(Shared {
+            target: Arc::new(Target::new(Arc::clone(&export.device), name, settings.queues)),
+            lanes: Arc::new(Lanes::new()),
+            owner: Arc::default(),
+            sessions: Mutex::default(),
+            ended: Condvar::new(),
+            stopping: AtomicBool::new(false),
+            wake,
+        });
+        let accepting = Arc::clone(&shared);
+        let accepting = std::thread::Builder::new()
+            .name("vhost-accept".to_owned())
+            .spawn(move || accepting.accept(&listener))
+            .map_err(|e| about("cannot start a thread", e))?;
+        Ok(Self { path: path.to_owned(), shared, accepting: Some(accepting) })
+    }
+
+    fn shut_down(&mut self) -> Result<()> {
+        let Some(accepting) = self.accepting.take() else { return Ok(()) };
+        // It fails where the socket was removed already.
+        let _ = std::fs::remove_file(&self.path);
+        self.shared.stop();
+        if accepting.join().is_err() {
+            tracing::error!("the thread that accepts connections at {} panicked", self.path.display());
+        }
+        let device = &self.shared.target.device;
+        if device.is_read_only() {
+            Ok(())
+        } else {
+            device.flush().map_err(|e| e.about(&self.shared.target.name))
+        }
+    }
+}
+
+impl Server for VhostUserServer {
+    fn uri(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn resized(&self) {
+        let links: Vec<_> = self.shared.lock().links.values().cloned().collect();
+        for link in links {
+            if !link.tell_config_change() {
+                tracing::warn!(
+                    "{}: a front end cannot be told the disk's new size; its guest sees it after a restart",
+                    self.path.display()
+                );
+            }
+        }
+    }
+
+    fn failed(&self) -> Option<Error> {
+        self.shared.lock().failure.take()
+    }
+
+    fn stop(mut self: Box<Self>) -> Result<()> {
+        self.shut_down()
+    }
+}
+
+impl Drop for VhostUserServer {
+    fn drop(&mut self) {
+        if let Err(error) = self.shut_down() {
+            tracing::warn!("a disk was not flushed at the end of its server: {error}");
+        }
+    }
+}
+
+/// Listens at `path`.
+fn listen(path: &Path) -> Result<UnixListener> {
+    let about = |cause, e| Error::io(cause, e).about(path.display());
+    let bind = || UnixListener::bind(path);
+    let listener = bind().or_else(|e| {
+        if e.kind() != io::ErrorKind::AddrInUse {
+            return Err(about("cannot listen", e));
+        }
+        match UnixStream::connect(path) {
+            Ok(_) => Err(Error::new(ErrorKind::Conflict, "another server listens there")
+                .about(path.display())
+                .remedy("stop it or choose another path")),
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+                std::fs::remove_file(path)
+                    .map_err(|e| about("cannot replace a socket that nobody serves", e))?;
+                bind().map_err(|e| about("cannot listen", e))
+            }
+            Err(e) => Err(about("is taken by what is no socket of ours", e)),
+        }
+    })?;
+    listener.set_nonblocking(true).map_err(|e| about("cannot listen", e))?;
+    Ok(listener)
+}
+
+impl Shared {
+    /// Nothing panics while it holds the lock.
+    fn lock(&self) -> MutexGuard<'_, Sessions> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes connections until the server stops.
+    fn accept(self: &Arc<Self>, listener: &UnixListener) {
+        while !self.stopping.load(Ordering::Acquire) {
+            match listener.accept() {
+                Ok((socket, _)) => self.begin(socket),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.wait(Some(listener), None),
+                Err(e)
+                    if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
+                Err(e) => {
+                    // Descriptors or memory have run out: they may come back.
+                    tracing::warn!("{}: cannot take a connection for now: {e}", self.target.name);
+                    self.wait(None, Some(Timespec { tv_sec: 1, tv_nsec: 0 }));
+                }
+            }
+        }
+    }
+
+    /// Waits for a connection, the server's stop or the end of `time`.
+    fn wait(&self, listener: Option<&UnixListener>, time: Option<Timespec>) {
+        let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
+        fds.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
+        // An error is an interruption by a signal: one turn more.
+        let _ = poll(&mut fds, time.as_ref());
+    }
+
+    /// Begins a session in a thread of its own.
+    fn begin(self: &Arc<Self>, socket: UnixStream) {
+        let mut sessions = self.lock();
+        if sessions.links.len() >= SESSIONS_MAX {
+            drop(sessions);
+            tracing::warn!("{}: a connection is refused, there are {SESSIONS_MAX} already", self.target.name);
+            return;
+        }
+        let id = sessions.next;
+        sessions.next += 1;
+        let link = Arc::new(Link::new(socket));
+        sessions.links.insert(id, Arc::clone(&link));
+        drop(sessions);
+        let present = Present { shared: Arc::clone(self), id };
+        let thread = std::thread::Builder::new().name("vhost-session".to_owned());
+        let spawned = thread.spawn(move || {
+            let shared = &present.shared;
+            let (target, lanes) = (Arc::clone(&shared.target), Arc::clone(&shared.lanes));
+            if let Err(error) = session::run(&link, target, lanes, Arc::clone(&shared.owner)) {
+                tracing::warn!("{}: a front end broke the protocol: {error}", shared.target.name);
+            }
+            link.hang_up();
+        });
+        if let Err(error) = spawned {
+            tracing::warn!("{}: no thread for a connection: {error}", self.target.name);
+        }
+    }
+
+    /// Ends all sessions, within [`STOP_PATIENCE`] for what is in flight and again for what is stuck.
+    fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        // The count is far from its end, where this would fail.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        let links: Vec<_> = self.lock().links.values().cloned().collect();
+        links.iter().for_each(|link| link.close());
+        #[expect(clippy::disallowed_methods, reason = "a real wait for real threads")]
+        let since = Instant::now();
+        for link in &links {
+            link.wait_closed(&|| link.is_gone() || since.elapsed() >= STOP_PATIENCE);
+        }
+        links.iter().for_each(|link| link.hang_up());
+        let busy = |sessions: &mut Sessions| !sessions.links.is_empty();
+        let waited = self.ended.wait_timeout_while(self.lock(), STOP_PATIENCE, busy);
+        if waited.is_ok_and(|(_, timeout)| timeout.timed_out()) {
+            tracing::warn!("{}: a request is stuck in the disk; it is left behind", self.target.name);
+        }
+    }
+}
+
+/// A session in the server's list.
+struct Present {
+    shared: Arc<Shared>,
+    id: u64,
+}
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        self.shared.lock().links.remove(&self.id);
+        self.shared.ended.notify_all();
+    }
+}

@@ -1,0 +1,174 @@
+//! Descriptor chains: what the guest says a request's memory is.
+//!
+//! The tables lie in memory that a hostile guest writes at any time, so every descriptor is read once, into our own
+//! memory, and judged there. A chain that no driver may make (a loop, an index or a table outside, tables within
+//! tables, what the device writes before what it reads) is [`Broken`]: the queue is given up, since nothing that
+//! follows can be trusted. Addresses are not judged here but when they are used.
+//!
+//! The walker of `virtio-queue` is not used: it ends a bad chain silently, as if it were a short one, and cannot
+//! start at a given head, which taking up requests after a restart needs.
+
+use super::memory::GuestMemory;
+use virtio_queue::desc::split::Descriptor;
+use vm_memory::{Bytes, GuestAddress};
+
+/// Most parts of one request: as many as QEMU allows a queue to have entries.
+pub(crate) const SEGMENTS_MAX: usize = 1024;
+
+/// Bytes of a descriptor in a table.
+const DESCRIPTOR_LEN: u32 = 16;
+
+/// Why a queue cannot be served any further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Broken(pub(crate) &'static str);
+
+/// A run of guest memory. It may lie anywhere, or nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub(crate) addr: GuestAddress,
+    pub(crate) len: u32,
+}
+
+/// A table of descriptors: the queue's, or one that a descriptor points to.
+#[derive(Clone, Copy)]
+pub(crate) struct Table {
+    pub(crate) addr: GuestAddress,
+    /// Entries.
+    pub(crate) len: u16,
+}
+
+/// The memory of one request. Kept and refilled: the data path allocates nothing.
+#[derive(Default, Debug)]
+pub(crate) struct Chain {
+    /// What the device reads, in order.
+    pub(crate) readable: Vec<Segment>,
+    /// What the device writes, in order.
+    pub(crate) writable: Vec<Segment>,
+}
+
+impl Chain {
+    /// Reads the chain that begins at `head`.
+    pub(crate) fn read(&mut self, memory: &GuestMemory, queue: Table, head: u16) -> Result<(), Broken> {
+        self.readable.clear();
+        self.writable.clear();
+        let (mut table, mut indirect) = (queue, false);
+        let (mut index, mut left) = (head, queue.len);
+        let mut bytes = 0_u32;
+        loop {
+            // As many steps as the table has entries visit one of them twice.
+            left = left.checked_sub(1).ok_or(Broken("a descriptor chain is a loop"))?;
+            let descriptor = table.get(memory, index)?;
+            if descriptor.refers_to_indirect_table() {
+                if indirect || descriptor.has_next() {
+                    return Err(Broken("an indirect table is not the end of its chain"));
+                }
+                table = Table::indirect(&descriptor)?;
+                (indirect, index, left) = (true, 0, table.len);
+                continue;
+            }
+            bytes = bytes.checked_add(descriptor.len()).ok_or(Broken("a request has 4 GiB or more"))?;
+            self.push(&descriptor)?;
+            if !descriptor.has_next() {
+                return Ok(());
+            }
+            index = descriptor.next();
+        }
+    }
+
+    fn push(&mut self, descriptor: &Descriptor) -> Result<(), Broken> {
+        if self.readable.len() + self.writable.len() == SEGMENTS_MAX {
+            return Err(Broken("a request has more than 1024 parts"));
+        }
+        let segment = Segment { addr: descriptor.addr(), len: descriptor.len() };
+        if descriptor.is_write_only() {
+            self.writable.push(segment);
+        } else if self.writable.is_empty() {
+            self.readable.push(segment);
+        } else {
+            return Err(Broken("a request has parts to read after parts to write"));
+        }
+        Ok(())
+    }
+}
+
+impl Table {
+    fn get(self, memory: &GuestMemory, index: u16) -> Result<Descriptor, Broken> {
+        let outside = Broken("a descriptor lies outside of its table or of the guest's memory");
+        if index >= self.len {
+            return Err(outside);
+        }
+        let offset = u64::from(index) * u64::from(DESCRIPTOR_LEN);
+        let addr = self.addr.0.checked_add(offset).ok_or(outside)?;
+        memory.read_obj(GuestAddress(addr)).map_err(|_| outside)
+    }
+
+    fn indirect(descriptor: &Descriptor) -> Result<Self, Broken> {
+        let (entries, rest) = (descriptor.len() / DESCRIPTOR_LEN, descriptor.len() % DESCRIPTOR_LEN);
+        match u16::try_from(entries) {
+            Ok(len) if len > 0 && rest == 0 => Ok(Self { addr: descriptor.addr(), len }),
+            _ => Err(Broken("an indirect table is empty, too long or has a part of a descriptor")),
+        }
+    }
+}
+
+/// A place in a list of segments, which moves as bytes are copied from or to it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cursor {
+    segment: usize,
+    /// Bytes of that segment that are done.
+    done: u32,
+}
+
+/// An address that is not memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoMemory;
+
+impl Cursor {
+    /// Copies `data` to the segments from here on.
+    pub(crate) fn write(
+        &mut self,
+        memory: &GuestMemory,
+        segments: &[Segment],
+        mut data: &[u8],
+    ) -> Result<(), NoMemory> {
+        while !data.is_empty() {
+            let (addr, len) = self.run(segments, data.len())?;
+            let (head, tail) = data.split_at(len);
+            memory.write_slice(head, addr).map_err(|_| NoMemory)?;
+            data = tail;
+        }
+        Ok(())
+    }
+
+    /// Fills `data` from the segments from here on.
+    pub(crate) fn read(
+        &mut self,
+        memory: &GuestMemory,
+        segments: &[Segment],
+        mut data: &mut [u8],
+    ) -> Result<(), NoMemory> {
+        while !data.is_empty() {
+            let (addr, len) = self.run(segments, data.len())?;
+            let (head, tail) = data.split_at_mut(len);
+            memory.read_slice(head, addr).map_err(|_| NoMemory)?;
+            data = tail;
+        }
+        Ok(())
+    }
+
+    /// Passes the next run of at most `wanted` bytes: its address and length, which is not 0.
+    fn run(&mut self, segments: &[Segment], wanted: usize) -> Result<(GuestAddress, usize), NoMemory> {
+        loop {
+            let segment = segments.get(self.segment).ok_or(NoMemory)?;
+            let left = segment.len.saturating_sub(self.done);
+            if left == 0 {
+                *self = Self { segment: self.segment + 1, done: 0 };
+                continue;
+            }
+            let addr = segment.addr.0.checked_add(u64::from(self.done)).ok_or(NoMemory)?;
+            let len = left.min(u32::try_from(wanted).unwrap_or(u32::MAX));
+            self.done += len;
+            return Ok((GuestAddress(addr), len as usize));
+        }
+    }
+}

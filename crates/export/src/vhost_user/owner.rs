@@ -1,0 +1,43 @@
+//! Who may use a disk that can be written: one front end at a time.
+//!
+//! A hypervisor that restarts connects again while the connection of its earlier life may still be torn down, with
+//! writes under way that must not land later than its own. So the next front end is held, at the start of its first
+//! ring, until the one before has left. Connections that start no ring hold nobody.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+#[derive(Default)]
+pub(crate) struct Owner {
+    taken: Mutex<bool>,
+    left: Condvar,
+}
+
+impl Owner {
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the disk is free and takes it; `false` where `gone` came first.
+    pub(crate) fn claim(&self, disk: &str, gone: &dyn Fn() -> bool) -> bool {
+        let mut taken = self.lock();
+        if *taken {
+            tracing::warn!("{disk}: another front end uses the disk; the new one waits until it has left");
+        }
+        while *taken {
+            if gone() {
+                return false;
+            }
+            let waited = self.left.wait_timeout(taken, Duration::from_millis(50));
+            taken = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        *taken = true;
+        true
+    }
+
+    /// Gives the disk back.
+    pub(crate) fn leave(&self) {
+        *self.lock() = false;
+        self.left.notify_all();
+    }
+}
