@@ -118,10 +118,13 @@ fn unlock(file: Option<&std::fs::File>, units: Range<u64>) {
 
 /// Names the parts of `run` that are not in the table; whether some are.
 fn each_unclaimed(table: &ClaimTable, run: Range<u64>, each: &mut dyn FnMut(Range<u64>)) -> bool {
+    if run.is_empty() {
+        return false;
+    }
     let mut at = run.start;
     let mut others = false;
     let before = table.range(..=run.start).next_back();
-    let within = table.range(run.start.saturating_add(1)..run.end.max(run.start.saturating_add(1)));
+    let within = table.range(run.start + 1..run.end);
     for (&start, &end) in before.into_iter().chain(within) {
         if end <= at {
             continue;
@@ -140,6 +143,10 @@ fn each_unclaimed(table: &ClaimTable, run: Range<u64>, each: &mut dyn FnMut(Rang
 
 impl Drop for Claim {
     fn drop(&mut self) {
+        // Who got nothing has nothing to tell, least of all himself: he may have subscribed already.
+        if self.units.is_empty() {
+            return;
+        }
         let file = self.blob.present_files().map(|files| &files.sidecar.file);
         let mut table = lock(&self.blob.claims);
         for run in &self.units {

@@ -2,6 +2,8 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | [`attach`] | `headstart attach`: images become disks |
+//! | [`doctor`] | `headstart doctor`: what works on this host |
 //! | [`image`] | `headstart image ...`: one file a command |
 //! | [`layer`] | `headstart layer ...`: single layer files |
 //! | [`zfile`] | `headstart zfile ...`: single compressed files |
@@ -9,6 +11,8 @@
 //! | [`terminal`] | progress bars, Ctrl-C |
 //! | [`report`] | what a command says at its end, for people or as JSON |
 
+mod attach;
+mod doctor;
 mod image;
 mod layer;
 mod report;
@@ -57,6 +61,11 @@ enum Command {
     /// Single compressed files
     #[command(subcommand)]
     Zfile(zfile::Command),
+    /// Make disks of images: over NBD, vhost-user-blk, FUSE or as kernel devices, at once and wherever they lie
+    #[command(after_help = attach::EXAMPLES)]
+    Attach(Box<attach::Attach>),
+    /// Say what this host can do, and how to get what it lacks
+    Doctor(doctor::Doctor),
 }
 
 fn main() -> ExitCode {
@@ -73,6 +82,8 @@ fn run(cli: &Cli) -> Result<Box<dyn Report>> {
         Command::Image(command) => command.run(&terminal),
         Command::Layer(command) => command.run(&terminal),
         Command::Zfile(command) => command.run(&terminal),
+        Command::Attach(command) => command.run(&terminal, cli.global.quiet, cli.global.json),
+        Command::Doctor(command) => command.run(),
     }
 }
 

@@ -15,8 +15,8 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 /// How long others may take for what they have claimed before it is fetched here as well: they may be stopped, or
-/// have a slower way to the store. Fetching twice does no harm.
-const OTHERS_PATIENCE: Duration = Duration::from_secs(10);
+/// have a slower way to the store. Fetching twice costs no more than bandwidth.
+const OTHERS_PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long to wait for a notice before looking again: one could be missed where a claim ends without bytes.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);

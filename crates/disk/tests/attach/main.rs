@@ -32,8 +32,12 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
+        Self::with_content(7)
+    }
+
+    fn with_content(seed: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let mut random = 7u64;
+        let mut random = seed;
         let content: Vec<u8> = (0..DISK)
             .map(|_| {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -232,7 +236,7 @@ fn a_store_that_is_away_stops_only_what_is_not_cached() {
 
 #[test]
 fn a_stuck_disk_harms_no_other() {
-    let (rig, other) = (Rig::new(), Rig::new());
+    let (rig, other) = (Rig::new(), Rig::with_content(8));
     let host = rig.host();
     let disk = rig.try_attach(&host, &patient(Duration::from_secs(60))).unwrap().disk;
     let store = Arc::clone(&other.store) as Arc<dyn headstart_store::Store>;

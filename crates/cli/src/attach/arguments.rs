@@ -1,0 +1,209 @@
+//! The arguments of `headstart attach`.
+
+use crate::store_args::StoreArgs;
+use clap::Args;
+use headstart_block::{ByteRate, ByteSize, Error, Result};
+use headstart_pull::{BLOCK_SIZE, Plan, PlanItem};
+use headstart_store::Reference;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Arguments of `headstart attach`.
+#[derive(Args)]
+pub(crate) struct Attach {
+    /// The image; several as NAME=IMAGE, each an export of that name
+    #[arg(required = true, value_name = "[NAME=]IMAGE")]
+    pub(crate) images: Vec<NamedImage>,
+    /// Serve NBD at unix:/PATH or HOST:PORT [default: a Unix socket in a new directory, unless another way is given]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) nbd: Vec<String>,
+    /// Serve vhost-user-blk at this socket
+    #[arg(long, value_name = "SOCK")]
+    pub(crate) vhost_user: Option<PathBuf>,
+    /// Request queues of vhost-user-blk [default: one a core, four at most]
+    #[arg(long, value_name = "N", requires = "vhost_user")]
+    pub(crate) queues: Option<u16>,
+    /// Mount the disk as a file: over this file, or as disk.raw in this directory
+    #[arg(long, value_name = "PATH")]
+    pub(crate) fuse: Option<PathBuf>,
+    /// Make a /dev/ublkbN (experimental: not tested on any kernel yet)
+    #[arg(long)]
+    pub(crate) ublk: bool,
+    /// Make a kernel block device through the kernel's nbd driver: /dev/nbdN or auto
+    #[arg(long, value_name = "DEV")]
+    pub(crate) device: Option<String>,
+    /// Take writes into this directory, which is made where it is not there; without it the disk is read-only
+    #[arg(long, value_name = "DIR")]
+    pub(crate) writable: Option<PathBuf>,
+    /// Make the disk this large; at least as large as it is
+    #[arg(long, requires = "writable")]
+    pub(crate) size: Option<ByteSize>,
+    /// Where what was fetched is kept, shared by all disks of this host [default: /var/cache/headstart, or
+    /// ~/.cache/headstart]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cache: Option<PathBuf>,
+    /// Most bytes in the cache [default: what its disk has room for]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) cache_size: Option<ByteSize>,
+    /// What to preload: lazy (nothing), sequential, or a file that lists blocks of 2 MiB, one number a line
+    #[arg(long, default_value = "lazy", value_name = "POLICY")]
+    pub(crate) policy: Policy,
+    /// Fetch the rest of the image in the background at this rate, such as 5MB/s
+    #[arg(long, value_name = "RATE")]
+    pub(crate) fill: Option<ByteRate>,
+    /// How long a read waits for a store that does not answer before the guest gets an error
+    #[arg(long, default_value = "5m", value_parser = humantime::parse_duration, value_name = "TIME")]
+    pub(crate) deadline: Duration,
+    /// Record the first minutes of reads and writes into this directory
+    #[arg(long, value_name = "DIR")]
+    pub(crate) record: Option<PathBuf>,
+    /// How long to record
+    #[arg(long, default_value = "6m", value_parser = humantime::parse_duration, value_name = "TIME")]
+    pub(crate) record_time: Duration,
+    /// Serve metrics for Prometheus at HOST:PORT
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) metrics: Option<String>,
+    /// NBD over TLS: the server's certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// NBD over TLS: the certificate's key (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// NBD over TLS: take only clients with a certificate of this authority (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_client_ca: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+impl Attach {
+    /// What the arguments of clap cannot say.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Invalid`] where they do not fit together.
+    pub(crate) fn check(&self) -> Result<()> {
+        let single = [
+            (self.vhost_user.is_some(), "--vhost-user"),
+            (self.fuse.is_some(), "--fuse"),
+            (self.ublk, "--ublk"),
+            (self.device.is_some(), "--device"),
+        ];
+        if self.images.len() > 1 {
+            if let Some((_, option)) = single.iter().find(|(given, _)| *given) {
+                return Err(Error::invalid(format!("{option} serves one image"))
+                    .remedy("serve several images over NBD, or start one process for each"));
+            }
+            for (n, image) in self.images.iter().enumerate() {
+                if image.name.is_empty() || self.images[..n].iter().any(|other| other.name == image.name) {
+                    return Err(Error::invalid("several images need a name each")
+                        .about(&image.reference)
+                        .remedy("write NAME=IMAGE"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether another way than NBD was asked for.
+    pub(crate) fn has_other_servers(&self) -> bool {
+        self.vhost_user.is_some() || self.fuse.is_some() || self.ublk || self.device.is_some()
+    }
+
+    pub(crate) fn pull_settings(&self) -> headstart_pull::Settings {
+        headstart_pull::Settings { deadline: self.deadline, ..headstart_pull::Settings::default() }
+    }
+}
+
+/// An image with the name of its export.
+#[derive(Clone, Debug)]
+pub(crate) struct NamedImage {
+    pub(crate) name: String,
+    pub(crate) reference: Reference,
+}
+
+impl FromStr for NamedImage {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        // A scheme comes before any `=` that belongs to the reference.
+        let scheme = text.find("://").unwrap_or(text.len());
+        let (name, reference) = match text[..scheme].split_once('=') {
+            Some((name, _)) => (name, &text[name.len() + 1..]),
+            None => ("", text),
+        };
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if !name.chars().all(allowed) || name.starts_with('.') || name.len() > 64 {
+            return Err(Error::invalid(format!("`{}` is no name of an export", name.escape_debug()))
+                .remedy("write 1 to 64 letters, digits, `-`, `_` and `.`"));
+        }
+        Ok(Self { name: name.to_owned(), reference: reference.parse()? })
+    }
+}
+
+/// What to preload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Policy(Plan);
+
+impl Policy {
+    pub(crate) fn plan(&self) -> Plan {
+        self.0.clone()
+    }
+}
+
+impl FromStr for Policy {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "lazy" => return Ok(Self(Plan::Lazy)),
+            "sequential" => return Ok(Self(Plan::Sequential)),
+            _ => {}
+        }
+        let list = std::fs::read_to_string(text).map_err(|e| {
+            Error::io("is neither lazy nor sequential, and cannot be read as a list of blocks", e).about(text)
+        })?;
+        let lines = list.lines().map(str::trim).enumerate().filter(|(_, line)| !line.is_empty());
+        let items = lines.map(|(n, line)| {
+            let block = line.parse().ok().filter(|block: &u64| block.checked_mul(BLOCK_SIZE).is_some());
+            block.map(PlanItem::whole).ok_or_else(|| {
+                Error::invalid(format!("line {}: `{}` is no number of a block", n + 1, line.escape_debug()))
+                    .about(text)
+            })
+        });
+        Ok(Self(Plan::List(items.collect::<Result<_>>()?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_comes_before_the_scheme() {
+        let named =
+            |text: &str| text.parse::<NamedImage>().map(|image| (image.name, image.reference.to_string()));
+        assert_eq!(named("file:///d:t").unwrap(), (String::new(), "file:///d:t".to_owned()));
+        assert_eq!(named("a=file:///d:t").unwrap(), ("a".to_owned(), "file:///d:t".to_owned()));
+        assert_eq!(named("file:///a=b:t").unwrap(), (String::new(), "file:///a=b:t".to_owned()));
+        for text in ["../a=file:///d:t", "a b=file:///d:t", ".=file:///d:t", "a=b", "a"] {
+            assert!(named(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_policy_is_a_word_or_a_list() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("list");
+        let policy = |list: &str| {
+            std::fs::write(&file, list).unwrap();
+            file.to_str().unwrap().parse::<Policy>()
+        };
+        assert_eq!("lazy".parse::<Policy>().unwrap().plan(), Plan::Lazy);
+        assert_eq!(policy("7\n\n 3 \n").unwrap().plan(), Plan::List([7, 3].map(PlanItem::whole).into()));
+        for (list, line) in [("7\nx\n", "line 2"), ("-1", "line 1"), ("99999999999999999", "line 1")] {
+            assert!(policy(list).unwrap_err().to_string().contains(line), "{list}");
+        }
+        assert!("/nowhere/list".parse::<Policy>().is_err());
+    }
+}

@@ -1,0 +1,99 @@
+//! Prometheus' text format, version 0.0.4: as much of it as we print.
+
+use headstart_disk::stats::{BUCKETS, Distribution};
+use std::fmt::{Display, Write};
+
+/// What a metric is.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+/// A page of metrics.
+#[derive(Default)]
+pub(crate) struct Page(String);
+
+impl Page {
+    /// Begins a metric; its samples follow.
+    pub(crate) fn metric(&mut self, name: &str, kind: Kind, help: &str) {
+        let kind = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        };
+        let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    }
+
+    /// A sample of the metric begun last.
+    pub(crate) fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        let _ = writeln!(self.0, "{name}{} {value}", Labels(labels, None));
+    }
+
+    /// A distribution as the sample of a histogram, in seconds.
+    pub(crate) fn distribution(&mut self, name: &str, labels: &[(&str, &str)], values: &Distribution) {
+        let mut sum = 0;
+        for bucket in 0..BUCKETS {
+            sum += values.counts[bucket];
+            let bound = Distribution::bound_s(bucket).map_or("+Inf".to_owned(), |bound| bound.to_string());
+            let _ = writeln!(self.0, "{name}_bucket{} {sum}", Labels(labels, Some(&bound)));
+        }
+        let _ = writeln!(self.0, "{name}_sum{} {}", Labels(labels, None), values.sum.as_secs_f64());
+        let _ = writeln!(self.0, "{name}_count{} {sum}", Labels(labels, None));
+    }
+
+    /// The page.
+    pub(crate) fn finish(self) -> String {
+        self.0
+    }
+}
+
+/// Labels in braces; the bound of a bucket is one of them.
+struct Labels<'a>(&'a [(&'a str, &'a str)], Option<&'a str>);
+
+impl Display for Labels<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let bound = self.1.map(|bound| ("le", bound));
+        for (i, (name, value)) in self.0.iter().copied().chain(bound).enumerate() {
+            let value = value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n");
+            write!(f, "{}{name}=\"{value}\"", if i == 0 { '{' } else { ',' })?;
+        }
+        if self.0.is_empty() && self.1.is_none() { Ok(()) } else { f.write_char('}') }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headstart_disk::stats::Histogram;
+    use std::time::Duration;
+
+    #[test]
+    fn prints_samples_with_their_labels() {
+        let mut page = Page::default();
+        page.metric("a_total", Kind::Counter, "Things.");
+        page.sample("a_total", &[("disk", "a\"b\\\n")], 7);
+        page.sample("a_total", &[], 1.5);
+        let expected = "# HELP a_total Things.\n# TYPE a_total counter\na_total{disk=\"a\\\"b\\\\\\n\"} 7\na_total 1.5\n";
+        assert_eq!(page.finish(), expected);
+    }
+
+    #[test]
+    fn a_distribution_is_cumulative_and_ends_with_all() {
+        let histogram = Histogram::default();
+        [1, 3, 100].map(|micros| histogram.record(Duration::from_micros(micros)));
+        let mut page = Page::default();
+        page.distribution("t", &[("disk", "")], &histogram.snapshot());
+        let page = page.finish();
+        for line in [
+            "t_bucket{disk=\"\",le=\"0.000001\"} 1",
+            "t_bucket{disk=\"\",le=\"0.000004\"} 2",
+            "t_bucket{disk=\"\",le=\"+Inf\"} 3",
+            "t_sum{disk=\"\"} 0.000104",
+            "t_count{disk=\"\"} 3",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line} is not in {page}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What `--metrics` serves: every disk's counters and latency distributions, the pull engine's figures, the cache's
+//! and the stores', for Prometheus.
+
+use super::exposition::{Kind, Page};
+use super::session::{NamedDisk, Session};
+use axum::Router;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use headstart_block::{Error, Result};
+use headstart_pull::Counters;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::net::TcpListener;
+
+/// Serves `/metrics` at `address` until the runtime ends; returns where it listens.
+pub(super) async fn serve(address: &str, session: Arc<Session>) -> Result<String> {
+    let about = |cause, e| Error::io(cause, e).about(format!("--metrics {address}"));
+    let listener = TcpListener::bind(address).await.map_err(|e| about("cannot listen", e))?;
+    let bound = listener.local_addr().map_err(|e| about("cannot listen", e))?;
+    let app = Router::new().route("/metrics", get(page)).with_state(session);
+    tokio::spawn(async move {
+        if let Err(error) = axum::serve(listener, app).await {
+            tracing::warn!(%error, "the metrics are not served any more");
+        }
+    });
+    Ok(format!("http://{bound}/metrics"))
+}
+
+async fn page(State(session): State<Arc<Session>>) -> impl IntoResponse {
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], render(&session))
+}
+
+fn render(session: &Session) -> String {
+    let mut page = Page::default();
+    page.metric("headstart_info", Kind::Gauge, "The version of headstart.");
+    page.sample("headstart_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
+    latencies(&mut page, &session.disks);
+    requests(&mut page, &session.disks);
+    local(&mut page, &session.disks);
+    link(&mut page, &session.disks);
+    pulling(&mut page, &session.disks);
+    cache(&mut page, session);
+    stores(&mut page, session);
+    page.finish()
+}
+
+fn latencies(page: &mut Page, disks: &[NamedDisk]) {
+    let name = "headstart_request_seconds";
+    page.metric(
+        name,
+        Kind::Histogram,
+        "Time from a request's arrival until it was served; a miss waited for bytes from elsewhere.",
+    );
+    for NamedDisk { name: disk, disk: served, .. } in disks {
+        let stats = served.stats();
+        let kinds = [
+            ("hit", &stats.hits),
+            ("miss", &stats.misses),
+            ("write", &stats.writes),
+            ("flush", &stats.flushes),
+        ];
+        for (kind, histogram) in kinds {
+            page.distribution(name, &[("disk", disk), ("kind", kind)], &histogram.snapshot());
+        }
+    }
+}
+
+/// A metric with one sample a disk.
+fn each_disk(
+    page: &mut Page,
+    name: &str,
+    kind: Kind,
+    help: &str,
+    disks: &[NamedDisk],
+    value: impl Fn(&NamedDisk) -> Option<f64>,
+) {
+    page.metric(name, kind, help);
+    for disk in disks {
+        if let Some(value) = value(disk) {
+            page.sample(name, &[("disk", &disk.name)], value);
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "Prometheus has nothing but doubles")]
+fn number(value: u64) -> f64 {
+    value as f64
+}
+
+fn requests(page: &mut Page, disks: &[NamedDisk]) {
+    let load = |counter: &AtomicU64| Some(number(counter.load(Ordering::Relaxed)));
+    let mut one = |name, kind, help, value: &dyn Fn(&NamedDisk) -> Option<f64>| {
+        each_disk(page, name, kind, help, disks, value)
+    };
+    one("headstart_read_bytes_total", Kind::Counter, "Bytes read by clients.", &|d| {
+        load(&d.disk.stats().read_bytes)
+    });
+    one("headstart_written_bytes_total", Kind::Counter, "Bytes written or zeroed by clients.", &|d| {
+        load(&d.disk.stats().written_bytes)
+    });
+    one("headstart_request_errors_total", Kind::Counter, "Requests that failed.", &|d| {
+        load(&d.disk.stats().errors)
+    });
+    one("headstart_waiting_reads", Kind::Gauge, "Reads that wait for bytes from elsewhere.", &|d| {
+        load(&d.disk.stats().waiting)
+    });
+}
+
+fn local(page: &mut Page, disks: &[NamedDisk]) {
+    let mut one = |name, help, value: &dyn Fn(&NamedDisk) -> Option<f64>| {
+        each_disk(page, name, Kind::Gauge, help, disks, value)
+    };
+    one("headstart_image_bytes", "Bytes of the image's blobs as stored.", &|d| {
+        Some(number(d.local_bytes().1))
+    });
+    one("headstart_image_local_bytes", "Bytes of them that are on this host.", &|d| {
+        Some(number(d.local_bytes().0))
+    });
+}
+
+fn link(page: &mut Page, disks: &[NamedDisk]) {
+    let mut one = |name, help, value: &dyn Fn(&NamedDisk) -> Option<f64>| {
+        each_disk(page, name, Kind::Gauge, help, disks, value)
+    };
+    let estimate = |d: &NamedDisk| Some(d.disk.puller()?.estimate());
+    one("headstart_bandwidth_bytes", "Estimated bandwidth of the link in bytes a second.", &|d| {
+        estimate(d)?.bandwidth.map(number)
+    });
+    one("headstart_round_trip_seconds", "Estimated round trip to the store.", &|d| {
+        estimate(d)?.round_trip.map(|time| time.as_secs_f64())
+    });
+    one("headstart_fill_seconds", "Estimated time until the disk is filled, where filling is on.", &|d| {
+        d.disk.puller()?.progress().eta.map(|time| time.as_secs_f64())
+    });
+}
+
+/// A counter of the pull engine: the name of its metric, labels, value.
+type PullCounter = (&'static str, &'static [(&'static str, &'static str)], fn(&Counters) -> u64);
+
+const PULL: &[PullCounter] = &[
+    ("fetches", &[("priority", "miss")], |c| c.miss_fetches),
+    ("fetches", &[("priority", "preload")], |c| c.preload_fetches),
+    ("fetches", &[("priority", "left")], |c| c.left_fetches),
+    ("fetched_bytes", &[("priority", "miss")], |c| c.miss_bytes),
+    ("fetched_bytes", &[("priority", "preload")], |c| c.preload_bytes),
+    ("fetched_bytes", &[("priority", "left")], |c| c.left_bytes),
+    ("failed_fetches", &[("cause", "unavailable")], |c| c.failed_fetches),
+    ("failed_fetches", &[("cause", "corrupt")], |c| c.corrupt),
+    ("fetch_retries", &[], |c| c.retries),
+    ("failed_reads", &[("cause", "deadline")], |c| c.failed_deadline),
+    ("failed_reads", &[("cause", "permanent")], |c| c.failed_permanent),
+    ("failed_reads", &[("cause", "corrupt")], |c| c.failed_corrupt),
+    ("failed_reads", &[("cause", "refused")], |c| c.refused),
+    ("joined_reads", &[], |c| c.joined),
+    ("promoted_reads", &[], |c| c.promoted),
+    ("rescued_reads", &[], |c| c.rescued),
+];
+
+fn pulling(page: &mut Page, disks: &[NamedDisk]) {
+    let counted: Vec<_> =
+        disks.iter().filter_map(|d| Some((d.name.as_str(), d.disk.puller()?.counters()))).collect();
+    let mut last = "";
+    for (name, labels, value) in PULL {
+        let metric = format!("headstart_pull_{name}_total");
+        if *name != last {
+            page.metric(&metric, Kind::Counter, &format!("The pull engine's {}.", name.replace('_', " ")));
+            last = name;
+        }
+        for (disk, counters) in &counted {
+            let labels: Vec<_> = [("disk", *disk)].into_iter().chain(labels.iter().copied()).collect();
+            page.sample(&metric, &labels, value(counters));
+        }
+    }
+}
+
+fn cache(page: &mut Page, session: &Session) {
+    let Some(cache) = &session.cache else { return };
+    let counters = cache.counters();
+    for (name, help, value) in [
+        ("inserted_bytes", "Bytes put into the cache by this process.", counters.inserted_bytes),
+        (
+            "bypassed_bytes",
+            "Bytes kept in memory because the cache's disk did not take them.",
+            counters.bypassed_bytes,
+        ),
+        ("evicted_bytes", "Bytes evicted by this process.", counters.evicted_bytes),
+        ("corrupt_inserts", "Ranges that came and failed their check.", counters.corrupt_inserts),
+        ("failed_reads", "Reads of the cache's files that failed.", counters.failed_reads),
+    ] {
+        let metric = format!("headstart_cache_{name}_total");
+        page.metric(&metric, Kind::Counter, help);
+        page.sample(&metric, &[], value);
+    }
+}
+
+fn stores(page: &mut Page, session: &Session) {
+    let counted: Vec<_> = session.stores.iter().map(|store| (store.location(), store.counters())).collect();
+    let mut one = |name: &str, help: &str, value: &dyn Fn(&headstart_store::Counters) -> u64| {
+        let metric = format!("headstart_store_{name}_total");
+        page.metric(&metric, Kind::Counter, help);
+        for (location, counters) in &counted {
+            page.sample(&metric, &[("store", location)], value(counters));
+        }
+    };
+    one("requests", "Requests sent to the store.", &|c| c.requests);
+    one("bytes", "Bytes of blobs received.", &|c| c.bytes);
+    one("retries", "Metadata calls tried again.", &|c| c.retries);
+    one("hedges", "Demand reads sent a second time.", &|c| c.hedges);
+    one("hedges_won", "Second requests that were answered first.", &|c| c.hedges_won);
+    one("errors", "Reads that failed.", &|c| c.errors);
+}

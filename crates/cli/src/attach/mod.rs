@@ -1,0 +1,241 @@
+//! `headstart attach`: images become disks, in the foreground and with everything in this one process.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`arguments`] | what was asked for |
+//! | [`session`] | opens the images, holds the disks |
+//! | [`servers`] | starts the servers, says how to use them |
+//! | [`status`] | the live line |
+//! | [`metrics`], [`exposition`] | what Prometheus scrapes |
+
+mod arguments;
+mod exposition;
+mod metrics;
+mod servers;
+mod session;
+mod status;
+
+pub(crate) use arguments::Attach;
+
+use crate::report::{Outcome, Report};
+use crate::terminal::Terminal;
+use headstart_block::{BlockDevice, ByteSize, Error, Result};
+use headstart_image::progress::Progress;
+use serde::Serialize;
+use servers::{Servers, Way};
+use session::Session;
+use status::{StatusLine, Totals};
+use std::fmt;
+use std::io::Write;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub(crate) const EXAMPLES: &str = "Examples:\n  \
+    headstart attach file:///srv/images:debian\n  \
+    headstart attach oci://registry.example/vm/debian:13 --nbd unix:/run/vm1.sock --writable /var/lib/vm1\n  \
+    headstart attach http://images.example/store:debian --vhost-user /run/vm1.vhost --fill 20MB/s\n  \
+    headstart attach a=s3://images/vm:web b=s3://images/vm:db --nbd 127.0.0.1:10809 --metrics 127.0.0.1:9100";
+
+/// How often the signal to stop, failed servers and the status line are looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How often the cache is made durable: what a power loss costs is fetched again.
+const SYNC_EVERY: Duration = Duration::from_secs(5);
+
+/// Threads that fetch, verify and keep. Servers have threads of their own.
+const RUNTIME_THREADS: usize = 2;
+
+impl Attach {
+    pub(crate) fn run(&self, terminal: &Terminal, quiet: bool, json: bool) -> Result<Box<dyn Report>> {
+        self.check()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(RUNTIME_THREADS)
+            .thread_name("fetch")
+            .enable_all()
+            .build()
+            .map_err(|e| Error::io("cannot start threads", e))?;
+        let started = Instant::now();
+        let session = Arc::new(Session::open(self, &self.store.settings()?, runtime.handle())?);
+        let mut servers = Servers::start(self, &session)?;
+        let metrics = match &self.metrics {
+            Some(address) => Some(runtime.block_on(metrics::serve(address, Arc::clone(&session)))?),
+            None => None,
+        };
+        announce(&session, &servers.ways, metrics, started.elapsed(), json)?;
+        let ended = serve(&session, &servers, terminal, quiet);
+        let stopped = servers.stop();
+        let closed = session.close();
+        let report = Detached::of(&session);
+        drop(servers);
+        // Fetches that hang are not waited for.
+        runtime.shutdown_timeout(Duration::from_secs(1));
+        ended.and(stopped).and(closed)?;
+        Ok(Box::new(report))
+    }
+}
+
+/// Waits for the signal to stop, or for a server that fails.
+fn serve(session: &Arc<Session>, servers: &Servers, terminal: &Terminal, quiet: bool) -> Result<()> {
+    let mut line = StatusLine::new(quiet);
+    let mut sizes = sizes(session);
+    let keeper = session.cache.clone().map(|cache| Keeper::start(cache));
+    let result = loop {
+        if terminal.is_cancelled() {
+            break Ok(());
+        }
+        if let Some(error) = servers.failed() {
+            break Err(error);
+        }
+        let now = self::sizes(session);
+        if now != sizes {
+            servers.resized();
+            sizes = now;
+        }
+        line.refresh(session);
+        std::thread::sleep(LOOK);
+    };
+    line.clear();
+    drop(keeper);
+    result
+}
+
+fn sizes(session: &Session) -> Vec<u64> {
+    session.disks.iter().map(|disk| disk.disk.size()).collect()
+}
+
+/// The thread that keeps the cache in order.
+struct Keeper {
+    stop: Option<std::sync::mpsc::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Keeper {
+    fn start(cache: Arc<headstart_cache::Cache>) -> Self {
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let keep = move || {
+            while let Err(std::sync::mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(SYNC_EVERY) {
+                let kept = if cache.is_crowded() { cache.evict().map(|_| ()) } else { Ok(()) };
+                if let Err(error) = kept.and(cache.sync()) {
+                    tracing::warn!(%error, "the cache is not in order");
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("cache".to_owned()).spawn(keep);
+        // Without the thread the cache is synced at the end.
+        Self { stop: Some(stop), thread: thread.ok() }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What is printed once the disks can be used.
+#[derive(Serialize)]
+struct Ready<'a> {
+    disks: Vec<ReadyDisk<'a>>,
+    ways: &'a [Way],
+    metrics: Option<String>,
+    /// From the start of the program to now, in milliseconds.
+    ready_ms: u64,
+}
+
+#[derive(Serialize)]
+struct ReadyDisk<'a> {
+    name: &'a str,
+    image: &'a str,
+    size: u64,
+    writable: bool,
+}
+
+fn announce(
+    session: &Session,
+    ways: &[Way],
+    metrics: Option<String>,
+    took: Duration,
+    json: bool,
+) -> Result<()> {
+    for warning in &session.warnings {
+        let _ = writeln!(std::io::stderr(), "headstart: warning: {warning}");
+    }
+    let ready_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+    let mut out = std::io::stdout().lock();
+    let written = if json {
+        let disks = session.disks.iter().map(|disk| ReadyDisk {
+            name: &disk.name,
+            image: &disk.image,
+            size: disk.disk.size(),
+            writable: !disk.disk.is_read_only(),
+        });
+        let ready = Ready { disks: disks.collect(), ways, metrics, ready_ms };
+        writeln!(out, "{}", serde_json::to_string(&ready).unwrap_or_default())
+    } else {
+        print_ready(&mut out, session, ways, metrics.as_deref(), ready_ms)
+    };
+    written.and_then(|()| out.flush()).map_err(|e| Error::io("cannot write to standard output", e))
+}
+
+fn print_ready(
+    out: &mut impl Write,
+    session: &Session,
+    ways: &[Way],
+    metrics: Option<&str>,
+    ready_ms: u64,
+) -> std::io::Result<()> {
+    for disk in &session.disks {
+        let access = if disk.disk.is_read_only() { "read-only" } else { "writable" };
+        let size = ByteSize(disk.disk.size());
+        writeln!(out, "{} is a disk of {size}, {access}, after {ready_ms} ms", disk.image)?;
+    }
+    for way in ways {
+        writeln!(out, "  {}", way.uri)?;
+        if let Some(qemu) = &way.qemu {
+            writeln!(out, "    {qemu}")?;
+        }
+    }
+    if let Some(metrics) = metrics {
+        writeln!(out, "  metrics: {metrics}")?;
+    }
+    writeln!(out, "Ctrl-C detaches.")
+}
+
+/// What is said at the end.
+#[derive(Serialize)]
+struct Detached {
+    reads: u64,
+    hits_percent: f64,
+    fetched_bytes: u64,
+    local_bytes: u64,
+    image_bytes: u64,
+}
+
+impl Detached {
+    fn of(session: &Session) -> Self {
+        let totals = Totals::of(session);
+        Self {
+            reads: totals.hits + totals.misses,
+            hits_percent: totals.hit_rate(),
+            fetched_bytes: totals.fetched,
+            local_bytes: totals.local,
+            image_bytes: totals.all,
+        }
+    }
+}
+
+impl Outcome for Detached {}
+
+impl fmt::Display for Detached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "detached: {} reads, {:.1}% of them without waiting", self.reads, self.hits_percent)?;
+        if self.image_bytes > 0 {
+            let (fetched, local) = (ByteSize(self.fetched_bytes), ByteSize(self.local_bytes));
+            write!(f, "; fetched {fetched}; {local} of {} are on this host", ByteSize(self.image_bytes))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,197 @@
+//! Starts the servers that were asked for, and says how to use them.
+
+use super::arguments::Attach;
+use super::session::{NamedDisk, Session};
+use headstart_block::{BlockDevice, Error, Result};
+use headstart_export::fuse::{FuseServer, FuseSettings};
+use headstart_export::kernel_nbd::{self, KernelNbd, KernelNbdSettings};
+use headstart_export::nbd::{Address, NbdServer, NbdSettings, TlsSettings};
+use headstart_export::vhost_user::{VhostUserServer, VhostUserSettings};
+use headstart_export::{Export, Server};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How much longer than a read of ours the kernel's nbd driver waits.
+const KERNEL_MARGIN: Duration = Duration::from_secs(60);
+
+/// One way to reach the disks.
+#[derive(Serialize)]
+pub(super) struct Way {
+    /// Where clients find it.
+    pub(super) uri: String,
+    /// A line to start QEMU with; none where it is not for QEMU.
+    pub(super) qemu: Option<String>,
+}
+
+/// The servers of a session.
+#[derive(Default)]
+pub(super) struct Servers {
+    running: Vec<Box<dyn Server>>,
+    pub(super) ways: Vec<Way>,
+    /// A directory made for a socket nobody named.
+    made: Option<tempfile::TempDir>,
+}
+
+impl Servers {
+    /// Starts all that `args` asks for.
+    pub(super) fn start(args: &Attach, session: &Session) -> Result<Self> {
+        let mut servers = Self::default();
+        for address in servers.nbd_addresses(args)? {
+            servers.start_nbd(args, session, address)?;
+        }
+        let Some(first) = session.disks.first() else { return Ok(servers) };
+        if let Some(socket) = &args.vhost_user {
+            let settings =
+                args.queues.map_or_else(VhostUserSettings::default, |queues| VhostUserSettings { queues });
+            let server = VhostUserServer::start(socket, &export(first), &settings)?;
+            let qemu = format!(
+                "qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem \
+                 -chardev socket,id=disk,path={} -device vhost-user-blk-pci,chardev=disk",
+                socket.display()
+            );
+            servers.add(Box::new(server), Some(qemu));
+        }
+        if let Some(path) = &args.fuse {
+            let server = FuseServer::start(export(first), path, &FuseSettings::default())?;
+            let qemu = drive_line(&server.path().display().to_string(), first);
+            servers.add(Box::new(server), Some(qemu));
+        }
+        servers.start_kernel_devices(args, first)?;
+        Ok(servers)
+    }
+
+    fn add(&mut self, server: Box<dyn Server>, qemu: Option<String>) {
+        self.ways.push(Way { uri: server.uri(), qemu });
+        self.running.push(server);
+    }
+
+    /// Where to serve NBD: as asked for, or at a socket of our own where nothing at all was.
+    fn nbd_addresses(&mut self, args: &Attach) -> Result<Vec<Address>> {
+        if !args.nbd.is_empty() || args.has_other_servers() {
+            return args.nbd.iter().map(|address| address.parse()).collect();
+        }
+        Ok(vec![Address::Unix(self.own_socket()?)])
+    }
+
+    fn own_socket(&mut self) -> Result<PathBuf> {
+        let made = match self.made.take() {
+            Some(made) => made,
+            None => tempfile::Builder::new()
+                .prefix("headstart-")
+                .tempdir()
+                .map_err(|e| Error::io("cannot make a directory for the socket", e))?,
+        };
+        let socket = made.path().join("nbd.sock");
+        self.made = Some(made);
+        Ok(socket)
+    }
+
+    fn start_nbd(&mut self, args: &Attach, session: &Session, address: Address) -> Result<()> {
+        let tls = args.tls_cert.as_ref().zip(args.tls_key.as_ref()).map(|(certificate, key)| TlsSettings {
+            certificate: certificate.clone(),
+            key: key.clone(),
+            client_ca: args.tls_client_ca.clone(),
+        });
+        let settings = NbdSettings { tls, ..NbdSettings::new(address) };
+        let server = NbdServer::start(&settings, session.disks.iter().map(export).collect())?;
+        let uri = server.uri();
+        self.running.push(Box::new(server));
+        for disk in &session.disks {
+            let uri = if disk.name.is_empty() { uri.clone() } else { with_export(&uri, &disk.name) };
+            let qemu = settings.tls.is_none().then(|| drive_line(&uri, disk));
+            self.ways.push(Way { uri, qemu });
+        }
+        Ok(())
+    }
+
+    /// Gives the disk to this host's kernel.
+    fn start_kernel_devices(&mut self, args: &Attach, disk: &NamedDisk) -> Result<()> {
+        if let Some(device) = &args.device {
+            kernel_nbd::probe()?;
+            let settings = KernelNbdSettings {
+                device: (device != "auto").then(|| device.into()),
+                // The kernel must not give a request up before its read does.
+                timeout: args.deadline + KERNEL_MARGIN,
+                ..KernelNbdSettings::default()
+            };
+            let socket = self.own_socket()?;
+            let export = export(disk);
+            let nbd = NbdSettings::new(Address::Unix(socket.clone()));
+            let server = NbdServer::start(&nbd, vec![export.clone()])?;
+            self.add(Box::new(KernelNbd::start(Box::new(server), &socket, &export, &settings)?), None);
+        }
+        if args.ublk {
+            self.start_ublk(disk)?;
+        }
+        Ok(())
+    }
+
+    #[cfg(feature = "ublk")]
+    fn start_ublk(&mut self, disk: &NamedDisk) -> Result<()> {
+        tracing::warn!("ublk is experimental: it has not been tested on any kernel yet");
+        let server = headstart_export::ublk::Ublk::start(
+            export(disk),
+            &headstart_export::ublk::UblkSettings::default(),
+        )?;
+        self.add(Box::new(server), None);
+        Ok(())
+    }
+
+    #[cfg(not(feature = "ublk"))]
+    #[expect(clippy::unused_self, reason = "as with the feature")]
+    fn start_ublk(&self, _: &NamedDisk) -> Result<()> {
+        let release = headstart_export::ublk::probe()?;
+        Err(Error::unsupported(format!(
+            "this kernel ({release}) could serve ublk, but this headstart was built without it"
+        ))
+        .remedy("build it with --features ublk (experimental), or use --nbd, --vhost-user or --fuse"))
+    }
+
+    /// The first server that ended by itself, and why.
+    pub(super) fn failed(&self) -> Option<Error> {
+        self.running.iter().find_map(|server| server.failed())
+    }
+
+    /// Tells all clients of a new size.
+    pub(super) fn resized(&self) {
+        self.running.iter().for_each(|server| server.resized());
+    }
+
+    /// Stops all; the first error counts.
+    pub(super) fn stop(&mut self) -> Result<()> {
+        // What was started last may use what was started first.
+        let stopped: Vec<_> = self.running.drain(..).rev().map(Server::stop).collect();
+        stopped.into_iter().collect()
+    }
+}
+
+fn export(disk: &NamedDisk) -> Export {
+    let device = Arc::clone(&disk.disk) as Arc<dyn BlockDevice>;
+    Export { description: disk.image.clone(), ..Export::new(disk.name.clone(), device) }
+}
+
+/// The URI of one export of a server: the path before the query names it.
+fn with_export(uri: &str, name: &str) -> String {
+    let (path, query) = uri.split_once('?').map_or((uri, None), |(path, query)| (path, Some(query)));
+    let path = path.strip_suffix('/').unwrap_or(path);
+    query.map_or_else(|| format!("{path}/{name}"), |query| format!("{path}/{name}?{query}"))
+}
+
+/// A read-only disk is given to the guest with changes that QEMU keeps until it ends.
+fn drive_line(file: &str, disk: &NamedDisk) -> String {
+    let snapshot = if disk.disk.is_read_only() { ",snapshot=on" } else { "" };
+    format!("qemu-system-x86_64 -m 1G -drive 'file={file},format=raw,if=virtio{snapshot}'")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_export;
+
+    #[test]
+    fn an_export_is_named_in_the_path() {
+        assert_eq!(with_export("nbd://127.0.0.1:10809", "a"), "nbd://127.0.0.1:10809/a");
+        assert_eq!(with_export("nbd+unix:///?socket=/run/d.sock", "a"), "nbd+unix:///a?socket=/run/d.sock");
+    }
+}

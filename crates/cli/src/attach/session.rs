@@ -1,0 +1,122 @@
+//! The attached disks of one process: opened together, served together, detached together.
+
+use super::arguments::{Attach, NamedImage};
+use headstart_block::{BlockDevice, ByteSize, Error, Result};
+use headstart_cache::{Cache, CacheSettings};
+use headstart_disk::attach::{attach_local, attach_remote, is_local};
+use headstart_disk::{Attached, Disk, DiskOptions, Host, WritableOptions};
+use headstart_store::{Location, Settings, Store};
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+
+/// All that is attached.
+pub(crate) struct Session {
+    pub(crate) disks: Vec<NamedDisk>,
+    /// The cache; none where all images lie in local directories.
+    pub(crate) cache: Option<Arc<Cache>>,
+    /// The stores that the images come from.
+    pub(crate) stores: Vec<Arc<dyn Store>>,
+    /// What the user should know.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// A disk and the name of its export.
+pub(crate) struct NamedDisk {
+    pub(crate) name: String,
+    pub(crate) image: String,
+    pub(crate) disk: Arc<Disk>,
+}
+
+impl NamedDisk {
+    /// Bytes of the image's blobs that are on this host, and all.
+    pub(crate) fn local_bytes(&self) -> (u64, u64) {
+        self.disk.puller().map_or((0, 0), |puller| puller.blobs().local_bytes())
+    }
+}
+
+impl Session {
+    /// Attaches all images, at the same time.
+    pub(crate) fn open(args: &Attach, settings: &Settings, runtime: &Handle) -> Result<Self> {
+        let remote = args.images.iter().any(|image| !is_local(&image.reference.location));
+        let cache = remote.then(|| open_cache(args)).transpose()?;
+        let mut stores = HashMap::<Location, Arc<dyn Store>>::new();
+        for image in args.images.iter().filter(|image| !is_local(&image.reference.location)) {
+            if !stores.contains_key(&image.reference.location) {
+                let store = headstart_store::open(&image.reference.location, settings)?;
+                stores.insert(image.reference.location.clone(), store);
+            }
+        }
+        let attached = runtime.block_on(async {
+            let attaching = args.images.iter().map(|image| {
+                let store = stores.get(&image.reference.location).cloned();
+                let host = cache.clone().map(|cache| Host {
+                    runtime: runtime.clone(),
+                    cache,
+                    retry: settings.retry,
+                });
+                async move { attach_one(args, image, store, host).await }
+            });
+            futures::future::try_join_all(attaching).await
+        })?;
+        let mut warnings = Vec::new();
+        let disks = args.images.iter().zip(attached).map(|(image, attached)| {
+            warnings.extend(attached.warnings);
+            NamedDisk { name: image.name.clone(), image: image.reference.to_string(), disk: attached.disk }
+        });
+        let disks = disks.collect();
+        Ok(Self { disks, cache, stores: stores.into_values().collect(), warnings })
+    }
+
+    /// Ends all waiting and makes everything durable.
+    pub(crate) fn close(&self) -> Result<()> {
+        for disk in &self.disks {
+            disk.disk.close();
+        }
+        let mut result = Ok(());
+        for disk in &self.disks {
+            let flushed = disk.disk.flush().map_err(|e| e.about(&disk.image));
+            result = result.and(flushed);
+        }
+        if let Some(cache) = &self.cache {
+            // What is lost of a cache is fetched again.
+            if let Err(error) = cache.sync() {
+                tracing::warn!(%error, "the cache may have lost some of what was fetched");
+            }
+        }
+        result
+    }
+}
+
+fn open_cache(args: &Attach) -> Result<Arc<Cache>> {
+    let dir = args.cache.clone().unwrap_or_else(Cache::default_dir);
+    let size_limit = args.cache_size.map(|ByteSize(bytes)| bytes);
+    Cache::open(&dir, CacheSettings { size_limit, ..CacheSettings::default() })
+}
+
+async fn attach_one(
+    args: &Attach,
+    image: &NamedImage,
+    store: Option<Arc<dyn Store>>,
+    host: Option<Host>,
+) -> Result<Attached> {
+    let options = DiskOptions {
+        pull: args.pull_settings(),
+        plan: args.policy.plan(),
+        left_rate: args.fill.map(|rate| rate.0),
+        writable: args.writable.as_ref().map(|dir| WritableOptions {
+            // Several disks cannot share a directory.
+            dir: if args.images.len() > 1 { dir.join(&image.name) } else { dir.clone() },
+            size: args.size.map(|ByteSize(bytes)| bytes),
+        }),
+        recorder: None,
+    };
+    match (store, host) {
+        (Some(store), Some(host)) => attach_remote(&host, store, &image.reference, &options).await,
+        _ => {
+            let reference = image.reference.clone();
+            let opened = tokio::task::spawn_blocking(move || attach_local(&reference, &options)).await;
+            opened.map_err(|e| Error::invalid("opening the image broke off").caused_by(e))?
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The live status line: how much of the image is here, how reads fare, what comes in.
+
+use super::session::Session;
+use headstart_block::ByteRate;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How often the line changes: often enough to follow, seldom enough to read.
+const EVERY: Duration = Duration::from_millis(500);
+
+/// The line, at the bottom of the terminal.
+pub(super) struct StatusLine {
+    bar: ProgressBar,
+    shown: Instant,
+    bytes: u64,
+}
+
+/// What a session did so far.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Totals {
+    pub(super) local: u64,
+    pub(super) all: u64,
+    pub(super) hits: u64,
+    pub(super) misses: u64,
+    pub(super) waiting: u64,
+    pub(super) fetched: u64,
+}
+
+impl Totals {
+    pub(super) fn of(session: &Session) -> Self {
+        let mut totals =
+            Self { fetched: session.stores.iter().map(|s| s.counters().bytes).sum(), ..Self::default() };
+        for disk in &session.disks {
+            let (local, all) = disk.local_bytes();
+            let stats = disk.disk.stats();
+            totals.local += local;
+            totals.all += all;
+            totals.hits += stats.hits.snapshot().count();
+            totals.misses += stats.misses.snapshot().count();
+            totals.waiting += stats.waiting.load(Ordering::Relaxed);
+        }
+        totals
+    }
+
+    /// Hits among all reads, in percent; all where there were none.
+    pub(super) fn hit_rate(&self) -> f64 {
+        percent(self.hits, self.hits + self.misses)
+    }
+
+    /// Bytes that are on this host among all, in percent.
+    pub(super) fn local_part(&self) -> f64 {
+        percent(self.local, self.all)
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+fn percent(part: u64, all: u64) -> f64 {
+    if all == 0 { 100.0 } else { part as f64 * 100.0 / all as f64 }
+}
+
+impl StatusLine {
+    /// Shows nothing where `quiet` or where standard error is no terminal.
+    pub(super) fn new(quiet: bool) -> Self {
+        let hidden = quiet || !std::io::stderr().is_terminal();
+        let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let bar = ProgressBar::with_draw_target(None, target);
+        if let Ok(style) = ProgressStyle::with_template("{msg}") {
+            bar.set_style(style);
+        }
+        Self { bar, shown: Instant::now(), bytes: 0 }
+    }
+
+    /// Brings the line up to date where it is time to.
+    pub(super) fn refresh(&mut self, session: &Session) {
+        let passed = self.shown.elapsed();
+        if self.bar.is_hidden() || passed < EVERY {
+            return;
+        }
+        let totals = Totals::of(session);
+        let nanos = u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let came = u128::from(totals.fetched.saturating_sub(self.bytes)) * 1_000_000_000 / u128::from(nanos);
+        let rate = ByteRate(u64::try_from(came).unwrap_or(u64::MAX));
+        (self.shown, self.bytes) = (Instant::now(), totals.fetched);
+        let mut line = format!("{} reads, {:.1}% hits", totals.hits + totals.misses, totals.hit_rate());
+        if totals.all > 0 {
+            line = format!(
+                "{:.1}% local | {line} | {} misses, {} waiting | {rate}",
+                totals.local_part(),
+                totals.misses,
+                totals.waiting
+            );
+        }
+        if let Some(eta) = fill_eta(session) {
+            line +=
+                &format!(" | filled in {}", humantime::format_duration(Duration::from_secs(eta.as_secs())));
+        }
+        self.bar.set_message(line);
+        self.bar.tick();
+    }
+
+    /// Takes the line away.
+    pub(super) fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// When the last of the disks that are being filled will be.
+fn fill_eta(session: &Session) -> Option<Duration> {
+    session.disks.iter().filter_map(|disk| disk.disk.puller()?.progress().eta).max()
+}
