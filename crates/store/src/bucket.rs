@@ -12,6 +12,9 @@
 //! person can say whose image it shall be; if it was another, both changes are kept. Blobs and manifests need no such
 //! care: their names are their contents.
 
+#[cfg(test)]
+mod tests;
+
 use crate::MAX_MANIFEST_SIZE;
 use crate::counters::{Counters, Meter};
 use crate::http;

@@ -221,3 +221,62 @@ pub(crate) async fn small_body(response: Response, most: u64, stall: Duration) -
         body.extend_from_slice(&part);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_keep_secrets() {
+        let url = Url::parse("https://user:secret@host/blob?X-Amz-Signature=secret#secret").unwrap();
+        assert_eq!(redact(&url), "https://host/blob");
+        assert_eq!(status_error(StatusCode::NOT_FOUND, &url).kind(), ErrorKind::NotFound);
+        assert!(!status_error(StatusCode::FORBIDDEN, &url).to_string().contains("secret"));
+    }
+
+    #[test]
+    fn statuses_say_what_to_do() {
+        let url = Url::parse("http://host/").unwrap();
+        for (status, kind) in [
+            (401, ErrorKind::Denied),
+            (403, ErrorKind::Denied),
+            (404, ErrorKind::NotFound),
+            (408, ErrorKind::Unavailable),
+            (412, ErrorKind::Conflict),
+            (416, ErrorKind::Corrupt),
+            (429, ErrorKind::Unavailable),
+            (500, ErrorKind::Unavailable),
+            (503, ErrorKind::Unavailable),
+            (507, ErrorKind::NoSpace),
+            (302, ErrorKind::Unavailable),
+            (400, ErrorKind::Io),
+        ] {
+            let status = StatusCode::from_u16(status).unwrap();
+            assert_eq!(status_error(status, &url).kind(), kind, "{status}");
+        }
+    }
+
+    #[test]
+    fn content_ranges() {
+        assert_eq!(parse_content_range("bytes 0-99/1000"), Some((0, 99)));
+        assert_eq!(parse_content_range("bytes 5-9/*"), Some((5, 9)));
+        for text in ["", "bytes */1000", "bytes 5-/9", "bytes -5-9/10", "items 0-9/10", "bytes 0-9"] {
+            assert_eq!(parse_content_range(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn settings_that_make_no_sense_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ca.pem");
+        fs::write(&path, "no certificate").unwrap();
+        let with = |settings: Settings| client(&settings, Redirects::Follow).map(drop).unwrap_err();
+        let error = with(Settings { ca_files: vec![path.clone()], ..Settings::default() });
+        assert!(error.to_string().contains("ca.pem"), "{error}");
+        fs::remove_file(&path).unwrap();
+        let error = with(Settings { ca_files: vec![path], ..Settings::default() });
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        let error = with(Settings { proxy: Some("http://user:secret@[".to_owned()), ..Settings::default() });
+        assert!(error.to_string().contains("proxy") && !error.to_string().contains("secret"), "{error}");
+    }
+}

@@ -13,6 +13,8 @@
 //! A read that is dropped gives everything back at once.
 
 mod hedge;
+#[cfg(test)]
+mod tests;
 
 use crate::counters::{Counters, Meter};
 use crate::limit::RateLimit;

@@ -146,3 +146,66 @@ impl Store for Retrying {
         self.store.counters().plus(self.meter.read())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headstart_block::Error;
+
+    fn unavailable() -> Result<()> {
+        Err(Error::new(ErrorKind::Unavailable, "away"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_grow_and_the_deadline_ends_them() {
+        let settings = RetrySettings::default();
+        let (start, mut tries, mut failed) = (Instant::now(), Vec::new(), 0);
+        let call = || {
+            tries.push(start.elapsed());
+            async { unavailable() }
+        };
+        let error = settings.run(call, || failed += 1).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(start.elapsed() < settings.deadline, "{:?}", start.elapsed());
+        assert!(start.elapsed() > settings.deadline - settings.most, "{:?}", start.elapsed());
+        assert_eq!(tries.len(), failed + 1);
+        let mut expected = settings.first;
+        for pair in tries.windows(2) {
+            let pause = pair[1] - pair[0];
+            // The timer counts whole milliseconds.
+            let (least, most) = (expected / 2, expected + Duration::from_millis(1));
+            assert!((least..=most).contains(&pause), "{pause:?} of {expected:?}");
+            expected = (expected * 2).min(settings.most);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_what_may_go_away_is_tried_again() {
+        for kind in [ErrorKind::NotFound, ErrorKind::Denied, ErrorKind::Corrupt, ErrorKind::Conflict] {
+            let mut tries = 0;
+            let call = || {
+                tries += 1;
+                async move { Err::<(), _>(Error::new(kind, "no")) }
+            };
+            assert_eq!(RetrySettings::default().run(call, || ()).await.unwrap_err().kind(), kind);
+            assert_eq!(tries, 1);
+        }
+        let mut tries = 0;
+        let call = || {
+            tries += 1;
+            let now = tries;
+            async move { if now < 4 { unavailable() } else { Ok(()) } }
+        };
+        RetrySettings::default().run(call, || ()).await.unwrap();
+        assert_eq!(tries, 4);
+    }
+
+    #[test]
+    fn jitter_spreads() {
+        let (sum, all) = (0..1000).fold((0.0, true), |(sum, all), _| {
+            let value = jitter();
+            (sum + value, all && (0.0..1.0).contains(&value))
+        });
+        assert!(all && (400.0..600.0).contains(&sum), "{sum}");
+    }
+}

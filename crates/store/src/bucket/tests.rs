@@ -1,0 +1,221 @@
+//! Object stores, in memory.
+
+use super::*;
+use crate::reference::DEFAULT_TAG;
+use object_store::memory::InMemory;
+
+fn store(objects: &Arc<InMemory>) -> BucketStore {
+    let objects = Arc::clone(objects) as Arc<dyn ObjectStore>;
+    BucketStore::with(objects, "s3://bucket/a/b".to_owned(), "a/b", &Settings::default()).unwrap()
+}
+
+fn tag(text: &str) -> Tag {
+    text.parse().unwrap()
+}
+
+fn manifest(name: &str) -> Bytes {
+    format!(r#"{{"schemaVersion":2,"layers":[],"name":"{name}"}}"#).into()
+}
+
+const TYPE: &str = crate::media_type::MANIFEST_OCI;
+
+#[tokio::test]
+async fn writes_and_reads() {
+    let objects = Arc::new(InMemory::new());
+    let store = store(&objects);
+    assert_eq!(store.check().await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(store.tags().await.unwrap().is_empty());
+    // One in a single put, one in parts.
+    for len in [0, 1000, 3 * PART as usize + 5] {
+        let bytes: Vec<u8> = (0..len).map(|i| (i / 7) as u8).collect();
+        let digest = Digest::of(&bytes);
+        assert_eq!(store.blob_len(&digest).await.unwrap(), None);
+        let told = std::sync::atomic::AtomicU64::new(0);
+        let copied = |bytes: u64| {
+            told.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
+            Ok(())
+        };
+        store.put_blob(&digest, Arc::new(bytes.clone()), &copied).await.unwrap();
+        assert_eq!(told.into_inner(), len as u64);
+        assert_eq!(store.blob_len(&digest).await.unwrap(), Some(len as u64));
+        if len > 0 {
+            let range = ByteRange::between(len as u64 / 2, len as u64);
+            let read = store.read(&digest, range, Urgency::Demand).await.unwrap();
+            assert!(read == bytes[len / 2..]);
+            let past = ByteRange::between(len as u64 - 1, len as u64 + 1);
+            assert!(store.read(&digest, past, Urgency::Demand).await.is_err());
+        }
+    }
+    let digest = store.put_manifest(TYPE, manifest("x"), Some(&tag(DEFAULT_TAG))).await.unwrap();
+    store.check().await.unwrap();
+    let (found, bytes) = store.manifest(&Selector::Tag(Tag::default())).await.unwrap();
+    assert_eq!((found, bytes), (digest, manifest("x")));
+    assert_eq!(store.tags().await.unwrap(), [Tag::default()]);
+    let error = store.manifest(&Selector::Tag(tag("other"))).await.unwrap_err();
+    assert!(error.to_string().contains("s3://bucket/a/b:other"), "{error}");
+    let missing = store.read(&Digest::of(b"?"), ByteRange::between(0, 9), Urgency::Demand).await;
+    assert_eq!(missing.unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn a_wrong_blob_leaves_nothing() {
+    let objects = Arc::new(InMemory::new());
+    let store = store(&objects);
+    for len in [1000, 2 * PART as usize + 5] {
+        let digest = Digest::of(b"something else");
+        let error = store.put_blob(&digest, Arc::new(vec![1; len]), &|_| Ok(())).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert_eq!(store.blob_len(&digest).await.unwrap(), None);
+    }
+    let stopped = |_| Err(Error::new(ErrorKind::Cancelled, "stop"));
+    let bytes = vec![1; 3 * PART as usize];
+    let digest = Digest::of(&bytes);
+    let error = store.put_blob(&digest, Arc::new(bytes), &stopped).await.unwrap_err();
+    assert_eq!((error.kind(), store.blob_len(&digest).await.unwrap()), (ErrorKind::Cancelled, None));
+}
+
+/// An object store in which somebody else changes the index between our reading it and our writing it.
+#[derive(Debug)]
+struct Meddler {
+    objects: Arc<InMemory>,
+    tag: Tag,
+    times: std::sync::atomic::AtomicU32,
+}
+
+impl std::fmt::Display for Meddler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("meddler")
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Meddler {
+    async fn put_opts(
+        &self,
+        path: &Path,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> object_store::Result<object_store::PutResult> {
+        use std::sync::atomic::Ordering::Relaxed;
+        if path.as_ref().ends_with(INDEX_FILE) && self.times.load(Relaxed) > 0 {
+            let n = self.times.fetch_sub(1, Relaxed);
+            let theirs = manifest(&format!("theirs {n}"));
+            store(&self.objects).put_manifest(TYPE, theirs, Some(&self.tag)).await.unwrap();
+        }
+        self.objects.put_opts(path, payload, options).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        path: &Path,
+        options: object_store::PutMultipartOptions,
+    ) -> object_store::Result<Box<dyn MultipartUpload>> {
+        self.objects.put_multipart_opts(path, options).await
+    }
+
+    async fn get_opts(
+        &self,
+        path: &Path,
+        options: GetOptions,
+    ) -> object_store::Result<object_store::GetResult> {
+        self.objects.get_opts(path, options).await
+    }
+
+    fn delete_stream(
+        &self,
+        paths: futures::stream::BoxStream<'static, object_store::Result<Path>>,
+    ) -> futures::stream::BoxStream<'static, object_store::Result<Path>> {
+        self.objects.delete_stream(paths)
+    }
+
+    fn list(
+        &self,
+        prefix: Option<&Path>,
+    ) -> futures::stream::BoxStream<'static, object_store::Result<object_store::ObjectMeta>> {
+        self.objects.list(prefix)
+    }
+
+    async fn list_with_delimiter(
+        &self,
+        prefix: Option<&Path>,
+    ) -> object_store::Result<object_store::ListResult> {
+        self.objects.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(
+        &self,
+        from: &Path,
+        to: &Path,
+        options: object_store::CopyOptions,
+    ) -> object_store::Result<()> {
+        self.objects.copy_opts(from, to, options).await
+    }
+}
+
+async fn race(their_tag: &str, times: u32) -> (Arc<InMemory>, Result<Digest>) {
+    let objects = Arc::new(InMemory::new());
+    let meddler = Meddler { objects: Arc::clone(&objects), tag: tag(their_tag), times: times.into() };
+    let ours =
+        BucketStore::with(Arc::new(meddler), "s3://b/a/b".to_owned(), "a/b", &Settings::default()).unwrap();
+    let result = ours.put_manifest(TYPE, manifest("ours"), Some(&tag("ours"))).await;
+    (objects, result)
+}
+
+#[tokio::test]
+async fn a_race_for_one_tag_is_a_conflict() {
+    let (objects, result) = race("ours", 1).await;
+    let error = result.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert!(error.to_string().contains("the tag `ours`"), "{error}");
+    let (_, now) = store(&objects).manifest(&Selector::Tag(tag("ours"))).await.unwrap();
+    assert_eq!(now, manifest("theirs 1"));
+}
+
+#[tokio::test]
+async fn a_race_between_tags_keeps_both() {
+    let (objects, result) = race("theirs", 3).await;
+    result.unwrap();
+    assert_eq!(store(&objects).tags().await.unwrap(), [tag("ours"), tag("theirs")]);
+    // But it does not go on for ever.
+    assert_eq!(race("theirs", 1000).await.1.unwrap_err().kind(), ErrorKind::Conflict);
+}
+
+#[tokio::test]
+async fn many_writers_lose_no_tag() {
+    let objects = Arc::new(InMemory::new());
+    let writers: Vec<_> = (0..5)
+        .map(|n| {
+            let store = store(&objects);
+            tokio::spawn(async move {
+                let name = format!("t{n}");
+                store.put_manifest(TYPE, manifest(&name), Some(&tag(&name))).await.unwrap();
+            })
+        })
+        .collect();
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    assert_eq!(store(&objects).tags().await.unwrap().len(), 5);
+}
+
+#[test]
+fn endpoints_without_tls_are_allowed_by_name() {
+    let allow = |hosts: &[&str], endpoint: &str| {
+        let plain_http = hosts.iter().map(|&host| host.to_owned()).collect();
+        let settings = Settings { plain_http, ..Settings::default() };
+        allow_plain(ClientOptions::new(), Some(endpoint), &settings).map(drop)
+    };
+    allow(&[], "https://s3.lan").unwrap();
+    allow(&["127.0.0.1:9000"], "http://127.0.0.1:9000").unwrap();
+    allow(&["s3.lan"], "http://s3.lan:9000/x").unwrap();
+    let error = allow(&["other"], "http://user:secret@127.0.0.1:9000/").unwrap_err();
+    assert!(error.to_string().contains("--plain-http 127.0.0.1:9000"), "{error}");
+    assert!(!error.to_string().contains("secret"), "{error}");
+}
+
+#[test]
+fn messages_have_no_signatures() {
+    let text = without_secrets("Error GET \"https://h/x?sig=secret&b=c\" (https://h/y?t=secret): no\nbody");
+    assert_eq!(text, "Error GET \"https://h/x\" (https://h/y): no body");
+    assert!(without_secrets(&"x".repeat(100_000)).len() <= 400);
+}

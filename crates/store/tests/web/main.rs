@@ -1,0 +1,227 @@
+//! Stores behind a web server that does everything wrong that servers do wrong, one after the other.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+mod server;
+
+use headstart_block::{ByteRange, Digest, ErrorKind};
+use headstart_store::media_type::{INDEX_OCI, MANIFEST_OCI};
+use headstart_store::{RateLimit, RetrySettings, Selector, Settings, Store, Tag, Urgency, open};
+use serde_json::json;
+use server::{Fault, Server};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+fn blob() -> Vec<u8> {
+    (0..200_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
+}
+
+fn settings() -> Settings {
+    Settings {
+        first_byte_timeout: Duration::from_millis(300),
+        stall_timeout: Duration::from_millis(300),
+        hedge: None,
+        retry: RetrySettings {
+            first: Duration::from_millis(5),
+            most: Duration::from_millis(20),
+            deadline: Duration::from_secs(5),
+        },
+        ..Settings::default()
+    }
+}
+
+fn put(server: &Server, bytes: &[u8]) -> Digest {
+    let digest = Digest::of(bytes);
+    server.put(&format!("/images/blobs/sha256/{}", digest.hex()), bytes);
+    digest
+}
+
+/// A layout with one blob and one image, whose tag leads through an index of platforms.
+async fn start() -> (Server, Arc<dyn Store>, Digest, Digest) {
+    let server = Server::start().await;
+    server.put("/images/oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#);
+    let blob = put(&server, &blob());
+    let manifest = put(&server, br#"{"schemaVersion":2}"#);
+    let platforms = json!({"schemaVersion": 2, "mediaType": INDEX_OCI, "manifests": [
+        {"mediaType": MANIFEST_OCI, "digest": blob.to_string(), "size": 1,
+            "platform": {"os": "linux", "architecture": "arm64"}},
+        {"mediaType": MANIFEST_OCI, "digest": manifest.to_string(), "size": 1,
+            "platform": {"os": "linux", "architecture": "amd64"}},
+    ]});
+    let platforms = put(&server, platforms.to_string().as_bytes());
+    let index = json!({"schemaVersion": 2, "manifests": [
+        {"mediaType": INDEX_OCI, "digest": platforms.to_string(), "size": 1,
+            "annotations": {"org.opencontainers.image.ref.name": "v1"}},
+        {"mediaType": INDEX_OCI, "digest": platforms.to_string(), "size": 1,
+            "annotations": {"org.opencontainers.image.ref.name": format!("sha256-{}", "0".repeat(64))}},
+    ]});
+    server.put("/images/index.json", index.to_string().as_bytes());
+    let location = format!("http://{}/images", server.address).parse().unwrap();
+    let store = open(&location, &settings()).unwrap();
+    (server, store, blob, manifest)
+}
+
+fn range() -> ByteRange {
+    ByteRange::between(1000, 101_000)
+}
+
+/// The error, without printing 100 kB where there is none.
+fn failed(result: headstart_block::Result<bytes::Bytes>) -> headstart_block::Error {
+    result.map(|bytes| bytes.len()).unwrap_err()
+}
+
+#[tokio::test]
+async fn reads_what_is_there() {
+    let (server, store, digest, manifest) = start().await;
+    store.check().await.unwrap();
+    let bytes = store.read(&digest, range(), Urgency::Demand).await.unwrap();
+    assert!(bytes == blob()[1000..101_000]);
+    assert_eq!(store.blob_len(&digest).await.unwrap(), Some(200_000));
+    assert_eq!(store.blob_len(&Digest::of(b"?")).await.unwrap(), None);
+    let tag: Tag = "v1".parse().unwrap();
+    assert_eq!(store.tags().await.unwrap(), std::slice::from_ref(&tag));
+    let (found, bytes) = store.manifest(&Selector::Tag(tag)).await.unwrap();
+    assert_eq!((found, &bytes[..]), (manifest, &br#"{"schemaVersion":2}"#[..]));
+    let whole = ByteRange::between(0, 200_000);
+    assert!(store.read(&digest, whole, Urgency::Background).await.unwrap() == blob());
+    // A server without ranges is good enough for whole blobs.
+    server.fail([Fault::Whole]);
+    assert!(store.read(&digest, whole, Urgency::Background).await.unwrap() == blob());
+    let counters = store.counters();
+    assert_eq!((counters.errors, counters.retries, counters.bytes), (0, 0, 500_000));
+    let refused = store.put_manifest(MANIFEST_OCI, "{}".into(), None).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnly);
+}
+
+#[tokio::test]
+async fn each_fault_is_an_error_that_names_the_blob() {
+    let (server, store, digest, _) = start().await;
+    let slow = Duration::from_secs(60);
+    for (fault, kind) in [
+        (Fault::Status(500), ErrorKind::Unavailable),
+        (Fault::Status(503), ErrorKind::Unavailable),
+        (Fault::Status(429), ErrorKind::Unavailable),
+        (Fault::Status(404), ErrorKind::NotFound),
+        (Fault::Status(401), ErrorKind::Denied),
+        (Fault::Status(403), ErrorKind::Denied),
+        (Fault::Status(204), ErrorKind::Unavailable),
+        (Fault::Short, ErrorKind::Unavailable),
+        (Fault::Shorter, ErrorKind::Unavailable),
+        (Fault::WrongRange, ErrorKind::Unavailable),
+        (Fault::Whole, ErrorKind::Unavailable),
+        (Fault::Huge, ErrorKind::Unavailable),
+        (Fault::Endless, ErrorKind::Unavailable),
+        (Fault::Reset, ErrorKind::Unavailable),
+        (Fault::Slow(slow), ErrorKind::Unavailable),
+        (Fault::Stall, ErrorKind::Unavailable),
+        (Fault::Compressed, ErrorKind::Unavailable),
+    ] {
+        // The HTTP library itself tries again once where a connection that it kept turns out to be closed.
+        let times = if matches!(fault, Fault::Reset) { 5 } else { 1 };
+        server.fail(vec![fault.clone(); times]);
+        let error = failed(store.read(&digest, range(), Urgency::Demand).await);
+        assert_eq!(error.kind(), kind, "{fault:?}: {error}");
+        assert!(error.to_string().contains(&digest.hex()), "{fault:?}: {error}");
+        // The next read knows nothing of it.
+        server.fail([]);
+        let bytes = store.read(&digest, range(), Urgency::Demand).await.unwrap();
+        assert!(bytes == blob()[1000..101_000], "{fault:?}");
+    }
+    let past = ByteRange::between(200_000, 300_000);
+    assert_eq!(failed(store.read(&digest, past, Urgency::Demand).await).kind(), ErrorKind::Corrupt);
+    assert_eq!(store.counters().errors, 18);
+}
+
+#[tokio::test]
+async fn a_slow_answer_is_overtaken() {
+    let (server, _, digest, _) = start().await;
+    let location = format!("http://{}/images", server.address).parse().unwrap();
+    let store = open(&location, &Settings { hedge: Settings::default().hedge, ..settings() }).unwrap();
+    for _ in 0..10 {
+        store.read(&digest, range(), Urgency::Demand).await.unwrap();
+    }
+    server.fail([Fault::Slow(Duration::from_secs(60))]);
+    let bytes = store.read(&digest, range(), Urgency::Demand).await.unwrap();
+    assert!(bytes == blob()[1000..101_000]);
+    assert_eq!((store.counters().hedges_won, store.counters().errors), (1, 0));
+}
+
+#[tokio::test]
+async fn a_read_is_tried_once_and_metadata_again() {
+    let (server, store, digest, manifest) = start().await;
+    server.requests();
+    server.fail([Fault::Status(503)]);
+    failed(store.read(&digest, range(), Urgency::Demand).await);
+    assert_eq!(server.requests().len(), 1);
+    server.fail([Fault::Status(503), Fault::Status(500), Fault::Short]);
+    let (found, _) = store.manifest(&Selector::Digest(manifest)).await.unwrap();
+    assert_eq!((found, server.requests().len()), (manifest, 4));
+    assert_eq!(store.counters().retries, 3);
+    // Not where it does not help.
+    server.fail([Fault::Status(403)]);
+    assert_eq!(store.check().await.unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(server.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn redirects_are_followed_but_not_for_ever() {
+    let (server, store, digest, _) = start().await;
+    server.put("/elsewhere", &blob());
+    server.fail([Fault::Redirect("/elsewhere".to_owned())]);
+    assert!(store.read(&digest, range(), Urgency::Demand).await.unwrap() == blob()[1000..101_000]);
+    assert!(server.requests().last().unwrap().contains("/elsewhere Some((1000, 100999))"));
+    server.fail(vec![Fault::Redirect("/elsewhere".to_owned()); 50]);
+    let error = failed(store.read(&digest, range(), Urgency::Demand).await);
+    assert!(error.to_string().contains("redirect"), "{error}");
+    assert!(server.requests().len() < 10);
+}
+
+#[tokio::test]
+async fn documents_are_checked_and_bounded() {
+    let (server, store, _, manifest) = start().await;
+    server.put(&format!("/images/blobs/sha256/{}", manifest.hex()), b"{}");
+    let error = store.manifest(&Selector::Digest(manifest)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    server.fail([Fault::Endless]);
+    let error = store.manifest(&Selector::Digest(manifest)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    server.put("/images/oci-layout", br#"{"imageLayoutVersion":"2.0.0"}"#);
+    assert_eq!(store.check().await.unwrap_err().kind(), ErrorKind::Unsupported);
+    server.put("/images/index.json", b"[]");
+    assert_eq!(store.tags().await.unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+#[tokio::test]
+async fn nobody_there_is_said_at_once() {
+    let (server, _, digest, _) = start().await;
+    // Port 9 of this host: nothing listens there.
+    let location = "http://127.0.0.1:9/images".parse().unwrap();
+    let retry = RetrySettings { deadline: Duration::from_millis(100), ..settings().retry };
+    let store = open(&location, &Settings { retry, ..settings() }).unwrap();
+    let begin = Instant::now();
+    let error = store.check().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("http://127.0.0.1:9/images/oci-layout"), "{error}");
+    assert!(error.to_string().contains("refused"), "{error}");
+    assert!(store.read(&digest, range(), Urgency::Demand).await.is_err());
+    assert!(begin.elapsed() < Duration::from_secs(3));
+    drop(server);
+}
+
+#[tokio::test]
+async fn connections_are_kept() {
+    let (server, store, digest, _) = start().await;
+    for n in 0..50 {
+        let range = ByteRange::between(n * 1000, n * 1000 + 4096);
+        let bytes = store.read(&digest, range, Urgency::Demand).await.unwrap();
+        assert_eq!(bytes.len(), 4096);
+    }
+    let settings = Settings { limit_rate: Some(RateLimit::new(400_000)), ..settings() };
+    let limited = open(&format!("http://{}/images", server.address).parse().unwrap(), &settings).unwrap();
+    let begin = Instant::now();
+    for _ in 0..3 {
+        limited.read(&digest, ByteRange::between(0, 100_000), Urgency::Background).await.unwrap();
+    }
+    // 300 kB at 400 kB/s, less the 100 kB of the bucket.
+    assert!(begin.elapsed() >= Duration::from_millis(450), "{:?}", begin.elapsed());
+}
