@@ -86,6 +86,8 @@ const ORPHANS_MAX: usize = 256;
 pub struct Engine {
     settings: Settings,
     now: Time,
+    /// Events told.
+    events: u64,
     reads: BTreeMap<ReadId, Read>,
     requests: Requests,
     active: Active,
@@ -98,6 +100,7 @@ pub struct Engine {
     sources: Sources,
     back_off: BackOff,
     counters: Counters,
+    last_miss: Option<Time>,
     /// The tick asked for last.
     wake: Option<Time>,
 }
@@ -108,6 +111,7 @@ impl Engine {
     pub fn new(settings: Settings) -> Self {
         Self {
             now: Time(0),
+            events: 0,
             reads: BTreeMap::new(),
             requests: Requests::default(),
             active: Active::default(),
@@ -120,6 +124,7 @@ impl Engine {
             sources: Sources::new(),
             back_off: BackOff::new(settings.seed),
             counters: Counters::default(),
+            last_miss: None,
             wake: None,
             settings: settings.sane(),
         }
@@ -128,6 +133,7 @@ impl Engine {
     /// Takes note of `event`, which happened at `now`, and appends to `actions` what is to be done.
     pub fn on_event(&mut self, now: Time, event: Event<'_>, world: &dyn World, actions: &mut Vec<Action>) {
         self.now = self.now.max(now);
+        self.events += 1;
         match event {
             Event::Read { read, parts } => self.read(read, parts, world, actions),
             Event::Arrived { fetch } => self.arrived(fetch),
@@ -167,10 +173,7 @@ impl Engine {
             match timer {
                 Timer::Deadline(read) => self.deadline(read, actions),
                 Timer::Retry(fetch) => self.queue(fetch),
-                Timer::Late(fetch) => {
-                    self.counters.rescued += 1;
-                    self.ask_apart(fetch, world, actions);
-                }
+                Timer::Late(fetch) => self.ask_apart(fetch, world, actions),
             }
         }
     }

@@ -10,7 +10,9 @@
 //! say too little and are left out. The window is the last two seconds of busy time.
 //!
 //! *Pace*: a background request is at most what takes one round trip, and requests are started until the
-//! bandwidth-delay product (and a quarter) is on the link: one more is then sent while another one is coming.
+//! bandwidth-delay product (and a quarter) is on the link: one more is then sent while another one is coming. While
+//! reads miss, requests are a quarter of that, and started up to the product itself: what is on the link beyond the
+//! product is what a new miss waits for, a round trip in calm times, a quarter of one otherwise.
 
 use crate::{Estimate, FetchId, Settings, Time};
 use std::collections::{BTreeMap, VecDeque};
@@ -167,11 +169,13 @@ impl Estimator {
         Estimate { bandwidth: self.bandwidth(), round_trip: self.round_trip() }
     }
 
-    pub(crate) fn pace(&self, settings: &Settings) -> Pace {
+    /// `calm`: no read has missed lately.
+    pub(crate) fn pace(&self, settings: &Settings, calm: bool) -> Pace {
         let (request, pipe) = match (self.bandwidth(), self.round_trip()) {
             (Some(bandwidth), Some(round_trip)) => {
-                let pipe = product(bandwidth, round_trip);
-                (product(bandwidth, round_trip.max(REQUEST_MIN)), pipe.saturating_add(pipe / 4))
+                let (request, pipe) =
+                    (product(bandwidth, round_trip.max(REQUEST_MIN)), product(bandwidth, round_trip));
+                if calm { (request, pipe.saturating_add(pipe / 4)) } else { (request / 4, pipe) }
             }
             _ => (UNKNOWN, UNKNOWN),
         };
@@ -243,7 +247,7 @@ mod tests {
         }
         near(estimator.estimate().bandwidth, 100_000_000, 10);
         near(estimator.estimate().round_trip.map(|time| time.as_micros() as u64), 100_000, 5);
-        let pace = estimator.pace(&Settings::default());
+        let pace = estimator.pace(&Settings::default(), true);
         assert_eq!(pace.request, 1 << 20);
         near(Some(pace.pipe), 12_500_000, 15);
     }

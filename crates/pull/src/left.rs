@@ -5,7 +5,7 @@
 //! that no event takes long:
 //!
 //! `Off` → `Count` (walk the disk, gather the union of its stored ranges) → `Measure` (how much of it is missing) →
-//! `Fill` → `Measure` again once all is answered (others may have brought some, some may have been given up) → `Full`.
+//! `Fill` → `Measure` again once all is answered → `Full`, or, after a while, `Fill` again: some may have been given up.
 //!
 //! The rate is kept by a debt: a request of `n` bytes moves the earliest time of the next one by `n / rate`. Time
 //! that was lost to more urgent work is not made up for, but for [`CATCH_UP`], which evens out late wake-ups.
@@ -22,6 +22,8 @@ use std::time::Duration;
 const CATCH_UP: Duration = Duration::from_millis(100);
 /// Bytes of a blob looked at in one step.
 const STEP: u64 = 4 << 20;
+/// When filling has come to its end and something is missing all the same, it is looked at again after this.
+const AGAIN: Duration = Duration::from_secs(60);
 /// Over how many seconds progress is averaged.
 const METER_SECONDS: u64 = 10;
 
@@ -91,8 +93,10 @@ impl Left {
 
     /// Does up to `budget` steps of counting or measuring; whether there is more to do. `open` says whether
     /// fetches of this queue are unanswered: the last measure waits for them.
-    pub(crate) fn survey(&mut self, budget: &mut u32, open: bool, world: &dyn World) -> bool {
-        if let (Phase::Fill(position), false) = (self.phase, open)
+    pub(crate) fn survey(&mut self, now: Time, budget: &mut u32, open: bool, world: &dyn World) -> bool {
+        if let Phase::Fill(position) = self.phase
+            && position != START
+            && !open
             && self.window.is_empty()
             && self.used_from(position).is_none()
         {
@@ -103,7 +107,7 @@ impl Left {
             *budget -= 1;
             match self.phase {
                 Phase::Count(block) => self.count(block, world),
-                Phase::Measure(position, last) => self.measure(position, last, world),
+                Phase::Measure(position, last) => self.measure(now, position, last, world),
                 Phase::Off | Phase::Fill(_) | Phase::Full => return false,
             }
         }
@@ -123,9 +127,12 @@ impl Left {
         self.phase = Phase::Count(block + 1);
     }
 
-    fn measure(&mut self, position: Position, last: bool, world: &dyn World) {
+    fn measure(&mut self, now: Time, position: Position, last: bool, world: &dyn World) {
         let Some(step) = self.used_from(position) else {
-            self.phase = if last { Phase::Full } else { Phase::Fill(START) };
+            if last {
+                self.next_at = now + AGAIN;
+            }
+            self.phase = if self.missing == 0 { Phase::Full } else { Phase::Fill(START) };
             return;
         };
         let mut missing = 0;
@@ -185,14 +192,6 @@ impl Left {
             if *budget == 0 || self.used_from(position).is_none() {
                 return None;
             }
-        }
-    }
-
-    /// Whether every request has been taken.
-    pub(crate) fn is_exhausted(&self) -> bool {
-        match self.phase {
-            Phase::Fill(position) => self.window.is_empty() && self.used_from(position).is_none(),
-            _ => true,
         }
     }
 

@@ -38,6 +38,8 @@ pub(crate) struct Past {
     pub(crate) attempt: u32,
     /// Those of them that were wrong bytes.
     pub(crate) corrupt: u32,
+    /// When the first of them was.
+    pub(crate) since: Option<Time>,
     /// The last of them.
     pub(crate) error: Option<Arc<Error>>,
 }
@@ -51,8 +53,8 @@ pub(crate) struct Request {
     pub(crate) asked_as: Priority,
     pub(crate) state: State,
     pub(crate) past: Past,
-    /// Just made: its range is known to be missing.
-    pub(crate) fresh: bool,
+    /// The event that it was made in: while that lasts its range is known to be missing.
+    pub(crate) made_in: u64,
     /// Its readers have asked apart; nobody is to wait for it any more.
     pub(crate) apart: bool,
     pub(crate) waiters: Vec<Waiter>,

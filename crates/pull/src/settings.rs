@@ -32,8 +32,6 @@ pub struct Retry {
     pub most: Duration,
     /// How many wrong answers to one fetch it takes to fail the reads that wait for it.
     pub corrupt_limit: u32,
-    /// How often a background fetch is tried before it is left to whoever reads it.
-    pub background_attempts: u32,
 }
 
 /// Everything that can be set. Sizes in bytes.
@@ -59,7 +57,8 @@ pub struct Settings {
     pub miss_rest: Rest,
     /// What background work may do while misses are on their way.
     pub sharing: Sharing,
-    /// How long a read waits before it fails.
+    /// How long a read waits before it fails; and how long a background fetch is tried before it is left to whoever
+    /// reads it.
     pub deadline: Duration,
     /// When to try again.
     pub retry: Retry,
@@ -95,12 +94,7 @@ impl Default for Settings {
 
 impl Default for Retry {
     fn default() -> Self {
-        Self {
-            first: Duration::from_millis(100),
-            most: Duration::from_secs(5),
-            corrupt_limit: 3,
-            background_attempts: 8,
-        }
+        Self { first: Duration::from_millis(100), most: Duration::from_secs(5), corrupt_limit: 3 }
     }
 }
 
@@ -116,7 +110,6 @@ impl Settings {
         self.depth_min = self.depth_min.max(1);
         self.depth_max = self.depth_max.max(self.depth_min);
         self.retry.corrupt_limit = self.retry.corrupt_limit.max(1);
-        self.retry.background_attempts = self.retry.background_attempts.max(1);
         self
     }
 }

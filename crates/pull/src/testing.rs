@@ -159,7 +159,6 @@ enum Due {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub(crate) at: Time,
-    pub(crate) fetch: FetchId,
     pub(crate) range: BlobRange,
     pub(crate) priority: Priority,
     pub(crate) fate: Fate,
@@ -311,7 +310,7 @@ impl Sim {
         } else {
             answer
         };
-        let asked = Asked { at: self.now, fetch, range, priority, fate, due };
+        let asked = Asked { at: self.now, range, priority, fate, due };
         self.asked.push(asked);
         assert!(self.on_link.insert(fetch, asked).is_none(), "{fetch:?} is sent twice");
         if fate != Fate::Stall {
@@ -369,7 +368,23 @@ impl Sim {
         }
     }
 
-    fn forget(&mut self, read: ReadId) {
+    /// Somebody else brings these bytes of the blob, with their pages of the hash tree, and says so.
+    pub(crate) fn bring(&mut self, start: u64, end: u64) {
+        let len = self.disk.data.len() as u64 * UNIT;
+        let data = BlobRange::between(DATA, start.min(len), end.min(len));
+        let tree = BlobRange::between(
+            TREE,
+            data.range.offset() / COVERED * PAGE,
+            data.range.end().div_ceil(COVERED) * PAGE,
+        );
+        for range in [tree, data].into_iter().filter(|range| !range.is_empty()) {
+            assert!(self.disk.insert(range));
+            self.tell(Event::BecameLocal { range });
+        }
+        self.verify_parked();
+    }
+
+    pub(crate) fn forget(&mut self, read: ReadId) {
         if let Some(told) = self.reads.get_mut(read.0 as usize).filter(|told| told.end.is_none()) {
             told.forgotten = true;
             self.tell(Event::Forget { read });

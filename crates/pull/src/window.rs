@@ -72,7 +72,9 @@ impl Window {
     pub(crate) fn take(&mut self, shape: Shape, world: &dyn World, active: &Active) -> Option<BlobRange> {
         let (mut trees, mut data) = (Vec::new(), Vec::new());
         while let Some(head) = self.pop() {
-            missing(head, world, active, &mut trees, &mut data);
+            world.missing(head, &mut |run| {
+                active.free(run, None, if run.blob == head.blob { &mut data } else { &mut trees });
+            });
             if trees.is_empty() && data.is_empty() {
                 continue;
             }
@@ -95,17 +97,14 @@ impl Window {
     }
 }
 
-/// Appends what of `range` is missing and not under way: the pages of its hash tree, and its own runs.
+/// Appends what of `range` is missing: the pages of its hash tree, and its own runs.
 pub(crate) fn missing(
     range: BlobRange,
     world: &dyn World,
-    active: &Active,
     trees: &mut Vec<BlobRange>,
     data: &mut Vec<BlobRange>,
 ) {
-    world.missing(range, &mut |run| {
-        active.free(run, None, if run.blob == range.blob { &mut *data } else { &mut *trees });
-    });
+    world.missing(range, &mut |run| if run.blob == range.blob { data.push(run) } else { trees.push(run) });
 }
 
 /// Sorts `ranges` and makes those one that overlap or have at most `gap` between them with nothing under way in it.

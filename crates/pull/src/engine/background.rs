@@ -1,15 +1,21 @@
 //! Work that nobody waits for: how much of it is on the link, and what comes next.
 
 use super::{BUDGET, Engine, UNVERIFIED_MAX};
+use crate::estimator::Pace;
 use crate::request::Past;
 use crate::window::Shape;
 use crate::{Action, Priority, Sharing, World};
+use std::time::Duration;
+
+/// So long after a miss the next one need not be expected.
+const CALM: Duration = Duration::from_millis(250);
 
 impl Engine {
     /// Sends background requests while there is room. Returns whether there is more to look at than one event may.
     pub(super) fn send_background(&mut self, world: &dyn World, actions: &mut Vec<Action>) -> bool {
         let mut budget = BUDGET;
-        let surveying = !self.left.is_off() && self.left.survey(&mut budget, self.requests.left() > 0, world);
+        let surveying =
+            !self.left.is_off() && self.left.survey(self.now, &mut budget, self.requests.left() > 0, world);
         let mut room = self.has_room();
         while room && self.send_one(&mut budget, world, actions) {
             room = self.has_room();
@@ -29,7 +35,12 @@ impl Engine {
         misses_allow
             && self.now >= self.sources.paused_until()
             && depth < settings.depth_max
-            && (depth < enough || self.wire.bytes() <= self.estimator.pace(settings).pipe)
+            && (depth < enough || self.wire.bytes() <= self.pace().pipe)
+    }
+
+    fn pace(&self) -> Pace {
+        let calm = self.reads.is_empty() && self.last_miss.is_none_or(|at| self.now.since(at) > CALM);
+        self.estimator.pace(&self.settings, calm)
     }
 
     /// Sends the next one; whether there was one.
@@ -41,7 +52,7 @@ impl Engine {
         if self.requests.background() >= self.settings.depth_max.saturating_add(UNVERIFIED_MAX) {
             return false;
         }
-        let shape = Shape { gap: self.settings.gap, max: self.estimator.pace(&self.settings).request };
+        let shape = Shape { gap: self.settings.gap, max: self.pace().request };
         let next = self.preload.take(shape, budget, world, &self.active, &mut self.counters);
         if let Some(range) = next {
             let fetch = self.request(range, Priority::Preload, Past::default());

@@ -1,7 +1,7 @@
 //! Requests on their way: sent, answered, tried again, given up.
 
 use super::Engine;
-use crate::request::{Past, Request, Sent, State};
+use crate::request::{Request, Sent, State};
 use crate::timers::Timer;
 use crate::window::coalesce;
 use crate::{Action, BlobRange, FetchId, Outcome, Priority, World};
@@ -34,7 +34,7 @@ impl Engine {
         let late = self.now + expected.map_or(LATE_UNKNOWN, |span| span.saturating_mul(2) + LATE_SLACK);
         let source = self.sources.choose();
         request.state = State::Sent(Sent { priority, source, late });
-        (request.asked_as, request.fresh) = (priority, false);
+        request.asked_as = priority;
         let (fetches, bytes) = match priority {
             Priority::Miss => (&mut self.counters.miss_fetches, &mut self.counters.miss_bytes),
             Priority::Preload => (&mut self.counters.preload_fetches, &mut self.counters.preload_bytes),
@@ -50,7 +50,7 @@ impl Engine {
     /// under way elsewhere, or need pages of the hash tree that were there before.
     fn is_needed(&mut self, fetch: FetchId, world: &dyn World, actions: &mut Vec<Action>) -> bool {
         let Some(request) = self.requests.get(fetch) else { return false };
-        if request.fresh {
+        if request.made_in == self.events {
             return true;
         }
         let (range, born, past) = (request.range, request.born, request.past.clone());
@@ -208,16 +208,16 @@ impl Engine {
         past.attempt = past.attempt.saturating_add(1);
         past.corrupt += u32::from(failure.corrupt);
         past.error = Some(Arc::clone(&failure.error));
+        let since = *past.since.get_or_insert(self.now);
         let (attempt, corrupt) = (past.attempt, past.corrupt);
-        let retry = self.settings.retry;
-        let hopeless = !failure.retry || corrupt >= retry.corrupt_limit;
+        let hopeless = !failure.retry || corrupt >= self.settings.retry.corrupt_limit;
         if background && !request.waiters.is_empty() {
-            self.requeue(fetch, attempt, failure.corrupt);
             self.ask_apart(fetch, world, actions);
         }
         let Some(request) = self.requests.get(fetch) else { return };
         let abandoned = request.waiters.is_empty();
-        if !hopeless && !(abandoned && attempt >= retry.background_attempts) {
+        let too_long = abandoned && self.now.since(since) >= self.settings.deadline;
+        if !hopeless && !too_long {
             self.requeue(fetch, attempt, failure.corrupt);
             return;
         }

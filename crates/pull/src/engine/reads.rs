@@ -3,7 +3,7 @@
 use super::{Engine, ORPHANS_MAX};
 use crate::request::{Past, Request, State, Waiter};
 use crate::timers::Timer;
-use crate::window::{coalesce, first_bytes};
+use crate::window::{coalesce, first_bytes, missing};
 use crate::{Action, BLOCK_SIZE, BlobRange, FetchId, Priority, ReadId, Rest, Time, World};
 use headstart_block::{ByteRange, Error, ErrorKind};
 use std::sync::Arc;
@@ -38,25 +38,29 @@ impl Engine {
             return;
         }
         let disk = ByteRange::between(0, world.disk_size());
-        let mut wanted = Vec::new();
+        let (mut trees, mut data) = (Vec::new(), Vec::new());
         for part in parts.iter().map(|part| part.intersect(disk)).filter(|part| !part.is_empty()) {
-            let before = wanted.len();
-            world.ranges(part, &mut |range| world.missing(range, &mut |run| wanted.push(run)));
-            if wanted.len() > before && self.settings.miss_rest == Rest::Block {
+            let before = data.len();
+            world.ranges(part, &mut |range| missing(range, world, &mut trees, &mut data));
+            if data.len() > before && self.settings.miss_rest == Rest::Block {
                 for block in part.offset() / BLOCK_SIZE..part.end().div_ceil(BLOCK_SIZE) {
                     let dropped = self.preload.rests.push(block, self.settings.rest_max);
                     self.counters.rest_dropped += u64::from(dropped);
                 }
             }
         }
+        self.last_miss = Some(self.now);
         let deadline = self.now + self.settings.deadline;
         self.reads.insert(read, Read { pending: 0, deadline, fetches: Vec::new() });
         self.timers.add(deadline, Timer::Deadline(read));
-        self.want(read, wanted, self.settings.gap, &Past::default(), world);
+        for wanted in [trees, data] {
+            self.want(read, wanted, self.settings.gap, &Past::default(), world);
+        }
         self.settle(read, actions);
     }
 
-    /// Makes `read` wait for all of `wanted`: joins what is under way, makes requests for the rest.
+    /// Makes `read` wait for all of `wanted`: joins what is under way, makes requests for the rest. Pages of hash trees are
+    /// wanted before the data that waits for them.
     pub(super) fn want(
         &mut self,
         read: ReadId,
@@ -70,10 +74,13 @@ impl Engine {
         for range in wanted {
             let mut from = range.range.offset();
             for (part, holder) in self.active.within(range) {
-                if self.requests.get(holder).is_some_and(|request| request.is_joinable(self.now)) {
+                let Some(request) = self.requests.get(holder) else { continue };
+                if request.is_joinable(self.now) {
                     push(&mut free, BlobRange::between(range.blob, from, part.range.offset()));
                     joined.push((holder, part));
                     from = part.range.end();
+                } else if matches!(request.state, State::Sent(_)) {
+                    self.counters.rescued += 1;
                 }
             }
             push(&mut free, BlobRange::between(range.blob, from, range.range.end()));
@@ -113,8 +120,8 @@ impl Engine {
     /// Makes a request, which is not queued yet.
     pub(super) fn request(&mut self, range: BlobRange, born: Priority, past: Past) -> FetchId {
         let (state, waiters) = (State::Queued(born), Vec::new());
-        let (fresh, apart) = (true, false);
-        let request = Request { range, born, asked_as: born, state, past, fresh, apart, waiters };
+        let (made_in, apart) = (self.events, false);
+        let request = Request { range, born, asked_as: born, state, past, made_in, apart, waiters };
         let fetch = self.requests.add(request);
         self.active.hold(range, fetch);
         fetch
@@ -174,9 +181,11 @@ impl Engine {
         actions: &mut Vec<Action>,
     ) {
         for Waiter { read, range } in waiters {
-            let mut wanted = Vec::new();
-            world.missing(range, &mut |run| wanted.push(run));
-            self.want(read, wanted, 0, past, world);
+            let (mut trees, mut data) = (Vec::new(), Vec::new());
+            missing(range, world, &mut trees, &mut data);
+            for wanted in [trees, data] {
+                self.want(read, wanted, 0, past, world);
+            }
             self.satisfy(read, actions);
         }
     }
