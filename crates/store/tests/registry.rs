@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use bytes::Bytes;
-use headstart_block::{ByteRange, Digest, ErrorKind, Result};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
 use headstart_store::{Location, Mirror, RetrySettings, Settings, Store, Tag, Urgency, open};
 use headstart_testkit::redirect::{Behaviour, Front, Style};
 use headstart_testkit::registry::{Access, PASSWORD, Registry, USER};
@@ -231,6 +231,75 @@ async fn a_token_server_that_refuses_is_an_error_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_registry_that_hides_from_strangers_is_told_who_asks() {
+    let Some(house) = House::new(Behaviour { hide: true, ..Behaviour::default() }).await else { return };
+    let store = house.store();
+    house.read_well(&*store, 0, 100).await;
+    let missing = read(&*store, &Digest::of(b"nothing"), 0, 1).await.unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::NotFound, "{missing}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_goes_on_where_it_was_broken() {
+    let Some(registry) = Registry::start(Access::Open) else { return };
+    let front = Front::start(&registry, Behaviour { redirect: false, ..Behaviour::default() }).await;
+    let nowhere = tempfile::tempdir().unwrap();
+    let store = store(&front.host(), &settings(&[&front.host()], nowhere.path()));
+    let (piece, layer) = (64 << 20, Arc::new(blob((128 << 20) + 1, 3)));
+    let (digest, copied) = (Digest::of(&layer), AtomicU64::new(0));
+    let count = |bytes| {
+        let before = copied.fetch_add(bytes, Ordering::Relaxed);
+        if before < piece && before + bytes >= piece {
+            // The first piece is on its way: what comes next fails.
+            front.set_broken(503);
+        }
+        Ok(())
+    };
+    let repair = async {
+        while copied.load(Ordering::Relaxed) < piece {
+            sleep(Duration::from_millis(10)).await;
+        }
+        sleep(Duration::from_millis(600)).await;
+        front.set_broken(0);
+    };
+    let (put, ()) = tokio::join!(store.put_blob(&digest, Arc::<Vec<u8>>::clone(&layer), &count), repair);
+    put.unwrap();
+    assert_eq!(copied.into_inner(), layer.len());
+    assert_eq!(store.blob_len(&digest).await.unwrap(), Some(layer.len()));
+    let bytes = read(&*store, &digest, piece - 100, 200).await.unwrap();
+    assert!(bytes[..] == layer[(64 << 20) - 100..][..200]);
+    // Is it there, begin, three pieces, one or two refused and how far they got, end, length, read.
+    assert!(front.seen().requests <= 14, "{:?}", front.seen());
+}
+
+/// A source that cannot be read past its beginning.
+struct Damaged;
+
+impl ReadAt for Damaged {
+    fn len(&self) -> u64 {
+        3 << 20
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        buf.fill(0);
+        if offset == 0 { Ok(()) } else { Err(Error::corrupt("frame 7 fails its checksum")) }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_ends_with_what_ends_it_here() {
+    let Some(registry) = Registry::start(Access::Open) else { return };
+    let nowhere = tempfile::tempdir().unwrap();
+    let store = store(&registry.host(), &settings(&[&registry.host()], nowhere.path()));
+    let digest = Digest::of(b"x");
+    let error = store.put_blob(&digest, Arc::new(Damaged), &|_| Ok(())).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains("frame 7"), "{error}");
+    let stop = |_| Err(Error::new(ErrorKind::Cancelled, "stopped"));
+    let error = store.put_blob(&digest, Arc::new(blob(5 << 20, 1)), &stop).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_identity_token_buys_tokens() {
     let Some(house) = House::new(Behaviour::default()).await else { return };
     let host = house.front.host();
@@ -258,30 +327,44 @@ async fn many_reads_at_once_ask_for_one_token_and_one_address() {
     assert_eq!((seen.served - front.served, seen.leaked), (200, 0));
 }
 
-/// Reads for three lives of a token, and gives how many tokens that took and how many refusals there were.
-async fn read_on(house: &House, life: Duration) -> (u64, u64) {
+/// What reading for a while took.
+struct Taken {
+    tokens: u64,
+    /// Answers of 403.
+    refused: u64,
+    slowest: Duration,
+}
+
+/// Reads for `time`, with a token server that is slow once it has given the first token.
+async fn read_on(house: &House, time: Duration, delay: Duration) -> Taken {
     let store = house.store();
     house.read_well(&*store, 0, 10).await;
+    house.tokens.set_delay(delay);
     let (granted, forbidden) = (house.tokens.granted(), house.front.seen().forbidden);
-    let end = Instant::now() + life * 3;
+    let end = Instant::now() + time;
+    let mut slowest = Duration::ZERO;
     while Instant::now() < end {
+        let begin = Instant::now();
         let reads = (0..8_usize).map(|n| house.read_well(&*store, n * 100, 5000));
         futures::future::join_all(reads).await;
+        slowest = slowest.max(begin.elapsed());
         sleep(Duration::from_millis(20)).await;
     }
-    (house.tokens.granted() - granted, house.front.seen().forbidden - forbidden)
+    let (tokens, refused) = (house.tokens.granted() - granted, house.front.seen().forbidden - forbidden);
+    Taken { tokens, refused, slowest }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_in_use_is_renewed_before_it_runs_out() {
+async fn a_token_in_use_is_renewed_before_it_runs_out_and_nobody_waits() {
     // No redirects: each read shows its token.
     let behaviour = Behaviour { redirect: false, forbid: true, ..Behaviour::default() };
     let Some(house) = House::new(behaviour).await else { return };
-    let life = Duration::from_secs(2);
-    house.tokens.set_life(life);
-    let (granted, refused) = read_on(&house, life).await;
-    assert!((3..=5).contains(&granted), "{granted} tokens in three lives");
-    assert_eq!(refused, 0, "renewed in time");
+    house.tokens.set_life(Duration::from_secs(4));
+    // Renewed in the last second of its life, which takes most of that.
+    let taken = read_on(&house, Duration::from_secs(9), Duration::from_millis(850)).await;
+    assert!((2..=4).contains(&taken.tokens), "{} tokens in two lives", taken.tokens);
+    assert_eq!(taken.refused, 0, "renewed in time");
+    assert!(taken.slowest < Duration::from_millis(800), "a read waited for {:?}", taken.slowest);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -292,9 +375,9 @@ async fn a_refused_token_is_renewed_on_401_and_on_403() {
         // The token server says more than is true.
         house.tokens.set_life(Duration::from_secs(1));
         house.tokens.set_told_life(3600);
-        let (granted, refused) = read_on(&house, Duration::from_secs(1)).await;
-        assert!((1..=3).contains(&granted), "{granted} tokens in three lives");
-        assert_eq!(refused > 0, forbid, "{refused} answers of 403");
+        let taken = read_on(&house, Duration::from_secs(3), Duration::ZERO).await;
+        assert!((1..=3).contains(&taken.tokens), "{} tokens in three lives", taken.tokens);
+        assert_eq!(taken.refused > 0, forbid, "{} answers of 403", taken.refused);
     };
     tokio::join!(renewed(false), renewed(true));
 }

@@ -51,12 +51,22 @@ pub struct Behaviour {
     pub expired_status: u16,
     /// Whether a token that the registry refuses is answered by 403 instead of 401.
     pub forbid: bool,
+    /// Whether who shows nothing is told that there is nothing.
+    pub hide: bool,
 }
 
 impl Default for Behaviour {
     fn default() -> Self {
         let life = Duration::from_secs(300);
-        Self { redirect: true, style: Style::Amazon, life, told: None, expired_status: 403, forbid: false }
+        Self {
+            redirect: true,
+            style: Style::Amazon,
+            life,
+            told: None,
+            expired_status: 403,
+            forbid: false,
+            hide: false,
+        }
     }
 }
 
@@ -175,6 +185,9 @@ async fn front(State(shared): State<Arc<Shared>>, request: Request) -> Response<
     }
     let behaviour = *shared.behaviour.lock().expect("behaviour");
     let (parts, body) = request.into_parts();
+    if behaviour.hide && parts.uri.path() != "/v2/" && !parts.headers.contains_key(header::AUTHORIZATION) {
+        return StatusCode::NOT_FOUND.into_response();
+    }
     let Ok(body) = to_bytes(body, BODY_MAX).await else {
         return StatusCode::PAYLOAD_TOO_LARGE.into_response();
     };

@@ -131,7 +131,11 @@ impl Auth {
         match scheme {
             Scheme::Unknown => Ok(Proof { shown: Shown::Nothing, header: None }),
             Scheme::Basic => {
-                let credential = self.credentials.get().await?;
+                let mut credential = self.credentials.get().await?;
+                if !matches!(credential, Credential::Password(..)) {
+                    // Somebody may have logged in meanwhile.
+                    credential = self.credentials.others_than(&credential).await?.unwrap_or(credential);
+                }
                 let Credential::Password(user, password) = &credential else {
                     return Err(self.denied(&credential, "asks for a password"));
                 };
@@ -183,6 +187,16 @@ impl Auth {
                 if again { Err(denied(&self.credentials.get().await?)) } else { Ok(()) }
             }
         }
+    }
+
+    /// Takes a challenge from the answer to a request that showed nothing. Whether there was one.
+    pub(super) fn learn(&self, headers: &HeaderMap) -> bool {
+        match challenge(headers) {
+            Some(Challenge::Basic) => self.take_up(Scheme::Basic),
+            Some(Challenge::Bearer(bearer)) => self.take_up(Scheme::Bearer(bearer)),
+            None => return false,
+        };
+        true
     }
 
     /// Sets the scheme, and gives the one before.

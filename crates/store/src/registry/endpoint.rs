@@ -13,6 +13,7 @@ use bytes::Bytes;
 use headstart_block::{Error, ErrorKind, Result};
 use reqwest::header::LOCATION;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use url::Url;
@@ -40,6 +41,8 @@ pub(super) struct Endpoint {
     pub(super) blobs: Blobs,
     pub(super) meter: Arc<Meter>,
     rests_until: Mutex<Duration>,
+    /// Whether its top was asked how it wants to be asked.
+    knocked: AtomicBool,
 }
 
 /// What all endpoints of one store share.
@@ -82,6 +85,7 @@ impl Endpoint {
             blobs: Blobs::default(),
             meter,
             rests_until: Mutex::default(),
+            knocked: AtomicBool::new(false),
         })
     }
 
@@ -134,12 +138,33 @@ impl Endpoint {
             let proof = self.auth.proof(access).await?;
             let request = proof.show(fill(self.client.request(method.clone(), url.clone())));
             let response = http::send(request, url, patience).await.map_err(|e| self.explain(e, url))?;
-            if !matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+            let status = response.status();
+            let hidden =
+                matches!(status, StatusCode::NOT_FOUND | StatusCode::FORBIDDEN) && proof.shows_nothing();
+            if hidden && self.knock().await? {
+                continue;
+            }
+            if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
                 return Ok(response);
             }
             self.auth.refused(&proof, access, response, again).await?;
             again |= !proof.shows_nothing();
         }
+    }
+
+    /// Asks the registry's top for a challenge, once: some registries hide from strangers what they would show to
+    /// those that they know, without asking who it is. Whether there is one.
+    async fn knock(&self) -> Result<bool> {
+        if self.knocked.swap(true, Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let top = self.base.join("v2/");
+        let top = top.map_err(|e| Error::invalid("makes no URL").about(&self.base).caused_by(e))?;
+        Meter::add(&self.meter.requests, 1);
+        let answer = http::send(self.client.get(top.clone()), &top, self.settings.first_byte_timeout).await;
+        // Not heard: the next one knocks again.
+        let response = answer.inspect_err(|_| self.knocked.store(false, Ordering::Relaxed))?;
+        Ok(response.status() == StatusCode::UNAUTHORIZED && self.auth.learn(response.headers()))
     }
 
     /// Sends a request without a body, and follows redirects by hand: credentials stay at the registry.

@@ -291,7 +291,7 @@ impl Store for Registry {
             let first = ByteRange::between(0, 1);
             let ranged = |request| http::with_range(request, first);
             let response = endpoint.follow(Access::Pull, &Method::GET, url, ranged).await?;
-            total_len(&accepted(response).await?)
+            total_len(response).await
         };
         match self.on_any(|endpoint| endpoint.lacks(blob), |endpoint| endpoint.note_lack(blob), len).await {
             Ok(len) => Ok(Some(len)),
@@ -414,19 +414,21 @@ fn header<'a>(headers: &'a HeaderMap, name: &reqwest::header::HeaderName) -> Opt
     headers.get(name)?.to_str().ok()
 }
 
-/// The length of the whole, from the answer to a request for a part.
-fn total_len(response: &Response) -> Result<u64> {
-    let headers = response.headers();
+/// The length of the whole, from the answer to a request for its first byte, which an empty blob has not.
+async fn total_len(response: Response) -> Result<u64> {
     let total = match response.status() {
-        StatusCode::PARTIAL_CONTENT => {
-            header(headers, &CONTENT_RANGE).and_then(|text| text.rsplit_once('/')).map(|(_, total)| total)
+        StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => {
+            header(response.headers(), &CONTENT_RANGE).and_then(|text| Some(text.rsplit_once('/')?.1))
         }
-        _ => header(headers, &CONTENT_LENGTH),
+        StatusCode::OK => header(response.headers(), &CONTENT_LENGTH),
+        _ => None,
     };
-    total.and_then(|total| total.trim().parse().ok()).ok_or_else(|| {
-        Error::new(ErrorKind::Unavailable, "does not tell the length of a blob")
-            .about(http::redact(response.url()))
-    })
+    if let Some(total) = total.and_then(|total| total.trim().parse().ok()) {
+        return Ok(total);
+    }
+    let response = accepted(response).await?;
+    Err(Error::new(ErrorKind::Unavailable, "does not tell the length of a blob")
+        .about(http::redact(response.url())))
 }
 
 /// Where a list goes on: `Link: </v2/...>; rel="next"`.

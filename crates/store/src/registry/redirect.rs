@@ -112,7 +112,11 @@ impl Route {
             }
         }
         // Four fifths of a life: what is left is time enough to ask, and most of the life is used.
-        let near = current.expected(seen).is_some_and(|life| current.age(now) >= life / 5 * 4);
+        let begin = current.expected(seen).map(|life| life / 5 * 4);
+        // Who has outlived a guess by far shows that it is a wrong one: asking on and on would be of no use.
+        let outlived =
+            |begin: Duration| current.life.is_none() && current.age(now) >= begin.saturating_mul(5);
+        let near = begin.is_some_and(|begin| current.age(now) >= begin && !outlived(begin));
         Decision::Use {
             address: current.clone(),
             prefetch: near && next.is_none() && now >= self.pause_until,

@@ -59,6 +59,14 @@ fn a_next_address_that_grew_old_is_dropped() {
 }
 
 #[test]
+fn an_address_that_outlives_the_guess_by_far_is_left_alone() {
+    let (mut route, seen) = (Route::default(), Some(seconds(10)));
+    route.learn_address(url("https://s/1"), seconds(0), None);
+    assert_eq!(used(route.decide(seconds(39), seen)), (1, true));
+    assert_eq!(used(route.decide(seconds(40), seen)), (1, false));
+}
+
+#[test]
 fn a_refusal_at_once_teaches_no_life() {
     let mut route = Route::default();
     route.learn_address(url("https://s/1"), seconds(5), None);
