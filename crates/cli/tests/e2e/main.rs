@@ -8,6 +8,7 @@
 //! | [`verify`], [`prune`] | damage is found and named; what is needed stays |
 //! | [`golden`], [`zfile`] | the reference's blobs give their bytes; single files |
 //! | [`full_disk`], [`signals`], [`large`] | no space, Ctrl-C, kill -9, terabytes |
+//! | [`doctor`] | what works on this host |
 //! | [`help`], [`hostile`] | the command line itself; garbage wherever a file is read |
 //!
 //! [`scene`] is where a test plays: a directory, the program in it, and what comes out; [`disk`] makes disks,
@@ -20,6 +21,7 @@ mod backing_files;
 mod commit;
 mod disk;
 mod disk_formats;
+mod doctor;
 mod export;
 mod full_disk;
 mod golden;

@@ -1,0 +1,139 @@
+//! The ways to give a disk away, and who can take it.
+
+use super::trial::find;
+use super::{Finding, State};
+use headstart_block::Error;
+use headstart_export::{kernel_nbd, ublk as ublk_server};
+use std::fs::{self, OpenOptions};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+/// Programs that are clients of ours or that examples and tests use, with what they are for and their package.
+const TOOLS: [(&str, &str, &str); 6] = [
+    ("qemu-system", "runs guests", "qemu-system-x86"),
+    ("qemu-img", "converts and compares disks", "qemu-utils"),
+    ("nbdinfo", "asks an NBD server what it has", "libnbd-bin"),
+    ("nbdcopy", "copies from and to NBD", "libnbd-bin"),
+    ("nbd-client", "attaches NBD to the kernel", "nbd-client"),
+    ("nbdkit", "serves NBD too; for comparisons", "nbdkit"),
+];
+
+/// The NBD server listens on sockets.
+pub(super) fn nbd() -> Finding {
+    let served =
+        tempfile::tempdir().and_then(|directory| UnixListener::bind(directory.path().join("socket")));
+    let local = std::net::TcpListener::bind(("127.0.0.1", 0));
+    match (served, local) {
+        (Ok(_), Ok(_)) => Finding::new("nbd", State::Yes, "served on Unix sockets and TCP"),
+        (Ok(_), Err(error)) => {
+            Finding::new("nbd", State::Limited, format!("on Unix sockets only; TCP: {error}"))
+        }
+        (Err(error), _) => Finding::new("nbd", State::No, format!("no Unix socket can be made: {error}"))
+            .remedy("set TMPDIR to a directory on a local disk that this user may write to"),
+    }
+}
+
+/// A finding a tool, and one that says whether there is any client at all.
+pub(super) fn clients() -> (Vec<Finding>, Finding) {
+    let find_tool = |name: &str| match name {
+        "qemu-system" => find(&format!("qemu-system-{}", std::env::consts::ARCH)),
+        name => find(name),
+    };
+    let findings: Vec<Finding> = TOOLS
+        .iter()
+        .map(|(name, what, package)| match find_tool(name) {
+            Some(path) => Finding::new(name, State::Yes, format!("{} ({what})", path.display())),
+            None => Finding::new(name, State::No, format!("not installed ({what})"))
+                .remedy(format!("apt-get install {package}")),
+        })
+        .collect();
+    // nbdkit is no client.
+    let found: Vec<&str> = findings[..TOOLS.len() - 1]
+        .iter()
+        .filter(|tool| tool.state == State::Yes)
+        .map(|tool| tool.feature)
+        .collect();
+    let any = if found.is_empty() {
+        Finding::new("client", State::No, "no program here can use a disk over NBD")
+            .remedy("install one: apt-get install qemu-system-x86 qemu-utils")
+    } else {
+        Finding::new("client", State::Yes, found.join(", "))
+    };
+    (findings, any)
+}
+
+pub(super) fn vhost_user() -> Finding {
+    if rustix::fs::memfd_create("headstart-doctor", rustix::fs::MemfdFlags::CLOEXEC).is_err() {
+        return Finding::new(
+            "vhost-user",
+            State::No,
+            "this kernel has no memfd, which guests share memory by",
+        )
+        .remedy("use NBD, or a kernel from 3.17 on");
+    }
+    let pages = fs::read_to_string("/proc/sys/vm/nr_hugepages").unwrap_or_default();
+    let detail = match pages.trim() {
+        "" | "0" => "memory is shared by memfd; no huge pages are set aside (they are optional)".to_owned(),
+        pages => format!("memory is shared by memfd; {pages} huge pages are set aside"),
+    };
+    Finding::new("vhost-user", State::Yes, detail)
+}
+
+pub(super) fn fuse() -> Finding {
+    let device = Path::new("/dev/fuse");
+    if let Err(error) = OpenOptions::new().read(true).write(true).open(device) {
+        return Finding::new("fuse", State::No, format!("/dev/fuse cannot be opened: {error}")).remedy(
+            "modprobe fuse; in a container, give it the device /dev/fuse and the capability SYS_ADMIN",
+        );
+    }
+    if rustix::process::geteuid().is_root() {
+        return Finding::new("fuse", State::Yes, "disks can be mounted as files, open to all users");
+    }
+    match find("fusermount3") {
+        Some(_) => {
+            Finding::new("fuse", State::Limited, "disks can be mounted as files, open to this user only")
+                .remedy("run it as root where a hypervisor of another user shall open them")
+        }
+        None => {
+            Finding::new("fuse", State::No, "fusermount3 is not installed").remedy("apt-get install fuse3")
+        }
+    }
+}
+
+pub(super) fn loop_devices() -> Finding {
+    if find("losetup").is_none() {
+        return Finding::new("loop", State::No, "losetup is not installed").remedy("apt-get install mount");
+    }
+    match OpenOptions::new().read(true).write(true).open("/dev/loop-control") {
+        Ok(_) => {
+            Finding::new("loop", State::Yes, "a disk that is mounted as a file can become a block device")
+        }
+        Err(error) => Finding::new("loop", State::No, format!("/dev/loop-control cannot be opened: {error}"))
+            .remedy("run as root; modprobe loop"),
+    }
+}
+
+pub(super) fn kernel_nbd() -> Finding {
+    match kernel_nbd::probe() {
+        Ok(()) => Finding::new("kernel nbd", State::Yes, "disks can become /dev/nbdN"),
+        Err(error) => refused("kernel nbd", &error),
+    }
+}
+
+pub(super) fn ublk() -> Finding {
+    match ublk_server::probe() {
+        Ok(kernel) => {
+            Finding::new("ublk", State::Limited, format!("kernel {kernel} has it; EXPERIMENTAL here"))
+        }
+        Err(error) => refused("ublk", &error),
+    }
+}
+
+/// An error of ours ends with its remedy, after a semicolon.
+fn refused(feature: &'static str, error: &Error) -> Finding {
+    let text = error.to_string();
+    match text.split_once("; ") {
+        Some((cause, remedy)) => Finding::new(feature, State::No, cause).remedy(remedy),
+        None => Finding::new(feature, State::No, text),
+    }
+}

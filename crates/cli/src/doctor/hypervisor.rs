@@ -1,0 +1,93 @@
+//! Whether a virtual machine runs here, and how fast.
+//!
+//! `/dev/kvm` alone says little: on some machines (nested ones above all) it is there, and guests hang, often only
+//! after their first instructions. So a guest is run through its whole firmware: a disk of one sector, whose
+//! program writes a number to the device that ends QEMU with it.
+
+use super::trial::{Trial, find, run};
+use super::{Finding, State};
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const FEATURE: &str = "kvm";
+
+/// A guest that works takes less than a second.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the boot sector does: `mov al, 0x10; out 0xf4, al; hlt; jmp -3`.
+const CODE: [u8; 7] = [0xb0, 0x10, 0xe6, 0xf4, 0xf4, 0xeb, 0xfd];
+/// How a boot sector ends.
+const SIGNATURE: [u8; 2] = [0x55, 0xaa];
+
+/// The status with which QEMU's `isa-debug-exit` ends when 0x10 is written to it.
+const RAN: i32 = (0x10 << 1) | 1;
+
+pub(super) fn kvm() -> Finding {
+    let device = Path::new("/dev/kvm");
+    if !device.exists() {
+        return Finding::new(
+            FEATURE,
+            State::No,
+            "there is no /dev/kvm: guests run 10 to 50 times slower (TCG)",
+        )
+        .remedy("load kvm_intel or kvm_amd; in a virtual machine, have nested virtualization turned on");
+    }
+    let open = std::fs::OpenOptions::new().read(true).write(true).open(device);
+    if let Err(error) = open {
+        return Finding::new(FEATURE, State::No, format!("/dev/kvm cannot be opened: {error}"))
+            .remedy("add this user to the group kvm, or give the device to the container");
+    }
+    let not_tried =
+        |why: &str| Finding::new(FEATURE, State::Limited, format!("there is /dev/kvm; not tried, {why}"));
+    if !cfg!(target_arch = "x86_64") {
+        return not_tried("since the trial is for x86-64");
+    }
+    let Some(qemu) = find("qemu-system-x86_64") else {
+        return not_tried("since there is no QEMU").remedy("install it: apt-get install qemu-system-x86");
+    };
+    match run_guest(&qemu) {
+        Ok(Trial::Ended(status)) if status.code() == Some(RAN) => {
+            Finding::new(FEATURE, State::Yes, "a virtual machine ran")
+        }
+        Ok(Trial::TookTooLong) => {
+            let detail =
+                format!("/dev/kvm is there, but a guest did not run within {} s", PATIENCE.as_secs());
+            Finding::new(FEATURE, State::No, detail).remedy("use QEMU's own emulation: -accel tcg")
+        }
+        Ok(Trial::Ended(status)) => Finding::new(
+            FEATURE,
+            State::No,
+            format!("/dev/kvm is there, but QEMU does not run a guest ({status})"),
+        )
+        .remedy("see what it says: qemu-system-x86_64 -accel kvm -display none"),
+        Ok(Trial::NotStarted) => not_tried("since QEMU does not start"),
+        Err(error) => not_tried(&format!("since there is no room for a guest's disk: {error}")),
+    }
+}
+
+fn run_guest(qemu: &Path) -> std::io::Result<Trial> {
+    let mut sector = [0; 512];
+    sector[..CODE.len()].copy_from_slice(&CODE);
+    sector[510..].copy_from_slice(&SIGNATURE);
+    let mut file = tempfile::NamedTempFile::new()?;
+    file.write_all(&sector)?;
+    file.flush()?;
+    let disk = format!("file={},format=raw,if=ide,snapshot=on", file.path().display());
+    let mut command = Command::new(qemu);
+    command.args([
+        "-accel",
+        "kvm",
+        "-machine",
+        "pc",
+        "-m",
+        "32",
+        "-nodefaults",
+        "-no-user-config",
+        "-no-reboot",
+    ]);
+    command.args(["-display", "none", "-serial", "none", "-monitor", "none"]);
+    command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=1", "-drive", &disk]);
+    Ok(run(&mut command, PATIENCE))
+}

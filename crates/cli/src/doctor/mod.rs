@@ -1,0 +1,143 @@
+//! `headstart doctor`: what works on this host, and how to get what does not.
+//!
+//! Everything is tried for real where that is cheap and harmless, and nothing is waited for longer than a few
+//! seconds: a machine whose virtualization hangs must not hang who asks about it.
+//!
+//! | module | what it looks at |
+//! |---|---|
+//! | [`devices`] | the ways to give a disk away: NBD, vhost-user, FUSE, loop, the kernel's nbd, ublk |
+//! | [`hypervisor`] | whether a virtual machine runs |
+//! | [`system`] | kernel, processor, limits, the cache's directory |
+//! | [`trial`] | running programs, never for long |
+
+mod devices;
+mod hypervisor;
+mod system;
+mod trial;
+
+use crate::report::{Outcome, Report};
+use clap::Args;
+use headstart_block::Result;
+use serde::Serialize;
+use std::fmt;
+use std::path::PathBuf;
+
+/// Arguments of `headstart doctor`.
+#[derive(Args)]
+#[command(after_help = "Example:\n  headstart doctor\n  headstart doctor --json | jq '.findings[] | \
+                        select(.state != \"yes\")'\n\nExit status: 0 when the default way works (a disk served \
+                        over NBD to a client on this host, with a cache), 1 when it does not.")]
+pub(crate) struct Doctor {
+    /// The cache's directory that is looked at [default: that of attach]
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
+}
+
+impl Doctor {
+    pub(crate) fn run(&self) -> Result<Box<dyn Report>> {
+        let (clients, client) = devices::clients();
+        let essential = [system::cache(self.cache.as_deref()), devices::nbd(), client];
+        let works = essential.iter().all(|finding| finding.state != State::No);
+        let mut findings = Vec::from(essential);
+        findings.extend([
+            system::kernel(),
+            system::processor(),
+            system::limits(),
+            system::io_uring(),
+            hypervisor::kvm(),
+            devices::vhost_user(),
+            devices::fuse(),
+            devices::loop_devices(),
+            devices::kernel_nbd(),
+            devices::ublk(),
+        ]);
+        findings.extend(clients);
+        Ok(Box::new(Findings { works, findings }))
+    }
+}
+
+/// How far a feature is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    Yes,
+    Limited,
+    No,
+}
+
+/// What was found out about one feature.
+#[derive(Debug, Serialize)]
+struct Finding {
+    feature: &'static str,
+    state: State,
+    /// What there is, or what stands in the way.
+    detail: String,
+    /// How to get it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<String>,
+}
+
+impl Finding {
+    fn new(feature: &'static str, state: State, detail: impl Into<String>) -> Self {
+        Self { feature, state, detail: detail.into(), remedy: None }
+    }
+
+    fn remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+}
+
+#[derive(Serialize)]
+struct Findings {
+    /// Whether the default way works.
+    works: bool,
+    findings: Vec<Finding>,
+}
+
+impl Outcome for Findings {
+    fn is_right(&self) -> bool {
+        self.works
+    }
+}
+
+impl fmt::Display for Findings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.findings.iter().map(|finding| finding.feature.len()).max().unwrap_or(0);
+        for finding in &self.findings {
+            let state = match finding.state {
+                State::Yes => "yes",
+                State::Limited => "limited",
+                State::No => "no",
+            };
+            writeln!(f, "{:width$}  {state:7}  {}", finding.feature, finding.detail)?;
+            if let Some(remedy) = &finding.remedy {
+                writeln!(f, "{:width$}           -> {remedy}", "")?;
+            }
+        }
+        if self.works {
+            f.write_str("\nThis host can attach images.")
+        } else {
+            f.write_str("\nThis host cannot attach images: see the first three lines.")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_columns_and_remedies() {
+        let findings = vec![
+            Finding::new("nbd", State::Yes, "served"),
+            Finding::new("vhost-user", State::No, "no memfd").remedy("get one"),
+        ];
+        let text = Findings { works: true, findings }.to_string();
+        assert_eq!(
+            text,
+            "nbd         yes      served\nvhost-user  no       no memfd\n                     -> get one\n\
+             \nThis host can attach images."
+        );
+    }
+}

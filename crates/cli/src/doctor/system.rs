@@ -1,0 +1,151 @@
+//! The kernel, the processor, limits, and the cache's directory.
+
+use super::{Finding, State};
+use headstart_block::ByteSize;
+use headstart_cache::Cache;
+use rustix::fs::{FallocateFlags, fallocate, fstatvfs, statfs};
+use rustix::process::{Resource, getrlimit};
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// What 200 disks in one process open, with room for their clients.
+const FILES_WANTED: u64 = 8192;
+
+/// Less than this and the cache throws out what it has just fetched.
+const ROOM_WANTED: u64 = 4 << 30;
+
+/// File systems by their magic numbers, with whether processes on one host can share a cache there.
+const FILE_SYSTEMS: [(u64, &str, bool); 9] = [
+    (0xef53, "ext4", true),
+    (0x5846_5342, "xfs", true),
+    (0x9123_683e, "btrfs", true),
+    (0x2fc1_2fc1, "zfs", true),
+    (0x794c_7630, "overlayfs", true),
+    (0x0102_1994, "tmpfs", true),
+    (0x6969, "nfs", false),
+    (0x0102_1997, "9p", false),
+    (0x6573_5546, "fuse", false),
+];
+
+pub(super) fn kernel() -> Finding {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let release = release.trim();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if version >= (5, 4) {
+        Finding::new("kernel", State::Yes, release)
+    } else {
+        Finding::new("kernel", State::Limited, format!("{release} is older than what is tested (5.4)"))
+    }
+}
+
+pub(super) fn processor() -> Finding {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut used = Vec::new();
+    #[cfg(target_arch = "x86_64")]
+    {
+        let features = [
+            ("SSE4.2", is_x86_feature_detected!("sse4.2")),
+            ("PCLMULQDQ", is_x86_feature_detected!("pclmulqdq")),
+            ("AVX2", is_x86_feature_detected!("avx2")),
+            ("AVX-512", is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl")),
+            ("SHA", is_x86_feature_detected!("sha")),
+        ];
+        used.extend(features.iter().filter(|(_, there)| *there).map(|(name, _)| *name));
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        used.extend(["NEON"]);
+    }
+    let fast = used.iter().any(|name| ["AVX2", "NEON"].contains(name));
+    let detail = format!("{cores} cores; used by checksums and hash trees: {}", used.join(", "));
+    Finding::new("processor", if fast { State::Yes } else { State::Limited }, detail)
+}
+
+pub(super) fn limits() -> Finding {
+    let limit = |resource| getrlimit(resource).current.unwrap_or(u64::MAX);
+    let (files, locked) = (limit(Resource::Nofile), limit(Resource::Memlock));
+    let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    let locked = if locked == u64::MAX { "unlimited".to_owned() } else { ByteSize(locked).to_string() };
+    let detail = format!("{files} open files (at most {most}), {locked} of locked memory");
+    if files >= FILES_WANTED {
+        return Finding::new("limits", State::Yes, detail);
+    }
+    Finding::new("limits", State::Limited, format!("{detail}: enough for some {} disks", files / 32))
+        .remedy(format!("ulimit -n {FILES_WANTED}, or LimitNOFILE={FILES_WANTED} in the unit"))
+}
+
+pub(super) fn io_uring() -> Finding {
+    match fs::read_to_string("/proc/sys/kernel/io_uring_disabled").as_deref().map(str::trim) {
+        Ok("0") => Finding::new("io_uring", State::Yes, "allowed (only ublk needs it)"),
+        Ok("1") => Finding::new("io_uring", State::Limited, "for privileged users (only ublk needs it)"),
+        Ok(_) => Finding::new("io_uring", State::No, "turned off (only ublk needs it)")
+            .remedy("sysctl kernel.io_uring_disabled=0"),
+        Err(_) => Finding::new("io_uring", State::Limited, "this kernel does not say (only ublk needs it)"),
+    }
+}
+
+/// The cache's directory, or the nearest there is: it is made when it is needed.
+pub(super) fn cache(directory: Option<&Path>) -> Finding {
+    let wanted = directory.map_or_else(Cache::default_dir, Path::to_owned);
+    let there = nearest(&wanted);
+    match try_directory(&there) {
+        Ok((file_system, shared, punches, room)) => {
+            let detail = format!("{}: {file_system}, {} free", wanted.display(), ByteSize(room));
+            let limited = |why: &str| Finding::new("cache", State::Limited, format!("{detail}; {why}"));
+            let elsewhere = "keep it on a local ext4 or xfs: --cache DIR";
+            if !shared {
+                limited("processes cannot share it safely there").remedy(elsewhere)
+            } else if !punches {
+                limited("no holes can be punched, so nothing can be thrown out of a blob").remedy(elsewhere)
+            } else if file_system == "tmpfs" {
+                limited("it lies in memory and is gone after a reboot").remedy(elsewhere)
+            } else if room < ROOM_WANTED {
+                limited("little room").remedy("free some, or keep it elsewhere: --cache DIR")
+            } else {
+                Finding::new("cache", State::Yes, detail)
+            }
+        }
+        Err(error) => Finding::new("cache", State::No, format!("{}: {error}", there.display()))
+            .remedy("give a directory that this user may write to: --cache DIR"),
+    }
+}
+
+fn nearest(path: &Path) -> PathBuf {
+    path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_owned()
+}
+
+/// Its file system, whether that can be shared by processes, whether holes can be punched, and the free bytes.
+fn try_directory(path: &Path) -> std::io::Result<(&'static str, bool, bool, u64)> {
+    const LEN: u64 = 1 << 20;
+    let mut file = tempfile::tempfile_in(path)?;
+    #[expect(
+        clippy::cast_sign_loss,
+        reason = "a magic number is 32 bits, whatever type this platform gives it"
+    )]
+    let magic = statfs(path)?.f_type as u64 & 0xffff_ffff;
+    let known = FILE_SYSTEMS.iter().find(|(number, ..)| *number == magic);
+    let (_, name, shared) = known.copied().unwrap_or((0, "an unknown file system", true));
+    file.write_all(&vec![1; LEN as usize])?;
+    file.sync_all()?;
+    let before = file.metadata()?.blocks();
+    let punched = fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, LEN);
+    let punches = punched.is_ok() && file.metadata()?.blocks() < before;
+    let free = fstatvfs(&file)?;
+    Ok((name, shared, punches, free.f_bavail.saturating_mul(free.f_frsize)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_tried() {
+        let directory = tempfile::tempdir().unwrap();
+        let finding = cache(Some(&directory.path().join("a/b")));
+        assert_ne!(finding.state, State::No, "{}", finding.detail);
+        assert_eq!(cache(Some(Path::new("/proc/x"))).state, State::No);
+    }
+}

@@ -1,0 +1,55 @@
+//! Running programs, never for long.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How a trial went.
+pub(super) enum Trial {
+    Ended(ExitStatus),
+    TookTooLong,
+    NotStarted,
+}
+
+/// Runs `command` with all its streams closed, and kills it when it takes longer than `patience`.
+pub(super) fn run(command: &mut Command, patience: Duration) -> Trial {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let Ok(mut child) = command.spawn() else { return Trial::NotStarted };
+    let deadline = Instant::now() + patience;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Trial::Ended(status),
+            Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
+            // A process that hangs in the kernel cannot be killed either: it is left behind.
+            _ => {
+                let _ = child.kill();
+                let _ = child.try_wait();
+                return Trial::TookTooLong;
+            }
+        }
+    }
+}
+
+/// The program called `name`, on the `PATH` or where tools for administrators are.
+pub(super) fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories =
+        std::env::split_paths(&path).chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from));
+    directories.map(|directory| directory.join(name)).find(|program| program.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_hangs_is_given_up() {
+        let shell = find("sh").unwrap();
+        let ended = run(Command::new(&shell).args(["-c", "exit 3"]), Duration::from_secs(10));
+        assert!(matches!(ended, Trial::Ended(status) if status.code() == Some(3)));
+        let hung = run(Command::new(&shell).args(["-c", "exec sleep 60"]), Duration::from_millis(30));
+        assert!(matches!(hung, Trial::TookTooLong));
+        assert!(matches!(run(&mut Command::new("/no/such/program"), Duration::ZERO), Trial::NotStarted));
+    }
+}

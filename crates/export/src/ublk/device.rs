@@ -1,0 +1,432 @@
+//! The server: a thread that owns the device, and one for each of its queues.
+//!
+//! Each of a queue's requests has a task with a buffer of its own, run by the queue's thread. A task whose request
+//! might wait leaves it to the slow lane and sleeps. The lane's thread wakes it and rings the *bell*: an
+//! eventfd that the queue's ring polls, because the queue's thread sleeps in its ring and would not notice.
+
+use super::kernel::probe_trusting;
+use super::{CREATION_PATIENCE, UblkSettings};
+use crate::slow_lane::SlowLane;
+use crate::{Export, STOP_PATIENCE, Server, host_cache};
+use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Result, SECTOR_SIZE};
+use io_uring::{opcode, types};
+use libublk::ctrl::{UblkCtrl, UblkCtrlBuilder};
+use libublk::helpers::IoBuf;
+use libublk::io::{UblkDev, UblkQueue};
+use libublk::uring_async::{ublk_submit_sqe_async, wait_and_handle_io_events};
+use libublk::{BufDesc, UblkError, UblkFlags, UblkUringData, sys};
+use nix::libc;
+use rustix::event::{EventfdFlags, eventfd};
+use std::future::poll_fn;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::thread;
+
+/// The largest request; each of a queue's requests has a buffer of it, which takes memory only as it is used.
+const BUFFER: u32 = 512 << 10;
+
+/// Threads, at most, for requests that wait.
+const WAITING_MAX: usize = 64;
+
+/// How often, in seconds, a queue without requests looks whether it may give memory back.
+const IDLE_SECS: u64 = 20;
+
+/// A disk that the kernel has as `/dev/ublkbN`.
+pub struct Ublk {
+    path: PathBuf,
+    target: Arc<Target>,
+    /// `None` once it has been stopped.
+    control: Mutex<Option<Arc<UblkCtrl>>>,
+    ended: Mutex<Receiver<std::result::Result<(), UblkError>>>,
+}
+
+/// What all queues serve.
+struct Target {
+    device: Arc<dyn BlockDevice>,
+    lane: SlowLane,
+    /// No more waiting for bytes from elsewhere.
+    stopping: AtomicBool,
+}
+
+impl Ublk {
+    /// Makes a block device of `export` and serves it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] where the kernel has no ublk or one that is known to crash, [`ErrorKind::Invalid`]
+    /// where the disk is not whole sectors, [`ErrorKind::Io`] where the device cannot be made.
+    pub fn start(export: Export, settings: &UblkSettings) -> Result<Self> {
+        probe_trusting(settings.trust_kernel)?;
+        let size = export.device.size();
+        if size == 0 || !size.is_multiple_of(SECTOR_SIZE) {
+            return Err(Error::invalid("a block device is whole sectors, and this disk is not")
+                .remedy("export it with --fuse, which has its exact size"));
+        }
+        tracing::warn!("ublk is experimental: it has not been tried on this kernel");
+        let (lane, stopping) = (SlowLane::new(WAITING_MAX), AtomicBool::new(false));
+        let target = Arc::new(Target { device: export.device, lane, stopping });
+        let (started, start) = mpsc::channel();
+        let (end, ended) = mpsc::channel();
+        let (serving, settings) = (Arc::clone(&target), settings.clone());
+        let run = move || {
+            let _ = end.send(serve(&serving, &settings, started));
+        };
+        let spawned = thread::Builder::new().name("ublk".to_owned()).spawn(run);
+        spawned.map_err(|error| Error::io("cannot start a thread", error))?;
+        let control = start.recv_timeout(CREATION_PATIENCE).map_err(|_| why_not(&ended))?;
+        let path = PathBuf::from(control.get_bdev_path());
+        let server = Self { path, target, control: Mutex::new(Some(control)), ended: Mutex::new(ended) };
+        host_cache::drop_pages(&server.path, STOP_PATIENCE).map_err(|error| {
+            Error::io("cannot drop what the host still has of another disk", error).about(server.uri())
+        })?;
+        Ok(server)
+    }
+
+    fn shut_down(&self) -> Result<()> {
+        let Some(control) = locked(&self.control).take() else { return Ok(()) };
+        let read_only = self.target.device.is_read_only();
+        let dropped = host_cache::drop_pages(&self.path, STOP_PATIENCE);
+        self.target.stopping.store(true, Ordering::Release);
+        self.target.lane.wait_idle(STOP_PATIENCE);
+        // Whatever the kernel does with it, this does not wait for ever.
+        let (done, killed) = mpsc::channel();
+        let kill = move || {
+            let _ = done.send(control.kill_dev().map(|_| ()));
+        };
+        let spawned = thread::Builder::new().name("ublk-stop".to_owned()).spawn(kill);
+        let killed = spawned.is_ok() && matches!(killed.recv_timeout(STOP_PATIENCE), Ok(Ok(())));
+        if !killed || locked(&self.ended).recv_timeout(STOP_PATIENCE).is_err() {
+            tracing::warn!("{}: the kernel does not let it go; somebody may have it open", self.uri());
+        }
+        if read_only {
+            return Ok(());
+        }
+        let cause = "cannot write back what the host holds of it";
+        let dropped = dropped.map_err(|error| Error::io(cause, error).about(self.uri()));
+        self.target.device.flush().and(dropped)
+    }
+}
+
+/// Why no device came.
+fn why_not(ended: &Receiver<std::result::Result<(), UblkError>>) -> Error {
+    match ended.try_recv() {
+        Ok(Err(error)) => Error::new(ErrorKind::Io, format!("the kernel makes no ublk device: {error}")),
+        _ => Error::new(ErrorKind::Io, "the kernel does not finish making a ublk device, as broken ones do")
+            .remedy("see `dmesg | grep ublk`; restart this host, and use --nbd or --fuse"),
+    }
+}
+
+impl Server for Ublk {
+    fn uri(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn resized(&self) {
+        tracing::warn!("{}: it keeps its size until the disk is attached anew", self.uri());
+    }
+
+    fn failed(&self) -> Option<Error> {
+        if locked(&self.control).is_none() {
+            return None;
+        }
+        let cause = match locked(&self.ended).try_recv() {
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => return None,
+            Ok(Ok(())) => Error::new(ErrorKind::Cancelled, "somebody deleted the device"),
+            Ok(Err(error)) => Error::new(ErrorKind::Io, format!("the kernel gave it up: {error}")),
+        };
+        Some(cause.about(self.uri()))
+    }
+
+    fn stop(self: Box<Self>) -> Result<()> {
+        self.shut_down()
+    }
+}
+
+impl Drop for Ublk {
+    fn drop(&mut self) {
+        if let Err(error) = self.shut_down() {
+            tracing::warn!("{error}");
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes the device, serves it until it is killed, deletes it.
+fn serve(
+    target: &Arc<Target>,
+    settings: &UblkSettings,
+    started: mpsc::Sender<Arc<UblkCtrl>>,
+) -> std::result::Result<(), UblkError> {
+    let control = UblkCtrlBuilder::default()
+        .name("headstart")
+        .nr_queues(settings.queues.max(1))
+        .depth(settings.depth.max(1))
+        .io_buf_bytes(BUFFER)
+        .dev_flags(UblkFlags::UBLK_DEV_F_ADD_DEV)
+        .build()?;
+    let control = Arc::new(control);
+    let (size, read_only) = (target.device.size(), target.device.is_read_only());
+    let describe = move |device: &mut UblkDev| {
+        device.set_default_params(size);
+        describe(&mut device.tgt.params, read_only);
+        Ok(())
+    };
+    let serving = Arc::clone(target);
+    let queue = move |number: u16, device: &UblkDev| {
+        if let Err(error) = serve_queue(&serving, number, device) {
+            tracing::error!("ublk: queue {number} ended: {error}");
+        }
+    };
+    let tell = Arc::clone(&control);
+    control.run_target(describe, queue, move |_| {
+        let _ = started.send(tell);
+    })?;
+    control.del_dev()?;
+    Ok(())
+}
+
+fn describe(params: &mut sys::ublk_params, read_only: bool) {
+    params.basic.attrs = sys::UBLK_ATTR_VOLATILE_CACHE | sys::UBLK_ATTR_FUA;
+    if read_only {
+        params.basic.attrs |= sys::UBLK_ATTR_READ_ONLY;
+        return;
+    }
+    params.types |= sys::UBLK_PARAM_TYPE_DISCARD;
+    params.discard.discard_granularity = 4096;
+    params.discard.max_discard_sectors = 1 << 21;
+    params.discard.max_write_zeroes_sectors = 1 << 21;
+    params.discard.max_discard_segments = 1;
+}
+
+fn serve_queue(
+    target: &Arc<Target>,
+    number: u16,
+    device: &UblkDev,
+) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let queue = Rc::new(UblkQueue::new(number, device)?);
+    let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    let executor = Rc::new(smol::LocalExecutor::new());
+    let mut tasks = Vec::new();
+    for tag in queue.tags() {
+        let (queue, target, bell) = (Rc::clone(&queue), Arc::clone(target), Arc::clone(&bell));
+        tasks.push(executor.spawn(async move {
+            match serve_tag(&queue, tag, &target, &bell).await {
+                Ok(()) | Err(UblkError::QueueIsDown) => {}
+                Err(error) => tracing::error!("ublk: request {tag} ended: {error}"),
+            }
+        }));
+    }
+    let answer_bell = {
+        let bell = Arc::clone(&bell);
+        executor.spawn(async move { hear(&bell).await })
+    };
+    let (ticking, events) = (Rc::clone(&executor), Rc::clone(&queue));
+    let run = async move {
+        let tick = || while ticking.try_tick() {};
+        let done = || tasks.iter().all(smol::Task::is_finished);
+        wait_and_handle_io_events(&events, Some(IDLE_SECS), tick, done).await
+    };
+    let served = smol::block_on(executor.run(run));
+    drop(answer_bell);
+    Ok(served?)
+}
+
+/// Polls the bell for ever: its completions wake the thread, which then runs the tasks that were woken.
+async fn hear(bell: &OwnedFd) {
+    let poll = || opcode::PollAdd::new(types::Fd(bell.as_raw_fd()), libc::POLLIN as u32).build();
+    while ublk_submit_sqe_async(poll(), UblkUringData::Target as u64).await.is_ok_and(|events| events >= 0) {
+        // What was rung meanwhile is one event.
+        let _ = rustix::io::read(bell, &mut [0; 8]);
+    }
+}
+
+/// One of a queue's requests after the other.
+async fn serve_tag(
+    queue: &UblkQueue<'_>,
+    tag: u16,
+    target: &Arc<Target>,
+    bell: &Arc<OwnedFd>,
+) -> std::result::Result<(), UblkError> {
+    let mut buffer = IoBuf::<u8>::new(queue.dev.dev_info.max_io_buf_bytes as usize);
+    queue.submit_io_prep_cmd(tag, BufDesc::Slice(buffer.as_slice()), 0, Some(&buffer)).await?;
+    loop {
+        let request = Request::of(queue.get_iod(tag));
+        let result = match request {
+            Ok(request) => answer(request, &mut buffer, target, bell).await,
+            Err(errno) => -errno,
+        };
+        queue.submit_io_commit_cmd(tag, BufDesc::Slice(buffer.as_slice()), result).await?;
+    }
+}
+
+/// What the kernel asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Request {
+    operation: Operation,
+    range: ByteRange,
+    durable: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operation {
+    Read,
+    Write,
+    Flush,
+    Zero,
+}
+
+impl Request {
+    fn of(described: &sys::ublksrv_io_desc) -> std::result::Result<Self, i32> {
+        let operation = match described.op_flags & 0xff {
+            sys::UBLK_IO_OP_READ => Operation::Read,
+            sys::UBLK_IO_OP_WRITE => Operation::Write,
+            sys::UBLK_IO_OP_FLUSH => Operation::Flush,
+            sys::UBLK_IO_OP_DISCARD | sys::UBLK_IO_OP_WRITE_ZEROES => Operation::Zero,
+            _ => return Err(libc::EOPNOTSUPP),
+        };
+        // A flush has no range.
+        let sectors = if operation == Operation::Flush { 0 } else { described.nr_sectors };
+        let start = described.start_sector.checked_mul(SECTOR_SIZE);
+        let range = start.and_then(|start| ByteRange::new(start, u64::from(sectors) * SECTOR_SIZE));
+        let durable = described.op_flags & sys::UBLK_IO_F_FUA != 0;
+        Ok(Self { operation, range: range.ok_or(libc::EINVAL)?, durable })
+    }
+}
+
+/// Serves one request: here where it is local, else by the slow lane. Its length, or a negative error number.
+async fn answer(request: Request, buffer: &mut IoBuf<u8>, target: &Arc<Target>, bell: &Arc<OwnedFd>) -> i32 {
+    let Ok(len) = usize::try_from(request.range.len()) else { return -libc::EINVAL };
+    let moves = matches!(request.operation, Operation::Read | Operation::Write);
+    if moves && len > buffer.len() {
+        return -libc::EINVAL;
+    }
+    let offset = request.range.offset();
+    let at_once = match request.operation {
+        Operation::Read => target.device.read_local_at(&mut buffer.as_mut_slice()[..len], offset),
+        Operation::Write if !request.durable => target.device.write_at(&buffer.as_slice()[..len], offset),
+        _ => Err(Error::new(ErrorKind::Absent, "this waits for the disk")),
+    };
+    let result = match at_once {
+        Err(error) if error.kind() == ErrorKind::Absent => {
+            let data = if request.operation == Operation::Write {
+                buffer.as_slice()[..len].to_vec()
+            } else {
+                Vec::new()
+            };
+            let answered = slowly(request, data, target, bell).await;
+            answered.map(|bytes| {
+                if request.operation == Operation::Read {
+                    buffer.as_mut_slice()[..len].copy_from_slice(&bytes);
+                }
+            })
+        }
+        other => other,
+    };
+    match result {
+        Ok(()) => i32::try_from(len).unwrap_or(i32::MAX),
+        Err(error) => {
+            tracing::warn!("ublk: {:?} at {offset} failed: {error}", request.operation);
+            -errno(&error)
+        }
+    }
+}
+
+/// A request that the slow lane does; what it read.
+async fn slowly(
+    request: Request,
+    data: Vec<u8>,
+    target: &Arc<Target>,
+    bell: &Arc<OwnedFd>,
+) -> Result<Vec<u8>> {
+    #[derive(Default)]
+    struct Outcome {
+        result: Option<Result<Vec<u8>>>,
+        waker: Option<Waker>,
+    }
+    let outcome = Arc::new(Mutex::new(Outcome::default()));
+    let (theirs, serving, bell) = (Arc::clone(&outcome), Arc::clone(target), Arc::clone(bell));
+    target.lane.run(move || {
+        let result = serving.do_slowly(request, data);
+        let waker = {
+            let mut outcome = locked(&theirs);
+            outcome.result = Some(result);
+            outcome.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        let _ = rustix::io::write(&*bell, &1_u64.to_ne_bytes());
+    });
+    poll_fn(move |context| {
+        let mut outcome = locked(&outcome);
+        match outcome.result.take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                outcome.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
+impl Target {
+    fn do_slowly(&self, request: Request, mut data: Vec<u8>) -> Result<Vec<u8>> {
+        let offset = request.range.offset();
+        match request.operation {
+            Operation::Read => {
+                if self.stopping.load(Ordering::Acquire) {
+                    return Err(Error::new(ErrorKind::Cancelled, "the server stops"));
+                }
+                // The caller has seen that it fits into a buffer.
+                data.resize(usize::try_from(request.range.len()).unwrap_or(0), 0);
+                self.device.read_at(&mut data, offset)?;
+            }
+            Operation::Write => self.device.write_at(&data, offset)?,
+            Operation::Zero => self.device.write_zeroes(request.range)?,
+            Operation::Flush => self.device.flush()?,
+        }
+        if request.durable {
+            self.device.flush()?;
+        }
+        Ok(data)
+    }
+}
+
+fn errno(error: &Error) -> i32 {
+    match error.kind() {
+        ErrorKind::NoSpace => libc::ENOSPC,
+        ErrorKind::ReadOnly => libc::EROFS,
+        ErrorKind::Invalid => libc::EINVAL,
+        ErrorKind::Unsupported => libc::EOPNOTSUPP,
+        _ => libc::EIO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_understood() {
+        let of = |op_flags, nr_sectors, start_sector| {
+            Request::of(&sys::ublksrv_io_desc { op_flags, nr_sectors, start_sector, ..Default::default() })
+        };
+        let range = ByteRange::between(512, 4608);
+        let read = Request { operation: Operation::Read, range, durable: false };
+        assert_eq!(of(sys::UBLK_IO_OP_READ, 8, 1), Ok(read));
+        let write = Request { operation: Operation::Write, durable: true, ..read };
+        assert_eq!(of(sys::UBLK_IO_OP_WRITE | sys::UBLK_IO_F_FUA, 8, 1), Ok(write));
+        let flush = Request { operation: Operation::Flush, range: ByteRange::between(0, 0), durable: false };
+        assert_eq!(of(sys::UBLK_IO_OP_FLUSH, 77, 0), Ok(flush));
+        assert_eq!(of(18, 1, 0), Err(libc::EOPNOTSUPP));
+        assert_eq!(of(sys::UBLK_IO_OP_READ, 1, u64::MAX), Err(libc::EINVAL));
+    }
+}
