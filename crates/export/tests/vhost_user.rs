@@ -11,6 +11,7 @@ use headstart_block::{BlockDevice, ByteRange};
 use headstart_export::vhost_user::{VhostUserServer, VhostUserSettings};
 use headstart_export::{Export, Server};
 use memory_disk::{Deed, MemoryDisk};
+use proptest::prelude::*;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -543,4 +544,60 @@ fn a_broken_queue_is_given_up_and_told() {
         guest.queues[0].kick.write(1).unwrap();
         assert!(sleep_on(&guest.queues[0].error, PATIENCE), "head {head}");
     }
+}
+
+/// Threads of the server that panicked, which nobody would hear of otherwise.
+fn count_panics() -> &'static AtomicUsize {
+    static PANICS: AtomicUsize = AtomicUsize::new(0);
+    static HOOK: std::sync::Once = std::sync::Once::new();
+    HOOK.call_once(|| {
+        let default = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            let thread = std::thread::current();
+            if thread.name().is_some_and(|name| name.starts_with("vhost-") || name == "slow-lane") {
+                PANICS.fetch_add(1, Ordering::SeqCst);
+            }
+            default(info);
+        }));
+    });
+    &PANICS
+}
+
+/// What a hostile guest writes somewhere in its memory, and how long it waits then.
+fn scribbles() -> impl Strategy<Value = Vec<(u64, u64, u8)>> {
+    prop::collection::vec((0..40_000_u64, any::<u64>(), 0..20_u8), 1..200)
+}
+
+/// A guest writes at random into its rings, tables and requests while they are served. Its queues may break; the
+/// server does not, and serves the next guest.
+#[test]
+fn a_guest_that_scribbles_harms_itself_alone() {
+    let panics = count_panics();
+    let served = Served::new(pattern(1 << 20), false);
+    let config = ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(config, |(scribbles in scribbles(), indirect: bool)| {
+        let shape = Shape { indirect, entries: 64, ..Shape::default() };
+        let mut guest = Guest::connect(&served.path, &shape);
+        let (data, queue) = (guest.data, &mut guest.queues[0]);
+        for (number, (at, value, kind)) in (0_u16..).zip(scribbles) {
+            // Sensible requests between, so that there is something to disturb.
+            queue.submit(number % 16, u32::from(kind), value % 2048, &[(data, 512), (data + 600, 1024)]);
+            queue.memory.write_obj(value, GuestAddress(at)).unwrap();
+            if kind < 4 {
+                // Where it hurts most: the table and the heads.
+                let small = [value % 40_000, u64::from(kind) << 32 | value % 4096];
+                let at = queue.table + 16 * (value % u64::from(queue.entries));
+                queue.memory.write_obj(small, GuestAddress(at)).unwrap();
+            }
+            queue.kick.write(1).unwrap();
+            if kind == 5 {
+                sleep_on(&queue.call, Duration::from_millis(1));
+            }
+        }
+        drop(guest);
+    });
+    let mut guest = served.guest();
+    assert_eq!(guest.write(4096, &[3; 4096]), OK);
+    assert_eq!(guest.read(4096, 4096).unwrap(), [3; 4096]);
+    assert_eq!(panics.load(Ordering::SeqCst), 0);
 }

@@ -224,6 +224,7 @@ mod tests {
         assert_eq!(record.queue(0).unwrap().take_up(11), Ok(vec![1]));
         // Or it did not move.
         let mut queue = record.queue(0).unwrap();
+        queue.take_up(11).unwrap();
         queue.submit(2).unwrap();
         queue.answering(2).unwrap();
         assert_eq!(record.queue(0).unwrap().take_up(11), Ok(vec![1, 2]));

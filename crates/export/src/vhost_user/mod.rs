@@ -37,6 +37,8 @@ mod memory;
 mod owner;
 mod ring;
 mod session;
+#[cfg(test)]
+mod tests;
 
 use crate::{Export, STOP_PATIENCE, Server};
 use blk::Target;
