@@ -49,12 +49,36 @@ pub(crate) enum Command {
     },
 }
 
-/// How to compress.
+/// How to compress a file.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Packing {
     /// lz4 (quick) or zstd (small)
     #[arg(long, default_value = "zstd", value_name = "CODEC")]
     codec: Codec,
+    #[command(flatten)]
+    frames: Frames,
+}
+
+/// How to compress a layer.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct LayerPacking {
+    /// lz4 (quick), zstd (small) or none (reads like a raw disk, and takes its space)
+    #[arg(long, default_value = "zstd", value_name = "CODEC", value_parser = parse_codec)]
+    codec: LayerCodec,
+    #[command(flatten)]
+    frames: Frames,
+}
+
+/// A codec, or none.
+type LayerCodec = Option<Codec>;
+
+fn parse_codec(text: &str) -> Result<LayerCodec> {
+    if text == "none" { Ok(None) } else { text.parse().map(Some) }
+}
+
+/// What frames are like, whatever the codec.
+#[derive(Args, Clone, Debug)]
+struct Frames {
     /// Bytes compressed together, 4k to 64k: smaller reads less for a random access, larger compresses better
     #[arg(long, default_value = "32k", value_name = "SIZE")]
     frame_size: ByteSize,
@@ -71,10 +95,24 @@ pub(crate) struct Packing {
 impl Packing {
     /// The options of the format.
     pub(crate) fn options(&self) -> Result<ZFileOptions> {
+        self.frames.options(self.codec)
+    }
+}
+
+impl LayerPacking {
+    /// How the layer is stored.
+    pub(crate) fn options(&self) -> Result<headstart_image::new_layer::Packing> {
+        use headstart_image::new_layer::Packing;
+        self.codec.map_or(Ok(Packing::Plain), |codec| self.frames.options(codec).map(Packing::ZFile))
+    }
+}
+
+impl Frames {
+    fn options(&self, codec: Codec) -> Result<ZFileOptions> {
         let frame_size = u32::try_from(self.frame_size.0)
             .map_err(|_| Error::invalid(format!("a frame cannot have {}", self.frame_size)))?;
         Ok(ZFileOptions {
-            codec: self.codec,
+            codec,
             frame_size,
             crc: !self.no_crc,
             level: self.level,

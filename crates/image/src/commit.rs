@@ -2,14 +2,13 @@
 
 use crate::layer_file::open_pair_files;
 use crate::new_image::{Builder, NewImageReport};
-use crate::new_layer::LayerOutput;
+use crate::new_layer::{LayerOutput, Packing};
 use crate::open_image::OpenImage;
 use crate::progress::{Progress, step};
 use crate::reference::Reference;
 use headstart_block::{BlockDevice, Result, SECTOR_SIZE};
 use headstart_lsmt::writable::WritableDisk;
 use headstart_lsmt::{Layer, LayerWriter, Segment, Stack, copy_segments};
-use headstart_zfile::ZFileOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,7 +36,7 @@ pub fn commit(
     upper: &Upper,
     base: Option<&Reference>,
     target: &Reference,
-    packing: &ZFileOptions,
+    packing: &Packing,
     progress: &dyn Progress,
 ) -> Result<NewImageReport> {
     let base = base.map(OpenImage::open).transpose()?;
@@ -109,7 +108,7 @@ impl Write for Watched<'_> {
 pub fn flatten(
     source: &Reference,
     target: &Reference,
-    packing: &ZFileOptions,
+    packing: &Packing,
     progress: &dyn Progress,
 ) -> Result<NewImageReport> {
     let disk = OpenImage::open(source)?.into_disk();

@@ -3,12 +3,12 @@
 use crate::difference::write_difference;
 use crate::disk_file::{DiskFile, DiskFormat};
 use crate::new_image::{Builder, NewImageReport};
+use crate::new_layer::Packing;
 use crate::open_image::OpenImage;
 use crate::progress::Progress;
 use crate::reference::Reference;
 use headstart_block::{BlockDevice, Result};
 use headstart_lsmt::LayerWriter;
-use headstart_zfile::ZFileOptions;
 
 /// Imports `file` as `target`: a layer of all that it has, or with `base` of what differs from it. Also says
 /// what format was read.
@@ -21,7 +21,7 @@ pub fn import_disk(
     file: &DiskFile,
     base: Option<&Reference>,
     target: &Reference,
-    packing: &ZFileOptions,
+    packing: &Packing,
     progress: &dyn Progress,
 ) -> Result<(NewImageReport, DiskFormat)> {
     let base = base.map(OpenImage::open).transpose()?;

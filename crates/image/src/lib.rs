@@ -23,6 +23,7 @@
 //! |---|---|
 //! | [`disk_file`] | opens raw, qcow2, vhd, vhdx and vmdk disks |
 //! | [`import`], [`commit`] | make layers of a disk, of a writable layer, of an image's layers |
+//! | [`new_layer`] | how a layer is stored, and writing it |
 //! | [`new_image`] | puts a new layer on top of an image's and publishes the result |
 //! | [`open_image`], [`layer_file`] | open an image, or single layer files, as a disk |
 //! | [`export`] | writes a disk out as sparse raw or qcow2 |
@@ -42,7 +43,7 @@ pub mod import;
 pub mod layer_file;
 pub mod manifest;
 pub mod new_image;
-mod new_layer;
+pub mod new_layer;
 pub mod open_image;
 pub mod progress;
 pub mod store;

@@ -2,14 +2,13 @@
 
 use crate::digest::Digest;
 use crate::manifest::{Config, Layer, MAX_LAYERS, NewImage};
-use crate::new_layer::{LayerOutput, describe, stage_layer};
+use crate::new_layer::{LayerOutput, Packing, describe, stage_layer};
 use crate::open_image::OpenImage;
 use crate::progress::{Progress, step};
 use crate::reference::Reference;
 use crate::store::{ImageStore, Staging};
 use headstart_block::{BlockDevice, ByteRange, Error, Result, SECTOR_SIZE, copy_source};
 use headstart_lsmt::{LayerMeta, LayerSummary, LayerWriter, Segment, Stack};
-use headstart_zfile::ZFileOptions;
 
 /// The largest disk that layers can hold: sectors have numbers of 50 bits, and the last means something else.
 const MAX_SIZE: u64 = Segment::PADDING_OFFSET * SECTOR_SIZE;
@@ -47,7 +46,7 @@ pub struct NewImageReport {
 /// An image in the making. Nothing of it is visible before [`Builder::publish`].
 pub(crate) struct Builder<'a> {
     target: &'a Reference,
-    packing: &'a ZFileOptions,
+    packing: &'a Packing,
     staging: Staging,
     layers: Vec<Layer>,
     config: Config,
@@ -56,7 +55,7 @@ pub(crate) struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     /// Starts an image without layers that will be `target`.
-    pub(crate) fn new(target: &'a Reference, packing: &'a ZFileOptions) -> Result<Self> {
+    pub(crate) fn new(target: &'a Reference, packing: &'a Packing) -> Result<Self> {
         target.tag()?;
         let staging = ImageStore::create_or_open(target.directory()?)?.stage()?;
         let parent_uuid = uuid::Uuid::nil();

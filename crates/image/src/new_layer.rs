@@ -1,13 +1,67 @@
-//! Making a layer's blob: LSMT through ZFile through the hashes into a staged file, in one pass.
+//! Making a layer's blob: LSMT, through ZFile where it is compressed, through the hashes into a staged file, in one
+//! pass.
 
 use crate::manifest;
 use crate::store::{BlobWriter, Staging};
 use headstart_block::Result;
 use headstart_lsmt::LayerSummary;
 use headstart_zfile::{ZFileOptions, ZFileWriter};
+use std::io::{self, Write};
+
+/// How a layer's bytes are stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Packing {
+    /// Compressed in frames.
+    ZFile(ZFileOptions),
+    /// As they are: a read costs no more than one of a raw disk, and the image takes the space of its data.
+    Plain,
+}
+
+impl Default for Packing {
+    fn default() -> Self {
+        Self::ZFile(ZFileOptions::default())
+    }
+}
 
 /// What a layer is written to.
-pub(crate) type LayerOutput = ZFileWriter<BlobWriter>;
+pub(crate) enum LayerOutput {
+    ZFile(ZFileWriter<BlobWriter>),
+    Plain(BlobWriter),
+}
+
+impl Write for LayerOutput {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::ZFile(output) => output.write(buf),
+            Self::Plain(output) => output.write(buf),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::ZFile(output) => output.flush(),
+            Self::Plain(output) => output.flush(),
+        }
+    }
+}
+
+impl LayerOutput {
+    fn new(staging: &Staging, packing: &Packing) -> Result<Self> {
+        let blob = staging.blob_writer()?;
+        Ok(match packing {
+            Packing::ZFile(options) => Self::ZFile(ZFileWriter::new(blob, options)?),
+            Packing::Plain => Self::Plain(blob),
+        })
+    }
+
+    /// Ends the blob; also says where in it the byte at `offset` of the layer lies, or the frame that holds it.
+    fn finish(self, offset: u64) -> Result<(BlobWriter, u64)> {
+        match self {
+            Self::ZFile(output) => output.finish_locating(offset).map(|(blob, _, at)| (blob, at)),
+            Self::Plain(blob) => Ok((blob, offset)),
+        }
+    }
+}
 
 /// Stages the blob and the hash tree of the layer that `write` writes.
 ///
@@ -15,17 +69,18 @@ pub(crate) type LayerOutput = ZFileWriter<BlobWriter>;
 /// What `write` or writing reports; the staged files are then left to the staging area to remove.
 pub(crate) fn stage_layer(
     staging: &Staging,
-    packing: &ZFileOptions,
+    packing: &Packing,
     write: impl FnOnce(LayerOutput) -> Result<(LayerOutput, LayerSummary)>,
 ) -> Result<(manifest::Layer, LayerSummary)> {
-    let (output, summary) = write(ZFileWriter::new(staging.blob_writer()?, packing)?)?;
-    let (blob, _, index_offset) = output.finish_locating(summary.index_offset())?;
+    let (output, summary) = write(LayerOutput::new(staging, packing)?)?;
+    let (blob, index_offset) = output.finish(summary.index_offset())?;
     Ok((blob.finish()?.layer().with_index_offset(index_offset), summary))
 }
 
 /// The packing options as the manifest records them.
-pub(crate) fn describe(packing: &ZFileOptions) -> String {
-    let ZFileOptions { codec, frame_size, crc, level, threads: _ } = packing;
+pub(crate) fn describe(packing: &Packing) -> String {
+    let Packing::ZFile(options) = packing else { return "plain".to_owned() };
+    let ZFileOptions { codec, frame_size, crc, level, threads: _ } = options;
     let level = level.map(|level| format!(",level={level}")).unwrap_or_default();
     let crc = if *crc { ",crc" } else { "" };
     format!("{codec},frame={frame_size}{level}{crc}")

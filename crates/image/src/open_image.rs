@@ -59,11 +59,7 @@ impl OpenImage {
             layers.push(open);
             stacked.push(layer);
         }
-        let mut disk = Stack::new(stacked).map_err(|e| e.about(reference))?;
-        if let Some(size) = manifest.virtual_size {
-            disk = disk.with_size(size);
-        }
-        check_size(disk.size()).map_err(|e| e.about(reference))?;
+        let disk = stack_layers(&manifest, stacked).map_err(|e| e.about(reference))?;
         Ok(Self { reference: reference.clone(), digest, manifest, layers, disk })
     }
 
@@ -102,6 +98,34 @@ impl OpenLayer {
     }
 }
 
+/// The disk that `layers`, the manifest's disk layers, make up.
+///
+/// # Errors
+/// [`headstart_block::ErrorKind::Invalid`] where there are too many or the disk is too large.
+pub fn stack_layers(manifest: &Manifest, layers: Vec<Layer>) -> Result<Stack> {
+    let mut disk = Stack::new(layers)?;
+    if let Some(size) = manifest.virtual_size {
+        disk = disk.with_size(size);
+    }
+    check_size(disk.size())?;
+    Ok(disk)
+}
+
+/// Opens the layer in `source`, the bytes of the blob that the manifest names as `blob`, wherever they come from.
+///
+/// # Errors
+/// [`headstart_block::ErrorKind::Corrupt`] where it is damaged, [`headstart_block::ErrorKind::Unsupported`] where its
+/// form is not known, and what `source` reports.
+pub fn open_layer_blob(blob: &manifest::Layer, source: Arc<dyn ReadAt>) -> Result<(LayerSource, Layer)> {
+    if blob.is_turbo() {
+        return Err(Error::unsupported("its data lies in another image's layer (turboOCI)")
+            .remedy("convert it to a native OverlayBD image first"));
+    }
+    let source = open_layer_source(source)?;
+    let layer = Layer::open(Arc::clone(&source.source))?;
+    Ok((source, layer))
+}
+
 pub(crate) fn coverage(blob: &manifest::Layer, source: &LayerSource) -> Coverage {
     match (blob.tree, source.has_frame_checksums()) {
         (Some(_), _) => Coverage::Tree,
@@ -135,12 +159,7 @@ fn open_blob(store: &ImageStore, layer: &manifest::Layer) -> Result<Arc<dyn Read
 }
 
 pub(crate) fn open_layer(store: &ImageStore, blob: &manifest::Layer) -> Result<(OpenLayer, Layer)> {
-    if blob.is_turbo() {
-        return Err(Error::unsupported("its data lies in another image's layer (turboOCI)")
-            .remedy("convert it to a native OverlayBD image first"));
-    }
-    let source = open_layer_source(open_blob(store, blob)?)?;
-    let layer = Layer::open(Arc::clone(&source.source))?;
+    let (source, layer) = open_layer_blob(blob, open_blob(store, blob)?)?;
     let data = layer.segments().iter().filter(|segment| !segment.is_zeroed());
     let open = OpenLayer {
         blob: blob.clone(),

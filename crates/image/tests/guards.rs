@@ -7,6 +7,7 @@ use headstart_image::commit::{Upper, commit, flatten};
 use headstart_image::disk_file::{DiskFile, DiskFormat};
 use headstart_image::export::export_disk;
 use headstart_image::import::import_disk;
+use headstart_image::new_layer::Packing;
 use headstart_image::open_image::OpenImage;
 use headstart_image::progress::Silent;
 use headstart_image::reference::Reference;
@@ -24,13 +25,7 @@ fn image(dir: &Path, tag: &str) -> Reference {
     format!("file://{}/store:{tag}", dir.display()).parse().unwrap()
 }
 
-fn import(
-    dir: &Path,
-    bytes: &[u8],
-    base: Option<&Reference>,
-    tag: &str,
-    packing: &ZFileOptions,
-) -> Reference {
+fn import(dir: &Path, bytes: &[u8], base: Option<&Reference>, tag: &str, packing: &Packing) -> Reference {
     let (path, target) = (dir.join("disk.raw"), image(dir, tag));
     fs::write(&path, bytes).unwrap();
     import_disk(&DiskFile::at(path), base, &target, packing, &Silent).unwrap();
@@ -45,7 +40,7 @@ fn noise(len: usize) -> Vec<u8> {
 fn damage_without_frame_checksums_is_not_passed_on() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    let packing = ZFileOptions { codec: Codec::Lz4, crc: false, ..ZFileOptions::default() };
+    let packing = Packing::ZFile(ZFileOptions { codec: Codec::Lz4, crc: false, ..ZFileOptions::default() });
     let whole = import(dir, &noise(4 * MIB), None, "whole", &packing);
     let blob = OpenImage::open(&whole).unwrap().layers[0].blob.blob.digest;
     let stored = ImageStore::open(whole.directory().unwrap()).unwrap().open_blob(&blob).unwrap();
@@ -77,7 +72,7 @@ fn flatten_error<T>(result: headstart_block::Result<T>) -> String {
 fn an_image_whose_hash_tree_got_lost_is_checked_as_a_whole() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    let whole = import(dir, &noise(MIB), None, "whole", &ZFileOptions::default());
+    let whole = import(dir, &noise(MIB), None, "whole", &Packing::default());
     let tree = OpenImage::open(&whole).unwrap().layers[0].blob.tree.unwrap();
     let store = ImageStore::open(whole.directory().unwrap()).unwrap();
     fs::remove_file(store.open_tree(&tree).unwrap().path()).unwrap();
@@ -92,7 +87,7 @@ fn an_image_whose_hash_tree_got_lost_is_checked_as_a_whole() {
 fn what_lies_past_the_end_of_a_base_does_not_come_back() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    let packing = ZFileOptions::default();
+    let packing = Packing::default();
     let large = import(dir, &vec![b'A'; 2 * MIB], None, "large", &packing);
 
     // A writable layer of 1 MiB on nothing, committed on top of the larger image as a pair.

@@ -82,7 +82,9 @@ mod tests {
     #[test]
     fn a_distribution_is_cumulative_and_ends_with_all() {
         let histogram = Histogram::default();
-        [1, 3, 100].map(|micros| histogram.record(Duration::from_micros(micros)));
+        for micros in [1, 3, 100] {
+            histogram.record(Duration::from_micros(micros));
+        }
         let mut page = Page::default();
         page.distribution("t", &[("disk", "")], &histogram.snapshot());
         let page = page.finish();

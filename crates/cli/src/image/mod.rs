@@ -9,7 +9,7 @@ mod report;
 use crate::Threads;
 use crate::layer::Exported;
 use crate::report::Report;
-use crate::zfile::Packing;
+use crate::zfile::LayerPacking;
 use clap::{Args, Subcommand};
 use headstart_block::{Error, Result};
 use headstart_image::commit::{Upper, commit, flatten};
@@ -87,7 +87,7 @@ pub(crate) enum Command {
         /// The image to make
         target: Reference,
         #[command(flatten)]
-        packing: Packing,
+        packing: LayerPacking,
     },
     /// Say where two images' disks differ
     #[command(
@@ -129,7 +129,7 @@ pub(crate) struct Import {
     #[arg(long, value_name = "DIR")]
     allow_dir: Vec<PathBuf>,
     #[command(flatten)]
-    packing: Packing,
+    packing: LayerPacking,
 }
 
 #[derive(Args)]
@@ -160,7 +160,7 @@ pub(crate) struct Commit {
     #[arg(long, value_name = "IMAGE")]
     base: Option<Reference>,
     #[command(flatten)]
-    packing: Packing,
+    packing: LayerPacking,
 }
 
 impl Command {

@@ -8,9 +8,9 @@ use headstart_disk::attach::attach_remote;
 use headstart_disk::{Attached, Disk, DiskOptions, Host, WritableOptions};
 use headstart_image::disk_file::DiskFile;
 use headstart_image::import::import_disk;
+use headstart_image::new_layer::Packing;
 use headstart_image::progress::Silent;
 use headstart_store::{Reference, RetrySettings, Settings};
-use headstart_zfile::ZFileOptions;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -49,7 +49,7 @@ impl Rig {
         std::fs::write(&raw, &content).unwrap();
         let reference: Reference = format!("file://{}/store:v1", dir.path().display()).parse().unwrap();
         let disk = DiskFile { path: raw, format: None, allowed_dirs: Vec::new() };
-        import_disk(&disk, None, &reference, &ZFileOptions::default(), &Silent).unwrap();
+        import_disk(&disk, None, &reference, &Packing::default(), &Silent).unwrap();
         let inner = headstart_store::open(&reference.location, &Settings::default()).unwrap();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

@@ -210,7 +210,10 @@ fn what_other_tools_keep_in_a_store_survives() {
     assert_eq!(store.prune().unwrap().blobs, 4);
     let index: Value = serde_json::from_slice(&fs::read(store.layout.index_path()).unwrap()).unwrap();
     assert_eq!((&index["x-top"]["kept"], &index["manifests"]), (&json!(true), &json!([artifact])));
-    assert!(store.root().join("blobs/sha512/x").exists() && store.layout.blobs_dir().join("not-a-digest").exists());
+    assert!(
+        store.root().join("blobs/sha512/x").exists()
+            && store.layout.blobs_dir().join("not-a-digest").exists()
+    );
 }
 
 #[test]
@@ -344,7 +347,8 @@ fn a_base_that_vanishes_is_a_conflict_that_changes_nothing() {
     assert!(error.to_string().contains("base"), "{error}");
     let after: BTreeMap<_, _> = snapshot(store.root()).into_iter().collect();
     // The staging directory was there before and is gone now; nothing else changed.
-    let without_staging = before.into_iter().filter(|(path, _)| !path.starts_with(store.layout.staging_dir()));
+    let without_staging =
+        before.into_iter().filter(|(path, _)| !path.starts_with(store.layout.staging_dir()));
     assert_eq!(after, without_staging.collect());
 }
 
