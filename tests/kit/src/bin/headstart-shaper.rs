@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program")]
 
 use clap::Parser;
+use headstart_block::ByteRate;
 use headstart_testkit::shaper::{Link, Shaper, measure};
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -24,11 +25,11 @@ struct Options {
     to: Option<SocketAddr>,
 
     /// Bytes a second each way, over all connections together (10MB/s) [default: as fast as it goes]
-    #[arg(long, value_parser = parse_rate)]
-    rate: Option<u64>,
+    #[arg(long)]
+    rate: Option<ByteRate>,
 
     /// The round trip: half of it each way (20ms)
-    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "0ms")]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "0ms")]
     delay: Duration,
 
     /// Measure such a link on this machine instead, and print what it gives
@@ -36,41 +37,8 @@ struct Options {
     calibrate: bool,
 }
 
-/// Splits a number from its unit.
-fn number_and_unit(text: &str) -> Result<(f64, &str), String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let number: f64 = number.parse().map_err(|_| format!("`{text}` does not start with a number"))?;
-    Ok((number, unit.trim()))
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "the range is checked")]
-fn parse_rate(text: &str) -> Result<u64, String> {
-    let (number, unit) = number_and_unit(text)?;
-    let factor = match unit {
-        "B/s" => 1.0,
-        "kB/s" => 1e3,
-        "MB/s" => 1e6,
-        "GB/s" => 1e9,
-        _ => return Err("a rate is a number and B/s, kB/s, MB/s or GB/s: 10MB/s".to_owned()),
-    };
-    let rate = number * factor;
-    if (1.0..1e12).contains(&rate) { Ok(rate as u64) } else { Err("not from 1 B/s to 1000 GB/s".to_owned()) }
-}
-
-fn parse_time(text: &str) -> Result<Duration, String> {
-    let (number, unit) = number_and_unit(text)?;
-    let factor = match unit {
-        "us" => 1e-6,
-        "ms" => 1e-3,
-        "s" => 1.0,
-        _ => return Err("a time is a number and us, ms or s: 20ms".to_owned()),
-    };
-    Duration::try_from_secs_f64(number * factor).map_err(|e| e.to_string())
-}
-
 fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
-    let link = Link::new(options.rate, options.delay);
+    let link = Link::new(options.rate.map(|rate| rate.0), options.delay);
     let Some(to) = options.to else {
         let measured = measure(&link, Duration::from_secs(1))?;
         let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
