@@ -5,6 +5,7 @@
 //! The two qcow2 disks are not made here but by `qemu-img convert -O qcow2 -o cluster_size=512`, once with `-c`.
 
 use headstart_block::{BlockDevice, ByteRange, Result};
+use headstart_export::nbd::proto::{OptionHeader, Request, command, command_flag, option};
 use headstart_fuzz::{WRITABLE_FILES, join, scratch_directory};
 use headstart_image::digest::Digest;
 use headstart_image::hash_tree::{TreeRoot, outboard_len};
@@ -43,7 +44,47 @@ fn main() -> Result<()> {
     save("manifest", "two-layers", &documents.manifest)?;
     save("config", "two-layers", &documents.config)?;
     save("oci_index", "one-image", OCI_INDEX.as_bytes())?;
+    for (name, structured) in [("structured", true), ("simple", false)] {
+        save("nbd", name, &nbd_session(structured))?;
+    }
     Ok(())
+}
+
+/// All that an NBD client may say.
+fn nbd_session(structured: bool) -> Vec<u8> {
+    let ask = |option: u32, data: &[u8]| {
+        let header = OptionHeader { option, len: u32::try_from(data.len()).unwrap_or(0) };
+        [&header.encode()[..], data].concat()
+    };
+    let request = |command: u16, flags: u16, offset: u64, len: u32| {
+        Request { flags, command, cookie: 7, offset, len }.encode().to_vec()
+    };
+    let mut session = vec![3u32.to_be_bytes().to_vec(), ask(option::LIST, &[])];
+    if structured {
+        let context = b"\0\0\0\x01a\0\0\0\x01\0\0\0\x0fbase:allocation";
+        session.extend([
+            ask(option::STRUCTURED_REPLY, &[]),
+            ask(option::LIST_META_CONTEXT, context),
+            ask(option::SET_META_CONTEXT, context),
+            ask(option::INFO, b"\0\0\0\x01a\0\x02\0\x01\0\x02"),
+            ask(option::GO, b"\0\0\0\x01a\0\0"),
+            request(command::BLOCK_STATUS, command_flag::REQ_ONE, 0, 1 << 20),
+            request(command::READ, command_flag::DF, 4096, 4096),
+        ]);
+    } else {
+        session.push(ask(option::EXPORT_NAME, b"a"));
+    }
+    session.extend([
+        request(command::READ, 0, 0, 4096),
+        [request(command::WRITE, command_flag::FUA, 512, 3), vec![9; 3]].concat(),
+        request(command::WRITE_ZEROES, command_flag::NO_HOLE, 100, 1000),
+        request(command::TRIM, 0, 100, 1000),
+        request(command::CACHE, 0, 0, 4096),
+        request(command::FLUSH, 0, 0, 0),
+        request(command::RESIZE, 0, 2 << 20, 0),
+        request(command::DISCONNECT, 0, 0, 0),
+    ]);
+    session.concat()
 }
 
 /// An input that is valid.

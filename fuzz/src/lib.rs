@@ -9,6 +9,10 @@
 //! * `make test`: `tests/replay.rs` replays the committed corpus, with every byte of it flipped in turn;
 //! * `examples/make_corpus.rs` writes the corpus's valid inputs with our own writers.
 
+mod nbd;
+
+pub use nbd::nbd;
+
 use headstart_block::{BlockDevice, Error, ErrorKind, FileSource, ReadAt, Result};
 use headstart_image::blob::open_layer_source;
 use headstart_image::disk_file::{DiskFile, DiskFormat};
@@ -43,6 +47,7 @@ pub const TARGETS: &[Target] = &[
     ("oci_index", oci_index),
     ("blob", blob),
     ("qcow2", qcow2),
+    ("nbd", nbd),
 ];
 
 /// Bytes that a target reads from one thing: an input of a few bytes can claim to be terabytes of zeros.
