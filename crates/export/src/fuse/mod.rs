@@ -29,7 +29,8 @@
 //! [`STOP_PATIENCE`], and unmounts. If somebody still has the file open, what memory maps have changed is
 //! written, the connection is cut (the owner gets errors) and the mount point freed. A server that is killed leaves
 //! a mount point that says "Transport endpoint is not connected"; the next start at the same place clears it
-//! away ([`mount`]).
+//! away ([`mount`]). Who is not root cannot cut a connection: there the threads of a busy mount go on until the
+//! last user has closed the file, or the process ends.
 
 mod image;
 mod image_writer;

@@ -66,7 +66,6 @@ impl Ublk {
             return Err(Error::invalid("a block device is whole sectors, and this disk is not")
                 .remedy("export it with --fuse, which has its exact size"));
         }
-        tracing::warn!("ublk is experimental: it has not been tried on this kernel");
         let (lane, stopping) = (SlowLane::new(WAITING_MAX), AtomicBool::new(false));
         let target = Arc::new(Target { device: export.device, lane, stopping });
         let (started, start) = mpsc::channel();
