@@ -272,6 +272,18 @@ async fn an_upload_goes_on_where_it_was_broken() {
     assert!(front.seen().requests <= 14, "{:?}", front.seen());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_that_takes_no_pieces_gets_the_whole() {
+    let Some(registry) = Registry::start(Access::Open) else { return };
+    let behaviour = Behaviour { redirect: false, whole: true, ..Behaviour::default() };
+    let front = Front::start(&registry, behaviour).await;
+    let nowhere = tempfile::tempdir().unwrap();
+    let store = store(&front.host(), &settings(&[&front.host()], nowhere.path()));
+    let layer = blob((64 << 20) + 1, 3);
+    let digest = push(&*store, &layer, "v1").await;
+    assert_eq!(store.blob_len(&digest).await.unwrap(), Some((64 << 20) + 1));
+}
+
 /// A source that cannot be read past its beginning.
 struct Damaged;
 

@@ -53,6 +53,8 @@ pub struct Behaviour {
     pub forbid: bool,
     /// Whether who shows nothing is told that there is nothing.
     pub hide: bool,
+    /// Whether pieces of uploads are refused.
+    pub whole: bool,
 }
 
 impl Default for Behaviour {
@@ -66,6 +68,7 @@ impl Default for Behaviour {
             expired_status: 403,
             forbid: false,
             hide: false,
+            whole: false,
         }
     }
 }
@@ -187,6 +190,9 @@ async fn front(State(shared): State<Arc<Shared>>, request: Request) -> Response<
     let (parts, body) = request.into_parts();
     if behaviour.hide && parts.uri.path() != "/v2/" && !parts.headers.contains_key(header::AUTHORIZATION) {
         return StatusCode::NOT_FOUND.into_response();
+    }
+    if behaviour.whole && parts.method == Method::PATCH {
+        return StatusCode::METHOD_NOT_ALLOWED.into_response();
     }
     let Ok(body) = to_bytes(body, BODY_MAX).await else {
         return StatusCode::PAYLOAD_TOO_LARGE.into_response();

@@ -64,13 +64,12 @@ impl Endpoint {
         let location = self.begin_upload().await?;
         let mut upload =
             Upload { endpoint: self, source, location, done: 0, copied, told: 0, ended_here: false };
-        if len > PIECE && upload.send_pieces().await? {
-            return upload.close(digest).await;
-        }
-        if upload.done > 0 {
-            // It knows no pieces, as it turned out: from the start.
+        if len > PIECE {
+            if upload.send_pieces().await? {
+                return upload.close(digest).await;
+            }
+            // It knows no pieces. Whether an upload survives one is not said anywhere: from the start.
             upload.location = self.begin_upload().await?;
-            upload.done = 0;
         }
         let mut url = upload.location.clone();
         url.query_pairs_mut().append_pair("digest", &digest.to_string());
