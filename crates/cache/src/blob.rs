@@ -286,7 +286,7 @@ impl CachedBlob {
         Ok(())
     }
 
-    /// Chunks of which nothing was local begin as new.
+    /// Chunks of which nothing was local begin anew.
     fn mark_inserted(&self, files: &Files, units: &Range<u64>) {
         let epoch = self.cache.state.epoch();
         for chunk in self.chunks_of(units) {
@@ -294,7 +294,7 @@ impl CachedBlob {
                 continue;
             }
             if let Some(word) = usize::try_from(chunk).ok().and_then(|at| files.sidecar.access().get(at)) {
-                word.store(policy::inserted(epoch), Ordering::Relaxed);
+                word.store(policy::inserted(word.load(Ordering::Relaxed), epoch), Ordering::Relaxed);
             }
         }
     }

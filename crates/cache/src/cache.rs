@@ -201,14 +201,14 @@ impl Cache {
         lock(&self.blobs).values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Makes durable what this process inserted, ends an epoch of the access clock, and evicts if that is due. For a
+    /// Makes durable what this process inserted, lets the access clock go on, and evicts if that is due. For a
     /// background thread, every few seconds and before the end: what is not synced survives the end of every process,
     /// but no loss of power.
     ///
     /// # Errors
     /// The first that a blob reports; the others are synced all the same.
     pub fn sync(&self) -> Result<()> {
-        self.state.next_epoch();
+        self.state.tick();
         let mut result = Ok(());
         for blob in self.blobs_in_use() {
             let synced = blob.sync();

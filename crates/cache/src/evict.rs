@@ -20,7 +20,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::File;
 use std::ops::Range;
 use std::sync::TryLockError;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// How long to wait until nobody writes to a blob: a write takes milliseconds.
@@ -104,18 +104,22 @@ fn open(cache: &Cache, stem: &str) -> Option<Files> {
 
 /// Adds a blob's chunks that may go to the census; the bytes that are local in all.
 fn count(files: &Files, census: &mut Census) -> Result<u64> {
+    each_evictable(files, &mut |_, word, bytes| census.add(word.load(Ordering::Relaxed), bytes))?;
+    Ok(files.all_local_bytes())
+}
+
+/// Names the chunks of which something is local and that nobody has pinned, with their words and bytes.
+fn each_evictable(files: &Files, each: &mut dyn FnMut(u64, &AtomicU32, u64)) -> Result<()> {
     let mut pinned = Vec::new();
     each_pinned(files, &mut |chunks| pinned.push(chunks))?;
     let layout = files.sidecar.layout;
-    let mut local = 0;
     for (chunk, word) in (0..layout.chunks()).zip(files.sidecar.access()) {
         let bytes = files.local_bytes(&layout.units_of_chunk(chunk));
-        local += bytes;
         if bytes > 0 && !pinned.iter().any(|chunks| chunks.contains(&chunk)) {
-            census.add(word.load(Ordering::Relaxed), bytes);
+            each(chunk, word, bytes);
         }
     }
-    Ok(local)
+    Ok(())
 }
 
 /// Names the chunks that others than `files` have pinned; may name some twice.
@@ -127,24 +131,17 @@ pub(crate) fn each_pinned(files: &Files, each: &mut dyn FnMut(Range<u64>)) -> Re
 
 /// Evicts what is below the cut; the bytes given back.
 fn evict_from(files: &Files, cut: &mut Cut) -> Result<u64> {
-    let layout = files.sidecar.layout;
     let mut going: Vec<Range<u64>> = Vec::new();
-    let mut staying = Vec::new();
-    for (chunk, word) in (0..layout.chunks()).zip(files.sidecar.access()) {
-        let bytes = files.local_bytes(&layout.units_of_chunk(chunk));
-        if bytes == 0 {
-            continue;
-        }
+    each_evictable(files, &mut |chunk, word, bytes| {
         if cut.takes(word.load(Ordering::Relaxed), bytes) {
             match going.last_mut() {
                 Some(run) if run.end == chunk => run.end += 1,
                 _ => going.push(chunk..chunk + 1),
             }
         } else if cut.ages {
-            staying.push(word);
+            policy::age(word);
         }
-    }
-    staying.into_iter().for_each(policy::age);
+    })?;
     evict_chunks(files, going)
 }
 

@@ -141,13 +141,10 @@ pub(crate) fn lock_free_parts(
             continue;
         }
         others = true;
-        match held_by_others(file, &part)? {
-            Some(held) => {
-                todo.push(held.end..part.end);
-                todo.push(part.start..held.start);
-            }
-            // Given back in between: whoever had it is done, and the caller looks again soon.
-            None => {}
+        // Where it was given back in between, whoever had it is done, and the caller looks again soon.
+        if let Some(held) = held_by_others(file, &part)? {
+            todo.push(held.end..part.end);
+            todo.push(part.start..held.start);
         }
     }
     Ok(others)

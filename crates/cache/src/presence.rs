@@ -92,6 +92,7 @@ pub(crate) fn snapshot(bits: &[AtomicU64], units: u64) -> Vec<u64> {
 }
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "small numbers")]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -7,7 +7,8 @@
 //!  8  8  bytes that are local in all blobs
 //! 16  8  epoch: the clock that accesses are marked with
 //! 24  8  bytes inserted since the file was made
-//! 32 ..  0
+//! 32  8  when half a minute was last over, in seconds of the wall clock
+//! 40 ..  0
 //! ```
 //!
 //! Nothing depends on them being exact: a process that is killed at the wrong moment leaves the fill level a little
@@ -21,14 +22,17 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 const MAGIC: &[u8; 8] = b"hs-state";
 const LEN: usize = 4096;
 /// The file's name.
 const NAME: &str = "state.1";
 
-/// An epoch ends after so much was inserted, as a part of the size limit, or when a flusher says so.
+/// An epoch ends after so much was inserted, as a part of the size limit,
 const EPOCHS_PER_LIMIT: u64 = 32;
+/// or after so many seconds: longer than a scan looks at a chunk, shorter than it takes to start a machine again.
+const EPOCH_SECONDS: u64 = 30;
 /// The limit that this is taken of where there is none, in bytes.
 const UNLIMITED: u64 = 32 << 30;
 
@@ -89,6 +93,21 @@ impl SharedState {
     #[expect(clippy::cast_possible_truncation, reason = "cut on purpose")]
     pub(crate) fn epoch(&self) -> u32 {
         self.word(2).load(Ordering::Relaxed) as u32 & crate::policy::EPOCH_MASK
+    }
+
+    /// Ends the epoch if it has lasted long enough, whichever process looks first.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "accesses of different minutes count apart; nothing else depends on it"
+    )]
+    pub(crate) fn tick(&self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let last = self.word(4).load(Ordering::Relaxed);
+        if now.abs_diff(last) >= EPOCH_SECONDS
+            && self.word(4).compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
+            self.next_epoch();
+        }
     }
 
     /// From now on an access counts again.

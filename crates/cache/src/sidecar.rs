@@ -71,6 +71,8 @@ const MAGIC: &[u8; 8] = b"hs-cache";
 /// The version that is written, and the only one that is read.
 pub(crate) const VERSION: u32 = 1;
 const PAGE: u64 = 4096;
+/// Bytes of the header: a page.
+const HEADER_LEN: usize = 4096;
 const FIXED: usize = 168;
 const SUM: usize = 168;
 const BOOT: u64 = 256;
@@ -188,7 +190,7 @@ impl Header {
     ///
     /// # Errors
     /// `Unsupported` for another version, `Corrupt` for everything that this version would not write.
-    pub(crate) fn parse(bytes: &[u8; PAGE as usize]) -> Result<Self> {
+    pub(crate) fn parse(bytes: &[u8; HEADER_LEN]) -> Result<Self> {
         let word = |at: usize| u32::from_ne_bytes(field(bytes, at));
         let long = |at: usize| u64::from_ne_bytes(field(bytes, at));
         if field::<8>(bytes, 0) != *MAGIC {
@@ -222,7 +224,7 @@ impl Header {
 }
 
 /// `N` bytes of a header.
-fn field<const N: usize>(bytes: &[u8; PAGE as usize], at: usize) -> [u8; N] {
+fn field<const N: usize>(bytes: &[u8; HEADER_LEN], at: usize) -> [u8; N] {
     bytes.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N])
 }
 
@@ -335,7 +337,7 @@ impl Sidecar {
 
     /// Which units are there.
     pub(crate) fn local(&self) -> &[AtomicU64] {
-        self.mapping.words(PAGE as usize, self.layout.words())
+        self.mapping.words(HEADER_LEN, self.layout.words())
     }
 
     /// How the chunks were accessed.
@@ -385,8 +387,8 @@ impl Sidecar {
 ///
 /// # Errors
 /// What reading it reports, also where the file is shorter.
-pub(crate) fn read_header(file: &File) -> io::Result<[u8; PAGE as usize]> {
-    let mut page = [0; PAGE as usize];
+pub(crate) fn read_header(file: &File) -> io::Result<[u8; HEADER_LEN]> {
+    let mut page = [0; HEADER_LEN];
     file.read_exact_at(&mut page, 0)?;
     Ok(page)
 }
@@ -428,7 +430,7 @@ mod tests {
     fn a_header_is_read_as_it_was_written_and_no_bit_may_change() {
         for kind in [Kind::Verified, Kind::Plain, Kind::Outboard] {
             let header = Header { identity: identity(kind, 1_234_567), data_inode: 99 };
-            let mut page = [0; PAGE as usize];
+            let mut page = [0; HEADER_LEN];
             let bytes = header.encode();
             assert_eq!(bytes.len(), 200);
             page[..200].copy_from_slice(&bytes);
@@ -440,7 +442,7 @@ mod tests {
             }
         }
         let too_long = Header { identity: identity(Kind::Plain, MAX_LEN + 1), data_inode: 99 };
-        let mut page = [0; PAGE as usize];
+        let mut page = [0; HEADER_LEN];
         page[..200].copy_from_slice(&too_long.encode());
         assert!(Header::parse(&page).is_err());
     }

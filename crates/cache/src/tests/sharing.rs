@@ -1,0 +1,106 @@
+//! Many threads, two handles, everything at once: reads are right or absent, and in the end nothing is lost.
+
+use super::{Sample, UNIT, missing, open, units};
+use crate::CachedBlob;
+use headstart_block::{ByteRange, ErrorKind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// A small generator: tests must repeat.
+fn next(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+fn some_units(state: &mut u64, all: u64) -> ByteRange {
+    let from = next(state) % all;
+    units(from, (from + 1 + next(state) % 6).min(all))
+}
+
+#[test]
+fn reads_race_with_inserts_evictions_and_discards() {
+    const UNITS: u64 = 64;
+    let dir = tempfile::tempdir().unwrap();
+    let sample = Sample::new((UNITS * UNIT) as usize, 1);
+    let caches = [(); 2].map(|()| open(dir.path(), None));
+    let blobs = caches.each_ref().map(|cache| cache.blob(&sample.plain("a")).unwrap());
+    sample.fill(&blobs[0], units(0, UNITS));
+    let (stop, hits) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let (blob, sample, stop, hits) = (&blobs[thread as usize % 2], &sample, &stop, &hits);
+            scope.spawn(move || {
+                let mut state = thread + 1;
+                while !stop.load(Ordering::Relaxed) {
+                    let range = some_units(&mut state, UNITS);
+                    hits.fetch_add(u64::from(sample.reads(blob, range)), Ordering::Relaxed);
+                }
+            });
+        }
+        for thread in 0..2u64 {
+            let (blob, sample, stop) = (&blobs[thread as usize], &sample, &stop);
+            scope.spawn(move || {
+                let mut state = thread + 100;
+                while !stop.load(Ordering::Relaxed) {
+                    let range = some_units(&mut state, UNITS);
+                    sample.fill(blob, range);
+                }
+            });
+        }
+        let mut state = 99;
+        for round in 0..150 {
+            let cache = &caches[round % 2];
+            match round % 5 {
+                0 => blobs[round % 2].discard(some_units(&mut state, UNITS)).unwrap(),
+                1 => cache.sync().unwrap(),
+                _ => {
+                    if let Err(e) = cache.prune(next(&mut state) % (UNITS * UNIT)) {
+                        assert_eq!(e.kind(), ErrorKind::Conflict);
+                    }
+                }
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(hits.load(Ordering::Relaxed) > 0);
+    sample.fill(&blobs[1], units(0, UNITS));
+    assert!(sample.reads(&blobs[0], units(0, UNITS)));
+    assert!(missing(&blobs[1], units(0, UNITS)).is_empty());
+}
+
+/// Reads a range as a disk does: claim, fetch what is ours, wait for the others.
+fn pull(sample: &Sample, blob: &Arc<CachedBlob>, range: ByteRange, fetched: &AtomicU64) {
+    while !sample.reads(blob, range) {
+        let claim = blob.claim(range).unwrap();
+        for run in claim.owned() {
+            std::thread::yield_now();
+            fetched.fetch_add(run.len(), Ordering::Relaxed);
+            sample.fill(blob, *run);
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn each_range_is_fetched_once_on_a_host() {
+    const UNITS: u64 = 200;
+    let dir = tempfile::tempdir().unwrap();
+    let sample = Sample::new((UNITS * UNIT) as usize, 1);
+    let blobs: Vec<_> = (0..4).map(|_| open(dir.path(), None).blob(&sample.spec).unwrap()).collect();
+    let fetched = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..8u64 {
+            let (blob, sample, fetched) = (&blobs[thread as usize % 4], &sample, &fetched);
+            scope.spawn(move || {
+                let mut state = thread + 1;
+                for _ in 0..50 {
+                    pull(sample, blob, some_units(&mut state, UNITS), fetched);
+                }
+                pull(sample, blob, units(0, UNITS), fetched);
+            });
+        }
+    });
+    assert_eq!(fetched.load(Ordering::Relaxed), UNITS * UNIT);
+}
