@@ -145,6 +145,8 @@ impl Transfer<'_> {
                 Fate::Lost => report.lost_trees += 1,
             }
         }
+        // The last moment: from here on the image appears.
+        step(self.progress, 0)?;
         let media_type = media_type(&bytes);
         let is_there =
             |digest: Digest| fates.iter().any(|(item, fate)| item.digest == digest && *fate != Fate::Lost);

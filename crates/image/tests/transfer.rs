@@ -1,6 +1,6 @@
 //! Copying images between stores: whole or not at all, nothing twice, nothing wrong.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -8,6 +8,7 @@ use headstart_block::{ByteRange, Digest, Error, ErrorKind, FileSource, ReadAt, R
 use headstart_image::blob::open_layer_source;
 use headstart_image::disk_file::DiskFile;
 use headstart_image::import::import_disk;
+use headstart_image::new_layer::Packing;
 use headstart_image::open_image::OpenImage;
 use headstart_image::progress::{Progress, Silent};
 use headstart_image::reference::{Location, Reference, Selector, Tag};
@@ -32,7 +33,7 @@ fn noise(len: usize, seed: u64) -> Vec<u8> {
 }
 
 /// An image of two layers in a store of its own.
-fn import(dir: &Path, packing: &ZFileOptions) -> Reference {
+fn import(dir: &Path, packing: &Packing) -> Reference {
     let image =
         |tag: &str| -> Reference { format!("file://{}/source:{tag}", dir.display()).parse().unwrap() };
     let disk = dir.join("disk.raw");
@@ -134,7 +135,7 @@ impl Store for Registry {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_goes_to_a_registry_and_back() {
     let dir = tempfile::tempdir().unwrap();
-    let source = import(dir.path(), &ZFileOptions::default());
+    let source = import(dir.path(), &Packing::default());
     let registry = Arc::new(Registry::default());
     let target = Arc::clone(&registry) as Arc<dyn Store>;
     let pushed = copy(&source, &target).await.unwrap();
@@ -177,7 +178,7 @@ async fn an_image_goes_to_a_registry_and_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_there_is_not_copied_again() {
     let dir = tempfile::tempdir().unwrap();
-    let source = import(dir.path(), &ZFileOptions::default());
+    let source = import(dir.path(), &Packing::default());
     let root = dir.path().join("target");
     let target = at(&root);
     let first = copy(&source, &target).await.unwrap();
@@ -202,7 +203,7 @@ async fn what_is_there_is_not_copied_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn damage_at_the_source_is_not_passed_on() {
     let dir = tempfile::tempdir().unwrap();
-    let source = import(dir.path(), &ZFileOptions::default());
+    let source = import(dir.path(), &Packing::default());
     let layer = OpenImage::open(&source).unwrap().manifest.layers[0].clone();
     let path = dir.path().join("source/blobs/sha256").join(layer.blob.digest.hex());
     let mut bytes = fs::read(&path).unwrap();
@@ -253,8 +254,7 @@ impl Progress for Impatient {
 #[tokio::test(flavor = "multi_thread")]
 async fn it_can_be_stopped() {
     let dir = tempfile::tempdir().unwrap();
-    let packing = ZFileOptions { codec: Codec::Lz4, ..ZFileOptions::default() };
-    let source = import(dir.path(), &packing);
+    let source = import(dir.path(), &Packing::Plain);
     let target = at(&dir.path().join("target"));
     let from = open(&source.location, &Settings::default()).unwrap();
     let progress = Impatient::default();
@@ -266,7 +266,8 @@ async fn it_can_be_stopped() {
     // Also while a store does not answer.
     let deaf = Arc::new(Deaf) as Arc<dyn Store>;
     let progress = Impatient { stop: AtomicBool::new(true), ..Impatient::default() };
-    let work = transfer(&deaf, &source.selector, &target, &tag(), RetrySettings::default(), &progress);
+    let tag = tag();
+    let work = transfer(&deaf, &source.selector, &target, &tag, RetrySettings::default(), &progress);
     let stopped = tokio::time::timeout(Duration::from_secs(5), work).await.unwrap();
     assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Cancelled);
 }
@@ -333,9 +334,13 @@ impl ReadAt for Watched {
 /// What a layer says of its index is where opening it begins to read at its end: not later, and not earlier either.
 #[test]
 fn layers_say_where_their_index_begins() {
-    for (codec, frame_size) in [(Codec::Zstd, 32 << 10), (Codec::Lz4, 4 << 10)] {
+    let zfile = |codec, frame_size| {
+        (Packing::ZFile(ZFileOptions { codec, frame_size, ..ZFileOptions::default() }), frame_size)
+    };
+    for (packing, frame_size) in
+        [zfile(Codec::Zstd, 32 << 10), zfile(Codec::Lz4, 4 << 10), (Packing::Plain, 4 << 10)]
+    {
         let dir = tempfile::tempdir().unwrap();
-        let packing = ZFileOptions { codec, frame_size, ..ZFileOptions::default() };
         let source = import(dir.path(), &packing);
         let store = ImageStore::open(source.directory().unwrap()).unwrap();
         for layer in OpenImage::open(&source).unwrap().manifest.layers {
@@ -348,7 +353,7 @@ fn layers_say_where_their_index_begins() {
             let reads = reads.lock().unwrap();
             let (head, tail): (Vec<ByteRange>, Vec<_>) =
                 reads.iter().partition(|read| read.offset() < offset);
-            assert_eq!(tail.iter().map(|read| read.offset()).min(), Some(offset), "{codec:?}");
+            assert_eq!(tail.iter().map(|read| read.offset()).min(), Some(offset), "{packing:?}");
             // The rest is the header and the frame with the layer's own.
             assert!(head.iter().all(|read| read.end() <= 512 + frame_size as u64), "{head:?}");
         }

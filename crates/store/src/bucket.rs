@@ -100,7 +100,7 @@ impl BucketStore {
     }
 
     fn path(&self, name: &str) -> Path {
-        name.split('/').fold(self.top.clone(), |path, part| path.join(part))
+        name.split('/').fold(self.top.clone(), Path::join)
     }
 
     fn thing(&self, name: &str) -> String {
@@ -239,7 +239,7 @@ impl BucketStore {
             let mode = version.map_or(PutMode::Create, PutMode::Update);
             match self.put(INDEX_FILE, index.to_bytes()?.into(), mode).await {
                 Err(e) if e.kind() == ErrorKind::Conflict => {
-                    tracing::debug!(error = %e, "index changed meanwhile")
+                    tracing::debug!(error = %e, "index changed meanwhile");
                 }
                 result => return result,
             }
@@ -316,6 +316,7 @@ fn cannot_open(error: object_store::Error) -> Error {
 }
 
 /// Our error for one of the library's.
+#[expect(clippy::needless_pass_by_value, reason = "it stands where errors are mapped")]
 fn explain(error: object_store::Error) -> Error {
     use object_store::Error as E;
     let (kind, cause) = match &error {

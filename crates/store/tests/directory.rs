@@ -1,6 +1,12 @@
 //! Stores in directories: what copies write there, whole or not at all.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    reason = "tests"
+)]
 
 use headstart_block::{ByteRange, Digest, Error, ErrorKind};
 use headstart_store::layout::{LayoutDir, StagingDir, StalePolicy, remove_stale};

@@ -1,5 +1,7 @@
 //! Object stores, in memory.
 
+#![allow(clippy::cast_possible_truncation, reason = "tests")]
+
 use super::*;
 use crate::reference::DEFAULT_TAG;
 use object_store::memory::InMemory;

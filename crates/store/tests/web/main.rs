@@ -10,7 +10,8 @@ use headstart_store::{RateLimit, RetrySettings, Selector, Settings, Store, Tag, 
 use serde_json::json;
 use server::{Fault, Server};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 fn blob() -> Vec<u8> {
     (0..200_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
