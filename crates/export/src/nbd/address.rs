@@ -228,8 +228,7 @@ mod tests {
         assert!(first.uri(false, "").ends_with("/s%20p"), "{}", first.uri(false, ""));
         assert_eq!(Listener::open(&address, 0o600).unwrap_err().kind(), ErrorKind::Conflict);
         // Killed, a server leaves its file.
-        let Listener::Unix { socket, .. } = &first else { panic!("not a Unix socket") };
-        shutdown(socket, Shutdown::Both).unwrap();
+        first.close();
         let second = Listener::open(&address, 0o600).unwrap();
         drop(first);
         assert!(path.exists(), "the first took the second's file");

@@ -508,6 +508,13 @@ impl<'a> Receiver<'a> {
             connection.read(&mut self.out, cookie, range, whole, Patience::Local)
         };
         if let Some(range) = absent {
+            // The slow lane reads piece by piece: let the later pieces be on their way meanwhile.
+            if range.len() > PIECE_SLOW {
+                connection
+                    .state
+                    .device()
+                    .prefetch(ByteRange::between(range.offset() + PIECE_SLOW, range.end()));
+            }
             self.later(Job { cookie, command: Command::Read { range, whole }, data: Vec::new() });
         }
     }

@@ -14,6 +14,9 @@ use crate::Export;
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Result, SECTOR_SIZE};
 use std::sync::{PoisonError, RwLock};
 
+/// Bytes of a sector, as lengths in memory are counted.
+#[expect(clippy::cast_possible_truncation, reason = "512")]
+const SECTOR: usize = SECTOR_SIZE as usize;
 /// How often a sector may vanish from this host between being fetched and being changed.
 const FETCHES_MAX: usize = 16;
 /// Most extents in one answer: what it takes is 8 KiB.
@@ -94,7 +97,7 @@ impl ExportState {
     /// Changes the bytes `edge` of the one sector that they lie in.
     fn change_sector(&self, edge: ByteRange, change: &mut dyn FnMut(&mut [u8])) -> Result<()> {
         let start = edge.offset() - edge.offset() % SECTOR_SIZE;
-        let mut sector = [0; SECTOR_SIZE as usize];
+        let mut sector = [0; SECTOR];
         let at = |offset: u64| usize::try_from(offset - start).unwrap_or(0);
         for _ in 0..FETCHES_MAX {
             self.device().read_at(&mut sector, start)?;

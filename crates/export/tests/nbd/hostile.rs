@@ -177,7 +177,7 @@ fn hostile_session(changes: &[Change]) -> Vec<u8> {
         let len = messages.len();
         match change {
             Change::Twice { message } if len > 0 => {
-                messages.insert(message % len, messages[message % len].clone())
+                messages.insert(message % len, messages[message % len].clone());
             }
             Change::Gone { message } if len > 0 => drop(messages.remove(message % len)),
             Change::Swap { one, other } if len > 0 => messages.swap(one % len, other % len),
@@ -191,7 +191,7 @@ fn hostile_session(changes: &[Change]) -> Vec<u8> {
             Change::Byte { at, to } if len > 0 => bytes[at % len] = *to,
             Change::Cut { at } if len > 0 => bytes.truncate(at % len),
             Change::Insert { at, bytes: more } => {
-                drop(bytes.splice(at % (len + 1)..at % (len + 1), more.clone()))
+                drop(bytes.splice(at % (len + 1)..at % (len + 1), more.clone()));
             }
             _ => {}
         }

@@ -3,7 +3,10 @@
 use super::test_disk::TestDisk;
 use super::{installed, output, run, serve};
 use headstart_block::{ByteRange, ErrorKind};
+use headstart_export::nbd::{NbdServer, NbdSettings};
+use headstart_export::{Export, Server as _};
 use std::fs;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const LEN: usize = 12 << 20;
@@ -34,6 +37,24 @@ fn nbdinfo_describes_lists_and_maps() {
     let map = run("nbdinfo", &["--map", &uri]);
     let kinds: Vec<&str> = map.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
     assert_eq!(kinds, ["0", "3", "0"], "{map}");
+}
+
+#[test]
+fn several_exports_are_served_over_tcp() {
+    if !installed(&["nbdinfo"]) {
+        return;
+    }
+    let export = |name: &str, len| Export::new(name, Arc::new(TestDisk::new(vec![1; len], true)));
+    let settings = NbdSettings::new("127.0.0.1:0".parse().unwrap());
+    let server = NbdServer::start(&settings, vec![export("boot", 8192), export("data/é", 512)]).unwrap();
+    let uri = server.uri();
+    let list = run("nbdinfo", &["--list", "--json", &uri]);
+    assert!(list.contains("\"boot\"") && list.contains("\"data/é\""), "{list}");
+    assert_eq!(run("nbdinfo", &["--size", &format!("{uri}/boot")]).trim(), "8192");
+    assert_eq!(run("nbdinfo", &["--size", &format!("{uri}/data/%C3%A9")]).trim(), "512");
+    assert!(!output("nbdinfo", &["--size", &format!("{uri}/other")]).status.success());
+    let twice = NbdServer::start(&settings, vec![export("a", 512), export("a", 512)]);
+    assert_eq!(twice.err().unwrap().kind(), ErrorKind::Invalid);
 }
 
 #[test]
