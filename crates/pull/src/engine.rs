@@ -41,7 +41,7 @@
 //!
 //! A miss goes out at once, within its own allowance. The background starts a request only while no miss is queued and not
 //! more than the bandwidth-delay product is on the link, misses included, and its requests take about a round trip: so
-//! a miss never waits for more than the few transfers that were on the wire before it ([`Sharing::Strict`] starts nothing
+//! a miss never waits for more than the few transfers that were on the wire before it ([`Sharing::Strict`](crate::Sharing::Strict) starts nothing
 //! while any miss is outstanding). The left queue starts one only when nothing is to be preloaded.
 //!
 //! # Invariants
@@ -52,7 +52,7 @@
 //!    local already and smaller than [`Settings::gap`].
 //! 4. A read waits for a request if and only if the request has it among its waiters.
 //! 5. Everything is bounded: reads by a setting, requests of misses by the reads, requests of the background by
-//!    the depth and [`UNVERIFIED_MAX`], items passed in one event by [`BUDGET`] (the rest follows in a tick
+//!    the depth and `UNVERIFIED_MAX`, items passed in one event by `BUDGET` (the rest follows in a tick
 //!    that the engine asks for at once).
 
 use crate::active::Active;

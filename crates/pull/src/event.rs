@@ -79,7 +79,9 @@ pub enum Event<'a> {
         /// How.
         outcome: Outcome,
     },
-    /// Somebody else (another disk, another process) brought these bytes; they are verified and readable.
+    /// Somebody else (another disk, another process) brought these bytes; they are verified and readable. Said instead
+    /// of [`Event::Fetched`] when a fetch found that somebody else was bringing its bytes and waited for him, it keeps
+    /// that wait from being taken for a transfer.
     BecameLocal {
         /// The bytes.
         range: BlobRange,

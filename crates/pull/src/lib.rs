@@ -21,6 +21,8 @@
 //! | `source` | where to fetch from |
 //! | [`settings`], [`counters`] | knobs and figures |
 
+#![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small"))]
+
 mod active;
 pub mod counters;
 mod cursor;

@@ -18,7 +18,8 @@ pub(crate) struct Waiter {
 pub(crate) enum State {
     Queued(Priority),
     Sent(Sent),
-    Arrived,
+    /// Off the link; from where it came.
+    Arrived(Source),
     Waiting(Time),
 }
 
@@ -77,7 +78,7 @@ impl Request {
             && match self.state {
                 State::Queued(_) | State::Waiting(_) => self.priority() == Priority::Miss,
                 State::Sent(sent) => sent.priority == Priority::Miss || now < sent.late,
-                State::Arrived => true,
+                State::Arrived(_) => true,
             }
     }
 }

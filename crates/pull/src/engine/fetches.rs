@@ -62,7 +62,7 @@ impl Engine {
         coalesce(&mut own, 0, &self.active);
         coalesce(&mut trees, 0, &self.active);
         if !request.waiters.is_empty() {
-            return self.is_needed_by_waiters(fetch, own == [range], trees, world, actions);
+            return self.is_needed_by_waiters(fetch, own == [range], &trees, world, actions);
         }
         let Some((first, rest)) = own.split_first() else {
             self.remove(fetch);
@@ -85,7 +85,7 @@ impl Engine {
         &mut self,
         fetch: FetchId,
         unchanged: bool,
-        trees: Vec<BlobRange>,
+        trees: &[BlobRange],
         world: &dyn World,
         actions: &mut Vec<Action>,
     ) -> bool {
@@ -100,7 +100,7 @@ impl Engine {
         {
             let past = request.past.clone();
             for read in request.waiters.iter().map(|waiter| waiter.read).collect::<Vec<_>>() {
-                self.want(read, trees.clone(), 0, &past, world);
+                self.want(read, trees.to_vec(), 0, &past, world);
             }
         }
         true
@@ -109,10 +109,17 @@ impl Engine {
     pub(super) fn arrived(&mut self, fetch: FetchId) {
         let Some(request) = self.requests.get_mut(fetch) else { return };
         let (State::Sent(sent), bytes) = (request.state, request.range.len()) else { return };
-        request.state = State::Arrived;
+        request.state = State::Arrived(sent.source);
         self.estimator.arrived(self.now, fetch, bytes);
         self.left_link(fetch, sent, bytes);
-        if self.sources.works(sent.source) {
+    }
+
+    /// What came over the link could be used.
+    fn source_works(&mut self, fetch: FetchId) {
+        let state = self.requests.get(fetch).map(|request| request.state);
+        if let Some(State::Arrived(source)) = state
+            && self.sources.works(source)
+        {
             // It was away and is back: nobody need wait for his next try.
             for (fetch, until) in self.requests.waiting().collect::<Vec<_>>() {
                 self.timers.remove(until, Timer::Retry(fetch));
@@ -137,12 +144,13 @@ impl Engine {
         match outcome {
             Outcome::Done => {
                 self.arrived(fetch);
+                self.source_works(fetch);
                 self.done(fetch, actions);
             }
             Outcome::Failed { retry, corrupt, error } => {
                 let failure = Failure { retry: retry || corrupt, corrupt, error };
                 if self.came_back(fetch, &failure) {
-                    self.failed(fetch, failure, world, actions);
+                    self.failed(fetch, &failure, world, actions);
                 }
             }
         }
@@ -167,7 +175,7 @@ impl Engine {
     /// The bytes of a request came from elsewhere.
     fn overtaken(&mut self, fetch: FetchId, actions: &mut Vec<Action>) {
         let Some(request) = self.remove(fetch) else { return };
-        if matches!(request.state, State::Sent(_) | State::Arrived) {
+        if matches!(request.state, State::Sent(_) | State::Arrived(_)) {
             self.counters.cancelled += 1;
             actions.push(Action::Cancel { fetch });
         }
@@ -180,18 +188,19 @@ impl Engine {
     fn came_back(&mut self, fetch: FetchId, failure: &Failure) -> bool {
         let Some(request) = self.requests.get_mut(fetch) else { return false };
         let bytes = request.range.len();
-        match request.state {
+        let source = match request.state {
             State::Queued(_) | State::Waiting(_) => return false,
-            State::Arrived => {}
+            State::Arrived(source) => source,
             State::Sent(sent) => {
-                request.state = State::Arrived;
+                request.state = State::Arrived(sent.source);
                 self.estimator.dropped(fetch);
                 self.left_link(fetch, sent, bytes);
-                // Corrupt bytes are bytes; an answer that no retry can change is an answer.
-                if !failure.corrupt && failure.retry {
-                    self.sources.failed(self.now, sent.source, &self.settings.retry, &mut self.back_off);
-                }
+                sent.source
             }
+        };
+        // Corrupt bytes are bytes; an answer that no retry can change is an answer.
+        if !failure.corrupt && failure.retry {
+            self.sources.failed(self.now, source, &self.settings.retry, &mut self.back_off);
         }
         if failure.corrupt {
             self.counters.corrupt += 1;
@@ -201,7 +210,7 @@ impl Engine {
         true
     }
 
-    fn failed(&mut self, fetch: FetchId, failure: Failure, world: &dyn World, actions: &mut Vec<Action>) {
+    fn failed(&mut self, fetch: FetchId, failure: &Failure, world: &dyn World, actions: &mut Vec<Action>) {
         let Some(request) = self.requests.get_mut(fetch) else { return };
         let background = request.asked_as != Priority::Miss;
         let past = &mut request.past;
@@ -277,7 +286,7 @@ impl Engine {
                 self.estimator.dropped(fetch);
                 self.left_link(fetch, sent, request.range.len());
             }
-            State::Arrived => {}
+            State::Arrived(_) => {}
             State::Waiting(until) => self.timers.remove(until, Timer::Retry(fetch)),
         }
         self.active.release(request.range, fetch);

@@ -24,9 +24,9 @@ impl Engine {
                     *(if sent.priority == Priority::Miss { &mut misses } else { &mut background }) += 1;
                     bytes += request.range.len();
                 }
-                State::Arrived => {}
+                State::Arrived(_) => {}
                 State::Waiting(until) => {
-                    assert!(self.timers.contains(until, Timer::Retry(fetch)), "{fetch:?}")
+                    assert!(self.timers.contains(until, Timer::Retry(fetch)), "{fetch:?}");
                 }
             }
         }

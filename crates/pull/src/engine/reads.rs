@@ -247,7 +247,7 @@ impl Engine {
                 self.queue(fetch);
             }
             State::Sent(sent) => self.timers.remove(sent.late, Timer::Late(fetch)),
-            State::Waiting(_) | State::Arrived => {}
+            State::Waiting(_) | State::Arrived(_) => {}
         }
     }
 }
