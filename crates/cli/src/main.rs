@@ -3,6 +3,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`attach`] | `headstart attach`: images become disks |
+//! | [`cache`] | `headstart cache ...`: what this host keeps of images |
 //! | [`doctor`] | `headstart doctor`: what works on this host |
 //! | [`image`] | `headstart image ...`: one file a command |
 //! | [`layer`] | `headstart layer ...`: single layer files |
@@ -12,6 +13,7 @@
 //! | [`report`] | what a command says at its end, for people or as JSON |
 
 mod attach;
+mod cache;
 mod doctor;
 mod image;
 mod layer;
@@ -64,6 +66,9 @@ enum Command {
     /// Make disks of images: over NBD, vhost-user-blk, FUSE or as kernel devices, at once and wherever they lie
     #[command(after_help = attach::EXAMPLES)]
     Attach(Box<attach::Attach>),
+    /// What this host keeps of images: look at it, remove, give space back
+    #[command(subcommand)]
+    Cache(cache::Command),
     /// Say what this host can do, and how to get what it lacks
     Doctor(doctor::Doctor),
 }
@@ -83,7 +88,8 @@ fn run(cli: &Cli) -> Result<Box<dyn Report>> {
         Command::Layer(command) => command.run(&terminal),
         Command::Zfile(command) => command.run(&terminal),
         Command::Attach(command) => command.run(&terminal, cli.global.quiet, cli.global.json),
-        Command::Doctor(command) => command.run(),
+        Command::Cache(command) => command.run(),
+        Command::Doctor(command) => Ok(command.run()),
     }
 }
 

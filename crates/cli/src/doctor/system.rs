@@ -119,7 +119,7 @@ fn nearest(path: &Path) -> PathBuf {
 
 /// Its file system, whether that can be shared by processes, whether holes can be punched, and the free bytes.
 fn try_directory(path: &Path) -> std::io::Result<(&'static str, bool, bool, u64)> {
-    const LEN: u64 = 1 << 20;
+    const LEN: usize = 1 << 20;
     let mut file = tempfile::tempfile_in(path)?;
     #[expect(
         clippy::cast_sign_loss,
@@ -128,10 +128,10 @@ fn try_directory(path: &Path) -> std::io::Result<(&'static str, bool, bool, u64)
     let magic = statfs(path)?.f_type as u64 & 0xffff_ffff;
     let known = FILE_SYSTEMS.iter().find(|(number, ..)| *number == magic);
     let (_, name, shared) = known.copied().unwrap_or((0, "an unknown file system", true));
-    file.write_all(&vec![1; LEN as usize])?;
+    file.write_all(&vec![1; LEN])?;
     file.sync_all()?;
     let before = file.metadata()?.blocks();
-    let punched = fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, LEN);
+    let punched = fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, LEN as u64);
     let punches = punched.is_ok() && file.metadata()?.blocks() < before;
     let free = fstatvfs(&file)?;
     Ok((name, shared, punches, free.f_bavail.saturating_mul(free.f_frsize)))

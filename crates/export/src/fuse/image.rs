@@ -62,6 +62,9 @@ impl Image {
     pub(super) fn read(self: &Arc<Self>, offset: u64, size: u32, reply: ReplyData) {
         let left = usize::try_from(self.device.size().saturating_sub(offset)).unwrap_or(usize::MAX);
         let len = (size as usize).min(left);
+        if len == 0 {
+            return reply.data(&[]);
+        }
         if len > TRANSFER_MAX {
             return reply.error(Errno::EINVAL);
         }

@@ -1,5 +1,6 @@
 //! The FUSE server, mounted for real and used by real programs. Needs root and `/dev/fuse`; says what it skips.
 
+#![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
 #![expect(clippy::disallowed_methods, reason = "a test looks at the clock to see that nobody waits")]
 
 mod loop_device;
@@ -320,9 +321,9 @@ fn a_killed_server_leaves_nothing_that_the_next_cannot_clear_away() {
     for over_file in [false, true] {
         let point = directory.path().join(if over_file { "file" } else { "directory" });
         if over_file {
-            fs::write(&point, b"").unwrap()
+            fs::write(&point, b"").unwrap();
         } else {
-            fs::create_dir(&point).unwrap()
+            fs::create_dir(&point).unwrap();
         }
         for _ in 0..2 {
             let mut child = Command::new(std::env::current_exe().unwrap())
