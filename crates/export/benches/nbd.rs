@@ -4,12 +4,12 @@
 //! cargo bench -p headstart-export --bench nbd
 //! ```
 //!
-//! fio's nbd engine (one connection of libnbd over a Unix socket) reads at random in 4 KiB at queue depths 1 and 32, and
-//! in sequence in 1 MiB at depth 4. Every server is a process of its own and serves one job after the other in turn
-//! with the others, round by round; the median of the rounds is told, since machines are noisy. The peers are set up
-//! as is best for them: nbdkit's file plugin with its 16 threads, and as the client's ceiling nbdkit's null plugin,
-//! which has no data to read; qemu-nbd read-only, with its default cache (writeback), for multiple clients, once
-//! with threads and once with `io_uring`, of which the better counts. CPU is what the server's process uses,
+//! fio's nbd engine (one connection of libnbd over a Unix socket) reads at random in 4 KiB at queue depths 1 and 32,
+//! and in sequence in 1 MiB at depth 4. Every server is a process of its own and serves one job after the other in
+//! turn with the others, round by round; the median of the rounds is told, since machines are noisy. The peers are
+//! set up as is best for them: nbdkit's file plugin with its 16 threads, and as the client's ceiling nbdkit's null
+//! plugin, which has no data to read; qemu-nbd read-only, with its default cache (writeback), for several clients,
+//! once with threads and once with `io_uring`, of which the better counts. CPU is what the server's process uses,
 //! user and system.
 //!
 //! Targets: at depth 32, 1.3 times the better peer or 0.9 of the ceiling if that is lower; at depth 1 and in sequence,

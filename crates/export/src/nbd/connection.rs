@@ -509,7 +509,7 @@ impl<'a> Receiver<'a> {
         };
         if let Some(range) = absent {
             // The slow lane reads piece by piece: let the later pieces be on their way meanwhile.
-            if range.len() > PIECE_SLOW {
+            if !one_piece && range.len() > PIECE_SLOW {
                 connection
                     .state
                     .device()

@@ -2,14 +2,14 @@
 //!
 //! # What it speaks
 //!
-//! | part | supported |
-//! |---|---|
-//! | options | `EXPORT_NAME`, `ABORT`, `LIST`, `STARTTLS`, `INFO`, `GO`, `STRUCTURED_REPLY`, `LIST_META_CONTEXT`, `SET_META_CONTEXT` |
-//! | metadata | `base:allocation` |
-//! | commands | `READ` (`DF`), `WRITE`, `FLUSH`, `TRIM`, `WRITE_ZEROES` (`NO_HOLE`, `FAST_ZERO`), `CACHE`, `BLOCK_STATUS` (`REQ_ONE`), `RESIZE`; `FUA` on all |
-//! | sizes | any alignment; 4,096 preferred; at most 32 MiB a read or write |
-//! | connections | several to one disk see the same (`CAN_MULTI_CONN`) |
-//! | TLS | certificates, of the server and, where a CA is given, of clients; no pre-shared keys |
+//! * Options: `EXPORT_NAME`, `ABORT`, `LIST`, `STARTTLS`, `INFO`, `GO`, `STRUCTURED_REPLY`, `LIST_META_CONTEXT`,
+//!   `SET_META_CONTEXT` (`base:allocation`).
+//! * Commands: `READ` (`DF`), `WRITE`, `FLUSH`, `TRIM`, `WRITE_ZEROES` (`NO_HOLE`, `FAST_ZERO`), `CACHE`,
+//!   `BLOCK_STATUS` (`REQ_ONE`), `RESIZE`; `FUA` with all.
+//! * Sizes: any alignment; 4,096 preferred; at most 32 MiB a read or write.
+//! * Connections: several to one disk see the same (`CAN_MULTI_CONN`).
+//! * TLS: by certificates, of the server and, where a CA is given, of clients; no pre-shared keys, as the TLS library
+//!   has none.
 //!
 //! `NO_HOLE` is accepted and gives no guarantee: the disks here are logs, which take space for each write wherever it
 //! goes. `RESIZE` is an extension that was never finished; here its new size stands in the offset's place, and
