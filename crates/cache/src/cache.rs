@@ -83,6 +83,8 @@ pub struct Evicted {
     pub bytes: u64,
     /// Bytes left.
     pub left_bytes: u64,
+    /// Blobs left, outboards included.
+    pub left_blobs: u64,
 }
 
 /// The id of the running kernel.

@@ -59,15 +59,17 @@ pub(crate) fn evict(cache: &Cache, target: u64) -> Result<Option<Evicted>> {
     let _evicting = Evicting(&file.0);
     let stems = cache.directory.stems()?;
     let mut census = Census::new(cache.state.epoch());
-    let mut local = 0;
+    let mut evicted = Evicted::default();
     for stem in &stems {
         if let Some(files) = open(cache, stem) {
-            local += count(&files, &mut census).unwrap_or_default();
+            evicted.left_blobs += 1;
+            evicted.left_bytes += count(&files, &mut census).unwrap_or_default();
         }
     }
+    let local = evicted.left_bytes;
     cache.state.set_local_bytes(local);
-    let mut evicted = Evicted { bytes: 0, left_bytes: local };
-    if local <= target {
+    // A prune of everything also removes blobs of which nothing is local.
+    if local <= target && target > 0 {
         return Ok(Some(evicted));
     }
     let capacity = cache.settings.size_limit.unwrap_or(local);
@@ -81,9 +83,11 @@ pub(crate) fn evict(cache: &Cache, target: u64) -> Result<Option<Evicted>> {
             }
         }
         if files.all_local_bytes() == 0 {
-            let unlinked = cache.directory.change().and_then(|change| change.unlink_if_unused(stem, &files));
-            if let Err(error) = unlinked {
-                tracing::warn!(file = %files.data_path.display(), %error, "cannot remove an empty blob");
+            match cache.directory.change().and_then(|change| change.unlink_if_unused(stem, &files)) {
+                Ok(unlinked) => evicted.left_blobs -= u64::from(unlinked),
+                Err(error) => {
+                    tracing::warn!(file = %files.data_path.display(), %error, "cannot remove an empty blob");
+                }
             }
         }
     }

@@ -5,9 +5,11 @@
 //! | [`import`], [`disk_formats`], [`backing_files`] | disks of every kind and size become images |
 //! | [`export`] | images become disks again |
 //! | [`layers`], [`commit`] | images on top of images; flatten, diff, inspect |
+//! | [`copies`] | push, pull, copy, list, with other people's servers |
 //! | [`verify`], [`prune`] | damage is found and named; what is needed stays |
 //! | [`golden`], [`zfile`] | the reference's blobs give their bytes; single files |
 //! | [`full_disk`], [`signals`], [`large`] | no space, Ctrl-C, kill -9, terabytes |
+//! | [`cache`] | what this host keeps of images |
 //! | [`doctor`] | what works on this host |
 //! | [`help`], [`hostile`] | the command line itself; garbage wherever a file is read |
 //!
@@ -18,7 +20,9 @@
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
 
 mod backing_files;
+mod cache;
 mod commit;
+mod copies;
 mod disk;
 mod disk_formats;
 mod doctor;

@@ -1,0 +1,177 @@
+//! `headstart cache`: what this host keeps of images, and how to get rid of it.
+
+use crate::report::{Fields, Outcome, Report, count};
+use clap::{Args, Subcommand};
+use headstart_block::{ByteSize, Digest, Error, ErrorKind, Result};
+use headstart_cache::{Cache, CacheSettings, Entry, EntryKind, Evicted, Usage};
+use serde::Serialize;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// List the blobs in the cache: how much of each is here, and whether a disk uses it
+    #[command(
+        after_help = "Examples:\n  headstart cache list --dir /srv/cache\n  headstart cache list --dir /srv/cache --json"
+    )]
+    List {
+        #[command(flatten)]
+        directory: Directory,
+    },
+    /// Say how much the cache holds, and how much room its disk has left
+    #[command(after_help = "Example:\n  headstart cache usage --dir /srv/cache")]
+    Usage {
+        #[command(flatten)]
+        directory: Directory,
+    },
+    /// Remove a blob and its hash tree; refused while a disk uses it
+    #[command(after_help = "Example:\n  headstart cache remove --dir /srv/cache \\\n    \
+                      sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855")]
+    Remove {
+        /// The blob, as `cache list` shows it
+        digest: Digest,
+        #[command(flatten)]
+        directory: Directory,
+    },
+    /// Give space back: the least useful first, nothing that an attached disk has pinned
+    #[command(
+        after_help = "Examples:\n  headstart cache prune --dir /srv/cache --keep 10G\n  headstart cache prune --dir /srv/cache"
+    )]
+    Prune {
+        /// Bytes to keep, of what is most useful
+        #[arg(long, value_name = "SIZE", default_value = "0")]
+        keep: ByteSize,
+        #[command(flatten)]
+        directory: Directory,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct Directory {
+    /// The cache directory [default: /var/cache/headstart, or ~/.cache/headstart for other users than root]
+    #[arg(long)]
+    dir: Option<PathBuf>,
+}
+
+impl Directory {
+    fn path(&self) -> PathBuf {
+        self.dir.clone().unwrap_or_else(Cache::default_dir)
+    }
+
+    /// The cache, if there is one: looking makes none.
+    fn open(&self) -> Result<Arc<Cache>> {
+        let path = self.path();
+        if !path.is_dir() {
+            return Err(Error::new(ErrorKind::NotFound, "there is no cache here")
+                .about(path.display())
+                .remedy("name its directory with --dir; the first attach makes it"));
+        }
+        Cache::open(&path, CacheSettings::default())
+    }
+}
+
+impl Command {
+    pub(crate) fn run(&self) -> Result<Box<dyn Report>> {
+        match self {
+            Self::List { directory } => Ok(Box::new(Listing { blobs: directory.open()?.list()? })),
+            Self::Usage { directory } => {
+                let usage = directory.open()?.usage()?;
+                Ok(Box::new(UsageReport { directory: directory.path(), usage }))
+            }
+            Self::Remove { digest, directory } => {
+                let bytes = directory.open()?.remove(digest)?;
+                Ok(Box::new(Removed { digest: *digest, bytes }))
+            }
+            Self::Prune { keep, directory } => Ok(Box::new(Pruned(directory.open()?.prune(keep.0)?))),
+        }
+    }
+}
+
+/// The blobs of a cache.
+#[derive(Serialize)]
+struct Listing {
+    blobs: Vec<Entry>,
+}
+
+impl Outcome for Listing {}
+
+fn name(kind: EntryKind) -> &'static str {
+    match kind {
+        EntryKind::Verified => "verified",
+        EntryKind::Whole => "whole",
+        EntryKind::Unverified => "unverified",
+        EntryKind::HashTree => "hash tree",
+    }
+}
+
+impl fmt::Display for Listing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>12}  {:>12}  {:>6}  {:10}  {:6}  DIGEST", "LOCAL", "SIZE", "PART", "KIND", "USE")?;
+        for blob in &self.blobs {
+            let part = (blob.local_bytes.saturating_mul(100)).checked_div(blob.len).unwrap_or(100);
+            let usage = match (blob.pinned_bytes, blob.in_use) {
+                (0, false) => "-",
+                (0, true) => "in use",
+                _ => "pinned",
+            };
+            let [local, len] = [blob.local_bytes, blob.len].map(|bytes| ByteSize(bytes).to_string());
+            let (kind, digest) = (name(blob.kind), blob.digest);
+            write!(f, "\n{local:>12}  {len:>12}  {part:>5}%  {kind:10}  {usage:6}  {digest}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What a cache holds.
+#[derive(Serialize)]
+struct UsageReport {
+    directory: PathBuf,
+    #[serde(flatten)]
+    usage: Usage,
+}
+
+impl Outcome for UsageReport {}
+
+impl fmt::Display for UsageReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let usage = &self.usage;
+        let fields = [
+            ("cache", self.directory.display().to_string()),
+            ("blobs", format!("{}, {} in use", usage.blobs, usage.blobs_in_use)),
+            ("local", ByteSize(usage.local_bytes).to_string()),
+            ("beside them", ByteSize(usage.sidecar_bytes).to_string()),
+            ("free on its disk", ByteSize(usage.free_bytes).to_string()),
+        ];
+        Fields(&fields).fmt(f)
+    }
+}
+
+/// A blob that was removed.
+#[derive(Serialize)]
+struct Removed {
+    digest: Digest,
+    bytes: u64,
+}
+
+impl Outcome for Removed {}
+
+impl fmt::Display for Removed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "removed {}: {} given back", self.digest, ByteSize(self.bytes))
+    }
+}
+
+/// What a prune did.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Pruned(Evicted);
+
+impl Outcome for Pruned {}
+
+impl fmt::Display for Pruned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (given, left) = (ByteSize(self.0.bytes), ByteSize(self.0.left_bytes));
+        write!(f, "{given} given back, {left} left in {}", count(self.0.left_blobs, "blob"))
+    }
+}
