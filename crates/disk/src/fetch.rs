@@ -37,15 +37,16 @@ impl Fetcher {
         Self { store }
     }
 
-    /// Returns when all of `range` is in the cache.
+    /// Returns when all of `range` is in the cache; says whether any of it came through here, and not by others.
     pub(crate) async fn fetch(
         &self,
         blob: &Arc<CachedBlob>,
         range: ByteRange,
         urgency: Urgency,
         arrived: Arrived<'_>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let started = Instant::now();
+        let mut brought = false;
         loop {
             let (wake, woken) = oneshot::channel();
             blob.subscribe(Box::new(move || {
@@ -56,6 +57,7 @@ impl Fetcher {
             let runs = claim.owned().iter();
             let bytes = try_join_all(runs.map(|run| self.read(blob, *run, urgency))).await?;
             if !bytes.is_empty() {
+                brought = true;
                 arrived();
             }
             for (run, bytes) in claim.owned().iter().zip(bytes) {
@@ -64,9 +66,10 @@ impl Fetcher {
             let hint = claim.wait_hint();
             drop(claim);
             match hint {
-                WaitHint::Nothing => return Ok(()),
+                WaitHint::Nothing => return Ok(brought),
                 _ if started.elapsed() > OTHERS_PATIENCE => {
-                    return self.fetch_unclaimed(blob, range, urgency).await;
+                    self.fetch_unclaimed(blob, range, urgency).await?;
+                    return Ok(true);
                 }
                 // Timed out or not: look again.
                 WaitHint::Notified => drop(timeout(LOOK_AGAIN, woken).await),

@@ -102,7 +102,7 @@ async fn open_layer(
     fetcher: &Fetcher,
     retry: &RetrySettings,
 ) -> Result<Layer> {
-    bring(blob, &first_guess(blob.len(), index_offset(layer)), fetcher, retry).await?;
+    bring(blob, &first_guess(blob.len(), layer.index_offset()), fetcher, retry).await?;
     for _ in 0..STEPS_MAX {
         let source = Arc::clone(blob) as Arc<dyn ReadAt>;
         let error = match open_layer_blob(layer, source) {
@@ -113,10 +113,6 @@ async fn open_layer(
         bring(blob, &[widen(blob, absent)], fetcher, retry).await?;
     }
     Err(Error::corrupt("its ends cannot be read in a sensible number of steps"))
-}
-
-fn index_offset(layer: &manifest::Layer) -> Option<u64> {
-    layer.annotations.get("dev.headstart.index-offset")?.parse().ok()
 }
 
 /// What opening a blob of `len` bytes reads, most likely.
