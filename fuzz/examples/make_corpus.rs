@@ -5,6 +5,7 @@
 //! The two qcow2 disks are not made here but by `qemu-img convert -O qcow2 -o cluster_size=512`, once with `-c`.
 
 use headstart_block::{BlockDevice, ByteRange, Result};
+use headstart_cache::{BlobSpec, Cache, CacheSettings};
 use headstart_export::nbd::proto::{OptionHeader, Request, command, command_flag, option};
 use headstart_fuzz::{WRITABLE_FILES, join, scratch_directory};
 use headstart_image::digest::Digest;
@@ -44,6 +45,7 @@ fn main() -> Result<()> {
     save("manifest", "two-layers", &documents.manifest)?;
     save("config", "two-layers", &documents.config)?;
     save("oci_index", "one-image", OCI_INDEX.as_bytes())?;
+    save("cache_sidecar", "synced-twice", &cache_sidecar()?)?;
     for (name, structured) in [("structured", true), ("simple", false)] {
         save("nbd", name, &nbd_session(structured))?;
     }
@@ -85,6 +87,23 @@ fn nbd_session(structured: bool) -> Vec<u8> {
         request(command::DISCONNECT, 0, 0, 0),
     ]);
     session.concat()
+}
+
+/// The sidecar of a blob without a tree, of which some units are durable in both slots.
+fn cache_sidecar() -> Result<Vec<u8>> {
+    let directory = scratch_directory()?;
+    let cache = Cache::open(directory.path(), CacheSettings::default())?;
+    let bytes = text(100_000);
+    let spec = BlobSpec { digest: Digest::of(&bytes), len: bytes.len() as u64, tree: None, origin: None };
+    let blob = cache.blob(&spec)?;
+    for unit in [1, 4] {
+        blob.insert(unit as u64 * blob.unit(), &bytes[unit * 16384..][..16384])?;
+        cache.sync()?;
+    }
+    let mut paths = fs::read_dir(directory.path())?.map(|entry| entry.map(|entry| entry.path()));
+    let sidecar =
+        paths.find(|path| path.as_ref().is_ok_and(|path| path.extension().is_some_and(|end| end == "map")));
+    Ok(fs::read(sidecar.transpose()?.unwrap_or_default())?)
 }
 
 /// An input that is valid.

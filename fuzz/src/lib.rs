@@ -47,6 +47,7 @@ pub const TARGETS: &[Target] = &[
     ("oci_index", oci_index),
     ("blob", blob),
     ("qcow2", qcow2),
+    ("cache_sidecar", cache_sidecar),
     ("nbd", nbd),
 ];
 
@@ -117,10 +118,7 @@ pub fn scratch_directory() -> Result<TempDir> {
 /// # Errors
 /// Where the input is not one, or there is no memory for the file.
 pub fn lsmt_sparse(input: &[u8]) -> Result<()> {
-    let io = |e| Error::io("cannot make a file in memory", e);
-    let mut file = File::from(memfd_create("layer", MemfdFlags::CLOEXEC).map_err(|e| io(e.into()))?);
-    file.write_all(input).map_err(io)?;
-    read_layer(Layer::open_sparse(FileSource::from_file(file, "layer")?)?)
+    read_layer(Layer::open_sparse(FileSource::from_file(memory_file(input)?, "layer")?)?)
 }
 
 /// A tar wrapper around a blob.
@@ -181,6 +179,22 @@ pub fn qcow2(input: &[u8]) -> Result<()> {
     fs::write(&path, input)?;
     let disk = DiskFile { format: Some(DiskFormat::Qcow2), ..DiskFile::at(path) };
     read_disk(disk.open(directory.path(), &Silent)?.device())
+}
+
+/// The sidecar of a cached blob, as a crash or an enemy may have left it, when it is believed after a reboot.
+///
+/// # Errors
+/// Where the input is not one, or there is no memory for the file.
+pub fn cache_sidecar(input: &[u8]) -> Result<()> {
+    headstart_cache::recover_sidecar(memory_file(input)?, memory_file(&[])?).map(drop)
+}
+
+/// A file in memory.
+fn memory_file(content: &[u8]) -> Result<File> {
+    let io = |e| Error::io("cannot make a file in memory", e);
+    let mut file = File::from(memfd_create("input", MemfdFlags::CLOEXEC).map_err(|e| io(e.into()))?);
+    file.write_all(content).map_err(io)?;
+    Ok(file)
 }
 
 /// Several files as one input: each is preceded by its length in four little-endian bytes.

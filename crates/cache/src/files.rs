@@ -12,7 +12,7 @@
 use crate::durable;
 use crate::locks::{self, Mode};
 use crate::presence;
-use crate::sidecar::{self, BootId, Header, Identity, Layout, Locks, Sidecar};
+use crate::sidecar::{BootId, Header, Identity, Locks, Sidecar};
 use headstart_block::{Error, ErrorKind, Result};
 use std::fs::{self, File};
 use std::io;
@@ -78,6 +78,18 @@ impl Files {
     pub(crate) fn all_local_bytes(&self) -> u64 {
         self.local_bytes(&(0..self.sidecar.layout.units()))
     }
+}
+
+/// Believes a sidecar as after a reboot, whatever data file it is of: what the fuzzer tries.
+#[doc(hidden)]
+pub fn recover_sidecar(file: File, data: File) -> Result<u64> {
+    let header = Header::read(&file)?;
+    let sidecar = Sidecar::new(file, &header)?;
+    let files = Files { header, sidecar, data, data_path: PathBuf::new(), durable: Mutex::default() };
+    durable::recover(&files)?;
+    durable::forget(&files, &[0..1])?;
+    durable::sync(&files)?;
+    Ok(files.all_local_bytes())
 }
 
 /// What was found under a name.
@@ -218,8 +230,7 @@ impl Directory {
             return Ok(Found::Leaving);
         }
         let believed = || {
-            let page = sidecar::read_header(&map).map_err(|e| Error::io("cannot read its header", e))?;
-            let header = Header::parse(&page)?;
+            let header = Header::read(&map)?;
             if wanted.is_some_and(|wanted| *wanted != header.identity) || header.identity.file_stem() != stem
             {
                 return Err(Error::corrupt("describes another blob"));
@@ -229,9 +240,6 @@ impl Directory {
             let metadata = data.metadata()?;
             if (metadata.ino(), metadata.len()) != (header.data_inode, header.identity.len) {
                 return Err(Error::corrupt("its data file is another one"));
-            }
-            if map.metadata()?.len() < Layout::of(&header.identity).file_len() {
-                return Err(Error::corrupt("its sidecar is too short"));
             }
             Ok((header, data, Sidecar::boot(&map)?))
         };

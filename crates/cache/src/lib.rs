@@ -75,4 +75,6 @@ pub use blob::{BlobSpec, CachedBlob};
 pub use cache::{Cache, CacheSettings, Counters, Evicted};
 pub use claim::{Claim, WaitHint};
 pub use contents::{Entry, EntryKind, Usage};
+#[doc(hidden)]
+pub use files::recover_sidecar;
 pub use pin::Pin;

@@ -186,7 +186,25 @@ impl Header {
         bytes
     }
 
-    /// Reads it back.
+    /// Reads it from a sidecar, which has all that must follow it.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse), and `Corrupt` where the file is too short.
+    pub(crate) fn read(file: &File) -> Result<Self> {
+        let too_short = || Error::corrupt("its sidecar is too short");
+        let mut page = [0; HEADER_LEN];
+        file.read_exact_at(&mut page, 0).map_err(|e| match e.kind() {
+            io::ErrorKind::UnexpectedEof => too_short(),
+            _ => Error::io("cannot read its header", e),
+        })?;
+        let header = Self::parse(&page)?;
+        if file.metadata()?.len() < Layout::of(&header.identity).file_len() {
+            return Err(too_short());
+        }
+        Ok(header)
+    }
+
+    /// Understands the bytes of a header.
     ///
     /// # Errors
     /// `Unsupported` for another version, `Corrupt` for everything that this version would not write.
@@ -381,16 +399,6 @@ impl Sidecar {
     pub(crate) fn write_boot(&self, boot: &BootId) -> io::Result<()> {
         self.file.write_all_at(boot, BOOT)
     }
-}
-
-/// The first page of a sidecar.
-///
-/// # Errors
-/// What reading it reports, also where the file is shorter.
-pub(crate) fn read_header(file: &File) -> io::Result<[u8; HEADER_LEN]> {
-    let mut page = [0; HEADER_LEN];
-    file.read_exact_at(&mut page, 0)?;
-    Ok(page)
 }
 
 /// Words of a bitmap from the bytes of a file.
