@@ -37,8 +37,8 @@ use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::path::Path;
 use object_store::{
-    Certificate, ClientOptions, GetOptions, GetRange, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode,
-    PutOptions, PutPayload, RetryConfig, UpdateVersion,
+    Certificate, ClientConfigKey, ClientOptions, GetOptions, GetRange, MultipartUpload, ObjectStore,
+    ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig, UpdateVersion,
 };
 use std::future::Future;
 use std::sync::Arc;
@@ -261,7 +261,8 @@ fn connect(scheme: BucketScheme, bucket: &str, settings: &Settings) -> Result<Ar
         BucketScheme::S3 => {
             let builder = AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retry);
             let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint);
-            let options = allow_plain(options, endpoint.as_deref(), settings)?;
+            let allowed = builder.get_config_value(&AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp));
+            let options = allow_plain(options, endpoint.as_deref(), allowed.as_deref(), settings)?;
             Arc::new(builder.with_client_options(options).build().map_err(cannot_open)?)
         }
         BucketScheme::Gs => {
@@ -271,7 +272,8 @@ fn connect(scheme: BucketScheme, bucket: &str, settings: &Settings) -> Result<Ar
         BucketScheme::Az => {
             let builder = MicrosoftAzureBuilder::from_env().with_container_name(bucket).with_retry(retry);
             let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
-            let options = allow_plain(options, endpoint.as_deref(), settings)?;
+            let allowed = builder.get_config_value(&AzureConfigKey::Client(ClientConfigKey::AllowHttp));
+            let options = allow_plain(options, endpoint.as_deref(), allowed.as_deref(), settings)?;
             Arc::new(builder.with_client_options(options).build().map_err(cannot_open)?)
         }
     };
@@ -295,15 +297,21 @@ fn client_options(settings: &Settings) -> Result<ClientOptions> {
     Ok(options)
 }
 
-/// Allows an endpoint without TLS where the settings name it.
-fn allow_plain(options: ClientOptions, endpoint: Option<&str>, settings: &Settings) -> Result<ClientOptions> {
+/// Allows an endpoint without TLS where the settings name it, or the environment `allowed` all.
+fn allow_plain(
+    options: ClientOptions,
+    endpoint: Option<&str>,
+    allowed: Option<&str>,
+    settings: &Settings,
+) -> Result<ClientOptions> {
     let Some(endpoint) = endpoint.and_then(|text| Url::parse(text).ok()).filter(|url| url.scheme() == "http")
     else {
         return Ok(options);
     };
     let host = endpoint.host_str().unwrap_or_default();
     let with_port = endpoint.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
-    if settings.is_plain_http(host) || settings.is_plain_http(&with_port) {
+    let by_environment = allowed.is_some_and(|value| value == "true" || value == "1");
+    if by_environment || settings.is_plain_http(host) || settings.is_plain_http(&with_port) {
         return Ok(options.with_allow_http(true));
     }
     Err(Error::invalid(format!("the endpoint {} has no TLS", http::redact(&endpoint)))

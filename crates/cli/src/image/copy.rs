@@ -75,7 +75,16 @@ pub(super) fn copy(
         .map_err(|e| Error::io("cannot start threads", e))?;
     let from = headstart_store::open(&source.location, &settings)?;
     let to = headstart_store::open(&target.location, &settings)?;
-    let work = transfer(&from, &source.selector, &to, &tag, settings.retry, progress);
+    let work = async {
+        // A mistyped host or a missing login is told at once, not after all the patience that a long copy deserves.
+        from.check().await?;
+        match to.check().await {
+            // It will be made.
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            checked => checked?,
+        }
+        transfer(&from, &source.selector, &to, &tag, settings.retry, progress).await
+    };
     let done = runtime.block_on(work).map_err(|e| match e.kind() {
         ErrorKind::Unavailable => e.remedy("run it again: what is copied already is not copied twice"),
         _ => e,

@@ -28,7 +28,10 @@ impl List {
                     .enable_all()
                     .build()
                     .map_err(|e| Error::io("cannot start", e))?;
-                runtime.block_on(list_remote(&*store))?
+                runtime.block_on(async {
+                    store.check().await?;
+                    list_remote(&*store).await
+                })?
             }
         };
         Ok(Box::new(Listing::new(entries)))

@@ -52,15 +52,16 @@ pub(crate) enum Command {
     },
     /// List the images of a store
     #[command(after_help = "Examples:\n  headstart image list file:///srv/images\n  \
-                            headstart image list oci://registry.lan:5000/debian --plain-http registry.lan:5000")]
+                            headstart image list oci://registry.lan/vm/debian --plain-http registry.lan")]
     List(list::List),
     /// Copy an image from a directory to another store
     #[command(after_help = "Examples:\n  \
         headstart image push file:///srv/images:debian oci://registry.lan/vm/debian:12\n  \
-        headstart image push file:///srv/images:debian s3://images/debian   (the tag is `debian`)\n  \
+        headstart image push file:///srv/images:debian s3://images/debian\n  \
         AWS_ENDPOINT=http://127.0.0.1:9000 headstart image push file:///srv/images:debian \\\n    \
         s3://images/debian:12 --plain-http 127.0.0.1:9000\n\n\
-        What is there already is not copied: run it again to go on after a failure.")]
+        A target without a tag takes the source's. What is there already is not copied: run it again to go on\n\
+        after a failure.")]
     Push(push::Push),
     /// Copy an image from another store to a directory
     #[command(after_help = "Examples:\n  \

@@ -205,11 +205,13 @@ fn endpoints_without_tls_are_allowed_by_name() {
     let allow = |hosts: &[&str], endpoint: &str| {
         let plain_http = hosts.iter().map(|&host| host.to_owned()).collect();
         let settings = Settings { plain_http, ..Settings::default() };
-        allow_plain(ClientOptions::new(), Some(endpoint), &settings).map(drop)
+        allow_plain(ClientOptions::new(), Some(endpoint), None, &settings).map(drop)
     };
     allow(&[], "https://s3.lan").unwrap();
     allow(&["127.0.0.1:9000"], "http://127.0.0.1:9000").unwrap();
     allow(&["s3.lan"], "http://s3.lan:9000/x").unwrap();
+    let anywhere = Settings::default();
+    allow_plain(ClientOptions::new(), Some("http://s3.lan"), Some("true"), &anywhere).map(drop).unwrap();
     let error = allow(&["other"], "http://user:secret@127.0.0.1:9000/").unwrap_err();
     assert!(error.to_string().contains("--plain-http 127.0.0.1:9000"), "{error}");
     assert!(!error.to_string().contains("secret"), "{error}");

@@ -1,0 +1,122 @@
+//! Images go from store to store, through other people's servers, and stay what they are.
+
+use crate::disk::{assert_same, copy_of, mixed_disk, noise};
+use crate::scene::{Run, Scene};
+use headstart_testkit::nginx::Nginx;
+use headstart_testkit::registry::{Access, Registry};
+use headstart_testkit::s3::S3;
+use std::fs;
+
+/// An image of two layers, `file://~/store:v1`, and the same one's disk, `b.raw`.
+fn scene() -> Scene {
+    let scene = Scene::new();
+    mixed_disk(&scene, "a.raw", 8);
+    copy_of(&scene, "a.raw", "b.raw").write(1 << 20, &noise(1, 5000));
+    scene.ok("image import a.raw file://~/store:base");
+    scene.ok("image import b.raw file://~/store:v1 --base file://~/store:base");
+    scene
+}
+
+/// What came back is right in every byte.
+fn check(scene: &Scene, image: &str) {
+    scene.ok(&format!("image verify --deep {image}"));
+    scene.ok(&format!("image export {image} -o back.raw"));
+    assert_same(scene, "b.raw", "back.raw");
+    fs::remove_file(scene.path("back.raw")).unwrap();
+}
+
+#[test]
+fn between_directories() {
+    let scene = scene();
+    let copied = scene.json("image copy file://~/store:v1 file://~/other");
+    assert_eq!((&copied["copied_blobs"], &copied["present_blobs"]), (&5.into(), &0.into()));
+    assert!(copied["image"].as_str().unwrap().ends_with("other:v1"));
+    assert_eq!(copied["digest"], scene.json("image inspect file://~/store:v1")["digest"]);
+    check(&scene, "file://~/other:v1");
+    assert_eq!(scene.json("image copy file://~/store:v1 file://~/other:v2")["copied_blobs"], 0);
+    // The base's layers are there; its config is not.
+    assert_eq!(scene.json("image copy file://~/store:base file://~/other")["copied_blobs"], 1);
+    assert_eq!(scene.json("image prune file://~/other")["blobs"], 0);
+    assert_eq!(scene.names("other/.headstart/staging"), [""; 0]);
+
+    scene.fails("image copy file://~/store:none file://~/other", &["store:none", "image list"]);
+    scene.fails("image copy file://~/nowhere:v1 file://~/other", &["nowhere", "oci-layout"]);
+    scene.fails("image push oci://127.0.0.1:9/r:v1 file://~/other", &["image copy"]);
+    scene.fails("image pull file://~/store:v1 oci://127.0.0.1:9/r", &["image copy"]);
+    scene.fails("image pull oci://127.0.0.1:9/r:v1 file://~/other", &["127.0.0.1:9", "refused"]);
+    scene.fails("image export oci://127.0.0.1:9/r:v1 -o x.raw", &["image pull"]);
+    scene.fails("image import a.raw s3://bucket/x:v1", &["directory", "s3://bucket/x"]);
+}
+
+#[test]
+fn through_a_registry() {
+    let Some(registry) = Registry::start(Access::Open) else { return };
+    let scene = scene();
+    let (host, plain) = (registry.host(), format!("--plain-http {}", registry.host()));
+    scene.fails(&format!("image push file://~/store:v1 oci://{host}/vm/debian"), &[&host]);
+    let pushed = scene.json(&format!("image push file://~/store:v1 oci://{host}/vm/debian {plain}"));
+    assert_eq!(pushed["copied_blobs"], 5);
+    let again = scene.json(&format!("image push file://~/store:v1 oci://{host}/vm/debian:v2 {plain}"));
+    assert_eq!((&again["copied_blobs"], &again["digest"]), (&0.into(), &pushed["digest"]));
+    let listed = scene.json(&format!("image list oci://{host}/vm/debian {plain}"));
+    let tags: Vec<_> = listed["images"].as_array().unwrap().iter().map(|image| &image["tag"]).collect();
+    assert_eq!(tags, ["v1", "v2"]);
+    assert_eq!(listed["images"][0]["layers"], 2);
+    let digest = pushed["digest"].as_str().unwrap();
+    scene.ok(&format!("image pull oci://{host}/vm/debian@{digest} file://~/back:x {plain}"));
+    check(&scene, "file://~/back:x");
+    // From registry to registry, another repository.
+    scene.ok(&format!("image copy oci://{host}/vm/debian:v1 oci://{host}/other:v1 {plain}"));
+    scene.fails(&format!("image pull oci://{host}/vm/none:v1 file://~/back {plain}"), &["vm/none"]);
+}
+
+#[test]
+fn from_a_web_server() {
+    if !Nginx::is_installed() {
+        return;
+    }
+    let scene = scene();
+    let server = Nginx::serve(&scene.path("store"));
+    let url = server.url();
+    let url = url.trim_end_matches('/');
+    assert_eq!(scene.json(&format!("image list {url}"))["images"].as_array().unwrap().len(), 2);
+    let began = std::time::Instant::now();
+    let pulled = scene.json(&format!("image pull {url}/:v1 file://~/back --limit-rate 2MB/s"));
+    let bytes = pulled["copied_bytes"].as_f64().unwrap();
+    // A quarter of a second's worth is free.
+    assert!(began.elapsed().as_secs_f64() > bytes / 2e6 - 0.3, "{bytes} in {:?}", began.elapsed());
+    check(&scene, "file://~/back:v1");
+    scene.fails(&format!("image push file://~/back:v1 {url}/"), &["cannot be written"]);
+    scene.fails(&format!("image pull {url}/nowhere:v1 file://~/back"), &["nowhere", "404"]);
+}
+
+#[test]
+fn through_an_object_store() {
+    if !S3::is_installed() {
+        return;
+    }
+    let scene = scene();
+    let server = S3::with_bucket("images");
+    let run = |words: &str| {
+        let mut command = scene.command(words);
+        command.env_remove("AWS_ALLOW_HTTP");
+        for (name, value) in S3::environment(&server.endpoint()) {
+            if name != "AWS_ALLOW_HTTP" {
+                command.env(name, value);
+            }
+        }
+        Run::of(words, &mut command)
+    };
+    let plain = format!("--plain-http {}", server.addr());
+    run("image push file://~/store:v1 s3://images/a/b").fails(&["--plain-http"]);
+    run(&format!("image push file://~/store:v1 s3://images/a/b {plain}")).succeeds();
+    run(&format!("image push file://~/store:base s3://images/a/b:v0 {plain}")).succeeds();
+    let listed = run(&format!("image list s3://images/a/b {plain} --json")).succeeds().json();
+    assert_eq!(listed["images"].as_array().unwrap().len(), 2);
+    run(&format!("image pull s3://images/a/b:v1 file://~/back {plain}")).succeeds();
+    check(&scene, "file://~/back:v1");
+    let denied = format!("image pull s3://images/a/b:v1 file://~/back {plain}");
+    let mut command = scene.command(&denied);
+    command.envs(S3::environment(&server.endpoint())).env("AWS_SECRET_ACCESS_KEY", "wrong");
+    Run::of(&denied, &mut command).fails(&["refuses the credentials"]);
+}
