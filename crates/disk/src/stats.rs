@@ -19,7 +19,8 @@ pub struct Histogram {
 /// A [`Histogram`] at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Distribution {
-    /// Values in each bucket: `counts[i]` are above `2^(i-1)` and at most `2^i` microseconds; the last one has the rest.
+    /// Values in each bucket: `counts[i]` are above `2^(i-1)` and at most `2^i` microseconds; the last one has
+    /// the rest.
     pub counts: [u64; BUCKETS],
     /// Sum of all values.
     pub sum: Duration,

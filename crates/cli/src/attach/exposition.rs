@@ -75,7 +75,8 @@ mod tests {
         page.metric("a_total", Kind::Counter, "Things.");
         page.sample("a_total", &[("disk", "a\"b\\\n")], 7);
         page.sample("a_total", &[], 1.5);
-        let expected = "# HELP a_total Things.\n# TYPE a_total counter\na_total{disk=\"a\\\"b\\\\\\n\"} 7\na_total 1.5\n";
+        let expected = "# HELP a_total Things.\n# TYPE a_total counter\n\
+                        a_total{disk=\"a\\\"b\\\\\\n\"} 7\na_total 1.5\n";
         assert_eq!(page.finish(), expected);
     }
 
