@@ -390,7 +390,8 @@ impl Store for BucketStore {
     }
 
     async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {
-        self.link.read(range, urgency, || self.ask_range(blob, range)).await
+        let read = self.link.read(range, urgency, || self.ask_range(blob, range));
+        read.await.map_err(|e| e.about(self.thing(&blob_name(blob))))
     }
 
     async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>> {

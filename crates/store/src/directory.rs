@@ -169,7 +169,8 @@ impl Store for DirectoryStore {
     }
 
     async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {
-        self.link.read(range, urgency, || self.read_part(*blob, range)).await
+        let read = self.link.read(range, urgency, || self.read_part(*blob, range));
+        read.await.map_err(|e| self.layout.about_blob(e, blob))
     }
 
     async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>> {

@@ -147,7 +147,7 @@ impl Location {
             Self::Directory(path) => Ok(path),
             _ => Err(Error::unsupported("this command works on a directory, not on a remote store")
                 .about(self)
-                .remedy("`headstart image pull` the image into one first, then use file:///DIR:TAG")),
+                .remedy("use file:///DIR:TAG; `headstart image pull` and `push` copy images from and to other stores")),
         }
     }
 

@@ -100,7 +100,15 @@ impl Store for Retrying {
     }
 
     async fn manifest(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
-        self.run(|| self.store.manifest(selector)).await
+        match self.run(|| self.store.manifest(selector)).await {
+            // Damaged on its way, perhaps: once more, and then it is the store's own.
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                Meter::add(&self.meter.retries, 1);
+                tracing::debug!(%error, "trying again");
+                self.run(|| self.store.manifest(selector)).await
+            }
+            found => found,
+        }
     }
 
     async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {

@@ -87,9 +87,7 @@ pub(crate) fn check_document(digest: &Digest, bytes: &[u8]) -> Result<()> {
     if Digest::of(bytes) == *digest {
         return Ok(());
     }
-    Err(Error::corrupt("does not match its digest")
-        .remedy("copy or import it again")
-        .about(format!("blob {digest}")))
+    Err(Error::corrupt("does not match its digest").remedy("copy or import it again"))
 }
 
 /// The manifest of the image that a document is or leads to: of an index of several platforms, the one for Linux on
