@@ -16,22 +16,22 @@ pub(crate) struct Attach {
     #[arg(required = true, value_name = "[NAME=]IMAGE")]
     pub(crate) images: Vec<NamedImage>,
     /// Serve NBD at unix:/PATH or HOST:PORT [default: a Unix socket in a new directory, unless another way is given]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", help_heading = "Ways to serve the disk")]
     pub(crate) nbd: Vec<String>,
     /// Serve vhost-user-blk at this socket
-    #[arg(long, value_name = "SOCK")]
+    #[arg(long, value_name = "SOCK", help_heading = "Ways to serve the disk")]
     pub(crate) vhost_user: Option<PathBuf>,
     /// Request queues of vhost-user-blk [default: one a core, four at most]
-    #[arg(long, value_name = "N", requires = "vhost_user")]
+    #[arg(long, value_name = "N", requires = "vhost_user", help_heading = "Ways to serve the disk")]
     pub(crate) queues: Option<u16>,
     /// Mount the disk as a file: over this file, or as disk.raw in this directory
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", help_heading = "Ways to serve the disk")]
     pub(crate) fuse: Option<PathBuf>,
     /// Make a /dev/ublkbN (experimental: not tested on any kernel yet)
-    #[arg(long)]
+    #[arg(long, help_heading = "Ways to serve the disk")]
     pub(crate) ublk: bool,
     /// Make a kernel block device through the kernel's nbd driver: /dev/nbdN or auto
-    #[arg(long, value_name = "DEV")]
+    #[arg(long, value_name = "DEV", help_heading = "Ways to serve the disk")]
     pub(crate) device: Option<String>,
     /// Take writes into this directory, which is made where it is not there; without it the disk is read-only
     #[arg(long, value_name = "DIR")]
@@ -41,19 +41,19 @@ pub(crate) struct Attach {
     pub(crate) size: Option<ByteSize>,
     /// Where what was fetched is kept, shared by all disks of this host [default: /var/cache/headstart, or
     /// ~/.cache/headstart]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "Caching and preloading")]
     pub(crate) cache: Option<PathBuf>,
     /// Most bytes in the cache [default: what its disk has room for]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", help_heading = "Caching and preloading")]
     pub(crate) cache_size: Option<ByteSize>,
     /// What to preload: lazy (nothing), sequential, or a file that lists blocks of 2 MiB, one number a line
-    #[arg(long, default_value = "lazy", value_name = "POLICY")]
+    #[arg(long, default_value = "lazy", value_name = "POLICY", help_heading = "Caching and preloading")]
     pub(crate) policy: Policy,
     /// Fetch the rest of the image in the background at this rate, such as 5MB/s
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", help_heading = "Caching and preloading")]
     pub(crate) fill: Option<ByteRate>,
     /// How long a read waits for a store that does not answer before the guest gets an error
-    #[arg(long, default_value = "5m", value_parser = humantime::parse_duration, value_name = "TIME")]
+    #[arg(long, default_value = "5m", value_parser = humantime::parse_duration, value_name = "TIME", help_heading = "Caching and preloading")]
     pub(crate) deadline: Duration,
     /// Record the first minutes of reads and writes into this directory
     #[arg(long, value_name = "DIR")]
@@ -65,13 +65,13 @@ pub(crate) struct Attach {
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<String>,
     /// NBD over TLS: the server's certificate (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "Ways to serve the disk")]
     pub(crate) tls_cert: Option<PathBuf>,
     /// NBD over TLS: the certificate's key (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "Ways to serve the disk")]
     pub(crate) tls_key: Option<PathBuf>,
     /// NBD over TLS: take only clients with a certificate of this authority (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "Ways to serve the disk")]
     pub(crate) tls_client_ca: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) store: StoreArgs,

@@ -32,9 +32,9 @@ use std::time::{Duration, Instant};
 
 pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart attach file:///srv/images:debian\n  \
-    headstart attach oci://registry.example/vm/debian:13 --nbd unix:/run/vm1.sock --writable /var/lib/vm1\n  \
-    headstart attach http://images.example/store:debian --vhost-user /run/vm1.vhost --fill 20MB/s\n  \
-    headstart attach a=s3://images/vm:web b=s3://images/vm:db --nbd 127.0.0.1:10809 --metrics 127.0.0.1:9100";
+    headstart attach oci://registry.lan/vm/debian:13 --nbd unix:/run/vm1.sock --writable /var/lib/vm1\n  \
+    headstart attach http://images.lan/store:debian --vhost-user /run/vm1.vhost --fill 20MB/s\n  \
+    headstart attach web=s3://images/vm:web db=s3://images/vm:db --nbd 127.0.0.1:10809";
 
 /// How often the signal to stop, failed servers and the status line are looked at.
 const LOOK: Duration = Duration::from_millis(50);
