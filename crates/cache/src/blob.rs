@@ -2,22 +2,24 @@
 //!
 //! # Reading while others evict
 //!
-//! [`read_at`](ReadAt::read_at) takes no lock. It looks at the generation, then at the bits, reads the file, and looks at
-//! the generation again; where that changed, it begins anew. Why this never gives bytes that were given back:
+//! [`read_at`](ReadAt::read_at) takes no lock. It looks at the generation, then at the bits, reads the file,
+//! and looks at the generation again; where that changed, it begins anew. Why this never gives bytes that
+//! were given back:
 //!
-//! 1. An evictor clears the bits, then raises the generation, then gives the bytes back (punches a hole). An insert
-//!    writes the bytes, then sets the bits; it and the punching exclude each other by a lock, and under that lock the
-//!    evictor looks again and spares what was inserted anew.
-//! 2. Suppose the read saw a hole. The hole was punched before the read of that page, the generation raised before that:
-//!    the second look, after the read, sees it raised by then. If it was raised after the first look, the two looks
-//!    differ, and the reader begins anew.
-//! 3. If it was raised before the first look already, then so were the bits cleared, and the reader, which looks at the bits
-//!    after the generation, saw them cleared, unless an insert had set them again. That insert wrote its bytes before it
-//!    set the bits, and after the punching (by the lock, and because it would have been spared otherwise); so the read
-//!    that follows sees the insert's bytes and no hole, or one of a later eviction, for which 2 holds.
+//! 1. An evictor clears the bits, then raises the generation, then gives the bytes back (punches a hole). An
+//!    insert writes the bytes, then sets the bits; it and the punching exclude each other by a lock, and
+//!    under that lock the evictor looks again and spares what was inserted anew.
+//! 2. Suppose the read saw a hole. The hole was punched before the read of that page, the generation raised
+//!    before that: the second look, after the read, sees it raised by then. If it was raised after the first
+//!    look, the two looks differ, and the reader begins anew.
+//! 3. If it was raised before the first look already, then so were the bits cleared, and the reader, which
+//!    looks at the bits after the generation, saw them cleared, unless an insert had set them again. That
+//!    insert wrote its bytes before it set the bits, and after the punching (by the lock, and because it
+//!    would have been spared otherwise); so the read that follows sees the insert's bytes and no hole, or one
+//!    of a later eviction, for which 2 holds.
 //!
-//! Nothing of this depends on which process does what: bits and generation are in shared memory, and system calls on
-//! one file are ordered.
+//! Nothing of this depends on which process does what: bits and generation are in shared memory, and system
+//! calls on one file are ordered.
 
 use crate::cache::Cache;
 use crate::claim::{ClaimTable, missing_of_run};
@@ -202,14 +204,15 @@ impl CachedBlob {
         self.files.get().map_or(0, Files::all_local_bytes)
     }
 
-    /// Takes bytes from `offset` on: whole units, the last of which may be cut at the blob's end. Where there is a hash
-    /// tree, they are checked against it before anyone sees them; they can be read when it returns. Units that are
-    /// local already stay as they are. A disk that takes nothing more is no error: the bytes are kept in memory.
+    /// Takes bytes from `offset` on: whole units, the last of which may be cut at the blob's end. Where there
+    /// is a hash tree, they are checked against it before anyone sees them; they can be read when it returns.
+    /// Units that are local already stay as they are. A disk that takes nothing more is no error: the bytes
+    /// are kept in memory.
     ///
     /// # Errors
-    /// [`ErrorKind::Absent`] where pages of the tree are missing ([`tree_missing`](Self::tree_missing) names them).
-    /// [`ErrorKind::Corrupt`] where the check fails: fetch again, elsewhere if possible. If it is the tree that
-    /// is wrong, its pages are forgotten, and `tree_missing` names them again.
+    /// [`ErrorKind::Absent`] where pages of the tree are missing ([`tree_missing`](Self::tree_missing) names
+    /// them). [`ErrorKind::Corrupt`] where the check fails: fetch again, elsewhere if possible. If it is the
+    /// tree that is wrong, its pages are forgotten, and `tree_missing` names them again.
     /// [`ErrorKind::Invalid`] where they are not whole units.
     pub fn insert(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let range = ByteRange::new(offset, bytes.len() as u64).filter(|range| range.end() <= self.layout.len);
@@ -334,9 +337,9 @@ impl CachedBlob {
         Ok(())
     }
 
-    /// Checks a blob without a hash tree by its digest once it is whole: `true` where it is whole and right (one with a
-    /// tree always is as right as it is whole), `false` where it is not whole. Reads all of it, once: for a
-    /// background thread.
+    /// Checks a blob without a hash tree by its digest once it is whole: `true` where it is whole and right
+    /// (one with a tree always is as right as it is whole), `false` where it is not whole. Reads all of it,
+    /// once: for a background thread.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] where its bytes are not those of its digest; all of them are forgotten then.
@@ -360,8 +363,9 @@ impl CachedBlob {
         Pin::new(self, range.intersect(ByteRange::between(0, self.layout.len)))
     }
 
-    /// Calls `waker` once, at the next insert, discard or end of a claim of this blob in this process; the caller must
-    /// not hold what the waker takes. Subscribe first, then look again whether what you wait for has happened.
+    /// Calls `waker` once, at the next insert, discard or end of a claim of this blob in this process; the
+    /// caller must not hold what the waker takes. Subscribe first, then look again whether what you wait for
+    /// has happened.
     pub fn subscribe(&self, waker: Box<dyn FnOnce() + Send>) {
         lock(&self.wakers).push(waker);
     }
@@ -507,7 +511,9 @@ impl CachedBlob {
     fn read_failed(&self, files: &Files, units: &Range<u64>, error: &std::io::Error) {
         let range = self.bytes_of(units);
         if self.cache.counts.failed_reads.fetch_add(1, Ordering::Relaxed) == 0 {
-            tracing::warn!(file = %files.data_path.display(), %range, %error, "the cache cannot be read; it is fetched again");
+            tracing::warn!(file = %files.data_path.display(), %range, %error,
+                "the cache cannot be read; it is fetched again"
+            );
         }
         if let Err(error) = self.discard(range) {
             tracing::warn!(%error, "cannot forget what cannot be read");

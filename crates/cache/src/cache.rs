@@ -156,12 +156,12 @@ impl Cache {
         user.unwrap_or_else(|| PathBuf::from("/var/cache")).join("headstart")
     }
 
-    /// A blob, together with its hash tree's outboard: one for each identity (digest, length, root; without a tree also the
-    /// origin) as long as it is in use. Makes no files yet.
+    /// A blob, together with its hash tree's outboard: one for each identity (digest, length, root; without a
+    /// tree also the origin) as long as it is in use. Makes no files yet.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for a blob of more than 1 TiB, [`ErrorKind::Corrupt`] where the tree's size is not
-    /// that of such a blob, what the operating system reports.
+    /// [`ErrorKind::Unsupported`] for a blob of more than 1 TiB, [`ErrorKind::Corrupt`] where the tree's size
+    /// is not that of such a blob, what the operating system reports.
     pub fn blob(self: &Arc<Self>, spec: &BlobSpec) -> Result<Arc<CachedBlob>> {
         let identity = spec.identity()?;
         let mut blobs = lock(&self.blobs);
@@ -231,8 +231,8 @@ impl Cache {
         self.settings.size_limit.is_some_and(|limit| self.state.local_bytes() > high(limit))
     }
 
-    /// Evicts what is least useful and not pinned, down to an 8th below the limit. Does nothing where there is no limit, or
-    /// another thread or process evicts already.
+    /// Evicts what is least useful and not pinned, down to an 8th below the limit. Does nothing where there
+    /// is no limit, or another thread or process evicts already.
     ///
     /// # Errors
     /// What the operating system reports.

@@ -128,8 +128,7 @@ impl Cache {
     /// Removes a blob and its hash tree; the bytes that were local.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where it is not there, [`ErrorKind::Conflict`] where a process has it open; then
-    /// nothing of it is removed.
+    /// [`ErrorKind::NotFound`] where it is not there, [`ErrorKind::Conflict`] where a process has it open.
     pub fn remove(&self, digest: &Digest) -> Result<u64> {
         let stems = self.directory.stems()?;
         let mut found = Vec::new();
@@ -144,15 +143,23 @@ impl Cache {
         if found.is_empty() {
             return Err(Error::new(ErrorKind::NotFound, "is not in the cache").about(digest));
         }
+        let in_use = || {
+            Error::new(ErrorKind::Conflict, "is in use by an attached disk")
+                .about(digest)
+                .remedy("detach the disks of its images first")
+        };
+        for (_, files) in &found {
+            if locks::held_by_others(&files.sidecar.file, &Locks::USE)?.is_some() {
+                return Err(in_use());
+            }
+        }
         let changing = self.directory.change()?;
         let mut bytes = 0;
         let mut outboards = Vec::new();
         for (stem, files) in found {
             let local = files.all_local_bytes();
             if !changing.unlink_if_unused(stem, &files)? {
-                return Err(Error::new(ErrorKind::Conflict, "is in use by an attached disk")
-                    .about(digest)
-                    .remedy("detach the disks of its images first"));
+                return Err(in_use());
             }
             bytes += local;
             outboards.push(Digest::from_bytes(files.header.identity.outboard).hex());
@@ -170,8 +177,8 @@ impl Cache {
         Ok(bytes)
     }
 
-    /// Evicts what is not pinned, the least useful first, until at most `target` bytes are left; blobs of which nothing
-    /// is left and that nobody uses go altogether.
+    /// Evicts what is not pinned, the least useful first, until at most `target` bytes are left; blobs of
+    /// which nothing is left and that nobody uses go altogether.
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] where another process evicts and does not end; what the directory reports.

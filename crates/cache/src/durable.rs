@@ -107,6 +107,13 @@ fn write_slot(files: &Files, place: usize, slot: &Slot) -> io::Result<()> {
 /// In a new boot: `local` becomes what is durable. Under the directory's lock, before anybody uses the files.
 pub(crate) fn recover(files: &Files) -> Result<()> {
     let sidecar = &files.sidecar;
+    for place in 0..2 {
+        // What is not believed now must not be believed later either, when bytes it names may be gone: a disk that
+        // fails to read may read right the next time.
+        if read_slot(files, place)?.is_none() {
+            sidecar.file.write_all_at(&[0; SLOT_HEADER], sidecar.layout.slot_offset(place))?;
+        }
+    }
     let slot = newest(files)?.1;
     let units = sidecar.layout.units();
     for (word, durable) in sidecar.local().iter().zip(&slot.units) {

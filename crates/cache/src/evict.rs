@@ -1,12 +1,13 @@
 //! Giving space back: which chunks is for [`policy`], how is here.
 //!
-//! One evictor at a time on a cache (a lock on the file `evict`); who finds it held leaves the work to its holder.
-//! Blobs are opened one after the other, twice: an evictor needs no more files or memory for a large cache than for a
-//! small one. It has file handles of its own, so that it meets the locks of its own process like those of others.
+//! One evictor at a time on a cache (a lock on the file `evict`); who finds it held leaves the work to its
+//! holder. Blobs are opened one after the other, twice: an evictor needs no more files or memory for a large
+//! cache than for a small one. It has file handles of its own, so that it meets the locks of its own process
+//! like those of others.
 //!
-//! Per blob: take the pins' lock of what is to go, exclusively, leaving out what is pinned; forget it (see `durable`);
-//! then, while nobody writes, punch holes where nothing was inserted meanwhile. A blob of which nothing is left and
-//! that nobody uses is unlinked.
+//! Per blob: take the pins' lock of what is to go, exclusively, leaving out what is pinned; forget it (see
+//! `durable`); then, while nobody writes, punch holes where nothing was inserted meanwhile. A blob of which
+//! nothing is left and that nobody uses is unlinked.
 
 use crate::cache::{Cache, Evicted};
 use crate::durable;
@@ -15,12 +16,13 @@ use crate::locks::{self, Mode};
 use crate::policy::{self, Census, Cut};
 use crate::presence;
 use crate::sidecar::{CHUNK, Locks};
-use headstart_block::Result;
+use headstart_block::{Error, ErrorKind, Result};
 use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 use std::fs::File;
 use std::ops::Range;
 use std::sync::TryLockError;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 /// How long to wait until nobody writes to a blob: a write takes milliseconds.
@@ -185,13 +187,27 @@ fn give_back(files: &Files, units: &[Range<u64>]) -> Result<()> {
             // Up to the end of the last unit, though the blob may end before: so its last page goes as well.
             let (start, len) = (free.start * layout.unit, (free.end - free.start) * layout.unit);
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            if let Err(errno) = fallocate(&files.data, flags, start, len) {
-                result = Err(headstart_block::Error::io("cannot give space back", errno.into()));
+            match fallocate(&files.data, flags, start, len) {
+                Ok(()) => {}
+                // The space is used again when the chunk comes back, or free when the blob is removed.
+                Err(Errno::OPNOTSUPP) => say_no_holes(files),
+                Err(errno) => result = Err(Error::io("cannot give space back", errno.into())),
             }
         });
     }
     locks::unlock(file, &Locks::WRITE);
     result
+}
+
+/// Says once that the file system has no holes.
+fn say_no_holes(files: &Files) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        tracing::warn!(
+            file = %files.data_path.display(),
+            "the cache's file system cannot give back parts of files: the size limit holds for what is in use only"
+        );
+    }
 }
 
 const _: () = assert!(CHUNK.is_multiple_of(crate::sidecar::DATA_UNIT));
@@ -207,7 +223,7 @@ pub(crate) fn evict_patiently(cache: &Cache, target: u64) -> Result<Evicted> {
         }
     }
     evict(cache, target)?.ok_or_else(|| {
-        headstart_block::Error::new(headstart_block::ErrorKind::Conflict, "another process evicts already")
+        Error::new(ErrorKind::Conflict, "another process evicts already")
             .about(cache.dir().display())
             .remedy("run it again in a while")
     })

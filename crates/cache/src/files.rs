@@ -2,10 +2,10 @@
 //!
 //! `STEM.data` is the blob itself, sparse, of its full length; `STEM.map` is its sidecar. Rules:
 //!
-//! * Files are made, recovered after a reboot and unlinked only under the directory's lock. A new sidecar is finished
-//!   under another name and renamed, so that whoever finds one finds it whole.
-//! * Nothing is ever truncated or made anew in place: what is wrong is unlinked. Who still uses it goes on with inodes
-//!   that nobody else sees.
+//! * Files are made, recovered after a reboot and unlinked only under the directory's lock. A new sidecar is
+//!   finished under another name and renamed, so that whoever finds one finds it whole.
+//! * Nothing is ever truncated or made anew in place: what is wrong is unlinked. Who still uses it goes on
+//!   with inodes that nobody else sees.
 //! * Who uses a pair holds a shared lock on its sidecar ([`Locks::USE`]); it is unlinked only by who could
 //!   get that lock exclusively. After taking it one looks whether the name still means the same file.
 
@@ -87,7 +87,7 @@ pub fn recover_sidecar(file: File, data: File) -> Result<u64> {
     let sidecar = Sidecar::new(file, &header)?;
     let files = Files { header, sidecar, data, data_path: PathBuf::new(), durable: Mutex::default() };
     durable::recover(&files)?;
-    durable::forget(&files, &[0..1])?;
+    durable::forget(&files, std::slice::from_ref(&(0..1)))?;
     durable::sync(&files)?;
     Ok(files.all_local_bytes())
 }
@@ -199,7 +199,8 @@ impl Directory {
         }
     }
 
-    /// The files of a blob; where there are none that can be believed, they are made if `create`, else there are none.
+    /// The files of a blob; where there are none that can be believed, they are made if `create`, else there
+    /// are none.
     pub(crate) fn open_blob(&self, identity: &Identity, create: bool) -> Result<Option<Files>> {
         let stem = identity.file_stem();
         match self.find(&stem, Some(identity))? {

@@ -1,8 +1,8 @@
 //! The local blob cache on disk: presence, verification before visibility, eviction, crash consistency.
 //!
-//! Ranges of blobs, as stored (compressed), in a directory that all disks and all processes of a host share. There is
-//! no daemon: processes meet in mapped sidecar files and in the kernel's file locks, so that `kill -9` of any of them
-//! harms no other.
+//! Ranges of blobs, as stored (compressed), in a directory that all disks and all processes of a host share.
+//! There is no daemon: processes meet in mapped sidecar files and in the kernel's file locks, so that killing any
+//! of them harms no other.
 //!
 //! ```text
 //! DIR/lock                 locked by who makes or removes files
@@ -14,29 +14,31 @@
 //!
 //! # Units
 //!
-//! Presence is tracked in *units* of 16 KiB, the group that a hash tree covers, and not in chunks of 64 KiB (four of
-//! them): a hot slice of 64 KiB is some 30 KB when compressed, so whole chunks would move twice the bytes. Pages
-//! of an outboard are units of 4 KiB. Eviction, pins and access marks go by chunks.
+//! Presence is tracked in *units* of 16 KiB, the group that a hash tree covers, and not in chunks of 64 KiB
+//! (four of them): a hot slice of 64 KiB is some 30 KB when compressed, so whole chunks would move twice the
+//! bytes. Pages of an outboard are units of 4 KiB. Eviction, pins and access marks go by chunks.
 //!
 //! # Promises
 //!
-//! * Nothing becomes visible before it was checked against the hash tree, where there is one. Bytes without a tree
-//!   are kept apart by the store they come from, and checked by their digest once the blob is whole.
-//! * A read of local bytes looks at a bitmap and makes one system call. It takes no lock and allocates nothing.
-//! * After `kill -9` all that was inserted is there. After a loss of power all that was synced is there, and nothing
-//!   else is believed.
-//! * A disk that is full or fails harms nobody: what is inserted then is kept in memory, within bounds, and given back
-//!   to the reads that wait for it.
-//! * What an attached disk has pinned is not evicted, in whatever process it is. A scan does not drive out what is used again
-//!   and again.
+//! * Nothing becomes visible before it was checked against the hash tree, where there is one. Bytes without a
+//!   tree are kept apart by the store they come from, and checked by their digest once the blob is whole.
+//! * A read of local bytes looks at a bitmap and makes one system call. It takes no lock and allocates
+//!   nothing.
+//! * After `kill -9` all that was inserted is there. After a loss of power all that was synced is there, and
+//!   nothing else is believed.
+//! * A disk that is full or fails harms nobody: what is inserted then is kept in memory, within bounds, and
+//!   given back to the reads that wait for it.
+//! * What an attached disk has pinned is not evicted, in whatever process it is. A scan does not drive out
+//!   what is used again and again.
 //!
 //! # How to use it
 //!
-//! [`CachedBlob::read_at`](headstart_block::ReadAt::read_at) gives [`Absent`](headstart_block::ErrorKind::Absent) where
-//! bytes are missing. Then: [`CachedBlob::claim`] the range, fetch what the claim owns together with the pages that
-//! [`CachedBlob::tree_missing`] names, insert the pages into [`CachedBlob::tree`] and then the data, drop the claim;
-//! for what others fetch, wait as [`Claim::wait_hint`] says, and look again. A background thread calls
-//! [`Cache::sync`] every few seconds and [`CachedBlob::verify_whole`] for blobs without a tree.
+//! [`CachedBlob::read_at`](headstart_block::ReadAt::read_at) gives
+//! [`Absent`](headstart_block::ErrorKind::Absent) where bytes are missing. Then: [`CachedBlob::claim`] the
+//! range, fetch what the claim owns together with the pages that [`CachedBlob::tree_missing`] names, insert
+//! the pages into [`CachedBlob::tree`] and then the data, drop the claim; for what others fetch, wait as
+//! [`Claim::wait_hint`] says, and look again. A background thread calls [`Cache::sync`] every few seconds and
+//! [`CachedBlob::verify_whole`] for blobs without a tree.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -49,7 +51,8 @@
 //! | `overlay` | what the disk did not take |
 //! | `whole` | blobs without a tree, once whole |
 //! | `contents` | list, usage, remove, prune |
-//! | `presence`, `mapping`, `locks`, `shared_state` | bitmaps, shared memory (the only `unsafe`), locks, shared numbers |
+//! | `presence`, `mapping` | bitmaps; the memory they are in, shared by processes (the only `unsafe`) |
+//! | `locks`, `shared_state` | locks between processes; the numbers that they share |
 
 mod blob;
 mod cache;

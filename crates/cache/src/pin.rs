@@ -1,8 +1,9 @@
 //! Pins: chunks that no process evicts.
 //!
-//! A pin is a shared lock on byte ranges of the sidecar, one byte a chunk; the evictor takes the exclusive one of what it
-//! evicts, and leaves alone what it does not get. So pins are seen by all processes and vanish with their holder. The pins
-//! of one process on one blob share an open file, hence one set of locks: a list says what is still pinned when one ends.
+//! A pin is a shared lock on byte ranges of the sidecar, one byte a chunk; the evictor takes the exclusive
+//! one of what it evicts, and leaves alone what it does not get. So pins are seen by all processes and vanish
+//! with their holder. The pins of one process on one blob share an open file, hence one set of locks: a list
+//! says what is still pinned when one ends.
 
 use crate::blob::CachedBlob;
 use crate::files::{Files, lock};

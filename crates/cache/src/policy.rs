@@ -2,24 +2,25 @@
 //!
 //! # The word of a chunk
 //!
-//! Two low bits count accesses (0 to 3), the other 30 hold the *epoch* of the last one that counted. An epoch ends when
-//! a 32nd of the size limit was inserted, or after half a minute. A chunk that is inserted gets 0; its first access
-//! makes that 1; a further one counts only if a whole epoch lies between it and the one before. So all the reads of a
-//! scan that passes a chunk count as one, however small they are and whatever epoch ends meanwhile, and so do a
-//! prefetch and the read that it was for.
+//! Two low bits count accesses (0 to 3), the other 30 hold the *epoch* of the last one that counted. An epoch
+//! ends when a 32nd of the size limit was inserted, or after half a minute. A chunk that is inserted gets 0;
+//! its first access makes that 1; a further one counts only if a whole epoch lies between it and the one
+//! before. So all the reads of a scan that passes a chunk count as one, however small they are and whatever
+//! epoch ends meanwhile, and so do a prefetch and the read that it was for.
 //!
 //! # The choice
 //!
-//! As S3-FIFO (a small queue for what is new, a main one for what has proven itself, the least recent first), but
-//! without queues, which processes could not share: the order is in the words. Chunks with a count of at most 1 are
-//! *new*, the others *proven*. As long as new ones hold more than a tenth of the cache, the oldest of them go; so a scan of
-//! any length drives out only itself. Else proven ones go, the smallest count first, among equals the oldest; and
-//! each that stays loses one of its count, so that what once was popular gets old too (CLOCK). The word of a chunk stays when
-//! its bytes go, so there is a ghost queue for free: what was read, is evicted and comes back within 64 epochs
-//! (hence before twice the cache's size was inserted) is proven at once.
+//! As S3-FIFO (a small queue for what is new, a main one for what has proven itself, the least recent first),
+//! but without queues, which processes could not share: the order is in the words. Chunks with a count of at
+//! most 1 are *new*, the others *proven*. As long as new ones hold more than a tenth of the cache, the oldest
+//! of them go; so a scan of any length drives out only itself. Else proven ones go, the smallest count first,
+//! among equals the oldest; and each that stays loses one of its count, so that what once was popular gets
+//! old too (CLOCK). The word of a chunk stays when its bytes go, so there is a ghost queue for free: what was
+//! read, is evicted and comes back within 64 epochs (hence before twice the cache's size was inserted) is
+//! proven at once.
 //!
-//! The evictor looks at all words twice and sorts nothing: first it counts bytes by count and age, from which follows
-//! where to cut; then it takes what lies below the cut.
+//! The evictor looks at all words twice and sorts nothing: first it counts bytes by count and age, from which
+//! follows where to cut; then it takes what lies below the cut.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

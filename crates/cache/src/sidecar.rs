@@ -2,7 +2,8 @@
 //!
 //! # The file, byte by byte
 //!
-//! Numbers are in the host's byte order: these files never leave their host (the magic number tells). Version 1:
+//! Numbers are in the host's byte order: these files never leave their host (the version would tell).
+//! Version 1:
 //!
 //! ```text
 //!    0   8  magic: "hs-cache"
@@ -30,25 +31,25 @@
 //!  ...   S  slot 1, the same
 //! ```
 //!
-//! B, A and S are rounded up to 4096. What never changes comes first, under its own sum; what all processes change
-//! all the time lies together and is mapped; what must survive a loss of power is apart, and is only ever written as
-//! a whole.
+//! B, A and S are rounded up to 4096. What never changes comes first, under its own sum; what all processes
+//! change all the time lies together and is mapped; what must survive a loss of power is apart, and is only
+//! ever written as a whole.
 //!
 //! # What is believed
 //!
-//! * `local` says which units' bytes are in the data file *as the running kernel sees it*. It is believed within
-//!   the boot that it names. It needs no sum: who can change it can change the data as well. Any crash of a process
-//!   leaves it right, since a bit is set only after the bytes were written.
-//! * `durable` says which units survive a loss of power. A slot is written only after `fdatasync` of the data file
-//!   has covered all units in it. In another boot, `local` starts as a copy of the valid slot with the highest sequence
-//!   number. There are two so that a torn write loses one of them, never both.
+//! * `local` says which units' bytes are in the data file *as the running kernel sees it*. It is believed
+//!   within the boot that it names. It needs no sum: who can change it can change the data as well. Any crash
+//!   of a process leaves it right, since a bit is set only after the bytes were written.
+//! * `durable` says which units survive a loss of power. A slot is written only after `fdatasync` of the data
+//!   file has covered all units in it. In another boot, `local` starts as a copy of the valid slot with the
+//!   highest sequence number. There are two so that a torn write loses one of them, never both.
 //! * Before the bytes of a unit are given back to the disk, both slots are without it (see `durable`).
-//! * A sidecar that is damaged, has another version, describes something else or another data file is not believed
-//!   in anything: both files are unlinked and the blob starts empty.
+//! * A sidecar that is damaged, has another version, describes something else or another data file is not
+//!   believed in anything: both files are unlinked and the blob starts empty.
 //! * The inode ties it to its data file, so that a copy of the directory, which may be torn, is not believed.
 //!
-//! The locks on the file's bytes (far past its end, so that they are on nothing; see [`Locks`]) keep their places in
-//! all versions.
+//! The locks on the file's bytes (far past its end, so that they are on nothing; see [`Locks`]) keep their
+//! places in all versions.
 
 use crate::mapping::Mapping;
 use headstart_block::{Digest, Error, Result};

@@ -12,9 +12,8 @@ use std::sync::Arc;
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// List the blobs in the cache: how much of each is here, and whether a disk uses it
-    #[command(
-        after_help = "Examples:\n  headstart cache list --dir /srv/cache\n  headstart cache list --dir /srv/cache --json"
-    )]
+    #[command(after_help = "Examples:\n  headstart cache list --dir /srv/cache\n  \
+                      headstart cache list --dir /srv/cache --json")]
     List {
         #[command(flatten)]
         directory: Directory,
@@ -35,9 +34,8 @@ pub(crate) enum Command {
         directory: Directory,
     },
     /// Give space back: the least useful first, nothing that an attached disk has pinned
-    #[command(
-        after_help = "Examples:\n  headstart cache prune --dir /srv/cache --keep 10G\n  headstart cache prune --dir /srv/cache"
-    )]
+    #[command(after_help = "Examples:\n  headstart cache prune --dir /srv/cache --keep 10G\n  \
+                      headstart cache prune --dir /srv/cache")]
     Prune {
         /// Bytes to keep, of what is most useful
         #[arg(long, value_name = "SIZE", default_value = "0")]

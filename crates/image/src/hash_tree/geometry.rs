@@ -6,8 +6,9 @@
 use super::{GROUP_SIZE, NODE, PREFIX, group_count, left_groups, outboard_len};
 use headstart_block::ByteRange;
 
-/// Bytes of the outboard that [`HashTree`](super::HashTree) reads at once, from a multiple of it on: 64 nodes, which
-/// lie under one another in pre-order. Where all pages that hold a byte named by [`nodes`] are there, no other is read.
+/// Bytes of the outboard that [`HashTree`](super::HashTree) reads at once, from a multiple of it on: 64
+/// nodes, which lie under one another in pre-order. Where all pages that hold a byte named by [`nodes`] are
+/// there, no other is read.
 pub const TREE_PAGE: u64 = 4096;
 
 /// The groups `[first, first + groups)`, whose topmost node is the outboard's `node`-th.
