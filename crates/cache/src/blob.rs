@@ -511,7 +511,8 @@ impl CachedBlob {
     fn read_failed(&self, files: &Files, units: &Range<u64>, error: &std::io::Error) {
         let range = self.bytes_of(units);
         if self.cache.counts.failed_reads.fetch_add(1, Ordering::Relaxed) == 0 {
-            tracing::warn!(file = %files.data_path.display(), %range, %error,
+            tracing::warn!(
+                file = %files.data_path.display(), %range, %error,
                 "the cache cannot be read; it is fetched again"
             );
         }
