@@ -6,7 +6,7 @@
 //! come later than the data, or were lost, they are waited for or fetched here.
 
 use futures::future::{BoxFuture, try_join_all};
-use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
+use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use headstart_cache::{CachedBlob, WaitHint};
 use headstart_store::{Store, Urgency};
 use std::sync::Arc;
@@ -113,11 +113,6 @@ impl Fetcher {
             let (Err(error), Some(tree)) = (&result, blob.tree()) else { return result };
             match error.kind() {
                 ErrorKind::Absent => self.fetch_tree_pages(blob, tree, range, urgency).await?,
-                ErrorKind::Corrupt => {
-                    // Either the data is wrong or the tree: what comes next must not be judged by a wrong page.
-                    tree.discard(ByteRange::between(0, tree.len()))?;
-                    return result;
-                }
                 _ => return result,
             }
         }

@@ -114,8 +114,7 @@ impl Keeper {
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let keep = move || {
             while let Err(std::sync::mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(SYNC_EVERY) {
-                let kept = if cache.is_crowded() { cache.evict().map(|_| ()) } else { Ok(()) };
-                if let Err(error) = kept.and(cache.sync()) {
+                if let Err(error) = cache.sync() {
                     tracing::warn!(%error, "the cache is not in order");
                 }
             }
