@@ -535,12 +535,13 @@ impl CachedBlob {
     /// A read of what the file alone does not have: unit by unit from the file and from memory.
     #[cold]
     fn read_with_memory(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let absent = || Error::new(ErrorKind::Absent, "these bytes of the blob are not on this host");
+        let range = ByteRange::between(offset, offset + buf.len() as u64);
+        let absent = || Error::absent(range);
         if !self.has_memory() {
             return Err(absent());
         }
         let mut rest = buf;
-        for part in ByteRange::between(offset, offset + rest.len() as u64).parts(self.layout.unit) {
+        for part in range.parts(self.layout.unit) {
             let (piece, after) = rest.split_at_mut(usize::try_from(part.len()).unwrap_or(0));
             rest = after;
             if self.files.get().is_some_and(|files| self.read_file(files, piece, part.offset())) {

@@ -37,6 +37,18 @@ fn what_was_inserted_is_read_and_nothing_else() {
 }
 
 #[test]
+fn what_is_absent_is_named_so_that_it_can_be_fetched() {
+    let dir = tempfile::tempdir().unwrap();
+    let sample = Sample::new(8 * UNIT as usize, 1);
+    let blob = open(dir.path(), None).blob(&sample.spec).unwrap();
+    let read = ByteRange::between(2 * UNIT + 5, 3 * UNIT + 7);
+    let absent = || blob.read_at(&mut vec![0; UNIT as usize + 2], read.offset()).unwrap_err().absent_range();
+    assert_eq!(absent(), Some(read));
+    sample.fill(&blob, units(2, 3));
+    assert_eq!(absent(), Some(read));
+}
+
+#[test]
 fn bytes_that_are_not_whole_units_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let sample = Sample::new(3 * UNIT as usize + 100, 1);
