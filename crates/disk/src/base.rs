@@ -21,8 +21,19 @@ thread_local! {
 /// are any, what it read is worthless.
 pub(crate) fn collect_absent<T>(read: impl FnOnce() -> T) -> (T, Vec<ByteRange>) {
     ABSENT.set(Some(Vec::new()));
+    // Also where `read` panics: later reads of this thread must not take zeros for what is absent.
+    let _ended = Ended;
     let result = read();
     (result, ABSENT.take().unwrap_or_default())
+}
+
+/// Ends collecting.
+struct Ended;
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        ABSENT.set(None);
+    }
 }
 
 /// The merged layers of an image as a device.
@@ -116,5 +127,16 @@ mod tests {
         // Collecting has ended.
         assert_eq!(base.read_at(&mut buf, 32 << 10).unwrap_err().kind(), ErrorKind::Absent);
         assert!(collect_absent(|| base.read_at(&mut buf, 64 << 10)).0.is_err());
+    }
+
+    #[test]
+    #[expect(clippy::panic, reason = "that is what is tested")]
+    fn collecting_ends_with_a_panic() {
+        let base = base();
+        let panicked = std::panic::catch_unwind(|| collect_absent(|| -> () { panic!("as it is meant to") }));
+        assert!(panicked.is_err());
+        // The thread goes on with its next request: it must not get zeros for what is absent.
+        let read = base.read_at(&mut [0; 4096], 16 << 10);
+        assert_eq!(read.unwrap_err().kind(), ErrorKind::Absent);
     }
 }

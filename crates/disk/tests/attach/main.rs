@@ -2,7 +2,7 @@
 
 mod trying_store;
 
-use headstart_block::{BlockDevice, ByteRange, ErrorKind};
+use headstart_block::{BlockDevice, ByteRange, Digest, ErrorKind};
 use headstart_cache::{Cache, CacheSettings};
 use headstart_disk::attach::attach_remote;
 use headstart_disk::{Attached, Disk, DiskOptions, Host, WritableOptions};
@@ -10,6 +10,7 @@ use headstart_image::disk_file::DiskFile;
 use headstart_image::import::import_disk;
 use headstart_image::new_layer::Packing;
 use headstart_image::progress::Silent;
+use headstart_lsmt::{LayerMeta, LayerWriter};
 use headstart_store::{Reference, RetrySettings, Settings};
 use std::path::Path;
 use std::sync::Arc;
@@ -132,6 +133,42 @@ fn attaching_takes_three_steps_after_one_another() {
     let took = started.elapsed();
     assert!(took < Duration::from_millis(390), "{took:?}");
     rig.check(&disk, 0, 4096);
+}
+
+/// As another tool would make it: no hash tree, no hint where the index begins, and that is long.
+#[test]
+fn an_index_longer_than_guessed_takes_a_step_more() {
+    let rig = Rig::new();
+    let meta = LayerMeta { virtual_size: DISK as u64, ..LayerMeta::default() };
+    let mut writer = LayerWriter::new(Vec::new(), meta).unwrap();
+    for sector in (0..DISK as u64 / 512).step_by(2) {
+        writer.data(sector * 512, &[(sector % 250) as u8 + 1; 512]).unwrap();
+    }
+    let (blob, _) = writer.finish().unwrap();
+    let (digest, size) = (Digest::of(&blob), blob.len());
+    let inner = headstart_store::open(&rig.reference.location, &Settings::default()).unwrap();
+    let manifest = format!(
+        r#"{{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json",
+        "config":{{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"{digest}","size":{size}}},
+        "layers":[{{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"{digest}","size":{size},
+        "annotations":{{"containerd.io/snapshot/overlaybd/version":"0.1.0",
+        "containerd.io/snapshot/overlaybd/blob-digest":"{digest}",
+        "containerd.io/snapshot/overlaybd/blob-size":"{size}"}}}}]}}"#
+    );
+    let named = rig.runtime.block_on(async {
+        inner.put_blob(&digest, Arc::new(blob), &|_| Ok(())).await.unwrap();
+        let media_type = "application/vnd.oci.image.manifest.v1+json";
+        inner.put_manifest(media_type, manifest.into(), Some(&"foreign".parse().unwrap())).await.unwrap()
+    });
+    let reference: Reference = format!("file://{}/store:foreign", rig.dir.path().display()).parse().unwrap();
+    let store = Arc::clone(&rig.store) as Arc<dyn headstart_store::Store>;
+    let (host, options) = (rig.host(), DiskOptions::default());
+    let attached = rig.runtime.block_on(attach_remote(&host, store, &reference, &options)).unwrap();
+    assert_eq!(attached.digest, named);
+    let mut buf = [0; 1536];
+    attached.disk.read_at(&mut buf, 4 << 20).unwrap();
+    let sector = (8192 % 250) as u8 + 1;
+    assert!(buf[..512] == [sector; 512] && buf[512..1024] == [0; 512] && buf[1024..] == [sector + 2; 512]);
 }
 
 #[test]

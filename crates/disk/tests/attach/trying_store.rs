@@ -11,23 +11,23 @@ use std::time::Duration;
 
 /// What it does to requests, and what it saw.
 #[derive(Default)]
-pub struct TryingStore {
+pub(crate) struct TryingStore {
     inner: Option<Arc<dyn Store>>,
     /// How long each request takes.
-    pub delay: Mutex<Duration>,
+    pub(crate) delay: Mutex<Duration>,
     /// Nothing is answered but by this error.
-    pub failing: Mutex<Option<ErrorKind>>,
+    pub(crate) failing: Mutex<Option<ErrorKind>>,
     /// Reads of blobs never end.
-    pub hanging: AtomicBool,
+    pub(crate) hanging: AtomicBool,
     /// So many of the next reads give wrong bytes.
-    pub corrupt: AtomicU64,
+    pub(crate) corrupt: AtomicU64,
     /// How often each byte of each blob was given out, by units of 4 KiB.
-    pub given: Mutex<HashMap<(Digest, u64), u64>>,
-    pub requests: AtomicU64,
+    pub(crate) given: Mutex<HashMap<(Digest, u64), u64>>,
+    pub(crate) requests: AtomicU64,
 }
 
 impl TryingStore {
-    pub fn over(inner: Arc<dyn Store>) -> Arc<Self> {
+    pub(crate) fn over(inner: Arc<dyn Store>) -> Arc<Self> {
         Arc::new(Self { inner: Some(inner), ..Self::default() })
     }
 
