@@ -10,6 +10,7 @@
 //! | [`zfile`] | `headstart zfile ...`: single compressed files |
 //! | [`store_args`] | options of every command that reaches a store over a network |
 //! | [`terminal`] | progress bars, Ctrl-C |
+//! | [`log`] | warnings while a command works |
 //! | [`report`] | what a command says at its end, for people or as JSON |
 
 mod attach;
@@ -17,6 +18,7 @@ mod cache;
 mod doctor;
 mod image;
 mod layer;
+mod log;
 mod report;
 mod store_args;
 mod terminal;
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<Box<dyn Report>> {
+    log::start()?;
     let terminal = Terminal::new(cli.global.quiet || cli.global.json)?;
     match &cli.command {
         Command::Image(command) => command.run(&terminal),

@@ -2,14 +2,40 @@
 
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_image::progress::Progress;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::IsTerminal;
-use std::sync::Arc;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, WeakProgressBar};
+use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Often enough to look alive, seldom enough to cost nothing.
 const REDRAW: Duration = Duration::from_millis(100);
+
+/// The bar at the bottom of the terminal, if there is one.
+static BAR: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
+
+/// A bar on standard error, hidden where `quiet` or where that is no terminal. Lines printed with [`print_above`]
+/// leave it whole.
+pub(crate) fn bar(quiet: bool) -> ProgressBar {
+    let hidden = quiet || !std::io::stderr().is_terminal();
+    let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let bar = ProgressBar::with_draw_target(None, target);
+    if !hidden {
+        *BAR.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar.downgrade());
+    }
+    bar
+}
+
+/// Prints a line on standard error, above the bar if there is one.
+pub(crate) fn print_above(line: &str) {
+    let bar = BAR.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(WeakProgressBar::upgrade);
+    // In one piece, so that lines of several threads do not mix. Where nobody can read it, nobody misses it.
+    let print = || drop(std::io::stderr().write_all(format!("{line}\n").as_bytes()));
+    match bar {
+        Some(bar) => bar.suspend(print),
+        None => print(),
+    }
+}
 
 /// The user at the terminal: sees progress, may press Ctrl-C.
 pub(crate) struct Terminal {
@@ -31,9 +57,7 @@ impl Terminal {
         };
         ctrlc::set_handler(handler)
             .map_err(|e| Error::new(ErrorKind::Io, "cannot catch Ctrl-C").caused_by(e))?;
-        let hidden = quiet || !std::io::stderr().is_terminal();
-        let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        let bar = ProgressBar::with_draw_target(None, target);
+        let bar = bar(quiet);
         let template =
             "{msg:20} [{bar:30}] {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {eta} left";
         if let Ok(style) = ProgressStyle::with_template(template) {

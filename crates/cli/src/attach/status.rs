@@ -1,9 +1,9 @@
 //! The live status line: how much of the image is here, how reads fare, what comes in.
 
 use super::session::Session;
+use crate::terminal;
 use headstart_block::ByteRate;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::IsTerminal;
+use indicatif::{ProgressBar, ProgressStyle};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -63,9 +63,7 @@ fn percent(part: u64, all: u64) -> f64 {
 impl StatusLine {
     /// Shows nothing where `quiet` or where standard error is no terminal.
     pub(super) fn new(quiet: bool) -> Self {
-        let hidden = quiet || !std::io::stderr().is_terminal();
-        let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        let bar = ProgressBar::with_draw_target(None, target);
+        let bar = terminal::bar(quiet);
         if let Ok(style) = ProgressStyle::with_template("{msg}") {
             bar.set_style(style);
         }
