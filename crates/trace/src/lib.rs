@@ -1,12 +1,32 @@
 //! Traces of disk I/O: recorder, Parquet files, the FAST'26 layout, statistics.
 //!
+//! A disk's [`Recorder`] notes requests in memory; the process's [`Saver`] writes them, with what the link was like
+//! and what is known of the creation, as one Parquet file a creation into a [`TraceDirectory`].
+//!
 //! | module | what it does |
 //! |---|---|
 //! | [`record`] | one traced request |
 //! | [`recorder`] | notes requests as they are served |
+//! | [`trace`] | a whole trace: creation, requests, the link |
+//! | [`file`] | a trace as a Parquet file: the format and its versions |
+//! | [`directory`] | many such files: names, limits, eviction |
+//! | [`saver`] | the thread that brings recorded traces into the directory |
+//! | [`npy`] | NumPy files of four columns |
+//! | [`fast26`] | the layout of the FAST'26 data set: import, export |
+//! | [`stats`] | what a trace reads |
 
+pub mod directory;
+pub mod fast26;
+pub mod file;
+pub mod npy;
 pub mod record;
 pub mod recorder;
+pub mod saver;
+pub mod stats;
+pub mod trace;
 
+pub use directory::{DirectoryLimits, TraceDirectory};
 pub use record::{Op, Record};
 pub use recorder::{RECORDS_MAX, Recorder, WINDOW};
+pub use saver::{Pace, Recording, Saver};
+pub use trace::{Creation, LinkSample, Trace};

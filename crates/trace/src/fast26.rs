@@ -1,0 +1,374 @@
+//! The layout of the FAST'26 ThinkAhead data set.
+//!
+//! ```text
+//! DIR/VD_creation_meta.csv                                                     one row a creation
+//! DIR/trace/it{image_type}/{image_id}/{device_size}GB/{volume_id}.npy          its requests
+//! ```
+//!
+//! A trace is a NumPy table of 64-bit numbers (n, 4), sorted by time: operation (1 read, 0 write), offset and length
+//! in bytes, Unix time in microseconds. The sizes in the paths are in GiB, rounded up.
+//!
+//! | column of the table of creations | here |
+//! |---|---|
+//! | `volume_id`, `image_id`, `device_size` | volume, image, size |
+//! | `user_id`, `cluster_id`, `image_family` | user, cluster, family |
+//! | `image_type` | the label `image_type`; 0 without |
+//! | `gmt_create`: UTC, whole seconds | the time of creation |
+//! | `extra_info` | options |
+//! | `meta_info` | the label `meta_info`; without, the host and all labels |
+//!
+//! What the layout has no place for is lost in an export: service times, the link, the count of drops, and the part
+//! of the time of creation below a second. What comes from such a data set is exported as it was, byte for byte.
+//!
+//! Names of images and volumes are parts of paths. What could mean something else there is written as `%` and two
+//! hexadecimal digits, and read back.
+
+use crate::file::ReadLimits;
+use crate::file::read_bounded;
+use crate::npy::{self, Row};
+use crate::record::{Op, Record};
+use crate::trace::{Creation, Trace};
+use chrono::{DateTime, NaiveDateTime};
+use headstart_block::{ByteRange, Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The table of creations.
+pub const CREATIONS: &str = "VD_creation_meta.csv";
+/// The directory of traces.
+const TRACES: &str = "trace";
+/// Of `gmt_create`.
+const TIME_FORMAT: &str = "%Y-%m-%d %H:%M:%S";
+/// Labels that have a column of their own.
+const IMAGE_TYPE: &str = "image_type";
+const META_INFO: &str = "meta_info";
+/// The exact text of `gmt_create` where the first request came before it.
+const GMT_CREATE: &str = "gmt_create";
+/// Longest table of creations.
+const CSV_MAX: u64 = 256 << 20;
+const GIB: u64 = 1 << 30;
+const MICROS: i64 = 1_000_000;
+
+/// A row of the table of creations; the order of fields is that of the columns.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct CreationRow {
+    volume_id: String,
+    image_type: String,
+    image_id: String,
+    device_size: u64,
+    user_id: String,
+    cluster_id: String,
+    gmt_create: String,
+    extra_info: String,
+    meta_info: String,
+    image_family: String,
+}
+
+impl CreationRow {
+    /// Where its trace is, below the data set's directory.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] where a name would lead elsewhere.
+    fn path(&self) -> Result<PathBuf> {
+        for name in [&self.volume_id, &self.image_type, &self.image_id] {
+            if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) || name.len() > 250 {
+                return Err(Error::corrupt(format!("`{}` cannot be part of a path", name.escape_debug())));
+            }
+        }
+        let gib = self.device_size.div_ceil(GIB);
+        let directory = Path::new(TRACES).join(format!("it{}", self.image_type));
+        Ok(directory.join(&self.image_id).join(format!("{gib}GB")).join(format!("{}.npy", self.volume_id)))
+    }
+
+    fn of(creation: &Creation) -> Result<Self> {
+        let label = |name| creation.labels.get(name).cloned();
+        let seconds = i64::try_from(creation.created_us).unwrap_or(i64::MAX) / MICROS;
+        let time = DateTime::from_timestamp(seconds, 0)
+            .ok_or_else(|| Error::invalid("was created at a time that has no date"))?;
+        let meta_info = || {
+            let host = Some(("host", creation.host.as_str())).filter(|(_, host)| !host.is_empty());
+            let labels = creation.labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+            let all = host.into_iter().chain(labels).filter(|(key, _)| *key != IMAGE_TYPE);
+            all.map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(";")
+        };
+        Ok(Self {
+            volume_id: escape(&creation.volume),
+            image_type: escape(&label(IMAGE_TYPE).unwrap_or_else(|| "0".to_owned())),
+            image_id: escape(&creation.image),
+            device_size: creation.size,
+            user_id: creation.user.clone(),
+            cluster_id: creation.cluster.clone(),
+            gmt_create: label(GMT_CREATE).unwrap_or_else(|| time.format(TIME_FORMAT).to_string()),
+            extra_info: creation.options.clone(),
+            meta_info: label(META_INFO).unwrap_or_else(meta_info),
+            image_family: creation.family.clone(),
+        })
+    }
+
+    /// The creation, whose first request came at `first`, in microseconds of Unix time.
+    fn creation(self, first: Option<u64>) -> Result<Creation> {
+        let time = NaiveDateTime::parse_from_str(&self.gmt_create, TIME_FORMAT);
+        let seconds = time.map(|time| time.and_utc().timestamp()).ok();
+        let created = seconds.and_then(|s| u64::try_from(s.checked_mul(MICROS)?).ok()).ok_or_else(|| {
+            Error::corrupt(format!("`{}` is no time of creation", self.gmt_create.escape_debug()))
+        })?;
+        let mut labels: std::collections::BTreeMap<_, _> =
+            [(IMAGE_TYPE.to_owned(), self.image_type), (META_INFO.to_owned(), self.meta_info)].into();
+        // Times count from the creation, so it cannot be later than a request.
+        let created_us = first.map_or(created, |first| first.min(created));
+        if created_us < created {
+            labels.insert(GMT_CREATE.to_owned(), self.gmt_create);
+        }
+        Ok(Creation {
+            volume: unescape(&self.volume_id),
+            image: unescape(&self.image_id),
+            family: self.image_family,
+            user: self.user_id,
+            cluster: self.cluster_id,
+            host: String::new(),
+            options: self.extra_info,
+            size: self.device_size,
+            created_us,
+            labels,
+        })
+    }
+}
+
+/// Whether `dir` is such a data set.
+#[must_use]
+pub fn is_data_set(dir: &Path) -> bool {
+    dir.join(CREATIONS).is_file()
+}
+
+/// What an import found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Imported {
+    /// Traces.
+    pub traces: u64,
+    /// Their requests.
+    pub records: u64,
+    /// Traces that could not be read, and why.
+    pub unreadable: Vec<String>,
+    /// Files of traces that the table of creations does not name: they were left out.
+    pub unlisted: Vec<String>,
+}
+
+/// Reads the data set in `dir`, trace by trace.
+///
+/// # Errors
+/// What `each` reports; [`ErrorKind::NotFound`] and [`ErrorKind::Corrupt`] for what is no data set. A trace that
+/// cannot be read is noted, and the others are read.
+pub fn import(
+    dir: &Path,
+    limits: &ReadLimits,
+    mut each: impl FnMut(Trace) -> Result<()>,
+) -> Result<Imported> {
+    let table = dir.join(CREATIONS);
+    let about = |e: Error| e.about(table.display());
+    let bytes = read_bounded(&table, CSV_MAX)
+        .map_err(|e| about(e).remedy("name the directory that has the table of creations in it"))?;
+    let mut imported = Imported::default();
+    let mut listed = BTreeSet::new();
+    for (number, row) in csv::Reader::from_reader(&bytes[..]).deserialize::<CreationRow>().enumerate() {
+        let row = row.map_err(|e| about(Error::corrupt(format!("row {}", number + 1)).caused_by(e)))?;
+        let path = row.path().map_err(about)?;
+        let trace = read_trace(&dir.join(&path), row, limits);
+        listed.insert(path);
+        match trace {
+            Ok(trace) => {
+                imported.traces += 1;
+                imported.records += trace.records.len() as u64;
+                each(trace)?;
+            }
+            Err(error) => imported.unreadable.push(error.to_string()),
+        }
+    }
+    let found = find_traces(dir)?;
+    imported.unlisted = found.difference(&listed).map(|path| path.display().to_string()).collect();
+    Ok(imported)
+}
+
+fn read_trace(path: &Path, row: CreationRow, limits: &ReadLimits) -> Result<Trace> {
+    let about = |e: Error| e.about(path.display());
+    let rows =
+        read_bounded(path, limits.file_bytes_max).and_then(|bytes| npy::decode(&bytes)).map_err(about)?;
+    if rows.len() > limits.records_max {
+        return Err(about(Error::invalid(format!("has more than {} records", limits.records_max))));
+    }
+    let first = rows.iter().map(|row| row[3]).min().map(u64::try_from);
+    let first = first.transpose().map_err(|_| about(Error::corrupt("has a time before 1970")))?;
+    let creation = row.creation(first).map_err(about)?;
+    let records = records(&rows, creation.created_us).map_err(about)?;
+    Ok(Trace { creation, records, ..Trace::default() })
+}
+
+/// The requests of a table, with times from `created_us` on; a table that is not sorted by time becomes so.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] where a row is no request.
+pub fn records(rows: &[Row], created_us: u64) -> Result<Vec<Record>> {
+    let record = |(number, row): (usize, &Row)| {
+        let wrong = || Error::corrupt(format!("row {number} is no request: {row:?}"));
+        let [op, offset, len, time] = row.map(|number| u64::try_from(number).ok());
+        let op = match op {
+            Some(0) => Op::Write,
+            Some(1) => Op::Read,
+            _ => return Err(wrong()),
+        };
+        let range =
+            offset.zip(len).and_then(|(offset, len)| ByteRange::new(offset, len)).ok_or_else(wrong)?;
+        let t_us = time.and_then(|time| time.checked_sub(created_us)).ok_or_else(wrong)?;
+        Ok(Record { t_us, op, range, service_us: None })
+    };
+    let mut records = rows.iter().enumerate().map(record).collect::<Result<Vec<_>>>()?;
+    records.sort_by_key(|record| record.t_us);
+    Ok(records)
+}
+
+/// The table of a trace's requests.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] where a number does not fit the table.
+pub fn rows(trace: &Trace) -> Result<Vec<Row>> {
+    let row = |record: &Record| {
+        let number = |number: u64| i64::try_from(number).ok();
+        let time = trace.creation.created_us.checked_add(record.t_us).and_then(number);
+        let range = number(record.range.offset()).zip(number(record.range.len()));
+        let op = i64::from(record.op == Op::Read);
+        range.zip(time).map(|((offset, len), time)| [op, offset, len, time])
+    };
+    let rows = trace.records.iter().map(|record| {
+        row(record).ok_or_else(|| Error::invalid(format!("{record:?} does not fit into 63 bits")))
+    });
+    rows.collect()
+}
+
+/// The files of traces below `dir`, relative to it.
+fn find_traces(dir: &Path) -> Result<BTreeSet<PathBuf>> {
+    let mut level = vec![PathBuf::from(TRACES)];
+    for _ in 0..4 {
+        let mut below = Vec::new();
+        for parent in &level {
+            // What is no directory holds no traces.
+            let Ok(entries) = fs::read_dir(dir.join(parent)) else { continue };
+            for entry in entries {
+                let entry = entry.map_err(|e| Error::io("cannot be listed", e).about(parent.display()))?;
+                below.push(parent.join(entry.file_name()));
+            }
+        }
+        level = below;
+    }
+    Ok(level
+        .into_iter()
+        .filter(|path| path.extension().is_some_and(|extension| extension == "npy"))
+        .collect())
+}
+
+/// Writes a data set.
+pub struct Exporter {
+    dir: PathBuf,
+    rows: Vec<CreationRow>,
+}
+
+impl Exporter {
+    /// Into `dir`, which is made.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] where there is a data set already; what the operating system reports.
+    pub fn new(dir: &Path) -> Result<Self> {
+        if is_data_set(dir) {
+            return Err(Error::new(ErrorKind::Conflict, "has a data set in it")
+                .about(dir.display())
+                .remedy("name another directory, or remove what is there"));
+        }
+        fs::create_dir_all(dir).map_err(|e| Error::io("cannot be made", e).about(dir.display()))?;
+        Ok(Self { dir: dir.to_owned(), rows: Vec::new() })
+    }
+
+    /// Adds a trace.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] where it has no place in the layout, [`ErrorKind::Conflict`] where a volume comes
+    /// twice; what the operating system reports.
+    pub fn add(&mut self, trace: &Trace) -> Result<()> {
+        let named = |e: Error| e.about(format!("volume `{}`", trace.creation.volume.escape_debug()));
+        let row = CreationRow::of(&trace.creation).map_err(named)?;
+        let path = self.dir.join(row.path().map_err(named)?);
+        let file = npy::encode(&rows(trace).map_err(named)?);
+        let about = |e| Error::io("cannot be written", e).about(path.display());
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(about)?;
+        }
+        if path.exists() {
+            return Err(Error::new(ErrorKind::Conflict, "is there already: a volume comes twice")
+                .about(path.display()));
+        }
+        fs::write(&path, file).map_err(about)?;
+        self.rows.push(row);
+        Ok(())
+    }
+
+    /// Writes the table of creations, sorted by volume, and so makes the directory a data set.
+    ///
+    /// # Errors
+    /// What the operating system reports.
+    pub fn finish(mut self) -> Result<()> {
+        self.rows.sort_by(|a, b| (&a.volume_id, &a.image_id).cmp(&(&b.volume_id, &b.image_id)));
+        let path = self.dir.join(CREATIONS);
+        let about = |e| Error::io("cannot be written", e).about(path.display());
+        let file = tempfile::NamedTempFile::new_in(&self.dir).map_err(about)?;
+        let mut table = csv::WriterBuilder::new().terminator(csv::Terminator::CRLF).from_writer(file);
+        for row in &self.rows {
+            table.serialize(row).map_err(|e| about(e.into()))?;
+        }
+        let file = table.into_inner().map_err(|e| about(e.into_error()))?;
+        file.persist(&path).map_err(|e| about(e.error))?;
+        Ok(())
+    }
+}
+
+/// Whether a byte of a name can stand in a path as it is.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'@' | b'+')
+}
+
+/// A name as a part of a path; never empty.
+pub(crate) fn escape(name: &str) -> String {
+    let mut escaped = String::with_capacity(name.len());
+    for (at, byte) in name.bytes().enumerate() {
+        if is_plain(byte) && !(at == 0 && byte == b'.') {
+            escaped.push(char::from(byte));
+        } else {
+            escaped.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    if escaped.is_empty() { "%".to_owned() } else { escaped }
+}
+
+/// The name that [`escape`] made this of; anything else is left as it is.
+fn unescape(escaped: &str) -> String {
+    if escaped == "%" {
+        return String::new();
+    }
+    let mut bytes = Vec::with_capacity(escaped.len());
+    let mut rest = escaped.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let code = after.get(..2).filter(|_| *first == b'%').and_then(|code| std::str::from_utf8(code).ok());
+        match code.and_then(|code| u8::from_str_radix(code, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8(bytes).ok().filter(|name| escape(name) == escaped).unwrap_or_else(|| escaped.to_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+//! What a trace reads.
+//!
+//! One pass over the records and one sort of the reads: no map. A distinct unit is counted once however often it is
+//! read; sorted by offset, the reads are so for every size of unit, and a unit was counted before if and only if
+//! it lies before the end of what was counted last.
+
+use crate::record::{Op, Record};
+use headstart_block::ByteRange;
+use serde::Serialize;
+
+/// Units that are counted, in bytes: pages, slices, blocks.
+pub const UNITS: [u64; 3] = [4 << 10, 64 << 10, 2 << 20];
+
+/// Upper bounds of the histogram's classes in bytes, each included; the last class has no bound.
+pub const SIZES: [u64; 9] =
+    [512, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20];
+
+/// The numbers of one trace, or of several together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Stats {
+    /// Read requests.
+    pub reads: u64,
+    /// Write requests.
+    pub writes: u64,
+    /// Bytes of them.
+    pub read_bytes: u64,
+    /// Bytes of them.
+    pub written_bytes: u64,
+    /// Bytes of distinct units read; see [`UNITS`]. Of several traces, the sum.
+    pub distinct_bytes: [u64; UNITS.len()],
+    /// Reads that lie in more than one block of 2 MiB.
+    pub cross_block_reads: u64,
+    /// Time from the creation to the first request, in microseconds; of several traces, the sum.
+    pub first_us: u64,
+    /// Time from the first request to the last, in microseconds; of several traces, the sum.
+    pub duration_us: u64,
+    /// Reads by their size; see [`SIZES`].
+    pub sizes: [u64; SIZES.len() + 1],
+}
+
+impl Stats {
+    /// Of one trace, whose records are in the order of time.
+    #[must_use]
+    pub fn of(records: &[Record]) -> Self {
+        let mut stats = Self::default();
+        let mut read = Vec::with_capacity(records.len());
+        for record in records {
+            let len = record.range.len();
+            if record.op == Op::Write {
+                stats.writes += 1;
+                stats.written_bytes = stats.written_bytes.saturating_add(len);
+                continue;
+            }
+            stats.reads += 1;
+            stats.read_bytes = stats.read_bytes.saturating_add(len);
+            let class = SIZES.iter().position(|size| len <= *size).unwrap_or(SIZES.len());
+            stats.sizes[class] += 1;
+            if len > 0 {
+                let [_, _, block] = UNITS;
+                let last = record.range.end() - 1;
+                stats.cross_block_reads += u64::from(record.range.offset() / block != last / block);
+                read.push((record.range.offset(), last));
+            }
+        }
+        read.sort_unstable();
+        stats.distinct_bytes = UNITS.map(|unit| distinct_bytes(&read, unit));
+        if let (Some(first), Some(last)) = (records.first(), records.last()) {
+            stats.first_us = first.t_us;
+            stats.duration_us = last.t_us.saturating_sub(first.t_us);
+        }
+        stats
+    }
+
+    /// Adds another trace's.
+    pub fn add(&mut self, other: &Self) {
+        let add = |sum: &mut u64, value: u64| *sum = sum.saturating_add(value);
+        add(&mut self.reads, other.reads);
+        add(&mut self.writes, other.writes);
+        add(&mut self.read_bytes, other.read_bytes);
+        add(&mut self.written_bytes, other.written_bytes);
+        add(&mut self.cross_block_reads, other.cross_block_reads);
+        add(&mut self.first_us, other.first_us);
+        add(&mut self.duration_us, other.duration_us);
+        self.distinct_bytes.iter_mut().zip(other.distinct_bytes).for_each(|(sum, value)| add(sum, value));
+        self.sizes.iter_mut().zip(other.sizes).for_each(|(sum, value)| add(sum, value));
+    }
+
+    /// Percent of the reads that lie in more than one block.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a percentage")]
+    pub fn cross_block_percent(&self) -> f64 {
+        if self.reads == 0 { 0.0 } else { self.cross_block_reads as f64 * 100.0 / self.reads as f64 }
+    }
+}
+
+/// The middle of some numbers: the upper one of two; 0 of none.
+#[must_use]
+pub fn median(numbers: impl Iterator<Item = u64>) -> u64 {
+    let mut numbers: Vec<_> = numbers.collect();
+    let middle = numbers.len() / 2;
+    if numbers.is_empty() { 0 } else { *numbers.select_nth_unstable(middle).1 }
+}
+
+/// Bytes of the distinct units in `reads`: first and last byte of each, sorted.
+fn distinct_bytes(reads: &[(u64, u64)], unit: u64) -> u64 {
+    let (mut units, mut next) = (0_u64, 0);
+    for (first, last) in reads {
+        let (first, end) = ((first / unit).max(next), last / unit + 1);
+        units += end.saturating_sub(first);
+        next = next.max(end);
+    }
+    units.saturating_mul(unit)
+}
+
+/// The class of [`Stats::sizes`] that a range belongs to, as people say it.
+#[must_use]
+pub fn size_class(class: usize) -> String {
+    let size = |bytes| headstart_block::ByteSize(bytes).to_string();
+    match SIZES.get(class) {
+        Some(bytes) => format!("to {}", size(*bytes)),
+        None => format!("over {}", size(SIZES[SIZES.len() - 1])),
+    }
+}
+
+/// The bytes `[0, end)` as a range: for tests and benches.
+#[doc(hidden)]
+#[must_use]
+pub fn range(offset: u64, len: u64) -> ByteRange {
+    ByteRange::between(offset, offset.saturating_add(len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn read(t_us: u64, offset: u64, len: u64) -> Record {
+        Record { t_us, op: Op::Read, range: range(offset, len), service_us: None }
+    }
+
+    #[test]
+    fn counts() {
+        let mut records = vec![read(10, 0, 4096), read(20, 4095, 2), read(30, (2 << 20) - 512, 1024)];
+        records.push(Record { op: Op::Write, ..read(70, 1 << 30, 4096) });
+        records.push(read(70, 5, 0));
+        let stats = Stats::of(&records);
+        assert_eq!((stats.reads, stats.writes, stats.read_bytes, stats.written_bytes), (4, 1, 5122, 4096));
+        // Pages 0, 1, and the last of block 0 and the first of block 1.
+        assert_eq!(stats.distinct_bytes, [4 * 4096, 3 * 65536, 2 << 21]);
+        assert_eq!((stats.cross_block_reads, stats.first_us, stats.duration_us), (1, 10, 60));
+        assert_eq!(stats.sizes, [2, 2, 0, 0, 0, 0, 0, 0, 0, 0].map(|n: u64| n));
+        assert!((stats.cross_block_percent() - 25.0).abs() < 1e-9);
+        let mut sum = Stats::default();
+        sum.add(&stats);
+        sum.add(&stats);
+        assert_eq!((sum.reads, sum.distinct_bytes[2], sum.duration_us), (8, 4 << 21, 120));
+        assert_eq!(Stats::of(&[]), Stats::default());
+    }
+
+    proptest! {
+        #[test]
+        fn distinct_bytes_are_those_of_a_set(reads in prop::collection::vec((0_u64..1 << 22, 1_u64..200_000), 0..40)) {
+            let records: Vec<_> = reads.iter().map(|&(offset, len)| read(0, offset, len)).collect();
+            let expected = UNITS.map(|unit| {
+                let units: BTreeSet<_> =
+                    reads.iter().flat_map(|(offset, len)| offset / unit..=(offset + len - 1) / unit).collect();
+                units.len() as u64 * unit
+            });
+            prop_assert_eq!(Stats::of(&records).distinct_bytes, expected);
+        }
+    }
+}

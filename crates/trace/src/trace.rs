@@ -1,0 +1,56 @@
+//! A whole trace: what was created, what it was asked for, what the link was like.
+
+use crate::record::Record;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The first minutes of one disk's I/O.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    /// What was created, when and where.
+    pub creation: Creation,
+    /// The requests, in the order of their arrival.
+    pub records: Vec<Record>,
+    /// What was known of the link to the store, once a second; empty where there was none.
+    pub link: Vec<LinkSample>,
+    /// Requests that were left out because the recorder was full.
+    pub dropped: u64,
+}
+
+/// What is known of a disk from the moment that it was attached. Empty where it is not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Creation {
+    /// The disk, unlike any other.
+    pub volume: String,
+    /// The image that it was made of.
+    pub image: String,
+    /// What the image is a kind of, such as an operating system's release.
+    pub family: String,
+    /// Whose disk it was.
+    pub user: String,
+    /// The cluster of the host.
+    pub cluster: String,
+    /// The host.
+    pub host: String,
+    /// How it was attached: `key=value`, separated by `;`.
+    pub options: String,
+    /// Size of the disk in bytes.
+    pub size: u64,
+    /// When it was attached, in microseconds of Unix time: the times of records count from here.
+    pub created_us: u64,
+    /// Whatever else somebody wanted to keep.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+}
+
+/// What the pull engine's estimator knew of the link at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkSample {
+    /// The moment, in microseconds since the disk's creation.
+    pub t_us: u64,
+    /// Bytes a second.
+    pub bandwidth: Option<u64>,
+    /// Round trip in microseconds.
+    pub round_trip_us: Option<u32>,
+}
