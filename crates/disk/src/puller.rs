@@ -7,9 +7,7 @@
 use crate::blobs::Blobs;
 use crate::fetch::Fetcher;
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
-use headstart_pull::{
-    Action, BlobRange, Engine, Event, FetchId, Outcome, Plan, Priority, ReadId, Settings, Time,
-};
+use headstart_pull::{Action, Engine, Event, FetchId, Outcome, Plan, Priority, ReadId, Settings, Time};
 use headstart_store::Urgency;
 use std::collections::HashMap;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
@@ -188,7 +186,7 @@ impl Puller {
                         }
                         None => Err(Error::invalid("the pull engine asked for a blob that is not there")),
                     };
-                    puller.fetched(fetch, range, result);
+                    puller.fetched(fetch, result);
                 });
                 state.fetching.insert(fetch, task.abort_handle());
             }
@@ -208,15 +206,10 @@ impl Puller {
         self.turn(&mut state, Event::Arrived { fetch });
     }
 
-    fn fetched(self: &Arc<Self>, fetch: FetchId, range: BlobRange, result: Result<bool>) {
+    fn fetched(self: &Arc<Self>, fetch: FetchId, result: Result<bool>) {
         let outcome = match result {
             Ok(true) => Outcome::Done,
-            // Waiting for another disk's fetch says nothing about the link.
-            Ok(false) => {
-                let mut state = self.state();
-                state.fetching.remove(&fetch);
-                return self.turn(&mut state, Event::BecameLocal { range });
-            }
+            Ok(false) => Outcome::Found,
             Err(error) => Outcome::Failed {
                 retry: is_worth_a_retry(error.kind()),
                 corrupt: error.kind() == ErrorKind::Corrupt,

@@ -79,9 +79,8 @@ pub enum Event<'a> {
         /// How.
         outcome: Outcome,
     },
-    /// Somebody else (another disk, another process) brought these bytes; they are verified and readable. Said instead
-    /// of [`Event::Fetched`] when a fetch found that somebody else was bringing its bytes and waited for him, it keeps
-    /// that wait from being taken for a transfer.
+    /// Somebody else (another disk, another process) brought these bytes; they are verified and readable. A fetch that
+    /// waited for him ends all the same, with [`Outcome::Found`].
     BecameLocal {
         /// The bytes.
         range: BlobRange,
@@ -104,6 +103,9 @@ pub enum Event<'a> {
 pub enum Outcome {
     /// All its bytes are verified and can be read.
     Done,
+    /// As [`Outcome::Done`], but somebody else brought them, and the fetch only waited for him: that says nothing of
+    /// the link or the source.
+    Found,
     /// None of its bytes are there, or not all.
     Failed {
         /// Whether another try can help.

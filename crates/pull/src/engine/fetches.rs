@@ -4,7 +4,7 @@ use super::Engine;
 use crate::request::{Request, Sent, State};
 use crate::timers::Timer;
 use crate::window::coalesce;
-use crate::{Action, BlobRange, FetchId, Outcome, Priority, World};
+use crate::{Action, BlobRange, FetchId, Outcome, Priority, Source, World};
 use headstart_block::Error;
 use std::sync::Arc;
 use std::time::Duration;
@@ -147,6 +147,10 @@ impl Engine {
                 self.source_works(fetch);
                 self.done(fetch, actions);
             }
+            Outcome::Found => {
+                self.comes_off(fetch);
+                self.done(fetch, actions);
+            }
             Outcome::Failed { retry, corrupt, error } => {
                 let failure = Failure { retry: retry || corrupt, corrupt, error };
                 if self.came_back(fetch, &failure) {
@@ -184,20 +188,25 @@ impl Engine {
         }
     }
 
-    /// Takes a failed request off the link and notes what that says of its source; whether it was under way.
-    fn came_back(&mut self, fetch: FetchId, failure: &Failure) -> bool {
-        let Some(request) = self.requests.get_mut(fetch) else { return false };
+    /// Takes a request off the link that brought nothing over it; its source, if it was under way.
+    fn comes_off(&mut self, fetch: FetchId) -> Option<Source> {
+        let request = self.requests.get_mut(fetch)?;
         let bytes = request.range.len();
-        let source = match request.state {
-            State::Queued(_) | State::Waiting(_) => return false,
-            State::Arrived(source) => source,
+        match request.state {
+            State::Queued(_) | State::Waiting(_) => None,
+            State::Arrived(source) => Some(source),
             State::Sent(sent) => {
                 request.state = State::Arrived(sent.source);
                 self.estimator.dropped(fetch);
                 self.left_link(fetch, sent, bytes);
-                sent.source
+                Some(sent.source)
             }
-        };
+        }
+    }
+
+    /// Takes a failed request off the link and notes what that says of its source; whether it was under way.
+    fn came_back(&mut self, fetch: FetchId, failure: &Failure) -> bool {
+        let Some(source) = self.comes_off(fetch) else { return false };
         // Corrupt bytes are bytes; an answer that no retry can change is an answer.
         if !failure.corrupt && failure.retry {
             self.sources.failed(self.now, source, &self.settings.retry, &mut self.back_off);

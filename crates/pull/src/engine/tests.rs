@@ -2,7 +2,8 @@
 
 use crate::testing::{DATA, Disk, Fate, LINK, Link, Sim, TREE, UNIT};
 use crate::{
-    BLOCK_SIZE, BlobRange, Event, Plan, PlanItem, Priority, Rest, SLICE_SIZE, Settings, Sharing, Time,
+    BLOCK_SIZE, BlobRange, Event, FetchId, Outcome, Plan, PlanItem, Priority, Rest, SLICE_SIZE, Settings,
+    Sharing, Time,
 };
 use headstart_block::{ByteRange, ErrorKind};
 use std::time::Duration;
@@ -371,6 +372,29 @@ fn what_somebody_else_brings_is_not_waited_for() {
     assert_eq!(sim.counters().cancelled, 3, "two pages and the data");
     sim.run(seconds(1));
     assert!(sim.reads[1].wait() < 40 * MILLI);
+}
+
+/// Two fetches of the same bytes wait for somebody else's: each is over when it says so, and takes no place any more.
+#[test]
+fn a_fetch_that_finds_its_bytes_there_is_over() {
+    let mut sim = Sim::new(Disk::plain(256 << 10), lazy());
+    sim.read(0, 4096);
+    sim.run(seconds(1));
+    sim.fates = Box::new(|_, _, _, _| Fate::Stall);
+    sim.tell(Event::PlanChanged(Plan::Sequential));
+    let background: Vec<_> =
+        sim.engine.requests.all().map(|(fetch, request)| (fetch, request.range)).collect();
+    let [(first, range)] = background[..] else { panic!("{background:?}") };
+    sim.read(range.range.offset(), range.len());
+    sim.run(seconds(10));
+    assert_eq!(sim.engine.requests.all().count(), 2, "it was late, and is asked for apart");
+    assert!(sim.disk.insert(range));
+    for fetch in [first, FetchId(first.0 + 1)] {
+        sim.tell(Event::Fetched { fetch, outcome: Outcome::Found });
+    }
+    sim.reads[1].wait();
+    assert_eq!((sim.engine.requests.all().count(), sim.engine.wire.bytes()), (0, 0));
+    assert_eq!(sim.engine.estimate().bandwidth, None, "that says nothing of the link");
 }
 
 #[test]
