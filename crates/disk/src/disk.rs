@@ -30,6 +30,12 @@ use std::time::{Duration, Instant};
 /// How often a read may find bytes gone again that were just fetched for it, before it gives up.
 const ATTEMPTS_MAX: u32 = 16;
 
+/// As [`ATTEMPTS_MAX`], before a read that is larger than [`PIECE`] goes on piece by piece.
+const ATTEMPTS_WHOLE: u32 = 2;
+
+/// Bytes of a disk that any cache has room for at once.
+const PIECE: usize = 256 << 10;
+
 /// What is on top of an image.
 pub(crate) enum Top {
     /// Nothing: the disk is read-only.
@@ -96,14 +102,20 @@ impl Disk {
     /// Reads, waiting as often as it takes.
     fn read_waiting(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let device = self.top.device();
+        let is_large = buf.len() > PIECE;
         let (mut result, mut absent) = collect_absent(|| device.read_at(buf, offset));
-        for _ in 0..ATTEMPTS_MAX {
+        for _ in 0..if is_large { ATTEMPTS_WHOLE } else { ATTEMPTS_MAX } {
             let Some(puller) = self.puller.as_ref().filter(|_| !absent.is_empty()) else { return result };
             puller.wait(&absent)?;
             (result, absent) = collect_absent(|| device.read_at(buf, offset));
         }
         if absent.is_empty() {
             return result;
+        }
+        if is_large {
+            // Where the cache's disk is full, memory may have less room than all of it needs at the same time.
+            let mut pieces = buf.chunks_mut(PIECE).zip((offset..).step_by(PIECE));
+            return pieces.try_for_each(|(piece, offset)| self.read_waiting(piece, offset));
         }
         Err(Error::new(ErrorKind::Io, "the bytes read vanish from the cache as soon as they are there")
             .remedy("give the cache more room"))

@@ -20,6 +20,9 @@ use tokio::task::AbortHandle;
 /// the engine would hang a guest for good.
 const GRACE: Duration = Duration::from_secs(30);
 
+/// How often the same kind of failure is said: a store that is away fails every fetch.
+const SAY_AGAIN: Duration = Duration::from_secs(60);
+
 /// A disk's pull engine and the I/O that it asked for.
 pub struct Puller {
     blobs: Arc<Blobs>,
@@ -39,6 +42,8 @@ struct State {
     /// When the engine is woken next.
     wake: Option<Time>,
     closed: bool,
+    /// Which kinds of failures were said, and when last.
+    said: Vec<(ErrorKind, Time)>,
     /// What the engine asked for; kept for its memory.
     actions: Vec<Action>,
 }
@@ -54,6 +59,7 @@ impl Puller {
             next_read: 0,
             wake: None,
             closed: false,
+            said: Vec::new(),
             actions: Vec::new(),
         };
         Arc::new(Self {
@@ -80,7 +86,7 @@ impl Puller {
             self.turn(&mut state, Event::Read { read, parts });
             read
         };
-        match told.recv_timeout(self.deadline + GRACE) {
+        match told.recv_timeout(self.deadline.saturating_add(GRACE)) {
             Ok(result) => result.map_err(|error| Error::new(error.kind(), error.to_string())),
             Err(RecvTimeoutError::Disconnected) => Err(closed()),
             Err(RecvTimeoutError::Timeout) => {
@@ -217,8 +223,22 @@ impl Puller {
             },
         };
         let mut state = self.state();
+        if let Outcome::Failed { retry: true, error, .. } = &outcome {
+            self.say(&mut state, error);
+        }
         state.fetching.remove(&fetch);
         self.turn(&mut state, Event::Fetched { fetch, outcome });
+    }
+
+    /// Tells the user why reads wait.
+    fn say(&self, state: &mut State, error: &Error) {
+        let (now, kind) = (self.now(), error.kind());
+        if state.closed || state.said.iter().any(|(said, at)| *said == kind && now.since(*at) < SAY_AGAIN) {
+            return;
+        }
+        state.said.retain(|(said, _)| *said != kind);
+        state.said.push((kind, now));
+        tracing::warn!(%error, "a fetch failed; its reads wait, and it is tried again");
     }
 
     fn wake_at(self: &Arc<Self>, state: &mut State, time: Time) {

@@ -271,6 +271,17 @@ fn a_store_that_is_away_stops_only_what_is_not_cached() {
     }
 }
 
+/// A full disk under the cache, a large read, and memory for less than that read needs.
+#[test]
+fn a_read_larger_than_what_the_cache_can_hold_is_served() {
+    let rig = Rig::new();
+    let settings = CacheSettings { size_limit: Some(0), overlay_limit: 1 << 20 };
+    let cache = Cache::open(&rig.cache_dir(), settings).unwrap();
+    let disk = rig.attach(&Host { cache, ..rig.host() });
+    rig.check(&disk, 0, 4 << 20);
+    assert_eq!(disk.stats().errors.load(Ordering::Relaxed), 0);
+}
+
 #[test]
 fn a_stuck_disk_harms_no_other() {
     let (rig, other) = (Rig::new(), Rig::with_content(8));
