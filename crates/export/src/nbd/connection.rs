@@ -3,7 +3,7 @@
 //! One thread receives. It takes as many requests as the socket has, serves reads whose bytes are local straight into
 //! the reply buffer and aligned writes straight from the receive buffer, and sends the replies of the whole batch by
 //! one call: a queue of 32 small reads costs 32 reads of the disk and two calls on the socket. It never waits for
-//! bytes from elsewhere, for a flush, or for a sector to be changed: those go to the [`Lane`], whose threads send their
+//! bytes from elsewhere, for a flush, or for a sector to be changed: those go to its [`Lane`]s, whose threads send their
 //! own replies.
 //!
 //! # Large reads
@@ -63,7 +63,10 @@ pub(crate) struct Connection {
     wire: Wire,
     state: Arc<ExportState>,
     session: Session,
-    lane: Lane,
+    /// What may wait for bytes from elsewhere.
+    far: Lane,
+    /// What waits for the disk alone: while a store is away a guest can make its writes durable.
+    near: Lane,
     /// For messages.
     peer: String,
     /// Whether a fault of the disk has been said aloud.
@@ -97,7 +100,12 @@ impl Connection {
         slot: Box<dyn Any + Send + Sync>,
     ) -> Arc<Self> {
         let faulted = AtomicBool::new(false);
-        Arc::new(Self { wire, state, session, lane: Lane::default(), peer, faulted, _slot: slot })
+        let (far, near) = Default::default();
+        Arc::new(Self { wire, state, session, far, near, peer, faulted, _slot: slot })
+    }
+
+    fn lane(&self, is_far: bool) -> &Lane {
+        if is_far { &self.far } else { &self.near }
     }
 
     /// Serves the client until it goes; `early` are bytes that came with the end of its handshake.
@@ -108,7 +116,9 @@ impl Connection {
             tracing::error!(peer = self.peer, "a disk panicked; its client is disconnected");
             self.wire.break_off();
         }
-        self.lane.close(self.wire.is_broken());
+        for lane in [&self.far, &self.near] {
+            lane.close(self.wire.is_broken());
+        }
     }
 
     /// Leaves a job to the slow lane.
@@ -117,7 +127,8 @@ impl Connection {
             Command::Read { range, .. } => Some(range),
             _ => None,
         };
-        match self.lane.push(job) {
+        let is_far = job.is_far();
+        match self.lane(is_far).push(job) {
             Pushed::Taken => {}
             Pushed::Queued => {
                 if let Some(range) = range {
@@ -127,10 +138,10 @@ impl Connection {
             Pushed::StartThread => {
                 let connection = Arc::clone(self);
                 let name = "nbd-slow".to_owned();
-                let started = std::thread::Builder::new().name(name).spawn(move || connection.work());
+                let started = std::thread::Builder::new().name(name).spawn(move || connection.work(is_far));
                 if let Err(error) = started {
                     tracing::warn!(%error, "cannot start a thread for a read that waits");
-                    if let Some(mut running) = self.lane.thread_failed() {
+                    if let Some(mut running) = self.lane(is_far).thread_failed() {
                         self.execute(&mut running.job, &mut ReplyBuffer::default());
                     }
                 }
@@ -138,10 +149,10 @@ impl Connection {
         }
     }
 
-    /// A thread of the slow lane.
-    fn work(&self) {
+    /// A thread of a slow lane.
+    fn work(&self, is_far: bool) {
         let mut out = ReplyBuffer::default();
-        while let Some(mut running) = self.lane.next(|| self.wire.is_broken()) {
+        while let Some(mut running) = self.lane(is_far).next(|| self.wire.is_broken()) {
             let done = catch_unwind(AssertUnwindSafe(|| self.execute(&mut running.job, &mut out)));
             if done.is_err() {
                 tracing::error!(peer = self.peer, "a disk panicked; its client is disconnected");
@@ -521,7 +532,7 @@ impl<'a> Receiver<'a> {
 
     /// Leaves a job to the slow lane. If that is full, the client gets the replies that are ready before the wait.
     fn later(&mut self, job: Job) {
-        if self.connection.lane.is_full(job.bytes()) {
+        if self.connection.lane(job.is_far()).is_full(job.bytes()) {
             self.connection.send(&mut self.out);
         }
         self.connection.later(job);

@@ -1,8 +1,10 @@
-//! The slow lane of a connection: jobs that may wait, done by threads that exist while there are jobs.
+//! A slow lane of a connection: jobs that may wait, done by threads that exist while there are jobs.
 //!
 //! The thread that receives requests serves what is local itself; all else it leaves here, and goes on. A thread is
 //! started when a job finds none idle, up to [`THREADS_MAX`], and ends after [`IDLE_MAX`] without a job: a disk that
 //! is all local, or idle, has none.
+//!
+//! A connection has two: one for what may wait for bytes from elsewhere, one for all else that takes its time.
 //!
 //! Jobs in flight are bounded in number and in bytes ([`JOBS_MAX`], [`BYTES_MAX`]). At the bound the receiving
 //! thread waits here, the socket fills up, and so the client waits: that is the backpressure.
@@ -12,6 +14,7 @@
 
 use super::transmission::Command;
 use super::wire::lock;
+use headstart_block::SECTOR_SIZE;
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -41,6 +44,15 @@ impl Job {
         match self.command {
             Command::Read { range, .. } => range.len(),
             _ => self.data.len() as u64,
+        }
+    }
+
+    /// Whether it may wait for bytes from elsewhere: reads do, and changes of parts of sectors.
+    pub(crate) fn is_far(&self) -> bool {
+        match self.command {
+            Command::Read { .. } => true,
+            Command::Write { range, .. } | Command::Zero { range, .. } => !range.is_aligned(SECTOR_SIZE),
+            _ => false,
         }
     }
 }

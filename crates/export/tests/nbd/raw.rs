@@ -80,6 +80,24 @@ fn more_misses_than_threads_are_announced_and_all_answered() {
     assert!(cookies.into_iter().eq(0..200));
 }
 
+/// The store is away, and a guest that has many reads waiting makes its writes durable.
+#[test]
+fn a_flush_does_not_wait_for_reads() {
+    let served = serve(TestDisk::new(vec![5; LEN], false));
+    served.disk.lose(ByteRange::between(0, 1 << 20));
+    let mut client = RawClient::open(&served.socket, true);
+    for cookie in 0..100 {
+        client.read(cookie, cookie * 4096, 4096);
+    }
+    let flushes = [(command::FLUSH, 0, 0, 0), (command::WRITE_ZEROES, command_flag::FUA, 2 << 20, 4096)];
+    for (cookie, (command, flags, offset, len)) in (1000..).zip(flushes) {
+        client.send(command, flags, cookie, offset, len);
+        assert_eq!(client.reply(0).cookie, cookie);
+    }
+    assert_eq!(served.disk.flushes.load(Ordering::SeqCst), 2);
+    served.disk.arrive();
+}
+
 #[test]
 fn simple_replies_carry_large_reads_and_errors() {
     let served = serve(TestDisk::new(TestDisk::patterned(40 << 20), false));
