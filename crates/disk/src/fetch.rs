@@ -10,13 +10,21 @@ use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use headstart_cache::{CachedBlob, WaitHint};
 use headstart_store::{Store, Urgency};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 /// How long others may take for what they have claimed before it is fetched here as well: they may be stopped, or
 /// have a slower way to the store. Fetching twice costs no more than bandwidth.
-const OTHERS_PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE_MOST_MS: u64 = 3000;
+
+/// And how long at least, however often that was in vain: who holds one claim and does not work holds many, and a
+/// reader that meets one after the other must not wait so long for each.
+const PATIENCE_LEAST_MS: u64 = 100;
+
+/// What is left of the patience each time it was in vain: a fourth.
+const PATIENCE_LOSS: u64 = 4;
 
 /// How long to wait for a notice before looking again: one could be missed where a claim ends without bytes.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
@@ -27,6 +35,8 @@ const TREE_ATTEMPTS: u32 = 8;
 /// Brings ranges from a store.
 pub(crate) struct Fetcher {
     store: Arc<dyn Store>,
+    /// How long others may take, in milliseconds.
+    patience: AtomicU64,
 }
 
 /// Called when the last byte has come over the link, before it is verified.
@@ -34,7 +44,7 @@ pub(crate) type Arrived<'a> = &'a (dyn Fn() + Send + Sync);
 
 impl Fetcher {
     pub(crate) fn new(store: Arc<dyn Store>) -> Self {
-        Self { store }
+        Self { store, patience: AtomicU64::new(PATIENCE_MOST_MS) }
     }
 
     /// Returns when all of `range` is in the cache; says whether any of it came through here, and not by others.
@@ -46,7 +56,8 @@ impl Fetcher {
         arrived: Arrived<'_>,
     ) -> Result<bool> {
         let started = Instant::now();
-        let mut brought = false;
+        let patience = Duration::from_millis(self.patience.load(Ordering::Relaxed));
+        let (mut brought, mut waited) = (false, false);
         loop {
             let (wake, woken) = oneshot::channel();
             blob.subscribe(Box::new(move || {
@@ -66,16 +77,30 @@ impl Fetcher {
             let hint = claim.wait_hint();
             drop(claim);
             match hint {
-                WaitHint::Nothing => return Ok(brought),
-                _ if started.elapsed() > OTHERS_PATIENCE => {
+                WaitHint::Nothing => {
+                    if waited && !brought {
+                        self.patience.store(PATIENCE_MOST_MS, Ordering::Relaxed);
+                    }
+                    return Ok(brought);
+                }
+                _ if started.elapsed() > patience => {
+                    self.waited_in_vain(patience);
                     self.fetch_unclaimed(blob, range, urgency).await?;
                     return Ok(true);
                 }
                 // Timed out or not: look again.
-                WaitHint::Notified => drop(timeout(LOOK_AGAIN, woken).await),
+                WaitHint::Notified => drop(timeout(LOOK_AGAIN.min(patience), woken).await),
                 WaitHint::Poll(pause) => tokio::time::sleep(pause).await,
             }
+            waited = true;
         }
+    }
+
+    /// Others did not bring what they had claimed within `patience`. Of many that waited together the first counts.
+    fn waited_in_vain(&self, patience: Duration) {
+        let was = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        let less = (was / PATIENCE_LOSS).max(PATIENCE_LEAST_MS);
+        let _ = self.patience.compare_exchange(was, less, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Fetches what is missing though others have claimed it.

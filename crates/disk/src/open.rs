@@ -8,7 +8,7 @@
 
 use crate::fetch::Fetcher;
 use futures::future::try_join_all;
-use headstart_block::{ByteRange, Error, ReadAt, Result};
+use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
 use headstart_cache::{BlobSpec, Cache, CachedBlob};
 use headstart_image::manifest::{self, Manifest};
 use headstart_image::open_image::{open_layer_blob, stack_layers};
@@ -25,6 +25,9 @@ const END_MAX: u64 = 16 << 20;
 
 /// Most bytes that are fetched in one piece because opening met a gap.
 const GAP_MAX: u64 = 64 << 20;
+
+/// How often the same range may come wrong.
+const CORRUPT_TRIES: u32 = 3;
 
 /// Steps that opening a layer may take; a sound layer takes three at most.
 const STEPS_MAX: u32 = 64;
@@ -156,11 +159,23 @@ async fn bring(
     }
     let data = runs.into_iter().map(|run| (blob, run));
     let tree = blob.tree().map(|tree| pages.into_iter().map(move |run| (tree, run))).into_iter().flatten();
-    let fetching = data
-        .chain(tree)
-        .map(|(blob, run)| retry.run(move || fetcher.fetch(blob, run, Urgency::Demand, &|| ()), || ()));
+    let fetching =
+        data.chain(tree).map(|(blob, run)| retry.run(move || bring_right(blob, run, fetcher), || ()));
     try_join_all(fetching).await?;
     Ok(())
+}
+
+/// Fetches a range; wrong bytes are fetched again at once, as the pull engine does.
+async fn bring_right(blob: &Arc<CachedBlob>, range: ByteRange, fetcher: &Fetcher) -> Result<bool> {
+    for _ in 1..CORRUPT_TRIES {
+        match fetcher.fetch(blob, range, Urgency::Demand, &|| ()).await {
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                tracing::warn!(%error, "wrong bytes came from the store; they are fetched again");
+            }
+            result => return result,
+        }
+    }
+    fetcher.fetch(blob, range, Urgency::Demand, &|| ()).await
 }
 
 #[cfg(test)]

@@ -94,12 +94,15 @@ impl Servers {
             key: key.clone(),
             client_ca: args.tls_client_ca.clone(),
         });
-        let settings = NbdSettings { tls, ..NbdSettings::new(address) };
+        let settings = NbdSettings::new(address);
+        let connections_max = settings.connections_max.saturating_mul(session.disks.len().max(1));
+        let settings = NbdSettings { tls, connections_max, ..settings };
         let server = NbdServer::start(&settings, session.disks.iter().map(export).collect())?;
         let uri = server.uri();
         self.running.push(Box::new(server));
         for disk in &session.disks {
-            let uri = if disk.name.is_empty() { uri.clone() } else { with_export(&uri, &disk.name) };
+            // A server of one disk names it itself.
+            let uri = if session.disks.len() == 1 { uri.clone() } else { with_export(&uri, &disk.name) };
             let qemu = settings.tls.is_none().then(|| drive_line(&uri, disk));
             self.ways.push(Way { uri, qemu });
         }

@@ -1,0 +1,140 @@
+//! Clients that vanish, stall and come in crowds: nobody else notices, and nothing of them is left.
+
+use crate::attached::{Attached, wait_until};
+use crate::image::Image;
+use crate::nbd::Client;
+use headstart_testkit::faults::{FaultProxy, Outage};
+use headstart_testkit::nginx::Nginx;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a read of local bytes may take here, where two cores serve all tests.
+const LOCAL: Duration = Duration::from_millis(500);
+
+/// A disk whose first MiB is local and whose store answers no more.
+struct Away {
+    image: Image,
+    attached: Attached,
+    proxy: FaultProxy,
+    /// Threads and open files of the process at rest.
+    at_rest: (usize, usize),
+    _nginx: Nginx,
+}
+
+impl Away {
+    fn new() -> Option<Self> {
+        if !Nginx::is_installed() {
+            return None;
+        }
+        let image = Image::new(16);
+        let nginx = image.serve();
+        let proxy = FaultProxy::start(nginx.addr());
+        let words = "--writable ~/writable";
+        let attached = Attached::start(&image.scene, &format!("{}/store:v1", proxy.url()), "~/cache", words);
+        for _ in 0..3 {
+            image.check(0, &attached.client().read(0, 1 << 20).unwrap());
+        }
+        // What its reads brought with them comes in the background.
+        thread::sleep(Duration::from_millis(500));
+        let at_rest = attached.threads_and_files();
+        proxy.set_outage(Outage::Hang);
+        Some(Self { image, attached, proxy, at_rest, _nginx: nginx })
+    }
+
+    /// A client that reads what is local is served as always.
+    #[track_caller]
+    fn others_are_served(&self) {
+        let since = Instant::now();
+        let mut client = self.attached.client();
+        for offset in (0..1 << 20).step_by(1 << 16) {
+            self.image.check(offset, &client.read(offset, 4096).unwrap());
+        }
+        assert!(since.elapsed() < LOCAL, "{:?}", since.elapsed());
+    }
+
+    /// All that clients took is given back. A few connections to the store may be new.
+    #[track_caller]
+    fn comes_to_rest(&self) {
+        self.proxy.set_outage(Outage::None);
+        self.attached.read_all(&self.image, 1 << 20);
+        let (threads, files) = self.at_rest;
+        wait_until("threads and files are given back", Duration::from_secs(40), || {
+            let now = self.attached.threads_and_files();
+            now.0 <= threads + 2 && now.1 <= files + 70
+        });
+        println!("at rest {:?}, then {:?}", self.at_rest, self.attached.threads_and_files());
+    }
+}
+
+#[test]
+fn clients_that_vanish_in_a_miss() {
+    let Some(away) = Away::new() else { return };
+    for round in 0..20u64 {
+        let mut client = away.attached.client();
+        for n in 0..20 {
+            client.send_read((2 << 20) + (round * 20 + n) * 4096, 4096).unwrap();
+        }
+        if round % 4 == 0 {
+            away.others_are_served();
+        }
+        drop(client);
+    }
+    away.others_are_served();
+    away.comes_to_rest();
+}
+
+#[test]
+fn clients_that_send_halves() {
+    let Some(away) = Away::new() else { return };
+    let mut holding = Vec::new();
+    for part in [1, 4, 27, 28, 29, 100, 4000] {
+        let mut client = away.attached.client();
+        client.send_part_of_write(4096, part);
+        holding.push(client);
+        let mut gone = away.attached.client();
+        gone.send_part_of_write(4096, part);
+    }
+    away.others_are_served();
+    drop(holding);
+    away.comes_to_rest();
+    // No half of a write was taken.
+    away.image.check(0, &away.attached.client().read(0, 8192).unwrap());
+}
+
+#[test]
+fn many_connections() {
+    let Some(away) = Away::new() else { return };
+    // As many as may be, but for one.
+    let clients: Vec<_> = (0..63u64)
+        .map(|n| {
+            let mut client = away.attached.client();
+            client.send_read((2 << 20) + n * 131_072, 4096).unwrap();
+            client
+        })
+        .collect();
+    away.others_are_served();
+    let last = away.attached.client();
+    for _ in 0..20 {
+        assert!(Client::connect(&away.attached.socket).is_err(), "there is no end to how many there may be");
+    }
+    drop(last);
+    away.proxy.set_outage(Outage::None);
+    for (n, mut client) in (0..).zip(clients) {
+        away.image.check((2 << 20) + n * 131_072, &client.receive().unwrap().1.unwrap());
+    }
+    away.comes_to_rest();
+}
+
+/// A client that asks for much and takes nothing of it.
+#[test]
+fn a_client_that_does_not_read() {
+    let Some(away) = Away::new() else { return };
+    let mut client = away.attached.client();
+    client.stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    // Until its requests are not taken any more either.
+    let asked = (0..100_000).take_while(|_| client.send_read(0, 1 << 20).is_ok()).count();
+    assert!(asked < 100_000, "there is no end to what it may ask");
+    away.others_are_served();
+    drop(client);
+    away.comes_to_rest();
+}

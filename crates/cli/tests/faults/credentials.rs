@@ -1,0 +1,126 @@
+//! Tokens that run out, and signed addresses of a storage that do, in the middle of a run: renewed, and nobody waits or
+//! fails for it.
+
+use crate::attached::Attached;
+use crate::image::Image;
+use crate::soak;
+use headstart_testkit::redirect::{Behaviour, Front, Style};
+use headstart_testkit::registry::{Access, PASSWORD, Registry, USER};
+use headstart_testkit::token_server::TokenServer;
+use serde_json::json;
+use std::fs;
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+
+/// How long tokens and addresses live here.
+const LIFE: Duration = Duration::from_secs(1);
+
+/// A registry with a token server, a front that redirects, and an image in it.
+struct House {
+    image: Image,
+    tokens: TokenServer,
+    front: Front,
+    _registry: Registry,
+    _runtime: Runtime,
+}
+
+impl House {
+    fn new(behaviour: Behaviour) -> Option<Self> {
+        let runtime = Runtime::new().unwrap();
+        let tokens = runtime.block_on(TokenServer::start());
+        tokens.set_user(USER, PASSWORD);
+        let registry = Registry::start(Access::Token(&tokens))?;
+        let front = runtime.block_on(Front::start(&registry, behaviour));
+        let image = Image::new(8);
+        let config = json!({"auths": { front.host(): {"username": USER, "password": PASSWORD} }});
+        fs::create_dir(image.scene.path("docker")).unwrap();
+        fs::write(image.scene.path("docker/config.json"), config.to_string()).unwrap();
+        let house = Self { image, tokens, front, _registry: registry, _runtime: runtime };
+        let target = house.reference();
+        house.image.scene.ok(&format!("image push file://~/store:v1 {target} {}", house.arguments()));
+        Some(house)
+    }
+
+    fn reference(&self) -> String {
+        format!("oci://{}/team/disk:v1", self.front.host())
+    }
+
+    fn arguments(&self) -> String {
+        format!("--plain-http {} --docker-config ~/docker", self.front.host())
+    }
+
+    fn attach(&self) -> Attached {
+        Attached::start(&self.image.scene, &self.reference(), "~/cache", &self.arguments())
+    }
+
+    /// Reads all of the disk, little by little, for so long that everything runs out a few times.
+    #[track_caller]
+    fn read_on_and_on(&self, attached: &Attached) {
+        let mut client = attached.client();
+        let (len, steps) = (64 << 10, self.image.len() >> 16);
+        let pause = LIFE * if soak() { 30 } else { 5 } / steps as u32;
+        let started = Instant::now();
+        for n in 0..steps {
+            let offset = n << 16;
+            let since = Instant::now();
+            let bytes = client.read(offset, len);
+            self.image
+                .check(offset, &bytes.unwrap_or_else(|e| panic!("error {e} after {:?}", started.elapsed())));
+            assert!(since.elapsed() < Duration::from_secs(3), "{:?} for a read", since.elapsed());
+            std::thread::sleep(pause);
+        }
+    }
+}
+
+/// Fetching must be by and by: nothing is read ahead here but what a read's block brings with it.
+#[track_caller]
+fn runs_out(style: Style, told: Option<Duration>, forbid: bool) {
+    let house = House::new(Behaviour { style, life: LIFE, told, forbid, ..Behaviour::default() });
+    let Some(house) = house else { return };
+    house.tokens.set_life(LIFE);
+    let attached = house.attach();
+    let before = house.front.seen();
+    let granted = house.tokens.granted();
+    house.read_on_and_on(&attached);
+    let seen = house.front.seen();
+    assert!(house.tokens.granted() > granted, "no token ran out");
+    assert!(seen.asked > before.asked, "no address ran out: {seen:?}");
+    assert_eq!(seen.leaked, 0, "the storage was shown a token");
+    assert_eq!(attached.metric("headstart_request_errors_total", ""), 0);
+}
+
+#[test]
+fn addresses_that_say_when_they_end() {
+    runs_out(Style::Amazon, None, false);
+}
+
+#[test]
+fn addresses_that_do_not_say_when_they_end() {
+    runs_out(Style::Untold, None, false);
+}
+
+/// They lie about their life, and the registry says 403 to a token that has run out.
+#[test]
+fn refusals_where_none_was_expected() {
+    runs_out(Style::Expires, Some(Duration::from_secs(300)), true);
+}
+
+/// Credentials that are refused in the middle: reads wait, and go on when they are good again.
+#[test]
+fn credentials_that_come_back() {
+    let behaviour = Behaviour { life: LIFE, ..Behaviour::default() };
+    let Some(house) = House::new(behaviour) else { return };
+    house.tokens.set_life(LIFE);
+    let attached = house.attach();
+    house.tokens.set_user(USER, "another password");
+    std::thread::sleep(LIFE * 2);
+    let mut client = attached.client();
+    client.send_read(5 << 20, 4096).unwrap();
+    assert!(client.is_silent_for(Duration::from_secs(1)));
+    house.tokens.set_user(USER, PASSWORD);
+    let (_, answer) = client.receive().unwrap();
+    house.image.check(5 << 20, &answer.unwrap());
+    let warnings = attached.warnings();
+    assert!(!warnings.is_empty() && warnings.len() < 6, "{warnings:#?}");
+    assert!(!attached.process.said().contains(PASSWORD));
+}

@@ -1,0 +1,79 @@
+//! The cache's disk is full, or takes no files at all: disks go on, it is said once and counted, and when there is room
+//! again it is used.
+
+use crate::attached::{Attached, command, wait_until};
+use crate::disk::noise;
+use crate::image::Image;
+use crate::tools::SmallDisk;
+use headstart_testkit::nginx::Nginx;
+use headstart_testkit::process::Process;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+/// The warnings about the cache.
+fn said_of_cache(attached: &Attached) -> Vec<String> {
+    let warnings = attached.warnings();
+    warnings.into_iter().filter(|line| line.contains("the cache cannot be written")).collect()
+}
+
+#[test]
+fn a_cache_on_a_full_disk() {
+    if !Nginx::is_installed() {
+        return;
+    }
+    let Some(small) = SmallDisk::mount(24 << 20) else { return };
+    let image = Image::new(16);
+    let nginx = image.serve();
+    let cache = small.path().join("cache");
+    fs::write(small.path().join("filler"), noise(3, 20 << 20)).unwrap();
+    let reference = format!("{}/store:v1", nginx.url());
+    let attached = Attached::start(&image.scene, &reference, cache.to_str().unwrap(), "");
+    attached.read_all(&image, 256 << 10);
+    attached.read_all(&image, 1 << 20);
+    assert_eq!(attached.metric("headstart_request_errors_total", ""), 0);
+    assert!(attached.metric("headstart_cache_bypassed_bytes_total", "") > 2 << 20);
+    let said = said_of_cache(&attached);
+    assert!(said.len() == 1 && said[0].contains(cache.to_str().unwrap()), "{said:#?}");
+    // There is room again: the next reads fill it.
+    fs::remove_file(small.path().join("filler")).unwrap();
+    let layer = image.layer().1;
+    wait_until("the cache is used again", Duration::from_secs(20), || {
+        attached.read_all(&image, 1 << 20);
+        // What is in memory already is not moved.
+        attached.metric("headstart_image_local_bytes", "") > layer / 4
+    });
+    assert_eq!(said_of_cache(&attached).len(), 1);
+    drop(attached);
+    // And the next attach finds it.
+    let attached = Attached::start(&image.scene, &reference, cache.to_str().unwrap(), "");
+    assert!(attached.metric("headstart_image_local_bytes", "") > layer / 4);
+    attached.read_all(&image, 1 << 20);
+    wait_until("all is cached", Duration::from_secs(20), || {
+        attached.metric("headstart_image_local_bytes", "") == layer
+    });
+    assert!(said_of_cache(&attached).is_empty());
+}
+
+/// Not a byte is left, not even for the files of the blobs.
+#[test]
+fn a_cache_without_room_for_its_files() {
+    if !Nginx::is_installed() {
+        return;
+    }
+    let image = Image::new(4);
+    let nginx = image.serve();
+    // The shell's `trap` makes the program see an error in the place of a signal.
+    let (attach, socket) = command(&image.scene, &format!("{}/store:v1", nginx.url()), "~/cache", "");
+    let mut limited = Command::new("sh");
+    limited.current_dir(image.scene.path("")).args(["-c", "trap '' XFSZ; ulimit -f 400; exec \"$@\"", "sh"]);
+    limited.arg(attach.get_program()).args(attach.get_args()).process_group(0);
+    let attached = Attached::ready(Process::start(&mut limited), socket);
+    attached.read_all(&image, 64 << 10);
+    attached.read_all(&image, 64 << 10);
+    assert!(attached.metric("headstart_cache_bypassed_bytes_total", "") > 1 << 20);
+    assert_eq!(attached.metric("headstart_request_errors_total", ""), 0);
+    let said = said_of_cache(&attached);
+    assert_eq!(said.len(), 1, "{said:#?}");
+}

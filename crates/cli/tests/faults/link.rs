@@ -1,0 +1,133 @@
+//! A slow link, 10 MB/s and 20 ms, and an image of many layers: what an attach and a cold read cost there.
+
+use crate::attached::Attached;
+use crate::disk::{Disk, noise};
+use crate::scene::Scene;
+use headstart_testkit::faults::{FaultProxy, Log};
+use headstart_testkit::nginx::Nginx;
+use headstart_testkit::shaper::{Link, Shaper, measure};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+const RATE: u64 = 10_000_000;
+const ROUND_TRIP: Duration = Duration::from_millis(20);
+const LAYERS: u64 = 20;
+const SEGMENTS: u64 = 4500;
+
+/// Where the lowest layer has its bytes: the places that are read.
+const DATA: u64 = 48 << 20;
+
+/// A disk of 40 GiB in a store: a base of some MiB, and on it layers of many single blocks here and there.
+fn many_layers(scene: &Scene) -> BTreeMap<u64, Vec<u8>> {
+    let disk = Disk::create(scene.path("disk.raw"), 40 << 30);
+    let content = noise(1, DATA as usize);
+    disk.write(0, &content);
+    let mut written = BTreeMap::from([(0, content)]);
+    scene.ok("image import disk.raw file://~/store:0 --codec lz4");
+    for layer in 1..LAYERS {
+        for n in 0..SEGMENTS / (LAYERS - 1) + 1 {
+            // Between what the others have, so that no segment joins another.
+            let offset = (1 << 30) + n * (4 << 20) + layer * (32 << 10);
+            let bytes = noise(offset, 4096);
+            disk.write(offset, &bytes);
+            written.insert(offset, bytes);
+        }
+        let words = format!(
+            "image import disk.raw file://~/store:{layer} --base file://~/store:{} --codec lz4",
+            layer - 1
+        );
+        scene.ok(&words);
+    }
+    written
+}
+
+#[test]
+fn an_attach_and_cold_reads_over_a_slow_link() {
+    if !Nginx::is_installed() {
+        return;
+    }
+    let scene = Scene::new();
+    let content = many_layers(&scene);
+    let inspected = scene.json(&format!("image inspect file://~/store:{}", LAYERS - 1));
+    assert_eq!(inspected["layers"].as_array().unwrap().len() as u64, LAYERS);
+    let nginx = Nginx::serve(&scene.path(""));
+    let proxy = FaultProxy::start(nginx.addr());
+    let link = Link::new(Some(RATE), ROUND_TRIP);
+    println!("the link gives {:?}", measure(&link, Duration::from_millis(200)).unwrap());
+    let shaper = Shaper::start(&link, proxy.addr()).unwrap();
+    let reference = format!("http://{}/store:{}", shaper.addr(), LAYERS - 1);
+    let since = Instant::now();
+    let attached = Attached::start(&scene, &reference, "~/cache", "");
+    println!("attached after {:?}", since.elapsed());
+    let log = proxy.log();
+    println!("{} requests, {} in sequence", log.len(), in_sequence(&log));
+    // The manifest (with a plain web server: the index of tags, then the manifest), all tails, all indices.
+    assert!(in_sequence(&log) <= 4, "{} in sequence:\n{log}", in_sequence(&log));
+    // What is read by no guess is in no layer twice.
+    assert_eq!(log.to("/blobs/").sent_again(), 0, "{log}");
+    let mut client = attached.client();
+    let check = |offset: u64, bytes: &[u8]| {
+        let (start, data) = content.range(..=offset).next_back().unwrap();
+        let at = (offset - start) as usize;
+        assert!(bytes == &data[at..at + bytes.len()], "wrong bytes at {offset}");
+    };
+    let mut times = Vec::new();
+    for n in 0..15 {
+        // Until what a read brought with it is here, and the link idle.
+        quiet(&proxy);
+        proxy.clear_log();
+        // In another block each time.
+        let offset = (1 << 20) + n * (3 << 20) + 8192;
+        let since = Instant::now();
+        let bytes = client.read(offset, 4096).unwrap();
+        let took = since.elapsed();
+        check(offset, &bytes);
+        times.push(took);
+        if took > Duration::from_millis(40) {
+            println!("{offset}: {took:?}\n{}", proxy.log());
+        }
+    }
+    println!("cold reads of 4 KiB: {times:?}");
+    times.sort();
+    assert!(times[times.len() / 2] < Duration::from_millis(40), "{times:?}");
+    for (offset, _) in content.iter().skip(1).step_by(500) {
+        check(*offset, &client.read(*offset, 4096).unwrap());
+    }
+}
+
+/// The longest row of requests each of which the client may have made because of the answer to the one before. The
+/// proxy's times are those at the far end of the link: a request was made half a round trip before it came there, one
+/// and a half before on a new connection, and its answer was known half a round trip after it was given.
+fn in_sequence(log: &Log) -> usize {
+    let mut seen = BTreeSet::new();
+    let way = ROUND_TRIP / 2;
+    let mut times: Vec<_> = log
+        .iter()
+        .map(|request| {
+            let ways = if seen.insert(request.connection) { 3 } else { 1 };
+            let made = request.started.saturating_sub(way * ways);
+            (request.finished.expect("an attach waits for what it asks") + way, made)
+        })
+        .collect();
+    times.sort_unstable();
+    // Of all that could follow, the one that is known first leaves most room.
+    let (mut count, mut until) = (0, Duration::ZERO);
+    for (known, made) in times {
+        if count == 0 || made >= until {
+            (count, until) = (count + 1, known);
+        }
+    }
+    count
+}
+
+/// Waits until nothing has been asked for a while.
+fn quiet(proxy: &FaultProxy) {
+    let mut seen = (0, Instant::now());
+    while seen.1.elapsed() < Duration::from_millis(150) {
+        std::thread::sleep(Duration::from_millis(10));
+        let log = proxy.log();
+        if log.len() != seen.0 || log.iter().any(|request| request.finished.is_none()) {
+            seen = (log.len(), Instant::now());
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! `headstart attach` where everything goes wrong: each test starts the binary, with real servers behind proxies that
+//! break what passes, and reads over NBD as a guest would.
+//!
+//! Two promises are in all of them: a client never sees a wrong byte, and what can still be served is served.
+//!
+//! | module | what goes wrong |
+//! |---|---|
+//! | [`away`] | the store is away: for a while, for too long, at attach |
+//! | [`answers`] | the store is slow, breaks off, sends other bytes than asked for |
+//! | [`credentials`] | tokens and signed addresses run out in the middle |
+//! | [`full_disk`] | the cache's disk takes nothing |
+//! | [`kill`] | `kill -9` of attach, under writes and under reads |
+//! | [`neighbours`] | another process with the same cache is stuck, stopped or killed |
+//! | [`clients`] | clients that vanish, stall, or come in crowds |
+//! | [`link`] | nothing; but the link is slow, and that must not show more than it has to |
+//!
+//! [`attached`] is the program with its disk, [`nbd`] a client, [`image`] makes images. With `HEADSTART_SOAK=1` the
+//! tests take longer and do more: see [`soak`].
+
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "tests"
+)]
+#![allow(clippy::disallowed_methods, reason = "tests of time read the clock")]
+
+mod answers;
+mod attached;
+mod away;
+mod clients;
+mod credentials;
+#[path = "../e2e/disk.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod disk;
+mod full_disk;
+mod image;
+mod kill;
+mod link;
+mod nbd;
+mod neighbours;
+#[path = "../e2e/scene.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod scene;
+#[path = "../e2e/tools.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod tools;
+
+/// Whether there is time: `make soak` sets `HEADSTART_SOAK`.
+fn soak() -> bool {
+    std::env::var_os("HEADSTART_SOAK").is_some_and(|value| !value.is_empty() && value != "0")
+}
