@@ -24,11 +24,11 @@ use crate::layout::{
 };
 use crate::link::{Answer, Link};
 use crate::reference::{BucketScheme, Location, Selector, Tag};
-use crate::settings::Settings;
+use crate::settings::{Settings, authority};
 use crate::store::{Copied, Store, Urgency};
 use crate::upload::{PART, Upload};
 use async_trait::async_trait;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesOrdered;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
@@ -129,21 +129,10 @@ impl BucketStore {
             self.call(name, self.first_byte, self.objects.get_opts(&path, GetOptions::default())).await?;
         let version =
             UpdateVersion { e_tag: result.meta.e_tag.clone(), version: result.meta.version.clone() };
-        let mut bytes = BytesMut::new();
-        let mut parts = result.into_stream();
-        loop {
-            let part = timeout(self.stall, parts.next()).await.map_err(|_| {
-                let cause = format!("stopped answering for {} s", self.stall.as_secs_f64());
-                Error::new(ErrorKind::Unavailable, cause).about(self.thing(name))
-            })?;
-            let Some(part) = part else { return Ok((bytes.freeze(), version)) };
-            let part = part.map_err(|e| explain(e).about(self.thing(name)))?;
-            if (bytes.len() as u64).saturating_add(part.len() as u64) > most {
-                let cause = format!("is longer than the {most} bytes that such a document may have");
-                return Err(Error::unsupported(cause).about(self.thing(name)));
-            }
-            bytes.extend_from_slice(&part);
-        }
+        let parts = result.into_stream().map(|part| part.map_err(explain));
+        let bytes =
+            http::collect_small(parts, most, self.stall).await.map_err(|e| e.about(self.thing(name)))?;
+        Ok((bytes, version))
     }
 
     async fn index(&self) -> Result<Versioned> {
@@ -308,8 +297,7 @@ fn allow_plain(
     else {
         return Ok(options);
     };
-    let host = endpoint.host_str().unwrap_or_default();
-    let with_port = endpoint.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
+    let (host, with_port) = (endpoint.host_str().unwrap_or_default(), authority(&endpoint));
     let by_environment = allowed.is_some_and(|value| value == "true" || value == "1");
     if by_environment || settings.is_plain_http(host) || settings.is_plain_http(&with_port) {
         return Ok(options.with_allow_http(true));
@@ -406,7 +394,7 @@ impl Store for BucketStore {
 
     async fn put_blob(&self, digest: &Digest, source: Arc<dyn ReadAt>, copied: Copied<'_>) -> Result<()> {
         let name = blob_name(digest);
-        let mut upload = Upload::new(digest, source);
+        let mut upload = Upload::new(digest, source).in_few_parts()?;
         if upload.len() <= PART {
             let bytes = upload.next().await?.unwrap_or_default();
             let len = bytes.len() as u64;

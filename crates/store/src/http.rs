@@ -4,9 +4,10 @@
 //! the HTTP library have credentials in their query: every URL that gets into a message goes through [`redact`].
 
 use crate::link::Answer;
+use crate::link::pace::Pace;
 use crate::settings::Settings;
 use bytes::{Bytes, BytesMut};
-use futures::stream::StreamExt;
+use futures::stream::{Stream, StreamExt};
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use reqwest::header::{
     ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, HeaderValue, RANGE,
@@ -42,7 +43,7 @@ pub(crate) enum Redirects {
 /// Where a file of certificates or the proxy in the settings is not usable.
 pub(crate) fn client(settings: &Settings, redirects: Redirects) -> Result<Client> {
     let policy = match redirects {
-        Redirects::Follow => reqwest::redirect::Policy::limited(MOST_REDIRECTS),
+        Redirects::Follow => followed(settings.clone()),
         Redirects::Report => reqwest::redirect::Policy::none(),
     };
     let mut builder = Client::builder()
@@ -52,7 +53,9 @@ pub(crate) fn client(settings: &Settings, redirects: Redirects) -> Result<Client
         .pool_idle_timeout(KEEP_IDLE)
         .tcp_nodelay(true)
         .referer(false)
-        .redirect(policy);
+        .redirect(policy)
+        // The bytes as they are, of all documents: they are checked against digests.
+        .default_headers(HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static("identity"))]));
     for (path, pem) in ca_files(settings)? {
         let certificates = reqwest::Certificate::from_pem_bundle(&pem).ok().filter(|list| !list.is_empty());
         let certificates = certificates.ok_or_else(|| {
@@ -66,6 +69,22 @@ pub(crate) fn client(settings: &Settings, redirects: Redirects) -> Result<Client
         builder = builder.proxy(proxy);
     }
     builder.build().map_err(|e| Error::invalid("cannot make an HTTP client").caused_by(cause(e)))
+}
+
+/// A few redirects, but none from TLS to a host without, unless the settings allow that one.
+fn followed(settings: Settings) -> reqwest::redirect::Policy {
+    reqwest::redirect::Policy::custom(move |attempt| {
+        let downgraded =
+            attempt.previous().last().is_some_and(|from| settings.is_downgrade(from, attempt.url()));
+        if downgraded {
+            let cause = format!("redirects to {}, which has no TLS", redact(attempt.url()));
+            attempt.error(cause)
+        } else if attempt.previous().len() > MOST_REDIRECTS {
+            attempt.error("redirects without end")
+        } else {
+            attempt.follow()
+        }
+    })
 }
 
 /// The certificate files of the settings, read.
@@ -107,7 +126,22 @@ pub(crate) fn cause(error: reqwest::Error) -> String {
 
 /// The connection failed, or broke.
 pub(crate) fn broken(error: reqwest::Error, url: &Url) -> Error {
-    Error::new(ErrorKind::Unavailable, cause(error)).about(redact(url))
+    let is_connect = error.is_connect();
+    let cause = cause(error);
+    let remedy = match is_connect {
+        true if cause.contains("UnknownIssuer") => {
+            Some("give the certificate of its authority with --ca-file, if you trust it")
+        }
+        true if cause.contains("refused") || cause.contains("dns error") => {
+            Some("check the address, and that the server runs")
+        }
+        _ => None,
+    };
+    let error = Error::new(ErrorKind::Unavailable, cause).about(redact(url));
+    match remedy {
+        Some(remedy) => error.remedy(remedy),
+        None => error,
+    }
 }
 
 /// Sends one request; any status is an answer. The head must come within `first_byte`.
@@ -141,11 +175,10 @@ pub(crate) fn status_error(status: StatusCode, url: &Url) -> Error {
     Error::new(kind, format!("the server answered {status}")).about(redact(url))
 }
 
-/// Asks for a range, and for its bytes as they are.
+/// Asks for a range.
 pub(crate) fn with_range(request: RequestBuilder, range: ByteRange) -> RequestBuilder {
     // The end of a header's range is its last byte; nobody asks for none.
-    let range = format!("bytes={}-{}", range.offset(), range.end().saturating_sub(1));
-    request.header(RANGE, range).header(ACCEPT_ENCODING, HeaderValue::from_static("identity"))
+    request.header(RANGE, format!("bytes={}-{}", range.offset(), range.end().saturating_sub(1)))
 }
 
 /// Takes a response for the answer to a request for `range`, if that is what it promises to be.
@@ -161,15 +194,20 @@ pub(crate) fn ranged_answer(response: Response, range: ByteRange) -> Result<Answ
     Ok(Answer { thing, body: body.boxed() })
 }
 
+/// What is compressed on its way has other bytes and another length than what was asked for.
+fn check_encoding(headers: &HeaderMap) -> Result<()> {
+    let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
+    let Some(encoding) = encodings.find(|encoding| *encoding != "identity") else { return Ok(()) };
+    let cause = format!("the server compressed the answer ({encoding:?}), unasked");
+    let error = Error::new(ErrorKind::Unavailable, cause);
+    Err(error.remedy("turn off compression of what it stores at the server"))
+}
+
 fn check_range(status: StatusCode, headers: &HeaderMap, range: ByteRange, url: &Url) -> Result<()> {
     let wrong = |cause: String| Error::new(ErrorKind::Unavailable, cause).about(redact(url));
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let length = text(CONTENT_LENGTH).and_then(|text| text.parse::<u64>().ok());
-    if let Some(encoding) = text(CONTENT_ENCODING).filter(|encoding| *encoding != "identity") {
-        let encoding = encoding.escape_debug();
-        return Err(wrong(format!("the server compressed the answer (`{encoding}`), unasked"))
-            .remedy("turn off compression of blobs at the server"));
-    }
+    check_encoding(headers).map_err(|e| e.about(redact(url)))?;
     match status {
         StatusCode::PARTIAL_CONTENT => {
             let given = text(CONTENT_RANGE).and_then(parse_content_range);
@@ -202,24 +240,37 @@ fn parse_content_range(text: &str) -> Option<(u64, u64)> {
 /// The body of a small document of at most `most` bytes, whatever the server says of its length.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] where it is larger, [`ErrorKind::Unavailable`] where it breaks off or stalls.
+/// [`ErrorKind::Unsupported`] where it is larger, [`ErrorKind::Unavailable`] where it breaks off, stalls, is too slow
+/// or is compressed.
 pub(crate) async fn small_body(response: Response, most: u64, stall: Duration) -> Result<Bytes> {
     let url = response.url().clone();
+    let thing = redact(&url);
+    check_encoding(response.headers()).map_err(|e| e.about(&thing))?;
+    collect_small(response.bytes_stream().map(|part| part.map_err(|e| broken(e, &url))), most, stall)
+        .await
+        .map_err(|e| e.about(thing))
+}
+
+/// All of a body of at most `most` bytes.
+///
+/// # Errors
+/// As [`small_body`].
+pub(crate) async fn collect_small(
+    parts: impl Stream<Item = Result<Bytes>> + Send,
+    most: u64,
+    stall: Duration,
+) -> Result<Bytes> {
+    let pace = Pace::begin(stall);
+    let mut parts = std::pin::pin!(parts);
     let mut body = BytesMut::new();
-    let mut parts = response.bytes_stream();
-    loop {
-        let part = timeout(stall, parts.next()).await.map_err(|_| {
-            let cause = format!("stopped answering for {} s", stall.as_secs_f64());
-            Error::new(ErrorKind::Unavailable, cause).about(redact(&url))
-        })?;
-        let Some(part) = part else { return Ok(body.freeze()) };
-        let part = part.map_err(|e| broken(e, &url))?;
+    while let Some(part) = pace.next(&mut parts, body.len() as u64).await? {
         if (body.len() as u64).saturating_add(part.len() as u64) > most {
             let cause = format!("is longer than the {most} bytes that such a document may have");
-            return Err(Error::unsupported(cause).about(redact(&url)));
+            return Err(Error::unsupported(cause));
         }
         body.extend_from_slice(&part);
     }
+    Ok(body.freeze())
 }
 
 #[cfg(test)]

@@ -8,11 +8,12 @@
 //! 3. *Hedge* ([`Hedge`]): sees nothing but the time from sending to the first byte.
 //! 4. *First byte*: a time-out over the sending of one request, whatever the store does for it (renewing a token,
 //!    following a redirect).
-//! 5. *Body*: exactly the bytes asked for, with a time-out between its parts.
+//! 5. *Body*: exactly the bytes asked for, with a time-out between its parts and a least pace ([`Pace`]).
 //!
 //! A read that is dropped gives everything back at once.
 
 mod hedge;
+pub(crate) mod pace;
 #[cfg(test)]
 mod tests;
 
@@ -21,9 +22,10 @@ use crate::limit::RateLimit;
 use crate::settings::Settings;
 use crate::store::Urgency;
 use bytes::{Bytes, BytesMut};
-use futures::stream::{BoxStream, StreamExt};
+use futures::stream::BoxStream;
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use hedge::Hedge;
+use pace::Pace;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -146,9 +148,7 @@ impl Link {
         }
         // A second request must not take what other demand reads wait for.
         let place = self.demand.try_acquire().ok();
-        let affordable =
-            place.is_some() && self.limit.as_ref().is_none_or(|limit| limit.try_take(range.len()));
-        if !affordable || !hedge.spend() {
+        if place.is_none() || !self.afford(hedge, range) {
             let answer = first.await?;
             hedge.observe(sent.elapsed());
             return Ok((answer, None));
@@ -173,6 +173,18 @@ impl Link {
         Ok((answer, place))
     }
 
+    /// Pays for a second request, or takes nothing.
+    fn afford(&self, hedge: &Hedge, range: ByteRange) -> bool {
+        if !hedge.spend() {
+            return false;
+        }
+        let within = self.limit.as_ref().is_none_or(|limit| limit.try_take(range.len()));
+        if !within {
+            hedge.refund();
+        }
+        within
+    }
+
     async fn once<F, Fut>(&self, send: &F) -> Result<Answer>
     where
         F: Fn() -> Fut,
@@ -189,17 +201,15 @@ impl Link {
     async fn collect(&self, answer: Answer, range: ByteRange) -> Result<Bytes> {
         let Answer { thing, mut body } = answer;
         let broken = |cause: String| Error::new(ErrorKind::Unavailable, cause).about(&thing);
+        let pace = Pace::begin(self.stall);
         let wanted = usize::try_from(range.len()).map_err(|_| Error::invalid("a range past the memory"))?;
         let mut whole = Bytes::new();
         let mut parts = BytesMut::new();
         loop {
-            let part = timeout(self.stall, body.next())
-                .await
-                .map_err(|_| broken(format!("stopped answering for {} s", self.stall.as_secs_f64())))?;
-            let Some(part) = part else { break };
-            let part = part.map_err(|e| e.about(&thing))?;
-            Meter::add(&self.meter.bytes, part.len() as u64);
             let have = whole.len() + parts.len();
+            let part = pace.next(&mut body, have as u64).await.map_err(|e| e.about(&thing))?;
+            let Some(part) = part else { break };
+            Meter::add(&self.meter.bytes, part.len() as u64);
             if part.len() > wanted - have {
                 return Err(broken(format!("sent more than the {wanted} bytes asked for")));
             }

@@ -3,6 +3,7 @@
 use crate::limit::RateLimit;
 use std::path::PathBuf;
 use std::time::Duration;
+use url::Url;
 
 /// How stores are reached. [`Settings::default`] suits a data centre as well as a slow link.
 ///
@@ -63,6 +64,17 @@ impl Settings {
     pub fn is_plain_http(&self, host: &str) -> bool {
         self.plain_http.iter().any(|plain| plain.eq_ignore_ascii_case(host))
     }
+
+    /// Whether going from one URL to another leaves TLS for a host that is not to be spoken to without.
+    pub(crate) fn is_downgrade(&self, from: &Url, to: &Url) -> bool {
+        from.scheme() == "https" && to.scheme() == "http" && !self.is_plain_http(&authority(to))
+    }
+}
+
+/// `host` or `host:port` of a URL, the port where it is not the scheme's own.
+pub(crate) fn authority(url: &Url) -> String {
+    let host = url.host_str().unwrap_or("");
+    url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
 /// How a failed call is tried again: after pauses that double from `first` to `most`, each shortened at random by
@@ -111,4 +123,20 @@ pub struct Mirror {
     pub registry: String,
     /// The one to ask first: `host` or `host:port`, with a path before the repositories where it has one.
     pub mirror: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tls_is_left_only_for_hosts_that_are_named() {
+        let settings = Settings { plain_http: vec!["lan:81".to_owned()], ..Settings::default() };
+        let left = |from: &str, to: &str| {
+            settings.is_downgrade(&Url::parse(from).unwrap(), &Url::parse(to).unwrap())
+        };
+        assert!(left("https://a/", "http://a/") && left("https://a/", "http://lan/"));
+        assert!(!left("https://a/", "http://lan:81/") && !left("https://a/", "https://b/"));
+        assert!(!left("http://a/", "http://b/"));
+    }
 }

@@ -8,8 +8,11 @@ use std::sync::Arc;
 /// Bytes of a part: the least that S3 takes is 5 MiB, and more would only cost memory.
 pub(crate) const PART: u64 = 8 << 20;
 
-/// Most parts: S3 takes 10,000. Blobs past 75 GiB get larger parts.
+/// Most parts of a store that counts them: S3 takes 10,000. Blobs past 75 GiB get larger parts there.
 const MOST_PARTS: u64 = 9_600;
+
+/// But no larger ones, which are held in memory: this is for 4.6 TiB, near the largest object of S3.
+const LARGEST_PART: u64 = 512 << 20;
 
 /// Reads a blob from front to back on the threads for blocking work, and hashes it.
 pub(crate) struct Upload {
@@ -23,8 +26,20 @@ pub(crate) struct Upload {
 
 impl Upload {
     pub(crate) fn new(digest: &Digest, source: Arc<dyn ReadAt>) -> Self {
-        let part = PART.max(source.len().div_ceil(MOST_PARTS));
-        Self { digest: *digest, source, hasher: Sha256::new(), offset: 0, part }
+        Self { digest: *digest, source, hasher: Sha256::new(), offset: 0, part: PART }
+    }
+
+    /// The same in larger parts where there would be too many. The length is what a manifest claims.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] where even the largest parts would be too many.
+    pub(crate) fn in_few_parts(mut self) -> Result<Self> {
+        self.part = PART.max(self.len().div_ceil(MOST_PARTS));
+        if self.part > LARGEST_PART {
+            return Err(Error::unsupported(format!("has {} bytes: no object can have as many", self.len()))
+                .about(format!("blob {}", self.digest)));
+        }
+        Ok(self)
     }
 
     /// Length of the whole blob in bytes.
@@ -32,8 +47,9 @@ impl Upload {
         self.source.len()
     }
 
-    /// The next part of [`PART`] bytes or, of very large blobs, more; none at the end. The last part is given only if the whole matches the
-    /// digest, so that a store which makes a blob visible with its last byte never shows a wrong one.
+    /// The next part of [`PART`] bytes or, [`Self::in_few_parts`], more; none at the end. The last part is given only
+    /// if the whole matches the digest, so that a store which makes a blob visible with its last byte never shows a
+    /// wrong one.
     ///
     /// # Errors
     /// What the source reports; [`ErrorKind::Corrupt`] where the blob is not what its digest says.

@@ -8,7 +8,7 @@
     reason = "tests"
 )]
 
-use headstart_block::{ByteRange, Digest, Error, ErrorKind};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt};
 use headstart_store::layout::{LayoutDir, StagingDir, StalePolicy, remove_stale};
 use headstart_store::media_type::MANIFEST_OCI;
 use headstart_store::{Location, Selector, Settings, Store, Tag, Urgency, open};
@@ -106,4 +106,27 @@ fn living_writers_are_seen_and_dead_ones_removed() {
     assert!(found(StalePolicy::Delete).publishes_early && early.path().exists() && whole.path().exists());
     drop(early);
     assert!(!found(StalePolicy::Delete).publishes_early);
+}
+
+/// A blob as long as a hostile manifest says.
+struct Endless(u64);
+
+impl ReadAt for Endless {
+    fn len(&self) -> u64 {
+        self.0
+    }
+
+    fn read_at(&self, _: &mut [u8], _: u64) -> headstart_block::Result<()> {
+        Err(Error::corrupt("is not that long"))
+    }
+}
+
+#[tokio::test]
+async fn a_length_that_is_a_lie_takes_no_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = at(&dir.path().join("store"));
+    for len in [1 << 45, u64::MAX / 2, u64::MAX] {
+        let put = store.put_blob(&Digest::of(b"x"), Arc::new(Endless(len)), &|_| Ok(())).await;
+        assert_eq!(put.unwrap_err().kind(), ErrorKind::Corrupt);
+    }
 }

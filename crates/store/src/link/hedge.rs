@@ -61,6 +61,11 @@ impl Hedge {
         affordable
     }
 
+    /// Gives back what was taken for a second request that was not sent.
+    pub(super) fn refund(&self) {
+        self.state().budget += 1.0;
+    }
+
     /// A read began to be answered this long after it was sent.
     pub(super) fn observe(&self, time: Duration) {
         let mut state = self.state();

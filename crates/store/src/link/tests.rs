@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::settings::HedgeSettings;
+use futures::stream::StreamExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const RANGE: (u64, u64) = (100, 4096);
@@ -193,4 +194,36 @@ async fn the_rate_holds_over_all_links_that_share_it() {
     // 5 MB at 1 MB/s, less the burst.
     let took = start.elapsed().as_secs_f64();
     assert!((4.6..5.2).contains(&took), "{took}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_drips_ends() {
+    let settings = Settings { stall_timeout: ms(2000), ..Settings::default() };
+    let link = Link::new(&settings);
+    let start = Instant::now();
+    let drips = || async {
+        let parts = futures::stream::unfold((), |()| async {
+            sleep(ms(1900)).await;
+            Some((Ok(Bytes::from_static(b"x")), ()))
+        });
+        Ok(Answer { thing: String::new(), body: parts.boxed() })
+    };
+    let error = link.read(range(), Urgency::Demand, drips).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(start.elapsed() < ms(10_000), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn second_requests_that_are_not_sent_take_nothing_of_the_rate() {
+    let hedge = HedgeSettings { share: 0.0, ..HedgeSettings::default() };
+    let limit = RateLimit::new(10_000);
+    let settings = Settings { hedge: Some(hedge), limit_rate: Some(limit.clone()), ..Settings::default() };
+    let link = warm(&settings).await;
+    // The first spends all that there is.
+    for _ in 0..2 {
+        sleep(ms(60_000)).await;
+        link.read(range(), Urgency::Demand, || after(ms(300), &[4096])).await.unwrap();
+    }
+    assert_eq!(link.counters().hedges, 1);
+    assert!(limit.try_take(62_000), "a request that was not sent was paid for");
 }

@@ -16,7 +16,7 @@ use super::flight::{Flight, Lead, Turn};
 use super::token::{Decision, LIFE_UNTOLD, Secret, Token, TokenSlot};
 use super::{Clock, locked};
 use crate::http;
-use crate::settings::Settings;
+use crate::settings::{Settings, authority};
 use headstart_block::{Error, ErrorKind, Result};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
@@ -364,12 +364,6 @@ impl Auth {
             .about(format!("{host}/{}", self.repository))
             .remedy(format!("log in as one who may: `docker login {host}`"))
     }
-}
-
-/// `host:port` of a URL, the port where it is written.
-pub(super) fn authority(url: &Url) -> String {
-    let host = url.host_str().unwrap_or("");
-    url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
 fn challenge(headers: &HeaderMap) -> Option<Challenge> {

@@ -3,12 +3,12 @@
 //! A mirror that fails rests for a while, during which others are asked; that it lacks something is no
 //! failure.
 
-use super::auth::{Access, Auth, authority};
+use super::auth::{Access, Auth};
 use super::blob::Blobs;
 use super::{Clock, locked};
 use crate::counters::Meter;
 use crate::http;
-use crate::settings::Settings;
+use crate::settings::{Settings, authority};
 use bytes::Bytes;
 use headstart_block::{Error, ErrorKind, Result};
 use reqwest::header::LOCATION;
@@ -208,7 +208,7 @@ impl Endpoint {
             Error::new(ErrorKind::Unavailable, "redirects to no usable address").about(http::redact(from))
         })?;
         let host = authority(&target);
-        if from.scheme() == "https" && target.scheme() == "http" && !self.settings.is_plain_http(&host) {
+        if self.settings.is_downgrade(from, &target) {
             let cause = format!("redirects to {}, which has no TLS", http::redact(&target));
             return Err(Error::new(ErrorKind::Denied, cause)
                 .about(http::redact(from))

@@ -270,7 +270,6 @@ impl Upload<'_> {
 /// A body that reads the source as the connection takes it. `progress` hears where each part ends, or why it
 /// fails.
 fn body(source: Arc<dyn ReadAt>, bytes: ByteRange, progress: mpsc::UnboundedSender<Result<u64>>) -> Body {
-    let parts: Vec<ByteRange> = bytes.parts(PART).collect();
     let read = move |part: ByteRange| {
         let (source, progress) = (Arc::clone(&source), progress.clone());
         async move {
@@ -294,7 +293,7 @@ fn body(source: Arc<dyn ReadAt>, bytes: ByteRange, progress: mpsc::UnboundedSend
             }
         }
     };
-    Body::wrap_stream(futures::StreamExt::then(futures::stream::iter(parts), read))
+    Body::wrap_stream(futures::StreamExt::then(futures::stream::iter(bytes.parts(PART)), read))
 }
 
 /// The response to something written, if it is a success.

@@ -1,0 +1,52 @@
+//! How slowly a body may come.
+//!
+//! A time-out between its parts alone would let a server that sends a byte now and then hold a read, or the one
+//! renewal of a token that all reads wait for, for days.
+
+use bytes::Bytes;
+use futures::stream::{Stream, StreamExt};
+use headstart_block::{Error, ErrorKind, Result};
+use std::time::Duration;
+use tokio::time::{Instant, timeout};
+
+/// The least pace in bytes a second, from the first byte on: less than any link that a disk is of use over, even
+/// shared by all requests that are under way at once.
+const LEAST: f64 = 1024.0;
+
+/// The time that one body has.
+pub(crate) struct Pace {
+    begun: Instant,
+    stall: Duration,
+}
+
+impl Pace {
+    /// A body begins now, and may pause for `stall`.
+    pub(crate) fn begin(stall: Duration) -> Self {
+        Self { begun: Instant::now(), stall }
+    }
+
+    /// The next part of a body of which `have` bytes have come; none at its end.
+    ///
+    /// # Errors
+    /// What the body reports; [`ErrorKind::Unavailable`] where it pauses for too long, or is too slow as a whole.
+    pub(crate) async fn next<S>(&self, body: &mut S, have: u64) -> Result<Option<Bytes>>
+    where
+        S: Stream<Item = Result<Bytes>> + Unpin,
+    {
+        #[expect(clippy::cast_precision_loss, reason = "a body of 53 bits is past all links")]
+        let earned = Duration::from_secs_f64(have as f64 / LEAST);
+        let left = self.stall.saturating_add(earned).saturating_sub(self.begun.elapsed());
+        match timeout(left.min(self.stall), body.next()).await {
+            Ok(part) => part.transpose(),
+            Err(_) if left < self.stall => {
+                let time = self.begun.elapsed().as_secs_f64();
+                let cause = format!("sent only {have} bytes in {time:.0} s");
+                Err(Error::new(ErrorKind::Unavailable, cause))
+            }
+            Err(_) => {
+                let cause = format!("stopped answering for {} s", self.stall.as_secs_f64());
+                Err(Error::new(ErrorKind::Unavailable, cause))
+            }
+        }
+    }
+}
