@@ -168,7 +168,7 @@ impl FromStr for Location {
         let name = path.rfind('/').map_or(path, |slash| &path[slash + 1..]);
         if name.contains(':') {
             return Err(Error::invalid("names an image, not a store")
-                .about(text)
+                .about(shown(text))
                 .remedy("leave out the tag: name the store alone, such as file:///DIR"));
         }
         Self::new(scheme, rest, text)
@@ -225,7 +225,7 @@ impl FromStr for Reference {
 
     fn from_str(text: &str) -> Result<Self> {
         let (scheme, rest) = split_scheme(text)?;
-        let about = |error: Error| error.about(text);
+        let about = |error: Error| error.about(shown(text));
         let (authority, path) = split_authority(scheme, rest);
         let name = authority.len() + path.rfind('/').map_or(0, |slash| slash + 1);
         let (store, selector) = if let Some(at) = rest[name..].find(DIGEST_MARK).filter(|_| !path.is_empty())
@@ -260,6 +260,17 @@ pub fn parse_store(text: &str) -> Result<Location> {
     text.parse()
 }
 
+/// A reference as messages may show it. People write credentials into it, though it must hold none, and even those
+/// with a slash in them: all that is before an `@` in front of the host, or of what begins no digest, goes.
+fn shown(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://").filter(|(scheme, _)| *scheme != "file") else {
+        return text.escape_debug().to_string();
+    };
+    let end = rest.find(DIGEST_MARK).unwrap_or(rest.len());
+    let begin = rest[..end].rfind('@').map_or(0, |at| at + 1);
+    format!("{scheme}://{}", &rest[begin..]).escape_debug().to_string()
+}
+
 /// What stands before `://`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scheme {
@@ -271,7 +282,7 @@ enum Scheme {
 
 /// The scheme and what follows `://`.
 fn split_scheme(text: &str) -> Result<(Scheme, &str)> {
-    let invalid = |cause: &'static str| Error::invalid(cause).about(text.escape_debug());
+    let invalid = |cause: &'static str| Error::invalid(cause).about(shown(text));
     let (scheme, rest) =
         text.split_once("://").ok_or_else(|| invalid("is not an image reference").remedy(FORMS))?;
     let scheme = match scheme {
@@ -305,9 +316,9 @@ impl Location {
     fn new(scheme: Scheme, rest: &str, text: &str) -> Result<Self> {
         let (authority, path) = split_authority(scheme, rest);
         let path = path.trim_end_matches('/');
-        refuse_digest(path).map_err(|e| e.about(text))?;
+        refuse_digest(path).map_err(|e| e.about(shown(text)))?;
         let invalid =
-            |cause: &'static str, form: &'static str| Error::invalid(cause).about(text).remedy(form);
+            |cause: &'static str, form: &'static str| Error::invalid(cause).about(shown(text)).remedy(form);
         match scheme {
             Scheme::File if !rest.starts_with('/') => Err(invalid(
                 "has no absolute path",
@@ -352,11 +363,11 @@ impl Location {
                 .remedy("leave them out; give them in docker's configuration file"));
         }
         let form = "write it as http://HOST/PATH:TAG";
-        let bad = || Error::invalid("is not a URL of a web server").about(text).remedy(form);
+        let bad = || Error::invalid("is not a URL of a web server").about(shown(text)).remedy(form);
         let scheme = if text.starts_with("https") { "https" } else { "http" };
         let url = Url::parse(&format!("{scheme}://{authority}{path}")).map_err(|e| bad().caused_by(e))?;
         // Dots may have changed the path: what is printed must parse again, as the same.
-        refuse_digest(url.path()).map_err(|e| e.about(text))?;
+        refuse_digest(url.path()).map_err(|e| e.about(shown(text)))?;
         if authority.is_empty() || url.path().len() > 1 && url.path().ends_with('/') {
             return Err(bad());
         }
@@ -477,6 +488,29 @@ mod tests {
             !secret.to_string().contains("secret") && secret.to_string().contains("credentials"),
             "{secret}"
         );
+    }
+
+    #[test]
+    fn credentials_are_not_repeated() {
+        for text in [
+            "oci://user:secret@host/a:tag",
+            "oci://user:secret@host/a/Upper:tag",
+            "http://user:secret@host/path:bad tag",
+            "https://user:secret@host/path?x:tag",
+            "http://user:secret@host/a:tag@sha256:00",
+            "http://user:secret@host/a@sha256:00",
+            "http://user:secret@host/a:.tag",
+            "s3://user:secret@bucket/a:tag",
+            "ftp://user:secret@host/a",
+            "http://user:sec/ret@host/a:tag",
+        ] {
+            let error = text.parse::<Reference>().unwrap_err().to_string();
+            assert!(!error.contains("sec") && !error.contains("user"), "{error}");
+            let error = parse_store(text).unwrap_err().to_string();
+            assert!(!error.contains("sec") && !error.contains("user"), "{error}");
+        }
+        let error = "file:///a@b/c:d e".parse::<Reference>().unwrap_err().to_string();
+        assert!(error.contains("file:///a@b/c:d e"), "{error}");
     }
 
     #[test]
