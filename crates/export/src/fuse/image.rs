@@ -9,9 +9,13 @@ use nix::libc;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// No request moves more, since no kernel sends more (fuser's own buffer ends there).
 const TRANSFER_MAX: usize = 16 << 20;
+
+/// Threads that flush: a sync covers whoever waits for it.
+const FLUSHES_MAX: usize = 4;
 
 /// Faults that are all logged; from then on each time their number has doubled.
 const FAULTS_LOGGED: u64 = 8;
@@ -27,7 +31,10 @@ pub(super) struct Image {
     pub(super) device: Arc<dyn BlockDevice>,
     pub(super) read_only: bool,
     writer: ImageWriter,
-    pub(super) lane: SlowLane,
+    /// For what may wait for bytes from elsewhere.
+    far: SlowLane,
+    /// For flushes: while a store is away, writes can be made durable.
+    near: SlowLane,
     /// No more waiting for bytes from elsewhere.
     stopping: AtomicBool,
     /// Something was written since the last flush.
@@ -38,14 +45,16 @@ pub(super) struct Image {
 }
 
 impl Image {
-    pub(super) fn new(export: Export, lane: SlowLane) -> Self {
+    /// `waiting_max` requests may wait for bytes from elsewhere at once.
+    pub(super) fn new(export: Export, waiting_max: usize) -> Self {
         let device = export.device;
         Self {
             name: export.name,
             read_only: device.is_read_only(),
             writer: ImageWriter::new(Arc::clone(&device)),
             device,
-            lane,
+            far: SlowLane::new(waiting_max),
+            near: SlowLane::new(FLUSHES_MAX),
             stopping: AtomicBool::new(false),
             unflushed: AtomicBool::new(false),
             modified: AtomicBool::new(false),
@@ -56,6 +65,12 @@ impl Image {
     /// From now on a read whose bytes are not on this host fails at once.
     pub(super) fn give_up_waiting(&self) {
         self.stopping.store(true, Ordering::Release);
+    }
+
+    /// Waits until nothing is in flight, `patience` at most for each lane; whether that is so.
+    pub(super) fn wait_idle(&self, patience: Duration) -> bool {
+        let is_far_idle = self.far.wait_idle(patience);
+        self.near.wait_idle(patience) && is_far_idle
     }
 
     /// Reads as much of `size` bytes as there is before the end.
@@ -82,7 +97,7 @@ impl Image {
 
     fn read_slowly(self: &Arc<Self>, offset: u64, len: usize, reply: ReplyData) {
         let image = Arc::clone(self);
-        self.lane.run(move || {
+        self.far.run(move || {
             if image.stopping.load(Ordering::Acquire) {
                 return reply.error(Errno::EIO);
             }
@@ -111,9 +126,10 @@ impl Image {
                 reply.error(self.fault("write", offset, &error));
             }
             outcome => {
-                let rest = if outcome.is_ok() { Vec::new() } else { data.to_vec() };
+                let (lane, rest) =
+                    if outcome.is_ok() { (&self.near, Vec::new()) } else { (&self.far, data.to_vec()) };
                 let image = Arc::clone(self);
-                self.lane.run(move || {
+                lane.run(move || {
                     let mut done = image.writer.write(&rest, offset);
                     if durable && done.is_ok() {
                         done = image.make_durable();
@@ -131,7 +147,8 @@ impl Image {
     pub(super) fn write_zeroes(self: &Arc<Self>, offset: u64, len: u64, reply: ReplyEmpty) {
         let len = len.min(self.device.size().saturating_sub(offset));
         self.written();
-        self.answer_slowly("write zeros", offset, reply, move |image| image.writer.write_zeroes(offset, len));
+        let zero = move |image: &Self| image.writer.write_zeroes(offset, len);
+        self.answer_slowly(&self.far, "write zeros", offset, reply, zero);
     }
 
     /// Makes all that was written durable; at a `close`, only if there is something.
@@ -139,7 +156,7 @@ impl Image {
         if self.read_only || closing && !self.unflushed.load(Ordering::Acquire) {
             return reply.ok();
         }
-        self.answer_slowly("flush", 0, reply, Self::make_durable);
+        self.answer_slowly(&self.near, "flush", 0, reply, Self::make_durable);
     }
 
     pub(super) fn make_durable(&self) -> Result<()> {
@@ -169,13 +186,14 @@ impl Image {
 
     fn answer_slowly(
         self: &Arc<Self>,
+        lane: &SlowLane,
         what: &'static str,
         offset: u64,
         reply: ReplyEmpty,
         work: impl FnOnce(&Self) -> Result<()> + Send + 'static,
     ) {
         let image = Arc::clone(self);
-        self.lane.run(move || match work(&image) {
+        lane.run(move || match work(&image) {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(image.fault(what, offset, &error)),
         });

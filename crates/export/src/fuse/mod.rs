@@ -12,8 +12,8 @@
 //!              \-> slow lane: bytes from elsewhere, part of a sector, flush ---> answer
 //! ```
 //!
-//! A worker ([`image`]) never waits for anything but the local disk. What might wait goes to the slow lane
-//! (`SlowLane`), and is answered from there.
+//! A worker ([`image`]) never waits for anything but the local disk. What might wait goes to a slow lane
+//! (`SlowLane`; flushes have one of their own), and is answered from there.
 //!
 //! # What the kernel caches
 //!
@@ -42,7 +42,6 @@ mod tree;
 use self::image::Image;
 use self::mount::{Mount, Unmounted};
 use self::tree::Tree;
-use crate::slow_lane::SlowLane;
 use crate::{Export, STOP_PATIENCE, Server};
 use fuser::{INodeNo, Notifier, Session, SessionACL};
 use headstart_block::{Error, ErrorKind, Result};
@@ -115,7 +114,7 @@ impl FuseServer {
         }
         let name = metadata.is_dir().then(|| settings.file_name.clone());
         let file = name.as_ref().map_or_else(|| point.clone(), |name| point.join(name));
-        let image = Arc::new(Image::new(export, SlowLane::new(settings.waiting_max)));
+        let image = Arc::new(Image::new(export, settings.waiting_max));
         let tree = Tree::new(Arc::clone(&image), name, &metadata);
         let inode = tree.file();
         let (fuse, mount) = Mount::new(point, image.read_only)?;
@@ -148,7 +147,7 @@ impl FuseServer {
     fn shut_down(&self) -> Result<()> {
         let Some(mut mount) = locked(&self.mount).take() else { return Ok(()) };
         self.image.give_up_waiting();
-        let idle = self.image.lane.wait_idle(STOP_PATIENCE);
+        let idle = self.image.wait_idle(STOP_PATIENCE);
         // With a request that does not end, an unmount could wait for ever.
         let unmounted = if idle { mount.unmount() } else { Ok(Unmounted::Busy) };
         let unmounted = match unmounted {

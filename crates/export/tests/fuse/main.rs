@@ -292,6 +292,38 @@ fn a_read_from_elsewhere_holds_up_nobody() {
     mounted.stop();
 }
 
+/// The store is away, more reads wait than there are threads for, and somebody makes his writes durable.
+#[test]
+fn a_flush_does_not_wait_for_reads() {
+    if !can_mount() {
+        return;
+    }
+    let mut mounted = Mounted::new(MemoryDisk::of(&content(16 << 20, 17), false));
+    mounted.disk.leave(ByteRange::between(4 << 20, 16 << 20));
+    // Opened before: the kernel drops the file's pages at each open, which waits for those that are being read.
+    let file = File::options().read(true).write(true).open(mounted.path()).unwrap();
+    let (file, disk) = (&file, &mounted.disk);
+    thread::scope(|scope| {
+        for number in 0..80 {
+            scope.spawn(move || {
+                let mut buf = [0; 4096];
+                file.read_exact_at(&mut buf, (4 << 20) + number * 140_000).unwrap();
+            });
+        }
+        thread::sleep(Duration::from_millis(300));
+        let (done, flushed) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            file.write_all_at(&[1; 4096], 0).unwrap();
+            file.sync_all().unwrap();
+            done.send(()).unwrap();
+        });
+        let flushed = flushed.recv_timeout(Duration::from_secs(5));
+        disk.arrive();
+        flushed.unwrap();
+    });
+    mounted.stop();
+}
+
 #[test]
 fn a_stop_is_bounded_though_reads_wait_and_files_are_open() {
     if !can_mount() {
