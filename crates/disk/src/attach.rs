@@ -13,6 +13,7 @@ use crate::known_images::KnownImages;
 use crate::open::Located;
 use crate::puller::Puller;
 use crate::stats::Stats;
+use bytes::Bytes;
 use headstart_block::{BlockDevice, Digest, Error, ErrorKind, Result};
 use headstart_cache::Cache;
 use headstart_image::manifest::Manifest;
@@ -30,6 +31,9 @@ use tokio::time::timeout;
 
 /// How long a store may take to name an image that was attached before, when all of it is in the cache.
 const KNOWN_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a store may take to name an image before it is asked whether it is there at all.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// What the disks of a process share.
 #[derive(Clone)]
@@ -146,7 +150,7 @@ async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Re
     let known_images = KnownImages::of(host.cache.dir());
     let name = reference.to_string();
     let Some((digest, bytes)) = known_images.recall(&name) else {
-        let (digest, bytes) = store.manifest(&reference.selector).await?;
+        let (digest, bytes) = ask_manifest(store, &reference.selector).await?;
         remember(&known_images, &name, &digest, &bytes);
         return Ok(Named { digest, bytes: bytes.to_vec(), refusal: None });
     };
@@ -154,7 +158,7 @@ async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Re
     let asked = async {
         match reference.selector {
             Selector::Digest(_) => store.check().await.map(|()| None),
-            Selector::Tag(_) => store.manifest(&reference.selector).await.map(Some),
+            Selector::Tag(_) => ask_manifest(store, &reference.selector).await.map(Some),
         }
     };
     let answer = timeout(KNOWN_PATIENCE, asked).await.unwrap_or_else(|_| {
@@ -173,6 +177,23 @@ async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Re
             Ok(Named { digest, bytes, refusal: Some(refusal) })
         }
         Err(error) => Err(error),
+    }
+}
+
+/// Asks for a manifest with all the patience that a slow store needs, but a store that cannot be reached, a
+/// mistyped host say, is told of within seconds: that a check finds out.
+async fn ask_manifest(store: &dyn Store, selector: &Selector) -> Result<(Digest, Bytes)> {
+    let missed = async {
+        tokio::time::sleep(SILENCE).await;
+        match store.check().await {
+            Err(e) if e.kind() == ErrorKind::Unavailable => e,
+            // It is there. What else is wrong the manifest's own error says.
+            _ => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        named = store.manifest(selector) => named,
+        error = missed => Err(error),
     }
 }
 
@@ -208,8 +229,11 @@ fn open_writable(
     let opened = match WritableDisk::inspect(&options.dir) {
         Ok(_) => WritableDisk::open(&options.dir, Some(base), &parent)?,
         Err(e) if e.kind() == ErrorKind::NotFound => {
-            let size =
-                options.size.unwrap_or(0).max(base.size().next_multiple_of(headstart_block::SECTOR_SIZE));
+            let least = base.size().next_multiple_of(headstart_block::SECTOR_SIZE);
+            let size = options.size.unwrap_or(least);
+            if size < least {
+                return Err(too_small(least, size));
+            }
             return WritableDisk::create(
                 &options.dir,
                 Some(base),
@@ -221,14 +245,14 @@ fn open_writable(
     match options.size {
         Some(size) if size > opened.size() => opened.grow(size)?,
         Some(size) if size < opened.size() => {
-            let has = opened.size();
-            return Err(Error::invalid(format!(
-                "the disk has {has} bytes and cannot become smaller ({size})"
-            ))
-            .about(options.dir.display())
-            .remedy("leave the size out, or give a larger one"));
+            return Err(too_small(opened.size(), size).about(options.dir.display()));
         }
         _ => {}
     }
     Ok(opened)
+}
+
+fn too_small(has: u64, wanted: u64) -> Error {
+    Error::invalid(format!("the disk has {has} bytes and cannot become smaller ({wanted})"))
+        .remedy("leave the size out, or give a larger one")
 }

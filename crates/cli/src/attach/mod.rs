@@ -29,6 +29,7 @@ use std::fmt;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
 
 pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart attach file:///srv/images:debian\n  \
@@ -54,8 +55,16 @@ impl Attach {
             .enable_all()
             .build()
             .map_err(|e| Error::io("cannot start threads", e))?;
+        let result = self.run_on(&runtime, terminal, quiet, json);
+        // Fetches and look-ups of names that hang are not waited for.
+        runtime.shutdown_timeout(Duration::from_secs(1));
+        Ok(Box::new(result?))
+    }
+
+    fn run_on(&self, runtime: &Runtime, terminal: &Terminal, quiet: bool, json: bool) -> Result<Detached> {
         let started = Instant::now();
-        let session = Arc::new(Session::open(self, &self.store.settings()?, runtime.handle())?);
+        let settings = self.store.settings()?;
+        let session = Arc::new(Session::open(self, &settings, runtime.handle(), terminal)?);
         let mut servers = Servers::start(self, &session)?;
         let metrics = match &self.metrics {
             Some(address) => Some(runtime.block_on(metrics::serve(address, Arc::clone(&session)))?),
@@ -67,10 +76,8 @@ impl Attach {
         let closed = session.close();
         let report = Detached::of(&session);
         drop(servers);
-        // Fetches that hang are not waited for.
-        runtime.shutdown_timeout(Duration::from_secs(1));
         ended.and(stopped).and(closed)?;
-        Ok(Box::new(report))
+        Ok(report)
     }
 }
 

@@ -1,10 +1,11 @@
 //! The attached disks of one process: opened together, served together, detached together.
 
 use super::arguments::{Attach, NamedImage};
-use headstart_block::{BlockDevice, ByteSize, Error, Result};
+use headstart_block::{BlockDevice, ByteSize, Error, ErrorKind, Result};
 use headstart_cache::{Cache, CacheSettings};
 use headstart_disk::attach::{attach_local, attach_remote, is_local};
 use headstart_disk::{Attached, Disk, DiskOptions, Host, WritableOptions};
+use headstart_image::progress::Progress;
 use headstart_store::{Location, Settings, Store};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,8 +37,13 @@ impl NamedDisk {
 }
 
 impl Session {
-    /// Attaches all images, at the same time.
-    pub(crate) fn open(args: &Attach, settings: &Settings, runtime: &Handle) -> Result<Self> {
+    /// Attaches all images, at the same time, unless the user stops it.
+    pub(crate) fn open(
+        args: &Attach,
+        settings: &Settings,
+        runtime: &Handle,
+        progress: &dyn Progress,
+    ) -> Result<Self> {
         let remote = args.images.iter().any(|image| !is_local(&image.reference.location));
         let cache = remote.then(|| open_cache(args)).transpose()?;
         let mut stores = HashMap::<Location, Arc<dyn Store>>::new();
@@ -57,7 +63,10 @@ impl Session {
                 });
                 async move { attach_one(args, image, store, host).await }
             });
-            futures::future::try_join_all(attaching).await
+            tokio::select! {
+                attached = futures::future::try_join_all(attaching) => attached,
+                () = cancelled(progress) => Err(Error::new(ErrorKind::Cancelled, "stopped")),
+            }
         })?;
         let mut warnings = Vec::new();
         let disks = args.images.iter().zip(attached).map(|(image, attached)| {
@@ -85,6 +94,13 @@ impl Session {
             }
         }
         result
+    }
+}
+
+/// Returns when the user wants to stop.
+async fn cancelled(progress: &dyn Progress) {
+    while !progress.is_cancelled() {
+        tokio::time::sleep(super::LOOK).await;
     }
 }
 
