@@ -1,0 +1,222 @@
+//! The disk as a file: compared, put under loop devices, mounted, checked after writes. And vhost-user comes up.
+
+use crate::attached::Attached;
+use crate::disk::{assert_same, noise, text};
+use crate::images::{Web, layered, tool};
+use crate::scene::{Scene, run_tool};
+use crate::tools::{LoopDevice, find, installed, is_root, skipped};
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Whether disks can be mounted as files here; says so where not.
+fn has_fuse() -> bool {
+    let has = fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
+    if !has {
+        skipped("/dev/fuse cannot be opened");
+    }
+    has && is_root()
+}
+
+#[test]
+fn a_file_with_all_its_bytes() {
+    let scene = layered();
+    if !has_fuse() || !installed(&["cmp", "qemu-img"]) {
+        return;
+    }
+    let Some(web) = Web::before(&scene) else { return };
+    // In a directory, then over a file.
+    fs::create_dir(scene.path("mnt")).unwrap();
+    fs::write(scene.path("over"), "").unwrap();
+    for (at, file) in [("mnt", "mnt/disk.raw"), ("over", "over")] {
+        let words = format!("{} --cache ~/cache --fuse ~/{at}", web.image());
+        let attached = Attached::start(&scene, &words);
+        assert_eq!(attached.uri(), scene.path(file).display().to_string());
+        let found = fs::metadata(scene.path(file)).unwrap();
+        assert!(found.len() == 16 << 20 && found.permissions().readonly());
+        tool(&scene, "cmp", &["disk.raw", file]);
+        tool(&scene, "qemu-img", &["compare", "-f", "raw", "-F", "raw", "disk.raw", file]);
+        assert!(fs::File::options().write(true).open(scene.path(file)).is_err());
+        attached.detach();
+    }
+    assert_eq!(scene.names("mnt"), [""; 0]);
+    assert_eq!(fs::metadata(scene.path("over")).unwrap().len(), 0);
+}
+
+#[test]
+fn a_data_set_of_any_size() {
+    if !has_fuse() {
+        return;
+    }
+    let scene = Scene::new();
+    let bytes = text(5, 3_000_001);
+    fs::write(scene.path("set.raw"), &bytes).unwrap();
+    scene.ok("image import set.raw file://~/store:set --format raw");
+    fs::write(scene.path("over"), "").unwrap();
+    let attached = Attached::start(&scene, "file://~/store:set --fuse ~/over");
+    assert_same(&scene, "set.raw", "over");
+    attached.detach();
+}
+
+/// A disk of 40 MiB with an ext4 file system at 1 MiB, full of files; what is in it is in `tree`.
+fn with_file_system(scene: &Scene) {
+    fs::create_dir_all(scene.path("tree/a/b c")).unwrap();
+    for n in 0..150_u64 {
+        let len = (n * n * 7) as usize % 90_000;
+        let bytes = if n % 3 == 0 { noise(n, len) } else { text(n, len) };
+        let dir = ["tree", "tree/a", "tree/a/b c"][n as usize % 3];
+        fs::write(scene.path(dir).join(format!("file {n}")), bytes).unwrap();
+    }
+    std::os::unix::fs::symlink("file 0", scene.path("tree/link")).unwrap();
+    fs::File::create(scene.path("fs.raw")).unwrap().set_len(39 << 20).unwrap();
+    tool(scene, "mkfs.ext4", &["-q", "-F", "-d", "tree", "fs.raw"]);
+    let file_system = fs::read(scene.path("fs.raw")).unwrap();
+    crate::disk::Disk::create(scene.path("disk.raw"), 40 << 20)
+        .write(0, &text(1, 512))
+        .write(1 << 20, &file_system);
+    scene.ok("image import disk.raw file://~/store:v1");
+}
+
+/// A loop device over the file system in the disk's file, gone when dropped.
+fn loop_device(file: &Path, read_only: bool) -> Option<LoopDevice> {
+    let mut command = Command::new(find("losetup")?);
+    command.args(["--find", "--show", "--offset", "1048576"]).args(read_only.then_some("--read-only"));
+    let output = command.arg(file).output().ok()?;
+    if !output.status.success() {
+        skipped("no loop device can be had here");
+        return None;
+    }
+    Some(LoopDevice { path: String::from_utf8(output.stdout).unwrap().trim().to_owned() })
+}
+
+/// A mounted file system, unmounted when dropped.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    #[track_caller]
+    fn new(scene: &Scene, device: &LoopDevice, options: &str) -> Self {
+        let at = scene.path("mounted");
+        fs::create_dir_all(&at).unwrap();
+        run_tool("mount", &["-o", options, &device.path, "mounted"], &scene.path(""));
+        Self(at)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // What is still busy must not keep the device.
+        if !Command::new("umount").arg(&self.0).status().is_ok_and(|status| status.success()) {
+            let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        }
+    }
+}
+
+fn can_mount() -> bool {
+    has_fuse() && installed(&["losetup", "mkfs.ext4", "fsck.ext4", "diff", "mount", "umount"])
+}
+
+#[test]
+fn a_file_system_on_it_is_read_through_a_loop_device() {
+    if !can_mount() {
+        return;
+    }
+    let scene = Scene::new();
+    with_file_system(&scene);
+    let Some(web) = Web::before(&scene) else { return };
+    fs::create_dir(scene.path("mnt")).unwrap();
+    let attached = Attached::start(&scene, &format!("{} --cache ~/cache --fuse ~/mnt", web.image()));
+    {
+        let Some(device) = loop_device(&scene.path("mnt/disk.raw"), true) else { return };
+        let _mounted = Mounted::new(&scene, &device, "ro,noload");
+        tool(&scene, "diff", &["-r", "--no-dereference", "--exclude=lost+found", "tree", "mounted"]);
+    }
+    attached.detach();
+    assert_eq!(scene.names("mnt"), [""; 0]);
+}
+
+/// Files come, change and go, as `seed` says; `tree` becomes what the file system should hold.
+fn write_at_random(scene: &Scene, seed: u64) {
+    let choices = noise(seed, 400 * 4);
+    for (n, choice) in choices.chunks(4).enumerate() {
+        let name = format!("a/new {}", choice[0] % 60);
+        let len = usize::from(choice[1]) * 300;
+        for top in ["tree", "mounted"] {
+            let path = scene.path(top).join(&name);
+            match choice[2] % 4 {
+                0 => drop(fs::remove_file(&path)),
+                1 => {
+                    let mut bytes = fs::read(&path).unwrap_or_default();
+                    bytes.truncate(len / 2);
+                    bytes.extend(noise(n as u64, len));
+                    fs::write(&path, bytes).unwrap();
+                }
+                _ => fs::write(&path, text(n as u64, len)).unwrap(),
+            }
+            if choice[3] % 16 == 0 && path.exists() {
+                fs::File::open(&path).unwrap().sync_all().unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_system_is_sound_after_random_writes() {
+    if !can_mount() {
+        return;
+    }
+    let scene = Scene::new();
+    with_file_system(&scene);
+    let Some(web) = Web::before(&scene) else { return };
+    fs::create_dir(scene.path("mnt")).unwrap();
+    for round in 0..2 {
+        let words = format!("{} --cache ~/cache --fuse ~/mnt --writable ~/vm", web.image());
+        let attached = Attached::start(&scene, &words);
+        let Some(device) = loop_device(&scene.path("mnt/disk.raw"), false) else { return };
+        {
+            let _mounted = Mounted::new(&scene, &device, "discard");
+            tool(&scene, "diff", &["-r", "--no-dereference", "--exclude=lost+found", "tree", "mounted"]);
+            write_at_random(&scene, round);
+            tool(&scene, "diff", &["-r", "--no-dereference", "--exclude=lost+found", "tree", "mounted"]);
+        }
+        tool(&scene, "fsck.ext4", &["-f", "-n", &device.path]);
+        {
+            let _mounted = Mounted::new(&scene, &device, "ro");
+            tool(&scene, "diff", &["-r", "--no-dereference", "--exclude=lost+found", "tree", "mounted"]);
+        }
+        drop(device);
+        attached.detach();
+    }
+    // The image made of it has a sound file system, too.
+    scene.ok("image commit --writable ~/vm --base file://~/store:v1 file://~/store:v2");
+    scene.ok("image export file://~/store:v2 -o v2.raw");
+    let Some(device) = loop_device(&scene.path("v2.raw"), false) else { return };
+    tool(&scene, "fsck.ext4", &["-f", "-n", &device.path]);
+    let _mounted = Mounted::new(&scene, &device, "ro");
+    tool(&scene, "diff", &["-r", "--no-dereference", "--exclude=lost+found", "tree", "mounted"]);
+}
+
+#[test]
+fn nbd_fuse_and_vhost_user_of_one_disk_at_once() {
+    let scene = layered();
+    if !has_fuse() || !installed(&["cmp", "nbdcopy", "qemu-io"]) {
+        return;
+    }
+    fs::write(scene.path("over"), "").unwrap();
+    let attached = Attached::start(
+        &scene,
+        "file://~/store:v1 --writable ~/vm --nbd unix:~/d.sock --fuse ~/over --vhost-user ~/v.sock --queues 2",
+    );
+    assert_eq!(attached.uris().len(), 3);
+    assert!(fs::metadata(scene.path("v.sock")).unwrap().file_type().is_socket());
+    for way in attached.ready["ways"].as_array().unwrap() {
+        assert!(way["qemu"].as_str().unwrap().starts_with("qemu-system-x86_64 "), "{way}");
+    }
+    // What one client writes another reads.
+    tool(&scene, "qemu-io", &["-f", "raw", "-c", "write -P 9 1M 1M", "-c", "flush", &attached.uri()]);
+    tool(&scene, "nbdcopy", &[&attached.uri(), "out.raw"]);
+    tool(&scene, "cmp", &["out.raw", "over"]);
+    assert!(scene.bytes("over")[1 << 20..2 << 20].iter().all(|byte| *byte == 9));
+    attached.detach();
+    assert!(!scene.path("d.sock").exists() && !scene.path("v.sock").exists());
+}

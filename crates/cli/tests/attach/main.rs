@@ -1,0 +1,38 @@
+//! `headstart attach` as its users run it: the program, against other people's servers and other people's clients.
+//!
+//! | module | what it tests |
+//! |---|---|
+//! | [`stores`] | images in every kind of store become disks with the right bytes |
+//! | [`nbd`] | NBD clients: libnbd's tools, fio, QEMU's tools; TLS |
+//! | [`files`] | the disk as a file: loop devices, file systems, damage looked for after writes; vhost-user comes up |
+//! | [`writable`] | what is written stays, grows, is refused to others, becomes an image |
+//! | [`sharing`] | many disks and processes of one image fetch each byte once |
+//! | [`away`] | stores that are gone, with and without everything in the cache |
+//! | [`running`] | metrics, reports, signals, preloading, filling, limits |
+//! | [`refusals`] | what cannot work is refused at once, says why, and leaves nothing behind |
+//!
+//! [`attached`] is the program while it runs; [`images`] are what it attaches. A test that lacks another program says
+//! so on standard error and passes. Faults and crashes are in `tests/faults`.
+
+#![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
+
+#[path = "../support/attached.rs"]
+mod attached;
+mod away;
+#[path = "../e2e/disk.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod disk;
+mod files;
+mod images;
+mod nbd;
+mod refusals;
+mod running;
+#[path = "../e2e/scene.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod scene;
+mod sharing;
+mod stores;
+#[path = "../e2e/tools.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod tools;
+mod writable;

@@ -1,0 +1,194 @@
+//! What cannot work is refused at once: the message names the thing, the cause and what to do, and nothing is left.
+
+use crate::attached::Attached;
+use crate::images::{Web, can_check_bytes, check_bytes, layered};
+use crate::scene::Scene;
+use crate::tools::skipped;
+use headstart_testkit::nginx::Nginx;
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+use std::time::{Duration, Instant};
+
+/// No refusal takes longer.
+const QUICK: Duration = Duration::from_secs(8);
+
+/// Attaching fails with all of `parts` in its message, quickly, and leaves neither socket nor writable directory.
+#[track_caller]
+fn refused(scene: &Scene, words: &str, parts: &[&str]) {
+    let began = Instant::now();
+    let run = scene.fails(&format!("attach {words}"), parts);
+    assert!(began.elapsed() < QUICK, "{:?}: {run}", began.elapsed());
+    assert_eq!(run.stdout, "");
+    assert!(!scene.path("d.sock").exists() && !scene.path("vm").exists(), "{run}");
+}
+
+const SERVE: &str = "--nbd unix:~/d.sock --writable ~/vm";
+
+#[test]
+fn what_is_no_image() {
+    let scene = layered();
+    refused(&scene, &format!("file://~/store:v3 {SERVE}"), &["store:v3", "image list"]);
+    refused(&scene, &format!("file://~/nowhere:v1 {SERVE}"), &["nowhere", "oci-layout"]);
+    fs::create_dir(scene.path("empty")).unwrap();
+    refused(&scene, &format!("file://~/empty:v1 {SERVE}"), &["empty", "oci-layout"]);
+    let unknown = format!("sha256:{}", "0".repeat(64));
+    refused(&scene, &format!("file://~/store@{unknown} {SERVE}"), &["store", &unknown]);
+    // A container image: an OCI image without a disk in it.
+    let layout = scene.path("container");
+    fs::create_dir_all(layout.join("blobs/sha256")).unwrap();
+    fs::write(layout.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
+    let put = |text: &str| {
+        let digest = crate::scene::sha256(text.as_bytes());
+        fs::write(layout.join("blobs/sha256").join(&digest), text).unwrap();
+        format!(r#""digest":"sha256:{digest}","size":{}"#, text.len())
+    };
+    let config = put("{}");
+    let layer = put(&"a tar archive, let us say; ".repeat(1000));
+    let manifest = put(&format!(
+        r#"{{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{{"mediaType":"application/vnd.oci.image.config.v1+json",{config}}},"layers":[{{"mediaType":"application/vnd.oci.image.layer.v1.tar+gzip",{layer}}}]}}"#
+    ));
+    let index = format!(
+        r#"{{"schemaVersion":2,"manifests":[{{"mediaType":"application/vnd.oci.image.manifest.v1+json",{manifest},"annotations":{{"org.opencontainers.image.ref.name":"v1"}}}}]}}"#
+    );
+    fs::write(layout.join("index.json"), index).unwrap();
+    refused(&scene, &format!("file://~/container:v1 {SERVE}"), &["container:v1", "layer"]);
+
+    if !Nginx::is_installed() {
+        return;
+    }
+    let server = Nginx::serve(&scene.path(""));
+    let cold = format!("--cache ~/cache {SERVE}");
+    refused(&scene, &format!("{}/store:v3 {cold}", server.url()), &["store:v3", "image list"]);
+    refused(&scene, &format!("{}/nowhere:v1 {cold}", server.url()), &["nowhere", "404"]);
+    refused(&scene, &format!("{}/store@{unknown} {cold}", server.url()), &["store", &"0".repeat(64)]);
+    refused(&scene, &format!("{}/container:v1 {cold}", server.url()), &["container:v1", "layer"]);
+}
+
+#[test]
+fn hosts_that_are_not_there() {
+    let scene = Scene::new();
+    let cold = format!("--cache ~/cache {SERVE}");
+    // Nobody listens at a port that was free a moment ago; names that end so are nobody's, ever.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    for scheme in ["http", "oci"] {
+        let plain = format!("--plain-http 127.0.0.1:{port}");
+        let image = format!("{scheme}://127.0.0.1:{port}/vm/debian:v1");
+        refused(&scene, &format!("{image} {plain} {cold}"), &[&format!("127.0.0.1:{port}"), "refused"]);
+    }
+    for image in ["http://no-such-host.invalid/store:v1", "oci://no-such-host.invalid/vm:v1"] {
+        refused(&scene, &format!("{image} {cold}"), &["no-such-host.invalid"]);
+    }
+    assert!(!scene.path("cache/images").exists());
+}
+
+#[test]
+fn stores_with_certificates_of_their_own() {
+    let scene = layered();
+    if !Nginx::is_installed() || !can_check_bytes() {
+        return;
+    }
+    crate::nbd::certificates(&scene.path("tls"));
+    let certificate = headstart_testkit::nginx::Certificate {
+        chain: scene.path("tls/server-cert.pem"),
+        key: scene.path("tls/server-key.pem"),
+    };
+    let server = Nginx::serve_with(&scene.path("store"), Some(&certificate));
+    let image = format!("{}/:v1", server.url());
+    assert!(image.starts_with("https://"));
+    let attached = Attached::start(&scene, &format!("{image} --ca-file ~/tls/ca-cert.pem --cache ~/cache"));
+    check_bytes(&scene, "disk.raw", &attached.uri());
+    attached.detach();
+    scene.ok(&format!("image pull {image} file://~/back --ca-file ~/tls/ca-cert.pem"));
+
+    refused(
+        &scene,
+        &format!("{image} --cache ~/cold {SERVE}"),
+        &[&server.addr().to_string(), "certificate", "--ca-file"],
+    );
+    refused(
+        &scene,
+        &format!("{image} --ca-file ~/tls/none.pem --cache ~/cold {SERVE}"),
+        &["none.pem", "cannot read"],
+    );
+    refused(
+        &scene,
+        &format!("{image} --ca-file ~/tls/server-key.pem --cache ~/cold {SERVE}"),
+        &["server-key.pem", "certificate"],
+    );
+}
+
+#[test]
+fn sockets_and_ports_that_are_taken() {
+    let scene = layered();
+    let image = "file://~/store:v1";
+    let attached = Attached::start(&scene, &format!("{image} --nbd unix:~/taken.sock --vhost-user ~/v.sock"));
+    refused(&scene, &format!("{image} --nbd unix:~/taken.sock"), &["taken.sock", "another"]);
+    refused(&scene, &format!("{image} --vhost-user ~/v.sock"), &["v.sock", "another"]);
+    // What was started before is taken back.
+    refused(&scene, &format!("{image} --nbd unix:~/d.sock --nbd unix:~/taken.sock"), &["taken.sock"]);
+    assert!(scene.path("taken.sock").exists() && scene.path("v.sock").exists());
+    attached.detach();
+    let held = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = held.local_addr().unwrap().port();
+    refused(&scene, &format!("{image} --nbd 127.0.0.1:{port}"), &[&format!("127.0.0.1:{port}"), "in use"]);
+    refused(
+        &scene,
+        &format!("{image} --nbd unix:~/d.sock --metrics 127.0.0.1:{port}"),
+        &["--metrics", &format!("127.0.0.1:{port}"), "in use"],
+    );
+    // A socket that nobody listens at any more is no hindrance; a file is, and stays.
+    drop(UnixListener::bind(scene.path("old.sock")).unwrap());
+    Attached::start(&scene, &format!("{image} --nbd unix:~/old.sock")).detach();
+    refused(
+        &scene,
+        &format!("{image} --nbd unix:~/disk.raw"),
+        &["disk.raw", "is not a socket", "another path"],
+    );
+    assert_eq!(fs::metadata(scene.path("disk.raw")).unwrap().len(), 16 << 20);
+    refused(&scene, &format!("{image} --nbd unix:~/no/dir/d.sock"), &["no/dir/d.sock"]);
+    refused(&scene, &format!("{image} --nbd nowhere"), &["nowhere", "unix:/path"]);
+    refused(&scene, &format!("{image} --metrics nowhere --nbd unix:~/d.sock"), &["--metrics nowhere"]);
+    refused(&scene, &format!("{image} --fuse ~/nothing"), &["nothing", "make a directory"]);
+}
+
+#[test]
+fn caches_that_cannot_be_used() {
+    let scene = layered();
+    let Some(web) = Web::before(&scene) else { return };
+    let image = web.image();
+    refused(&scene, &format!("{image} --cache ~/disk.raw {SERVE}"), &["disk.raw", "directory"]);
+    if rustix::process::geteuid().is_root() {
+        // The administrator may write anywhere but where nobody can.
+        refused(&scene, &format!("{image} --cache /proc/headstart {SERVE}"), &["/proc/headstart"]);
+    } else {
+        skipped("a directory that cannot be written is no hindrance to root; this is not root: not /proc");
+    }
+    // Local images need no cache.
+    let attached = Attached::start(&scene, "file://~/store:v1 --cache ~/disk.raw");
+    attached.detach();
+}
+
+#[test]
+fn options_that_do_not_fit_together() {
+    let scene = layered();
+    let two = "a=file://~/store:v1 b=file://~/store:base";
+    for option in ["--vhost-user ~/v.sock", "--fuse ~/mnt", "--ublk", "--device auto"] {
+        refused(&scene, &format!("{two} {option}"), &[option.split(' ').next().unwrap(), "one image"]);
+    }
+    refused(&scene, "file://~/store:v1 file://~/store:base", &["a name each", "NAME=IMAGE"]);
+    refused(&scene, "a=file://~/store:v1 a=file://~/store:base", &["a name each"]);
+    for (words, part) in [
+        ("file://~/store:v1 --size 1G", "--writable"),
+        ("file://~/store:v1 --tls-cert x", "--tls-key"),
+        ("file://~/store:v1 --queues 2", "--vhost-user"),
+        ("file://~/store:v1 --fill fast", "--fill"),
+        ("file://~/store:v1 --deadline soon", "--deadline"),
+        ("store", "file:///DIR"),
+        ("../a=file://~/store:v1", "no name of an export"),
+        ("", "IMAGE"),
+    ] {
+        let run = scene.run(&format!("attach {words}"));
+        assert!(run.status == Some(2) && run.stderr.contains(part), "{run}");
+    }
+}

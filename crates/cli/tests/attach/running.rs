@@ -1,0 +1,294 @@
+//! While it runs: metrics, reports, signals, preloading, filling, limits.
+
+use crate::attached::{Attached, Metrics};
+use crate::disk::noise;
+use crate::images::{Web, can_check_bytes, check_bytes, layered, noisy, tool};
+use crate::scene::Run;
+use crate::tools::installed;
+use rustix::process::Signal;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+const METRICS: &str = "--cache ~/cache --metrics 127.0.0.1:0";
+
+/// Every histogram's buckets rise to its count, and its sum is as its buckets allow.
+fn check_histograms(metrics: &Metrics) {
+    let mut series = HashMap::<(String, String), Vec<(f64, f64)>>::new();
+    for sample in metrics.samples.iter().filter(|sample| sample.name.ends_with("_bucket")) {
+        let key = |name| sample.label(name).unwrap().to_owned();
+        let bound = match sample.label("le").unwrap() {
+            "+Inf" => f64::INFINITY,
+            bound => bound.parse().unwrap(),
+        };
+        series.entry((key("disk"), key("kind"))).or_default().push((bound, sample.value));
+    }
+    assert!(!series.is_empty());
+    for ((disk, kind), buckets) in series {
+        assert!(buckets.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1), "{kind}: {buckets:?}");
+        assert_eq!(buckets.last().unwrap().0, f64::INFINITY);
+        let labels = [("disk", disk.as_str()), ("kind", kind.as_str())];
+        let count = metrics.sum("headstart_request_seconds_count", &labels);
+        assert_eq!(buckets.last().unwrap().1, count, "{kind}");
+        let (mut least, mut most, mut before) = (0.0, 0.0, (0.0, 0.0));
+        for bucket in buckets {
+            least += (bucket.1 - before.1) * before.0;
+            most += if bucket.1 > before.1 { (bucket.1 - before.1) * bucket.0 } else { 0.0 };
+            before = bucket;
+        }
+        let sum = metrics.sum("headstart_request_seconds_sum", &labels);
+        assert!(least <= sum && sum <= most, "{kind}: {least} <= {sum} <= {most}");
+    }
+}
+
+#[test]
+fn metrics_count_what_was_done() {
+    let scene = noisy(8);
+    let Some(web) = Web::before(&scene) else { return };
+    if !can_check_bytes() || !installed(&["nbdsh"]) {
+        return;
+    }
+    let words = format!("vm={} --writable ~/vm --nbd unix:~/d.sock {METRICS}", web.image());
+    let attached = Attached::start(&scene, &words);
+    let before = attached.metrics();
+    check_histograms(&before);
+    for kind in ["hit", "miss", "write", "flush"] {
+        assert_eq!(before.requests(kind), 0.0, "{kind}");
+    }
+    let script = "for i in range(10): h.pread(4096, 1048576 + i * 262144)\n\
+                  for i in range(10): h.pread(4096, 1048576 + i * 262144)\n\
+                  for i in range(5): h.pwrite(b'x' * 8192, 65536 * i)\n\
+                  h.zero(65536, 4194304)\n\
+                  h.flush(); h.flush()\n\
+                  h.set_strict_mode(0)\n\
+                  try: h.pread(4096, 8388608)\n\
+                  except nbd.Error: pass\n";
+    tool(&scene, "nbdsh", &["-u", &attached.uri(), "-c", script]);
+    let after = attached.metrics();
+    check_histograms(&after);
+    let vm = [("disk", "vm")];
+    assert_eq!(after.requests("hit") + after.requests("miss"), 20.0);
+    let misses = after.requests("miss");
+    assert!((1.0..=10.0).contains(&misses), "{misses}");
+    assert_eq!(after.requests("write"), 6.0);
+    assert!(after.requests("flush") >= 2.0);
+    assert_eq!(after.sum("headstart_read_bytes_total", &vm), 20.0 * 4096.0);
+    assert_eq!(after.sum("headstart_written_bytes_total", &vm), 5.0 * 8192.0 + 65536.0);
+    assert_eq!(after.sum("headstart_request_errors_total", &vm), 0.0);
+    assert_eq!(after.sum("headstart_waiting_reads", &vm), 0.0);
+    // What the store sent, the proxy saw, and the cache has.
+    let sent = web.reads(&scene).sent() as f64;
+    assert_eq!(after.sum("headstart_store_bytes_total", &[]), sent);
+    assert_eq!(after.sum("headstart_cache_inserted_bytes_total", &[]), sent);
+    let local = after.sum("headstart_image_local_bytes", &vm);
+    let all = after.sum("headstart_image_bytes", &vm);
+    assert!(local > 10.0 * 4096.0 && local <= sent && local < all * 0.7, "{local} of {all}, {sent} sent");
+    assert!(after.sum("headstart_store_requests_total", &[]) >= misses);
+    assert!(after.sum("headstart_pull_fetches_total", &[("priority", "miss")]) >= 1.0);
+    for sample in &after.samples {
+        let earlier = before.samples.iter().find(|s| s.name == sample.name && s.labels == sample.labels);
+        let falls = earlier.is_some_and(|earlier| earlier.value > sample.value);
+        assert!(!falls || !sample.name.ends_with("_total"), "{sample:?} was {earlier:?}");
+    }
+    let report = attached.detach();
+    assert_eq!(report["reads"], 20);
+    assert_eq!(report["fetched_bytes"].as_f64(), Some(sent));
+}
+
+#[test]
+fn signals_detach_in_good_order() {
+    let scene = layered();
+    let Some(web) = Web::before(&scene) else { return };
+    if !installed(&["nbdsh"]) || !can_check_bytes() {
+        return;
+    }
+    let fuse = rustix::process::geteuid().is_root() && fs::File::open("/dev/fuse").is_ok();
+    fs::create_dir(scene.path("mnt")).unwrap();
+    let mut expected = scene.bytes("disk.raw");
+    for (n, signal) in [Signal::TERM, Signal::INT, Signal::HUP].into_iter().enumerate() {
+        let fuse = if fuse { "--fuse ~/mnt" } else { "" };
+        let words = format!(
+            "{} {METRICS} --writable ~/vm --nbd unix:~/d.sock --vhost-user ~/v.sock {fuse}",
+            web.image()
+        );
+        let attached = Attached::start(&scene, &words);
+        let bytes = noise(n as u64, 100_000);
+        fs::write(scene.path("bytes"), &bytes).unwrap();
+        let at = n << 20;
+        expected[at..at + bytes.len()].copy_from_slice(&bytes);
+        let script = format!("h.pwrite(open('bytes','rb').read(), {at})");
+        tool(&scene, "nbdsh", &["-u", &attached.uri(), "-c", &script]);
+        let began = Instant::now();
+        attached.detach_by(signal);
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        assert!(!scene.path("d.sock").exists() && !scene.path("v.sock").exists());
+        assert_eq!(scene.names("mnt"), [""; 0]);
+    }
+    fs::write(scene.path("expected.raw"), expected).unwrap();
+    let attached = Attached::start(&scene, "file://~/store:v1 --writable ~/vm");
+    check_bytes(&scene, "expected.raw", &attached.uri());
+    attached.detach();
+}
+
+#[test]
+fn a_signal_while_attaching_ends_it() {
+    let scene = layered();
+    let Some(web) = Web::before(&scene) else { return };
+    web.proxy.set_outage(headstart_testkit::faults::Outage::Hang);
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut started = scene.start(&format!("attach {} {METRICS} --nbd unix:~/d.sock", web.image()));
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(started.is_running());
+        let began = Instant::now();
+        started.signal(signal);
+        started.finish().fails(&["stopped"]);
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        assert!(!scene.path("d.sock").exists());
+    }
+}
+
+#[test]
+fn people_are_told_how_to_use_it() {
+    let scene = layered();
+    let started = scene.start("attach file://~/store:v1 --nbd unix:~/d.sock --metrics 127.0.0.1:0");
+    while !scene.path("d.sock").exists() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    started.signal(Signal::INT);
+    let Run { stdout, .. } = started.finish().succeeds();
+    let lines: Vec<_> = stdout.lines().collect();
+    assert!(lines[0].contains("/store:v1 is a disk of 16 MiB, read-only, after "), "{stdout}");
+    assert!(lines[1].starts_with("  nbd+unix:///?socket=/") && lines[1].ends_with("/d.sock"), "{stdout}");
+    assert!(lines[2].contains("qemu-system-x86_64") && lines[2].contains("snapshot=on"), "{stdout}");
+    assert!(lines[3].starts_with("  metrics: http://127.0.0.1:"), "{stdout}");
+    assert_eq!(&lines[4..], ["Ctrl-C detaches.", "detached: 0 reads, 100.0% of them without waiting"]);
+}
+
+#[test]
+fn a_sequential_preload_brings_all_before_it_is_read() {
+    let scene = layered();
+    let Some(web) = Web::before(&scene) else { return };
+    if !can_check_bytes() {
+        return;
+    }
+    let attached = Attached::start(&scene, &format!("{} {METRICS} --policy sequential", web.image()));
+    attached.wait_for("end of the preload", |metrics| {
+        metrics.sum("headstart_image_local_bytes", &[]) >= metrics.sum("headstart_image_bytes", &[]) * 0.97
+            && metrics.sum("headstart_pull_fetches_total", &[("priority", "preload")]) > 0.0
+    });
+    std::thread::sleep(Duration::from_millis(200));
+    check_bytes(&scene, "disk.raw", &attached.uri());
+    let metrics = attached.metrics();
+    assert_eq!(metrics.requests("miss"), 0.0);
+    assert_eq!(metrics.sum("headstart_pull_fetches_total", &[("priority", "miss")]), 0.0);
+    attached.detach();
+}
+
+#[test]
+fn a_list_of_blocks_is_preloaded_and_no_other() {
+    let scene = noisy(16);
+    let Some(web) = Web::before(&scene) else { return };
+    if !installed(&["nbdsh"]) {
+        return;
+    }
+    fs::write(scene.path("list"), "6\n1\n\n3\n").unwrap();
+    let attached = Attached::start(&scene, &format!("{} {METRICS} --policy ~/list", web.image()));
+    let three = f64::from(3 * (2 << 20));
+    let metrics = attached.wait_for("preload", |metrics| {
+        metrics.sum("headstart_pull_fetched_bytes_total", &[("priority", "preload")]) >= three
+            && metrics.sum("headstart_image_local_bytes", &[]) >= three
+    });
+    std::thread::sleep(Duration::from_millis(200));
+    let local = metrics.sum("headstart_image_local_bytes", &[]);
+    assert!(local < three * 1.2, "{local}");
+    let read = |block: u64| {
+        tool(&scene, "nbdsh", &["-u", &attached.uri(), "-c", &format!("h.pread(2097152, {})", block << 21)])
+    };
+    for block in [1, 3, 6] {
+        read(block);
+    }
+    let hits = attached.metrics();
+    // Large reads are served, and counted, in pieces.
+    assert!(hits.requests("hit") >= 3.0 && hits.requests("miss") == 0.0, "{}", hits.text);
+    read(4);
+    assert!(attached.metrics().requests("miss") >= 1.0);
+    attached.detach();
+
+    let words = format!("attach {} --cache ~/cache --policy", web.image());
+    fs::write(scene.path("list"), "6\nsix\n").unwrap();
+    let wrong = scene.run(&format!("{words} ~/list"));
+    assert!(wrong.status == Some(2) && wrong.stderr.contains("line 2"), "{wrong}");
+    let wrong = scene.run(&format!("{words} eager"));
+    assert!(wrong.status == Some(2) && wrong.stderr.contains("neither lazy nor sequential"), "{wrong}");
+}
+
+#[test]
+fn filling_keeps_to_its_rate_and_says_how_far_it_is() {
+    let scene = noisy(8);
+    let Some(web) = Web::before(&scene) else { return };
+    if !can_check_bytes() {
+        return;
+    }
+    let began = Instant::now();
+    let attached = Attached::start(&scene, &format!("{} {METRICS} --fill 4MB/s", web.image()));
+    let half = attached.wait_for("half", |metrics| {
+        metrics.sum("headstart_image_local_bytes", &[]) > metrics.sum("headstart_image_bytes", &[]) / 2.0
+    });
+    let eta = half.sum("headstart_fill_seconds", &[]);
+    assert!((0.3..3.0).contains(&eta), "{eta}");
+    attached.wait_for("full disk", Metrics::all_is_local);
+    let took = began.elapsed().as_secs_f64();
+    let rate = f64::from(8 << 20) / took;
+    assert!((2.8e6..4.8e6).contains(&rate), "{rate} bytes a second");
+    let report = attached.detach();
+    assert_eq!(report["local_bytes"], report["image_bytes"]);
+    // All is here: nothing is asked for.
+    web.proxy.clear_log();
+    let again = Attached::start(&scene, &format!("{} {METRICS} --fill 4MB/s", web.image()));
+    check_bytes(&scene, "disk.raw", &again.uri());
+    again.detach();
+    assert_eq!(web.reads(&scene).len(), 0);
+}
+
+#[test]
+fn the_limit_of_the_rate_holds() {
+    let scene = noisy(16);
+    let Some(web) = Web::before(&scene) else { return };
+    if !installed(&["nbdcopy"]) {
+        return;
+    }
+    let attached = Attached::start(&scene, &format!("{} {METRICS} --limit-rate 8MB/s", web.image()));
+    let before = web.reads(&scene).sent();
+    let began = Instant::now();
+    tool(&scene, "nbdcopy", &[&attached.uri(), "out.raw"]);
+    let took = began.elapsed().as_secs_f64();
+    crate::disk::assert_same(&scene, "disk.raw", "out.raw");
+    // Half a second's worth is free to reads that somebody waits for.
+    let rate = (web.reads(&scene).sent() - before) as f64 / (took + 0.5);
+    assert!((7.2e6..8.8e6).contains(&rate), "{rate} bytes a second");
+    attached.detach();
+}
+
+#[test]
+fn the_cache_keeps_to_its_size() {
+    let scene = noisy(16);
+    let Some(web) = Web::before(&scene) else { return };
+    if !can_check_bytes() {
+        return;
+    }
+    let attached = Attached::start(&scene, &format!("{} {METRICS} --cache-size 6M", web.image()));
+    for _ in 0..2 {
+        check_bytes(&scene, "disk.raw", &attached.uri());
+    }
+    // The keeper looks every five seconds.
+    attached.wait_for("eviction", |metrics| {
+        metrics.sum("headstart_cache_evicted_bytes_total", &[]) > 0.0
+            && metrics.sum("headstart_image_local_bytes", &[]) <= f64::from(6 << 20)
+    });
+    check_bytes(&scene, "disk.raw", &attached.uri());
+    attached.detach();
+    let usage: Value = scene.json("cache usage --dir ~/cache");
+    assert!(usage["local_bytes"].as_u64().unwrap() > 0, "{usage}");
+}

@@ -1,0 +1,217 @@
+//! Images in every kind of store become disks with the right bytes, and go there and back.
+
+use crate::attached::{Attached, PATIENCE};
+use crate::images::{Web, can_check_bytes, check_bytes, layered};
+use crate::scene::{Run, Scene};
+use headstart_testkit::redirect::{Behaviour, Front, Style};
+use headstart_testkit::registry::{Access, PASSWORD, Registry, USER};
+use headstart_testkit::s3::S3;
+use headstart_testkit::token_server::TokenServer;
+use serde_json::json;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+
+/// Attaches `image`, compares all bytes and detaches.
+#[track_caller]
+fn attach_and_check(scene: &Scene, image: &str, options: &str) {
+    let attached = Attached::start(scene, &format!("{image} --cache ~/cache {options}"));
+    assert_eq!(attached.ready["disks"][0]["size"], 16 << 20);
+    check_bytes(scene, "disk.raw", &attached.uri());
+    let report = attached.detach();
+    assert!(report["reads"].as_u64().unwrap() > 0, "{report}");
+}
+
+#[test]
+fn a_local_directory_is_read_where_it_lies() {
+    if !can_check_bytes() {
+        return;
+    }
+    let scene = layered();
+    // The socket is in a new directory, which goes away with it.
+    let attached = Attached::start(&scene, "file://~/store:v1");
+    assert_eq!(attached.ready["disks"][0]["writable"], false);
+    let uri = attached.uri();
+    let socket = Path::new(uri.split_once("socket=").unwrap().1).to_owned();
+    assert!(socket.exists() && !socket.starts_with(scene.path("")));
+    check_bytes(&scene, "disk.raw", &uri);
+    attached.detach();
+    assert!(!socket.exists() && !socket.parent().unwrap().exists());
+    // The other image of the store, and by digest.
+    let digest = scene.json("image inspect file://~/store:v1")["digest"].as_str().unwrap().to_owned();
+    let both = Attached::start(&scene, &format!("base=file://~/store:base top=file://~/store@{digest}"));
+    check_bytes(&scene, "base.raw", &both.uris()[0]);
+    check_bytes(&scene, "disk.raw", &both.uris()[1]);
+    both.detach();
+    assert!(!scene.path("cache").exists());
+}
+
+#[test]
+fn any_web_server() {
+    let scene = layered();
+    let Some(web) = Web::before(&scene) else { return };
+    if !can_check_bytes() {
+        return;
+    }
+    attach_and_check(&scene, &web.image(), "");
+    let reads = web.reads(&scene);
+    assert!(reads.sent() > 0);
+    // Once more: nothing but the manifest is asked for, by tag or by digest.
+    web.proxy.clear_log();
+    attach_and_check(&scene, &web.image(), "");
+    assert_eq!(web.reads(&scene).len(), 0, "{}", web.proxy.log());
+    let digest = scene.json("image inspect file://~/store:v1")["digest"].as_str().unwrap().to_owned();
+    attach_and_check(&scene, &format!("{}/@{digest}", web.proxy.url()), "");
+    assert_eq!(web.reads(&scene).len(), 0, "{}", web.proxy.log());
+}
+
+#[test]
+fn an_open_registry() {
+    let Some(registry) = Registry::start(Access::Open) else { return };
+    if !can_check_bytes() {
+        return;
+    }
+    let scene = layered();
+    let plain = format!("--plain-http {}", registry.host());
+    let image = format!("oci://{}/vm/debian:v1", registry.host());
+    scene.ok(&format!("image push file://~/store:v1 {image} {plain}"));
+    scene.ok(&format!("image copy {image} oci://{}/vm/copy:v1 {plain}", registry.host()));
+    scene.ok(&format!("image pull {image} file://~/back {plain}"));
+    attach_and_check(&scene, "file://~/back:v1", "");
+    attach_and_check(&scene, &image, &plain);
+    // Another repository has the same blobs: they are here already.
+    let copy = Attached::start(
+        &scene,
+        &format!("oci://{}/vm/copy:v1 {plain} --cache ~/cache --metrics 127.0.0.1:0", registry.host()),
+    );
+    check_bytes(&scene, "disk.raw", &copy.uri());
+    assert_eq!(copy.metrics().sum("headstart_store_bytes_total", &[]), 0.0);
+    assert_eq!(copy.metrics().requests("miss"), 0.0);
+    copy.detach();
+}
+
+#[test]
+fn a_registry_with_passwords() {
+    let Some(registry) = Registry::start(Access::Password) else { return };
+    if !can_check_bytes() {
+        return;
+    }
+    let (scene, host) = (layered(), registry.host());
+    log_in(&scene, "docker", &host, USER, PASSWORD);
+    log_in(&scene, "wrong", &host, USER, "wrong-password");
+    let image = format!("oci://{host}/vm/debian:v1");
+    scene.ok(&format!("image push file://~/store:v1 {image} --plain-http {host} --docker-config ~/docker"));
+    attach_and_check(&scene, &image, &format!("--plain-http {host} --docker-config ~/docker"));
+    // Before anything is served, and at once; whose name it was and what to do are said, the password is not.
+    let began = Instant::now();
+    let words = format!("attach {image} --plain-http {host} --cache ~/cold --nbd unix:~/d.sock");
+    let run = scene.fails(&format!("{words} --docker-config ~/wrong"), &[&host, USER, "docker login"]);
+    assert!(!run.stderr.contains("wrong-password") && run.stdout.is_empty(), "{run}");
+    scene.fails(&format!("{words} --docker-config ~/nowhere"), &[&host, "no credentials", "docker login"]);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(!scene.path("d.sock").exists());
+}
+
+/// A Docker configuration directory with one user.
+fn log_in(scene: &Scene, dir: &str, host: &str, user: &str, password: &str) {
+    fs::create_dir(scene.path(dir)).unwrap();
+    let config = json!({"auths": { host: {"username": user, "password": password} }});
+    fs::write(scene.path(dir).join("config.json"), config.to_string()).unwrap();
+}
+
+/// Tokens and signed addresses run out while the disk is attached, earlier than was told: the client finds out by the
+/// answers, 401 or 403.
+fn through_a_token_server(forbid: bool) {
+    if !can_check_bytes() {
+        return;
+    }
+    let runtime = Runtime::new().unwrap();
+    let tokens = runtime.block_on(TokenServer::start());
+    tokens.set_user(USER, PASSWORD);
+    let Some(registry) = Registry::start(Access::Token(&tokens)) else { return };
+    let mut behaviour = Behaviour { redirect: forbid, forbid, ..Behaviour::default() };
+    let front = runtime.block_on(Front::start(&registry, behaviour));
+    let (scene, host) = (layered(), front.host());
+    log_in(&scene, "docker", &host, USER, PASSWORD);
+    log_in(&scene, "wrong", &host, "stranger", PASSWORD);
+    let options = format!("--plain-http {host} --docker-config ~/docker");
+    let image = format!("oci://{host}/vm/debian:v1");
+    scene.ok(&format!("image push file://~/store:v1 {image} {options}"));
+
+    tokens.set_life(Duration::from_secs(1));
+    tokens.set_told_life(300);
+    (behaviour.life, behaviour.told, behaviour.style) =
+        (Duration::from_secs(1), Some(Duration::from_secs(300)), Style::Amazon);
+    front.set(behaviour);
+    let attached = Attached::start(&scene, &format!("{image} {options} --cache ~/cache"));
+    let uri = attached.uri();
+    let (granted, seen) = (tokens.granted(), front.seen());
+    for quarter in 0..3_u64 {
+        // Longer than both live, which end with a second.
+        std::thread::sleep(Duration::from_millis(2100));
+        let script = format!("assert(len(h.pread(65536, {})) == 65536)", (quarter + 1) << 20);
+        crate::images::tool(&scene, "nbdsh", &["-u", &uri, "-c", &script]);
+    }
+    check_bytes(&scene, "disk.raw", &uri);
+    let now = front.seen();
+    assert!(tokens.granted() > granted, "no token was renewed: {now:?}");
+    assert_eq!(now.forbidden > seen.forbidden, forbid, "{now:?}");
+    assert_eq!(now.expired > seen.expired, forbid, "{now:?}");
+    assert_eq!(now.leaked, 0);
+    attached.detach();
+
+    scene.fails(
+        &format!("attach {image} --plain-http {host} --docker-config ~/wrong --cache ~/cold"),
+        &[&host, "stranger", "docker login"],
+    );
+}
+
+#[test]
+fn a_registry_whose_tokens_run_out_with_401() {
+    through_a_token_server(false);
+}
+
+#[test]
+fn a_registry_whose_tokens_and_addresses_run_out_with_403() {
+    through_a_token_server(true);
+}
+
+/// Runs with the environment of an S3 client, but for leave to do without TLS.
+fn with_keys<'a>(command: &'a mut Command, server: &S3) -> &'a mut Command {
+    command.env_remove("AWS_ALLOW_HTTP");
+    let variables = S3::environment(&server.endpoint());
+    command.envs(variables.into_iter().filter(|(name, _)| *name != "AWS_ALLOW_HTTP"))
+}
+
+#[test]
+fn an_object_store() {
+    if !S3::is_installed() || !can_check_bytes() {
+        return;
+    }
+    let scene = layered();
+    let server = S3::with_bucket("images");
+    let run = |words: &str| Run::of(words, with_keys(&mut scene.command(words), &server));
+    let plain = format!("--plain-http {}", server.addr());
+    run(&format!("image push file://~/store:v1 s3://images/vm {plain}")).succeeds();
+    run(&format!("image copy s3://images/vm:v1 s3://images/other:v2 {plain}")).succeeds();
+    run(&format!("image pull s3://images/other:v2 file://~/back:v1 {plain}")).succeeds();
+    attach_and_check(&scene, "file://~/back:v1", "");
+    let words = format!("attach --json s3://images/vm:v1 {plain} --cache ~/cache");
+    let attached = Attached::of(with_keys(&mut scene.command(&words), &server));
+    check_bytes(&scene, "disk.raw", &attached.uri());
+    attached.detach();
+
+    let cold = format!("attach s3://images/vm:v1 {plain} --cache ~/cold --nbd unix:~/d.sock");
+    let mut command = scene.command(&cold);
+    let began = Instant::now();
+    with_keys(&mut command, &server).env("AWS_SECRET_ACCESS_KEY", "wrong-secret");
+    Run::of(&cold, &mut command).fails(&["s3://images/vm", "refuses the credentials"]);
+    let without_plain = "attach s3://images/vm:v1 --cache ~/cold --nbd unix:~/d.sock";
+    run(without_plain).fails(&["--plain-http"]);
+    let nowhere = format!("attach s3://nowhere/vm:v1 {plain} --cache ~/cold --nbd unix:~/d.sock");
+    run(&nowhere).fails(&["s3://nowhere/vm"]);
+    assert!(began.elapsed() < PATIENCE / 4, "{:?}", began.elapsed());
+    assert!(!scene.path("d.sock").exists());
+}
