@@ -7,6 +7,7 @@
 //! | [`doctor`] | `headstart doctor`: what works on this host |
 //! | [`image`] | `headstart image ...`: one file a command |
 //! | [`layer`] | `headstart layer ...`: single layer files |
+//! | [`trace`] | `headstart trace ...`: recorded I/O |
 //! | [`zfile`] | `headstart zfile ...`: single compressed files |
 //! | [`store_args`] | options of every command that reaches a store over a network |
 //! | [`terminal`] | progress bars, Ctrl-C |
@@ -22,6 +23,7 @@ mod log;
 mod report;
 mod store_args;
 mod terminal;
+mod trace;
 mod zfile;
 
 use clap::{Args, Parser, Subcommand};
@@ -65,6 +67,9 @@ enum Command {
     /// Single compressed files
     #[command(subcommand)]
     Zfile(zfile::Command),
+    /// Recorded I/O of disks: bring in, give out, count
+    #[command(subcommand)]
+    Trace(trace::Command),
     /// Make disks of images: over NBD, vhost-user-blk, FUSE or as kernel devices, at once and wherever they lie
     #[command(after_help = attach::EXAMPLES)]
     Attach(Box<attach::Attach>),
@@ -90,6 +95,7 @@ fn run(cli: &Cli) -> Result<Box<dyn Report>> {
         Command::Image(command) => command.run(&terminal),
         Command::Layer(command) => command.run(&terminal),
         Command::Zfile(command) => command.run(&terminal),
+        Command::Trace(command) => command.run(&terminal),
         Command::Attach(command) => command.run(&terminal, cli.global.quiet, cli.global.json),
         Command::Cache(command) => command.run(),
         Command::Doctor(command) => Ok(command.run()),

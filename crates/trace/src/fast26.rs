@@ -190,15 +190,49 @@ pub fn import(
     Ok(imported)
 }
 
+/// Bytes of the traces' files in a data set: how much there is to read.
+///
+/// # Errors
+/// What the operating system reports.
+pub fn stored_bytes(dir: &Path) -> Result<u64> {
+    let len = |path: PathBuf| dir.join(path).metadata().map_or(0, |meta| meta.len());
+    Ok(find_traces(dir)?.into_iter().map(len).sum())
+}
+
+/// Reads the requests in a file of the layout, without its row in the table of creations: the first request is taken
+/// for the creation, the file's name for the volume.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] and [`ErrorKind::Unsupported`] for what is no such file, [`ErrorKind::Invalid`] where it is
+/// larger than `limits` allow, what the operating system reports.
+pub fn read_bare(path: &Path, limits: &ReadLimits) -> Result<Trace> {
+    let (rows, first) = read_rows(path, limits)?;
+    let created_us = first.unwrap_or(0);
+    let volume = path.file_stem().map(|stem| unescape(&stem.to_string_lossy())).unwrap_or_default();
+    let records = records(&rows, created_us).map_err(|e| e.about(path.display()))?;
+    Ok(Trace {
+        creation: Creation { volume, created_us, ..Creation::default() },
+        records,
+        ..Trace::default()
+    })
+}
+
+/// The rows of a file, and when the first request came, in microseconds of Unix time.
+fn read_rows(path: &Path, limits: &ReadLimits) -> Result<(Vec<Row>, Option<u64>)> {
+    let read = || {
+        let rows = npy::decode(&read_bounded(path, limits.file_bytes_max)?)?;
+        if rows.len() > limits.records_max {
+            return Err(Error::invalid(format!("has more than {} records", limits.records_max)));
+        }
+        let first = rows.iter().map(|row| row[3]).min().map(u64::try_from).transpose();
+        Ok((rows, first.map_err(|_| Error::corrupt("has a time before 1970"))?))
+    };
+    read().map_err(|e: Error| e.about(path.display()))
+}
+
 fn read_trace(path: &Path, row: CreationRow, limits: &ReadLimits) -> Result<Trace> {
     let about = |e: Error| e.about(path.display());
-    let rows =
-        read_bounded(path, limits.file_bytes_max).and_then(|bytes| npy::decode(&bytes)).map_err(about)?;
-    if rows.len() > limits.records_max {
-        return Err(about(Error::invalid(format!("has more than {} records", limits.records_max))));
-    }
-    let first = rows.iter().map(|row| row[3]).min().map(u64::try_from);
-    let first = first.transpose().map_err(|_| about(Error::corrupt("has a time before 1970")))?;
+    let (rows, first) = read_rows(path, limits)?;
     let creation = row.creation(first).map_err(about)?;
     let records = records(&rows, creation.created_us).map_err(about)?;
     Ok(Trace { creation, records, ..Trace::default() })

@@ -117,7 +117,7 @@ fn distinct_bytes(reads: &[(u64, u64)], unit: u64) -> u64 {
 pub fn size_class(class: usize) -> String {
     let size = |bytes| headstart_block::ByteSize(bytes).to_string();
     match SIZES.get(class) {
-        Some(bytes) => format!("to {}", size(*bytes)),
+        Some(bytes) => format!("up to {}", size(*bytes)),
         None => format!("over {}", size(SIZES[SIZES.len() - 1])),
     }
 }

@@ -1,5 +1,6 @@
 //! The arguments of `headstart attach`.
 
+use super::recording::RecordArgs;
 use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_block::{ByteRate, ByteSize, Error, Result};
@@ -55,12 +56,8 @@ pub(crate) struct Attach {
     /// How long a read waits for a store that does not answer before the guest gets an error
     #[arg(long, default_value = "5m", value_parser = humantime::parse_duration, value_name = "TIME", help_heading = "Caching and preloading")]
     pub(crate) deadline: Duration,
-    /// Record the first minutes of reads and writes into this directory
-    #[arg(long, value_name = "DIR")]
-    pub(crate) record: Option<PathBuf>,
-    /// How long to record
-    #[arg(long, default_value = "6m", value_parser = humantime::parse_duration, value_name = "TIME")]
-    pub(crate) record_time: Duration,
+    #[command(flatten)]
+    pub(crate) recording: RecordArgs,
     /// Serve metrics for Prometheus at HOST:PORT
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<String>,
@@ -148,6 +145,15 @@ pub(crate) struct Policy(Plan);
 impl Policy {
     pub(crate) fn plan(&self) -> Plan {
         self.0.clone()
+    }
+
+    /// What kind of plan it is.
+    pub(crate) fn name(&self) -> &'static str {
+        match self.0 {
+            Plan::Lazy => "lazy",
+            Plan::Sequential => "sequential",
+            Plan::List(_) => "list",
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use headstart_block::{Error, Result};
 use headstart_pull::Counters;
+use headstart_trace::Recorder;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::net::TcpListener;
@@ -43,6 +44,7 @@ fn render(session: &Session) -> String {
     pulling(&mut page, &session.disks);
     cache(&mut page, session);
     stores(&mut page, session);
+    traces(&mut page, session);
     page.finish()
 }
 
@@ -210,4 +212,31 @@ fn stores(page: &mut Page, session: &Session) {
     one("hedges", "Demand reads sent a second time.", &|c| c.hedges);
     one("hedges_won", "Second requests that were answered first.", &|c| c.hedges_won);
     one("errors", "Reads that failed.", &|c| c.errors);
+}
+
+fn traces(page: &mut Page, session: &Session) {
+    let mut one = |name, help, value: fn(&Recorder) -> u64| {
+        each_disk(page, name, Kind::Counter, help, &session.disks, |disk| {
+            disk.recorder.as_deref().map(|recorder| number(value(recorder)))
+        });
+    };
+    one("headstart_trace_records_total", "Requests that were recorded.", Recorder::recorded);
+    one(
+        "headstart_trace_dropped_records_total",
+        "Requests that came when the recorder was full.",
+        Recorder::dropped,
+    );
+    let Some(traces) = &session.traces else { return };
+    let counts = traces.counts();
+    for (name, help, value) in [
+        (
+            "headstart_trace_evicted_files_total",
+            "Traces that were removed to keep the directory's limits.",
+            counts.evicted,
+        ),
+        ("headstart_trace_failed_saves_total", "Traces that could not be saved.", counts.failures),
+    ] {
+        page.metric(name, Kind::Counter, help);
+        page.sample(name, &[], value);
+    }
 }

@@ -5,22 +5,25 @@
 //! | [`arguments`] | what was asked for |
 //! | [`session`] | opens the images, holds the disks |
 //! | [`servers`] | starts the servers, says how to use them |
+//! | [`recording`] | what the disks record, and where it goes |
 //! | [`status`] | the live line |
 //! | [`metrics`], [`exposition`] | what Prometheus scrapes |
 
 mod arguments;
 mod exposition;
 mod metrics;
+mod recording;
 mod servers;
 mod session;
 mod status;
 
 pub(crate) use arguments::Attach;
 
-use crate::report::{Outcome, Report};
+use crate::report::{Outcome, Report, count};
 use crate::terminal::Terminal;
 use headstart_block::{BlockDevice, ByteSize, Error, Result};
 use headstart_image::progress::Progress;
+use headstart_trace::Recorder;
 use serde::Serialize;
 use servers::{Servers, Way};
 use session::Session;
@@ -218,6 +221,50 @@ struct Detached {
     fetched_bytes: u64,
     local_bytes: u64,
     image_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recorded: Option<Recorded>,
+}
+
+/// What became of the traces.
+#[derive(Serialize)]
+struct Recorded {
+    directory: String,
+    requests: u64,
+    /// Requests that came when a recorder was full.
+    dropped: u64,
+    /// Traces that were removed because the directory was over its limits.
+    evicted_files: u64,
+    failed_saves: u64,
+}
+
+impl Recorded {
+    fn of(session: &Session) -> Option<Self> {
+        let traces = session.traces.as_ref()?;
+        let sum = |number: fn(&Recorder) -> u64| {
+            session.disks.iter().filter_map(|disk| disk.recorder.as_deref().map(number)).sum()
+        };
+        let counts = traces.counts();
+        Some(Self {
+            directory: traces.directory(),
+            requests: sum(Recorder::recorded),
+            dropped: sum(Recorder::dropped),
+            evicted_files: counts.evicted,
+            failed_saves: counts.failures,
+        })
+    }
+}
+
+impl fmt::Display for Recorded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "recorded {} into {}", count(self.requests, "request"), self.directory)?;
+        if self.dropped > 0 {
+            write!(f, "; {} later ones did not fit", self.dropped)?;
+        }
+        if self.failed_saves > 0 {
+            write!(f, "; {} did not succeed", count(self.failed_saves, "save"))?;
+        }
+        Ok(())
+    }
 }
 
 impl Detached {
@@ -229,6 +276,7 @@ impl Detached {
             fetched_bytes: totals.fetched,
             local_bytes: totals.local,
             image_bytes: totals.all,
+            recorded: Recorded::of(session),
         }
     }
 }
@@ -242,6 +290,9 @@ impl fmt::Display for Detached {
             let (fetched, local) = (ByteSize(self.fetched_bytes), ByteSize(self.local_bytes));
             write!(f, "; fetched {fetched}; {local} of {} are on this host", ByteSize(self.image_bytes))?;
         }
-        Ok(())
+        match &self.recorded {
+            Some(recorded) if recorded.requests > 0 => write!(f, "\n{recorded}"),
+            _ => Ok(()),
+        }
     }
 }

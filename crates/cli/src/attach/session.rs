@@ -1,14 +1,17 @@
 //! The attached disks of one process: opened together, served together, detached together.
 
 use super::arguments::{Attach, NamedImage};
+use super::recording::Traces;
 use headstart_block::{BlockDevice, ByteSize, Error, ErrorKind, Result};
 use headstart_cache::{Cache, CacheSettings};
 use headstart_disk::attach::{attach_local, attach_remote, is_local};
 use headstart_disk::{Attached, Disk, DiskOptions, Host, WritableOptions};
 use headstart_image::progress::Progress;
 use headstart_store::{Location, Settings, Store};
+use headstart_trace::Recorder;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::runtime::Handle;
 
 /// All that is attached.
@@ -18,6 +21,8 @@ pub(crate) struct Session {
     pub(crate) cache: Option<Arc<Cache>>,
     /// The stores that the images come from.
     pub(crate) stores: Vec<Arc<dyn Store>>,
+    /// What the disks record; none where nothing is to be recorded, or the directory cannot be used.
+    pub(crate) traces: Option<Traces>,
     /// What the user should know.
     pub(crate) warnings: Vec<String>,
 }
@@ -27,6 +32,7 @@ pub(crate) struct NamedDisk {
     pub(crate) name: String,
     pub(crate) image: String,
     pub(crate) disk: Arc<Disk>,
+    pub(crate) recorder: Option<Arc<Recorder>>,
 }
 
 impl NamedDisk {
@@ -44,6 +50,7 @@ impl Session {
         runtime: &Handle,
         progress: &dyn Progress,
     ) -> Result<Self> {
+        let created = Instant::now();
         let remote = args.images.iter().any(|image| !is_local(&image.reference.location));
         let cache = remote.then(|| open_cache(args)).transpose()?;
         let mut stores = HashMap::<Location, Arc<dyn Store>>::new();
@@ -53,15 +60,17 @@ impl Session {
                 stores.insert(image.reference.location.clone(), store);
             }
         }
+        let recorders: Vec<_> = args.images.iter().map(|_| args.recording.recorder(created)).collect();
         let attached = runtime.block_on(async {
-            let attaching = args.images.iter().map(|image| {
+            let attaching = args.images.iter().zip(&recorders).map(|(image, recorder)| {
                 let store = stores.get(&image.reference.location).cloned();
                 let host = cache.clone().map(|cache| Host {
                     runtime: runtime.clone(),
                     cache,
                     retry: settings.retry,
                 });
-                async move { attach_one(args, image, store, host).await }
+                let recorder = recorder.clone();
+                async move { attach_one(args, image, recorder, store, host).await }
             });
             tokio::select! {
                 attached = futures::future::try_join_all(attaching) => attached,
@@ -69,12 +78,18 @@ impl Session {
             }
         })?;
         let mut warnings = Vec::new();
-        let disks = args.images.iter().zip(attached).map(|(image, attached)| {
+        let (mut disks, mut digests) = (Vec::new(), Vec::new());
+        for ((image, attached), recorder) in args.images.iter().zip(attached).zip(recorders) {
             warnings.extend(attached.warnings);
-            NamedDisk { name: image.name.clone(), image: image.reference.to_string(), disk: attached.disk }
+            digests.push(attached.digest);
+            let (name, image) = (image.name.clone(), image.reference.to_string());
+            disks.push(NamedDisk { name, image, disk: attached.disk, recorder });
+        }
+        let traces = Traces::start(args, &disks, &digests, created).unwrap_or_else(|error| {
+            warnings.push(format!("{error}: nothing is recorded"));
+            None
         });
-        let disks = disks.collect();
-        Ok(Self { disks, cache, stores: stores.into_values().collect(), warnings })
+        Ok(Self { disks, cache, stores: stores.into_values().collect(), traces, warnings })
     }
 
     /// Ends all waiting and makes everything durable.
@@ -86,6 +101,9 @@ impl Session {
         for disk in &self.disks {
             let flushed = disk.disk.flush().map_err(|e| e.about(&disk.image));
             result = result.and(flushed);
+        }
+        if let Some(traces) = &self.traces {
+            traces.stop();
         }
         if let Some(cache) = &self.cache {
             // What is lost of a cache is fetched again.
@@ -113,6 +131,7 @@ fn open_cache(args: &Attach) -> Result<Arc<Cache>> {
 async fn attach_one(
     args: &Attach,
     image: &NamedImage,
+    recorder: Option<Arc<Recorder>>,
     store: Option<Arc<dyn Store>>,
     host: Option<Host>,
 ) -> Result<Attached> {
@@ -125,7 +144,7 @@ async fn attach_one(
             dir: if args.images.len() > 1 { dir.join(&image.name) } else { dir.clone() },
             size: args.size.map(|ByteSize(bytes)| bytes),
         }),
-        recorder: None,
+        recorder,
     };
     match (store, host) {
         (Some(store), Some(host)) => attach_remote(&host, store, &image.reference, &options).await,

@@ -10,6 +10,7 @@
 //! | [`golden`], [`zfile`] | the reference's blobs give their bytes; single files |
 //! | [`full_disk`], [`signals`], [`large`] | no space, Ctrl-C, kill -9, terabytes |
 //! | [`cache`] | what this host keeps of images |
+//! | [`trace`] | what disks record, and what becomes of it |
 //! | [`doctor`] | what works on this host |
 //! | [`help`], [`hostile`] | the command line itself; garbage wherever a file is read |
 //!
@@ -39,5 +40,6 @@ mod prune;
 mod scene;
 mod signals;
 mod tools;
+mod trace;
 mod verify;
 mod zfile;

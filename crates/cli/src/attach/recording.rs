@@ -1,0 +1,208 @@
+//! What attached disks record of their first minutes, and where it goes.
+//!
+//! Nothing here can keep a disk from being attached: a directory that cannot be used is a warning.
+
+use super::arguments::Attach;
+use super::session::NamedDisk;
+use clap::Args;
+use headstart_block::{BlockDevice, ByteSize, Digest, Error, Result};
+use headstart_cache::Cache;
+use headstart_disk::Disk;
+use headstart_trace::{
+    Creation, DirectoryLimits, LinkSample, Pace, RECORDS_MAX, Recorder, Recording, Saver, TraceDirectory,
+};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant, SystemTime};
+use uuid::Uuid;
+
+/// How long detaching waits for a directory that takes no traces.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What to record.
+#[derive(Args)]
+pub(crate) struct RecordArgs {
+    /// Record the first minutes of reads and writes into this directory [default: traces in the cache's directory]
+    #[arg(long, value_name = "DIR", help_heading = "Recording")]
+    record: Option<PathBuf>,
+    /// Record nothing
+    #[arg(long, conflicts_with = "record", help_heading = "Recording")]
+    no_record: bool,
+    /// How long to record; 71 minutes at most
+    #[arg(long, default_value = "6m", value_parser = humantime::parse_duration, value_name = "TIME",
+          help_heading = "Recording")]
+    record_time: Duration,
+    /// Most bytes of all traces in the directory: the oldest are removed first
+    #[arg(long, default_value = "1G", value_name = "SIZE", help_heading = "Recording")]
+    record_size: ByteSize,
+    /// How long traces are kept
+    #[arg(long, default_value = "90d", value_parser = humantime::parse_duration, value_name = "TIME",
+          help_heading = "Recording")]
+    record_age: Duration,
+    /// What the trace is to tell of the disk; volume, family, user and cluster have a place of their
+    /// own, other keys are kept beside them (may be repeated)
+    #[arg(long = "label", value_name = "KEY=VALUE", help_heading = "Recording")]
+    labels: Vec<Label>,
+}
+
+/// Something that the trace tells of the disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Label {
+    key: String,
+    value: String,
+}
+
+impl FromStr for Label {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (key, value) = text
+            .split_once('=')
+            .filter(|(key, _)| !key.is_empty())
+            .ok_or_else(|| Error::invalid(format!("`{}` is no KEY=VALUE", text.escape_debug())))?;
+        Ok(Self { key: key.to_owned(), value: value.to_owned() })
+    }
+}
+
+impl RecordArgs {
+    /// A recorder for a disk that is being attached since `created`.
+    pub(super) fn recorder(&self, created: Instant) -> Option<Arc<Recorder>> {
+        (!self.no_record).then(|| Arc::new(Recorder::new(created, self.record_time, RECORDS_MAX)))
+    }
+
+    fn directory(&self, cache: Option<&PathBuf>) -> Result<TraceDirectory> {
+        let cache = || cache.cloned().unwrap_or_else(Cache::default_dir);
+        let dir = self.record.clone().unwrap_or_else(|| cache().join("traces"));
+        let limits = DirectoryLimits { bytes_max: Some(self.record_size.0), age_max: Some(self.record_age) };
+        TraceDirectory::open(&dir, limits)
+    }
+
+    /// What is known of a disk.
+    fn creation(&self, args: &Attach, disk: &NamedDisk, digest: &Digest, created_us: u64) -> Creation {
+        let mut creation = Creation {
+            image: disk.image.clone(),
+            host: hostname(),
+            options: options(args),
+            size: disk.disk.size(),
+            created_us,
+            ..Creation::default()
+        };
+        creation.labels.insert("digest".to_owned(), digest.to_string());
+        for Label { key, value } in &self.labels {
+            let field = match key.as_str() {
+                "volume" => &mut creation.volume,
+                "family" => &mut creation.family,
+                "user" => &mut creation.user,
+                "cluster" => &mut creation.cluster,
+                _ => {
+                    creation.labels.insert(key.clone(), value.clone());
+                    continue;
+                }
+            };
+            field.clone_from(value);
+        }
+        if creation.volume.is_empty() {
+            creation.volume = Uuid::new_v4().to_string();
+        } else if args.images.len() > 1 {
+            // One label for several disks.
+            creation.volume = format!("{}-{}", creation.volume, disk.name);
+        }
+        creation
+    }
+}
+
+/// How the disks are attached, as far as it says something of what they read and when.
+fn options(args: &Attach) -> String {
+    let mut options = vec![format!("policy={}", args.policy.name())];
+    if let Some(rate) = args.fill {
+        options.push(format!("fill={rate}"));
+    }
+    options.push(format!("writable={}", args.writable.is_some()));
+    options.join(";")
+}
+
+fn hostname() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
+}
+
+/// The recordings of a session.
+pub(crate) struct Traces {
+    saver: Saver,
+}
+
+/// What became of them.
+#[derive(Clone, Copy, Default)]
+pub(super) struct TraceCounts {
+    /// Traces that were removed to keep the directory's limits.
+    pub(super) evicted: u64,
+    /// Saves that failed.
+    pub(super) failures: u64,
+}
+
+impl Traces {
+    /// Starts to save what the disks record since `created`; `None` where nothing is to be recorded.
+    ///
+    /// # Errors
+    /// Where the directory cannot be used.
+    pub(super) fn start(
+        args: &Attach,
+        disks: &[NamedDisk],
+        digests: &[Digest],
+        created: Instant,
+    ) -> Result<Option<Self>> {
+        if args.recording.no_record {
+            return Ok(None);
+        }
+        let directory = Arc::new(args.recording.directory(args.cache.as_ref())?);
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let created_us = since_epoch.saturating_sub(created.elapsed()).as_micros();
+        let created_us = u64::try_from(created_us).unwrap_or(u64::MAX);
+        let recordings = disks.iter().zip(digests).filter_map(|(disk, digest)| {
+            Some(Recording {
+                recorder: Arc::clone(disk.recorder.as_ref()?),
+                creation: args.recording.creation(args, disk, digest, created_us),
+                sample: link_sampler(&disk.disk),
+            })
+        });
+        let saver = Saver::start(directory, recordings.collect(), Pace::default())?;
+        Ok(Some(Self { saver }))
+    }
+
+    /// Saves for the last time.
+    pub(super) fn stop(&self) {
+        self.saver.stop(PATIENCE);
+    }
+
+    pub(super) fn counts(&self) -> TraceCounts {
+        TraceCounts { evicted: self.saver.directory().evicted(), failures: self.saver.failures() }
+    }
+
+    pub(super) fn directory(&self) -> String {
+        self.saver.directory().dir().display().to_string()
+    }
+}
+
+/// Samples the link of a disk, as long as there is the disk.
+fn link_sampler(disk: &Arc<Disk>) -> Box<dyn Fn(u64) -> Option<LinkSample> + Send> {
+    let puller = disk.puller().map_or_else(Weak::new, Arc::downgrade);
+    Box::new(move |t_us| {
+        let estimate = puller.upgrade()?.estimate();
+        let round_trip_us = estimate.round_trip.and_then(|time| u32::try_from(time.as_micros()).ok());
+        Some(LinkSample { t_us, bandwidth: estimate.bandwidth, round_trip_us })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_has_a_key() {
+        let label = |text: &str| text.parse::<Label>().map(|label| (label.key, label.value));
+        assert_eq!(label("a=b=c").unwrap(), ("a".to_owned(), "b=c".to_owned()));
+        assert_eq!(label("a=").unwrap(), ("a".to_owned(), String::new()));
+        assert!(label("a").is_err() && label("=b").is_err());
+    }
+}

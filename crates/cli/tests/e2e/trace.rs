@@ -1,0 +1,188 @@
+//! What disks record, and what becomes of it: import, export, statistics, recordings of attached disks.
+
+use crate::disk::mixed_disk;
+use crate::scene::{Scene, Started};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+/// Two creations.
+const CREATIONS: [&str; 3] = [
+    "volume_id,image_type,image_id,device_size,user_id,cluster_id,gmt_create,extra_info,meta_info,image_family",
+    "7,1,p-a,4294967296,u,c,2026-11-21 18:57:43,mem=1,base=,debian-12",
+    "8,1,p-a,4294967296,u,c,2026-11-21 18:58:43,mem=2,base=,debian-12",
+];
+
+/// A NumPy file with these rows.
+fn npy(rows: &[[i64; 4]]) -> Vec<u8> {
+    let header = format!("{{'descr': '<i8', 'fortran_order': False, 'shape': ({}, 4), }}", rows.len());
+    let numbers = rows.iter().flatten().flat_map(|number| number.to_le_bytes());
+    let start = [&b"\x93NUMPY\x01\0\x76\0"[..], format!("{header:117}\n").as_bytes()].concat();
+    start.into_iter().chain(numbers).collect()
+}
+
+fn data_set(scene: &Scene) {
+    // 2026-11-21 18:57:43 UTC and five seconds.
+    let start = 1_795_287_468_000_000;
+    let dir = scene.path("set/trace/it1/p-a/4GB");
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(scene.path("set/VD_creation_meta.csv"), CREATIONS.map(|line| format!("{line}\r\n")).concat())
+        .unwrap();
+    let first = [[1, 0, 4096, start], [1, (2 << 20) - 4096, 8192, start + 7], [0, 0, 512, start + 1_000_000]];
+    fs::write(dir.join("7.npy"), npy(&first)).unwrap();
+    fs::write(dir.join("8.npy"), npy(&[[1, 0, 65536, start + 60_000_000]])).unwrap();
+}
+
+#[test]
+fn a_data_set_comes_back_as_it_was() {
+    let scene = Scene::new();
+    data_set(&scene);
+    let imported = scene.json("trace import set -o traces");
+    assert_eq!((&imported["traces"], &imported["records"]), (&json!(2), &json!(4)));
+    let names = ["20261121T185743.000000Z-7.parquet", "20261121T185843.000000Z-8.parquet"];
+    assert_eq!(scene.names("traces"), names);
+    scene.ok("trace export traces -o again");
+    for file in ["VD_creation_meta.csv", "trace/it1/p-a/4GB/7.npy", "trace/it1/p-a/4GB/8.npy"] {
+        assert!(scene.bytes(&format!("set/{file}")) == scene.bytes(&format!("again/{file}")), "{file}");
+    }
+    scene.fails("trace export traces -o again", &["again", "has a data set in it"]);
+    scene.fails("trace import traces -o more", &["traces", "VD_creation_meta.csv"]);
+    scene.fails("trace export nothing -o more", &["nothing", "cannot be read"]);
+    assert!(!scene.path("more").exists());
+}
+
+#[test]
+fn statistics_of_every_form_agree() {
+    let scene = Scene::new();
+    data_set(&scene);
+    scene.ok("trace import set -o traces");
+    let stats = scene.json("trace stats set");
+    assert_eq!(stats, scene.json("trace stats traces"));
+    let total = json!({
+        "reads": 3, "writes": 1, "read_bytes": 77824, "written_bytes": 512, "cross_block_reads": 1,
+        "distinct_bytes": [77824, 4 * 65536, 3 << 21], "first_us": 10_000_000, "duration_us": 1_000_000,
+        "sizes": [0, 1, 1, 0, 0, 1, 0, 0, 0, 0],
+    });
+    assert_eq!(stats["total"], total);
+    let trace = &stats["traces"][0];
+    let told = [("volume", "7"), ("image", "p-a"), ("created", "2026-11-21T18:57:43Z")];
+    told.iter().for_each(|(key, value)| assert_eq!(trace[key], *value));
+    assert_eq!((&stats["images"][0]["traces"], &stats["images"][0]["reads"]), (&json!(2), &json!(2)));
+    let bare = scene.json("trace stats set/trace/it1/p-a/4GB/7.npy");
+    assert_eq!((&bare["total"]["reads"], &bare["total"]["first_us"]), (&json!(2), &json!(0)));
+    let table = scene.ok("trace stats traces").stdout;
+    assert!(table.contains("median by image") && table.contains("2 traces") && table.contains("up to 4 KiB"));
+}
+
+#[test]
+fn a_damaged_trace_is_named_and_the_others_count() {
+    let scene = Scene::new();
+    data_set(&scene);
+    scene.ok("trace import set -o traces");
+    fs::write(scene.path("traces/20261121T185743.000000Z-7.parquet"), b"PAR1 garbage PAR1").unwrap();
+    for words in ["trace stats traces", "trace export traces -o out"] {
+        let run = scene.run(words);
+        assert_eq!(run.status, Some(1), "{run}");
+        assert!(run.stdout.contains("not read: ") && run.stdout.contains("-7.parquet"), "{run}");
+    }
+    assert!(scene.path("out/trace/it1/p-a/4GB/8.npy").exists());
+}
+
+/// Reads 4 KiB at each of `offsets` of the one disk that is served at `socket`.
+fn read_over_nbd(socket: &Path, offsets: &[u64]) -> UnixStream {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.read_exact(&mut [0; 18]).unwrap();
+    // No zeroes, please; then the option to take the export without a name.
+    stream.write_all(&[0, 0, 0, 3]).unwrap();
+    stream.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
+    stream.read_exact(&mut [0; 10]).unwrap();
+    for offset in offsets {
+        let request =
+            [&0x2560_9513_0000_0000_u64.to_be_bytes()[..], &[7; 8], &offset.to_be_bytes(), &[0, 0, 16, 0]];
+        stream.write_all(&request.concat()).unwrap();
+        stream.read_exact(&mut [0; 16 + 4096]).unwrap();
+    }
+    stream
+}
+
+/// Attaches the image, with its socket at `sock`.
+fn attach(scene: &Scene, more: &str) -> Started {
+    let _ = fs::remove_file(scene.path("sock"));
+    let mut started = scene.start(&format!("attach file://~/store:a --nbd unix:~/sock --json {more}"));
+    started.wait_until("it was attached", || scene.path("sock").exists());
+    started
+}
+
+/// What the process says at its end, after what it said at its start.
+fn detached(started: Started) -> Value {
+    started.signal(Signal::TERM);
+    let run = started.finish();
+    assert_eq!(run.status, Some(0), "{run}");
+    let (_, end) = run.stdout.split_once('\n').unwrap();
+    serde_json::from_str(end).unwrap_or_else(|e| panic!("{e}\n{run}"))
+}
+
+#[test]
+fn an_attached_disk_is_recorded() {
+    let scene = Scene::new();
+    mixed_disk(&scene, "disk.raw", 8);
+    let digest = scene.json("image import disk.raw file://~/store:a")["digest"].clone();
+    let labels = "--label volume=v1 --label user=me --label rack=7";
+    let started = attach(&scene, &format!("--record ~/traces {labels}"));
+    let client = read_over_nbd(&scene.path("sock"), &[0, 4096, 1 << 20]);
+    let recorded = &detached(started)["recorded"];
+    drop(client);
+    assert_eq!(
+        (&recorded["requests"], &recorded["dropped"], &recorded["failed_saves"]),
+        (&json!(3), &json!(0), &json!(0))
+    );
+    let stats = scene.json("trace stats traces");
+    let distinct = json!([12288, 131_072, 2 << 20]);
+    assert_eq!((&stats["total"]["reads"], &stats["total"]["distinct_bytes"]), (&json!(3), &distinct));
+    assert_eq!(stats["traces"][0]["volume"], "v1");
+    scene.ok("trace export traces -o set");
+    let table = String::from_utf8(scene.bytes("set/VD_creation_meta.csv")).unwrap();
+    for part in ["v1,0,file%3A%2F%2F", ",8388608,me,,", "policy=lazy;writable=false", ";rack=7"] {
+        assert!(table.contains(part), "no {part}: {table}");
+    }
+    assert!(digest.is_null() || table.contains(digest.as_str().unwrap()), "{table}");
+}
+
+/// A trace is saved within seconds, so that little is lost.
+#[test]
+fn a_killed_process_leaves_its_trace() {
+    let scene = Scene::new();
+    mixed_disk(&scene, "disk.raw", 8);
+    scene.ok("image import disk.raw file://~/store:a");
+    let mut started = attach(&scene, "--record ~/traces");
+    let _client = read_over_nbd(&scene.path("sock"), &[0, 4096]);
+    let saved = || scene.names("traces").iter().any(|name| name.ends_with(".parquet"));
+    started.wait_until("its trace was saved", saved);
+    started.signal(Signal::KILL);
+    assert_eq!(started.finish().status, None);
+    assert_eq!(scene.json("trace stats traces")["total"]["reads"], 2);
+}
+
+#[test]
+fn recording_harms_no_disk() {
+    let scene = Scene::new();
+    mixed_disk(&scene, "disk.raw", 8);
+    scene.ok("image import disk.raw file://~/store:a");
+    fs::write(scene.path("file"), b"").unwrap();
+    for (more, warned) in [("--record ~/file/traces", true), ("--no-record", false)] {
+        let started = attach(&scene, more);
+        read_over_nbd(&scene.path("sock"), &[0]);
+        started.signal(Signal::TERM);
+        let run = started.finish();
+        assert_eq!((run.status, run.stderr.contains("nothing is recorded")), (Some(0), warned), "{run}");
+        assert!(!run.stdout.contains("\"recorded\""), "{run}");
+    }
+    // No room in the directory: what was recorded goes at once, and is counted.
+    let started = attach(&scene, "--record ~/traces --record-size 1");
+    read_over_nbd(&scene.path("sock"), &[0]);
+    assert_eq!(detached(started)["recorded"]["evicted_files"], 1);
+    assert_eq!(scene.names("traces"), [""; 0]);
+}
