@@ -8,6 +8,7 @@
 //! | [`registry`] | an OCI registry |
 //! | [`token_server`], [`redirect`] | what stands around registries: tokens, and signed addresses of a storage |
 //! | [`process`] | programs that a test starts, watches and ends |
+//! | [`fio`] | NBD servers measured side by side |
 //!
 //! Nothing in here is part of the product.
 
@@ -20,6 +21,7 @@
 )]
 
 pub mod faults;
+pub mod fio;
 pub mod nginx;
 pub mod process;
 pub mod redirect;

@@ -1,0 +1,331 @@
+//! fio's nbd engine against several NBD servers in turn: rates, CPU for an I/O, and whether they are good enough.
+//!
+//! Machines are noisy, and a noise lasts for seconds. So every contestant does every job in short runs, one after the
+//! other, round by round, each round beginning with another; figures are medians of the rounds, and contestants are
+//! compared by the median of the rounds' ratios, of runs that were neighbours. CPU is what the server's process uses,
+//! user and system.
+
+use crate::process::{find, skipped};
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+/// Two figures are as good as the same within this.
+pub const NOISE: f64 = 0.95;
+
+/// What fio does.
+#[derive(Debug)]
+pub struct Job {
+    /// For people.
+    pub name: &'static str,
+    pattern: &'static str,
+    block_kib: u32,
+    depth: &'static str,
+    /// How much better than the better peer it has to be.
+    pub target: f64,
+    unit: &'static str,
+    /// I/Os for one of the unit.
+    divisor: f64,
+}
+
+/// The jobs that the product has targets for.
+pub const JOBS: [Job; 3] = [
+    Job {
+        name: "4 KiB random, depth 1",
+        pattern: "--rw=randread",
+        block_kib: 4,
+        depth: "--iodepth=1",
+        target: NOISE,
+        unit: "kIOPS",
+        divisor: 1e3,
+    },
+    Job {
+        name: "4 KiB random, depth 32",
+        pattern: "--rw=randread",
+        block_kib: 4,
+        depth: "--iodepth=32",
+        target: 1.3,
+        unit: "kIOPS",
+        divisor: 1e3,
+    },
+    Job {
+        name: "1 MiB sequential, depth 4",
+        pattern: "--rw=read",
+        block_kib: 1024,
+        depth: "--iodepth=4",
+        target: NOISE,
+        unit: "MiB/s",
+        divisor: 1.0,
+    },
+];
+
+/// What a contestant is in the race for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It is measured.
+    Ours,
+    /// It sets the target.
+    Peer,
+    /// It has no data to read: as fast as the client can be.
+    Ceiling,
+}
+
+/// A server of one disk at a Unix socket, in a process of its own, which ends with this.
+#[derive(Debug)]
+pub struct Contestant {
+    /// For people.
+    pub name: &'static str,
+    /// What it is in the race for.
+    pub role: Role,
+    child: Child,
+    socket: PathBuf,
+}
+
+impl Drop for Contestant {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Contestant {
+    /// Starts `command`, which serves at `socket`; says so and gives none where it does not.
+    pub fn start(name: &'static str, role: Role, command: &mut Command, socket: &Path) -> Option<Self> {
+        let _ = fs::remove_file(socket);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().ok();
+        let started = child.and_then(|child| {
+            let mut contestant = Self { name, role, child, socket: socket.to_owned() };
+            contestant.is_ready().then_some(contestant)
+        });
+        if started.is_none() {
+            skipped(&format!("{name} does not start here"));
+        }
+        started
+    }
+
+    fn is_ready(&mut self) -> bool {
+        for _ in 0..500 {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return false;
+            }
+            if UnixStream::connect(&self.socket).is_ok() {
+                return true;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        false
+    }
+
+    /// Has all of it read once, so that nothing is read or checked for the first time later.
+    pub fn warm_up(&self) {
+        run_fio(&self.socket, &["--rw=read", "--bs=1m", "--iodepth=4"]);
+    }
+
+    /// One run of a job.
+    fn run(&self, job: &Job, seconds: &str) -> Figures {
+        let before = cpu_s(self.child.id());
+        let size = format!("--bs={}k", job.block_kib);
+        let args = [job.pattern, &size, job.depth, "--time_based", "--runtime", seconds];
+        let line = run_fio(&self.socket, &args);
+        let number = |at: usize| {
+            line.split(';').nth(at).and_then(|field| field.parse::<f64>().ok()).expect("a figure")
+        };
+        // KiB read, and milliseconds that it took.
+        let done = number(5) / f64::from(job.block_kib);
+        let cpu_s = cpu_s(self.child.id()) - before;
+        Figures { rate: done / number(8) * 1e3, cpu_us: cpu_s / done * 1e6 }
+    }
+}
+
+/// The line of fio's figures.
+fn run_fio(socket: &Path, args: &[&str]) -> String {
+    let uri = format!("--uri=nbd+unix:///?socket={}", socket.display());
+    let output = Command::new("fio")
+        .args(["--name=job", "--ioengine=nbd", &uri, "--output-format=terse", "--terse-version=3"])
+        .args(args)
+        .output()
+        .expect("fio runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().find(|line| line.starts_with("3;"));
+    line.unwrap_or_else(|| panic!("fio has no figures: {}", String::from_utf8_lossy(&output.stderr)))
+        .to_owned()
+}
+
+/// Seconds of CPU that a process has used.
+fn cpu_s(pid: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a running process");
+    let fields: Vec<&str> = stat.rsplit_once(')').expect("a name").1.split_whitespace().collect();
+    // The kernel tells hundredths of a second.
+    [fields[11], fields[12]].iter().map(|ticks| ticks.parse::<f64>().expect("a number") / 100.0).sum()
+}
+
+/// The servers of other people that serve the raw disk `file`, set up as is best for them, and the client's ceiling:
+/// nbdkit's file plugin with its 16 threads; qemu-nbd read-only, with its default cache (writeback), for several
+/// clients, once with threads and once with `io_uring`; nbdkit's null plugin. None where a program is missing.
+pub fn peers(file: &Path, dir: &Path) -> Option<Vec<Contestant>> {
+    let missing = ["fio", "nbdkit", "qemu-nbd"].into_iter().find(|program| find(program).is_none());
+    if let Some(program) = missing {
+        skipped(&format!("{program} is not installed (make setup)"));
+        return None;
+    }
+    let size = fs::metadata(file).expect("the disk").len().to_string();
+    let disk = file.to_str().expect("UTF-8");
+    let qemu = ["-r", "-t", "-e", "16", "-f", "raw"];
+    let start = |name: &'static str, role, program, args: &[&str], socket_option: &str, last: &[&str]| {
+        let socket = dir.join(format!("{}.sock", name.replace(' ', "-")));
+        let mut command = Command::new(program);
+        command.args(args).arg(socket_option).arg(&socket).args(last);
+        Contestant::start(name, role, &mut command, &socket)
+    };
+    let nbdkit = ["-f", "-r"];
+    let started = [
+        start("nbdkit file", Role::Peer, "nbdkit", &nbdkit, "-U", &["file", disk]),
+        start(
+            "qemu-nbd threads",
+            Role::Peer,
+            "qemu-nbd",
+            &[&qemu[..], &["--aio=threads"]].concat(),
+            "-k",
+            &[disk],
+        ),
+        start(
+            "qemu-nbd io_uring",
+            Role::Peer,
+            "qemu-nbd",
+            &[&qemu[..], &["--aio=io_uring"]].concat(),
+            "-k",
+            &[disk],
+        ),
+        start("nbdkit null", Role::Ceiling, "nbdkit", &nbdkit, "-U", &["null", &size]),
+    ];
+    Some(started.into_iter().flatten().collect())
+}
+
+/// What one run of a job gave.
+#[derive(Clone, Copy, Debug)]
+pub struct Figures {
+    /// I/Os a second.
+    pub rate: f64,
+    /// CPU of the server for one I/O, in µs.
+    pub cpu_us: f64,
+}
+
+/// What a race for one job gave.
+#[derive(Debug)]
+pub struct Race<'a> {
+    job: &'a Job,
+    contestants: &'a [Contestant],
+    /// Of each contestant, round by round.
+    figures: Vec<Vec<Figures>>,
+}
+
+impl<'a> Race<'a> {
+    /// All contestants do `job` for `seconds`, in turn, for so many rounds.
+    pub fn run(job: &'a Job, contestants: &'a [Contestant], rounds: usize, seconds: &str) -> Self {
+        let mut figures = vec![Vec::with_capacity(rounds); contestants.len()];
+        for round in 0..rounds {
+            for turn in 0..contestants.len() {
+                let which = (turn + round) % contestants.len();
+                figures[which].push(contestants[which].run(job, seconds));
+            }
+        }
+        Self { job, contestants, figures }
+    }
+
+    /// The job.
+    pub fn job(&self) -> &Job {
+        self.job
+    }
+
+    /// The medians of a contestant.
+    pub fn figures(&self, which: usize) -> Figures {
+        let of = |figure: fn(&Figures) -> f64| median(self.figures[which].iter().map(figure).collect());
+        Figures { rate: of(|figures| figures.rate), cpu_us: of(|figures| figures.cpu_us) }
+    }
+
+    /// The median ratio of two contestants in the same round.
+    fn ratio(&self, of: usize, to: usize, figure: fn(&Figures) -> f64) -> f64 {
+        median(
+            self.figures[of].iter().zip(&self.figures[to]).map(|(of, to)| figure(of) / figure(to)).collect(),
+        )
+    }
+
+    /// As [`Race::ratio`], of rates.
+    pub fn rate_ratio(&self, of: usize, to: usize) -> f64 {
+        self.ratio(of, to, |figures| figures.rate)
+    }
+
+    /// As [`Race::ratio`], of CPU for an I/O.
+    pub fn cpu_ratio(&self, of: usize, to: usize) -> f64 {
+        self.ratio(of, to, |figures| figures.cpu_us)
+    }
+
+    /// The contestants of a role.
+    pub fn with(&self, role: Role) -> impl Iterator<Item = usize> {
+        (0..self.contestants.len()).filter(move |which| self.contestants[*which].role == role)
+    }
+
+    /// The peer with the best rate, and the one that uses least CPU.
+    pub fn best_peers(&self) -> Option<(usize, usize)> {
+        let fastest =
+            self.with(Role::Peer).max_by(|a, b| self.figures(*a).rate.total_cmp(&self.figures(*b).rate));
+        let thriftiest =
+            self.with(Role::Peer).min_by(|a, b| self.figures(*a).cpu_us.total_cmp(&self.figures(*b).cpu_us));
+        fastest.zip(thriftiest)
+    }
+
+    /// All figures as a table.
+    pub fn table(&self) -> String {
+        let mut text = format!("\n{:30} {:>10} {:>12}\n", self.job.name, self.job.unit, "CPU µs/IO");
+        for (which, contestant) in self.contestants.iter().enumerate() {
+            let Figures { rate, cpu_us } = self.figures(which);
+            let _ =
+                writeln!(text, "  {:28} {:>10.2} {cpu_us:>12.2}", contestant.name, rate / self.job.divisor);
+        }
+        text
+    }
+
+    /// How `which` stands to the peers, and whether the targets are met: the job's rate, or 0.9 of the client's
+    /// ceiling where that is less; no more CPU than the thriftiest peer.
+    pub fn verdict(&self, which: usize) -> String {
+        let Some((fastest, thriftiest)) = self.best_peers() else {
+            return "  no peer to compare with\n".to_owned();
+        };
+        let name = |which: usize| self.contestants[which].name;
+        let to_peer = self.rate_ratio(which, fastest);
+        let mut text = format!("  {}: {to_peer:.2} of {}", name(which), name(fastest));
+        let mut met = to_peer >= self.job.target;
+        if let Some(ceiling) = self.with(Role::Ceiling).next() {
+            let to_ceiling = self.rate_ratio(which, ceiling);
+            let _ = write!(text, ", {to_ceiling:.2} of {}", name(ceiling));
+            met |= self.job.target > 1.0 && to_ceiling >= 0.9;
+        }
+        let or = if self.job.target > 1.0 { " of the peer, or 0.9 of the ceiling" } else { "" };
+        let _ = writeln!(text, " (wanted {:.2}{or}): {}", self.job.target, verdict(met));
+        let cpu = self.cpu_ratio(which, thriftiest);
+        let _ = writeln!(
+            text,
+            "  {}: {cpu:.2} of the CPU of {}, the thriftiest peer (wanted 1): {}",
+            name(which),
+            name(thriftiest),
+            verdict(cpu <= 1.0)
+        );
+        text
+    }
+}
+
+/// The median of figures; no number where there are none.
+pub fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Whether a target is met.
+pub fn verdict(met: bool) -> &'static str {
+    if met { "met" } else { "MISSED" }
+}
