@@ -14,6 +14,8 @@ use headstart_image::manifest::{Config, Layer, NewImage, Tree};
 use headstart_lsmt::format::{Flags, PAGE_SIZE, Page, UserTag};
 use headstart_lsmt::writable::{NewDisk, WritableDisk};
 use headstart_lsmt::{LayerMeta, LayerWriter, Segment};
+use headstart_trace::file::encode;
+use headstart_trace::{Creation, LinkSample, Op, Record, Trace, fast26, npy};
 use headstart_zfile::format::HEADER_SIZE;
 use headstart_zfile::{Codec, ZFileOptions, ZFileWriter};
 use std::fs;
@@ -46,10 +48,41 @@ fn main() -> Result<()> {
     save("config", "two-layers", &documents.config)?;
     save("oci_index", "one-image", OCI_INDEX.as_bytes())?;
     save("cache_sidecar", "synced-twice", &cache_sidecar()?)?;
+    for (name, trace) in [("requests-and-link", trace()), ("nothing", Trace::default())] {
+        save("trace", name, &encode(&trace)?)?;
+        save("npy", name, &npy::encode(&fast26::rows(&trace)?))?;
+    }
     for (name, structured) in [("structured", true), ("simple", false)] {
         save("nbd", name, &nbd_session(structured))?;
     }
     Ok(())
+}
+
+/// A trace with everything that a trace can have.
+fn trace() -> Trace {
+    let record = |t_us, op, offset, service_us| Record {
+        t_us,
+        op,
+        range: ByteRange::between(offset, offset + 4096),
+        service_us,
+    };
+    let labels = [("digest".to_owned(), "sha256:0".to_owned())].into();
+    Trace {
+        creation: Creation {
+            volume: "v".to_owned(),
+            size: 1 << 30,
+            created_us: 1 << 50,
+            labels,
+            ..Creation::default()
+        },
+        records: vec![
+            record(5, Op::Read, 0, Some(80)),
+            record(5, Op::Write, 4096, None),
+            record(70_000, Op::Read, 1 << 29, Some(1)),
+        ],
+        link: vec![LinkSample { t_us: 1_000_000, bandwidth: Some(10_000_000), round_trip_us: Some(20_000) }],
+        dropped: 7,
+    }
 }
 
 /// All that an NBD client may say.

@@ -23,6 +23,9 @@ use headstart_image::store::ImageStore;
 use headstart_image::tar_wrapper::{self, SourceRange};
 use headstart_lsmt::writable::WritableDisk;
 use headstart_lsmt::{Layer, LayerMeta, LayerWriter, Stack, copy_segments, open_pair};
+use headstart_trace::file::{ReadLimits, encode, read};
+use headstart_trace::stats::Stats;
+use headstart_trace::{Creation, Trace, fast26};
 use headstart_zfile::ZFileReader;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::{self, File};
@@ -49,6 +52,8 @@ pub const TARGETS: &[Target] = &[
     ("qcow2", qcow2),
     ("cache_sidecar", cache_sidecar),
     ("nbd", nbd),
+    ("trace", trace),
+    ("npy", npy),
 ];
 
 /// Bytes that a target reads from one thing: an input of a few bytes can claim to be terabytes of zeros.
@@ -57,6 +62,8 @@ const READ_BUDGET: u64 = 1 << 20;
 const REWRITE_BUDGET: u64 = 256 << 10;
 /// Bytes read at once: odd, so that reads start and end inside sectors and frames.
 const READ_SIZE: u64 = 20_011;
+/// Records read of one trace: an input of a few bytes can hold millions of the same.
+const RECORDS_MAX: usize = 10_000;
 /// Extents looked at on one disk.
 const EXTENT_BUDGET: usize = 256;
 
@@ -195,6 +202,40 @@ fn memory_file(content: &[u8]) -> Result<File> {
     let mut file = File::from(memfd_create("input", MemfdFlags::CLOEXEC).map_err(|e| io(e.into()))?);
     file.write_all(content).map_err(io)?;
     Ok(file)
+}
+
+/// A trace as a Parquet file. What is read is written again, and must then be the same.
+///
+/// # Errors
+/// Where the input is not one.
+///
+/// # Panics
+/// Where it is not the same.
+pub fn trace(input: &[u8]) -> Result<()> {
+    let limits = ReadLimits { records_max: RECORDS_MAX, ..ReadLimits::default() };
+    let trace = read(input, &limits)?;
+    let _ = Stats::of(&trace.records);
+    assert!(read(&encode(&trace)?, &limits)? == trace, "written, it is another trace");
+    Ok(())
+}
+
+/// A trace as a NumPy file, whose first request is its creation. What is read is written again, and must then be the
+/// same.
+///
+/// # Errors
+/// Where the input is not one.
+///
+/// # Panics
+/// Where it is not the same.
+pub fn npy(input: &[u8]) -> Result<()> {
+    let rows = headstart_trace::npy::decode(input)?;
+    let created_us = rows.iter().filter_map(|row| u64::try_from(row[3]).ok()).min().unwrap_or(0);
+    let records = fast26::records(&rows, created_us)?;
+    let trace =
+        Trace { creation: Creation { created_us, ..Creation::default() }, records, ..Trace::default() };
+    let again = headstart_trace::npy::decode(&headstart_trace::npy::encode(&fast26::rows(&trace)?))?;
+    assert!(fast26::records(&again, created_us)? == trace.records, "written, it is another trace");
+    Ok(())
 }
 
 /// Several files as one input: each is preceded by its length in four little-endian bytes.

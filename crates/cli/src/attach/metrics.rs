@@ -94,7 +94,7 @@ fn number(value: u64) -> f64 {
 fn requests(page: &mut Page, disks: &[NamedDisk]) {
     let load = |counter: &AtomicU64| Some(number(counter.load(Ordering::Relaxed)));
     let mut one = |name, kind, help, value: &dyn Fn(&NamedDisk) -> Option<f64>| {
-        each_disk(page, name, kind, help, disks, value)
+        each_disk(page, name, kind, help, disks, value);
     };
     one("headstart_read_bytes_total", Kind::Counter, "Bytes read by clients.", &|d| {
         load(&d.disk.stats().read_bytes)
@@ -112,7 +112,7 @@ fn requests(page: &mut Page, disks: &[NamedDisk]) {
 
 fn local(page: &mut Page, disks: &[NamedDisk]) {
     let mut one = |name, help, value: &dyn Fn(&NamedDisk) -> Option<f64>| {
-        each_disk(page, name, Kind::Gauge, help, disks, value)
+        each_disk(page, name, Kind::Gauge, help, disks, value);
     };
     one("headstart_image_bytes", "Bytes of the image's blobs as stored.", &|d| {
         Some(number(d.local_bytes().1))
@@ -124,7 +124,7 @@ fn local(page: &mut Page, disks: &[NamedDisk]) {
 
 fn link(page: &mut Page, disks: &[NamedDisk]) {
     let mut one = |name, help, value: &dyn Fn(&NamedDisk) -> Option<f64>| {
-        each_disk(page, name, Kind::Gauge, help, disks, value)
+        each_disk(page, name, Kind::Gauge, help, disks, value);
     };
     let estimate = |d: &NamedDisk| Some(d.disk.puller()?.estimate());
     one("headstart_bandwidth_bytes", "Estimated bandwidth of the link in bytes a second.", &|d| {

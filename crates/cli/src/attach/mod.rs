@@ -88,7 +88,7 @@ impl Attach {
 fn serve(session: &Arc<Session>, servers: &Servers, terminal: &Terminal, quiet: bool) -> Result<()> {
     let mut line = StatusLine::new(quiet);
     let mut sizes = sizes(session);
-    let keeper = session.cache.clone().map(|cache| Keeper::start(cache));
+    let keeper = session.cache.clone().map(Keeper::start);
     let result = loop {
         if terminal.is_cancelled() {
             break Ok(());
