@@ -24,6 +24,7 @@ impl Default for Packing {
 }
 
 /// What a layer is written to.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 pub(crate) enum LayerOutput {
     ZFile(ZFileWriter<BlobWriter>),
     Plain(BlobWriter),
