@@ -16,8 +16,9 @@ use std::time::Duration;
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::timeout;
 
-/// How long a helper may take: some ask a cloud.
-const HELPER_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a helper may take: some ask a cloud. Less than a read waits for its first byte, so that the read's error
+/// says what was wrong.
+const HELPER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What Docker calls its own registry in its configuration.
 const DOCKER_HUB_KEY: &str = "https://index.docker.io/v1/";
@@ -37,7 +38,15 @@ pub(super) enum Credential {
 pub(super) struct Credentials {
     key: String,
     file: Option<PathBuf>,
-    found: Mutex<Option<Credential>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    found: Option<Credential>,
+    /// The look-up that is under way. One that nobody waits for any more goes on, and so does a helper that hangs:
+    /// the next one waits for that, and runs no other.
+    under_way: Option<oneshot::Receiver<Result<Credential>>>,
 }
 
 impl Credentials {
@@ -49,7 +58,7 @@ impl Credentials {
         let directory =
             directory.or_else(|| env::var_os("DOCKER_CONFIG").map(PathBuf::from)).or_else(from_home);
         let file = directory.map(|path| if path.is_file() { path } else { path.join("config.json") });
-        Self { key: key.to_owned(), file, found: Mutex::new(None) }
+        Self { key: key.to_owned(), file, state: Mutex::default() }
     }
 
     /// Where they are looked for, for messages.
@@ -59,42 +68,43 @@ impl Credentials {
 
     /// The credentials, looked up once.
     pub(super) async fn get(&self) -> Result<Credential> {
-        let mut found = self.found.lock().await;
-        if let Some(credential) = &*found {
+        let mut state = self.state.lock().await;
+        if let Some(credential) = &state.found {
             return Ok(credential.clone());
         }
-        let credential = self.look_up().await?;
-        *found = Some(credential.clone());
+        let credential = self.look_up(&mut state).await?;
+        state.found = Some(credential.clone());
         Ok(credential)
     }
 
     /// Others than the `refused` ones, where there are any by now.
     pub(super) async fn others_than(&self, refused: &Credential) -> Result<Option<Credential>> {
-        let mut found = self.found.lock().await;
-        if found.as_ref() == Some(refused) {
-            *found = Some(self.look_up().await?);
+        let mut state = self.state.lock().await;
+        if state.found.as_ref() == Some(refused) {
+            state.found = Some(self.look_up(&mut state).await?);
         }
-        Ok(found.clone().filter(|credential| credential != refused))
+        Ok(state.found.clone().filter(|credential| credential != refused))
     }
 
-    async fn look_up(&self) -> Result<Credential> {
+    async fn look_up(&self, state: &mut State) -> Result<Credential> {
         let Some(file) = self.file.clone() else { return Ok(Credential::Nothing(None)) };
-        let key = self.key.clone();
-        let (send, receive) = oneshot::channel();
-        // A thread of its own, left alone if it takes too long: the runtime would wait for its blocking
-        // threads.
-        thread::spawn(move || {
-            let _ = send.send(read(&file, &key));
+        let receive = state.under_way.get_or_insert_with(|| {
+            let key = self.key.clone();
+            let (send, receive) = oneshot::channel();
+            // A thread of its own, left alone if it takes too long: the runtime would wait for its blocking
+            // threads.
+            thread::spawn(move || {
+                let _ = send.send(read(&file, &key));
+            });
+            receive
         });
         let nothing = |why: String| Ok(Credential::Nothing(Some(why)));
-        match timeout(HELPER_TIMEOUT, receive).await {
-            Ok(Ok(found)) => found,
-            Ok(Err(_)) => nothing("looking up its credentials failed".to_owned()),
-            Err(_) => nothing(format!(
-                "its credential helper does not answer within {} s",
-                HELPER_TIMEOUT.as_secs()
-            )),
-        }
+        let Ok(found) = timeout(HELPER_TIMEOUT, receive).await else {
+            let time = HELPER_TIMEOUT.as_secs();
+            return nothing(format!("its credential helper does not answer within {time} s"));
+        };
+        state.under_way = None;
+        found.unwrap_or_else(|_| nothing("looking up its credentials failed".to_owned()))
     }
 }
 
@@ -190,5 +200,23 @@ mod tests {
             Some(password("u", "q")),
             "somebody looked already"
         );
+    }
+
+    /// A file that nobody writes to stands for a helper that hangs.
+    #[tokio::test]
+    async fn a_helper_that_hangs_is_run_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("config.json");
+        assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+        let credentials = Credentials::new("x", Some(directory.path()));
+        let short = Duration::from_millis(30);
+        for _ in 0..5 {
+            assert!(timeout(short, credentials.get()).await.is_err());
+        }
+        // Only one can read this: were there others, they would take it away from one another.
+        let write =
+            tokio::task::spawn_blocking(move || fs::write(file, r#"{"auths": {"x": {"auth": "dTpw"}}}"#));
+        assert_eq!(timeout(short * 100, credentials.get()).await.unwrap().unwrap(), password("u", "p"));
+        write.await.unwrap().unwrap();
     }
 }
