@@ -56,8 +56,10 @@ impl RetrySettings {
 fn jitter() -> f64 {
     static CALLS: AtomicU64 = AtomicU64::new(0);
     let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    // Where the program lies in memory, too: in containers all processes have the same number.
+    let process = u64::from(std::process::id()) ^ (std::ptr::from_ref(&CALLS).addr() as u64 >> 12);
     // The finaliser of splitmix64.
-    let mut x = (u64::from(std::process::id()) << 32 ^ call).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut x = (process << 32 ^ call).wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
