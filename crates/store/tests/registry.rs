@@ -234,6 +234,17 @@ async fn a_token_server_that_refuses_is_an_error_at_once() {
 async fn a_registry_that_hides_from_strangers_is_told_who_asks() {
     let Some(house) = House::new(Behaviour { hide: true, ..Behaviour::default() }).await else { return };
     let store = house.store();
+    // Many at once: all of them hear what one of them learns, also where that one is given up.
+    for pause in 1..8 {
+        let given_up =
+            tokio::time::timeout(Duration::from_micros(pause * 300), store.blob_len(&house.digest));
+        drop(given_up.await);
+    }
+    let fresh = house.store();
+    for store in [&store, &fresh] {
+        let lens = futures::future::join_all((0..20).map(|_| store.blob_len(&house.digest))).await;
+        assert!(lens.into_iter().all(|len| len.unwrap().is_some()), "hidden from one who is known");
+    }
     house.read_well(&*store, 0, 100).await;
     let missing = read(&*store, &Digest::of(b"nothing"), 0, 1).await.unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::NotFound, "{missing}");
@@ -337,6 +348,20 @@ async fn many_reads_at_once_ask_for_one_token_and_one_address() {
     // The first without a token, and again with one.
     assert_eq!(seen.asked - front.asked, 2);
     assert_eq!((seen.served - front.served, seen.leaked), (200, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_that_are_given_up_do_not_give_up_the_token() {
+    let Some(house) = House::new(Behaviour::default()).await else { return };
+    house.tokens.set_delay(Duration::from_millis(600));
+    let (store, before) = (house.store(), house.tokens.requests());
+    let mut done = false;
+    for _ in 0..8 {
+        done |=
+            tokio::time::timeout(Duration::from_millis(200), house.read_well(&*store, 0, 10)).await.is_ok();
+    }
+    assert!(done, "each read that is given up begins anew");
+    assert_eq!(house.tokens.requests() - before, 1);
 }
 
 /// What reading for a while took.

@@ -23,10 +23,15 @@ use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use url::{Url, form_urlencoded};
 
 /// Longest answer of a token server, in bytes: tokens of some clouds have several KB.
 const TOKEN_ANSWER_MAX: u64 = 1 << 20;
+
+/// How long a renewal may take, with all credentials that are tried: everybody waits for the one who renews.
+const RENEWAL_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// Who we are to token servers.
 const CLIENT_ID: &str = "headstart";
@@ -215,9 +220,9 @@ impl Auth {
                 Decision::Use(token) => return Ok(token),
                 Decision::RenewSoon(token) => {
                     if let Some(lead) = slot.flight.try_lead() {
-                        let (auth, bearer) = (Arc::clone(self), bearer.clone());
+                        let renewal = self.begin_renewal(bearer, access, lead);
                         tokio::spawn(async move {
-                            if let Err(error) = auth.renew(&bearer, access, lead).await {
+                            if let Ok(Err(error)) = renewal.await {
                                 tracing::warn!(%error, "renewing a token ahead of its end failed");
                             }
                         });
@@ -229,7 +234,9 @@ impl Auth {
                     Turn::Followed(Err(failure)) => return Err(failure.error()),
                     // Somebody may have been done just before.
                     Turn::Lead(lead) if decide() == Decision::Renew => {
-                        return self.renew(bearer, access, lead).await;
+                        let renewal = self.begin_renewal(bearer, access, lead).await;
+                        return renewal
+                            .map_err(|e| Error::new(ErrorKind::Cancelled, "stopped").caused_by(e))?;
                     }
                     Turn::Lead(_) => {}
                 },
@@ -238,9 +245,24 @@ impl Auth {
         Err(Error::new(ErrorKind::Unavailable, "its tokens run out as soon as they come").about(&self.host))
     }
 
+    /// Renews in a task of its own: the read that needs the token first may be given up before it comes, and so may
+    /// the one that would take over from it.
+    fn begin_renewal(
+        self: &Arc<Self>,
+        bearer: &Bearer,
+        access: Access,
+        lead: Lead,
+    ) -> JoinHandle<Result<Token>> {
+        let (auth, bearer) = (Arc::clone(self), bearer.clone());
+        tokio::spawn(async move { auth.renew(&bearer, access, lead).await })
+    }
+
     async fn renew(&self, bearer: &Bearer, access: Access, lead: Lead) -> Result<Token> {
         let asked = self.clock.now();
-        let fetched = self.fetch(bearer, access).await;
+        let fetched = timeout(RENEWAL_TIMEOUT, self.fetch(bearer, access)).await.unwrap_or_else(|_| {
+            let cause = format!("gave no token within {} s", RENEWAL_TIMEOUT.as_secs());
+            Err(Error::new(ErrorKind::Unavailable, cause).about(http::redact(&bearer.realm)))
+        });
         let token = match fetched {
             Ok((secret, life)) => Ok(locked(&self.slot(access).tokens).accept(secret, asked, life)),
             Err(error) => {

@@ -21,10 +21,14 @@ use reqwest::{Method, Response, StatusCode};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::time::timeout;
 use url::Url;
 
 /// Addresses that a read tries: one that was kept, one fetched ahead, one fresh.
 const MOST_REFUSALS: usize = 2;
+
+/// How long fetching the next address may take: who needs it later waits for this.
+const AHEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a mirror is not asked for a blob that it does not have.
 const LACKS: Duration = Duration::from_secs(60);
@@ -148,7 +152,11 @@ impl Endpoint {
         let (endpoint, blob, digest) = (Arc::clone(self), Arc::clone(blob), *digest);
         tokio::spawn(async move {
             // One byte, in case that the registry gives the blob itself this time.
-            let asked = endpoint.ask(&blob, &digest, ByteRange::between(0, 1)).await;
+            let asked = endpoint.ask(&blob, &digest, ByteRange::between(0, 1));
+            let asked = timeout(AHEAD_TIMEOUT, asked).await.unwrap_or_else(|_| {
+                let cause = format!("did not answer within {} s", AHEAD_TIMEOUT.as_secs());
+                Err(Error::new(ErrorKind::Unavailable, cause).about(&endpoint.name))
+            });
             if let Err(error) = &asked {
                 locked(&blob.route).fail(endpoint.clock.now());
                 tracing::warn!(%error, "asking for the next address of a blob ahead of time failed");
@@ -181,6 +189,12 @@ impl Endpoint {
                 let error = if said.is_empty() { error } else { error.caused_by(said) };
                 Ok(Err(error.remedy("it is the storage that the registry redirects to: ask who runs it")))
             }
+            // As with one that cannot be reached. It is not for this read to find out: a storage that is down as a
+            // whole is asked no more often for it.
+            500.. => {
+                locked(&blob.route).reject(address.generation, self.clock.now());
+                Err(http::status_error(status, &url))
+            }
             _ => http::ranged_answer(response, range).map(Ok),
         }
     }
@@ -188,8 +202,8 @@ impl Endpoint {
     /// Sends a read to an address, and on to where that redirects. Only the registry itself is shown who
     /// asks.
     async fn get_away(&self, url: &Url, range: ByteRange) -> Result<Response> {
-        // Less than the link grants the whole: an address that hangs must fail here, to be forgotten.
-        let patience = self.settings.first_byte_timeout / 4 * 3;
+        // Less than the whole is granted: an address that hangs must fail here, to be forgotten.
+        let patience = self.patience() / 4 * 3;
         let mut url = url.clone();
         for _ in 0..MOST_HOPS {
             let response = if self.owns(&url) {

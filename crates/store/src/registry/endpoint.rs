@@ -13,13 +13,16 @@ use bytes::Bytes;
 use headstart_block::{Error, ErrorKind, Result};
 use reqwest::header::LOCATION;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::sync::OnceCell;
 use url::Url;
 
 /// How long a mirror that failed is not asked.
 const REST: Duration = Duration::from_secs(30);
+
+/// Most of the time that a mirror gets to begin its answer: behind it, others wait to be asked.
+const MIRROR_PATIENCE: Duration = Duration::from_secs(4);
 
 /// Most addresses that a request is sent on to.
 pub(super) const MOST_HOPS: usize = 4;
@@ -41,8 +44,8 @@ pub(super) struct Endpoint {
     pub(super) blobs: Blobs,
     pub(super) meter: Arc<Meter>,
     rests_until: Mutex<Duration>,
-    /// Whether its top was asked how it wants to be asked.
-    knocked: AtomicBool,
+    /// Whether its top, once asked, said how it wants to be asked.
+    knocked: OnceCell<bool>,
 }
 
 /// What all endpoints of one store share.
@@ -85,7 +88,7 @@ impl Endpoint {
             blobs: Blobs::default(),
             meter,
             rests_until: Mutex::default(),
-            knocked: AtomicBool::new(false),
+            knocked: OnceCell::new(),
         })
     }
 
@@ -95,6 +98,12 @@ impl Endpoint {
 
     pub(super) fn rests(&self) -> bool {
         self.clock.now() < *locked(&self.rests_until)
+    }
+
+    /// How long it has to begin an answer, all that it takes included.
+    pub(super) fn patience(&self) -> Duration {
+        let first_byte = self.settings.first_byte_timeout;
+        if self.is_mirror() { MIRROR_PATIENCE.min(first_byte / 3) } else { first_byte }
     }
 
     /// It failed: others are asked for a while.
@@ -153,17 +162,18 @@ impl Endpoint {
     }
 
     /// Asks the registry's top for a challenge, once: some registries hide from strangers what they would show to
-    /// those that they know, without asking who it is. Whether there is one.
+    /// those that they know, without asking who it is. Whether there is one. Where the one who asks is not answered
+    /// or is given up, the next one asks.
     async fn knock(&self) -> Result<bool> {
-        if self.knocked.swap(true, Ordering::Relaxed) {
-            return Ok(false);
-        }
+        self.knocked.get_or_try_init(|| self.ask_at_the_top()).await.copied()
+    }
+
+    async fn ask_at_the_top(&self) -> Result<bool> {
         let top = self.base.join("v2/");
         let top = top.map_err(|e| Error::invalid("makes no URL").about(&self.base).caused_by(e))?;
         Meter::add(&self.meter.requests, 1);
-        let answer = http::send(self.client.get(top.clone()), &top, self.settings.first_byte_timeout).await;
-        // Not heard: the next one knocks again.
-        let response = answer.inspect_err(|_| self.knocked.store(false, Ordering::Relaxed))?;
+        let patience = self.settings.first_byte_timeout;
+        let response = http::send(self.client.get(top.clone()), &top, patience).await?;
         Ok(response.status() == StatusCode::UNAUTHORIZED && self.auth.learn(response.headers()))
     }
 

@@ -73,11 +73,11 @@ const DOCKER_HUB_API: &str = "registry-1.docker.io";
 /// What a manifest may be.
 const MANIFEST_TYPES: [&str; 4] = [MANIFEST_OCI, MANIFEST_DOCKER, INDEX_OCI, INDEX_DOCKER];
 
-/// Most of the time that a mirror gets to begin its answer: behind it, others wait to be asked.
-const MIRROR_PATIENCE: Duration = Duration::from_secs(4);
-
 /// Most pages of tags: a registry that gives one a page is not worth more.
 const MOST_PAGES: usize = 1000;
+
+/// Most tags that are listed: there are registries that never end a list.
+const MOST_TAGS: usize = 500_000;
 
 /// Longest text that is taken over from a server's message.
 const SAID_MAX: usize = 200;
@@ -173,7 +173,7 @@ impl Registry {
             if mirror.rests() || skip(mirror) {
                 continue;
             }
-            let patience = MIRROR_PATIENCE.min(mirror.settings.first_byte_timeout / 3);
+            let patience = mirror.patience();
             let error = match timeout(patience, call(Arc::clone(mirror))).await {
                 Ok(Ok(done)) => return Ok(done),
                 Ok(Err(error)) if error.kind() == ErrorKind::NotFound => {
@@ -326,12 +326,15 @@ impl Store for Registry {
             tags.extend(
                 names.filter(|name| !is_referrers_tag(name)).filter_map(|name| name.parse::<Tag>().ok()),
             );
+            if tags.len() > MOST_TAGS {
+                break;
+            }
             match next_page(&headers, &url).filter(|next| self.origin.owns(next) && *next != url) {
                 Some(next) => url = next,
                 None => return Ok(tags),
             }
         }
-        Err(Error::unsupported("has too many pages of tags").about(&self.location))
+        Err(Error::unsupported("has too many tags").about(&self.location))
     }
 
     fn drops_unnamed_blobs(&self) -> bool {

@@ -144,7 +144,8 @@ impl Endpoint {
 impl Upload<'_> {
     /// Sends the whole blob in pieces. `false` where the registry does not take pieces.
     async fn send_pieces(&mut self) -> Result<bool> {
-        let mut failures = 0;
+        // A registry that gets no further fails, however well it takes what it loses afterwards.
+        let (mut failures, mut furthest) = (0, 0);
         while self.done < self.source.len() {
             let piece = ByteRange::between(self.done, self.source.len().min(self.done.saturating_add(PIECE)));
             let url = self.location.clone();
@@ -160,7 +161,9 @@ impl Upload<'_> {
                 Ok(response) => {
                     self.location = self.endpoint.upload_location(&response)?;
                     self.done = piece.end();
-                    failures = 0;
+                    if self.done > furthest {
+                        (failures, furthest) = (0, self.done);
+                    }
                 }
                 Err(error) if self.may_go_on(&error) && failures < TRIES => {
                     failures += 1;

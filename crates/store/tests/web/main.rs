@@ -193,6 +193,18 @@ async fn documents_are_checked_and_bounded() {
 }
 
 #[tokio::test]
+async fn documents_come_as_they_are() {
+    let (server, store, _, manifest) = start().await;
+    server.requests();
+    server.fail([Fault::Compressed]);
+    store.manifest(&Selector::Digest(manifest)).await.unwrap();
+    assert_eq!((server.requests().len(), store.counters().retries), (2, 1));
+    server.fail(vec![Fault::Compressed; 2000]);
+    let error = store.manifest(&Selector::Digest(manifest)).await.unwrap_err();
+    assert!(error.to_string().contains("compressed"), "{error}");
+}
+
+#[tokio::test]
 async fn nobody_there_is_said_at_once() {
     let (server, _, digest, _) = start().await;
     // Port 9 of this host: nothing listens there.

@@ -1,0 +1,179 @@
+//! Registries that misbehave in ways in which no real one does for long: scripted, request by request.
+
+#![allow(clippy::unwrap_used, clippy::unnecessary_wraps, reason = "tests: a script answers in one word")]
+
+use bytes::Bytes;
+use headstart_block::{ByteRange, Digest, ErrorKind, Result};
+use headstart_store::{Location, Mirror, RetrySettings, Settings, Store, Urgency, open};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+/// What a request is answered with: status, header lines, body. None: nothing at all, ever.
+type Reply = Option<(u16, String, Vec<u8>)>;
+
+/// Answers `METHOD /path`, whose body is read and forgotten.
+type Script = Arc<dyn Fn(&str) -> Reply + Send + Sync>;
+
+struct Server {
+    host: String,
+    seen: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    async fn start(script: impl Fn(&str) -> Reply + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = Self { host: listener.local_addr().unwrap().to_string(), seen: Arc::default() };
+        let (script, seen): (Script, _) = (Arc::new(script), Arc::clone(&server.seen));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream, Arc::clone(&script), Arc::clone(&seen)));
+            }
+        });
+        server
+    }
+
+    fn count(&self, begin: &str) -> usize {
+        self.seen.lock().unwrap().iter().filter(|request| request.starts_with(begin)).count()
+    }
+}
+
+async fn serve(stream: TcpStream, script: Script, seen: Arc<Mutex<Vec<String>>>) -> Option<()> {
+    let mut stream = BufReader::new(stream);
+    loop {
+        let (mut request, mut line, mut len) = (String::new(), String::new(), 0_u64);
+        while stream.read_line(&mut line).await.ok()? > 2 {
+            if request.is_empty() {
+                request = line.rsplit_once(' ')?.0.to_owned();
+            }
+            if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length: ") {
+                len = value.trim().parse().ok()?;
+            }
+            line.clear();
+        }
+        if request.is_empty() {
+            return None;
+        }
+        tokio::io::copy(&mut (&mut stream).take(len), &mut tokio::io::sink()).await.ok()?;
+        seen.lock().unwrap().push(request.clone());
+        let Some((status, headers, body)) = script(&request) else { std::future::pending().await };
+        let head = format!("HTTP/1.1 {status} x\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
+        stream.write_all(&[head.as_bytes(), &body].concat()).await.ok()?;
+    }
+}
+
+fn reply(status: u16, headers: &str) -> Reply {
+    Some((status, headers.to_owned(), Vec::new()))
+}
+
+/// The first ten bytes of a blob, whatever was asked for.
+fn ten() -> Reply {
+    Some((206, "Content-Range: bytes 0-9/100\r\n".to_owned(), b"0123456789".to_vec()))
+}
+
+fn settings(hosts: &[&str]) -> Settings {
+    Settings {
+        plain_http: hosts.iter().map(|host| (*host).to_owned()).collect(),
+        docker_config: Some(Path::new("/nonexistent").to_owned()),
+        first_byte_timeout: Duration::from_millis(600),
+        stall_timeout: Duration::from_millis(600),
+        retry: RetrySettings { deadline: Duration::ZERO, ..RetrySettings::default() },
+        hedge: None,
+        ..Settings::default()
+    }
+}
+
+fn store(host: &str, settings: &Settings) -> Arc<dyn Store> {
+    let location = Location::Registry { host: host.to_owned(), repository: "team/disk".to_owned() };
+    open(&location, settings).unwrap()
+}
+
+async fn read(store: &dyn Store) -> Result<Bytes> {
+    store.read(&Digest::of(b"blob"), ByteRange::between(0, 10), Urgency::Demand).await
+}
+
+#[tokio::test]
+async fn an_upload_that_gets_nowhere_ends() {
+    let pieces = AtomicU64::new(0);
+    let server = Server::start(move |request| match request.split_once(' ').unwrap().0 {
+        "HEAD" => reply(404, ""),
+        "POST" => reply(202, "Location: /upload\r\n"),
+        // Each second piece is lost, and then all that came before.
+        "PATCH" if pieces.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) => {
+            reply(202, "Location: /upload\r\n")
+        }
+        "PATCH" => reply(503, ""),
+        _ => reply(204, "Location: /upload\r\nRange: 0-0\r\n"),
+    })
+    .await;
+    let store = store(&server.host, &settings(&[&server.host]));
+    let digest = Digest::of(b"x");
+    let put = store.put_blob(&digest, Arc::new(vec![0; (64 << 20) + 1]), &|_| Ok(()));
+    let error = tokio::time::timeout(Duration::from_secs(30), put).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(server.count("PATCH") <= 12, "{}", server.count("PATCH"));
+}
+
+#[tokio::test]
+async fn an_address_whose_storage_fails_is_forgotten() {
+    let failing = Arc::new(AtomicBool::new(false));
+    let fails = Arc::clone(&failing);
+    let server = Server::start(move |request| match (request, fails.load(Ordering::Relaxed)) {
+        ("GET /old", false) | ("GET /new", _) => ten(),
+        ("GET /old", true) => reply(502, ""),
+        (_, false) => reply(307, "Location: /old\r\n"),
+        (_, true) => reply(307, "Location: /new\r\n"),
+    })
+    .await;
+    let store = store(&server.host, &settings(&[&server.host]));
+    read(&*store).await.unwrap();
+    failing.store(true, Ordering::Relaxed);
+    assert_eq!(read(&*store).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    read(&*store).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_mirror_forgets_an_address_that_hangs() {
+    let hanging = Arc::new(AtomicBool::new(true));
+    let hangs = Arc::clone(&hanging);
+    let mirror = Server::start(move |request| match (request, hangs.load(Ordering::Relaxed)) {
+        ("GET /dead", _) => None,
+        ("GET /new", _) => ten(),
+        (_, true) => reply(307, "Location: /dead\r\n"),
+        (_, false) => reply(307, "Location: /new\r\n"),
+    })
+    .await;
+    let origin = Server::start(|_| ten()).await;
+    let mirrors = vec![Mirror { registry: origin.host.clone(), mirror: mirror.host.clone() }];
+    let store = store(&origin.host, &Settings { mirrors, ..settings(&[&origin.host, &mirror.host]) });
+    read(&*store).await.unwrap();
+    assert_eq!((mirror.count("GET /dead"), origin.count("GET")), (1, 1));
+    hanging.store(false, Ordering::Relaxed);
+    // Until it is asked again.
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(31)).await;
+    tokio::time::resume();
+    read(&*store).await.unwrap();
+    assert_eq!((mirror.count("GET /dead"), mirror.count("GET /new"), origin.count("GET")), (1, 1, 1));
+}
+
+#[tokio::test]
+async fn a_list_of_tags_without_end_ends() {
+    let pages = AtomicU64::new(0);
+    let server = Server::start(move |_| {
+        let page = pages.fetch_add(1, Ordering::Relaxed);
+        let tags: Vec<String> = (0..20_000).map(|n| format!("\"t{page}-{n}\"")).collect();
+        let body = format!("{{\"tags\": [{}]}}", tags.join(","));
+        let next = format!("Link: </v2/team/disk/tags/list?last={page}>; rel=\"next\"\r\n");
+        Some((200, next, body.into_bytes()))
+    })
+    .await;
+    let first_byte_timeout = Duration::from_secs(10);
+    let store = store(&server.host, &Settings { first_byte_timeout, ..settings(&[&server.host]) });
+    let error = store.tags().await.map(|tags| tags.len()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(server.count("GET") < 100, "{}", server.count("GET"));
+}
