@@ -11,9 +11,10 @@ use headstart_pull::{Action, Engine, Event, FetchId, Outcome, Plan, Priority, Re
 use headstart_store::Urgency;
 use std::collections::HashMap;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 /// How long past its deadline a read waits for the engine's word. It never should; without a bound, a fault in
@@ -31,6 +32,8 @@ pub struct Puller {
     started: Instant,
     deadline: Duration,
     state: Mutex<State>,
+    /// Told when the engine is to be woken at another time.
+    wake_changed: Arc<Notify>,
 }
 
 struct State {
@@ -62,14 +65,17 @@ impl Puller {
             said: Vec::new(),
             actions: Vec::new(),
         };
-        Arc::new(Self {
+        let puller = Arc::new(Self {
             blobs,
             fetcher,
             runtime,
             started: Instant::now(),
             deadline,
             state: Mutex::new(state),
-        })
+            wake_changed: Arc::default(),
+        });
+        puller.runtime.spawn(keep_time(Arc::downgrade(&puller), Arc::clone(&puller.wake_changed)));
+        puller
     }
 
     /// Waits until `parts` of the disk are here.
@@ -241,22 +247,46 @@ impl Puller {
         tracing::warn!(%error, "a fetch failed; its reads wait, and it is tried again");
     }
 
-    fn wake_at(self: &Arc<Self>, state: &mut State, time: Time) {
-        if state.wake.is_some_and(|earlier| earlier <= time) {
-            return;
-        }
-        state.wake = Some(time);
-        let puller = Arc::downgrade(self);
-        let at = self.started + Duration::from_micros(time.0);
-        self.runtime.spawn(async move {
-            tokio::time::sleep_until(at.into()).await;
+    /// The engine is to be told at `time`. Where it is to be told earlier anyway, it asks again then. But not where that
+    /// earlier time has passed and only its tick is still on its way: the engine, told of something else meanwhile,
+    /// has seen the clock pass it, has asked again just now, and will not do so a third time.
+    fn wake_at(&self, state: &mut State, time: Time) {
+        let now = self.now();
+        let sooner = state.wake.filter(|wake| *wake > now && *wake <= time);
+        state.wake = Some(sooner.unwrap_or(time));
+        self.wake_changed.notify_one();
+    }
+}
+
+impl Drop for Puller {
+    fn drop(&mut self) {
+        // Ends the task that keeps the time.
+        self.wake_changed.notify_one();
+    }
+}
+
+/// Tells the engine when it is time, until its disk is gone.
+async fn keep_time(puller: Weak<Puller>, wake_changed: Arc<Notify>) {
+    loop {
+        let wake = {
             let Some(puller) = puller.upgrade() else { return };
-            let mut state = puller.state();
-            if state.wake == Some(time) {
-                state.wake = None;
-            }
+            let wake = puller.state().wake;
+            wake.map(|wake| (wake, puller.started + Duration::from_micros(wake.0)))
+        };
+        let Some((time, at)) = wake else {
+            wake_changed.notified().await;
+            continue;
+        };
+        tokio::select! {
+            () = wake_changed.notified() => continue,
+            () = tokio::time::sleep_until(at.into()) => {}
+        }
+        let Some(puller) = puller.upgrade() else { return };
+        let mut state = puller.state();
+        if state.wake == Some(time) {
+            state.wake = None;
             puller.turn(&mut state, Event::Tick);
-        });
+        }
     }
 }
 

@@ -83,8 +83,11 @@ impl Attached {
         let mut client = self.client();
         for offset in (0..image.len()).step_by(piece) {
             let len = piece.min((image.len() - offset) as usize);
-            let bytes = client.read(offset, len);
-            let bytes = bytes.unwrap_or_else(|e| panic!("error {e} at {offset}:\n{}", self.process.said()));
+            let answer = client.send_read(offset, len).and_then(|_| client.receive());
+            let bytes = answer.map(|(_, answer)| answer);
+            let Ok(Ok(bytes)) = bytes else {
+                panic!("no bytes at {offset}, but {bytes:?}:\n{}\n{}", self.process.said(), self.metrics());
+            };
             image.check(offset, &bytes);
         }
     }

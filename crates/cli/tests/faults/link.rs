@@ -72,7 +72,7 @@ fn an_attach_and_cold_reads_over_a_slow_link() {
         assert!(bytes == &data[at..at + bytes.len()], "wrong bytes at {offset}");
     };
     let mut times = Vec::new();
-    for n in 0..15 {
+    for n in 0..15u64 {
         // Until what a read brought with it is here, and the link idle.
         quiet(&proxy);
         proxy.clear_log();
@@ -83,7 +83,7 @@ fn an_attach_and_cold_reads_over_a_slow_link() {
         let took = since.elapsed();
         check(offset, &bytes);
         times.push(took);
-        if took > Duration::from_millis(40) {
+        if took > Duration::from_millis(0) {
             println!("{offset}: {took:?}\n{}", proxy.log());
         }
     }

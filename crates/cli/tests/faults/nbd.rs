@@ -14,7 +14,7 @@ use std::time::Duration;
 pub(crate) const EIO: u32 = Errno::Io as u32;
 
 /// Longer than any test waits for a single answer.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One connection.
 pub(crate) struct Client {
