@@ -60,7 +60,7 @@ struct Global {
 enum Command {
     /// Images in a store: make, look at, check, copy out, clean up
     #[command(subcommand)]
-    Image(image::Command),
+    Image(Box<image::Command>),
     /// Single layer files
     #[command(subcommand)]
     Layer(layer::Command),
