@@ -16,8 +16,15 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 /// How long others may take for what they have claimed before it is fetched here as well: they may be stopped, or
-/// have a slower way to the store. Fetching twice costs no more than bandwidth.
-const PATIENCE_MOST_MS: u64 = 3000;
+/// have a slower way to the store. It counts from the last byte that they brought.
+const PATIENCE_MS: u64 = 3000;
+
+/// Where the store is slow, others may take this many times what it took to answer here: fetching twice makes a slow
+/// link slower, and then everybody loses his patience.
+const PATIENCE_OF_ANSWER: u64 = 4;
+
+/// And how long at most.
+const PATIENCE_MOST_MS: u64 = 15_000;
 
 /// And how long at least, however often that was in vain: who holds one claim and does not work holds many, and a
 /// reader that meets one after the other must not wait so long for each.
@@ -39,12 +46,26 @@ pub(crate) struct Fetcher {
     patience: AtomicU64,
 }
 
+/// Waiting for what others fetch.
+struct Wait {
+    /// When they last gave a sign of life.
+    since: Instant,
+    /// Bytes that were missing then.
+    missing: u64,
+}
+
+fn missing_bytes(blob: &CachedBlob, range: ByteRange) -> u64 {
+    let mut bytes = 0;
+    blob.missing(range, &mut |run| bytes += run.len());
+    bytes
+}
+
 /// Called when the last byte has come over the link, before it is verified.
 pub(crate) type Arrived<'a> = &'a (dyn Fn() + Send + Sync);
 
 impl Fetcher {
     pub(crate) fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, patience: AtomicU64::new(PATIENCE_MOST_MS) }
+        Self { store, patience: AtomicU64::new(PATIENCE_MS) }
     }
 
     /// Returns when all of `range` is in the cache; says whether any of it came through here, and not by others.
@@ -55,9 +76,8 @@ impl Fetcher {
         urgency: Urgency,
         arrived: Arrived<'_>,
     ) -> Result<bool> {
-        let started = Instant::now();
-        let patience = Duration::from_millis(self.patience.load(Ordering::Relaxed));
-        let (mut brought, mut waited) = (false, false);
+        let mut brought = false;
+        let mut waiting: Option<Wait> = None;
         loop {
             let (wake, woken) = oneshot::channel();
             blob.subscribe(Box::new(move || {
@@ -76,23 +96,28 @@ impl Fetcher {
             }
             let hint = claim.wait_hint();
             drop(claim);
+            if hint == WaitHint::Nothing {
+                if waiting.is_some() && !brought {
+                    self.patience.fetch_max(PATIENCE_MS, Ordering::Relaxed);
+                }
+                return Ok(brought);
+            }
+            let missing = missing_bytes(blob, range);
+            let wait = waiting.take().filter(|wait| wait.missing == missing);
+            let wait = wait.unwrap_or_else(|| Wait { since: Instant::now(), missing });
+            let patience = Duration::from_millis(self.patience.load(Ordering::Relaxed));
+            if wait.since.elapsed() > patience {
+                self.waited_in_vain(patience);
+                self.fetch_unclaimed(blob, range, urgency).await?;
+                return Ok(true);
+            }
+            waiting = Some(wait);
             match hint {
-                WaitHint::Nothing => {
-                    if waited && !brought {
-                        self.patience.store(PATIENCE_MOST_MS, Ordering::Relaxed);
-                    }
-                    return Ok(brought);
-                }
-                _ if started.elapsed() > patience => {
-                    self.waited_in_vain(patience);
-                    self.fetch_unclaimed(blob, range, urgency).await?;
-                    return Ok(true);
-                }
                 // Timed out or not: look again.
                 WaitHint::Notified => drop(timeout(LOOK_AGAIN.min(patience), woken).await),
                 WaitHint::Poll(pause) => tokio::time::sleep(pause).await,
+                WaitHint::Nothing => {}
             }
-            waited = true;
         }
     }
 
@@ -121,7 +146,13 @@ impl Fetcher {
 
     async fn read(&self, blob: &CachedBlob, range: ByteRange, urgency: Urgency) -> Result<bytes::Bytes> {
         let digest = &blob.spec().digest;
-        self.store.read(digest, range, urgency).await.map_err(|e| e.about(format!("blob {digest}")))
+        let asked = Instant::now();
+        let bytes = self.store.read(digest, range, urgency).await;
+        let bytes = bytes.map_err(|e| e.about(format!("blob {digest}")))?;
+        let took = u64::try_from(asked.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let patience = took.saturating_mul(PATIENCE_OF_ANSWER).min(PATIENCE_MOST_MS);
+        self.patience.fetch_max(patience, Ordering::Relaxed);
+        Ok(bytes)
     }
 
     /// Verifies and keeps what came for `range`.

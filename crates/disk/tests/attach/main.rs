@@ -202,6 +202,27 @@ fn two_caches_on_one_directory_fetch_each_byte_once() {
     assert_eq!(twice, 0, "of {} units", given.len());
 }
 
+/// A link so slow that one answer takes longer than the patience with a stopped neighbour.
+#[test]
+fn a_slow_store_is_not_asked_twice() {
+    let rig = Rig::new();
+    let pull = headstart_pull::Settings { miss_rest: headstart_pull::Rest::None, ..Default::default() };
+    let options = DiskOptions { pull, ..DiskOptions::default() };
+    let disks = [(); 2].map(|()| rig.try_attach(&rig.host(), &options).unwrap().disk);
+    *rig.store.delay.lock().unwrap() = Duration::from_millis(3400);
+    for [a, b] in [[1 << 20, 3 << 20], [5 << 20, 5 << 20]] {
+        std::thread::scope(|scope| {
+            for (disk, offset) in disks.iter().zip([a, b]) {
+                let rig = &rig;
+                scope.spawn(move || rig.check(disk, offset, 4096));
+            }
+        });
+    }
+    let given = rig.store.given.lock().unwrap();
+    let twice = given.values().filter(|times| **times > 1).count();
+    assert_eq!(twice, 0, "of {} units", given.len());
+}
+
 #[test]
 fn reads_wait_for_a_store_that_is_away_and_go_on_when_it_is_back() {
     let rig = Rig::new();
