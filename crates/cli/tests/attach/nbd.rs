@@ -174,73 +174,59 @@ fn writes_of_every_kind_are_seen_by_every_client() {
     let attached = writable(&scene, &web);
     let uri = attached.uri();
     let mut expected = scene.bytes("disk.raw");
+    write_with_nbdsh(&scene, &uri, &mut expected);
+    write_with_qemu(&scene, &uri, &mut expected);
+    fs::write(scene.path("expected.raw"), expected).unwrap();
+    check_bytes(&scene, "expected.raw", &uri);
+    let bench = ["bench", "-w", "-f", "raw", "-c", "500", "-d", "16", "-o", "12M", "-s", "4096"];
+    tool(&scene, "qemu-img", &[&bench[..], &["--flush-interval", "50", &uri]].concat());
+    attached.detach();
+    // The store has not changed.
+    scene.ok("image verify --deep file://~/store:v1");
+}
+
+fn put(expected: &mut [u8], at: usize, bytes: &[u8]) {
+    expected[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+/// Not of whole sectors, over bytes that are still at the store; with FUA, zeroing and flushes.
+fn write_with_nbdsh(scene: &Scene, uri: &str, expected: &mut [u8]) {
     let bytes = text(9, 70_000);
     fs::write(scene.path("bytes"), &bytes).unwrap();
-    // Not of whole sectors, over bytes that are still at the store.
     let script = "b = open('bytes','rb').read()\n\
-                  assert not h.is_read_only() and h.can_fua() and h.can_trim() and h.can_zero() and h.can_multi_conn()\n\
+                  assert not h.is_read_only() and h.can_fua() and h.can_trim() and h.can_zero()\n\
+                  assert h.can_multi_conn()\n\
                   h.pwrite(b, 2097152 + 77)\n\
                   h.pwrite(b[:512], 16*1048576-512, nbd.CMD_FLAG_FUA)\n\
                   h.zero(300000, 1048576 + 1000)\n\
                   h.zero(65536, 8388608, nbd.CMD_FLAG_NO_HOLE)\n\
                   h.flush()\n\
                   assert h.pread(len(b), 2097152 + 77) == b\n";
-    tool(&scene, "nbdsh", &["-u", &uri, "-c", script]);
-    let mut put = |at: usize, with: &[u8]| expected[at..at + with.len()].copy_from_slice(with);
-    put((2 << 20) + 77, &bytes);
-    put((16 << 20) - 512, &bytes[..512]);
-    put((1 << 20) + 1000, &[0; 300_000]);
-    put(8 << 20, &[0; 65536]);
-    let qemu = [
-        "-f",
-        "raw",
-        "-c",
+    tool(scene, "nbdsh", &["-u", uri, "-c", script]);
+    put(expected, (2 << 20) + 77, &bytes);
+    put(expected, (16 << 20) - 512, &bytes[..512]);
+    put(expected, (1 << 20) + 1000, &[0; 300_000]);
+    put(expected, 8 << 20, &[0; 65536]);
+}
+
+fn write_with_qemu(scene: &Scene, uri: &str, expected: &mut [u8]) {
+    let commands = [
         "write -P 0xab 5M 100k",
-        "-c",
         "write -z 6M 64k",
-        "-c",
         "write -f -P 0xcd 7M 512",
-        "-c",
         "aio_write -P 0xef 10M 1M",
-        "-c",
         "aio_flush",
-        "-c",
         "flush",
-        "-c",
         "read -P 0xef 10M 1M",
     ];
-    let out = tool(&scene, "qemu-io", &[&qemu[..], &[&uri]].concat());
-    assert!(!out.contains("failed"), "{out}");
-    put(5 << 20, &[0xab; 100 << 10]);
-    put(6 << 20, &[0; 64 << 10]);
-    put(7 << 20, &[0xcd; 512]);
-    put(10 << 20, &[0xef; 1 << 20]);
-    fs::write(scene.path("expected.raw"), expected).unwrap();
-    check_bytes(&scene, "expected.raw", &uri);
-    tool(
-        &scene,
-        "qemu-img",
-        &[
-            "bench",
-            "-w",
-            "-f",
-            "raw",
-            "-c",
-            "500",
-            "-d",
-            "16",
-            "-o",
-            "12M",
-            "-s",
-            "4096",
-            "--flush-interval",
-            "50",
-            &uri,
-        ],
-    );
-    attached.detach();
-    // The store has not changed.
-    scene.ok("image verify --deep file://~/store:v1");
+    let commands = commands.iter().flat_map(|command| ["-c", command]);
+    let args: Vec<_> = ["-f", "raw"].into_iter().chain(commands).chain([uri]).collect();
+    let said = tool(scene, "qemu-io", &args);
+    assert!(!said.contains("failed"), "{said}");
+    put(expected, 5 << 20, &[0xab; 100 << 10]);
+    put(expected, 6 << 20, &[0; 64 << 10]);
+    put(expected, 7 << 20, &[0xcd; 512]);
+    put(expected, 10 << 20, &[0xef; 1 << 20]);
 }
 
 #[test]

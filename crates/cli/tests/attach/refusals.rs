@@ -38,13 +38,15 @@ fn what_is_no_image() {
     let layout = scene.path("container");
     fs::create_dir_all(layout.join("blobs/sha256")).unwrap();
     fs::write(layout.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
-    let put = |text: &str| {
-        let digest = crate::scene::sha256(text.as_bytes());
-        fs::write(layout.join("blobs/sha256").join(&digest), text).unwrap();
-        format!(r#""digest":"sha256:{digest}","size":{}"#, text.len())
+    let put_bytes = |bytes: &[u8]| {
+        let digest = crate::scene::sha256(bytes);
+        fs::write(layout.join("blobs/sha256").join(&digest), bytes).unwrap();
+        format!(r#""digest":"sha256:{digest}","size":{}"#, bytes.len())
     };
+    let put = |text: &str| put_bytes(text.as_bytes());
     let config = put("{}");
-    let layer = put(&"a tar archive, let us say; ".repeat(1000));
+    // Of a layer nothing but how it starts is looked at.
+    let layer = put_bytes(&[&[0x1f, 0x8b, 8, 0], &[7; 70_000][..]].concat());
     let manifest = put(&format!(
         r#"{{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{{"mediaType":"application/vnd.oci.image.config.v1+json",{config}}},"layers":[{{"mediaType":"application/vnd.oci.image.layer.v1.tar+gzip",{layer}}}]}}"#
     ));
@@ -52,7 +54,11 @@ fn what_is_no_image() {
         r#"{{"schemaVersion":2,"manifests":[{{"mediaType":"application/vnd.oci.image.manifest.v1+json",{manifest},"annotations":{{"org.opencontainers.image.ref.name":"v1"}}}}]}}"#
     );
     fs::write(layout.join("index.json"), index).unwrap();
-    refused(&scene, &format!("file://~/container:v1 {SERVE}"), &["container:v1", "layer"]);
+    refused(
+        &scene,
+        &format!("file://~/container:v1 {SERVE}"),
+        &["container", "a container's layer", "convert"],
+    );
 
     if !Nginx::is_installed() {
         return;
@@ -62,7 +68,11 @@ fn what_is_no_image() {
     refused(&scene, &format!("{}/store:v3 {cold}", server.url()), &["store:v3", "image list"]);
     refused(&scene, &format!("{}/nowhere:v1 {cold}", server.url()), &["nowhere", "404"]);
     refused(&scene, &format!("{}/store@{unknown} {cold}", server.url()), &["store", &"0".repeat(64)]);
-    refused(&scene, &format!("{}/container:v1 {cold}", server.url()), &["container:v1", "layer"]);
+    refused(
+        &scene,
+        &format!("{}/container:v1 {cold}", server.url()),
+        &["layer sha256:", "a container's layer", "convert"],
+    );
 }
 
 #[test]
@@ -190,5 +200,17 @@ fn options_that_do_not_fit_together() {
     ] {
         let run = scene.run(&format!("attach {words}"));
         assert!(run.status == Some(2) && run.stderr.contains(part), "{run}");
+    }
+}
+
+#[test]
+fn devices_that_this_kernel_does_not_have() {
+    let scene = layered();
+    for (option, device) in [("--ublk", "/dev/ublk-control"), ("--device auto", "/dev/nbd0")] {
+        if std::path::Path::new(device).exists() {
+            skipped(&format!("this kernel has {device}: {option} is not refused"));
+            continue;
+        }
+        refused(&scene, &format!("file://~/store:v1 {option}"), &["this kernel", "--nbd", "--fuse"]);
     }
 }

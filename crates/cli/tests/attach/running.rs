@@ -121,7 +121,7 @@ fn signals_detach_in_good_order() {
         tool(&scene, "nbdsh", &["-u", &attached.uri(), "-c", &script]);
         let began = Instant::now();
         attached.detach_by(signal);
-        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         assert!(!scene.path("d.sock").exists() && !scene.path("v.sock").exists());
         assert_eq!(scene.names("mnt"), [""; 0]);
     }
@@ -241,7 +241,8 @@ fn filling_keeps_to_its_rate_and_says_how_far_it_is() {
     attached.wait_for("full disk", Metrics::all_is_local);
     let took = began.elapsed().as_secs_f64();
     let rate = f64::from(8 << 20) / took;
-    assert!((2.8e6..4.8e6).contains(&rate), "{rate} bytes a second");
+    // On a busy machine it may be less.
+    assert!((1.5e6..4.4e6).contains(&rate), "{rate} bytes a second");
     let report = attached.detach();
     assert_eq!(report["local_bytes"], report["image_bytes"]);
     // All is here: nothing is asked for.
@@ -267,7 +268,8 @@ fn the_limit_of_the_rate_holds() {
     crate::disk::assert_same(&scene, "disk.raw", "out.raw");
     // Half a second's worth is free to reads that somebody waits for.
     let rate = (web.reads(&scene).sent() - before) as f64 / (took + 0.5);
-    assert!((7.2e6..8.8e6).contains(&rate), "{rate} bytes a second");
+    // On a busy machine it may be less.
+    assert!((4e6..8.8e6).contains(&rate), "{rate} bytes a second");
     attached.detach();
 }
 

@@ -81,6 +81,9 @@ fn an_open_registry() {
     scene.ok(&format!("image pull {image} file://~/back {plain}"));
     attach_and_check(&scene, "file://~/back:v1", "");
     attach_and_check(&scene, &image, &plain);
+    // By way of a mirror; nobody has the name of the registry that the reference gives.
+    let mirror = format!("--mirror registry.invalid={0} --plain-http {0}", registry.host());
+    attach_and_check(&scene, "oci://registry.invalid/vm/debian:v1", &mirror);
     // Another repository has the same blobs: they are here already.
     let copy = Attached::start(
         &scene,

@@ -30,7 +30,7 @@ fn writes_stay_when_it_is_detached_and_become_an_image() {
         fs::write(scene.path("expected.raw"), &expected).unwrap();
         check_bytes(&scene, "expected.raw", &attached.uri());
         let bytes = [text(round as u64, 300_000), noise(round as u64, 300_000)].concat();
-        let at = (3 * round << 20) + 12_345;
+        let at = ((3 * round) << 20) + 12_345;
         fs::write(scene.path("bytes"), &bytes).unwrap();
         // Detaching makes durable what no client has flushed.
         write(&scene, &attached.uri(), "bytes", at, round == 0);

@@ -81,7 +81,7 @@ impl Attached {
     /// What Prometheus would scrape; it was started with `--metrics 127.0.0.1:0`.
     #[track_caller]
     pub(crate) fn metrics(&self) -> Metrics {
-        let url = self.ready["metrics"].as_str().expect("it serves metrics");
+        let url = self.ready["metrics"].as_str().unwrap();
         Metrics::parse(&get(url))
     }
 
