@@ -67,6 +67,7 @@ pub struct TransferReport {
 }
 
 /// Copies the image `selector` of `source` into `target`, under `tag`. Failed reads are tried again as `retry` says.
+/// `target` has no mirrors: what they have might not be there.
 ///
 /// # Errors
 /// What the stores report; [`ErrorKind::Cancelled`] where the user wants to stop. The target then has no such image
@@ -126,6 +127,7 @@ impl Transfer<'_> {
         let (digest, bytes) = self.source.manifest(selector).await?;
         let manifest = Manifest::parse(&bytes).map_err(|e| e.about(&name))?;
         let items = items(&manifest);
+        self.target.prepare_to_write().await?;
         self.progress.begin("copy", items.iter().fold(0, |sum, item| sum.saturating_add(item.size)));
         let copy = |item: Item| async move { Ok::<_, Error>((item, self.copy(item).await?)) };
         let fates: Vec<(Item, Fate)> =
@@ -136,11 +138,11 @@ impl Transfer<'_> {
             match fate {
                 Fate::Copied => {
                     report.copied += 1;
-                    report.copied_bytes += item.size;
+                    report.copied_bytes = report.copied_bytes.saturating_add(item.size);
                 }
                 Fate::Present => {
                     report.present += 1;
-                    report.present_bytes += item.size;
+                    report.present_bytes = report.present_bytes.saturating_add(item.size);
                 }
                 Fate::Lost => report.lost_trees += 1,
             }

@@ -222,7 +222,8 @@ async fn damage_at_the_source_is_not_passed_on() {
     fs::write(&path, &bytes).unwrap();
     let tree = dir.path().join("source/blobs/sha256").join(layer.tree.unwrap().digest.hex());
     fs::remove_file(tree).unwrap();
-    let target = at(&dir.path().join("target"));
+    // Not where the tree may have been copied before the copy failed.
+    let target = at(&dir.path().join("fresh"));
     assert_eq!(copy(&source, &target).await.unwrap().lost_trees, 1);
     fs::remove_file(path).unwrap();
     let error = copy(&source, &at(&dir.path().join("third"))).await.unwrap_err();
@@ -270,6 +271,39 @@ async fn it_can_be_stopped() {
     let work = transfer(&deaf, &source.selector, &target, &tag, RetrySettings::default(), &progress);
     let stopped = tokio::time::timeout(Duration::from_secs(5), work).await.unwrap();
     assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Cancelled);
+}
+
+/// Prunes a store whenever it hears of a blob.
+struct Pruner(std::path::PathBuf);
+
+impl Progress for Pruner {
+    fn begin(&self, _: &'static str, _: u64) {}
+
+    fn advance(&self, bytes: u64) {
+        if bytes > 0 {
+            ImageStore::open(&self.0).unwrap().prune().unwrap();
+        }
+    }
+
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_found_stays_while_the_rest_is_copied() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = import(dir.path(), &Packing::default());
+    let root = dir.path().join("target");
+    copy(&source, &at(&root)).await.unwrap();
+    ImageStore::open(&root).unwrap().remove(&Selector::Tag(tag())).unwrap();
+    let from = open(&source.location, &Settings::default()).unwrap();
+    let (target, pruner) = (at(&root), Pruner(root.clone()));
+    let again =
+        transfer(&from, &source.selector, &target, &tag(), RetrySettings::default(), &pruner).await.unwrap();
+    assert_eq!(again.copied, 0);
+    let reference: Reference = format!("file://{}:copy", root.display()).parse().unwrap();
+    assert!(verify(&reference, Depth::Deep, &Silent).unwrap().problems().next().is_none());
 }
 
 /// A store that never answers.

@@ -183,6 +183,11 @@ impl Store for DirectoryStore {
         .await
     }
 
+    /// From here on prune deletes nothing.
+    async fn prepare_to_write(&self) -> Result<()> {
+        self.writable().await.map(drop)
+    }
+
     async fn put_blob(&self, digest: &Digest, source: Arc<dyn ReadAt>, copied: Copied<'_>) -> Result<()> {
         let staging = self.writable().await?;
         let name = format!("unfinished-{}", self.next.fetch_add(1, Ordering::Relaxed));

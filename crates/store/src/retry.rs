@@ -121,6 +121,10 @@ impl Store for Retrying {
         self.run(|| self.store.blob_len(blob)).await
     }
 
+    async fn prepare_to_write(&self) -> Result<()> {
+        self.run(|| self.store.prepare_to_write()).await
+    }
+
     async fn put_blob(&self, digest: &Digest, source: Arc<dyn ReadAt>, copied: Copied<'_>) -> Result<()> {
         // What failed tries copied is not counted twice.
         let (told, now) = (AtomicU64::new(0), AtomicU64::new(0));

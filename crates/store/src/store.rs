@@ -46,6 +46,15 @@ pub trait Store: Send + Sync {
     /// Length of a blob in bytes, or `None` where it is not there.
     async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>>;
 
+    /// Says that an image is about to be written. What is found in the store from here on stays there as long as this
+    /// is alive, even where nothing refers to it yet.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::ReadOnly`] where the store cannot be written.
+    async fn prepare_to_write(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Writes a blob. The content is checked against `digest` on its way; nothing is left where it does not match.
     ///
     /// # Errors

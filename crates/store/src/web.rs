@@ -133,6 +133,10 @@ impl Store for WebStore {
         len.map(Some).ok_or_else(unknown)
     }
 
+    async fn prepare_to_write(&self) -> Result<()> {
+        Err(self.read_only())
+    }
+
     async fn put_blob(&self, _: &Digest, _: Arc<dyn ReadAt>, _: Copied<'_>) -> Result<()> {
         Err(self.read_only())
     }
