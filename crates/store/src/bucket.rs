@@ -43,6 +43,7 @@ use object_store::{
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::OnceCell;
 use tokio::time::timeout;
 use url::Url;
 
@@ -63,6 +64,8 @@ pub(crate) struct BucketStore {
     link: Link,
     first_byte: Duration,
     stall: Duration,
+    /// Whether the store was seen to honour conditions.
+    conditions: OnceCell<()>,
 }
 
 /// What reading the index found: itself and its version, if there is one.
@@ -96,6 +99,7 @@ impl BucketStore {
             link: Link::new(settings),
             first_byte: settings.first_byte_timeout,
             stall: settings.stall_timeout,
+            conditions: OnceCell::new(),
         })
     }
 
@@ -203,6 +207,23 @@ impl BucketStore {
                 return self.call(name, WRITE_TIMEOUT, parts.complete()).await.map(drop);
             }
         }
+    }
+
+    /// Finds out, once, whether the store honours conditions: some take all writes whatever the condition, and then
+    /// lose tags without a word. Writes what stands there already, if the version is one that it never had.
+    async fn require_conditions(&self) -> Result<()> {
+        let never = UpdateVersion { e_tag: Some("\"0\"".to_owned()), version: Some("1".to_owned()) };
+        let probe = async || match self.put(LAYOUT_FILE, LAYOUT.into(), PutMode::Update(never.clone())).await
+        {
+            Ok(()) => Err(Error::unsupported("the object store ignores conditions on writes (`If-Match`)")
+                .about(&self.location)
+                .remedy(
+                    "two who tag images at once would undo each other's work: use a store that honours them",
+                )),
+            Err(e) if e.kind() == ErrorKind::Unavailable => Err(e),
+            Err(_) => Ok(()),
+        };
+        self.conditions.get_or_try_init(probe).await.map(|&()| ())
     }
 
     /// Changes the index by `change`, which is given the index and says whether there was anything to do.
@@ -418,6 +439,7 @@ impl Store for BucketStore {
             Err(e) if e.kind() != ErrorKind::Conflict => return Err(e),
             _ => {}
         }
+        self.require_conditions().await?;
         let change = |index: &mut Index| match tag {
             Some(tag) => index.set(tag, media_type, &digest, size),
             None => index.keep(media_type, &digest, size),

@@ -82,6 +82,8 @@ struct Meddler {
     objects: Arc<InMemory>,
     tag: Tag,
     times: std::sync::atomic::AtomicU32,
+    /// Whether it takes no notice of conditions.
+    careless: bool,
 }
 
 impl std::fmt::Display for Meddler {
@@ -104,7 +106,8 @@ impl ObjectStore for Meddler {
             let theirs = manifest(&format!("theirs {n}"));
             store(&self.objects).put_manifest(TYPE, theirs, Some(&self.tag)).await.unwrap();
         }
-        self.objects.put_opts(path, payload, options).await
+        let mode = if self.careless { PutMode::Overwrite } else { options.mode };
+        self.objects.put_opts(path, payload, PutOptions { mode, ..options }).await
     }
 
     async fn put_multipart_opts(
@@ -155,8 +158,13 @@ impl ObjectStore for Meddler {
 }
 
 async fn race(their_tag: &str, times: u32) -> (Arc<InMemory>, Result<Digest>) {
+    race_in(their_tag, times, false).await
+}
+
+async fn race_in(their_tag: &str, times: u32, careless: bool) -> (Arc<InMemory>, Result<Digest>) {
     let objects = Arc::new(InMemory::new());
-    let meddler = Meddler { objects: Arc::clone(&objects), tag: tag(their_tag), times: times.into() };
+    let meddler =
+        Meddler { objects: Arc::clone(&objects), tag: tag(their_tag), times: times.into(), careless };
     let ours =
         BucketStore::with(Arc::new(meddler), "s3://b/a/b".to_owned(), "a/b", &Settings::default()).unwrap();
     let result = ours.put_manifest(TYPE, manifest("ours"), Some(&tag("ours"))).await;
@@ -180,6 +188,13 @@ async fn a_race_between_tags_keeps_both() {
     assert_eq!(store(&objects).tags().await.unwrap(), [tag("ours"), tag("theirs")]);
     // But it does not go on for ever.
     assert_eq!(race("theirs", 1000).await.1.unwrap_err().kind(), ErrorKind::Conflict);
+}
+
+#[tokio::test]
+async fn a_store_without_conditions_is_not_written_to() {
+    let error = race_in("theirs", 1, true).await.1.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("If-Match"), "{error}");
 }
 
 #[tokio::test]
