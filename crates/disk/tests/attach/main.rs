@@ -1,5 +1,7 @@
 //! Disks whose image lies in a store that is slow, away or wrong, over the real cache and pull engine.
 
+#![allow(clippy::cast_possible_truncation, clippy::expect_used, clippy::unwrap_used, reason = "tests")]
+
 mod trying_store;
 
 use headstart_block::{BlockDevice, ByteRange, Digest, ErrorKind};

@@ -384,7 +384,8 @@ fn a_fetch_that_finds_its_bytes_there_is_over() {
     sim.tell(Event::PlanChanged(Plan::Sequential));
     let background: Vec<_> =
         sim.engine.requests.all().map(|(fetch, request)| (fetch, request.range)).collect();
-    let [(first, range)] = background[..] else { panic!("{background:?}") };
+    assert_eq!(background.len(), 1);
+    let (first, range) = background[0];
     sim.read(range.range.offset(), range.len());
     sim.run(seconds(10));
     assert_eq!(sim.engine.requests.all().count(), 2, "it was late, and is asked for apart");
