@@ -7,6 +7,7 @@ use headstart_block::{ByteSize, Error, ErrorKind, Result};
 use headstart_image::progress::Progress;
 use headstart_image::reference::{Location, Reference, Selector, Tag};
 use headstart_image::transfer::{TransferReport, transfer};
+use headstart_store::Settings;
 use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
@@ -74,7 +75,9 @@ pub(super) fn copy(
         .build()
         .map_err(|e| Error::io("cannot start threads", e))?;
     let from = headstart_store::open(&source.location, &settings)?;
-    let to = headstart_store::open(&target.location, &settings)?;
+    // What a mirror has need not be in the store itself, which is written to.
+    let direct = Settings { mirrors: Vec::new(), ..settings.clone() };
+    let to = headstart_store::open(&target.location, &direct)?;
     let work = async {
         // A mistyped host or a missing login is told at once, not after all the patience that a long copy deserves.
         from.check().await?;

@@ -28,10 +28,13 @@ impl List {
                     .enable_all()
                     .build()
                     .map_err(|e| Error::io("cannot start", e))?;
-                runtime.block_on(async {
+                let listed = runtime.block_on(async {
                     store.check().await?;
                     list_remote(&*store).await
-                })?
+                });
+                // A thread that looks up a name must not keep the command from ending.
+                runtime.shutdown_background();
+                listed?
             }
         };
         Ok(Box::new(Listing::new(entries)))
