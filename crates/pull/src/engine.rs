@@ -39,10 +39,12 @@
 //!
 //! # Strictness
 //!
-//! A miss goes out at once, within its own allowance. The background starts a request only while no miss is queued and not
-//! more than the bandwidth-delay product is on the link, misses included, and its requests take about a round trip: so
-//! a miss never waits for more than the few transfers that were on the wire before it ([`Sharing::Strict`](crate::Sharing::Strict) starts nothing
-//! while any miss is outstanding). The left queue starts one only when nothing is to be preloaded.
+//! A miss goes out at once, within its own allowance. The background starts a request only while no miss is queued, when
+//! the bytes of those on the link must have left their source (what is asked for at the same moment shares the link
+//! with them, and halves their speed), and not more than the bandwidth-delay product is on the link, misses included.
+//! Its requests take about a round trip: so a miss never waits for more than the few transfers that were on the wire
+//! before it. [`Sharing::Strict`](crate::Sharing::Strict) starts nothing while any miss is outstanding. The left queue
+//! starts one only when nothing is to be preloaded.
 //!
 //! # Invariants
 //!
@@ -101,6 +103,8 @@ pub struct Engine {
     back_off: BackOff,
     counters: Counters,
     last_miss: Option<Time>,
+    /// When the bytes of all misses sent so far have left their source, if the link is as it was.
+    misses_left_at: Time,
     /// The tick asked for last.
     wake: Option<Time>,
 }
@@ -125,6 +129,7 @@ impl Engine {
             back_off: BackOff::new(settings.seed),
             counters: Counters::default(),
             last_miss: None,
+            misses_left_at: Time(0),
             wake: None,
             settings: settings.sane(),
         }
@@ -192,6 +197,7 @@ impl Engine {
             self.timers.next(),
             Some(self.sources.paused_until()).filter(later),
             self.left.next_at().filter(later),
+            Some(self.misses_left_at).filter(|at| later(at) && self.wire.misses() > 0),
         ];
         let Some(next) = next.into_iter().flatten().min() else { return };
         if self.wake.is_none_or(|wake| wake <= self.now || next < wake) {

@@ -27,7 +27,11 @@ impl Engine {
     fn has_room(&self) -> bool {
         let (idle, settings) = (self.reads.is_empty(), &self.settings);
         let misses_allow = match settings.sharing {
-            Sharing::Fill => self.queues.is_empty(Priority::Miss),
+            // What is asked for at the same moment would come between the bytes of a miss, not behind them.
+            Sharing::Fill => {
+                self.queues.is_empty(Priority::Miss)
+                    && (self.wire.misses() == 0 || self.now >= self.misses_left_at)
+            }
             Sharing::Strict => idle,
         };
         let depth = self.wire.background();

@@ -1,6 +1,7 @@
 //! Requests on their way: sent, answered, tried again, given up.
 
 use super::Engine;
+use crate::estimator::span;
 use crate::request::{Request, Sent, State};
 use crate::timers::Timer;
 use crate::window::coalesce;
@@ -28,6 +29,12 @@ impl Engine {
         }
         let Some(request) = self.requests.get_mut(fetch) else { return };
         let (priority, range, attempt) = (request.priority(), request.range, request.past.attempt);
+        if priority == Priority::Miss {
+            let bandwidth = self.estimator.estimate().bandwidth;
+            let takes = bandwidth.map_or(Duration::ZERO, |bandwidth| span(range.len(), bandwidth));
+            let from = if self.wire.misses() > 0 { self.misses_left_at.max(self.now) } else { self.now };
+            self.misses_left_at = from + takes;
+        }
         self.wire.add(priority, range.len());
         self.estimator.sent(self.now, fetch, range.len());
         let expected = self.estimator.expected(self.wire.bytes());

@@ -59,6 +59,24 @@ fn the_rest_of_a_block_follows_its_critical_range() {
     assert_eq!(bytes(&sim), BLOCK_SIZE + 2 * 4096, "every byte once");
 }
 
+/// Asked for together with the miss, it would come between its bytes on a link that connections share.
+#[test]
+fn the_rest_of_a_block_is_asked_for_when_the_critical_range_has_left() {
+    let mut sim = Sim::new(Disk::plain(64 << 20), Settings::default());
+    sim.read(0, 4096);
+    sim.run(seconds(2));
+    sim.read(BLOCK_SIZE + 8192, 4096);
+    sim.run(seconds(4));
+    let at = |priority: Priority| {
+        let times = sim.asked.iter().filter(|asked| asked.at >= seconds(2) && asked.priority == priority);
+        times.map(|asked| asked.at.since(seconds(2))).min().unwrap()
+    };
+    assert_eq!(at(Priority::Miss), Duration::ZERO);
+    let rest = at(Priority::Preload);
+    // 20 KB at 10 MB/s.
+    assert!(rest > MILLI && rest < 4 * MILLI, "{rest:?}");
+}
+
 #[test]
 fn the_rest_of_a_block_waits_for_the_plan() {
     let mut sim = Sim::new(Disk::plain(64 << 20), Settings::default());
