@@ -49,7 +49,7 @@ fuzz: ## every parser on hostile input, FUZZ_SECONDS (30) each
 
 soak: ## the property and crash tests at length, SOAK_CASES (100000) each
 	@scripts/setup build disks servers clients demo
-	PROPTEST_CASES=$(SOAK_CASES) $(TIMEOUT) 12h $(CARGO) test --workspace --locked
+	HEADSTART_SOAK=1 PROPTEST_CASES=$(SOAK_CASES) $(TIMEOUT) 12h $(CARGO) test --workspace --locked
 
 clean: ## remove everything that was built
 	$(CARGO) clean

@@ -33,7 +33,9 @@ use std::process::ExitCode;
 use terminal::Terminal;
 
 const EXIT_STATUS: &str = "Exit status: 0 when all is right, 1 with a message on standard error when it is not \
-                           (for diff: when the images differ), 2 when the command line is wrong.";
+                           (for diff: when the images differ), 2 when the command line is wrong.\n\n\
+                           Environment: HEADSTART_LOG says how much is logged on standard error: error, warn \
+                           (default), info, debug, or levels by crate such as warn,headstart_store=debug.";
 
 /// A head start for every virtual disk: layered, compressed, verifiable images.
 #[derive(Parser)]

@@ -70,7 +70,7 @@ fn a_read_fails_at_its_deadline() {
     if !Nginx::is_installed() {
         return;
     }
-    let image = Image::new(8);
+    let image = Image::new(12);
     let nginx = image.serve();
     let proxy = FaultProxy::start(nginx.addr());
     let reference = format!("{}/store:v1", proxy.url());
@@ -78,14 +78,15 @@ fn a_read_fails_at_its_deadline() {
     for (n, outage) in [(1, Outage::Refuse), (2, Outage::Hang)] {
         let mut client = attached.client();
         proxy.set_outage(outage);
-        for offset in [n << 21, (n << 21) + (1 << 20)] {
+        // Of blocks of which nothing was read.
+        for offset in [n << 22, (n << 22) + (2 << 20)] {
             let since = Instant::now();
             assert_eq!(client.read(offset, 4096), Err(EIO), "{outage:?}");
             let took = since.elapsed().as_secs_f64();
             assert!((1.4..3.0).contains(&took), "{outage:?}: {took} s");
         }
         proxy.set_outage(Outage::None);
-        image.check(n << 21, &client.read(n << 21, 4096).unwrap());
+        image.check(n << 22, &client.read(n << 22, 4096).unwrap());
     }
     assert_eq!(attached.metric("headstart_pull_failed_reads_total", "deadline"), 4);
     attached.read_all(&image, 1 << 20);

@@ -3,9 +3,9 @@
 //! # The model
 //!
 //! Every sector that is written says who it is: its number on the disk and the number of its write, over and over. For
-//! each sector the test keeps what it may hold: what it held when the last flush ended, and what has been written to
-//! it since that flush was sent. A flush that ends leaves the latest write that had ended before it was sent. After
-//! a kill, what is read must be among that; then a flush, and what was read is what counts from then on.
+//! each sector the test keeps what it may hold: what was durable when the last flush ended, and what has been written to
+//! it since. A flush is sent when every write has ended, so that it leaves the latest; so does a write with FUA. After
+//! a kill, what is read must be among that; a flush before makes it what counts from then on.
 
 use crate::attached::Attached;
 use crate::image::Image;
@@ -16,7 +16,7 @@ use headstart_testkit::faults::FaultProxy;
 use headstart_testkit::nginx::Nginx;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::ops::Range;
 use std::thread;
 use std::time::Duration;
 
@@ -50,60 +50,62 @@ impl Held {
         match self {
             Self::Image => image.content[(sector * SECTOR) as usize..][..SECTOR as usize].to_vec(),
             Self::Zeros => vec![0; SECTOR as usize],
-            Self::Write(number) => [sector.to_le_bytes(), number.to_le_bytes()].concat().repeat(32),
+            Self::Write(number) => stamp(sector, number),
         }
     }
 }
 
-/// A write that was sent.
-struct Sent {
-    held: Held,
-    ended: bool,
+/// A sector that says who it is.
+fn stamp(sector: u64, number: u64) -> Vec<u8> {
+    [sector.to_le_bytes(), number.to_le_bytes()].concat().repeat(32)
 }
 
-/// What the sectors of one client may hold: first what is durable, then the writes since, in their order. Sectors that
-/// are not here hold the image's bytes.
+/// What a sector may hold: what is durable, then the writes since, in their order.
+#[derive(Clone)]
+struct Sector {
+    durable: Held,
+    written: Vec<Held>,
+}
+
+/// What the sectors of one client may hold. Sectors that are not here hold the image's bytes.
 #[derive(Default)]
 struct Model {
-    sectors: BTreeMap<u64, (Held, Vec<Arc<Mutex<Sent>>>)>,
+    sectors: BTreeMap<u64, Sector>,
     next: u64,
     flushes: u64,
 }
 
 impl Model {
-    fn write(&mut self, sectors: std::ops::Range<u64>, zeros: bool) -> (Held, Arc<Mutex<Sent>>) {
-        self.next += 1;
-        let held = if zeros { Held::Zeros } else { Held::Write(self.next) };
-        let sent = Arc::new(Mutex::new(Sent { held, ended: false }));
-        for sector in sectors {
-            self.sectors.entry(sector).or_insert((Held::Image, Vec::new())).1.push(Arc::clone(&sent));
-        }
-        (held, sent)
+    fn sector(&mut self, sector: u64) -> &mut Sector {
+        self.sectors.entry(sector).or_insert(Sector { durable: Held::Image, written: Vec::new() })
     }
 
-    /// A flush ended that was sent when every write had ended: all of them are durable.
-    fn flushed(&mut self) {
-        self.flushes += 1;
-        for (durable, writes) in self.sectors.values_mut() {
-            if let Some(last) = writes.last() {
-                assert!(last.lock().unwrap().ended);
-                *durable = last.lock().unwrap().held;
-            }
-            writes.clear();
+    fn write(&mut self, sectors: Range<u64>, zeros: bool) -> Held {
+        self.next += 1;
+        let held = if zeros { Held::Zeros } else { Held::Write(self.next) };
+        sectors.for_each(|sector| self.sector(sector).written.push(held));
+        held
+    }
+
+    /// Every write to these sectors has ended, and is durable.
+    fn is_durable(&mut self, sectors: Range<u64>) {
+        for (_, sector) in self.sectors.range_mut(sectors) {
+            sector.durable = sector.written.pop().unwrap_or(sector.durable);
+            sector.written.clear();
         }
     }
 
     /// Checks a sector, and takes what is there for durable.
-    fn found(&mut self, image: &Image, sector: u64, bytes: &[u8]) {
-        let (durable, writes) = self.sectors.entry(sector).or_insert((Held::Image, Vec::new()));
-        let mut allowed = vec![*durable];
-        allowed.extend(writes.iter().map(|sent| sent.lock().unwrap().held));
-        let found = allowed.iter().find(|held| held.bytes(image, sector) == bytes);
+    fn found(&mut self, image: &Image, number: u64, bytes: &[u8]) {
+        let sector = self.sector(number);
+        let mut allowed = [sector.durable].into_iter().chain(sector.written.drain(..));
+        let before = sector.durable;
+        let found = allowed.find(|held| held.bytes(image, number) == bytes);
+        drop(allowed);
         let Some(found) = found else {
-            panic!("sector {sector} holds {:02x?}..., which is none of {allowed:?}", &bytes[..32]);
+            panic!("sector {number} holds {:02x?}..., neither {before:?} nor what came since", &bytes[..32]);
         };
-        *durable = *found;
-        writes.clear();
+        sector.durable = found;
     }
 }
 
@@ -111,7 +113,7 @@ impl Model {
 struct Guest {
     model: Model,
     /// Its sectors.
-    part: std::ops::Range<u64>,
+    part: Range<u64>,
     random: Random,
 }
 
@@ -120,33 +122,34 @@ impl Guest {
         loop {
             let mut pending = BTreeMap::new();
             // Writes that do not touch each other: their order does not matter.
-            let strips = (self.part.end - self.part.start) / 8;
-            for strip in 0..1 + self.random.below(8) {
-                let first = self.part.start + strip * strips + self.random.below(strips - 32);
-                let len = 1 + self.random.below(32);
-                let zeros = self.random.below(8) == 0;
-                let (held, sent) = self.model.write(first..first + len, zeros);
-                let (offset, bytes) = (first * SECTOR, (len * SECTOR) as usize);
-                let cookie = if zeros {
-                    client.send(command::WRITE_ZEROES, 0, offset, bytes, &[])?
+            let strip = (self.part.end - self.part.start) / 8;
+            for n in 0..1 + self.random.below(8) {
+                let first = self.part.start + n * strip + self.random.below(strip - 32);
+                let sectors = first..first + 1 + self.random.below(32);
+                let (zeros, durable) = (self.random.below(8) == 0, self.random.below(16) == 0);
+                let held = self.model.write(sectors.clone(), zeros);
+                let offset = first * SECTOR;
+                let cookie = if let Held::Write(number) = held {
+                    let data: Vec<u8> = sectors.clone().flat_map(|sector| stamp(sector, number)).collect();
+                    client.send_write(offset, &data, durable)?
                 } else {
-                    let Held::Write(number) = held else { unreachable!("what is no zeros is a write") };
-                    let data: Vec<u8> = (first..first + len)
-                        .flat_map(|sector| [sector.to_le_bytes(), number.to_le_bytes()].concat().repeat(32))
-                        .collect();
-                    client.send_write(offset, &data, self.random.below(16) == 0)?
+                    let len = (sectors.end - sectors.start) * SECTOR;
+                    client.send(command::WRITE_ZEROES, 0, offset, len as usize, &[])?
                 };
-                pending.insert(cookie, sent);
+                pending.insert(cookie, (durable && !zeros).then_some(sectors));
             }
             while !pending.is_empty() {
                 let (cookie, answer) = client.receive()?;
                 answer.expect("a write succeeds");
-                pending.remove(&cookie).unwrap().lock().unwrap().ended = true;
+                if let Some(sectors) = pending.remove(&cookie).unwrap() {
+                    self.model.is_durable(sectors);
+                }
             }
             if self.random.below(4) == 0 {
                 client.send(command::FLUSH, 0, 0, 0, &[])?;
                 client.receive()?.1.expect("a flush succeeds");
-                self.model.flushed();
+                self.model.flushes += 1;
+                self.model.is_durable(self.part.clone());
             }
         }
     }

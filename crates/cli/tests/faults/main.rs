@@ -25,6 +25,7 @@
     reason = "tests"
 )]
 #![allow(clippy::disallowed_methods, reason = "tests of time read the clock")]
+#![allow(clippy::print_stdout, reason = "what was measured, for those who look")]
 
 mod answers;
 mod attached;
