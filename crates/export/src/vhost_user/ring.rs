@@ -405,16 +405,16 @@ impl Ring {
     /// The head of the next request in the avail ring.
     fn next_head(&mut self, memory: &GuestMemory) -> Result<Option<u16>, Broken> {
         let queue = &mut self.parts.queue;
-        let chain = queue
-            .iter(memory)
-            .map_err(|_| Broken("the avail ring is not in memory or holds more than its size"))?
-            .next();
-        let Some(head) = chain.map(|chain| chain.head_index()) else {
-            // It is empty, or could not be read: then asking again would spin.
-            let end = queue.avail_idx(memory, Ordering::Relaxed).map_err(ring_lost)?;
-            let empty = end.0 == queue.next_avail();
-            return if empty { Ok(None) } else { Err(ring_lost(virtio_queue::Error::InvalidChain)) };
+        // Looked at first: the iterator ends in the same way where there is nothing and where it cannot read, and
+        // what it cannot read would make us spin.
+        if queue.avail_idx(memory, Ordering::Acquire).map_err(ring_lost)?.0 == queue.next_avail() {
+            return Ok(None);
+        }
+        let next = queue.iter(memory).map(|mut heads| heads.next());
+        let Ok(Some(chain)) = next else {
+            return Err(Broken("the avail ring is not in memory or holds more than its size"));
         };
+        let head = chain.head_index();
         if head >= queue.size() {
             return Err(Broken("the avail ring names a descriptor outside of the table"));
         }

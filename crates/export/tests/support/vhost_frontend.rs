@@ -377,6 +377,21 @@ impl Driver {
         }
     }
 
+    /// What both sides have told each other, for messages.
+    pub(crate) fn state(&self) -> String {
+        let at = |addr| self.memory.load::<u16>(GuestAddress(addr), Ordering::SeqCst).unwrap();
+        let entries = u64::from(self.entries);
+        format!(
+            "available {} (the device wants a kick at {}), kicked at {}; used {} of {} (we want a call at {})",
+            self.avail_idx,
+            at(self.used + 4 + 8 * entries),
+            self.kicked,
+            self.used_idx,
+            at(self.used + 2),
+            at(self.avail + 4 + 2 * entries),
+        )
+    }
+
     /// The status of the request in a slot.
     pub(crate) fn status(&self, slot: u16) -> u8 {
         self.memory.read_obj(GuestAddress(self.slot_page(slot) + 16)).unwrap()
