@@ -1,13 +1,24 @@
 //! Stores that are gone when an image is attached: with everything in the cache, and without.
 
-use crate::attached::Attached;
+use crate::attached::{Attached, Metrics};
 use crate::images::{Web, can_check_bytes, check_bytes, layered};
-use headstart_testkit::faults::{Fault, Outage, Rule};
+use headstart_testkit::faults::{Fault, FaultProxy, Outage, Rule};
 use headstart_testkit::registry::{Access, Registry};
 use std::time::{Duration, Instant};
 
 /// Longer than any attach that cannot work may take to say so.
 const QUICK: Duration = Duration::from_secs(8);
+
+/// Ways for a store to be gone, each of a proxy of its own.
+type Leave = fn(&FaultProxy);
+
+/// What the message says of each.
+const GONE: [(&str, Leave); 4] = [
+    ("refused", |proxy| proxy.set_outage(Outage::Refuse)),
+    ("does not answer", |proxy| proxy.set_outage(Outage::Hang)),
+    ("403", |proxy| proxy.add(Rule::new(Fault::status(403)))),
+    ("503", |proxy| proxy.add(Rule::new(Fault::status(503)))),
+];
 
 #[test]
 fn an_image_that_is_all_here_attaches_without_its_store() {
@@ -16,42 +27,38 @@ fn an_image_that_is_all_here_attaches_without_its_store() {
     if !can_check_bytes() {
         return;
     }
-    let image = web.image();
     let digest = scene.json("image inspect file://~/store:v1")["digest"].as_str().unwrap().to_owned();
-    let pinned = format!("{}/@{digest}", web.proxy.url());
-    for image in [&image, &pinned] {
-        let attached =
-            Attached::start(&scene, &format!("{image} --cache ~/cache --fill 1GB/s --metrics 127.0.0.1:0"));
-        attached.wait_for("full disk", crate::attached::Metrics::all_is_local);
+    let proxies = GONE.map(|_| FaultProxy::start(web.server.addr()));
+    let images: Vec<_> = proxies
+        .iter()
+        .flat_map(|proxy| [format!("{}/:v1", proxy.url()), format!("{}/@{digest}", proxy.url())])
+        .collect();
+    let attach =
+        |image: &str| Attached::start(&scene, &format!("{image} --cache ~/cache --metrics 127.0.0.1:0"));
+    let fill = attach(&format!("{} --fill 1GB/s", images[0]));
+    fill.wait_for("full disk", Metrics::all_is_local);
+    fill.detach();
+    for image in &images {
+        let attached = attach(image);
+        assert!(!attached.said().contains("warning"), "{}", attached.said());
         attached.detach();
     }
-    for outage in [Outage::Refuse, Outage::Hang] {
-        web.proxy.set_outage(outage);
-        for image in [&image, &pinned] {
-            let began = Instant::now();
-            let mut attached = Attached::start(&scene, &format!("{image} --cache ~/cache"));
-            assert!(began.elapsed() < QUICK, "{:?}", began.elapsed());
-            let warning = attached.warning();
-            assert!(warning.contains(image.as_str()) && warning.contains("in the cache"), "{warning}");
-            assert!(warning.contains(&digest), "{warning}");
-            check_bytes(&scene, "disk.raw", &attached.uri());
-            attached.detach();
-        }
+    for ((_, leave), proxy) in GONE.iter().zip(&proxies) {
+        leave(proxy);
     }
-    // It is back: nothing to warn of.
-    web.proxy.set_outage(Outage::None);
-    let attached = Attached::start(&scene, &format!("{image} --cache ~/cache"));
-    assert!(!attached.said().contains("warning"), "{}", attached.said());
-    attached.detach();
-    // Refused credentials, or a server that fails, are no hindrance either.
-    for status in [403, 503] {
-        web.proxy.add(Rule::new(Fault::status(status)));
-        let mut attached = Attached::start(&scene, &format!("{image} --cache ~/cache"));
+    let began = Instant::now();
+    let attached: Vec<_> = std::thread::scope(|scope| {
+        let starting: Vec<_> = images.iter().map(|image| scope.spawn(|| attach(image))).collect();
+        starting.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(began.elapsed() < QUICK, "{:?}", began.elapsed());
+    for (n, (mut attached, image)) in attached.into_iter().zip(images).enumerate() {
         let warning = attached.warning();
-        assert!(warning.contains(&status.to_string()), "{warning}");
+        for part in [GONE[n / 2].0, &image, "in the cache", &digest] {
+            assert!(warning.contains(part), "no `{part}`: {warning}");
+        }
         check_bytes(&scene, "disk.raw", &attached.uri());
         attached.detach();
-        web.proxy.clear_rules();
     }
 }
 
@@ -59,24 +66,33 @@ fn an_image_that_is_all_here_attaches_without_its_store() {
 fn an_image_that_is_not_all_here_needs_its_store() {
     let scene = layered();
     let Some(web) = Web::before(&scene) else { return };
-    let (image, address) = (web.image(), web.proxy.addr().to_string());
-    // Seen before, but most of it has never been read.
-    Attached::start(&scene, &format!("{image} --cache ~/cache")).detach();
-    web.proxy.set_outage(Outage::Refuse);
-    for cache in ["cache", "cold"] {
-        let began = Instant::now();
-        scene.fails(
-            &format!("attach {image} --cache ~/{cache} --nbd unix:~/d.sock"),
-            &[&address, "refused", "check"],
-        );
-        assert!(began.elapsed() < QUICK, "{cache}: {:?}", began.elapsed());
+    let proxies = GONE.map(|_| FaultProxy::start(web.server.addr()));
+    let images = proxies.each_ref().map(|proxy| format!("{}/:v1", proxy.url()));
+    for (image, ((_, leave), proxy)) in images.iter().zip(GONE.iter().zip(&proxies)) {
+        // Seen before, but most of it has never been read.
+        Attached::start(&scene, &format!("{image} --cache ~/cache")).detach();
+        leave(proxy);
     }
+    std::thread::scope(|scope| {
+        for (n, (image, proxy)) in images.iter().zip(&proxies).enumerate() {
+            for cache in ["cache", "cold"] {
+                // Who does not know the image gives a server that hangs more time.
+                if n == 1 && cache == "cold" {
+                    continue;
+                }
+                let (scene, address) = (&scene, proxy.addr().to_string());
+                scope.spawn(move || {
+                    let began = Instant::now();
+                    scene.fails(
+                        &format!("attach {image} --cache ~/{cache} --nbd unix:~/d.sock"),
+                        &[&address, GONE[n].0],
+                    );
+                    assert!(began.elapsed() < QUICK, "{cache}: {:?}", began.elapsed());
+                });
+            }
+        }
+    });
     assert!(!scene.path("d.sock").exists());
-    web.proxy.set_outage(Outage::None);
-    web.proxy.add(Rule::new(Fault::status(503)));
-    let began = Instant::now();
-    scene.fails(&format!("attach {image} --cache ~/cache"), &[&address, "503"]);
-    assert!(began.elapsed() < QUICK, "{:?}", began.elapsed());
 }
 
 #[test]
@@ -90,7 +106,7 @@ fn a_registry_that_is_gone() {
     scene.ok(&format!("image push file://~/store:v1 {image} --plain-http {host}"));
     let attach = format!("{image} --plain-http {host} --cache ~/cache --metrics 127.0.0.1:0");
     let attached = Attached::start(&scene, &format!("{attach} --fill 1GB/s"));
-    attached.wait_for("full disk", crate::attached::Metrics::all_is_local);
+    attached.wait_for("full disk", Metrics::all_is_local);
     drop(registry);
     // The disk that is attached does not notice.
     check_bytes(&scene, "disk.raw", &attached.uri());

@@ -31,7 +31,7 @@ pub(crate) fn noisy(mib: usize) -> Scene {
 /// The scene's store behind a web server, and a proxy that remembers what was asked of it; `None`, loudly, where there
 /// is no web server.
 pub(crate) struct Web {
-    _server: Nginx,
+    pub(crate) server: Nginx,
     pub(crate) proxy: FaultProxy,
 }
 
@@ -42,7 +42,7 @@ impl Web {
         }
         let server = Nginx::serve(&scene.path("store"));
         let proxy = FaultProxy::start(server.addr());
-        Some(Self { _server: server, proxy })
+        Some(Self { server, proxy })
     }
 
     /// The image [`layered`] or [`noisy`] made, through the proxy.

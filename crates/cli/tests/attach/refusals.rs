@@ -81,14 +81,20 @@ fn hosts_that_are_not_there() {
     let cold = format!("--cache ~/cache {SERVE}");
     // Nobody listens at a port that was free a moment ago; names that end so are nobody's, ever.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    for scheme in ["http", "oci"] {
-        let plain = format!("--plain-http 127.0.0.1:{port}");
-        let image = format!("{scheme}://127.0.0.1:{port}/vm/debian:v1");
-        refused(&scene, &format!("{image} {plain} {cold}"), &[&format!("127.0.0.1:{port}"), "refused"]);
-    }
-    for image in ["http://no-such-host.invalid/store:v1", "oci://no-such-host.invalid/vm:v1"] {
-        refused(&scene, &format!("{image} {cold}"), &["no-such-host.invalid"]);
-    }
+    let there = format!("127.0.0.1:{port}");
+    let plain = format!("--plain-http {there} {cold}");
+    let nowhere = "no-such-host.invalid".to_owned();
+    let images = [
+        (format!("http://{there}/vm:v1 {plain}"), [&there, "refused", "check the address"]),
+        (format!("oci://{there}/vm:v1 {plain}"), [&there, "refused", "check the address"]),
+        (format!("http://{nowhere}/store:v1 {cold}"), [&nowhere, "dns error", "check the address"]),
+        (format!("oci://{nowhere}/vm:v1 {cold}"), [&nowhere, "dns error", "check the address"]),
+    ];
+    std::thread::scope(|scope| {
+        for (words, parts) in &images {
+            scope.spawn(|| refused(&scene, words, parts));
+        }
+    });
     assert!(!scene.path("cache/images").exists());
 }
 
