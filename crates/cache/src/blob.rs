@@ -204,6 +204,13 @@ impl CachedBlob {
         self.files.get().map_or(0, Files::all_local_bytes)
     }
 
+    /// Whether the disk takes nothing at present, so that what is inserted stays in memory, and not for long: fetch
+    /// only what somebody waits for.
+    #[must_use]
+    pub fn is_bypassed(&self) -> bool {
+        self.cache.is_bypassing()
+    }
+
     /// Takes bytes from `offset` on: whole units, the last of which may be cut at the blob's end. Where there
     /// is a hash tree, they are checked against it before anyone sees them; they can be read when it returns.
     /// Units that are local already stay as they are. A disk that takes nothing more is no error: the bytes

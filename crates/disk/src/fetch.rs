@@ -76,6 +76,13 @@ impl Fetcher {
         urgency: Urgency,
         arrived: Arrived<'_>,
     ) -> Result<bool> {
+        if urgency == Urgency::Background && blob.is_bypassed() {
+            // It would push what somebody waits for out of memory.
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "the cache's disk takes nothing at present: only what is read is fetched",
+            ));
+        }
         let mut brought = false;
         let mut waiting: Option<Wait> = None;
         loop {

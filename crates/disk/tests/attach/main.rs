@@ -84,6 +84,21 @@ impl Rig {
         assert!(buf == self.content[offset..offset + len], "wrong bytes at {offset}");
     }
 
+    /// All of the disks are read at the same time.
+    fn check_all_at_once(&self, disks: &[Arc<Disk>]) {
+        std::thread::scope(|scope| {
+            for disk in disks {
+                scope.spawn(|| (0..DISK / 262_144).for_each(|n| self.check(disk, n * 262_144, 262_144)));
+            }
+        });
+    }
+
+    fn check_given_once(&self) {
+        let given = self.store.given.lock().unwrap();
+        let twice = given.values().filter(|times| **times > 1).count();
+        assert_eq!(twice, 0, "of {} units", given.len());
+    }
+
     fn set_failing(&self, kind: Option<ErrorKind>) {
         *self.store.failing.lock().unwrap() = kind;
     }
@@ -179,14 +194,8 @@ fn many_disks_of_one_image_fetch_each_byte_once() {
     let host = rig.host();
     *rig.store.delay.lock().unwrap() = Duration::from_millis(5);
     let disks: Vec<_> = (0..32).map(|_| rig.attach(&host)).collect();
-    std::thread::scope(|scope| {
-        for disk in &disks {
-            scope.spawn(|| (0..DISK / 262_144).for_each(|n| rig.check(disk, n * 262_144, 262_144)));
-        }
-    });
-    let given = rig.store.given.lock().unwrap();
-    let twice = given.values().filter(|times| **times > 1).count();
-    assert_eq!(twice, 0, "of {} units", given.len());
+    rig.check_all_at_once(&disks);
+    rig.check_given_once();
 }
 
 #[test]
@@ -194,14 +203,8 @@ fn two_caches_on_one_directory_fetch_each_byte_once() {
     let rig = Rig::new();
     let disks = [rig.attach(&rig.host()), rig.attach(&rig.host())];
     *rig.store.delay.lock().unwrap() = Duration::from_millis(5);
-    std::thread::scope(|scope| {
-        for disk in &disks {
-            scope.spawn(|| (0..DISK / 262_144).for_each(|n| rig.check(disk, n * 262_144, 262_144)));
-        }
-    });
-    let given = rig.store.given.lock().unwrap();
-    let twice = given.values().filter(|times| **times > 1).count();
-    assert_eq!(twice, 0, "of {} units", given.len());
+    rig.check_all_at_once(&disks);
+    rig.check_given_once();
 }
 
 /// A link so slow that one answer takes longer than the patience with a stopped neighbour.
@@ -220,9 +223,7 @@ fn a_slow_store_is_not_asked_twice() {
             }
         });
     }
-    let given = rig.store.given.lock().unwrap();
-    let twice = given.values().filter(|times| **times > 1).count();
-    assert_eq!(twice, 0, "of {} units", given.len());
+    rig.check_given_once();
 }
 
 #[test]
@@ -303,6 +304,20 @@ fn a_read_larger_than_what_the_cache_can_hold_is_served() {
     let disk = rig.attach(&Host { cache, ..rig.host() });
     rig.check(&disk, 0, 4 << 20);
     assert_eq!(disk.stats().errors.load(Ordering::Relaxed), 0);
+}
+
+/// What nobody waits for has no place to stay, and would push out what somebody does.
+#[test]
+fn nothing_is_preloaded_into_a_cache_that_takes_nothing() {
+    let rig = Rig::new();
+    let settings = CacheSettings { size_limit: Some(0), ..CacheSettings::default() };
+    let host = Host { cache: Cache::open(&rig.cache_dir(), settings).unwrap(), ..rig.host() };
+    let options = DiskOptions { plan: headstart_pull::Plan::Sequential, ..DiskOptions::default() };
+    let disk = rig.try_attach(&host, &options).unwrap().disk;
+    rig.check(&disk, 4 << 20, 4096);
+    std::thread::sleep(Duration::from_millis(700));
+    let given = rig.store.given.lock().unwrap().len();
+    assert!(given * 4096 < DISK / 2, "{given} pages");
 }
 
 #[test]
