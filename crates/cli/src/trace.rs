@@ -188,6 +188,8 @@ struct TraceStats {
     created: String,
     /// Requests that the recorder had no room for.
     dropped: u64,
+    /// Samples of what was known of the link to the store.
+    link_samples: usize,
     #[serde(flatten)]
     stats: Stats,
 }
@@ -248,6 +250,7 @@ impl StatsReport {
                 .map(|time| humantime::format_rfc3339_seconds(time).to_string())
                 .unwrap_or_default(),
             dropped: trace.dropped,
+            link_samples: trace.link.len(),
             stats,
         });
     }
