@@ -263,12 +263,16 @@ pub async fn list_remote(store: &dyn Store) -> Result<Vec<ListEntry>> {
         let (digest, bytes) = match store.manifest(&selector).await {
             // Removed since the tags were listed.
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            // Of another platform, perhaps. It must not hide the others.
+            Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::Corrupt) => {
+                return Ok(Some(ListEntry { tag: Some(tag.to_string()), digest: None, image: Err(e) }));
+            }
             found => found?,
         };
         let name = || format!("image {}{selector}", store.location());
         let image = Manifest::parse(&bytes).map_err(|e| e.about(name()));
         let image = image.map(|manifest| Image { digest, manifest });
-        Ok::<_, Error>(Some(ListEntry { tag: Some(tag.to_string()), digest, image }))
+        Ok::<_, Error>(Some(ListEntry { tag: Some(tag.to_string()), digest: Some(digest), image }))
     };
     let tags = store.tags().await?;
     let entries: Vec<_> = stream::iter(tags).map(one).buffered(MANIFESTS_AT_ONCE).try_collect().await?;

@@ -8,6 +8,7 @@ use headstart_block::{ByteRange, Digest, Error, ErrorKind, FileSource, ReadAt, R
 use headstart_image::blob::open_layer_source;
 use headstart_image::disk_file::DiskFile;
 use headstart_image::import::import_disk;
+use headstart_image::manifest::INDEX_OCI;
 use headstart_image::new_layer::Packing;
 use headstart_image::open_image::OpenImage;
 use headstart_image::progress::{Progress, Silent};
@@ -271,6 +272,21 @@ async fn it_can_be_stopped() {
     let work = transfer(&deaf, &source.selector, &target, &tag, RetrySettings::default(), &progress);
     let stopped = tokio::time::timeout(Duration::from_secs(5), work).await.unwrap();
     assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Cancelled);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_has_also_what_is_no_image_of_ours() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = import(dir.path(), &Packing::default());
+    let store = open(&source.location, &Settings::default()).unwrap();
+    let other = serde_json::json!({"schemaVersion": 2, "mediaType": INDEX_OCI, "manifests": []});
+    let other_tag: Tag = "arm".parse().unwrap();
+    store.put_manifest(INDEX_OCI, other.to_string().into(), Some(&other_tag)).await.unwrap();
+    let listed = list_remote(&*store).await.unwrap();
+    let (good, bad): (Vec<_>, Vec<_>) = listed.iter().partition(|entry| entry.image.is_ok());
+    assert_eq!((good.len(), bad.len()), (2, 1));
+    assert_eq!((bad[0].tag.as_deref(), bad[0].digest), (Some("arm"), None));
+    assert_eq!(bad[0].image.as_ref().unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
 /// Prunes a store whenever it hears of a blob.

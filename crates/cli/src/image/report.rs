@@ -253,7 +253,7 @@ pub(super) struct Listing {
 #[derive(Serialize)]
 struct ListedImage {
     tag: Option<String>,
-    digest: String,
+    digest: Option<String>,
     virtual_size: Option<u64>,
     layers: Option<usize>,
     stored_bytes: Option<u64>,
@@ -268,7 +268,7 @@ impl Listing {
             let manifest = entry.image.as_ref().ok().map(|image| &image.manifest);
             ListedImage {
                 tag: entry.tag.clone(),
-                digest: entry.digest.to_string(),
+                digest: entry.digest.map(|digest| digest.to_string()),
                 virtual_size: manifest.and_then(|manifest| manifest.virtual_size),
                 layers: manifest.map(|manifest| manifest.layers.len()),
                 stored_bytes: manifest.map(Manifest::stored_size),
@@ -291,7 +291,8 @@ impl fmt::Display for Listing {
             let tag = image.tag.as_deref().unwrap_or("-");
             let (disk, stored) = (size(image.virtual_size), size(image.stored_bytes));
             let layers = image.layers.map_or("?".to_owned(), |layers| layers.to_string());
-            write!(f, "\n{tag:width$}  {disk:>12}  {stored:>12}  {layers:>6}  {}", image.digest)?;
+            let digest = image.digest.as_deref().unwrap_or("?");
+            write!(f, "\n{tag:width$}  {disk:>12}  {stored:>12}  {layers:>6}  {digest}")?;
             if let Some(problem) = &image.problem {
                 write!(f, "\n{:width$}  {problem}", "")?;
             }

@@ -59,8 +59,8 @@ pub struct Image {
 pub struct ListEntry {
     /// Its tag, where it has one.
     pub tag: Option<String>,
-    /// What it points at: a manifest, or an index of several.
-    pub digest: Digest,
+    /// What it points at: a manifest, or an index of several. None where a remote store has it as no image of ours.
+    pub digest: Option<Digest>,
     /// The image, or why it is none that we can use.
     pub image: Result<Image>,
 }
@@ -161,7 +161,7 @@ impl ImageStore {
                 }
             };
             let image = image.map_err(|e| e.about(format!("image {}", self.name(&Selector::Digest(digest)))));
-            Some(ListEntry { tag: entry.tag.map(str::to_owned), digest, image })
+            Some(ListEntry { tag: entry.tag.map(str::to_owned), digest: Some(digest), image })
         };
         Ok(index.entries().filter_map(listed).collect())
     }

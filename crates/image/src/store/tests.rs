@@ -96,7 +96,7 @@ fn what_is_published_is_found_listed_retagged_and_removed() {
     assert_eq!(store.resolve(&by_tag("a")).unwrap().digest, other.digest);
     let listed = store.list().unwrap();
     let tags: Vec<_> = listed.iter().map(|entry| (entry.tag.as_deref(), entry.digest)).collect();
-    assert_eq!(tags, [(Some("a"), other.digest), (Some("b"), image.digest)]);
+    assert_eq!(tags, [(Some("a"), Some(other.digest)), (Some("b"), Some(image.digest))]);
     store.remove(&by_tag("b")).unwrap();
     let error = store.resolve(&by_tag("b")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
