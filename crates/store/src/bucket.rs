@@ -296,6 +296,8 @@ fn client_options(settings: &Settings) -> Result<ClientOptions> {
         .with_timeout_disabled()
         .with_connect_timeout(settings.connect_timeout)
         .with_read_timeout(settings.first_byte_timeout.max(settings.stall_timeout));
+    // The library's own message about a wrong one would repeat its password.
+    http::proxy(settings)?;
     if let Some(proxy) = &settings.proxy {
         options = options.with_proxy_url(proxy);
     }

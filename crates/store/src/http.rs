@@ -63,12 +63,16 @@ pub(crate) fn client(settings: &Settings, redirects: Redirects) -> Result<Client
         })?;
         builder = certificates.into_iter().fold(builder, reqwest::ClientBuilder::add_root_certificate);
     }
-    if let Some(proxy) = &settings.proxy {
-        let proxy = reqwest::Proxy::all(proxy)
-            .map_err(|e| Error::invalid("the proxy is not a URL").caused_by(cause(e)))?;
+    if let Some(proxy) = proxy(settings)? {
         builder = builder.proxy(proxy);
     }
     builder.build().map_err(|e| Error::invalid("cannot make an HTTP client").caused_by(cause(e)))
+}
+
+/// The proxy of the settings. The error does not repeat it: it may have a password.
+pub(crate) fn proxy(settings: &Settings) -> Result<Option<reqwest::Proxy>> {
+    let proxy = settings.proxy.as_ref().map(reqwest::Proxy::all).transpose();
+    proxy.map_err(|e| Error::invalid("the proxy is not a URL").caused_by(cause(e)))
 }
 
 /// A few redirects, but none from TLS to a host without, unless the settings allow that one.

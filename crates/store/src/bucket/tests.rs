@@ -233,6 +233,13 @@ fn endpoints_without_tls_are_allowed_by_name() {
 }
 
 #[test]
+fn a_proxy_that_is_none_keeps_its_secret() {
+    let settings = Settings { proxy: Some("http://user:secret@[".to_owned()), ..Settings::default() };
+    let error = connect(BucketScheme::S3, "bucket", &settings).map(drop).unwrap_err().to_string();
+    assert!(error.contains("proxy") && !error.contains("secret"), "{error}");
+}
+
+#[test]
 fn messages_have_no_signatures() {
     let text = without_secrets("Error GET \"https://h/x?sig=secret&b=c\" (https://h/y?t=secret): no\nbody");
     assert_eq!(text, "Error GET \"https://h/x\" (https://h/y): no body");
