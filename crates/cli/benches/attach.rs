@@ -23,7 +23,7 @@
 #![expect(
     clippy::print_stdout,
     clippy::expect_used,
-    clippy::disallowed_methods,
+    clippy::cast_possible_truncation,
     reason = "a benchmark: it prints, reads the clock, and a failed step ends it"
 )]
 

@@ -4,12 +4,12 @@
 //! |---|---|
 //! | [`attach`] | makes a disk of a reference: the manifest, the layers, the writable directory |
 //! | [`disk`] | what a server reads and writes; the way of one read (start here) |
-//! | [`base`] | the image's layers, which may lack bytes |
+//! | `base` | the image's layers, which may lack bytes |
 //! | [`puller`] | drives the pull engine |
-//! | [`fetch`] | brings one range from the store into the cache |
+//! | `fetch` | brings one range from the store into the cache |
 //! | [`blobs`] | where the disk's bytes lie in blobs, and what is missing |
-//! | [`open`] | opening the layers of an image whose blobs are elsewhere |
-//! | [`known_images`] | manifests seen before, for when the store is away |
+//! | `open` | opening the layers of an image whose blobs are elsewhere |
+//! | `known_images` | manifests seen before, for when the store is away |
 //! | [`stats`] | counters and latency distributions |
 
 pub mod attach;

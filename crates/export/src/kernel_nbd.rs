@@ -407,7 +407,8 @@ mod tests {
         let device = root.path().join("dev/nbd1");
         let calls = fs::read_to_string(root.path().join("calls")).unwrap();
         let expected = format!(
-            "-unix /run/d.sock {device} -name vm-1 -connections 4 -timeout 600 -block-size 512 -readonly\n-d {device}\n",
+            "-unix /run/d.sock {device} -name vm-1 -connections 4 -timeout 600 -block-size 512 -readonly\n\
+             -d {device}\n",
             device = device.display()
         );
         assert_eq!(calls, expected);

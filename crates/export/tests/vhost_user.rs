@@ -585,7 +585,7 @@ fn a_guest_that_scribbles_harms_itself_alone() {
             queue.memory.write_obj(value, GuestAddress(at)).unwrap();
             if kind < 4 {
                 // Where it hurts most: the table and the heads.
-                let small = [value % 40_000, u64::from(kind) << 32 | value % 4096];
+                let small = [value % 40_000, (u64::from(kind) << 32) | (value % 4096)];
                 let at = queue.table + 16 * (value % u64::from(queue.entries));
                 queue.memory.write_obj(small, GuestAddress(at)).unwrap();
             }

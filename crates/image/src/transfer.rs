@@ -178,7 +178,7 @@ impl Transfer<'_> {
             return Ok(Fate::Present);
         }
         if may_be_lost && self.source.blob_len(&digest).await?.is_none() {
-            tracing::warn!(blob = %digest, "the source has lost this hash tree; it can be made again from the whole layer");
+            tracing::warn!(blob = %digest, "the source lost this hash tree; it can be made again from the layer");
             step(self.progress, size)?;
             return Ok(Fate::Lost);
         }

@@ -26,8 +26,8 @@
 //! # Who waits for what
 //!
 //! A read holds the number of requests it waits for, a request the reads that wait for it and for which of its bytes.
-//! A request with waiters is a miss, whatever it was made for: *promotion* is nothing but the first waiter. Three special
-//! cases:
+//! A request with waiters is a miss, whatever it was made for: *promotion* is nothing but the first waiter. Three
+//! special cases:
 //!
 //! * A miss in a background request that is not sent, or is late, does not wait for it. It *asks apart*: its own
 //!   range becomes a request of its own, which takes over the holding of those bytes in `active`. When the large one
@@ -39,7 +39,8 @@
 //!
 //! # Strictness
 //!
-//! A miss goes out at once, within its own allowance. The background starts a request only while no miss is queued, when
+//! A miss goes out at once, within its own allowance. The background starts a request only while no miss is queued,
+//! when
 //! the bytes of those on the link must have left their source (what is asked for at the same moment shares the link
 //! with them, and halves their speed), and not more than the bandwidth-delay product is on the link, misses included.
 //! Its requests take about a round trip: so a miss never waits for more than the few transfers that were on the wire

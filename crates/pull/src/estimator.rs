@@ -1,6 +1,7 @@
 //! Bandwidth and round trip of the link, and what follows from them for background requests.
 //!
-//! *Round trip*: the least time from asking to the last byte of a small fetch, less the time its bytes took. Only fetches
+//! *Round trip*: the least time from asking to the last byte of a small fetch, less the time its bytes took. Only
+//! fetches
 //! that were sent onto an idle link may raise it: on a busy link the wait behind other transfers would be taken for
 //! distance, the pipe be filled for that distance, and the wait grow with it for ever.
 //!

@@ -6,10 +6,10 @@
 //! | from the outside in | what it does | why it sits there |
 //! |---|---|---|
 //! | [`retry`] | tries metadata calls again, with a deadline | outside of all: a new try is a whole new call |
-//! | the store itself (`directory`, `web`, `bucket`, [`registry`]) | knows addresses, tokens, redirects | asks the link for each range, so that a hedged request is addressed anew |
-//! | `link` | bounds concurrency, by urgency | outside of the limit: what waits for its turn must not hold bytes of the rate |
-//! | [`limit`] | the rate that the process may take | outside of the hedge: whose second request pays for itself, or does not happen |
-//! | `hedge` | sends a slow demand read again | must see the time of the request alone, without waiting for turn or rate |
+//! | `directory`, `web`, `bucket`, `registry` | know addresses and tokens | a hedged request is addressed anew |
+//! | `link` | bounds concurrency, by urgency | what waits for its turn must not hold bytes of the rate |
+//! | [`limit`] | the rate that the process may take | a second request pays for itself |
+//! | `hedge` | sends a slow demand read again | sees the time of the request alone |
 //! | `http` | time-outs, one request, exactly the bytes asked for | touches the wire |
 //!
 //! Reads are tried once: the pull engine knows other sources and the reader's deadline, so it retries.

@@ -530,7 +530,8 @@ mod tests {
     proptest! {
         #[test]
         fn what_parses_prints_as_itself(
-            text in "(file|https?|s3|oci)://([a-z0-9:@./A%_-]|@sha|@sha256:){0,16}|file:///([a-z:@./]|@sha){0,12}|\\PC*",
+            text in "(file|https?|s3|oci)://([a-z0-9:@./A%_-]|@sha|@sha256:){0,16}|\
+                     file:///([a-z:@./]|@sha){0,12}|\\PC*",
         ) {
             if let Ok(reference) = text.parse::<Reference>() {
                 prop_assert_eq!(reference.to_string().parse::<Reference>().unwrap(), reference);

@@ -1,6 +1,6 @@
 //! Trying again: jittered back-off with a deadline.
 //!
-//! [`Retrying`] is the outermost wrapper of a store: each new try is a whole new call, which takes its turn and its
+//! `Retrying` is the outermost wrapper of a store: each new try is a whole new call, which takes its turn and its
 //! tokens anew. It retries metadata calls alone; reads pass through once, since the pull engine knows other sources
 //! and how long its reader waits.
 

@@ -8,7 +8,7 @@
 //! | [`record`] | one traced request |
 //! | [`recorder`] | notes requests as they are served |
 //! | [`trace`] | a whole trace: creation, requests, the link |
-//! | [`file`] | a trace as a Parquet file: the format and its versions |
+//! | [`mod@file`] | a trace as a Parquet file: the format and its versions |
 //! | [`directory`] | many such files: names, limits, eviction |
 //! | [`saver`] | the thread that brings recorded traces into the directory |
 //! | [`npy`] | NumPy files of four columns |

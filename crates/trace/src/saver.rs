@@ -226,7 +226,7 @@ mod tests {
     use crate::directory::DirectoryLimits;
     use crate::file::{ReadLimits, read_file};
     use crate::record::Op;
-    use crate::stats::range;
+    use headstart_block::ByteRange;
     use std::path::Path;
 
     const PACE: Pace = Pace {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     fn read(recorder: &Recorder, offset: u64) {
-        recorder.record(Op::Read, range(offset, 512), Instant::now(), Duration::ZERO);
+        recorder.record(Op::Read, ByteRange::between(offset, offset + 512), Instant::now(), Duration::ZERO);
     }
 
     fn traces(dir: &Path) -> Vec<Trace> {

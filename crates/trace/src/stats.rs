@@ -5,7 +5,6 @@
 //! it lies before the end of what was counted last.
 
 use crate::record::{Op, Record};
-use headstart_block::ByteRange;
 use serde::Serialize;
 
 /// Units that are counted, in bytes: pages, slices, blocks.
@@ -122,21 +121,15 @@ pub fn size_class(class: usize) -> String {
     }
 }
 
-/// The bytes `[0, end)` as a range: for tests and benches.
-#[doc(hidden)]
-#[must_use]
-pub fn range(offset: u64, len: u64) -> ByteRange {
-    ByteRange::between(offset, offset.saturating_add(len))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use headstart_block::ByteRange;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
     fn read(t_us: u64, offset: u64, len: u64) -> Record {
-        Record { t_us, op: Op::Read, range: range(offset, len), service_us: None }
+        Record { t_us, op: Op::Read, range: ByteRange::between(offset, offset + len), service_us: None }
     }
 
     #[test]

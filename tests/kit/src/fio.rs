@@ -255,12 +255,12 @@ impl<'a> Race<'a> {
         )
     }
 
-    /// As [`Race::ratio`], of rates.
+    /// As `Race::ratio`, of rates.
     pub fn rate_ratio(&self, of: usize, to: usize) -> f64 {
         self.ratio(of, to, |figures| figures.rate)
     }
 
-    /// As [`Race::ratio`], of CPU for an I/O.
+    /// As `Race::ratio`, of CPU for an I/O.
     pub fn cpu_ratio(&self, of: usize, to: usize) -> f64 {
         self.ratio(of, to, |figures| figures.cpu_us)
     }

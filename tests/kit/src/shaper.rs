@@ -25,7 +25,7 @@
 //! # Precision
 //!
 //! All times are computed, not accumulated from sleeps: a thread that wakes late sends late, and the next parcel is
-//! reckoned from when the last one should have left (up to [`FORGIVEN`] late, so that a machine that stood still does
+//! reckoned from when the last one should have left (up to `FORGIVEN` late, so that a machine that stood still does
 //! not follow up with a flood). Each connection has four threads, one reading and one writing in each direction,
 //! because a sleeping thread is woken within a tenth of a millisecond, and the timers of async runtimes tick in
 //! whole ones.

@@ -54,7 +54,8 @@ pub(crate) struct Attach {
     #[arg(long, value_name = "RATE", help_heading = "Caching and preloading")]
     pub(crate) fill: Option<ByteRate>,
     /// How long a read waits for a store that does not answer before the guest gets an error
-    #[arg(long, default_value = "5m", value_parser = humantime::parse_duration, value_name = "TIME", help_heading = "Caching and preloading")]
+    #[arg(long, default_value = "5m", value_parser = humantime::parse_duration, value_name = "TIME")]
+    #[arg(help_heading = "Caching and preloading")]
     pub(crate) deadline: Duration,
     #[command(flatten)]
     pub(crate) recording: RecordArgs,

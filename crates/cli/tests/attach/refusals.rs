@@ -48,10 +48,13 @@ fn what_is_no_image() {
     // Of a layer nothing but how it starts is looked at.
     let layer = put_bytes(&[&[0x1f, 0x8b, 8, 0], &[7; 70_000][..]].concat());
     let manifest = put(&format!(
-        r#"{{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{{"mediaType":"application/vnd.oci.image.config.v1+json",{config}}},"layers":[{{"mediaType":"application/vnd.oci.image.layer.v1.tar+gzip",{layer}}}]}}"#
+        r#"{{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json",
+            "config":{{"mediaType":"application/vnd.oci.image.config.v1+json",{config}}},
+            "layers":[{{"mediaType":"application/vnd.oci.image.layer.v1.tar+gzip",{layer}}}]}}"#
     ));
     let index = format!(
-        r#"{{"schemaVersion":2,"manifests":[{{"mediaType":"application/vnd.oci.image.manifest.v1+json",{manifest},"annotations":{{"org.opencontainers.image.ref.name":"v1"}}}}]}}"#
+        r#"{{"schemaVersion":2,"manifests":[{{"mediaType":"application/vnd.oci.image.manifest.v1+json",{manifest},
+            "annotations":{{"org.opencontainers.image.ref.name":"v1"}}}}]}}"#
     );
     fs::write(layout.join("index.json"), index).unwrap();
     refused(

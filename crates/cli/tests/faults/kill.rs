@@ -3,7 +3,8 @@
 //! # The model
 //!
 //! Every sector that is written says who it is: its number on the disk and the number of its write, over and over. For
-//! each sector the test keeps what it may hold: what was durable when the last flush ended, and what has been written to
+//! each sector the test keeps what it may hold: what was durable when the last flush ended, and what has been
+//! written to
 //! it since. A flush is sent when every write has ended, so that it leaves the latest; so does a write with FUA. After
 //! a kill, what is read must be among that; a flush before makes it what counts from then on.
 

@@ -12,7 +12,7 @@
 //!              \-> slow lane: bytes from elsewhere, part of a sector, flush ---> answer
 //! ```
 //!
-//! A worker ([`image`]) never waits for anything but the local disk. What might wait goes to a slow lane
+//! A worker (`image`) never waits for anything but the local disk. What might wait goes to a slow lane
 //! (`SlowLane`; flushes have one of their own), and is answered from there.
 //!
 //! # What the kernel caches
@@ -29,7 +29,7 @@
 //! [`STOP_PATIENCE`], and unmounts. If somebody still has the file open, what memory maps have changed is
 //! written, the connection is cut (the owner gets errors) and the mount point freed. A server that is killed leaves
 //! a mount point that says "Transport endpoint is not connected"; the next start at the same place clears it
-//! away ([`mount`]). Who is not root cannot cut a connection: there the threads of a busy mount go on until the
+//! away (`mount`). Who is not root cannot cut a connection: there the threads of a busy mount go on until the
 //! last user has closed the file, or the process ends.
 
 mod image;

@@ -115,7 +115,7 @@ pub(super) fn repair(path: &Path) -> Result<PathBuf> {
             Ok(real) => real,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(Error::new(ErrorKind::NotFound, "there is nothing to mount on")
-                    .remedy("make a directory, in which the disk becomes a file, or an empty file, which becomes the disk")
+                    .remedy("make a directory, where the disk becomes a file, or an empty file, which becomes the disk")
                     .about(path.display()));
             }
             Err(error) => {

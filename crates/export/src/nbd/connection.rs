@@ -3,8 +3,8 @@
 //! One thread receives. It takes as many requests as the socket has, serves reads whose bytes are local straight into
 //! the reply buffer and aligned writes straight from the receive buffer, and sends the replies of the whole batch by
 //! one call: a queue of 32 small reads costs 32 reads of the disk and two calls on the socket. It never waits for
-//! bytes from elsewhere, for a flush, or for a sector to be changed: those go to its [`Lane`]s, whose threads send their
-//! own replies.
+//! bytes from elsewhere, for a flush, or for a sector to be changed: those go to its [`Lane`]s, whose threads send
+//! their own replies.
 //!
 //! # Large reads
 //!

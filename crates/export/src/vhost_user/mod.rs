@@ -6,13 +6,13 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`session`] | a front end's connection: the vhost-user messages |
-//! | [`ring`] | a queue's thread: from the avail ring to the used ring |
-//! | [`chain`] | descriptor chains, as a hostile guest may make them |
-//! | [`blk`] | the virtio block device: features, configuration space, requests |
-//! | [`memory`] | the guest's memory |
-//! | [`inflight`] | the record of requests in flight, which outlives us |
-//! | [`owner`] | one front end at a time for a disk that can be written |
+//! | `session` | a front end's connection: the vhost-user messages |
+//! | `ring` | a queue's thread: from the avail ring to the used ring |
+//! | `chain` | descriptor chains, as a hostile guest may make them |
+//! | `blk` | the virtio block device: features, configuration space, requests |
+//! | `memory` | the guest's memory |
+//! | `inflight` | the record of requests in flight, which outlives us |
+//! | `owner` | one front end at a time for a disk that can be written |
 //!
 //! # What waits for what
 //!

@@ -53,8 +53,8 @@ impl Engine {
         actions.push(Action::Fetch { fetch, source, range, priority, attempt });
     }
 
-    /// Looks again at what a request is to bring, since it was not made just now. Its bytes may have become local, or be
-    /// under way elsewhere, or need pages of the hash tree that were there before.
+    /// Looks again at what a request is to bring, since it was not made just now. Its bytes may have become local,
+    /// or be under way elsewhere, or need pages of the hash tree that were there before.
     fn is_needed(&mut self, fetch: FetchId, world: &dyn World, actions: &mut Vec<Action>) -> bool {
         let Some(request) = self.requests.get(fetch) else { return false };
         if request.made_in == self.events {

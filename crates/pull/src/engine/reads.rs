@@ -59,8 +59,8 @@ impl Engine {
         self.settle(read, actions);
     }
 
-    /// Makes `read` wait for all of `wanted`: joins what is under way, makes requests for the rest. Pages of hash trees are
-    /// wanted before the data that waits for them.
+    /// Makes `read` wait for all of `wanted`: joins what is under way, makes requests for the rest. Pages of hash
+    /// trees are wanted before the data that waits for them.
     pub(super) fn want(
         &mut self,
         read: ReadId,

@@ -1,0 +1,241 @@
+//! A real Debian boots in QEMU from `headstart attach`, until its web server answers: over NBD from a web server and an
+//! empty cache, over vhost-user-blk, and from a FUSE file.
+//!
+//! The disk is the one that `scripts/demo-disk` makes, and `scripts/boot-vm` boots it. Where there is none, or no QEMU,
+//! the tests say so on standard error and pass. Every boot takes both cores of a small machine, so they share a
+//! [`Host`], on which one boots after the other, and the first one, over NBD, fills the cache for all others.
+
+#![allow(clippy::panic, clippy::unwrap_used, reason = "tests")]
+
+#[path = "../support/attached.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod attached;
+#[path = "../e2e/scene.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod scene;
+#[path = "../e2e/tools.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod tools;
+
+use attached::Attached;
+use headstart_testkit::nginx::Nginx;
+use headstart_testkit::process::Process;
+use rustix::process::Signal;
+use scene::{Scene, run_tool};
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+use tools::{find, installed, is_root, skipped};
+
+/// Seconds within which a guest has to be up, and off again.
+const TIME_LIMIT: u64 = 180;
+/// Where the disk's partition begins.
+const PARTITION: u64 = 1 << 20;
+
+#[test]
+fn over_nbd_from_a_web_server_and_what_it_writes_stays() {
+    let Some(host) = Host::get() else { return };
+    let first = host.first_boot();
+    assert_eq!(first.number, 1);
+    assert!(first.fetched > 1 << 20, "{first:?} is not over the web server");
+    // It reads 70 MB of 375, and what was fetched for it is whole blocks, which have 55 % of the image's bytes.
+    assert!(first.fetched < host.stored / 3 * 2, "{first:?} of {} bytes", host.stored);
+
+    let second = host.boot_over_nbd("the same over NBD again");
+    assert_eq!(second.number, 2, "what the guest wrote is gone");
+    assert!(second.fetched < first.fetched / 10, "{second:?} after {first:?}");
+}
+
+#[test]
+fn over_vhost_user_from_the_cache() {
+    let Some(host) = Host::get() else { return };
+    let first = host.first_boot();
+    let attached = host.attach("--writable ~/vhost --vhost-user ~/vhost.sock");
+    let disk = format!("vhost-user:{}", host.scene.path("vhost.sock").display());
+    let boot = host.boot("over vhost-user-blk", attached, &disk, |_| ());
+    assert_eq!(boot.number, 1);
+    assert!(boot.fetched < first.fetched / 10, "{boot:?} after {first:?}");
+}
+
+#[test]
+fn from_a_file_and_the_cache() {
+    let Some(host) = Host::get() else { return };
+    if !has_fuse() {
+        return;
+    }
+    let first = host.first_boot();
+    fs::create_dir(host.scene.path("mnt")).unwrap();
+    let attached = host.attach("--writable ~/fuse --fuse ~/mnt");
+    let file = attached.uri();
+    let boot = host.boot("from a FUSE file", attached, &file, |off| {
+        check_file_system(&host.scene, &off.uri());
+    });
+    assert_eq!(boot.number, 1);
+    assert!(boot.fetched < first.fetched / 10, "{boot:?} after {first:?}");
+}
+
+/// The file system that the guest left has no faults, and has what it wrote.
+fn check_file_system(scene: &Scene, disk: &str) {
+    if !installed(&["e2fsck", "debugfs"]) {
+        return;
+    }
+    let partition = format!("{disk}?offset={PARTITION}");
+    let tool = |program, args: &[&str]| {
+        run_tool(find(program).unwrap().to_str().unwrap(), args, &scene.path("")).stdout
+    };
+    tool("e2fsck", &["-f", "-n", &partition]);
+    assert_eq!(tool("debugfs", &["-R", "cat /var/lib/boots", &partition]), b"1\n");
+}
+
+fn has_fuse() -> bool {
+    let has = fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
+    if !has {
+        skipped("/dev/fuse cannot be opened");
+    }
+    has && is_root()
+}
+
+/// The image in a store behind a web server, and a cache.
+struct Host {
+    scene: Scene,
+    server: Nginx,
+    /// Bytes of the image in its store.
+    stored: u64,
+    first: OnceLock<Boot>,
+    booting: Mutex<()>,
+}
+
+/// The one on which tests run at the moment. Gone with the last of them, which a static would not be; run one after
+/// the other by one thread, each has its own.
+static HOST: Mutex<Weak<Host>> = Mutex::new(Weak::new());
+
+/// A guest that was up, and is off.
+#[derive(Debug)]
+struct Boot {
+    /// How many this disk had seen.
+    number: u32,
+    /// Bytes the store sent.
+    fetched: u64,
+}
+
+impl Host {
+    /// None, loudly, where nothing can be booted.
+    fn get() -> Option<Arc<Self>> {
+        let disk = repository().join("target/demo/debian.raw");
+        if !disk.is_file() {
+            skipped(&format!("there is no {} (scripts/demo-disk makes it)", disk.display()));
+            return None;
+        }
+        if !installed(&["bash", "qemu-system-x86_64", "nginx"]) {
+            return None;
+        }
+        let mut shared = lock(&HOST);
+        let host = shared.upgrade().unwrap_or_else(|| Arc::new(Self::new(&disk)));
+        *shared = Arc::downgrade(&host);
+        Some(host)
+    }
+
+    fn new(disk: &Path) -> Self {
+        let scene = Scene::new();
+        scene.ok(&format!("image import --quiet {} file://~/store:v1 --codec lz4", disk.display()));
+        let stored = scene.json("image inspect file://~/store:v1")["stored_bytes"].as_u64().unwrap();
+        let server = Nginx::serve(&scene.path("store"));
+        Self { scene, server, stored, first: OnceLock::new(), booting: Mutex::new(()) }
+    }
+
+    /// The boot that had nothing in the cache, by whichever test comes first.
+    fn first_boot(&self) -> &Boot {
+        self.first.get_or_init(|| self.boot_over_nbd("over NBD with an empty cache"))
+    }
+
+    fn boot_over_nbd(&self, what: &str) -> Boot {
+        let attached = self.attach("--writable ~/nbd");
+        let uri = attached.uri();
+        self.boot(what, attached, &uri, |_| ())
+    }
+
+    fn attach(&self, options: &str) -> Attached {
+        let words = format!("{}/:v1 --cache ~/cache --metrics 127.0.0.1:0 {options}", self.server.url());
+        Attached::start(&self.scene, &words)
+    }
+
+    /// Boots an attached disk, which QEMU calls `disk`, until the guest has powered off; looks at what it left; and
+    /// detaches it.
+    #[track_caller]
+    fn boot(&self, what: &str, attached: Attached, disk: &str, look: impl FnOnce(&Attached)) -> Boot {
+        let _alone = lock(&self.booting);
+        let sent_before = self.sent();
+        let (seconds, number) = self.run_guest(what, &attached, disk);
+        let (fetched, metrics) = (self.sent() - sent_before, attached.metrics());
+        assert_eq!(metrics.sum("headstart_request_errors_total", &[]), 0.0, "{}", metrics.text);
+        assert!(metrics.requests("write") > 0.0 && metrics.requests("flush") > 0.0, "{}", metrics.text);
+        look(&attached);
+        attached.detach();
+        let reads = metrics.requests("hit") + metrics.requests("miss");
+        // Past the harness's capturing: it is worth knowing.
+        let _ = writeln!(
+            std::io::stderr(),
+            "boot {number} {what}: up after {seconds} s; {:.1} of {:.1} MB fetched; \
+             {:.1} % of {reads} reads did not wait",
+            fetched as f64 / 1e6,
+            self.stored as f64 / 1e6,
+            100.0 * metrics.requests("hit") / reads,
+        );
+        Boot { number, fetched }
+    }
+
+    /// What `scripts/boot-vm` says: the seconds that it took, and the number of the boot.
+    #[track_caller]
+    fn run_guest(&self, what: &str, attached: &Attached, disk: &str) -> (String, u32) {
+        let serial = self.scene.path("serial");
+        let _ = fs::remove_file(&serial);
+        let mut command = Command::new(repository().join("scripts/boot-vm"));
+        command.args(["--poweroff", "--timeout", &TIME_LIMIT.to_string(), "--serial"]).arg(&serial).arg(disk);
+        let mut guest = Guest(Process::start(&mut command));
+        let status = guest.0.end(Duration::from_secs(TIME_LIMIT + 30));
+        let said = guest.0.said();
+        if !status.success() {
+            let serial = String::from_utf8_lossy(&fs::read(&serial).unwrap_or_default()).into_owned();
+            let lines: Vec<_> = serial.lines().collect();
+            let tail = lines[lines.len().saturating_sub(40)..].join("\n");
+            let attach = attached.said();
+            panic!(
+                "{what}: {status}\n{said}\n--- attach said\n{attach}\n--- end of the serial output\n{tail}"
+            );
+        }
+        let words: Vec<_> = said.split_whitespace().collect();
+        let [seconds, _since_kernel, "boot", number] = words[..] else { panic!("{what}: {said}") };
+        (seconds.to_owned(), number.parse().unwrap())
+    }
+
+    /// Bytes that the web server sent so far.
+    fn sent(&self) -> u64 {
+        let log = self.server.log();
+        log.lines().map(|line| line.split(' ').nth(3).unwrap().parse::<u64>().unwrap()).sum()
+    }
+}
+
+/// `scripts/boot-vm`, which ends its QEMU when it is asked to end, and could not if it were killed at once.
+struct Guest(Process);
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.0.signal(Signal::TERM);
+        let until = Instant::now() + Duration::from_secs(10);
+        while self.0.is_running() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// A test that failed has said so, and the others go on.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
