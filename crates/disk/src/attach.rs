@@ -161,12 +161,15 @@ async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Re
             Selector::Tag(_) => ask_manifest(store, &reference.selector).await.map(Some),
         }
     };
-    let answer = timeout(KNOWN_PATIENCE, asked).await.unwrap_or_else(|_| {
-        Err(Error::new(
-            ErrorKind::Unavailable,
-            format!("does not answer within {} s", KNOWN_PATIENCE.as_secs()),
-        ))
-    });
+    // Only what can do without its store is impatient with it.
+    let answer = if is_whole(host, store, &bytes) {
+        timeout(KNOWN_PATIENCE, asked).await.unwrap_or_else(|_| {
+            let patience = KNOWN_PATIENCE.as_secs();
+            Err(Error::new(ErrorKind::Unavailable, format!("does not answer within {patience} s")))
+        })
+    } else {
+        asked.await
+    };
     match answer {
         Ok(None) => Ok(Named { digest, bytes, refusal: None }),
         Ok(Some((digest, bytes))) => {
@@ -178,6 +181,13 @@ async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Re
         }
         Err(error) => Err(error),
     }
+}
+
+/// Whether every byte of the image with this manifest is in the cache.
+fn is_whole(host: &Host, store: &dyn Store, manifest: &[u8]) -> bool {
+    let located = Manifest::parse(manifest)
+        .and_then(|manifest| Located::new(&host.cache, &manifest, &store.location()));
+    located.is_ok_and(|located| located.are_whole())
 }
 
 /// Asks for a manifest with all the patience that a slow store needs, but a store that cannot be reached, a

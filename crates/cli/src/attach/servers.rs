@@ -116,7 +116,7 @@ impl Servers {
             let settings = KernelNbdSettings {
                 device: (device != "auto").then(|| device.into()),
                 // The kernel must not give a request up before its read does.
-                timeout: args.deadline + KERNEL_MARGIN,
+                timeout: args.deadline.saturating_add(KERNEL_MARGIN),
                 ..KernelNbdSettings::default()
             };
             let socket = self.own_socket()?;
