@@ -200,6 +200,17 @@ impl Drop for Shaper {
     }
 }
 
+impl Proxy {
+    /// Keeps the sockets in mind, to break them when the proxy goes; false where it has gone already.
+    fn keep(&self, sockets: &[&Arc<TcpStream>]) -> bool {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|socket| socket.strong_count() > 0);
+        open.extend(sockets.iter().map(|socket| Arc::downgrade(socket)));
+        // Who ends the proxy says so before taking the lock: either it finds these sockets, or it is seen here.
+        !self.ended.load(Ordering::SeqCst)
+    }
+}
+
 fn accept(listener: &TcpListener, proxy: &Arc<Proxy>) {
     while !proxy.ended.load(Ordering::SeqCst) {
         let Ok((client, _)) = listener.accept() else { continue };
@@ -223,10 +234,8 @@ fn connect(proxy: &Arc<Proxy>, client: TcpStream, connected: Instant) {
     };
     let server = Arc::new(server);
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
-    {
-        let mut open = proxy.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.retain(|socket| socket.strong_count() > 0);
-        open.extend([Arc::downgrade(&client), Arc::downgrade(&server)]);
+    if !proxy.keep(&[&client, &server]) {
+        return;
     }
     for (way, source, sink, opens_at) in [
         (Way::Up, &client, &server, connected + round_trip),

@@ -182,12 +182,26 @@ fn ends_and_resets_pass() {
     drop(listener);
     let mut client = TcpStream::connect(shaper.addr()).unwrap();
     assert!(client.read(&mut [0]).is_err());
-    // No proxy: neither is anybody left waiting.
+}
+
+/// Also where it goes in the moment in which a connection is made.
+#[test]
+fn a_proxy_that_goes_leaves_nobody_waiting() {
+    let link = Link::new(None, milliseconds(1));
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let shaper = Shaper::start(&link, listener.local_addr().unwrap()).unwrap();
-    let mut client = TcpStream::connect(shaper.addr()).unwrap();
-    let (mut server, _) = listener.accept().unwrap();
-    drop(shaper);
-    assert!(!client.read(&mut [0]).is_ok_and(|len| len > 0));
-    assert!(!server.read(&mut [0]).is_ok_and(|len| len > 0));
+    for _ in 0..300 {
+        let shaper = Shaper::start(&link, listener.local_addr().unwrap()).unwrap();
+        let mut client = TcpStream::connect(shaper.addr()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        drop(shaper);
+        for end in [&mut client, &mut server] {
+            end.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            let read = end.read(&mut [0]);
+            let broken = match &read {
+                Ok(len) => *len == 0,
+                Err(error) => error.kind() == ErrorKind::ConnectionReset,
+            };
+            assert!(broken, "{read:?}");
+        }
+    }
 }
