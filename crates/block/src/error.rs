@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 /// The result of everything fallible in headstart.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -52,6 +53,7 @@ struct Inner {
     remedy: Option<Cow<'static, str>>,
     source: Option<Box<dyn StdError + Send + Sync>>,
     absent: Option<ByteRange>,
+    retry_after: Option<Duration>,
 }
 
 impl Error {
@@ -64,6 +66,7 @@ impl Error {
             remedy: None,
             source: None,
             absent: None,
+            retry_after: None,
         }))
     }
 
@@ -131,6 +134,19 @@ impl Error {
     #[must_use]
     pub fn absent_range(&self) -> Option<ByteRange> {
         self.0.absent
+    }
+
+    /// Adds how long whoever failed asks to be left alone.
+    #[must_use]
+    pub fn retry_after(mut self, pause: Duration) -> Self {
+        self.0.retry_after = Some(pause);
+        self
+    }
+
+    /// How long whoever failed asked to be left alone, where he did: trying again sooner makes it worse.
+    #[must_use]
+    pub fn asked_pause(&self) -> Option<Duration> {
+        self.0.retry_after
     }
 
     /// What a caller can do about it.

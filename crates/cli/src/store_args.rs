@@ -3,7 +3,7 @@
 use clap::Args;
 use headstart_block::rate::ByteRate;
 use headstart_block::{Error, Result};
-use headstart_store::{Mirror, RateLimit, Settings};
+use headstart_store::{Mirror, ProxyUrl, RateLimit, Settings};
 use std::path::PathBuf;
 
 /// How stores are reached.
@@ -21,7 +21,7 @@ pub(crate) struct StoreArgs {
     mirror: Vec<MirrorArg>,
     /// Send all requests through this proxy [default: what HTTPS_PROXY, HTTP_PROXY and NO_PROXY say]
     #[arg(long, value_name = "URL")]
-    proxy: Option<String>,
+    proxy: Option<ProxyUrl>,
     /// Take no more than this from stores, all reads together, such as 10MB/s
     #[arg(long, value_name = "RATE")]
     limit_rate: Option<ByteRate>,

@@ -4,6 +4,10 @@
 //! `AWS_ENDPOINT`, `GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_NAME`, ... and the machine's own role).
 //! An endpoint without TLS has to be allowed by name.
 //!
+//! A bucket's name says which one it is only together with where it is asked for: the same reference means another
+//! bucket where the environment names another endpoint or account. So the store's location has that in it,
+//! `s3://bucket@host:port/path`, for messages and for whoever keeps what came from there.
+//!
 //! # Changing a tag
 //!
 //! An object store has no locks, but puts with a condition. A tag changes so: read `index.json` and its version,
@@ -34,7 +38,7 @@ use futures::stream::FuturesOrdered;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::path::Path;
 use object_store::{
     Certificate, ClientConfigKey, ClientOptions, GetOptions, GetRange, MultipartUpload, ObjectStore,
@@ -76,10 +80,11 @@ struct Versioned {
 
 impl BucketStore {
     pub(crate) fn new(scheme: BucketScheme, bucket: &str, path: &str, settings: &Settings) -> Result<Self> {
-        let location =
-            Location::Bucket { scheme, bucket: bucket.to_owned(), path: path.to_owned() }.to_string();
-        let objects = connect(scheme, bucket, settings).map_err(|e| e.about(&location))?;
-        Self::with(objects, location, path, settings)
+        let location = |bucket| Location::Bucket { scheme, bucket, path: path.to_owned() }.to_string();
+        let connected =
+            connect(scheme, bucket, settings).map_err(|e| e.about(location(bucket.to_owned())))?;
+        let at = connected.endpoint.as_deref().map(at_endpoint).unwrap_or_default();
+        Self::with(connected.objects, location(format!("{bucket}{at}")), path, settings)
     }
 
     /// The same over any implementation.
@@ -263,31 +268,64 @@ impl BucketStore {
 }
 
 /// A client for one bucket.
-fn connect(scheme: BucketScheme, bucket: &str, settings: &Settings) -> Result<Arc<dyn ObjectStore>> {
-    let options = client_options(settings)?;
+struct Connected {
+    objects: Arc<dyn ObjectStore>,
+    /// Where the environment says that the bucket is; none where its name is enough to tell.
+    endpoint: Option<String>,
+}
+
+fn connect(scheme: BucketScheme, bucket: &str, settings: &Settings) -> Result<Connected> {
     // Our own wrappers try again, and know when not to.
     let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
-    let store: Arc<dyn ObjectStore> = match scheme {
+    match scheme {
         BucketScheme::S3 => {
-            let builder = AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retry);
-            let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint);
-            let allowed = builder.get_config_value(&AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp));
-            let options = allow_plain(options, endpoint.as_deref(), allowed.as_deref(), settings)?;
-            Arc::new(builder.with_client_options(options).build().map_err(cannot_open)?)
+            connect_s3(AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retry), settings)
         }
         BucketScheme::Gs => {
             let builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket).with_retry(retry);
-            Arc::new(builder.with_client_options(options).build().map_err(cannot_open)?)
+            let endpoint = builder.get_config_value(&GoogleConfigKey::BaseUrl);
+            let options = client_options(settings)?;
+            let objects = Arc::new(builder.with_client_options(options).build().map_err(cannot_open)?);
+            Ok(Connected { objects, endpoint })
         }
         BucketScheme::Az => {
             let builder = MicrosoftAzureBuilder::from_env().with_container_name(bucket).with_retry(retry);
-            let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
-            let allowed = builder.get_config_value(&AzureConfigKey::Client(ClientConfigKey::AllowHttp));
-            let options = allow_plain(options, endpoint.as_deref(), allowed.as_deref(), settings)?;
-            Arc::new(builder.with_client_options(options).build().map_err(cannot_open)?)
+            connect_azure(builder, settings)
         }
+    }
+}
+
+fn connect_s3(builder: AmazonS3Builder, settings: &Settings) -> Result<Connected> {
+    // In the library's order.
+    let keys = [AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint];
+    let endpoint = keys.iter().find_map(|key| builder.get_config_value(key));
+    let allowed = builder.get_config_value(&AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp));
+    let options = allow_plain(client_options(settings)?, endpoint.as_deref(), allowed.as_deref(), settings)?;
+    let objects = Arc::new(builder.with_client_options(options).build().map_err(cannot_open)?);
+    Ok(Connected { objects, endpoint })
+}
+
+fn connect_azure(builder: MicrosoftAzureBuilder, settings: &Settings) -> Result<Connected> {
+    let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
+    let allowed = builder.get_config_value(&AzureConfigKey::Client(ClientConfigKey::AllowHttp));
+    let options = allow_plain(client_options(settings)?, endpoint.as_deref(), allowed.as_deref(), settings)?;
+    // Containers of different accounts have the same names.
+    let account = builder.get_config_value(&AzureConfigKey::AccountName);
+    let endpoint = endpoint.or_else(|| Some(format!("https://{}.blob.core.windows.net", account?)));
+    let objects = Arc::new(builder.with_client_options(options).build().map_err(cannot_open)?);
+    Ok(Connected { objects, endpoint })
+}
+
+/// An endpoint as it stands behind a bucket's name: `@host:port`, with its path where it has one, without
+/// credentials.
+fn at_endpoint(endpoint: &str) -> String {
+    let Some(url) = Url::parse(endpoint).ok().filter(Url::has_host) else {
+        let host = endpoint.rsplit('@').next().unwrap_or_default();
+        return format!("@{}", without_secrets(host).replace(['/', ' '], "%2F"));
     };
-    Ok(store)
+    let port = url.port_or_known_default().map(|port| format!(":{port}")).unwrap_or_default();
+    let path = url.path().trim_end_matches('/').replace('/', "%2F");
+    format!("@{}{port}{path}", url.host_str().unwrap_or_default())
 }
 
 fn client_options(settings: &Settings) -> Result<ClientOptions> {
@@ -299,7 +337,7 @@ fn client_options(settings: &Settings) -> Result<ClientOptions> {
     // The library's own message about a wrong one would repeat its password.
     http::proxy(settings)?;
     if let Some(proxy) = &settings.proxy {
-        options = options.with_proxy_url(proxy);
+        options = options.with_proxy_url(proxy.reveal());
     }
     for (path, pem) in http::ca_files(settings)? {
         let certificates = Certificate::from_pem_bundle(&pem)
@@ -359,15 +397,33 @@ fn explain(error: object_store::Error) -> Error {
     }
 }
 
-/// A message without the queries of URLs, which may be signatures, and not endless.
+/// A message without what is secret in its URLs: what stands before the host, and queries, which may be
+/// signatures. And not endless.
 fn without_secrets(text: &str) -> String {
     const MOST: usize = 400;
     let mut clean = String::new();
+    // Where the host of the URL that is being read begins.
+    let mut host = None;
     let mut in_query = false;
     for c in text.chars().take(4 * MOST) {
-        in_query = in_query && !c.is_whitespace() && !matches!(c, '"' | ')' | '>') || c == '?';
+        if c.is_whitespace() || matches!(c, '"' | ')' | '>') {
+            (host, in_query) = (None, false);
+        }
+        match (c, host) {
+            ('?', _) => in_query = true,
+            // Up to the path, all of it may be a password.
+            ('/', Some(begin)) if clean.len() > begin => host = None,
+            ('@', Some(begin)) if !in_query => {
+                clean.truncate(begin);
+                continue;
+            }
+            _ => {}
+        }
         if !in_query && clean.len() < MOST {
             clean.push(if c.is_control() { ' ' } else { c });
+            if clean.ends_with("://") {
+                host = Some(clean.len());
+            }
         }
     }
     clean

@@ -7,10 +7,12 @@ use crate::link::Answer;
 use crate::link::pace::Pace;
 use crate::settings::Settings;
 use bytes::{Bytes, BytesMut};
+use chrono::DateTime;
 use futures::stream::{Stream, StreamExt};
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use reqwest::header::{
-    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, HeaderValue, RANGE,
+    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, DATE, HeaderMap, HeaderValue, RANGE,
+    RETRY_AFTER,
 };
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use std::error::Error as StdError;
@@ -71,7 +73,7 @@ pub(crate) fn client(settings: &Settings, redirects: Redirects) -> Result<Client
 
 /// The proxy of the settings. The error does not repeat it: it may have a password.
 pub(crate) fn proxy(settings: &Settings) -> Result<Option<reqwest::Proxy>> {
-    let proxy = settings.proxy.as_ref().map(reqwest::Proxy::all).transpose();
+    let proxy = settings.proxy.as_ref().map(|proxy| reqwest::Proxy::all(proxy.reveal())).transpose();
     proxy.map_err(|e| Error::invalid("the proxy is not a URL").caused_by(cause(e)))
 }
 
@@ -179,6 +181,37 @@ pub(crate) fn status_error(status: StatusCode, url: &Url) -> Error {
     Error::new(kind, format!("the server answered {status}")).about(redact(url))
 }
 
+/// The error that an answer is which is no success, with how long the server asks to be left alone.
+pub(crate) fn refusal(response: &Response) -> Error {
+    refused(response.status(), response.headers(), response.url())
+}
+
+/// As [`refusal`], of its parts.
+pub(crate) fn refused(status: StatusCode, headers: &HeaderMap, url: &Url) -> Error {
+    let error = status_error(status, url);
+    match retry_after(headers) {
+        Some(pause) if error.kind() == ErrorKind::Unavailable => error.retry_after(pause),
+        _ => error,
+    }
+}
+
+/// How long a server asks to be left alone: so many seconds, or until a date by its own clock, for this host's may be
+/// wrong.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok()).map(str::trim);
+    let wanted = text(RETRY_AFTER)?;
+    if let Ok(seconds) = wanted.parse::<u32>() {
+        return Some(Duration::from_secs(seconds.into()));
+    }
+    let left = http_date(wanted)?.checked_sub(text(DATE).and_then(http_date)?)?;
+    u64::try_from(left).ok().map(Duration::from_secs)
+}
+
+/// Seconds since 1970 of an HTTP date, `Sun, 06 Nov 1994 08:49:37 GMT`.
+pub(crate) fn http_date(text: &str) -> Option<i64> {
+    DateTime::parse_from_rfc2822(text).ok().map(|date| date.timestamp())
+}
+
 /// Asks for a range.
 pub(crate) fn with_range(request: RequestBuilder, range: ByteRange) -> RequestBuilder {
     // The end of a header's range is its last byte; nobody asks for none.
@@ -226,7 +259,7 @@ fn check_range(status: StatusCode, headers: &HeaderMap, range: ByteRange, url: &
             return Err(wrong(format!("was asked for the bytes {range}, but sent the whole blob"))
                 .remedy("serve it by a server that honours `Range`"));
         }
-        status => return Err(status_error(status, url)),
+        status => return Err(refused(status, headers, url)),
     }
     if let Some(length) = length.filter(|length| *length != range.len()) {
         return Err(wrong(format!("was asked for {} bytes, but sends {length}", range.len())));
@@ -312,6 +345,30 @@ mod tests {
     }
 
     #[test]
+    fn servers_say_when_to_come_back() {
+        let after = |status: u16, headers: &[(&'static str, &'static str)]| {
+            let headers = headers.iter().map(|(name, value)| {
+                (reqwest::header::HeaderName::from_static(name), HeaderValue::from_static(value))
+            });
+            let url = Url::parse("http://host/").unwrap();
+            let status = StatusCode::from_u16(status).unwrap();
+            refused(status, &headers.collect(), &url).asked_pause().map(|pause| pause.as_secs())
+        };
+        assert_eq!(after(429, &[("retry-after", "7")]), Some(7));
+        assert_eq!(after(503, &[("retry-after", " 0 ")]), Some(0));
+        let date = ("date", "Fri, 24 May 2013 23:59:30 GMT");
+        assert_eq!(after(503, &[date, ("retry-after", "Sat, 25 May 2013 00:00:10 GMT")]), Some(40));
+        // Without its clock, a date says nothing; nor does one that is over, nor what is neither.
+        assert_eq!(after(503, &[("retry-after", "Sat, 25 May 2013 00:00:10 GMT")]), None);
+        assert_eq!(after(503, &[date, ("retry-after", "Fri, 24 May 2013 00:00:10 GMT")]), None);
+        for text in ["-1", "soon", "", "99999999999999999999"] {
+            assert_eq!(after(503, &[date, ("retry-after", text)]), None, "{text}");
+        }
+        assert_eq!(after(503, &[]), None);
+        assert_eq!(after(403, &[("retry-after", "7")]), None, "coming back would not help");
+    }
+
+    #[test]
     fn content_ranges() {
         assert_eq!(parse_content_range("bytes 0-99/1000"), Some((0, 99)));
         assert_eq!(parse_content_range("bytes 5-9/*"), Some((5, 9)));
@@ -331,7 +388,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
         let error = with(Settings { ca_files: vec![path], ..Settings::default() });
         assert_eq!(error.kind(), ErrorKind::NotFound);
-        let error = with(Settings { proxy: Some("http://user:secret@[".to_owned()), ..Settings::default() });
+        let error = with(Settings { proxy: Some("http://user:secret@[".into()), ..Settings::default() });
         assert!(error.to_string().contains("proxy") && !error.to_string().contains("secret"), "{error}");
     }
 }

@@ -7,12 +7,13 @@
 //! |---|---|---|
 //! | [`retry`] | tries metadata calls again, with a deadline | outside of all: a new try is a whole new call |
 //! | `directory`, `web`, `bucket`, `registry` | know addresses and tokens | a hedged request is addressed anew |
-//! | `link` | bounds concurrency, by urgency | what waits for its turn must not hold bytes of the rate |
+//! | `link` | bounds concurrency, lets a busy store rest | what waits for its turn must not hold bytes of the rate |
 //! | [`limit`] | the rate that the process may take | a second request pays for itself |
 //! | `hedge` | sends a slow demand read again | sees the time of the request alone |
 //! | `http` | time-outs, one request, exactly the bytes asked for | touches the wire |
 //!
-//! Reads are tried once: the pull engine knows other sources and the reader's deadline, so it retries.
+//! Reads are tried once, but for a blob that is not there (yet): the pull engine knows other sources and the reader's
+//! deadline, so it retries.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -45,7 +46,7 @@ mod web;
 pub use counters::Counters;
 pub use limit::RateLimit;
 pub use reference::{BucketScheme, Location, Reference, Selector, Tag, parse_store};
-pub use settings::{HedgeSettings, Mirror, RetrySettings, Settings};
+pub use settings::{HedgeSettings, Mirror, ProxyUrl, RetrySettings, Settings};
 pub use store::{Copied, Store, Urgency};
 
 use headstart_block::Result;

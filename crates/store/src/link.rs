@@ -2,18 +2,20 @@
 //!
 //! The parts sit in this order, from the outside in, each where it must:
 //!
-//! 1. *Turn*: so many reads at once and no more. Demand and background have places of their own, so that a demand
+//! 1. *Rest* ([`Rest`]): where the store asked to be left alone. Outside of the turn, so that nothing is held by it.
+//! 2. *Turn*: so many reads at once and no more. Demand and background have places of their own, so that a demand
 //!    read never waits behind background ones. Outside of the limit, lest a read that waits for its turn hold rate.
-//! 2. *Rate* ([`RateLimit`]): outside of the hedge, whose clock must not run while we ourselves hold the request back.
-//! 3. *Hedge* ([`Hedge`]): sees nothing but the time from sending to the first byte.
-//! 4. *First byte*: a time-out over the sending of one request, whatever the store does for it (renewing a token,
+//! 3. *Rate* ([`RateLimit`]): outside of the hedge, whose clock must not run while we ourselves hold the request back.
+//! 4. *Hedge* ([`Hedge`]): sees nothing but the time from sending to the first byte.
+//! 5. *First byte*: a time-out over the sending of one request, whatever the store does for it (renewing a token,
 //!    following a redirect).
-//! 5. *Body*: exactly the bytes asked for, with a time-out between its parts and a least pace ([`Pace`]).
+//! 6. *Body*: exactly the bytes asked for, with a time-out between its parts and a least pace ([`Pace`]).
 //!
 //! A read that is dropped gives everything back at once.
 
 mod hedge;
 pub(crate) mod pace;
+mod rest;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +28,7 @@ use futures::stream::BoxStream;
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use hedge::Hedge;
 use pace::Pace;
+use rest::Rest;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +48,7 @@ pub(crate) struct Link {
     demand: Semaphore,
     background: Semaphore,
     limit: Option<RateLimit>,
+    rest: Rest,
     hedge: Option<Hedge>,
     first_byte: Duration,
     stall: Duration,
@@ -58,6 +62,7 @@ impl Link {
             demand: places(settings.demand_in_flight),
             background: places(settings.background_in_flight),
             limit: settings.limit_rate.clone(),
+            rest: Rest::new(settings.retry.deadline),
             hedge: settings.hedge.map(Hedge::new),
             first_byte: settings.first_byte_timeout,
             stall: settings.stall_timeout,
@@ -93,6 +98,7 @@ impl Link {
             return Ok(Bytes::new());
         }
         let read = async {
+            self.rest.over().await;
             let _place = self.place(urgency).await?;
             if let Some(limit) = &self.limit {
                 limit.take(range.len(), urgency).await;
@@ -101,7 +107,8 @@ impl Link {
             self.collect(answer, range).await
         };
         let result = read.await;
-        if result.is_err() {
+        if let Err(error) = &result {
+            self.rest.note(error);
             Meter::add(&self.meter.errors, 1);
         }
         result

@@ -1,8 +1,17 @@
 //! Trying again: jittered back-off with a deadline.
 //!
 //! `Retrying` is the outermost wrapper of a store: each new try is a whole new call, which takes its turn and its
-//! tokens anew. It retries metadata calls alone; reads pass through once, since the pull engine knows other sources
-//! and how long its reader waits.
+//! tokens anew. It retries metadata calls; reads pass through once, since the pull engine knows other sources and
+//! how long its reader waits.
+//!
+//! * Where a server says when to come back (`Retry-After`), nobody comes back before; if that is past the deadline,
+//!   once more at the deadline. Of object stores that is not known: their library keeps it to itself.
+//! * The deadline is for beginning another try. What a single try may take is bounded by the time-outs of each of its
+//!   steps, never as a whole: a long list of tags over a slow link is no failure.
+//! * A blob that is not there, though a manifest names it, is asked for twice more within a second
+//!   ([`ABSENT_PAUSES`]): registries and mirrors of several places may show a manifest before its blobs. If it stays
+//!   away it is [`ErrorKind::NotFound`], which nobody tries again. For lengths and manifests, not being there is an
+//!   answer like others, at once: a mistyped tag, or a blob that is yet to be pushed.
 
 use crate::counters::{Counters, Meter};
 use crate::reference::{Selector, Tag};
@@ -20,9 +29,14 @@ use tokio::time::{Instant, sleep};
 /// [`Store::check`] gives up after this: whoever attaches waits for it, and may have all bytes already.
 const CHECK_DEADLINE: Duration = Duration::from_secs(3);
 
+/// Pauses before a blob that is not there is asked for again, as multiples of the first pause of the settings: by
+/// default 200 and 800 ms.
+const ABSENT_PAUSES: [u32; 2] = [2, 8];
+
 impl RetrySettings {
     /// Calls `call` until it succeeds, fails in a way that trying again does not help, or the deadline has passed.
-    /// `failed` hears of each failure after which it is tried again.
+    /// `failed` hears of each failure after which it is tried again. Where the error says for how long not to come
+    /// back, that is kept to, up to the deadline.
     ///
     /// # Errors
     /// That of the last try.
@@ -39,10 +53,14 @@ impl RetrySettings {
                 Err(error) if error.kind() == ErrorKind::Unavailable => error,
                 result => return result,
             };
-            let wait = pause.min(self.most).mul_f64(1.0 - jitter() / 2.0);
-            if begin.elapsed().saturating_add(wait) >= self.deadline {
+            let back_off = pause.min(self.most).mul_f64(1.0 - jitter() / 2.0);
+            let left = self.deadline.saturating_sub(begin.elapsed());
+            if back_off >= left {
                 return Err(error);
             }
+            let asked = error.asked_pause().unwrap_or_default();
+            // Behind it, not at it: others were told the same.
+            let wait = asked.saturating_add(back_off).min(left);
             failed();
             tracing::debug!(%error, wait_ms = wait.as_millis(), "trying again");
             sleep(wait).await;
@@ -53,7 +71,7 @@ impl RetrySettings {
 
 /// A number in [0, 1) that differs from call to call and from process to process. Nothing depends on it but that
 /// many clients do not come back at the same moment.
-fn jitter() -> f64 {
+pub(crate) fn jitter() -> f64 {
     static CALLS: AtomicU64 = AtomicU64::new(0);
     let call = CALLS.fetch_add(1, Ordering::Relaxed);
     // Where the program lies in memory, too: in containers all processes have the same number.
@@ -67,7 +85,7 @@ fn jitter() -> f64 {
     fraction / (1u64 << 53) as f64
 }
 
-/// Retries the metadata calls of the store below.
+/// Retries calls of the store below.
 pub(crate) struct Retrying {
     store: Arc<dyn Store>,
     settings: RetrySettings,
@@ -114,6 +132,20 @@ impl Store for Retrying {
     }
 
     async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {
+        let begin = Instant::now();
+        for pause in ABSENT_PAUSES.map(|multiple| self.settings.first.saturating_mul(multiple)) {
+            let error = match self.store.read(blob, range, urgency).await {
+                Err(error) if error.kind() == ErrorKind::NotFound => error,
+                result => return result,
+            };
+            let pause = pause.mul_f64(1.0 - jitter() / 2.0);
+            if begin.elapsed().saturating_add(pause) >= self.settings.deadline {
+                return Err(error);
+            }
+            Meter::add(&self.meter.retries, 1);
+            tracing::debug!(%error, wait_ms = pause.as_millis(), "asking once more for what is not there");
+            sleep(pause).await;
+        }
         self.store.read(blob, range, urgency).await
     }
 
@@ -165,6 +197,7 @@ impl Store for Retrying {
 mod tests {
     use super::*;
     use headstart_block::Error;
+    use std::sync::Mutex;
 
     fn unavailable() -> Result<()> {
         Err(Error::new(ErrorKind::Unavailable, "away"))
@@ -212,6 +245,122 @@ mod tests {
         };
         RetrySettings::default().run(call, || ()).await.unwrap();
         assert_eq!(tries, 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_comes_back_sooner_than_asked() {
+        let settings = RetrySettings::default();
+        let tries = async |pause: u64, sound: usize| {
+            let (start, mut tries) = (Instant::now(), Vec::new());
+            let call = || {
+                tries.push(start.elapsed().as_secs_f64());
+                let done = tries.len() > sound;
+                let busy = Error::new(ErrorKind::Unavailable, "busy").retry_after(Duration::from_secs(pause));
+                async move { if done { Ok(()) } else { Err(busy) } }
+            };
+            let result = settings.run(call, || ()).await;
+            (tries, result.is_ok())
+        };
+        let (two, done) = tries(10, 1).await;
+        assert!(done && two.len() == 2 && (10.0..10.2).contains(&two[1]), "{two:?}");
+        let (three, done) = tries(10, 2).await;
+        assert!(done && three.len() == 3 && (20.0..20.4).contains(&three[2]), "{three:?}");
+        // Past the deadline: once more when it comes, for the server may have said more than it meant.
+        let (last, done) = tries(3600, 100).await;
+        assert!(!done && last.len() == 2 && (29.9..30.1).contains(&last[1]), "{last:?}");
+    }
+
+    /// A store whose calls take their time, and that has its blob only after some reads.
+    #[derive(Default)]
+    struct Slow {
+        time: Duration,
+        absent: AtomicU64,
+        reads: Mutex<Vec<Instant>>,
+    }
+
+    impl Slow {
+        fn unsupported<T>() -> Result<T> {
+            Err(Error::unsupported("is not part of the test"))
+        }
+    }
+
+    #[async_trait]
+    impl Store for Slow {
+        fn location(&self) -> String {
+            "slow".to_owned()
+        }
+
+        async fn check(&self) -> Result<()> {
+            sleep(self.time).await;
+            Ok(())
+        }
+
+        async fn manifest(&self, _: &Selector) -> Result<(Digest, Bytes)> {
+            sleep(self.time).await;
+            Err(Error::new(ErrorKind::NotFound, "no such tag"))
+        }
+
+        async fn read(&self, _: &Digest, range: ByteRange, _: Urgency) -> Result<Bytes> {
+            self.reads.lock().unwrap().push(Instant::now());
+            let left = self.absent.load(Ordering::Relaxed);
+            self.absent.store(left.saturating_sub(1), Ordering::Relaxed);
+            if left > 0 {
+                return Err(Error::new(ErrorKind::NotFound, "no such blob"));
+            }
+            Ok(vec![0; usize::try_from(range.len()).unwrap()].into())
+        }
+
+        async fn blob_len(&self, _: &Digest) -> Result<Option<u64>> {
+            Ok(None)
+        }
+
+        async fn put_blob(&self, _: &Digest, _: Arc<dyn ReadAt>, _: Copied<'_>) -> Result<()> {
+            Self::unsupported()
+        }
+
+        async fn put_manifest(&self, _: &str, _: Bytes, _: Option<&Tag>) -> Result<Digest> {
+            Self::unsupported()
+        }
+
+        async fn tags(&self) -> Result<Vec<Tag>> {
+            sleep(self.time).await;
+            Ok(Vec::new())
+        }
+
+        fn counters(&self) -> Counters {
+            Counters::default()
+        }
+    }
+
+    fn retrying(store: Slow) -> (Arc<Slow>, Retrying) {
+        let store = Arc::new(store);
+        (Arc::clone(&store), Retrying::new(store, RetrySettings::default()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_slow_is_no_failure() {
+        let (_, store) = retrying(Slow { time: Duration::from_secs(100), ..Slow::default() });
+        store.check().await.unwrap();
+        store.tags().await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_blob_that_is_late_is_asked_for_again_a_few_times() {
+        let (blob, range) = (Digest::of(b"blob"), ByteRange::between(0, 10));
+        for (absent, reads, retries) in [(0, 1, 0), (1, 2, 1), (2, 3, 2), (9, 3, 2)] {
+            let (slow, store) = retrying(Slow { absent: absent.into(), ..Slow::default() });
+            let (start, read) = (Instant::now(), store.read(&blob, range, Urgency::Demand).await);
+            assert_eq!(read.map_err(|e| e.kind()).err(), (absent == 9).then_some(ErrorKind::NotFound));
+            assert_eq!(slow.reads.lock().unwrap().len(), reads);
+            assert_eq!(store.counters().retries, retries);
+            assert!(start.elapsed() <= Duration::from_millis(1002), "{:?}", start.elapsed());
+        }
+        // What may well not be there is said at once.
+        let (_, store) = retrying(Slow::default());
+        let start = Instant::now();
+        assert_eq!(store.blob_len(&blob).await.unwrap(), None);
+        let missing = store.manifest(&Selector::Digest(blob)).await.unwrap_err();
+        assert_eq!((missing.kind(), start.elapsed()), (ErrorKind::NotFound, Duration::ZERO));
     }
 
     #[test]

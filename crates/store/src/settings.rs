@@ -1,6 +1,8 @@
 //! Settings: how to reach stores. Plain values, apart from the parts that act on them.
 
+use crate::http::redact;
 use crate::limit::RateLimit;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 use url::Url;
@@ -29,7 +31,7 @@ pub struct Settings {
     /// PEM files of certificate authorities that are trusted beside the system's.
     pub ca_files: Vec<PathBuf>,
     /// The URL of a proxy for all requests; `None`: what the environment says (`HTTPS_PROXY`, `NO_PROXY`, ...).
-    pub proxy: Option<String>,
+    pub proxy: Option<ProxyUrl>,
     /// Registries to ask in the place of others, in this order; the other is asked last.
     pub mirrors: Vec<Mirror>,
     /// Registries and object store endpoints (`host` or `host:port`) that are spoken to without TLS.
@@ -75,6 +77,39 @@ impl Settings {
 pub(crate) fn authority(url: &Url) -> String {
     let host = url.host_str().unwrap_or("");
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
+}
+
+/// The URL of a proxy. It may have a password in it: printing it shows where the proxy is, and no more.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ProxyUrl(String);
+
+impl ProxyUrl {
+    /// All of it: for the client that uses it.
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for ProxyUrl {
+    fn from(url: String) -> Self {
+        Self(url)
+    }
+}
+
+impl From<&str> for ProxyUrl {
+    fn from(url: &str) -> Self {
+        Self(url.to_owned())
+    }
+}
+
+impl fmt::Debug for ProxyUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match Url::parse(&self.0).ok().filter(Url::has_host) {
+            Some(url) => f.write_str(&redact(&url)),
+            // Where the password is in it is not known.
+            None => f.write_str("(not a URL)"),
+        }
+    }
 }
 
 /// How a failed call is tried again: after pauses that double from `first` to `most`, each shortened at random by
@@ -128,6 +163,15 @@ pub struct Mirror {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_proxy_is_printed_without_its_password() {
+        for url in ["http://user:secret@proxy.lan:3128/?secret", "user:secret@proxy.lan:3128", "secret@["] {
+            let settings = Settings { proxy: Some(url.into()), ..Settings::default() };
+            assert!(!format!("{settings:?}").contains("secret"), "{settings:?}");
+        }
+        assert_eq!(format!("{:?}", ProxyUrl::from("http://u:p@proxy.lan:3128")), "http://proxy.lan:3128/");
+    }
 
     #[test]
     fn tls_is_left_only_for_hosts_that_are_named() {

@@ -27,7 +27,9 @@ pub type Copied<'a> = &'a (dyn Fn(u64) -> Result<()> + Send + Sync);
 /// [`headstart_block::ErrorKind::NotFound`] where the thing is not there. They name the URL, never credentials.
 #[async_trait]
 pub trait Store: Send + Sync {
-    /// The store as a reference names it, for messages: `oci://host/repo`.
+    /// The store as a reference names it, `oci://host/repo`, with what the environment adds to tell it from all
+    /// others: for messages, and for whoever keeps what came from it. A bucket at an endpoint of its own is
+    /// `s3://bucket@host:port/path`, which is no reference. Never with credentials.
     fn location(&self) -> String;
 
     /// Finds out whether the store answers and takes the credentials, so that this is known before the first read.
@@ -39,8 +41,8 @@ pub trait Store: Send + Sync {
 
     /// Reads exactly the bytes `range` of a blob. They are *not* checked against anything: the caller does.
     ///
-    /// Tried once, but for a renewed token or redirect and a hedged second request: what failed is for the caller to
-    /// retry, who knows other sources.
+    /// Tried once, but for a renewed token or redirect, a hedged second request and a blob that is not there yet: what
+    /// failed is for the caller to retry, who knows other sources. Held back while the store asks to be left alone.
     async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes>;
 
     /// Length of a blob in bytes, or `None` where it is not there.

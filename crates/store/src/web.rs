@@ -58,7 +58,7 @@ impl WebStore {
         if response.status().is_success() {
             return Ok(response);
         }
-        Err(http::status_error(response.status(), &url))
+        Err(http::refusal(&response))
     }
 
     async fn file(&self, name: &str, most: u64) -> Result<Bytes> {

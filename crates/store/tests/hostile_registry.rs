@@ -177,3 +177,86 @@ async fn a_list_of_tags_without_end_ends() {
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(server.count("GET") < 100, "{}", server.count("GET"));
 }
+
+#[tokio::test]
+async fn the_right_to_pull_is_enough_for_the_check() {
+    let lists = Arc::new(AtomicBool::new(false));
+    let listing = Arc::clone(&lists);
+    // Manifests may be asked about, tags not be listed.
+    let server = Server::start(move |request| match request {
+        "HEAD /v2/team/disk/manifests/latest" => reply(404, ""),
+        "GET /v2/team/disk/tags/list?n=1000" if listing.load(Ordering::Relaxed) => {
+            Some((200, String::new(), br#"{"tags": ["a"]}"#.to_vec()))
+        }
+        _ => reply(403, ""),
+    })
+    .await;
+    let store = store(&server.host, &settings(&[&server.host]));
+    store.check().await.unwrap();
+    let error = store.tags().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    lists.store(true, Ordering::Relaxed);
+    assert_eq!(store.tags().await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_check_that_is_refused_is_denied_and_other_answers_are_errors() {
+    for (status, kind) in [
+        (200, None),
+        (404, None),
+        (405, None),
+        (401, Some(ErrorKind::Denied)),
+        (403, Some(ErrorKind::Denied)),
+        (500, Some(ErrorKind::Unavailable)),
+    ] {
+        let server = Server::start(move |_| reply(status, "")).await;
+        let checked = store(&server.host, &settings(&[&server.host])).check().await;
+        assert_eq!(checked.as_ref().err().map(headstart_block::Error::kind), kind, "{status}: {checked:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_list_goes_on_at_the_page_that_failed() {
+    let failures = AtomicU64::new(2);
+    let server = Server::start(move |request| {
+        let (page, next) = match request {
+            "GET /v2/team/disk/tags/list?n=1000" => {
+                ("a", "Link: </v2/team/disk/tags/list?last=a>; rel=\"next\"\r\n")
+            }
+            _ if failures
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
+                .is_ok() =>
+            {
+                return reply(503, "Retry-After: 0\r\n");
+            }
+            _ => ("b", ""),
+        };
+        Some((200, next.to_owned(), format!("{{\"tags\": [\"{page}\"]}}").into_bytes()))
+    })
+    .await;
+    let retry = RetrySettings { first: Duration::from_millis(10), ..RetrySettings::default() };
+    let store = store(&server.host, &Settings { retry, ..settings(&[&server.host]) });
+    assert_eq!(store.tags().await.unwrap().len(), 2);
+    assert_eq!(server.count("GET /v2/team/disk/tags/list?n="), 1);
+    assert_eq!((server.count("GET /v2/team/disk/tags/list?last="), store.counters().retries), (3, 2));
+}
+
+#[tokio::test]
+async fn a_server_that_is_busy_is_asked_when_it_said() {
+    let refused = AtomicBool::new(false);
+    let server = Server::start(move |request| {
+        if request.starts_with("GET") && !refused.swap(true, Ordering::Relaxed) {
+            return reply(429, "Retry-After: 1\r\n");
+        }
+        ten()
+    })
+    .await;
+    let retry = RetrySettings { first: Duration::from_millis(1), ..RetrySettings::default() };
+    let store = store(&server.host, &Settings { retry, ..settings(&[&server.host]) });
+    let begin = tokio::time::Instant::now();
+    // The read is told; the next one waits.
+    assert_eq!(read(&*store).await.unwrap_err().asked_pause(), Some(Duration::from_secs(1)));
+    assert_eq!(server.count("GET"), 1);
+    read(&*store).await.unwrap();
+    assert!(begin.elapsed() >= Duration::from_secs(1), "{:?}", begin.elapsed());
+}

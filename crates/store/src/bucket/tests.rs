@@ -234,7 +234,7 @@ fn endpoints_without_tls_are_allowed_by_name() {
 
 #[test]
 fn a_proxy_that_is_none_keeps_its_secret() {
-    let settings = Settings { proxy: Some("http://user:secret@[".to_owned()), ..Settings::default() };
+    let settings = Settings { proxy: Some("http://user:secret@[".into()), ..Settings::default() };
     let error = connect(BucketScheme::S3, "bucket", &settings).map(drop).unwrap_err().to_string();
     assert!(error.contains("proxy") && !error.contains("secret"), "{error}");
 }
@@ -243,5 +243,51 @@ fn a_proxy_that_is_none_keeps_its_secret() {
 fn messages_have_no_signatures() {
     let text = without_secrets("Error GET \"https://h/x?sig=secret&b=c\" (https://h/y?t=secret): no\nbody");
     assert_eq!(text, "Error GET \"https://h/x\" (https://h/y): no body");
+    let text = without_secrets("GET http://user:secret@h:1/x failed: https://u:p:@q@h (via ftp://a/b@c)");
+    assert_eq!(text, "GET http://h:1/x failed: https://h (via ftp://a/b@c)");
     assert!(without_secrets(&"x".repeat(100_000)).len() <= 400);
+}
+
+/// The location of a bucket of this name at an endpoint, as those who keep what came from there see it.
+fn located(endpoint: Option<&str>) -> String {
+    let builder = AmazonS3Builder::new().with_bucket_name("b").with_region("r").with_skip_signature(true);
+    let builder = endpoint.into_iter().fold(builder, AmazonS3Builder::with_endpoint);
+    let plain_http = vec!["h".to_owned(), "h:9000".to_owned(), "h:9001".to_owned()];
+    let connected = connect_s3(builder, &Settings { plain_http, ..Settings::default() }).unwrap();
+    format!("s3://b{}/p", connected.endpoint.as_deref().map(at_endpoint).unwrap_or_default())
+}
+
+#[test]
+fn buckets_of_one_name_at_two_endpoints_are_two_stores() {
+    assert_eq!(located(None), "s3://b/p");
+    assert_eq!(located(Some("http://h:9000")), "s3://b@h:9000/p");
+    assert_eq!(located(Some("http://user:secret@h:9001/")), "s3://b@h:9001/p");
+    let different = [None, Some("http://h"), Some("https://h"), Some("https://h/a"), Some("https://h/a/b")];
+    let mut locations: Vec<_> = different.into_iter().map(located).collect();
+    locations.sort();
+    locations.dedup();
+    assert_eq!(locations.len(), different.len(), "{locations:?}");
+}
+
+#[test]
+fn the_endpoint_for_s3_alone_goes_before_the_general_one() {
+    let builder = AmazonS3Builder::new().with_bucket_name("b").with_region("r").with_skip_signature(true);
+    let builder = builder.with_endpoint("https://general");
+    let builder = builder.with_config(AmazonS3ConfigKey::S3Endpoint, "http://special:9000");
+    let refused = connect_s3(builder.clone(), &Settings::default()).map(drop).unwrap_err();
+    assert!(refused.to_string().contains("--plain-http special:9000"), "{refused}");
+    let plain_http = vec!["special:9000".to_owned()];
+    let connected = connect_s3(builder, &Settings { plain_http, ..Settings::default() }).unwrap();
+    assert_eq!(connected.endpoint.as_deref(), Some("http://special:9000"));
+}
+
+#[test]
+fn containers_of_one_name_in_two_accounts_are_two_stores() {
+    let at = |account: &str| {
+        let builder = MicrosoftAzureBuilder::new().with_container_name("c").with_account(account);
+        let connected = connect_azure(builder.with_skip_signature(true), &Settings::default()).unwrap();
+        at_endpoint(&connected.endpoint.unwrap())
+    };
+    assert_eq!(at("one"), "@one.blob.core.windows.net:443");
+    assert_ne!(at("one"), at("two"));
 }

@@ -227,3 +227,31 @@ async fn second_requests_that_are_not_sent_take_nothing_of_the_rate() {
     assert_eq!(link.counters().hedges, 1);
     assert!(limit.try_take(62_000), "a request that was not sent was paid for");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_asks_to_be_left_alone_is() {
+    let link = Link::new(&Settings::default());
+    let busy = |pause| async move {
+        let error = Error::new(ErrorKind::Unavailable, "busy").retry_after(ms(pause));
+        Err::<Answer, _>(error)
+    };
+    let start = Instant::now();
+    link.read(range(), Urgency::Demand, || busy(8000)).await.unwrap_err();
+    assert!(start.elapsed() < ms(10), "the answer itself is not held back");
+    let mut back = Vec::new();
+    let reads = (0..20).map(|_| async {
+        link.read(range(), Urgency::Demand, || after(ms(1), &[4096])).await.unwrap();
+        start.elapsed()
+    });
+    back.extend(futures::future::join_all(reads).await);
+    assert!(back.iter().all(|time| (ms(8000)..ms(10_100)).contains(time)), "{back:?}");
+    let (first, last) = (back.iter().min().unwrap(), back.iter().max().unwrap());
+    assert!(*last - *first > ms(300), "all come back at once: {back:?}");
+
+    // Not for ever, whatever it says.
+    let start = Instant::now();
+    link.read(range(), Urgency::Demand, || busy(1_000_000_000)).await.unwrap_err();
+    link.read(range(), Urgency::Demand, || after(ms(1), &[4096])).await.unwrap();
+    let deadline = Settings::default().retry.deadline;
+    assert!((deadline..deadline * 2).contains(&start.elapsed()), "{:?}", start.elapsed());
+}

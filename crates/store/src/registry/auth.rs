@@ -296,7 +296,7 @@ impl Auth {
                         }
                     }
                 }
-                status => return Err(http::status_error(status, url)),
+                _ => return Err(http::refusal(&response)),
             }
         }
     }

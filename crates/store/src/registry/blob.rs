@@ -12,8 +12,8 @@ use super::auth::Access;
 use super::endpoint::{Endpoint, MOST_HOPS};
 use super::flight::{Flight, Turn};
 use super::locked;
-use super::redirect::{Address, Decision, Route, http_date, life_in_url};
-use crate::http;
+use super::redirect::{Address, Decision, Route, life_in_url};
+use crate::http::{self, http_date};
 use crate::link::Answer;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use reqwest::header::DATE;
@@ -142,7 +142,7 @@ impl Endpoint {
                 locked(&blob.route).learn_direct();
                 Ok(Asked::Here(response))
             }
-            status => Err(http::status_error(status, &url)),
+            _ => Err(http::refusal(&response)),
         }
     }
 
@@ -193,7 +193,7 @@ impl Endpoint {
             // whole is asked no more often for it.
             500.. => {
                 locked(&blob.route).reject(address.generation, self.clock.now());
-                Err(http::status_error(status, &url))
+                Err(http::refusal(&response))
             }
             _ => http::ranged_answer(response, range).map(Ok),
         }

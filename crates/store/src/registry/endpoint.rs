@@ -255,11 +255,10 @@ impl Endpoint {
 
 /// The response, if it is a success; otherwise the error that it is, with what the server said.
 pub(super) async fn accepted(response: Response) -> Result<Response> {
-    let status = response.status();
-    if status.is_success() {
+    if response.status().is_success() {
         return Ok(response);
     }
-    let error = http::status_error(status, response.url());
+    let error = http::refusal(&response);
     let said = super::said(response).await;
     Err(if said.is_empty() { error } else { error.caused_by(said) })
 }

@@ -9,6 +9,7 @@
 
 use headstart_block::{Error, ErrorKind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// A failure that several waiters share.
@@ -16,18 +17,23 @@ use tokio::sync::watch;
 pub(super) struct Failure {
     kind: ErrorKind,
     text: Arc<str>,
+    asked_pause: Option<Duration>,
 }
 
 impl Failure {
     /// The failure as an error, for one of those who wait.
     pub(super) fn error(&self) -> Error {
-        Error::new(self.kind, self.text.to_string())
+        let error = Error::new(self.kind, self.text.to_string());
+        match self.asked_pause {
+            Some(pause) => error.retry_after(pause),
+            None => error,
+        }
     }
 }
 
 impl From<&Error> for Failure {
     fn from(error: &Error) -> Self {
-        Self { kind: error.kind(), text: error.to_string().into() }
+        Self { kind: error.kind(), text: error.to_string().into(), asked_pause: error.asked_pause() }
     }
 }
 
@@ -120,10 +126,12 @@ mod tests {
             })
             .collect();
         tokio::task::yield_now().await;
-        lead.publish(Err(&Error::new(ErrorKind::Denied, "no")));
+        let pause = Duration::from_secs(7);
+        lead.publish(Err(&Error::new(ErrorKind::Denied, "no").retry_after(pause)));
         for follower in followers {
             let Turn::Followed(Err(failure)) = follower.await.unwrap() else { panic!("two leaders") };
-            assert_eq!(failure.error().kind(), ErrorKind::Denied);
+            let error = failure.error();
+            assert_eq!((error.kind(), error.asked_pause()), (ErrorKind::Denied, Some(pause)));
         }
         assert!(flight.try_lead().is_some());
     }

@@ -43,12 +43,12 @@ mod token;
 mod upload;
 
 use crate::MAX_MANIFEST_SIZE;
-use crate::counters::Counters;
+use crate::counters::{Counters, Meter};
 use crate::http::{self, Redirects};
 use crate::layout::{self, is_referrers_tag, referrers_tag};
 use crate::link::{Answer, Link};
 use crate::media_type::{INDEX_DOCKER, INDEX_OCI, MANIFEST_DOCKER, MANIFEST_OCI};
-use crate::reference::{Selector, Tag};
+use crate::reference::{DEFAULT_TAG, Selector, Tag};
 use crate::settings::Settings;
 use crate::store::{Copied, Store, Urgency};
 use async_trait::async_trait;
@@ -58,7 +58,7 @@ use endpoint::{Endpoint, Shared, accepted};
 use futures::stream::StreamExt;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
 use reqwest::header::{ACCEPT, CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, LINK};
-use reqwest::{Method, Response, StatusCode};
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -78,6 +78,9 @@ const MOST_PAGES: usize = 1000;
 
 /// Most tags that are listed: there are registries that never end a list.
 const MOST_TAGS: usize = 500_000;
+
+/// Largest page of tags: there are registries that give all in one.
+const MAX_PAGE_SIZE: u64 = 32 << 20;
 
 /// Longest text that is taken over from a server's message.
 const SAID_MAX: usize = 200;
@@ -199,14 +202,18 @@ impl Registry {
             let path = format!("manifests/{name}");
             async move {
                 let url = endpoint.url(&path)?;
-                let accept =
-                    |request: reqwest::RequestBuilder| request.header(ACCEPT, MANIFEST_TYPES.join(", "));
-                let (headers, bytes) = endpoint.document(url.clone(), MAX_MANIFEST_SIZE, accept).await?;
+                let (headers, bytes) =
+                    endpoint.document(url.clone(), MAX_MANIFEST_SIZE, accept_manifests).await?;
                 checked_manifest(selector, &headers, bytes).map_err(|e| e.about(http::redact(&url)))
             }
         };
         self.on_any(|_| false, |_| {}, fetch).await
     }
+}
+
+/// Says what a manifest may be.
+fn accept_manifests(request: RequestBuilder) -> RequestBuilder {
+    request.header(ACCEPT, MANIFEST_TYPES.join(", "))
 }
 
 /// A manifest that is what it was asked for as. `Unavailable` where it is not: it may be another mirror's
@@ -239,16 +246,19 @@ impl Store for Registry {
         self.location.clone()
     }
 
-    /// Lists one tag: that takes the same right as reading does, and counts against no quota of pulls.
+    /// Asks about a manifest, which need not be there: that takes the very right that reading takes, and no other.
+    /// (Listing tags is a right of its own in some registries, and their top says nothing of the repository.) Only
+    /// about it, not for it: that counts against no quota of pulls.
     async fn check(&self) -> Result<()> {
         let check = |endpoint: Arc<Endpoint>| async move {
-            let url = endpoint.url("tags/list?n=1")?;
-            let response = endpoint.follow(Access::Pull, &Method::GET, url, |request| request).await?;
+            let url = endpoint.url(&format!("manifests/{DEFAULT_TAG}"))?;
+            let response = endpoint.follow(Access::Pull, &Method::HEAD, url, accept_manifests).await?;
             match response.status() {
-                // Not there yet, or no lists here: but we were let in.
-                StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED => {
-                    Ok(())
-                }
+                // No such tag, none in a form that is known here, or no such question: but we were let in.
+                StatusCode::NOT_FOUND
+                | StatusCode::NOT_ACCEPTABLE
+                | StatusCode::METHOD_NOT_ALLOWED
+                | StatusCode::NOT_IMPLEMENTED => Ok(()),
                 _ => accepted(response).await.map(drop),
             }
         };
@@ -315,8 +325,10 @@ impl Store for Registry {
         let mut tags = Vec::new();
         let mut url = self.origin.url("tags/list?n=1000")?;
         for _ in 0..MOST_PAGES {
-            let (headers, body) =
-                self.origin.document(url.clone(), MAX_MANIFEST_SIZE, |request| request).await?;
+            // Each page is tried again by itself: a long list must not begin anew because its last page failed.
+            let page = || self.origin.document(url.clone(), MAX_PAGE_SIZE, |request| request);
+            let failed = || Meter::add(&self.link.meter().retries, 1);
+            let (headers, body) = self.origin.settings.retry.run(page, failed).await?;
             let wrong = || {
                 Error::new(ErrorKind::Unavailable, "the list of tags is not one").about(http::redact(&url))
             };
@@ -352,7 +364,7 @@ impl Store for Registry {
         }
         let tag = referrers_tag(subject);
         let url = self.origin.url(&format!("manifests/{tag}"))?;
-        let accept = |request: reqwest::RequestBuilder| request.header(ACCEPT, INDEX_OCI);
+        let accept = |request: RequestBuilder| request.header(ACCEPT, INDEX_OCI);
         let list = match self.origin.document(url, MAX_MANIFEST_SIZE, accept).await {
             Ok((_, list)) => Some(list),
             Err(error) if error.kind() == ErrorKind::NotFound => None,

@@ -193,11 +193,6 @@ fn basic_date(text: &str) -> Option<i64> {
     NaiveDateTime::parse_from_str(text, "%Y%m%dT%H%M%SZ").ok().map(|date| date.and_utc().timestamp())
 }
 
-/// Seconds since 1970 of an HTTP date, `Sun, 06 Nov 1994 08:49:37 GMT`.
-pub(super) fn http_date(text: &str) -> Option<i64> {
-    DateTime::parse_from_rfc2822(text).ok().map(|date| date.timestamp())
-}
-
 #[cfg(test)]
 #[path = "redirect_tests.rs"]
 mod tests;

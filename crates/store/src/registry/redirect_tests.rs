@@ -3,6 +3,7 @@
 #![expect(clippy::panic, reason = "tests")]
 
 use super::*;
+use crate::http::http_date;
 use proptest::prelude::*;
 
 fn seconds(n: u64) -> Duration {

@@ -1,0 +1,56 @@
+//! Leaving a store alone for as long as it asks to be left (`Retry-After`).
+//!
+//! A store that answers 429 or 503 so means all who ask, not the one read that it answered. Reads that begin
+//! meanwhile wait here, and go on spread over a part of the pause, so that they do not all come back at once. Each
+//! waits once: what it then gets is its answer, and whoever made it decides about another try.
+
+use crate::retry::jitter;
+use headstart_block::Error;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+
+/// Reads come back over this part of the pause, behind it.
+const SPREAD: f64 = 0.25;
+
+pub(super) struct Rest {
+    /// The longest pause that is kept to: what reads are worth waiting for.
+    most: Duration,
+    state: Mutex<Option<Pause>>,
+}
+
+#[derive(Clone, Copy)]
+struct Pause {
+    end: Instant,
+    len: Duration,
+}
+
+impl Rest {
+    pub(super) fn new(most: Duration) -> Self {
+        Self { most, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, Option<Pause>> {
+        // Every change of it is a single assignment.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A read failed: where the store said for how long it wants to be left alone, that begins now.
+    pub(super) fn note(&self, error: &Error) {
+        let Some(len) = error.asked_pause().map(|pause| pause.min(self.most)) else { return };
+        let Some(end) = Instant::now().checked_add(len) else { return };
+        let mut state = self.state();
+        // The answers to reads that were under way do not shorten it.
+        if state.is_none_or(|pause| pause.end < end) {
+            *state = Some(Pause { end, len });
+        }
+    }
+
+    /// Waits until the store may be asked again.
+    pub(super) async fn over(&self) {
+        let pause = *self.state();
+        if let Some(Pause { end, len }) = pause.filter(|pause| Instant::now() < pause.end) {
+            sleep_until(end + len.mul_f64(SPREAD * jitter())).await;
+        }
+    }
+}
