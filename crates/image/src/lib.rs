@@ -16,6 +16,8 @@
 //! | [`manifest`] | manifests, configs, annotations: ours and OverlayBD's |
 //! | [`reference`](mod@reference) | `file:///dir:tag`; from `headstart-store` |
 //! | [`store`] | OCI layout directories that writers, readers and prune share |
+//! | [`remote`] | an image in any other store, to be looked at |
+//! | `image_blobs` | what both have in common for opening and checking |
 //!
 //! What is done with images:
 //!
@@ -39,6 +41,7 @@ pub mod digest;
 pub mod disk_file;
 pub mod export;
 pub mod hash_tree;
+mod image_blobs;
 pub mod import;
 pub mod layer_file;
 pub mod manifest;
@@ -46,6 +49,7 @@ pub mod new_image;
 pub mod new_layer;
 pub mod open_image;
 pub mod progress;
+pub mod remote;
 pub mod store;
 pub mod tar_wrapper;
 pub mod transfer;

@@ -2,12 +2,13 @@
 
 use crate::blob::{LayerSource, open_layer_source};
 use crate::digest::Digest;
+use crate::image_blobs::ImageBlobs;
 use crate::manifest::{self, Manifest};
 use crate::new_image::check_size;
 use crate::reference::Reference;
+use crate::remote::RemoteImage;
 use crate::store::{Image, ImageStore};
-use crate::verified_blob::VerifiedBlob;
-use headstart_block::{BlockDevice, Error, ErrorKind, ReadAt, Result, SECTOR_SIZE};
+use headstart_block::{BlockDevice, Error, ReadAt, Result, SECTOR_SIZE};
 use headstart_lsmt::{Layer, LayerInfo, Stack};
 use std::sync::Arc;
 
@@ -46,13 +47,27 @@ impl OpenImage {
     /// [`headstart_block::ErrorKind::NotFound`] where the image or a blob of it is missing, and
     /// [`headstart_block::ErrorKind::Corrupt`] where one is damaged.
     pub fn open(reference: &Reference) -> Result<Self> {
-        let (store, Image { digest, manifest }) = ImageStore::open_image(reference)?;
+        let (store, image) = ImageStore::open_image(reference)?;
+        Self::of(&store, reference, image)
+    }
+
+    /// Opens an image in another store. Its disk is not to be read: all of it would be fetched into memory.
+    ///
+    /// # Errors
+    /// As [`OpenImage::open`], and what the store reports.
+    pub fn open_remote(remote: &RemoteImage) -> Result<Self> {
+        remote.warm()?;
+        Self::of(remote, &remote.reference, remote.image.clone())
+    }
+
+    fn of(blobs: &dyn ImageBlobs, reference: &Reference, image: Image) -> Result<Self> {
+        let Image { digest, manifest } = image;
         let (mut layers, mut stacked) = (Vec::<OpenLayer>::new(), Vec::<Layer>::new());
         for blob in manifest.disk_layers() {
             let open = match layers.iter().zip(&stacked).find(|(open, _)| open.blob.blob == blob.blob) {
                 // The same layer once more takes no more memory.
                 Some((same, layer)) => Ok((same.clone(), layer.clone())),
-                None => open_layer(&store, blob),
+                None => open_layer(blobs, blob),
             };
             let (open, layer) =
                 open.map_err(|e| e.about(format!("{reference}, layer {}", blob.blob.digest)))?;
@@ -145,21 +160,8 @@ pub enum Coverage {
     DigestOnly,
 }
 
-/// Opens a layer's blob, guarded by its hash tree where it has one.
-fn open_blob(store: &ImageStore, layer: &manifest::Layer) -> Result<Arc<dyn ReadAt>> {
-    let blob = store.open_layer(layer)?;
-    let Some(tree) = &layer.tree else { return Ok(Arc::new(blob)) };
-    let guarded = match store.open_tree(tree) {
-        Ok(outboard) => VerifiedBlob::new(blob, tree.root, Box::new(outboard)),
-        // Tools that copy images by their layers leave it behind.
-        Err(e) if e.kind() == ErrorKind::NotFound => VerifiedBlob::rebuild(blob, tree.root, store.root()),
-        Err(e) => Err(e),
-    };
-    Ok(Arc::new(guarded?))
-}
-
-pub(crate) fn open_layer(store: &ImageStore, blob: &manifest::Layer) -> Result<(OpenLayer, Layer)> {
-    let (source, layer) = open_layer_blob(blob, open_blob(store, blob)?)?;
+fn open_layer(blobs: &dyn ImageBlobs, blob: &manifest::Layer) -> Result<(OpenLayer, Layer)> {
+    let (source, layer) = open_layer_blob(blob, blobs.guarded(blob)?)?;
     let data = layer.segments().iter().filter(|segment| !segment.is_zeroed());
     let open = OpenLayer {
         blob: blob.clone(),

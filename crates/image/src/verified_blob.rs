@@ -12,8 +12,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A stored blob with its hash tree.
-pub struct VerifiedBlob {
-    blob: FileSource,
+pub struct VerifiedBlob<B = FileSource> {
+    blob: B,
+    /// For messages.
+    name: String,
     tree: HashTree<Box<dyn ReadAt>>,
     /// A bit for each group that was found right.
     right: Box<[AtomicU64]>,
@@ -25,10 +27,8 @@ impl VerifiedBlob {
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] where `outboard` is not that of a blob of this length.
     pub fn new(blob: FileSource, root: TreeRoot, outboard: Box<dyn ReadAt>) -> Result<Self> {
-        let tree = HashTree::open(root, outboard, blob.len())?;
-        let words = blob.len().div_ceil(GROUP_SIZE).div_ceil(64);
-        let right = (0..words).map(|_| AtomicU64::new(0)).collect();
-        Ok(Self { blob, tree, right })
+        let name = blob.path().display().to_string();
+        Self::over(blob, name, root, outboard)
     }
 
     /// Guards `blob` where the outboard got lost (tools that know nothing of it leave it behind): reads the
@@ -47,6 +47,19 @@ impl VerifiedBlob {
         }
         Self::new(blob, root, Box::new(outboard))
     }
+}
+
+impl<B: ReadAt> VerifiedBlob<B> {
+    /// As [`VerifiedBlob::new`], wherever the blob lies; `name` stands in messages.
+    ///
+    /// # Errors
+    /// As [`VerifiedBlob::new`].
+    pub fn over(blob: B, name: String, root: TreeRoot, outboard: Box<dyn ReadAt>) -> Result<Self> {
+        let tree = HashTree::open(root, outboard, blob.len())?;
+        let words = blob.len().div_ceil(GROUP_SIZE).div_ceil(64);
+        let right = (0..words).map(|_| AtomicU64::new(0)).collect();
+        Ok(Self { blob, name, tree, right })
+    }
 
     /// Checks the groups that hold `wanted` bytes at `offset`, unless they were found right before.
     fn check(&self, wanted: usize, offset: u64) -> Result<()> {
@@ -60,9 +73,9 @@ impl VerifiedBlob {
         if range.is_empty() || groups.clone().all(|group| self.is_right(group)) {
             return Ok(());
         }
-        self.tree.verify(&self.blob, range).map_err(|e| {
-            e.about(self.blob.path().display()).remedy("the blob is damaged: fetch or import it again")
-        })?;
+        self.tree
+            .verify(&self.blob, range)
+            .map_err(|e| e.about(&self.name).remedy("the blob is damaged: fetch or import it again"))?;
         for group in groups {
             let (word, bit) = place(group);
             self.right[word].fetch_or(bit, Ordering::Relaxed);
@@ -82,7 +95,7 @@ fn place(group: u64) -> (usize, u64) {
     (word, 1 << (group % 64))
 }
 
-impl ReadAt for VerifiedBlob {
+impl<B: ReadAt> ReadAt for VerifiedBlob<B> {
     fn len(&self) -> u64 {
         self.blob.len()
     }

@@ -8,13 +8,15 @@
 use crate::blob::open_layer_source;
 use crate::digest::{Digest, HashingWriter};
 use crate::hash_tree::HashTree;
+use crate::image_blobs::ImageBlobs;
 use crate::manifest::{self, Manifest, Tree};
 use crate::new_image::check_size;
 use crate::open_image::{Coverage, coverage};
 use crate::progress::{Progress, step};
 use crate::reference::Reference;
+use crate::remote::RemoteImage;
 use crate::store::{Image, ImageStore};
-use headstart_block::{ByteRange, Error, FileSource, ReadAt, Result, copy_source};
+use headstart_block::{ByteRange, Error, ReadAt, Result, copy_source};
 use headstart_lsmt::Layer;
 use std::io;
 use std::path::Path;
@@ -66,22 +68,44 @@ impl Verdict {
 /// Where the image cannot be found or its manifest is damaged, and where the user wants to stop; what is wrong
 /// with its blobs is in the verdict.
 pub fn verify(reference: &Reference, depth: Depth, progress: &dyn Progress) -> Result<Verdict> {
-    let (store, Image { digest, manifest }) = ImageStore::open_image(reference)?;
+    let (store, image) = ImageStore::open_image(reference)?;
+    let spool = (depth == Depth::Deep).then(|| store.root());
+    check_image(&store, reference, &image, spool, progress)
+}
+
+/// The quick check of an image in another store. The deep one is what copying it does.
+///
+/// # Errors
+/// As [`verify`], and where the store does not answer or refuses.
+pub fn verify_remote(remote: &RemoteImage, progress: &dyn Progress) -> Result<Verdict> {
+    remote.warm()?;
+    check_image(remote, &remote.reference, &remote.image, None, progress)
+}
+
+/// `spool` is for the deep check: where large hash trees are spooled to.
+fn check_image(
+    blobs: &dyn ImageBlobs,
+    reference: &Reference,
+    image: &Image,
+    spool: Option<&Path>,
+    progress: &dyn Progress,
+) -> Result<Verdict> {
+    let Image { digest, manifest } = image;
     let size = check_size(manifest.virtual_size.unwrap_or(0)).map_err(|e| e.about(digest));
-    let config = size.and_then(|()| check_config(&store, &manifest));
+    let config = size.and_then(|()| check_config(blobs, manifest));
     let mut layers = Vec::with_capacity(manifest.layers.len());
     for layer in &manifest.layers {
-        let verdict = check_layer(&store, layer, depth, progress)
+        let verdict = check_layer(blobs, layer, spool, progress)
             .map_err(|e| e.about(format!("{reference}, layer {}", layer.blob.digest)));
         step(progress, 0)?;
         layers.push(LayerVerdict { blob: layer.blob.digest, verdict });
     }
-    Ok(Verdict { digest, layers, config })
+    Ok(Verdict { digest: *digest, layers, config })
 }
 
 /// Checks the config's digest and that it lists the layers.
-fn check_config(store: &ImageStore, manifest: &Manifest) -> Result<()> {
-    let ids = store.config(manifest)?.diff_ids();
+fn check_config(blobs: &dyn ImageBlobs, manifest: &Manifest) -> Result<()> {
+    let ids = blobs.config(manifest)?.diff_ids();
     // Other tools may list the digests of what the layers were converted from.
     let ours = manifest.version().is_some();
     if ours && !ids.iter().eq(manifest.layers.iter().map(|layer| &layer.blob.digest)) {
@@ -93,24 +117,24 @@ fn check_config(store: &ImageStore, manifest: &Manifest) -> Result<()> {
 }
 
 fn check_layer(
-    store: &ImageStore,
+    blobs: &dyn ImageBlobs,
     layer: &manifest::Layer,
-    depth: Depth,
+    spool: Option<&Path>,
     progress: &dyn Progress,
 ) -> Result<Coverage> {
-    let blob = Arc::new(store.open_layer(layer)?);
+    let blob = blobs.layer(layer)?;
     if let Some(tree) = &layer.tree {
-        check_tree(store, tree, &blob, tail_of(&blob))?;
+        check_tree(blobs, tree, &*blob, tail_of(&*blob))?;
     }
-    if depth == Depth::Deep {
-        check_bytes(&blob, layer, progress, store.root())?;
+    if let Some(spool) = spool {
+        check_bytes(&*blob, layer, progress, spool)?;
     }
     if layer.is_acceleration() || layer.is_turbo() {
         return Ok(Coverage::DigestOnly);
     }
-    let source = open_layer_source(Arc::clone(&blob) as Arc<dyn ReadAt>)?;
+    let source = open_layer_source(blob)?;
     Layer::open(Arc::clone(&source.source))?;
-    if depth == Depth::Deep {
+    if spool.is_some() {
         progress.begin("decompress", source.source.len());
         source.verify(progress)?;
     }
@@ -118,16 +142,16 @@ fn check_layer(
 }
 
 /// The last part of a blob: trailers and indices.
-fn tail_of(blob: &FileSource) -> ByteRange {
+fn tail_of(blob: &dyn ReadAt) -> ByteRange {
     ByteRange::between(blob.len().saturating_sub(TAIL), blob.len())
 }
 
 /// Checks a hash tree's outboard against its digest, and the range `tail` of the blob against the tree.
-fn check_tree(store: &ImageStore, tree: &Tree, blob: &FileSource, tail: ByteRange) -> Result<()> {
+fn check_tree(blobs: &dyn ImageBlobs, tree: &Tree, blob: &dyn ReadAt, tail: ByteRange) -> Result<()> {
     let named = |e: Error| e.about(format!("its hash tree {}", tree.digest));
-    let outboard = store.open_tree(tree).map_err(named)?;
+    let outboard = blobs.tree(tree).map_err(named)?;
     let mut hash = crate::digest::DigestWriter::new(io::sink());
-    copy_source(&outboard, &mut hash, &mut |_| Ok(())).map_err(named)?;
+    copy_source(&*outboard, &mut hash, &mut |_| Ok(())).map_err(named)?;
     let (_, digest, _) = hash.finish();
     if digest != tree.digest {
         return Err(named(Error::corrupt(format!("its content has the digest {digest}"))));
@@ -137,7 +161,7 @@ fn check_tree(store: &ImageStore, tree: &Tree, blob: &FileSource, tail: ByteRang
 
 /// Checks every byte of a blob against its digest and its tree's root.
 fn check_bytes(
-    blob: &FileSource,
+    blob: &dyn ReadAt,
     layer: &manifest::Layer,
     progress: &dyn Progress,
     spool: &Path,

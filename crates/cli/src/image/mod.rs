@@ -2,6 +2,7 @@
 
 mod copy;
 mod list;
+mod look;
 mod pull;
 mod push;
 mod report;
@@ -21,8 +22,7 @@ use headstart_image::open_image::OpenImage;
 use headstart_image::progress::Progress;
 use headstart_image::reference::{Reference, parse_store};
 use headstart_image::store::ImageStore;
-use headstart_image::verify::{Depth, verify};
-use report::{DiffReport, Inspection, Made, Pruned, Removed, Verified};
+use report::{DiffReport, Made, Pruned, Removed};
 use std::path::PathBuf;
 
 #[derive(Subcommand)]
@@ -36,20 +36,13 @@ pub(crate) enum Command {
     #[command(after_help = "Example:\n  headstart image export file:///srv/images:debian -o debian.raw")]
     Export(Export),
     /// Say what an image is: its layers, sizes, savings
-    #[command(after_help = "Example:\n  headstart image inspect file:///srv/images:debian --json")]
-    Inspect {
-        /// The image
-        image: Reference,
-    },
+    #[command(after_help = "Examples:\n  headstart image inspect file:///srv/images:debian --json\n  \
+                            headstart image inspect oci://registry.lan/vm/debian:12")]
+    Inspect(look::Inspect),
     /// Check that an image is what its digest says
-    #[command(after_help = "Example:\n  headstart image verify --deep file:///srv/images:debian")]
-    Verify {
-        /// The image
-        image: Reference,
-        /// Read and check every byte, not only digests of metadata and structure
-        #[arg(long)]
-        deep: bool,
-    },
+    #[command(after_help = "Examples:\n  headstart image verify --deep file:///srv/images:debian\n  \
+                            headstart image verify https://images.lan/debian:12")]
+    Verify(look::Verify),
     /// List the images of a store
     #[command(after_help = "Examples:\n  headstart image list file:///srv/images\n  \
                             headstart image list oci://registry.lan/vm/debian --plain-http registry.lan")]
@@ -169,11 +162,8 @@ impl Command {
         match self {
             Self::Import(import) => import.run(progress),
             Self::Export(export) => export.run(progress),
-            Self::Inspect { image } => Ok(Box::new(Inspection::new(&OpenImage::open(image)?))),
-            Self::Verify { image, deep } => {
-                let depth = if *deep { Depth::Deep } else { Depth::Quick };
-                Ok(Box::new(Verified::new(image, depth, &verify(image, depth, progress)?)))
-            }
+            Self::Inspect(inspect) => inspect.run(),
+            Self::Verify(verify) => verify.run(progress),
             Self::List(list) => list.run(),
             Self::Push(push) => push.run(progress),
             Self::Pull(pull) => pull.run(progress),

@@ -25,6 +25,18 @@ fn check(scene: &Scene, image: &str) {
     fs::remove_file(scene.path("back.raw")).unwrap();
 }
 
+/// The same is said of an image in another store as of where it came from, and that it is right.
+fn check_there(scene: &Scene, image: &str, run: impl Fn(&str) -> Run) {
+    let mut here = scene.json("image inspect file://~/store:v1");
+    let mut there = run(&format!("image inspect {image} --json")).succeeds().json();
+    assert!(image.starts_with(there["image"].as_str().unwrap()), "{there}");
+    here["image"].take();
+    there["image"].take();
+    assert_eq!(here, there);
+    let verified = run(&format!("image verify {image} --json")).succeeds().json();
+    assert_eq!((&verified["right"], &verified["digest"]), (&true.into(), &here["digest"]));
+}
+
 #[test]
 fn between_directories() {
     let scene = scene();
@@ -45,6 +57,8 @@ fn between_directories() {
     scene.fails("image pull file://~/store:v1 oci://127.0.0.1:9/r", &["image copy"]);
     scene.fails("image pull oci://127.0.0.1:9/r:v1 file://~/other", &["127.0.0.1:9", "refused"]);
     scene.fails("image export oci://127.0.0.1:9/r:v1 -o x.raw", &["image pull"]);
+    scene.fails("image verify --deep oci://127.0.0.1:9/r:v1", &["image pull"]);
+    scene.fails("image inspect oci://127.0.0.1:9/r:v1", &["127.0.0.1:9", "refused"]);
     scene.fails("image import a.raw s3://bucket/x:v1", &["directory", "s3://bucket/x"]);
 }
 
@@ -62,6 +76,7 @@ fn through_a_registry() {
     let tags: Vec<_> = listed["images"].as_array().unwrap().iter().map(|image| &image["tag"]).collect();
     assert_eq!(tags, ["v1", "v2"]);
     assert_eq!(listed["images"][0]["layers"], 2);
+    check_there(&scene, &format!("oci://{host}/vm/debian:v1 {plain}"), |words| scene.run(words));
     let digest = pushed["digest"].as_str().unwrap();
     scene.ok(&format!("image pull oci://{host}/vm/debian@{digest} file://~/back:x {plain}"));
     check(&scene, "file://~/back:x");
@@ -80,6 +95,11 @@ fn from_a_web_server() {
     let url = server.url();
     let url = url.trim_end_matches('/');
     assert_eq!(scene.json(&format!("image list {url}"))["images"].as_array().unwrap().len(), 2);
+    check_there(&scene, &format!("{url}/:v1"), |words| scene.run(words));
+    let layer = scene.json("image inspect file://~/store:v1")["layers"][1]["digest"].clone();
+    fs::rename(scene.blob("store", &layer), scene.path("layer")).unwrap();
+    scene.fails(&format!("image inspect {url}/:v1"), &[url, layer.as_str().unwrap(), "is not there"]);
+    fs::rename(scene.path("layer"), scene.blob("store", &layer)).unwrap();
     let began = std::time::Instant::now();
     let pulled = scene.json(&format!("image pull {url}/:v1 file://~/back --limit-rate 2MB/s"));
     let bytes = pulled["copied_bytes"].as_f64().unwrap();
@@ -113,6 +133,10 @@ fn through_an_object_store() {
     run(&format!("image push file://~/store:base s3://images/a/b:v0 {plain}")).succeeds();
     let listed = run(&format!("image list s3://images/a/b {plain} --json")).succeeds().json();
     assert_eq!(listed["images"].as_array().unwrap().len(), 2);
+    check_there(&scene, &format!("s3://images/a/b:v1 {plain}"), run);
+    // Which of all that have such a bucket.
+    run(&format!("image inspect s3://images/a/b:none {plain}"))
+        .fails(&[&format!("s3://images@{}/a/b:none", server.addr())]);
     run(&format!("image pull s3://images/a/b:v1 file://~/back {plain}")).succeeds();
     check(&scene, "file://~/back:v1");
     let denied = format!("image pull s3://images/a/b:v1 file://~/back {plain}");

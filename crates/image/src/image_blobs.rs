@@ -1,0 +1,80 @@
+//! [`ImageBlobs`]: where the blobs of an image are read from: a directory of this host, or any other store.
+
+use crate::manifest::{Config, Layer, Manifest, Tree};
+use crate::remote::RemoteImage;
+use crate::store::ImageStore;
+use crate::verified_blob::VerifiedBlob;
+use headstart_block::{ErrorKind, ReadAt, Result};
+use std::sync::Arc;
+
+/// The blobs of an image, as opening and checking it see them.
+pub(crate) trait ImageBlobs {
+    /// A layer's blob, which has the length that its manifest says. Its content is not checked.
+    fn layer(&self, layer: &Layer) -> Result<Arc<dyn ReadAt>>;
+
+    /// A layer's blob, guarded by its hash tree where it has one.
+    fn guarded(&self, layer: &Layer) -> Result<Arc<dyn ReadAt>>;
+
+    /// The outboard of a hash tree, which has the length that its manifest says.
+    fn tree(&self, tree: &Tree) -> Result<Arc<dyn ReadAt>>;
+
+    /// The config, checked against its digest.
+    fn config(&self, manifest: &Manifest) -> Result<Config>;
+}
+
+impl ImageBlobs for ImageStore {
+    fn layer(&self, layer: &Layer) -> Result<Arc<dyn ReadAt>> {
+        Ok(Arc::new(self.open_layer(layer)?))
+    }
+
+    fn guarded(&self, layer: &Layer) -> Result<Arc<dyn ReadAt>> {
+        let blob = self.open_layer(layer)?;
+        let Some(tree) = &layer.tree else { return Ok(Arc::new(blob)) };
+        let guarded = match self.open_tree(tree) {
+            Ok(outboard) => VerifiedBlob::new(blob, tree.root, Box::new(outboard)),
+            // Tools that copy images by their layers leave it behind.
+            Err(e) if e.kind() == ErrorKind::NotFound => VerifiedBlob::rebuild(blob, tree.root, self.root()),
+            Err(e) => Err(e),
+        };
+        Ok(Arc::new(guarded?))
+    }
+
+    fn tree(&self, tree: &Tree) -> Result<Arc<dyn ReadAt>> {
+        Ok(Arc::new(self.open_tree(tree)?))
+    }
+
+    fn config(&self, manifest: &Manifest) -> Result<Config> {
+        self.config(manifest)
+    }
+}
+
+impl ImageBlobs for RemoteImage {
+    fn layer(&self, layer: &Layer) -> Result<Arc<dyn ReadAt>> {
+        Ok(self.blob_of(layer)?)
+    }
+
+    fn guarded(&self, layer: &Layer) -> Result<Arc<dyn ReadAt>> {
+        let blob = self.blob_of(layer)?;
+        let Some(tree) = &layer.tree else { return Ok(blob) };
+        match self.tree_of(tree) {
+            Ok(outboard) => {
+                let name = blob.name();
+                Ok(Arc::new(VerifiedBlob::over(blob, name, tree.root, Box::new(outboard))?))
+            }
+            // Making it again would take all of the blob.
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                tracing::warn!(error = %e, "its hash tree is lost: what is read of the layer is not checked");
+                Ok(blob)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    fn tree(&self, tree: &Tree) -> Result<Arc<dyn ReadAt>> {
+        Ok(self.tree_of(tree)?)
+    }
+
+    fn config(&self, _: &Manifest) -> Result<Config> {
+        self.read_config()
+    }
+}

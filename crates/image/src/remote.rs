@@ -1,0 +1,264 @@
+//! [`RemoteImage`]: an image in any store, of which parts are looked at: its documents, and heads, ends and indices of
+//! its layers.
+//!
+//! For saying what an image is and whether it hangs together, not for reading its disk: what is fetched stays in
+//! memory, in chunks of 64 KiB, and nothing is kept. What opening the layers will read is guessed and fetched for all
+//! of them at once ([`RemoteImage::warm`]): after the manifest that takes two steps, lengths and then bytes, whatever
+//! the number of layers. What was guessed wrong costs a request more.
+//!
+//! Where a layer has a hash tree, what is read of it is checked against that, as everywhere.
+
+use crate::digest::Digest;
+use crate::hash_tree::pages;
+use crate::manifest::{Config, Layer, Manifest, Tree};
+use crate::reference::{Reference, Selector};
+use crate::store::Image;
+use bytes::Bytes;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
+use headstart_store::blob_source::BlobSource;
+use headstart_store::{RetrySettings, Store, Urgency};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::runtime::Handle;
+
+/// Bytes that are fetched and kept together.
+const CHUNK: u64 = 64 << 10;
+
+/// Reads of so many bytes go past the chunks: who reads that much goes through all of a blob once.
+const LARGE: usize = 1 << 20;
+
+/// Bytes of a blob's start that opening a layer reads.
+const HEAD: u64 = 32 << 10;
+
+/// Most bytes of an end that are fetched because an annotation says so.
+const END_MAX: u64 = 16 << 20;
+
+/// Requests that are under way at once.
+const AT_ONCE: usize = 16;
+
+/// An image in a store.
+pub struct RemoteImage {
+    /// Its name.
+    pub reference: Reference,
+    /// Its manifest, with its digest.
+    pub image: Image,
+    link: Arc<Link>,
+    blobs: HashMap<Digest, Arc<RemoteBlob>>,
+}
+
+/// The way to the store.
+struct Link {
+    store: Arc<dyn Store>,
+    retry: RetrySettings,
+    runtime: Handle,
+}
+
+impl RemoteImage {
+    /// Finds the image that `reference` names in `store`, and how long its blobs are. Works with the help of
+    /// `runtime`, but not on one of its threads: it blocks, as all of this does. Failed requests are tried again as
+    /// `retry` says.
+    ///
+    /// # Errors
+    /// What the store reports; [`ErrorKind::Corrupt`] where the manifest is damaged.
+    pub fn open(
+        store: Arc<dyn Store>,
+        reference: &Reference,
+        retry: RetrySettings,
+        runtime: Handle,
+    ) -> Result<Self> {
+        let link = Arc::new(Link { store, retry, runtime });
+        let (digest, bytes) = link.runtime.block_on(link.store.manifest(&reference.selector))?;
+        let manifest = Manifest::parse(&bytes).map_err(|e| e.about(format!("image {reference}")))?;
+        let find = |digest: Digest| {
+            let link = &link;
+            async move { Ok::<_, Error>((digest, link.store.blob_len(&digest).await?)) }
+        };
+        let mut digests: Vec<Digest> = manifest.blobs().map(|(digest, _)| digest).collect();
+        digests.sort_unstable();
+        digests.dedup();
+        let finding = stream::iter(digests).map(find).buffer_unordered(AT_ONCE);
+        let found: Vec<_> = link.runtime.block_on(finding.try_collect())?;
+        let blob = |(digest, len): (Digest, Option<u64>)| {
+            let (link, chunks) = (Arc::clone(&link), Mutex::default());
+            Some((digest, Arc::new(RemoteBlob { link, digest, len: len?, chunks })))
+        };
+        let blobs = found.into_iter().filter_map(blob).collect();
+        Ok(Self { reference: reference.clone(), image: Image { digest, manifest }, link, blobs })
+    }
+
+    /// Fetches what opening the disk's layers will read, most likely. What is not there, or wrong, is left to whoever
+    /// reads it, who says of what it is a part.
+    ///
+    /// # Errors
+    /// Where the store does not answer, or refuses.
+    pub fn warm(&self) -> Result<()> {
+        let mut wanted = Vec::new();
+        for layer in self.image.manifest.disk_layers() {
+            let Ok(blob) = self.blob_of(layer) else { continue };
+            let tree = layer.tree.and_then(|tree| self.tree_of(&tree).ok());
+            for range in first_guess(blob.len, layer.index_offset()) {
+                if let Some(tree) = &tree {
+                    pages(blob.len, range, &mut |pages| wanted.push((Arc::clone(tree), pages)));
+                }
+                wanted.push((Arc::clone(&blob), range));
+            }
+        }
+        let bring = |(blob, range): (Arc<RemoteBlob>, ByteRange)| async move {
+            match blob.bring(range).await {
+                Err(e) if !matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Denied) => Ok(()),
+                brought => brought,
+            }
+        };
+        let bringing = stream::iter(wanted).map(bring).buffer_unordered(AT_ONCE);
+        self.link.runtime.block_on(bringing.try_collect())
+    }
+
+    /// A layer's blob, which has the length that the manifest says.
+    pub(crate) fn blob_of(&self, layer: &Layer) -> Result<Arc<RemoteBlob>> {
+        self.sized("layer", &layer.blob.digest, layer.blob.size)
+    }
+
+    /// The outboard of a hash tree, alike.
+    pub(crate) fn tree_of(&self, tree: &Tree) -> Result<Arc<RemoteBlob>> {
+        self.sized("hash tree", &tree.digest, tree.size)
+    }
+
+    /// The image's config, checked against its digest.
+    pub(crate) fn read_config(&self) -> Result<Config> {
+        let config = &self.image.manifest.config;
+        let blob = self.sized("config", &config.digest, config.size)?;
+        let about = |e: Error| e.about(blob.name());
+        if blob.len > crate::manifest::MAX_MANIFEST_SIZE {
+            return Err(about(Error::unsupported(format!("a config of {} bytes", blob.len))));
+        }
+        let mut bytes = vec![0; usize::try_from(blob.len).unwrap_or(0)];
+        blob.read_at(&mut bytes, 0)?;
+        let digest = Digest::of(&bytes);
+        if digest != config.digest {
+            return Err(about(Error::corrupt(format!("its content has the digest {digest}"))));
+        }
+        Config::parse(&bytes).map_err(about)
+    }
+
+    fn sized(&self, what: &str, digest: &Digest, size: u64) -> Result<Arc<RemoteBlob>> {
+        let about = |e: Error| {
+            e.about(format!("{what} {}", self.link.name(digest))).remedy("copy the image there again")
+        };
+        let blob = self.blobs.get(digest);
+        let blob = blob.ok_or_else(|| about(Error::new(ErrorKind::NotFound, "is not there")))?;
+        if blob.len == size {
+            return Ok(Arc::clone(blob));
+        }
+        Err(about(Error::corrupt(format!("has {} bytes, its manifest says {size}", blob.len))))
+    }
+}
+
+impl Link {
+    /// A blob, in messages.
+    fn name(&self, digest: &Digest) -> String {
+        format!("{}{}", self.store.location(), Selector::Digest(*digest))
+    }
+}
+
+/// What opening a blob of `len` bytes reads: its head, and its end from where the manifest says that it begins.
+fn first_guess(len: u64, index_offset: Option<u64>) -> Vec<ByteRange> {
+    let end = match index_offset {
+        Some(start) if start < len && len - start <= END_MAX => start,
+        _ => len.saturating_sub((len / 256).clamp(CHUNK, 1 << 20)),
+    };
+    if end <= HEAD {
+        return vec![ByteRange::between(0, len)];
+    }
+    vec![ByteRange::between(0, HEAD), ByteRange::between(end, len)]
+}
+
+/// A blob in a store. Its reads block.
+pub(crate) struct RemoteBlob {
+    link: Arc<Link>,
+    digest: Digest,
+    len: u64,
+    /// What was fetched, by the chunk's number.
+    chunks: Mutex<BTreeMap<u64, Bytes>>,
+}
+
+impl RemoteBlob {
+    /// In messages.
+    pub(crate) fn name(&self) -> String {
+        self.link.name(&self.digest)
+    }
+
+    fn chunks(&self) -> MutexGuard<'_, BTreeMap<u64, Bytes>> {
+        // What a panicking holder left is whole: chunks are entered one by one.
+        self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The runs of chunks that `range` touches and that are not here, as ranges of the blob.
+    fn missing(&self, range: ByteRange) -> Vec<ByteRange> {
+        let chunks = self.chunks();
+        let mut runs: Vec<ByteRange> = Vec::new();
+        let wanted = range.offset() / CHUNK..range.end().min(self.len).div_ceil(CHUNK);
+        for number in wanted.filter(|number| !chunks.contains_key(number)) {
+            let (start, end) = (number * CHUNK, ((number + 1) * CHUNK).min(self.len));
+            match runs.last_mut().filter(|run| run.end() == start && run.len() < LARGE as u64) {
+                Some(run) => *run = ByteRange::between(run.offset(), end),
+                None => runs.push(ByteRange::between(start, end)),
+            }
+        }
+        runs
+    }
+
+    /// Fetches what is missing of `range`.
+    async fn bring(&self, range: ByteRange) -> Result<()> {
+        for run in self.missing(range) {
+            let once = || self.link.store.read(&self.digest, run, Urgency::Demand);
+            let bytes = self.link.retry.run(once, || ()).await?;
+            if bytes.len() as u64 != run.len() {
+                return Err(Error::new(ErrorKind::Unavailable, "the store gave other bytes than asked for")
+                    .about(self.name()));
+            }
+            let mut chunks = self.chunks();
+            for part in run.parts(CHUNK) {
+                let (from, to) = (part.offset() - run.offset(), part.end() - run.offset());
+                let (Ok(from), Ok(to)) = (usize::try_from(from), usize::try_from(to)) else { break };
+                chunks.insert(part.offset() / CHUNK, bytes.slice(from..to));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ReadAt for RemoteBlob {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        if buf.len() >= LARGE {
+            let (store, runtime) = (Arc::clone(&self.link.store), self.link.runtime.clone());
+            return BlobSource::new(store, self.digest, self.len, self.link.retry, runtime)
+                .read_at(buf, offset);
+        }
+        let range = ByteRange::new(offset, buf.len() as u64).filter(|range| range.end() <= self.len);
+        let Some(range) = range else {
+            return Err(
+                Error::corrupt(format!("has only {} bytes, none at {offset}", self.len)).about(self.name())
+            );
+        };
+        self.link.runtime.block_on(self.bring(range))?;
+        let chunks = self.chunks();
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let chunk = chunks.get(&(at / CHUNK)).map(|chunk| &chunk[(at % CHUNK) as usize..]);
+            let Some(chunk) = chunk.filter(|chunk| !chunk.is_empty()) else {
+                return Err(Error::new(ErrorKind::Unavailable, "the store gave other bytes than asked for")
+                    .about(self.name()));
+            };
+            let len = chunk.len().min(buf.len() - done);
+            buf[done..done + len].copy_from_slice(&chunk[..len]);
+            done += len;
+        }
+        Ok(())
+    }
+}
