@@ -270,7 +270,7 @@ async fn it_can_be_stopped() {
     let progress = Impatient { stop: AtomicBool::new(true), ..Impatient::default() };
     let tag = tag();
     let work = transfer(&deaf, &source.selector, &target, &tag, RetrySettings::default(), &progress);
-    let stopped = tokio::time::timeout(Duration::from_secs(5), work).await.unwrap();
+    let stopped = tokio::time::timeout(Duration::from_secs(60), work).await.unwrap();
     assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Cancelled);
 }
 

@@ -1,6 +1,11 @@
 //! Registries that misbehave in ways in which no real one does for long: scripted, request by request.
 
-#![allow(clippy::unwrap_used, clippy::unnecessary_wraps, reason = "tests: a script answers in one word")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::unnecessary_wraps,
+    reason = "tests: a script answers in one word"
+)]
 
 use bytes::Bytes;
 use headstart_block::{ByteRange, Digest, ErrorKind, Result};
@@ -78,8 +83,9 @@ fn settings(hosts: &[&str]) -> Settings {
     Settings {
         plain_http: hosts.iter().map(|host| (*host).to_owned()).collect(),
         docker_config: Some(Path::new("/nonexistent").to_owned()),
-        first_byte_timeout: Duration::from_millis(600),
-        stall_timeout: Duration::from_millis(600),
+        // Only what never answers takes as long.
+        first_byte_timeout: Duration::from_secs(5),
+        stall_timeout: Duration::from_secs(5),
         retry: RetrySettings { deadline: Duration::ZERO, ..RetrySettings::default() },
         hedge: None,
         ..Settings::default()
@@ -92,7 +98,9 @@ fn store(host: &str, settings: &Settings) -> Arc<dyn Store> {
 }
 
 async fn read(store: &dyn Store) -> Result<Bytes> {
-    store.read(&Digest::of(b"blob"), ByteRange::between(0, 10), Urgency::Demand).await
+    let (blob, range) = (Digest::of(b"blob"), ByteRange::between(0, 10));
+    let read = store.read(&blob, range, Urgency::Demand);
+    tokio::time::timeout(Duration::from_secs(120), read).await.expect("a read that ends")
 }
 
 #[tokio::test]
@@ -112,7 +120,7 @@ async fn an_upload_that_gets_nowhere_ends() {
     let store = store(&server.host, &settings(&[&server.host]));
     let digest = Digest::of(b"x");
     let put = store.put_blob(&digest, Arc::new(vec![0; (64 << 20) + 1]), &|_| Ok(()));
-    let error = tokio::time::timeout(Duration::from_secs(30), put).await.unwrap().unwrap_err();
+    let error = tokio::time::timeout(Duration::from_secs(120), put).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(server.count("PATCH") <= 12, "{}", server.count("PATCH"));
 }
@@ -148,7 +156,10 @@ async fn a_mirror_forgets_an_address_that_hangs() {
     .await;
     let origin = Server::start(|_| ten()).await;
     let mirrors = vec![Mirror { registry: origin.host.clone(), mirror: mirror.host.clone() }];
-    let store = store(&origin.host, &Settings { mirrors, ..settings(&[&origin.host, &mirror.host]) });
+    // Of which a mirror gets a third: enough for one that answers at all, on a busy machine.
+    let first_byte_timeout = Duration::from_secs(6);
+    let patient = Settings { first_byte_timeout, ..settings(&[&origin.host, &mirror.host]) };
+    let store = store(&origin.host, &Settings { mirrors, ..patient });
     read(&*store).await.unwrap();
     assert_eq!((mirror.count("GET /dead"), origin.count("GET")), (1, 1));
     hanging.store(false, Ordering::Relaxed);

@@ -5,7 +5,7 @@
 //! compared by the median of the rounds' ratios, of runs that were neighbours. CPU is what the server's process uses,
 //! user and system.
 
-use crate::process::{find, skipped};
+use crate::process::{Process, find, kill, skipped};
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
+
+/// No run takes this long, unless its server hangs.
+const RUN_LIMIT: Duration = Duration::from_secs(300);
 
 /// Two figures are as good as the same within this.
 pub const NOISE: f64 = 0.95;
@@ -87,8 +90,7 @@ pub struct Contestant {
 
 impl Drop for Contestant {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        kill(&mut self.child);
     }
 }
 
@@ -145,15 +147,15 @@ impl Contestant {
 /// The line of fio's figures.
 fn run_fio(socket: &Path, args: &[&str]) -> String {
     let uri = format!("--uri=nbd+unix:///?socket={}", socket.display());
-    let output = Command::new("fio")
+    let mut command = Command::new("fio");
+    command
         .args(["--name=job", "--ioengine=nbd", &uri, "--output-format=terse", "--terse-version=3"])
-        .args(args)
-        .output()
-        .expect("fio runs");
-    let text = String::from_utf8_lossy(&output.stdout);
-    let line = text.lines().find(|line| line.starts_with("3;"));
-    line.unwrap_or_else(|| panic!("fio has no figures: {}", String::from_utf8_lossy(&output.stderr)))
-        .to_owned()
+        .args(args);
+    let mut fio = Process::start(&mut command);
+    fio.end(RUN_LIMIT);
+    let said = fio.said();
+    let line = said.lines().find(|line| line.starts_with("3;"));
+    line.unwrap_or_else(|| panic!("fio has no figures: {said}")).to_owned()
 }
 
 /// Seconds of CPU that a process has used.

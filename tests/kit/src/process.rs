@@ -176,8 +176,7 @@ impl Process {
 
     /// `kill -9`, and waits.
     pub fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        kill(&mut self.child);
     }
 }
 
@@ -190,6 +189,17 @@ impl Drop for Process {
 impl fmt::Display for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})\n{}", self.name, self.id(), self.said())
+    }
+}
+
+/// Ends a child and waits for it, but not for ever: one that hangs in a system call of a dead server cannot be killed,
+/// and must not take the whole run with it.
+pub(crate) fn kill(child: &mut Child) {
+    const TIME_LIMIT: Duration = Duration::from_secs(30);
+    let _ = child.kill();
+    let until = Instant::now() + TIME_LIMIT;
+    while matches!(child.try_wait(), Ok(None)) && Instant::now() < until {
+        thread::sleep(Duration::from_millis(1));
     }
 }
 

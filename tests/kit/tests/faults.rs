@@ -68,7 +68,8 @@ impl Client {
     fn new(proxy: &FaultProxy) -> Self {
         let socket = TcpStream::connect(proxy.addr()).unwrap();
         socket.set_nodelay(true).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        socket.set_write_timeout(Some(Duration::from_secs(60))).unwrap();
         Self { reader: BufReader::new(socket) }
     }
 
@@ -107,7 +108,8 @@ fn without_faults_all_passes_and_is_remembered() {
         assert_eq!((answer.status, &answer.body), (206, &scene.file[range].to_vec()));
     }
     assert_eq!(scene.get(0..10).unwrap().status, 206);
-    let log = scene.proxy.wait("end", Duration::from_secs(5), |log| log.iter().all(|r| r.finished.is_some()));
+    let log =
+        scene.proxy.wait("end", Duration::from_secs(30), |log| log.iter().all(|r| r.finished.is_some()));
     assert_eq!((log.len(), log.in_sequence(), log.at_once()), (4, 4, 1), "{log}");
     assert_eq!((log.sent(), log.sent_again()), (FILE_LEN as u64 + 25, 25), "{log}");
     assert_eq!((log[2].connection, log[3].connection), (0, 1));
@@ -155,7 +157,8 @@ fn connections_break() {
     assert_eq!(with(Fault::Reset { after: None }), io::ErrorKind::ConnectionReset);
     assert_eq!(with(Fault::Reset { after: Some(100_000) }), io::ErrorKind::ConnectionReset);
     assert_eq!(with(Fault::CutOff { after: 100_000 }), io::ErrorKind::UnexpectedEof);
-    let log = scene.proxy.wait("end", Duration::from_secs(5), |log| log.iter().all(|r| r.finished.is_some()));
+    let log =
+        scene.proxy.wait("end", Duration::from_secs(30), |log| log.iter().all(|r| r.finished.is_some()));
     assert!(log.iter().all(|request| request.broken), "{log}");
     assert_eq!(log.iter().map(|r| r.sent).collect::<Vec<_>>(), [0, 100_000, 100_000], "{log}");
 }
@@ -178,7 +181,7 @@ fn time_passes() {
     }
     // Hung clients that went away are noticed, and the others never waited.
     assert_eq!(scene.get(0..10).unwrap().body, scene.file[..10]);
-    scene.proxy.wait("end", Duration::from_secs(5), |log| log.iter().all(|r| r.finished.is_some()));
+    scene.proxy.wait("end", Duration::from_secs(30), |log| log.iter().all(|r| r.finished.is_some()));
 }
 
 #[test]
@@ -230,7 +233,7 @@ fn a_dropped_proxy_keeps_nobody_waiting() {
     scene.proxy.add(Rule::new(Fault::Hang { after: None }));
     thread::scope(|scope| {
         let waiting = scope.spawn(|| client.get(0..1).unwrap_err());
-        scene.proxy.wait("request", Duration::from_secs(5), |log| log.len() == 1);
+        scene.proxy.wait("request", Duration::from_secs(30), |log| log.len() == 1);
         drop(scene.proxy);
         assert_ne!(waiting.join().unwrap().kind(), io::ErrorKind::WouldBlock);
     });

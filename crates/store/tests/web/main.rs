@@ -6,7 +6,9 @@ mod server;
 
 use headstart_block::{ByteRange, Digest, ErrorKind};
 use headstart_store::media_type::{INDEX_OCI, MANIFEST_OCI};
-use headstart_store::{RateLimit, RetrySettings, Selector, Settings, Store, Tag, Urgency, open};
+use headstart_store::{
+    HedgeSettings, RateLimit, RetrySettings, Selector, Settings, Store, Tag, Urgency, open,
+};
 use serde_json::json;
 use server::{Fault, Server};
 use std::sync::Arc;
@@ -19,8 +21,9 @@ fn blob() -> Vec<u8> {
 
 fn settings() -> Settings {
     Settings {
-        first_byte_timeout: Duration::from_millis(300),
-        stall_timeout: Duration::from_millis(300),
+        // The faults take as long; a sound answer on a busy machine must not.
+        first_byte_timeout: Duration::from_secs(1),
+        stall_timeout: Duration::from_secs(1),
         hedge: None,
         retry: RetrySettings {
             first: Duration::from_millis(5),
@@ -142,14 +145,18 @@ async fn each_fault_is_an_error_that_names_the_blob() {
 async fn a_slow_answer_is_overtaken() {
     let (server, _, digest, _) = start().await;
     let location = format!("http://{}/images", server.address).parse().unwrap();
-    let store = open(&location, &Settings { hedge: Settings::default().hedge, ..settings() }).unwrap();
+    // Some reads before may be slow by themselves: they must not spend what the second requests have.
+    let hedge = HedgeSettings { least: Duration::from_millis(100), share: 1.0, ..HedgeSettings::default() };
+    let first_byte_timeout = Duration::from_secs(30);
+    let store = open(&location, &Settings { hedge: Some(hedge), first_byte_timeout, ..settings() }).unwrap();
     for _ in 0..10 {
         store.read(&digest, range(), Urgency::Demand).await.unwrap();
     }
+    let before = store.counters().hedges_won;
     server.fail([Fault::Slow(Duration::from_secs(60))]);
     let bytes = store.read(&digest, range(), Urgency::Demand).await.unwrap();
     assert!(bytes == blob()[1000..101_000]);
-    assert_eq!((store.counters().hedges_won, store.counters().errors), (1, 0));
+    assert_eq!((store.counters().hedges_won - before, store.counters().errors), (1, 0));
 }
 
 #[tokio::test]
@@ -222,7 +229,7 @@ async fn nobody_there_is_said_at_once() {
     assert!(error.to_string().contains("http://127.0.0.1:9/images/oci-layout"), "{error}");
     assert!(error.to_string().contains("refused"), "{error}");
     assert!(store.read(&digest, range(), Urgency::Demand).await.is_err());
-    assert!(begin.elapsed() < Duration::from_secs(3));
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
     drop(server);
 }
 
