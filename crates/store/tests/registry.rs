@@ -424,6 +424,43 @@ async fn a_token_in_use_is_renewed_before_it_runs_out_and_nobody_waits() {
     }
 }
 
+/// What was used is kept good though nobody asks just then; what nobody uses is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_after_a_long_pause_finds_token_and_address_renewed() {
+    let token = async {
+        let behaviour = Behaviour { redirect: false, forbid: true, ..Behaviour::default() };
+        let Some(house) = House::new(behaviour).await else { return };
+        house.tokens.set_life(Duration::from_secs(4));
+        let (store, before) = (house.store(), house.tokens.granted());
+        house.read_well(&*store, 0, 10).await;
+        assert_eq!(house.tokens.granted() - before, 1);
+        // Past the end of the first token, within the life of the second.
+        sleep(Duration::from_millis(4500)).await;
+        assert_eq!(house.tokens.granted() - before, 2, "renewed, for it was used");
+        house.read_well(&*store, 0, 10).await;
+        assert_eq!((house.tokens.granted() - before, house.front.seen().forbidden), (2, 0));
+        // The second was used, the third is not.
+        sleep(Duration::from_millis(5500)).await;
+        assert_eq!(house.tokens.granted() - before, 3, "not renewed again, for nobody used it");
+    };
+    let address = async {
+        // A second more than it tells: dates have whole seconds.
+        let (life, told) = (Duration::from_secs(6), Some(Duration::from_secs(5)));
+        let behaviour = Behaviour { style: Style::Amazon, life, told, ..Behaviour::default() };
+        let Some(house) = House::new(behaviour).await else { return };
+        let store = house.store();
+        house.read_well(&*store, 0, 10).await;
+        let first = house.front.seen();
+        sleep(Duration::from_millis(5200)).await;
+        let second = house.front.seen();
+        assert_eq!(second.asked - first.asked, 1, "asked for the next one, for the first was used");
+        house.read_well(&*store, 0, 10).await;
+        let read = house.front.seen();
+        assert_eq!((read.asked - second.asked, read.expired), (0, 0), "it waited for the registry");
+    };
+    tokio::join!(token, address);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_token_is_renewed_on_401_and_on_403() {
     let renewed = async |forbid| {

@@ -24,7 +24,7 @@ use serde::Deserialize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use url::{Url, form_urlencoded};
 
 /// Longest answer of a token server, in bytes: tokens of some clouds have several KB.
@@ -219,14 +219,7 @@ impl Auth {
             match decide() {
                 Decision::Use(token) => return Ok(token),
                 Decision::RenewSoon(token) => {
-                    if let Some(lead) = slot.flight.try_lead() {
-                        let renewal = self.begin_renewal(bearer, access, lead);
-                        tokio::spawn(async move {
-                            if let Ok(Err(error)) = renewal.await {
-                                tracing::warn!(%error, "renewing a token ahead of its end failed");
-                            }
-                        });
-                    }
+                    self.renew_ahead(bearer, access);
                     return Ok(token);
                 }
                 Decision::Renew => match slot.flight.join().await {
@@ -235,6 +228,8 @@ impl Auth {
                     // Somebody may have been done just before.
                     Turn::Lead(lead) if decide() == Decision::Renew => {
                         let renewal = self.begin_renewal(bearer, access, lead).await;
+                        // It counts as used from now on.
+                        let _ = decide();
                         return renewal
                             .map_err(|e| Error::new(ErrorKind::Cancelled, "stopped").caused_by(e))?;
                     }
@@ -257,14 +252,44 @@ impl Auth {
         tokio::spawn(async move { auth.renew(&bearer, access, lead).await })
     }
 
-    async fn renew(&self, bearer: &Bearer, access: Access, lead: Lead) -> Result<Token> {
+    /// Renews beside what is going on, unless somebody does already.
+    fn renew_ahead(self: &Arc<Self>, bearer: &Bearer, access: Access) {
+        let Some(lead) = self.slot(access).flight.try_lead() else { return };
+        let renewal = self.begin_renewal(bearer, access, lead);
+        tokio::spawn(async move {
+            if let Ok(Err(error)) = renewal.await {
+                tracing::warn!(%error, "renewing a token ahead of its end failed");
+            }
+        });
+    }
+
+    /// Has a token that just came renewed when it nears its end, if it was used by then. Keeps nothing alive.
+    fn look_after(self: &Arc<Self>, bearer: &Bearer, access: Access, generation: u64) {
+        let Some(due_at) = locked(&self.slot(access).tokens).due_at() else { return };
+        let (auth, bearer) = (Arc::downgrade(self), bearer.clone());
+        let pause = due_at.saturating_sub(self.clock.now());
+        tokio::spawn(async move {
+            sleep(pause).await;
+            let Some(auth) = auth.upgrade() else { return };
+            let is_due = locked(&auth.slot(access).tokens).is_due(generation, auth.clock.now());
+            if is_due {
+                auth.renew_ahead(&bearer, access);
+            }
+        });
+    }
+
+    async fn renew(self: &Arc<Self>, bearer: &Bearer, access: Access, lead: Lead) -> Result<Token> {
         let asked = self.clock.now();
         let fetched = timeout(RENEWAL_TIMEOUT, self.fetch(bearer, access)).await.unwrap_or_else(|_| {
             let cause = format!("gave no token within {} s", RENEWAL_TIMEOUT.as_secs());
             Err(Error::new(ErrorKind::Unavailable, cause).about(http::redact(&bearer.realm)))
         });
         let token = match fetched {
-            Ok((secret, life)) => Ok(locked(&self.slot(access).tokens).accept(secret, asked, life)),
+            Ok((secret, life)) => {
+                let token = locked(&self.slot(access).tokens).accept(secret, asked, life);
+                self.look_after(bearer, access, token.generation);
+                Ok(token)
+            }
             Err(error) => {
                 locked(&self.slot(access).tokens).fail(self.clock.now());
                 Err(error)

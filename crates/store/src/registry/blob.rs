@@ -15,13 +15,14 @@ use super::locked;
 use super::redirect::{Address, Decision, Route, life_in_url};
 use crate::http::{self, http_date};
 use crate::link::Answer;
+use crate::retry::jitter;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use reqwest::header::DATE;
 use reqwest::{Method, Response, StatusCode};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use url::Url;
 
 /// Addresses that a read tries: one that was kept, one fetched ahead, one fresh.
@@ -124,7 +125,7 @@ impl Endpoint {
     }
 
     /// Asks the registry for the range, and notes where the blob is.
-    async fn ask(&self, blob: &Blob, digest: &Digest, range: ByteRange) -> Result<Asked> {
+    async fn ask(self: &Arc<Self>, blob: &Arc<Blob>, digest: &Digest, range: ByteRange) -> Result<Asked> {
         let url = self.url(&format!("blobs/{digest}"))?;
         let now = self.clock.now();
         let patience = self.settings.first_byte_timeout;
@@ -133,7 +134,10 @@ impl Endpoint {
         if let Some(target) = self.target(&response)? {
             let date = response.headers().get(DATE).and_then(|date| http_date(date.to_str().ok()?));
             let life = life_in_url(&target, date);
-            locked(&blob.route).learn_address(target, now, life);
+            let due = locked(&blob.route).learn_address(target, now, life, self.blobs.shortest());
+            if let Some((generation, at)) = due {
+                self.look_after(blob, digest, generation, at);
+            }
             return Ok(Asked::Elsewhere);
         }
         match response.status() {
@@ -144,6 +148,23 @@ impl Endpoint {
             }
             _ => Err(http::refusal(&response)),
         }
+    }
+
+    /// Has the next address of a blob fetched when the one of `generation`, which just came, nears its end at `at`, if
+    /// it was used by then. Keeps nothing alive.
+    fn look_after(self: &Arc<Self>, blob: &Arc<Blob>, digest: &Digest, generation: u64, at: Duration) {
+        let (endpoint, blob, digest) = (Arc::downgrade(self), Arc::downgrade(blob), *digest);
+        let pause = at.saturating_sub(self.clock.now());
+        tokio::spawn(async move {
+            // An image's blobs were all asked for at once: not so the next time.
+            sleep(pause.mul_f64(1.0 + jitter() / 16.0)).await;
+            let (Some(endpoint), Some(blob)) = (endpoint.upgrade(), blob.upgrade()) else { return };
+            let (now, seen) = (endpoint.clock.now(), endpoint.blobs.shortest());
+            let is_due = locked(&blob.route).is_due(generation, now, seen);
+            if is_due {
+                endpoint.fetch_ahead(&blob, &digest);
+            }
+        });
     }
 
     /// Has the next address of a blob fetched while this one still serves, unless somebody does already.

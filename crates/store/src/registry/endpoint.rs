@@ -65,14 +65,16 @@ impl Endpoint {
         stands_for: Option<&str>,
         shared: &Shared,
     ) -> Result<Self> {
-        let invalid = || Error::invalid(format!("`{}` is not the name of a registry", host.escape_debug()));
+        // People write credentials before the host.
+        let shown = host.rsplit('@').next().unwrap_or_default();
+        let invalid = || Error::invalid(format!("`{}` is not the name of a registry", shown.escape_debug()));
         let (host, path) = host.split_once('/').unwrap_or((host, ""));
         let path = path.trim_matches('/');
         let repository = if path.is_empty() { repository.to_owned() } else { format!("{path}/{repository}") };
         let scheme = if shared.settings.is_plain_http(host) { "http" } else { "https" };
         let base = Url::parse(&format!("{scheme}://{host}/")).map_err(|_| invalid())?;
         if authority(&base).is_empty() || !base.username().is_empty() || base.path() != "/" {
-            return Err(invalid().remedy("write it as HOST or HOST:PORT"));
+            return Err(invalid().remedy("write it as HOST or HOST:PORT; `docker login` keeps credentials"));
         }
         let Shared { client, settings, clock, meter } = shared.clone();
         let auth = Auth::new(host, &repository, client.clone(), Arc::clone(&settings), clock);

@@ -17,6 +17,9 @@
 //! current one: only so is the real life ever seen. A storage that refuses an address that should live
 //! (signed with credentials that end sooner, for instance) teaches a shorter life in the same way.
 //!
+//! An address that was used has the next one fetched also without a read, when it nears the end of its life
+//! ([`Route::is_due`]): the next read may come after that, and shall not wait. One that nobody used runs out quietly.
+//!
 //! Every address has a generation, as tokens have: a hundred reads refused with one address replace it once.
 //! Times are durations since the client started.
 
@@ -54,6 +57,19 @@ impl Address {
     fn expected(&self, seen: Option<Duration>) -> Option<Duration> {
         self.life.into_iter().chain(seen).min()
     }
+
+    /// How old it is when the next one is to be fetched: four fifths of its life. What is left is time enough to ask,
+    /// and most of the life is used.
+    fn end_nears(&self, seen: Option<Duration>) -> Option<Duration> {
+        self.expected(seen).map(|life| life / 5 * 4)
+    }
+
+    fn nears_its_end(&self, now: Duration, seen: Option<Duration>) -> bool {
+        let age = self.age(now);
+        // Who has outlived a guess by far shows that it is a wrong one: asking on and on would be of no use.
+        let outlived = |begin: Duration| self.life.is_none() && age >= begin.saturating_mul(5);
+        self.end_nears(seen).is_some_and(|begin| age >= begin && !outlived(begin))
+    }
 }
 
 /// What a read does.
@@ -80,6 +96,8 @@ enum State {
     Away {
         current: Address,
         next: Option<Address>,
+        /// Whether a read used the current one.
+        used: bool,
     },
 }
 
@@ -95,10 +113,10 @@ pub(super) struct Route {
 impl Route {
     /// What a read does at `now`; `seen` is the shortest life seen at this registry.
     pub(super) fn decide(&mut self, now: Duration, seen: Option<Duration>) -> Decision {
-        let (current, next) = match &mut self.state {
+        let (current, next, used) = match &mut self.state {
             State::Unknown => return Decision::Ask,
             State::Direct => return Decision::Direct,
-            State::Away { current, next } => (current, next),
+            State::Away { current, next, used } => (current, next, used),
         };
         // A next address that has grown old itself is of no use.
         next.take_if(|next| next.expected(seen).is_some_and(|life| next.age(now) >= life));
@@ -111,16 +129,18 @@ impl Route {
                 }
             }
         }
-        // Four fifths of a life: what is left is time enough to ask, and most of the life is used.
-        let begin = current.expected(seen).map(|life| life / 5 * 4);
-        // Who has outlived a guess by far shows that it is a wrong one: asking on and on would be of no use.
-        let outlived =
-            |begin: Duration| current.life.is_none() && current.age(now) >= begin.saturating_mul(5);
-        let near = begin.is_some_and(|begin| current.age(now) >= begin && !outlived(begin));
+        *used = true;
         Decision::Use {
             address: current.clone(),
-            prefetch: near && next.is_none() && now >= self.pause_until,
+            prefetch: current.nears_its_end(now, seen) && next.is_none() && now >= self.pause_until,
         }
+    }
+
+    /// Whether the next address is to be fetched at `now`, though no read asks for it: the address of `generation` is
+    /// the current one, was used, and nears the end of its life.
+    pub(super) fn is_due(&self, generation: u64, now: Duration, seen: Option<Duration>) -> bool {
+        let State::Away { current, next: None, used: true } = &self.state else { return false };
+        current.generation == generation && current.nears_its_end(now, seen) && now >= self.pause_until
     }
 
     /// The registry gave the bytes itself.
@@ -129,14 +149,25 @@ impl Route {
     }
 
     /// The registry, asked at `asked`, sent the read to `url`, which tells its `life`. It becomes the next
-    /// address where there is a current one, for that has not failed yet.
-    pub(super) fn learn_address(&mut self, url: Url, asked: Duration, life: Option<Duration>) {
+    /// address where there is a current one, for that has not failed yet. Gives its generation, and when it nears its
+    /// end, if that is known.
+    pub(super) fn learn_address(
+        &mut self,
+        url: Url,
+        asked: Duration,
+        life: Option<Duration>,
+        seen: Option<Duration>,
+    ) -> Option<(u64, Duration)> {
         self.generation += 1;
         let address = Address { url: Arc::new(url), generation: self.generation, obtained: asked, life };
+        let due = address.end_nears(seen).map(|age| (self.generation, asked.saturating_add(age)));
         match &mut self.state {
             State::Away { next, .. } => *next = Some(address),
-            State::Unknown | State::Direct => self.state = State::Away { current: address, next: None },
+            State::Unknown | State::Direct => {
+                self.state = State::Away { current: address, next: None, used: false };
+            }
         }
+        due
     }
 
     /// Fetching the next address failed: not again at once.
@@ -147,14 +178,14 @@ impl Route {
     /// The storage refused the address of `generation`: it is used no more. Gives the life that it had, where
     /// that is news.
     pub(super) fn reject(&mut self, generation: u64, now: Duration) -> Option<Duration> {
-        let State::Away { current, next } = &mut self.state else { return None };
+        let State::Away { current, next, used } = &mut self.state else { return None };
         if current.generation != generation {
             return None;
         }
         let lived = current.age(now);
         let news = lived >= LIFE_MIN && !current.is_over(now);
         match next.take() {
-            Some(next) => *current = next,
+            Some(next) => (*current, *used) = (next, false),
             None => self.state = State::Unknown,
         }
         news.then_some(lived)

@@ -25,22 +25,46 @@ fn used(decision: Decision) -> (u64, bool) {
 fn an_address_that_tells_its_life_is_swapped_when_it_is_over() {
     let mut route = Route::default();
     assert_eq!(route.decide(seconds(0), None), Decision::Ask);
-    route.learn_address(url("https://s/1"), seconds(0), Some(seconds(100)));
+    route.learn_address(url("https://s/1"), seconds(0), Some(seconds(100)), None);
     assert_eq!(used(route.decide(seconds(79), None)), (1, false));
     assert_eq!(used(route.decide(seconds(80), None)), (1, true));
-    route.learn_address(url("https://s/2"), seconds(81), Some(seconds(100)));
+    route.learn_address(url("https://s/2"), seconds(81), Some(seconds(100)), None);
     assert_eq!(used(route.decide(seconds(99), None)), (1, false), "the old one still lives");
     assert_eq!(used(route.decide(seconds(100), None)), (2, false));
     assert_eq!(route.decide(seconds(500), None), Decision::Ask, "both are over");
 }
 
 #[test]
+fn what_was_used_has_its_next_address_fetched_without_a_read() {
+    let mut route = Route::default();
+    let due = route.learn_address(url("https://s/1"), seconds(10), Some(seconds(100)), None);
+    assert_eq!(due, Some((1, seconds(90))));
+    assert!(!route.is_due(1, seconds(95), None), "nobody used it");
+    route.decide(seconds(11), None);
+    assert!(route.is_due(1, seconds(90), None) && !route.is_due(1, seconds(89), None));
+    assert!(!route.is_due(2, seconds(90), None), "another one");
+    route.fail(seconds(90));
+    assert!(!route.is_due(1, seconds(91), None), "it failed just now");
+    // The next one has to be used itself.
+    assert_eq!(route.learn_address(url("https://s/2"), seconds(90), None, None), None, "nothing is known");
+    assert!(!route.is_due(1, seconds(95), None), "it is there");
+    route.reject(1, seconds(100));
+    assert!(!route.is_due(2, seconds(200), Some(seconds(10))), "nobody used it");
+    route.decide(seconds(101), None);
+    assert!(route.is_due(2, seconds(101), Some(seconds(10))), "the shortest life seen is a life");
+    assert_eq!(
+        route.learn_address(url("https://s/3"), seconds(102), None, Some(seconds(10))),
+        Some((3, seconds(110)))
+    );
+}
+
+#[test]
 fn a_guessed_life_swaps_only_on_a_refusal() {
     let (mut route, seen) = (Route::default(), Some(seconds(100)));
-    route.learn_address(url("https://s/1"), seconds(0), None);
+    route.learn_address(url("https://s/1"), seconds(0), None, None);
     assert_eq!(used(route.decide(seconds(90), None)), (1, false), "nothing is known of lives yet");
     assert_eq!(used(route.decide(seconds(90), seen)), (1, true));
-    route.learn_address(url("https://s/2"), seconds(90), None);
+    route.learn_address(url("https://s/2"), seconds(90), None, None);
     assert_eq!(used(route.decide(seconds(150), seen)), (1, false), "it works for longer than was guessed");
     assert_eq!(route.reject(1, seconds(160)), Some(seconds(160)));
     assert_eq!(used(route.decide(seconds(160), seen)), (2, false));
@@ -51,8 +75,8 @@ fn a_guessed_life_swaps_only_on_a_refusal() {
 #[test]
 fn a_next_address_that_grew_old_is_dropped() {
     let (mut route, seen) = (Route::default(), Some(seconds(10)));
-    route.learn_address(url("https://s/1"), seconds(0), None);
-    route.learn_address(url("https://s/2"), seconds(8), None);
+    route.learn_address(url("https://s/1"), seconds(0), None, None);
+    route.learn_address(url("https://s/2"), seconds(8), None, None);
     assert_eq!(used(route.decide(seconds(17), seen)), (1, false));
     assert_eq!(used(route.decide(seconds(18), seen)), (1, true));
     route.reject(1, seconds(19));
@@ -62,7 +86,7 @@ fn a_next_address_that_grew_old_is_dropped() {
 #[test]
 fn an_address_that_outlives_the_guess_by_far_is_left_alone() {
     let (mut route, seen) = (Route::default(), Some(seconds(10)));
-    route.learn_address(url("https://s/1"), seconds(0), None);
+    route.learn_address(url("https://s/1"), seconds(0), None, None);
     assert_eq!(used(route.decide(seconds(39), seen)), (1, true));
     assert_eq!(used(route.decide(seconds(40), seen)), (1, false));
 }
@@ -70,7 +94,7 @@ fn an_address_that_outlives_the_guess_by_far_is_left_alone() {
 #[test]
 fn a_refusal_at_once_teaches_no_life() {
     let mut route = Route::default();
-    route.learn_address(url("https://s/1"), seconds(5), None);
+    route.learn_address(url("https://s/1"), seconds(5), None, None);
     assert_eq!(route.reject(1, seconds(5) + LIFE_MIN / 2), None);
     assert_eq!(route.decide(seconds(6), None), Decision::Ask);
 }
@@ -81,7 +105,7 @@ fn a_registry_that_has_the_bytes_may_change_its_mind() {
     route.learn_direct();
     assert_eq!(route.decide(seconds(0), None), Decision::Direct);
     assert_eq!(route.reject(1, seconds(1)), None);
-    route.learn_address(url("https://s/1"), seconds(1), None);
+    route.learn_address(url("https://s/1"), seconds(1), None, None);
     assert_eq!(used(route.decide(seconds(1), None)), (1, false));
 }
 
@@ -144,7 +168,7 @@ proptest! {
             match &step {
                 Step::Wait(n) => now += seconds(*n),
                 Step::Learn(life) => {
-                    route.learn_address(url("https://s/x"), now, life.map(seconds));
+                    route.learn_address(url("https://s/x"), now, life.map(seconds), None);
                     given.push((now, life.map(seconds), false));
                 }
                 Step::Direct => route.learn_direct(),

@@ -56,6 +56,10 @@ fn credentials_and_mirrors_have_names() {
     let settings = Settings { mirrors: vec![mirror], ..settings };
     assert!(open("docker.io", &settings).unwrap_err().to_string().contains("not a host"));
     assert!(open("other.example", &settings).is_ok(), "not its mirror");
+    let mirror =
+        crate::Mirror { registry: "docker.io".to_owned(), mirror: "me:secret@mirror.lan".to_owned() };
+    let error = open("docker.io", &Settings { mirrors: vec![mirror], ..settings }).unwrap_err().to_string();
+    assert!(error.contains("mirror.lan") && !error.contains("secret"), "{error}");
 }
 
 #[test]

@@ -7,7 +7,8 @@
 //! | in the margin | `RenewSoon`: use it, and have another fetched meanwhile |
 //! | past its life | `Renew` |
 //!
-//! A token is only ever renewed because a request found it so: one that nobody uses runs out quietly.
+//! A token that was used is also renewed without a request, when its margin begins ([`TokenSlot::is_due`]): the next
+//! request may come after its end, and shall not wait. One that nobody used in its life runs out quietly.
 //! Every token has a generation. Who is refused says with which generation, so that a hundred requests
 //! refused with the same token cause one renewal: the other ninety-nine find a newer one already.
 //!
@@ -68,10 +69,26 @@ pub(super) enum Decision {
     Renew,
 }
 
+#[derive(Debug)]
+struct Current {
+    token: Token,
+    obtained: Duration,
+    life: Duration,
+    /// Whether a request used it.
+    used: bool,
+}
+
+impl Current {
+    /// How old it is when it is to be renewed.
+    fn margin_begins(&self) -> Duration {
+        self.life - (self.life / 4).min(MARGIN_MAX)
+    }
+}
+
 /// The token of one scope at one registry.
 #[derive(Debug, Default)]
 pub(super) struct TokenSlot {
-    current: Option<(Token, Duration, Duration)>,
+    current: Option<Current>,
     generation: u64,
     /// When the next renewal may be tried.
     pause_until: Duration,
@@ -79,16 +96,17 @@ pub(super) struct TokenSlot {
 
 impl TokenSlot {
     /// What a request does at `now`.
-    pub(super) fn decide(&self, now: Duration) -> Decision {
-        let Some((token, obtained, life)) = &self.current else { return Decision::Renew };
-        let age = now.saturating_sub(*obtained);
-        let margin = (*life / 4).min(MARGIN_MAX);
-        if age >= *life {
-            Decision::Renew
-        } else if age >= *life - margin && now >= self.pause_until {
-            Decision::RenewSoon(token.clone())
+    pub(super) fn decide(&mut self, now: Duration) -> Decision {
+        let Some(current) = &mut self.current else { return Decision::Renew };
+        let age = now.saturating_sub(current.obtained);
+        if age >= current.life {
+            return Decision::Renew;
+        }
+        current.used = true;
+        if age >= current.margin_begins() && now >= self.pause_until {
+            Decision::RenewSoon(current.token.clone())
         } else {
-            Decision::Use(token.clone())
+            Decision::Use(current.token.clone())
         }
     }
 
@@ -96,8 +114,21 @@ impl TokenSlot {
     pub(super) fn accept(&mut self, secret: Secret, asked: Duration, life: Duration) -> Token {
         self.generation += 1;
         let token = Token { secret, generation: self.generation };
-        self.current = Some((token.clone(), asked, life));
+        self.current = Some(Current { token: token.clone(), obtained: asked, life, used: false });
         token
+    }
+
+    /// When the margin of the token begins.
+    pub(super) fn due_at(&self) -> Option<Duration> {
+        self.current.as_ref().map(|current| current.obtained.saturating_add(current.margin_begins()))
+    }
+
+    /// Whether the token of `generation` is to be renewed at `now`, though no request asks for it: it is the current
+    /// one, was used, and nears its end.
+    pub(super) fn is_due(&self, generation: u64, now: Duration) -> bool {
+        let current = self.current.as_ref().filter(|current| current.token.generation == generation);
+        let nears = |current: &Current| now.saturating_sub(current.obtained) >= current.margin_begins();
+        current.is_some_and(|current| current.used && nears(current)) && now >= self.pause_until
     }
 
     /// A renewal failed.
@@ -107,7 +138,7 @@ impl TokenSlot {
 
     /// The registry refused the token of `generation`: it is used no more. A newer one stays.
     pub(super) fn reject(&mut self, generation: u64) {
-        if self.current.as_ref().is_some_and(|(token, ..)| token.generation == generation) {
+        if self.current.as_ref().is_some_and(|current| current.token.generation == generation) {
             self.current = None;
         }
     }
@@ -139,6 +170,24 @@ mod tests {
         let token = slot.accept(Secret::new("a"), seconds(0), seconds(3600));
         assert_eq!(slot.decide(seconds(3569)), Decision::Use(token.clone()));
         assert_eq!(slot.decide(seconds(3570)), Decision::RenewSoon(token));
+    }
+
+    #[test]
+    fn what_was_used_is_renewed_without_a_request() {
+        let mut slot = TokenSlot::default();
+        assert_eq!((slot.due_at(), slot.is_due(0, seconds(0))), (None, false));
+        let token = slot.accept(Secret::new("a"), seconds(10), seconds(60));
+        assert_eq!(slot.due_at(), Some(seconds(55)));
+        assert!(!slot.is_due(token.generation, seconds(56)), "nobody used it");
+        slot.decide(seconds(20));
+        assert!(slot.is_due(token.generation, seconds(55)));
+        assert!(!slot.is_due(token.generation, seconds(54)), "too early");
+        assert!(!slot.is_due(token.generation + 1, seconds(55)), "another one");
+        slot.fail(seconds(55));
+        assert!(!slot.is_due(token.generation, seconds(55)), "it failed just now");
+        // The next one has to be used itself.
+        let next = slot.accept(Secret::new("b"), seconds(55), seconds(60));
+        assert!(!slot.is_due(token.generation, seconds(100)) && !slot.is_due(next.generation, seconds(114)));
     }
 
     #[test]
