@@ -25,29 +25,26 @@ use crate::cache::Cache;
 use crate::claim::{ClaimTable, missing_of_run};
 use crate::durable;
 use crate::files::{Files, lock};
-use crate::locks::{self, Mode};
 use crate::pin;
 use crate::policy;
 use crate::presence;
-use crate::sidecar::{CHUNK, Identity, Kind, Layout, Locks, MAX_LEN};
-use crate::{Claim, Pin};
+use crate::sidecar::{CHUNK, Identity, Kind, Layout, MAX_LEN};
+use crate::whole::{self, Check};
+use crate::writing::Writing;
+use crate::{Claim, Pin, Watcher};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
 use headstart_image::hash_tree::{HashTree, outboard_len, pages};
 use headstart_image::manifest::Tree;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// How often a read begins anew because something of its blob was evicted: evictions are few and far between.
 const READ_TRIES: usize = 64;
 
 /// An outboard up to this length, in bytes, is fetched as a whole: the first page costs a round trip anyway.
 const SMALL_TREE: u64 = 64 << 10;
-
-/// How long an insert waits for an evictor that gives space back.
-const WRITE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// What names a blob in the cache, and what its bytes are checked by.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,6 +93,7 @@ type Waker = Box<dyn FnOnce() + Send>;
 
 /// One blob in the cache. Dropping it leaves its bytes there.
 pub struct CachedBlob {
+    me: Weak<Self>,
     cache: Arc<Cache>,
     /// Its number in this process: its name in the overlay.
     number: u64,
@@ -107,20 +105,25 @@ pub struct CachedBlob {
     files: OnceLock<Files>,
     /// Held by who makes them.
     making_files: Mutex<()>,
+    /// They could not be opened or made: not to be tried before then, in milliseconds as the cache counts them.
+    no_files_until: AtomicU64,
     /// Units that the overlay has.
     units_in_memory: Arc<AtomicUsize>,
     /// Whether something was inserted since the last sync.
     dirty: AtomicBool,
     /// Threads that write at the moment: the first takes the lock between processes, the last gives it back.
-    writers: Mutex<usize>,
+    pub(crate) writers: Mutex<usize>,
     pub(crate) claims: Mutex<ClaimTable>,
     /// Pinned chunks, as often as they are.
     pub(crate) pins: Mutex<Vec<Range<u64>>>,
     wakers: Mutex<Vec<Waker>>,
+    /// What is known of it as a whole, where it has no tree.
+    check: Check,
 }
 
 impl CachedBlob {
     pub(crate) fn new(
+        me: &Weak<Self>,
         cache: &Arc<Cache>,
         number: u64,
         spec: &BlobSpec,
@@ -129,6 +132,7 @@ impl CachedBlob {
     ) -> Self {
         let layout = Layout::of(&identity);
         Self {
+            me: Weak::clone(me),
             cache: Arc::clone(cache),
             number,
             spec: spec.clone(),
@@ -137,12 +141,14 @@ impl CachedBlob {
             tree,
             files: OnceLock::new(),
             making_files: Mutex::default(),
+            no_files_until: AtomicU64::new(0),
             units_in_memory: Arc::default(),
             dirty: AtomicBool::new(true),
             writers: Mutex::default(),
             claims: Mutex::default(),
             pins: Mutex::default(),
             wakers: Mutex::default(),
+            check: Check::default(),
         }
     }
 
@@ -220,7 +226,7 @@ impl CachedBlob {
     /// [`ErrorKind::Absent`] where pages of the tree are missing ([`tree_missing`](Self::tree_missing) names
     /// them). [`ErrorKind::Corrupt`] where the check fails: fetch again, elsewhere if possible. If it is the
     /// tree that is wrong, its pages are forgotten, and `tree_missing` names them again.
-    /// [`ErrorKind::Invalid`] where they are not whole units.
+    /// Also where a blob without a tree came wrong too often. [`ErrorKind::Invalid`] where they are not whole units.
     pub fn insert(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let range = ByteRange::new(offset, bytes.len() as u64).filter(|range| range.end() <= self.layout.len);
         let whole = |at: u64| at.is_multiple_of(self.layout.unit) || at == self.layout.len;
@@ -232,12 +238,17 @@ impl CachedBlob {
         if range.is_empty() {
             return Ok(());
         }
+        self.check_taken()?;
         self.verify(range, bytes).map_err(|e| e.about(format!("blob {} {range}", self.spec.digest)))?;
         let units = self.layout.units_of(range.offset(), range.end());
-        if let Err(error) = self.store(&units, bytes) {
-            self.keep_in_memory(&units, bytes, &error);
+        let stored = self.files_or_bypass().is_some_and(|files| {
+            self.store(files, &units, bytes).inspect_err(|error| self.cache.bypass_began(error)).is_ok()
+        });
+        if !stored {
+            self.keep_in_memory(&units, bytes);
         }
         self.notify();
+        whole::check_if_whole(self);
         Ok(())
     }
 
@@ -267,9 +278,8 @@ impl CachedBlob {
     }
 
     /// Writes units that are not local yet, and makes them visible.
-    fn store(&self, units: &Range<u64>, bytes: &[u8]) -> Result<()> {
+    fn store(&self, files: &Files, units: &Range<u64>, bytes: &[u8]) -> Result<()> {
         self.cache.make_room(bytes.len() as u64)?;
-        let files = self.files()?;
         let writing = Writing::begin(self, files)?;
         let bits = files.sidecar.local();
         let mut missing = Vec::new();
@@ -309,8 +319,7 @@ impl CachedBlob {
         }
     }
 
-    fn keep_in_memory(&self, units: &Range<u64>, bytes: &[u8], error: &Error) {
-        self.cache.bypass_began(error);
+    fn keep_in_memory(&self, units: &Range<u64>, bytes: &[u8]) {
         self.cache.counts.bypassed_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let limit = self.cache.settings.overlay_limit;
         let mut overlay = lock(&self.cache.overlay);
@@ -344,20 +353,62 @@ impl CachedBlob {
         Ok(())
     }
 
-    /// Checks a blob without a hash tree by its digest once it is whole: `true` where it is whole and right
-    /// (one with a tree always is as right as it is whole), `false` where it is not whole. Reads all of it,
-    /// once: for a background thread.
+    /// Forgets what of `range` is local and nothing proves, for who found it wrong by other means, such as the
+    /// checksum of a frame; whether there was any, so that it is worth fetching again.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] where its bytes are not those of its digest; all of them are forgotten then.
-    pub fn verify_whole(&self) -> Result<bool> {
-        crate::whole::verify_whole(self)
+    /// As [`discard`](Self::discard).
+    pub fn discard_unproven(&self, range: ByteRange) -> Result<bool> {
+        if !self.is_plain() || self.is_proven() {
+            return Ok(false);
+        }
+        let range = range.intersect(ByteRange::between(0, self.layout.len));
+        let (mut missing, units) = (0, self.units_within(range));
+        self.missing_runs(&units, &mut |run| missing += run.end - run.start);
+        if missing == units.end - units.start {
+            return Ok(false);
+        }
+        self.cache.counts.corrupt_inserts.fetch_add(1, Ordering::Relaxed);
+        self.discard(range).map(|()| true)
     }
 
-    /// Claims what is missing of `range` and nobody else fetches already.
+    /// Whether what is local of it was checked: against its hash tree, or, where it has none, all of it against its
+    /// digest.
+    #[must_use]
+    pub fn is_proven(&self) -> bool {
+        !self.is_plain() || self.files.get().is_some_and(whole::is_proven)
+    }
+
+    /// Whether nothing of it is taken any more: it has no hash tree, and came whole and wrong too often.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.check.refusal(self).is_some()
+    }
+
+    /// How often it came whole and wrong since this process uses it. For who begins to [`watch`](Self::watch) after he has
+    /// looked at its bytes.
+    #[must_use]
+    pub fn times_wrong(&self) -> u32 {
+        self.check.times_wrong()
+    }
+
+    /// Tells `watcher` whenever the blob, which has no hash tree, comes whole and wrong.
+    pub fn watch(&self, watcher: Weak<dyn Watcher>) {
+        self.check.watch(watcher);
+    }
+
+    /// Whether [`claim`](Self::claim) waits for nothing: not for the disk, nor for another process that changes the
+    /// cache directory.
+    #[must_use]
+    pub fn claims_at_once(&self) -> bool {
+        self.files.get().is_some() || self.leaves_files_alone()
+    }
+
+    /// Claims what is missing of `range` and nobody else fetches already. May wait for the disk, and for seconds where
+    /// another process changes the cache directory and does not end, unless it [is quick](Self::claims_at_once).
     ///
     /// # Errors
-    /// What the operating system reports of locks.
+    /// What the operating system reports of locks; [`ErrorKind::Corrupt`] where a blob without a tree came wrong too often.
     pub fn claim(self: &Arc<Self>, range: ByteRange) -> Result<Claim> {
         Claim::new(self, range)
     }
@@ -394,8 +445,18 @@ impl CachedBlob {
         &self.cache
     }
 
-    pub(crate) fn layout(&self) -> Layout {
-        self.layout
+    /// Itself, unless it is being dropped.
+    pub(crate) fn shared(&self) -> Option<Arc<Self>> {
+        self.me.upgrade()
+    }
+
+    pub(crate) fn check(&self) -> &Check {
+        &self.check
+    }
+
+    /// Fails where nothing of it is taken any more.
+    pub(crate) fn check_taken(&self) -> Result<()> {
+        self.check.refusal(self).map_or(Ok(()), Err)
     }
 
     pub(crate) fn is_plain(&self) -> bool {
@@ -407,12 +468,17 @@ impl CachedBlob {
         self.files.get()
     }
 
-    /// Takes its files into use if they are there.
-    pub(crate) fn find_files(&self) -> Result<()> {
+    /// Takes its files into use if they are there; where they cannot be used, says so and goes on without.
+    pub(crate) fn find_files(&self) {
+        if self.leaves_files_alone() {
+            return;
+        }
         let _making = lock(&self.making_files);
-        match self.cache.directory.open_blob(&self.identity, false)? {
-            Some(files) => self.use_files(files).map(drop),
-            None => Ok(()),
+        let found = self.cache.directory.open_blob(&self.identity, false);
+        if let Err(error) =
+            found.and_then(|files| files.map_or(Ok(()), |files| self.use_files(files).map(drop)))
+        {
+            self.files_failed(&error);
         }
     }
 
@@ -425,7 +491,14 @@ impl CachedBlob {
         if let Some(files) = self.files.get() {
             return Ok(files);
         }
+        if let Some(files) = self.cache.directory.open_blob(&self.identity, false)? {
+            return self.use_files(files);
+        }
+        // What describes the blob counts as well: a manifest may name blobs of any length.
+        let beside = self.layout.file_len();
+        self.cache.make_room(beside)?;
         let made = self.cache.directory.open_blob(&self.identity, true)?;
+        self.cache.state.occupy(beside);
         self.use_files(made.ok_or_else(|| Error::new(ErrorKind::Io, "cannot make cache files"))?)
     }
 
@@ -435,12 +508,32 @@ impl CachedBlob {
         Ok(files)
     }
 
-    /// Its files; where they cannot be made, says so and goes on without.
+    /// Its files; where they cannot be opened or made, says so and goes on without.
     pub(crate) fn files_or_bypass(&self) -> Option<&Files> {
-        if self.files.get().is_none() && self.cache.is_bypassing() {
-            return None;
+        match self.files.get() {
+            Some(files) => Some(files),
+            None if self.leaves_files_alone() => None,
+            None => self.files().inspect_err(|error| self.files_failed(error)).ok(),
         }
-        self.files().inspect_err(|error| self.cache.bypass_began(error)).ok()
+    }
+
+    /// Whether its files are not tried at present.
+    fn leaves_files_alone(&self) -> bool {
+        self.cache.is_bypassing() || self.cache.now_ms() < self.no_files_until.load(Ordering::Relaxed)
+    }
+
+    /// They are tried again after a while. A full disk concerns all blobs, a damaged file only this one.
+    #[cold]
+    fn files_failed(&self, error: &Error) {
+        if error.kind() == ErrorKind::NoSpace {
+            return self.cache.bypass_began(error);
+        }
+        if self.no_files_until.swap(self.cache.retry_at(), Ordering::Relaxed) == 0 {
+            tracing::warn!(
+                blob = %self.spec.digest, %error,
+                "a cached blob cannot be used; disks go on without it, what they read of it is fetched again"
+            );
+        }
     }
 
     /// The units that `range` touches, within the blob.
@@ -543,7 +636,7 @@ impl CachedBlob {
     #[cold]
     fn read_with_memory(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let range = ByteRange::between(offset, offset + buf.len() as u64);
-        let absent = || Error::absent(range);
+        let absent = || self.check.refusal(self).unwrap_or_else(|| Error::absent(range));
         if !self.has_memory() {
             return Err(absent());
         }
@@ -595,40 +688,6 @@ impl Drop for CachedBlob {
     fn drop(&mut self) {
         if self.has_memory() {
             lock(&self.cache.overlay).remove_blob(self.number);
-        }
-    }
-}
-
-/// Bytes are being written: nobody gives space back meanwhile.
-struct Writing<'a> {
-    blob: &'a CachedBlob,
-    files: &'a Files,
-}
-
-impl<'a> Writing<'a> {
-    fn begin(blob: &'a CachedBlob, files: &'a Files) -> Result<Self> {
-        let mut writers = lock(&blob.writers);
-        if *writers == 0
-            && !locks::lock_within(&files.sidecar.file, &Locks::WRITE, Mode::Shared, WRITE_PATIENCE)?
-        {
-            return Err(Error::new(
-                ErrorKind::Conflict,
-                "another process evicts from this blob and does not end",
-            )
-            .about(files.data_path.display()));
-        }
-        *writers += 1;
-        drop(writers);
-        Ok(Self { blob, files })
-    }
-}
-
-impl Drop for Writing<'_> {
-    fn drop(&mut self) {
-        let mut writers = lock(&self.blob.writers);
-        *writers -= 1;
-        if *writers == 0 {
-            locks::unlock(&self.files.sidecar.file, &Locks::WRITE);
         }
     }
 }

@@ -2,11 +2,13 @@
 
 use crate::blob::{BlobSpec, CachedBlob};
 use crate::evict::{self, Evictor};
-use crate::files::{Directory, lock};
+use crate::files::{self, Directory, lock};
 use crate::overlay::Overlay;
 use crate::shared_state::SharedState;
 use crate::sidecar::{BootId, Identity, Kind};
+use crate::whole;
 use headstart_block::{Error, ErrorKind, Result};
+use rustix::io::Errno;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,15 +25,17 @@ const RETRY_AFTER_MS: u64 = 1000;
 /// How a cache behaves.
 #[derive(Clone, Debug)]
 pub struct CacheSettings {
-    /// Most bytes of blobs that it holds; `None`: as many as the disk takes.
+    /// Most bytes of blobs and their sidecars that it holds; `None`: as many as the disk takes.
     pub size_limit: Option<u64>,
     /// Most bytes of this process's memory that hold what the disk did not take.
     pub overlay_limit: u64,
+    /// Whether blobs without a hash tree are checked by their digest, in the background, once they are whole.
+    pub check_whole: bool,
 }
 
 impl Default for CacheSettings {
     fn default() -> Self {
-        Self { size_limit: None, overlay_limit: 32 << 20 }
+        Self { size_limit: None, overlay_limit: 32 << 20, check_whole: true }
     }
 }
 
@@ -43,6 +47,10 @@ pub struct Cache {
     pub(crate) counts: Counts,
     pub(crate) overlay: Mutex<Overlay>,
     pub(crate) evictor: Mutex<Evictor>,
+    /// Held by the thread that checks a whole blob.
+    pub(crate) checking: Mutex<()>,
+    /// The directory cannot be used: all goes through memory.
+    keeps_nothing: bool,
     /// The blobs in use, by the stems of their files.
     blobs: Mutex<BTreeMap<String, Weak<CachedBlob>>>,
     next_number: AtomicU64,
@@ -60,10 +68,14 @@ pub struct Counters {
     pub bypassed_bytes: u64,
     /// Bytes evicted.
     pub evicted_bytes: u64,
-    /// Inserts that failed their check.
+    /// Ranges that failed their check.
     pub corrupt_inserts: u64,
     /// Reads of the cache's files that failed.
     pub failed_reads: u64,
+    /// Blobs without a hash tree that were whole and matched their digest.
+    pub proven_blobs: u64,
+    /// Blobs without a hash tree that were whole and did not match their digest.
+    pub wrong_blobs: u64,
 }
 
 /// As [`Counters`], counting.
@@ -74,6 +86,8 @@ pub(crate) struct Counts {
     pub(crate) evicted_bytes: AtomicU64,
     pub(crate) corrupt_inserts: AtomicU64,
     pub(crate) failed_reads: AtomicU64,
+    pub(crate) proven_blobs: AtomicU64,
+    pub(crate) wrong_blobs: AtomicU64,
 }
 
 /// What an eviction did.
@@ -97,6 +111,16 @@ fn boot_id() -> Result<BootId> {
     Ok(id.to_be_bytes())
 }
 
+/// Whether a directory cannot be used because of its disk, or of a process that was stopped, and not because it is the
+/// wrong one.
+pub(crate) fn is_fault_of_disk(error: &Error) -> bool {
+    const FAULTS: [Errno; 7] =
+        [Errno::IO, Errno::ROFS, Errno::NOSPC, Errno::DQUOT, Errno::NXIO, Errno::NODEV, Errno::STALE];
+    let io = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
+    let errno = io.and_then(Errno::from_io_error);
+    error.kind() == ErrorKind::Conflict || errno.is_some_and(|errno| FAULTS.contains(&errno))
+}
+
 impl Cache {
     /// Opens a cache directory; it is made where it is not there.
     ///
@@ -106,8 +130,31 @@ impl Cache {
         Self::open_in_boot(dir, settings, boot_id()?)
     }
 
+    /// As [`open`](Self::open); but where the directory is right and its disk fails or takes nothing, the cache goes
+    /// without: all that is fetched goes through memory. The second value then says why.
+    ///
+    /// # Errors
+    /// Where the directory was not chosen well: it cannot be made, is none, or belongs to somebody else.
+    pub fn open_or_bypass(dir: &Path, settings: CacheSettings) -> Result<(Arc<Self>, Option<Error>)> {
+        match Self::open(dir, settings.clone()) {
+            Ok(cache) => Ok((cache, None)),
+            Err(error) if is_fault_of_disk(&error) => {
+                Ok((Self::without_directory(dir, settings)?, Some(error)))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// All goes through memory.
+    pub(crate) fn without_directory(dir: &Path, settings: CacheSettings) -> Result<Arc<Self>> {
+        let directory = Directory::unusable(dir)?;
+        let state = SharedState::alone(settings.size_limit)?;
+        let evictor = Evictor::new(files::unnamed_file()?);
+        let cache = Self::assemble(directory, settings, state, evictor);
+        Ok(Arc::new(Self { keeps_nothing: true, ..cache }))
+    }
+
     /// As [`open`](Self::open), as if in another run of the kernel.
-    #[expect(clippy::disallowed_methods, reason = "the one look at the clock: when to try a full disk again")]
     pub(crate) fn open_in_boot(dir: &Path, settings: CacheSettings, boot: BootId) -> Result<Arc<Self>> {
         let directory = Directory::open(dir, boot)?;
         let changing = directory.change()?;
@@ -115,22 +162,29 @@ impl Cache {
         let evictor = Evictor::new(directory.open_lock("evict")?);
         drop(changing);
         let count_anew = !state.was_there;
-        let cache = Self {
+        let cache = Self::assemble(directory, settings, state, evictor);
+        if count_anew {
+            evict::evict(&cache, u64::MAX)?;
+        }
+        Ok(Arc::new(cache))
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the one look at the clock: when to try a full disk again")]
+    fn assemble(directory: Directory, settings: CacheSettings, state: SharedState, evictor: Evictor) -> Self {
+        Self {
             directory,
             settings,
             state,
             counts: Counts::default(),
             overlay: Mutex::default(),
             evictor: Mutex::new(evictor),
+            checking: Mutex::default(),
+            keeps_nothing: false,
             blobs: Mutex::default(),
             next_number: AtomicU64::new(0),
             bypassing_until: AtomicU64::new(0),
             opened: Instant::now(),
-        };
-        if count_anew {
-            evict::evict(&cache, u64::MAX)?;
         }
-        Ok(Arc::new(cache))
     }
 
     /// The directory.
@@ -157,11 +211,12 @@ impl Cache {
     }
 
     /// A blob, together with its hash tree's outboard: one for each identity (digest, length, root; without a
-    /// tree also the origin) as long as it is in use. Makes no files yet.
+    /// tree also the origin) as long as it is in use. Makes no files yet; files that are there and cannot be used are no
+    /// error, the blob then goes through memory. Waits for whoever changes the cache directory.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] for a blob of more than 1 TiB, [`ErrorKind::Corrupt`] where the tree's size
-    /// is not that of such a blob, what the operating system reports.
+    /// is not that of such a blob.
     pub fn blob(self: &Arc<Self>, spec: &BlobSpec) -> Result<Arc<CachedBlob>> {
         let identity = spec.identity()?;
         let mut blobs = lock(&self.blobs);
@@ -170,10 +225,10 @@ impl Cache {
             Some(tree) => {
                 let spec = BlobSpec { digest: tree.digest, len: tree.size, tree: None, origin: None };
                 let identity = Identity { kind: Kind::Outboard, ..spec.identity()? };
-                Some(self.blob_of(&mut blobs, &spec, identity, None)?)
+                Some(self.blob_of(&mut blobs, &spec, identity, None))
             }
         };
-        self.blob_of(&mut blobs, spec, identity, tree)
+        Ok(self.blob_of(&mut blobs, spec, identity, tree))
     }
 
     fn blob_of(
@@ -182,21 +237,19 @@ impl Cache {
         spec: &BlobSpec,
         identity: Identity,
         tree: Option<Arc<CachedBlob>>,
-    ) -> Result<Arc<CachedBlob>> {
+    ) -> Arc<CachedBlob> {
         let stem = identity.file_stem();
         if let Some(blob) = blobs.get(&stem).and_then(Weak::upgrade) {
-            return Ok(blob);
+            return blob;
         }
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
-        let blob = Arc::new(CachedBlob::new(self, number, spec, identity, tree));
-        match blob.find_files() {
-            // As where there are none: what is fetched then goes to memory.
-            Err(error) if matches!(error.kind(), ErrorKind::NoSpace) => self.bypass_began(&error),
-            found => found?,
-        }
+        let blob = Arc::new_cyclic(|me| CachedBlob::new(me, self, number, spec, identity, tree));
+        blob.find_files();
+        // Who brought the last of it may have ended before it was checked.
+        whole::check_if_whole(&blob);
         blobs.retain(|_, blob| blob.strong_count() > 0);
         blobs.insert(stem, Arc::downgrade(&blob));
-        Ok(blob)
+        blob
     }
 
     fn blobs_in_use(&self) -> Vec<Arc<CachedBlob>> {
@@ -228,7 +281,7 @@ impl Cache {
     #[must_use]
     pub fn is_crowded(&self) -> bool {
         let high = |limit: u64| limit - limit / SLACK;
-        self.settings.size_limit.is_some_and(|limit| self.state.local_bytes() > high(limit))
+        self.settings.size_limit.is_some_and(|limit| self.state.taken_bytes() > high(limit))
     }
 
     /// Evicts what is least useful and not pinned, down to an 8th below the limit. Does nothing where there
@@ -251,6 +304,8 @@ impl Cache {
             evicted_bytes: read(&self.counts.evicted_bytes),
             corrupt_inserts: read(&self.counts.corrupt_inserts),
             failed_reads: read(&self.counts.failed_reads),
+            proven_blobs: read(&self.counts.proven_blobs),
+            wrong_blobs: read(&self.counts.wrong_blobs),
         }
     }
 
@@ -260,30 +315,36 @@ impl Cache {
             return Err(Error::new(ErrorKind::NoSpace, "the cache's disk took nothing a moment ago"));
         }
         let Some(limit) = self.settings.size_limit else { return Ok(()) };
-        let is_too_much = || self.state.local_bytes().saturating_add(bytes) > limit;
+        let is_too_much = || self.state.taken_bytes().saturating_add(bytes) > limit;
         if !is_too_much() {
             return Ok(());
         }
         let target = (limit - limit / SLACK * 2).min(limit.saturating_sub(bytes));
         match evict::evict(self, target)? {
-            Some(_) if is_too_much() => {
-                Err(Error::new(ErrorKind::NoSpace, "the cache is full of what attached disks have pinned")
-                    .about(self.dir().display())
-                    .remedy("give it a larger size limit"))
-            }
+            Some(_) if is_too_much() => Err(Error::new(
+                ErrorKind::NoSpace,
+                "the cache is full of what attached disks have pinned or use",
+            )
+            .about(self.dir().display())
+            .remedy("give it a larger size limit")),
             // Another evicts: a little too much for a moment is better than to wait for it.
             _ => Ok(()),
         }
     }
 
-    fn now_ms(&self) -> u64 {
+    pub(crate) fn now_ms(&self) -> u64 {
         u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// When to try again what has just failed.
+    pub(crate) fn retry_at(&self) -> u64 {
+        self.now_ms().saturating_add(RETRY_AFTER_MS)
     }
 
     /// Whether the disk is left alone for now.
     pub(crate) fn is_bypassing(&self) -> bool {
         let until = self.bypassing_until.load(Ordering::Relaxed);
-        until > 0 && self.now_ms() < until
+        self.keeps_nothing || until > 0 && self.now_ms() < until
     }
 
     /// The disk took something.
@@ -300,8 +361,7 @@ impl Cache {
         if self.is_bypassing() {
             return;
         }
-        let until = self.now_ms().saturating_add(RETRY_AFTER_MS);
-        if self.bypassing_until.swap(until, Ordering::Relaxed) == 0 {
+        if self.bypassing_until.swap(self.retry_at(), Ordering::Relaxed) == 0 {
             tracing::warn!(
                 directory = %self.dir().display(), %error,
                 "the cache cannot be written; disks go on without it, what they read is fetched again"

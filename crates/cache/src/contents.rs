@@ -97,11 +97,20 @@ impl Cache {
     pub fn list(&self) -> Result<Vec<Entry>> {
         let mut entries = Vec::new();
         for stem in self.directory.stems()? {
-            if let Some(files) = self.directory.open_stem(&stem)? {
+            if let Some(files) = self.readable(&stem) {
                 entries.push(entry(&files)?);
             }
         }
         Ok(entries)
+    }
+
+    /// The files under a name; those that cannot be opened are said and left out, they hide no others.
+    fn readable(&self, stem: &str) -> Option<Files> {
+        let opened = self.directory.open_stem(stem);
+        opened
+            .inspect_err(|error| tracing::warn!(stem, %error, "a cached blob cannot be opened"))
+            .ok()
+            .flatten()
     }
 
     /// What it holds in all.
@@ -111,7 +120,7 @@ impl Cache {
     pub fn usage(&self) -> Result<Usage> {
         let mut usage = Usage::default();
         for stem in self.directory.stems()? {
-            let Some(files) = self.directory.open_stem(&stem)? else { continue };
+            let Some(files) = self.readable(&stem) else { continue };
             usage.blobs += 1;
             usage.blobs_in_use +=
                 u64::from(locks::held_by_others(&files.sidecar.file, &Locks::USE)?.is_some());
@@ -154,7 +163,7 @@ impl Cache {
             }
         }
         let changing = self.directory.change()?;
-        let mut bytes = 0;
+        let (mut bytes, mut beside) = (0, 0);
         let mut outboards = Vec::new();
         for (stem, files) in found {
             let local = files.all_local_bytes();
@@ -162,6 +171,7 @@ impl Cache {
                 return Err(in_use());
             }
             bytes += local;
+            beside += files.sidecar.layout.file_len();
             outboards.push(Digest::from_bytes(files.header.identity.outboard).hex());
         }
         drop(changing);
@@ -171,14 +181,15 @@ impl Cache {
             // Another image may need it: then it stays.
             if self.directory.change()?.unlink_if_unused(stem, &files)? {
                 bytes += local;
+                beside += files.sidecar.layout.file_len();
             }
         }
-        self.state.subtract(bytes);
+        self.state.subtract(bytes.saturating_add(beside));
         Ok(bytes)
     }
 
-    /// Evicts what is not pinned, the least useful first, until at most `target` bytes are left; blobs of
-    /// which nothing is left and that nobody uses go altogether.
+    /// Evicts what is not pinned, the least useful first, until at most `target` bytes are taken, by blobs and what
+    /// lies beside them; blobs of which nothing is left and that nobody uses go altogether.
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] where another process evicts and does not end; what the directory reports.

@@ -45,7 +45,7 @@ impl Evictor {
     }
 }
 
-/// Evicts until at most `target` bytes are local, as far as that goes. `None` where somebody else evicts.
+/// Evicts until blobs and their sidecars take at most `target` bytes, as far as that goes. `None` where somebody else evicts.
 ///
 /// # Errors
 /// What the directory reports; a blob that fails is left alone, with a warning.
@@ -62,20 +62,24 @@ pub(crate) fn evict(cache: &Cache, target: u64) -> Result<Option<Evicted>> {
     let stems = cache.directory.stems()?;
     let mut census = Census::new(cache.state.epoch());
     let mut evicted = Evicted::default();
+    let mut beside = 0;
     for stem in &stems {
         if let Some(files) = open(cache, stem) {
             evicted.left_blobs += 1;
+            beside += files.sidecar.layout.file_len();
             evicted.left_bytes += count(&files, &mut census).unwrap_or_default();
         }
     }
     let local = evicted.left_bytes;
-    cache.state.set_local_bytes(local);
+    let taken = local.saturating_add(beside);
+    cache.state.set_taken_bytes(taken);
     // A prune of everything also removes blobs of which nothing is local.
-    if local <= target && target > 0 {
+    if taken <= target && target > 0 {
         return Ok(Some(evicted));
     }
     let capacity = cache.settings.size_limit.unwrap_or(local);
-    let mut cut = census.cut(local - target, capacity);
+    let mut cut = census.cut(taken.saturating_sub(target), capacity);
+    let mut freed_beside = 0;
     for stem in &stems {
         let Some(files) = open(cache, stem) else { continue };
         match evict_from(&files, &mut cut) {
@@ -86,7 +90,11 @@ pub(crate) fn evict(cache: &Cache, target: u64) -> Result<Option<Evicted>> {
         }
         if files.all_local_bytes() == 0 {
             match cache.directory.change().and_then(|change| change.unlink_if_unused(stem, &files)) {
-                Ok(unlinked) => evicted.left_blobs -= u64::from(unlinked),
+                Ok(true) => {
+                    evicted.left_blobs -= 1;
+                    freed_beside += files.sidecar.layout.file_len();
+                }
+                Ok(false) => {}
                 Err(error) => {
                     tracing::warn!(file = %files.data_path.display(), %error, "cannot remove an empty blob");
                 }
@@ -94,7 +102,7 @@ pub(crate) fn evict(cache: &Cache, target: u64) -> Result<Option<Evicted>> {
         }
     }
     evicted.left_bytes = local.saturating_sub(evicted.bytes);
-    cache.state.subtract(evicted.bytes);
+    cache.state.subtract(evicted.bytes.saturating_add(freed_beside));
     cache.counts.evicted_bytes.fetch_add(evicted.bytes, Ordering::Relaxed);
     Ok(Some(evicted))
 }

@@ -112,6 +112,12 @@ fn options() -> fs::OpenOptions {
     options
 }
 
+/// A file in memory, for where there is no directory.
+pub(crate) fn unnamed_file() -> Result<File> {
+    let file = rustix::fs::memfd_create("headstart-cache", rustix::fs::MemfdFlags::CLOEXEC);
+    Ok(File::from(file.map_err(|e| Error::io("cannot make a file in memory", e.into()))?))
+}
+
 /// `None` where the file does not exist.
 fn open_if_there(path: &Path) -> Result<Option<File>> {
     match options().open(path) {
@@ -143,6 +149,11 @@ impl Directory {
         let directory = Self { path: path.to_owned(), boot, lock: Mutex::new(lock) };
         drop(directory.change().map_err(unusable)?);
         Ok(directory)
+    }
+
+    /// One that cannot be used: nobody looks for anything there.
+    pub(crate) fn unusable(path: &Path) -> Result<Self> {
+        Ok(Self { path: path.to_owned(), boot: BootId::default(), lock: Mutex::new(unnamed_file()?) })
     }
 
     /// A file that is only there to be locked.
@@ -211,15 +222,16 @@ impl Directory {
         let changing = self.change()?;
         match self.find(&stem, Some(identity))? {
             Found::Ready(files) => Ok(Some(files)),
-            Found::Earlier(files) => changing.recover(files).map(Some),
+            Found::Earlier(files) => match changing.recover(files) {
+                Ok(files) => Ok(Some(files)),
+                // A full disk damages nothing.
+                Err(why) if why.kind() == ErrorKind::NoSpace => Err(why),
+                Err(why) => changing.begin_anew(identity, &stem, create, &why),
+            },
             Found::Nothing if create => changing.create(identity, &stem).map(Some),
             Found::Nothing => Ok(None),
             Found::Leaving => Err(Error::new(ErrorKind::Conflict, "is being removed").about(identity.digest)),
-            Found::Wrong(why) => {
-                tracing::warn!(blob = %identity.digest, %why, "a cached blob cannot be believed and starts empty");
-                changing.unlink(&stem)?;
-                if create { changing.create(identity, &stem).map(Some) } else { Ok(None) }
-            }
+            Found::Wrong(why) => changing.begin_anew(identity, &stem, create, &why),
         }
     }
 
@@ -242,7 +254,9 @@ impl Directory {
             if (metadata.ino(), metadata.len()) != (header.data_inode, header.identity.len) {
                 return Err(Error::corrupt("its data file is another one"));
             }
-            Ok((header, data, Sidecar::boot(&map)?))
+            let boot = Sidecar::boot(&map)?;
+            Sidecar::read_through(&map, &header)?;
+            Ok((header, data, boot))
         };
         let (header, data, boot) = match believed() {
             Ok(right) => right,
@@ -268,6 +282,19 @@ impl Changing<'_> {
         let written = files.sidecar.write_boot(&self.directory.boot);
         written.map_err(|e| Error::io("cannot write a sidecar", e).about(files.data_path.display()))?;
         Ok(files)
+    }
+
+    /// Removes what cannot be believed, or read, and makes it anew if `create`.
+    fn begin_anew(
+        &self,
+        identity: &Identity,
+        stem: &str,
+        create: bool,
+        why: &Error,
+    ) -> Result<Option<Files>> {
+        tracing::warn!(blob = %identity.digest, %why, "a cached blob cannot be believed and starts empty");
+        self.unlink(stem)?;
+        if create { self.create(identity, stem).map(Some) } else { Ok(None) }
     }
 
     fn create(&self, identity: &Identity, stem: &str) -> Result<Files> {

@@ -21,13 +21,16 @@
 //! # Promises
 //!
 //! * Nothing becomes visible before it was checked against the hash tree, where there is one. Bytes without a
-//!   tree are kept apart by the store they come from, and checked by their digest once the blob is whole.
+//!   tree are kept apart by the store they come from, and checked by their digest as soon as the blob is whole;
+//!   from then on nothing wrong of it is served, and after that it is fetched again, a bounded number of times.
 //! * A read of local bytes looks at a bitmap and makes one system call. It takes no lock and allocates
 //!   nothing.
 //! * After `kill -9` all that was inserted is there. After a loss of power all that was synced is there, and
 //!   nothing else is believed.
 //! * A disk that is full or fails harms nobody: what is inserted then is kept in memory, within bounds, and
-//!   given back to the reads that wait for it.
+//!   given back to the reads that wait for it. That goes for one blob's files and for the whole directory.
+//! * The size limit holds for blobs' bytes and their sidecars together: a manifest that names blobs of any length
+//!   cannot take more by what describes them.
 //! * What an attached disk has pinned is not evicted, in whatever process it is. A scan does not drive out
 //!   what is used again and again.
 //!
@@ -37,8 +40,8 @@
 //! [`Absent`](headstart_block::ErrorKind::Absent) where bytes are missing. Then: [`CachedBlob::claim`] the
 //! range, fetch what the claim owns together with the pages that [`CachedBlob::tree_missing`] names, insert
 //! the pages into [`CachedBlob::tree`] and then the data, drop the claim; for what others fetch, wait as
-//! [`Claim::wait_hint`] says, and look again. A background thread calls [`Cache::sync`] every few seconds and
-//! [`CachedBlob::verify_whole`] for blobs without a tree.
+//! [`Claim::wait_hint`] says, and look again. A background thread calls [`Cache::sync`] every few seconds. Who
+//! keeps something that he made of a blob's bytes, such as an index, [watches](CachedBlob::watch) it.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -50,6 +53,7 @@
 //! | `evict`, `policy` | giving space back; the choice of what |
 //! | `overlay` | what the disk did not take |
 //! | `whole` | blobs without a tree, once whole |
+//! | `writing` | keeps evictors away from what is being written |
 //! | `contents` | list, usage, remove, prune |
 //! | `presence`, `mapping` | bitmaps; the memory they are in, shared by processes (the only `unsafe`) |
 //! | `locks`, `shared_state` | locks between processes; the numbers that they share |
@@ -70,6 +74,7 @@ mod presence;
 mod shared_state;
 mod sidecar;
 mod whole;
+mod writing;
 
 #[cfg(test)]
 mod tests;
@@ -81,3 +86,4 @@ pub use contents::{Entry, EntryKind, Usage};
 #[doc(hidden)]
 pub use files::recover_sidecar;
 pub use pin::Pin;
+pub use whole::Watcher;

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!  0  8  magic: "hs-state"
-//!  8  8  bytes that are local in all blobs
+//!  8  8  bytes that are local in all blobs, and of their sidecars
 //! 16  8  epoch: the clock that accesses are marked with
 //! 24  8  bytes inserted since the file was made
 //! 32  8  when half a minute was last over, in seconds of the wall clock
@@ -49,41 +49,50 @@ impl SharedState {
     /// Opens or makes the file; under the directory's lock. Where the disk is too full for it, this process counts
     /// alone.
     pub(crate) fn open(directory: &Path, size_limit: Option<u64>) -> Result<Self> {
-        let epoch_len = (size_limit.unwrap_or(UNLIMITED) / EPOCHS_PER_LIMIT).max(1);
         let (mapping, was_there) = match open_file(&directory.join(NAME)) {
             Ok(opened) => opened,
             Err(error) => {
                 tracing::warn!(%error, directory = %directory.display(), "the cache's shared state cannot be used");
-                (Mapping::anonymous(LEN)?, false)
+                return Self::alone(size_limit);
             }
         };
-        Ok(Self { mapping, epoch_len, was_there })
+        Ok(Self { mapping, epoch_len: epoch_len(size_limit), was_there })
+    }
+
+    /// Numbers that nobody shares.
+    pub(crate) fn alone(size_limit: Option<u64>) -> Result<Self> {
+        Ok(Self { mapping: Mapping::anonymous(LEN)?, epoch_len: epoch_len(size_limit), was_there: false })
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
         &self.mapping.words(at * 8, 1)[0]
     }
 
-    /// Bytes that are local in all blobs.
-    pub(crate) fn local_bytes(&self) -> u64 {
+    /// Bytes that are taken: those that are local in all blobs, and their sidecars.
+    pub(crate) fn taken_bytes(&self) -> u64 {
         self.word(1).load(Ordering::Relaxed)
     }
 
     /// Sets them to what was counted.
-    pub(crate) fn set_local_bytes(&self, bytes: u64) {
+    pub(crate) fn set_taken_bytes(&self, bytes: u64) {
         self.word(1).store(bytes, Ordering::Relaxed);
+    }
+
+    /// So many more are taken, by a new sidecar.
+    pub(crate) fn occupy(&self, bytes: u64) {
+        self.word(1).fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// So many more are local.
     pub(crate) fn add(&self, bytes: u64) {
-        self.word(1).fetch_add(bytes, Ordering::Relaxed);
+        self.occupy(bytes);
         let before = self.word(3).fetch_add(bytes, Ordering::Relaxed);
         if before / self.epoch_len != before.wrapping_add(bytes) / self.epoch_len {
             self.next_epoch();
         }
     }
 
-    /// So many fewer are local.
+    /// So many fewer are taken.
     pub(crate) fn subtract(&self, bytes: u64) {
         let less = |now: u64| Some(now.saturating_sub(bytes));
         let _ = self.word(1).fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
@@ -114,6 +123,10 @@ impl SharedState {
     pub(crate) fn next_epoch(&self) {
         self.word(2).fetch_add(1, Ordering::Relaxed);
     }
+}
+
+fn epoch_len(size_limit: Option<u64>) -> u64 {
+    (size_limit.unwrap_or(UNLIMITED) / EPOCHS_PER_LIMIT).max(1)
 }
 
 fn open_file(path: &Path) -> io::Result<(Mapping, bool)> {

@@ -96,6 +96,8 @@ impl Locks {
     pub(crate) const WRITE: Range<u64> = (1 << 62) + 1..(1 << 62) + 2;
     /// Held exclusively while `durable` is written.
     pub(crate) const DURABLE: Range<u64> = (1 << 62) + 2..(1 << 62) + 3;
+    /// Held exclusively by the process that checks the whole blob by its digest.
+    pub(crate) const CHECK: Range<u64> = (1 << 62) + 3..(1 << 62) + 4;
 
     /// Held exclusively by who fetches these units.
     pub(crate) fn claim(units: &Range<u64>) -> Range<u64> {
@@ -339,6 +341,23 @@ impl Sidecar {
         allocate(file, len)?;
         file.write_all_at(&header.encode(), 0)?;
         file.write_all_at(boot, BOOT)
+    }
+
+    /// Reads what will be mapped: a page that the disk cannot read is an error here, and would be the end of the process
+    /// later.
+    ///
+    /// # Errors
+    /// What reading it reports.
+    pub(crate) fn read_through(file: &File, header: &Header) -> io::Result<()> {
+        let len = Layout::of(&header.identity).mapped_len();
+        let mut bytes = vec![0; usize::try_from(len.min(1 << 16)).unwrap_or(0)];
+        let mut at = 0;
+        while at < len {
+            let part = usize::try_from(len - at).unwrap_or(usize::MAX).min(bytes.len());
+            file.read_exact_at(&mut bytes[..part], at)?;
+            at += part as u64;
+        }
+        Ok(())
     }
 
     /// Takes a file whose header was read from it, and which is long enough for it.

@@ -1,16 +1,93 @@
 //! Blobs without a hash tree: once whole, checked by their digest.
 //!
-//! Other tools make images without trees; their bytes are believed to their store, range by range. When all of them
-//! are there, the digest can be computed, and with it the root of the tree that the blob would have, which is kept
-//! in the sidecar. What was found holds for one generation: forgetting a unit ends it.
+//! Other tools make images without trees; their bytes are believed to their store, range by range. As soon as all of
+//! them are here, whoever brought the last one has a thread compute the digest, and with it the root of the tree that
+//! the blob would have, which is kept in the sidecar. Nobody waits for that thread, and it ends early where nobody uses
+//! the blob any more; who opens it next starts another. What was found holds for one generation: forgetting a unit
+//! ends it, and when the blob is whole again it is checked again.
+//!
+//! # A blob that is wrong
+//!
+//! All of it is forgotten, so that no read meets it any more; it is said aloud and counted; who watches it is told, for
+//! he may have made something of its bytes; and it is fetched again like anything else that is missing. A store may be
+//! wrong for good: after [`WRONG_MOST`] times nothing of the blob is taken any more, and who reads it gets an error that
+//! names it. That ends when nobody uses the blob any more: a later attach begins anew.
+//!
+//! # What is not checked
+//!
+//! A blob of which parts are in memory only, because the disk did not take them, or parts of which nobody reads, since later
+//! layers hide them; one that is larger than the cache, and so is never whole. Where two processes bring a blob together, one of them checks it.
 
 use crate::blob::CachedBlob;
-use crate::files::Files;
+use crate::files::{Files, lock};
+use crate::locks::{self, Mode};
 use crate::presence;
+use crate::sidecar::Locks;
 use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result, copy_source};
 use headstart_image::digest::HashingWriter;
 use std::io;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::{Arc, Mutex, Weak};
+
+/// How often a blob may come whole and wrong, in one process, until nothing of it is taken any more.
+const WRONG_MOST: u32 = 3;
+
+/// Who has made something of a blob's bytes.
+pub trait Watcher: Send + Sync {
+    /// The blob was whole, and its digest is another one: all of it was forgotten just now.
+    fn found_wrong(self: Arc<Self>, blob: &Arc<CachedBlob>);
+}
+
+/// What is known of a blob as a whole.
+#[derive(Default)]
+pub(crate) struct Check {
+    /// A thread is at it.
+    running: AtomicBool,
+    /// How often it was wrong since it was right.
+    wrong: AtomicU32,
+    /// How often it was wrong in all.
+    wrong_in_all: AtomicU32,
+    watchers: Mutex<Vec<Weak<dyn Watcher>>>,
+}
+
+impl Check {
+    /// Why nothing of the blob is taken any more, where it is so.
+    pub(crate) fn refusal(&self, blob: &CachedBlob) -> Option<Error> {
+        let wrong = self.wrong.load(Ordering::Acquire);
+        (wrong >= WRONG_MOST).then(|| {
+            Error::corrupt(format!("came whole {wrong} times, each time with another digest than its name"))
+                .about(format!("blob {}", blob.spec().digest))
+                .remedy("its store gives wrong bytes: repair it there, then detach and attach again")
+        })
+    }
+
+    pub(crate) fn times_wrong(&self) -> u32 {
+        self.wrong_in_all.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn watch(&self, watcher: Weak<dyn Watcher>) {
+        let mut watchers = lock(&self.watchers);
+        watchers.retain(|watcher| watcher.strong_count() > 0);
+        watchers.push(watcher);
+    }
+
+    fn watchers(&self) -> Vec<Arc<dyn Watcher>> {
+        lock(&self.watchers).iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// How a check ended.
+#[derive(Debug)]
+pub(crate) enum Checked {
+    /// All of it is right.
+    Right,
+    /// It was not whole, or is not any more.
+    NotWhole,
+    /// Another process is at it.
+    Elsewhere,
+    /// Its digest is another one; all of it was forgotten.
+    Wrong(Error),
+}
 
 /// Reads a blob's file without marking it as accessed.
 struct Unmarked<'a> {
@@ -31,41 +108,143 @@ impl ReadAt for Unmarked<'_> {
     }
 }
 
-/// See [`CachedBlob::verify_whole`].
-pub(crate) fn verify_whole(blob: &CachedBlob) -> Result<bool> {
-    let Some(files) = blob.present_files() else { return Ok(false) };
+/// Held by the process that checks a blob.
+struct Checking<'a>(&'a Files);
+
+impl Drop for Checking<'_> {
+    fn drop(&mut self) {
+        locks::unlock(&self.0.sidecar.file, &Locks::CHECK);
+    }
+}
+
+/// Whether a blob without a tree is whole, in its file, and not found right yet.
+fn is_due(blob: &CachedBlob) -> Option<&Files> {
+    let files = blob.present_files().filter(|_| blob.is_plain())?;
+    // Of two who bring the last two units at the same time, one at least must see both.
+    fence(Ordering::SeqCst);
+    (is_whole(files) && !is_proven(files)).then_some(files)
+}
+
+/// Starts the check of a blob that has become whole. For who inserts and who opens; waits for nothing.
+pub(crate) fn check_if_whole(blob: &CachedBlob) {
+    if !blob.cache().settings.check_whole
+        || is_due(blob).is_none()
+        || blob.check().running.swap(true, Ordering::AcqRel)
+    {
+        return;
+    }
+    let Some(shared) = blob.shared() else { return };
+    let started =
+        std::thread::Builder::new().name("check".to_owned()).spawn(move || check_until_settled(&shared));
+    if let Err(error) = started {
+        blob.check().running.store(false, Ordering::Release);
+        tracing::warn!(blob = %blob.spec().digest, %error, "a blob is whole and cannot be checked");
+    }
+}
+
+/// The thread that checks a blob. Others of this process wait for it: hashing takes a core.
+fn check_until_settled(blob: &Arc<CachedBlob>) {
+    // Only this thread has it: nobody wants to know any more.
+    let is_unused = || Arc::strong_count(blob) == 1;
+    loop {
+        let checked = {
+            let _alone = lock(&blob.cache().checking);
+            check(blob, &is_unused)
+        };
+        // Who brought the last unit meanwhile saw the flag, and left the look to us.
+        blob.check().running.swap(false, Ordering::AcqRel);
+        let goes_on = match &checked {
+            Ok(Checked::Right) => {
+                tracing::info!(blob = %blob.spec().digest, "a blob is whole and right");
+                true
+            }
+            Ok(Checked::Wrong(error)) => {
+                say_wrong(blob, error);
+                blob.check().watchers().into_iter().for_each(|watcher| watcher.found_wrong(blob));
+                true
+            }
+            Ok(Checked::NotWhole) => true,
+            Ok(Checked::Elsewhere) => false,
+            Err(error) => {
+                if error.kind() != ErrorKind::Cancelled {
+                    tracing::warn!(blob = %blob.spec().digest, %error, "a blob is whole and cannot be checked");
+                }
+                false
+            }
+        };
+        if !goes_on || is_due(blob).is_none() || blob.check().running.swap(true, Ordering::AcqRel) {
+            return;
+        }
+    }
+}
+
+fn say_wrong(blob: &CachedBlob, error: &Error) {
+    if let Some(error) = blob.check().refusal(blob) {
+        tracing::error!(%error, "wrong bytes were served; what was cached is dropped for good");
+    } else {
+        tracing::warn!(%error, "wrong bytes were served; what was cached is dropped and fetched again");
+    }
+}
+
+/// Checks a blob that is whole by its digest. Reads all of it, unless that was done before.
+///
+/// # Errors
+/// [`ErrorKind::Cancelled`] where `is_unused` says that nobody wants to know any more; what the disk reports.
+pub(crate) fn check(blob: &CachedBlob, is_unused: &dyn Fn() -> bool) -> Result<Checked> {
+    let Some(files) = blob.present_files() else { return Ok(Checked::NotWhole) };
     let sidecar = &files.sidecar;
     let generation = sidecar.generation().load(Ordering::Acquire);
-    if !presence::all_set(sidecar.local(), &(0..blob.layout().units())) {
-        return Ok(false);
+    if !is_whole(files) {
+        return Ok(Checked::NotWhole);
     }
     let proven = generation.wrapping_add(1);
     if !blob.is_plain() || sidecar.whole_at().load(Ordering::Acquire) == proven {
-        return Ok(true);
+        return Ok(Checked::Right);
     }
+    if !locks::try_lock(&sidecar.file, &Locks::CHECK, Mode::Exclusive)? {
+        return Ok(Checked::Elsewhere);
+    }
+    let _checking = Checking(files);
     let mut hashes = HashingWriter::new(io::sink(), blob.cache().dir());
-    match copy_source(&Unmarked { blob, files }, &mut hashes, &mut |_| Ok(())) {
-        Err(e) if e.kind() == ErrorKind::Absent => return Ok(false),
+    let mut go_on = |_| match is_unused() {
+        true => Err(Error::new(ErrorKind::Cancelled, "nobody uses it any more")),
+        false => Ok(()),
+    };
+    match copy_source(&Unmarked { blob, files }, &mut hashes, &mut go_on) {
+        Err(e) if e.kind() == ErrorKind::Absent => return Ok(Checked::NotWhole),
         copied => copied?,
     }
     let (_, sums) = hashes.finish(io::sink())?;
     if sidecar.generation().load(Ordering::Acquire) != generation {
-        return Ok(false);
+        return Ok(Checked::NotWhole);
     }
-    if sums.digest != blob.spec().digest {
-        blob.discard(ByteRange::between(0, blob.len()))?;
-        return Err(Error::corrupt(format!("all of it is here, but its digest is {}", sums.digest))
-            .about(format!("blob {}", blob.spec().digest))
-            .remedy("its store gives wrong bytes: repair it; what was cached is dropped"));
+    let counts = &blob.cache().counts;
+    if sums.digest == blob.spec().digest {
+        sidecar.write_whole_root(sums.root.as_bytes())?;
+        sidecar.whole_at().store(proven, Ordering::Release);
+        counts.proven_blobs.fetch_add(1, Ordering::Relaxed);
+        blob.check().wrong.store(0, Ordering::Release);
+        return Ok(Checked::Right);
     }
-    sidecar.write_whole_root(sums.root.as_bytes())?;
-    sidecar.whole_at().store(proven, Ordering::Release);
-    Ok(true)
+    counts.wrong_blobs.fetch_add(1, Ordering::Relaxed);
+    blob.check().wrong.fetch_add(1, Ordering::AcqRel);
+    blob.check().wrong_in_all.fetch_add(1, Ordering::AcqRel);
+    let mut error = Error::corrupt(format!("all of it was here, and its digest is {}", sums.digest))
+        .about(format!("blob {}", blob.spec().digest));
+    if let Err(kept) = blob.discard(ByteRange::between(0, blob.len())) {
+        error = error.remedy(format!(
+            "remove it from the cache when nobody uses it any more, it may be back after a loss of power ({kept})"
+        ));
+    }
+    Ok(Checked::Wrong(error.remedy("its store gave wrong bytes: if this comes again, repair it there")))
+}
+
+fn is_whole(files: &Files) -> bool {
+    presence::all_set(files.sidecar.local(), &(0..files.sidecar.layout.units()))
 }
 
 /// Whether a plain blob was found right and nothing was forgotten since.
 pub(crate) fn is_proven(files: &Files) -> bool {
     let generation = files.sidecar.generation().load(Ordering::Acquire);
-    files.sidecar.whole_at().load(Ordering::Acquire) == generation.wrapping_add(1)
-        && presence::all_set(files.sidecar.local(), &(0..files.sidecar.layout.units()))
+    files.sidecar.whole_at().load(Ordering::Acquire) == generation.wrapping_add(1) && is_whole(files)
 }

@@ -21,8 +21,9 @@ use headstart_image::hash_tree::TreeBuilder;
 use headstart_image::manifest::Tree;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 const UNIT: u64 = 16384;
@@ -103,11 +104,18 @@ impl Sample {
     }
 }
 
-/// The other process.
+/// The other process, killed when dropped.
 struct Other {
     child: Child,
     to: ChildStdin,
-    from: BufReader<ChildStdout>,
+    /// Its lines, as they come.
+    lines: Receiver<String>,
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = (self.child.kill(), self.child.wait());
+    }
 }
 
 impl Other {
@@ -124,18 +132,32 @@ impl Other {
         command.args(["--exact", "the_other_process", "--nocapture"]).env(ROLE, role).env(DIR, dir);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (to, from) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
-        Self { child, to, from }
+        let (line, lines) = channel();
+        std::thread::spawn(move || from.lines().map_while(Result::ok).try_for_each(|said| line.send(said)));
+        Self { child, to, lines }
     }
 
     /// The next line that it says to us.
     fn says(&mut self) -> String {
-        let mut line = String::new();
+        let until = Instant::now() + DEADLINE;
         loop {
-            line.clear();
-            assert!(self.from.read_line(&mut line).unwrap() > 0, "it ended: {:?}", self.child.wait());
+            let line = self.lines.recv_timeout(until.saturating_duration_since(Instant::now()));
+            let line = line.unwrap_or_else(|why| panic!("it says nothing: {why}"));
             if let Some((_, said)) = line.split_once("SAYS ") {
                 return said.trim().to_owned();
             }
+        }
+    }
+
+    /// It ends by itself, and well.
+    fn ends(mut self) {
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return assert!(status.success(), "{status}");
+            }
+            assert!(started.elapsed() < DEADLINE, "it does not end");
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 
@@ -271,9 +293,7 @@ fn processes_fetch_each_range_once() {
     }
     let fetched: u64 = others.iter_mut().map(|other| other.says().parse::<u64>().unwrap()).sum();
     assert_eq!(fetched, LEN);
-    for other in &mut others {
-        assert!(other.child.wait().unwrap().success());
-    }
+    others.into_iter().for_each(Other::ends);
 }
 
 #[test]
@@ -286,7 +306,7 @@ fn a_limit_on_file_sizes_is_bypassed() {
     assert_eq!((other.says().parse(), other.says().parse()), (Ok(LEN / 2), Ok(0)));
     other.to.write_all(b"go\n").unwrap();
     assert_eq!(other.says(), "0");
-    assert!(other.child.wait().unwrap().success());
+    other.ends();
 }
 
 /// A file system of 2 MiB, while it lives.
@@ -321,5 +341,5 @@ fn a_full_disk_is_bypassed_until_there_is_space() {
     other.to.write_all(b"go\n").unwrap();
     let after: u64 = other.says().parse().unwrap();
     assert_eq!(after, local + UNIT);
-    assert!(other.child.wait().unwrap().success());
+    other.ends();
 }

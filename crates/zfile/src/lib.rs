@@ -51,4 +51,5 @@ pub mod writer;
 pub use codec::Codec;
 pub use format::{ZFileInfo, is_zfile};
 pub use reader::ZFileReader;
+pub use scratch::forget_recent_frames;
 pub use writer::{ZFileOptions, ZFileWriter};

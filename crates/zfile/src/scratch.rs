@@ -12,6 +12,16 @@
 use crate::codec::Decompressor;
 use crate::format::FRAME_SIZE_MAX;
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Raised when what threads remember is not to be used any more.
+static EPOCH: AtomicU64 = AtomicU64::new(0);
+
+/// Has all threads forget the frame that they decompressed last: for who has found that the bytes of a source were
+/// wrong, and has replaced them. What was read before that and ends after it is not remembered either.
+pub fn forget_recent_frames() {
+    EPOCH.fetch_add(1, Ordering::AcqRel);
+}
 
 thread_local! {
     static SLOT: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
@@ -49,18 +59,21 @@ pub(crate) struct RecentFrame {
     owner: (u64, usize),
     /// How much of it is there.
     valid: usize,
+    /// The epoch in which its source was read, and that in which the present read began.
+    epoch: u64,
+    now: u64,
 }
 
 impl Default for RecentFrame {
     fn default() -> Self {
-        Self { bytes: vec![0; FRAME_SIZE_MAX as usize].into(), owner: (0, 0), valid: 0 }
+        Self { bytes: vec![0; FRAME_SIZE_MAX as usize].into(), owner: (0, 0), valid: 0, epoch: 0, now: 0 }
     }
 }
 
 impl RecentFrame {
     /// How many bytes of `frame` of reader `reader` are there.
     pub(crate) fn valid(&self, reader: u64, frame: usize) -> usize {
-        if self.owner == (reader, frame) { self.valid } else { 0 }
+        if self.owner == (reader, frame) && self.epoch == self.now { self.valid } else { 0 }
     }
 
     /// The bytes that are there.
@@ -79,7 +92,7 @@ impl RecentFrame {
     ) -> Result<&[u8], E> {
         self.valid = 0;
         fill(&mut self.bytes[..len])?;
-        (self.owner, self.valid) = ((reader, frame), len);
+        (self.owner, self.valid, self.epoch) = ((reader, frame), len, self.now);
         Ok(self.bytes())
     }
 }
@@ -88,6 +101,7 @@ impl RecentFrame {
 pub(crate) fn with<T>(read: impl FnOnce(&mut Scratch) -> T) -> T {
     // The slot is gone while a thread ends; destructors that still read get a scratch of their own.
     let mut scratch = SLOT.try_with(Cell::take).ok().flatten().unwrap_or_default();
+    scratch.recent.now = EPOCH.load(Ordering::Acquire);
     let result = read(&mut scratch);
     let _ = SLOT.try_with(|slot| slot.set(Some(scratch)));
     result

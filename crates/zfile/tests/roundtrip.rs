@@ -224,3 +224,39 @@ fn our_bytes_are_the_references() {
     }
     assert!(same >= 5, "only {same} blobs are the same to the last byte");
 }
+
+/// A source whose bytes were found wrong and replaced.
+#[derive(Debug)]
+struct Replaced(std::sync::Mutex<Vec<u8>>);
+
+impl ReadAt for Replaced {
+    fn len(&self) -> u64 {
+        self.0.lock().unwrap().len() as u64
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.0.lock().unwrap().read_at(buf, offset)
+    }
+}
+
+#[test]
+fn what_a_thread_remembers_can_be_forgotten() {
+    let content = noise(1, 64 << 10);
+    let options =
+        ZFileOptions { codec: Codec::Lz4, frame_size: 16 << 10, crc: false, level: None, threads: 1 };
+    let (blob, info) = pack(&content, &options, &[content.len()]);
+    let reader = ZFileReader::open(Replaced(blob.into())).unwrap();
+    let read = || {
+        let mut part = vec![0; 100];
+        reader.read_at(&mut part, 20_000).unwrap();
+        part
+    };
+    assert!(read() == content[20_000..20_100]);
+    // Noise is stored as it is, behind 66 bytes in each frame: any byte of it shows.
+    let frame = (usize::try_from(info.index_offset).unwrap() - 512) / 4;
+    let at = 512 + frame + 66 + (20_050 - (16 << 10));
+    reader.source().0.lock().unwrap()[at] ^= 1;
+    headstart_zfile::forget_recent_frames();
+    let changed = read().iter().zip(&content[20_000..20_100]).filter(|(a, b)| a != b).count();
+    assert_eq!(changed, 1);
+}

@@ -179,29 +179,6 @@ fn one_blob_a_process_and_one_file_an_identity() {
 }
 
 #[test]
-fn a_plain_blob_is_checked_once_whole() {
-    let dir = tempfile::tempdir().unwrap();
-    let sample = Sample::new(200_000, 5);
-    let cache = open(dir.path(), None);
-    let blob = cache.blob(&sample.plain("a")).unwrap();
-    let all = ByteRange::between(0, 200_000);
-    assert!(!blob.verify_whole().unwrap());
-    blob.insert(0, &[9; 16384]).unwrap();
-    assert!(!blob.verify_whole().unwrap());
-    sample.fill(&blob, all);
-    let error = blob.verify_whole().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-    assert_eq!(blob.local_bytes(), 0);
-    sample.fill(&blob, all);
-    assert!(blob.verify_whole().unwrap() && blob.verify_whole().unwrap());
-    assert_eq!(cache.list().unwrap()[0].kind, EntryKind::Whole);
-    blob.discard(units(2, 3)).unwrap();
-    assert_eq!(cache.list().unwrap()[0].kind, EntryKind::Unverified);
-    blob.insert(2 * UNIT, &[1; 16384]).unwrap();
-    blob.verify_whole().unwrap_err();
-}
-
-#[test]
 fn waiters_are_told_of_inserts_discards_and_ends_of_claims() {
     let dir = tempfile::tempdir().unwrap();
     let sample = Sample::new(100_000, 6);

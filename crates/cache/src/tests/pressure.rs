@@ -23,9 +23,10 @@ fn the_size_limit_holds_and_space_is_given_back() {
     for range in ByteRange::between(0, blob.len()).parts(5 * UNIT) {
         sample.fill(&blob, range);
         assert!(sample.reads(&blob, range));
-        let local = cache.usage().unwrap().local_bytes;
-        assert!(local <= LIMIT, "{local} are local");
-        assert_eq!(local, cache.state.local_bytes());
+        let usage = cache.usage().unwrap();
+        let taken = usage.local_bytes + usage.sidecar_bytes;
+        assert!(taken <= LIMIT, "{usage:?}");
+        assert_eq!(taken, cache.state.taken_bytes());
         assert!(blocks(dir.path()) <= LIMIT + (256 << 10), "{} on disk", blocks(dir.path()));
     }
     assert_eq!(cache.counters().bypassed_bytes, 0);
@@ -94,7 +95,7 @@ fn what_is_pinned_anywhere_stays_and_the_rest_goes_through_memory() {
 fn the_disk_is_tried_again_after_a_while() {
     let dir = tempfile::tempdir().unwrap();
     let sample = Sample::new(1 << 20, 1);
-    let settings = CacheSettings { size_limit: None, overlay_limit: 8 * UNIT };
+    let settings = CacheSettings { overlay_limit: 8 * UNIT, ..CacheSettings::default() };
     let cache = Cache::open(dir.path(), settings).unwrap();
     let blob = cache.blob(&sample.plain("a")).unwrap();
     cache.bypass_began(&headstart_block::Error::invalid("a test says that the disk is full"));

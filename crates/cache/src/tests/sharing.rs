@@ -1,10 +1,16 @@
 //! Many threads, two handles, everything at once: reads are right or absent, and in the end nothing is lost.
 
+#![expect(clippy::disallowed_methods, reason = "nothing here may hang")]
+
 use super::{Sample, UNIT, missing, open, units};
 use crate::CachedBlob;
 use headstart_block::{ByteRange, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Nothing here takes so long; what hangs fails.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A small generator: tests must repeat.
 fn next(state: &mut u64) -> u64 {
@@ -28,22 +34,25 @@ fn reads_race_with_inserts_evictions_and_discards() {
     let blobs = caches.each_ref().map(|cache| cache.blob(&sample.plain("a")).unwrap());
     sample.fill(&blobs[0], units(0, UNITS));
     let (stop, hits) = (AtomicBool::new(false), AtomicU64::new(0));
+    // Also where the thread that would set the flag has failed.
+    let until = Instant::now() + LIMIT;
+    let goes_on = || !stop.load(Ordering::Relaxed) && Instant::now() < until;
     std::thread::scope(|scope| {
         for thread in 0..4u64 {
-            let (blob, sample, stop, hits) = (&blobs[thread as usize % 2], &sample, &stop, &hits);
+            let (blob, sample, goes_on, hits) = (&blobs[thread as usize % 2], &sample, &goes_on, &hits);
             scope.spawn(move || {
                 let mut state = thread + 1;
-                while !stop.load(Ordering::Relaxed) {
+                while goes_on() {
                     let range = some_units(&mut state, UNITS);
                     hits.fetch_add(u64::from(sample.reads(blob, range)), Ordering::Relaxed);
                 }
             });
         }
         for thread in 0..2u64 {
-            let (blob, sample, stop) = (&blobs[thread as usize], &sample, &stop);
+            let (blob, sample, goes_on) = (&blobs[thread as usize], &sample, &goes_on);
             scope.spawn(move || {
                 let mut state = thread + 100;
-                while !stop.load(Ordering::Relaxed) {
+                while goes_on() {
                     let range = some_units(&mut state, UNITS);
                     sample.fill(blob, range);
                 }
@@ -72,7 +81,9 @@ fn reads_race_with_inserts_evictions_and_discards() {
 
 /// Reads a range as a disk does: claim, fetch what is ours, wait for the others.
 fn pull(sample: &Sample, blob: &Arc<CachedBlob>, range: ByteRange, fetched: &AtomicU64) {
+    let started = Instant::now();
     while !sample.reads(blob, range) {
+        assert!(started.elapsed() < LIMIT, "waits for ever");
         let claim = blob.claim(range).unwrap();
         for run in claim.owned() {
             std::thread::yield_now();

@@ -1,0 +1,96 @@
+//! A cache whose disk or files cannot be used, and blobs that are described to be larger than they are.
+
+use super::{Sample, UNIT, open, units};
+use crate::{BlobSpec, Cache, CacheSettings};
+use headstart_block::{ByteRange, Digest, ErrorKind};
+use std::fs;
+
+/// A directory in the place of a file cannot be opened, read or removed, by root either.
+#[test]
+fn files_that_cannot_be_opened_are_done_without() {
+    for end in [".map", ".data"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (sample, other) = (Sample::new(20 * UNIT as usize, 1), Sample::new(20 * UNIT as usize, 2));
+        sample.fill(&open(dir.path(), None).blob(&sample.plain("a")).unwrap(), units(0, 20));
+        for entry in fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.to_str().unwrap().ends_with(end) {
+                fs::remove_file(&entry).unwrap();
+                fs::create_dir_all(entry.join("something")).unwrap();
+            }
+        }
+        let cache = open(dir.path(), None);
+        let blob = cache.blob(&sample.plain("a")).unwrap();
+        assert_eq!(blob.local_bytes(), 0);
+        for range in units(0, 20).parts(5 * UNIT) {
+            assert_eq!(blob.claim(range).unwrap().owned(), [range]);
+            sample.fill(&blob, range);
+            assert!(sample.reads(&blob, range), "{end}: {range}");
+        }
+        // The other blobs are where they belong.
+        let well = cache.blob(&other.plain("a")).unwrap();
+        other.fill(&well, units(0, 20));
+        assert_eq!(well.local_bytes(), 20 * UNIT, "{end}");
+        assert!(other.reads(&well, units(0, 20)));
+        cache.sync().unwrap();
+    }
+}
+
+#[test]
+fn a_directory_whose_disk_fails_is_done_without() {
+    let error = |errno: i32| {
+        let io = std::io::Error::from_raw_os_error(errno);
+        headstart_block::Error::io("cannot write to the cache directory", io)
+    };
+    use rustix::io::Errno;
+    for (errno, fault) in [
+        (Errno::IO, true),
+        (Errno::ROFS, true),
+        (Errno::NOSPC, true),
+        (Errno::NOTDIR, false),
+        (Errno::ACCESS, false),
+    ] {
+        assert_eq!(crate::cache::is_fault_of_disk(&error(errno.raw_os_error())), fault, "{errno}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let sample = Sample::new(20 * UNIT as usize, 1);
+    let cache = Cache::without_directory(&dir.path().join("nowhere"), CacheSettings::default()).unwrap();
+    let blob = cache.blob(&sample.spec).unwrap();
+    assert!(blob.is_bypassed() && blob.claims_at_once());
+    let claim = blob.claim(units(3, 9)).unwrap();
+    assert_eq!(claim.owned(), [units(3, 9)]);
+    sample.fill(&blob, units(3, 9));
+    assert!(sample.reads(&blob, units(3, 9)) && !sample.reads(&blob, units(2, 3)));
+    drop((claim, blob.pin(units(0, 20)).unwrap()));
+    cache.sync().unwrap();
+    assert!(!cache.is_crowded());
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    // What was chosen wrongly is an error.
+    fs::write(dir.path().join("file"), "").unwrap();
+    let chosen = Cache::open_or_bypass(&dir.path().join("file"), CacheSettings::default());
+    assert_eq!(chosen.err().unwrap().kind(), ErrorKind::Io);
+}
+
+/// A hostile manifest may name many blobs of any length, of which nothing is ever fetched but a few bytes.
+#[test]
+fn what_describes_blobs_counts_against_the_limit() {
+    const LIMIT: u64 = 4 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let cache = open(dir.path(), Some(LIMIT));
+    let bytes = vec![7; UNIT as usize];
+    let blobs: Vec<_> = (0..30u32)
+        .map(|n| {
+            let digest = Digest::of(&n.to_ne_bytes());
+            let spec = BlobSpec { digest, len: 10 << 30, tree: None, origin: None };
+            let blob = cache.blob(&spec).unwrap();
+            drop(blob.claim(ByteRange::between(0, UNIT)).unwrap());
+            blob.insert(0, &bytes).unwrap();
+            assert!(blob.is_local(ByteRange::between(0, UNIT)));
+            blob
+        })
+        .collect();
+    let usage = cache.usage().unwrap();
+    assert!(usage.sidecar_bytes > LIMIT / 2 && usage.sidecar_bytes + usage.local_bytes <= LIMIT, "{usage:?}");
+    drop(blobs);
+    assert_eq!(cache.prune(0).unwrap().left_blobs, 0);
+    assert_eq!(cache.state.taken_bytes(), 0);
+}
