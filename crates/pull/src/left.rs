@@ -28,6 +28,8 @@ const STEP: u64 = 4 << 20;
 const AGAIN: Duration = Duration::from_secs(60);
 /// Over how many seconds progress is averaged.
 const METER_SECONDS: u64 = 10;
+/// The shortest time that it is averaged over: of less, a single answer makes a rate that no link has.
+const METER_LEAST: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -74,6 +76,7 @@ impl Left {
                 self.phase = Phase::Off;
                 self.window.clear();
                 self.used.clear();
+                self.meter = Meter::default();
             }
             Phase::Off => {
                 (self.total, self.missing) = (0, 0);
@@ -135,6 +138,7 @@ impl Left {
                 self.next_at = now + AGAIN;
             }
             self.phase = if self.missing == 0 { Phase::Full } else { Phase::Fill(START) };
+            self.meter.begin(now);
             return;
         };
         let mut missing = 0;
@@ -259,13 +263,21 @@ fn unite(used: &mut BTreeMap<Position, u64>, range: BlobRange) {
 #[derive(Debug, Default)]
 struct Meter {
     seconds: VecDeque<(u64, u64)>,
-    first: Option<Time>,
+    /// When it began to count: when what is counted was first asked for, not when the first of it came.
+    began: Option<Time>,
 }
 
 impl Meter {
+    /// From now on bytes are asked for, unless they were before.
+    fn begin(&mut self, now: Time) {
+        self.began.get_or_insert(now);
+    }
+
     fn add(&mut self, now: Time, bytes: u64) {
+        if self.began.is_none() {
+            return;
+        }
         let second = now.0 / 1_000_000;
-        self.first.get_or_insert(now);
         match self.seconds.back_mut().filter(|(last, _)| *last == second) {
             Some((_, sum)) => *sum = sum.saturating_add(bytes),
             None => self.seconds.push_back((second, bytes)),
@@ -275,13 +287,13 @@ impl Meter {
         }
     }
 
-    /// Bytes a second over the last seconds, or since the first byte if that is less.
+    /// Bytes a second over the last seconds, or since it began if that is less.
     fn rate(&self, now: Time) -> u64 {
-        let (second, Some(first)) = (now.0 / 1_000_000, self.first) else { return 0 };
+        let (second, Some(began)) = (now.0 / 1_000_000, self.began) else { return 0 };
         let from = (second + 1).saturating_sub(METER_SECONDS);
         let recent = self.seconds.iter().filter(|(at, _)| *at >= from).map(|(_, bytes)| *bytes);
         let bytes = recent.fold(0_u64, u64::saturating_add);
-        let spent = now.since(first.max(Time(from * 1_000_000))).max(Duration::from_secs(1));
+        let spent = now.since(began.max(Time(from * 1_000_000))).max(METER_LEAST);
         u64::try_from(u128::from(bytes) * 1_000_000 / spent.as_micros()).unwrap_or(u64::MAX)
     }
 }
@@ -312,11 +324,30 @@ mod tests {
     #[test]
     fn the_meter_forgets() {
         let mut meter = Meter::default();
+        meter.begin(Time(0));
         for second in 0..20 {
             meter.add(Time(second * 1_000_000), 5_000_000);
         }
         let rate = meter.rate(Time(20_000_000));
         assert!((4_000_000..=5_500_000).contains(&rate), "{rate}");
         assert_eq!(meter.rate(Time(60_000_000)), 0);
+    }
+
+    /// The estimate of the end is as good in the first second as later.
+    #[test]
+    fn the_meter_knows_the_rate_from_the_start() {
+        let mut meter = Meter::default();
+        let began = 7_300_000;
+        meter.add(Time(1_000_000), 1 << 30);
+        assert_eq!(meter.rate(Time(began)), 0, "nothing was asked for");
+        meter.begin(Time(began));
+        // 10 MB/s, in answers that take 50 ms.
+        for answer in 1..=400 {
+            let now = began + answer * 50_000;
+            meter.add(Time(now), 500_000);
+            let rate = meter.rate(Time(now));
+            let wanted = if answer == 1 { 4_000_000..=10_000_000 } else { 9_000_000..=11_000_000 };
+            assert!(wanted.contains(&rate), "{rate} after {answer}");
+        }
     }
 }

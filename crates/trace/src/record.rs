@@ -7,7 +7,8 @@ use headstart_block::ByteRange;
 pub enum Op {
     /// Bytes were read.
     Read,
-    /// Bytes were written.
+    /// Bytes were written, or became zeros without being sent: neither the published layout nor ours tells these apart,
+    /// and for what traces are made for it is the same, since later reads of such bytes take nothing of the image.
     Write,
 }
 

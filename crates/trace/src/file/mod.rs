@@ -8,7 +8,7 @@
 //! | column | type | what it is |
 //! |---|---|---|
 //! | `t_us` | `int64`, unsigned | time since the creation in microseconds |
-//! | `op` | `int32`, unsigned 8 bits | 0 write, 1 read, 2 link sample |
+//! | `op` | `int32`, unsigned 8 bits | 0 write (also zeroing and trimming), 1 read, 2 link sample |
 //! | `offset` | `int64`, unsigned | first byte of the disk; 0 in a link sample |
 //! | `length` | `int64`, unsigned | bytes; 0 in a link sample |
 //! | `service_us` | `int32`, unsigned, nullable | how long it took, in microseconds |
