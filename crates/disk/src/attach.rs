@@ -5,7 +5,7 @@
 //! answer or refuses the credentials, the manifest seen last is taken, provided that every byte is in the
 //! cache: a host that boots again while its registry is away starts what it has.
 
-use crate::base::Base;
+use crate::base::{Base, Health};
 use crate::blobs::Blobs;
 use crate::disk::{Disk, Top};
 use crate::fetch::Fetcher;
@@ -23,7 +23,7 @@ use headstart_lsmt::writable::{NewDisk, WritableDisk};
 use headstart_pull::Plan;
 use headstart_store::{Location, Reference, RetrySettings, Selector, Store};
 use headstart_trace::Recorder;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -78,8 +78,36 @@ pub struct Attached {
     pub digest: Digest,
     /// Its manifest.
     pub manifest: Manifest,
+    /// The writable directory, where it was made just now.
+    pub made: Option<MadeDirectory>,
     /// What the user should know.
     pub warnings: Vec<String>,
+}
+
+/// A writable directory that was made for a disk, with what it takes to be taken back.
+#[derive(Debug)]
+pub struct MadeDirectory {
+    dir: PathBuf,
+    /// Directories that were not there before, innermost first.
+    missing: Vec<PathBuf>,
+}
+
+impl MadeDirectory {
+    /// Removes it again, for a disk that was never served: nothing was written but what makes it a disk.
+    pub fn remove(self) {
+        for file in ["state.json", "index", "data", "lock"] {
+            // What cannot be removed stays; the next attach takes it as it is.
+            let _ = std::fs::remove_file(self.dir.join(file));
+        }
+        // As far as they are empty.
+        let _ = self.missing.iter().try_for_each(std::fs::remove_dir);
+    }
+
+    /// What making `dir` would make.
+    fn before(dir: &Path) -> Self {
+        let missing = dir.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists());
+        Self { dir: dir.to_owned(), missing: missing.map(Path::to_owned).collect() }
+    }
 }
 
 /// Attaches an image that lies in a directory of this host.
@@ -90,8 +118,8 @@ pub fn attach_local(reference: &Reference, options: &DiskOptions) -> Result<Atta
     let image = OpenImage::open(reference)?;
     let (digest, manifest) = (image.digest, image.manifest.clone());
     let stack = Arc::new(image.into_disk());
-    let disk = assemble(stack, None, &digest, options)?;
-    Ok(Attached { disk, digest, manifest, warnings: Vec::new() })
+    let (disk, made) = assemble(stack, Arc::default(), None, &digest, options)?;
+    Ok(Attached { disk, digest, manifest, made, warnings: Vec::new() })
 }
 
 /// Attaches an image out of `store`, where `reference` says that it lies.
@@ -108,7 +136,7 @@ pub async fn attach_remote(
     let about = |e: Error| e.about(reference);
     let named = name_image(host, &*store, reference).await.map_err(about)?;
     let manifest = Manifest::parse(&named.bytes).map_err(about)?;
-    let located = Located::new(&host.cache, &manifest, &store.location()).map_err(about)?;
+    let located = locate(host, &*store, &manifest).await.map_err(about)?;
     let mut warnings = Vec::new();
     if let Some(refusal) = named.refusal {
         if !located.are_whole() {
@@ -123,13 +151,26 @@ pub async fn attach_remote(
     let opened = located.open(&manifest, &fetcher, &host.retry).await.map_err(about)?;
     let stack = Arc::new(opened.stack);
     let blobs = Arc::new(Blobs::new(Arc::clone(&stack), opened.blobs, &opened.of_layer));
-    let puller = Puller::new(blobs, fetcher, host.runtime.clone(), options.pull.clone());
-    let disk = assemble(stack, Some(Arc::clone(&puller)), &named.digest, options).map_err(about)?;
+    let health = Arc::<Health>::default();
+    let (runtime, settings) = (host.runtime.clone(), options.pull.clone());
+    let puller = Puller::new(blobs, opened.openings, Arc::clone(&health), fetcher, runtime, settings);
+    // A writable directory is recovered meanwhile; the fetches of other disks go on.
+    let assembled = tokio::task::block_in_place(|| {
+        assemble(stack, health, Some(Arc::clone(&puller)), &named.digest, options)
+    });
+    let (disk, made) = assembled.map_err(about)?;
     puller.set_plan(options.plan.clone());
     if options.left_rate.is_some() {
         puller.set_left_rate(options.left_rate);
     }
-    Ok(Attached { disk, digest: named.digest, manifest, warnings })
+    Ok(Attached { disk, digest: named.digest, manifest, made, warnings })
+}
+
+/// Finds an image's blobs in the cache. That may wait for who changes its directory, so it is done elsewhere.
+async fn locate(host: &Host, store: &dyn Store, manifest: &Manifest) -> Result<Located> {
+    let (cache, manifest, origin) = (Arc::clone(&host.cache), manifest.clone(), store.location());
+    let located = tokio::task::spawn_blocking(move || Located::new(&cache, &manifest, &origin)).await;
+    located.map_err(|e| Error::new(ErrorKind::Io, "looking into the cache broke off").caused_by(e))?
 }
 
 /// Whether images there are read where they lie, without the cache.
@@ -148,7 +189,8 @@ struct Named {
 
 async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Result<Named> {
     let known_images = KnownImages::of(host.cache.dir());
-    let name = reference.to_string();
+    // Of a bucket, the reference alone does not tell at which endpoint.
+    let name = format!("{}{}", store.location(), reference.selector);
     let Some((digest, bytes)) = known_images.recall(&name) else {
         let (digest, bytes) = ask_manifest(store, &reference.selector).await?;
         remember(&known_images, &name, &digest, &bytes);
@@ -162,7 +204,7 @@ async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Re
         }
     };
     // Only what can do without its store is impatient with it.
-    let answer = if is_whole(host, store, &bytes) {
+    let answer = if is_whole(host, store, &bytes).await {
         timeout(KNOWN_PATIENCE, asked).await.unwrap_or_else(|_| {
             let patience = KNOWN_PATIENCE.as_secs();
             Err(Error::new(ErrorKind::Unavailable, format!("does not answer within {patience} s")))
@@ -184,10 +226,9 @@ async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Re
 }
 
 /// Whether every byte of the image with this manifest is in the cache.
-fn is_whole(host: &Host, store: &dyn Store, manifest: &[u8]) -> bool {
-    let located = Manifest::parse(manifest)
-        .and_then(|manifest| Located::new(&host.cache, &manifest, &store.location()));
-    located.is_ok_and(|located| located.are_whole())
+async fn is_whole(host: &Host, store: &dyn Store, manifest: &[u8]) -> bool {
+    let Ok(manifest) = Manifest::parse(manifest) else { return false };
+    locate(host, store, &manifest).await.is_ok_and(|located| located.are_whole())
 }
 
 /// Asks for a manifest with all the patience that a slow store needs, but a store that cannot be reached, a
@@ -216,17 +257,21 @@ fn remember(known_images: &KnownImages, name: &str, digest: &Digest, manifest: &
 
 fn assemble(
     stack: Arc<Stack>,
+    health: Arc<Health>,
     puller: Option<Arc<Puller>>,
     digest: &Digest,
     options: &DiskOptions,
-) -> Result<Arc<Disk>> {
-    let base: Arc<dyn BlockDevice> = Arc::new(Base::new(Arc::clone(&stack)));
-    let top = match &options.writable {
-        None => Top::Base(base),
-        Some(writable) => Top::Writable(Arc::new(open_writable(base, digest, writable)?)),
+) -> Result<(Arc<Disk>, Option<MadeDirectory>)> {
+    let base: Arc<dyn BlockDevice> = Arc::new(Base::new(Arc::clone(&stack), health));
+    let (top, made) = match &options.writable {
+        None => (Top::Base(base), None),
+        Some(writable) => {
+            let (disk, made) = open_writable(base, digest, writable)?;
+            (Top::Writable(Arc::new(disk)), made)
+        }
     };
     let recorder = options.recorder.clone();
-    Ok(Arc::new(Disk { top, stack, puller, stats: Stats::default(), recorder }))
+    Ok((Arc::new(Disk { top, stack, puller, stats: Stats::default(), recorder }), made))
 }
 
 /// Opens the writable directory, or makes it.
@@ -234,7 +279,7 @@ fn open_writable(
     base: Arc<dyn BlockDevice>,
     digest: &Digest,
     options: &WritableOptions,
-) -> Result<WritableDisk> {
+) -> Result<(WritableDisk, Option<MadeDirectory>)> {
     let parent = digest.to_string();
     let opened = match WritableDisk::inspect(&options.dir) {
         Ok(_) => WritableDisk::open(&options.dir, Some(base), &parent)?,
@@ -244,11 +289,18 @@ fn open_writable(
             if size < least {
                 return Err(too_small(least, size));
             }
-            return WritableDisk::create(
-                &options.dir,
-                Some(base),
-                &NewDisk { size, parent, uuid: uuid::Uuid::new_v4() },
-            );
+            let made = MadeDirectory::before(&options.dir);
+            let new = NewDisk { size, parent, uuid: uuid::Uuid::new_v4() };
+            return match WritableDisk::create(&options.dir, Some(base), &new) {
+                Ok(disk) => Ok((disk, Some(made))),
+                Err(error) => {
+                    // In a directory that was there before there may be files of others.
+                    if !made.missing.is_empty() {
+                        made.remove();
+                    }
+                    Err(error)
+                }
+            };
         }
         Err(e) => return Err(e),
     };
@@ -259,7 +311,7 @@ fn open_writable(
         }
         _ => {}
     }
-    Ok(opened)
+    Ok((opened, None))
 }
 
 fn too_small(has: u64, wanted: u64) -> Error {

@@ -7,10 +7,10 @@
 //! To know all that a read needs, not only what it met first, the disk reads once more while the thread
 //! *collects*: absent parts are then noted and filled with zeros, so that the read goes on to the next part.
 
-use headstart_block::{BlockDevice, ByteRange, ErrorKind, Extent, Result};
+use headstart_block::{BlockDevice, ByteRange, Digest, Error, ErrorKind, Extent, Result};
 use headstart_lsmt::Stack;
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 thread_local! {
     /// What this thread's reads found absent, while it collects.
@@ -36,14 +36,44 @@ impl Drop for Ended {
     }
 }
 
+/// Whether what says where the disk's bytes lie can be believed.
+#[derive(Default)]
+pub(crate) struct Health {
+    /// The blob whose indices came wrong from its store, and are in use.
+    wrong: OnceLock<Digest>,
+}
+
+impl Health {
+    /// The indices that were taken from `blob` are wrong: the disk serves nothing of the image any more.
+    pub(crate) fn condemn(&self, blob: Digest) -> Error {
+        error(*self.wrong.get_or_init(|| blob))
+    }
+
+    fn check(&self) -> Result<()> {
+        self.wrong.get().map_or(Ok(()), |blob| Err(error(*blob)))
+    }
+}
+
+#[cold]
+fn error(blob: Digest) -> Error {
+    // Not `Corrupt`: fetching anything again is no help.
+    Error::new(
+        ErrorKind::Io,
+        "its index came wrong from its store when the disk was attached, and is right now",
+    )
+    .about(format!("blob {blob}"))
+    .remedy("detach the disk and attach it again")
+}
+
 /// The merged layers of an image as a device.
 pub(crate) struct Base {
     stack: Arc<Stack>,
+    health: Arc<Health>,
 }
 
 impl Base {
-    pub(crate) fn new(stack: Arc<Stack>) -> Self {
-        Self { stack }
+    pub(crate) fn new(stack: Arc<Stack>, health: Arc<Health>) -> Self {
+        Self { stack, health }
     }
 }
 
@@ -53,6 +83,7 @@ impl BlockDevice for Base {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.health.check()?;
         let Err(error) = self.stack.read_at(buf, offset) else { return Ok(()) };
         if error.kind() != ErrorKind::Absent {
             return Err(error);
@@ -70,6 +101,7 @@ impl BlockDevice for Base {
     }
 
     fn extent_at(&self, offset: u64) -> Result<Extent> {
+        self.health.check()?;
         self.stack.extent_at(offset)
     }
 }
@@ -77,7 +109,7 @@ impl BlockDevice for Base {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headstart_block::{Error, ReadAt};
+    use headstart_block::ReadAt;
     use headstart_lsmt::{Layer, LayerMeta, LayerWriter};
 
     /// A layer's bytes, of which a stretch is not here.
@@ -107,7 +139,7 @@ mod tests {
         // The second and the third stretch of data, behind the header and the first.
         let absent = ByteRange::between(4096 + 8192, 4096 + 3 * 8192);
         let layer = Layer::open(Arc::new(Torn(bytes, absent))).unwrap();
-        Base::new(Arc::new(Stack::new(vec![layer]).unwrap()))
+        Base::new(Arc::new(Stack::new(vec![layer]).unwrap()), Arc::default())
     }
 
     #[test]
@@ -127,6 +159,16 @@ mod tests {
         // Collecting has ended.
         assert_eq!(base.read_at(&mut buf, 32 << 10).unwrap_err().kind(), ErrorKind::Absent);
         assert!(collect_absent(|| base.read_at(&mut buf, 64 << 10)).0.is_err());
+    }
+
+    #[test]
+    fn nothing_is_served_by_a_wrong_index() {
+        let base = base();
+        base.read_at(&mut [0; 512], 0).unwrap();
+        let said = base.health.condemn(Digest::of(b"x")).to_string();
+        let errors = [base.read_at(&mut [0; 512], 0).unwrap_err(), base.extent_at(0).unwrap_err()];
+        assert!(errors.iter().all(|error| error.to_string() == said && error.kind() == ErrorKind::Io));
+        assert!(said.contains(&Digest::of(b"x").to_string()) && said.contains("attach it again"), "{said}");
     }
 
     #[test]

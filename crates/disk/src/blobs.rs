@@ -1,6 +1,6 @@
 //! An image's blobs as the pull engine sees them: which of them the disk's bytes lie in, and what is missing.
 
-use headstart_block::{BlockDevice, ByteRange, ReadAt};
+use headstart_block::{BlockDevice, ByteRange, Digest, ReadAt};
 use headstart_cache::CachedBlob;
 use headstart_lsmt::Stack;
 use headstart_pull::{BlobId, BlobRange, World};
@@ -32,6 +32,46 @@ impl Blobs {
             })
             .collect();
         Self { stack, blobs: all, data, trees, of_layer: of_layer.iter().map(|n| id(*n)).collect() }
+    }
+
+    /// A blob of which bytes that reading `part` of the disk takes are here and proven by nothing: no hash tree covers
+    /// them, and it is not whole, or not checked yet.
+    pub(crate) fn doubtful(&self, part: ByteRange) -> Option<Digest> {
+        let mut doubtful = None;
+        self.each_unproven(part, &mut |blob, range| {
+            let mut missing = 0;
+            blob.missing(range, &mut |run| missing += run.intersect(range).len());
+            if missing < range.len() {
+                doubtful.get_or_insert(blob.spec().digest);
+            }
+        });
+        doubtful
+    }
+
+    /// Forgets those bytes; whether there were any.
+    pub(crate) fn discard_unproven(&self, part: ByteRange) -> bool {
+        let mut dropped = false;
+        self.each_unproven(part, &mut |blob, range| match blob.discard_unproven(range) {
+            Ok(any) => dropped |= any,
+            Err(error) => tracing::warn!(%error, "cannot forget what is wrong"),
+        });
+        dropped
+    }
+
+    fn each_unproven(&self, part: ByteRange, each: &mut dyn FnMut(&CachedBlob, ByteRange)) {
+        self.ranges(part, &mut |found| {
+            let blob = self.get(found.blob).filter(|blob| !blob.is_proven() && !blob.is_refused());
+            if let Some(blob) = blob {
+                each(blob, found.range);
+            }
+        });
+    }
+
+    /// Bytes of the layers' blobs that are here and proven by nothing.
+    #[must_use]
+    pub fn unproven_bytes(&self) -> u64 {
+        let unproven = self.data().iter().filter(|blob| !blob.is_proven());
+        unproven.map(|blob| blob.local_bytes()).sum()
     }
 
     pub(crate) fn get(&self, blob: BlobId) -> Option<&Arc<CachedBlob>> {

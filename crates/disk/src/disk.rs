@@ -11,6 +11,12 @@
 //! that may wait, which calls [`BlockDevice::read_at`]: that notes all parts that are absent, asks the pull
 //! engine for them, waits, and reads again.
 //!
+//! # Wrong bytes
+//!
+//! What a hash tree covers is right before anybody sees it. Of an image without, a read may find out first that bytes
+//! are wrong, by the checksum of a frame: they are then dropped and fetched again, a few times. What only the
+//! blob's digest finds out, once all of it is here, is the cache's affair, see [`headstart_cache::CachedBlob::watch`].
+//!
 //! # Failure domains
 //!
 //! A disk has a pull engine, a writable layer and counters of its own. What it shares with the other disks of
@@ -19,7 +25,7 @@
 use crate::base::collect_absent;
 use crate::puller::Puller;
 use crate::stats::Stats;
-use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Extent, Result};
+use headstart_block::{BlockDevice, ByteRange, Digest, Error, ErrorKind, Extent, Result};
 use headstart_lsmt::Stack;
 use headstart_lsmt::writable::WritableDisk;
 use headstart_trace::{Op, Recorder};
@@ -32,6 +38,9 @@ const ATTEMPTS_MAX: u32 = 16;
 
 /// As [`ATTEMPTS_MAX`], before a read that is larger than [`PIECE`] goes on piece by piece.
 const ATTEMPTS_WHOLE: u32 = 2;
+
+/// How often a read fetches again what nothing proves and what turned out wrong.
+const WRONG_TRIES: u32 = 2;
 
 /// Bytes of a disk that any cache has room for at once.
 const PIECE: usize = 256 << 10;
@@ -103,8 +112,16 @@ impl Disk {
     fn read_waiting(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let device = self.top.device();
         let is_large = buf.len() > PIECE;
+        let mut wrong = 0;
         let (mut result, mut absent) = collect_absent(|| device.read_at(buf, offset));
         for _ in 0..if is_large { ATTEMPTS_WHOLE } else { ATTEMPTS_MAX } {
+            while wrong < WRONG_TRIES
+                && absent.is_empty()
+                && self.drops_what_is_wrong(&result, at(offset, buf))
+            {
+                wrong += 1;
+                (result, absent) = collect_absent(|| device.read_at(buf, offset));
+            }
             let Some(puller) = self.puller.as_ref().filter(|_| !absent.is_empty()) else { return result };
             puller.wait(&absent)?;
             (result, absent) = collect_absent(|| device.read_at(buf, offset));
@@ -119,6 +136,22 @@ impl Disk {
         }
         Err(Error::new(ErrorKind::Io, "the bytes read vanish from the cache as soon as they are there")
             .remedy("give the cache more room"))
+    }
+
+    /// Drops the bytes that a read has found wrong, where nothing proves them; whether it is worth reading again.
+    fn drops_what_is_wrong(&self, result: &Result<()>, range: ByteRange) -> bool {
+        let (Err(error), Some(puller)) = (result, &self.puller) else { return false };
+        let dropped = error.kind() == ErrorKind::Corrupt && puller.blobs().discard_unproven(range);
+        if dropped {
+            tracing::warn!(%error, %range, "wrong bytes came from the store; they are fetched again");
+        }
+        dropped
+    }
+
+    /// The blob that a read found wrong, where its bytes may come right when they are fetched again.
+    fn doubtful(&self, error: &Error, range: ByteRange) -> Option<Digest> {
+        let puller = self.puller.as_ref().filter(|_| error.kind() == ErrorKind::Corrupt)?;
+        puller.blobs().doubtful(range)
     }
 
     fn read_done(&self, range: ByteRange, started: Instant, took: Duration) {
@@ -154,6 +187,10 @@ impl BlockDevice for Disk {
                 self.read_done(at(offset, buf), started, took);
             }
             Err(e) if e.kind() == ErrorKind::Absent => {}
+            // To be dropped and fetched again, by who may wait.
+            Err(e) if self.doubtful(e, at(offset, buf)).is_some() => {
+                return Err(Error::absent(at(offset, buf)));
+            }
             Err(_) => Stats::add(&self.stats.errors, 1),
         }
         result
@@ -162,7 +199,7 @@ impl BlockDevice for Disk {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let started = Instant::now();
         match self.top.device().read_at(buf, offset) {
-            Err(e) if e.kind() == ErrorKind::Absent => {}
+            Err(e) if e.kind() == ErrorKind::Absent || self.doubtful(&e, at(offset, buf)).is_some() => {}
             result => {
                 self.counted(result)?;
                 let took = started.elapsed();
@@ -172,7 +209,11 @@ impl BlockDevice for Disk {
             }
         }
         Stats::add(&self.stats.waiting, 1);
-        let result = self.read_waiting(buf, offset);
+        let result = self.read_waiting(buf, offset).map_err(|error| {
+            let Some(blob) = self.doubtful(&error, at(offset, buf)) else { return error };
+            let error = Error::corrupt("comes wrong each time it is fetched").caused_by(error);
+            error.about(format!("blob {blob}")).remedy("its store gives wrong bytes: repair it there")
+        });
         self.stats.waiting.fetch_sub(1, Ordering::Relaxed);
         let took = started.elapsed();
         self.stats.misses.record(took);
@@ -208,8 +249,12 @@ impl BlockDevice for Disk {
     fn write_zeroes(&self, range: ByteRange) -> Result<()> {
         let started = Instant::now();
         self.counted(self.top.device().write_zeroes(range))?;
-        self.stats.writes.record(started.elapsed());
+        let took = started.elapsed();
+        self.stats.writes.record(took);
         Stats::add(&self.stats.written_bytes, range.len());
+        // A trace knows reads and writes. For what it is made for this is one: a later read of these bytes needs
+        // nothing of the image.
+        self.record(Op::Write, range, started, took);
         Ok(())
     }
 

@@ -5,9 +5,10 @@
 //! that the pages of the hash tree are needed, which the pull engine asks for at the same time. Where they
 //! come later than the data, or were lost, they are waited for or fetched here.
 
+use crate::opening::Opening;
 use futures::future::{BoxFuture, try_join_all};
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
-use headstart_cache::{CachedBlob, WaitHint};
+use headstart_cache::{CachedBlob, Claim, WaitHint};
 use headstart_store::{Store, Urgency};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,6 +37,9 @@ const PATIENCE_LOSS: u64 = 4;
 /// How long to wait for a notice before looking again: one could be missed where a claim ends without bytes.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
+/// Bytes of an index that are asked for at once when it may be wrong.
+const OPENING_PART: u64 = 4 << 20;
+
 /// How often the pages of the hash tree may be lost again while a range is verified.
 const TREE_ATTEMPTS: u32 = 8;
 
@@ -58,6 +62,17 @@ fn missing_bytes(blob: &CachedBlob, range: ByteRange) -> u64 {
     let mut bytes = 0;
     blob.missing(range, &mut |run| bytes += run.len());
     bytes
+}
+
+/// Claims what is missing of a range. Where that may wait, for the disk or for another process that was stopped while it
+/// changed the cache directory, it waits elsewhere: other fetches go on.
+async fn claim(blob: &Arc<CachedBlob>, range: ByteRange) -> Result<Claim> {
+    if blob.claims_at_once() {
+        return blob.claim(range);
+    }
+    let blob = Arc::clone(blob);
+    let claimed = tokio::task::spawn_blocking(move || blob.claim(range)).await;
+    claimed.map_err(|e| Error::new(ErrorKind::Io, "claiming a range broke off").caused_by(e))?
 }
 
 /// Called when the last byte has come over the link, before it is verified.
@@ -91,7 +106,7 @@ impl Fetcher {
                 // Whoever waited may have given up.
                 let _ = wake.send(());
             }));
-            let claim = blob.claim(range)?;
+            let claim = claim(blob, range).await?;
             let runs = claim.owned().iter();
             let bytes = try_join_all(runs.map(|run| self.read(blob, *run, urgency))).await?;
             if !bytes.is_empty() {
@@ -126,6 +141,14 @@ impl Fetcher {
                 WaitHint::Nothing => {}
             }
         }
+    }
+
+    /// Whether a layer that was opened by these bytes would be opened by the same now: fetches what of them is missing.
+    pub(crate) async fn is_same(&self, blob: &Arc<CachedBlob>, opening: &Opening) -> Result<bool> {
+        for part in opening.ranges.iter().flat_map(|range| range.parts(OPENING_PART)) {
+            self.fetch(blob, part, Urgency::Demand, &|| ()).await?;
+        }
+        tokio::task::block_in_place(|| opening.is_same(blob))
     }
 
     /// Others did not bring what they had claimed within `patience`. Of many that waited together the first counts.

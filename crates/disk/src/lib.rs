@@ -9,6 +9,7 @@
 //! | `fetch` | brings one range from the store into the cache |
 //! | [`blobs`] | where the disk's bytes lie in blobs, and what is missing |
 //! | `open` | opening the layers of an image whose blobs are elsewhere |
+//! | `opening` | what a layer was opened by, where no hash tree proves it |
 //! | `known_images` | manifests seen before, for when the store is away |
 //! | [`stats`] | counters and latency distributions |
 
@@ -19,10 +20,11 @@ pub mod disk;
 mod fetch;
 mod known_images;
 mod open;
+mod opening;
 pub mod puller;
 pub mod stats;
 
-pub use attach::{Attached, DiskOptions, Host, WritableOptions};
+pub use attach::{Attached, DiskOptions, Host, MadeDirectory, WritableOptions};
 pub use blobs::Blobs;
 pub use disk::Disk;
 pub use puller::Puller;

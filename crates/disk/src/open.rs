@@ -7,6 +7,7 @@
 //! take their steps in parallel.
 
 use crate::fetch::Fetcher;
+use crate::opening::{Noting, Opening};
 use futures::future::try_join_all;
 use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
 use headstart_cache::{BlobSpec, Cache, CachedBlob};
@@ -23,6 +24,10 @@ const HEAD: u64 = 32 << 10;
 /// frames of 4 KiB is larger, but then one step more does not matter.
 const END_MAX: u64 = 16 << 20;
 
+/// Most bytes of all blobs of an image: so many are described by 704 MiB of memory and of the cache's disk, whatever is
+/// fetched of them. Lengths come from manifests.
+const IMAGE_MAX: u64 = 8 << 40;
+
 /// Most bytes that are fetched in one piece because opening met a gap.
 const GAP_MAX: u64 = 64 << 20;
 
@@ -37,6 +42,8 @@ pub(crate) struct OpenLayers {
     pub(crate) stack: Stack,
     /// The layers' blobs, each once.
     pub(crate) blobs: Vec<Arc<CachedBlob>>,
+    /// What each of them was opened by; none where its hash tree proves that.
+    pub(crate) openings: Vec<Option<Opening>>,
     /// Which of them each layer lies in, lowest first.
     pub(crate) of_layer: Vec<usize>,
 }
@@ -50,6 +57,7 @@ pub(crate) struct Located {
 impl Located {
     pub(crate) fn new(cache: &Arc<Cache>, manifest: &Manifest, origin: &str) -> Result<Self> {
         let (mut blobs, mut of_layer) = (Vec::<Arc<CachedBlob>>::new(), Vec::new());
+        check_lengths(manifest)?;
         for layer in manifest.disk_layers() {
             let digest = layer.blob.digest;
             let known = blobs.iter().position(|blob| blob.spec().digest == digest);
@@ -92,11 +100,21 @@ impl Located {
                 opened.map_err(|e| e.about(format!("layer {}", layer.blob.digest)))
             }
         });
-        let opened = try_join_all(opening).await?;
+        let (opened, openings): (Vec<_>, Vec<_>) = try_join_all(opening).await?.into_iter().unzip();
         let stacked = self.of_layer.iter().map(|n| opened[*n].clone()).collect();
         let stack = stack_layers(manifest, stacked)?;
-        Ok(OpenLayers { stack, blobs: self.blobs, of_layer: self.of_layer })
+        Ok(OpenLayers { stack, blobs: self.blobs, openings, of_layer: self.of_layer })
     }
+}
+
+/// Refuses an image that nobody can have made, before space is taken for it.
+fn check_lengths(manifest: &Manifest) -> Result<()> {
+    let len = manifest.disk_layers().fold(0, |len: u64, layer| len.saturating_add(layer.blob.size));
+    if len <= IMAGE_MAX {
+        return Ok(());
+    }
+    Err(Error::unsupported(format!("its layers are said to have {len} bytes in all, more than {IMAGE_MAX}"))
+        .remedy("split it into several images"))
 }
 
 async fn open_layer(
@@ -104,16 +122,40 @@ async fn open_layer(
     layer: &manifest::Layer,
     fetcher: &Fetcher,
     retry: &RetrySettings,
-) -> Result<Layer> {
-    bring(blob, &first_guess(blob.len(), layer.index_offset()), fetcher, retry).await?;
+) -> Result<(Layer, Option<Opening>)> {
+    let guess = first_guess(blob.len(), layer.index_offset());
+    bring(blob, &guess, fetcher, retry).await?;
+    let mut wrong = 0;
     for _ in 0..STEPS_MAX {
-        let source = Arc::clone(blob) as Arc<dyn ReadAt>;
+        let noting = blob.spec().tree.is_none().then(|| Noting::begin(blob));
+        let source = match &noting {
+            Some(noting) => Arc::clone(noting) as Arc<dyn ReadAt>,
+            None => Arc::clone(blob) as Arc<dyn ReadAt>,
+        };
         let error = match open_layer_blob(layer, source) {
-            Ok((_, opened)) => return Ok(opened),
+            Ok((_, opened)) => return Ok((opened, noting.map(|noting| noting.finish()))),
             Err(error) => error,
         };
-        let Some(absent) = error.absent_range() else { return Err(error) };
-        bring(blob, &[widen(blob, absent)], fetcher, retry).await?;
+        if let Some(absent) = error.absent_range() {
+            bring(blob, &[widen(blob, absent)], fetcher, retry).await?;
+            continue;
+        }
+        // What nothing proves may just have come wrong.
+        let may_be = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported);
+        let read = noting.filter(|_| may_be && wrong + 1 < CORRUPT_TRIES);
+        let Some(mut read) = read.map(|noting| noting.finish().ranges) else { return Err(error) };
+        // Also what it would have read next: it came with it.
+        read.extend(&guess);
+        let mut dropped = false;
+        for range in &read {
+            dropped |= blob.discard_unproven(*range)?;
+        }
+        if !dropped {
+            return Err(error);
+        }
+        tracing::warn!(%error, blob = %blob.spec().digest, "a layer does not open; what was read of it is fetched again");
+        wrong += 1;
+        bring(blob, &read, fetcher, retry).await?;
     }
     Err(Error::corrupt("its ends cannot be read in a sensible number of steps"))
 }

@@ -4,9 +4,12 @@
 //! each fetch, the clock. Its lock is held while the engine thinks (microseconds), never while anything
 //! waits. Reads of bytes that are here do not come near it.
 
+use crate::base::Health;
 use crate::blobs::Blobs;
 use crate::fetch::Fetcher;
+use crate::opening::Opening;
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
+use headstart_cache::{CachedBlob, Watcher};
 use headstart_pull::{Action, Engine, Event, FetchId, Outcome, Plan, Priority, ReadId, Settings, Time};
 use headstart_store::Urgency;
 use std::collections::HashMap;
@@ -24,9 +27,15 @@ const GRACE: Duration = Duration::from_secs(30);
 /// How often the same kind of failure is said: a store that is away fails every fetch.
 const SAY_AGAIN: Duration = Duration::from_secs(60);
 
+/// How long to wait until an index that may be wrong is asked for once more.
+const OPENING_PAUSE: Duration = Duration::from_secs(1);
+
 /// A disk's pull engine and the I/O that it asked for.
 pub struct Puller {
     blobs: Arc<Blobs>,
+    /// What each of the layers' blobs was opened by; none where its hash tree proves that.
+    openings: Vec<Option<Arc<Opening>>>,
+    health: Arc<Health>,
     fetcher: Fetcher,
     runtime: Handle,
     started: Instant,
@@ -41,6 +50,10 @@ struct State {
     /// Who waits for which read.
     waiting: HashMap<ReadId, SyncSender<Result<(), Arc<Error>>>>,
     fetching: HashMap<FetchId, AbortHandle>,
+    /// Comparing indices with what they came from.
+    comparing: Vec<AbortHandle>,
+    /// At how many bytes a second the disk is filled.
+    left_rate: Option<u64>,
     next_read: u64,
     /// When the engine is woken next.
     wake: Option<Time>,
@@ -52,13 +65,22 @@ struct State {
 }
 
 impl Puller {
-    pub(crate) fn new(blobs: Arc<Blobs>, fetcher: Fetcher, runtime: Handle, settings: Settings) -> Arc<Self> {
+    pub(crate) fn new(
+        blobs: Arc<Blobs>,
+        openings: Vec<Option<Opening>>,
+        health: Arc<Health>,
+        fetcher: Fetcher,
+        runtime: Handle,
+        settings: Settings,
+    ) -> Arc<Self> {
         let deadline = settings.deadline;
         let engine = Engine::new(settings);
         let state = State {
             engine,
             waiting: HashMap::new(),
             fetching: HashMap::new(),
+            comparing: Vec::new(),
+            left_rate: None,
             next_read: 0,
             wake: None,
             closed: false,
@@ -67,6 +89,8 @@ impl Puller {
         };
         let puller = Arc::new(Self {
             blobs,
+            openings: openings.into_iter().map(|opening| opening.map(Arc::new)).collect(),
+            health,
             fetcher,
             runtime,
             started: Instant::now(),
@@ -75,7 +99,21 @@ impl Puller {
             wake_changed: Arc::default(),
         });
         puller.runtime.spawn(keep_time(Arc::downgrade(&puller), Arc::clone(&puller.wake_changed)));
+        puller.watch_blobs();
         puller
+    }
+
+    /// Has the cache tell of blobs without a hash tree that turn out wrong.
+    fn watch_blobs(self: &Arc<Self>) {
+        let watcher = Arc::clone(self) as Arc<dyn Watcher>;
+        for (blob, opening) in self.blobs.data().iter().zip(&self.openings) {
+            let Some(opening) = opening else { continue };
+            blob.watch(Arc::downgrade(&watcher));
+            if blob.times_wrong() != opening.times_wrong {
+                // It was told a moment ago, when nobody listened yet.
+                Arc::clone(&watcher).found_wrong(blob);
+            }
+        }
     }
 
     /// Waits until `parts` of the disk are here.
@@ -125,6 +163,7 @@ impl Puller {
     /// Fills the disk in the background with so many bytes a second; `None` stops that.
     pub fn set_left_rate(self: &Arc<Self>, rate: Option<u64>) {
         let mut state = self.state();
+        state.left_rate = rate;
         self.turn(&mut state, Event::LeftRate(rate));
     }
 
@@ -158,6 +197,7 @@ impl Puller {
         state.closed = true;
         state.waiting.clear();
         state.fetching.drain().for_each(|(_, task)| task.abort());
+        state.comparing.drain(..).for_each(|task| task.abort());
     }
 
     fn now(&self) -> Time {
@@ -191,14 +231,13 @@ impl Puller {
                 };
                 let puller = Arc::clone(self);
                 let task = self.runtime.spawn(async move {
-                    let result = match puller.blobs.get(range.blob) {
-                        Some(blob) => {
-                            let arrived = || puller.arrived(fetch);
-                            puller.fetcher.fetch(blob, range.range, urgency, &arrived).await
-                        }
-                        None => Err(Error::invalid("the pull engine asked for a blob that is not there")),
+                    let Some(blob) = puller.blobs.get(range.blob) else {
+                        let error = Error::invalid("the pull engine asked for a blob that is not there");
+                        return puller.fetched(fetch, Err(error), false);
                     };
-                    puller.fetched(fetch, result);
+                    let arrived = || puller.arrived(fetch);
+                    let result = puller.fetcher.fetch(blob, range.range, urgency, &arrived).await;
+                    puller.fetched(fetch, result, !blob.is_refused());
                 });
                 state.fetching.insert(fetch, task.abort_handle());
             }
@@ -218,13 +257,14 @@ impl Puller {
         self.turn(&mut state, Event::Arrived { fetch });
     }
 
-    fn fetched(self: &Arc<Self>, fetch: FetchId, result: Result<bool>) {
+    /// A fetch has ended; `hopeful`: another try may end better.
+    fn fetched(self: &Arc<Self>, fetch: FetchId, result: Result<bool>, hopeful: bool) {
         let outcome = match result {
             Ok(true) => Outcome::Done,
             Ok(false) => Outcome::Found,
             Err(error) => Outcome::Failed {
-                retry: is_worth_a_retry(error.kind()),
-                corrupt: error.kind() == ErrorKind::Corrupt,
+                retry: hopeful && is_worth_a_retry(error.kind()),
+                corrupt: hopeful && error.kind() == ErrorKind::Corrupt,
                 error: Arc::new(error),
             },
         };
@@ -256,6 +296,48 @@ impl Puller {
         let sooner = state.wake.filter(|wake| *wake > now && *wake <= time);
         state.wake = Some(sooner.unwrap_or(time));
         self.wake_changed.notify_one();
+    }
+}
+
+impl Watcher for Puller {
+    /// Nothing of it is here any more. What was made of its bytes may be wrong as well: frames that threads remember,
+    /// the index that the disk was opened by, the engine's belief that the disk is full.
+    fn found_wrong(self: Arc<Self>, blob: &Arc<CachedBlob>) {
+        headstart_zfile::forget_recent_frames();
+        let mut state = self.state();
+        if state.closed {
+            return;
+        }
+        if let Some(rate) = state.left_rate.filter(|_| !blob.is_refused()) {
+            self.turn(&mut state, Event::LeftRate(None));
+            self.turn(&mut state, Event::LeftRate(Some(rate)));
+        }
+        let place = self.blobs.data().iter().position(|other| Arc::ptr_eq(other, blob));
+        if let Some(Some(opening)) = place.and_then(|place| self.openings.get(place)) {
+            let comparing = compare(Arc::downgrade(&self), Arc::clone(blob), Arc::clone(opening));
+            state.comparing.retain(|task| !task.is_finished());
+            state.comparing.push(self.runtime.spawn(comparing).abort_handle());
+        }
+    }
+}
+
+/// Fetches anew what a layer was opened by, and condemns the disk where it is something else now.
+async fn compare(puller: Weak<Puller>, blob: Arc<CachedBlob>, opening: Arc<Opening>) {
+    loop {
+        let Some(puller) = puller.upgrade() else { return };
+        match puller.fetcher.is_same(&blob, &opening).await {
+            Ok(true) => return,
+            Ok(false) => {
+                let error = puller.health.condemn(blob.spec().digest);
+                tracing::error!(%error, "a disk serves nothing of its image any more");
+                return;
+            }
+            // Every read says so.
+            Err(_) if blob.is_refused() => return,
+            Err(error) => tracing::debug!(%error, "an index that may be wrong cannot be fetched yet"),
+        }
+        drop(puller);
+        tokio::time::sleep(OPENING_PAUSE).await;
     }
 }
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::cast_possible_truncation, clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
+mod treeless;
 mod trying_store;
 
 use headstart_block::{BlockDevice, ByteRange, Digest, ErrorKind};
@@ -23,6 +24,9 @@ use tokio::runtime::Runtime;
 use trying_store::TryingStore;
 
 const DISK: usize = 8 << 20;
+
+/// Nothing here takes so long; a test that hangs fails. Reads give up by their deadline, which is as long.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// An image in a directory, a store over it, a cache, and threads to fetch.
 struct Rig {
@@ -71,11 +75,15 @@ impl Rig {
 
     fn try_attach(&self, host: &Host, options: &DiskOptions) -> headstart_block::Result<Attached> {
         let store = Arc::clone(&self.store) as Arc<dyn headstart_store::Store>;
-        self.runtime.block_on(attach_remote(host, store, &self.reference, options))
+        self.within_limit(attach_remote(host, store, &self.reference, options))
+    }
+
+    fn within_limit<T>(&self, work: impl Future<Output = T>) -> T {
+        self.runtime.block_on(async { tokio::time::timeout(LIMIT, work).await.expect("it hangs") })
     }
 
     fn attach(&self, host: &Host) -> Arc<Disk> {
-        self.try_attach(host, &DiskOptions::default()).unwrap().disk
+        self.try_attach(host, &patient(LIMIT)).unwrap().disk
     }
 
     fn check(&self, disk: &Disk, offset: usize, len: usize) {
@@ -107,6 +115,15 @@ impl Rig {
 fn patient(deadline: Duration) -> DiskOptions {
     let pull = headstart_pull::Settings { deadline, ..headstart_pull::Settings::default() };
     DiskOptions { pull, ..DiskOptions::default() }
+}
+
+#[track_caller]
+fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !happened() {
+        assert!(started.elapsed() < LIMIT, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 fn read_error(disk: &Disk, offset: u64) -> headstart_block::Error {
@@ -143,12 +160,15 @@ fn a_local_read_does_not_wait_and_says_what_is_absent() {
 fn attaching_takes_three_steps_after_one_another() {
     let rig = Rig::new();
     let host = rig.host();
-    *rig.store.delay.lock().unwrap() = Duration::from_millis(300);
+    let delay = Duration::from_secs(2);
+    *rig.store.delay.lock().unwrap() = delay;
     let started = Instant::now();
     let disk = rig.attach(&host);
-    // The manifest, then heads and ends with their pages of the hash tree: 600 ms, and room for a busy machine.
+    // The manifest, then heads and ends with their pages of the hash tree. What is left to a third step is room for a
+    // busy machine.
     let took = started.elapsed();
-    assert!(took < Duration::from_millis(1190), "{took:?}");
+    assert!(took < delay * 3, "{took:?}");
+    *rig.store.delay.lock().unwrap() = Duration::ZERO;
     rig.check(&disk, 0, 4096);
 }
 
@@ -179,8 +199,8 @@ fn an_index_longer_than_guessed_takes_a_step_more() {
     });
     let reference: Reference = format!("file://{}/store:foreign", rig.dir.path().display()).parse().unwrap();
     let store = Arc::clone(&rig.store) as Arc<dyn headstart_store::Store>;
-    let (host, options) = (rig.host(), DiskOptions::default());
-    let attached = rig.runtime.block_on(attach_remote(&host, store, &reference, &options)).unwrap();
+    let (host, options) = (rig.host(), patient(LIMIT));
+    let attached = rig.within_limit(attach_remote(&host, store, &reference, &options)).unwrap();
     assert_eq!(attached.digest, named);
     let mut buf = [0; 1536];
     attached.disk.read_at(&mut buf, 4 << 20).unwrap();
@@ -211,7 +231,11 @@ fn two_caches_on_one_directory_fetch_each_byte_once() {
 #[test]
 fn a_slow_store_is_not_asked_twice() {
     let rig = Rig::new();
-    let pull = headstart_pull::Settings { miss_rest: headstart_pull::Rest::None, ..Default::default() };
+    let pull = headstart_pull::Settings {
+        miss_rest: headstart_pull::Rest::None,
+        deadline: LIMIT,
+        ..Default::default()
+    };
     let options = DiskOptions { pull, ..DiskOptions::default() };
     let disks = [(); 2].map(|()| rig.try_attach(&rig.host(), &options).unwrap().disk);
     *rig.store.delay.lock().unwrap() = Duration::from_millis(3400);
@@ -233,9 +257,11 @@ fn reads_wait_for_a_store_that_is_away_and_go_on_when_it_is_back() {
     rig.set_failing(Some(ErrorKind::Unavailable));
     std::thread::scope(|scope| {
         let reading = scope.spawn(|| rig.check(&disk, 5 << 20, 65_536));
-        std::thread::sleep(Duration::from_millis(700));
-        assert!(!reading.is_finished());
-        assert_eq!(disk.stats().waiting.load(Ordering::Relaxed), 1);
+        // However late the thread comes to run.
+        wait_until("the read waits", || disk.stats().waiting.load(Ordering::Relaxed) == 1);
+        let before = rig.store.requests.load(Ordering::Relaxed);
+        wait_until("it is tried again", || rig.store.requests.load(Ordering::Relaxed) > before + 2);
+        assert!(!reading.is_finished() && disk.stats().waiting.load(Ordering::Relaxed) == 1);
         rig.set_failing(None);
         reading.join().unwrap();
     });
@@ -252,7 +278,7 @@ fn past_its_deadline_a_read_fails_and_the_next_one_may_succeed() {
         let started = Instant::now();
         let error = read_error(&disk, 6 << 20);
         assert!(started.elapsed() >= Duration::from_millis(450), "{error}");
-        assert!(started.elapsed() < Duration::from_secs(5), "{error}");
+        assert!(started.elapsed() < Duration::from_secs(20), "{error}");
     }
     rig.set_failing(None);
     rig.store.hanging.store(false, Ordering::Relaxed);
@@ -309,7 +335,7 @@ fn a_store_that_is_slow_is_waited_for_where_it_is_needed() {
 #[test]
 fn a_read_larger_than_what_the_cache_can_hold_is_served() {
     let rig = Rig::new();
-    let settings = CacheSettings { size_limit: Some(0), overlay_limit: 1 << 20 };
+    let settings = CacheSettings { size_limit: Some(0), overlay_limit: 1 << 20, ..CacheSettings::default() };
     let cache = Cache::open(&rig.cache_dir(), settings).unwrap();
     let disk = rig.attach(&Host { cache, ..rig.host() });
     rig.check(&disk, 0, 4 << 20);
@@ -334,10 +360,10 @@ fn nothing_is_preloaded_into_a_cache_that_takes_nothing() {
 fn a_stuck_disk_harms_no_other() {
     let (rig, other) = (Rig::new(), Rig::with_content(8));
     let host = rig.host();
-    let disk = rig.try_attach(&host, &patient(Duration::from_secs(60))).unwrap().disk;
+    let disk = rig.attach(&host);
     let store = Arc::clone(&other.store) as Arc<dyn headstart_store::Store>;
-    let options = DiskOptions::default();
-    let healthy = rig.runtime.block_on(attach_remote(&host, store, &other.reference, &options)).unwrap().disk;
+    let options = patient(LIMIT);
+    let healthy = rig.within_limit(attach_remote(&host, store, &other.reference, &options)).unwrap().disk;
     rig.store.hanging.store(true, Ordering::Relaxed);
     std::thread::scope(|scope| {
         let disk = &disk;
@@ -346,7 +372,8 @@ fn a_stuck_disk_harms_no_other() {
         std::thread::sleep(Duration::from_millis(100));
         let started = Instant::now();
         other.check(&healthy, 0, DISK);
-        assert!(started.elapsed() < Duration::from_secs(10));
+        // The stuck ones wait for a minute.
+        assert!(started.elapsed() < LIMIT / 2);
         disk.close();
         for read in stuck {
             let _ = read.join().unwrap();
@@ -396,12 +423,86 @@ fn filling_brings_all_of_it() {
     let rig = Rig::new();
     let options = DiskOptions { left_rate: Some(1 << 40), ..DiskOptions::default() };
     let disk = rig.try_attach(&rig.host(), &options).unwrap().disk;
-    let blobs = Arc::clone(disk.puller().unwrap().blobs());
-    let started = Instant::now();
     let mut buf = vec![0; DISK];
-    while disk.read_local_at(&mut buf, 0).is_err() {
-        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", blobs.local_bytes());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_until("it is filled", || disk.read_local_at(&mut buf, 0).is_ok());
     assert!(buf == rig.content);
+}
+
+/// A process that was stopped while it changed the cache directory keeps new images from being attached for a while. It
+/// must not keep disks from fetching that are attached.
+#[test]
+fn a_stuck_cache_directory_holds_up_no_fetch() {
+    use rustix::fs::{FlockOperation, fcntl_lock};
+    let (rig, other) = (Rig::new(), Rig::with_content(8));
+    let host = rig.host();
+    let disk = rig.attach(&host);
+    let lock = std::fs::File::options().write(true).open(rig.cache_dir().join("lock")).unwrap();
+    fcntl_lock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
+    // More attaches than threads that fetch.
+    let attaching: Vec<_> = (0..4)
+        .map(|_| {
+            let (host, reference) = (host.clone(), other.reference.clone());
+            let store = Arc::clone(&other.store) as Arc<dyn headstart_store::Store>;
+            rig.runtime.spawn(async move {
+                attach_remote(&host, store, &reference, &DiskOptions::default()).await.map(drop)
+            })
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(500));
+    rig.check(&disk, 0, DISK);
+    assert!(attaching.iter().all(|attaching| !attaching.is_finished()), "the lock is held");
+    fcntl_lock(&lock, FlockOperation::Unlock).unwrap();
+    for attaching in attaching {
+        rig.within_limit(attaching).unwrap().unwrap();
+    }
+}
+
+#[test]
+fn what_is_zeroed_is_recorded_as_written() {
+    use headstart_trace::{Op, Recorder};
+    let rig = Rig::new();
+    let recorder = Arc::new(Recorder::new(Instant::now(), LIMIT, 100));
+    let options = DiskOptions {
+        writable: Some(WritableOptions { dir: rig.dir.path().join("writable"), size: None }),
+        recorder: Some(Arc::clone(&recorder)),
+        ..DiskOptions::default()
+    };
+    let disk = rig.try_attach(&rig.host(), &options).unwrap().disk;
+    disk.write_at(&[9; 4096], 1 << 20).unwrap();
+    disk.write_zeroes(ByteRange::between(2 << 20, 3 << 20)).unwrap();
+    disk.read_at(&mut [0; 512], 2 << 20).unwrap();
+    disk.flush().unwrap();
+    assert!(disk.write_zeroes(ByteRange::between(0, 1 << 40)).is_err());
+    let seen: Vec<_> = recorder
+        .records()
+        .iter()
+        .map(|record| (record.op, record.range.offset(), record.range.len()))
+        .collect();
+    assert_eq!(seen, [(Op::Write, 1 << 20, 4096), (Op::Write, 2 << 20, 1 << 20), (Op::Read, 2 << 20, 512)]);
+}
+
+#[test]
+fn a_directory_that_was_made_for_nothing_goes_away_again() {
+    let rig = Rig::new();
+    let host = rig.host();
+    let top = rig.dir.path().join("vms");
+    let attach = |dir: &Path| {
+        let writable = Some(WritableOptions { dir: dir.to_owned(), size: None });
+        rig.try_attach(&host, &DiskOptions { writable, ..DiskOptions::default() }).unwrap()
+    };
+    let attached = attach(&top.join("a/b"));
+    drop(attached.disk);
+    attached.made.unwrap().remove();
+    assert!(!top.exists());
+    // What was there before stays, and what is not ours.
+    std::fs::create_dir(&top).unwrap();
+    let attached = attach(&top);
+    std::fs::write(top.join("note"), "").unwrap();
+    attached.made.unwrap().remove();
+    let left: Vec<_> = std::fs::read_dir(&top).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["note"]);
+    // One that was there is opened, not made.
+    let dir = rig.dir.path().join("kept");
+    drop(attach(&dir));
+    assert!(attach(&dir).made.is_none() && has_state(&dir));
 }

@@ -21,6 +21,8 @@ pub(crate) struct TryingStore {
     pub(crate) hanging: AtomicBool,
     /// So many of the next reads give wrong bytes.
     pub(crate) corrupt: AtomicU64,
+    /// Bytes, by their offset in a blob, that are wrong so many times.
+    pub(crate) wrong_at: Mutex<HashMap<u64, u64>>,
     /// How often each byte of each blob was given out, by units of 4 KiB.
     pub(crate) given: Mutex<HashMap<(Digest, u64), u64>>,
     pub(crate) requests: AtomicU64,
@@ -66,12 +68,21 @@ impl Store for TryingStore {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         self.pass().await?;
-        let bytes = self.inner().read(blob, range, urgency).await?;
+        let mut bytes = self.inner().read(blob, range, urgency).await?;
+        for (at, times) in &mut *self.wrong_at.lock().unwrap() {
+            if *times > 0 && !range.intersect(ByteRange::between(*at, at + 1)).is_empty() {
+                *times -= 1;
+                let mut wrong = bytes.to_vec();
+                wrong[(at - range.offset()) as usize] ^= 1;
+                bytes = wrong.into();
+            }
+        }
         let left = self.corrupt.load(Ordering::Relaxed);
         if left > 0 && range.len() > 100 {
             self.corrupt.store(left - 1, Ordering::Relaxed);
             let mut wrong = bytes.to_vec();
-            wrong[50] ^= 1;
+            // In every frame.
+            wrong.iter_mut().skip(50).step_by(1000).for_each(|byte| *byte ^= 1);
             return Ok(wrong.into());
         }
         let mut given = self.given.lock().unwrap();
