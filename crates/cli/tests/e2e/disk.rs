@@ -65,11 +65,7 @@ pub(crate) fn mixed_disk(scene: &Scene, name: &str, mib: u64) {
 
 /// Copies a disk, holes included, so that the copy can be changed.
 pub(crate) fn copy_of(scene: &Scene, from: &str, to: &str) -> Disk {
-    let status = std::process::Command::new("cp")
-        .args(["--sparse=always", "--reflink=auto"])
-        .args([scene.path(from), scene.path(to)])
-        .status();
-    assert!(status.unwrap().success());
+    crate::scene::run_tool("cp", &["--sparse=always", "--reflink=auto", from, to], &scene.path(""));
     Disk { file: File::options().read(true).write(true).open(scene.path(to)).unwrap() }
 }
 

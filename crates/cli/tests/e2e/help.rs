@@ -1,7 +1,7 @@
 //! The command line itself: help, mistakes, JSON.
 
 use crate::disk::mixed_disk;
-use crate::scene::{Run, Scene};
+use crate::scene::{Run, Scene, output_of};
 use std::process::Stdio;
 
 /// The subcommands that a help text lists.
@@ -140,10 +140,11 @@ fn a_reader_that_went_away_is_no_error_but_a_full_disk_is() {
     scene.ok("image import disk.raw file://~/s:a");
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let status = scene.command("image list file://~/s").stdout(writer).stderr(Stdio::null()).status();
-    assert_eq!(status.unwrap().code(), Some(0));
+    let listed = output_of(scene.command("image list file://~/s").stdout(writer).stderr(Stdio::null()));
+    assert_eq!(listed.unwrap().status.code(), Some(0));
     let Ok(full) = std::fs::File::options().write(true).open("/dev/full") else { return };
-    let output = scene.command("image list file://~/s").stdout(full).stderr(Stdio::piped()).output().unwrap();
+    let output =
+        output_of(scene.command("image list file://~/s").stdout(full).stderr(Stdio::piped())).unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     let run = Run { words: "image list".into(), status: output.status.code(), stdout: String::new(), stderr };
     run.fails(&["standard output", "No space"]);

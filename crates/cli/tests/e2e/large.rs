@@ -58,7 +58,8 @@ fn a_sparse_disk_of_two_tebibytes() {
         dense.write(n * PIECE as u64, &piece(n));
     }
     let (_, dense_time) = watched(&scene, "image import dense.raw file://~/store:dense");
-    let allowed = dense_time * 3 + Duration::from_secs(2);
+    // A walk of all that is not there would take hours; half a minute is for a machine that is busy elsewhere.
+    let allowed = dense_time * 3 + Duration::from_secs(30);
 
     let (memory, time) = watched(&scene, "image import disk.raw file://~/store:large");
     assert!(memory < 256 * MIB, "{} MiB to import", memory / MIB);

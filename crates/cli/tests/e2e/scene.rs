@@ -5,9 +5,10 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -208,35 +209,89 @@ impl Started {
     }
 
     pub(crate) fn finish(mut self) -> Run {
-        // Both pipes are emptied while it runs, so that it never waits for us.
-        let (mut out, mut err) = (self.child.stdout.take().unwrap(), self.child.stderr.take().unwrap());
-        let read = |from: &mut dyn Read| {
-            let mut bytes = Vec::new();
-            from.read_to_end(&mut bytes).unwrap();
-            String::from_utf8(bytes).unwrap()
-        };
-        let (stdout, stderr) = std::thread::scope(|scope| {
-            let stdout = scope.spawn(move || read(&mut out));
-            let stderr = scope.spawn(move || read(&mut err));
-            let mut pause = Duration::from_micros(200);
-            while self.is_running() {
-                std::thread::sleep(pause);
-                pause = (pause * 2).min(Duration::from_millis(20));
-            }
-            (stdout.join().unwrap(), stderr.join().unwrap())
-        });
+        let outputs = Outputs::of(&mut self.child);
+        let mut pause = Duration::from_micros(200);
+        while self.is_running() {
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(20));
+        }
         let status = self.child.wait().unwrap().code();
-        let run = Run { words: self.words, status, stdout, stderr };
+        let [stdout, stderr] = outputs.all(&self.words).map(|bytes| String::from_utf8(bytes).unwrap());
+        let run = Run { words: std::mem::take(&mut self.words), status, stdout, stderr };
         assert!(run.status != Some(101) && !run.stderr.contains("panicked"), "{run}");
         run
     }
+}
+
+/// A test that fails leaves nothing behind that runs.
+impl Drop for Started {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = self.child.kill();
+            let until = Instant::now() + Duration::from_secs(10);
+            while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
+
+/// Both outputs of a child, emptied while it runs, so that it never waits for us.
+struct Outputs([mpsc::Receiver<Vec<u8>>; 2]);
+
+impl Outputs {
+    fn of(child: &mut Child) -> Self {
+        fn collect(from: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>> {
+            let (send, receive) = mpsc::channel();
+            std::thread::spawn(move || {
+                let mut bytes = Vec::new();
+                from.map(|mut from| from.read_to_end(&mut bytes).unwrap());
+                // The test may have failed by then.
+                let _ = send.send(bytes);
+            });
+            receive
+        }
+        Self([collect(child.stdout.take()), collect(child.stderr.take())])
+    }
+
+    /// All that came, of a child that has ended. What it left behind may hold them open, but not for ever.
+    #[track_caller]
+    fn all(self, name: &str) -> [Vec<u8>; 2] {
+        self.0.map(|output| {
+            let bytes = output.recv_timeout(TIME_LIMIT);
+            bytes.unwrap_or_else(|_| panic!("`{name}` ended, but its output does not"))
+        })
+    }
+}
+
+/// Runs a command to its end, which has to come.
+#[track_caller]
+pub(crate) fn output_of(command: &mut Command) -> io::Result<Output> {
+    let name = command.get_program().display().to_string();
+    let mut child = command.spawn()?;
+    let outputs = Outputs::of(&mut child);
+    let until = Instant::now() + TIME_LIMIT;
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break status,
+            None if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
+            None => {
+                child.kill()?;
+                panic!("`{name}` hangs");
+            }
+        }
+    };
+    let [stdout, stderr] = outputs.all(&name);
+    Ok(Output { status, stdout, stderr })
 }
 
 /// Runs another program; it succeeds.
 #[track_caller]
 pub(crate) fn run_tool(program: &str, args: &[&str], dir: &Path) -> Output {
     let args: Vec<OsString> = args.iter().map(OsString::from).collect();
-    let output = Command::new(program).args(&args).current_dir(dir).stdin(Stdio::null()).output();
+    let mut command = Command::new(program);
+    command.args(&args).current_dir(dir).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = output_of(&mut command);
     let output = output.unwrap_or_else(|e| panic!("{program}: {e}"));
     let text = [&output.stdout[..], &output.stderr].map(String::from_utf8_lossy).concat();
     assert!(output.status.success(), "{program} {args:?}: {}\n{text}", output.status);

@@ -37,7 +37,8 @@ fn stopped(scene: &Scene, words: &str, signal: Signal, begun: impl FnMut() -> bo
     started.signal(signal);
     let since = Instant::now();
     started.finish().fails(&["stopped on request"]);
-    assert!(since.elapsed() < Duration::from_secs(5), "{words}: {:?} to stop", since.elapsed());
+    // The work would take half a minute more.
+    assert!(since.elapsed() < Duration::from_secs(15), "{words}: {:?} to stop", since.elapsed());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Other people's programs. A test that needs one that is not there says so and passes.
 
-use crate::scene::{Scene, run_tool};
+use crate::scene::{Scene, output_of, run_tool};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -61,12 +61,9 @@ impl SmallDisk {
             return None;
         }
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let mount = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "headstart-test"])
-            .arg(dir.path())
-            .stderr(Stdio::null())
-            .status();
-        if !mount.is_ok_and(|status| status.success()) {
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "headstart-test"]).arg(dir.path());
+        if !output_of(mount.stderr(Stdio::null())).is_ok_and(|output| output.status.success()) {
             skipped("a tmpfs cannot be mounted here");
             return None;
         }
@@ -81,7 +78,7 @@ impl SmallDisk {
 impl Drop for SmallDisk {
     fn drop(&mut self) {
         // Lazily: whatever still has a file open there must not keep it.
-        let _ = Command::new("umount").arg("-l").arg(self.dir.path()).status();
+        let _ = output_of(Command::new("umount").arg("-l").arg(self.dir.path()));
     }
 }
 
@@ -96,7 +93,8 @@ impl LoopDevice {
         if !is_root() || !installed(&["losetup"]) {
             return None;
         }
-        let output = Command::new(find("losetup")?).args(["--find", "--show"]).arg(file).output().ok()?;
+        let mut losetup = Command::new(find("losetup")?);
+        let output = output_of(losetup.args(["--find", "--show"]).arg(file).stdout(Stdio::piped())).ok()?;
         if !output.status.success() {
             skipped("no loop device can be had here");
             return None;
@@ -107,6 +105,6 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        let _ = find("losetup").map(|losetup| Command::new(losetup).arg("-d").arg(&self.path).status());
+        let _ = find("losetup").map(|losetup| output_of(Command::new(losetup).arg("-d").arg(&self.path)));
     }
 }

@@ -8,6 +8,10 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
+
+/// No answer takes this long, unless the server hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two creations.
 const CREATIONS: [&str; 3] = [
@@ -94,6 +98,8 @@ fn a_damaged_trace_is_named_and_the_others_count() {
 /// Reads 4 KiB at each of `offsets` of the one disk that is served at `socket`.
 fn read_over_nbd(socket: &Path, offsets: &[u64]) -> UnixStream {
     let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
     stream.read_exact(&mut [0; 18]).unwrap();
     // No zeroes, please; then the option to take the export without a name.
     stream.write_all(&[0, 0, 0, 3]).unwrap();
