@@ -340,8 +340,8 @@ fn client_options(settings: &Settings) -> Result<ClientOptions> {
         options = options.with_proxy_url(proxy.reveal());
     }
     for (path, pem) in http::ca_files(settings)? {
-        let certificates = Certificate::from_pem_bundle(&pem)
-            .map_err(|e| Error::invalid("holds no certificates").caused_by(e).about(path.display()))?;
+        let certificates = Certificate::from_pem_bundle(&pem).ok().filter(|list| !list.is_empty());
+        let certificates = certificates.ok_or_else(|| http::no_certificates(&path))?;
         options = certificates.into_iter().fold(options, ClientOptions::with_root_certificate);
     }
     Ok(options)

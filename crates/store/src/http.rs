@@ -17,7 +17,7 @@ use reqwest::header::{
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use std::error::Error as StdError;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::timeout;
 use url::Url;
@@ -60,9 +60,7 @@ pub(crate) fn client(settings: &Settings, redirects: Redirects) -> Result<Client
         .default_headers(HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static("identity"))]));
     for (path, pem) in ca_files(settings)? {
         let certificates = reqwest::Certificate::from_pem_bundle(&pem).ok().filter(|list| !list.is_empty());
-        let certificates = certificates.ok_or_else(|| {
-            Error::invalid("holds no certificates").about(path.display()).remedy("give a file in PEM form")
-        })?;
+        let certificates = certificates.ok_or_else(|| no_certificates(&path))?;
         builder = certificates.into_iter().fold(builder, reqwest::ClientBuilder::add_root_certificate);
     }
     if let Some(proxy) = proxy(settings)? {
@@ -100,6 +98,11 @@ pub(crate) fn ca_files(settings: &Settings) -> Result<Vec<(PathBuf, Vec<u8>)>> {
         Ok((path.clone(), pem))
     };
     settings.ca_files.iter().map(read).collect()
+}
+
+/// The error of a file of certificates that has none.
+pub(crate) fn no_certificates(path: &Path) -> Error {
+    Error::invalid("holds no certificates").about(path.display()).remedy("give a file in PEM form")
 }
 
 /// A URL as messages may show it: without credentials, query (signatures) and fragment.

@@ -54,8 +54,12 @@ async fn serve(stream: TcpStream, script: Script, seen: Arc<Mutex<Vec<String>>>)
             if request.is_empty() {
                 request = line.rsplit_once(' ')?.0.to_owned();
             }
-            if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length: ") {
+            let lower = line.to_ascii_lowercase();
+            if let Some(value) = lower.strip_prefix("content-length: ") {
                 len = value.trim().parse().ok()?;
+            }
+            if lower.starts_with("proxy-authorization: ") {
+                seen.lock().unwrap().push(line.trim().to_ascii_lowercase());
             }
             line.clear();
         }
@@ -270,4 +274,32 @@ async fn a_server_that_is_busy_is_asked_when_it_said() {
     assert_eq!(server.count("GET"), 1);
     read(&*store).await.unwrap();
     assert!(begin.elapsed() >= Duration::from_secs(1), "{:?}", begin.elapsed());
+}
+
+#[tokio::test]
+async fn all_goes_through_the_proxy() {
+    // It answers for hosts that nobody knows.
+    let proxy = Server::start(|request| match request {
+        "HEAD http://registry.invalid/v2/team/disk/manifests/latest" => reply(200, ""),
+        "GET http://storage.invalid/blob" => ten(),
+        _ if request.starts_with("GET http://registry.invalid/v2/team/disk/blobs/") => {
+            reply(307, "Location: http://storage.invalid/blob\r\n")
+        }
+        _ => reply(403, ""),
+    })
+    .await;
+    let url = format!("http://me:secret@{}", proxy.host);
+    let settings = Settings { proxy: Some(url.into()), ..settings(&["registry.invalid", "storage.invalid"]) };
+    let plain = store("registry.invalid", &settings);
+    plain.check().await.unwrap();
+    read(&*plain).await.unwrap();
+    // `me:secret`, each time.
+    let requests = proxy.count("HEAD ") + proxy.count("GET ");
+    assert_eq!(proxy.count("proxy-authorization: basic bwu6c2vjcmv0"), requests);
+    assert_eq!((requests, proxy.count("GET http://storage.invalid/blob")), (3, 1));
+    // With TLS it is asked for a way through; what it says to that names nobody's password.
+    let secure = store("other.invalid", &settings);
+    let error = secure.check().await.unwrap_err();
+    assert_eq!(proxy.count("CONNECT other.invalid:443"), 1);
+    assert!(error.kind() == ErrorKind::Unavailable && !error.to_string().contains("secret"), "{error}");
 }

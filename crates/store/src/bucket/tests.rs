@@ -291,3 +291,44 @@ fn containers_of_one_name_in_two_accounts_are_two_stores() {
     assert_eq!(at("one"), "@one.blob.core.windows.net:443");
     assert_ne!(at("one"), at("two"));
 }
+
+#[test]
+fn a_file_of_certificates_has_some() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ca.pem");
+    std::fs::write(&path, "no certificate").unwrap();
+    let settings = Settings { ca_files: vec![path], ..Settings::default() };
+    let error = connect(BucketScheme::S3, "bucket", &settings).map(drop).unwrap_err();
+    assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("ca.pem"), "{error}");
+}
+
+/// A bucket whose host nobody knows is reached by way of the proxy, which is told who asks.
+#[tokio::test]
+async fn requests_go_through_the_proxy() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let proxy = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = proxy.local_addr().unwrap();
+    let settings = Settings {
+        proxy: Some(format!("http://me:secret@{address}").into()),
+        plain_http: vec!["s3.invalid".to_owned()],
+        ..Settings::default()
+    };
+    let builder = AmazonS3Builder::new().with_bucket_name("b").with_region("r").with_skip_signature(true);
+    let connected = connect_s3(builder.with_endpoint("http://s3.invalid"), &settings).unwrap();
+    let asked = tokio::spawn(async move {
+        let (mut stream, _) = proxy.accept().await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        stream.write_all(b"HTTP/1.1 404 x\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+        String::from_utf8(head).unwrap()
+    });
+    let path = Path::from("a");
+    let answer = timeout(Duration::from_secs(60), connected.objects.head(&path)).await.unwrap();
+    assert!(matches!(answer, Err(object_store::Error::NotFound { .. })), "{answer:?}");
+    let asked = timeout(Duration::from_secs(60), asked).await.unwrap().unwrap().to_ascii_lowercase();
+    assert!(asked.starts_with("head http://s3.invalid/b/a "), "{asked}");
+    // `me:secret`.
+    assert!(asked.contains("proxy-authorization: basic bwu6c2vjcmv0"), "{asked}");
+}
