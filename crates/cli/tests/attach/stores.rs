@@ -210,11 +210,17 @@ fn an_object_store() {
     let mut command = scene.command(&cold);
     let began = Instant::now();
     with_keys(&mut command, &server).env("AWS_SECRET_ACCESS_KEY", "wrong-secret");
-    Run::of(&cold, &mut command).fails(&["s3://images/vm", "refuses the credentials"]);
+    let store = format!("s3://images@{}/vm", server.addr());
+    Run::of(&cold, &mut command).fails(&[&store, "refuses the credentials"]);
     let without_plain = "attach s3://images/vm:v1 --cache ~/cold --nbd unix:~/d.sock";
     run(without_plain).fails(&["--plain-http"]);
     let nowhere = format!("attach s3://nowhere/vm:v1 {plain} --cache ~/cold --nbd unix:~/d.sock");
-    run(&nowhere).fails(&["s3://nowhere/vm"]);
+    run(&nowhere).fails(&[&format!("s3://nowhere@{}/vm", server.addr())]);
+    // A bucket of that name at another endpoint is another one, also while it is away and ours is in the cache.
+    let words = "attach s3://images/vm:v1 --plain-http 127.0.0.1:9 --cache ~/cache --nbd unix:~/d.sock";
+    let mut command = scene.command(words);
+    with_keys(&mut command, &server).env("AWS_ENDPOINT_URL", "http://127.0.0.1:9");
+    Run::of(words, &mut command).fails(&["s3://images@127.0.0.1:9/vm"]);
     assert!(began.elapsed() < PATIENCE / 4, "{:?}", began.elapsed());
     assert!(!scene.path("d.sock").exists());
 }
