@@ -21,7 +21,7 @@
 //! Nothing of this depends on which process does what: bits and generation are in shared memory, and system
 //! calls on one file are ordered.
 
-use crate::cache::Cache;
+use crate::cache::{Cache, takes_nothing};
 use crate::claim::{ClaimTable, missing_of_run};
 use crate::durable;
 use crate::files::{Files, lock};
@@ -522,13 +522,14 @@ impl CachedBlob {
         self.cache.is_bypassing() || self.cache.now_ms() < self.no_files_until.load(Ordering::Relaxed)
     }
 
-    /// They are tried again after a while. A full disk concerns all blobs, a damaged file only this one.
+    /// They are tried again after a while. A disk that takes nothing concerns all blobs, a damaged file only this one.
     #[cold]
     fn files_failed(&self, error: &Error) {
-        if error.kind() == ErrorKind::NoSpace {
+        if takes_nothing(error) {
             return self.cache.bypass_began(error);
         }
-        if self.no_files_until.swap(self.cache.retry_at(), Ordering::Relaxed) == 0 {
+        self.no_files_until.store(self.cache.retry_at(), Ordering::Relaxed);
+        if lock(&self.cache.said_broken).insert(self.spec.digest) {
             tracing::warn!(
                 blob = %self.spec.digest, %error,
                 "a cached blob cannot be used; disks go on without it, what they read of it is fetched again"

@@ -7,10 +7,10 @@ use crate::overlay::Overlay;
 use crate::shared_state::SharedState;
 use crate::sidecar::{BootId, Identity, Kind};
 use crate::whole;
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{Digest, Error, ErrorKind, Result};
 use rustix::io::Errno;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -49,6 +49,8 @@ pub struct Cache {
     pub(crate) evictor: Mutex<Evictor>,
     /// Held by the thread that checks a whole blob.
     pub(crate) checking: Mutex<()>,
+    /// Blobs of which was said that their files cannot be used.
+    pub(crate) said_broken: Mutex<BTreeSet<Digest>>,
     /// The directory cannot be used: all goes through memory.
     keeps_nothing: bool,
     /// The blobs in use, by the stems of their files.
@@ -111,14 +113,24 @@ fn boot_id() -> Result<BootId> {
     Ok(id.to_be_bytes())
 }
 
+/// What the operating system said.
+fn errno_of(error: &Error) -> Option<Errno> {
+    let io = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
+    io.and_then(Errno::from_io_error)
+}
+
+/// Whether the disk takes no more, whatever the file.
+pub(crate) fn takes_nothing(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::ReadOnly) || errno_of(error) == Some(Errno::FBIG)
+}
+
 /// Whether a directory cannot be used because of its disk, or of a process that was stopped, and not because it is the
 /// wrong one.
 pub(crate) fn is_fault_of_disk(error: &Error) -> bool {
-    const FAULTS: [Errno; 7] =
-        [Errno::IO, Errno::ROFS, Errno::NOSPC, Errno::DQUOT, Errno::NXIO, Errno::NODEV, Errno::STALE];
-    let io = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
-    let errno = io.and_then(Errno::from_io_error);
-    error.kind() == ErrorKind::Conflict || errno.is_some_and(|errno| FAULTS.contains(&errno))
+    const FAULTS: [Errno; 4] = [Errno::IO, Errno::NXIO, Errno::NODEV, Errno::STALE];
+    takes_nothing(error)
+        || error.kind() == ErrorKind::Conflict
+        || errno_of(error).is_some_and(|errno| FAULTS.contains(&errno))
 }
 
 impl Cache {
@@ -179,6 +191,7 @@ impl Cache {
             overlay: Mutex::default(),
             evictor: Mutex::new(evictor),
             checking: Mutex::default(),
+            said_broken: Mutex::default(),
             keeps_nothing: false,
             blobs: Mutex::default(),
             next_number: AtomicU64::new(0),

@@ -99,12 +99,17 @@ impl MadeDirectory {
             // What cannot be removed stays; the next attach takes it as it is.
             let _ = std::fs::remove_file(self.dir.join(file));
         }
-        // As far as they are empty.
+        self.remove_empty();
+    }
+
+    /// Removes nothing but directories that were not there before, as far as nothing is in them.
+    pub fn remove_empty(&self) {
         let _ = self.missing.iter().try_for_each(std::fs::remove_dir);
     }
 
     /// What making `dir` would make.
-    fn before(dir: &Path) -> Self {
+    #[must_use]
+    pub fn before(dir: &Path) -> Self {
         let missing = dir.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists());
         Self { dir: dir.to_owned(), missing: missing.map(Path::to_owned).collect() }
     }

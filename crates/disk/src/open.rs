@@ -32,7 +32,7 @@ const IMAGE_MAX: u64 = 8 << 40;
 const GAP_MAX: u64 = 64 << 20;
 
 /// How often the same range may come wrong.
-const CORRUPT_TRIES: u32 = 3;
+const CORRUPT_TRIES: usize = 3;
 
 /// Steps that opening a layer may take; a sound layer takes three at most.
 const STEPS_MAX: u32 = 64;
@@ -125,7 +125,7 @@ async fn open_layer(
 ) -> Result<(Layer, Option<Opening>)> {
     let guess = first_guess(blob.len(), layer.index_offset());
     bring(blob, &guess, fetcher, retry).await?;
-    let mut wrong = 0;
+    let mut wrong = Vec::new();
     for _ in 0..STEPS_MAX {
         let noting = blob.spec().tree.is_none().then(|| Noting::begin(blob));
         let source = match &noting {
@@ -133,28 +133,33 @@ async fn open_layer(
             None => Arc::clone(blob) as Arc<dyn ReadAt>,
         };
         let error = match open_layer_blob(layer, source) {
-            Ok((_, opened)) => return Ok((opened, noting.map(|noting| noting.finish()))),
+            Ok((_, opened)) => {
+                if let Some(error) = wrong.pop() {
+                    let digest = blob.spec().digest;
+                    tracing::warn!(%error, blob = %digest, "a layer came wrong from its store; it was fetched again");
+                }
+                return Ok((opened, noting.map(|noting| noting.finish())));
+            }
             Err(error) => error,
         };
         if let Some(absent) = error.absent_range() {
             bring(blob, &[widen(blob, absent)], fetcher, retry).await?;
             continue;
         }
-        // What nothing proves may just have come wrong.
+        // What nothing proves may have come wrong. Were it left in the cache, the layer would never open.
         let may_be = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported);
-        let read = noting.filter(|_| may_be && wrong + 1 < CORRUPT_TRIES);
-        let Some(mut read) = read.map(|noting| noting.finish().ranges) else { return Err(error) };
+        let read = noting.filter(|_| may_be).map(|noting| noting.finish().ranges);
+        let Some(mut read) = read else { return Err(error) };
         // Also what it would have read next: it came with it.
         read.extend(&guess);
         let mut dropped = false;
         for range in &read {
             dropped |= blob.discard_unproven(*range)?;
         }
-        if !dropped {
+        if !dropped || wrong.len() + 1 >= CORRUPT_TRIES {
             return Err(error);
         }
-        tracing::warn!(%error, blob = %blob.spec().digest, "a layer does not open; what was read of it is fetched again");
-        wrong += 1;
+        wrong.push(error);
         bring(blob, &read, fetcher, retry).await?;
     }
     Err(Error::corrupt("its ends cannot be read in a sensible number of steps"))

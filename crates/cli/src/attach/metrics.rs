@@ -120,6 +120,11 @@ fn local(page: &mut Page, disks: &[NamedDisk]) {
     one("headstart_image_local_bytes", "Bytes of them that are on this host.", &|d| {
         Some(number(d.local_bytes().0))
     });
+    one(
+        "headstart_image_unproven_bytes",
+        "Bytes of them that are on this host and that no hash tree proves, nor the digest of a whole blob.",
+        &|d| Some(number(d.disk.puller().map_or(0, |puller| puller.blobs().unproven_bytes()))),
+    );
 }
 
 fn link(page: &mut Page, disks: &[NamedDisk]) {
@@ -190,6 +195,16 @@ fn cache(page: &mut Page, session: &Session) {
         ("evicted_bytes", "Bytes evicted by this process.", counters.evicted_bytes),
         ("corrupt_inserts", "Ranges that came and failed their check.", counters.corrupt_inserts),
         ("failed_reads", "Reads of the cache's files that failed.", counters.failed_reads),
+        (
+            "proven_blobs",
+            "Blobs without a hash tree that were whole and matched their digest.",
+            counters.proven_blobs,
+        ),
+        (
+            "wrong_blobs",
+            "Blobs without a hash tree that were whole, did not match their digest and were dropped.",
+            counters.wrong_blobs,
+        ),
     ] {
         let metric = format!("headstart_cache_{name}_total");
         page.metric(&metric, Kind::Counter, help);

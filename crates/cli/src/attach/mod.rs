@@ -74,6 +74,7 @@ impl Attach {
             None => None,
         };
         announce(&session, &servers.ways, metrics, started.elapsed(), json)?;
+        session.is_served();
         let ended = serve(&session, &servers, terminal, quiet);
         let stopped = servers.stop();
         let closed = session.close();

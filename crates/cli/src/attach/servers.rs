@@ -9,7 +9,7 @@ use headstart_export::nbd::{Address, NbdServer, NbdSettings, TlsSettings};
 use headstart_export::vhost_user::{VhostUserServer, VhostUserSettings};
 use headstart_export::{Export, Server};
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,7 +45,8 @@ impl Servers {
         if let Some(socket) = &args.vhost_user {
             let settings =
                 args.queues.map_or_else(VhostUserSettings::default, |queues| VhostUserSettings { queues });
-            let server = VhostUserServer::start(socket, &export(first), &settings)?;
+            let server = VhostUserServer::start(socket, &export(first), &settings);
+            let server = server.map_err(|error| with_remedy(error, Some(socket)))?;
             let qemu = format!(
                 "qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem \
                  -chardev socket,id=disk,path={} -device vhost-user-blk-pci,chardev=disk",
@@ -94,10 +95,15 @@ impl Servers {
             key: key.clone(),
             client_ca: args.tls_client_ca.clone(),
         });
+        let socket = match &address {
+            Address::Unix(path) => Some(path.clone()),
+            _ => None,
+        };
         let settings = NbdSettings::new(address);
         let connections_max = settings.connections_max.saturating_mul(session.disks.len().max(1));
         let settings = NbdSettings { tls, connections_max, ..settings };
-        let server = NbdServer::start(&settings, session.disks.iter().map(export).collect())?;
+        let server = NbdServer::start(&settings, session.disks.iter().map(export).collect());
+        let server = server.map_err(|error| with_remedy(error, socket.as_deref()))?;
         let uri = server.uri();
         self.running.push(Box::new(server));
         for disk in &session.disks {
@@ -167,6 +173,17 @@ impl Servers {
         // What was started last may use what was started first.
         let stopped: Vec<_> = self.running.drain(..).rev().map(Server::stop).collect();
         stopped.into_iter().collect()
+    }
+}
+
+/// What to do where a socket's directory is not there.
+fn with_remedy(error: Error, socket: Option<&Path>) -> Error {
+    let dir = socket.and_then(Path::parent).filter(|dir| !dir.as_os_str().is_empty() && !dir.exists());
+    match dir {
+        Some(dir) => {
+            error.remedy(format!("make the directory {} first, or choose another path", dir.display()))
+        }
+        None => error,
     }
 }
 

@@ -1,16 +1,16 @@
 //! The attached disks of one process: opened together, served together, detached together.
 
-use super::arguments::{Attach, NamedImage};
+use super::arguments::Attach;
 use super::recording::Traces;
-use headstart_block::{BlockDevice, ByteSize, Error, ErrorKind, Result};
+use headstart_block::{BlockDevice, ByteSize, Digest, Error, ErrorKind, Result};
 use headstart_cache::{Cache, CacheSettings};
 use headstart_disk::attach::{attach_local, attach_remote, is_local};
-use headstart_disk::{Attached, Disk, DiskOptions, Host, WritableOptions};
+use headstart_disk::{Attached, Disk, DiskOptions, Host, MadeDirectory, WritableOptions};
 use headstart_image::progress::Progress;
-use headstart_store::{Location, Settings, Store};
+use headstart_store::{Location, Reference, Settings, Store};
 use headstart_trace::Recorder;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::runtime::Handle;
 
@@ -27,15 +27,55 @@ pub(crate) struct Session {
     pub(crate) warnings: Vec<String>,
 }
 
+/// The directory around several disks' writable directories, where it was not there before. It goes away again where
+/// they all do.
+struct Around(Mutex<Option<MadeDirectory>>);
+
+impl Around {
+    fn before(args: &Attach) -> Self {
+        Self(Mutex::new(args.writable.as_deref().map(MadeDirectory::before)))
+    }
+
+    fn keep(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+impl Drop for Around {
+    fn drop(&mut self) {
+        let made = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        made.iter().for_each(MadeDirectory::remove_empty);
+    }
+}
+
 /// A disk and the name of its export.
 pub(crate) struct NamedDisk {
     pub(crate) name: String,
     pub(crate) image: String,
     pub(crate) disk: Arc<Disk>,
     pub(crate) recorder: Option<Arc<Recorder>>,
+    /// Its writable directory, where it was made just now and nobody was told of the disk yet.
+    made: Mutex<Option<MadeDirectory>>,
+    /// Dropped behind the disk.
+    around: Arc<Around>,
+}
+
+/// Where nobody was ever told of the disk, its directory goes away again.
+impl Drop for NamedDisk {
+    fn drop(&mut self) {
+        if let Some(made) = self.take_made()
+            && self.disk.stats().writes.snapshot().count() == 0
+        {
+            made.remove();
+        }
+    }
 }
 
 impl NamedDisk {
+    fn take_made(&self) -> Option<MadeDirectory> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// Bytes of the image's blobs that are on this host, and all.
     pub(crate) fn local_bytes(&self) -> (u64, u64) {
         self.disk.puller().map_or((0, 0), |puller| puller.blobs().local_bytes())
@@ -51,8 +91,10 @@ impl Session {
         progress: &dyn Progress,
     ) -> Result<Self> {
         let created = Instant::now();
+        let around = Arc::new(Around::before(args));
         let remote = args.images.iter().any(|image| !is_local(&image.reference.location));
-        let cache = remote.then(|| open_cache(args)).transpose()?;
+        let mut warnings = Vec::new();
+        let cache = remote.then(|| open_cache(args, &mut warnings)).transpose()?;
         let mut stores = HashMap::<Location, Arc<dyn Store>>::new();
         for image in args.images.iter().filter(|image| !is_local(&image.reference.location)) {
             if !stores.contains_key(&image.reference.location) {
@@ -60,36 +102,46 @@ impl Session {
                 stores.insert(image.reference.location.clone(), store);
             }
         }
-        let recorders: Vec<_> = args.images.iter().map(|_| args.recording.recorder(created)).collect();
         let attached = runtime.block_on(async {
-            let attaching = args.images.iter().zip(&recorders).map(|(image, recorder)| {
+            let attaching = args.images.iter().map(|image| {
                 let store = stores.get(&image.reference.location).cloned();
                 let host = cache.clone().map(|cache| Host {
                     runtime: runtime.clone(),
                     cache,
                     retry: settings.retry,
                 });
-                let recorder = recorder.clone();
-                async move { attach_one(args, image, recorder, store, host).await }
+                let unnamed = Unnamed {
+                    name: image.name.clone(),
+                    image: image.reference.to_string(),
+                    recorder: args.recording.recorder(created),
+                    around: Arc::clone(&around),
+                };
+                async move { attach_one(args, &image.reference, unnamed, store, host).await }
             });
             tokio::select! {
                 attached = futures::future::try_join_all(attaching) => attached,
                 () = cancelled(progress) => Err(Error::new(ErrorKind::Cancelled, "stopped")),
             }
         })?;
-        let mut warnings = Vec::new();
         let (mut disks, mut digests) = (Vec::new(), Vec::new());
-        for ((image, attached), recorder) in args.images.iter().zip(attached).zip(recorders) {
-            warnings.extend(attached.warnings);
-            digests.push(attached.digest);
-            let (name, image) = (image.name.clone(), image.reference.to_string());
-            disks.push(NamedDisk { name, image, disk: attached.disk, recorder });
+        for (disk, digest, said) in attached {
+            warnings.extend(said);
+            digests.push(digest);
+            disks.push(disk);
         }
         let traces = Traces::start(args, &disks, &digests, created).unwrap_or_else(|error| {
             warnings.push(format!("{error}: nothing is recorded"));
             None
         });
         Ok(Self { disks, cache, stores: stores.into_values().collect(), traces, warnings })
+    }
+
+    /// The disks are served: what was made for them stays.
+    pub(crate) fn is_served(&self) {
+        for disk in &self.disks {
+            disk.take_made();
+            disk.around.keep();
+        }
     }
 
     /// Ends all waiting and makes everything durable.
@@ -122,35 +174,61 @@ async fn cancelled(progress: &dyn Progress) {
     }
 }
 
-fn open_cache(args: &Attach) -> Result<Arc<Cache>> {
+/// A cache whose disk fails keeps no disk from being attached.
+fn open_cache(args: &Attach, warnings: &mut Vec<String>) -> Result<Arc<Cache>> {
     let dir = args.cache.clone().unwrap_or_else(Cache::default_dir);
     let size_limit = args.cache_size.map(|ByteSize(bytes)| bytes);
-    Cache::open(&dir, CacheSettings { size_limit, ..CacheSettings::default() })
+    let (cache, fault) =
+        Cache::open_or_bypass(&dir, CacheSettings { size_limit, ..CacheSettings::default() })?;
+    if let Some(error) = fault {
+        warnings.push(format!("{error}: attached without a cache, what is read is fetched each time"));
+    }
+    Ok(cache)
+}
+
+/// What is known of a disk before there is one.
+struct Unnamed {
+    name: String,
+    image: String,
+    recorder: Option<Arc<Recorder>>,
+    around: Arc<Around>,
+}
+
+impl Unnamed {
+    fn named(self, attached: Attached) -> (NamedDisk, Digest, Vec<String>) {
+        let Self { name, image, recorder, around } = self;
+        let Attached { disk, digest, made, warnings, .. } = attached;
+        (NamedDisk { name, image, disk, recorder, made: Mutex::new(made), around }, digest, warnings)
+    }
 }
 
 async fn attach_one(
     args: &Attach,
-    image: &NamedImage,
-    recorder: Option<Arc<Recorder>>,
+    reference: &Reference,
+    unnamed: Unnamed,
     store: Option<Arc<dyn Store>>,
     host: Option<Host>,
-) -> Result<Attached> {
+) -> Result<(NamedDisk, Digest, Vec<String>)> {
     let options = DiskOptions {
         pull: args.pull_settings(),
         plan: args.policy.plan(),
         left_rate: args.fill.map(|rate| rate.0),
         writable: args.writable.as_ref().map(|dir| WritableOptions {
             // Several disks cannot share a directory.
-            dir: if args.images.len() > 1 { dir.join(&image.name) } else { dir.clone() },
+            dir: if args.images.len() > 1 { dir.join(&unnamed.name) } else { dir.clone() },
             size: args.size.map(|ByteSize(bytes)| bytes),
         }),
-        recorder,
+        recorder: unnamed.recorder.clone(),
     };
     match (store, host) {
-        (Some(store), Some(host)) => attach_remote(&host, store, &image.reference, &options).await,
+        (Some(store), Some(host)) => {
+            Ok(unnamed.named(attach_remote(&host, store, reference, &options).await?))
+        }
         _ => {
-            let reference = image.reference.clone();
-            let opened = tokio::task::spawn_blocking(move || attach_local(&reference, &options)).await;
+            let reference = reference.clone();
+            // It goes on where another image fails meanwhile, and then cleans up behind itself.
+            let open = move || attach_local(&reference, &options).map(|attached| unnamed.named(attached));
+            let opened = tokio::task::spawn_blocking(open).await;
             opened.map_err(|e| Error::invalid("opening the image broke off").caused_by(e))?
         }
     }

@@ -7,7 +7,7 @@ use headstart_testkit::registry::{Access, Registry};
 use std::time::{Duration, Instant};
 
 /// Longer than any attach that cannot work may take to say so.
-const QUICK: Duration = Duration::from_secs(8);
+const QUICK: Duration = Duration::from_secs(25);
 
 /// Ways for a store to be gone, each of a proxy of its own.
 type Leave = fn(&FaultProxy);

@@ -3,7 +3,7 @@
 use crate::attached::Attached;
 use crate::disk::{assert_same, noise, text};
 use crate::images::{Web, layered, tool};
-use crate::scene::{Scene, run_tool};
+use crate::scene::Scene;
 use crate::tools::{LoopDevice, find, installed, is_root, skipped};
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -98,7 +98,7 @@ impl Mounted {
     fn new(scene: &Scene, device: &LoopDevice, options: &str) -> Self {
         let at = scene.path("mounted");
         fs::create_dir_all(&at).unwrap();
-        run_tool("mount", &["-o", options, &device.path, "mounted"], &scene.path(""));
+        tool(scene, "mount", &["-o", options, &device.path, "mounted"]);
         Self(at)
     }
 }

@@ -1,7 +1,7 @@
 //! What is attached, and how its bytes are compared.
 
 use crate::disk::{assert_same, copy_of, mixed_disk, noise};
-use crate::scene::Scene;
+use crate::scene::{Run, Scene};
 use crate::tools::find;
 use headstart_testkit::faults::{FaultProxy, Log};
 use headstart_testkit::nginx::Nginx;
@@ -59,20 +59,16 @@ impl Web {
     }
 }
 
-/// Runs another program in the scene, it succeeds, and this is what it said.
+/// Runs another program in the scene, it succeeds, and this is what it said. One that hangs is killed.
 #[track_caller]
 pub(crate) fn tool(scene: &Scene, program: &str, args: &[&str]) -> String {
-    let output = Command::new(find(program).unwrap())
-        .args(args)
-        .current_dir(scene.path(""))
-        // nbdsh starts the first `python3` of the path, which has to be the system's.
-        .env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")
-        .stdin(Stdio::null())
-        .output()
-        .unwrap_or_else(|e| panic!("{program}: {e}"));
-    let said = [&output.stdout[..], &output.stderr].map(String::from_utf8_lossy);
-    assert!(output.status.success(), "{program} {args:?}: {}\n{}", output.status, said.concat());
-    said[0].clone().into_owned()
+    let mut command = Command::new(find(program).unwrap());
+    command.args(args).current_dir(scene.path("")).stdin(Stdio::null());
+    // nbdsh starts the first `python3` of the path, which has to be the system's.
+    command.env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin");
+    let run = Run::of(&format!("and then {program} {args:?}"), &mut command);
+    assert_eq!(run.status, Some(0), "{run}");
+    run.stdout
 }
 
 /// Both libnbd's copying program and QEMU's comparing one find all bytes of a file on an NBD server.

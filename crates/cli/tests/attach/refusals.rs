@@ -11,7 +11,7 @@ use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 /// No refusal takes longer.
-const QUICK: Duration = Duration::from_secs(8);
+const QUICK: Duration = Duration::from_secs(20);
 
 /// Attaching fails with all of `parts` in its message, quickly, and leaves neither socket nor writable directory.
 #[track_caller]
@@ -165,10 +165,31 @@ fn sockets_and_ports_that_are_taken() {
         &["disk.raw", "is not a socket", "another path"],
     );
     assert_eq!(fs::metadata(scene.path("disk.raw")).unwrap().len(), 16 << 20);
-    refused(&scene, &format!("{image} --nbd unix:~/no/dir/d.sock"), &["no/dir/d.sock"]);
+    // A writable directory that was made for it is taken back as well, with those around it.
+    for way in ["--nbd unix:~/no/dir/d.sock", "--vhost-user ~/no/dir/d.sock"] {
+        refused(
+            &scene,
+            &format!("{image} --writable ~/vm/disk {way}"),
+            &["no/dir/d.sock", "make the directory", "no/dir first"],
+        );
+    }
+    let two = format!("a={image} b={image} --writable ~/vm --nbd unix:~/d.sock");
+    refused(&scene, &format!("{two} --metrics 127.0.0.1:{port}"), &["--metrics", "in use"]);
+    refused(&scene, &format!("a={image} b=file://~/store:v3 --writable ~/vm"), &["store:v3"]);
     refused(&scene, &format!("{image} --nbd nowhere"), &["nowhere", "unix:/path"]);
     refused(&scene, &format!("{image} --metrics nowhere --nbd unix:~/d.sock"), &["--metrics nowhere"]);
     refused(&scene, &format!("{image} --fuse ~/nothing"), &["nothing", "make a directory"]);
+}
+
+#[test]
+fn a_writable_directory_with_writes_stays_where_a_server_does_not_start() {
+    let scene = layered();
+    let image = "file://~/store:v1";
+    Attached::start(&scene, &format!("{image} --writable ~/kept --nbd unix:~/d.sock")).detach();
+    let before = scene.fingerprint("kept");
+    assert!(!before.is_empty());
+    refused(&scene, &format!("{image} --writable ~/kept --nbd unix:~/no/d.sock"), &["no/d.sock"]);
+    assert_eq!(scene.fingerprint("kept"), before);
 }
 
 #[test]

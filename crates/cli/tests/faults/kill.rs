@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SECTOR: u64 = 512;
 
@@ -239,7 +239,9 @@ fn the_cache_survives_kill_9() {
                 let (mut client, image) = (attached.client(), &image);
                 let mut random = Random(random.below(1 << 60) + seed);
                 scope.spawn(move || {
-                    loop {
+                    // It ends when the process is killed; by itself only where this test has failed before that.
+                    let until = Instant::now() + Duration::from_secs(60);
+                    while Instant::now() < until {
                         let offset = random.below(image.len() / 4096 - 16) * 4096;
                         let Ok((_, answer)) = client.send_read(offset, 65_536).and_then(|_| client.receive())
                         else {

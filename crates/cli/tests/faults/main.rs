@@ -8,7 +8,8 @@
 //! | [`away`] | the store is away: for a while, for too long, at attach |
 //! | [`answers`] | the store is slow, breaks off, sends other bytes than asked for |
 //! | [`credentials`] | tokens and signed addresses run out in the middle |
-//! | [`full_disk`] | the cache's disk takes nothing |
+//! | [`full_disk`] | the cache's disk takes nothing, or fails |
+//! | [`treeless`] | wrong bytes of images without hash trees, as other tools make them |
 //! | [`kill`] | `kill -9` of attach, under writes and under reads |
 //! | [`neighbours`] | another process with the same cache is stuck, stopped or killed |
 //! | [`clients`] | clients that vanish, stall, or come in crowds |
@@ -47,6 +48,7 @@ mod scene;
 #[path = "../e2e/tools.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod tools;
+mod treeless;
 
 /// Whether there is time: `make soak` sets `HEADSTART_SOAK`.
 fn soak() -> bool {

@@ -32,6 +32,7 @@ impl Client {
     pub(crate) fn connect(socket: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
         let mut client = Self { stream, next: 0, asked: HashMap::new() };
         client.bytes(18)?;
         client.stream.write_all(&3u32.to_be_bytes())?;

@@ -10,8 +10,9 @@ use headstart_testkit::nginx::Nginx;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
-/// Longer than anybody has to wait for what a neighbour claimed, however much that is.
-const SOON: Duration = Duration::from_secs(8);
+/// Longer than anybody has to wait for what a neighbour claimed, however much that is. Waiting for each of its claims with
+/// the patience for the first would take 36 s.
+const SOON: Duration = Duration::from_secs(25);
 
 struct Pair {
     image: Image,
@@ -80,9 +81,10 @@ fn a_neighbour_that_was_killed_is_not_waited_for() {
     image.check(5 << 20, &client.receive().unwrap().1.unwrap());
     let took = since.elapsed();
     println!("after the neighbour was killed: {took:?}");
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    // Somebody who lives and does not bring it is waited for for three.
+    assert!(took < Duration::from_millis(2500), "{took:?}");
     let took = pair.other_reads_all();
-    assert!(took < Duration::from_secs(4), "{took:?}");
+    assert!(took < SOON, "{took:?}");
 }
 
 #[test]
