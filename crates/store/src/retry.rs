@@ -9,7 +9,7 @@
 //! * The deadline is for beginning another try. What a single try may take is bounded by the time-outs of each of its
 //!   steps, never as a whole: a long list of tags over a slow link is no failure.
 //! * A blob that is not there, though a manifest names it, is asked for twice more within a second
-//!   ([`ABSENT_PAUSES`]): registries and mirrors of several places may show a manifest before its blobs. If it stays
+//!   (`ABSENT_PAUSES`): registries and mirrors of several places may show a manifest before its blobs. If it stays
 //!   away it is [`ErrorKind::NotFound`], which nobody tries again. For lengths and manifests, not being there is an
 //!   answer like others, at once: a mistyped tag, or a blob that is yet to be pushed.
 
