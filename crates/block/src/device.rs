@@ -35,6 +35,12 @@ pub trait BlockDevice: Send + Sync {
         self.read_at(buf, offset)
     }
 
+    /// Bytes that are decoded at once, at least, where reading means decoding; 0 where bytes are only copied. Servers
+    /// give reads that are much work to several threads.
+    fn decode_unit(&self) -> u64 {
+        0
+    }
+
     /// Asks for the bytes of `range` to be brought to this host, without waiting for them. A hint.
     fn prefetch(&self, range: ByteRange) {
         let _ = range;

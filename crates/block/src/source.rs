@@ -39,6 +39,12 @@ pub trait ReadAt: Send + Sync {
         range
     }
 
+    /// Bytes that are decoded at once, at least, where reading means decoding; 0 where bytes are only copied. It
+    /// tells how much work a read is.
+    fn decode_unit(&self) -> u64 {
+        0
+    }
+
     /// All the bytes, where they lie in memory already: decoders then work without a copy.
     fn as_slice(&self) -> Option<&[u8]> {
         None
@@ -128,6 +134,10 @@ macro_rules! forward_read_at {
 
             fn stored_range(&self, range: ByteRange) -> ByteRange {
                 (**self).stored_range(range)
+            }
+
+            fn decode_unit(&self) -> u64 {
+                (**self).decode_unit()
             }
 
             fn as_slice(&self) -> Option<&[u8]> {

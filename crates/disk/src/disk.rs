@@ -222,6 +222,10 @@ impl BlockDevice for Disk {
         Ok(())
     }
 
+    fn decode_unit(&self) -> u64 {
+        self.stack.decode_unit()
+    }
+
     fn prefetch(&self, range: ByteRange) {
         if let Some(puller) = &self.puller {
             puller.prefetch(range.intersect(ByteRange::between(0, self.stack.size())));

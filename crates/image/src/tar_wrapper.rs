@@ -190,6 +190,10 @@ impl<S: ReadAt> ReadAt for SourceRange<S> {
         self.source.read_vectored_at(bufs, self.range.offset() + offset)
     }
 
+    fn decode_unit(&self) -> u64 {
+        self.source.decode_unit()
+    }
+
     fn stored_range(&self, range: ByteRange) -> ByteRange {
         let start = self.range.offset().saturating_add(range.offset());
         let end = self.range.offset().saturating_add(range.end());

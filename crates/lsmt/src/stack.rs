@@ -17,6 +17,8 @@ pub struct Stack {
     index: Index,
     sources: Box<[Arc<dyn ReadAt>]>,
     size: u64,
+    /// The largest of its layers.
+    decode_unit: u64,
 }
 
 impl Stack {
@@ -36,12 +38,13 @@ impl Stack {
         let sized = layers.iter().rev().map(|layer| layer.info().virtual_size).find(|size| *size != 0);
         let tables: Vec<_> = layers.iter().map(Layer::segments).collect();
         let merged = merge(&tables);
-        let sources = layers.iter().map(|layer| Arc::clone(layer.source())).collect();
+        let sources: Box<[_]> = layers.iter().map(|layer| Arc::clone(layer.source())).collect();
+        let decode_unit = sources.iter().map(ReadAt::decode_unit).max().unwrap_or(0);
         // The layers' own tables are not needed any more.
         drop(layers);
         let size = sized.unwrap_or_else(|| merged.last().map_or(0, |last| last.end() * SECTOR_SIZE));
         let index = Index::new(merged)?;
-        Ok(Self { index, sources, size })
+        Ok(Self { index, sources, size, decode_unit })
     }
 
     /// The same view as a disk of `size` bytes: what lies beyond is cut off or reads as zeros.
@@ -190,6 +193,10 @@ fn split_front<'a>(rest: &mut &'a mut [u8], len: u64) -> &'a mut [u8] {
 impl BlockDevice for Stack {
     fn size(&self) -> u64 {
         self.size
+    }
+
+    fn decode_unit(&self) -> u64 {
+        self.decode_unit
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {

@@ -276,6 +276,10 @@ impl<S: ReadAt> ReadAt for ZFileReader<S> {
         scratch::with(|scratch| self.read_range(scratch, buf, offset))
     }
 
+    fn decode_unit(&self) -> u64 {
+        self.info.frame_size.into()
+    }
+
     fn stored_range(&self, range: ByteRange) -> ByteRange {
         let end = range.end().min(self.info.original_size);
         let frames = if range.offset() < end {

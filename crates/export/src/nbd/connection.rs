@@ -6,6 +6,13 @@
 //! bytes from elsewhere, for a flush, or for a sector to be changed: those go to its [`Lane`]s, whose threads send
 //! their own replies.
 //!
+//! # Reads that are work
+//!
+//! One thread copies more than a client takes, but may decode less. Where the disk decodes
+//! ([`BlockDevice::decode_unit`](headstart_block::BlockDevice::decode_unit)) and more requests wait, a read of some size
+//! goes to a thread of its own, if there is a core for it, and the receiving thread goes on with the next request. What
+//! that thread finds absent it leaves to the slow lane in its turn.
+//!
 //! # Large reads
 //!
 //! Structured replies come in chunks of at most [`PIECE`] bytes, sent as soon as they are read: the buffer stays in
@@ -25,14 +32,16 @@
 //! lane hold the connection by their `Arc`; the socket is closed when the last of them has replied.
 
 use super::disk::ExportState;
-use super::lane::{Job, Lane, Pushed};
+use super::lane::{Job, Lane, Pushed, Which};
+use super::lookout::Lookout;
+use super::processors;
 use super::proto::{
     CHUNK_HEADER, DATA_CHUNK_HEADER, Errno, PAYLOAD_MAX, REQUEST_HEADER, Request, SIMPLE_REPLY_HEADER, chunk,
     chunk_header, command, data_chunk_header, put_hole_chunk, simple_reply,
 };
 use super::reply_buffer::ReplyBuffer;
 use super::transmission::{Command, Session, errno_of, judge, put_error};
-use super::wire::{Received, Wire, receive};
+use super::wire::{Received, Wire, receive, receive_soon};
 use headstart_block::{ByteRange, Error, ErrorKind, Result, SECTOR_SIZE};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::any::Any;
@@ -58,6 +67,12 @@ const IDLE: Duration = Duration::from_secs(1);
 /// What a silent connection keeps of each buffer, in bytes.
 const KEEP: usize = 64 << 10;
 
+/// What a thread that works keeps of its buffer from job to job, in bytes: room for a chunk on top of what is not yet
+/// sent. It ends when it has been idle for a while.
+const KEEP_WORKING: usize = 512 << 10;
+/// Decoding so many bytes is worth waking another thread.
+const WORK_MIN: u64 = 32 << 10;
+
 /// What the threads of a connection share.
 pub(crate) struct Connection {
     wire: Wire,
@@ -67,6 +82,8 @@ pub(crate) struct Connection {
     far: Lane,
     /// What waits for the disk alone: while a store is away a guest can make its writes durable.
     near: Lane,
+    /// What is work for a processor.
+    work: Lane,
     /// For messages.
     peer: String,
     /// Whether a fault of the disk has been said aloud.
@@ -100,12 +117,16 @@ impl Connection {
         slot: Box<dyn Any + Send + Sync>,
     ) -> Arc<Self> {
         let faulted = AtomicBool::new(false);
-        let (far, near) = Default::default();
-        Arc::new(Self { wire, state, session, far, near, peer, faulted, _slot: slot })
+        let (far, near, work) = Default::default();
+        Arc::new(Self { wire, state, session, far, near, work, peer, faulted, _slot: slot })
     }
 
-    fn lane(&self, is_far: bool) -> &Lane {
-        if is_far { &self.far } else { &self.near }
+    fn lane(&self, which: Which) -> &Lane {
+        match which {
+            Which::Far => &self.far,
+            Which::Near => &self.near,
+            Which::Work => &self.work,
+        }
     }
 
     /// Serves the client until it goes; `early` are bytes that came with the end of its handshake.
@@ -116,7 +137,7 @@ impl Connection {
             tracing::error!(peer = self.peer, "a disk panicked; its client is disconnected");
             self.wire.break_off();
         }
-        for lane in [&self.far, &self.near] {
+        for lane in [&self.far, &self.near, &self.work] {
             lane.close(self.wire.is_broken());
         }
     }
@@ -127,8 +148,8 @@ impl Connection {
             Command::Read { range, .. } => Some(range),
             _ => None,
         };
-        let is_far = job.is_far();
-        match self.lane(is_far).push(job) {
+        let lane = job.lane;
+        match self.lane(lane).push(job) {
             Pushed::Taken => {}
             Pushed::Queued => {
                 if let Some(range) = range {
@@ -138,10 +159,10 @@ impl Connection {
             Pushed::StartThread => {
                 let connection = Arc::clone(self);
                 let name = "nbd-slow".to_owned();
-                let started = std::thread::Builder::new().name(name).spawn(move || connection.work(is_far));
+                let started = std::thread::Builder::new().name(name).spawn(move || connection.work(lane));
                 if let Err(error) = started {
                     tracing::warn!(%error, "cannot start a thread for a read that waits");
-                    if let Some(mut running) = self.lane(is_far).thread_failed() {
+                    if let Some(mut running) = self.lane(lane).thread_failed() {
                         self.execute(&mut running.job, &mut ReplyBuffer::default());
                     }
                 }
@@ -150,31 +171,37 @@ impl Connection {
     }
 
     /// A thread of a slow lane.
-    fn work(&self, is_far: bool) {
+    fn work(self: &Arc<Self>, lane: Which) {
         let mut out = ReplyBuffer::default();
-        while let Some(mut running) = self.lane(is_far).next(|| self.wire.is_broken()) {
+        while let Some(mut running) = self.lane(lane).next(|| self.wire.is_broken()) {
             let done = catch_unwind(AssertUnwindSafe(|| self.execute(&mut running.job, &mut out)));
             if done.is_err() {
                 tracing::error!(peer = self.peer, "a disk panicked; its client is disconnected");
                 self.wire.break_off();
             }
             out.truncate(0);
-            if out.held() > KEEP {
+            let keep = if lane == Which::Work { KEEP_WORKING } else { KEEP };
+            if out.held() > keep {
                 out.release();
             }
         }
     }
 
     /// Does a job of the slow lane and answers it.
-    fn execute(&self, job: &mut Job, out: &mut ReplyBuffer) {
+    fn execute(self: &Arc<Self>, job: &mut Job, out: &mut ReplyBuffer) {
         let cookie = job.cookie;
         let data = std::mem::take(&mut job.data);
         let state = &*self.state;
         let flush = |fua: bool| if fua { state.device().flush() } else { Ok(()) };
         let done = match job.command {
             Command::Read { range, whole } => {
-                self.read(out, cookie, range, whole, Patience::Waiting);
+                let work = job.lane == Which::Work;
+                let patience = if work { Patience::Local } else { Patience::Waiting };
+                let absent = self.read(out, cookie, range, whole, patience);
                 self.send(out);
+                if let Some(range) = absent {
+                    self.later(Job::new(cookie, Command::Read { range, whole }, Vec::new()));
+                }
                 return;
             }
             Command::Status { range, one } => match state.status(range, one) {
@@ -344,6 +371,7 @@ struct Receiver<'a> {
     payload: Vec<u8>,
     /// Whether the socket has a time-out, because there are buffers to give back.
     timed: bool,
+    lookout: Lookout,
 }
 
 impl<'a> Receiver<'a> {
@@ -351,7 +379,8 @@ impl<'a> Receiver<'a> {
         let mut input = vec![0; RECEIVE.max(early.len())];
         input[..early.len()].copy_from_slice(early);
         let (out, payload) = (ReplyBuffer::default(), Vec::new());
-        Self { connection, input, filled: early.len(), out, payload, timed: false }
+        let lookout = Lookout::new(processors());
+        Self { connection, input, filled: early.len(), out, payload, timed: false, lookout }
     }
 
     fn run(&mut self) {
@@ -384,7 +413,8 @@ impl<'a> Receiver<'a> {
         loop {
             self.set_time_out(self.out.held() > KEEP || self.payload.len() > KEEP);
             let socket = self.connection.wire.socket();
-            match receive(socket, self.input.get_mut(self.filled..).unwrap_or_default()) {
+            let room = self.input.get_mut(self.filled..).unwrap_or_default();
+            match receive_soon(socket, room, &mut self.lookout) {
                 Ok(Received::Bytes(len)) => {
                     self.filled += len;
                     return true;
@@ -424,7 +454,7 @@ impl<'a> Receiver<'a> {
         }
         if let Some((data, behind)) = tail.split_at_checked(payload) {
             *received = behind;
-            return self.serve(&request, data);
+            return self.serve(&request, data, !behind.is_empty());
         }
         if REQUEST_HEADER + payload <= RECEIVE {
             return Flow::More;
@@ -435,7 +465,7 @@ impl<'a> Receiver<'a> {
             return Flow::End;
         }
         *received = &[];
-        let flow = self.serve(&request, &data[..payload]);
+        let flow = self.serve(&request, &data[..payload], false);
         self.payload = data;
         flow
     }
@@ -467,7 +497,8 @@ impl<'a> Receiver<'a> {
         Flow::End
     }
 
-    fn serve(&mut self, request: &Request, data: &[u8]) -> Flow {
+    /// Serves a request; `more` tells that others wait behind it.
+    fn serve(&mut self, request: &Request, data: &[u8], more: bool) -> Flow {
         let connection = self.connection;
         let cookie = request.cookie;
         let size = connection.state.device().size();
@@ -479,7 +510,7 @@ impl<'a> Receiver<'a> {
             }
         };
         match command {
-            Command::Read { range, whole } => self.read(cookie, range, whole),
+            Command::Read { range, whole } => self.read(cookie, range, whole, more),
             Command::Write { range, fua: false } if range.is_aligned(SECTOR_SIZE) => {
                 let done = if data.is_empty() {
                     Ok(())
@@ -497,12 +528,12 @@ impl<'a> Receiver<'a> {
                 connection.refuse(&mut self.out, cookie, Errno::NotSup, message);
             }
             Command::Disconnect => return Flow::End,
-            Command::Write { .. } => self.later(Job { cookie, command, data: data.to_vec() }),
+            Command::Write { .. } => self.later(Job::new(cookie, command, data.to_vec())),
             Command::Flush
             | Command::Zero { .. }
             | Command::Trim { .. }
             | Command::Status { .. }
-            | Command::Resize { .. } => self.later(Job { cookie, command, data: Vec::new() }),
+            | Command::Resize { .. } => self.later(Job::new(cookie, command, Vec::new())),
         }
         if self.out.len() >= SEND_AT {
             connection.send(&mut self.out);
@@ -510,8 +541,13 @@ impl<'a> Receiver<'a> {
         Flow::On
     }
 
-    fn read(&mut self, cookie: u64, range: ByteRange, whole: bool) {
+    /// Serves a read; `more` tells that requests wait behind it.
+    fn read(&mut self, cookie: u64, range: ByteRange, whole: bool, more: bool) {
         let connection = self.connection;
+        if more && is_work(range, connection.state.device().decode_unit()) && connection.work.is_free() {
+            let job = Job::new(cookie, Command::Read { range, whole }, Vec::new());
+            return self.later(Job { lane: Which::Work, ..job });
+        }
         let one_piece = whole || !connection.session.structured;
         let absent = if one_piece && range.len() > WHOLE_MAX {
             Some(range)
@@ -526,15 +562,20 @@ impl<'a> Receiver<'a> {
                     .device()
                     .prefetch(ByteRange::between(range.offset() + PIECE_SLOW, range.end()));
             }
-            self.later(Job { cookie, command: Command::Read { range, whole }, data: Vec::new() });
+            self.later(Job::new(cookie, Command::Read { range, whole }, Vec::new()));
         }
     }
 
     /// Leaves a job to the slow lane. If that is full, the client gets the replies that are ready before the wait.
     fn later(&mut self, job: Job) {
-        if self.connection.lane(job.is_far()).is_full(job.bytes()) {
+        if self.connection.lane(job.lane).is_full(job.bytes()) {
             self.connection.send(&mut self.out);
         }
         self.connection.later(job);
     }
+}
+
+/// Whether reading `range` is worth another thread's help, on a disk that decodes so many bytes at once.
+fn is_work(range: ByteRange, decode_unit: u64) -> bool {
+    decode_unit > 0 && range.len().max(decode_unit) >= WORK_MIN
 }

@@ -4,7 +4,9 @@
 //! started when a job finds none idle, up to [`THREADS_MAX`], and ends after [`IDLE_MAX`] without a job: a disk that
 //! is all local, or idle, has none.
 //!
-//! A connection has two: one for what may wait for bytes from elsewhere, one for all else that takes its time.
+//! A connection has three ([`Which`]): one for what may wait for bytes from elsewhere, one for reads that are work for
+//! a processor, one for all else that takes its time. The second takes a job only where a core does it soon
+//! ([`Lane::is_free`]).
 //!
 //! Jobs in flight are bounded in number and in bytes ([`JOBS_MAX`], [`BYTES_MAX`]). At the bound the receiving
 //! thread waits here, the socket fills up, and so the client waits: that is the backpressure.
@@ -12,6 +14,7 @@
 //! When the connection ends, its queue is finished first, unless the client is gone: then what has not begun is
 //! dropped, for nobody was promised it.
 
+use super::processors;
 use super::transmission::Command;
 use super::wire::lock;
 use headstart_block::SECTOR_SIZE;
@@ -29,6 +32,23 @@ const JOBS_MAX: usize = 1024;
 /// Most bytes that jobs in flight read or write: two of the largest requests.
 const BYTES_MAX: u64 = 64 << 20;
 
+/// Jobs of work that may be in flight: for each processor but that of the thread that receives, one being done and
+/// one to go on with, so that a thread need not be woken for each.
+fn work_max() -> usize {
+    2 * (processors() - 1)
+}
+
+/// The lanes of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// For what may wait for bytes from elsewhere.
+    Far,
+    /// For what waits for the disk alone.
+    Near,
+    /// For reads of bytes that are here and have to be decoded.
+    Work,
+}
+
 /// A request that may wait.
 #[derive(Debug)]
 pub(crate) struct Job {
@@ -36,23 +56,26 @@ pub(crate) struct Job {
     pub(crate) command: Command,
     /// What a write writes.
     pub(crate) data: Vec<u8>,
+    pub(crate) lane: Which,
 }
 
 impl Job {
+    /// A job for the lane that its command belongs in: reads, and changes of parts of sectors, may wait for bytes from
+    /// elsewhere.
+    pub(crate) fn new(cookie: u64, command: Command, data: Vec<u8>) -> Self {
+        let is_far = match command {
+            Command::Read { .. } => true,
+            Command::Write { range, .. } | Command::Zero { range, .. } => !range.is_aligned(SECTOR_SIZE),
+            _ => false,
+        };
+        Self { cookie, command, data, lane: if is_far { Which::Far } else { Which::Near } }
+    }
+
     /// Bytes of memory that it takes while it is in flight.
     pub(crate) fn bytes(&self) -> u64 {
         match self.command {
             Command::Read { range, .. } => range.len(),
             _ => self.data.len() as u64,
-        }
-    }
-
-    /// Whether it may wait for bytes from elsewhere: reads do, and changes of parts of sectors.
-    pub(crate) fn is_far(&self) -> bool {
-        match self.command {
-            Command::Read { .. } => true,
-            Command::Write { range, .. } | Command::Zero { range, .. } => !range.is_aligned(SECTOR_SIZE),
-            _ => false,
         }
     }
 }
@@ -93,6 +116,11 @@ impl Lane {
     /// Whether a job of `bytes` would have to wait.
     pub(crate) fn is_full(&self, bytes: u64) -> bool {
         lock(&self.state).is_full(bytes)
+    }
+
+    /// Whether one more job of work is welcome.
+    pub(crate) fn is_free(&self) -> bool {
+        lock(&self.state).jobs < work_max()
     }
 
     /// Queues a job, once there is room for it.
@@ -204,7 +232,7 @@ mod tests {
 
     fn read(len: u64) -> Job {
         let range = ByteRange::between(0, len);
-        Job { cookie: 0, command: Command::Read { range, whole: false }, data: Vec::new() }
+        Job::new(0, Command::Read { range, whole: false }, Vec::new())
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! A client's socket during transmission: one thread receives, several send whole replies.
 
+use super::lookout::{LOOK, Lookout};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// Locks even after a panic elsewhere: the data behind our locks is whole at every point where a panic could come.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -19,14 +21,18 @@ pub(crate) enum Received {
     Bytes(usize),
     /// The client will send no more.
     End,
-    /// The socket's time-out passed.
+    /// The socket's time-out passed, or nothing was there and it was not to wait.
     Nothing,
 }
 
 /// Receives into `buf`, which is not empty.
 pub(crate) fn receive(socket: &OwnedFd, buf: &mut [u8]) -> io::Result<Received> {
+    receive_with(socket, buf, RecvFlags::empty())
+}
+
+fn receive_with(socket: &OwnedFd, buf: &mut [u8], flags: RecvFlags) -> io::Result<Received> {
     loop {
-        match recv(socket, &mut *buf, RecvFlags::empty()) {
+        match recv(socket, &mut *buf, flags) {
             Ok((0, _)) => return Ok(Received::End),
             Ok((len, _)) => return Ok(Received::Bytes(len)),
             Err(Errno::INTR) => {}
@@ -34,6 +40,24 @@ pub(crate) fn receive(socket: &OwnedFd, buf: &mut [u8]) -> io::Result<Received> 
             Err(e) => return Err(e.into()),
         }
     }
+}
+
+/// As [`receive`], but looks for a moment before it sleeps, where `lookout` thinks that it pays.
+#[expect(clippy::disallowed_methods, reason = "how soon a client asks again decides how to wait for it")]
+pub(crate) fn receive_soon(socket: &OwnedFd, buf: &mut [u8], lookout: &mut Lookout) -> io::Result<Received> {
+    let since = Instant::now();
+    let mut received = Ok(Received::Nothing);
+    if lookout.looks() {
+        while received.as_ref().is_ok_and(|received| *received == Received::Nothing) && since.elapsed() < LOOK
+        {
+            received = receive_with(socket, buf, RecvFlags::DONTWAIT);
+        }
+    }
+    if received.as_ref().is_ok_and(|received| *received == Received::Nothing) {
+        received = receive_with(socket, buf, RecvFlags::empty());
+    }
+    lookout.came_after(since.elapsed());
+    received
 }
 
 /// Sends all of `bytes`.

@@ -5,7 +5,7 @@ use super::serve;
 use super::test_disk::TestDisk;
 use headstart_block::{ByteRange, ErrorKind};
 use headstart_export::Server;
-use headstart_export::nbd::proto::{Errno, chunk, command, command_flag};
+use headstart_export::nbd::proto::{Errno, Request, chunk, command, command_flag};
 use std::io::Write as _;
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
@@ -78,6 +78,51 @@ fn more_misses_than_threads_are_announced_and_all_answered() {
     let mut cookies: Vec<u64> = (0..200).map(|_| client.reply(0).cookie).collect();
     cookies.sort_unstable();
     assert!(cookies.into_iter().eq(0..200));
+}
+
+/// Reads that have to be decoded are done by several threads, which wait for nothing.
+#[test]
+fn a_queue_of_work_is_shared() {
+    const READ: u32 = 64 << 10;
+    for structured in [false, true] {
+        for decode_unit in [0, 4096, 32 << 10] {
+            let mut disk = TestDisk::new(TestDisk::patterned(LEN), true);
+            disk.decode_unit = decode_unit;
+            let served = serve(disk);
+            served.disk.lose(ByteRange::between(1 << 20, 2 << 20));
+            let mut client = RawClient::open(&served.socket, structured);
+            // All at once, so that others wait behind each.
+            let requests = (0..96).flat_map(|n| {
+                let offset = n * u64::from(READ);
+                Request { flags: 0, command: command::READ, cookie: offset, offset, len: READ }.encode()
+            });
+            client.stream.write_all(&requests.collect::<Vec<u8>>()).unwrap();
+            let (mut got, mut answered, mut done) = (vec![0; 96 * READ as usize], 0, 0);
+            while done < 96 {
+                let reply = client.reply(READ as usize);
+                assert_eq!(reply.error, 0);
+                let (at, bytes) = match reply.kind {
+                    None => (reply.cookie, &reply.payload[..]),
+                    Some(chunk::OFFSET_DATA) => {
+                        (u64::from_be_bytes(reply.payload[..8].try_into().unwrap()), &reply.payload[8..])
+                    }
+                    // The bytes are zeros already.
+                    Some(_) => (reply.cookie, &[][..]),
+                };
+                got[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+                answered += bytes.len();
+                done += u32::from(reply.done);
+                // Those that are elsewhere keep nobody waiting.
+                if done == 80 {
+                    served.disk.arrive();
+                }
+            }
+            assert!(answered > 0 && got == served.disk.bytes()[..got.len()]);
+            let several = served.disk.readers.lock().unwrap().len() > 1;
+            let cores = std::thread::available_parallelism().unwrap().get();
+            assert_eq!(several, decode_unit > 0 && cores > 1, "unit {decode_unit}");
+        }
+    }
 }
 
 /// The store is away, and a guest that has many reads waiting makes its writes durable.

@@ -1,8 +1,10 @@
 //! A disk in memory that can be slow, incomplete, or broken at a wish.
 
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Extent, Result, SECTOR_SIZE};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, RwLock};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 const SECTOR: usize = SECTOR_SIZE as usize;
@@ -19,6 +21,10 @@ pub(crate) struct TestDisk {
     pub(crate) waiting: AtomicU64,
     pub(crate) fail: Mutex<Option<ErrorKind>>,
     pub(crate) panics: AtomicBool,
+    /// What it says of itself.
+    pub(crate) decode_unit: u64,
+    /// The threads that read what was here.
+    pub(crate) readers: Mutex<HashSet<ThreadId>>,
 }
 
 impl TestDisk {
@@ -33,6 +39,8 @@ impl TestDisk {
             waiting: AtomicU64::new(0),
             fail: Mutex::new(None),
             panics: AtomicBool::new(false),
+            decode_unit: 0,
+            readers: Mutex::default(),
         }
     }
 
@@ -96,7 +104,12 @@ impl BlockDevice for TestDisk {
             buf.fill(0xee);
             return Err(Error::new(ErrorKind::Absent, "elsewhere"));
         }
+        self.readers.lock().unwrap().insert(thread::current().id());
         self.read_at(buf, offset)
+    }
+
+    fn decode_unit(&self) -> u64 {
+        self.decode_unit
     }
 
     fn prefetch(&self, range: ByteRange) {
