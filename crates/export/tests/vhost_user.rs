@@ -279,6 +279,35 @@ fn a_read_that_waits_holds_up_no_other() {
 }
 
 #[test]
+fn large_reads_may_be_answered_in_any_order() {
+    let content = pattern(8 << 20);
+    let served = Served::new(content.clone(), true);
+    served.disk.spoil(bytes(3 << 20, 512));
+    let mut guest = Guest::connect(&served.path, &Shape { data: 8 << 20, ..Shape::default() });
+    let (data, len) = (guest.data, 1_u32 << 20);
+    for round in 0..20_u64 {
+        served.disk.hold_back(bytes(round % 8 * u64::from(len) + 4096, 4096));
+        for slot in 0..8 {
+            let offset = u64::from(slot) * u64::from(len);
+            guest.queues[0].submit(slot, IN, offset / 512, &[(data + offset, len)]);
+        }
+        guest.queues[0].kick();
+        served.disk.until_waiting(usize::from(round % 8 != 3));
+        served.disk.bring();
+        for _ in 0..8 {
+            let (slot, _) = guest.queues[0].wait(PATIENCE).unwrap();
+            let status = guest.queues[0].status(slot);
+            assert_eq!(status, if slot == 3 { IOERR } else { OK }, "slot {slot}");
+        }
+        for part in (0..8).filter(|part| *part != 3) {
+            let at = part * len as usize;
+            assert!(get(&guest.memory, data + at as u64, len as usize) == content[at..at + len as usize]);
+        }
+        guest.memory.write_slice(&[0; 8 << 20], GuestAddress(data)).unwrap();
+    }
+}
+
+#[test]
 fn a_front_end_that_vanishes_leaves_the_disk_to_the_next() {
     let served = Served::new(pattern(1 << 20), false);
     served.disk.hold_back(bytes(0, 4096));

@@ -42,6 +42,12 @@ const WRITE_PART: u64 = 1 << 20;
 /// Bytes that a read waits for at once, kept in memory meanwhile.
 const WAIT_PART: u64 = 1 << 20;
 
+/// Copying so many bytes is worth the way to another thread and back, some ten microseconds.
+const COPYING_MIN: u64 = 256 << 10;
+
+/// As [`COPYING_MIN`], where bytes are decoded.
+const DECODING_MIN: u64 = 32 << 10;
+
 /// Bytes of a request's head: kind, priority, sector.
 const HEADER_LEN: usize = 16;
 
@@ -249,7 +255,7 @@ impl Target {
         while request.done < request.len {
             let offset = range.offset() + request.done;
             let part = part(bounce, (range.end() - offset).min(READ_PART));
-            match self.read_local(part, offset) {
+            match self.device.read_local_at(self.before_end(part, offset), offset) {
                 Ok(()) => request.got(memory, chain, part).map_err(|NoMemory| Status::IoError)?,
                 Err(error) if error.kind() == ErrorKind::Absent => {
                     let end = range.end().min(offset + WAIT_PART);
@@ -261,8 +267,11 @@ impl Target {
         Ok(Step::Done(Status::Ok, u32::try_from(request.len).unwrap_or(u32::MAX)))
     }
 
-    fn read_local(&self, buf: &mut [u8], offset: u64) -> Result<(), Error> {
-        self.device.read_local_at(self.before_end(buf, offset), offset)
+    /// Whether a request is so much work for a processor that another should do it beside the next.
+    pub(crate) fn is_work(&self, request: &Request) -> bool {
+        let unit = self.device.decode_unit();
+        let decodes = unit > 0 && request.len.max(unit) >= DECODING_MIN;
+        request.kind == blk::VIRTIO_BLK_T_IN && (decodes || request.len >= COPYING_MIN)
     }
 
     /// Reads what [`Work::Read`] asks for, however long it takes.

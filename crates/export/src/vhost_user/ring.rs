@@ -16,11 +16,13 @@
 //!
 //! # Invariants
 //!
-//! * Only this thread touches guest memory and the ring, so that when it has ended nothing of ours is written there.
-//!   Threads of the slow lane read into memory of their own and leave it in the [`Mailbox`].
+//! * Only this thread touches the ring. Guest memory is touched by it and by the helpers that serve large reads for
+//!   it beside the next requests, from bytes that are here. It takes up orders (other memory, the end) only while no
+//!   helper serves for it, so that then nothing of ours is written there. Threads that wait for bytes from
+//!   elsewhere read into memory of their own and leave it in the [`Mailbox`].
 //! * A request is answered exactly once: it is either in hand, or in `waiting`, or answered.
 //! * As many requests are in flight as the ring has entries, at most. A driver that offers more has broken it.
-//!   So the slow lane's queue is bounded.
+//!   So the lanes' queues are bounded.
 //! * The ring's whole content is served before the guest is told, but it is told every [`TOLD_BYTES`] at least:
 //!   a batch costs one notification and a small read does not wait behind many large ones.
 //!
@@ -29,12 +31,17 @@
 //! The kick descriptor comes from outside: it is never read (that could block), only watched, edge-triggered.
 //! Every write to an eventfd is an edge, so no kick is lost, and what is not an eventfd cannot make us spin.
 
-use super::blk::{Request, Status, Step, Target, Work};
-use super::chain::{Broken, Chain, NoMemory, Table};
+mod helper;
+mod requests;
+
+use super::blk::Target;
+use super::chain::{Broken, Chain};
 use super::inflight::QueueRecord;
 use super::memory::GuestMemory;
 use crate::slow_lane::SlowLane;
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::Result;
+use helper::{Helped, Spare};
+use requests::Waiting;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -43,31 +50,43 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use virtio_queue::{Queue, QueueOwnedT, QueueT};
-use vm_memory::{Bytes, GuestAddress};
-
-/// Bytes of requests after which the guest is told of answers though the ring holds more requests.
-const TOLD_BYTES: u64 = 1 << 20;
+use virtio_queue::{Queue, QueueT};
 
 /// Threads of the slow lane that wait for bytes from elsewhere, a disk.
-pub(crate) const READ_THREADS: usize = 64;
+const READ_THREADS: usize = 64;
 
 /// Threads of the slow lane that sync, a disk.
-pub(crate) const FLUSH_THREADS: usize = 4;
+const FLUSH_THREADS: usize = 4;
 
-/// What all rings of a disk share.
+/// Most threads that help with large reads, a disk: one less than processors, where those are fewer.
+const HELPERS_MAX: usize = 4;
+
+/// What all rings of a disk share. The lanes are apart, so that a guest can sync while all reads wait for a store
+/// that is away, and read what is local.
 pub(crate) struct Lanes {
-    pub(crate) reads: SlowLane,
-    /// Apart, so that a guest can sync while all reads wait for a store that is away.
-    pub(crate) flushes: SlowLane,
-    /// Reads that wait, of all queues.
+    reads: SlowLane,
+    flushes: SlowLane,
+    /// Reads in `reads`, of all queues.
     waiting: AtomicUsize,
+    /// Shares the work of large reads.
+    helpers: SlowLane,
+    helpers_max: usize,
+    /// Reads in `helpers`, of all queues.
+    helping: AtomicUsize,
 }
 
 impl Lanes {
     pub(crate) fn new() -> Self {
-        let (reads, flushes) = (SlowLane::new(READ_THREADS), SlowLane::new(FLUSH_THREADS));
-        Self { reads, flushes, waiting: AtomicUsize::new(0) }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let helpers_max = (cores - 1).min(HELPERS_MAX);
+        Self {
+            reads: SlowLane::new(READ_THREADS),
+            flushes: SlowLane::new(FLUSH_THREADS),
+            waiting: AtomicUsize::new(0),
+            helpers: SlowLane::new(helpers_max),
+            helpers_max,
+            helping: AtomicUsize::new(0),
+        }
     }
 }
 
@@ -110,16 +129,38 @@ struct Mailbox {
     wake: OwnedFd,
 }
 
-/// The result of [`Work`], for the request in a slot of `waiting`.
+/// What comes back to the request in a slot of `waiting`.
 struct Finished {
     slot: usize,
-    result: Result<Vec<u8>>,
+    outcome: Outcome,
+}
+
+enum Outcome {
+    /// The result of [`Work`](super::blk::Work).
+    Worked(Result<Vec<u8>>),
+    /// A helper served it as far as it goes.
+    Helped(Helped),
 }
 
 impl Mailbox {
     /// Nothing panics while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, Vec<Finished>> {
         self.finished.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All that has finished.
+    fn take(&self) -> Vec<Finished> {
+        if self.results.swap(false, Ordering::AcqRel) {
+            std::mem::take(&mut *self.lock())
+        } else {
+            Vec::new()
+        }
+    }
+
+    fn put(&self, finished: Finished) {
+        self.lock().push(finished);
+        self.results.store(true, Ordering::Release);
+        self.wake();
     }
 
     fn wake(&self) {
@@ -176,6 +217,8 @@ impl RingHandle {
             bounce: Vec::new(),
             waiting: Vec::new(),
             free: Vec::new(),
+            helped: 0,
+            spare: Vec::new(),
             resumed: VecDeque::new(),
             untold: 0,
             enabled: true,
@@ -246,14 +289,6 @@ impl RingHandle {
     }
 }
 
-/// A request that waits for the slow lane.
-struct Waiting {
-    head: u16,
-    request: Request,
-    chain: Chain,
-    work: Work,
-}
-
 /// A ring, as its thread sees it.
 struct Ring {
     handle: Arc<RingHandle>,
@@ -264,6 +299,10 @@ struct Ring {
     /// By slot.
     waiting: Vec<Option<Waiting>>,
     free: Vec<usize>,
+    /// Requests that helpers serve.
+    helped: usize,
+    /// What helpers work with, while there is work for them.
+    spare: Vec<Spare>,
     /// Heads of requests that an earlier life of the ring took and did not answer.
     resumed: VecDeque<u16>,
     /// Bytes of the requests that were answered since the guest was last told, 1 at least for each.
@@ -318,19 +357,30 @@ impl Ring {
             if self.follow_orders() {
                 return self.tell();
             }
-            if self.enabled {
+            if self.enabled && !self.has_orders() {
                 self.drain()?;
             }
             self.tell()?;
-            if !self.has_mail() {
+            if !self.can_go_on() {
+                if self.in_flight() == 0 {
+                    self.spare.clear();
+                }
                 self.sleep();
             }
         }
     }
 
+    fn has_orders(&self) -> bool {
+        self.handle.mailbox.orders.load(Ordering::Acquire)
+    }
+
     fn has_mail(&self) -> bool {
-        let mailbox = &self.handle.mailbox;
-        mailbox.orders.load(Ordering::Acquire) || mailbox.results.load(Ordering::Acquire)
+        self.has_orders() || self.handle.mailbox.results.load(Ordering::Acquire)
+    }
+
+    /// Whether there is mail that can be taken up.
+    fn can_go_on(&self) -> bool {
+        self.handle.mailbox.results.load(Ordering::Acquire) || self.helped == 0 && self.has_orders()
     }
 
     fn sleep(&self) {
@@ -339,8 +389,11 @@ impl Ring {
         let _ = epoll::wait(&self.poll, &mut events, None);
     }
 
-    /// Takes up what others ordered. Whether to end.
+    /// Takes up what others ordered, unless a helper serves for this ring. Whether to end.
     fn follow_orders(&mut self) -> bool {
+        if self.helped > 0 {
+            return false;
+        }
         let handle = &self.handle;
         if handle.mailbox.orders.swap(false, Ordering::AcqRel) {
             let mut orders = handle.lock();
@@ -361,236 +414,18 @@ impl Ring {
     /// Waits for the end in a state where nothing is served.
     fn stay_broken(&mut self) {
         loop {
-            self.handle.mailbox.results.store(false, Ordering::Release);
+            for finished in self.handle.mailbox.take() {
+                self.helped -= usize::from(matches!(finished.outcome, Outcome::Helped(_)));
+            }
             self.follow_orders();
             if self.ending.is_some() {
                 return;
             }
-            if !self.has_mail() {
+            if !self.can_go_on() {
                 self.sleep();
             }
         }
     }
-}
-
-/// The data path.
-impl Ring {
-    /// Serves all that the ring holds, or until there is mail.
-    fn drain(&mut self) -> Result<(), Broken> {
-        let memory = Arc::clone(&self.parts.memory);
-        while let Some(head) = self.resumed.pop_front() {
-            self.take(&memory, head)?;
-        }
-        loop {
-            self.parts.queue.disable_notification(&*memory).map_err(ring_lost)?;
-            while let Some(head) = self.next_head(&memory)? {
-                if let Some(record) = &mut self.parts.record {
-                    record.submit(head)?;
-                }
-                self.take(&memory, head)?;
-                if self.untold >= TOLD_BYTES {
-                    self.tell()?;
-                }
-                if self.has_mail() {
-                    return Ok(());
-                }
-            }
-            self.tell()?;
-            if !self.parts.queue.enable_notification(&*memory).map_err(ring_lost)? {
-                return Ok(());
-            }
-        }
-    }
-
-    /// The head of the next request in the avail ring.
-    fn next_head(&mut self, memory: &GuestMemory) -> Result<Option<u16>, Broken> {
-        let queue = &mut self.parts.queue;
-        // Looked at first: the iterator ends in the same way where there is nothing and where it cannot read, and
-        // what it cannot read would make us spin.
-        if queue.avail_idx(memory, Ordering::Acquire).map_err(ring_lost)?.0 == queue.next_avail() {
-            return Ok(None);
-        }
-        let next = queue.iter(memory).map(|mut heads| heads.next());
-        let Ok(Some(chain)) = next else {
-            return Err(Broken("the avail ring is not in memory or holds more than its size"));
-        };
-        let head = chain.head_index();
-        if head >= queue.size() {
-            return Err(Broken("the avail ring names a descriptor outside of the table"));
-        }
-        Ok(Some(head))
-    }
-
-    /// Serves the request that begins at `head`, as far as it goes without waiting.
-    fn take(&mut self, memory: &GuestMemory, head: u16) -> Result<(), Broken> {
-        let queue = &self.parts.queue;
-        let table = Table { addr: GuestAddress(queue.desc_table()), len: queue.size() };
-        self.chain.read(memory, table, head)?;
-        let mut request = Request::read(memory, &self.chain)?;
-        match self.parts.serve(memory, &self.chain, &mut request, &mut self.bounce) {
-            Step::Done(status, written) => self.answer(memory, head, &request, status, written),
-            Step::Wait(work) => {
-                let chain = std::mem::take(&mut self.chain);
-                self.put_aside(Waiting { head, request, chain, work })
-            }
-        }
-    }
-
-    fn answer(
-        &mut self,
-        memory: &GuestMemory,
-        head: u16,
-        request: &Request,
-        status: Status,
-        written: u32,
-    ) -> Result<(), Broken> {
-        let parts = &mut self.parts;
-        memory
-            .write_obj(status as u8, request.status)
-            .map_err(|_| Broken("the status of a request is not in memory"))?;
-        if let Some(record) = &mut parts.record {
-            record.answering(head)?;
-        }
-        // The status is a byte that was written, too.
-        parts.queue.add_used(memory, head, written.saturating_add(1)).map_err(ring_lost)?;
-        if let Some(record) = &mut parts.record {
-            record.answered(head, parts.queue.next_used())?;
-        }
-        self.untold = self.untold.saturating_add(request.len().max(1));
-        Ok(())
-    }
-
-    /// Tells the guest of answers, if it wants to hear and has not.
-    fn tell(&mut self) -> Result<(), Broken> {
-        if self.untold == 0 {
-            return Ok(());
-        }
-        self.untold = 0;
-        let wanted = self.parts.queue.needs_notification(&*self.parts.memory).map_err(ring_lost)?;
-        if let Some(call) = self.parts.call.as_ref().filter(|_| wanted) {
-            notify(call);
-        }
-        Ok(())
-    }
-
-    fn in_flight(&self) -> usize {
-        self.waiting.len() - self.free.len()
-    }
-
-    /// Hands a request to the slow lane.
-    fn put_aside(&mut self, waiting: Waiting) -> Result<(), Broken> {
-        if self.in_flight() >= usize::from(self.parts.queue.size()) {
-            return Err(Broken("more requests are in flight than the ring has entries"));
-        }
-        let work = waiting.work;
-        let slot = self.free.pop().unwrap_or(self.waiting.len());
-        if slot == self.waiting.len() {
-            self.waiting.push(None);
-        }
-        self.waiting[slot] = Some(waiting);
-        let (target, lanes) = (Arc::clone(&self.parts.target), Arc::clone(&self.parts.lanes));
-        let reply = Reply { handle: Arc::clone(&self.handle), slot, result: None };
-        match work {
-            Work::Flush => self.parts.lanes.flushes.run(move || reply.send(|| sync(&target))),
-            Work::Read(range) => {
-                if lanes.waiting.fetch_add(1, Ordering::Relaxed) >= READ_THREADS {
-                    // It will wait for a thread: its bytes can come meanwhile.
-                    target.device.prefetch(range);
-                }
-                self.parts.lanes.reads.run(move || {
-                    reply.send(|| target.read_waiting(range));
-                    lanes.waiting.fetch_sub(1, Ordering::Relaxed);
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// Goes on with the requests whose work is done.
-    fn take_results(&mut self) -> Result<(), Broken> {
-        let handle = Arc::clone(&self.handle);
-        if !handle.mailbox.results.swap(false, Ordering::AcqRel) {
-            return Ok(());
-        }
-        let finished = std::mem::take(&mut *handle.mailbox.lock());
-        let memory = Arc::clone(&self.parts.memory);
-        for Finished { slot, result } in finished {
-            let Some(mut waiting) = self.waiting.get_mut(slot).and_then(Option::take) else { continue };
-            self.free.push(slot);
-            match self.go_on(&memory, &mut waiting, result) {
-                Step::Done(status, written) => {
-                    self.answer(&memory, waiting.head, &waiting.request, status, written)?;
-                }
-                Step::Wait(work) => {
-                    waiting.work = work;
-                    self.put_aside(waiting)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The next step of a request that waited, with what it waited for.
-    fn go_on(&mut self, memory: &GuestMemory, waiting: &mut Waiting, result: Result<Vec<u8>>) -> Step {
-        let Waiting { request, chain, work, .. } = waiting;
-        match (work, result) {
-            (Work::Flush, Ok(_)) => Step::Done(Status::Ok, 0),
-            (Work::Flush, Err(error)) => Step::Done(self.parts.target.failed("flush", error), 0),
-            (Work::Read(_), Err(error)) => Step::Done(self.parts.target.failed("read", error), 0),
-            (Work::Read(_), Ok(bytes)) => match request.got(memory, chain, &bytes) {
-                Ok(()) => self.parts.serve(memory, chain, request, &mut self.bounce),
-                Err(NoMemory) => Step::Done(Status::IoError, 0),
-            },
-        }
-    }
-}
-
-impl RingParts {
-    fn serve(
-        &self,
-        memory: &GuestMemory,
-        chain: &Chain,
-        request: &mut Request,
-        bounce: &mut Vec<u8>,
-    ) -> Step {
-        self.target.serve(memory, chain, request, bounce, self.driver_flushes)
-    }
-}
-
-fn sync(target: &Target) -> Result<Vec<u8>> {
-    target.device.flush().map(|()| Vec::new())
-}
-
-/// The way back of a slow request. Where it is lost (its thread panicked), the request fails.
-struct Reply {
-    handle: Arc<RingHandle>,
-    slot: usize,
-    result: Option<Result<Vec<u8>>>,
-}
-
-impl Reply {
-    /// Does the work, unless nobody wants it any more.
-    fn send(mut self, work: impl FnOnce() -> Result<Vec<u8>>) {
-        if !self.handle.mailbox.abandoned.load(Ordering::Acquire) {
-            self.result = Some(work());
-        }
-    }
-}
-
-impl Drop for Reply {
-    fn drop(&mut self) {
-        let lost = || Err(Error::new(ErrorKind::Io, "the request was given up"));
-        let finished = Finished { slot: self.slot, result: self.result.take().unwrap_or_else(lost) };
-        let mailbox = &self.handle.mailbox;
-        mailbox.lock().push(finished);
-        mailbox.results.store(true, Ordering::Release);
-        mailbox.wake();
-    }
-}
-
-/// A ring that was in memory when it started is not any more, or a used ring never was.
-fn ring_lost(_: virtio_queue::Error) -> Broken {
-    Broken("a ring is not in the guest's memory")
 }
 
 /// Signals an eventfd of the front end. It never blocks: [`super::session`] saw to that.

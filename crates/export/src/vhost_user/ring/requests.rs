@@ -1,0 +1,266 @@
+//! The data path of a ring: each request from its head in the avail ring to its answer.
+//!
+//! A request is served at once as far as its bytes are local; where it is much work and others are behind it, by a
+//! helper. Where it must wait it is put aside: a thread of a lane does the work in memory of its own, and the ring's
+//! thread goes on with it when the result is in the mailbox.
+
+use super::super::blk::{Request, Status, Step, Work};
+use super::super::chain::{Broken, Chain, NoMemory, Table};
+use super::super::memory::GuestMemory;
+use super::{Finished, Outcome, READ_THREADS, Ring, RingHandle, RingParts, notify};
+use headstart_block::{Error, ErrorKind, Result};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use virtio_queue::{QueueOwnedT, QueueT};
+use vm_memory::{Bytes, GuestAddress};
+
+/// Bytes of requests after which the guest is told of answers though the ring holds more requests.
+const TOLD_BYTES: u64 = 1 << 20;
+
+/// A request that was put aside.
+pub(super) struct Waiting {
+    pub(super) head: u16,
+    pub(super) request: Request,
+    pub(super) chain: Chain,
+    pub(super) work: Work,
+}
+
+impl Ring {
+    /// Serves all that the ring holds, or until there is mail.
+    pub(super) fn drain(&mut self) -> Result<(), Broken> {
+        let memory = Arc::clone(&self.parts.memory);
+        while let Some(head) = self.resumed.pop_front() {
+            self.take(&memory, head)?;
+        }
+        loop {
+            self.parts.queue.disable_notification(&*memory).map_err(ring_lost)?;
+            while let Some(head) = self.next_head(&memory)? {
+                if let Some(record) = &mut self.parts.record {
+                    record.submit(head)?;
+                }
+                self.take(&memory, head)?;
+                if self.untold >= TOLD_BYTES {
+                    self.tell()?;
+                }
+                if self.has_mail() {
+                    return Ok(());
+                }
+            }
+            self.tell()?;
+            if !self.parts.queue.enable_notification(&*memory).map_err(ring_lost)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The head of the next request in the avail ring.
+    fn next_head(&mut self, memory: &GuestMemory) -> Result<Option<u16>, Broken> {
+        let queue = &mut self.parts.queue;
+        // Looked at first: the iterator ends in the same way where there is nothing and where it cannot read, and
+        // what it cannot read would make us spin.
+        if queue.avail_idx(memory, Ordering::Acquire).map_err(ring_lost)?.0 == queue.next_avail() {
+            return Ok(None);
+        }
+        let next = queue.iter(memory).map(|mut heads| heads.next());
+        let Ok(Some(chain)) = next else {
+            return Err(Broken("the avail ring is not in memory or holds more than its size"));
+        };
+        let head = chain.head_index();
+        if head >= queue.size() {
+            return Err(Broken("the avail ring names a descriptor outside of the table"));
+        }
+        Ok(Some(head))
+    }
+
+    /// Serves the request that begins at `head`, as far as it goes without waiting.
+    fn take(&mut self, memory: &GuestMemory, head: u16) -> Result<(), Broken> {
+        let queue = &self.parts.queue;
+        let table = Table { addr: GuestAddress(queue.desc_table()), len: queue.size() };
+        self.chain.read(memory, table, head)?;
+        let mut request = Request::read(memory, &self.chain)?;
+        if self.needs_help(memory, &request) {
+            return self.hand_over(head, request);
+        }
+        match self.parts.serve(memory, &self.chain, &mut request, &mut self.bounce) {
+            Step::Done(status, written) => self.answer(memory, head, &request, status, written),
+            Step::Wait(work) => {
+                let chain = std::mem::take(&mut self.chain);
+                self.put_aside(Waiting { head, request, chain, work })
+            }
+        }
+    }
+
+    pub(super) fn answer(
+        &mut self,
+        memory: &GuestMemory,
+        head: u16,
+        request: &Request,
+        status: Status,
+        written: u32,
+    ) -> Result<(), Broken> {
+        let parts = &mut self.parts;
+        memory
+            .write_obj(status as u8, request.status)
+            .map_err(|_| Broken("the status of a request is not in memory"))?;
+        if let Some(record) = &mut parts.record {
+            record.answering(head)?;
+        }
+        // The status is a byte that was written, too.
+        parts.queue.add_used(memory, head, written.saturating_add(1)).map_err(ring_lost)?;
+        if let Some(record) = &mut parts.record {
+            record.answered(head, parts.queue.next_used())?;
+        }
+        self.untold = self.untold.saturating_add(request.len().max(1));
+        Ok(())
+    }
+
+    /// Tells the guest of answers, if it wants to hear and has not.
+    pub(super) fn tell(&mut self) -> Result<(), Broken> {
+        if self.untold == 0 {
+            return Ok(());
+        }
+        self.untold = 0;
+        let wanted = self.parts.queue.needs_notification(&*self.parts.memory).map_err(ring_lost)?;
+        if let Some(call) = self.parts.call.as_ref().filter(|_| wanted) {
+            notify(call);
+        }
+        Ok(())
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.waiting.len() - self.free.len()
+    }
+
+    /// A free slot, taken.
+    pub(super) fn take_slot(&mut self) -> Result<usize, Broken> {
+        if self.in_flight() >= usize::from(self.parts.queue.size()) {
+            return Err(Broken("more requests are in flight than the ring has entries"));
+        }
+        let slot = self.free.pop().unwrap_or(self.waiting.len());
+        if slot == self.waiting.len() {
+            self.waiting.push(None);
+        }
+        Ok(slot)
+    }
+
+    /// Hands a request to the lane that does its work.
+    pub(super) fn put_aside(&mut self, waiting: Waiting) -> Result<(), Broken> {
+        let slot = self.take_slot()?;
+        let work = waiting.work;
+        self.waiting[slot] = Some(waiting);
+        let (target, lanes) = (Arc::clone(&self.parts.target), Arc::clone(&self.parts.lanes));
+        let reply = Reply { handle: Arc::clone(&self.handle), slot, result: None };
+        match work {
+            Work::Flush => {
+                self.parts
+                    .lanes
+                    .flushes
+                    .run(move || reply.send(|| target.device.flush().map(|()| Vec::new())));
+            }
+            Work::Read(range) => {
+                if lanes.waiting.fetch_add(1, Ordering::Relaxed) >= READ_THREADS {
+                    // It will wait for a thread: its bytes can come meanwhile.
+                    target.device.prefetch(range);
+                }
+                self.parts.lanes.reads.run(move || {
+                    reply.send(|| target.read_waiting(range));
+                    lanes.waiting.fetch_sub(1, Ordering::Relaxed);
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on with the requests whose work is done.
+    pub(super) fn take_results(&mut self) -> Result<(), Broken> {
+        let finished = self.handle.mailbox.take();
+        if finished.is_empty() {
+            return Ok(());
+        }
+        let memory = Arc::clone(&self.parts.memory);
+        for Finished { slot, outcome } in finished {
+            self.free.push(slot);
+            match outcome {
+                Outcome::Helped(helped) => self.take_back(&memory, helped)?,
+                Outcome::Worked(result) => {
+                    let Some(mut waiting) = self.waiting.get_mut(slot).and_then(Option::take) else {
+                        continue;
+                    };
+                    let step = self.go_on(&memory, &mut waiting, result);
+                    self.follow_step(&memory, waiting, step)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers a request that was put aside, or puts it aside again.
+    pub(super) fn follow_step(
+        &mut self,
+        memory: &GuestMemory,
+        waiting: Waiting,
+        step: Step,
+    ) -> Result<(), Broken> {
+        match step {
+            Step::Done(status, written) => {
+                self.answer(memory, waiting.head, &waiting.request, status, written)
+            }
+            Step::Wait(work) => self.put_aside(Waiting { work, ..waiting }),
+        }
+    }
+
+    /// The next step of a request that waited, with what it waited for.
+    fn go_on(&mut self, memory: &GuestMemory, waiting: &mut Waiting, result: Result<Vec<u8>>) -> Step {
+        let Waiting { request, chain, work, .. } = waiting;
+        match (*work, result) {
+            (Work::Flush, Ok(_)) => Step::Done(Status::Ok, 0),
+            (Work::Flush, Err(error)) => Step::Done(self.parts.target.failed("flush", error), 0),
+            (Work::Read(_), Err(error)) => Step::Done(self.parts.target.failed("read", error), 0),
+            (Work::Read(_), Ok(bytes)) => match request.got(memory, chain, &bytes) {
+                Ok(()) => self.parts.serve(memory, chain, request, &mut self.bounce),
+                Err(NoMemory) => Step::Done(Status::IoError, 0),
+            },
+        }
+    }
+}
+
+impl RingParts {
+    fn serve(
+        &self,
+        memory: &GuestMemory,
+        chain: &Chain,
+        request: &mut Request,
+        bounce: &mut Vec<u8>,
+    ) -> Step {
+        self.target.serve(memory, chain, request, bounce, self.driver_flushes)
+    }
+}
+
+/// The way back of a request's result. Where it is lost (its thread panicked), the request fails.
+struct Reply {
+    handle: Arc<RingHandle>,
+    slot: usize,
+    result: Option<Result<Vec<u8>>>,
+}
+
+impl Reply {
+    /// Does the work, unless nobody wants it any more.
+    fn send(mut self, work: impl FnOnce() -> Result<Vec<u8>>) {
+        if !self.handle.mailbox.abandoned.load(Ordering::Acquire) {
+            self.result = Some(work());
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        let lost = || Err(Error::new(ErrorKind::Io, "the request was given up"));
+        let outcome = Outcome::Worked(self.result.take().unwrap_or_else(lost));
+        self.handle.mailbox.put(Finished { slot: self.slot, outcome });
+    }
+}
+
+/// A ring that was in memory when it started is not any more, or a used ring never was.
+fn ring_lost(_: virtio_queue::Error) -> Broken {
+    Broken("a ring is not in the guest's memory")
+}
