@@ -385,8 +385,8 @@ impl CachedBlob {
         self.check.refusal(self).is_some()
     }
 
-    /// How often it came whole and wrong since this process uses it. For who begins to [`watch`](Self::watch) after he has
-    /// looked at its bytes.
+    /// How often it came whole and wrong since this process uses it. For who begins to [`watch`](Self::watch) after
+    /// he has looked at its bytes.
     #[must_use]
     pub fn times_wrong(&self) -> u32 {
         self.check.times_wrong()
@@ -408,7 +408,8 @@ impl CachedBlob {
     /// another process changes the cache directory and does not end, unless it [is quick](Self::claims_at_once).
     ///
     /// # Errors
-    /// What the operating system reports of locks; [`ErrorKind::Corrupt`] where a blob without a tree came wrong too often.
+    /// What the operating system reports of locks; [`ErrorKind::Corrupt`] where a blob without a tree came wrong too
+    /// often.
     pub fn claim(self: &Arc<Self>, range: ByteRange) -> Result<Claim> {
         Claim::new(self, range)
     }

@@ -224,8 +224,8 @@ impl Cache {
     }
 
     /// A blob, together with its hash tree's outboard: one for each identity (digest, length, root; without a
-    /// tree also the origin) as long as it is in use. Makes no files yet; files that are there and cannot be used are no
-    /// error, the blob then goes through memory. Waits for whoever changes the cache directory.
+    /// tree also the origin) as long as it is in use. Makes no files yet; files that are there and cannot be used are
+    /// no error, the blob then goes through memory. Waits for whoever changes the cache directory.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] for a blob of more than 1 TiB, [`ErrorKind::Corrupt`] where the tree's size

@@ -45,7 +45,8 @@ impl Evictor {
     }
 }
 
-/// Evicts until blobs and their sidecars take at most `target` bytes, as far as that goes. `None` where somebody else evicts.
+/// Evicts until blobs and their sidecars take at most `target` bytes, as far as that goes. `None` where somebody else
+/// evicts.
 ///
 /// # Errors
 /// What the directory reports; a blob that fails is left alone, with a warning.

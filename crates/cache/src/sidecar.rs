@@ -343,8 +343,8 @@ impl Sidecar {
         file.write_all_at(boot, BOOT)
     }
 
-    /// Reads what will be mapped: a page that the disk cannot read is an error here, and would be the end of the process
-    /// later.
+    /// Reads what will be mapped: a page that the disk cannot read is an error here, and would be the end of the
+    /// process later.
     ///
     /// # Errors
     /// What reading it reports.

@@ -10,13 +10,14 @@
 //!
 //! All of it is forgotten, so that no read meets it any more; it is said aloud and counted; who watches it is told, for
 //! he may have made something of its bytes; and it is fetched again like anything else that is missing. A store may be
-//! wrong for good: after [`WRONG_MOST`] times nothing of the blob is taken any more, and who reads it gets an error that
-//! names it. That ends when nobody uses the blob any more: a later attach begins anew.
+//! wrong for good: after [`WRONG_MOST`] times nothing of the blob is taken any more, and who reads it gets an error
+//! that names it. That ends when nobody uses the blob any more: a later attach begins anew.
 //!
 //! # What is not checked
 //!
-//! A blob of which parts are in memory only, because the disk did not take them, or parts of which nobody reads, since later
-//! layers hide them; one that is larger than the cache, and so is never whole. Where two processes bring a blob together, one of them checks it.
+//! A blob of which parts are in memory only, because the disk did not take them, or parts of which nobody reads,
+//! since later layers hide them; one that is larger than the cache, and so is never whole. Where two processes bring
+//! a blob together, one of them checks it.
 
 use crate::blob::CachedBlob;
 use crate::files::{Files, lock};

@@ -64,8 +64,8 @@ fn missing_bytes(blob: &CachedBlob, range: ByteRange) -> u64 {
     bytes
 }
 
-/// Claims what is missing of a range. Where that may wait, for the disk or for another process that was stopped while it
-/// changed the cache directory, it waits elsewhere: other fetches go on.
+/// Claims what is missing of a range. Where that may wait, for the disk or for another process that was stopped while
+/// it changed the cache directory, it waits elsewhere: other fetches go on.
 async fn claim(blob: &Arc<CachedBlob>, range: ByteRange) -> Result<Claim> {
     if blob.claims_at_once() {
         return blob.claim(range);

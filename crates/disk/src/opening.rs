@@ -1,9 +1,10 @@
 //! What a layer was opened by, where nothing proves it.
 //!
-//! Opening reads a blob's headers and indices, and what they say is kept as long as the disk. The bytes of a blob without
-//! a hash tree are believed to its store until all of them are here. If they turn out wrong, they are dropped and
-//! fetched again, but what was made of them stays. So the bytes that opening read are remembered by their digest: when the
-//! blob was wrong, the same bytes are fetched anew and compared, and a disk that was opened by others serves no more.
+//! Opening reads a blob's headers and indices, and what they say is kept as long as the disk. The bytes of a blob
+//! without a hash tree are believed to its store until all of them are here. If they turn out wrong, they are dropped
+//! and fetched again, but what was made of them stays. So the bytes that opening read are remembered by their digest:
+//! when the blob was wrong, the same bytes are fetched anew and compared, and a disk that was opened by others serves
+//! no more.
 
 use headstart_block::{ByteRange, Digest, ReadAt, Result};
 use headstart_cache::CachedBlob;

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A trace is a NumPy table of 64-bit numbers (n, 4), sorted by time: operation (1 read, 0 write), offset and length
-//! in bytes, Unix time in microseconds. Zeroing and trimming, which the layout does not know, are writes. The sizes in the paths are in GiB, rounded up.
+//! in bytes, Unix time in microseconds. Zeroing and trimming, which the layout does not know, are writes. The sizes
+//! in the paths are in GiB, rounded up.
 //!
 //! | column of the table of creations | here |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! The cache's disk is full, fails, or takes no files at all: disks go on, it is said once and counted, and when there is
-//! room again it is used.
+//! The cache's disk is full, fails, or takes no files at all: disks go on, it is said once and counted, and when
+//! there is room again it is used.
 
 use crate::attached::{Attached, command, wait_until};
 use crate::disk::noise;

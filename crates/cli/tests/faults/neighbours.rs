@@ -10,8 +10,8 @@ use headstart_testkit::nginx::Nginx;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
-/// Longer than anybody has to wait for what a neighbour claimed, however much that is. Waiting for each of its claims with
-/// the patience for the first would take 36 s.
+/// Longer than anybody has to wait for what a neighbour claimed, however much that is. Waiting for each of its claims
+/// with the patience for the first would take 36 s.
 const SOON: Duration = Duration::from_secs(25);
 
 struct Pair {
