@@ -1,6 +1,6 @@
 //! An image's blobs as the pull engine sees them: which of them the disk's bytes lie in, and what is missing.
 
-use headstart_block::{BlockDevice, ByteRange, Digest, ReadAt};
+use headstart_block::{BlockDevice, ByteRange, ReadAt};
 use headstart_cache::CachedBlob;
 use headstart_lsmt::Stack;
 use headstart_pull::{BlobId, BlobRange, World};
@@ -34,33 +34,26 @@ impl Blobs {
         Self { stack, blobs: all, data, trees, of_layer: of_layer.iter().map(|n| id(*n)).collect() }
     }
 
-    /// A blob of which bytes that reading `part` of the disk takes are here and proven by nothing: no hash tree covers
-    /// them, and it is not whole, or not checked yet.
-    pub(crate) fn doubtful(&self, part: ByteRange) -> Option<Digest> {
+    /// A blob without a hash tree that reading `part` of the disk takes bytes of. What of it was found wrong may come right
+    /// when it is fetched again; or has meanwhile, for who found it wrong may not be the only one.
+    pub(crate) fn doubtful(&self, part: ByteRange) -> Option<&CachedBlob> {
         let mut doubtful = None;
-        self.each_unproven(part, &mut |blob, range| {
-            let mut missing = 0;
-            blob.missing(range, &mut |run| missing += run.intersect(range).len());
-            if missing < range.len() {
-                doubtful.get_or_insert(blob.spec().digest);
-            }
-        });
+        self.each_doubtful(part, &mut |blob, _| _ = doubtful.get_or_insert(blob));
         doubtful
     }
 
-    /// Forgets those bytes; whether there were any.
-    pub(crate) fn discard_unproven(&self, part: ByteRange) -> bool {
-        let mut dropped = false;
-        self.each_unproven(part, &mut |blob, range| match blob.discard_unproven(range) {
-            Ok(any) => dropped |= any,
-            Err(error) => tracing::warn!(%error, "cannot forget what is wrong"),
+    /// Forgets those bytes, where nothing proves them.
+    pub(crate) fn discard_unproven(&self, part: ByteRange) {
+        self.each_doubtful(part, &mut |blob, range| {
+            if let Err(error) = blob.discard_unproven(range) {
+                tracing::warn!(%error, "cannot forget what is wrong");
+            }
         });
-        dropped
     }
 
-    fn each_unproven(&self, part: ByteRange, each: &mut dyn FnMut(&CachedBlob, ByteRange)) {
+    fn each_doubtful<'a>(&'a self, part: ByteRange, each: &mut dyn FnMut(&'a CachedBlob, ByteRange)) {
         self.ranges(part, &mut |found| {
-            let blob = self.get(found.blob).filter(|blob| !blob.is_proven() && !blob.is_refused());
+            let blob = self.get(found.blob).filter(|blob| blob.spec().tree.is_none() && !blob.is_refused());
             if let Some(blob) = blob {
                 each(blob, found.range);
             }

@@ -25,7 +25,8 @@
 use crate::base::collect_absent;
 use crate::puller::Puller;
 use crate::stats::Stats;
-use headstart_block::{BlockDevice, ByteRange, Digest, Error, ErrorKind, Extent, Result};
+use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Extent, Result};
+use headstart_cache::CachedBlob;
 use headstart_lsmt::Stack;
 use headstart_lsmt::writable::WritableDisk;
 use headstart_trace::{Op, Recorder};
@@ -122,15 +123,17 @@ impl Disk {
                 wrong += 1;
                 (result, absent) = collect_absent(|| device.read_at(buf, offset));
             }
-            let Some(puller) = self.puller.as_ref().filter(|_| !absent.is_empty()) else { return result };
+            let Some(puller) = self.puller.as_ref().filter(|_| !absent.is_empty()) else { break };
             puller.wait(&absent)?;
             (result, absent) = collect_absent(|| device.read_at(buf, offset));
         }
-        if absent.is_empty() {
+        let is_wrong = result.as_ref().is_err_and(|error| self.doubtful(error, at(offset, buf)).is_some());
+        if absent.is_empty() && !(is_large && is_wrong) {
             return result;
         }
         if is_large {
-            // Where the cache's disk is full, memory may have less room than all of it needs at the same time.
+            // Where the cache's disk is full, memory may have less room than all of it needs at the same time. And where
+            // much comes wrong, less of it does at a time.
             let mut pieces = buf.chunks_mut(PIECE).zip((offset..).step_by(PIECE));
             return pieces.try_for_each(|(piece, offset)| self.read_waiting(piece, offset));
         }
@@ -141,15 +144,16 @@ impl Disk {
     /// Drops the bytes that a read has found wrong, where nothing proves them; whether it is worth reading again.
     fn drops_what_is_wrong(&self, result: &Result<()>, range: ByteRange) -> bool {
         let (Err(error), Some(puller)) = (result, &self.puller) else { return false };
-        let dropped = error.kind() == ErrorKind::Corrupt && puller.blobs().discard_unproven(range);
-        if dropped {
-            tracing::warn!(%error, %range, "wrong bytes came from the store; they are fetched again");
+        let may_come_right = self.doubtful(error, range).is_some();
+        if may_come_right {
+            puller.say_failed(error);
+            puller.blobs().discard_unproven(range);
         }
-        dropped
+        may_come_right
     }
 
     /// The blob that a read found wrong, where its bytes may come right when they are fetched again.
-    fn doubtful(&self, error: &Error, range: ByteRange) -> Option<Digest> {
+    fn doubtful(&self, error: &Error, range: ByteRange) -> Option<&CachedBlob> {
         let puller = self.puller.as_ref().filter(|_| error.kind() == ErrorKind::Corrupt)?;
         puller.blobs().doubtful(range)
     }
@@ -210,9 +214,11 @@ impl BlockDevice for Disk {
         }
         Stats::add(&self.stats.waiting, 1);
         let result = self.read_waiting(buf, offset).map_err(|error| {
-            let Some(blob) = self.doubtful(&error, at(offset, buf)) else { return error };
+            let blob = self.doubtful(&error, at(offset, buf)).filter(|blob| !blob.is_proven());
+            let Some(blob) = blob else { return error };
             let error = Error::corrupt("comes wrong each time it is fetched").caused_by(error);
-            error.about(format!("blob {blob}")).remedy("its store gives wrong bytes: repair it there")
+            let digest = blob.spec().digest;
+            error.about(format!("blob {digest}")).remedy("its store gives wrong bytes: repair it there")
         });
         self.stats.waiting.fetch_sub(1, Ordering::Relaxed);
         let took = started.elapsed();

@@ -276,6 +276,12 @@ impl Puller {
         self.turn(&mut state, Event::Fetched { fetch, outcome });
     }
 
+    /// Something came and was found wrong only when it was read.
+    pub(crate) fn say_failed(&self, error: &Error) {
+        let mut state = self.state();
+        self.say(&mut state, error);
+    }
+
     /// Tells the user why reads wait.
     fn say(&self, state: &mut State, error: &Error) {
         let (now, kind) = (self.now(), error.kind());
