@@ -34,8 +34,8 @@ impl Blobs {
         Self { stack, blobs: all, data, trees, of_layer: of_layer.iter().map(|n| id(*n)).collect() }
     }
 
-    /// A blob without a hash tree that reading `part` of the disk takes bytes of. What of it was found wrong may come right
-    /// when it is fetched again; or has meanwhile, for who found it wrong may not be the only one.
+    /// A blob without a hash tree that reading `part` of the disk takes bytes of. What of it was found wrong may come
+    /// right when it is fetched again; or has meanwhile, for who found it wrong may not be the only one.
     pub(crate) fn doubtful(&self, part: ByteRange) -> Option<&CachedBlob> {
         let mut doubtful = None;
         self.each_doubtful(part, &mut |blob, _| _ = doubtful.get_or_insert(blob));

@@ -132,8 +132,8 @@ impl Disk {
             return result;
         }
         if is_large {
-            // Where the cache's disk is full, memory may have less room than all of it needs at the same time. And where
-            // much comes wrong, less of it does at a time.
+            // Where the cache's disk is full, memory may have less room than all of it needs at the same time. And
+            // where much comes wrong, less of it does at a time.
             let mut pieces = buf.chunks_mut(PIECE).zip((offset..).step_by(PIECE));
             return pieces.try_for_each(|(piece, offset)| self.read_waiting(piece, offset));
         }
