@@ -70,8 +70,8 @@ pub(crate) fn make(dir: &Path) -> Images {
     Images { raw, flat, layered: image(&store, "lz4", LAYERS - 1), default }
 }
 
-/// Drops what the page cache has of a file. How it was written decides how large the cache's pieces are, and so how fast
-/// they are copied; read again, all files are cached in the same way.
+/// Drops what the page cache has of a file. How it was written decides how large the cache's pieces are, and so how
+/// fast they are copied; read again, all files are cached in the same way.
 fn forget(path: &Path) {
     let file = fs::File::open(path).expect("a file");
     file.sync_all().expect("written");

@@ -9,9 +9,9 @@
 //! # Reads that are work
 //!
 //! One thread copies more than a client takes, but may decode less. Where the disk decodes
-//! ([`BlockDevice::decode_unit`](headstart_block::BlockDevice::decode_unit)) and more requests wait, a read of some size
-//! goes to a thread of its own, if there is a core for it, and the receiving thread goes on with the next request. What
-//! that thread finds absent it leaves to the slow lane in its turn.
+//! ([`decode_unit`](headstart_block::BlockDevice::decode_unit)) and more requests wait, a read of some size goes to a
+//! thread of its own, if there is a processor for it, and the receiving thread goes on with the next request. What that
+//! thread finds absent it leaves to the slow lane in its turn.
 //!
 //! # Large reads
 //!

@@ -31,8 +31,8 @@
 //! The kick descriptor comes from outside: it is never read (that could block), only watched, edge-triggered.
 //! Every write to an eventfd is an edge, so no kick is lost, and what is not an eventfd cannot make us spin.
 
-mod helper;
 mod requests;
+mod shared_work;
 
 use super::blk::Target;
 use super::chain::{Broken, Chain};
@@ -40,9 +40,9 @@ use super::inflight::QueueRecord;
 use super::memory::GuestMemory;
 use crate::slow_lane::SlowLane;
 use headstart_block::Result;
-use helper::{Helped, Spare};
 use requests::Waiting;
 use rustix::event::{EventfdFlags, epoll, eventfd};
+use shared_work::{Helped, Spare};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write as _};
