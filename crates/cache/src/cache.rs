@@ -22,6 +22,9 @@ const SLACK: u64 = 16;
 /// How long a disk that takes nothing is left alone, in milliseconds.
 const RETRY_AFTER_MS: u64 = 1000;
 
+/// How long what was said of a disk that takes nothing is not said again, in milliseconds.
+const QUIET_MS: u64 = 60_000;
+
 /// How a cache behaves.
 #[derive(Clone, Debug)]
 pub struct CacheSettings {
@@ -58,6 +61,8 @@ pub struct Cache {
     next_number: AtomicU64,
     /// When to try the disk again, in milliseconds since `opened`; 0: it takes what comes.
     bypassing_until: AtomicU64,
+    /// Until when it is not said again that the disk takes nothing; milliseconds, too.
+    quiet_until: AtomicU64,
     opened: Instant,
 }
 
@@ -196,6 +201,7 @@ impl Cache {
             blobs: Mutex::default(),
             next_number: AtomicU64::new(0),
             bypassing_until: AtomicU64::new(0),
+            quiet_until: AtomicU64::new(0),
             opened: Instant::now(),
         }
     }
@@ -369,16 +375,22 @@ impl Cache {
         }
     }
 
-    /// The disk did not take something. Said once until it does again.
+    /// The disk did not take something. Said once until it does again, and not each time where it does by turns.
     pub(crate) fn bypass_began(&self, error: &Error) {
         if self.is_bypassing() {
             return;
         }
-        if self.bypassing_until.swap(self.retry_at(), Ordering::Relaxed) == 0 {
+        if self.bypassing_until.swap(self.retry_at(), Ordering::Relaxed) == 0 && self.is_news(self.now_ms()) {
             tracing::warn!(
                 directory = %self.dir().display(), %error,
                 "the cache cannot be written; disks go on without it, what they read is fetched again"
             );
         }
+    }
+    /// Whether a disk that takes nothing is worth a word: one that is nearly full takes small things and refuses large
+    /// ones.
+    pub(crate) fn is_news(&self, now_ms: u64) -> bool {
+        let said = |until| (now_ms >= until).then_some(now_ms.saturating_add(QUIET_MS));
+        self.quiet_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, said).is_ok()
     }
 }

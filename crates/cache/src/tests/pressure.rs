@@ -91,6 +91,15 @@ fn what_is_pinned_anywhere_stays_and_the_rest_goes_through_memory() {
     assert_eq!(cache.usage().unwrap().local_bytes, 0);
 }
 
+/// The disk is nearly full: it takes small things and refuses large ones.
+#[test]
+fn a_disk_that_refuses_by_turns_is_not_spoken_of_each_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = open(dir.path(), None);
+    let said: Vec<u64> = (0..200_000).step_by(1000).filter(|now| cache.is_news(*now)).collect();
+    assert_eq!(said, [0, 60_000, 120_000, 180_000]);
+}
+
 #[test]
 fn the_disk_is_tried_again_after_a_while() {
     let dir = tempfile::tempdir().unwrap();
