@@ -41,6 +41,11 @@ pub trait BlockDevice: Send + Sync {
         0
     }
 
+    /// A client read `range` and was told that it is a hole, without a read of the disk: for who counts and records.
+    fn hole_was_read(&self, range: ByteRange) {
+        let _ = range;
+    }
+
     /// Asks for the bytes of `range` to be brought to this host, without waiting for them. A hint.
     fn prefetch(&self, range: ByteRange) {
         let _ = range;

@@ -94,7 +94,7 @@ impl Fetcher {
         if urgency == Urgency::Background && blob.is_bypassed() {
             // It would push what somebody waits for out of memory.
             return Err(Error::new(
-                ErrorKind::Unavailable,
+                ErrorKind::NoSpace,
                 "the cache's disk takes nothing at present: only what is read is fetched",
             ));
         }

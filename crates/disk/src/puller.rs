@@ -285,6 +285,10 @@ impl Puller {
     /// Tells the user why reads wait.
     fn say(&self, state: &mut State, error: &Error) {
         let (now, kind) = (self.now(), error.kind());
+        // The cache itself says where its disk is full, and no read waits for that.
+        if kind == ErrorKind::NoSpace {
+            return;
+        }
         if state.closed || state.said.iter().any(|(said, at)| *said == kind && now.since(*at) < SAY_AGAIN) {
             return;
         }
@@ -397,6 +401,7 @@ fn is_worth_a_retry(kind: ErrorKind) -> bool {
             | ErrorKind::Corrupt
             | ErrorKind::Absent
             | ErrorKind::Conflict
+            | ErrorKind::NoSpace
     )
 }
 

@@ -10,6 +10,8 @@ use headstart_image::progress::Progress;
 use headstart_store::{Location, Reference, Settings, Store};
 use headstart_trace::Recorder;
 use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::runtime::Handle;
@@ -90,6 +92,7 @@ impl Session {
         runtime: &Handle,
         progress: &dyn Progress,
     ) -> Result<Self> {
+        check_writable(args)?;
         let created = Instant::now();
         let around = Arc::new(Around::before(args));
         let remote = args.images.iter().any(|image| !is_local(&image.reference.location));
@@ -164,6 +167,30 @@ impl Session {
             }
         }
         result
+    }
+}
+
+/// A disk alone lies in the directory itself, several lie in directories of their names there. Who gives it one day so
+/// and the next day so would not find again what was written.
+fn check_writable(args: &Attach) -> Result<()> {
+    let Some(dir) = &args.writable else { return Ok(()) };
+    let holds_disk = |dir: &Path| dir.join("state.json").exists();
+    let conflict = |what: &'static str, remedy: String| {
+        Err(Error::new(ErrorKind::Conflict, what).about(dir.display()).remedy(remedy))
+    };
+    if args.images.len() > 1 && holds_disk(dir) {
+        return conflict(
+            "what was written to one disk lies there itself, and several disks would each get a directory in it",
+            "attach that image alone, or move its files into a directory of its name there".to_owned(),
+        );
+    }
+    let within = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    match within.filter(|_| args.images.len() == 1 && !holds_disk(dir)).find(|within| holds_disk(within)) {
+        Some(within) => conflict(
+            "it holds the writable layers of several disks",
+            format!("name the one that belongs to this image, such as --writable {}", within.display()),
+        ),
+        None => Ok(()),
     }
 }
 

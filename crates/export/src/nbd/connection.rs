@@ -287,6 +287,7 @@ impl Connection {
                 let hole = self.hole(rest);
                 if hole.len() >= HOLE_MIN {
                     self.put_hole(out, cookie, hole, rest);
+                    self.state.device().hole_was_read(hole);
                     rest = ByteRange::between(hole.end(), rest.end());
                     continue;
                 }

@@ -80,6 +80,30 @@ fn more_misses_than_threads_are_announced_and_all_answered() {
     assert!(cookies.into_iter().eq(0..200));
 }
 
+/// A hole is not read, and the disk hears that it was asked for all the same.
+#[test]
+fn reads_of_holes_are_told_to_the_disk() {
+    let mut bytes = vec![0; LEN];
+    bytes[..4096].fill(7);
+    let served = serve(TestDisk::new(bytes, true));
+    let mut client = RawClient::open(&served.socket, true);
+    client.send(command::READ, 0, 1, 0, 1 << 20);
+    let mut answered = 0;
+    loop {
+        let reply = client.reply(1 << 20);
+        answered += match reply.kind {
+            Some(chunk::OFFSET_HOLE) => u32::from_be_bytes(reply.payload[8..12].try_into().unwrap()) as usize,
+            _ => reply.payload.len() - 8,
+        };
+        if reply.done {
+            break;
+        }
+    }
+    assert_eq!(answered, 1 << 20);
+    let told: Vec<ByteRange> = served.disk.holes_read.lock().unwrap().clone();
+    assert!(told.iter().any(|hole| hole.end() == 1 << 20 && hole.len() > 1 << 19), "{told:?}");
+}
+
 /// Reads that have to be decoded are done by several threads, which wait for nothing.
 #[test]
 fn a_queue_of_work_is_shared() {

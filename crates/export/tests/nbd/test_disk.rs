@@ -23,6 +23,8 @@ pub(crate) struct TestDisk {
     pub(crate) panics: AtomicBool,
     /// What it says of itself.
     pub(crate) decode_unit: u64,
+    /// The holes that clients were told of.
+    pub(crate) holes_read: Mutex<Vec<ByteRange>>,
     /// The threads that read what was here.
     pub(crate) readers: Mutex<HashSet<ThreadId>>,
 }
@@ -40,6 +42,7 @@ impl TestDisk {
             fail: Mutex::new(None),
             panics: AtomicBool::new(false),
             decode_unit: 0,
+            holes_read: Mutex::default(),
             readers: Mutex::default(),
         }
     }
@@ -106,6 +109,10 @@ impl BlockDevice for TestDisk {
         }
         self.readers.lock().unwrap().insert(thread::current().id());
         self.read_at(buf, offset)
+    }
+
+    fn hole_was_read(&self, range: ByteRange) {
+        self.holes_read.lock().unwrap().push(range);
     }
 
     fn decode_unit(&self) -> u64 {

@@ -6,7 +6,7 @@ use crate::request::{Request, Sent, State};
 use crate::timers::Timer;
 use crate::window::coalesce;
 use crate::{Action, BlobRange, FetchId, Outcome, Priority, Source, World};
-use headstart_block::Error;
+use headstart_block::{Error, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -220,7 +220,8 @@ impl Engine {
         }
         if failure.corrupt {
             self.counters.corrupt += 1;
-        } else {
+        } else if failure.error.kind() != ErrorKind::NoSpace {
+            // This host has no room: no fault of a source.
             self.counters.failed_fetches += 1;
         }
         true
