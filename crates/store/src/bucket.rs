@@ -390,11 +390,43 @@ fn explain(error: object_store::Error) -> Error {
         E::InvalidPath { .. } | E::UnknownConfigurationKey { .. } => (ErrorKind::Invalid, "is not possible"),
         _ => (ErrorKind::Unavailable, "the object store failed"),
     };
-    let text = without_secrets(&error.to_string());
-    match kind {
+    let text = error.to_string();
+    let shown = code_and_message(&text).unwrap_or_else(|| without_secrets(&text));
+    let error = match kind {
         ErrorKind::NotFound => Error::new(kind, cause),
-        _ => Error::new(kind, cause).caused_by(text),
+        _ => Error::new(kind, cause).caused_by(shown),
+    };
+    match METADATA_SERVERS.iter().find(|(url, _)| text.contains(url)) {
+        Some((_, remedy)) => error.remedy(*remedy),
+        None => error,
     }
+}
+
+/// Where the library asks for credentials when the environment has none, as virtual machines of a cloud do, and what
+/// who has no such machine is to do. The first that fits counts.
+const METADATA_SERVERS: [(&str, &str); 4] = [
+    ("169.254.169.254/latest/", NO_S3_CREDENTIALS),
+    ("169.254.170.", NO_S3_CREDENTIALS),
+    (
+        "169.254.169.254/metadata/",
+        "the environment has no credentials: set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+    ),
+    ("/computeMetadata/", "the environment has no credentials: set GOOGLE_APPLICATION_CREDENTIALS"),
+];
+
+const NO_S3_CREDENTIALS: &str = "the environment has no credentials: set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and \
+                                 AWS_REGION, and AWS_ENDPOINT_URL where the bucket is not at Amazon";
+
+/// What a store said in XML: its code and its message.
+fn code_and_message(text: &str) -> Option<String> {
+    const MOST: usize = 200;
+    let element = |name: &str| {
+        let (_, rest) = text.split_once(&format!("<{name}>"))?;
+        let (content, _) = rest.split_once(&format!("</{name}>"))?;
+        Some(without_secrets(content.trim()).chars().take(MOST).collect::<String>())
+    };
+    let code = element("Code")?;
+    Some(element("Message").map_or_else(|| code.clone(), |message| format!("{code}: {message}")))
 }
 
 /// A message without what is secret in its URLs: what stands before the host, and queries, which may be

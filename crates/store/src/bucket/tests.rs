@@ -245,6 +245,11 @@ fn messages_have_no_signatures() {
     assert_eq!(text, "Error GET \"https://h/x\" (https://h/y): no body");
     let text = without_secrets("GET http://user:secret@h:1/x failed: https://u:p:@q@h (via ftp://a/b@c)");
     assert_eq!(text, "GET http://h:1/x failed: https://h (via ftp://a/b@c)");
+    let said = r#"Error performing GET http://h/b in 2ms - 403 Forbidden: <?xml version="1.0"?><Error>
+        <Code>SignatureDoesNotMatch</Code><Message>The signature does not match.</Message><Key>x</Key></Error>"#;
+    assert_eq!(code_and_message(said).unwrap(), "SignatureDoesNotMatch: The signature does not match.");
+    assert_eq!(code_and_message("<Code>A</Code>").unwrap(), "A");
+    assert!(code_and_message("no XML").is_none() && code_and_message("<Code>A").is_none());
     assert!(without_secrets(&"x".repeat(100_000)).len() <= 400);
 }
 
