@@ -25,7 +25,7 @@ pub(crate) struct StoreArgs {
     /// Take no more than this from stores, all reads together, such as 10MB/s
     #[arg(long, value_name = "RATE")]
     limit_rate: Option<ByteRate>,
-    /// Find registries' credentials in this directory [default: where docker keeps them]
+    /// Find credentials of registries and web servers in this directory [default: where docker keeps them]
     #[arg(long, value_name = "DIR")]
     docker_config: Option<PathBuf>,
 }

@@ -1,8 +1,8 @@
 //! Stores behind a plain web server: an OCI layout that is served as files. Read-only.
 //!
-//! Any server will do that honours `Range` and serves the files as they are. There are no tokens and no signed
-//! URLs here: who must log in uses a registry or an object store. Redirects are followed (a few), as a content
-//! delivery network may need.
+//! Any server will do that honours `Range` and serves the files as they are. A user and a password are
+//! shown to who asks for them; there are no tokens and no signed URLs here. Redirects are followed (a few), as a
+//! content delivery network may need.
 
 use crate::MAX_MANIFEST_SIZE;
 use crate::counters::{Counters, Meter};
@@ -13,6 +13,7 @@ use crate::layout::{
 };
 use crate::link::{Answer, Link};
 use crate::reference::{Selector, Tag};
+use crate::registry::Login;
 use crate::settings::Settings;
 use crate::store::{Copied, Store, Urgency};
 use async_trait::async_trait;
@@ -28,6 +29,7 @@ use url::Url;
 pub(crate) struct WebStore {
     base: Url,
     client: Client,
+    login: Login,
     link: Link,
     first_byte: Duration,
     stall: Duration,
@@ -38,6 +40,7 @@ impl WebStore {
         Ok(Self {
             base: base.clone(),
             client: http::client(settings, Redirects::Follow)?,
+            login: Login::new(base, settings),
             link: Link::new(settings),
             first_byte: settings.first_byte_timeout,
             stall: settings.stall_timeout,
@@ -54,7 +57,8 @@ impl WebStore {
     async fn ask(&self, method: Method, name: &str) -> Result<Response> {
         Meter::add(&self.link.meter().requests, 1);
         let url = self.url(name);
-        let response = http::send(self.client.request(method, url.clone()), &url, self.first_byte).await?;
+        let request = || self.client.request(method.clone(), url.clone());
+        let response = self.login.send(request, &url, self.first_byte).await?;
         if response.status().is_success() {
             return Ok(response);
         }
@@ -78,8 +82,8 @@ impl WebStore {
 
     async fn ask_range(&self, blob: &Digest, range: ByteRange) -> Result<Answer> {
         let url = self.url(&blob_name(blob));
-        let request = http::with_range(self.client.get(url.clone()), range);
-        http::ranged_answer(http::send(request, &url, self.first_byte).await?, range)
+        let request = || http::with_range(self.client.get(url.clone()), range);
+        http::ranged_answer(self.login.send(request, &url, self.first_byte).await?, range)
     }
 
     fn read_only(&self) -> Error {

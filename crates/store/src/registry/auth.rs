@@ -417,7 +417,7 @@ fn challenge(headers: &HeaderMap) -> Option<Challenge> {
     Challenge::parse(headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok()))
 }
 
-fn basic(user: &str, password: &Secret) -> Result<HeaderValue> {
+pub(super) fn basic(user: &str, password: &Secret) -> Result<HeaderValue> {
     use base64::Engine;
     let text = format!("{user}:{}", password.reveal());
     secret_header(format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(text)))

@@ -5,7 +5,7 @@
 
 use super::auth::{Access, Auth};
 use super::blob::Blobs;
-use super::{Clock, locked};
+use super::{CHECKED, Clock, locked};
 use crate::counters::Meter;
 use crate::http;
 use crate::settings::{Settings, authority};
@@ -94,6 +94,12 @@ impl Endpoint {
         })
     }
 
+    /// A URL as messages name it: what is asked about in a check is not what anybody wants, so that is the repository.
+    pub(super) fn shown(&self, url: &Url) -> Url {
+        let top = url.path().ends_with(CHECKED).then(|| self.base.join(&self.repository).ok()).flatten();
+        top.unwrap_or_else(|| url.clone())
+    }
+
     pub(super) fn is_mirror(&self) -> bool {
         self.stands_for.is_some()
     }
@@ -148,7 +154,8 @@ impl Endpoint {
         loop {
             let proof = self.auth.proof(access).await?;
             let request = proof.show(fill(self.client.request(method.clone(), url.clone())));
-            let response = http::send(request, url, patience).await.map_err(|e| self.explain(e, url))?;
+            let sent = http::send(request, &self.shown(url), patience).await;
+            let response = sent.map_err(|e| self.explain(e, url))?;
             let status = response.status();
             let hidden =
                 matches!(status, StatusCode::NOT_FOUND | StatusCode::FORBIDDEN) && proof.shows_nothing();

@@ -22,6 +22,7 @@
 //! | [`challenge`], [`credentials`], [`auth`] | what the registry wants to be shown, who we are, and showing it |
 //! | [`endpoint`] | one registry or mirror: URLs, requests, redirects followed by hand |
 //! | [`blob`] | reading ranges |
+//! | [`login`] | the same credentials for plain web servers |
 //! | [`upload`] | writing blobs and manifests |
 //!
 //! Rules that hold throughout:
@@ -38,6 +39,7 @@ mod challenge;
 mod credentials;
 mod endpoint;
 mod flight;
+mod login;
 mod redirect;
 mod token;
 mod upload;
@@ -48,7 +50,7 @@ use crate::http::{self, Redirects};
 use crate::layout::{self, is_referrers_tag, referrers_tag};
 use crate::link::{Answer, Link};
 use crate::media_type::{INDEX_DOCKER, INDEX_OCI, MANIFEST_DOCKER, MANIFEST_OCI};
-use crate::reference::{DEFAULT_TAG, Selector, Tag};
+use crate::reference::{Selector, Tag};
 use crate::settings::Settings;
 use crate::store::{Copied, Store, Urgency};
 use async_trait::async_trait;
@@ -57,6 +59,7 @@ use bytes::Bytes;
 use endpoint::{Endpoint, Shared, accepted};
 use futures::stream::StreamExt;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
+pub(crate) use login::Login;
 use reqwest::header::{ACCEPT, CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, LINK};
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
@@ -81,6 +84,9 @@ const MOST_TAGS: usize = 500_000;
 
 /// Largest page of tags: there are registries that give all in one.
 const MAX_PAGE_SIZE: u64 = 32 << 20;
+
+/// What is asked about to find out whether a registry lets us in.
+const CHECKED: &str = "manifests/latest";
 
 /// Longest text that is taken over from a server's message.
 const SAID_MAX: usize = 200;
@@ -251,7 +257,7 @@ impl Store for Registry {
     /// about it, not for it: that counts against no quota of pulls.
     async fn check(&self) -> Result<()> {
         let check = |endpoint: Arc<Endpoint>| async move {
-            let url = endpoint.url(&format!("manifests/{DEFAULT_TAG}"))?;
+            let url = endpoint.url(CHECKED)?;
             let response = endpoint.follow(Access::Pull, &Method::HEAD, url, accept_manifests).await?;
             match response.status() {
                 // No such tag, none in a form that is known here, or no such question: but we were let in.
@@ -259,7 +265,10 @@ impl Store for Registry {
                 | StatusCode::NOT_ACCEPTABLE
                 | StatusCode::METHOD_NOT_ALLOWED
                 | StatusCode::NOT_IMPLEMENTED => Ok(()),
-                _ => accepted(response).await.map(drop),
+                status if !status.is_success() => {
+                    Err(http::refused(status, response.headers(), &endpoint.shown(response.url())))
+                }
+                _ => Ok(()),
             }
         };
         self.on_any(|_| false, |_| {}, check).await
@@ -271,7 +280,14 @@ impl Store for Registry {
             let fetch = async |digest| Ok(self.manifest_bytes(&Selector::Digest(digest)).await?.1);
             layout::follow(digest, bytes, fetch).await
         };
-        find.await.map_err(|e| e.about(layout::name(&self.location, selector)))
+        find.await.map_err(|e| {
+            let error = e.about(layout::name(&self.location, selector));
+            match (error.kind(), selector) {
+                (ErrorKind::NotFound, Selector::Tag(_)) => error
+                    .remedy(format!("`headstart image list {}` shows those that there are", self.location)),
+                _ => error,
+            }
+        })
     }
 
     async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {

@@ -177,6 +177,45 @@ async fn a_read_is_tried_once_and_metadata_again() {
 }
 
 #[tokio::test]
+async fn a_password_is_shown_to_who_asks_for_it() {
+    let (server, stranger, digest, _) = start().await;
+    let host = server.address.to_string();
+    // bob:pw
+    server.require("Basic Ym9iOnB3");
+    let config = tempfile::tempdir().unwrap();
+    let store = |plain: &[&str]| {
+        let settings = Settings {
+            plain_http: plain.iter().map(|&host| host.to_owned()).collect(),
+            docker_config: Some(config.path().to_owned()),
+            ..settings()
+        };
+        open(&format!("http://{host}/images").parse().unwrap(), &settings).unwrap()
+    };
+    let write = |auth: &str| {
+        let auths = json!({"auths": { &host: {"auth": auth} }});
+        std::fs::write(config.path().join("config.json"), auths.to_string()).unwrap();
+    };
+    let denied = |error: headstart_block::Error, parts: &[&str]| {
+        let text = error.to_string();
+        assert!(error.kind() == ErrorKind::Denied && parts.iter().all(|part| text.contains(part)), "{text}");
+    };
+    denied(stranger.check().await.unwrap_err(), &["401", "asked as nobody", "\"auths\""]);
+    let here = store(&[&host]);
+    denied(here.check().await.unwrap_err(), &["asked as nobody", "config.json", &host]);
+    write("Ym9iOndyb25n");
+    denied(here.check().await.unwrap_err(), &["`bob`", "config.json", "correct"]);
+    write("Ym9iOnB3");
+    here.check().await.unwrap();
+    assert!(here.read(&digest, range(), Urgency::Demand).await.unwrap() == blob()[1000..101_000]);
+    server.requests();
+    here.read(&digest, range(), Urgency::Demand).await.unwrap();
+    assert_eq!(server.requests().len(), 1, "once asked, it is shown at once");
+    denied(store(&[]).check().await.unwrap_err(), &["no TLS", "--plain-http"]);
+    server.fail([Fault::Status(403)]);
+    denied(here.check().await.unwrap_err(), &["403", "check the URL"]);
+}
+
+#[tokio::test]
 async fn redirects_are_followed_but_not_for_ever() {
     let (server, store, digest, _) = start().await;
     server.put("/elsewhere", &blob());

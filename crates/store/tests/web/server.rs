@@ -40,6 +40,8 @@ struct State {
     files: BTreeMap<String, Vec<u8>>,
     faults: VecDeque<Fault>,
     requests: Vec<String>,
+    /// What it wants to be shown, where it does.
+    authorization: Option<String>,
 }
 
 #[derive(Clone)]
@@ -66,6 +68,11 @@ impl Server {
         self.state.lock().unwrap().files.insert(path.to_owned(), bytes.to_vec());
     }
 
+    /// Lets in only who shows this header.
+    pub(crate) fn require(&self, authorization: &str) {
+        self.state.lock().unwrap().authorization = Some(authorization.to_owned());
+    }
+
     /// The next answers go wrong so.
     pub(crate) fn fail(&self, faults: impl IntoIterator<Item = Fault>) {
         self.state.lock().unwrap().faults = faults.into_iter().collect();
@@ -80,6 +87,7 @@ impl Server {
         let mut stream = BufReader::new(stream);
         loop {
             let (mut method, mut path, mut range) = (String::new(), String::new(), None);
+            let mut shown = None;
             let mut line = String::new();
             while stream.read_line(&mut line).await.ok()? > 2 {
                 if path.is_empty() {
@@ -90,16 +98,28 @@ impl Server {
                     let (first, last) = value.trim().split_once('-')?;
                     range = Some((first.parse().ok()?, last.parse().ok()?));
                 }
+                if let Some((name, value)) = line.split_once(": ")
+                    && name.eq_ignore_ascii_case("authorization")
+                {
+                    shown = Some(value.trim().to_owned());
+                }
                 line.clear();
             }
             if path.is_empty() {
                 return None;
             }
-            let (file, fault) = {
+            let (file, fault, stranger) = {
                 let mut state = self.state.lock().unwrap();
                 state.requests.push(format!("{method} {path} {range:?}"));
-                (state.files.get(&path).cloned(), state.faults.pop_front())
+                let stranger = state.authorization.is_some() && state.authorization != shown;
+                (state.files.get(&path).cloned(), state.faults.pop_front(), stranger)
             };
+            if stranger {
+                let text =
+                    "HTTP/1.1 401 x\r\nWWW-Authenticate: Basic realm=\"x\"\r\nContent-Length: 0\r\n\r\n";
+                stream.write_all(text.as_bytes()).await.ok()?;
+                continue;
+            }
             self.answer(&mut stream, &method, file, range, fault).await?;
         }
     }
