@@ -147,6 +147,23 @@ impl Cache {
         Self::open_in_boot(dir, settings, boot_id()?)
     }
 
+    /// Opens a directory that is a cache already, and makes nothing where it is none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where it is no cache, otherwise as [`open`](Self::open).
+    pub fn open_existing(dir: &Path, settings: CacheSettings) -> Result<Arc<Self>> {
+        if !Directory::is_there(dir) {
+            let cause = match dir.symlink_metadata() {
+                Ok(_) if !dir.is_dir() => "is not a directory",
+                Ok(_) => "is not a cache",
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => "there is no cache here",
+                Err(e) => return Err(Error::io("cannot look for a cache", e).about(dir.display())),
+            };
+            return Err(Error::new(ErrorKind::NotFound, cause).about(dir.display()));
+        }
+        Self::open(dir, settings)
+    }
+
     /// As [`open`](Self::open); but where the directory is right and its disk fails or takes nothing, the cache goes
     /// without: all that is fetched goes through memory. The second value then says why.
     ///
@@ -176,7 +193,7 @@ impl Cache {
         let directory = Directory::open(dir, boot)?;
         let changing = directory.change()?;
         let state = SharedState::open(dir, settings.size_limit)?;
-        let evictor = Evictor::new(directory.open_lock("evict")?);
+        let evictor = Evictor::new(directory.open_lock(files::EVICT_LOCK)?);
         drop(changing);
         let count_anew = !state.was_there;
         let cache = Self::assemble(directory, settings, state, evictor);

@@ -25,6 +25,11 @@ use std::time::Duration;
 /// How long to wait for who changes the directory: that takes milliseconds, unless its process was stopped.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The lock of who changes the directory,
+const LOCK: &str = "lock";
+/// and of who evicts.
+pub(crate) const EVICT_LOCK: &str = "evict";
+
 /// Where a sidecar is made before it gets its name.
 const NEW_SIDECAR: &str = "new.tmp";
 
@@ -140,15 +145,24 @@ impl Directory {
     /// Opens the directory and makes sure that it can be written and locked.
     pub(crate) fn open(path: &Path, boot: BootId) -> Result<Self> {
         let unusable = |e: Error| {
-            e.about(path.display()).remedy("choose a cache directory that this user can write, with --dir")
+            e.about(path.display()).remedy("choose a cache directory that this user can write, with --cache")
         };
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
         made.map_err(|e| unusable(Error::io("cannot make the cache directory", e)))?;
-        let lock = options().create(true).truncate(false).open(path.join("lock"));
+        let lock = options().create(true).truncate(false).open(path.join(LOCK));
         let lock = lock.map_err(|e| unusable(Error::io("cannot write to the cache directory", e)))?;
         let directory = Self { path: path.to_owned(), boot, lock: Mutex::new(lock) };
         drop(directory.change().map_err(unusable)?);
         Ok(directory)
+    }
+
+    /// Whether a directory is one: who opened it left its locks there, which are empty.
+    pub(crate) fn is_there(path: &Path) -> bool {
+        let is_lock = |name: &str| {
+            let metadata = fs::symlink_metadata(path.join(name));
+            metadata.is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0)
+        };
+        is_lock(LOCK) && is_lock(EVICT_LOCK)
     }
 
     /// One that cannot be used: nobody looks for anything there.

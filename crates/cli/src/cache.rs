@@ -57,31 +57,44 @@ impl Directory {
         self.dir.clone().unwrap_or_else(Cache::default_dir)
     }
 
-    /// The cache, if there is one: looking makes none.
-    fn open(&self) -> Result<Arc<Cache>> {
+    /// The cache, if there is one: looking makes none. That the default one was never used is no error.
+    fn find(&self) -> Result<Option<Arc<Cache>>> {
         let path = self.path();
-        if !path.is_dir() {
-            return Err(Error::new(ErrorKind::NotFound, "there is no cache here")
-                .about(path.display())
-                .remedy("name its directory with --dir; the first attach makes it"));
+        match Cache::open_existing(&path, CacheSettings::default()) {
+            Ok(cache) => Ok(Some(cache)),
+            Err(error) if error.kind() == ErrorKind::NotFound => match self.dir {
+                None if path.is_dir() || path.symlink_metadata().is_err() => Ok(None),
+                _ => Err(error.remedy("name the directory of `attach --cache` with --dir")),
+            },
+            Err(error) => Err(error),
         }
-        Cache::open(&path, CacheSettings::default())
     }
 }
 
 impl Command {
     pub(crate) fn run(&self) -> Result<Box<dyn Report>> {
         match self {
-            Self::List { directory } => Ok(Box::new(Listing { blobs: directory.open()?.list()? })),
+            Self::List { directory } => {
+                let blobs = directory.find()?.map_or_else(|| Ok(Vec::new()), |cache| cache.list())?;
+                Ok(Box::new(Listing { blobs }))
+            }
             Self::Usage { directory } => {
-                let usage = directory.open()?.usage()?;
+                let usage = directory.find()?.map_or_else(|| Ok(Usage::default()), |cache| cache.usage())?;
                 Ok(Box::new(UsageReport { directory: directory.path(), usage }))
             }
             Self::Remove { digest, directory } => {
-                let bytes = directory.open()?.remove(digest)?;
-                Ok(Box::new(Removed { digest: *digest, bytes }))
+                let cache = directory.find()?.ok_or_else(|| {
+                    Error::new(ErrorKind::NotFound, "there is no cache yet")
+                        .about(directory.path().display())
+                        .remedy("name the directory of `attach --cache` with --dir")
+                })?;
+                Ok(Box::new(Removed { digest: *digest, bytes: cache.remove(digest)? }))
             }
-            Self::Prune { keep, directory } => Ok(Box::new(Pruned(directory.open()?.prune(keep.0)?))),
+            Self::Prune { keep, directory } => {
+                let evicted =
+                    directory.find()?.map_or_else(|| Ok(Evicted::default()), |cache| cache.prune(keep.0))?;
+                Ok(Box::new(Pruned(evicted)))
+            }
         }
     }
 }

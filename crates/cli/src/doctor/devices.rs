@@ -62,7 +62,8 @@ pub(super) fn clients() -> (Vec<Finding>, Finding) {
     (findings, any)
 }
 
-pub(super) fn vhost_user() -> Finding {
+/// `kvm`: whether guests run by the processor, as far as is known.
+pub(super) fn vhost_user(kvm: bool) -> Finding {
     if rustix::fs::memfd_create("headstart-doctor", rustix::fs::MemfdFlags::CLOEXEC).is_err() {
         return Finding::new(
             "vhost-user",
@@ -76,6 +77,13 @@ pub(super) fn vhost_user() -> Finding {
         "" | "0" => "memory is shared by memfd; no huge pages are set aside (they are optional)".to_owned(),
         pages => format!("memory is shared by memfd; {pages} huge pages are set aside"),
     };
+    if !kvm {
+        // QEMU's emulation keeps code that it has translated, and does not see another process write to the guest's
+        // memory: a boot sector that loads the next one over itself runs forever, with any vhost-user-blk server.
+        let detail = format!("{detail}; without KVM, QEMU (TCG) does not boot from such a disk");
+        return Finding::new("vhost-user", State::Limited, detail)
+            .remedy("use NBD, or boot a kernel from a file: -kernel FILE -initrd FILE");
+    }
     Finding::new("vhost-user", State::Yes, detail)
 }
 

@@ -38,13 +38,15 @@ impl Doctor {
         let essential = [system::cache(self.cache.as_deref()), devices::nbd(), client];
         let works = essential.iter().all(|finding| finding.state != State::No);
         let mut findings = Vec::from(essential);
+        let kvm = hypervisor::kvm();
+        let vhost_user = devices::vhost_user(kvm.state != State::No);
         findings.extend([
             system::kernel(),
             system::processor(),
             system::limits(),
             system::io_uring(),
-            hypervisor::kvm(),
-            devices::vhost_user(),
+            kvm,
+            vhost_user,
             devices::fuse(),
             devices::loop_devices(),
             devices::kernel_nbd(),

@@ -91,7 +91,9 @@ pub(super) fn io_uring() -> Finding {
 pub(super) fn cache(directory: Option<&Path>) -> Finding {
     let wanted = directory.map_or_else(Cache::default_dir, Path::to_owned);
     let there = nearest(&wanted);
-    match try_directory(&there) {
+    let tried =
+        if there.is_dir() { try_directory(&there) } else { Err(std::io::Error::other("is not a directory")) };
+    match tried {
         Ok((file_system, shared, punches, room)) => {
             let detail = format!("{}: {file_system}, {} free", wanted.display(), ByteSize(room));
             let limited = |why: &str| Finding::new("cache", State::Limited, format!("{detail}; {why}"));
@@ -113,8 +115,9 @@ pub(super) fn cache(directory: Option<&Path>) -> Finding {
     }
 }
 
+/// What there is of a path.
 fn nearest(path: &Path) -> PathBuf {
-    path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_owned()
+    path.ancestors().find(|path| path.symlink_metadata().is_ok()).unwrap_or(Path::new("/")).to_owned()
 }
 
 /// Its file system, whether that can be shared by processes, whether holes can be punched, and the free bytes.
@@ -147,5 +150,11 @@ mod tests {
         let finding = cache(Some(&directory.path().join("a/b")));
         assert_ne!(finding.state, State::No, "{}", finding.detail);
         assert_eq!(cache(Some(Path::new("/proc/x"))).state, State::No);
+        let file = directory.path().join("file");
+        fs::write(&file, "x").unwrap();
+        for taken in [file.join("a"), file] {
+            let finding = cache(Some(&taken));
+            assert!(finding.state == State::No && finding.detail.contains("is not a directory"));
+        }
     }
 }

@@ -9,6 +9,15 @@ use serde_json::json;
 fn blobs_are_listed_removed_and_pruned_but_not_under_a_disk() {
     let scene = Scene::new();
     scene.fails("cache list --dir ~/cache", &["cache", "there is no cache here", "--dir"]);
+    // Nor does looking make one of another directory.
+    std::fs::create_dir(scene.path("other")).unwrap();
+    std::fs::write(scene.path("file"), "x").unwrap();
+    let digest = Digest::of(b"x");
+    for words in ["list", "usage", "prune", &format!("remove {digest}")] {
+        scene.fails(&format!("cache {words} --dir ~/other"), &["other", "is not a cache", "--dir"]);
+        scene.fails(&format!("cache {words} --dir ~/file"), &["file", "is not a directory", "--dir"]);
+    }
+    assert!(scene.names("other").is_empty());
     let cache = Cache::open(&scene.path("cache"), CacheSettings::default()).unwrap();
     assert_eq!(scene.json("cache list --dir ~/cache"), json!({"blobs": []}));
 
