@@ -228,13 +228,21 @@ impl fmt::Display for Verified {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match (self.right, self.deep) {
             (true, true) => "every byte is right",
-            (true, false) => "digests of metadata and structure are right (--deep reads every byte)",
+            (true, false) => {
+                "digests of metadata and structure are right; data was not read (--deep reads every byte)"
+            }
             (false, _) => "WRONG",
         };
         write!(f, "{} {}: {what}", self.image, self.digest)?;
         for layer in &self.layers {
-            let coverage =
-                layer.coverage.map_or("WRONG".to_owned(), |coverage| format!("right, guarded by {coverage}"));
+            let coverage = match (layer.coverage, self.deep) {
+                (None, _) => "WRONG".to_owned(),
+                (Some(coverage), true) => format!("right, guarded by {coverage}"),
+                // Whether its data is damaged was not looked at.
+                (Some(coverage), false) => {
+                    format!("structure is right, data not read; guarded by {coverage}")
+                }
+            };
             write!(f, "\n  {} {coverage}", layer.digest)?;
         }
         for problem in &self.problems {

@@ -2,6 +2,7 @@
 
 use headstart_block::{Error, Result};
 use std::fs::{self, File, Permissions};
+use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
@@ -33,6 +34,13 @@ impl Place {
     }
 }
 
+/// The error of the operating system alone: the temporary name beside it says nothing to who asked for another.
+fn without_path(error: io::Error) -> io::Error {
+    let inner = error.get_ref().and_then(|inner| inner.source());
+    let code = inner.and_then(|inner| inner.downcast_ref::<io::Error>()).and_then(io::Error::raw_os_error);
+    code.map_or(error, io::Error::from_raw_os_error)
+}
+
 /// A file in the making, under a temporary name beside its place. It goes away if it is not kept.
 #[derive(Debug)]
 pub struct OutputFile {
@@ -55,7 +63,13 @@ impl OutputFile {
             .prefix(".headstart-")
             .permissions(Permissions::from_mode(0o644))
             .tempfile_in(dir)
-            .map_err(|e| Error::io("cannot create", e).about(path.display()))?;
+            .map_err(|e| {
+                let error = Error::io("cannot create", without_path(e)).about(path.display());
+                if dir.exists() {
+                    return error;
+                }
+                error.remedy(format!("make the directory {} first", dir.display()))
+            })?;
         Ok(Self { temporary, path })
     }
 
