@@ -12,6 +12,11 @@ pub(crate) trait Outcome: Serialize + fmt::Display {
     fn is_right(&self) -> bool {
         true
     }
+
+    /// Whether it is one of several JSON objects that the command prints, each on a line of its own.
+    fn is_line(&self) -> bool {
+        false
+    }
 }
 
 /// An outcome of any type, ready to be printed.
@@ -22,8 +27,11 @@ pub(crate) trait Report {
 
 impl<T: Outcome> Report for T {
     fn print(&self, json: bool) -> ExitCode {
-        let text =
-            if json { serde_json::to_string_pretty(self).unwrap_or_default() } else { self.to_string() };
+        let text = match (json, self.is_line()) {
+            (true, true) => serde_json::to_string(self).unwrap_or_default(),
+            (true, false) => serde_json::to_string_pretty(self).unwrap_or_default(),
+            (false, _) => self.to_string(),
+        };
         let mut out = std::io::stdout().lock();
         let written = if text.is_empty() { Ok(()) } else { writeln!(out, "{text}") };
         match written.and_then(|()| out.flush()) {

@@ -73,14 +73,33 @@ pub(crate) struct LayerPacking {
 type LayerCodec = Option<Codec>;
 
 fn parse_codec(text: &str) -> Result<LayerCodec> {
-    if text == "none" { Ok(None) } else { text.parse().map(Some) }
+    match text {
+        "none" => Ok(None),
+        "lz4" | "zstd" => text.parse().map(Some),
+        _ => {
+            let error = Error::invalid(format!("`{}` is not a codec", text.escape_debug()));
+            Err(error.remedy("choose lz4, zstd or none"))
+        }
+    }
+}
+
+/// Bytes that a frame may have.
+const FRAME_SIZES: std::ops::RangeInclusive<u64> = 4096..=65536;
+
+fn parse_frame_size(text: &str) -> Result<ByteSize> {
+    let size: ByteSize = text.parse()?;
+    if !size.0.is_power_of_two() || !FRAME_SIZES.contains(&size.0) {
+        return Err(Error::invalid(format!("{} bytes is not a frame size", size.0))
+            .remedy("choose 4k, 8k, 16k, 32k or 64k"));
+    }
+    Ok(size)
 }
 
 /// What frames are like, whatever the codec.
 #[derive(Args, Clone, Debug)]
 struct Frames {
     /// Bytes compressed together, 4k to 64k: smaller reads less for a random access, larger compresses better
-    #[arg(long, default_value = "32k", value_name = "SIZE")]
+    #[arg(long, default_value = "32k", value_name = "SIZE", value_parser = parse_frame_size)]
     frame_size: ByteSize,
     /// Level of zstd, 1 to 19
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=19))]

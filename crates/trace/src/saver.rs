@@ -60,6 +60,7 @@ pub struct Saver {
     ended: Mutex<Receiver<()>>,
     directory: Arc<TraceDirectory>,
     failures: Arc<AtomicU64>,
+    saved: Arc<AtomicU64>,
 }
 
 impl Saver {
@@ -70,12 +71,13 @@ impl Saver {
     pub fn start(directory: Arc<TraceDirectory>, recordings: Vec<Recording>, pace: Pace) -> Result<Self> {
         let (stop, stopped) = channel();
         let (end, ended) = channel();
-        let failures = Arc::new(AtomicU64::new(0));
+        let [failures, saved] = [0, 0].map(|none| Arc::new(AtomicU64::new(none)));
         let mut work = Work {
             directory: Arc::clone(&directory),
             disks: recordings.into_iter().map(|recording| Disk::new(recording, &pace)).collect(),
             pace,
             failures: Arc::clone(&failures),
+            saved: Arc::clone(&saved),
         };
         let run = move || {
             work.run(&stopped);
@@ -85,7 +87,7 @@ impl Saver {
             .name("traces".to_owned())
             .spawn(run)
             .map_err(|e| Error::io("cannot start a thread", e))?;
-        Ok(Self { stop: Mutex::new(Some(stop)), ended: Mutex::new(ended), directory, failures })
+        Ok(Self { stop: Mutex::new(Some(stop)), ended: Mutex::new(ended), directory, failures, saved })
     }
 
     /// Writes what was recorded so far for the last time, and waits for that at most `patience`; whether it has
@@ -109,6 +111,12 @@ impl Saver {
         self.failures.load(Ordering::Relaxed)
     }
 
+    /// Requests in the traces that were written.
+    #[must_use]
+    pub fn saved(&self) -> u64 {
+        self.saved.load(Ordering::Relaxed)
+    }
+
     /// Where traces go.
     #[must_use]
     pub fn directory(&self) -> &TraceDirectory {
@@ -123,6 +131,7 @@ struct Work {
     disks: Vec<Disk>,
     pace: Pace,
     failures: Arc<AtomicU64>,
+    saved: Arc<AtomicU64>,
 }
 
 struct Disk {
@@ -133,11 +142,20 @@ struct Disk {
     save_after: Duration,
     /// Requests that were seen, kept or dropped, when it was saved last.
     saved: u64,
+    /// Requests in what was written last.
+    written: u64,
 }
 
 impl Disk {
     fn new(recording: Recording, pace: &Pace) -> Self {
-        Self { recording, link: Vec::new(), save_at: pace.save_first, save_after: pace.save_first, saved: 0 }
+        Self {
+            recording,
+            link: Vec::new(),
+            save_at: pace.save_first,
+            save_after: pace.save_first,
+            saved: 0,
+            written: 0,
+        }
     }
 
     fn since_creation(&self, now: Instant) -> Duration {
@@ -197,6 +215,9 @@ impl Work {
         match self.directory.save(&trace, last) {
             Ok(_) => {
                 disk.saved = seen;
+                let written = trace.records.len() as u64;
+                self.saved.fetch_add(written.saturating_sub(disk.written), Ordering::Relaxed);
+                disk.written = written;
                 true
             }
             Err(error) => {
@@ -267,12 +288,14 @@ mod tests {
         let (a, first) = recording("a", PATIENCE);
         let (_idle, second) = recording("b", PATIENCE);
         let saver = Saver::start(directory, vec![first, second], PACE).unwrap();
+        assert_eq!(saver.saved(), 0);
         read(&a, 0);
         wait_for(|| traces(dir.path()).len() == 1);
         read(&a, 4096);
         assert!(saver.stop(PATIENCE));
         let traces = traces(dir.path());
         assert_eq!((traces.len(), traces[0].records.len(), saver.failures()), (1, 2, 0));
+        assert_eq!(saver.saved(), 2);
         assert!(traces[0].link.iter().all(|sample| sample.bandwidth == Some(7)));
         assert!(!traces[0].link.is_empty());
     }
@@ -300,6 +323,7 @@ mod tests {
         read(&a, 0);
         let saver = Saver::start(directory, vec![recording], PACE).unwrap();
         wait_for(|| saver.failures() > 1);
+        assert_eq!(saver.saved(), 0);
         // Once it works again, nothing was lost.
         std::fs::create_dir(&gone).unwrap();
         read(&a, 1);

@@ -4,11 +4,17 @@ use super::recording::RecordArgs;
 use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_block::{ByteRate, ByteSize, Error, Result};
+use headstart_export::nbd::Address;
+use headstart_export::vhost_user::QUEUES_MAX;
 use headstart_pull::{BLOCK_SIZE, Plan, PlanItem};
 use headstart_store::Reference;
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
+
+/// Smallest limit of a cache: with less, what was just fetched is thrown out again.
+const CACHE_SIZE_MIN: u64 = 4 << 20;
 
 /// Arguments of `headstart attach`.
 #[derive(Args)]
@@ -18,12 +24,13 @@ pub(crate) struct Attach {
     pub(crate) images: Vec<NamedImage>,
     /// Serve NBD at unix:/PATH or HOST:PORT [default: a Unix socket in a new directory, unless another way is given]
     #[arg(long, value_name = "ADDR", help_heading = "Ways to serve the disk")]
-    pub(crate) nbd: Vec<String>,
+    pub(crate) nbd: Vec<Address>,
     /// Serve vhost-user-blk at this socket
     #[arg(long, value_name = "SOCK", help_heading = "Ways to serve the disk")]
     pub(crate) vhost_user: Option<PathBuf>,
     /// Request queues of vhost-user-blk [default: one a core, four at most]
-    #[arg(long, value_name = "N", requires = "vhost_user", help_heading = "Ways to serve the disk")]
+    #[arg(long, value_name = "N", requires = "vhost_user", help_heading = "Ways to serve the disk",
+          value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUES_MAX)))]
     pub(crate) queues: Option<u16>,
     /// Mount the disk as a file: over this file, or as disk.raw in this directory
     #[arg(long, value_name = "PATH", help_heading = "Ways to serve the disk")]
@@ -44,8 +51,8 @@ pub(crate) struct Attach {
     /// ~/.cache/headstart]
     #[arg(long, value_name = "DIR", help_heading = "Caching and preloading")]
     pub(crate) cache: Option<PathBuf>,
-    /// Most bytes in the cache [default: what its disk has room for]
-    #[arg(long, value_name = "SIZE", help_heading = "Caching and preloading")]
+    /// Most bytes in the cache, 4M at least [default: what its disk has room for]
+    #[arg(long, value_name = "SIZE", value_parser = parse_cache_size, help_heading = "Caching and preloading")]
     pub(crate) cache_size: Option<ByteSize>,
     /// What to preload: lazy (nothing), sequential, or a file that lists blocks of 2 MiB, one number a line
     #[arg(long, default_value = "lazy", value_name = "POLICY", help_heading = "Caching and preloading")]
@@ -54,14 +61,14 @@ pub(crate) struct Attach {
     #[arg(long, value_name = "RATE", help_heading = "Caching and preloading")]
     pub(crate) fill: Option<ByteRate>,
     /// How long a read waits for a store that does not answer before the guest gets an error
-    #[arg(long, default_value = "5m", value_parser = humantime::parse_duration, value_name = "TIME")]
+    #[arg(long, default_value = "5m", value_parser = parse_deadline, value_name = "TIME")]
     #[arg(help_heading = "Caching and preloading")]
     pub(crate) deadline: Duration,
     #[command(flatten)]
     pub(crate) recording: RecordArgs,
     /// Serve metrics for Prometheus at HOST:PORT
     #[arg(long, value_name = "ADDR")]
-    pub(crate) metrics: Option<String>,
+    pub(crate) metrics: Option<MetricsAddress>,
     /// NBD over TLS: the server's certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "Ways to serve the disk")]
     pub(crate) tls_cert: Option<PathBuf>,
@@ -93,10 +100,18 @@ impl Attach {
                     .remedy("serve several images over NBD, or start one process for each"));
             }
             for (n, image) in self.images.iter().enumerate() {
-                if image.name.is_empty() || self.images[..n].iter().any(|other| other.name == image.name) {
+                if image.name.is_empty() {
                     return Err(Error::invalid("several images need a name each")
                         .about(&image.reference)
                         .remedy("write NAME=IMAGE"));
+                }
+                if self.images[..n].iter().any(|other| other.name == image.name) {
+                    return Err(Error::invalid(format!(
+                        "another image has the name `{}` already",
+                        image.name
+                    ))
+                    .about(&image.reference)
+                    .remedy("give each a name of its own"));
                 }
             }
         }
@@ -110,6 +125,51 @@ impl Attach {
 
     pub(crate) fn pull_settings(&self) -> headstart_pull::Settings {
         headstart_pull::Settings { deadline: self.deadline, ..headstart_pull::Settings::default() }
+    }
+}
+
+fn parse_cache_size(text: &str) -> Result<ByteSize> {
+    let size: ByteSize = text.parse()?;
+    if size.0 < CACHE_SIZE_MIN {
+        let least = ByteSize(CACHE_SIZE_MIN);
+        return Err(Error::invalid(format!("{size} are too few: all in the cache would be thrown out"))
+            .remedy(format!("give {least} at least; `headstart cache prune` empties a cache")));
+    }
+    Ok(size)
+}
+
+fn parse_deadline(text: &str) -> Result<Duration> {
+    let deadline = super::parse_time(text)?;
+    if deadline.is_zero() {
+        return Err(
+            Error::invalid("no read could wait for the store").remedy("give a time such as 30s or 5m")
+        );
+    }
+    Ok(deadline)
+}
+
+/// Where metrics are served: HOST:PORT.
+#[derive(Clone, Debug)]
+pub(crate) struct MetricsAddress(String);
+
+impl FromStr for MetricsAddress {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let bad = || {
+            Error::invalid(format!("`{}` is not an address", text.escape_debug()))
+                .remedy("write it as HOST:PORT, such as 127.0.0.1:9100")
+        };
+        match text.parse() {
+            Ok(Address::Tcp(..)) => Ok(Self(text.to_owned())),
+            _ => Err(bad()),
+        }
+    }
+}
+
+impl fmt::Display for MetricsAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 

@@ -1,6 +1,7 @@
 //! What `--metrics` serves: every disk's counters and latency distributions, the pull engine's figures, the cache's
 //! and the stores', for Prometheus.
 
+use super::arguments::MetricsAddress;
 use super::exposition::{Kind, Page};
 use super::session::{NamedDisk, Session};
 use axum::Router;
@@ -16,9 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::net::TcpListener;
 
 /// Serves `/metrics` at `address` until the runtime ends; returns where it listens.
-pub(super) async fn serve(address: &str, session: Arc<Session>) -> Result<String> {
+pub(super) async fn serve(address: &MetricsAddress, session: Arc<Session>) -> Result<String> {
     let about = |cause, e| Error::io(cause, e).about(format!("--metrics {address}"));
-    let listener = TcpListener::bind(address).await.map_err(|e| about("cannot listen", e))?;
+    let listener = TcpListener::bind(address.to_string()).await.map_err(|e| about("cannot listen", e))?;
     let bound = listener.local_addr().map_err(|e| about("cannot listen", e))?;
     let app = Router::new().route("/metrics", get(page)).with_state(session);
     tokio::spawn(async move {

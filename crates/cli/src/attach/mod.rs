@@ -38,13 +38,24 @@ pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart attach file:///srv/images:debian\n  \
     headstart attach oci://registry.lan/vm/debian:13 --nbd unix:/run/vm1.sock --writable /var/lib/vm1\n  \
     headstart attach http://images.lan/store:debian --vhost-user /run/vm1.vhost --fill 20MB/s\n  \
-    headstart attach web=s3://images/vm:web db=s3://images/vm:db --nbd 127.0.0.1:10809";
+    headstart attach web=s3://images/vm:web db=s3://images/vm:db --nbd 127.0.0.1:10809\n\n\
+    With --json, standard output has JSON lines, one object a line: one when the disks can be used (`disks`,\n\
+    `ways`, `metrics`, `ready_ms`), one when they were detached (`reads`, `hits_percent`, ...).";
 
 /// How often the signal to stop, failed servers and the status line are looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// How often the cache is made durable: what a power loss costs is fetched again.
 const SYNC_EVERY: Duration = Duration::from_secs(5);
+
+/// A time of the command line, such as `90s` or `5m`.
+fn parse_time(text: &str) -> Result<Duration> {
+    let bad = |e| {
+        let text = text.escape_debug();
+        Error::invalid(format!("`{text}` is not a time")).caused_by(e).remedy("write it as 500ms, 30s or 5m")
+    };
+    humantime::parse_duration(text).map_err(bad)
+}
 
 /// Threads that fetch, verify and keep. Servers have threads of their own.
 const RUNTIME_THREADS: usize = 2;
@@ -171,7 +182,7 @@ fn announce(
     json: bool,
 ) -> Result<()> {
     for warning in &session.warnings {
-        let _ = writeln!(std::io::stderr(), "headstart: warning: {warning}");
+        let _ = writeln!(std::io::stderr(), "headstart: warning: {}", crate::log::in_passing(warning));
     }
     let ready_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     let mut out = std::io::stdout().lock();
@@ -231,6 +242,8 @@ struct Detached {
 struct Recorded {
     directory: String,
     requests: u64,
+    /// Those of them that are in the traces that were written.
+    saved_requests: u64,
     /// Requests that came when a recorder was full.
     dropped: u64,
     /// Traces that were removed because the directory was over its limits.
@@ -248,6 +261,7 @@ impl Recorded {
         Some(Self {
             directory: traces.directory(),
             requests: sum(Recorder::recorded),
+            saved_requests: counts.saved,
             dropped: sum(Recorder::dropped),
             evicted_files: counts.evicted,
             failed_saves: counts.failures,
@@ -257,7 +271,14 @@ impl Recorded {
 
 impl fmt::Display for Recorded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "recorded {} into {}", count(self.requests, "request"), self.directory)?;
+        let (requests, directory) = (count(self.requests, "request"), &self.directory);
+        match self.saved_requests {
+            0 => write!(f, "{requests} recorded, but none could be written into {directory}")?,
+            saved if saved < self.requests => {
+                write!(f, "{requests} recorded, but only {saved} could be written into {directory}")?;
+            }
+            _ => write!(f, "recorded {requests} into {directory}")?,
+        }
         if self.dropped > 0 {
             write!(f, "; {} later ones did not fit", self.dropped)?;
         }
@@ -282,11 +303,21 @@ impl Detached {
     }
 }
 
-impl Outcome for Detached {}
+impl Outcome for Detached {
+    /// It is the second of two JSON lines.
+    fn is_line(&self) -> bool {
+        true
+    }
+}
 
 impl fmt::Display for Detached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "detached: {} reads, {:.1}% of them without waiting", self.reads, self.hits_percent)?;
+        write!(
+            f,
+            "detached: {}, {:.1}% of them without waiting",
+            count(self.reads, "read"),
+            self.hits_percent
+        )?;
         if self.image_bytes > 0 {
             let (fetched, local) = (ByteSize(self.fetched_bytes), ByteSize(self.local_bytes));
             write!(f, "; fetched {fetched}; {local} of {} are on this host", ByteSize(self.image_bytes))?;

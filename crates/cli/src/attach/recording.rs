@@ -17,6 +17,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 use uuid::Uuid;
 
+/// Longest that is recorded: times in a trace are 32 bits of microseconds.
+const RECORD_TIME_MAX: Duration = Duration::from_secs(71 * 60);
+
 /// How long detaching waits for a directory that takes no traces.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -30,7 +33,7 @@ pub(crate) struct RecordArgs {
     #[arg(long, conflicts_with = "record", help_heading = "Recording")]
     no_record: bool,
     /// How long to record; 71 minutes at most
-    #[arg(long, default_value = "6m", value_parser = humantime::parse_duration, value_name = "TIME",
+    #[arg(long, default_value = "6m", value_parser = parse_record_time, value_name = "TIME",
           help_heading = "Recording")]
     record_time: Duration,
     /// Most bytes of all traces in the directory: the oldest are removed first
@@ -44,6 +47,14 @@ pub(crate) struct RecordArgs {
     /// own, other keys are kept beside them (may be repeated)
     #[arg(long = "label", value_name = "KEY=VALUE", help_heading = "Recording")]
     labels: Vec<Label>,
+}
+
+fn parse_record_time(text: &str) -> Result<Duration> {
+    let time = super::parse_time(text)?;
+    if time > RECORD_TIME_MAX {
+        return Err(Error::invalid(format!("{text} is too long")).remedy("record 71 minutes at most: 71m"));
+    }
+    Ok(time)
 }
 
 /// Something that the trace tells of the disk.
@@ -139,6 +150,8 @@ pub(super) struct TraceCounts {
     pub(super) evicted: u64,
     /// Saves that failed.
     pub(super) failures: u64,
+    /// Requests in the traces that were written.
+    pub(super) saved: u64,
 }
 
 impl Traces {
@@ -176,7 +189,11 @@ impl Traces {
     }
 
     pub(super) fn counts(&self) -> TraceCounts {
-        TraceCounts { evicted: self.saver.directory().evicted(), failures: self.saver.failures() }
+        TraceCounts {
+            evicted: self.saver.directory().evicted(),
+            failures: self.saver.failures(),
+            saved: self.saver.saved(),
+        }
     }
 
     pub(super) fn directory(&self) -> String {

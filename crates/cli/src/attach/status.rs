@@ -1,6 +1,7 @@
 //! The live status line: how much of the image is here, how reads fare, what comes in.
 
 use super::session::Session;
+use crate::report::count;
 use crate::terminal;
 use headstart_block::ByteRate;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -81,7 +82,8 @@ impl StatusLine {
         let came = u128::from(totals.fetched.saturating_sub(self.bytes)) * 1_000_000_000 / u128::from(nanos);
         let rate = ByteRate(u64::try_from(came).unwrap_or(u64::MAX));
         (self.shown, self.bytes) = (Instant::now(), totals.fetched);
-        let mut line = format!("{} reads, {:.1}% hits", totals.hits + totals.misses, totals.hit_rate());
+        let mut line =
+            format!("{}, {:.1}% hits", count(totals.hits + totals.misses, "read"), totals.hit_rate());
         if totals.all > 0 {
             line = format!(
                 "{:.1}% local | {line} | {} misses, {} waiting | {rate}",

@@ -66,7 +66,7 @@ pub(crate) enum Command {
         headstart image copy oci://registry.lan/vm/debian:12 gs://images/debian --ca-file lan.pem")]
     Copy(copy::Copy),
     /// Make an image of a writable layer and the image below it
-    #[command(after_help = "Examples:\n  headstart image commit --writable /var/lib/vm1/disk \\\n    \
+    #[command(after_help = "Examples:\n  headstart image commit --writable /var/lib/vm1 \\\n    \
                             --base file:///srv/images:debian file:///srv/images:vm1\n  \
                             headstart image commit --pair upper.data,upper.index \\\n    \
                             --base file:///srv/images:debian file:///srv/images:vm1")]

@@ -150,8 +150,14 @@ fn what_cannot_be_imported_is_said() {
     scene.fails("image import disk.raw file://~/dir/../disk.raw/store:a", &["disk.raw/store"]);
     scene.fails("image import disk.raw file://~/store:a --base file://~/none:a", &["none"]);
     scene.fails("image import disk.raw file://~/store:a --base file://~/store:none", &["store:none"]);
-    scene.fails("image import disk.raw file://~/store:a --frame-size 5k", &["5120", "4k"]);
-    scene.fails("image import disk.raw file://~/store:a --frame-size 128k", &["131072", "64k"]);
+    for (option, parts) in [
+        ("--frame-size 5k", ["5120", "4k"]),
+        ("--frame-size 128k", ["131072", "64k"]),
+        ("--codec gzip", ["`gzip`", "lz4, zstd or none"]),
+    ] {
+        let run = scene.run(&format!("image import disk.raw file://~/store:a {option}"));
+        assert!(run.status == Some(2) && parts.iter().all(|part| run.stderr.contains(part)), "{run}");
+    }
     scene.fails("image import disk.raw file://~/store:a --format qcow2", &["disk.raw"]);
     scene.fails("image import disk.raw file://~/store:a --format vmdk", &["disk.raw"]);
     fs::write(scene.path("dir/something"), "else").unwrap();

@@ -74,8 +74,8 @@ impl Attached {
         assert_eq!(status.code(), Some(0), "{}", self.process);
         let said = self.process.said();
         assert!(!said.contains("panicked"), "{said}");
-        let report = said.lines().skip_while(|line| *line != "{").collect::<Vec<_>>().join("\n");
-        serde_json::from_str(&report).unwrap_or_else(|error| panic!("{error}:\n{said}"))
+        let report = said.lines().find(|line| line.starts_with("{\"reads\"")).unwrap_or_default();
+        serde_json::from_str(report).unwrap_or_else(|error| panic!("{error}:\n{said}"))
     }
 
     /// What Prometheus would scrape; it was started with `--metrics 127.0.0.1:0`.
