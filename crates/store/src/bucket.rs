@@ -392,13 +392,14 @@ fn explain(error: object_store::Error) -> Error {
     };
     let text = error.to_string();
     let shown = code_and_message(&text).unwrap_or_else(|| without_secrets(&text));
-    let error = match kind {
-        ErrorKind::NotFound => Error::new(kind, cause),
-        _ => Error::new(kind, cause).caused_by(shown),
-    };
     match METADATA_SERVERS.iter().find(|(url, _)| text.contains(url)) {
-        Some((_, remedy)) => error.remedy(*remedy),
-        None => error,
+        Some((_, remedy)) => {
+            Error::new(kind, "there are no credentials in the environment, nor any of this machine")
+                .caused_by(shown)
+                .remedy(*remedy)
+        }
+        None if kind == ErrorKind::NotFound => Error::new(kind, cause),
+        None => Error::new(kind, cause).caused_by(shown),
     }
 }
 
@@ -407,14 +408,11 @@ fn explain(error: object_store::Error) -> Error {
 const METADATA_SERVERS: [(&str, &str); 4] = [
     ("169.254.169.254/latest/", NO_S3_CREDENTIALS),
     ("169.254.170.", NO_S3_CREDENTIALS),
-    (
-        "169.254.169.254/metadata/",
-        "the environment has no credentials: set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
-    ),
-    ("/computeMetadata/", "the environment has no credentials: set GOOGLE_APPLICATION_CREDENTIALS"),
+    ("169.254.169.254/metadata/", "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
+    ("/computeMetadata/", "set GOOGLE_APPLICATION_CREDENTIALS"),
 ];
 
-const NO_S3_CREDENTIALS: &str = "the environment has no credentials: set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and \
+const NO_S3_CREDENTIALS: &str = "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and \
                                  AWS_REGION, and AWS_ENDPOINT_URL where the bucket is not at Amazon";
 
 /// What a store said in XML: its code and its message.

@@ -154,6 +154,9 @@ async fn an_open_registry_takes_and_gives_an_image() {
         let bytes = read(&*store, &digest, offset as u64, len as u64).await.unwrap();
         assert!(bytes[..] == layer[offset..offset + len]);
     }
+    let no_tag =
+        store.manifest(&headstart_store::Selector::Tag("nothing".parse().unwrap())).await.unwrap_err();
+    assert!(no_tag.to_string().contains("`headstart image list oci://"), "{no_tag}");
     let missing = read(&*store, &Digest::of(b"nothing"), 0, 1).await.unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::NotFound, "{missing}");
     let past = read(&*store, &digest, layer.len() as u64 + 5, 10).await.unwrap_err();

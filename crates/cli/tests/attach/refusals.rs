@@ -87,9 +87,11 @@ fn hosts_that_are_not_there() {
     let there = format!("127.0.0.1:{port}");
     let plain = format!("--plain-http {there} {cold}");
     let nowhere = "no-such-host.invalid".to_owned();
+    // What is asked about first is nothing that the user named.
+    let repository = format!("http://{there}/vm: ");
     let images = [
         (format!("http://{there}/vm:v1 {plain}"), [&there, "refused", "check the address"]),
-        (format!("oci://{there}/vm:v1 {plain}"), [&there, "refused", "check the address"]),
+        (format!("oci://{there}/vm:v1 {plain}"), [&repository, "refused", "check the address"]),
         (format!("http://{nowhere}/store:v1 {cold}"), [&nowhere, "dns error", "check the address"]),
         (format!("oci://{nowhere}/vm:v1 {cold}"), [&nowhere, "dns error", "check the address"]),
     ];
