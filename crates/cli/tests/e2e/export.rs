@@ -97,7 +97,11 @@ fn a_failed_export_leaves_the_older_file() {
 fn what_cannot_be_written_is_said() {
     let scene = imported(2);
     fs::create_dir(scene.path("dir")).unwrap();
-    scene.fails("image export file://~/store:a -o none/out.raw", &["none/out.raw", "No such file"]);
+    let run = scene.fails(
+        "image export file://~/store:a -o none/out.raw",
+        &["none/out.raw", "No such file", "make the directory none first"],
+    );
+    assert!(!run.stderr.contains(".headstart-"), "{run}");
     scene.fails("image export file://~/store:a -o dir", &["dir", "directory"]);
     scene.fails("image export file://~/store:a -o disk.raw/out.raw", &["disk.raw/out.raw"]);
     assert_eq!(scene.names("dir"), [""; 0]);

@@ -1,9 +1,8 @@
 //! Output files that appear whole or not at all.
 
 use headstart_block::{Error, Result};
-use std::fs::{self, File, Permissions};
-use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
@@ -34,13 +33,6 @@ impl Place {
     }
 }
 
-/// The error of the operating system alone: the temporary name beside it says nothing to who asked for another.
-fn without_path(error: io::Error) -> io::Error {
-    let inner = error.get_ref().and_then(|inner| inner.source());
-    let code = inner.and_then(|inner| inner.downcast_ref::<io::Error>()).and_then(io::Error::raw_os_error);
-    code.map_or(error, io::Error::from_raw_os_error)
-}
-
 /// A file in the making, under a temporary name beside its place. It goes away if it is not kept.
 #[derive(Debug)]
 pub struct OutputFile {
@@ -59,12 +51,14 @@ impl OutputFile {
         }
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut options = File::options();
+        options.read(true).write(true).create_new(true).mode(0o644);
         let temporary = tempfile::Builder::new()
             .prefix(".headstart-")
-            .permissions(Permissions::from_mode(0o644))
-            .tempfile_in(dir)
+            // Not `tempfile_in`: its errors name the temporary file, which nobody asked for.
+            .make_in(dir, |path| options.open(path))
             .map_err(|e| {
-                let error = Error::io("cannot create", without_path(e)).about(path.display());
+                let error = Error::io("cannot create", e).about(path.display());
                 if dir.exists() {
                     return error;
                 }
