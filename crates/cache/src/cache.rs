@@ -152,7 +152,7 @@ impl Cache {
     /// # Errors
     /// [`ErrorKind::NotFound`] where it is no cache, otherwise as [`open`](Self::open).
     pub fn open_existing(dir: &Path, settings: CacheSettings) -> Result<Arc<Self>> {
-        if !Directory::is_there(dir) {
+        if !Directory::is_there(dir)? {
             let cause = match dir.symlink_metadata() {
                 Ok(_) if !dir.is_dir() => "is not a directory",
                 Ok(_) => "is not a cache",

@@ -157,12 +157,25 @@ impl Directory {
     }
 
     /// Whether a directory is one: who opened it left its locks there, which are empty.
-    pub(crate) fn is_there(path: &Path) -> bool {
-        let is_lock = |name: &str| {
-            let metadata = fs::symlink_metadata(path.join(name));
-            metadata.is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0)
+    ///
+    /// # Errors
+    /// What the operating system reports where this user may not look or not write there.
+    pub(crate) fn is_there(path: &Path) -> Result<bool> {
+        let barred = |e| {
+            let error = Error::io("cannot open the cache", e).about(path.display());
+            error.remedy("run it as the user whose cache it is")
         };
-        is_lock(LOCK) && is_lock(EVICT_LOCK)
+        for name in [LOCK, EVICT_LOCK] {
+            match fs::symlink_metadata(path.join(name)) {
+                Ok(metadata) if metadata.is_file() && metadata.len() == 0 => {}
+                Err(e) if !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                    return Err(barred(e));
+                }
+                _ => return Ok(false),
+            }
+        }
+        options().open(path.join(LOCK)).map_err(barred)?;
+        Ok(true)
     }
 
     /// One that cannot be used: nobody looks for anything there.
