@@ -13,7 +13,8 @@ pub(crate) struct StoreArgs {
     /// Trust the certificate authorities in this PEM file, beside the system's (may be repeated)
     #[arg(long, value_name = "FILE")]
     ca_file: Vec<PathBuf>,
-    /// Speak to this registry or object store endpoint without TLS: HOST or HOST:PORT (may be repeated)
+    /// Speak to this registry or object store endpoint without TLS, and let a web server without TLS have its
+    /// password: HOST or HOST:PORT (may be repeated)
     #[arg(long, value_name = "HOST")]
     plain_http: Vec<String>,
     /// Ask MIRROR first for what references name REGISTRY, such as docker.io=mirror.lan:5000 (may be repeated)

@@ -39,7 +39,7 @@ pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart attach oci://registry.lan/vm/debian:13 --nbd unix:/run/vm1.sock --writable /var/lib/vm1\n  \
     headstart attach http://images.lan/store:debian --vhost-user /run/vm1.vhost --fill 20MB/s\n  \
     headstart attach web=s3://images/vm:web db=s3://images/vm:db --nbd 127.0.0.1:10809\n\n\
-    With --json, standard output has JSON lines, one object a line: one when the disks can be used (`disks`,\n\
+    With --json, standard output has JSON lines, one object a line: one when the disks can be used (`disks`, \
     `ways`, `metrics`, `ready_ms`), one when they were detached (`reads`, `hits_percent`, ...).";
 
 /// How often the signal to stop, failed servers and the status line are looked at.
