@@ -103,7 +103,7 @@ impl Error {
         };
         let mut error = Self::new(kind, cause);
         if kind == ErrorKind::NoSpace {
-            error.0.remedy = Some("free space there and run it again".into());
+            error.0.remedy = Some("free space there".into());
         }
         error.0.source = Some(Box::new(source));
         error

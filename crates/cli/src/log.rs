@@ -61,15 +61,10 @@ impl Line {
     fn finish(self, level: Level) -> String {
         let level = if level == Level::WARN { "warning".to_owned() } else { level.as_str().to_lowercase() };
         let facts = if self.facts.is_empty() { String::new() } else { format!(" ({})", self.facts) };
-        let line = in_passing(&format!("headstart: {level}: {}{}{facts}", self.message, self.cause));
+        let line = format!("headstart: {level}: {}{}{facts}", self.message, self.cause);
         // Parts of it come from servers and files: they must not play with the terminal.
         line.chars().flat_map(printable).collect()
     }
-}
-
-/// What an error says of who works on: nothing has to be run again, for nothing ended.
-pub(crate) fn in_passing(text: &str) -> String {
-    text.replace("free space there and run it again", "free space there")
 }
 
 fn printable(c: char) -> impl Iterator<Item = char> {
@@ -108,10 +103,6 @@ mod tests {
         };
         assert_eq!(line("it stopped", ": no space", ""), "headstart: warning: it stopped: no space");
         assert_eq!(line("it stopped", "", "peer a, uri b"), "headstart: warning: it stopped (peer a, uri b)");
-        assert_eq!(
-            line("it stopped", ": no space; free space there and run it again", ""),
-            "headstart: warning: it stopped: no space; free space there"
-        );
         assert_eq!(line("\u{1b}[2Jä\n", "", ""), "headstart: warning: \\u{1b}[2Jä\\n");
     }
 }

@@ -182,7 +182,7 @@ fn announce(
     json: bool,
 ) -> Result<()> {
     for warning in &session.warnings {
-        let _ = writeln!(std::io::stderr(), "headstart: warning: {}", crate::log::in_passing(warning));
+        let _ = writeln!(std::io::stderr(), "headstart: warning: {warning}");
     }
     let ready_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     let mut out = std::io::stdout().lock();

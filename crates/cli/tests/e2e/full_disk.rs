@@ -8,7 +8,7 @@ use headstart_lsmt::writable::{NewDisk, WritableDisk};
 use std::fs;
 use uuid::Uuid;
 
-const SAID: [&str; 2] = ["No space left on device", "free space there and run it again"];
+const SAID: [&str; 2] = ["No space left on device", "free space there"];
 
 /// A scene whose `small` is a disk of 8 MiB with a store in it, and `disk.raw` has 12 MB that do not compress.
 fn cramped() -> Option<(Scene, SmallDisk)> {
