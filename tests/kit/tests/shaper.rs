@@ -1,18 +1,19 @@
 //! The shaping proxy gives the link that was asked for.
 //!
-//! One test after the other, in one function: they measure, and would measure each other.
+//! One test after the other, in one function, and nothing else in this file: they measure, and would measure each
+//! other.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, reason = "tests")]
 
 use headstart_testkit::shaper::{Link, Measured, Shaper, measure};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 const TOLERATED: Duration = Duration::from_millis(2);
 /// A busy machine spoils a measurement, so that there is another.
-const TRIES: usize = 5;
+const TRIES: usize = 20;
 
 fn milliseconds(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -142,66 +143,4 @@ fn an_idle_link_saves_nothing_up() {
         || ask(&mut connection, 100_000),
         |took| took.abs_diff(milliseconds(10)) < TOLERATED,
     );
-}
-
-#[test]
-fn ends_and_resets_pass() {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let link = Link::new(None, milliseconds(1));
-    let shaper = Shaper::start(&link, listener.local_addr().unwrap()).unwrap();
-    // The client ends its half; the server answers all the same.
-    let mut client = TcpStream::connect(shaper.addr()).unwrap();
-    let (mut server, _) = listener.accept().unwrap();
-    client.write_all(b"question").unwrap();
-    client.shutdown(std::net::Shutdown::Write).unwrap();
-    let mut text = String::new();
-    server.read_to_string(&mut text).unwrap();
-    server.write_all(b"answer").unwrap();
-    drop(server);
-    client.read_to_string(&mut text).unwrap();
-    assert_eq!(text, "questionanswer");
-
-    // The server breaks off: a byte that nobody read makes its end a reset.
-    let mut client = TcpStream::connect(shaper.addr()).unwrap();
-    let (server, _) = listener.accept().unwrap();
-    client.write_all(b"unread").unwrap();
-    while rustix::io::ioctl_fionread(&server).unwrap() == 0 {
-        thread::yield_now();
-    }
-    drop(server);
-    let error = client.read(&mut [0]).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
-
-    // The client goes away in the middle of an answer: the server's write fails, soon.
-    let client = TcpStream::connect(shaper.addr()).unwrap();
-    let (mut server, _) = listener.accept().unwrap();
-    drop(client);
-    while server.write_all(&[0; 65536]).is_ok() {}
-
-    // No server: the client hears of it.
-    drop(listener);
-    let mut client = TcpStream::connect(shaper.addr()).unwrap();
-    assert!(client.read(&mut [0]).is_err());
-}
-
-/// Also where it goes in the moment in which a connection is made.
-#[test]
-fn a_proxy_that_goes_leaves_nobody_waiting() {
-    let link = Link::new(None, milliseconds(1));
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    for _ in 0..300 {
-        let shaper = Shaper::start(&link, listener.local_addr().unwrap()).unwrap();
-        let mut client = TcpStream::connect(shaper.addr()).unwrap();
-        let (mut server, _) = listener.accept().unwrap();
-        drop(shaper);
-        for end in [&mut client, &mut server] {
-            end.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-            let read = end.read(&mut [0]);
-            let broken = match &read {
-                Ok(len) => *len == 0,
-                Err(error) => error.kind() == ErrorKind::ConnectionReset,
-            };
-            assert!(broken, "{read:?}");
-        }
-    }
 }
