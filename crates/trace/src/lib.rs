@@ -13,8 +13,10 @@
 //! | [`saver`] | the thread that brings recorded traces into the directory |
 //! | [`npy`] | NumPy files of four columns |
 //! | [`fast26`] | the layout of the FAST'26 data set: import, export |
+//! | [`data_set`] | one way to read all of these: lists, then streams, skips what is bad |
 //! | [`stats`] | what a trace reads |
 
+pub mod data_set;
 pub mod directory;
 pub mod fast26;
 pub mod file;
@@ -25,6 +27,7 @@ pub mod saver;
 pub mod stats;
 pub mod trace;
 
+pub use data_set::DataSet;
 pub use directory::{DirectoryLimits, TraceDirectory};
 pub use record::{Op, Record};
 pub use recorder::{RECORDS_MAX, Recorder, WINDOW};
