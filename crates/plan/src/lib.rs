@@ -8,12 +8,14 @@
 //! | [`vocabulary`] | the blocks of an image, numbered densely |
 //! | [`condensed`] | a trace boiled down to what learning needs |
 //! | [`statistics`] | what many traces say of each block: sums, so that training is incremental |
+//! | [`evaluate`] | what an order of preloading is worth on recorded boots |
 //! | [`bandwidth`] | bandwidths, and the bins that plans are made for |
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small"))]
 
 pub mod bandwidth;
 pub mod condensed;
+pub mod evaluate;
 pub mod statistics;
 #[cfg(test)]
 mod testing;
