@@ -77,7 +77,21 @@ fn statistics_of_every_form_agree() {
     assert_eq!((&stats["images"][0]["traces"], &stats["images"][0]["reads"]), (&json!(2), &json!(2)));
     let bare = scene.json("trace stats set/trace/it1/p-a/4GB/7.npy");
     assert_eq!((&bare["total"]["reads"], &bare["total"]["first_us"]), (&json!(2), &json!(0)));
+    // The paper's figures: a public image on one disk size, both within one day.
+    let (creations, figures) = (&stats["creations"], &stats["figures"]);
+    assert_eq!(
+        (&creations["size_gib"]["max"], &creations["top_images"]["public"]),
+        (&json!(4.0), &json!([2]))
+    );
+    assert_eq!(
+        (&figures["traces"]["public"], &figures["grace_s"]["public"]["p50"]),
+        (&json!(2), &json!(5.0))
+    );
+    assert_eq!(figures["cross_percent"]["public"][5]["block"], 2 << 20);
     let table = scene.ok("trace stats traces").stdout;
+    for line in ["s to the first read, public", "disk size, GiB", "microseconds between reads", "cosine"] {
+        assert!(table.contains(line), "no {line}: {table}");
+    }
     assert!(table.contains("median by image") && table.contains("2 traces") && table.contains("up to 4 KiB"));
 }
 
@@ -87,11 +101,15 @@ fn a_damaged_trace_is_named_and_the_others_count() {
     data_set(&scene);
     scene.ok("trace import set -o traces");
     fs::write(scene.path("traces/20261121T185743.000000Z-7.parquet"), b"PAR1 garbage PAR1").unwrap();
-    for words in ["trace stats traces", "trace export traces -o out"] {
+    let skipped = "skipped 1 cut short or damaged";
+    for (words, said) in [("trace stats traces", skipped), ("trace export traces -o out", "not read: ")] {
         let run = scene.run(words);
         assert_eq!(run.status, Some(1), "{run}");
-        assert!(run.stdout.contains("not read: ") && run.stdout.contains("-7.parquet"), "{run}");
+        assert!(run.stdout.contains(said) && run.stdout.contains("-7.parquet"), "{run}");
     }
+    let run = scene.run("trace stats traces --json");
+    let report: Value = serde_json::from_str(&run.stdout).unwrap_or_else(|e| panic!("{e}\n{run}"));
+    assert_eq!((&report["skipped"]["damaged"]["count"], &report["total"]["reads"]), (&json!(1), &json!(1)));
     assert!(scene.path("out/trace/it1/p-a/4GB/8.npy").exists());
 }
 

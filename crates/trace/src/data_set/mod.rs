@@ -17,6 +17,7 @@
 //!
 //! Data sets come from other people. A trace that cannot be learned from is skipped and counted with its reason
 //! ([`Skipped`]), and the others are read. A trace that is not in the order of time is sorted, and counted as mended.
+//! What remains has reads of at most 1 GiB, within the disk, within the first PiB, and within a day of the creation.
 //! Nothing that is in a file makes this panic or take more memory than [`Limits`] say.
 
 mod read;

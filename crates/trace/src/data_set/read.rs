@@ -9,6 +9,12 @@ use crate::trace::{Creation, Trace};
 use headstart_block::{ByteRange, Error, Result};
 use std::path::Path;
 
+/// Most bytes of a read: no protocol allows so many, and who counts blocks relies on a bound.
+const READ_MAX: u64 = 1 << 30;
+
+/// Most bytes of a disk, also of one whose size is not known: the number of a block then fits 32 bits.
+const DISK_MAX: u64 = 1 << 50;
+
 /// Why a trace is skipped.
 type Fault = (Reason, Error);
 
@@ -105,8 +111,11 @@ fn check_records(trace: &Trace, limits: &Limits) -> Result<(), Fault> {
         let cause = format!("has a request {} s after the creation", last.t_us / 1_000_000);
         return Err(fault(Reason::Time, cause));
     }
-    let size = trace.creation.size;
-    let past = trace.records.iter().find(|record| size > 0 && record.range.end() > size);
+    if let Some(read) = trace.records.iter().find(|r| r.op == Op::Read && r.range.len() > READ_MAX) {
+        return Err(fault(Reason::NoRequest, format!("has a read of {} bytes", read.range.len())));
+    }
+    let size = if trace.creation.size > 0 { trace.creation.size.min(DISK_MAX) } else { DISK_MAX };
+    let past = trace.records.iter().find(|record| record.range.end() > size);
     match past {
         Some(record) => {
             let range = record.range;

@@ -164,7 +164,7 @@ fn each_kind_of_damage_has_its_reason() {
         fs::remove_file(path).unwrap();
         fs::create_dir(path).unwrap();
     };
-    let cases: [(Reason, Spoil<'_>); 14] = [
+    let cases: [(Reason, Spoil<'_>); 15] = [
         (Reason::Damaged, &cut),
         (Reason::Damaged, &|path| fs::write(path, b"").unwrap()),
         (Reason::WrongType, &floats),
@@ -177,7 +177,8 @@ fn each_kind_of_damage_has_its_reason() {
         (Reason::Time, &|path| rows(path, |rows| rows[3][3] = i64::MAX)),
         (Reason::NoRequest, &|path| rows(path, |rows| rows[3][0] = 2)),
         (Reason::NoRequest, &|path| rows(path, |rows| rows[3][2] = -512)),
-        (Reason::PastDisk, &|path| rows(path, |rows| rows[3][1] = i64::MAX)),
+        (Reason::NoRequest, &|path| rows(path, |rows| rows[3][2] = (1 << 30) + 1)),
+        (Reason::PastDisk, &|path| rows(path, |rows| rows[3][1] = 1 << 62)),
         (Reason::PastDisk, &|path| rows(path, |rows| rows[3][1] = SIZE.cast_signed() - 8191)),
     ];
     for (number, (reason, spoil)) in cases.into_iter().enumerate() {
