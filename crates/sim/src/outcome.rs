@@ -2,9 +2,9 @@
 //!
 //! * *Hit rate*: reads all of whose bytes were local when they arrived, of all.
 //! * *Accuracy*, in two ways. Ours: preloaded blocks that were read, of preloaded blocks; a block that a miss brought
-//!   is no preload, so `lazy` has none, and then it is 1, for nothing was brought in vain. The artifact's: blocks
-//!   that some read found local, of blocks pulled by whatever; 0 where nothing was pulled. Both count what had
-//!   come when the last read arrived. A block counts as read, or found, if any byte of it was.
+//!   is no preload. The artifact's: blocks that some read found local, of blocks pulled by whatever, which says
+//!   something of `lazy` too. Of nothing preloaded or pulled they are 0. Both count what had come when the last read
+//!   arrived. A block counts as read, or found, if any byte of it was.
 //! * *Wait*: from a read's arrival until its bytes are local. *Slow* is one of over [`SLOW`], and its cause is
 //!   what took most of it: its own transfer (`miss`), what the link was busy with before (`queue`), or the
 //!   round trip and the store's latency (`store`).
@@ -29,10 +29,10 @@ pub struct Accuracy {
 }
 
 impl Accuracy {
-    /// Preloaded blocks that were read, of those preloaded; 1 if none was.
+    /// Preloaded blocks that were read, of those preloaded; 0 if none was.
     #[must_use]
     pub fn ours(&self) -> f64 {
-        if self.preloaded == 0 { 1.0 } else { ratio(self.read, self.preloaded) }
+        ratio(self.read, self.preloaded)
     }
 
     /// Blocks found local, of those pulled; 0 if none was.
