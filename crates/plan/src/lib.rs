@@ -9,6 +9,9 @@
 //! | [`condensed`] | a trace boiled down to what learning needs |
 //! | [`statistics`] | what many traces say of each block: sums, so that training is incremental |
 //! | [`evaluate`] | what an order of preloading is worth on recorded boots |
+//! | [`similarity`] | how alike two boots are |
+//! | [`policy`] | ways to make an order of preloading |
+//! | [`random`] | randomness from a seed |
 //! | [`bandwidth`] | bandwidths, and the bins that plans are made for |
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small"))]
@@ -16,6 +19,9 @@
 pub mod bandwidth;
 pub mod condensed;
 pub mod evaluate;
+pub mod policy;
+pub mod random;
+pub mod similarity;
 pub mod statistics;
 #[cfg(test)]
 mod testing;
