@@ -42,6 +42,18 @@ struct Flight {
     priority: Priority,
 }
 
+/// What to preload, decided as reads come: policies that follow what is read, and the switch between plans.
+pub trait Guide {
+    /// The plan at the creation.
+    fn at_creation(&mut self) -> Plan {
+        Plan::Lazy
+    }
+
+    /// A read arrived at `now`; if it missed, the engine has been told. What to preload from now on instead; `None` to
+    /// go on.
+    fn on_read(&mut self, now: Nanos, range: ByteRange) -> Option<Plan>;
+}
+
 /// Simulates boots, one after the other, in the same memory.
 #[derive(Debug, Default)]
 pub struct Simulator {
@@ -73,7 +85,17 @@ impl Simulator {
 
     /// Replays `boot` with `plan` under `model`.
     pub fn run(&mut self, boot: &Boot, plan: &Plan, model: &Model) -> Outcome {
-        let mut run = Run::new(boot, model, std::mem::take(&mut self.memory));
+        self.replay(boot, plan, None, model)
+    }
+
+    /// Replays `boot` under `model`, with the plans of `guide`.
+    pub fn run_guided(&mut self, boot: &Boot, guide: &mut dyn Guide, model: &Model) -> Outcome {
+        let plan = guide.at_creation();
+        self.replay(boot, &plan, Some(guide), model)
+    }
+
+    fn replay(&mut self, boot: &Boot, plan: &Plan, guide: Option<&mut dyn Guide>, model: &Model) -> Outcome {
+        let mut run = Run::new(boot, guide, model, std::mem::take(&mut self.memory));
         run.begin(plan);
         run.play();
         let (outcome, memory) = run.finish();
@@ -88,8 +110,9 @@ impl Simulator {
     }
 }
 
-struct Run<'a> {
+struct Run<'a, 'g> {
     boot: &'a Boot,
+    guide: Option<&'g mut dyn Guide>,
     model: &'a Model,
     reads: &'a [Access],
     engine: Engine,
@@ -113,8 +136,8 @@ struct Run<'a> {
     outcome: Outcome,
 }
 
-impl<'a> Run<'a> {
-    fn new(boot: &'a Boot, model: &'a Model, mut memory: Memory) -> Self {
+impl<'a, 'g> Run<'a, 'g> {
+    fn new(boot: &'a Boot, guide: Option<&'g mut dyn Guide>, model: &'a Model, mut memory: Memory) -> Self {
         let layout = model.layout(boot.disk_size());
         let reads = &boot.reads()[..boot.reads().len().min(model.reads_max)];
         let blocks = usize::try_from(boot.disk_size().div_ceil(BLOCK_SIZE)).unwrap_or(usize::MAX);
@@ -149,6 +172,7 @@ impl<'a> Run<'a> {
             moved: 0,
             accuracy: Accuracy::default(),
             boot,
+            guide,
             model,
             reads,
             memory,
@@ -159,6 +183,16 @@ impl<'a> Run<'a> {
 
     /// The creation: the engine gets its plan.
     fn begin(&mut self, plan: &Plan) {
+        self.follow_plan(plan);
+        if let Some(rate) = self.model.left {
+            self.tell(Event::LeftRate(Some(rate)));
+        }
+        if self.model.clock == Clock::Closed {
+            self.release();
+        }
+    }
+
+    fn follow_plan(&mut self, plan: &Plan) {
         let plan = match (plan, self.model.preloads) {
             (Plan::List(items), Preloads::Blocks) if items.iter().any(|item| item.mask != u32::MAX) => {
                 Plan::List(items.iter().map(|item| PlanItem::whole(item.block)).collect())
@@ -166,12 +200,6 @@ impl<'a> Run<'a> {
             _ => plan.clone(),
         };
         self.tell(Event::PlanChanged(plan));
-        if let Some(rate) = self.model.left {
-            self.tell(Event::LeftRate(Some(rate)));
-        }
-        if self.model.clock == Clock::Closed {
-            self.release();
-        }
     }
 
     /// Until every read is complete.
@@ -224,12 +252,20 @@ impl<'a> Run<'a> {
         if hit {
             self.outcome.hits += 1;
             self.completed(read);
-            return;
+        } else {
+            self.miss(read, range);
         }
+        let now = self.now;
+        if let Some(plan) = self.guide.as_mut().and_then(|guide| guide.on_read(now, range)) {
+            self.follow_plan(&plan);
+        }
+    }
+
+    fn miss(&mut self, read: u32, range: ByteRange) {
         self.waiting += 1;
         // Its arrival, until its wait is known.
         self.memory.waits[read as usize] = self.now;
-        if self.follow && self.follows(read, range) {
+        if self.follow && self.has_leader(read, range) {
             return;
         }
         let part = match self.model.misses {
@@ -243,7 +279,7 @@ impl<'a> Run<'a> {
     }
 
     /// Makes `read` follow whoever waits for its block; false if it is the first, and has to be told.
-    fn follows(&mut self, read: u32, range: ByteRange) -> bool {
+    fn has_leader(&mut self, read: u32, range: ByteRange) -> bool {
         let Some(leader) = one_block(range).and_then(|block| self.memory.leaders.get_mut(block)) else {
             return false;
         };

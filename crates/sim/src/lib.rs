@@ -25,7 +25,7 @@ pub mod time;
 mod world;
 
 pub use boot::{Access, Boot};
-pub use disk::Simulator;
+pub use disk::{Guide, Simulator};
 pub use link::{Bandwidth, Latency, Link};
 pub use model::{Clock, Misses, Model, Preloads};
 pub use outcome::{Accuracy, Bytes, Outcome, Slow, Summary};

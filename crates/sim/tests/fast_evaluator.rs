@@ -1,12 +1,13 @@
-//! The fast evaluator of `headstart-plan`, by which plans are searched, is the engine in the paper's model: on any boot,
-//! any order of blocks, any bandwidth, each read waits as long to the nanosecond, and each count is the same.
+//! The evaluators of `headstart-plan`, by which plans are searched, are the engine in the paper's model: on any boot, any
+//! order of blocks, known before or found as reads come, any bandwidth, each read waits as long to the nanosecond, and
+//! each count is the same.
 
 #![expect(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
 
 use headstart_block::{BLOCK_SIZE, ByteRange, Plan, PlanItem, SLICE_SIZE};
-use headstart_plan::evaluate::Evaluator;
+use headstart_plan::evaluate::{Evaluator, Online, Score, replay};
 use headstart_plan::{Bandwidth, Condensed, Vocabulary};
-use headstart_sim::{Boot, Model, Simulator};
+use headstart_sim::{Boot, Guide, Model, Nanos, Outcome, Simulator};
 use headstart_trace::{Op, Record};
 use proptest::prelude::*;
 
@@ -70,17 +71,75 @@ proptest! {
         let score = evaluator.evaluate(&ids, &condensed);
 
         let boot = Boot::of_records(disk_size, &records, 1);
-        let plan = Plan::List(order.iter().map(|block| PlanItem::whole(*block)).collect());
         let mut simulator = Simulator::new();
-        let outcome = simulator.run(&boot, &plan, &Model::paper(rate));
+        let outcome = simulator.run(&boot, &plan(&order), &Model::paper(rate));
 
-        prop_assert_eq!(simulator.waits().iter().map(|wait| wait.0).collect::<Vec<_>>(),
-            evaluator.waits(&condensed).collect::<Vec<_>>());
-        prop_assert_eq!((outcome.reads, outcome.hits), (score.reads, score.hits));
-        prop_assert_eq!(u128::from(outcome.waited.0), score.wait_ns);
-        prop_assert_eq!(simulator.waits().iter().map(|wait| wait.0).max().unwrap_or(0), score.wait_max_ns);
-        let accuracy = outcome.accuracy;
-        prop_assert_eq!((accuracy.preloaded, accuracy.read), (score.preloaded, score.preloaded_read));
-        prop_assert_eq!((accuracy.pulled, accuracy.found), (score.pulled, score.found_local));
+        let waits: Vec<_> = evaluator.waits(&condensed).collect();
+        agree(&outcome, simulator.waits(), &score, &waits)?;
     }
+
+    /// The same for what is decided as reads come.
+    #[test]
+    fn agrees_with_the_engine_read_by_read(case in a_case(), depth in 0_u64..9, every in 1_u64..9) {
+        let Case { disk_size, records, order, rate } = case;
+        let mut vocabulary = Vocabulary::new(disk_size);
+        let condensed = Condensed::of_records(&records, &mut vocabulary);
+        let ahead = Ahead { first: order, depth, every, seen: 0 };
+        let (score, waits) = replay(&mut ahead.clone(), &condensed, &vocabulary, Bandwidth::new(rate));
+        let boot = Boot::of_records(disk_size, &records, 1);
+        let mut simulator = Simulator::new();
+        let outcome = simulator.run_guided(&boot, &mut ahead.clone(), &Model::paper(rate));
+        agree(&outcome, simulator.waits(), &score, &waits)?;
+    }
+}
+
+fn agree(outcome: &Outcome, waited: &[Nanos], score: &Score, waits: &[u64]) -> Result<(), TestCaseError> {
+    prop_assert_eq!(waited.iter().map(|wait| wait.0).collect::<Vec<_>>(), waits);
+    prop_assert_eq!((outcome.reads, outcome.hits), (score.reads, score.hits));
+    prop_assert_eq!(u128::from(outcome.waited.0), score.wait_ns);
+    prop_assert_eq!(waits.iter().max().copied().unwrap_or(0), score.wait_max_ns);
+    let accuracy = outcome.accuracy;
+    prop_assert_eq!((accuracy.preloaded, accuracy.read), (score.preloaded, score.preloaded_read));
+    prop_assert_eq!((accuracy.pulled, accuracy.found), (score.pulled, score.found_local));
+    Ok(())
+}
+
+/// Begins with an order, then goes where some of the reads go.
+#[derive(Clone)]
+struct Ahead {
+    first: Vec<u64>,
+    depth: u64,
+    every: u64,
+    seen: u64,
+}
+
+impl Ahead {
+    fn after(&mut self, block: u64) -> Option<Vec<u64>> {
+        self.seen += 1;
+        self.seen.is_multiple_of(self.every).then(|| (1..=self.depth).map(|step| block + step).collect())
+    }
+}
+
+impl Online for Ahead {
+    fn at_creation(&mut self) -> Vec<u64> {
+        self.first.clone()
+    }
+
+    fn on_read(&mut self, blocks: &[u64]) -> Option<Vec<u64>> {
+        self.after(*blocks.last()?)
+    }
+}
+
+impl Guide for Ahead {
+    fn at_creation(&mut self) -> Plan {
+        plan(&self.first)
+    }
+
+    fn on_read(&mut self, _: Nanos, range: ByteRange) -> Option<Plan> {
+        self.after((range.end() - 1) / BLOCK_SIZE).map(|blocks| plan(&blocks))
+    }
+}
+
+fn plan(blocks: &[u64]) -> Plan {
+    Plan::List(blocks.iter().map(|block| PlanItem::whole(*block)).collect())
 }
