@@ -32,8 +32,10 @@ struct Image {
 /// What a boot was is for evaluation only: nothing that trains sees it.
 fn labels(dir: &Path) -> BTreeMap<String, String> {
     let text = std::fs::read_to_string(dir.join("labels.csv")).unwrap_or_default();
-    let row =
-        |line: &str| line.split_once(',').map(|(volume, label)| (volume.to_owned(), label.trim().to_owned()));
+    let row = |line: &str| {
+        let mut fields = line.split(',').map(|field| field.trim().to_owned());
+        fields.next().zip(fields.next())
+    };
     text.lines().filter_map(row).collect()
 }
 
@@ -68,7 +70,9 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let faster = arguments.get(1).map_or(1, |faster| faster.parse().unwrap());
     let images = images(Path::new(&arguments[0]), faster);
-    println!("{} images and sizes", images.len());
+    let boots: Vec<_> = images.iter().map(|image| image.boots.len()).collect();
+    let normal = images.iter().flat_map(|image| &image.boots).filter(|boot| boot.normal).count();
+    println!("{} images and sizes, boots {boots:?}, {normal} of them normal", images.len());
     let names: Vec<&str> = NAMES.iter().copied().chain(["history"]).collect();
     for rate in [2, 4, 6, 8, 10, 30] {
         let mut rows: BTreeMap<&str, Row> = BTreeMap::new();

@@ -90,6 +90,8 @@ pub struct Condensed {
     /// Numbers of the counted reads in several blocks.
     pub(crate) wide: Vec<u32>,
     pub(crate) fresh: Vec<Fresh>,
+    /// Distinct blocks of all reads, in the order of first access.
+    order: Vec<BlockId>,
     left_out: u64,
 }
 
@@ -220,6 +222,9 @@ impl Condensed {
             let mut is_fresh = false;
             for touch in &self.touches[read.touches()] {
                 let seen = &mut seen[touch.block as usize];
+                if *seen == 0 {
+                    self.order.push(touch.block);
+                }
                 is_fresh |= touch.mask & !*seen != 0;
                 *seen |= touch.mask;
             }
@@ -259,15 +264,10 @@ impl Condensed {
         (&self.times[range.clone()], &self.sums[range.start..=range.end])
     }
 
-    /// The distinct blocks of the counted reads, in the order of their first access.
-    pub fn first_accesses(&self) -> impl Iterator<Item = BlockId> {
-        self.blocks.iter().map(|block| block.block)
-    }
-
-    /// How many distinct blocks the counted reads lie in.
+    /// The distinct blocks of all reads, in the order of their first access.
     #[must_use]
-    pub fn distinct_blocks(&self) -> usize {
-        self.blocks.len()
+    pub fn first_accesses(&self) -> &[BlockId] {
+        &self.order
     }
 
     /// From the creation to the first read, in microseconds; 0 where nothing is read.

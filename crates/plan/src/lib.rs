@@ -30,5 +30,5 @@ pub mod vocabulary;
 pub use bandwidth::{Bandwidth, Bin, Nanos};
 pub use condensed::{Condensed, CondensedRead, READS_MAX, Touch};
 pub use headstart_block::{BLOCK_SIZE, Plan, PlanItem, SLICE_SIZE};
-pub use statistics::{BlockStats, Statistics};
+pub use statistics::{BlockStats, Statistics, Window};
 pub use vocabulary::{BlockId, Vocabulary};

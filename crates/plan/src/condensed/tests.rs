@@ -30,7 +30,7 @@ fn what_makes_no_sense_is_left_out_and_counted() {
     assert_eq!((trace.reads().len(), trace.left_out(), vocabulary.len()), (1, 2, 1));
     assert_eq!((trace.grace_us(), trace.duration_us()), (5, 0));
     let empty = Condensed::of_records(&[], &mut vocabulary);
-    assert_eq!((empty.grace_us(), empty.duration_us(), empty.distinct_blocks()), (0, 0, 0));
+    assert_eq!((empty.grace_us(), empty.duration_us(), empty.first_accesses().len()), (0, 0, 0));
 }
 
 #[test]
@@ -83,7 +83,7 @@ proptest! {
                 fresh.push(u32::try_from(number).unwrap());
             }
         }
-        prop_assert_eq!(trace.distinct_blocks(), blocks.len());
+        prop_assert_eq!(trace.first_accesses().len(), blocks.len());
         for block in &trace.blocks {
             let number = vocabulary.blocks()[block.block as usize];
             let times = &blocks[&number];

@@ -140,7 +140,7 @@ impl Evaluator {
         // Of the preloads only the last can be still on the wire.
         if let Some(last) = wire.last_preload.filter(|last| self.ready[*last as usize] > end) {
             score.preloaded -= 1;
-            score.preloaded_read -= u64::from(trace.first_accesses().any(|block| block == last));
+            score.preloaded_read -= u64::from(trace.blocks.iter().any(|block| block.block == last));
         }
         score.pulled += score.preloaded;
         for block in &trace.blocks {

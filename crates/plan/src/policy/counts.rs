@@ -25,13 +25,13 @@ impl Policy for Counts {
         }
     }
 
-    fn order(&self, training: &Training<'_>, _: &Aim) -> Vec<BlockId> {
+    fn order(&self, training: &Training<'_>, aim: &Aim) -> Vec<BlockId> {
         let third = 1.0 / 3.0;
         let weights = match self {
             Self::Count => Weights { alpha: 1.0, beta: 0.0 },
             Self::CountTime => Weights { alpha: 0.5, beta: 0.5 },
             Self::CountTwoTimes => Weights { alpha: third, beta: third },
         };
-        Scorer::new(training).order(weights)
+        Scorer::new(training, aim.objective.window()).order(weights)
     }
 }

@@ -6,7 +6,7 @@
 use crate::bandwidth::Bandwidth;
 use crate::condensed::Condensed;
 use crate::evaluate::{BootEvaluator, Evaluator, Item, Link, Misses, Online};
-use crate::statistics::Statistics;
+use crate::statistics::{Statistics, Window};
 use crate::vocabulary::{BlockId, Vocabulary};
 use headstart_block::{Error, Result};
 
@@ -49,6 +49,26 @@ pub enum Objective {
         /// Whether hot slices are preloaded, or whole blocks.
         hot: bool,
     },
+}
+
+impl Objective {
+    /// The reads that matter to it.
+    #[must_use]
+    pub fn window(self) -> Window {
+        match self {
+            Self::Hits => Window::Counted,
+            Self::Boot { .. } => Window::All,
+        }
+    }
+
+    /// The blocks of a trace in the order of their first access by the reads that matter.
+    #[must_use]
+    pub fn first_accesses(self, trace: &Condensed) -> Vec<BlockId> {
+        match self {
+            Self::Hits => trace.blocks.iter().map(|block| block.block).collect(),
+            Self::Boot { .. } => trace.first_accesses().to_vec(),
+        }
+    }
 }
 
 /// What to plan for, and at which bandwidth.

@@ -22,7 +22,7 @@ impl Policy for RandomTrace {
 
     fn order(&self, training: &Training<'_>, aim: &Aim) -> Vec<BlockId> {
         let drawn = Random::new(aim.seed).below(training.traces.len());
-        training.traces.get(drawn).map(|trace| trace.first_accesses().collect()).unwrap_or_default()
+        training.traces.get(drawn).map(|trace| aim.objective.first_accesses(trace)).unwrap_or_default()
     }
 }
 
@@ -38,12 +38,12 @@ impl Policy for Dadi {
         "dadi"
     }
 
-    fn order(&self, training: &Training<'_>, _: &Aim) -> Vec<BlockId> {
+    fn order(&self, training: &Training<'_>, aim: &Aim) -> Vec<BlockId> {
         let traces = &training.traces[..training.traces.len().min(COMPARED_MAX)];
         let vectors: Vec<_> = traces.iter().map(|trace| Vector::of(trace, Feature::Counts)).collect();
         let members: Vec<_> = (0..vectors.len()).collect();
         let centre = Similarities::of(&vectors).centroid(&members);
-        centre.map(|centre| traces[centre].first_accesses().collect()).unwrap_or_default()
+        centre.map(|centre| aim.objective.first_accesses(traces[centre])).unwrap_or_default()
     }
 }
 
@@ -59,7 +59,7 @@ impl Policy for History<'_> {
         "history"
     }
 
-    fn order(&self, _: &Training<'_>, _: &Aim) -> Vec<BlockId> {
-        self.test.first_accesses().collect()
+    fn order(&self, _: &Training<'_>, aim: &Aim) -> Vec<BlockId> {
+        aim.objective.first_accesses(self.test)
     }
 }

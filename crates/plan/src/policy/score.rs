@@ -6,6 +6,7 @@
 //! latest. The higher, the sooner.
 
 use crate::policy::Training;
+use crate::statistics::{Accesses, Window};
 use crate::vocabulary::BlockId;
 
 /// The weights of count and average time; what they leave of 1 is the weight of the earliest time.
@@ -26,20 +27,20 @@ pub struct Scorer {
 }
 
 impl Scorer {
-    /// For a group of traces.
+    /// For a group of traces, by these of their reads.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a share")]
-    pub fn new(training: &Training<'_>) -> Self {
+    pub fn new(training: &Training<'_>, window: Window) -> Self {
         let statistics = training.statistics;
-        let most = statistics.read_blocks().map(|(_, stats)| stats.accesses).max().unwrap_or(1) as f64;
-        let t_max = f64::from(statistics.max_us.max(1));
-        let terms = |(id, stats): (BlockId, &crate::statistics::BlockStats)| {
-            let count = stats.accesses as f64 / most;
+        let most = statistics.read_blocks(window).map(|(_, stats)| stats.count).max().unwrap_or(1) as f64;
+        let t_max = f64::from(statistics.latest_us(window).max(1));
+        let terms = |(id, stats): (BlockId, &Accesses)| {
+            let count = stats.count as f64 / most;
             let average = (t_max - stats.average_us()) / t_max;
             let earliest = (t_max - f64::from(stats.min_us)) / t_max;
             (id, training.vocabulary.blocks()[id as usize], [count, average, earliest])
         };
-        let blocks: Vec<_> = statistics.read_blocks().map(terms).collect();
+        let blocks: Vec<_> = statistics.read_blocks(window).map(terms).collect();
         Self { scores: Vec::with_capacity(blocks.len()), blocks }
     }
 

@@ -29,7 +29,8 @@ impl ThinkAhead {
         let count = (training.traces.len() / 10).max(JUDGED_MIN);
         let sample = Random::new(aim.seed).sample(count, training.traces.len());
         let traces = sample.into_iter().map(|at| training.traces[at]).collect();
-        let (mut judge, mut scorer) = (Judge::new(training, aim, traces), Scorer::new(training));
+        let (mut judge, mut scorer) =
+            (Judge::new(training, aim, traces), Scorer::new(training, aim.objective.window()));
         self.genetic.search(aim.seed, |weights| judge.worth(&scorer.order(weights))).0
     }
 }
@@ -40,6 +41,6 @@ impl Policy for ThinkAhead {
     }
 
     fn order(&self, training: &Training<'_>, aim: &Aim) -> Vec<BlockId> {
-        Scorer::new(training).order(self.weights(training, aim))
+        Scorer::new(training, aim.objective.window()).order(self.weights(training, aim))
     }
 }

@@ -21,16 +21,17 @@ impl Policy for Vmt {
         }
     }
 
-    fn order(&self, training: &Training<'_>, _: &Aim) -> Vec<BlockId> {
+    fn order(&self, training: &Training<'_>, aim: &Aim) -> Vec<BlockId> {
+        let window = aim.objective.window();
         let time = |id: &BlockId| {
-            let stats = &training.statistics.blocks[*id as usize];
+            let stats = training.statistics.blocks[*id as usize].by(window);
             match self {
                 Self::Min => f64::from(stats.min_us),
                 Self::Average => stats.average_us(),
             }
         };
         let blocks = training.vocabulary.blocks();
-        let mut order: Vec<_> = training.statistics.read_blocks().map(|(id, _)| id).collect();
+        let mut order: Vec<_> = training.statistics.read_blocks(window).map(|(id, _)| id).collect();
         order.sort_by(|a, b| time(a).total_cmp(&time(b)).then(blocks[*a as usize].cmp(&blocks[*b as usize])));
         order
     }
