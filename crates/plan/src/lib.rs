@@ -10,6 +10,7 @@
 //! | [`statistics`] | what many traces say of each block: sums, so that training is incremental |
 //! | [`evaluate`] | what an order of preloading is worth on recorded boots |
 //! | [`similarity`] | how alike two boots are |
+//! | [`preprocess`] | outliers, categories, groups, centroids |
 //! | [`policy`] | ways to make an order of preloading |
 //! | [`random`] | randomness from a seed |
 //! | [`bandwidth`] | bandwidths, and the bins that plans are made for |
@@ -20,6 +21,7 @@ pub mod bandwidth;
 pub mod condensed;
 pub mod evaluate;
 pub mod policy;
+pub mod preprocess;
 pub mod random;
 pub mod similarity;
 pub mod statistics;
