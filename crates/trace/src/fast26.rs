@@ -54,7 +54,7 @@ const MICROS: i64 = 1_000_000;
 
 /// A row of the table of creations; the order of fields is that of the columns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct CreationRow {
+pub(crate) struct CreationRow {
     volume_id: String,
     image_type: String,
     image_id: String,
@@ -393,6 +393,13 @@ impl Exporter {
     /// [`ErrorKind::Invalid`] where it has no place in the layout, [`ErrorKind::Conflict`] where a volume comes
     /// twice; what the operating system reports.
     pub fn add(&mut self, trace: &Trace) -> Result<()> {
+        let row = self.write(trace)?;
+        self.rows.push(row);
+        Ok(())
+    }
+
+    /// Writes the requests of a trace, and returns its row of the table. Any number of threads may do so.
+    pub(crate) fn write(&self, trace: &Trace) -> Result<CreationRow> {
         let named = |e: Error| e.about(format!("volume `{}`", trace.creation.volume.escape_debug()));
         let row = CreationRow::of(&trace.creation).map_err(named)?;
         let path = self.dir.join(row.path().map_err(named)?);
@@ -406,8 +413,13 @@ impl Exporter {
                 .about(path.display()));
         }
         fs::write(&path, file).map_err(about)?;
-        self.rows.push(row);
-        Ok(())
+        Ok(row)
+    }
+
+    /// As [`Exporter::finish`], with rows that [`Exporter::write`] returned.
+    pub(crate) fn finish_with(mut self, rows: Vec<CreationRow>) -> Result<()> {
+        self.rows.extend(rows);
+        self.finish()
     }
 
     /// Writes the table of creations, sorted by volume, and so makes the directory a data set.

@@ -14,7 +14,8 @@
 //! | [`npy`] | NumPy files of four columns |
 //! | [`fast26`] | the layout of the FAST'26 data set: import, export |
 //! | [`data_set`] | one way to read all of these: lists, then streams, skips what is bad |
-//! | [`stats`] | what a trace reads |
+//! | [`stats`] | what traces read: sums, and the figures of the ThinkAhead paper |
+//! | [`synthesize`] | data sets like the published one, of any size, from a seed |
 
 pub mod data_set;
 pub mod directory;
@@ -25,6 +26,7 @@ pub mod record;
 pub mod recorder;
 pub mod saver;
 pub mod stats;
+pub mod synthesize;
 pub mod trace;
 
 pub use data_set::DataSet;

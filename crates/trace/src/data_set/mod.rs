@@ -262,7 +262,7 @@ pub fn processors() -> usize {
 /// Thread t does the pieces t, t + threads, ...: whose turn it is needs no agreement, and each thread's results wait
 /// in a short channel of its own. When the taker gives up, it drops the channels' ends, and the threads with them;
 /// when a thread panics, its channel ends, and the scope passes the panic on.
-fn in_order<T: Send>(
+pub(crate) fn in_order<T: Send>(
     count: usize,
     threads: usize,
     work: &(impl Fn(usize) -> T + Sync),

@@ -4,7 +4,7 @@ use super::boot::{Boot, CROSS};
 use super::distribution::{Distribution, LogHistogram, percent};
 use super::group::Group;
 use super::similarity::jaccard;
-use super::{ByKind, Kind, property};
+use super::{ByKind, Kind};
 use crate::trace::Creation;
 use serde::Serialize;
 
@@ -270,8 +270,8 @@ fn tiers(done: &[Done]) -> Tiers {
 }
 
 /// What the metadata of a disk say of the configuration that it was made with.
-fn configuration(creation: &Creation) -> Option<&str> {
-    property(creation, "config").or_else(|| creation.labels.get("meta_info").map(String::as_str))
+fn configuration(creation: &Creation) -> &str {
+    creation.labels.get("meta_info").unwrap_or(&creation.options)
 }
 
 #[cfg(test)]
