@@ -11,11 +11,10 @@
 #![expect(clippy::cast_possible_truncation, reason = "drawn numbers are small")]
 
 use headstart_block::ByteRange;
-use headstart_pull::{BLOCK_SIZE, Plan, PlanItem, SLICE_SIZE};
+use headstart_pull::{BLOCK_SIZE, Plan, SLICE_SIZE};
 use headstart_sim::{Boot, Model, Simulator};
 use headstart_trace::data_set::{DataSet, Limits};
 use headstart_trace::{Op, Record};
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -31,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(path) => read(Path::new(&path))?,
         None => (0..20).map(made).collect(),
     };
-    let plans: Vec<_> = boots.iter().map(first_access).collect();
+    let plans: Vec<_> = boots.iter().map(|boot| Plan::List(boot.recorded_order().into())).collect();
     println!("                              million reads/s   boots/s");
     let lazy = measure(&boots, |_| &Plan::Lazy, &Model::paper);
     let planned = measure(&boots, |n| &plans[n], &Model::paper);
@@ -108,20 +107,4 @@ fn made(seed: u64) -> Boot {
         Record { t_us, op: Op::Read, range: ByteRange::between(start, start + 16384), service_us: None }
     };
     Boot::of_records(size, &(0..3000).map(&mut record).collect::<Vec<_>>(), 1)
-}
-
-/// The blocks of a boot in the order of their first access, with the slices that it reads.
-fn first_access(boot: &Boot) -> Plan {
-    let (mut order, mut masks) = (Vec::new(), BTreeMap::new());
-    for slice in boot.reads().iter().flat_map(|read| {
-        let range = read.range;
-        range.offset() / SLICE_SIZE..range.end().div_ceil(SLICE_SIZE)
-    }) {
-        let (block, bit) = (slice / 32, slice % 32);
-        *masks.entry(block).or_insert_with(|| {
-            order.push(block);
-            0_u32
-        }) |= 1 << bit;
-    }
-    Plan::List(order.into_iter().map(|block| PlanItem { block, mask: masks[&block] }).collect())
 }

@@ -9,7 +9,9 @@
 
 use crate::time::Nanos;
 use headstart_block::ByteRange;
+use headstart_pull::{BLOCK_SIZE, PlanItem, SLICE_SIZE};
 use headstart_trace::{Op, Record, Trace};
+use std::collections::BTreeMap;
 
 /// One read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,11 +47,17 @@ impl Boot {
     /// The reads of `trace`; no writes, and nothing past the end of the disk (where its size is known).
     #[must_use]
     pub fn of(trace: &Trace) -> Self {
+        Self::faster(trace, 1)
+    }
+
+    /// The same by a guest that is `faster` times as fast, as [`Boot::of_records`] says.
+    #[must_use]
+    pub fn faster(trace: &Trace, faster: u32) -> Self {
         let size = match trace.creation.size {
             0 => trace.records.iter().map(|record| record.range.end()).max().unwrap_or(0),
             size => size,
         };
-        Self::of_records(size, &trace.records, 1)
+        Self::of_records(size, &trace.records, faster)
     }
 
     /// The same from `records` of a disk of `disk_size` bytes, by a guest that is `faster` times as fast: the times
@@ -112,6 +120,24 @@ impl Boot {
         &self.by_answer
     }
 
+    /// The blocks that it reads, in the order of first access, each with the slices that are read: what a plan that
+    /// knew the boot beforehand would say.
+    #[must_use]
+    pub fn recorded_order(&self) -> Vec<PlanItem> {
+        let (mut order, mut places) = (Vec::<PlanItem>::new(), BTreeMap::new());
+        for range in self.reads.iter().map(|read| read.range) {
+            for slice in range.offset() / SLICE_SIZE..range.end().div_ceil(SLICE_SIZE) {
+                let (block, bit) = (slice * SLICE_SIZE / BLOCK_SIZE, slice % (BLOCK_SIZE / SLICE_SIZE));
+                let place = *places.entry(block).or_insert(order.len());
+                if place == order.len() {
+                    order.push(PlanItem { block, mask: 0 });
+                }
+                order[place].mask |= 1 << bit;
+            }
+        }
+        order
+    }
+
     /// The first `count` reads.
     #[must_use]
     pub fn first(&self, count: usize) -> Self {
@@ -159,6 +185,17 @@ mod tests {
             [100_000, 104_000, 104_000, 110_000]
         );
         assert_eq!(boot.first(2).reads(), &boot.reads()[..2]);
+    }
+
+    #[test]
+    fn the_recorded_order_names_each_block_once() {
+        let read = |start: u64, len: u64| {
+            let range = ByteRange::between(start * SLICE_SIZE, (start + len) * SLICE_SIZE);
+            Record { t_us: 0, op: Op::Read, range, service_us: None }
+        };
+        let boot = Boot::of_records(1 << 30, &[read(70, 1), read(31, 2), read(64, 2), read(0, 1)], 1);
+        let items = [(2, 0b100_0011), (0, 1 << 31 | 1), (1, 1)];
+        assert_eq!(boot.recorded_order(), items.map(|(block, mask)| PlanItem { block, mask }));
     }
 
     #[test]

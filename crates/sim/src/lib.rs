@@ -13,6 +13,7 @@
 //! | [`model`] | the two models, the paper's and the real one, as settings of engine, link and replay |
 //! | [`disk`] | the event loop (read this first) |
 //! | [`outcome`] | what came of it: hit rate, accuracy, waits, slow reads, bytes |
+//! | [`waits`] | percentiles of any number of waits |
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small"))]
 
@@ -22,11 +23,13 @@ pub mod link;
 pub mod model;
 pub mod outcome;
 pub mod time;
+pub mod waits;
 mod world;
 
 pub use boot::{Access, Boot};
 pub use disk::{Guide, Simulator};
 pub use link::{Bandwidth, Latency, Link};
 pub use model::{Clock, Misses, Model, Preloads};
-pub use outcome::{Accuracy, Bytes, Outcome, Slow, Summary};
+pub use outcome::{Accuracy, Bytes, Gatherer, Outcome, Slow, Summary};
 pub use time::Nanos;
+pub use waits::Waits;

@@ -10,6 +10,7 @@
 //!   round trip and the store's latency (`store`).
 
 use crate::time::Nanos;
+use crate::waits::Waits;
 use serde::Serialize;
 
 /// A read that waits longer is slow (paper, section 1).
@@ -78,6 +79,12 @@ impl Slow {
     pub fn total(&self) -> u64 {
         self.miss + self.queue + self.store
     }
+
+    fn add(&mut self, other: Self) {
+        self.miss += other.miss;
+        self.queue += other.queue;
+        self.store += other.store;
+    }
 }
 
 /// What came of one boot.
@@ -111,6 +118,7 @@ impl Outcome {
 
 /// Many outcomes in a few figures. Hit rate, accuracies, waits in sum, bytes and times are means over boots, each of
 /// which counts the same; percentiles are over the reads of all.
+/// [`Waits`] says how exact they are.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
     /// Boots.
@@ -143,81 +151,96 @@ pub struct Summary {
     pub last_read: f64,
 }
 
-/// Gathers outcomes; which boot comes first makes no difference.
-#[derive(Clone, Debug, Default)]
+/// Gathers outcomes, in little memory. The figures do not depend on the order: all sums are of whole numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gatherer {
-    outcomes: Vec<Outcome>,
-    waits: Vec<u64>,
+    boots: u64,
+    hit_rate: Share,
+    accuracy: Share,
+    accuracy_artifact: Share,
+    waited: u128,
+    slow: Slow,
+    bytes: u128,
+    bytes_before_last_read: u128,
+    last_read: u128,
+    waits: Waits,
 }
 
 impl Gatherer {
     /// Adds a boot with its waits. Boots without reads say nothing, and are left out.
     pub fn add(&mut self, outcome: &Outcome, waits: &[Nanos]) {
-        if outcome.reads > 0 {
-            self.outcomes.push(*outcome);
-            self.waits.extend(waits.iter().map(|wait| wait.0));
+        if outcome.reads == 0 {
+            return;
         }
+        let Accuracy { preloaded, read, pulled, found } = outcome.accuracy;
+        self.boots += 1;
+        self.hit_rate.add(outcome.hits, outcome.reads);
+        self.accuracy.add(read, preloaded);
+        self.accuracy_artifact.add(found, pulled);
+        self.waited += u128::from(outcome.waited.0);
+        self.slow.add(outcome.slow);
+        self.bytes += u128::from(outcome.bytes.total());
+        self.bytes_before_last_read += u128::from(outcome.bytes_before_last_read);
+        self.last_read += u128::from(outcome.last_read.0);
+        waits.iter().for_each(|wait| self.waits.add(*wait));
     }
 
     /// Adds what another one gathered.
-    pub fn merge(&mut self, mut other: Self) {
-        self.outcomes.append(&mut other.outcomes);
-        self.waits.append(&mut other.waits);
+    pub fn merge(&mut self, other: &Self) {
+        self.boots += other.boots;
+        self.hit_rate.0 += other.hit_rate.0;
+        self.accuracy.0 += other.accuracy.0;
+        self.accuracy_artifact.0 += other.accuracy_artifact.0;
+        self.waited += other.waited;
+        self.slow.add(other.slow);
+        self.bytes += other.bytes;
+        self.bytes_before_last_read += other.bytes_before_last_read;
+        self.last_read += other.last_read;
+        self.waits.merge(&other.waits);
     }
 
     /// The figures.
     #[must_use]
-    pub fn summary(mut self) -> Summary {
-        let count = self.outcomes.len() as u64;
-        // In one order, whoever was first: sums of floating-point numbers depend on it.
-        let sum = |of: fn(&Outcome) -> u64| {
-            self.outcomes.iter().map(|outcome| u128::from(of(outcome))).sum::<u128>()
-        };
-        let mean = |of: fn(&Outcome) -> u64| mean(sum(of), count);
-        let mut rates: Vec<_> = self.outcomes.iter().map(Outcome::hit_rate).collect();
-        let mut ours: Vec<_> = self.outcomes.iter().map(|outcome| outcome.accuracy.ours()).collect();
-        let mut artifact: Vec<_> = self.outcomes.iter().map(|outcome| outcome.accuracy.artifact()).collect();
-        let reads = self.waits.len() as u64;
-        let waited = sum(|outcome| outcome.waited.0);
-        let slow = self.outcomes.iter().fold(Slow::default(), |sum, outcome| Slow {
-            miss: sum.miss + outcome.slow.miss,
-            queue: sum.queue + outcome.slow.queue,
-            store: sum.store + outcome.slow.store,
-        });
+    pub fn summary(&self) -> Summary {
+        let boots = self.boots;
         Summary {
-            boots: count,
-            reads,
-            hit_rate: sorted_mean(&mut rates),
-            accuracy: sorted_mean(&mut ours),
-            accuracy_artifact: sorted_mean(&mut artifact),
-            wait_mean: self::mean(waited, reads) / 1e9,
-            wait_total: self::mean(waited, count) / 1e9,
-            slow,
-            bytes: mean(|outcome| outcome.bytes.total()),
-            bytes_before_last_read: mean(|outcome| outcome.bytes_before_last_read),
-            last_read: mean(|outcome| outcome.last_read.0) / 1e9,
-            wait_p50: percentile(&mut self.waits, 50).as_secs(),
-            wait_p99: percentile(&mut self.waits, 99).as_secs(),
-            wait_max: percentile(&mut self.waits, 100).as_secs(),
+            boots,
+            reads: self.waits.reads(),
+            hit_rate: self.hit_rate.mean(boots),
+            accuracy: self.accuracy.mean(boots),
+            accuracy_artifact: self.accuracy_artifact.mean(boots),
+            wait_p50: self.waits.percentile(50).as_secs(),
+            wait_p99: self.waits.percentile(99).as_secs(),
+            wait_max: self.waits.longest().as_secs(),
+            wait_mean: mean(self.waited, self.waits.reads()) / 1e9,
+            wait_total: mean(self.waited, boots) / 1e9,
+            slow: self.slow,
+            bytes: mean(self.bytes, boots),
+            bytes_before_last_read: mean(self.bytes_before_last_read, boots),
+            last_read: mean(self.last_read, boots) / 1e9,
         }
     }
 }
 
-/// The smallest wait that at least `percent` of 100 waits do not exceed; 0 of none.
-fn percentile(waits: &mut [u64], percent: usize) -> Nanos {
-    let Some(place) = (waits.len() * percent).div_ceil(100).checked_sub(1) else { return Nanos(0) };
-    Nanos(*waits.select_nth_unstable(place).1)
+/// A sum of shares, each a number of 2^-64.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Share(u128);
+
+impl Share {
+    /// Adds `part` of `whole`; nothing of nothing.
+    fn add(&mut self, part: u64, whole: u64) {
+        self.0 += (u128::from(part) << 64).checked_div(u128::from(whole)).unwrap_or(0);
+    }
+
+    fn mean(self, count: u64) -> f64 {
+        // Of a power of two the division is exact.
+        mean(self.0, count) / 2_f64.powi(64)
+    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "for people and statistics")]
 fn mean(sum: u128, count: u64) -> f64 {
     if count == 0 { 0.0 } else { sum as f64 / count as f64 }
-}
-
-fn sorted_mean(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let sum: f64 = values.iter().sum();
-    mean(1, values.len() as u64) * sum
 }
 
 #[expect(clippy::cast_precision_loss, reason = "for people and statistics")]
@@ -228,16 +251,6 @@ fn ratio(part: u64, whole: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn percentiles_are_waits_that_occurred() {
-        let mut waits: Vec<u64> = (1..=200).rev().collect();
-        assert_eq!(percentile(&mut waits, 50), Nanos(100));
-        assert_eq!(percentile(&mut waits, 99), Nanos(198));
-        assert_eq!(percentile(&mut waits, 100), Nanos(200));
-        assert_eq!(percentile(&mut [7], 50), Nanos(7));
-        assert_eq!(percentile(&mut [], 99), Nanos(0));
-    }
 
     #[test]
     fn nothing_gathered_is_all_zeros() {
@@ -257,7 +270,7 @@ mod tests {
             for boot in boots {
                 let mut one = Gatherer::default();
                 one.add(boot, &vec![Nanos(1000); boot.reads as usize]);
-                all.merge(one);
+                all.merge(&one);
             }
             all.summary()
         };

@@ -28,7 +28,8 @@ fn npy(rows: &[[i64; 4]]) -> Vec<u8> {
     start.into_iter().chain(numbers).collect()
 }
 
-fn data_set(scene: &Scene) {
+/// A data set of the FAST'26 layout: `set`, with two boots.
+pub(crate) fn data_set(scene: &Scene) {
     // 2026-11-21 18:57:43 UTC and five seconds.
     let start = 1_795_287_468_000_000;
     let dir = scene.path("set/trace/it1/p-a/4GB");
