@@ -49,9 +49,9 @@ pub trait Guide {
         Plan::Lazy
     }
 
-    /// A read arrived at `now`; if it missed, the engine has been told. What to preload from now on instead; `None` to
-    /// go on.
-    fn on_read(&mut self, now: Nanos, range: ByteRange) -> Option<Plan>;
+    /// A read arrived at `now`; if it missed, `engine` has been told, whose estimate of the link may matter. What to
+    /// preload from now on instead; `None` to go on.
+    fn on_read(&mut self, now: Nanos, range: ByteRange, engine: &Engine) -> Option<Plan>;
 }
 
 /// Simulates boots, one after the other, in the same memory.
@@ -255,8 +255,8 @@ impl<'a, 'g> Run<'a, 'g> {
         } else {
             self.miss(read, range);
         }
-        let now = self.now;
-        if let Some(plan) = self.guide.as_mut().and_then(|guide| guide.on_read(now, range)) {
+        let (now, engine) = (self.now, &self.engine);
+        if let Some(plan) = self.guide.as_mut().and_then(|guide| guide.on_read(now, range, engine)) {
             self.follow_plan(&plan);
         }
     }

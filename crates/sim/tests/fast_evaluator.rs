@@ -7,6 +7,7 @@
 use headstart_block::{BLOCK_SIZE, ByteRange, Plan, PlanItem, SLICE_SIZE};
 use headstart_plan::evaluate::{Evaluator, Online, Score, replay};
 use headstart_plan::{Bandwidth, Condensed, Vocabulary};
+use headstart_pull::Engine;
 use headstart_sim::{Boot, Guide, Model, Nanos, Outcome, Simulator};
 use headstart_trace::{Op, Record};
 use proptest::prelude::*;
@@ -135,7 +136,7 @@ impl Guide for Ahead {
         plan(&self.first)
     }
 
-    fn on_read(&mut self, _: Nanos, range: ByteRange) -> Option<Plan> {
+    fn on_read(&mut self, _: Nanos, range: ByteRange, _: &Engine) -> Option<Plan> {
         self.after((range.end() - 1) / BLOCK_SIZE).map(|blocks| plan(&blocks))
     }
 }

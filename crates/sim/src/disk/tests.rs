@@ -156,6 +156,36 @@ fn a_slow_store_is_the_cause_of_slow_reads() {
     assert_eq!((outcome.slow.miss, outcome.slow.total()), (1, 1));
 }
 
+/// Goes over to another plan when the link turns out to be slow, as a switch between bandwidths' bins does.
+struct Switch {
+    slow: Option<Plan>,
+}
+
+impl Guide for Switch {
+    fn at_creation(&mut self) -> Plan {
+        plan(&[0, 1, 2, 3, 4, 5, 6, 7])
+    }
+
+    fn on_read(&mut self, _: Nanos, _: ByteRange, engine: &Engine) -> Option<Plan> {
+        let bandwidth = engine.estimate().bandwidth?;
+        if bandwidth < 5_000_000 { self.slow.take() } else { None }
+    }
+}
+
+#[test]
+fn a_plan_can_change_when_the_link_does() {
+    let reads: Vec<_> = [(2 * SECOND, 0), (3 * SECOND, 0), (9 * SECOND, 30), (9 * SECOND, 31)].to_vec();
+    let boot = boot(64, &reads);
+    let mut model = real();
+    model.link.bandwidth = Bandwidth::Series([(Nanos(0), 1_000_000)].into());
+    let mut simulator = Simulator::new();
+    let slow = simulator.run_guided(&boot, &mut Switch { slow: Some(plan(&[30, 31])) }, &model);
+    assert_eq!((slow.reads, slow.hits), (4, 4));
+    model.link.bandwidth = Bandwidth::Constant(20_000_000);
+    let fast = simulator.run_guided(&boot, &mut Switch { slow: Some(plan(&[30, 31])) }, &model);
+    assert_eq!((fast.reads, fast.hits), (4, 2), "it stays with its plan");
+}
+
 #[test]
 fn nothing_to_read_and_nothing_to_read_from() {
     let mut simulator = Simulator::new();
