@@ -291,10 +291,21 @@ impl Condensed {
     /// The same boot on a guest that thinks `factor` times faster: the grace period stays, the times after it shrink.
     #[must_use]
     pub fn faster(&self, factor: u32, vocabulary: &Vocabulary) -> Self {
-        let (grace, factor) = (self.grace_us(), factor.max(1));
-        let scale = |t: u32| grace + (t - grace) / factor;
+        let factor = u64::from(factor.max(1));
+        self.paced(self.grace_us(), |since| since / factor, vocabulary)
+    }
+
+    /// The same boot after another grace period, on a guest whose times are `permille` of these: another host, that is.
+    #[must_use]
+    pub fn elsewhere(&self, grace_us: u32, permille: u32, vocabulary: &Vocabulary) -> Self {
+        self.paced(grace_us, |since| since * u64::from(permille) / 1000, vocabulary)
+    }
+
+    fn paced(&self, grace_us: u32, scale: impl Fn(u64) -> u64, vocabulary: &Vocabulary) -> Self {
+        let grace = self.grace_us();
         let scaled = |read: &CondensedRead| {
-            let t_us = scale(read.t_us);
+            let since = u32::try_from(scale(u64::from(read.t_us - grace))).unwrap_or(u32::MAX);
+            let t_us = grace_us.saturating_add(since);
             // How long the store took does not depend on the guest.
             CondensedRead { t_us, done_us: t_us.saturating_add(read.done_us - read.t_us), ..*read }
         };

@@ -16,6 +16,7 @@ pub mod lazy;
 pub mod leap;
 pub mod recorded;
 pub mod score;
+pub mod search;
 pub mod thinkahead;
 pub mod vmt;
 
@@ -97,8 +98,19 @@ pub trait Policy: Send + Sync {
 }
 
 /// The names of all policies that learn from training traces alone, the simplest first.
-pub const NAMES: [&str; 10] =
-    ["lazy", "leap", "random", "dadi", "vmt-min", "vmt-avg", "iocnt", "iocnt-t", "iocnt-2t", "thinkahead"];
+pub const NAMES: [&str; 11] = [
+    "lazy",
+    "leap",
+    "random",
+    "dadi",
+    "vmt-min",
+    "vmt-avg",
+    "iocnt",
+    "iocnt-t",
+    "iocnt-2t",
+    "thinkahead",
+    "search",
+];
 
 /// The policy of this name.
 ///
@@ -116,6 +128,7 @@ pub fn by_name(name: &str) -> Result<Box<dyn Policy>> {
         "iocnt-t" => Box::new(counts::Counts::CountTime),
         "iocnt-2t" => Box::new(counts::Counts::CountTwoTimes),
         "thinkahead" => Box::new(thinkahead::ThinkAhead::default()),
+        "search" => Box::new(search::Search::default()),
         _ => {
             return Err(Error::invalid(format!("`{}` is no policy", name.escape_debug()))
                 .remedy(format!("name one of {}", NAMES.join(", "))));
@@ -127,7 +140,9 @@ pub fn by_name(name: &str) -> Result<Box<dyn Policy>> {
 pub struct Judge<'a> {
     traces: Vec<&'a Condensed>,
     evaluator: Either<'a>,
-    /// The hot slices of each block.
+    /// What the artifact's accuracy counts beside the hit rate; a tenth in its fitness.
+    pub accuracy_weight: f64,
+    /// Room for a plan.
     items: Vec<Item>,
 }
 
@@ -148,19 +163,20 @@ impl<'a> Judge<'a> {
                 Either::Boot { evaluator, statistics: training.statistics, hot }
             }
         };
-        Self { traces, evaluator, items: Vec::new() }
+        Self { traces, evaluator, accuracy_weight: 0.1, items: Vec::new() }
     }
 
-    /// The more the better: the average over the traces of the hit rate and a tenth of the artifact's accuracy (its
-    /// fitness), or of the wait in seconds, negative.
+    /// The more the better: the average over the traces of the hit rate and a share of the artifact's accuracy, or of the
+    /// wait in seconds, negative.
     #[expect(clippy::cast_precision_loss, reason = "an average over traces")]
     pub fn worth(&mut self, order: &[BlockId]) -> f64 {
         let count = self.traces.len().max(1) as f64;
         match &mut self.evaluator {
             Either::Hits(evaluator) => {
+                let weight = self.accuracy_weight;
                 let worth = |trace: &&Condensed| {
                     let score = evaluator.evaluate(order, trace);
-                    score.hit_rate() + 0.1 * score.artifact_accuracy().unwrap_or(0.0)
+                    score.hit_rate() + weight * score.artifact_accuracy().unwrap_or(0.0)
                 };
                 self.traces.iter().map(worth).sum::<f64>() / count
             }
