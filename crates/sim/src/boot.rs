@@ -13,6 +13,13 @@ use headstart_pull::{BLOCK_SIZE, PlanItem, SLICE_SIZE};
 use headstart_trace::{Op, Record, Trace};
 use std::collections::BTreeMap;
 
+/// The largest disk that is simulated; what a larger one has beyond is not read. A simulation keeps a bit for each
+/// 16 KiB: 64 MiB for this one.
+pub const DISK_MAX: u64 = 8 << 40;
+
+/// Reads that arrive later after the creation are left out: a year.
+const LATEST_US: u64 = 365 * 86_400_000_000;
+
 /// One read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
@@ -61,10 +68,12 @@ impl Boot {
     }
 
     /// The same from `records` of a disk of `disk_size` bytes, by a guest that is `faster` times as fast: the times
-    /// between its reads are divided by it, service times and the time to its first read stay. 0 is taken as 1.
+    /// between its reads, and their service times, are divided by it; the time to its first read stays. 0 is taken
+    /// as 1.
     #[must_use]
     pub fn of_records(disk_size: u64, records: &[Record], faster: u32) -> Self {
-        let reads = records.iter().filter(|record| record.op == Op::Read);
+        let disk_size = disk_size.min(DISK_MAX);
+        let reads = records.iter().filter(|record| record.op == Op::Read && record.t_us <= LATEST_US);
         let began = reads.clone().map(|record| record.t_us).min().unwrap_or(0);
         let faster = u64::from(faster.max(1));
         let mut recorded: Vec<_> = reads
@@ -103,7 +112,7 @@ impl Boot {
         Self { disk_size, reads, by_answer }
     }
 
-    /// The size of the disk in bytes.
+    /// The size of the disk in bytes, at most [`DISK_MAX`].
     #[must_use]
     pub fn disk_size(&self) -> u64 {
         self.disk_size

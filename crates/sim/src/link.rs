@@ -144,6 +144,10 @@ impl<T> Wire<T> {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     /// When the next answer has come.
     pub(crate) fn next(&self) -> Nanos {
         self.queue.front().map_or(Nanos::NEVER, |answer| answer.end)

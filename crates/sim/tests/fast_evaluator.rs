@@ -1,6 +1,7 @@
-//! The evaluators of `headstart-plan`, by which plans are searched, are the engine in the paper's model: on any boot, any
-//! order of blocks, known before or found as reads come, any bandwidth, each read waits as long to the nanosecond, and
-//! each count is the same.
+//! The evaluators of `headstart-plan`, by which plans are searched, are the engine in the paper's model.
+//!
+//! On any boot, any order of blocks, known before or found as reads come, any bandwidth, each read waits as long to the
+//! nanosecond, and each count is the same.
 
 #![expect(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
 

@@ -192,5 +192,16 @@ fn nothing_to_read_and_nothing_to_read_from() {
     for model in [Model::paper(RATE), real()] {
         let nothing = simulator.run(&Boot::default(), &Plan::Sequential, &model);
         assert_eq!((nothing.reads, nothing.hit_rate()), (0, 0.0));
+        let far = Record {
+            t_us: 365 * 86_400 * SECOND,
+            op: Op::Read,
+            range: ByteRange::between(u64::MAX - 512, u64::MAX),
+            service_us: Some(u32::MAX),
+        };
+        let near = Record { range: ByteRange::between(0, 4 << 20), ..far };
+        let late = Record { t_us: u64::MAX, ..near };
+        let boot = Boot::of_records(u64::MAX, &[far, near, late], 1);
+        let huge = simulator.run(&boot, &Plan::Lazy, &model);
+        assert_eq!((boot.reads().len(), huge.reads), (1, 1));
     }
 }
