@@ -1,12 +1,13 @@
 //! The paper's figures as tables.
 
+use crate::report::count;
 use headstart_trace::stats::distribution::Distribution;
 use headstart_trace::stats::figures::{Figures, Intervals};
 use headstart_trace::stats::{ByKind, CreationFigures};
 use std::fmt;
 
 /// Width of the first column.
-const NAME: usize = 42;
+const NAME: usize = 50;
 
 /// A line of numbers: a distribution's, under [`heading`].
 fn line(f: &mut fmt::Formatter<'_>, name: &str, numbers: &Distribution) -> fmt::Result {
@@ -55,7 +56,8 @@ impl fmt::Display for Creations<'_> {
         line(f, "clusters per image", &figures.clusters_per_image)?;
         line(f, "creations per image", &figures.creations_per_image)?;
         let CreationFigures { images, users, clusters, .. } = figures;
-        write!(f, "\n{images} images, {users} users, {clusters} clusters")?;
+        let (images, users) = (count(*images, "image"), count(*users, "user"));
+        write!(f, "\n{images}, {users}, {}", count(*clusters, "cluster"))?;
         write!(f, "\n{:.1}% of the disks are smaller than 64 GiB", figures.below_64_gib_percent)?;
         let (one, single) = (figures.one_image_percent, figures.one_creation_percent);
         write!(f, "\n{one:.1}% of the users use one image, {single:.1}% of them once")?;

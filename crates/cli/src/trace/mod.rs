@@ -1,4 +1,4 @@
-//! `headstart trace`: recorded I/O of disks, brought in, given out, counted.
+//! `headstart trace`: recorded I/O of disks, brought in, given out, counted; and made up.
 
 use crate::report::{Outcome, Report, count};
 use clap::Subcommand;
@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 mod figures;
 mod stats;
+mod synthesize;
 
 use stats::StatsReport;
 
@@ -46,6 +47,11 @@ pub(crate) enum Command {
         #[arg(required = true)]
         paths: Vec<PathBuf>,
     },
+    /// Make a data set that looks like the published one, of any size
+    #[command(after_help = "Examples:\n  headstart trace synthesize -o small\n  \
+                      headstart trace synthesize --images 172 --traces 31000 -o large\n  \
+                      headstart trace synthesize --reordering 0.5 --loss 0.1 --seed 7 --format parquet -o rough")]
+    Synthesize(synthesize::Arguments),
 }
 
 impl Command {
@@ -54,6 +60,7 @@ impl Command {
             Self::Import { dir, output } => Ok(Box::new(import(dir, output, progress)?)),
             Self::Export { traces, output } => Ok(Box::new(export(traces, output, progress)?)),
             Self::Stats { paths } => Ok(Box::new(StatsReport::of(paths, progress)?)),
+            Self::Synthesize(arguments) => Ok(Box::new(arguments.run(progress)?)),
         }
     }
 }

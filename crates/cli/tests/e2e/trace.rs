@@ -5,10 +5,11 @@ use crate::scene::{Scene, Started};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// No answer takes this long, unless the server hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -101,7 +102,9 @@ fn a_damaged_trace_is_named_and_the_others_count() {
     let scene = Scene::new();
     data_set(&scene);
     scene.ok("trace import set -o traces");
-    fs::write(scene.path("traces/20261121T185743.000000Z-7.parquet"), b"PAR1 garbage PAR1").unwrap();
+    let file = scene.path("traces/20261121T185743.000000Z-7.parquet");
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, &whole[..whole.len() / 2]).unwrap();
     let skipped = "skipped 1 cut short or damaged";
     for (words, said) in [("trace stats traces", skipped), ("trace export traces -o out", "not read: ")] {
         let run = scene.run(words);
@@ -114,9 +117,41 @@ fn a_damaged_trace_is_named_and_the_others_count() {
     assert!(scene.path("out/trace/it1/p-a/4GB/8.npy").exists());
 }
 
+#[test]
+fn a_data_set_is_made_up() {
+    let scene = Scene::new();
+    let words = "trace synthesize --images 3 --traces 12 --seed 5";
+    let made = scene.json(&format!("{words} -o made"));
+    let traces = made["traces"].as_u64().unwrap();
+    assert!((10..=14).contains(&traces), "{made}");
+    assert_eq!(scene.json(&format!("{words} --format parquet -o parquet"))["records"], made["records"]);
+    let stats = scene.json("trace stats made");
+    assert_eq!((stats["traces"].as_array().unwrap().len() as u64, &stats["skipped"]), (traces, &json!({})));
+    assert_eq!(stats, scene.json("trace stats parquet"));
+    scene.fails(&format!("{words} -o made"), &["made", "is not empty"]);
+    scene.fails("trace synthesize --images 3 --traces 2 -o more", &["cannot be made", "one trace of each"]);
+    scene.fails("trace synthesize --loss 2 -o more", &["not between 0 and 1"]);
+}
+
+/// Connects; a socket is there a moment before anybody listens.
+fn connect(socket: &Path) -> UnixStream {
+    let start = Instant::now();
+    loop {
+        match UnixStream::connect(socket) {
+            Ok(stream) => return stream,
+            Err(e) => assert!(
+                e.kind() == ErrorKind::ConnectionRefused && start.elapsed() < PATIENCE,
+                "{}: {e}",
+                socket.display()
+            ),
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Reads 4 KiB at each of `offsets` of the one disk that is served at `socket`.
 fn read_over_nbd(socket: &Path, offsets: &[u64]) -> UnixStream {
-    let mut stream = UnixStream::connect(socket).unwrap();
+    let mut stream = connect(socket);
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
     stream.read_exact(&mut [0; 18]).unwrap();

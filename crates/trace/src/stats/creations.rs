@@ -45,7 +45,8 @@ pub struct CreationFigures {
     pub one_creation_percent: f64,
     /// Figure 6: clusters in which an image is used, of the thousand most used.
     pub clusters_per_image: Distribution,
-    /// Figure 7: for five clusters of about the mean number of creations, the images used in each hour, from a noon on.
+    /// Figure 7: for five clusters of about the mean number of creations, the images used in each hour of the seven
+    /// days with the most creations, which begin at noon.
     pub images_by_hour: Vec<ClusterHours>,
     /// Of the images used on two days in a row, percent that are used on both.
     pub next_day_percent: f64,
@@ -151,14 +152,15 @@ impl CreationFigures {
         // The paper's days begin at noon.
         let noon = (first + DAY_US / 2) / DAY_US * DAY_US;
         let start = noon.saturating_sub(DAY_US / 2);
+        let week = start + busiest(dated().map(|creation| (creation.created_us - start) / DAY_US)) * DAY_US;
         let mean = self.creations / self.clusters.max(1);
         let mut typical: Vec<_> = clusters.iter().collect();
         typical.sort_by_key(|(name, creations)| (creations.abs_diff(mean), **name));
         for (cluster, _) in typical.into_iter().take(CLUSTERS) {
             let mut hours = BTreeSet::new();
             for creation in dated().filter(|creation| creation.cluster == **cluster) {
-                let hour = (creation.created_us - start) / HOUR_US;
-                if hour < 24 * DAYS {
+                let hour = creation.created_us.checked_sub(week).map(|since| since / HOUR_US);
+                if let Some(hour) = hour.filter(|hour| *hour < 24 * DAYS) {
                     hours.insert((hour, creation.image.as_str()));
                 }
             }
@@ -169,6 +171,14 @@ impl CreationFigures {
         }
         self.next_day_percent = next_day_percent(dated(), start);
     }
+}
+
+/// The first of the [`DAYS`] days in a row with the most of these days.
+fn busiest(days: impl Iterator<Item = u64>) -> u64 {
+    let mut counts = BTreeMap::<u64, u64>::new();
+    days.for_each(|day| *counts.entry(day).or_default() += 1);
+    let of_week = |day: u64| counts.range(day..day.saturating_add(DAYS)).map(|(_, count)| count).sum::<u64>();
+    counts.keys().max_by_key(|day| (of_week(**day), std::cmp::Reverse(**day))).copied().unwrap_or(0)
 }
 
 /// Of the images of two days in a row, the percentage that both have: the mean over all such pairs.
@@ -225,10 +235,11 @@ mod tests {
         assert_eq!((figures.one_creation_percent, figures.clusters_per_image.max), (50.0, 2.0));
         assert_eq!(figures.top_images, ByKind { public: vec![3], user: vec![2, 1], other: vec![] });
         let hours = &figures.images_by_hour;
-        let busiest = hours.iter().find(|hours| hours.cluster == "c1").unwrap();
-        assert_eq!((busiest.images.len(), &busiest.images[..2], busiest.images[25]), (26, &[1, 2][..], 1));
+        let busy = hours.iter().find(|hours| hours.cluster == "c1").unwrap();
+        assert_eq!((busy.images.len(), &busy.images[..2], busy.images[25]), (26, &[1, 2][..], 1));
         assert!((figures.next_day_percent - 100.0 / 3.0).abs() < 1e-9);
         assert_eq!(CreationFigures::of(&[]), CreationFigures::default());
+        assert_eq!(busiest([0, 1, 20, 21, 26, 27, 40].into_iter()), 20);
         let undated = CreationFigures::of(&[Creation::default()]);
         assert_eq!((undated.creations, undated.images_by_hour.len(), undated.size_gib.count), (1, 0, 0));
     }

@@ -38,7 +38,7 @@ const LARGER: f64 = 0.25;
 const OWNED: usize = 4;
 /// Clusters of the region, and those that an image is used in: median, deviation of the logarithm, most.
 const CLUSTERS: u64 = 330;
-const IMAGE_CLUSTERS: (f64, f64, f64) = (25.0, 0.7, 133.0);
+const IMAGE_CLUSTERS: (f64, f64, f64) = (23.0, 0.7, 133.0);
 /// Ten weeks.
 const DAYS: u64 = 70;
 /// Of them, those on which an image is used: two days in a row have few images in common.
