@@ -10,12 +10,14 @@
 //! | [`range`] | a half-open interval of bytes |
 //! | [`rate`] | bytes a second as people write them (`10MB/s`) |
 //! | [`source`] | [`ReadAt`]: immutable bytes that can be read anywhere |
+//! | [`mod@plan`] | blocks, slices, and what to preload in which order |
 //! | [`device`] | [`BlockDevice`]: a disk |
 //! | [`error`] | one error type: the thing, the cause, the remedy |
 
 pub mod device;
 pub mod digest;
 pub mod error;
+pub mod plan;
 pub mod range;
 pub mod rate;
 pub mod size;
@@ -24,6 +26,7 @@ pub mod source;
 pub use device::{BlockDevice, Extent};
 pub use digest::{Digest, SHA256};
 pub use error::{Error, ErrorKind, Result};
+pub use plan::{BLOCK_SIZE, Plan, PlanItem, SLICE_SIZE};
 pub use range::ByteRange;
 pub use rate::ByteRate;
 pub use size::{ByteSize, SECTOR_SIZE};

@@ -7,6 +7,7 @@
 //! | [`doctor`] | `headstart doctor`: what works on this host |
 //! | [`image`] | `headstart image ...`: one file a command |
 //! | [`layer`] | `headstart layer ...`: single layer files |
+//! | [`simulate`] | `headstart simulate ...`: what plans are worth to recorded boots |
 //! | [`trace`] | `headstart trace ...`: recorded I/O |
 //! | [`zfile`] | `headstart zfile ...`: single compressed files |
 //! | [`store_args`] | options of every command that reaches a store over a network |
@@ -21,6 +22,7 @@ mod image;
 mod layer;
 mod log;
 mod report;
+mod simulate;
 mod store_args;
 mod terminal;
 mod trace;
@@ -72,6 +74,9 @@ enum Command {
     /// Recorded I/O of disks: bring in, give out, count
     #[command(subcommand)]
     Trace(trace::Command),
+    /// What plans would have been worth to recorded boots
+    #[command(subcommand)]
+    Simulate(simulate::Command),
     /// Make disks of images: over NBD, vhost-user-blk, FUSE or as kernel devices, at once and wherever they lie
     #[command(after_help = attach::EXAMPLES)]
     Attach(Box<attach::Attach>),
@@ -98,6 +103,7 @@ fn run(cli: &Cli) -> Result<Box<dyn Report>> {
         Command::Layer(command) => command.run(&terminal),
         Command::Zfile(command) => command.run(&terminal),
         Command::Trace(command) => command.run(&terminal),
+        Command::Simulate(command) => command.run(&terminal),
         Command::Attach(command) => command.run(&terminal, cli.global.quiet, cli.global.json),
         Command::Cache(command) => command.run(),
         Command::Doctor(command) => Ok(command.run()),

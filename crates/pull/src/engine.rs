@@ -67,7 +67,9 @@ use crate::request::{Requests, State};
 use crate::retry::BackOff;
 use crate::source::Sources;
 use crate::timers::{Timer, Timers};
-use crate::{Action, Counters, Estimate, Event, FetchId, Priority, Progress, ReadId, Settings, Time, World};
+use crate::{
+    Action, Counters, Estimate, Event, FetchId, Priority, Progress, ReadId, Settings, Sharing, Time, World,
+};
 use reads::Read;
 use std::collections::BTreeMap;
 
@@ -198,7 +200,8 @@ impl Engine {
             self.timers.next(),
             Some(self.sources.paused_until()).filter(later),
             self.left.next_at().filter(later),
-            Some(self.misses_left_at).filter(|at| later(at) && self.wire.misses() > 0),
+            Some(self.misses_left_at)
+                .filter(|at| later(at) && self.wire.misses() > 0 && self.settings.sharing == Sharing::Fill),
         ];
         let Some(next) = next.into_iter().flatten().min() else { return };
         if self.wake.is_none_or(|wake| wake <= self.now || next < wake) {

@@ -14,7 +14,7 @@
 //! | `active` | who brings which bytes: single-flight |
 //! | `queue` | strict priority: miss, preload, left |
 //! | `window` | what of a plan goes into one request |
-//! | [`plan`], `cursor` | what to preload, and how far it is |
+//! | `preload`, `cursor` | what of the [`Plan`] comes next, and how far it is |
 //! | `left` | filling the disk at a set rate, progress and ETA |
 //! | `estimator` | bandwidth and round trip; from them the depth and the size of background requests |
 //! | `retry`, `timers` | back-off, deadlines |
@@ -30,7 +30,6 @@ pub mod engine;
 mod estimator;
 pub mod event;
 mod left;
-pub mod plan;
 mod preload;
 mod queue;
 mod request;
@@ -46,6 +45,7 @@ pub mod world;
 pub use counters::{Counters, Estimate, Progress};
 pub use engine::Engine;
 pub use event::{Action, Event, FetchId, Outcome, Priority, ReadId, Source, Time};
-pub use plan::{BLOCK_SIZE, Plan, PlanItem, SLICE_SIZE};
+#[doc(no_inline)]
+pub use headstart_block::{BLOCK_SIZE, Plan, PlanItem, SLICE_SIZE};
 pub use settings::{Rest, Retry, Settings, Sharing};
 pub use world::{BlobId, BlobRange, World};

@@ -53,6 +53,12 @@ pub struct Settings {
     pub depth_min: usize,
     /// The most background requests in flight.
     pub depth_max: usize,
+    /// How far ahead in a plan neighbours are looked for that can become one request, in requests. 0 keeps the plan's
+    /// order exactly: only what is of one item goes out together.
+    pub look_ahead: u64,
+    /// Whether a miss that finds its bytes on their way in a background request asks for them itself when that request
+    /// is late. Without, it waits: nothing is ever fetched twice.
+    pub rescue: bool,
     /// What to do with the rest of a block that missed.
     pub miss_rest: Rest,
     /// What background work may do while misses are on their way.
@@ -81,6 +87,8 @@ impl Default for Settings {
             background_max: 1 << 20,
             depth_min: 2,
             depth_max: 64,
+            look_ahead: 2,
+            rescue: true,
             miss_rest: Rest::Block,
             sharing: Sharing::Fill,
             deadline: Duration::from_secs(300),

@@ -1,6 +1,6 @@
 //! What of a plan goes into one request.
 //!
-//! A window holds the next few missing ranges of a queue, about two requests' worth. Ranges of one blob that
+//! A window holds the next few missing ranges of a queue, by default two requests' worth. Ranges of one blob that
 //! touch, or nearly do, become one, wherever in the window they are: the order of a plan bends by at most a window, and
 //! the many small ranges of a block become few requests. What is taken out is looked at again, since what was missing
 //! when it came in may be local or under way by now.
@@ -26,12 +26,15 @@ pub(crate) struct Shape {
     pub(crate) gap: u64,
     /// The largest request.
     pub(crate) max: u64,
+    /// How many requests' worth the window holds; 0 for one item of its queue.
+    pub(crate) look_ahead: u64,
 }
 
 impl Window {
     /// Whether more would not help to make better requests.
     pub(crate) fn is_full(&self, shape: Shape) -> bool {
-        self.bytes >= shape.max.saturating_mul(2) || self.ranges.len() >= RANGES_MAX
+        (self.bytes > 0 && self.bytes >= shape.max.saturating_mul(shape.look_ahead))
+            || self.ranges.len() >= RANGES_MAX
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -54,16 +54,21 @@ const MICROS: i64 = 1_000_000;
 
 /// A row of the table of creations; the order of fields is that of the columns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct CreationRow {
+pub(crate) struct CreationRow {
     volume_id: String,
     image_type: String,
     image_id: String,
     device_size: u64,
+    #[serde(default)]
     user_id: String,
+    #[serde(default)]
     cluster_id: String,
     gmt_create: String,
+    #[serde(default)]
     extra_info: String,
+    #[serde(default)]
     meta_info: String,
+    #[serde(default)]
     image_family: String,
 }
 
@@ -108,20 +113,15 @@ impl CreationRow {
         })
     }
 
-    /// The creation, whose first request came at `first`, in microseconds of Unix time.
-    fn creation(self, first: Option<u64>) -> Result<Creation> {
+    /// The creation.
+    fn creation(self) -> Result<Creation> {
         let time = NaiveDateTime::parse_from_str(&self.gmt_create, TIME_FORMAT);
         let seconds = time.map(|time| time.and_utc().timestamp()).ok();
         let created = seconds.and_then(|s| u64::try_from(s.checked_mul(MICROS)?).ok()).ok_or_else(|| {
             Error::corrupt(format!("`{}` is no time of creation", self.gmt_create.escape_debug()))
         })?;
-        let mut labels: std::collections::BTreeMap<_, _> =
+        let labels =
             [(IMAGE_TYPE.to_owned(), self.image_type), (META_INFO.to_owned(), self.meta_info)].into();
-        // Times count from the creation, so it cannot be later than a request.
-        let created_us = first.map_or(created, |first| first.min(created));
-        if created_us < created {
-            labels.insert(GMT_CREATE.to_owned(), self.gmt_create);
-        }
         Ok(Creation {
             volume: unescape(&self.volume_id),
             image: unescape(&self.image_id),
@@ -131,10 +131,72 @@ impl CreationRow {
             host: String::new(),
             options: self.extra_info,
             size: self.device_size,
-            created_us,
+            created_us: created,
             labels,
         })
     }
+}
+
+/// Makes a creation that the table has no earlier than the first request, at `first` of Unix time in microseconds, that
+/// request: times count from the creation.
+pub(crate) fn not_after(creation: &mut Creation, first: u64) {
+    if first < creation.created_us {
+        let seconds = i64::try_from(creation.created_us).unwrap_or(i64::MAX) / MICROS;
+        let time = DateTime::from_timestamp(seconds, 0).unwrap_or_default();
+        creation.labels.insert(GMT_CREATE.to_owned(), time.format(TIME_FORMAT).to_string());
+        creation.created_us = first;
+    }
+}
+
+/// What a table of creations names.
+#[derive(Default)]
+pub(crate) struct Listing {
+    /// The file of each creation, relative to the data set's directory, and the creation.
+    pub(crate) creations: Vec<(PathBuf, Creation)>,
+    /// Rows that make no sense.
+    pub(crate) malformed: Vec<Error>,
+    /// Files that an earlier row names.
+    pub(crate) repeated: Vec<PathBuf>,
+    /// Files that no row names.
+    pub(crate) unlisted: Vec<PathBuf>,
+}
+
+/// Reads the table of creations of the data set in `dir`, and looks which files there are; reads no trace.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] and [`ErrorKind::Corrupt`] for what is no data set.
+pub(crate) fn list(dir: &Path) -> Result<Listing> {
+    let table = dir.join(CREATIONS);
+    let bytes = read_bounded(&table, CSV_MAX).map_err(|e| e.about(table.display()))?;
+    let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(&bytes[..]);
+    let headers = reader.byte_headers().map_err(|e| Error::corrupt("is no table").caused_by(e));
+    let headers = headers.map_err(|e| e.about(table.display()))?.clone();
+    let mut listing = Listing::default();
+    let mut listed = BTreeSet::new();
+    for (number, row) in reader.byte_records().enumerate() {
+        let row = row
+            .map_err(|e| Error::corrupt(format!("row {}", number + 1)).caused_by(e))
+            .and_then(|row| {
+                row.deserialize::<CreationRow>(Some(&headers))
+                    .map_err(|e| Error::corrupt(format!("row {}", number + 1)).caused_by(e))
+            })
+            .and_then(|row| Ok((row.path()?, row.creation()?)));
+        match row {
+            Ok((path, _)) if listed.contains(&path) => listing.repeated.push(path),
+            Ok((path, creation)) => {
+                listed.insert(path.clone());
+                listing.creations.push((path, creation));
+            }
+            Err(error) => listing.malformed.push(error.about(table.display())),
+        }
+    }
+    listing.unlisted = find_traces(dir)?.difference(&listed).cloned().collect();
+    Ok(listing)
+}
+
+/// The volume that a file's name tells.
+pub(crate) fn volume_of(path: &Path) -> String {
+    path.file_stem().map(|stem| unescape(&stem.to_string_lossy())).unwrap_or_default()
 }
 
 /// Whether `dir` is such a data set.
@@ -209,7 +271,7 @@ pub fn stored_bytes(dir: &Path) -> Result<u64> {
 pub fn read_bare(path: &Path, limits: &ReadLimits) -> Result<Trace> {
     let (rows, first) = read_rows(path, limits)?;
     let created_us = first.unwrap_or(0);
-    let volume = path.file_stem().map(|stem| unescape(&stem.to_string_lossy())).unwrap_or_default();
+    let volume = volume_of(path);
     let records = records(&rows, created_us).map_err(|e| e.about(path.display()))?;
     Ok(Trace {
         creation: Creation { volume, created_us, ..Creation::default() },
@@ -234,7 +296,10 @@ fn read_rows(path: &Path, limits: &ReadLimits) -> Result<(Vec<Row>, Option<u64>)
 fn read_trace(path: &Path, row: CreationRow, limits: &ReadLimits) -> Result<Trace> {
     let about = |e: Error| e.about(path.display());
     let (rows, first) = read_rows(path, limits)?;
-    let creation = row.creation(first).map_err(about)?;
+    let mut creation = row.creation().map_err(about)?;
+    if let Some(first) = first {
+        not_after(&mut creation, first);
+    }
     let records = records(&rows, creation.created_us).map_err(about)?;
     Ok(Trace { creation, records, ..Trace::default() })
 }
@@ -328,6 +393,13 @@ impl Exporter {
     /// [`ErrorKind::Invalid`] where it has no place in the layout, [`ErrorKind::Conflict`] where a volume comes
     /// twice; what the operating system reports.
     pub fn add(&mut self, trace: &Trace) -> Result<()> {
+        let row = self.write(trace)?;
+        self.rows.push(row);
+        Ok(())
+    }
+
+    /// Writes the requests of a trace, and returns its row of the table. Any number of threads may do so.
+    pub(crate) fn write(&self, trace: &Trace) -> Result<CreationRow> {
         let named = |e: Error| e.about(format!("volume `{}`", trace.creation.volume.escape_debug()));
         let row = CreationRow::of(&trace.creation).map_err(named)?;
         let path = self.dir.join(row.path().map_err(named)?);
@@ -341,8 +413,13 @@ impl Exporter {
                 .about(path.display()));
         }
         fs::write(&path, file).map_err(about)?;
-        self.rows.push(row);
-        Ok(())
+        Ok(row)
+    }
+
+    /// As [`Exporter::finish`], with rows that [`Exporter::write`] returned.
+    pub(crate) fn finish_with(mut self, rows: Vec<CreationRow>) -> Result<()> {
+        self.rows.extend(rows);
+        self.finish()
     }
 
     /// Writes the table of creations, sorted by volume, and so makes the directory a data set.

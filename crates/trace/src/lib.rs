@@ -13,8 +13,11 @@
 //! | [`saver`] | the thread that brings recorded traces into the directory |
 //! | [`npy`] | NumPy files of four columns |
 //! | [`fast26`] | the layout of the FAST'26 data set: import, export |
-//! | [`stats`] | what a trace reads |
+//! | [`data_set`] | one way to read all of these: lists, then streams, skips what is bad |
+//! | [`stats`] | what traces read: sums, and the figures of the ThinkAhead paper |
+//! | [`synthesize`] | data sets like the published one, of any size, from a seed |
 
+pub mod data_set;
 pub mod directory;
 pub mod fast26;
 pub mod file;
@@ -23,8 +26,10 @@ pub mod record;
 pub mod recorder;
 pub mod saver;
 pub mod stats;
+pub mod synthesize;
 pub mod trace;
 
+pub use data_set::DataSet;
 pub use directory::{DirectoryLimits, TraceDirectory};
 pub use record::{Op, Record};
 pub use recorder::{RECORDS_MAX, Recorder, WINDOW};

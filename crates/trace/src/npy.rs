@@ -93,6 +93,12 @@ pub fn decode(file: &[u8]) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
+/// Most bytes of a file with so many rows.
+pub(crate) fn len_max(rows: usize) -> u64 {
+    let rows = u64::try_from(rows).unwrap_or(u64::MAX);
+    rows.saturating_mul(size_of::<Row>() as u64).saturating_add((HEADER_MAX + ALIGN) as u64)
+}
+
 /// What the dictionary says.
 struct Header {
     big_endian: bool,

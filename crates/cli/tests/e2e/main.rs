@@ -11,6 +11,7 @@
 //! | [`full_disk`], [`signals`], [`large`] | no space, Ctrl-C, kill -9, terabytes |
 //! | [`cache`] | what this host keeps of images |
 //! | [`trace`] | what disks record, and what becomes of it |
+//! | [`simulate`] | recorded boots, replayed |
 //! | [`doctor`] | what works on this host |
 //! | [`help`], [`hostile`] | the command line itself; garbage wherever a file is read |
 //!
@@ -39,6 +40,7 @@ mod layers;
 mod prune;
 mod scene;
 mod signals;
+mod simulate;
 mod tools;
 mod trace;
 mod verify;

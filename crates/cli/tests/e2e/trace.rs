@@ -5,10 +5,11 @@ use crate::scene::{Scene, Started};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// No answer takes this long, unless the server hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -28,7 +29,8 @@ fn npy(rows: &[[i64; 4]]) -> Vec<u8> {
     start.into_iter().chain(numbers).collect()
 }
 
-fn data_set(scene: &Scene) {
+/// A data set of the FAST'26 layout: `set`, with two boots.
+pub(crate) fn data_set(scene: &Scene) {
     // 2026-11-21 18:57:43 UTC and five seconds.
     let start = 1_795_287_468_000_000;
     let dir = scene.path("set/trace/it1/p-a/4GB");
@@ -77,7 +79,21 @@ fn statistics_of_every_form_agree() {
     assert_eq!((&stats["images"][0]["traces"], &stats["images"][0]["reads"]), (&json!(2), &json!(2)));
     let bare = scene.json("trace stats set/trace/it1/p-a/4GB/7.npy");
     assert_eq!((&bare["total"]["reads"], &bare["total"]["first_us"]), (&json!(2), &json!(0)));
+    // The paper's figures: a public image on one disk size, both within one day.
+    let (creations, figures) = (&stats["creations"], &stats["figures"]);
+    assert_eq!(
+        (&creations["size_gib"]["max"], &creations["top_images"]["public"]),
+        (&json!(4.0), &json!([2]))
+    );
+    assert_eq!(
+        (&figures["traces"]["public"], &figures["grace_s"]["public"]["p50"]),
+        (&json!(2), &json!(5.0))
+    );
+    assert_eq!(figures["cross_percent"]["public"][5]["block"], 2 << 20);
     let table = scene.ok("trace stats traces").stdout;
+    for line in ["s to the first read, public", "disk size, GiB", "microseconds between reads", "cosine"] {
+        assert!(table.contains(line), "no {line}: {table}");
+    }
     assert!(table.contains("median by image") && table.contains("2 traces") && table.contains("up to 4 KiB"));
 }
 
@@ -86,18 +102,56 @@ fn a_damaged_trace_is_named_and_the_others_count() {
     let scene = Scene::new();
     data_set(&scene);
     scene.ok("trace import set -o traces");
-    fs::write(scene.path("traces/20261121T185743.000000Z-7.parquet"), b"PAR1 garbage PAR1").unwrap();
-    for words in ["trace stats traces", "trace export traces -o out"] {
+    let file = scene.path("traces/20261121T185743.000000Z-7.parquet");
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    let skipped = "skipped 1 cut short or damaged";
+    for (words, said) in [("trace stats traces", skipped), ("trace export traces -o out", "not read: ")] {
         let run = scene.run(words);
         assert_eq!(run.status, Some(1), "{run}");
-        assert!(run.stdout.contains("not read: ") && run.stdout.contains("-7.parquet"), "{run}");
+        assert!(run.stdout.contains(said) && run.stdout.contains("-7.parquet"), "{run}");
     }
+    let run = scene.run("trace stats traces --json");
+    let report: Value = serde_json::from_str(&run.stdout).unwrap_or_else(|e| panic!("{e}\n{run}"));
+    assert_eq!((&report["skipped"]["damaged"]["count"], &report["total"]["reads"]), (&json!(1), &json!(1)));
     assert!(scene.path("out/trace/it1/p-a/4GB/8.npy").exists());
+}
+
+#[test]
+fn a_data_set_is_made_up() {
+    let scene = Scene::new();
+    let words = "trace synthesize --images 3 --traces 12 --seed 5";
+    let made = scene.json(&format!("{words} -o made"));
+    let traces = made["traces"].as_u64().unwrap();
+    assert!((10..=14).contains(&traces), "{made}");
+    assert_eq!(scene.json(&format!("{words} --format parquet -o parquet"))["records"], made["records"]);
+    let stats = scene.json("trace stats made");
+    assert_eq!((stats["traces"].as_array().unwrap().len() as u64, &stats["skipped"]), (traces, &json!({})));
+    assert_eq!(stats, scene.json("trace stats parquet"));
+    scene.fails(&format!("{words} -o made"), &["made", "is not empty"]);
+    scene.fails("trace synthesize --images 3 --traces 2 -o more", &["cannot be made", "one trace of each"]);
+    scene.fails("trace synthesize --loss 2 -o more", &["not between 0 and 1"]);
+}
+
+/// Connects; a socket is there a moment before anybody listens.
+fn connect(socket: &Path) -> UnixStream {
+    let start = Instant::now();
+    loop {
+        match UnixStream::connect(socket) {
+            Ok(stream) => return stream,
+            Err(e) => assert!(
+                e.kind() == ErrorKind::ConnectionRefused && start.elapsed() < PATIENCE,
+                "{}: {e}",
+                socket.display()
+            ),
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Reads 4 KiB at each of `offsets` of the one disk that is served at `socket`.
 fn read_over_nbd(socket: &Path, offsets: &[u64]) -> UnixStream {
-    let mut stream = UnixStream::connect(socket).unwrap();
+    let mut stream = connect(socket);
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
     stream.read_exact(&mut [0; 18]).unwrap();

@@ -4,7 +4,7 @@ use super::{BUDGET, Engine, UNVERIFIED_MAX};
 use crate::estimator::Pace;
 use crate::request::Past;
 use crate::window::Shape;
-use crate::{Action, Priority, Sharing, World};
+use crate::{Action, Priority, Settings, Sharing, World};
 use std::time::Duration;
 
 /// So long after a miss the next one need not be expected.
@@ -56,7 +56,8 @@ impl Engine {
         if self.requests.background() >= self.settings.depth_max.saturating_add(UNVERIFIED_MAX) {
             return false;
         }
-        let shape = Shape { gap: self.settings.gap, max: self.pace().request };
+        let Settings { gap, look_ahead, .. } = self.settings;
+        let shape = Shape { gap, max: self.pace().request, look_ahead };
         let next = self.preload.take(shape, budget, world, &self.active, &mut self.counters);
         if let Some(range) = next {
             let fetch = self.request(range, Priority::Preload, Past::default());

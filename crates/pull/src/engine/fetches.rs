@@ -5,7 +5,7 @@ use crate::estimator::span;
 use crate::request::{Request, Sent, State};
 use crate::timers::Timer;
 use crate::window::coalesce;
-use crate::{Action, BlobRange, FetchId, Outcome, Priority, Source, World};
+use crate::{Action, BlobRange, FetchId, Outcome, Priority, Source, Time, World};
 use headstart_block::{Error, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,8 +37,12 @@ impl Engine {
         }
         self.wire.add(priority, range.len());
         self.estimator.sent(self.now, fetch, range.len());
-        let expected = self.estimator.expected(self.wire.bytes());
-        let late = self.now + expected.map_or(LATE_UNKNOWN, |span| span.saturating_mul(2) + LATE_SLACK);
+        let late = if self.settings.rescue {
+            let expected = self.estimator.expected(self.wire.bytes());
+            self.now + expected.map_or(LATE_UNKNOWN, |span| span.saturating_mul(2) + LATE_SLACK)
+        } else {
+            Time(u64::MAX)
+        };
         let source = self.sources.choose();
         request.state = State::Sent(Sent { priority, source, late });
         request.asked_as = priority;

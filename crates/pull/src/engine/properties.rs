@@ -66,12 +66,15 @@ fn a_step() -> impl Strategy<Value = Step> {
 
 fn settings() -> impl Strategy<Value = Settings> {
     let sizes = (prop_oneof![Just(0), Just(UNIT)], 1_u64..70, 1_usize..40, 1_usize..5, 1_usize..70);
-    (sizes, any::<bool>(), any::<bool>(), any::<u64>()).prop_map(|(sizes, rest, fill, seed)| Settings {
+    let switches = (any::<bool>(), any::<bool>(), any::<bool>(), 0_u64..4);
+    (sizes, switches, any::<u64>()).prop_map(|(sizes, (rest, fill, rescue, look_ahead), seed)| Settings {
         gap: sizes.0,
         miss_max: sizes.1 * UNIT,
         miss_requests: sizes.2,
         depth_min: sizes.3,
         depth_max: sizes.4,
+        look_ahead,
+        rescue,
         miss_rest: if rest { Rest::Block } else { Rest::None },
         sharing: if fill { Sharing::Fill } else { Sharing::Strict },
         deadline: DEADLINE,

@@ -182,6 +182,33 @@ fn strict_sharing_starts_nothing_beside_a_miss() {
     assert!(sim.asked.iter().any(|asked| asked.priority == Priority::Preload && asked.at == end));
 }
 
+/// As published: whole blocks, one after the other, in the plan's order and no other.
+#[test]
+fn without_looking_ahead_a_plan_is_followed_to_the_letter() {
+    let order = [9, 8, 3, 4, 5, 0, 31, 1];
+    let mut settings = Settings { look_ahead: 0, background_min: BLOCK_SIZE, depth_max: 1, ..lazy() };
+    (settings.depth_min, settings.background_max) = (1, BLOCK_SIZE);
+    let mut sim = Sim::new(Disk::plain(64 << 20), settings);
+    sim.tell(Event::PlanChanged(plan(order.map(|block| (block, u32::MAX)))));
+    sim.run(seconds(10));
+    let data = asked(&sim, Priority::Preload).into_iter().filter(|range| range.blob == DATA);
+    let blocks: Vec<_> = data.map(|range| (range.range.offset() / BLOCK_SIZE, range.len())).collect();
+    assert_eq!(blocks, order.map(|block| (block, BLOCK_SIZE)));
+}
+
+#[test]
+fn without_rescue_a_miss_waits_for_whoever_brings_its_bytes() {
+    let mut sim = Sim::new(Disk::plain(64 << 20), Settings { rescue: false, ..lazy() });
+    sim.link.rate = 200_000;
+    sim.tell(Event::PlanChanged(plan([(0, u32::MAX)])));
+    sim.run(seconds(1));
+    sim.read(128 << 10, 4096);
+    sim.run(seconds(60));
+    sim.reads[0].wait();
+    assert_eq!((sim.counters().rescued, sim.counters().cancelled), (0, 0));
+    assert_eq!(asked(&sim, Priority::Miss), []);
+}
+
 /// Why `Fill` is the default: a guest that reads what the plan does not know, one thing after the other, and then
 /// what it does know.
 #[test]

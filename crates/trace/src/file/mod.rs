@@ -33,8 +33,8 @@ mod read;
 mod thrift;
 mod write;
 
-pub(crate) use read::read_bounded;
 pub use read::{ReadLimits, read, read_file};
+pub(crate) use read::{read_any_order, read_bounded, read_creation};
 pub use write::encode;
 
 use serde::{Deserialize, Serialize};

@@ -7,6 +7,7 @@ use crate::trace::{Creation, LinkSample, Trace};
 use headstart_block::{ByteRange, Error, Result};
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// What may be read.
@@ -62,25 +63,69 @@ pub(crate) fn read_bounded(path: &Path, max: u64) -> Result<Vec<u8>> {
 /// one of a newer version or in a form of Parquet that headstart does not write,
 /// [`headstart_block::ErrorKind::Invalid`] for one with more records than `limits` allow.
 pub fn read(bytes: &[u8], limits: &ReadLimits) -> Result<Trace> {
-    let footer = footer(bytes)?;
-    let (footer, _) = Value::parse(footer)?;
-    let header = header(&footer)?;
-    check_schema(&footer)?;
-    let mut trace = Trace { creation: header.creation, dropped: header.dropped, ..Trace::default() };
-    for group in footer.list(4).ok_or_else(|| no("row groups"))? {
-        let rows = group.size(3).ok_or_else(|| no("a row group's length"))?;
-        let so_far = trace.records.len() + trace.link.len();
-        if rows > limits.records_max.saturating_sub(so_far) {
-            return Err(Error::invalid(format!("has more than {} records", limits.records_max)));
-        }
-        read_group(bytes, group, rows, &mut trace)?;
-    }
+    let trace = read_any_order(bytes, limits)?;
     if !trace.records.is_sorted_by_key(|record| record.t_us)
         || !trace.link.is_sorted_by_key(|sample| sample.t_us)
     {
         return Err(Error::corrupt("its records are not in the order of time"));
     }
     Ok(trace)
+}
+
+/// As [`read`], but the records may be in any order.
+pub(crate) fn read_any_order(bytes: &[u8], limits: &ReadLimits) -> Result<Trace> {
+    let footer = footer(bytes)?;
+    let (footer, _) = Value::parse(footer)?;
+    let header = header(&footer)?;
+    check_schema(&footer)?;
+    let mut trace = Trace { creation: header.creation, dropped: header.dropped, ..Trace::default() };
+    let groups = footer.list(4).ok_or_else(|| no("row groups"))?;
+    let mut rows = Vec::with_capacity(groups.len());
+    for group in groups {
+        rows.push(group.size(3).ok_or_else(|| no("a row group's length"))?);
+    }
+    if rows.iter().fold(0_usize, |sum, rows| sum.saturating_add(*rows)) > limits.records_max {
+        return Err(Error::invalid(format!("has more than {} records", limits.records_max)));
+    }
+    for (group, rows) in groups.iter().zip(rows) {
+        read_group(bytes, group, rows, &mut trace)?;
+    }
+    Ok(trace)
+}
+
+/// What the file at `path` says of its creation; reads the footer alone.
+///
+/// # Errors
+/// As [`read_file`].
+pub(crate) fn read_creation(path: &Path) -> Result<Creation> {
+    let read = || {
+        let io = |e| Error::io("cannot be read", e);
+        // A pipe would be waited for.
+        if !path.metadata().map_err(io)?.is_file() {
+            return Err(Error::unsupported("is no file"));
+        }
+        let file = File::open(path).map_err(|e| Error::io("cannot be opened", e))?;
+        let len = file.metadata().map_err(io)?.len();
+        let mut start = [0; MAGIC.len()];
+        const END: usize = 4 + MAGIC.len();
+        let mut end = [0; END];
+        if len < (start.len() + END) as u64 {
+            return Err(Error::corrupt("is not a Parquet file, or was cut short"));
+        }
+        file.read_exact_at(&mut start, 0).map_err(io)?;
+        file.read_exact_at(&mut end, len - END as u64).map_err(io)?;
+        // A file of nothing but both ends and the footer has that footer.
+        let [a, b, c, d, ..] = end;
+        let footer_len = u64::from(u32::from_le_bytes([a, b, c, d])).min(FOOTER_MAX as u64 + 1);
+        let from = len.saturating_sub(END as u64 + footer_len).max(start.len() as u64);
+        let mut bytes = start.to_vec();
+        let rest = usize::try_from(len - from).unwrap_or(usize::MAX);
+        bytes.resize(start.len() + rest, 0);
+        file.read_exact_at(&mut bytes[start.len()..], from).map_err(io)?;
+        let (footer, _) = Value::parse(footer(&bytes)?)?;
+        Ok(header(&footer)?.creation)
+    };
+    read().map_err(|e: Error| e.about(path.display()))
 }
 
 fn no(what: &str) -> Error {

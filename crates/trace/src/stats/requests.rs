@@ -1,4 +1,4 @@
-//! What a trace reads.
+//! What a trace reads, in sums.
 //!
 //! One pass over the records and one sort of the reads: no map. A distinct unit is counted once however often it is
 //! read; sorted by offset, the reads are so for every size of unit, and a unit was counted before if and only if

@@ -1,6 +1,6 @@
-//! What to preload, in order.
+//! Plans: what to preload, in order. What learning makes and the pull engine follows.
 
-use headstart_block::ByteRange;
+use crate::ByteRange;
 use std::sync::Arc;
 
 /// Bytes of a block, the planning unit of a disk's address space.
@@ -38,7 +38,7 @@ impl PlanItem {
     }
 
     /// The parts of the disk it names, neighbouring slices as one, none past `disk_size`.
-    pub(crate) fn parts(self, disk_size: u64) -> impl Iterator<Item = ByteRange> {
+    pub fn parts(self, disk_size: u64) -> impl Iterator<Item = ByteRange> {
         let start = self.block.checked_mul(BLOCK_SIZE).filter(|start| *start < disk_size);
         let mut mask = if start.is_some() { self.mask } else { 0 };
         let mut slice: u64 = 0;

@@ -1,0 +1,178 @@
+//! `headstart trace`: recorded I/O of disks, brought in, given out, counted; and made up.
+
+use crate::report::{Outcome, Report, count};
+use clap::Subcommand;
+use headstart_block::{Error, ErrorKind, Result};
+use headstart_image::progress::Progress;
+use headstart_trace::fast26::{self, Exporter, Imported};
+use headstart_trace::file::{ReadLimits, read_file};
+use headstart_trace::{DirectoryLimits, TraceDirectory, npy};
+use serde::Serialize;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+mod figures;
+mod stats;
+mod synthesize;
+
+use stats::StatsReport;
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Bring in a data set of the FAST'26 layout: one Parquet file a trace
+    #[command(after_help = "Example:\n  headstart trace import /srv/fast26 -o /srv/traces")]
+    Import {
+        /// The data set: the directory of its table of creations
+        dir: PathBuf,
+        /// Where to write the traces; what is there of the same creations is replaced
+        #[arg(long, short, value_name = "TRACES")]
+        output: PathBuf,
+    },
+    /// Write recorded traces as a data set of the FAST'26 layout
+    #[command(after_help = "Examples:\n  headstart trace export /srv/traces -o /srv/fast26\n  \
+                      headstart trace export /srv/cache/traces -o mine")]
+    Export {
+        /// The directory of the traces, or one trace
+        traces: PathBuf,
+        /// Where to write the data set: a directory that has none
+        #[arg(long, short, value_name = "DIR")]
+        output: PathBuf,
+    },
+    /// Say what traces read: how much, in how many places, when; and the statistics of the ThinkAhead paper
+    #[command(after_help = "Examples:\n  headstart trace stats /srv/traces\n  \
+                      headstart trace stats /srv/fast26 --json\n  \
+                      headstart trace stats boot.parquet boot.npy")]
+    Stats {
+        /// Traces, directories of them, data sets of the FAST'26 layout
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+    },
+    /// Make a data set that looks like the published one, of any size
+    #[command(after_help = "Examples:\n  headstart trace synthesize -o small\n  \
+                      headstart trace synthesize --images 172 --traces 31000 -o large\n  \
+                      headstart trace synthesize --reordering 0.5 --loss 0.1 --seed 7 --format parquet -o rough")]
+    Synthesize(synthesize::Arguments),
+}
+
+impl Command {
+    pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
+        match self {
+            Self::Import { dir, output } => Ok(Box::new(import(dir, output, progress)?)),
+            Self::Export { traces, output } => Ok(Box::new(export(traces, output, progress)?)),
+            Self::Stats { paths } => Ok(Box::new(StatsReport::of(paths, progress)?)),
+            Self::Synthesize(arguments) => Ok(Box::new(arguments.run(progress)?)),
+        }
+    }
+}
+
+fn cancelled(progress: &dyn Progress) -> Result<()> {
+    if progress.is_cancelled() { Err(Error::new(ErrorKind::Cancelled, "interrupted")) } else { Ok(()) }
+}
+
+/// What was brought in.
+#[derive(Serialize)]
+struct ImportReport {
+    #[serde(flatten)]
+    imported: Imported,
+    output: String,
+}
+
+fn import(dir: &Path, output: &Path, progress: &dyn Progress) -> Result<ImportReport> {
+    if !fast26::is_data_set(dir) {
+        return Err(Error::new(ErrorKind::NotFound, format!("has no {}", fast26::CREATIONS))
+            .about(dir.display())
+            .remedy("name the directory that has it: see `headstart trace import --help`"));
+    }
+    let directory = TraceDirectory::open(output, DirectoryLimits::default())?;
+    progress.begin("importing traces", fast26::stored_bytes(dir)?);
+    let imported = fast26::import(dir, &ReadLimits::default(), |trace| {
+        cancelled(progress)?;
+        directory.save(&trace, false)?;
+        progress.advance((trace.records.len() * size_of::<npy::Row>()) as u64);
+        Ok(())
+    })?;
+    Ok(ImportReport { imported, output: output.display().to_string() })
+}
+
+impl Outcome for ImportReport {
+    fn is_right(&self) -> bool {
+        self.imported.unreadable.is_empty()
+    }
+}
+
+impl fmt::Display for ImportReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Imported { traces, records, unreadable, unlisted } = &self.imported;
+        write!(f, "{} with {} into {}", count(*traces, "trace"), count(*records, "request"), self.output)?;
+        for path in unlisted {
+            write!(f, "\nleft out, since {} does not name it: {path}", fast26::CREATIONS)?;
+        }
+        write_unreadable(f, unreadable)
+    }
+}
+
+fn write_unreadable(f: &mut fmt::Formatter<'_>, unreadable: &[String]) -> fmt::Result {
+    unreadable.iter().try_for_each(|error| write!(f, "\nnot read: {error}"))
+}
+
+/// What was given out.
+#[derive(Default, Serialize)]
+struct ExportReport {
+    traces: u64,
+    records: u64,
+    unreadable: Vec<String>,
+    output: String,
+}
+
+fn export(traces: &Path, output: &Path, progress: &dyn Progress) -> Result<ExportReport> {
+    let mut report = ExportReport { output: output.display().to_string(), ..ExportReport::default() };
+    let paths = files(traces)?;
+    let mut exporter = Exporter::new(output)?;
+    progress.begin("exporting traces", paths.iter().map(|path| len(path)).sum());
+    for path in paths {
+        cancelled(progress)?;
+        match read_file(&path, &ReadLimits::default()) {
+            Ok(trace) => {
+                exporter.add(&trace)?;
+                report.traces += 1;
+                report.records += trace.records.len() as u64;
+            }
+            Err(error) => report.unreadable.push(error.to_string()),
+        }
+        progress.advance(len(&path));
+    }
+    exporter.finish()?;
+    Ok(report)
+}
+
+/// A trace, or those in a directory.
+fn files(path: &Path) -> Result<Vec<PathBuf>> {
+    let meta = path.metadata().map_err(|e| Error::io("cannot be read", e).about(path.display()))?;
+    if !meta.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let paths = TraceDirectory::list(path)?;
+    if paths.is_empty() {
+        return Err(Error::new(ErrorKind::NotFound, "has no traces").about(path.display()));
+    }
+    Ok(paths)
+}
+
+/// Bytes of a file, for the progress bar.
+fn len(path: &Path) -> u64 {
+    path.metadata().map_or(0, |meta| meta.len())
+}
+
+impl Outcome for ExportReport {
+    fn is_right(&self) -> bool {
+        self.unreadable.is_empty()
+    }
+}
+
+impl fmt::Display for ExportReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (traces, records) = (count(self.traces, "trace"), count(self.records, "request"));
+        write!(f, "{traces} with {records} into {}", self.output)?;
+        write_unreadable(f, &self.unreadable)
+    }
+}

@@ -1,0 +1,226 @@
+//! `headstart trace stats`: what traces read, one by one, by image, and as the paper's figures have it.
+
+use super::figures::{Creations, Traces};
+use super::{cancelled, len};
+use crate::report::{Outcome, count};
+use headstart_block::Result;
+use headstart_image::progress::Progress;
+use headstart_trace::data_set::{Limits, Skipped};
+use headstart_trace::stats::{self, Boot, Collector, CreationFigures, Figures, Stats};
+use headstart_trace::{Creation, DataSet, Trace};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+/// Traces that are listed one by one, for people; programs get all.
+const TRACES_SHOWN: usize = 100;
+
+/// What traces read.
+#[derive(Default, Serialize)]
+pub(super) struct StatsReport {
+    traces: Vec<TraceStats>,
+    images: Vec<ImageStats>,
+    total: Stats,
+    /// What the numbers of `distinct_bytes` count, in bytes.
+    units: [u64; stats::UNITS.len()],
+    /// Up to which size the numbers of `sizes` count reads; the last has no bound.
+    sizes_to: [u64; stats::SIZES.len()],
+    /// The paper's figures that need the table of creations alone.
+    creations: CreationFigures,
+    /// Those that need the traces.
+    figures: Figures,
+    skipped: Skipped,
+}
+
+/// What is left of a trace whose requests were counted.
+struct Boiled {
+    creation: Creation,
+    dropped: u64,
+    link_samples: usize,
+}
+
+fn boiled(trace: Trace) -> Boiled {
+    Boiled { creation: trace.creation, dropped: trace.dropped, link_samples: trace.link.len() }
+}
+
+#[derive(Serialize)]
+struct TraceStats {
+    volume: String,
+    image: String,
+    created: String,
+    /// Requests that the recorder had no room for.
+    dropped: u64,
+    /// Samples of what was known of the link to the store.
+    link_samples: usize,
+    #[serde(flatten)]
+    stats: Stats,
+}
+
+/// The traces of an image: the median of each number.
+#[derive(Serialize)]
+struct ImageStats {
+    image: String,
+    traces: usize,
+    reads: u64,
+    read_bytes: u64,
+    distinct_bytes: [u64; stats::UNITS.len()],
+    cross_block_reads: u64,
+    first_us: u64,
+    duration_us: u64,
+}
+
+impl StatsReport {
+    pub(super) fn of(paths: &[PathBuf], progress: &dyn Progress) -> Result<Self> {
+        let mut report = Self { units: stats::UNITS, sizes_to: stats::SIZES, ..Self::default() };
+        let mut collector = Collector::default();
+        let mut creations = Vec::new();
+        for path in paths {
+            let set = DataSet::open(path, &Limits::default())?;
+            report.skipped.add(set.skipped());
+            progress.begin("reading traces", set.stored_bytes());
+            let count = |_, trace: Trace| (Stats::of(&trace.records), Boot::of(&trace), boiled(trace));
+            let skipped = set.map_each(0, count, |index, counted| {
+                cancelled(progress)?;
+                progress.advance(set.path(index).map_or(0, len));
+                // What is skipped is counted by the data set.
+                if let Ok((stats, boot, trace)) = counted {
+                    collector.add(&trace.creation, &boot);
+                    report.add(&trace, stats);
+                    creations.push(trace.creation);
+                }
+                Ok(())
+            })?;
+            report.skipped.add(&skipped);
+        }
+        report.creations = CreationFigures::of(&creations);
+        report.figures = collector.finish();
+        report.summarize();
+        Ok(report)
+    }
+
+    fn add(&mut self, trace: &Boiled, stats: Stats) {
+        self.total.add(&stats);
+        let created = SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(trace.creation.created_us));
+        self.traces.push(TraceStats {
+            volume: trace.creation.volume.clone(),
+            image: trace.creation.image.clone(),
+            // Later years than 9999 cannot be written.
+            created: created
+                .filter(|_| trace.creation.created_us < 253_402_300_800_000_000)
+                .map(|time| humantime::format_rfc3339_seconds(time).to_string())
+                .unwrap_or_default(),
+            dropped: trace.dropped,
+            link_samples: trace.link_samples,
+            stats,
+        });
+    }
+
+    fn summarize(&mut self) {
+        let mut images = BTreeMap::<&str, Vec<&Stats>>::new();
+        for trace in &self.traces {
+            images.entry(&trace.image).or_default().push(&trace.stats);
+        }
+        let images = images.into_iter().map(|(image, traces)| {
+            let median =
+                |number: &dyn Fn(&Stats) -> u64| stats::median(traces.iter().map(|stats| number(stats)));
+            ImageStats {
+                image: image.to_owned(),
+                traces: traces.len(),
+                reads: median(&|stats| stats.reads),
+                read_bytes: median(&|stats| stats.read_bytes),
+                distinct_bytes: std::array::from_fn(|unit| median(&|stats| stats.distinct_bytes[unit])),
+                cross_block_reads: median(&|stats| stats.cross_block_reads),
+                first_us: median(&|stats| stats.first_us),
+                duration_us: median(&|stats| stats.duration_us),
+            }
+        });
+        self.images = images.collect();
+    }
+}
+
+impl Outcome for StatsReport {
+    fn is_right(&self) -> bool {
+        self.skipped.total() == 0
+    }
+}
+
+/// A line of the table; each number is of one trace, a median, or a sum.
+struct Line<'a> {
+    name: &'a str,
+    reads: u64,
+    read_bytes: u64,
+    distinct_bytes: [u64; stats::UNITS.len()],
+    cross_block_reads: u64,
+    first_us: u64,
+    duration_us: u64,
+}
+
+impl<'a> Line<'a> {
+    fn of(name: &'a str, stats: &Stats) -> Self {
+        Self {
+            name,
+            reads: stats.reads,
+            read_bytes: stats.read_bytes,
+            distinct_bytes: stats.distinct_bytes,
+            cross_block_reads: stats.cross_block_reads,
+            first_us: stats.first_us,
+            duration_us: stats.duration_us,
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    fn write(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
+        let mb = |bytes: u64| bytes as f64 / 1e6;
+        let [pages, slices, blocks] = self.distinct_bytes.map(mb);
+        let cross = self.cross_block_reads as f64 * 100.0 / self.reads.max(1) as f64;
+        let seconds = |us: u64| us as f64 / 1e6;
+        write!(
+            f,
+            "\n{:width$} {:>8} {:>8.1} {pages:>8.1} {slices:>8.1} {blocks:>8.1} {cross:>6.1}% {:>8.1} {:>8.1}",
+            self.name.escape_debug().to_string(),
+            self.reads,
+            mb(self.read_bytes),
+            seconds(self.first_us),
+            seconds(self.duration_us),
+        )
+    }
+}
+
+impl fmt::Display for StatsReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.traces.iter().flat_map(|trace| [trace.volume.len(), trace.image.len()]);
+        let width = names.chain(["median by image".len()]).max().unwrap_or(0).min(60);
+        let columns = "   reads  read MB    by 4K   by 64K    by 2M   cross  first s   span s";
+        if self.traces.len() <= TRACES_SHOWN {
+            write!(f, "{:width$} {columns}", "trace")?;
+            for trace in &self.traces {
+                Line::of(&trace.volume, &trace.stats).write(f, width)?;
+            }
+            write!(f, "\n\n")?;
+        }
+        write!(f, "{:width$} {columns}", "median by image")?;
+        for image in &self.images {
+            let ImageStats { reads, read_bytes, distinct_bytes, cross_block_reads, .. } = *image;
+            let (first_us, duration_us) = (image.first_us, image.duration_us);
+            let name = image.image.as_str();
+            Line { name, reads, read_bytes, distinct_bytes, cross_block_reads, first_us, duration_us }
+                .write(f, width)?;
+        }
+        let traces = count(self.traces.len() as u64, "trace");
+        write!(f, "\n\n{:width$} {columns}", "sum")?;
+        Line::of(&traces, &self.total).write(f, width)?;
+        let written = self.total.written_bytes / 1_000_000;
+        write!(f, "\n\n{} of {written} MB in all", count(self.total.writes, "write"))?;
+        let sizes = self.total.sizes.iter().enumerate().filter(|(_, reads)| **reads > 0);
+        let sizes = sizes.map(|(class, reads)| format!("{reads} {}", stats::size_class(class)));
+        write!(f, "\nreads by size: {}", sizes.collect::<Vec<_>>().join(", "))?;
+        write!(f, "\n\n{}", Creations(&self.creations))?;
+        write!(f, "\n\n{}", Traces(&self.figures))?;
+        if !self.skipped.is_empty() {
+            write!(f, "\n\n{}", self.skipped)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,275 @@
+//! How much longer a boot takes: a closed loop, in which a guest that waits asks later (DESIGN, section 7).
+//!
+//! # The model
+//!
+//! * *The guest.* A read arrives its recorded think time after the reads that it followed completed. Boots mostly
+//!   follow one thread, so all earlier waits delay a read; but reads that were under way together in the recording form a *burst*, that
+//!   waits for its longest. Where a trace does not tell when reads completed, only reads at the same instant are a burst.
+//!   A slice that was waited for is there: only the first read of some slice can wait.
+//! * *The link.* One wire of constant bandwidth, and a round trip. Background requests are sent ahead, so that the
+//!   wire never rests while there is work; a miss is sent at once, its first byte comes a round trip later, and what
+//!   was asked for before that moment is on the wire before it.
+//! * *What is pulled.* Items of a plan, a block and a mask of slices each, as one transfer; then what misses left of their
+//!   blocks ([`Misses::RangeThenRest`]). A miss brings the whole block, or the slices of the read alone.
+//!
+//! With whole blocks, a round trip of nothing and a guest that never waits, these are the rules of [`hits`](super::hits).
+
+use crate::bandwidth::{Bandwidth, Nanos};
+use crate::condensed::{Condensed, Touch};
+use crate::vocabulary::{BlockId, Vocabulary};
+use headstart_block::SLICE_SIZE;
+use std::collections::VecDeque;
+
+/// A block and the mask of its slices to preload.
+pub type Item = (BlockId, u32);
+
+/// What a miss brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Misses {
+    /// The whole block, before the read goes on (the published behaviour).
+    Block,
+    /// The slices that are read, and the rest of the block after the plan.
+    RangeThenRest,
+    /// The slices that are read, and nothing more.
+    Range,
+}
+
+/// The link and how it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Of the wire.
+    pub bandwidth: Bandwidth,
+    /// From asking to the first byte.
+    pub round_trip: Nanos,
+    /// What a miss brings.
+    pub misses: Misses,
+}
+
+/// What a plan is worth on one trace, or on several together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BootScore {
+    /// Traces.
+    pub boots: u64,
+    /// How much longer the boot takes, in nanoseconds: the total wait of a guest that does one thing at a time.
+    pub delay_ns: u128,
+    /// Reads.
+    pub reads: u64,
+    /// Reads that waited.
+    pub waits: u64,
+    /// Bytes that were asked for before the last read came.
+    pub bytes: u64,
+}
+
+impl BootScore {
+    /// Adds another trace's.
+    pub fn add(&mut self, other: &Self) {
+        self.boots += other.boots;
+        self.delay_ns += other.delay_ns;
+        self.reads += other.reads;
+        self.waits += other.waits;
+        self.bytes += other.bytes;
+    }
+
+    /// The average delay of a boot, in seconds.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "an average")]
+    pub fn delay_s(&self) -> f64 {
+        self.delay_ns as f64 / 1e9 / self.boots.max(1) as f64
+    }
+}
+
+/// What is on its way, or local, of a block.
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    preload: u32,
+    rest: u32,
+    /// Slices whose own times of arrival count, since a read missed them.
+    missed: u32,
+    preload_ready: Nanos,
+    rest_ready: Nanos,
+}
+
+impl State {
+    fn asked(&self) -> u32 {
+        self.preload | self.rest | self.missed
+    }
+}
+
+/// Evaluates plans of one vocabulary over one link; allocates when it is made, and little after.
+#[derive(Clone, Debug)]
+pub struct BootEvaluator {
+    link: Link,
+    /// How long so many slices take.
+    costs: [Nanos; 33],
+    lens: Vec<u64>,
+    states: Vec<State>,
+    /// When slices that were missed arrive; of the others it says nothing.
+    ready: Vec<[Nanos; 32]>,
+    rests: VecDeque<BlockId>,
+}
+
+/// The wire, and what comes next.
+struct Wire<'a> {
+    items: std::slice::Iter<'a, Item>,
+    free: Nanos,
+    bytes: u64,
+}
+
+impl BootEvaluator {
+    /// For traces and plans of `vocabulary` as it is now.
+    #[must_use]
+    pub fn new(vocabulary: &Vocabulary, link: Link) -> Self {
+        let lens: Vec<_> = (0..).take(vocabulary.len()).map(|id| vocabulary.len_of(id)).collect();
+        let mut slices = 0;
+        let costs = [(); 33].map(|()| {
+            slices += 1;
+            link.bandwidth.time_of((slices - 1) * SLICE_SIZE)
+        });
+        Self {
+            link,
+            costs,
+            states: vec![State::default(); lens.len()],
+            ready: vec![[0; 32]; lens.len()],
+            rests: VecDeque::new(),
+            lens,
+        }
+    }
+
+    /// What `items`, in this order, are worth on `trace`.
+    #[must_use]
+    pub fn evaluate(&mut self, items: &[Item], trace: &Condensed) -> BootScore {
+        self.states.fill(State::default());
+        self.rests.clear();
+        let mut wire = Wire { items: items.iter(), free: self.link.round_trip, bytes: 0 };
+        let mut score = BootScore { boots: 1, reads: trace.reads().len() as u64, ..BootScore::default() };
+        let (mut delay, mut burst): (Nanos, Nanos) = (0, 0);
+        for fresh in &trace.fresh {
+            if !fresh.joins {
+                delay = delay.saturating_add(burst);
+                burst = 0;
+            }
+            let read = trace.reads()[fresh.read as usize];
+            let now = (Nanos::from(read.t_us) * 1000).saturating_add(delay);
+            let wait = self.read(&mut wire, trace.touches(&read), now);
+            score.waits += u64::from(wait > 0);
+            burst = burst.max(wait);
+        }
+        delay = delay.saturating_add(burst);
+        let last = trace.reads().last().map_or(0, |read| Nanos::from(read.t_us) * 1000);
+        self.advance(&mut wire, last.saturating_add(delay));
+        score.delay_ns = u128::from(delay);
+        score.bytes = wire.bytes;
+        score
+    }
+
+    /// The same for several traces together.
+    #[must_use]
+    pub fn evaluate_all<'a>(
+        &mut self,
+        items: &[Item],
+        traces: impl IntoIterator<Item = &'a Condensed>,
+    ) -> BootScore {
+        let mut sum = BootScore::default();
+        traces.into_iter().for_each(|trace| sum.add(&self.evaluate(items, trace)));
+        sum
+    }
+
+    /// A read comes; how long it waits.
+    fn read(&mut self, wire: &mut Wire<'_>, touches: &[Touch], now: Nanos) -> Nanos {
+        let reaches = now.saturating_add(self.link.round_trip);
+        let mut last = now;
+        for touch in touches {
+            let at = touch.block as usize;
+            let Some(state) = self.states.get(at) else { continue };
+            if touch.mask & !state.asked() != 0 {
+                // Whether it is asked for by then is known only now.
+                self.advance(wire, now);
+                self.miss(wire, *touch, reaches);
+            }
+            last = last.max(self.ready_at(*touch));
+        }
+        last - now
+    }
+
+    /// Asks for what of these slices nobody asked for.
+    fn miss(&mut self, wire: &mut Wire<'_>, touch: Touch, reaches: Nanos) {
+        let at = touch.block as usize;
+        let (asked, is_first) = (self.states[at].asked(), self.states[at].missed == 0);
+        let lacking = match self.link.misses {
+            Misses::Block => !asked,
+            Misses::RangeThenRest | Misses::Range => touch.mask & !asked,
+        };
+        if touch.mask & !asked == 0 {
+            return;
+        }
+        wire.free = wire.free.max(reaches).saturating_add(self.send(&mut wire.bytes, at, lacking));
+        self.states[at].missed |= lacking;
+        let mut slices = lacking;
+        while slices != 0 {
+            self.ready[at][slices.trailing_zeros() as usize] = wire.free;
+            slices &= slices - 1;
+        }
+        if self.link.misses == Misses::RangeThenRest && is_first {
+            self.rests.push_back(touch.block);
+        }
+    }
+
+    /// When the last of these slices is local.
+    fn ready_at(&self, touch: Touch) -> Nanos {
+        let state = &self.states[touch.block as usize];
+        let mut last = 0;
+        if touch.mask & state.preload != 0 {
+            last = state.preload_ready;
+        }
+        if touch.mask & state.rest != 0 {
+            last = last.max(state.rest_ready);
+        }
+        let mut missed = touch.mask & state.missed;
+        while missed != 0 {
+            last = last.max(self.ready[touch.block as usize][missed.trailing_zeros() as usize]);
+            missed &= missed - 1;
+        }
+        last
+    }
+
+    /// Starts the background transfers that were asked for by `now`.
+    fn advance(&mut self, wire: &mut Wire<'_>, now: Nanos) {
+        let reaches = now.saturating_add(self.link.round_trip);
+        while wire.free <= reaches {
+            if let Some((id, mask)) = wire.items.next() {
+                let at = *id as usize;
+                let Some(state) = self.states.get(at) else { continue };
+                let mask = mask & !state.asked();
+                // A block comes once in a plan; a second part of it would be taken for missed.
+                if mask == 0 || state.preload != 0 {
+                    continue;
+                }
+                wire.free = wire.free.saturating_add(self.send(&mut wire.bytes, at, mask));
+                let state = &mut self.states[at];
+                (state.preload, state.preload_ready) = (mask, wire.free);
+            } else if let Some(id) = self.rests.pop_front() {
+                let at = id as usize;
+                let mask = !self.states[at].asked();
+                wire.free = wire.free.saturating_add(self.send(&mut wire.bytes, at, mask));
+                let state = &mut self.states[at];
+                (state.rest, state.rest_ready) = (mask, wire.free);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// How long these slices of a block take; counts their bytes.
+    fn send(&self, bytes: &mut u64, at: usize, mask: u32) -> Nanos {
+        let full = self.lens[at] / SLICE_SIZE;
+        let part = self.lens[at] % SLICE_SIZE;
+        let whole = if full >= 32 { mask } else { mask & ((1 << full) - 1) }.count_ones();
+        let has_part = part > 0 && mask >> full & 1 == 1;
+        let len = u64::from(whole) * SLICE_SIZE + if has_part { part } else { 0 };
+        *bytes += len;
+        if has_part { self.link.bandwidth.time_of(len) } else { self.costs[whole as usize] }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+//! The paper's model of pulling, on condensed traces (sections 6 and 7; its artifact).
+//!
+//! # The rules
+//!
+//! 1. One wire of constant bandwidth carries one block at a time, whole; the last block of a disk may be short, and a
+//!    block past its end is skipped. Nothing is given up once it is on the wire.
+//! 2. It starts at the creation, `t = 0`, with the plan's first block, and follows the plan. What has been asked
+//!    for is skipped. At the plan's end it rests (the left queue is off).
+//! 3. Reads arrive as recorded, whatever they wait for. Only the first 3,000 count and are seen at all.
+//! 4. A read is a hit if all its blocks are local when it arrives. For each other block that was not asked for, it
+//!    queues a miss; misses go first come, first served (blocks of one read in ascending order), before any preload,
+//!    after the block on the wire.
+//! 5. At one instant, transfers end first; what the wire does next begins; then reads arrive. So a block that ends at
+//!    the instant of a read is local, and the next preload is already on the wire when that read misses.
+//! 6. The evaluation ends when the last counted read arrives.
+//!
+//! # Why it is fast
+//!
+//! A block that was asked for arrives at a time that nothing can change any more: from then on all is arithmetic on
+//! the wire's next free moment. Only first accesses of blocks can ask, so the walk is over distinct blocks, not over
+//! reads; the rest is one binary search per block in the times of its reads, and only where some came before it.
+
+use crate::bandwidth::{Bandwidth, Nanos};
+use crate::condensed::{BlockReads, Condensed};
+use crate::vocabulary::{BlockId, Vocabulary};
+
+/// What an order was worth on one trace, or on several together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Score {
+    /// Counted reads.
+    pub reads: u64,
+    /// Of these, those whose blocks were all local.
+    pub hits: u64,
+    /// The sum of all waits, in nanoseconds.
+    pub wait_ns: u128,
+    /// The longest wait.
+    pub wait_max_ns: Nanos,
+    /// Blocks that were preloaded when the last counted read came.
+    pub preloaded: u64,
+    /// Of these, those that a counted read read.
+    pub preloaded_read: u64,
+    /// Blocks that were pulled for whatever reason when the last counted read came.
+    pub pulled: u64,
+    /// Distinct blocks that some counted read found local.
+    pub found_local: u64,
+}
+
+impl Score {
+    /// Hits over reads; of no reads, 1: nothing waited.
+    #[must_use]
+    pub fn hit_rate(&self) -> f64 {
+        share(self.hits, self.reads).unwrap_or(1.0)
+    }
+
+    /// Preloaded blocks that were read over preloaded blocks; `None` if nothing was preloaded.
+    #[must_use]
+    pub fn accuracy(&self) -> Option<f64> {
+        share(self.preloaded_read, self.preloaded)
+    }
+
+    /// The artifact's: distinct blocks that were found local over all pulled; `None` if nothing was pulled.
+    #[must_use]
+    pub fn artifact_accuracy(&self) -> Option<f64> {
+        share(self.found_local, self.pulled)
+    }
+
+    /// Adds another trace's.
+    pub fn add(&mut self, other: &Self) {
+        self.reads += other.reads;
+        self.hits += other.hits;
+        self.wait_ns += other.wait_ns;
+        self.wait_max_ns = self.wait_max_ns.max(other.wait_max_ns);
+        self.preloaded += other.preloaded;
+        self.preloaded_read += other.preloaded_read;
+        self.pulled += other.pulled;
+        self.found_local += other.found_local;
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share")]
+fn share(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
+
+/// Evaluates orders of one vocabulary at one bandwidth; allocates when it is made and never after.
+#[derive(Clone, Debug)]
+pub struct Evaluator {
+    /// How long each block takes; 0 past the end of the disk.
+    costs: Vec<Nanos>,
+    /// When each block is local; [`NEVER`] while nobody asked for it.
+    ready: Vec<Nanos>,
+}
+
+const NEVER: Nanos = Nanos::MAX;
+
+/// Microseconds of a trace in nanoseconds.
+fn nanos(t_us: u32) -> Nanos {
+    Nanos::from(t_us) * 1000
+}
+
+/// The wire, and where the plan is.
+struct Wire<'a> {
+    order: std::slice::Iter<'a, BlockId>,
+    free: Nanos,
+    preloaded: u64,
+    last_preload: Option<BlockId>,
+}
+
+impl Evaluator {
+    /// For traces and orders of `vocabulary` as it is now: blocks that become known later are never pulled.
+    #[must_use]
+    pub fn new(vocabulary: &Vocabulary, bandwidth: Bandwidth) -> Self {
+        let ids = (0..).take(vocabulary.len());
+        let costs: Vec<_> = ids.map(|id| bandwidth.time_of(vocabulary.len_of(id))).collect();
+        Self { ready: vec![NEVER; costs.len()], costs }
+    }
+
+    /// What `order` is worth on `trace`; of a block that it names twice, the first counts.
+    #[must_use]
+    pub fn evaluate(&mut self, order: &[BlockId], trace: &Condensed) -> Score {
+        self.ready.fill(NEVER);
+        let counted = trace.counted();
+        let mut score = Score { reads: counted.len() as u64, ..Score::default() };
+        let end = counted.last().map_or(0, |read| nanos(read.t_us));
+        let mut wire = Wire { order: order.iter(), free: 0, preloaded: 0, last_preload: None };
+        for block in &trace.blocks {
+            let (at, now) = (block.block as usize, nanos(block.first_us));
+            self.advance(&mut wire, now);
+            let Some(ready) = self.ready.get_mut(at) else { continue };
+            if *ready == NEVER {
+                wire.free = wire.free.max(now).saturating_add(self.costs[at]);
+                *ready = wire.free;
+                score.pulled += u64::from(wire.free <= end);
+            } else {
+                score.preloaded_read += 1;
+            }
+        }
+        self.advance(&mut wire, end);
+        score.preloaded = wire.preloaded;
+        // Of the preloads only the last can be still on the wire.
+        if let Some(last) = wire.last_preload.filter(|last| self.ready[*last as usize] > end) {
+            score.preloaded -= 1;
+            score.preloaded_read -= u64::from(trace.blocks.iter().any(|block| block.block == last));
+        }
+        score.pulled += score.preloaded;
+        for block in &trace.blocks {
+            self.count_reads(block, trace, &mut score);
+        }
+        for read in &trace.wide {
+            let wait = self.wait_of(*read as usize, trace);
+            score.hits += u64::from(wait == 0);
+            score.wait_ns += u128::from(wait);
+            score.wait_max_ns = score.wait_max_ns.max(wait);
+        }
+        score
+    }
+
+    /// The same for several traces together.
+    #[must_use]
+    pub fn evaluate_all<'a>(
+        &mut self,
+        order: &[BlockId],
+        traces: impl IntoIterator<Item = &'a Condensed>,
+    ) -> Score {
+        let mut sum = Score::default();
+        traces.into_iter().for_each(|trace| sum.add(&self.evaluate(order, trace)));
+        sum
+    }
+
+    /// The wait of each counted read, in their order, after [`evaluate`](Self::evaluate) of the same trace.
+    pub fn waits(&self, trace: &Condensed) -> impl Iterator<Item = Nanos> {
+        (0..trace.counted().len()).map(|read| self.wait_of(read, trace))
+    }
+
+    /// Starts the preloads that start by `now`.
+    fn advance(&mut self, wire: &mut Wire<'_>, now: Nanos) {
+        while wire.free <= now {
+            let Some(id) = wire.order.next() else { return };
+            let at = *id as usize;
+            if self.ready.get(at) != Some(&NEVER) || self.costs[at] == 0 {
+                continue;
+            }
+            wire.free = wire.free.saturating_add(self.costs[at]);
+            self.ready[at] = wire.free;
+            wire.preloaded += 1;
+            wire.last_preload = Some(*id);
+        }
+    }
+
+    /// Counts the reads in this block alone, and whether any read found it.
+    fn count_reads(&self, block: &BlockReads, trace: &Condensed, score: &mut Score) {
+        let ready = self.ready.get(block.block as usize).copied().unwrap_or(NEVER);
+        let (times, sums) = trace.times(block);
+        score.found_local += u64::from(nanos(block.last_us) >= ready);
+        if nanos(block.first_us) >= ready {
+            score.hits += times.len() as u64;
+            return;
+        }
+        let misses = times.partition_point(|time| nanos(*time) < ready);
+        score.hits += (times.len() - misses) as u64;
+        if let Some(first) = times.first().filter(|_| misses > 0) {
+            let arrivals = u128::from(sums[misses] - sums[0]) * 1000;
+            score.wait_ns += misses as u128 * u128::from(ready) - arrivals;
+            score.wait_max_ns = score.wait_max_ns.max(ready - nanos(*first));
+        }
+    }
+
+    fn wait_of(&self, read: usize, trace: &Condensed) -> Nanos {
+        let read = trace.reads()[read];
+        let ready = |block: BlockId| self.ready.get(block as usize).copied().unwrap_or(NEVER);
+        let last = trace.touches(&read).iter().map(|touch| ready(touch.block)).max().unwrap_or(0);
+        last.saturating_sub(nanos(read.t_us))
+    }
+}
+
+#[cfg(test)]
+mod tests;

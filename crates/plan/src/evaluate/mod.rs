@@ -1,0 +1,17 @@
+//! What an order of preloading is worth on recorded boots, at one bandwidth.
+//!
+//! | module | clock | says |
+//! |---|---|---|
+//! | [`hits`] | open loop: reads arrive as recorded (the paper's model) | hit rate, accuracy, waits |
+//! | [`online`] | the same, read by read, for policies that decide as they go | the same |
+//! | [`boot`] | closed loop: a guest that waits reads later | how much longer the boot takes |
+//!
+//! All count in whole nanoseconds, so that simulators that follow the same rules agree to the last digit.
+
+pub mod boot;
+pub mod hits;
+pub mod online;
+
+pub use boot::{BootEvaluator, BootScore, Item, Link, Misses};
+pub use hits::{Evaluator, Score};
+pub use online::{Online, replay};

@@ -1,0 +1,148 @@
+//! The paper's model, read by read: slower than [`Evaluator`](super::Evaluator), but a policy may decide as it goes, and waits come one
+//! by one. Same rules; a property test holds the two together.
+
+use crate::bandwidth::{Bandwidth, Nanos};
+use crate::condensed::{Condensed, Touch};
+use crate::evaluate::hits::Score;
+use crate::vocabulary::Vocabulary;
+use headstart_block::BLOCK_SIZE;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// A policy that decides what to preload as reads come.
+pub trait Online {
+    /// What to preload at the creation.
+    fn at_creation(&mut self) -> Vec<u64> {
+        Vec::new()
+    }
+
+    /// A read of these blocks has come, and its misses are queued: what to preload from now on, instead of what was to be
+    /// preloaded before; `None` to go on with that.
+    fn on_read(&mut self, blocks: &[u64]) -> Option<Vec<u64>>;
+}
+
+/// An order that is known beforehand.
+impl Online for &[u64] {
+    fn at_creation(&mut self) -> Vec<u64> {
+        self.to_vec()
+    }
+
+    fn on_read(&mut self, _: &[u64]) -> Option<Vec<u64>> {
+        None
+    }
+}
+
+/// What the model knows of a block that was asked for.
+#[derive(Clone, Copy)]
+enum State {
+    Queued,
+    Ready { at: Nanos, preloaded: bool },
+}
+
+struct Replay {
+    disk_size: u64,
+    bandwidth: Bandwidth,
+    asked: BTreeMap<u64, State>,
+    misses: VecDeque<u64>,
+    preloads: VecDeque<u64>,
+    /// When the wire's transfer ends, or ended.
+    free: Nanos,
+}
+
+impl Replay {
+    /// Lets the wire work until `now`, and begin what begins then.
+    fn advance(&mut self, now: Nanos) {
+        while self.free <= now {
+            let (block, preloaded) = match (self.misses.pop_front(), &mut self.preloads) {
+                (Some(block), _) => (block, false),
+                (None, preloads) => match preloads.pop_front() {
+                    Some(block) => (block, true),
+                    None => {
+                        // Whatever comes next does not begin in the past.
+                        self.free = now;
+                        return;
+                    }
+                },
+            };
+            let start = block.saturating_mul(BLOCK_SIZE);
+            let len = self.disk_size.saturating_sub(start).min(BLOCK_SIZE);
+            if len == 0 || preloaded && self.asked.contains_key(&block) {
+                continue;
+            }
+            self.free = self.free.saturating_add(self.bandwidth.time_of(len));
+            self.asked.insert(block, State::Ready { at: self.free, preloaded });
+        }
+    }
+
+    /// How long a read of these blocks, which comes now, waits, if nothing else comes: misses go first.
+    fn wait(&mut self, blocks: &[u64], now: Nanos) -> Nanos {
+        for block in blocks {
+            if !self.asked.contains_key(block) {
+                self.asked.insert(*block, State::Queued);
+                self.misses.push_back(*block);
+            }
+        }
+        // An idle wire takes a miss at once; one that is busy, when it is free: no later miss comes before.
+        let mut free = self.free.max(now);
+        let mut queued = BTreeMap::new();
+        for block in &self.misses {
+            let len = self.disk_size.saturating_sub(block.saturating_mul(BLOCK_SIZE)).min(BLOCK_SIZE);
+            free = free.saturating_add(self.bandwidth.time_of(len));
+            queued.insert(*block, free);
+        }
+        let ready = |block: &u64| match self.asked.get(block) {
+            Some(State::Ready { at, .. }) => *at,
+            _ => queued.get(block).copied().unwrap_or(now),
+        };
+        blocks.iter().map(ready).max().unwrap_or(0).saturating_sub(now)
+    }
+}
+
+/// What `policy` is worth on `trace`, and the wait of each counted read.
+pub fn replay(
+    policy: &mut dyn Online,
+    trace: &Condensed,
+    vocabulary: &Vocabulary,
+    bandwidth: Bandwidth,
+) -> (Score, Vec<Nanos>) {
+    let mut replay = Replay {
+        disk_size: vocabulary.disk_size(),
+        bandwidth,
+        asked: BTreeMap::new(),
+        misses: VecDeque::new(),
+        preloads: policy.at_creation().into(),
+        free: 0,
+    };
+    let (mut score, mut waits) = (Score::default(), Vec::with_capacity(trace.counted().len()));
+    let (mut found, mut read_blocks, mut end) = (BTreeSet::new(), BTreeSet::new(), 0);
+    for read in trace.counted() {
+        end = Nanos::from(read.t_us) * 1000;
+        replay.advance(end);
+        let number = |touch: &Touch| vocabulary.blocks()[touch.block as usize];
+        let blocks: Vec<_> = trace.touches(read).iter().map(number).collect();
+        let is_local =
+            |block: &&u64| matches!(replay.asked.get(block), Some(State::Ready { at, .. }) if *at <= end);
+        found.extend(blocks.iter().filter(is_local).copied());
+        read_blocks.extend(blocks.iter().copied());
+        waits.push(replay.wait(&blocks, end));
+        if let Some(preloads) = policy.on_read(&blocks) {
+            replay.preloads = preloads.into();
+        }
+        // What was asked for at this instant goes on an idle wire at this instant.
+        replay.advance(end);
+    }
+    score.reads = waits.len() as u64;
+    score.hits = waits.iter().filter(|wait| **wait == 0).count() as u64;
+    score.wait_ns = waits.iter().map(|wait| u128::from(*wait)).sum();
+    score.wait_max_ns = waits.iter().max().copied().unwrap_or(0);
+    for (block, state) in &replay.asked {
+        if let State::Ready { at, preloaded } = state
+            && *at <= end
+        {
+            score.pulled += 1;
+            score.preloaded += u64::from(*preloaded);
+            score.preloaded_read += u64::from(*preloaded && read_blocks.contains(block));
+        }
+    }
+    score.found_local = found.len() as u64;
+    (score, waits)
+}

@@ -1,0 +1,36 @@
+//! What is learned from traces: which ranges to preload, in which order.
+//!
+//! Pure: no clock, no I/O but through what is handed in, and no randomness but from a seed. Sources: "the paper" is
+//! ThinkAhead (FAST'26), whose section a module names.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`vocabulary`] | the blocks of an image, numbered densely |
+//! | [`condensed`] | a trace boiled down to what learning needs |
+//! | [`statistics`] | what many traces say of each block: sums, so that training is incremental |
+//! | [`evaluate`] | what an order of preloading is worth on recorded boots |
+//! | [`similarity`] | how alike two boots are |
+//! | [`preprocess`] | outliers, categories, groups, centroids |
+//! | [`policy`] | ways to make an order of preloading |
+//! | [`random`] | randomness from a seed |
+//! | [`bandwidth`] | bandwidths, and the bins that plans are made for |
+
+#![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small"))]
+
+pub mod bandwidth;
+pub mod condensed;
+pub mod evaluate;
+pub mod policy;
+pub mod preprocess;
+pub mod random;
+pub mod similarity;
+pub mod statistics;
+#[cfg(test)]
+mod testing;
+pub mod vocabulary;
+
+pub use bandwidth::{Bandwidth, Bin, Nanos};
+pub use condensed::{Condensed, CondensedRead, READS_MAX, Touch};
+pub use headstart_block::{BLOCK_SIZE, Plan, PlanItem, SLICE_SIZE};
+pub use statistics::{BlockStats, Statistics, Window};
+pub use vocabulary::{BlockId, Vocabulary};

@@ -1,0 +1,37 @@
+//! `iocnt`, `iocnt-t`, `iocnt-2t`: the most read blocks first; by count alone, by count and average time, by count,
+//! average and earliest time (paper, section 7). The paper does not give the weights; here all count equally.
+
+use crate::policy::score::{Scorer, Weights};
+use crate::policy::{Aim, Policy, Training};
+use crate::vocabulary::BlockId;
+
+/// See the module's head.
+#[derive(Clone, Copy, Debug)]
+pub enum Counts {
+    /// `iocnt`.
+    Count,
+    /// `iocnt-t`.
+    CountTime,
+    /// `iocnt-2t`.
+    CountTwoTimes,
+}
+
+impl Policy for Counts {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Count => "iocnt",
+            Self::CountTime => "iocnt-t",
+            Self::CountTwoTimes => "iocnt-2t",
+        }
+    }
+
+    fn order(&self, training: &Training<'_>, aim: &Aim) -> Vec<BlockId> {
+        let third = 1.0 / 3.0;
+        let weights = match self {
+            Self::Count => Weights { alpha: 1.0, beta: 0.0 },
+            Self::CountTime => Weights { alpha: 0.5, beta: 0.5 },
+            Self::CountTwoTimes => Weights { alpha: third, beta: third },
+        };
+        Scorer::new(training, aim.objective.window()).order(weights)
+    }
+}

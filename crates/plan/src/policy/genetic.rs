@@ -1,0 +1,140 @@
+//! The genetic search for the score's weights (paper, section 5.3; the artifact's operators and numbers).
+//!
+//! An individual is a point of the triangle of non-negative weights with the sum 1. Selection by roulette over fitness,
+//! crossover by exchanging what comes after a cut, mutation by up to a fifth of the range, the best always kept.
+//!
+//! Ours differs in three things. The artifact holds α between 0.1 and 0.2; here it is free, so that the simpler policies are
+//! points of the same triangle. Its first generation is drawn, here it begins with the triangle's corners and
+//! middle. And it draws new traces for each generation; here they stay the same, so that a gain is a gain.
+
+use crate::policy::score::Weights;
+use crate::random::Random;
+
+/// The knobs; the defaults are the artifact's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Genetic {
+    /// Individuals of a generation.
+    pub population: usize,
+    /// How often a weight mutates, 0 to 1.
+    pub mutation: f64,
+    /// How often two parents mix, 0 to 1.
+    pub crossover: f64,
+    /// The most generations.
+    pub generations: usize,
+    /// Generations without gain after which to stop.
+    pub patience: usize,
+}
+
+impl Default for Genetic {
+    fn default() -> Self {
+        Self { population: 15, mutation: 0.15, crossover: 0.8, generations: 60, patience: 5 }
+    }
+}
+
+type Individual = [f64; 3];
+
+const THIRD: f64 = 1.0 / 3.0;
+const BEGINNING: [Individual; 4] = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [THIRD; 3]];
+
+impl Genetic {
+    /// The best weights that it finds, and their fitness: the more the better, of whatever sign.
+    pub fn search(&self, seed: u64, mut fitness: impl FnMut(Weights) -> f64) -> (Weights, f64) {
+        let random = &mut Random::new(seed);
+        let mut population: Vec<Individual> = BEGINNING.into();
+        population.resize_with(self.population.max(1), || normal([(); 3].map(|()| random.unit())));
+        let mut best: Option<(Individual, f64)> = None;
+        let mut barren = 0;
+        for _ in 0..self.generations.max(1) {
+            let fitnesses: Vec<_> = population.iter().map(|one| fitness(weights(*one))).collect();
+            barren += 1;
+            for (one, fitness) in population.iter().zip(&fitnesses) {
+                if best.is_none_or(|(_, best)| *fitness > best) {
+                    best = Some((*one, *fitness));
+                    barren = 0;
+                }
+            }
+            if barren >= self.patience {
+                break;
+            }
+            population = self.next(&population, &fitnesses, best.map(|(one, _)| one), random);
+        }
+        let (one, fitness) = best.unwrap_or(([0.0, 0.0, 1.0], f64::NEG_INFINITY));
+        (weights(one), fitness)
+    }
+
+    fn next(
+        &self,
+        population: &[Individual],
+        fitnesses: &[f64],
+        best: Option<Individual>,
+        random: &mut Random,
+    ) -> Vec<Individual> {
+        // Roulette needs shares: what the worst has, all have, but for a little, so that the worst may come too.
+        let worst = fitnesses.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = fitnesses.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let floor = if worst < 0.0 { worst - 0.1 * (most - worst) } else { 0.0 };
+        let share = |fitness: &f64| (fitness - floor).max(0.0);
+        let sum: f64 = fitnesses.iter().map(share).sum();
+        let select = |random: &mut Random| {
+            let mut drawn = random.unit() * sum;
+            let chosen = fitnesses.iter().position(|fitness| {
+                drawn -= share(fitness);
+                drawn <= 0.0
+            });
+            population[chosen.unwrap_or_else(|| random.below(population.len()))]
+        };
+        let mut next: Vec<_> = best.into_iter().collect();
+        while next.len() < self.population.max(1) {
+            let (mut one, mut other) = (select(random), select(random));
+            if random.unit() < self.crossover {
+                for at in 1 + random.below(2)..3 {
+                    std::mem::swap(&mut one[at], &mut other[at]);
+                }
+            }
+            next.extend([one, other].map(|child| self.mutated(child, random)));
+        }
+        next.truncate(self.population.max(1));
+        next
+    }
+
+    fn mutated(&self, mut one: Individual, random: &mut Random) -> Individual {
+        for weight in &mut one {
+            if random.unit() < self.mutation {
+                *weight = (*weight + 0.2 * (2.0 * random.unit() - 1.0)).clamp(0.0, 1.0);
+            }
+        }
+        normal(one)
+    }
+}
+
+fn normal(one: Individual) -> Individual {
+    let sum: f64 = one.iter().sum();
+    if sum < 1e-9 { [THIRD; 3] } else { one.map(|weight| weight / sum) }
+}
+
+fn weights([alpha, beta, _]: Individual) -> Weights {
+    Weights { alpha, beta }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn climbs_a_hill_the_same_way_each_time() {
+        let hill = |weights: Weights| -(weights.alpha - 0.2).abs() - (weights.beta - 0.55).abs();
+        let (found, fitness) = Genetic::default().search(1, hill);
+        assert!(fitness > -0.06, "{found:?} {fitness}");
+        assert_eq!(Genetic::default().search(1, hill), (found, fitness));
+    }
+
+    #[test]
+    fn stops_when_nothing_gains() {
+        let mut asked = 0;
+        let (_, fitness) = Genetic::default().search(1, |_| {
+            asked += 1;
+            0.0
+        });
+        assert_eq!((asked, fitness), (6 * 15, 0.0));
+    }
+}

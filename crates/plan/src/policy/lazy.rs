@@ -1,0 +1,18 @@
+//! `lazy`: nothing is preloaded; what is read is pulled when it is read (paper, section 7, *Lazyload*).
+
+use crate::policy::{Aim, Policy, Training};
+use crate::vocabulary::BlockId;
+
+/// See the module's head.
+#[derive(Clone, Copy, Debug)]
+pub struct Lazy;
+
+impl Policy for Lazy {
+    fn name(&self) -> &'static str {
+        "lazy"
+    }
+
+    fn order(&self, _: &Training<'_>, _: &Aim) -> Vec<BlockId> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,197 @@
+//! Policies: ways to make an order of preloading.
+//!
+//! Each is a file, and says where it comes from. All but two see the training traces only: [`History`] and
+//! an oracle are given the test trace, and are for evaluation.
+
+use crate::bandwidth::Bandwidth;
+use crate::condensed::Condensed;
+use crate::evaluate::{BootEvaluator, Evaluator, Item, Link, Misses, Online};
+use crate::statistics::{Statistics, Window};
+use crate::vocabulary::{BlockId, Vocabulary};
+use headstart_block::{Error, Result};
+
+pub mod counts;
+pub mod genetic;
+pub mod lazy;
+pub mod leap;
+pub mod recorded;
+pub mod score;
+pub mod search;
+pub mod thinkahead;
+pub mod vmt;
+
+pub use recorded::History;
+pub use score::Weights;
+
+/// What a policy learns from: a group of traces of one image.
+#[derive(Clone, Copy)]
+pub struct Training<'a> {
+    /// The image's blocks.
+    pub vocabulary: &'a Vocabulary,
+    /// Of all traces of the group.
+    pub statistics: &'a Statistics,
+    /// Traces of the group that are at hand: all, or a sample.
+    pub traces: &'a [&'a Condensed],
+    /// Which of `traces` is most like the others.
+    pub centroid: usize,
+}
+
+/// What to plan for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Objective {
+    /// The open-loop hit rate, whole blocks (the paper's model and fitness).
+    Hits,
+    /// The total wait of a closed-loop boot, over a link with this round trip (DESIGN, sections 6 and 7).
+    Boot {
+        /// In nanoseconds.
+        round_trip: u64,
+        /// What a miss brings.
+        misses: Misses,
+        /// Whether hot slices are preloaded, or whole blocks.
+        hot: bool,
+    },
+}
+
+impl Objective {
+    /// The reads that matter to it.
+    #[must_use]
+    pub fn window(self) -> Window {
+        match self {
+            Self::Hits => Window::Counted,
+            Self::Boot { .. } => Window::All,
+        }
+    }
+
+    /// The blocks of a trace in the order of their first access by the reads that matter.
+    #[must_use]
+    pub fn first_accesses(self, trace: &Condensed) -> Vec<BlockId> {
+        match self {
+            Self::Hits => trace.blocks.iter().map(|block| block.block).collect(),
+            Self::Boot { .. } => trace.first_accesses().to_vec(),
+        }
+    }
+}
+
+/// What to plan for, and at which bandwidth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Aim {
+    /// What is to be best.
+    pub objective: Objective,
+    /// The bandwidth.
+    pub bandwidth: Bandwidth,
+    /// For policies that draw: the same seed gives the same plan.
+    pub seed: u64,
+}
+
+/// A way to make an order of preloading.
+pub trait Policy: Send + Sync {
+    /// Its name on the command line.
+    fn name(&self) -> &'static str;
+
+    /// The blocks to preload, in order, each at most once.
+    fn order(&self, training: &Training<'_>, aim: &Aim) -> Vec<BlockId>;
+
+    /// For a policy that decides as reads come: its state at a creation. Such a policy has no order.
+    fn online(&self) -> Option<Box<dyn Online>> {
+        None
+    }
+}
+
+/// The names of all policies that learn from training traces alone, the simplest first.
+pub const NAMES: [&str; 11] = [
+    "lazy",
+    "leap",
+    "random",
+    "dadi",
+    "vmt-min",
+    "vmt-avg",
+    "iocnt",
+    "iocnt-t",
+    "iocnt-2t",
+    "thinkahead",
+    "search",
+];
+
+/// The policy of this name.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`](headstart_block::ErrorKind) for a name that there is none of.
+pub fn by_name(name: &str) -> Result<Box<dyn Policy>> {
+    Ok(match name {
+        "lazy" => Box::new(lazy::Lazy),
+        "leap" => Box::new(leap::Leap),
+        "random" => Box::new(recorded::RandomTrace),
+        "dadi" => Box::new(recorded::Dadi),
+        "vmt-min" => Box::new(vmt::Vmt::Min),
+        "vmt-avg" => Box::new(vmt::Vmt::Average),
+        "iocnt" => Box::new(counts::Counts::Count),
+        "iocnt-t" => Box::new(counts::Counts::CountTime),
+        "iocnt-2t" => Box::new(counts::Counts::CountTwoTimes),
+        "thinkahead" => Box::new(thinkahead::ThinkAhead::default()),
+        "search" => Box::new(search::Search::default()),
+        _ => {
+            return Err(Error::invalid(format!("`{}` is no policy", name.escape_debug()))
+                .remedy(format!("name one of {}", NAMES.join(", "))));
+        }
+    })
+}
+
+/// Says how good orders are for an aim, on some traces: what searching policies climb.
+pub struct Judge<'a> {
+    traces: Vec<&'a Condensed>,
+    evaluator: Either<'a>,
+    /// What the artifact's accuracy counts beside the hit rate; a tenth in its fitness.
+    pub accuracy_weight: f64,
+    /// Room for a plan.
+    items: Vec<Item>,
+}
+
+enum Either<'a> {
+    Hits(Evaluator),
+    Boot { evaluator: Box<BootEvaluator>, statistics: &'a Statistics, hot: bool },
+}
+
+impl<'a> Judge<'a> {
+    /// Over these of the training's traces.
+    #[must_use]
+    pub fn new(training: &Training<'a>, aim: &Aim, traces: Vec<&'a Condensed>) -> Self {
+        let evaluator = match aim.objective {
+            Objective::Hits => Either::Hits(Evaluator::new(training.vocabulary, aim.bandwidth)),
+            Objective::Boot { round_trip, misses, hot } => {
+                let link = Link { bandwidth: aim.bandwidth, round_trip, misses };
+                let evaluator = Box::new(BootEvaluator::new(training.vocabulary, link));
+                Either::Boot { evaluator, statistics: training.statistics, hot }
+            }
+        };
+        Self { traces, evaluator, accuracy_weight: 0.1, items: Vec::new() }
+    }
+
+    /// The more the better: the average over the traces of the hit rate and a share of the artifact's accuracy, or of the
+    /// wait in seconds, negative.
+    #[expect(clippy::cast_precision_loss, reason = "an average over traces")]
+    pub fn worth(&mut self, order: &[BlockId]) -> f64 {
+        let count = self.traces.len().max(1) as f64;
+        match &mut self.evaluator {
+            Either::Hits(evaluator) => {
+                let weight = self.accuracy_weight;
+                let worth = |trace: &&Condensed| {
+                    let score = evaluator.evaluate(order, trace);
+                    score.hit_rate() + weight * score.artifact_accuracy().unwrap_or(0.0)
+                };
+                self.traces.iter().map(worth).sum::<f64>() / count
+            }
+            Either::Boot { evaluator, statistics, hot } => {
+                self.items.clear();
+                let mask = |id: &BlockId| match statistics.blocks.get(*id as usize) {
+                    Some(stats) if *hot => stats.mask(0.0),
+                    _ => u32::MAX,
+                };
+                self.items.extend(order.iter().map(|id| (*id, mask(id))));
+                -evaluator.evaluate_all(&self.items, self.traces.iter().copied()).delay_s()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,65 @@
+//! Policies that preload in the order in which some boot read (paper, section 7).
+//!
+//! * `random`: a training trace drawn at random.
+//! * `dadi` (the paper's DADI+): the trace that is most like the others, by a table of similarities of all training
+//!   traces. DADI itself (section 3.3) prefetches by one recorded trace.
+//! * `history` (HB): the test trace itself, known beforehand. For evaluation only.
+
+use crate::condensed::Condensed;
+use crate::policy::{Aim, Policy, Training};
+use crate::random::Random;
+use crate::similarity::{Feature, Similarities, Vector};
+use crate::vocabulary::BlockId;
+
+/// `random`; see the module's head.
+#[derive(Clone, Copy, Debug)]
+pub struct RandomTrace;
+
+impl Policy for RandomTrace {
+    fn name(&self) -> &'static str {
+        "random"
+    }
+
+    fn order(&self, training: &Training<'_>, aim: &Aim) -> Vec<BlockId> {
+        let drawn = Random::new(aim.seed).below(training.traces.len());
+        training.traces.get(drawn).map(|trace| aim.objective.first_accesses(trace)).unwrap_or_default()
+    }
+}
+
+/// `dadi`; see the module's head.
+#[derive(Clone, Copy, Debug)]
+pub struct Dadi;
+
+/// Traces that are compared with each other; of more, the first.
+const COMPARED_MAX: usize = 256;
+
+impl Policy for Dadi {
+    fn name(&self) -> &'static str {
+        "dadi"
+    }
+
+    fn order(&self, training: &Training<'_>, aim: &Aim) -> Vec<BlockId> {
+        let traces = &training.traces[..training.traces.len().min(COMPARED_MAX)];
+        let vectors: Vec<_> = traces.iter().map(|trace| Vector::of(trace, Feature::Counts)).collect();
+        let members: Vec<_> = (0..vectors.len()).collect();
+        let centre = Similarities::of(&vectors).centroid(&members);
+        centre.map(|centre| aim.objective.first_accesses(traces[centre])).unwrap_or_default()
+    }
+}
+
+/// `history`; see the module's head.
+#[derive(Clone, Copy, Debug)]
+pub struct History<'a> {
+    /// The trace that it will be tested on.
+    pub test: &'a Condensed,
+}
+
+impl Policy for History<'_> {
+    fn name(&self) -> &'static str {
+        "history"
+    }
+
+    fn order(&self, _: &Training<'_>, aim: &Aim) -> Vec<BlockId> {
+        aim.objective.first_accesses(self.test)
+    }
+}

@@ -1,0 +1,59 @@
+//! The score of a block (paper, section 5.3, equation 1):
+//!
+//! `S(b) = α·ac + β·(tmax − tavg)/tmax + (1 − α − β)·(tmax − tmin)/tmax`
+//!
+//! with `ac` the accesses over those of the most read block, times from each trace's first read, `tmax` the group's
+//! latest. The higher, the sooner.
+
+use crate::policy::Training;
+use crate::statistics::{Accesses, Window};
+use crate::vocabulary::BlockId;
+
+/// The weights of count and average time; what they leave of 1 is the weight of the earliest time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Weights {
+    /// Of the count.
+    pub alpha: f64,
+    /// Of the average time.
+    pub beta: f64,
+}
+
+/// Orders blocks by score.
+#[derive(Clone, Debug)]
+pub struct Scorer {
+    /// Id, block, and the three terms.
+    blocks: Vec<(BlockId, u64, [f64; 3])>,
+    scores: Vec<(f64, u64, BlockId)>,
+}
+
+impl Scorer {
+    /// For a group of traces, by these of their reads.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a share")]
+    pub fn new(training: &Training<'_>, window: Window) -> Self {
+        let statistics = training.statistics;
+        let most = statistics.read_blocks(window).map(|(_, stats)| stats.count).max().unwrap_or(1) as f64;
+        let t_max = f64::from(statistics.latest_us(window).max(1));
+        let terms = |(id, stats): (BlockId, &Accesses)| {
+            let count = stats.count as f64 / most;
+            let average = (t_max - stats.average_us()) / t_max;
+            let earliest = (t_max - f64::from(stats.min_us)) / t_max;
+            (id, training.vocabulary.blocks()[id as usize], [count, average, earliest])
+        };
+        let blocks: Vec<_> = statistics.read_blocks(window).map(terms).collect();
+        Self { scores: Vec::with_capacity(blocks.len()), blocks }
+    }
+
+    /// The order for these weights; blocks of equal score as they lie on the disk.
+    #[must_use]
+    pub fn order(&mut self, weights: Weights) -> Vec<BlockId> {
+        let Weights { alpha, beta } = weights;
+        let gamma = 1.0 - alpha - beta;
+        self.scores.clear();
+        self.scores.extend(self.blocks.iter().map(|(id, block, [count, average, earliest])| {
+            (alpha * count + beta * average + gamma * earliest, *block, *id)
+        }));
+        self.scores.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        self.scores.iter().map(|(_, _, id)| *id).collect()
+    }
+}

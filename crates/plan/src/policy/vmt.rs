@@ -1,0 +1,38 @@
+//! `vmt-min`, `vmt-avg`: blocks by their earliest, or average, time of access in the training traces, counted from each
+//! trace's first read (paper, section 7, after *VMTorrent*, CoNEXT'12).
+
+use crate::policy::{Aim, Policy, Training};
+use crate::vocabulary::BlockId;
+
+/// See the module's head.
+#[derive(Clone, Copy, Debug)]
+pub enum Vmt {
+    /// By the earliest access.
+    Min,
+    /// By the average access.
+    Average,
+}
+
+impl Policy for Vmt {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Min => "vmt-min",
+            Self::Average => "vmt-avg",
+        }
+    }
+
+    fn order(&self, training: &Training<'_>, aim: &Aim) -> Vec<BlockId> {
+        let window = aim.objective.window();
+        let time = |id: &BlockId| {
+            let stats = training.statistics.blocks[*id as usize].by(window);
+            match self {
+                Self::Min => f64::from(stats.min_us),
+                Self::Average => stats.average_us(),
+            }
+        };
+        let blocks = training.vocabulary.blocks();
+        let mut order: Vec<_> = training.statistics.read_blocks(window).map(|(id, _)| id).collect();
+        order.sort_by(|a, b| time(a).total_cmp(&time(b)).then(blocks[*a as usize].cmp(&blocks[*b as usize])));
+        order
+    }
+}

@@ -1,0 +1,249 @@
+//! From an image's traces to groups of like ones (paper, section 5.2).
+//!
+//! 1. Traces with hardly a read are *outliers*; so are those in the 2.5% that read the fewest blocks and the 2.5%
+//!    that read the most. They are counted by reason.
+//! 2. The density of the numbers of distinct blocks has peaks: *categories*, cut at the lowest point between
+//!    neighbouring peaks ([`density`]). They split boots by how much they read.
+//! 3. Within a category, traces that correlate are a *group*: communities ([`louvain`]) of at most 256 of them, the rest by
+//!    the nearest centroid. They split boots by when they read what, so the vectors know the order.
+//! 4. A group's *centroid* is the trace with the highest sum of similarities to the others.
+//!
+//! [`ImageModel`] keeps what came of it, and takes further traces without reading the others again.
+
+use crate::condensed::Condensed;
+use crate::policy::Training;
+use crate::random::Random;
+use crate::similarity::{Feature, Similarities, Vector};
+use crate::statistics::Statistics;
+use crate::vocabulary::Vocabulary;
+
+pub mod density;
+pub mod louvain;
+
+/// The knobs; the defaults are the paper's where it names them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// Traces with fewer reads say nothing.
+    pub reads_min: usize,
+    /// Which share is cut off at each end of the numbers of distinct blocks.
+    pub trim: f64,
+    /// Traces of a category that are compared with each other.
+    pub compared_max: usize,
+    /// Traces of a group that are kept whole, to evaluate orders on.
+    pub kept_max: usize,
+    /// Traces that correlate by less are not alike at all (the paper switches groups above this).
+    pub alike: f64,
+    /// What is compared.
+    pub feature: Feature,
+    /// Of the samples.
+    pub seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            reads_min: 10,
+            trim: 0.025,
+            compared_max: 256,
+            kept_max: 256,
+            alike: 0.7,
+            feature: Feature::Order,
+            seed: 0,
+        }
+    }
+}
+
+/// Outliers by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Fewer reads than the least.
+    pub few_reads: u64,
+    /// Among those that read the fewest blocks.
+    pub few_blocks: u64,
+    /// Among those that read the most.
+    pub many_blocks: u64,
+}
+
+/// Traces that are alike.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// Which category it is of, counted from the one that reads the least.
+    pub category: usize,
+    /// Of all its traces.
+    pub statistics: Statistics,
+    /// The most central trace.
+    pub centroid: Vector,
+    /// Some of its traces, the centroid's first.
+    pub kept: Vec<Condensed>,
+}
+
+/// What is learned of the traces of one image.
+#[derive(Clone, Debug)]
+pub struct ImageModel {
+    settings: Settings,
+    /// The first number of distinct blocks of each category but the first.
+    cuts: Vec<usize>,
+    /// The fewest and the most distinct blocks of what is no outlier.
+    bounds: (usize, usize),
+    groups: Vec<Group>,
+    dropped: Dropped,
+}
+
+impl ImageModel {
+    /// Learns from all traces that there are.
+    #[must_use]
+    pub fn learn(traces: Vec<Condensed>, settings: Settings) -> Self {
+        let mut dropped = Dropped::default();
+        let (mut traces, few): (Vec<_>, Vec<_>) =
+            traces.into_iter().partition(|trace| trace.reads().len() >= settings.reads_min);
+        dropped.few_reads = few.len() as u64;
+        traces.sort_by_key(distinct);
+        let count = traces.len();
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss,
+            reason = "a share of a number of traces"
+        )]
+        let cut = (count as f64 * settings.trim.clamp(0.0, 0.4)) as usize;
+        let counts: Vec<_> = traces.iter().skip(cut).take(count - 2 * cut).map(distinct).collect();
+        let bounds = (counts.first().copied().unwrap_or(0), counts.last().copied().unwrap_or(usize::MAX));
+        // Equal to the outermost that stays is not outside.
+        let kept = |trace: &Condensed| (bounds.0..=bounds.1).contains(&distinct(trace));
+        dropped.few_blocks = traces.iter().filter(|trace| distinct(trace) < bounds.0).count() as u64;
+        dropped.many_blocks = traces.iter().filter(|trace| distinct(trace) > bounds.1).count() as u64;
+        traces.retain(kept);
+        let cuts = density::cuts(&counts);
+        let mut model = Self { settings, cuts, bounds, groups: Vec::new(), dropped };
+        let mut categories: Vec<Vec<Condensed>> = (0..=model.cuts.len()).map(|_| Vec::new()).collect();
+        for trace in traces {
+            categories[model.category(&trace)].push(trace);
+        }
+        for (category, traces) in categories.into_iter().enumerate() {
+            model.group(category, traces);
+        }
+        // The largest first: what is planned with when nothing is known of a boot.
+        model.groups.sort_by_key(|group| std::cmp::Reverse(group.statistics.traces));
+        model
+    }
+
+    /// Adds a trace: to the nearest group of its category, without a look at the other traces. Returns the group, or `None` if it is an
+    /// outlier, or nothing was learned before.
+    pub fn add(&mut self, trace: Condensed) -> Option<usize> {
+        if trace.reads().len() < self.settings.reads_min {
+            self.dropped.few_reads += 1;
+            return None;
+        }
+        if distinct(&trace) < self.bounds.0 {
+            self.dropped.few_blocks += 1;
+            return None;
+        }
+        if distinct(&trace) > self.bounds.1 {
+            self.dropped.many_blocks += 1;
+            return None;
+        }
+        let category = self.category(&trace);
+        let vector = Vector::of(&trace, self.settings.feature);
+        let group = nearest(&vector, &self.groups, |group| group.category == category)?;
+        let kept_max = self.settings.kept_max;
+        self.groups[group].take(trace, kept_max);
+        Some(group)
+    }
+
+    /// The groups, the largest first as they were learned.
+    #[must_use]
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// The outliers.
+    #[must_use]
+    pub fn dropped(&self) -> Dropped {
+        self.dropped
+    }
+
+    /// How many categories there are.
+    #[must_use]
+    pub fn categories(&self) -> usize {
+        self.cuts.len() + 1
+    }
+
+    fn category(&self, trace: &Condensed) -> usize {
+        self.cuts.partition_point(|cut| *cut <= distinct(trace))
+    }
+
+    /// Makes the groups of a category.
+    fn group(&mut self, category: usize, traces: Vec<Condensed>) {
+        let sample = Random::new(self.settings.seed).sample(self.settings.compared_max, traces.len());
+        let vectors: Vec<_> =
+            sample.iter().map(|at| Vector::of(&traces[*at], self.settings.feature)).collect();
+        let similarities = Similarities::of(&vectors);
+        let first = self.groups.len();
+        let mut places = vec![None; traces.len()];
+        for members in louvain::communities(&similarities, self.settings.alike) {
+            let Some(centroid) = similarities.centroid(&members) else { continue };
+            for member in &members {
+                places[sample[*member]] = Some((self.groups.len(), *member == centroid));
+            }
+            let (statistics, kept) = (Statistics::default(), Vec::new());
+            self.groups.push(Group { category, statistics, centroid: vectors[centroid].clone(), kept });
+        }
+        // The centroids first, so that each is the first of its group.
+        let mut rest = Vec::new();
+        for (trace, place) in traces.into_iter().zip(places) {
+            match place {
+                Some((group, true)) => self.groups[group].take(trace, self.settings.kept_max),
+                place => rest.push((trace, place.map(|(group, _)| group))),
+            }
+        }
+        for (trace, place) in rest {
+            let near = || {
+                let vector = Vector::of(&trace, self.settings.feature);
+                nearest(&vector, &self.groups[first..], |_| true).map(|group| first + group)
+            };
+            if let Some(group) = place.or_else(near) {
+                self.groups[group].take(trace, self.settings.kept_max);
+            }
+        }
+    }
+}
+
+impl Group {
+    fn take(&mut self, trace: Condensed, kept_max: usize) {
+        self.statistics.add(&trace);
+        if self.kept.len() < kept_max {
+            self.kept.push(trace);
+        }
+    }
+
+    /// What policies learn from; `kept` is room for references to the traces.
+    #[must_use]
+    pub fn training<'a>(
+        &'a self,
+        vocabulary: &'a Vocabulary,
+        kept: &'a mut Vec<&'a Condensed>,
+    ) -> Training<'a> {
+        kept.clear();
+        kept.extend(&self.kept);
+        Training { vocabulary, statistics: &self.statistics, traces: kept, centroid: 0 }
+    }
+}
+
+fn distinct(trace: &Condensed) -> usize {
+    trace.first_accesses().len()
+}
+
+/// The group whose centroid is most like this; the first of equals.
+fn nearest(vector: &Vector, groups: &[Group], of: impl Fn(&Group) -> bool) -> Option<usize> {
+    let mut best: Option<(usize, f64)> = None;
+    for (at, group) in groups.iter().enumerate().filter(|(_, group)| of(group)) {
+        let alike = vector.correlation(&group.centroid);
+        if best.is_none_or(|(_, best)| alike > best) {
+            best = Some((at, alike));
+        }
+    }
+    best.map(|(at, _)| at)
+}
+
+#[cfg(test)]
+mod tests;

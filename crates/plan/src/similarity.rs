@@ -1,0 +1,197 @@
+//! How alike two boots are: the Pearson correlation of vectors over the blocks (paper, section 5.2), and the Jaccard index
+//! of the sets of blocks (section 5.4).
+//!
+//! A vector says something of each block. With *counts*, boots that read the same blocks equally often are equal,
+//! whatever the order; with *order*, a block's entry is how early it was first read: 1 for the first down to nearly 0
+//! for the last, and 0 if it was not read at all. Reordering moves these, so that order tells apart what counts cannot.
+
+use crate::condensed::Condensed;
+
+/// What a vector says of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feature {
+    /// How early it was first read, by rank.
+    Order,
+    /// How often it was read.
+    Counts,
+}
+
+/// A trace as a vector over the blocks of a vocabulary: entries by id, sparse, ascending, with their mean and spread.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Vector {
+    entries: Vec<(u32, f32)>,
+    sum: f64,
+    squares: f64,
+}
+
+impl Vector {
+    /// Of a trace.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "ranks and counts of at most 3,000 reads")]
+    pub fn of(trace: &Condensed, feature: Feature) -> Self {
+        let all = trace.blocks.len() as f32;
+        let entry = |(rank, block): (usize, &crate::condensed::BlockReads)| match feature {
+            Feature::Order => (block.block, (all - rank as f32) / all),
+            Feature::Counts => (block.block, block.count as f32),
+        };
+        let mut entries: Vec<_> = trace.blocks.iter().enumerate().map(entry).collect();
+        entries.sort_unstable_by_key(|(block, _)| *block);
+        let value = |(_, value): &(u32, f32)| f64::from(*value);
+        let (sum, squares) =
+            (entries.iter().map(value).sum(), entries.iter().map(|e| value(e).powi(2)).sum());
+        Self { entries, sum, squares }
+    }
+
+    /// The Pearson correlation over the blocks that either names, from -1 to 1; a vector that does not vary correlates with nothing but
+    /// its equal.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a number of blocks")]
+    pub fn correlation(&self, other: &Self) -> f64 {
+        let (mut product, mut both) = (0.0, 0_usize);
+        let mut theirs = other.entries.iter().peekable();
+        for (block, value) in &self.entries {
+            while theirs.peek().is_some_and(|(their, _)| their < block) {
+                theirs.next();
+            }
+            if let Some((_, their)) = theirs.peek().filter(|(their, _)| their == block) {
+                product += f64::from(*value) * f64::from(*their);
+                both += 1;
+            }
+        }
+        let all = (self.entries.len() + other.entries.len() - both) as f64;
+        let spread = |vector: &Self| (all * vector.squares - vector.sum * vector.sum).max(0.0);
+        let spreads = spread(self) * spread(other);
+        if spreads <= f64::EPSILON {
+            return if self.entries == other.entries { 1.0 } else { 0.0 };
+        }
+        ((all * product - self.sum * other.sum) / spreads.sqrt()).clamp(-1.0, 1.0)
+    }
+
+    /// Shared blocks over all blocks; 1 for two that name none.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a number of blocks")]
+    pub fn jaccard(&self, other: &Self) -> f64 {
+        let known = |block: u32| other.entries.binary_search_by_key(&block, |(their, _)| *their).is_ok();
+        let both = self.entries.iter().filter(|(block, _)| known(*block)).count();
+        let all = self.entries.len() + other.entries.len() - both;
+        if all == 0 { 1.0 } else { both as f64 / all as f64 }
+    }
+}
+
+/// A symmetric table of how alike some traces are.
+#[derive(Clone, Debug)]
+pub struct Similarities {
+    size: usize,
+    values: Vec<f64>,
+}
+
+impl Similarities {
+    /// Of all pairs.
+    #[must_use]
+    pub fn of(vectors: &[Vector]) -> Self {
+        let size = vectors.len();
+        let mut values = vec![1.0; size * size];
+        for a in 0..size {
+            for b in 0..a {
+                let value = vectors[a].correlation(&vectors[b]);
+                (values[a * size + b], values[b * size + a]) = (value, value);
+            }
+        }
+        Self { size, values }
+    }
+
+    /// How many traces.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.size
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.size == 0
+    }
+
+    /// Of two of them.
+    #[must_use]
+    pub fn get(&self, a: usize, b: usize) -> f64 {
+        self.values[a * self.size + b]
+    }
+
+    /// The one of `members` with the highest sum of similarities to them: their *centroid*; the first of equals.
+    #[must_use]
+    pub fn centroid(&self, members: &[usize]) -> Option<usize> {
+        let sum = |a: usize| members.iter().map(|b| self.get(a, *b)).sum::<f64>();
+        let mut best: Option<(usize, f64)> = None;
+        for member in members {
+            let sum = sum(*member);
+            if best.is_none_or(|(_, best)| sum > best) {
+                best = Some((*member, sum));
+            }
+        }
+        best.map(|(member, _)| member)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::trace;
+    use crate::vocabulary::Vocabulary;
+    use proptest::prelude::*;
+
+    fn boot(blocks: &[u64], vocabulary: &mut Vocabulary) -> Condensed {
+        let reads: Vec<_> = (0..).zip(blocks).map(|(t, block)| (t * 1000, *block, 0, 1)).collect();
+        trace(&reads, vocabulary)
+    }
+
+    #[test]
+    fn order_tells_apart_what_counts_cannot() {
+        let mut vocabulary = Vocabulary::new(1 << 30);
+        let plain: Vec<u64> = (0..60).flat_map(|block| vec![block; 1 + block as usize % 3]).collect();
+        let mut reordered = plain.clone();
+        reordered.rotate_left(60);
+        let [plain, reordered] = [plain, reordered].map(|blocks| boot(&blocks, &mut vocabulary));
+        let alike = |feature| Vector::of(&plain, feature).correlation(&Vector::of(&reordered, feature));
+        assert!(alike(Feature::Counts) > 0.999_999, "{}", alike(Feature::Counts));
+        assert!(alike(Feature::Order) < 0.0, "{}", alike(Feature::Order));
+        assert!(
+            (Vector::of(&plain, Feature::Order).jaccard(&Vector::of(&reordered, Feature::Order)) - 1.0).abs()
+                < 1e-9
+        );
+    }
+
+    #[test]
+    fn a_centroid_is_most_like_the_others() {
+        let mut vocabulary = Vocabulary::new(1 << 30);
+        let boots: [&[u64]; 4] = [&[1, 2, 3, 4, 9], &[1, 2, 3, 4, 5], &[1, 2, 4, 3, 5], &[7, 8, 6]];
+        let vectors = boots.map(|blocks| Vector::of(&boot(blocks, &mut vocabulary), Feature::Order));
+        let similarities = Similarities::of(&vectors);
+        assert_eq!(similarities.centroid(&[0, 1, 2, 3]), Some(1));
+        assert_eq!(similarities.centroid(&[]), None);
+        assert_eq!((similarities.len(), similarities.is_empty()), (4, false));
+    }
+
+    proptest! {
+        #[test]
+        fn correlations_are_those_of_dense_vectors(
+            a in prop::collection::vec(0_u64..20, 0..30), b in prop::collection::vec(0_u64..20, 0..30)
+        ) {
+            let mut vocabulary = Vocabulary::new(1 << 30);
+            let [a, b] = [a, b].map(|blocks| Vector::of(&boot(&blocks, &mut vocabulary), Feature::Counts));
+            let value = |vector: &Vector, id: u32| vector.entries.iter().find(|e| e.0 == id).map_or(0.0, |e| f64::from(e.1));
+            let named: Vec<_> = (0..20).map(|id| (value(&a, id), value(&b, id))).filter(|(a, b)| a + b > 0.0).collect();
+            let n = named.len() as f64;
+            let mean = |of: fn(&(f64, f64)) -> f64| named.iter().map(of).sum::<f64>() / n;
+            let (mean_a, mean_b) = (mean(|p| p.0), mean(|p| p.1));
+            let covariance: f64 = named.iter().map(|(a, b)| (a - mean_a) * (b - mean_b)).sum();
+            let spread = |values: Vec<f64>| values.iter().map(|v| v * v).sum::<f64>();
+            let spreads = spread(named.iter().map(|p| p.0 - mean_a).collect()) * spread(named.iter().map(|p| p.1 - mean_b).collect());
+            let correlation = a.correlation(&b);
+            prop_assert!((correlation - b.correlation(&a)).abs() < 1e-9);
+            if spreads > 1e-6 {
+                prop_assert!((correlation - covariance / spreads.sqrt()).abs() < 1e-6);
+            }
+        }
+    }
+}

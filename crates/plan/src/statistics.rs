@@ -1,0 +1,256 @@
+//! What many traces say of each block: sums and extremes, so that traces can be added one by one, and those of two
+//! parts of a data set be merged (sufficient statistics of the paper's score, section 5.3).
+//!
+//! Times count from the trace's first read, in microseconds. What is said of the reads that hit rates are of, the first
+//! 3,000, and of all, is kept apart: an order for hits gains nothing from later ones, but a guest waits for these too.
+
+use crate::condensed::{Condensed, READS_MAX};
+use crate::vocabulary::BlockId;
+use headstart_block::PlanItem;
+
+/// Which reads count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Window {
+    /// All: a guest waits for late ones too.
+    All,
+    /// The first [`READS_MAX`](crate::READS_MAX), which hit rates are of.
+    Counted,
+}
+
+/// When a block was read, and how often.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Accesses {
+    /// Reads in it.
+    pub count: u64,
+    /// Traces that read it.
+    pub traces: u32,
+    /// The earliest read.
+    pub min_us: u32,
+    /// The sum of the times of all reads.
+    pub sum_us: u64,
+    /// The sum over the traces of the times of their first reads.
+    pub first_sum_us: u64,
+}
+
+impl Accesses {
+    /// The average time of a read, in microseconds.
+    #[must_use]
+    pub fn average_us(&self) -> f64 {
+        ratio(self.sum_us, self.count)
+    }
+
+    /// The average over the traces of the time of the first read, in microseconds.
+    #[must_use]
+    pub fn first_average_us(&self) -> f64 {
+        ratio(self.first_sum_us, u64::from(self.traces))
+    }
+
+    fn add(&mut self, t_us: u32, is_first: bool) {
+        if is_first {
+            self.min_us = if self.traces == 0 { t_us } else { self.min_us.min(t_us) };
+            self.traces += 1;
+            self.first_sum_us += u64::from(t_us);
+        }
+        self.count += 1;
+        self.sum_us += u64::from(t_us);
+    }
+
+    fn merge(&mut self, other: &Self) {
+        if other.count > 0 {
+            self.min_us = if self.count == 0 { other.min_us } else { self.min_us.min(other.min_us) };
+        }
+        self.count = self.count.saturating_add(other.count);
+        self.traces = self.traces.saturating_add(other.traces);
+        self.sum_us = self.sum_us.saturating_add(other.sum_us);
+        self.first_sum_us = self.first_sum_us.saturating_add(other.first_sum_us);
+    }
+}
+
+/// Of one block.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BlockStats {
+    /// By all reads.
+    pub all: Accesses,
+    /// By those that hit rates are of.
+    pub counted: Accesses,
+    /// Traces that read each slice.
+    pub slices: [u32; 32],
+}
+
+impl BlockStats {
+    /// By these reads.
+    #[must_use]
+    pub fn by(&self, window: Window) -> &Accesses {
+        match window {
+            Window::All => &self.all,
+            Window::Counted => &self.counted,
+        }
+    }
+
+    /// The slices that at least `share` (0 to 1) of the block's traces read, and at least one of them.
+    #[must_use]
+    pub fn mask(&self, share: f64) -> u32 {
+        let needed = (share * f64::from(self.all.traces)).max(1.0);
+        let hot = |count: &u32| f64::from(*count) >= needed;
+        (0..).zip(&self.slices).filter(|(_, count)| hot(count)).fold(0, |mask, (slice, _)| mask | 1 << slice)
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.all.merge(&other.all);
+        self.counted.merge(&other.counted);
+        for (sum, count) in self.slices.iter_mut().zip(other.slices) {
+            *sum = sum.saturating_add(count);
+        }
+    }
+}
+
+/// Of all blocks of some traces.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Traces.
+    pub traces: u32,
+    /// Reads.
+    pub reads: u64,
+    /// The latest read.
+    pub max_us: u32,
+    /// The latest of those that hit rates are of.
+    pub counted_max_us: u32,
+    /// The sum of the grace periods.
+    pub grace_sum_us: u64,
+    /// By id; shorter than the vocabulary where nothing is known of its end.
+    pub blocks: Vec<BlockStats>,
+}
+
+impl Statistics {
+    /// Of these traces.
+    #[must_use]
+    pub fn of<'a>(traces: impl IntoIterator<Item = &'a Condensed>) -> Self {
+        let mut statistics = Self::default();
+        traces.into_iter().for_each(|trace| statistics.add(trace));
+        statistics
+    }
+
+    /// Adds a trace.
+    pub fn add(&mut self, trace: &Condensed) {
+        let start = trace.grace_us();
+        self.traces += 1;
+        self.grace_sum_us += u64::from(start);
+        self.reads += trace.reads().len() as u64;
+        self.max_us = self.max_us.max(trace.duration_us());
+        if let Some(last) = trace.counted().last() {
+            self.counted_max_us = self.counted_max_us.max(last.t_us - start);
+        }
+        let known = trace.first_accesses().iter().map(|id| *id as usize + 1).max().unwrap_or(0);
+        if self.blocks.len() < known {
+            self.blocks.resize(known, BlockStats::default());
+        }
+        let mut masks = vec![0_u32; known];
+        for (at, read) in trace.reads().iter().enumerate() {
+            let t_us = read.t_us - start;
+            for touch in trace.touches(read) {
+                let (stats, mask) =
+                    (&mut self.blocks[touch.block as usize], &mut masks[touch.block as usize]);
+                stats.all.add(t_us, *mask == 0);
+                if at < READS_MAX {
+                    stats.counted.add(t_us, *mask == 0);
+                }
+                *mask |= touch.mask;
+            }
+        }
+        for (stats, mut mask) in self.blocks.iter_mut().zip(masks) {
+            while mask != 0 {
+                stats.slices[mask.trailing_zeros() as usize] += 1;
+                mask &= mask - 1;
+            }
+        }
+    }
+
+    /// Adds the traces of another part.
+    pub fn merge(&mut self, other: &Self) {
+        self.traces = self.traces.saturating_add(other.traces);
+        self.reads = self.reads.saturating_add(other.reads);
+        self.max_us = self.max_us.max(other.max_us);
+        self.counted_max_us = self.counted_max_us.max(other.counted_max_us);
+        self.grace_sum_us = self.grace_sum_us.saturating_add(other.grace_sum_us);
+        if self.blocks.len() < other.blocks.len() {
+            self.blocks.resize(other.blocks.len(), BlockStats::default());
+        }
+        self.blocks.iter_mut().zip(&other.blocks).for_each(|(block, other)| block.merge(other));
+    }
+
+    /// The blocks that these reads read, with their ids.
+    pub fn read_blocks(&self, window: Window) -> impl Iterator<Item = (BlockId, &Accesses)> {
+        let blocks = (0..).zip(self.blocks.iter().map(move |block| block.by(window)));
+        blocks.filter(|(_, block)| block.count > 0)
+    }
+
+    /// The latest of these reads.
+    #[must_use]
+    pub fn latest_us(&self, window: Window) -> u32 {
+        match window {
+            Window::All => self.max_us,
+            Window::Counted => self.counted_max_us,
+        }
+    }
+
+    /// An order of blocks as items of a plan, each with its slices that at least `share` of its traces read.
+    #[must_use]
+    pub fn items(&self, order: &[BlockId], blocks: &[u64], share: f64) -> Vec<PlanItem> {
+        let item = |id: &BlockId| {
+            let mask = self.blocks.get(*id as usize).map_or(0, |stats| stats.mask(share));
+            // A block that none of these traces read has no slices here.
+            let block = *blocks.get(*id as usize)?;
+            (mask != 0).then_some(PlanItem { block, mask })
+        };
+        order.iter().filter_map(item).collect()
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "an average")]
+fn ratio(sum: u64, count: u64) -> f64 {
+    if count == 0 { 0.0 } else { sum as f64 / count as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Read, trace};
+    use crate::vocabulary::Vocabulary;
+    use proptest::prelude::*;
+
+    #[test]
+    fn counts_from_the_first_read() {
+        let mut vocabulary = Vocabulary::new(1 << 30);
+        let one = trace(&[(1000, 7, 0, 1), (1010, 3, 2, 2), (1030, 7, 0, 1)], &mut vocabulary);
+        let two = trace(&[(50, 3, 2, 1)], &mut vocabulary);
+        let statistics = Statistics::of([&one, &two]);
+        let stats = |block| &statistics.blocks[vocabulary.id(block).unwrap() as usize];
+        let block = |block| stats(block).all;
+        assert_eq!((statistics.traces, statistics.reads, statistics.max_us), (2, 4, 30));
+        assert_eq!((block(7).count, block(7).traces, block(7).min_us, block(7).sum_us), (2, 1, 0, 30));
+        assert_eq!((block(3).count, block(3).traces, block(3).min_us, block(3).sum_us), (2, 2, 0, 10));
+        assert_eq!((stats(3).mask(0.0), stats(3).mask(1.0)), (0b1100, 0b100));
+        let items = statistics.items(&[vocabulary.id(3).unwrap()], vocabulary.blocks(), 0.0);
+        assert_eq!(items, [PlanItem { block: 3, mask: 0b1100 }]);
+    }
+
+    fn reads() -> impl Strategy<Value = Vec<Read>> {
+        let reads = prop::collection::vec((0_u32..500, 0_u64..20, 0_u64..30, 1_u64..40), 0..20);
+        reads.prop_map(|mut reads| {
+            reads.sort_unstable();
+            reads
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn merging_parts_is_adding_their_traces(traces in prop::collection::vec(reads(), 0..6), cut in 0_usize..6) {
+            let mut vocabulary = Vocabulary::new(1 << 30);
+            let traces: Vec<_> = traces.iter().map(|reads| trace(reads, &mut vocabulary)).collect();
+            let cut = cut.min(traces.len());
+            let mut merged = Statistics::of(&traces[..cut]);
+            merged.merge(&Statistics::of(&traces[cut..]));
+            prop_assert_eq!(merged, Statistics::of(&traces));
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The blocks that an image's traces name, numbered densely.
+//!
+//! A disk may have a million blocks, of which its boots read a few hundred. Everything that learns speaks of those by
+//! small numbers, so that what is known of a block lies in an array. Numbers are given in the order of arrival and
+//! never change: adding a trace touches nothing that was learned before.
+
+use headstart_block::BLOCK_SIZE;
+
+/// A block's number in a [`Vocabulary`].
+pub type BlockId = u32;
+
+/// The known blocks of one image at one size of disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vocabulary {
+    disk_size: u64,
+    /// By id.
+    blocks: Vec<u64>,
+    /// Sorted by block.
+    ids: Vec<(u64, BlockId)>,
+}
+
+impl Vocabulary {
+    /// Of a disk of so many bytes, with no block known yet.
+    #[must_use]
+    pub fn new(disk_size: u64) -> Self {
+        Self { disk_size, blocks: Vec::new(), ids: Vec::new() }
+    }
+
+    /// Bytes of the disk.
+    #[must_use]
+    pub fn disk_size(&self) -> u64 {
+        self.disk_size
+    }
+
+    /// How many blocks are known: ids are below this.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Whether none is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// The blocks by id.
+    #[must_use]
+    pub fn blocks(&self) -> &[u64] {
+        &self.blocks
+    }
+
+    /// The id of a block, if it is known.
+    #[must_use]
+    pub fn id(&self, block: u64) -> Option<BlockId> {
+        let at = self.ids.binary_search_by_key(&block, |(known, _)| *known).ok()?;
+        self.ids.get(at).map(|(_, id)| *id)
+    }
+
+    /// Bytes of a block; the last of a disk may be short, and what lies past its end has none.
+    #[must_use]
+    pub fn len_of(&self, id: BlockId) -> u64 {
+        let block = self.blocks.get(id as usize).copied().unwrap_or(u64::MAX);
+        let start = block.saturating_mul(BLOCK_SIZE);
+        self.disk_size.saturating_sub(start).min(BLOCK_SIZE)
+    }
+
+    /// Makes sure that all of `sorted`, distinct blocks in ascending order, are known; the new ones get ids in this order.
+    ///
+    /// One pass over both, so that it costs next to nothing where nothing is new.
+    pub fn add(&mut self, sorted: &[u64]) {
+        let mut known = self.ids.iter().map(|(block, _)| *block).peekable();
+        let mut new = Vec::new();
+        for block in sorted {
+            while known.peek().is_some_and(|known| known < block) {
+                known.next();
+            }
+            if known.peek() != Some(block) && self.blocks.len() + new.len() < BlockId::MAX as usize {
+                new.push(*block);
+            }
+        }
+        if new.is_empty() {
+            return;
+        }
+        for block in new {
+            #[expect(clippy::cast_possible_truncation, reason = "bounded above")]
+            self.ids.push((block, self.blocks.len() as BlockId));
+            self.blocks.push(block);
+        }
+        self.ids.sort_unstable();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_last_block_may_be_short() {
+        let mut vocabulary = Vocabulary::new(BLOCK_SIZE + 512);
+        vocabulary.add(&[0, 1, 2, u64::MAX]);
+        let lens: Vec<_> = (0..5).map(|id| vocabulary.len_of(id)).collect();
+        assert_eq!(lens, [BLOCK_SIZE, 512, 0, 0, 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn ids_are_dense_and_stay(batches in prop::collection::vec(prop::collection::btree_set(0_u64..60, 0..20), 0..6)) {
+            let mut vocabulary = Vocabulary::new(1 << 30);
+            let mut seen = BTreeSet::new();
+            for batch in batches {
+                let before = vocabulary.blocks().to_vec();
+                vocabulary.add(&batch.iter().copied().collect::<Vec<_>>());
+                seen.extend(batch);
+                prop_assert_eq!(&vocabulary.blocks()[..before.len()], &before[..]);
+            }
+            prop_assert_eq!(vocabulary.len(), seen.len());
+            for block in 0..60 {
+                let id = vocabulary.id(block);
+                prop_assert_eq!(id.is_some(), seen.contains(&block));
+                prop_assert!(id.is_none_or(|id| vocabulary.blocks()[id as usize] == block));
+            }
+        }
+    }
+}

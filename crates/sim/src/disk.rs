@@ -1,0 +1,461 @@
+//! One boot on one disk: the event loop.
+//!
+//! Three kinds of things happen, each at its moment: an answer of the store has come; the engine asked to be woken; a
+//! read arrives. Of those at one moment answers come first, then ticks, then reads: a block whose last byte comes
+//! with a read is there for it. The loop takes the earliest, tells the engine, and does what the engine asks for.
+//!
+//! A read all of whose bytes are local is a hit, and the engine never hears of it, as in the product: a bitmap is
+//! asked, and that is all. A hit takes no time.
+//!
+//! Where a block is one unit (the paper's model), a read of a block for which another read waits already need not be
+//! told either ([`Model::tell_all`]): it follows the other, its *leader*, and is complete with it. The engine could
+//! only let it wait for the same request. A leader lies in that one block alone, so that it waits for nothing else.
+
+use crate::boot::{Access, Boot};
+use crate::link::{Answer, Wire};
+use crate::model::{Clock, Misses, Model, Preloads};
+use crate::outcome::{Accuracy, Bytes, Outcome, SLOW};
+use crate::time::Nanos;
+use crate::world::Local;
+use headstart_block::ByteRange;
+use headstart_pull::{
+    Action, BLOCK_SIZE, BlobRange, Engine, Event, FetchId, Outcome as Fetched, Plan, PlanItem, Priority,
+    ReadId,
+};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// No read.
+const NOBODY: u32 = u32::MAX;
+
+/// What is known of a block, for accuracies.
+const READ: u8 = 1;
+const FOUND: u8 = 2;
+const PRELOADED: u8 = 4;
+const PULLED: u8 = 8;
+
+/// A fetch on its way.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    fetch: FetchId,
+    range: BlobRange,
+    priority: Priority,
+}
+
+/// What to preload, decided as reads come: policies that follow what is read, and the switch between plans.
+pub trait Guide {
+    /// The plan at the creation.
+    fn at_creation(&mut self) -> Plan {
+        Plan::Lazy
+    }
+
+    /// A read arrived at `now`; if it missed, `engine` has been told, whose estimate of the link may matter. What to
+    /// preload from now on instead; `None` to go on.
+    fn on_read(&mut self, now: Nanos, range: ByteRange, engine: &Engine) -> Option<Plan>;
+}
+
+/// Simulates boots, one after the other, in the same memory.
+#[derive(Debug, Default)]
+pub struct Simulator {
+    memory: Memory,
+}
+
+/// What is kept between runs for its allocations.
+#[derive(Debug, Default)]
+struct Memory {
+    bits: Vec<u64>,
+    waits: Vec<Nanos>,
+    blocks: Vec<u8>,
+    /// By block: who waits for it and was told to the engine.
+    leaders: Vec<u32>,
+    /// By read: the next one that follows the same leader.
+    followers: Vec<u32>,
+    actions: Vec<Action>,
+    /// Closed loop: which reads are complete, and which arrive when.
+    complete: Vec<bool>,
+    arriving: BinaryHeap<Reverse<(Nanos, u32)>>,
+}
+
+impl Simulator {
+    /// One that has run nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Replays `boot` with `plan` under `model`.
+    pub fn run(&mut self, boot: &Boot, plan: &Plan, model: &Model) -> Outcome {
+        self.replay(boot, plan, None, model)
+    }
+
+    /// Replays `boot` under `model`, with the plans of `guide`.
+    pub fn run_guided(&mut self, boot: &Boot, guide: &mut dyn Guide, model: &Model) -> Outcome {
+        let plan = guide.at_creation();
+        self.replay(boot, &plan, Some(guide), model)
+    }
+
+    fn replay(&mut self, boot: &Boot, plan: &Plan, guide: Option<&mut dyn Guide>, model: &Model) -> Outcome {
+        let mut run = Run::new(boot, guide, model, std::mem::take(&mut self.memory));
+        run.begin(plan);
+        run.play();
+        let (outcome, memory) = run.finish();
+        self.memory = memory;
+        outcome
+    }
+
+    /// How long each read of the last run waited, in the order of the boot.
+    #[must_use]
+    pub fn waits(&self) -> &[Nanos] {
+        &self.memory.waits
+    }
+}
+
+struct Run<'a, 'g> {
+    boot: &'a Boot,
+    guide: Option<&'g mut dyn Guide>,
+    model: &'a Model,
+    reads: &'a [Access],
+    engine: Engine,
+    local: Local,
+    wire: Wire<Flight>,
+    memory: Memory,
+    now: Nanos,
+    wake: Nanos,
+    /// Open loop: the next read. Closed loop: the next one to be given a time.
+    next_read: usize,
+    /// Closed loop: how many of the first answers of the trace are there.
+    answered: usize,
+    arrived: usize,
+    waiting: usize,
+    /// Whether reads of awaited blocks follow their leaders.
+    follow: bool,
+    /// What came last, if that is what is being handled.
+    answer: Option<Answer<Flight>>,
+    moved: u64,
+    accuracy: Accuracy,
+    outcome: Outcome,
+}
+
+impl<'a, 'g> Run<'a, 'g> {
+    fn new(boot: &'a Boot, guide: Option<&'g mut dyn Guide>, model: &'a Model, mut memory: Memory) -> Self {
+        let layout = model.layout(boot.disk_size());
+        let reads = &boot.reads()[..boot.reads().len().min(model.reads_max)];
+        let blocks = usize::try_from(boot.disk_size().div_ceil(BLOCK_SIZE)).unwrap_or(usize::MAX);
+        let follow = !model.tell_all && model.one_stream;
+        memory.waits.clear();
+        memory.waits.resize(reads.len(), Nanos(0));
+        memory.blocks.clear();
+        memory.blocks.resize(blocks, 0);
+        if follow {
+            memory.leaders.clear();
+            memory.leaders.resize(blocks, NOBODY);
+            memory.followers.clear();
+            memory.followers.resize(reads.len(), NOBODY);
+        }
+        memory.arriving.clear();
+        memory.complete.clear();
+        if model.clock == Clock::Closed {
+            memory.complete.resize(reads.len(), false);
+        }
+        let outcome = Outcome { reads: reads.len() as u64, ..Outcome::default() };
+        Self {
+            engine: Engine::new(model.settings()),
+            local: Local::none(layout, std::mem::take(&mut memory.bits)),
+            wire: Wire::new(model.link.clone(), model.seed),
+            now: Nanos(0),
+            wake: Nanos::NEVER,
+            next_read: 0,
+            answered: 0,
+            arrived: 0,
+            waiting: 0,
+            answer: None,
+            moved: 0,
+            accuracy: Accuracy::default(),
+            boot,
+            guide,
+            model,
+            reads,
+            memory,
+            follow,
+            outcome,
+        }
+    }
+
+    /// The creation: the engine gets its plan.
+    fn begin(&mut self, plan: &Plan) {
+        self.follow_plan(plan);
+        if let Some(rate) = self.model.left {
+            self.tell(Event::LeftRate(Some(rate)));
+        }
+        if self.model.clock == Clock::Closed {
+            self.release();
+        }
+    }
+
+    fn follow_plan(&mut self, plan: &Plan) {
+        let plan = match (plan, self.model.preloads) {
+            (Plan::List(items), Preloads::Blocks) if items.iter().any(|item| item.mask != u32::MAX) => {
+                Plan::List(items.iter().map(|item| PlanItem::whole(item.block)).collect())
+            }
+            _ => plan.clone(),
+        };
+        self.tell(Event::PlanChanged(plan));
+    }
+
+    /// Until every read is complete.
+    fn play(&mut self) {
+        while self.arrived < self.reads.len() || self.waiting > 0 {
+            let due = self.wire.next().min(self.wake);
+            if let Some(read) = self.arrival_before(due) {
+                self.arrive(read);
+            } else if due == Nanos::NEVER {
+                // Nothing happens any more, or not before the end of time. Were nothing on the wire, the engine would
+                // have forgotten a read.
+                debug_assert!(!self.wire.is_empty(), "{} reads are never answered", self.waiting);
+                return;
+            } else if self.wire.next() <= self.wake {
+                self.receive();
+            } else {
+                self.now = self.now.max(self.wake);
+                self.wake = Nanos::NEVER;
+                self.tell(Event::Tick);
+            }
+        }
+    }
+
+    /// Takes the next read if it arrives before `due`, and sets the clock to its arrival.
+    fn arrival_before(&mut self, due: Nanos) -> Option<u32> {
+        let (at, read) = match self.model.clock {
+            Clock::Open => {
+                let at = self.reads.get(self.next_read).map(|read| read.at).filter(|at| *at < due)?;
+                self.next_read += 1;
+                (at, self.next_read - 1)
+            }
+            Clock::Closed => {
+                let Reverse((at, _)) = self.memory.arriving.peek().filter(|Reverse((at, _))| *at < due)?;
+                let at = *at;
+                (at, self.memory.arriving.pop().map(|Reverse((_, read))| read as usize)?)
+            }
+        };
+        self.now = self.now.max(at);
+        u32::try_from(read).ok()
+    }
+
+    fn arrive(&mut self, read: u32) {
+        let range = self.reads[read as usize].range;
+        let hit = self.local.is_local(range);
+        self.note_blocks(range, hit);
+        self.arrived += 1;
+        if self.arrived == self.reads.len() {
+            self.outcome.accuracy = self.accuracy;
+            self.outcome.bytes_before_last_read = self.moved;
+        }
+        if hit {
+            self.outcome.hits += 1;
+            self.completed(read);
+        } else {
+            self.miss(read, range);
+        }
+        let (now, engine) = (self.now, &self.engine);
+        if let Some(plan) = self.guide.as_mut().and_then(|guide| guide.on_read(now, range, engine)) {
+            self.follow_plan(&plan);
+        }
+    }
+
+    fn miss(&mut self, read: u32, range: ByteRange) {
+        self.waiting += 1;
+        // Its arrival, until its wait is known.
+        self.memory.waits[read as usize] = self.now;
+        if self.follow && self.has_leader(read, range) {
+            return;
+        }
+        let part = match self.model.misses {
+            Misses::Blocks => {
+                let end = range.end().div_ceil(BLOCK_SIZE).saturating_mul(BLOCK_SIZE);
+                ByteRange::between(range.offset() / BLOCK_SIZE * BLOCK_SIZE, end.min(self.boot.disk_size()))
+            }
+            Misses::Own(_) => range,
+        };
+        self.tell(Event::Read { read: ReadId(u64::from(read)), parts: &[part] });
+    }
+
+    /// Makes `read` follow whoever waits for its block; false if it is the first, and has to be told.
+    fn has_leader(&mut self, read: u32, range: ByteRange) -> bool {
+        let Some(leader) = one_block(range).and_then(|block| self.memory.leaders.get_mut(block)) else {
+            return false;
+        };
+        if *leader == NOBODY {
+            *leader = read;
+            return false;
+        }
+        let first = &mut self.memory.followers[*leader as usize];
+        let second = std::mem::replace(first, read);
+        self.memory.followers[read as usize] = second;
+        true
+    }
+
+    /// Notes that a read touched its blocks, and which of them it found local.
+    fn note_blocks(&mut self, range: ByteRange, hit: bool) {
+        for block in range.offset() / BLOCK_SIZE..range.end().div_ceil(BLOCK_SIZE) {
+            let place = usize::try_from(block).unwrap_or(usize::MAX);
+            let Some(known) = self.memory.blocks.get_mut(place).filter(|known| **known & FOUND == 0) else {
+                continue;
+            };
+            if *known & (READ | PRELOADED) == PRELOADED {
+                self.accuracy.read += 1;
+            }
+            *known |= READ;
+            let start = block * BLOCK_SIZE;
+            if hit || self.local.is_local(range.intersect(ByteRange::between(start, start + BLOCK_SIZE))) {
+                *known |= FOUND;
+                self.accuracy.found += 1;
+            }
+        }
+    }
+
+    /// An answer has come.
+    fn receive(&mut self) {
+        let Some(answer) = self.wire.pop() else { return };
+        let Flight { fetch, range, priority } = answer.what;
+        self.now = self.now.max(answer.end);
+        self.moved += answer.bytes;
+        self.local.insert(range.range);
+        for block in self.local.blocks_of(range.range) {
+            let place = usize::try_from(block).unwrap_or(usize::MAX);
+            let Some(known) = self.memory.blocks.get_mut(place).filter(|known| **known & PULLED == 0) else {
+                continue;
+            };
+            *known |= PULLED;
+            self.accuracy.pulled += 1;
+            if priority == Priority::Preload {
+                *known |= PRELOADED;
+                self.accuracy.preloaded += 1;
+                self.accuracy.read += u64::from(*known & READ != 0);
+            }
+        }
+        self.answer = Some(answer);
+        self.tell(Event::Fetched { fetch, outcome: Fetched::Done });
+        self.answer = None;
+    }
+
+    /// Tells the engine, and does what it asks for.
+    fn tell(&mut self, event: Event<'_>) {
+        let mut actions = std::mem::take(&mut self.memory.actions);
+        self.engine.on_event(self.now.engine_time(), event, &self.local, &mut actions);
+        for action in actions.drain(..) {
+            match action {
+                Action::Fetch { fetch, range, priority, .. } => {
+                    self.wire.ask(self.now, Flight { fetch, range, priority }, range.len());
+                }
+                Action::Cancel { fetch } => {
+                    self.wire.cancel(self.now, |flight| flight.fetch == fetch);
+                }
+                Action::Complete { read } | Action::Fail { read, .. } => self.ended(read),
+                Action::WakeAt(time) => self.wake = Nanos::of_engine(time).max(self.now),
+            }
+        }
+        self.memory.actions = actions;
+    }
+
+    /// A read that waited is complete, and those that follow it.
+    fn ended(&mut self, read: ReadId) {
+        let Ok(leader) = u32::try_from(read.0) else { return };
+        let mut next = leader;
+        if self.follow {
+            let block = one_block(self.reads[leader as usize].range);
+            let known = block.and_then(|block| self.memory.leaders.get_mut(block));
+            if let Some(known) = known.filter(|known| **known == leader) {
+                *known = NOBODY;
+            }
+        }
+        while next != NOBODY {
+            self.waited(next);
+            self.completed(next);
+            next = if self.follow { self.memory.followers[next as usize] } else { NOBODY };
+        }
+    }
+
+    /// Takes note of the wait that ends now.
+    fn waited(&mut self, read: u32) {
+        let waited = &mut self.memory.waits[read as usize];
+        let arrived = std::mem::replace(waited, self.now.since(*waited));
+        self.waiting -= 1;
+        self.outcome.waited = self.outcome.waited.plus(*waited);
+        if *waited > SLOW {
+            let slow = &mut self.outcome.slow;
+            *match self.answer.map(|answer| cause(arrived, &answer)) {
+                Some(Cause::Miss) => &mut slow.miss,
+                Some(Cause::Store) => &mut slow.store,
+                Some(Cause::Queue) | None => &mut slow.queue,
+            } += 1;
+        }
+    }
+
+    fn completed(&mut self, read: u32) {
+        self.outcome.last_read = self.now;
+        if self.model.clock == Clock::Open {
+            return;
+        }
+        self.memory.complete[read as usize] = true;
+        let order = self.boot.by_answer();
+        while order
+            .get(self.answered)
+            .is_some_and(|read| self.memory.complete.get(*read as usize) == Some(&true))
+        {
+            self.answered += 1;
+            self.release();
+        }
+    }
+
+    /// Closed loop: lets those reads come that follow what is complete.
+    fn release(&mut self) {
+        while let Some(read) = self.reads.get(self.next_read)
+            && read.followed as usize <= self.answered
+            && let Ok(number) = u32::try_from(self.next_read)
+        {
+            self.memory.arriving.push(Reverse((self.now.plus(read.think), number)));
+            self.next_read += 1;
+        }
+    }
+
+    fn finish(mut self) -> (Outcome, Memory) {
+        let counters = self.engine.counters();
+        self.outcome.bytes =
+            Bytes { miss: counters.miss_bytes, preload: counters.preload_bytes, left: counters.left_bytes };
+        self.memory.bits = self.local.into_memory();
+        (self.outcome, self.memory)
+    }
+}
+
+/// The block that all of `range` lies in.
+fn one_block(range: ByteRange) -> Option<usize> {
+    let block = range.offset() / BLOCK_SIZE;
+    (range.end() <= (block + 1).saturating_mul(BLOCK_SIZE)).then(|| usize::try_from(block).ok())?
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    Miss,
+    Queue,
+    Store,
+}
+
+/// What took most of a wait that began at `arrived` and ended with `answer`.
+fn cause(arrived: Nanos, answer: &Answer<Flight>) -> Cause {
+    let from = |moment: Nanos| moment.max(arrived);
+    let store = answer.ready.since(from(answer.asked));
+    let queue = answer.asked.since(arrived).plus(answer.start.since(from(answer.ready)));
+    let miss = answer.end.since(from(answer.start));
+    match [(miss, Cause::Miss), (queue, Cause::Queue), (store, Cause::Store)]
+        .iter()
+        .max_by_key(|(took, _)| *took)
+    {
+        Some((_, cause)) => *cause,
+        None => Cause::Miss,
+    }
+}
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,35 @@
+//! Discrete-event simulators: the product's own decision makers on virtual time.
+//!
+//! [`disk`] replays a boot against one disk: `headstart_pull::Engine`, unchanged, fetches over a modelled link what the
+//! boot's reads miss. Nothing here decides anything that the engine decides in the product, so what is found here is
+//! what the product does. There is no clock and no randomness but from a seed: the same inputs give the same result to
+//! the last bit.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`time`] | nanoseconds since creation |
+//! | [`link`] | the way to the store: bandwidth, round trip, latency |
+//! | [`boot`] | the reads of a trace, ready to be replayed at their times or after each other |
+//! | [`model`] | the two models, the paper's and the real one, as settings of engine, link and replay |
+//! | [`disk`] | the event loop (read this first) |
+//! | [`outcome`] | what came of it: hit rate, accuracy, waits, slow reads, bytes |
+//! | [`waits`] | percentiles of any number of waits |
+
+#![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small"))]
+
+pub mod boot;
+pub mod disk;
+pub mod link;
+pub mod model;
+pub mod outcome;
+pub mod time;
+pub mod waits;
+mod world;
+
+pub use boot::{Access, Boot};
+pub use disk::{Guide, Simulator};
+pub use link::{Bandwidth, Latency, Link};
+pub use model::{Clock, Misses, Model, Preloads};
+pub use outcome::{Accuracy, Bytes, Gatherer, Outcome, Slow, Summary};
+pub use time::Nanos;
+pub use waits::Waits;

@@ -1,0 +1,279 @@
+//! The way to the store: one link, first in, first out.
+//!
+//! An answer is *ready* to flow a round trip and the store's latency after it was asked for. Ready answers have the
+//! link one after the other, in the order in which they became ready, each at its full rate: what a connection that
+//! multiplexes does to small and large answers alike, and what the engine's depth is made for. With no round trip and
+//! no latency this is the paper's model: one stream, one block after the other.
+//!
+//! All times are exact: `bytes` take `ceil(bytes * 10^9 / rate)` nanoseconds.
+
+use crate::time::Nanos;
+use headstart_trace::LinkSample;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes a second.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bandwidth {
+    /// Always the same.
+    Constant(u64),
+    /// Each from its moment until the next one's; the first holds from the creation on, the last for ever.
+    Series(Arc<[(Nanos, u64)]>),
+}
+
+impl Bandwidth {
+    /// What was measured; `None` where nothing was.
+    #[must_use]
+    pub fn measured(samples: &[LinkSample]) -> Option<Self> {
+        let mut steps: Vec<_> = samples
+            .iter()
+            .filter_map(|sample| Some((Nanos::from_micros(sample.t_us), sample.bandwidth?)))
+            .collect();
+        steps.sort_by_key(|(at, _)| *at);
+        (!steps.is_empty()).then(|| Self::Series(steps.into()))
+    }
+
+    /// When `bytes` that begin to flow at `start` have come. Rates of zero are taken as one byte a second.
+    #[must_use]
+    pub fn end(&self, start: Nanos, bytes: u64) -> Nanos {
+        match self {
+            Self::Constant(rate) => start.plus(span(bytes, *rate)),
+            Self::Series(steps) => end_of_series(steps, start, bytes),
+        }
+    }
+}
+
+/// The time that `bytes` take, rounded up.
+pub(crate) fn span(bytes: u64, rate: u64) -> Nanos {
+    let rate = rate.max(1);
+    match bytes.checked_mul(1_000_000_000) {
+        Some(product) => Nanos(product.div_ceil(rate)),
+        None => {
+            let span = (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(rate));
+            Nanos(u64::try_from(span).unwrap_or(u64::MAX))
+        }
+    }
+}
+
+fn end_of_series(steps: &[(Nanos, u64)], start: Nanos, bytes: u64) -> Nanos {
+    // In bytes times nanoseconds over seconds, so that nothing is lost where the rate changes.
+    let mut left = u128::from(bytes) * 1_000_000_000;
+    let mut at = start;
+    let mut step = steps.partition_point(|(from, _)| *from <= start).saturating_sub(1);
+    while let Some((_, rate)) = steps.get(step) {
+        let rate = u128::from((*rate).max(1));
+        let until = steps.get(step + 1).map_or(Nanos::NEVER, |(from, _)| *from);
+        let room = u128::from(until.since(at).0) * rate;
+        if left <= room || until == Nanos::NEVER {
+            return at.plus(Nanos(u64::try_from(left.div_ceil(rate)).unwrap_or(u64::MAX)));
+        }
+        left -= room;
+        at = until;
+        step += 1;
+    }
+    Nanos::NEVER
+}
+
+/// How long the store thinks before an answer is ready, beyond the round trip.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Latency {
+    /// The least.
+    pub least: Duration,
+    /// Up to so much more, evenly drawn for each request.
+    pub spread: Duration,
+}
+
+/// A link, as it is to be modelled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Bytes a second.
+    pub bandwidth: Bandwidth,
+    /// From asking to the first byte of the answer of a store that answers at once.
+    pub round_trip: Duration,
+    /// What the store adds to that.
+    pub latency: Latency,
+}
+
+/// An answer on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answer<T> {
+    pub(crate) what: T,
+    pub(crate) bytes: u64,
+    pub(crate) asked: Nanos,
+    /// When it could have begun to flow on an idle link.
+    pub(crate) ready: Nanos,
+    /// When it began to flow.
+    pub(crate) start: Nanos,
+    /// When it had come.
+    pub(crate) end: Nanos,
+}
+
+/// What is on a link.
+#[derive(Debug)]
+pub(crate) struct Wire<T> {
+    link: Link,
+    distance: Nanos,
+    spread: u64,
+    random: u64,
+    free_at: Nanos,
+    /// By `ready`; the first one flows, or will as soon as it is ready. What flows can not be overtaken: what is
+    /// asked for later is ready later.
+    queue: VecDeque<Answer<T>>,
+}
+
+impl<T> Wire<T> {
+    pub(crate) fn new(link: Link, seed: u64) -> Self {
+        let distance = Nanos::from_duration(link.round_trip.saturating_add(link.latency.least));
+        let spread = Nanos::from_duration(link.latency.spread).0;
+        Self { link, distance, spread, random: seed, free_at: Nanos(0), queue: VecDeque::new() }
+    }
+
+    /// Asks for `bytes`.
+    pub(crate) fn ask(&mut self, now: Nanos, what: T, bytes: u64) {
+        let latency = self.draw();
+        let ready = now.plus(self.distance).plus(latency);
+        let answer = Answer { what, bytes, asked: now, ready, start: Nanos::NEVER, end: Nanos::NEVER };
+        let mut place = self.queue.len();
+        while place > 0 && self.queue[place - 1].ready > ready {
+            place -= 1;
+        }
+        self.queue.insert(place, answer);
+        if place == 0 {
+            self.schedule();
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// When the next answer has come.
+    pub(crate) fn next(&self) -> Nanos {
+        self.queue.front().map_or(Nanos::NEVER, |answer| answer.end)
+    }
+
+    /// Takes the next answer.
+    pub(crate) fn pop(&mut self) -> Option<Answer<T>> {
+        let answer = self.queue.pop_front()?;
+        self.free_at = answer.end;
+        self.schedule();
+        Some(answer)
+    }
+
+    /// Nobody wants this any more: it does not flow unless it has begun to. Whether it was dropped.
+    pub(crate) fn cancel(&mut self, now: Nanos, is_it: impl Fn(&T) -> bool) -> bool {
+        let place = self.queue.iter().position(|answer| is_it(&answer.what));
+        let Some(place) = place.filter(|place| self.queue[*place].start > now) else { return false };
+        self.queue.remove(place);
+        if place == 0 {
+            self.schedule();
+        }
+        true
+    }
+
+    fn schedule(&mut self) {
+        if let Some(first) = self.queue.front_mut() {
+            first.start = self.free_at.max(first.ready);
+            first.end = self.link.bandwidth.end(first.start, first.bytes);
+        }
+    }
+
+    /// What the store adds this time (the splitmix64 generator).
+    fn draw(&mut self) -> Nanos {
+        if self.spread == 0 {
+            return Nanos(0);
+        }
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Nanos((mixed ^ (mixed >> 31)) % self.spread.saturating_add(1).max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn link(rate: u64, round_trip: u64, spread: u64) -> Link {
+        Link {
+            bandwidth: Bandwidth::Constant(rate),
+            round_trip: Duration::from_millis(round_trip),
+            latency: Latency { least: Duration::ZERO, spread: Duration::from_millis(spread) },
+        }
+    }
+
+    #[test]
+    fn answers_follow_each_other() {
+        let mut wire = Wire::new(link(1_000_000, 20, 0), 0);
+        wire.ask(Nanos(0), 'a', 1_000_000);
+        wire.ask(Nanos(0), 'b', 500_000);
+        wire.ask(Nanos::from_micros(3_000_000), 'c', 1);
+        let ends: Vec<_> =
+            std::iter::from_fn(|| wire.pop()).map(|answer| (answer.what, answer.end.0)).collect();
+        assert_eq!(ends, [('a', 1_020_000_000), ('b', 1_520_000_000), ('c', 3_020_001_000)]);
+    }
+
+    #[test]
+    fn what_flows_can_not_be_cancelled() {
+        let mut wire = Wire::new(link(1_000_000, 0, 0), 0);
+        for what in ['a', 'b', 'c'] {
+            wire.ask(Nanos(0), what, 1000);
+        }
+        assert!(!wire.cancel(Nanos(0), |what| *what == 'a'));
+        assert!(wire.cancel(Nanos(0), |what| *what == 'b'));
+        assert!(!wire.cancel(Nanos(0), |what| *what == 'b'));
+        wire.pop();
+        assert_eq!(wire.pop().map(|answer| (answer.what, answer.end)), Some(('c', Nanos(2_000_000))));
+    }
+
+    #[test]
+    fn a_series_is_followed_to_the_byte() {
+        let sample = |t_us, bandwidth| LinkSample { t_us, bandwidth, round_trip_us: None };
+        let samples = [sample(2_000_000, Some(3000)), sample(1_000_000, Some(1000)), sample(0, None)];
+        let series = Bandwidth::measured(&samples).unwrap();
+        assert_eq!(series.end(Nanos(0), 1000), Nanos::from_micros(1_000_000));
+        assert_eq!(series.end(Nanos(0), 2000), Nanos::from_micros(2_000_000));
+        assert_eq!(series.end(Nanos::from_micros(1_500_000), 3500), Nanos::from_micros(3_000_000));
+        assert_eq!(Bandwidth::measured(&samples[2..]), None);
+    }
+
+    proptest! {
+        /// A series of one rate is that rate, wherever it is cut.
+        #[test]
+        fn a_flat_series_is_constant(rate in 1_u64..1 << 32, start in 0_u64..1 << 40, bytes in 0_u64..1 << 30,
+                                     cuts in prop::collection::vec(0_u64..1 << 40, 0..20)) {
+            let mut steps: Vec<_> = cuts.into_iter().map(|at| (Nanos(at), rate)).collect();
+            steps.push((Nanos(0), rate));
+            steps.sort_unstable();
+            let (series, constant) = (Bandwidth::Series(steps.into()), Bandwidth::Constant(rate));
+            prop_assert_eq!(series.end(Nanos(start), bytes), constant.end(Nanos(start), bytes));
+        }
+
+        /// Answers come one at a time, none before it is ready, all of them, and the link never rests while one is.
+        #[test]
+        fn the_link_is_never_idle_nor_twice_used(
+            asks in prop::collection::vec((0_u64..50_000_000, 1_u64..100_000), 1..40), spread in 0_u64..30,
+        ) {
+            let mut wire = Wire::new(link(1_000_000, 5, spread), 7);
+            let (mut now, mut got) = (Nanos(0), Vec::new());
+            for (n, (pause, bytes)) in asks.iter().enumerate() {
+                now = now.plus(Nanos(*pause));
+                while wire.next() <= now {
+                    got.extend(wire.pop());
+                }
+                wire.ask(now, n, *bytes);
+            }
+            got.extend(std::iter::from_fn(|| wire.pop()));
+            prop_assert_eq!(got.len(), asks.len());
+            let mut free = Nanos(0);
+            for answer in &got {
+                prop_assert_eq!(answer.start, free.max(answer.ready));
+                prop_assert_eq!(answer.end, answer.start.plus(span(answer.bytes, 1_000_000)));
+                free = answer.end;
+            }
+        }
+    }
+}

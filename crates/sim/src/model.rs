@@ -1,0 +1,181 @@
+//! What is simulated: settings of the engine, the link, and how the guest behaves.
+//!
+//! | | the paper's | the real one |
+//! |---|---|---|
+//! | guest | open loop | closed loop |
+//! | reads | the first [`PAPER_READS`] | all |
+//! | link | one stream: no round trip, constant bandwidth | round trip, latency, depth, a series if measured |
+//! | local together | a block | [`UNIT`], what the product's cache verifies |
+//! | a miss brings | its blocks | its own bytes, and the rest of its blocks behind the preloads |
+//! | a preload brings | the block | the slices of its mask |
+//! | beside a miss | nothing starts | what the bandwidth-delay product leaves room for |
+//! | order of preloads | the plan's, to the letter | the plan's, neighbours in one request |
+//!
+//! In the paper's model a request is a block; a miss goes next after the block on the wire, misses among themselves
+//! in the order of their arrival; a read that finds its block on the wire waits for it; preloading begins with the
+//! creation. That all follows from the engine's rules under these settings, and is not a rule of the simulator.
+
+use crate::link::{Bandwidth, Latency, Link};
+use crate::world::Layout;
+use headstart_pull::{BLOCK_SIZE, Rest, Settings, Sharing};
+use std::time::Duration;
+
+/// How many reads the paper's model counts, as its artifact does.
+pub const PAPER_READS: usize = 3000;
+
+/// What becomes local together in the real model: a chunk group of the hash tree.
+pub const UNIT: u64 = 16 << 10;
+
+/// What is compressed at once where an image is compressed.
+const FRAME: u64 = 32 << 10;
+
+/// Longer than any simulation.
+const NEVER: Duration = Duration::from_secs(1 << 32);
+
+/// When a read arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// As recorded, whatever it waits for.
+    Open,
+    /// Its think time after what it followed.
+    Closed,
+}
+
+/// What a miss waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Misses {
+    /// Its own bytes. The rest of its blocks follows in the background, or not.
+    Own(Rest),
+    /// All bytes of its blocks.
+    Blocks,
+}
+
+/// What of a plan is preloaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preloads {
+    /// The slices that the plan names.
+    Slices,
+    /// The whole blocks that it names.
+    Blocks,
+}
+
+/// Everything about a simulation but the boot and the plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Model {
+    /// When reads arrive.
+    pub clock: Clock,
+    /// The most reads that are replayed, from the first.
+    pub reads_max: usize,
+    /// The way to the store.
+    pub link: Link,
+    /// What a miss waits for.
+    pub misses: Misses,
+    /// What is preloaded.
+    pub preloads: Preloads,
+    /// Fill the disk behind everything else, at this many bytes a second.
+    pub left: Option<u64>,
+    /// Bytes of the blob as stored for each 32 KiB of the disk; `None` where it is stored as it is.
+    pub stored: Option<u64>,
+    /// Whether a block is one unit, one request, there or not there: the published behaviour.
+    pub one_stream: bool,
+    /// Whether reads of one block that is awaited already are told to the engine, which can do nothing but let them
+    /// wait as well. Without, it is faster, and a test shows that nothing else changes.
+    pub tell_all: bool,
+    /// Of everything that is drawn.
+    pub seed: u64,
+}
+
+impl Model {
+    /// The paper's, at so many bytes a second (its artifact's MB are 2^20 bytes). Left blocks are off.
+    #[must_use]
+    pub fn paper(rate: u64) -> Self {
+        Self {
+            clock: Clock::Open,
+            reads_max: PAPER_READS,
+            link: link(rate, Duration::ZERO),
+            misses: Misses::Blocks,
+            preloads: Preloads::Blocks,
+            left: None,
+            stored: None,
+            one_stream: true,
+            tell_all: false,
+            seed: 0,
+        }
+    }
+
+    /// The real one: the product's defaults over a link of so many bytes a second.
+    #[must_use]
+    pub fn real(rate: u64, round_trip: Duration) -> Self {
+        Self {
+            clock: Clock::Closed,
+            reads_max: usize::MAX,
+            link: link(rate, round_trip),
+            misses: Misses::Own(Rest::Block),
+            preloads: Preloads::Slices,
+            left: None,
+            stored: None,
+            one_stream: false,
+            tell_all: true,
+            seed: 0,
+        }
+    }
+
+    /// The same with whole blocks only, of misses and of preloads.
+    #[must_use]
+    pub fn whole_blocks(self) -> Self {
+        Self { misses: Misses::Blocks, preloads: Preloads::Blocks, ..self }
+    }
+
+    /// The same with left blocks filled as fast as the link allows.
+    #[must_use]
+    pub fn with_left(self) -> Self {
+        Self { left: Some(u64::MAX), ..self }
+    }
+
+    pub(crate) fn layout(&self, disk_size: u64) -> Layout {
+        let stored = self.stored.map_or(FRAME, |stored| stored.max(1));
+        let unit = match self.one_stream {
+            false => UNIT,
+            true => (BLOCK_SIZE / FRAME).saturating_mul(stored),
+        };
+        Layout { disk_size, frame: FRAME, stored, unit }
+    }
+
+    pub(crate) fn settings(&self) -> Settings {
+        let rest = match self.misses {
+            Misses::Own(rest) => rest,
+            Misses::Blocks => Rest::None,
+        };
+        let product = Settings {
+            miss_rest: rest,
+            deadline: NEVER,
+            reads_max: usize::MAX,
+            seed: self.seed,
+            ..Settings::default()
+        };
+        let by_blocks = self.misses == Misses::Blocks;
+        let miss_max = if by_blocks { product.miss_max.max(BLOCK_SIZE) } else { product.miss_max };
+        if !self.one_stream {
+            return Settings { miss_max, ..product };
+        }
+        let block = self.layout(0).unit;
+        Settings {
+            unit: block,
+            gap: 0,
+            miss_max: block,
+            miss_requests: usize::MAX,
+            background_min: block,
+            background_max: block,
+            depth_min: 1,
+            depth_max: 1,
+            look_ahead: 0,
+            rescue: false,
+            sharing: Sharing::Strict,
+            ..product
+        }
+    }
+}
+
+fn link(rate: u64, round_trip: Duration) -> Link {
+    Link { bandwidth: Bandwidth::Constant(rate), round_trip, latency: Latency::default() }
+}

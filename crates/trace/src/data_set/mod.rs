@@ -1,0 +1,332 @@
+//! One way to read every kind of data set.
+//!
+//! | what [`DataSet::open`] is given | what it lists |
+//! |---|---|
+//! | a directory with `VD_creation_meta.csv` | the creations of the table, as [`fast26`](crate::fast26) says |
+//! | any other directory | its Parquet traces, as [`directory`](crate::directory) says |
+//! | a `.npy` file | that trace; the image, the disk's size and the grace period are not known |
+//! | any other file | that Parquet trace |
+//!
+//! Opening is cheap: of a table it reads the rows, of Parquet files the footers, of requests nothing. What is listed is
+//! in one order, by image, size of the disk, time of creation, volume, so that the traces of an image
+//! ([`DataSet::groups`]) come one after another, whatever the layout.
+//!
+//! Then [`DataSet::for_each`] and [`DataSet::map_each`] stream the traces. Threads read ahead, each a few
+//! files; what they make of them arrives in the order of the list. So results do not depend on the number of
+//! threads, and no more than [`AHEAD`] + 2 traces a thread are in memory.
+//!
+//! Data sets come from other people. A trace that cannot be learned from is skipped and counted with its reason
+//! ([`Skipped`]), and the others are read. A trace that is not in the order of time is sorted, and counted as mended.
+//! What remains has reads of at most 1 GiB, within the disk, within the first PiB, and within a day of the creation.
+//! Nothing that is in a file makes this panic or take more memory than [`Limits`] say.
+
+mod read;
+mod skipped;
+#[cfg(test)]
+mod tests;
+
+pub use skipped::{Count, EXAMPLES_MAX, Reason, Skipped};
+
+use crate::directory::TraceDirectory;
+use crate::fast26;
+use crate::file::{ReadLimits, read_creation};
+use crate::trace::{Creation, Trace};
+use headstart_block::{Error, ErrorKind, Result};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+/// Traces that a thread may have read before somebody wants them.
+pub const AHEAD: usize = 4;
+
+/// What may be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Of one trace; a file that has more is not read.
+    pub trace: ReadLimits,
+    /// Longest time from a creation to a request, in microseconds. Later ones come of a broken clock.
+    pub span_us_max: u64,
+    /// Most traces of a data set.
+    pub traces_max: usize,
+}
+
+impl Default for Limits {
+    /// A day, ten million traces.
+    fn default() -> Self {
+        Self { trace: ReadLimits::default(), span_us_max: 86_400_000_000, traces_max: 10_000_000 }
+    }
+}
+
+/// Traces that can be read, one after another.
+#[derive(Clone, Debug)]
+pub struct DataSet {
+    entries: Vec<Entry>,
+    /// What is known of each; beside the entries, since callers want all of them.
+    creations: Vec<Creation>,
+    skipped: Skipped,
+    limits: Limits,
+}
+
+/// One trace.
+#[derive(Clone, Debug)]
+struct Entry {
+    path: PathBuf,
+    form: Form,
+}
+
+/// How a trace is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Parquet,
+    /// A file of the FAST'26 layout and its row in the table of creations.
+    Listed,
+    /// Such a file without a row.
+    Bare,
+}
+
+impl DataSet {
+    /// Lists what is at `path`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where there is nothing, or a directory without traces; [`ErrorKind::Corrupt`] where a
+    /// table of creations is none; [`ErrorKind::Invalid`] where there are more traces than `limits` allow; what the
+    /// operating system reports.
+    pub fn open(path: &Path, limits: &Limits) -> Result<Self> {
+        let about = |e: Error| e.about(path.display());
+        let meta = path.metadata().map_err(|e| about(Error::io("cannot be read", e)))?;
+        let mut skipped = Skipped::default();
+        let mut found = if !meta.is_dir() {
+            vec![of_file(path)?]
+        } else if fast26::is_data_set(path) {
+            of_table(path, &mut skipped)?
+        } else {
+            of_directory(path, limits, &mut skipped)?
+        };
+        if found.is_empty() && skipped.is_empty() {
+            return Err(about(Error::new(ErrorKind::NotFound, "has no traces")).remedy(format!(
+                "name a directory of Parquet traces, one that has a {} in it, or a file",
+                fast26::CREATIONS
+            )));
+        }
+        if found.len() > limits.traces_max {
+            return Err(about(Error::invalid(format!("has more than {} traces", limits.traces_max))));
+        }
+        found.sort_by(|(a, a_entry), (b, b_entry)| {
+            let key = |c: &Creation| (c.size, c.created_us);
+            (a.image.cmp(&b.image))
+                .then_with(|| key(a).cmp(&key(b)))
+                .then_with(|| a.volume.cmp(&b.volume))
+                .then_with(|| a_entry.path.cmp(&b_entry.path))
+        });
+        let (creations, entries) = found.into_iter().unzip();
+        Ok(Self { entries, creations, skipped, limits: *limits })
+    }
+
+    /// How many traces are listed.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether none are.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// What is known of each trace without reading it, in the order in which traces are read. A trace that was read
+    /// may have an earlier time of creation: where a table's whole seconds are later than its first request, the
+    /// creation is taken to be that request.
+    #[must_use]
+    pub fn creations(&self) -> &[Creation] {
+        &self.creations
+    }
+
+    /// Where the trace of an index is.
+    #[must_use]
+    pub fn path(&self, index: usize) -> Option<&Path> {
+        self.entries.get(index).map(|entry| entry.path.as_path())
+    }
+
+    /// What was listed and cannot be read: files without metadata, metadata that make no sense. What turns out while
+    /// traces are read is not among it.
+    #[must_use]
+    pub fn skipped(&self) -> &Skipped {
+        &self.skipped
+    }
+
+    /// The indices of each image and size of disk, in order: plans are made for one such group.
+    pub fn groups(&self) -> impl Iterator<Item = Range<usize>> {
+        let mut start = 0;
+        let same = |a: &Creation, b: &Creation| a.image == b.image && a.size == b.size;
+        self.creations.chunk_by(same).map(move |group| {
+            let range = start..start + group.len();
+            start = range.end;
+            range
+        })
+    }
+
+    /// The data set of those traces alone whose index and creation are `wanted`.
+    #[must_use]
+    pub fn filter(&self, mut wanted: impl FnMut(usize, &Creation) -> bool) -> Self {
+        let all = self.creations.iter().zip(&self.entries).enumerate();
+        let some = all.filter(|(index, (creation, _))| wanted(*index, creation));
+        let (creations, entries) =
+            some.map(|(_, (creation, entry))| (creation.clone(), entry.clone())).unzip();
+        Self { entries, creations, skipped: Skipped::default(), limits: self.limits }
+    }
+
+    /// Bytes of the files of all traces: how much there is to read.
+    #[must_use]
+    pub fn stored_bytes(&self) -> u64 {
+        let bytes = |entry: &Entry| entry.path.metadata().map_or(0, |meta| meta.len());
+        self.entries.iter().fold(0, |sum, entry| sum.saturating_add(bytes(entry)))
+    }
+
+    /// Reads one trace, and whether it had to be sorted.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for an index that is not there; why the trace is skipped.
+    pub fn read(&self, index: usize) -> Result<(Trace, bool)> {
+        self.read_entry(index).map_err(|(_, error)| error)
+    }
+
+    fn read_entry(&self, index: usize) -> Result<(Trace, bool), (Reason, Error)> {
+        let (Some(entry), Some(creation)) = (self.entries.get(index), self.creations.get(index)) else {
+            return Err((Reason::Missing, Error::invalid(format!("there is no trace {index}"))));
+        };
+        read::read(&entry.path, entry.form, creation, &self.limits)
+            .map_err(|(reason, error)| (reason, error.about(entry.path.display())))
+    }
+
+    /// Reads all traces with so many threads (0: as many as there are processors) and hands them to `each` on this
+    /// thread, in the order of their indices; an error is why a trace is skipped.
+    ///
+    /// # Errors
+    /// The first that `each` reports: reading ends then.
+    pub fn for_each(
+        &self,
+        threads: usize,
+        each: impl FnMut(usize, Result<Trace>) -> Result<()>,
+    ) -> Result<Skipped> {
+        self.map_each(threads, |_, trace| trace, each)
+    }
+
+    /// As [`DataSet::for_each`], but what `each` gets is made of the traces by `map` on the threads that read them.
+    ///
+    /// # Errors
+    /// The first that `each` reports: reading ends then.
+    pub fn map_each<T: Send>(
+        &self,
+        threads: usize,
+        map: impl Fn(usize, Trace) -> T + Sync,
+        mut each: impl FnMut(usize, Result<T>) -> Result<()>,
+    ) -> Result<Skipped> {
+        let mut skipped = Skipped::default();
+        let work = |index| self.read_entry(index).map(|(trace, sorted)| (map(index, trace), sorted));
+        let mut take = |index, outcome: Outcome<T>| match outcome {
+            Ok((made, sorted)) => {
+                if sorted {
+                    let path = self.path(index).unwrap_or(Path::new(""));
+                    skipped.note(Reason::Unsorted, path.display());
+                }
+                each(index, Ok(made))
+            }
+            Err((reason, error)) => {
+                skipped.note(reason, &error);
+                each(index, Err(error))
+            }
+        };
+        let threads = if threads == 0 { processors() } else { threads }.min(self.len());
+        if threads <= 1 {
+            (0..self.len()).try_for_each(|index| take(index, work(index)))?;
+        } else {
+            in_order(self.len(), threads, &work, take)?;
+        }
+        Ok(skipped)
+    }
+}
+
+/// What became of a trace: what was made of it and whether it was sorted, or why it is skipped.
+type Outcome<T> = Result<(T, bool), (Reason, Error)>;
+
+/// Processors that this process may use.
+#[must_use]
+pub fn processors() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Does `count` pieces of work on threads and takes the results in order on this one.
+///
+/// Thread t does the pieces t, t + threads, ...: whose turn it is needs no agreement, and each thread's results wait
+/// in a short channel of its own. When the taker gives up, it drops the channels' ends, and the threads with them;
+/// when a thread panics, its channel ends, and the scope passes the panic on.
+pub(crate) fn in_order<T: Send>(
+    count: usize,
+    threads: usize,
+    work: &(impl Fn(usize) -> T + Sync),
+    mut take: impl FnMut(usize, T) -> Result<()>,
+) -> Result<()> {
+    thread::scope(|scope| {
+        let mut results: Vec<Receiver<T>> = Vec::with_capacity(threads);
+        for first in 0..threads {
+            let (send, receive): (SyncSender<T>, _) = sync_channel(AHEAD);
+            results.push(receive);
+            let run = move || (first..count).step_by(threads).try_for_each(|index| send.send(work(index)));
+            thread::Builder::new()
+                .name(format!("traces-{first}"))
+                .spawn_scoped(scope, run)
+                .map_err(|e| Error::io("cannot start a thread", e))?;
+        }
+        let turns = results.iter().cycle();
+        for (index, receiver) in (0..count).zip(turns) {
+            let Ok(result) = receiver.recv() else { break };
+            take(index, result)?;
+        }
+        Ok(())
+    })
+}
+
+/// A file by itself.
+fn of_file(path: &Path) -> Result<(Creation, Entry)> {
+    let entry = |form| Entry { path: path.to_owned(), form };
+    if path.extension().is_some_and(|extension| extension == "npy") {
+        let volume = fast26::volume_of(path);
+        return Ok((Creation { volume, ..Creation::default() }, entry(Form::Bare)));
+    }
+    Ok((read_creation(path)?, entry(Form::Parquet)))
+}
+
+/// The Parquet traces of a directory.
+fn of_directory(dir: &Path, limits: &Limits, skipped: &mut Skipped) -> Result<Vec<(Creation, Entry)>> {
+    let paths = TraceDirectory::list(dir)?;
+    if paths.len() > limits.traces_max {
+        let cause = format!("has more than {} traces", limits.traces_max);
+        return Err(Error::invalid(cause).about(dir.display()));
+    }
+    let mut found = Vec::with_capacity(paths.len());
+    for path in paths {
+        match read_creation(&path) {
+            Ok(creation) => found.push((creation, Entry { path, form: Form::Parquet })),
+            Err(error) => skipped.note(Reason::of(&error), &error),
+        }
+    }
+    Ok(found)
+}
+
+/// The creations of a table.
+fn of_table(dir: &Path, skipped: &mut Skipped) -> Result<Vec<(Creation, Entry)>> {
+    let listing = fast26::list(dir)?;
+    for error in &listing.malformed {
+        skipped.note(Reason::BadMetadata, error);
+    }
+    for path in &listing.repeated {
+        skipped.note(Reason::Repeated, dir.join(path).display());
+    }
+    for path in &listing.unlisted {
+        skipped.note(Reason::Unlisted, dir.join(path).display());
+    }
+    let entry = |path: PathBuf| Entry { path: dir.join(path), form: Form::Listed };
+    Ok(listing.creations.into_iter().map(|(path, creation)| (creation, entry(path))).collect())
+}

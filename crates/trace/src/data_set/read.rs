@@ -1,0 +1,126 @@
+//! One trace of a data set, checked as far as learning relies on it.
+
+use super::{Form, Limits, Reason};
+use crate::fast26;
+use crate::file::{read_any_order, read_bounded};
+use crate::npy::{self, Row};
+use crate::record::{Op, Record};
+use crate::trace::{Creation, Trace};
+use headstart_block::{ByteRange, Error, Result};
+use std::path::Path;
+
+/// Most bytes of a read: no protocol allows so many, and who counts blocks relies on a bound.
+const READ_MAX: u64 = 1 << 30;
+
+/// Most bytes of a disk, also of one whose size is not known: the number of a block then fits 32 bits.
+const DISK_MAX: u64 = 1 << 50;
+
+/// Why a trace is skipped.
+type Fault = (Reason, Error);
+
+fn fault(reason: Reason, cause: String) -> Fault {
+    (reason, Error::corrupt(cause))
+}
+
+fn by_kind(error: Error) -> Fault {
+    (Reason::of(&error), error)
+}
+
+/// Reads the trace at `path`; whether it had to be sorted.
+pub(super) fn read(
+    path: &Path,
+    form: Form,
+    creation: &Creation,
+    limits: &Limits,
+) -> Result<(Trace, bool), Fault> {
+    check_file(path, form, limits)?;
+    let bytes = read_bounded(path, limits.trace.file_bytes_max).map_err(by_kind)?;
+    let mut trace = match form {
+        Form::Parquet => read_any_order(&bytes, &limits.trace).map_err(by_kind)?,
+        Form::Listed | Form::Bare => {
+            let rows = npy::decode(&bytes).map_err(by_kind)?;
+            drop(bytes);
+            of_rows(&rows, form, creation, limits)?
+        }
+    };
+    let sorted = !trace.records.is_sorted_by_key(|record| record.t_us);
+    if sorted {
+        trace.records.sort_by_key(|record| record.t_us);
+    }
+    trace.link.sort_by_key(|sample| sample.t_us);
+    check_records(&trace, limits)?;
+    Ok((trace, sorted))
+}
+
+/// Refuses what is too large from what the directory says of it: a file is never read to learn that.
+fn check_file(path: &Path, form: Form, limits: &Limits) -> Result<(), Fault> {
+    let meta = path.metadata().map_err(|e| by_kind(Error::io("cannot be read", e)))?;
+    // A pipe would be waited for.
+    if !meta.is_file() {
+        return Err((Reason::Unreadable, Error::unsupported("is no file")));
+    }
+    let rows_max = match form {
+        Form::Parquet => u64::MAX,
+        Form::Listed | Form::Bare => npy::len_max(limits.trace.records_max),
+    };
+    if meta.len() > limits.trace.file_bytes_max.min(rows_max) {
+        let cause = format!("has {} bytes: more than the limits allow", meta.len());
+        return Err((Reason::TooLarge, Error::invalid(cause)));
+    }
+    Ok(())
+}
+
+/// The trace of a table of requests, whose times become those since the creation.
+fn of_rows(rows: &[Row], form: Form, creation: &Creation, limits: &Limits) -> Result<Trace, Fault> {
+    if rows.len() > limits.trace.records_max {
+        let cause = format!("has more than {} records", limits.trace.records_max);
+        return Err((Reason::TooLarge, Error::invalid(cause)));
+    }
+    let mut creation = creation.clone();
+    if let Some(first) = rows.iter().map(|row| row[3]).min() {
+        let first = u64::try_from(first).map_err(|_| fault(Reason::Time, format!("has the time {first}")))?;
+        match form {
+            Form::Bare => creation.created_us = first,
+            Form::Parquet | Form::Listed => fast26::not_after(&mut creation, first),
+        }
+    }
+    let record = |(number, row): (usize, &Row)| {
+        let wrong = || fault(Reason::NoRequest, format!("row {number} is no request: {row:?}"));
+        let [op, offset, len, time] = row.map(|number| u64::try_from(number).ok());
+        let op = match op {
+            Some(0) => Op::Write,
+            Some(1) => Op::Read,
+            _ => return Err(wrong()),
+        };
+        let range =
+            offset.zip(len).and_then(|(offset, len)| ByteRange::new(offset, len)).ok_or_else(wrong)?;
+        // No time is before the first.
+        let t_us = time.and_then(|time| time.checked_sub(creation.created_us)).ok_or_else(wrong)?;
+        Ok(Record { t_us, op, range, service_us: None })
+    };
+    let records = rows.iter().enumerate().map(record).collect::<Result<Vec<_>, Fault>>()?;
+    Ok(Trace { creation, records, ..Trace::default() })
+}
+
+/// What learning relies on: requests within the disk, within a time.
+fn check_records(trace: &Trace, limits: &Limits) -> Result<(), Fault> {
+    let Some(last) = trace.records.last() else {
+        return Err(fault(Reason::Empty, "has no requests".to_owned()));
+    };
+    if last.t_us > limits.span_us_max {
+        let cause = format!("has a request {} s after the creation", last.t_us / 1_000_000);
+        return Err(fault(Reason::Time, cause));
+    }
+    if let Some(read) = trace.records.iter().find(|r| r.op == Op::Read && r.range.len() > READ_MAX) {
+        return Err(fault(Reason::NoRequest, format!("has a read of {} bytes", read.range.len())));
+    }
+    let size = if trace.creation.size > 0 { trace.creation.size.min(DISK_MAX) } else { DISK_MAX };
+    let past = trace.records.iter().find(|record| record.range.end() > size);
+    match past {
+        Some(record) => {
+            let range = record.range;
+            Err(fault(Reason::PastDisk, format!("has a request for {range:?} of a disk of {size} bytes")))
+        }
+        None => Ok(()),
+    }
+}

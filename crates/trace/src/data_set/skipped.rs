@@ -1,0 +1,157 @@
+//! What a data set has that is no trace to learn from: why, how often, and where for instance.
+
+use headstart_block::{Error, ErrorKind};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Examples of one reason that are kept.
+pub const EXAMPLES_MAX: usize = 5;
+
+/// Why a trace was skipped; of [`Reason::Unsorted`] only, why it was mended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    /// The file is cut short, or its bytes are damaged.
+    Damaged,
+    /// The file is of another kind than traces have: numbers of another type, another shape, a newer version.
+    WrongType,
+    /// The file has more bytes or requests than the limits allow; it was not read.
+    TooLarge,
+    /// There is no file for a creation that the table names.
+    Missing,
+    /// There is a file, but the table of creations does not name it.
+    Unlisted,
+    /// What the table of creations says of it makes no sense.
+    BadMetadata,
+    /// The table of creations names it twice; the first row counts.
+    Repeated,
+    /// The operating system does not give it out.
+    Unreadable,
+    /// It has no requests.
+    Empty,
+    /// A time is before 1970, or long after the creation.
+    Time,
+    /// A request is neither a read nor a write, or its range makes no sense.
+    NoRequest,
+    /// A request lies past the end of the disk.
+    PastDisk,
+    /// Not skipped: it was not in the order of time, and was sorted.
+    Unsorted,
+}
+
+impl Reason {
+    /// As people say it.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Damaged => "cut short or damaged",
+            Self::WrongType => "of another kind than traces are",
+            Self::TooLarge => "larger than the limits allow",
+            Self::Missing => "named, but not there",
+            Self::Unlisted => "there, but without metadata",
+            Self::BadMetadata => "with metadata that make no sense",
+            Self::Repeated => "named twice",
+            Self::Unreadable => "not given out by the operating system",
+            Self::Empty => "without requests",
+            Self::Time => "with a time before 1970 or long after the creation",
+            Self::NoRequest => "with a row that is no request",
+            Self::PastDisk => "with a request past the end of the disk",
+            Self::Unsorted => "not in the order of time: sorted",
+        }
+    }
+
+    /// Of an error of reading a file.
+    pub(super) fn of(error: &Error) -> Self {
+        match error.kind() {
+            ErrorKind::Corrupt => Self::Damaged,
+            ErrorKind::Unsupported => Self::WrongType,
+            ErrorKind::Invalid => Self::TooLarge,
+            ErrorKind::NotFound => Self::Missing,
+            _ => Self::Unreadable,
+        }
+    }
+}
+
+/// How many traces were skipped for one reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Count {
+    /// How many.
+    pub count: u64,
+    /// The first of them, up to [`EXAMPLES_MAX`]: the file and what is wrong.
+    pub examples: Vec<String>,
+}
+
+/// What was skipped, by reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Skipped {
+    reasons: BTreeMap<Reason, Count>,
+}
+
+impl Skipped {
+    /// Notes one.
+    pub fn note(&mut self, reason: Reason, example: impl fmt::Display) {
+        let count = self.reasons.entry(reason).or_default();
+        count.count += 1;
+        if count.examples.len() < EXAMPLES_MAX {
+            count.examples.push(example.to_string());
+        }
+    }
+
+    /// Adds what was skipped elsewhere.
+    pub fn add(&mut self, other: &Self) {
+        for (reason, more) in &other.reasons {
+            let count = self.reasons.entry(*reason).or_default();
+            count.count += more.count;
+            let room = EXAMPLES_MAX.saturating_sub(count.examples.len());
+            count.examples.extend(more.examples.iter().take(room).cloned());
+        }
+    }
+
+    /// How many for one reason.
+    #[must_use]
+    pub fn count(&self, reason: Reason) -> u64 {
+        self.reasons.get(&reason).map_or(0, |count| count.count)
+    }
+
+    /// How many were skipped in all; mended ones were not.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.reasons()
+            .filter(|(reason, _)| *reason != Reason::Unsorted)
+            .fold(0, |sum, (_, count)| sum.saturating_add(count.count))
+    }
+
+    /// How many were mended.
+    #[must_use]
+    pub fn mended(&self) -> u64 {
+        self.count(Reason::Unsorted)
+    }
+
+    /// All reasons that there were, in the order of [`Reason`].
+    pub fn reasons(&self) -> impl Iterator<Item = (Reason, &Count)> {
+        self.reasons.iter().map(|(reason, count)| (*reason, count))
+    }
+
+    /// Whether there was nothing to skip or mend.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.reasons.is_empty()
+    }
+}
+
+/// A line for each reason, and below it examples.
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (reason, Count { count, examples })) in self.reasons().enumerate() {
+            let verb = if reason == Reason::Unsorted { "mended" } else { "skipped" };
+            let line_end = if at == 0 { "" } else { "\n" };
+            write!(f, "{line_end}{verb} {count} {}", reason.text())?;
+            for example in examples {
+                write!(f, "\n  {example}")?;
+            }
+        }
+        Ok(())
+    }
+}

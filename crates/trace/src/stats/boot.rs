@@ -1,0 +1,196 @@
+//! What the paper's figures take from one trace.
+
+use super::BLOCK;
+use crate::record::{Op, Record};
+use crate::trace::Trace;
+
+/// Sizes of blocks for which reads that lie in more than one are counted, in bytes.
+pub const CROSS: [u64; 8] = [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20];
+
+/// How long after the first request the paper counts accesses, in microseconds.
+pub const WINDOW_US: u64 = 360_000_000;
+/// How long it counts the ratio of reads.
+pub const RATIO_US: u64 = 180_000_000;
+
+/// What one trace did with a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockUse {
+    /// Which block of 2 MiB.
+    pub block: u64,
+    /// How many reads.
+    pub count: u64,
+    /// The first of them, in microseconds since the trace's first request.
+    pub first_us: u64,
+    /// The sum of all their times, since the same.
+    pub sum_us: u64,
+}
+
+/// One trace, boiled down.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Boot {
+    /// Requests of the first three minutes: reads.
+    pub reads_early: u64,
+    /// And all.
+    pub requests_early: u64,
+    /// Reads of the first six minutes.
+    pub reads: u64,
+    /// Time from the creation to the first read, in microseconds; `None` without reads, or where the time of the
+    /// creation is not known.
+    pub grace_us: Option<u64>,
+    /// Reads that lie in more than one block, by the sizes of [`CROSS`].
+    pub cross: [u64; CROSS.len()],
+    /// Times between one read and the next, in microseconds.
+    pub intervals_us: Vec<u32>,
+    /// The blocks that were read, sorted.
+    pub blocks: Vec<BlockUse>,
+}
+
+impl Boot {
+    /// Of a trace whose records are in the order of time, as a data set gives it.
+    #[must_use]
+    pub fn of(trace: &Trace) -> Self {
+        let Some(first) = trace.records.first().map(|record| record.t_us) else { return Self::default() };
+        let mut boot = Self::default();
+        let mut uses = Vec::with_capacity(trace.records.len());
+        let mut last_read: Option<u64> = None;
+        for record in trace.records.iter().take_while(|record| record.t_us - first <= WINDOW_US) {
+            let t_us = record.t_us - first;
+            if t_us <= RATIO_US {
+                boot.requests_early += 1;
+                boot.reads_early += u64::from(record.op == Op::Read);
+            }
+            if record.op == Op::Write {
+                continue;
+            }
+            boot.reads += 1;
+            // The layout of a file by itself does not tell when the disk was created.
+            if last_read.is_none() && (first > 0 || trace.creation.size > 0) {
+                boot.grace_us = Some(record.t_us);
+            }
+            if let Some(last) = last_read {
+                boot.intervals_us.push(u32::try_from(record.t_us - last).unwrap_or(u32::MAX));
+            }
+            last_read = Some(record.t_us);
+            boot.count_blocks(record, t_us, &mut uses);
+        }
+        uses.sort_unstable();
+        for uses in uses.chunk_by(|a, b| a.0 == b.0) {
+            let Some((block, first_us)) = uses.first().copied() else { continue };
+            let sum_us = uses.iter().map(|(_, t_us)| t_us).sum();
+            boot.blocks.push(BlockUse { block, count: uses.len() as u64, first_us, sum_us });
+        }
+        boot
+    }
+
+    fn count_blocks(&mut self, record: &Record, t_us: u64, uses: &mut Vec<(u64, u64)>) {
+        if record.range.is_empty() {
+            return;
+        }
+        let (start, last) = (record.range.offset(), record.range.end() - 1);
+        for (cross, size) in self.cross.iter_mut().zip(CROSS) {
+            *cross += u64::from(start / size != last / size);
+        }
+        uses.extend((start / BLOCK..=last / BLOCK).map(|block| (block, t_us)));
+    }
+
+    /// Percent of the requests of the first three minutes that are reads; `None` without requests.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a percentage")]
+    pub fn read_percent(&self) -> Option<f64> {
+        (self.requests_early > 0).then(|| self.reads_early as f64 * 100.0 / self.requests_early as f64)
+    }
+
+    /// Percent of the blocks of a disk of `size` bytes that were read; `None` where the size is not known.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a percentage")]
+    pub fn access_percent(&self, size: u64) -> Option<f64> {
+        (size > 0).then(|| self.blocks.len() as f64 * 100.0 / size.div_ceil(BLOCK) as f64)
+    }
+}
+
+/// The blocks that a trace read first, in that order and each once: at most `max`.
+#[must_use]
+pub fn first_blocks(trace: &Trace, max: usize) -> Vec<u64> {
+    let reads = trace.records.iter().filter(|record| record.op == Op::Read && !record.range.is_empty());
+    let blocks = reads.flat_map(|read| read.range.offset() / BLOCK..=(read.range.end() - 1) / BLOCK);
+    let mut first = Vec::with_capacity(max.min(trace.records.len()));
+    let mut seen = std::collections::BTreeSet::new();
+    for block in blocks {
+        if first.len() == max {
+            break;
+        }
+        if seen.insert(block) {
+            first.push(block);
+        }
+    }
+    first
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::Creation;
+    use headstart_block::ByteRange;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn trace(requests: &[(u64, Op, u64, u64)]) -> Trace {
+        let record = |&(t_us, op, offset, len): &(u64, Op, u64, u64)| Record {
+            t_us,
+            op,
+            range: ByteRange::between(offset, offset + len),
+            service_us: None,
+        };
+        let creation = Creation { size: 100 * BLOCK, ..Creation::default() };
+        Trace { creation, records: requests.iter().map(record).collect(), ..Trace::default() }
+    }
+
+    #[test]
+    fn boils_down() {
+        let start = 4_000_000;
+        let boot = trace(&[
+            (start, Op::Write, 0, 512),
+            (start + 10, Op::Read, 0, 512),
+            (start + 30, Op::Read, BLOCK - 512, 1024),
+            (start + RATIO_US + 1, Op::Read, 0, 0),
+            (start + WINDOW_US, Op::Read, 9 * BLOCK, 512),
+            (start + WINDOW_US + 1, Op::Read, 50 * BLOCK, 512),
+        ]);
+        let order = first_blocks(&boot, 3);
+        let boot = Boot::of(&boot);
+        assert_eq!((boot.requests_early, boot.reads_early, boot.reads), (3, 2, 4));
+        assert_eq!(boot.grace_us, Some(start + 10));
+        assert_eq!(boot.cross, [1, 1, 1, 1, 1, 1, 0, 0]);
+        assert_eq!(boot.intervals_us, [20, 180_000_001 - 30, 180_000_000 - 1]);
+        let expected = [(0, 2, 10, 40), (1, 1, 30, 30), (9, 1, WINDOW_US, WINDOW_US)];
+        let expected =
+            expected.map(|(block, count, first_us, sum_us)| BlockUse { block, count, first_us, sum_us });
+        assert_eq!(boot.blocks, expected);
+        assert_eq!((boot.access_percent(100 * BLOCK), boot.access_percent(0)), (Some(3.0), None));
+        assert_eq!((order, Boot::of(&Trace::default())), (vec![0, 1, 9], Boot::default()));
+    }
+
+    proptest! {
+        /// The same as with a map.
+        #[test]
+        fn blocks_are_those_of_a_map(
+            reads in prop::collection::vec((0_u64..1_000, 0_u64..40 * BLOCK, 0_u64..3 * BLOCK), 1..60),
+        ) {
+            let mut reads = reads;
+            reads.sort_unstable();
+            let requests: Vec<_> = reads.iter().map(|&(t, offset, len)| (t, Op::Read, offset, len)).collect();
+            let boot = Boot::of(&trace(&requests));
+            let mut map = BTreeMap::<u64, (u64, u64, u64)>::new();
+            for (t, offset, len) in &reads {
+                let t = t - reads[0].0;
+                for block in (0..*len).map(|byte| (offset + byte) / BLOCK).step_by(512 << 10).chain(
+                    len.checked_sub(1).map(|last| (offset + last) / BLOCK)).collect::<std::collections::BTreeSet<_>>() {
+                    let entry = map.entry(block).or_insert((0, t, 0));
+                    *entry = (entry.0 + 1, entry.1, entry.2 + t);
+                }
+            }
+            let found: Vec<_> = boot.blocks.iter().map(|b| (b.block, (b.count, b.first_us, b.sum_us))).collect();
+            prop_assert_eq!(found, map.into_iter().collect::<Vec<_>>());
+        }
+    }
+}

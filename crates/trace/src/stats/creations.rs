@@ -1,0 +1,246 @@
+//! What the paper's figures take from the table of creations alone: who makes disks of which images, where and when.
+
+use super::distribution::{Distribution, percent};
+use super::{ByKind, Kind, image_size};
+use crate::trace::Creation;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Images that figure 6 looks at: those with the most creations.
+const POPULAR: usize = 1000;
+/// Images that figure 14 shows of each kind.
+const TOP: usize = 100;
+/// Clusters that figure 7 shows.
+const CLUSTERS: usize = 5;
+/// Days that it shows.
+pub const DAYS: u64 = 7;
+
+const HOUR_US: u64 = 3_600_000_000;
+const DAY_US: u64 = 24 * HOUR_US;
+
+/// Figures 3 to 7 and 14.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct CreationFigures {
+    /// Creations.
+    pub creations: u64,
+    /// Images.
+    pub images: u64,
+    /// Users.
+    pub users: u64,
+    /// Clusters.
+    pub clusters: u64,
+    /// Creations of each kind of image.
+    pub creations_by_kind: ByKind<u64>,
+    /// Figure 3: sizes of disks, in GiB.
+    pub size_gib: Distribution,
+    /// Percent of the disks that are smaller than 64 GiB.
+    pub below_64_gib_percent: f64,
+    /// Figure 4: size of the image over that of the disk, where metadata tell it.
+    pub image_ratio: ByKind<Distribution>,
+    /// Figure 5: images of which a user makes disks.
+    pub images_per_user: Distribution,
+    /// Percent of the users who use one image.
+    pub one_image_percent: f64,
+    /// Percent of those who make one disk of it.
+    pub one_creation_percent: f64,
+    /// Figure 6: clusters in which an image is used, of the thousand most used.
+    pub clusters_per_image: Distribution,
+    /// Figure 7: for five clusters of about the mean number of creations, the images used in each hour of the seven
+    /// days with the most creations, which begin at noon.
+    pub images_by_hour: Vec<ClusterHours>,
+    /// Of the images used on two days in a row, percent that are used on both.
+    pub next_day_percent: f64,
+    /// Figure 14: creations of each of the hundred images that have the most.
+    pub top_images: ByKind<Vec<u64>>,
+    /// Creations of an image.
+    pub creations_per_image: Distribution,
+}
+
+/// A line of figure 7.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ClusterHours {
+    /// The cluster.
+    pub cluster: String,
+    /// Distinct images in each hour.
+    pub images: Vec<u64>,
+}
+
+/// What is known of an image.
+#[derive(Default)]
+struct Image<'a> {
+    creations: u64,
+    clusters: BTreeSet<&'a str>,
+}
+
+/// What is known of a user.
+#[derive(Default)]
+struct User<'a> {
+    creations: u64,
+    images: BTreeSet<&'a str>,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "quantiles of counts")]
+fn distribution(counts: impl Iterator<Item = u64>) -> (Distribution, Vec<f64>) {
+    let counts: Vec<_> = counts.map(|count| count as f64).collect();
+    (Distribution::of(&counts), counts)
+}
+
+impl CreationFigures {
+    /// Of these creations, in any order.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "ratios")]
+    pub fn of(creations: &[Creation]) -> Self {
+        let mut images = BTreeMap::<&str, Image<'_>>::new();
+        let mut users = BTreeMap::<&str, User<'_>>::new();
+        let mut clusters = BTreeMap::<&str, u64>::new();
+        let mut figures = Self { creations: creations.len() as u64, ..Self::default() };
+        let mut ratios = ByKind::<Vec<f64>>::default();
+        for creation in creations {
+            let kind = Kind::of(&creation.image);
+            *figures.creations_by_kind.of(kind) += 1;
+            let image = images.entry(&creation.image).or_default();
+            image.creations += 1;
+            image.clusters.insert(&creation.cluster);
+            let user = users.entry(&creation.user).or_default();
+            user.creations += 1;
+            user.images.insert(&creation.image);
+            *clusters.entry(&creation.cluster).or_default() += 1;
+            if let Some(size) = image_size(creation).filter(|_| creation.size > 0) {
+                ratios.of(kind).push(size as f64 / creation.size as f64);
+            }
+        }
+        let counts = |len: usize| len as u64;
+        (figures.images, figures.users, figures.clusters) =
+            (counts(images.len()), counts(users.len()), counts(clusters.len()));
+        let sized = creations.iter().filter(|creation| creation.size > 0);
+        let sizes: Vec<_> = sized.map(|creation| creation.size as f64 / (1_u64 << 30) as f64).collect();
+        figures.size_gib = Distribution::of(&sizes);
+        figures.below_64_gib_percent = percent(&sizes, |gib| gib < 64.0);
+        figures.image_ratio = ratios.map(|ratios| Distribution::of(ratios));
+        figures.of_users(&users);
+        figures.of_images(&images);
+        figures.of_times(creations, &clusters);
+        figures
+    }
+
+    fn of_users(&mut self, users: &BTreeMap<&str, User<'_>>) {
+        let (images, counts) = distribution(users.values().map(|user| user.images.len() as u64));
+        self.images_per_user = images;
+        self.one_image_percent = percent(&counts, |images| images <= 1.0);
+        let single = users.values().filter(|user| user.images.len() == 1);
+        let (_, creations) = distribution(single.map(|user| user.creations));
+        self.one_creation_percent = percent(&creations, |creations| creations <= 1.0);
+    }
+
+    fn of_images(&mut self, images: &BTreeMap<&str, Image<'_>>) {
+        let mut by_use: Vec<_> = images.iter().collect();
+        by_use.sort_by_key(|(name, image)| (std::cmp::Reverse(image.creations), **name));
+        let popular = by_use.iter().take(POPULAR).map(|(_, image)| image.clusters.len() as u64);
+        self.clusters_per_image = distribution(popular).0;
+        self.creations_per_image = distribution(by_use.iter().map(|(_, image)| image.creations)).0;
+        for (name, image) in by_use {
+            let top = self.top_images.of(Kind::of(name));
+            if top.len() < TOP {
+                top.push(image.creations);
+            }
+        }
+    }
+
+    fn of_times(&mut self, creations: &[Creation], clusters: &BTreeMap<&str, u64>) {
+        let dated = || creations.iter().filter(|creation| creation.created_us > 0);
+        let Some(first) = dated().map(|creation| creation.created_us).min() else { return };
+        // The paper's days begin at noon.
+        let noon = (first + DAY_US / 2) / DAY_US * DAY_US;
+        let start = noon.saturating_sub(DAY_US / 2);
+        let week = start + busiest(dated().map(|creation| (creation.created_us - start) / DAY_US)) * DAY_US;
+        let mean = self.creations / self.clusters.max(1);
+        let mut typical: Vec<_> = clusters.iter().collect();
+        typical.sort_by_key(|(name, creations)| (creations.abs_diff(mean), **name));
+        for (cluster, _) in typical.into_iter().take(CLUSTERS) {
+            let mut hours = BTreeSet::new();
+            for creation in dated().filter(|creation| creation.cluster == **cluster) {
+                let hour = creation.created_us.checked_sub(week).map(|since| since / HOUR_US);
+                if let Some(hour) = hour.filter(|hour| *hour < 24 * DAYS) {
+                    hours.insert((hour, creation.image.as_str()));
+                }
+            }
+            let last = hours.last().map_or(0, |(hour, _)| hour + 1);
+            let images = (0..last).map(|hour| hours.range((hour, "")..(hour + 1, "")).count() as u64);
+            self.images_by_hour
+                .push(ClusterHours { cluster: (*cluster).to_owned(), images: images.collect() });
+        }
+        self.next_day_percent = next_day_percent(dated(), start);
+    }
+}
+
+/// The first of the [`DAYS`] days in a row with the most of these days.
+fn busiest(days: impl Iterator<Item = u64>) -> u64 {
+    let mut counts = BTreeMap::<u64, u64>::new();
+    days.for_each(|day| *counts.entry(day).or_default() += 1);
+    let of_week = |day: u64| counts.range(day..day.saturating_add(DAYS)).map(|(_, count)| count).sum::<u64>();
+    counts.keys().max_by_key(|day| (of_week(**day), std::cmp::Reverse(**day))).copied().unwrap_or(0)
+}
+
+/// Of the images of two days in a row, the percentage that both have: the mean over all such pairs.
+#[expect(clippy::cast_precision_loss, reason = "a percentage")]
+fn next_day_percent<'a>(creations: impl Iterator<Item = &'a Creation>, start: u64) -> f64 {
+    let mut days = BTreeMap::<u64, BTreeSet<&str>>::new();
+    for creation in creations {
+        days.entry((creation.created_us - start) / DAY_US).or_default().insert(&creation.image);
+    }
+    let mut shares = Vec::new();
+    for (day, images) in &days {
+        if let Some(next) = days.get(&(day + 1)) {
+            let both = images.intersection(next).count();
+            shares.push(both as f64 * 100.0 / images.union(next).count().max(1) as f64);
+        }
+    }
+    Distribution::of(&shares).mean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn creation(image: &str, user: &str, cluster: &str, hour: u64, gib: u64) -> Creation {
+        Creation {
+            image: image.to_owned(),
+            user: user.to_owned(),
+            cluster: cluster.to_owned(),
+            // A noon, and the hours from there.
+            created_us: (20_000 * 24 + 12 + hour) * HOUR_US + 5,
+            size: gib << 30,
+            options: format!("image_size={}", gib << 29),
+            ..Creation::default()
+        }
+    }
+
+    #[test]
+    fn counts() {
+        let creations = [
+            creation("p-a", "u1", "c1", 0, 40),
+            creation("p-a", "u2", "c2", 0, 40),
+            creation("p-a", "u2", "c1", 25, 40),
+            creation("m-b", "u2", "c1", 1, 100),
+            creation("m-c", "u3", "c1", 1, 2048),
+            creation("m-c", "u3", "c1", 1, 2048),
+        ];
+        let figures = CreationFigures::of(&creations);
+        assert_eq!((figures.creations, figures.images, figures.users, figures.clusters), (6, 3, 3, 2));
+        assert_eq!(figures.creations_by_kind, ByKind { public: 3, user: 3, other: 0 });
+        assert_eq!((figures.below_64_gib_percent, figures.size_gib.max), (50.0, 2048.0));
+        assert_eq!((figures.image_ratio.public.p50, figures.image_ratio.other.count), (0.5, 0));
+        assert_eq!((figures.images_per_user.max, figures.images_per_user.count), (2.0, 3));
+        assert!((figures.one_image_percent - 200.0 / 3.0).abs() < 1e-9);
+        assert_eq!((figures.one_creation_percent, figures.clusters_per_image.max), (50.0, 2.0));
+        assert_eq!(figures.top_images, ByKind { public: vec![3], user: vec![2, 1], other: vec![] });
+        let hours = &figures.images_by_hour;
+        let busy = hours.iter().find(|hours| hours.cluster == "c1").unwrap();
+        assert_eq!((busy.images.len(), &busy.images[..2], busy.images[25]), (26, &[1, 2][..], 1));
+        assert!((figures.next_day_percent - 100.0 / 3.0).abs() < 1e-9);
+        assert_eq!(CreationFigures::of(&[]), CreationFigures::default());
+        assert_eq!(busiest([0, 1, 20, 21, 26, 27, 40].into_iter()), 20);
+        let undated = CreationFigures::of(&[Creation::default()]);
+        assert_eq!((undated.creations, undated.images_by_hour.len(), undated.size_gib.count), (1, 0, 0));
+    }
+}

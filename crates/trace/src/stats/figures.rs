@@ -1,0 +1,278 @@
+//! What the paper's figures take from all traces of a data set.
+
+use super::boot::{Boot, CROSS};
+use super::distribution::{Distribution, LogHistogram, percent};
+use super::group::Group;
+use super::similarity::jaccard;
+use super::{ByKind, Kind};
+use crate::trace::Creation;
+use serde::Serialize;
+
+/// Groups that figure 12 compares the traces of: those with the most.
+const TOP: usize = 100;
+/// Groups that figure 20 shows.
+const SHOWN: usize = 2;
+/// Pairs of images that are compared at most for each tier.
+const PAIRS_MAX: usize = 20_000;
+/// From this cosine on the paper takes traces for alike.
+pub const ALIKE: f64 = 0.9;
+
+/// Figures 2, 8, 12, 13, 15, 18, 20, 22 and 23.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Figures {
+    /// Traces.
+    pub traces: ByKind<u64>,
+    /// Figure 2: percent of reads that lie in more than one block, by size of block.
+    pub cross_percent: ByKind<Vec<CrossRate>>,
+    /// Figure 8: percent of a trace's requests in its first three minutes that are reads.
+    pub read_percent: ByKind<Distribution>,
+    /// Figure 12: cosine of two traces of one image, by reads of each block, for up to 50 traces of the 100 images with
+    /// the most.
+    pub cosine: ByKind<Distribution>,
+    /// Percent of those pairs with a cosine of 0.9 or more.
+    pub alike_percent: ByKind<f64>,
+    /// Figure 13: percent of the disk's 2 MiB blocks that a trace reads in six minutes.
+    pub access_percent: ByKind<Distribution>,
+    /// Figure 15: seconds from the creation to the first read.
+    pub grace_s: ByKind<Distribution>,
+    /// Figure 18: microseconds from a read to the next.
+    pub interval_us: ByKind<Intervals>,
+    /// Figure 20: distinct blocks that a trace of an image reads; over all images, and of the two with the most traces.
+    pub unique_blocks: Distribution,
+    /// Of the two images with the most traces.
+    pub unique_blocks_of: Vec<UniqueBlocks>,
+    /// Figure 22: standard deviation of what the score is made of.
+    pub deviation: Deviations,
+    /// Figure 23: Jaccard's index of the blocks that traces of two images read, by what the images have in common.
+    pub jaccard: Tiers,
+}
+
+/// A point of figure 2.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct CrossRate {
+    /// Bytes of a block.
+    pub block: u64,
+    /// Percent of the reads that lie in more than one.
+    pub percent: f64,
+}
+
+/// Quantiles of times between reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Intervals {
+    /// How many.
+    pub count: u64,
+    /// So many percent are up to this.
+    pub p25: u64,
+    /// The median.
+    pub p50: u64,
+    /// So many percent are up to this.
+    pub p75: u64,
+    /// So many percent are up to this.
+    pub p95: u64,
+    /// So many percent are up to this.
+    pub p99: u64,
+}
+
+/// The distinct blocks of an image's traces.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct UniqueBlocks {
+    /// The image.
+    pub image: String,
+    /// Bytes of the disks.
+    pub size: u64,
+    /// Of each trace.
+    pub blocks: Vec<u32>,
+}
+
+/// Standard deviations of the three metrics over the traces of an image, as parts of the largest: over images.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Deviations {
+    /// Reads of a block.
+    pub count: Distribution,
+    /// Mean time of a block's reads.
+    pub mean_time: Distribution,
+    /// Time of a block's first read.
+    pub first_time: Distribution,
+}
+
+/// Pairs of images by what they have in common.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Tiers {
+    /// The family, and not the user.
+    pub family: Distribution,
+    /// Family and user, and not the rest.
+    pub user: Distribution,
+    /// Family, user and what else the metadata say.
+    pub metadata: Distribution,
+}
+
+/// What is kept of each kind of image.
+#[derive(Clone, Debug, Default)]
+struct Samples {
+    traces: u64,
+    reads: u64,
+    cross: [u64; CROSS.len()],
+    read_percent: Vec<f64>,
+    access_percent: Vec<f64>,
+    grace_s: Vec<f64>,
+    intervals: LogHistogram,
+}
+
+/// What is kept of a group that is complete.
+struct Done {
+    creation: Creation,
+    one_user: bool,
+    unique_blocks: Vec<u32>,
+    cosines: Vec<f64>,
+    deviations: Option<[f64; 3]>,
+    typical: Vec<u64>,
+}
+
+/// Makes the figures of traces that come one after another.
+#[derive(Default)]
+pub struct Collector {
+    samples: ByKind<Samples>,
+    group: Option<Group>,
+    done: Vec<Done>,
+}
+
+impl Collector {
+    /// Adds a trace. Those of an image and a size of disk have to come one after another, as a
+    /// [`DataSet`](crate::DataSet) gives them: otherwise they count as different images.
+    #[expect(clippy::cast_precision_loss, reason = "seconds")]
+    pub fn add(&mut self, creation: &Creation, boot: &Boot) {
+        let samples = self.samples.of(Kind::of(&creation.image));
+        samples.traces += 1;
+        samples.reads += boot.reads;
+        samples.cross.iter_mut().zip(boot.cross).for_each(|(sum, cross)| *sum += cross);
+        samples.read_percent.extend(boot.read_percent());
+        samples.access_percent.extend(boot.access_percent(creation.size));
+        samples.grace_s.extend(boot.grace_us.map(|us| us as f64 / 1e6));
+        boot.intervals_us.iter().for_each(|us| samples.intervals.add(u64::from(*us)));
+        let same =
+            |group: &Group| group.creation.image == creation.image && group.creation.size == creation.size;
+        if !self.group.as_ref().is_some_and(same) {
+            self.end_group();
+        }
+        self.group.get_or_insert_with(|| Group::new(creation.clone())).add(boot, &creation.user);
+    }
+
+    fn end_group(&mut self) {
+        let Some(mut group) = self.group.take() else { return };
+        self.done.push(Done {
+            cosines: group.cosines(),
+            deviations: group.deviations(),
+            typical: group.typical_blocks(),
+            one_user: group.one_user,
+            creation: group.creation,
+            unique_blocks: group.unique_blocks,
+        });
+    }
+
+    /// The figures.
+    #[must_use]
+    pub fn finish(mut self) -> Figures {
+        self.end_group();
+        let mut figures = Figures {
+            traces: self.samples.map(|samples| samples.traces),
+            cross_percent: self.samples.map(Samples::cross_rates),
+            read_percent: self.samples.map(|samples| Distribution::of(&samples.read_percent)),
+            access_percent: self.samples.map(|samples| Distribution::of(&samples.access_percent)),
+            grace_s: self.samples.map(|samples| Distribution::of(&samples.grace_s)),
+            interval_us: self.samples.map(|samples| Intervals::of(&samples.intervals)),
+            jaccard: tiers(&self.done),
+            ..Figures::default()
+        };
+        let mut groups: Vec<_> = self.done.iter().collect();
+        groups.sort_by_key(|group| std::cmp::Reverse(group.unique_blocks.len()));
+        let mut cosines = ByKind::<Vec<f64>>::default();
+        for group in groups.iter().take(TOP) {
+            cosines.of(Kind::of(&group.creation.image)).extend_from_slice(&group.cosines);
+        }
+        figures.cosine = cosines.map(|cosines| Distribution::of(cosines));
+        figures.alike_percent = cosines.map(|cosines| percent(cosines, |cosine| cosine >= ALIKE));
+        let all: Vec<_> =
+            self.done.iter().flat_map(|group| &group.unique_blocks).copied().map(f64::from).collect();
+        figures.unique_blocks = Distribution::of(&all);
+        figures.unique_blocks_of = groups
+            .iter()
+            .take(SHOWN)
+            .map(|group| UniqueBlocks {
+                image: group.creation.image.clone(),
+                size: group.creation.size,
+                blocks: group.unique_blocks.clone(),
+            })
+            .collect();
+        let metric = |at: usize| {
+            let deviations = self.done.iter().filter_map(|group| Some(*group.deviations?.get(at)?));
+            Distribution::of(&deviations.collect::<Vec<_>>())
+        };
+        figures.deviation = Deviations { count: metric(0), mean_time: metric(1), first_time: metric(2) };
+        figures
+    }
+}
+
+impl Samples {
+    #[expect(clippy::cast_precision_loss, reason = "percentages")]
+    fn cross_rates(&self) -> Vec<CrossRate> {
+        let rate = |(block, cross): (u64, u64)| CrossRate {
+            block,
+            percent: cross as f64 * 100.0 / self.reads.max(1) as f64,
+        };
+        CROSS.into_iter().zip(self.cross).map(rate).collect()
+    }
+}
+
+impl Intervals {
+    fn of(histogram: &LogHistogram) -> Self {
+        let at = |percent| histogram.quantile(percent);
+        Self {
+            count: histogram.count(),
+            p25: at(25.0),
+            p50: at(50.0),
+            p75: at(75.0),
+            p95: at(95.0),
+            p99: at(99.0),
+        }
+    }
+}
+
+/// Figure 23. Of each image, the group with the most traces stands for it.
+fn tiers(done: &[Done]) -> Tiers {
+    let mut images = std::collections::BTreeMap::<&str, &Done>::new();
+    for group in done.iter().filter(|group| !group.creation.family.is_empty()) {
+        let best = images.entry(&group.creation.image).or_insert(group);
+        if group.unique_blocks.len() > best.unique_blocks.len() {
+            *best = group;
+        }
+    }
+    let images: Vec<_> = images.into_values().collect();
+    let [mut family, mut user, mut metadata] = [const { Vec::new() }; 3];
+    for (at, a) in images.iter().enumerate() {
+        let relatives = images.iter().skip(at + 1).filter(|b| a.creation.family == b.creation.family);
+        for b in relatives {
+            let same_user = a.one_user && b.one_user && a.creation.user == b.creation.user;
+            let same_rest = configuration(&a.creation) == configuration(&b.creation);
+            let tier = match (same_user, same_rest) {
+                (false, _) => &mut family,
+                (true, false) => &mut user,
+                (true, true) => &mut metadata,
+            };
+            tier.push((*a, *b));
+        }
+    }
+    let compare = |pairs: Vec<(&Done, &Done)>| {
+        let some = pairs.iter().step_by(pairs.len().div_ceil(PAIRS_MAX).max(1));
+        let indices: Vec<_> = some.map(|(a, b)| jaccard(&a.typical, &b.typical)).collect();
+        Distribution::of(&indices)
+    };
+    Tiers { family: compare(family), user: compare(user), metadata: compare(metadata) }
+}
+
+/// What the metadata of a disk say of the configuration that it was made with.
+fn configuration(creation: &Creation) -> &str {
+    creation.labels.get("meta_info").unwrap_or(&creation.options)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! What the traces of one image on disks of one size have in common.
+//!
+//! Of the blocks, sums are kept: how many traces read each, and of the three metrics of the paper's score the sum and
+//! the sum of squares. Uses of blocks wait unsorted until there are as many as blocks; then they are sorted and
+//! merged: each is looked at a few times in all, however many traces there are.
+
+use super::boot::{BlockUse, Boot};
+use super::similarity::cosine;
+use crate::trace::Creation;
+
+/// Traces of which pairs are compared, as the paper does.
+pub const SAMPLE: usize = 50;
+/// Uses of blocks that wait at least.
+const WAITING_MIN: usize = 1 << 16;
+
+/// What is known of the traces of a group.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) creation: Creation,
+    /// Whether all disks have one user.
+    pub(super) one_user: bool,
+    pub(super) unique_blocks: Vec<u32>,
+    sample: Vec<Vec<BlockUse>>,
+    /// Of the sample, every so many traces has one; it doubles when the sample is full.
+    every: usize,
+    sums: Vec<Sums>,
+    waiting: Vec<Sums>,
+    count_max: u64,
+    time_max_us: u64,
+}
+
+/// Sums over the traces that read a block.
+#[derive(Clone, Copy, Debug)]
+struct Sums {
+    block: u64,
+    traces: f64,
+    /// Of reads, of the mean time, of the least time; of times in seconds.
+    sum: [f64; 3],
+    squares: [f64; 3],
+}
+
+impl Sums {
+    #[expect(clippy::cast_precision_loss, reason = "deviations of counts and of seconds")]
+    fn of(use_: &BlockUse) -> Self {
+        let seconds = |us: u64| us as f64 / 1e6;
+        let mean = seconds(use_.sum_us) / use_.count.max(1) as f64;
+        let sum = [use_.count as f64, mean, seconds(use_.first_us)];
+        Self { block: use_.block, traces: 1.0, sum, squares: sum.map(|number| number * number) }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.traces += other.traces;
+        self.sum.iter_mut().zip(other.sum).for_each(|(sum, number)| *sum += number);
+        self.squares.iter_mut().zip(other.squares).for_each(|(sum, number)| *sum += number);
+    }
+
+    /// The standard deviation of each metric; `None` of one trace.
+    fn deviations(&self) -> Option<[f64; 3]> {
+        (self.traces > 1.0).then(|| {
+            let variance = |at: usize| {
+                let mean = self.sum[at] / self.traces;
+                (self.squares[at] / self.traces - mean * mean).max(0.0)
+            };
+            [variance(0).sqrt(), variance(1).sqrt(), variance(2).sqrt()]
+        })
+    }
+}
+
+impl Group {
+    pub(super) fn new(creation: Creation) -> Self {
+        Self {
+            creation,
+            one_user: true,
+            unique_blocks: Vec::new(),
+            sample: Vec::new(),
+            every: 1,
+            sums: Vec::new(),
+            waiting: Vec::new(),
+            count_max: 0,
+            time_max_us: 0,
+        }
+    }
+
+    pub(super) fn add(&mut self, boot: &Boot, user: &str) {
+        self.one_user &= self.creation.user == user;
+        if self.unique_blocks.len().is_multiple_of(self.every) {
+            // Evenly spread over the group, of whatever length that turns out to be.
+            if self.sample.len() == 2 * SAMPLE {
+                let mut index = 0;
+                self.sample.retain(|_| {
+                    index += 1;
+                    index % 2 == 1
+                });
+                self.every *= 2;
+            }
+            self.sample.push(boot.blocks.clone());
+        }
+        self.unique_blocks.push(u32::try_from(boot.blocks.len()).unwrap_or(u32::MAX));
+        for use_ in &boot.blocks {
+            self.count_max = self.count_max.max(use_.count);
+            self.time_max_us = self.time_max_us.max(use_.sum_us / use_.count.max(1));
+            self.waiting.push(Sums::of(use_));
+        }
+        if self.waiting.len() >= self.sums.len().max(WAITING_MIN) {
+            self.merge();
+        }
+    }
+
+    fn merge(&mut self) {
+        self.sums.append(&mut self.waiting);
+        // Stable: the order in which equal blocks are added up is that of the traces.
+        self.sums.sort_by_key(|sums| sums.block);
+        self.sums.dedup_by(|later, first| {
+            let same = later.block == first.block;
+            if same {
+                first.add(later);
+            }
+            same
+        });
+    }
+
+    /// Figure 12: the cosine of each pair of a sample.
+    pub(super) fn cosines(&self) -> Vec<f64> {
+        let step = self.sample.len().div_ceil(SAMPLE).max(1);
+        let sample: Vec<_> = self.sample.iter().step_by(step).collect();
+        let pairs =
+            sample.iter().enumerate().flat_map(|(at, a)| sample[at + 1..].iter().map(move |b| (a, b)));
+        pairs.map(|(a, b)| cosine(a, b)).collect()
+    }
+
+    /// Figure 22: of each metric (reads, mean time, least time), as parts of the group's largest, the standard
+    /// deviation over the traces that read a block: the mean over blocks.
+    #[expect(clippy::cast_precision_loss, reason = "a mean")]
+    pub(super) fn deviations(&mut self) -> Option<[f64; 3]> {
+        self.merge();
+        let mut sum = [0.0; 3];
+        let mut blocks = 0.0;
+        for deviations in self.sums.iter().filter_map(Sums::deviations) {
+            sum.iter_mut().zip(deviations).for_each(|(sum, deviation)| *sum += deviation);
+            blocks += 1.0;
+        }
+        let time_max = (self.time_max_us as f64 / 1e6).max(1e-6);
+        let largest = [self.count_max.max(1) as f64, time_max, time_max];
+        (blocks > 0.0).then(|| [0, 1, 2].map(|at| sum[at] / blocks / largest[at]))
+    }
+
+    /// The blocks of one trace that stands for the group: that in the middle of the sample by number of blocks.
+    pub(super) fn typical_blocks(&self) -> Vec<u64> {
+        let mut sample: Vec<_> = self.sample.iter().collect();
+        sample.sort_by_key(|uses| uses.len());
+        let typical = sample.get(sample.len() / 2);
+        typical.map(|uses| uses.iter().map(|use_| use_.block).collect()).unwrap_or_default()
+    }
+}

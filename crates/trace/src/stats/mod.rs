@@ -1,0 +1,107 @@
+//! What traces read, one by one and all together: the statistics of the ThinkAhead paper, sections 3 and 4.
+//!
+//! | module | what it counts |
+//! |---|---|
+//! | [`requests`] | sums of one trace: reads, bytes, distinct units |
+//! | [`boot`] | what the paper's figures take from one trace |
+//! | [`creations`] | what they take from the table of creations alone: figures 3 to 7 and 14 |
+//! | [`figures`] | what they take from all traces: figures 2, 8, 12, 13, 15, 18, 20, 22, 23 |
+//! | [`group`] | what the traces of one image have in common |
+//! | [`similarity`] | cosine and Jaccard of sorted blocks |
+//! | [`distribution`] | quantiles |
+//!
+//! Everything is made in one pass, in which the traces of an image come one after another. What a trace is boiled down
+//! to takes one sort of its reads; there is no map that an I/O is looked up in. Memory grows with the creations (some
+//! numbers each) and with the distinct blocks of one image.
+
+pub mod boot;
+pub mod creations;
+pub mod distribution;
+pub mod figures;
+pub mod group;
+pub mod requests;
+pub mod similarity;
+
+pub use boot::Boot;
+pub use creations::CreationFigures;
+pub use distribution::{Distribution, LogHistogram};
+pub use figures::{Collector, Figures};
+pub use requests::{SIZES, Stats, UNITS, median, size_class};
+
+use crate::trace::Creation;
+use serde::Serialize;
+
+/// Bytes of a block: what the paper counts in.
+pub const BLOCK: u64 = 2 << 20;
+
+/// Who made an image, by its id, as the published data set has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Ids that start with `p-`: images of the provider.
+    Public,
+    /// Ids that start with `m-`: images of users.
+    User,
+    /// Any other ids.
+    Other,
+}
+
+impl Kind {
+    /// Of the image with this id.
+    #[must_use]
+    pub fn of(image: &str) -> Self {
+        match image.as_bytes() {
+            [b'p', b'-', ..] => Self::Public,
+            [b'm', b'-', ..] => Self::User,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// The same of each kind of image.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ByKind<T> {
+    /// Of public images.
+    pub public: T,
+    /// Of images of users.
+    pub user: T,
+    /// Of images whose id does not tell.
+    pub other: T,
+}
+
+impl<T> ByKind<T> {
+    /// Of one kind.
+    pub fn of(&mut self, kind: Kind) -> &mut T {
+        match kind {
+            Kind::Public => &mut self.public,
+            Kind::User => &mut self.user,
+            Kind::Other => &mut self.other,
+        }
+    }
+
+    /// The same made of each.
+    pub fn map<U>(&self, map: impl Fn(&T) -> U) -> ByKind<U> {
+        ByKind { public: map(&self.public), user: map(&self.user), other: map(&self.other) }
+    }
+
+    /// Each with its name.
+    pub fn each(&self) -> [(&'static str, &T); 3] {
+        [("public", &self.public), ("user", &self.user), ("other", &self.other)]
+    }
+}
+
+/// A value of `key=value;...` in what is known of a creation, or of the label `key`.
+#[must_use]
+pub fn property<'a>(creation: &'a Creation, key: &str) -> Option<&'a str> {
+    let within = |text: &'a str| {
+        text.split(';').filter_map(|part| part.split_once('=')).find(|(name, _)| *name == key).map(|(_, v)| v)
+    };
+    let label = |name| creation.labels.get(name).map(String::as_str);
+    label(key).or_else(|| label("meta_info").and_then(within)).or_else(|| within(&creation.options))
+}
+
+/// Bytes of the image that a disk was made of, where its metadata have them as `image_size`.
+#[must_use]
+pub fn image_size(creation: &Creation) -> Option<u64> {
+    property(creation, "image_size").and_then(|text| text.parse().ok()).filter(|size| *size > 0)
+}

@@ -1,0 +1,231 @@
+//! Data sets that look like the published one, of any size, from a seed.
+//!
+//! Nobody may need 3 GB of somebody else's traces to try a trainer at the scale of a cloud. What is made here agrees
+//! with what the ThinkAhead paper publishes of its traces (sections 3 to 5; a test measures each with
+//! [`stats`](crate::stats)):
+//!
+//! | what | published |
+//! |---|---|
+//! | disks | 80% below 64 GiB, up to 2 TiB; images fill 0.50 (public) and 0.55 (users') of them |
+//! | users | 57.9% use one image, 95.0% of them once |
+//! | clusters | 21 for an image, up to 133; more creations at 17 o'clock than at 3; days have few images in common |
+//! | reads | 84.9% and 62.3% of the requests of three minutes; 200 microseconds apart |
+//! | blocks | 2.67% and 4.55% of the disk in six minutes; 2.5% and 2.1% of the reads lie in two |
+//! | grace period | median above 4 s |
+//! | likeness | 84.8% and 72.7% of the pairs of an image's traces have a cosine of 0.9 or more |
+//! | images | 0.87 of Jaccard's index with the same metadata, 0.82 with the same user, 0.08 with the same family |
+//! | categories | one or two spikes of the number of blocks, outliers of three times as many |
+//!
+//! What is not published (orders of segments, lengths of reads) is chosen so that a policy has something to find; see
+//! the constants of the modules. Reordering, loss and outliers can be turned up to see what a policy makes of them.
+//!
+//! # How
+//!
+//! Everything is drawn from generators that are seeded with the data set's seed and the name of what is drawn. So any
+//! trace can be made by itself: threads make and write them, in memory are the images' templates (a few MB) and the
+//! list of creations. The same seed gives the same bytes, with any number of threads.
+
+mod boot;
+mod population;
+mod random;
+#[cfg(test)]
+mod tests;
+
+use crate::data_set::{in_order, processors};
+use crate::directory::{DirectoryLimits, TraceDirectory};
+use crate::fast26::Exporter;
+use crate::trace::Trace;
+use boot::Template;
+use headstart_block::{Error, ErrorKind, Result};
+use population::Population;
+use serde::Serialize;
+use std::path::Path;
+
+/// Percent of a disk's blocks that boots read, as published: public, users'.
+const ACCESS_PERCENT: [f64; 2] = [2.67, 4.55];
+
+/// What is made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// Of all that is drawn.
+    pub seed: u64,
+    /// Images; each has one trace at least.
+    pub images: usize,
+    /// Traces, about.
+    pub traces: usize,
+    /// Of the boots of an image with several orders, the share that comes in another one than most; a third of it is
+    /// how many requests overtake each other. From 0 to 1.
+    pub reordering: f64,
+    /// Share of the requests that are lost, on average. From 0 to 1.
+    pub loss: f64,
+    /// Share of the boots that are cut off or scan the disk. From 0 to 1.
+    pub outliers: f64,
+}
+
+impl Default for Settings {
+    /// A small data set with as much disorder as the paper's.
+    fn default() -> Self {
+        Self { seed: 1, images: 10, traces: 500, reordering: 0.15, loss: 0.01, outliers: 0.025 }
+    }
+}
+
+/// How traces are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Layout {
+    /// The FAST'26 layout.
+    #[default]
+    Fast26,
+    /// One Parquet file a trace.
+    Parquet,
+}
+
+/// What was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Synthesized {
+    /// Images.
+    pub images: u64,
+    /// Traces.
+    pub traces: u64,
+    /// Their requests.
+    pub records: u64,
+}
+
+/// A data set that can be made, trace by trace.
+pub struct Synthesizer {
+    settings: Settings,
+    population: Population,
+    templates: Vec<Template>,
+}
+
+impl Synthesizer {
+    /// Draws who creates what, and what boots of each image read.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] without images or traces, and for shares that are none.
+    pub fn new(settings: Settings) -> Result<Self> {
+        let shares = [settings.reordering, settings.loss, settings.outliers];
+        if !shares.iter().all(|share| (0.0..=1.0).contains(share)) {
+            return Err(Error::invalid("a share is not between 0 and 1"));
+        }
+        if settings.images == 0 || settings.traces < settings.images {
+            let Settings { images, traces, .. } = settings;
+            return Err(Error::invalid(format!("{traces} traces of {images} images cannot be made"))
+                .remedy("ask for one image at least, and for one trace of each"));
+        }
+        let population = Population::of(&settings);
+        let templates = templates(&settings, &population);
+        Ok(Self { settings, population, templates })
+    }
+
+    /// How many traces there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.population.disks.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.population.disks.is_empty()
+    }
+
+    /// One trace; `None` where there are fewer.
+    #[must_use]
+    pub fn trace(&self, index: usize) -> Option<Trace> {
+        let disk = self.population.disks.get(index)?;
+        let image = self.population.images.get(disk.image)?;
+        Some(boot::boot(&self.settings, image, self.templates.get(disk.image)?, disk))
+    }
+
+    /// Writes all traces into `dir`, which must be empty or not there, with all processors. `each` is told after each
+    /// trace, and may stop it.
+    ///
+    /// # Errors
+    /// What `each` reports; [`ErrorKind::Conflict`] where there is something in `dir`; what the operating system
+    /// reports.
+    pub fn write(
+        &self,
+        dir: &Path,
+        layout: Layout,
+        mut each: impl FnMut() -> Result<()>,
+    ) -> Result<Synthesized> {
+        if dir.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
+            return Err(Error::new(ErrorKind::Conflict, "is not empty")
+                .about(dir.display())
+                .remedy("name another directory, or remove what is there"));
+        }
+        let mut made = Synthesized { images: self.population.images.len() as u64, ..Synthesized::default() };
+        let mut count = |records: usize| {
+            made.traces += 1;
+            made.records += records as u64;
+            each()
+        };
+        match layout {
+            Layout::Fast26 => {
+                let exporter = Exporter::new(dir)?;
+                let mut rows = Vec::with_capacity(self.len());
+                self.each(
+                    |trace| exporter.write(trace),
+                    |records, row| {
+                        rows.push(row);
+                        count(records)
+                    },
+                )?;
+                exporter.finish_with(rows)?;
+            }
+            Layout::Parquet => {
+                let directory = TraceDirectory::open(dir, DirectoryLimits::default())?;
+                self.each(|trace| directory.save(trace, false), |records, _| count(records))?;
+            }
+        }
+        Ok(made)
+    }
+
+    /// Makes all traces, does `work` with each on threads, and takes what comes of it in order on this one.
+    fn each<T: Send>(
+        &self,
+        work: impl Fn(&Trace) -> Result<T> + Sync,
+        mut take: impl FnMut(usize, T) -> Result<()>,
+    ) -> Result<()> {
+        let make = |index| {
+            let trace = self.trace(index).unwrap_or_default();
+            work(&trace).map(|made| (trace.records.len(), made))
+        };
+        in_order(self.len(), processors().min(self.len()).max(1), &make, |_, made| {
+            let (records, made) = made?;
+            take(records, made)
+        })
+    }
+}
+
+/// What boots read, with so many blocks that disks are read to the published share.
+///
+/// How many blocks a boot reads is drawn, sizes of disks are dealt: together they make some share, and blocks are scaled
+/// to the published one. Stripes overlap the more the more there are, so twice.
+#[expect(clippy::cast_precision_loss, reason = "shares")]
+fn templates(settings: &Settings, population: &Population) -> Vec<Template> {
+    let mut scales = [1.0, 1.0];
+    for round in 0..3 {
+        let images = population.images.iter().enumerate();
+        let of = |(number, image): (usize, &population::Image)| {
+            Template::of(settings, number, image, scales[usize::from(!image.public)])
+        };
+        let templates: Vec<_> = images.map(of).collect();
+        if round == 2 {
+            return templates;
+        }
+        let (mut sums, mut counts) = ([0.0; 2], [0.0; 2]);
+        for disk in &population.disks {
+            let kind = usize::from(!population.images[disk.image].public);
+            let blocks = disk.size as f64 / crate::stats::BLOCK as f64;
+            sums[kind] += templates[disk.image].blocks() * 100.0 / blocks;
+            counts[kind] += 1.0;
+        }
+        for kind in [0, 1] {
+            if counts[kind] > 0.0 {
+                scales[kind] *= ACCESS_PERCENT[kind] / (sums[kind] / counts[kind]);
+            }
+        }
+    }
+    Vec::new()
+}
