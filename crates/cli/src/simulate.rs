@@ -229,7 +229,8 @@ impl Disk {
         if rows.iter().all(|row| row.summary.boots == 0) {
             let mut cause = "has no boot with reads that could be replayed".to_owned();
             if !skipped.is_empty() {
-                cause = format!("{cause}; {skipped}");
+                let lines = skipped.to_string();
+                cause = format!("{cause}: {}", lines.lines().map(str::trim).collect::<Vec<_>>().join("; "));
             }
             return Err(Error::new(ErrorKind::NotFound, cause).about(self.traces.display()));
         }
