@@ -1,5 +1,5 @@
-//! Hit rates and boot delays of all policies on a data set of the FAST'26 layout, with an honest split per image: of each
-//! seven boots five train and two test, rotating.
+//! Hit rates and boot delays of all policies on a data set of the FAST'26 layout, with an honest split per image:
+//! of each seven boots five train and two test, rotating.
 //!
 //! `cargo run --release -p headstart-plan --example first_findings -- DIR [FASTER [MBPS,...]]`
 

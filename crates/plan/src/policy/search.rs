@@ -1,17 +1,17 @@
 //! `search`, our own: an order that is searched for, instead of one of a family (DESIGN, section 6).
 //!
-//! It begins with the best of some candidates: orders by score at the corners of the triangle of weights and at what the
-//! genetic search finds, by first access (the earliest, the average, the centroid's), and by *value in the slot*:
-//! slot after slot, the block that most reads would still come for. Then blocks are moved one by one, as long as the
-//! evaluator says that the training traces gain. What it climbs is the objective itself: it knows that a miss pulls
-//! blocks too, and that nobody waits for what was given up only where nobody waits at all.
+//! It begins with the best of some candidates: orders by score at the corners of the triangle of weights and at
+//! what the genetic search finds, by first access (the earliest, the average, the centroid's), and by *value in the
+//! slot*: slot after slot, the block that most reads would still come for. Then blocks are moved one by one, as
+//! long as the evaluator says that the training traces gain. What it climbs is the objective itself: it knows that
+//! a miss pulls blocks too, and that nobody waits for what was given up only where nobody waits at all.
 //!
 //! The next boot has another grace period, on a host of another speed: an order that fits the times of a handful of
-//! traces to the millisecond is worse on the next than a plain one. So each trace is judged as several boots, with grace
-//! periods of its group and paces around its own, and what gains next to nothing is not done.
+//! traces to the millisecond is worse on the next than a plain one. So each trace is judged as several boots, with
+//! grace periods of its group and paces around its own, and what gains next to nothing is not done.
 //!
-//! Moves are drawn: a block goes to some other place before the *horizon*, the number of blocks that the link brings before
-//! the longest training trace ends (behind it, order is worth nothing); half of the moves are short.
+//! Moves are drawn: a block goes to some other place before the *horizon*, the number of blocks that the link
+//! brings before the longest training trace ends (behind it, order is worth nothing); half of the moves are short.
 
 use crate::condensed::Condensed;
 use crate::policy::score::{Scorer, Weights};
