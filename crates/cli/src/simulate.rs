@@ -227,8 +227,12 @@ impl Disk {
             }
         }
         if rows.iter().all(|row| row.summary.boots == 0) {
-            return Err(Error::new(ErrorKind::NotFound, "has no boot with reads that could be replayed")
-                .about(self.traces.display()));
+            let mut cause = "has no boot with reads that could be replayed".to_owned();
+            if !skipped.is_empty() {
+                let lines = skipped.to_string();
+                cause = format!("{cause}: {}", lines.lines().map(str::trim).collect::<Vec<_>>().join("; "));
+            }
+            return Err(Error::new(ErrorKind::NotFound, cause).about(self.traces.display()));
         }
         let real = (self.model == ModelName::Real).then_some(Real {
             round_trip_ms: self.round_trip.as_secs_f64() * 1e3,

@@ -95,10 +95,11 @@ impl Bin {
         }
     }
 
-    /// The bandwidths in MB/s that plans of this bin are made and scored for; attaching takes the nearest below its estimate.
+    /// The bandwidths in MB/s that plans of this bin are made and scored for; attaching takes the nearest below its
+    /// estimate.
     ///
-    /// The slowest has several, for there a little more makes a great difference: a plan for 2 MB/s gives up what one for
-    /// 8 MB/s brings.
+    /// The slowest has several, for there a little more makes a great difference: a plan for 2 MB/s gives up what
+    /// one for 8 MB/s brings.
     #[must_use]
     pub const fn representatives(self) -> &'static [u64] {
         match self {

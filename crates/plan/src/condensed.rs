@@ -1,8 +1,8 @@
 //! A trace boiled down to what learning needs.
 //!
-//! Offsets become blocks of a [`Vocabulary`] and masks of their slices; writes go, for they are served locally (paper,
-//! section 3.2). Beside the reads, in the order of arrival, there are three tables made once, so that an evaluation
-//! need not walk the reads:
+//! Offsets become blocks of a [`Vocabulary`] and masks of their slices; writes go, for they are served locally
+//! (paper, section 3.2). Beside the reads, in the order of arrival, there are three tables made once, so that an
+//! evaluation need not walk the reads:
 //!
 //! * *blocks*, in the order of their first access among the first [`READS_MAX`] reads: only a first access can miss
 //!   a block that nothing has asked for, so only these move the model's clock; with each, the times of the reads that
@@ -72,8 +72,8 @@ pub(crate) struct BlockReads {
 pub(crate) struct Fresh {
     /// The read's number.
     pub(crate) read: u32,
-    /// Whether it arrived before anything that arrived with or after the last fresh read was known to be complete: the guest
-    /// did not wait for that one before asking for this one.
+    /// Whether it is of the same burst as the last fresh read: the guest did not wait for that one before it asked
+    /// for this one.
     pub(crate) joins: bool,
 }
 
@@ -98,8 +98,8 @@ pub struct Condensed {
 impl Condensed {
     /// Of a trace; its blocks become known to `vocabulary`.
     ///
-    /// Linear in the trace, but for sorting its blocks. Reads past the end of the disk, of over a GiB, or later than 71 minutes
-    /// after the creation are left out and counted, and empty ones have no meaning.
+    /// Linear in the trace, but for sorting its blocks. Reads past the end of the disk, of over a GiB, or later than
+    /// 71 minutes after the creation are left out and counted, and empty ones have no meaning.
     #[must_use]
     pub fn of(trace: &Trace, vocabulary: &mut Vocabulary) -> Self {
         Self::of_records(&trace.records, vocabulary)
@@ -295,10 +295,30 @@ impl Condensed {
         self.paced(self.grace_us(), |since| since / factor, vocabulary)
     }
 
-    /// The same boot after another grace period, on a guest whose times are `permille` of these: another host, that is.
+    /// The same boot after another grace period, on a guest whose times are `permille` of these: another host, that
+    /// is.
     #[must_use]
     pub fn elsewhere(&self, grace_us: u32, permille: u32, vocabulary: &Vocabulary) -> Self {
         self.paced(grace_us, |since| since * u64::from(permille) / 1000, vocabulary)
+    }
+
+    /// The same boot in the words of another image, whose blocks lie at the same places of its disk.
+    #[must_use]
+    pub fn renumbered(&self, from: &Vocabulary, to: &mut Vocabulary) -> Self {
+        let blocks = |id: &BlockId| from.blocks().get(*id as usize).copied();
+        let mut sorted: Vec<_> = self.order.iter().filter_map(blocks).collect();
+        sorted.sort_unstable();
+        to.add(&sorted);
+        let mut condensed = Self { left_out: self.left_out, ..Self::default() };
+        for read in &self.reads {
+            let start = condensed.touches.len();
+            for touch in self.touches(read) {
+                let block = blocks(&touch.block).and_then(|block| to.id(block));
+                condensed.touches.extend(block.map(|block| Touch { block, ..*touch }));
+            }
+            condensed.push_read(read.t_us, read.done_us, start);
+        }
+        condensed.finish(to)
     }
 
     fn paced(&self, grace_us: u32, scale: impl Fn(u64) -> u64, vocabulary: &Vocabulary) -> Self {

@@ -12,6 +12,7 @@
 //! | [`similarity`] | how alike two boots are |
 //! | [`preprocess`] | outliers, categories, groups, centroids |
 //! | [`policy`] | ways to make an order of preloading |
+//! | [`zero_shot`] | whose traces to learn from for an image that has hardly any |
 //! | [`random`] | randomness from a seed |
 //! | [`bandwidth`] | bandwidths, and the bins that plans are made for |
 
@@ -28,6 +29,7 @@ pub mod statistics;
 #[cfg(test)]
 mod testing;
 pub mod vocabulary;
+pub mod zero_shot;
 
 pub use bandwidth::{Bandwidth, Bin, Nanos};
 pub use condensed::{Condensed, CondensedRead, READS_MAX, Touch};

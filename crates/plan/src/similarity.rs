@@ -1,9 +1,10 @@
-//! How alike two boots are: the Pearson correlation of vectors over the blocks (paper, section 5.2), and the Jaccard index
-//! of the sets of blocks (section 5.4).
+//! How alike two boots are: the Pearson correlation of vectors over the blocks (paper, section 5.2), and the Jaccard
+//! index of the sets of blocks (section 5.4).
 //!
 //! A vector says something of each block. With *counts*, boots that read the same blocks equally often are equal,
 //! whatever the order; with *order*, a block's entry is how early it was first read: 1 for the first down to nearly 0
-//! for the last, and 0 if it was not read at all. Reordering moves these, so that order tells apart what counts cannot.
+//! for the last, and 0 if it was not read at all. Reordering moves these, so that order tells apart what counts
+//! cannot.
 
 use crate::condensed::Condensed;
 
@@ -42,8 +43,8 @@ impl Vector {
         Self { entries, sum, squares }
     }
 
-    /// The Pearson correlation over the blocks that either names, from -1 to 1; a vector that does not vary correlates with nothing but
-    /// its equal.
+    /// The Pearson correlation over the blocks that either names, from -1 to 1; a vector that does not vary
+    /// correlates with nothing but its equal.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a number of blocks")]
     pub fn correlation(&self, other: &Self) -> f64 {
@@ -179,14 +180,18 @@ mod tests {
         ) {
             let mut vocabulary = Vocabulary::new(1 << 30);
             let [a, b] = [a, b].map(|blocks| Vector::of(&boot(&blocks, &mut vocabulary), Feature::Counts));
-            let value = |vector: &Vector, id: u32| vector.entries.iter().find(|e| e.0 == id).map_or(0.0, |e| f64::from(e.1));
-            let named: Vec<_> = (0..20).map(|id| (value(&a, id), value(&b, id))).filter(|(a, b)| a + b > 0.0).collect();
+            let value = |vector: &Vector, id: u32| {
+                vector.entries.iter().find(|entry| entry.0 == id).map_or(0.0, |entry| f64::from(entry.1))
+            };
+            let pairs = (0..20).map(|id| (value(&a, id), value(&b, id)));
+            let named: Vec<_> = pairs.filter(|(a, b)| a + b > 0.0).collect();
             let n = named.len() as f64;
             let mean = |of: fn(&(f64, f64)) -> f64| named.iter().map(of).sum::<f64>() / n;
             let (mean_a, mean_b) = (mean(|p| p.0), mean(|p| p.1));
             let covariance: f64 = named.iter().map(|(a, b)| (a - mean_a) * (b - mean_b)).sum();
             let spread = |values: Vec<f64>| values.iter().map(|v| v * v).sum::<f64>();
-            let spreads = spread(named.iter().map(|p| p.0 - mean_a).collect()) * spread(named.iter().map(|p| p.1 - mean_b).collect());
+            let (of_a, of_b) = named.iter().map(|(a, b)| (a - mean_a, b - mean_b)).unzip();
+            let spreads = spread(of_a) * spread(of_b);
             let correlation = a.correlation(&b);
             prop_assert!((correlation - b.correlation(&a)).abs() < 1e-9);
             if spreads > 1e-6 {

@@ -1,8 +1,9 @@
 //! What many traces say of each block: sums and extremes, so that traces can be added one by one, and those of two
 //! parts of a data set be merged (sufficient statistics of the paper's score, section 5.3).
 //!
-//! Times count from the trace's first read, in microseconds. What is said of the reads that hit rates are of, the first
-//! 3,000, and of all, is kept apart: an order for hits gains nothing from later ones, but a guest waits for these too.
+//! Times count from the trace's first read, in microseconds. What is said of the reads that hit rates are of, the
+//! first 3,000, and of all, is kept apart: an order for hits gains nothing from later ones, but a guest waits for
+//! these too.
 
 use crate::condensed::{Condensed, READS_MAX};
 use crate::vocabulary::BlockId;
@@ -13,7 +14,7 @@ use headstart_block::PlanItem;
 pub enum Window {
     /// All: a guest waits for late ones too.
     All,
-    /// The first [`READS_MAX`](crate::READS_MAX), which hit rates are of.
+    /// The first [`READS_MAX`], which hit rates are of.
     Counted,
 }
 

@@ -65,7 +65,8 @@ impl Vocabulary {
         self.disk_size.saturating_sub(start).min(BLOCK_SIZE)
     }
 
-    /// Makes sure that all of `sorted`, distinct blocks in ascending order, are known; the new ones get ids in this order.
+    /// Makes sure that all of `sorted`, distinct blocks in ascending order, are known; the new ones get ids in this
+    /// order.
     ///
     /// One pass over both, so that it costs next to nothing where nothing is new.
     pub fn add(&mut self, sorted: &[u64]) {
@@ -107,7 +108,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ids_are_dense_and_stay(batches in prop::collection::vec(prop::collection::btree_set(0_u64..60, 0..20), 0..6)) {
+        fn ids_are_dense_and_stay(
+            batches in prop::collection::vec(prop::collection::btree_set(0_u64..60, 0..20), 0..6)
+        ) {
             let mut vocabulary = Vocabulary::new(1 << 30);
             let mut seen = BTreeSet::new();
             for batch in batches {

@@ -57,6 +57,21 @@ fn a_faster_guest_keeps_its_grace_period() {
     assert_eq!(faster.reads().iter().map(|read| read.t_us).collect::<Vec<_>>(), [100, 110]);
 }
 
+#[test]
+fn another_image_names_the_same_blocks_by_its_own_numbers() {
+    let (mut ours, mut theirs) = (Vocabulary::new(DISK), Vocabulary::new(DISK));
+    theirs.add(&[5]);
+    let records = [read(100, 9 * BLOCK_SIZE, 1), read(150, 6 * BLOCK_SIZE - 1, 2)];
+    let trace = Condensed::of_records(&records, &mut ours);
+    let moved = trace.renumbered(&ours, &mut theirs);
+    assert_eq!(
+        moved.first_accesses().iter().map(|id| theirs.blocks()[*id as usize]).collect::<Vec<_>>(),
+        [9, 5, 6]
+    );
+    let expected = Condensed::of_records(&records, &mut theirs);
+    assert_eq!((moved.reads(), &moved.touches), (expected.reads(), &expected.touches));
+}
+
 proptest! {
     #[test]
     fn the_tables_tell_what_the_reads_tell(

@@ -3,16 +3,18 @@
 //! # The model
 //!
 //! * *The guest.* A read arrives its recorded think time after the reads that it followed completed. Boots mostly
-//!   follow one thread, so all earlier waits delay a read; but reads that were under way together in the recording form a *burst*, that
-//!   waits for its longest. Where a trace does not tell when reads completed, only reads at the same instant are a burst.
-//!   A slice that was waited for is there: only the first read of some slice can wait.
+//!   follow one thread, so all earlier waits delay a read; but reads that were under way together in the recording
+//!   form a *burst*, that waits for its longest. Where a trace does not tell when reads completed, only reads at
+//!   the same instant are a burst. A slice that was waited for is there: only the first read of some slice can
+//!   wait.
 //! * *The link.* One wire of constant bandwidth, and a round trip. Background requests are sent ahead, so that the
 //!   wire never rests while there is work; a miss is sent at once, its first byte comes a round trip later, and what
 //!   was asked for before that moment is on the wire before it.
-//! * *What is pulled.* Items of a plan, a block and a mask of slices each, as one transfer; then what misses left of their
-//!   blocks ([`Misses::RangeThenRest`]). A miss brings the whole block, or the slices of the read alone.
+//! * *What is pulled.* Items of a plan, a block and a mask of slices each, as one transfer; then what misses left
+//!   of their blocks ([`Misses::RangeThenRest`]). A miss brings the whole block, or the slices of the read alone.
 //!
-//! With whole blocks, a round trip of nothing and a guest that never waits, these are the rules of [`hits`](super::hits).
+//! With whole blocks, a round trip of nothing and a guest that never waits, these are the rules of
+//! [`hits`](super::hits).
 
 use crate::bandwidth::{Bandwidth, Nanos};
 use crate::condensed::{Condensed, Touch};

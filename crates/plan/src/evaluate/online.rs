@@ -1,5 +1,5 @@
-//! The paper's model, read by read: slower than [`Evaluator`](super::Evaluator), but a policy may decide as it goes, and waits come one
-//! by one. Same rules; a property test holds the two together.
+//! The paper's model, read by read: slower than [`Evaluator`](super::Evaluator), but a policy may decide as it
+//! goes, and waits come one by one. Same rules; a property test holds the two together.
 
 use crate::bandwidth::{Bandwidth, Nanos};
 use crate::condensed::{Condensed, Touch};
@@ -15,8 +15,8 @@ pub trait Online {
         Vec::new()
     }
 
-    /// A read of these blocks has come, and its misses are queued: what to preload from now on, instead of what was to be
-    /// preloaded before; `None` to go on with that.
+    /// A read of these blocks has come, and its misses are queued: what to preload from now on, instead of what was
+    /// to be preloaded before; `None` to go on with that.
     fn on_read(&mut self, blocks: &[u64]) -> Option<Vec<u64>>;
 }
 

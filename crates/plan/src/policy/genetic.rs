@@ -1,11 +1,13 @@
 //! The genetic search for the score's weights (paper, section 5.3; the artifact's operators and numbers).
 //!
-//! An individual is a point of the triangle of non-negative weights with the sum 1. Selection by roulette over fitness,
-//! crossover by exchanging what comes after a cut, mutation by up to a fifth of the range, the best always kept.
+//! An individual is a point of the triangle of non-negative weights with the sum 1. Selection by roulette over
+//! fitness, crossover by exchanging what comes after a cut, mutation by up to a fifth of the range, the best always
+//! kept.
 //!
-//! Ours differs in three things. The artifact holds α between 0.1 and 0.2; here it is free, so that the simpler policies are
-//! points of the same triangle. Its first generation is drawn, here it begins with the triangle's corners and
-//! middle. And it draws new traces for each generation; here they stay the same, so that a gain is a gain.
+//! Ours differs in three things. The artifact holds α between 0.1 and 0.2; here it is free, so that the simpler
+//! policies are points of the same triangle. Its first generation is drawn, here it begins with the triangle's
+//! corners and middle. And it draws new traces for each generation; here they stay the same, so that a gain is a
+//! gain.
 
 use crate::policy::score::Weights;
 use crate::random::Random;

@@ -1,7 +1,7 @@
 //! Policies: ways to make an order of preloading.
 //!
-//! Each is a file, and says where it comes from. All but two see the training traces only: [`History`] and
-//! an oracle are given the test trace, and are for evaluation.
+//! Each says where it comes from. All see the training traces only, but for [`History`], which is given the test
+//! trace and is for evaluation.
 
 use crate::bandwidth::Bandwidth;
 use crate::condensed::Condensed;
@@ -166,8 +166,8 @@ impl<'a> Judge<'a> {
         Self { traces, evaluator, accuracy_weight: 0.1, items: Vec::new() }
     }
 
-    /// The more the better: the average over the traces of the hit rate and a share of the artifact's accuracy, or of the
-    /// wait in seconds, negative.
+    /// The more the better: the average over the traces of the hit rate and a share of the artifact's accuracy, or
+    /// of the wait in seconds, negative.
     #[expect(clippy::cast_precision_loss, reason = "an average over traces")]
     pub fn worth(&mut self, order: &[BlockId]) -> f64 {
         let count = self.traces.len().max(1) as f64;

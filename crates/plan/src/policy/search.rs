@@ -1,17 +1,17 @@
 //! `search`, our own: an order that is searched for, instead of one of a family (DESIGN, section 6).
 //!
-//! It begins with the best of some candidates: orders by score at the corners of the triangle of weights and at what the
-//! genetic search finds, by first access (the earliest, the average, the centroid's), and by *value in the slot*:
-//! slot after slot, the block that most reads would still come for. Then blocks are moved one by one, as long as the
-//! evaluator says that the training traces gain. What it climbs is the objective itself: it knows that a miss pulls
-//! blocks too, and that nobody waits for what was given up only where nobody waits at all.
+//! It begins with the best of some candidates: orders by score at the corners of the triangle of weights and at
+//! what the genetic search finds, by first access (the earliest, the average, the centroid's), and by *value in the
+//! slot*: slot after slot, the block that most reads would still come for. Then blocks are moved one by one, as
+//! long as the evaluator says that the training traces gain. What it climbs is the objective itself: it knows that
+//! a miss pulls blocks too, and that nobody waits for what was given up only where nobody waits at all.
 //!
 //! The next boot has another grace period, on a host of another speed: an order that fits the times of a handful of
-//! traces to the millisecond is worse on the next than a plain one. So each trace is judged as several boots, with grace
-//! periods of its group and paces around its own, and what gains next to nothing is not done.
+//! traces to the millisecond is worse on the next than a plain one. So each trace is judged as several boots, with
+//! grace periods of its group and paces around its own, and what gains next to nothing is not done.
 //!
-//! Moves are drawn: a block goes to some other place before the *horizon*, the number of blocks that the link brings before
-//! the longest training trace ends (behind it, order is worth nothing); half of the moves are short.
+//! Moves are drawn: a block goes to some other place before the *horizon*, the number of blocks that the link
+//! brings before the longest training trace ends (behind it, order is worth nothing); half of the moves are short.
 
 use crate::condensed::Condensed;
 use crate::policy::score::{Scorer, Weights};
@@ -38,7 +38,7 @@ pub struct Search {
 
 impl Default for Search {
     fn default() -> Self {
-        Self { moves: 1500, judged_max: 8, variants: 3, gain_min: 2e-4, accuracy: 0.01 }
+        Self { moves: 1000, judged_max: 8, variants: 6, gain_min: 1e-3, accuracy: 0.01 }
     }
 }
 
@@ -190,4 +190,51 @@ fn by_value(mut order: Vec<BlockId>, aim: &Aim, traces: &[&Condensed], horizon: 
         move_within(&mut order, best.0, at);
     }
     order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bandwidth::Bandwidth;
+    use crate::statistics::Statistics;
+    use crate::testing::{Read, trace};
+    use crate::vocabulary::Vocabulary;
+
+    #[test]
+    fn moves_can_be_taken_back() {
+        let mut order = [0, 1, 2, 3, 4];
+        move_within(&mut order, 1, 3);
+        assert_eq!(order, [0, 2, 3, 1, 4]);
+        move_within(&mut order, 3, 1);
+        assert_eq!(order, [0, 1, 2, 3, 4]);
+        move_within(&mut order, 4, 0);
+        assert_eq!(order, [4, 0, 1, 2, 3]);
+    }
+
+    /// Two busy blocks and many that are read once, where no weights of the score give what is best.
+    #[test]
+    fn is_no_worse_than_the_score_on_the_boots_that_it_judges() {
+        let mut vocabulary = Vocabulary::new(1 << 30);
+        let reads: Vec<Read> = (0..60)
+            .flat_map(|at: u32| {
+                let busy = if at % 7 == 3 { 12 } else { 1 };
+                (0..busy).map(move |again| {
+                    (1_000_000 + at * 100_000 + again * 3000, u64::from(at * 13 % 60), 0, 1)
+                })
+            })
+            .collect();
+        let boots = [trace(&reads, &mut vocabulary)];
+        let (statistics, traces) = (Statistics::of(&boots), boots.iter().collect::<Vec<_>>());
+        let training =
+            Training { vocabulary: &vocabulary, statistics: &statistics, traces: &traces, centroid: 0 };
+        for rate in [2, 6, 20] {
+            let aim = Aim { objective: Objective::Hits, bandwidth: Bandwidth::mib(rate), seed: 3 };
+            let search = Search { variants: 1, moves: 300, ..Search::default() };
+            let mut judge = Judge::new(&training, &aim, traces.clone());
+            judge.accuracy_weight = search.accuracy;
+            let searched = judge.worth(&search.order(&training, &aim));
+            let scored = judge.worth(&ThinkAhead::default().order(&training, &aim));
+            assert!(searched >= scored, "{rate}: {searched} {scored}");
+        }
+    }
 }

@@ -1,5 +1,5 @@
-//! `thinkahead`: blocks by score, with the weights that a genetic search finds for the group and the bandwidth (paper,
-//! section 5.3).
+//! `thinkahead`: blocks by score, with the weights that a genetic search finds for the group and the bandwidth
+//! (paper, section 5.3).
 
 use crate::policy::genetic::Genetic;
 use crate::policy::score::{Scorer, Weights};

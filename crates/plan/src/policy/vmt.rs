@@ -1,5 +1,5 @@
-//! `vmt-min`, `vmt-avg`: blocks by their earliest, or average, time of access in the training traces, counted from each
-//! trace's first read (paper, section 7, after *VMTorrent*, CoNEXT'12).
+//! `vmt-min`, `vmt-avg`: blocks by their earliest, or average, time of access in the training traces, counted from
+//! each trace's first read (paper, section 7, after *VMTorrent*, CoNEXT'12).
 
 use crate::policy::{Aim, Policy, Training};
 use crate::vocabulary::BlockId;

@@ -43,7 +43,8 @@ pub fn cuts(numbers: &[usize]) -> Vec<usize> {
 /// How wide the humps are.
 fn width(numbers: &[usize]) -> f64 {
     let at = |quarter: usize| as_f64(numbers[(numbers.len() - 1) * quarter / 4]);
-    // Silverman: 0.9 min(σ, IQR / 1.34) n^(-1/5); this hump needs 2.78 of a Gaussian's width. The root by squares only.
+    // Silverman: 0.9 min(σ, IQR / 1.34) n^(-1/5); this hump needs 2.78 of a Gaussian's width. The root by squares
+    // only.
     let count = as_f64(numbers.len());
     let mean = numbers.iter().map(|number| as_f64(*number)).sum::<f64>() / count;
     let deviation = (numbers.iter().map(|n| (as_f64(*n) - mean).powi(2)).sum::<f64>() / count).sqrt();

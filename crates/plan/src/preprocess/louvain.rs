@@ -1,11 +1,14 @@
-//! Communities of a weighted graph: Louvain's method (Blondel and others, 2008; the paper's section 5.2 clusters by it).
+//! Communities of a weighted graph: Louvain's method (Blondel and others, 2008; the paper's section 5.2 clusters by
+//! it).
 //!
 //! Nodes move, in the order of their numbers, to the neighbouring community that raises modularity most, until none
-//! does; then each community becomes a node, and it begins again. Dense tables: it is for at most a few hundred nodes.
+//! does; then each community becomes a node, and it begins again. Dense tables: it is for at most a few hundred
+//! nodes.
 
 use crate::similarity::Similarities;
 
-/// Groups of traces that are alike, each ascending, the one with the first trace first. Traces less alike than `alike` have no edge.
+/// Groups of traces that are alike, each ascending, the one with the first trace first. Traces less alike than
+/// `alike` have no edge.
 #[must_use]
 pub fn communities(similarities: &Similarities, alike: f64) -> Vec<Vec<usize>> {
     let size = similarities.len();

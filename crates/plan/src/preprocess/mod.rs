@@ -4,8 +4,8 @@
 //!    that read the most. They are counted by reason.
 //! 2. The density of the numbers of distinct blocks has peaks: *categories*, cut at the lowest point between
 //!    neighbouring peaks ([`density`]). They split boots by how much they read.
-//! 3. Within a category, traces that correlate are a *group*: communities ([`louvain`]) of at most 256 of them, the rest by
-//!    the nearest centroid. They split boots by when they read what, so the vectors know the order.
+//! 3. Within a category, traces that correlate are a *group*: communities ([`louvain`]) of at most 256 of them, the
+//!    rest by the nearest centroid. They split boots by when they read what, so the vectors know the order.
 //! 4. A group's *centroid* is the trace with the highest sum of similarities to the others.
 //!
 //! [`ImageModel`] keeps what came of it, and takes further traces without reading the others again.
@@ -127,8 +127,8 @@ impl ImageModel {
         model
     }
 
-    /// Adds a trace: to the nearest group of its category, without a look at the other traces. Returns the group, or `None` if it is an
-    /// outlier, or nothing was learned before.
+    /// Adds a trace: to the nearest group of its category, without a look at the other traces. Returns the group,
+    /// or `None` if it is an outlier, or nothing was learned before.
     pub fn add(&mut self, trace: Condensed) -> Option<usize> {
         if trace.reads().len() < self.settings.reads_min {
             self.dropped.few_reads += 1;

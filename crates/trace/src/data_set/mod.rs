@@ -2,7 +2,7 @@
 //!
 //! | what [`DataSet::open`] is given | what it lists |
 //! |---|---|
-//! | a directory with `VD_creation_meta.csv` | the creations of the table, as [`fast26`](crate::fast26) says |
+//! | a directory with `VD_creation_meta.csv` | the creations of the table, as [`fast26`] says |
 //! | any other directory | its Parquet traces, as [`directory`](crate::directory) says |
 //! | a `.npy` file | that trace; the image, the disk's size and the grace period are not known |
 //! | any other file | that Parquet trace |

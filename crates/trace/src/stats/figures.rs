@@ -1,6 +1,7 @@
 //! What the paper's figures take from all traces of a data set.
 
 use super::boot::{Boot, CROSS};
+use super::curves::{Curves, curve, curve_of};
 use super::distribution::{Distribution, LogHistogram, percent};
 use super::group::Group;
 use super::similarity::jaccard;
@@ -171,44 +172,58 @@ impl Collector {
 
     /// The figures.
     #[must_use]
-    pub fn finish(mut self) -> Figures {
+    pub fn finish(self) -> Figures {
+        self.finish_with_curves().0
+    }
+
+    /// The figures, and the curves of their plots.
+    #[must_use]
+    pub fn finish_with_curves(mut self) -> (Figures, Curves) {
         self.end_group();
-        let mut figures = Figures {
-            traces: self.samples.map(|samples| samples.traces),
-            cross_percent: self.samples.map(Samples::cross_rates),
-            read_percent: self.samples.map(|samples| Distribution::of(&samples.read_percent)),
-            access_percent: self.samples.map(|samples| Distribution::of(&samples.access_percent)),
-            grace_s: self.samples.map(|samples| Distribution::of(&samples.grace_s)),
-            interval_us: self.samples.map(|samples| Intervals::of(&samples.intervals)),
-            jaccard: tiers(&self.done),
-            ..Figures::default()
-        };
         let mut groups: Vec<_> = self.done.iter().collect();
         groups.sort_by_key(|group| std::cmp::Reverse(group.unique_blocks.len()));
         let mut cosines = ByKind::<Vec<f64>>::default();
         for group in groups.iter().take(TOP) {
             cosines.of(Kind::of(&group.creation.image)).extend_from_slice(&group.cosines);
         }
-        figures.cosine = cosines.map(|cosines| Distribution::of(cosines));
-        figures.alike_percent = cosines.map(|cosines| percent(cosines, |cosine| cosine >= ALIKE));
-        let all: Vec<_> =
-            self.done.iter().flat_map(|group| &group.unique_blocks).copied().map(f64::from).collect();
-        figures.unique_blocks = Distribution::of(&all);
-        figures.unique_blocks_of = groups
-            .iter()
-            .take(SHOWN)
-            .map(|group| UniqueBlocks {
-                image: group.creation.image.clone(),
-                size: group.creation.size,
-                blocks: group.unique_blocks.clone(),
-            })
-            .collect();
         let metric = |at: usize| {
             let deviations = self.done.iter().filter_map(|group| Some(*group.deviations?.get(at)?));
-            Distribution::of(&deviations.collect::<Vec<_>>())
+            deviations.collect::<Vec<_>>()
         };
-        figures.deviation = Deviations { count: metric(0), mean_time: metric(1), first_time: metric(2) };
-        figures
+        let deviations = [metric(0), metric(1), metric(2)];
+        let tiers = tiers(&self.done);
+        let all = self.done.iter().flat_map(|group| &group.unique_blocks).copied().map(f64::from);
+        let shown = groups.iter().take(SHOWN).map(|group| UniqueBlocks {
+            image: group.creation.image.clone(),
+            size: group.creation.size,
+            blocks: group.unique_blocks.clone(),
+        });
+        let [count, mean_time, first_time] = deviations.each_ref().map(|numbers| Distribution::of(numbers));
+        let [family, user, metadata] = tiers.each_ref().map(|indices| Distribution::of(indices));
+        let figures = Figures {
+            traces: self.samples.map(|samples| samples.traces),
+            cross_percent: self.samples.map(Samples::cross_rates),
+            read_percent: self.samples.map(|samples| Distribution::of(&samples.read_percent)),
+            cosine: cosines.map(|cosines| Distribution::of(cosines)),
+            alike_percent: cosines.map(|cosines| percent(cosines, |cosine| cosine >= ALIKE)),
+            access_percent: self.samples.map(|samples| Distribution::of(&samples.access_percent)),
+            grace_s: self.samples.map(|samples| Distribution::of(&samples.grace_s)),
+            interval_us: self.samples.map(|samples| Intervals::of(&samples.intervals)),
+            unique_blocks: Distribution::of(&all.collect::<Vec<_>>()),
+            unique_blocks_of: shown.collect(),
+            deviation: Deviations { count, mean_time, first_time },
+            jaccard: Tiers { family, user, metadata },
+        };
+        let curves = Curves {
+            read_percent: self.samples.map(|samples| curve(&samples.read_percent)),
+            cosine: cosines.map(|cosines| curve(cosines)),
+            access_percent: self.samples.map(|samples| curve(&samples.access_percent)),
+            grace_s: self.samples.map(|samples| curve(&samples.grace_s)),
+            interval_us: self.samples.map(|samples| curve_of(&samples.intervals)),
+            deviation: deviations.map(|numbers| curve(&numbers)),
+            jaccard: tiers.map(|indices| curve(&indices)),
+        };
+        (figures, curves)
     }
 }
 
@@ -237,8 +252,9 @@ impl Intervals {
     }
 }
 
-/// Figure 23. Of each image, the group with the most traces stands for it.
-fn tiers(done: &[Done]) -> Tiers {
+/// Figure 23: the indices of pairs of the same family, user, metadata. Of each image, the group with the most traces
+/// stands for it.
+fn tiers(done: &[Done]) -> [Vec<f64>; 3] {
     let mut images = std::collections::BTreeMap::<&str, &Done>::new();
     for group in done.iter().filter(|group| !group.creation.family.is_empty()) {
         let best = images.entry(&group.creation.image).or_insert(group);
@@ -263,10 +279,9 @@ fn tiers(done: &[Done]) -> Tiers {
     }
     let compare = |pairs: Vec<(&Done, &Done)>| {
         let some = pairs.iter().step_by(pairs.len().div_ceil(PAIRS_MAX).max(1));
-        let indices: Vec<_> = some.map(|(a, b)| jaccard(&a.typical, &b.typical)).collect();
-        Distribution::of(&indices)
+        some.map(|(a, b)| jaccard(&a.typical, &b.typical)).collect()
     };
-    Tiers { family: compare(family), user: compare(user), metadata: compare(metadata) }
+    [family, user, metadata].map(compare)
 }
 
 /// What the metadata of a disk say of the configuration that it was made with.

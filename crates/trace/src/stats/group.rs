@@ -9,7 +9,7 @@ use super::similarity::cosine;
 use crate::trace::Creation;
 
 /// Traces of which pairs are compared, as the paper does.
-pub const SAMPLE: usize = 50;
+const SAMPLE: usize = 50;
 /// Uses of blocks that wait at least.
 const WAITING_MIN: usize = 1 << 16;
 

@@ -6,7 +6,8 @@
 //! | [`boot`] | what the paper's figures take from one trace |
 //! | [`creations`] | what they take from the table of creations alone: figures 3 to 7 and 14 |
 //! | [`figures`] | what they take from all traces: figures 2, 8, 12, 13, 15, 18, 20, 22, 23 |
-//! | [`group`] | what the traces of one image have in common |
+//! | [`curves`] | the curves of those, for plots |
+//! | `group` | what the traces of one image have in common |
 //! | [`similarity`] | cosine and Jaccard of sorted blocks |
 //! | [`distribution`] | quantiles |
 //!
@@ -16,14 +17,16 @@
 
 pub mod boot;
 pub mod creations;
+pub mod curves;
 pub mod distribution;
 pub mod figures;
-pub mod group;
+mod group;
 pub mod requests;
 pub mod similarity;
 
 pub use boot::Boot;
 pub use creations::CreationFigures;
+pub use curves::Curves;
 pub use distribution::{Distribution, LogHistogram};
 pub use figures::{Collector, Figures};
 pub use requests::{SIZES, Stats, UNITS, median, size_class};

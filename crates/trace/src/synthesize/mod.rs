@@ -200,8 +200,8 @@ impl Synthesizer {
 
 /// What boots read, with so many blocks that disks are read to the published share.
 ///
-/// How many blocks a boot reads is drawn, sizes of disks are dealt: together they make some share, and blocks are scaled
-/// to the published one. Stripes overlap the more the more there are, so twice.
+/// How many blocks a boot reads is drawn, sizes of disks are dealt: together they make some share, and blocks are
+/// scaled to the published one. Stripes overlap the more the more there are, so twice.
 #[expect(clippy::cast_precision_loss, reason = "shares")]
 fn templates(settings: &Settings, population: &Population) -> Vec<Template> {
     let mut scales = [1.0, 1.0];

@@ -50,7 +50,8 @@ fn hot_ranges_are_there_sooner() {
     let reads = [(100_000, 0, 0, 1), (100_000, 1, 7, 1), (200_000, 2, 1, 1)];
     let items = [(0, 1), (1, 1 << 7), (2, 0b10)];
     assert_eq!(score(&items, &reads, Misses::Range, 0).delay_ns, 0);
-    // Whole: 0 until 1 s, the slice of 1 that missed, the rest of 1 until 2 s, the slice of 2 that missed at 1.13125 s.
+    // Whole: 0 until 1 s, the slice of 1 that missed, the rest of 1 until 2 s, the slice of 2 that missed at
+    // 1.13125 s.
     let whole = items.map(|(block, _)| (block, u32::MAX));
     assert_eq!(score(&whole, &reads, Misses::Range, 0).delay_ns, 931_250_000 + 900_000_000);
 }

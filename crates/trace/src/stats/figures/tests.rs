@@ -42,7 +42,7 @@ fn figures_of_three_images() {
     collector.add(&creation("m-b", "u", "y"), &boot(&[(2, 1), (3, 1), (4, 1)], 10));
     collector.add(&creation("m-c", "v", "y"), &boot(&[(9, 1)], 10));
     collector.add(&creation("m-d", "u", "y"), &boot(&[(2, 1), (3, 1), (4, 1)], 10));
-    let figures = collector.finish();
+    let (figures, curves) = collector.finish_with_curves();
     assert_eq!(figures.traces, ByKind { public: 0, user: 5, other: 0 });
     let cross: Vec<_> = figures.cross_percent.user.iter().map(|rate| rate.percent).collect();
     assert_eq!(cross, [50.0, 40.0, 30.0, 20.0, 10.0, 10.0, 0.0, 0.0]);
@@ -64,6 +64,8 @@ fn figures_of_three_images() {
     assert_eq!((tiers.metadata.count, tiers.metadata.p50), (1, 1.0));
     assert_eq!((tiers.user.count, tiers.user.p50), (2, 0.5));
     assert_eq!((tiers.family.count, tiers.family.max), (3, 0.0));
+    assert_eq!((curves.grace_s.user.last(), curves.cosine.user.len()), (Some(&(4.0, 1.0)), 1));
+    assert_eq!(curves.jaccard[1], [(0.5, 0.5), (0.5, 1.0)]);
     assert_eq!(Collector::default().finish().cosine.user, Distribution::default());
 }
 
