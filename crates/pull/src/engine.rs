@@ -40,12 +40,11 @@
 //! # Strictness
 //!
 //! A miss goes out at once, within its own allowance. The background starts a request only while no miss is queued,
-//! when
-//! the bytes of those on the link must have left their source (what is asked for at the same moment shares the link
-//! with them, and halves their speed), and not more than the bandwidth-delay product is on the link, misses included.
-//! Its requests take about a round trip: so a miss never waits for more than the few transfers that were on the wire
-//! before it. [`Sharing::Strict`](crate::Sharing::Strict) starts nothing while any miss is outstanding. The left queue
-//! starts one only when nothing is to be preloaded.
+//! when the bytes of those on the link must have left their source (what is asked for at the same moment shares the
+//! link with them, and halves their speed), and not more than the bandwidth-delay product is on the link, misses
+//! included. Its requests take about a round trip: so a miss never waits for more than the few transfers that were on
+//! the wire before it. [`Sharing::Strict`] starts nothing while any miss is outstanding. The left queue starts one only
+//! when nothing is to be preloaded.
 //!
 //! # Invariants
 //!
