@@ -14,7 +14,8 @@
 
 use headstart_plan::evaluate::{BootEvaluator, BootScore, Evaluator, Link, Misses, Score, replay};
 use headstart_plan::policy::{Aim, History, NAMES, Objective, Policy, Training, by_name};
-use headstart_plan::{Bandwidth, Condensed, Statistics, Vocabulary};
+use headstart_plan::preprocess::{ImageModel, Settings};
+use headstart_plan::{Bandwidth, Condensed, Vocabulary};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
@@ -86,13 +87,11 @@ fn main() {
                     .filter(|at| !is_test(*at))
                     .map(|at| &image.boots[at].trace)
                     .collect();
-                let statistics = Statistics::of(train.iter().copied());
-                let training = Training {
-                    vocabulary: &image.vocabulary,
-                    statistics: &statistics,
-                    traces: &train,
-                    centroid: 0,
-                };
+                // What a product would do: outliers go, and the largest group is what is known of a boot.
+                let model = ImageModel::learn(train.into_iter().cloned().collect(), Settings::default());
+                let Some(group) = model.groups().first() else { continue };
+                let mut kept = Vec::new();
+                let training = group.training(&image.vocabulary, &mut kept);
                 for at in (0..image.boots.len()).filter(|at| is_test(*at) && image.boots[*at].normal) {
                     for name in &names {
                         one(
