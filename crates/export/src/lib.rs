@@ -25,6 +25,7 @@ pub mod fuse;
 mod host_cache;
 pub mod kernel_nbd;
 pub mod nbd;
+mod processors;
 mod slow_lane;
 mod tool;
 pub mod ublk;

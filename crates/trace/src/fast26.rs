@@ -309,6 +309,13 @@ fn read_trace(path: &Path, row: CreationRow, limits: &ReadLimits) -> Result<Trac
 /// # Errors
 /// [`ErrorKind::Corrupt`] where a row is no request.
 pub fn records(rows: &[Row], created_us: u64) -> Result<Vec<Record>> {
+    let mut records = unsorted_records(rows, created_us)?;
+    records.sort_by_key(|record| record.t_us);
+    Ok(records)
+}
+
+/// As [`records`], in the order of the table.
+pub(crate) fn unsorted_records(rows: &[Row], created_us: u64) -> Result<Vec<Record>> {
     let record = |(number, row): (usize, &Row)| {
         let wrong = || Error::corrupt(format!("row {number} is no request: {row:?}"));
         let [op, offset, len, time] = row.map(|number| u64::try_from(number).ok());
@@ -322,9 +329,7 @@ pub fn records(rows: &[Row], created_us: u64) -> Result<Vec<Record>> {
         let t_us = time.and_then(|time| time.checked_sub(created_us)).ok_or_else(wrong)?;
         Ok(Record { t_us, op, range, service_us: None })
     };
-    let mut records = rows.iter().enumerate().map(record).collect::<Result<Vec<_>>>()?;
-    records.sort_by_key(|record| record.t_us);
-    Ok(records)
+    rows.iter().enumerate().map(record).collect()
 }
 
 /// The table of a trace's requests.

@@ -63,6 +63,13 @@ struct TraceStats {
 struct ImageStats {
     image: String,
     traces: usize,
+    #[serde(flatten)]
+    numbers: Numbers,
+}
+
+/// What a line of the table shows; each number is of one trace, a median, or a sum.
+#[derive(Serialize)]
+struct Numbers {
     reads: u64,
     read_bytes: u64,
     distinct_bytes: [u64; stats::UNITS.len()],
@@ -125,16 +132,15 @@ impl StatsReport {
         let images = images.into_iter().map(|(image, traces)| {
             let median =
                 |number: &dyn Fn(&Stats) -> u64| stats::median(traces.iter().map(|stats| number(stats)));
-            ImageStats {
-                image: image.to_owned(),
-                traces: traces.len(),
+            let numbers = Numbers {
                 reads: median(&|stats| stats.reads),
                 read_bytes: median(&|stats| stats.read_bytes),
                 distinct_bytes: std::array::from_fn(|unit| median(&|stats| stats.distinct_bytes[unit])),
                 cross_block_reads: median(&|stats| stats.cross_block_reads),
                 first_us: median(&|stats| stats.first_us),
                 duration_us: median(&|stats| stats.duration_us),
-            }
+            };
+            ImageStats { image: image.to_owned(), traces: traces.len(), numbers }
         });
         self.images = images.collect();
     }
@@ -146,21 +152,9 @@ impl Outcome for StatsReport {
     }
 }
 
-/// A line of the table; each number is of one trace, a median, or a sum.
-struct Line<'a> {
-    name: &'a str,
-    reads: u64,
-    read_bytes: u64,
-    distinct_bytes: [u64; stats::UNITS.len()],
-    cross_block_reads: u64,
-    first_us: u64,
-    duration_us: u64,
-}
-
-impl<'a> Line<'a> {
-    fn of(name: &'a str, stats: &Stats) -> Self {
+impl Numbers {
+    fn of(stats: &Stats) -> Self {
         Self {
-            name,
             reads: stats.reads,
             read_bytes: stats.read_bytes,
             distinct_bytes: stats.distinct_bytes,
@@ -171,7 +165,7 @@ impl<'a> Line<'a> {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
-    fn write(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
+    fn write(&self, f: &mut fmt::Formatter<'_>, name: &str, width: usize) -> fmt::Result {
         let mb = |bytes: u64| bytes as f64 / 1e6;
         let [pages, slices, blocks] = self.distinct_bytes.map(mb);
         let cross = self.cross_block_reads as f64 * 100.0 / self.reads.max(1) as f64;
@@ -179,7 +173,7 @@ impl<'a> Line<'a> {
         write!(
             f,
             "\n{:width$} {:>8} {:>8.1} {pages:>8.1} {slices:>8.1} {blocks:>8.1} {cross:>6.1}% {:>8.1} {:>8.1}",
-            self.name.escape_debug().to_string(),
+            name.escape_debug().to_string(),
             self.reads,
             mb(self.read_bytes),
             seconds(self.first_us),
@@ -196,21 +190,17 @@ impl fmt::Display for StatsReport {
         if self.traces.len() <= TRACES_SHOWN {
             write!(f, "{:width$} {columns}", "trace")?;
             for trace in &self.traces {
-                Line::of(&trace.volume, &trace.stats).write(f, width)?;
+                Numbers::of(&trace.stats).write(f, &trace.volume, width)?;
             }
             write!(f, "\n\n")?;
         }
         write!(f, "{:width$} {columns}", "median by image")?;
         for image in &self.images {
-            let ImageStats { reads, read_bytes, distinct_bytes, cross_block_reads, .. } = *image;
-            let (first_us, duration_us) = (image.first_us, image.duration_us);
-            let name = image.image.as_str();
-            Line { name, reads, read_bytes, distinct_bytes, cross_block_reads, first_us, duration_us }
-                .write(f, width)?;
+            image.numbers.write(f, &image.image, width)?;
         }
         let traces = count(self.traces.len() as u64, "trace");
         write!(f, "\n\n{:width$} {columns}", "sum")?;
-        Line::of(&traces, &self.total).write(f, width)?;
+        Numbers::of(&self.total).write(f, &traces, width)?;
         let written = self.total.written_bytes / 1_000_000;
         write!(f, "\n\n{} of {written} MB in all", count(self.total.writes, "write"))?;
         let sizes = self.total.sizes.iter().enumerate().filter(|(_, reads)| **reads > 0);

@@ -34,7 +34,6 @@
 use super::disk::ExportState;
 use super::lane::{Job, Lane, Pushed, Which};
 use super::lookout::Lookout;
-use super::processors;
 use super::proto::{
     CHUNK_HEADER, DATA_CHUNK_HEADER, Errno, PAYLOAD_MAX, REQUEST_HEADER, Request, SIMPLE_REPLY_HEADER, chunk,
     chunk_header, command, data_chunk_header, put_hole_chunk, simple_reply,
@@ -42,6 +41,7 @@ use super::proto::{
 use super::reply_buffer::ReplyBuffer;
 use super::transmission::{Command, Session, errno_of, judge, put_error};
 use super::wire::{Received, Wire, receive, receive_soon};
+use crate::processors::{decodes_much, processors};
 use headstart_block::{ByteRange, Error, ErrorKind, Result, SECTOR_SIZE};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::any::Any;
@@ -70,8 +70,6 @@ const KEEP: usize = 64 << 10;
 /// What a thread that works keeps of its buffer from job to job, in bytes: room for a chunk on top of what is not yet
 /// sent. It ends when it has been idle for a while.
 const KEEP_WORKING: usize = 512 << 10;
-/// Decoding so many bytes is worth waking another thread.
-const WORK_MIN: u64 = 32 << 10;
 
 /// What the threads of a connection share.
 pub(crate) struct Connection {
@@ -545,7 +543,7 @@ impl<'a> Receiver<'a> {
     /// Serves a read; `more` tells that requests wait behind it.
     fn read(&mut self, cookie: u64, range: ByteRange, whole: bool, more: bool) {
         let connection = self.connection;
-        if more && is_work(range, connection.state.device().decode_unit()) && connection.work.is_free() {
+        if more && decodes_much(connection.state.device(), range.len()) && connection.work.is_free() {
             let job = Job::new(cookie, Command::Read { range, whole }, Vec::new());
             return self.later(Job { lane: Which::Work, ..job });
         }
@@ -574,9 +572,4 @@ impl<'a> Receiver<'a> {
         }
         self.connection.later(job);
     }
-}
-
-/// Whether reading `range` is worth another thread's help, on a disk that decodes so many bytes at once.
-fn is_work(range: ByteRange, decode_unit: u64) -> bool {
-    decode_unit > 0 && range.len().max(decode_unit) >= WORK_MIN
 }

@@ -14,9 +14,9 @@
 //! When the connection ends, its queue is finished first, unless the client is gone: then what has not begun is
 //! dropped, for nobody was promised it.
 
-use super::processors;
 use super::transmission::Command;
 use super::wire::lock;
+use crate::processors::processors;
 use headstart_block::SECTOR_SIZE;
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};

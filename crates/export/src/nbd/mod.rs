@@ -52,19 +52,12 @@ use disk::ExportState;
 use hall::Hall;
 use headstart_block::{Error, Result};
 use std::io;
-use std::num::NonZero;
-use std::sync::{Arc, LazyLock, Mutex};
-use std::thread::{JoinHandle, available_parallelism};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How long the server rests when it cannot accept: the process has no file or memory left.
 const REST: Duration = Duration::from_millis(100);
-
-/// Processors of this host that we may use, at least one.
-fn processors() -> usize {
-    static PROCESSORS: LazyLock<usize> = LazyLock::new(|| available_parallelism().map_or(1, NonZero::get));
-    *PROCESSORS
-}
 
 /// How an NBD server is set up.
 #[derive(Clone, Debug, PartialEq, Eq)]

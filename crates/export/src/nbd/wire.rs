@@ -48,13 +48,12 @@ pub(crate) fn receive_soon(socket: &OwnedFd, buf: &mut [u8], lookout: &mut Looko
     let since = Instant::now();
     let mut received = Ok(Received::Nothing);
     if lookout.looks() {
-        while received.as_ref().is_ok_and(|received| *received == Received::Nothing) && since.elapsed() < LOOK
-        {
+        while matches!(received, Ok(Received::Nothing)) && since.elapsed() < LOOK {
             received = receive_with(socket, buf, RecvFlags::DONTWAIT);
         }
     }
-    if received.as_ref().is_ok_and(|received| *received == Received::Nothing) {
-        received = receive_with(socket, buf, RecvFlags::empty());
+    if matches!(received, Ok(Received::Nothing)) {
+        received = receive(socket, buf);
     }
     lookout.came_after(since.elapsed());
     received

@@ -11,6 +11,7 @@
 
 use super::chain::{Broken, Chain, Cursor, NoMemory};
 use super::memory::GuestMemory;
+use crate::processors::decodes_much;
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, SECTOR_SIZE};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,9 +45,6 @@ const WAIT_PART: u64 = 1 << 20;
 
 /// Copying so many bytes is worth the way to another thread and back, some ten microseconds.
 const COPYING_MIN: u64 = 256 << 10;
-
-/// As [`COPYING_MIN`], where bytes are decoded.
-const DECODING_MIN: u64 = 32 << 10;
 
 /// Bytes of a request's head: kind, priority, sector.
 const HEADER_LEN: usize = 16;
@@ -269,9 +267,8 @@ impl Target {
 
     /// Whether a request is so much work for a processor that another should do it beside the next.
     pub(crate) fn is_work(&self, request: &Request) -> bool {
-        let unit = self.device.decode_unit();
-        let decodes = unit > 0 && request.len.max(unit) >= DECODING_MIN;
-        request.kind == blk::VIRTIO_BLK_T_IN && (decodes || request.len >= COPYING_MIN)
+        request.kind == blk::VIRTIO_BLK_T_IN
+            && (request.len >= COPYING_MIN || decodes_much(&*self.device, request.len))
     }
 
     /// Reads what [`Work::Read`] asks for, however long it takes.

@@ -38,6 +38,7 @@ use super::blk::Target;
 use super::chain::{Broken, Chain};
 use super::inflight::QueueRecord;
 use super::memory::GuestMemory;
+use crate::processors::processors;
 use crate::slow_lane::SlowLane;
 use headstart_block::Result;
 use requests::Waiting;
@@ -77,8 +78,7 @@ pub(crate) struct Lanes {
 
 impl Lanes {
     pub(crate) fn new() -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let helpers_max = (cores - 1).min(HELPERS_MAX);
+        let helpers_max = (processors() - 1).min(HELPERS_MAX);
         Self {
             reads: SlowLane::new(READ_THREADS),
             flushes: SlowLane::new(FLUSH_THREADS),

@@ -4,9 +4,9 @@ use super::{Form, Limits, Reason};
 use crate::fast26;
 use crate::file::{read_any_order, read_bounded};
 use crate::npy::{self, Row};
-use crate::record::{Op, Record};
+use crate::record::Op;
 use crate::trace::{Creation, Trace};
-use headstart_block::{ByteRange, Error, Result};
+use headstart_block::{Error, Result};
 use std::path::Path;
 
 /// Most bytes of a read: no protocol allows so many, and who counts blocks relies on a bound.
@@ -84,21 +84,9 @@ fn of_rows(rows: &[Row], form: Form, creation: &Creation, limits: &Limits) -> Re
             Form::Parquet | Form::Listed => fast26::not_after(&mut creation, first),
         }
     }
-    let record = |(number, row): (usize, &Row)| {
-        let wrong = || fault(Reason::NoRequest, format!("row {number} is no request: {row:?}"));
-        let [op, offset, len, time] = row.map(|number| u64::try_from(number).ok());
-        let op = match op {
-            Some(0) => Op::Write,
-            Some(1) => Op::Read,
-            _ => return Err(wrong()),
-        };
-        let range =
-            offset.zip(len).and_then(|(offset, len)| ByteRange::new(offset, len)).ok_or_else(wrong)?;
-        // No time is before the first.
-        let t_us = time.and_then(|time| time.checked_sub(creation.created_us)).ok_or_else(wrong)?;
-        Ok(Record { t_us, op, range, service_us: None })
-    };
-    let records = rows.iter().enumerate().map(record).collect::<Result<Vec<_>, Fault>>()?;
+    // No time is before the first.
+    let records = fast26::unsorted_records(rows, creation.created_us);
+    let records = records.map_err(|error| (Reason::NoRequest, error))?;
     Ok(Trace { creation, records, ..Trace::default() })
 }
 

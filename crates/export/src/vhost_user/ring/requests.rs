@@ -19,10 +19,10 @@ const TOLD_BYTES: u64 = 1 << 20;
 
 /// A request that was put aside.
 pub(super) struct Waiting {
-    pub(super) head: u16,
-    pub(super) request: Request,
-    pub(super) chain: Chain,
-    pub(super) work: Work,
+    head: u16,
+    request: Request,
+    chain: Chain,
+    work: Work,
 }
 
 impl Ring {
@@ -90,7 +90,7 @@ impl Ring {
         }
     }
 
-    pub(super) fn answer(
+    fn answer(
         &mut self,
         memory: &GuestMemory,
         head: u16,
@@ -144,7 +144,7 @@ impl Ring {
     }
 
     /// Hands a request to the lane that does its work.
-    pub(super) fn put_aside(&mut self, waiting: Waiting) -> Result<(), Broken> {
+    fn put_aside(&mut self, waiting: Waiting) -> Result<(), Broken> {
         let slot = self.take_slot()?;
         let work = waiting.work;
         self.waiting[slot] = Some(waiting);
@@ -187,25 +187,25 @@ impl Ring {
                         continue;
                     };
                     let step = self.go_on(&memory, &mut waiting, result);
-                    self.follow_step(&memory, waiting, step)?;
+                    let Waiting { head, request, mut chain, .. } = waiting;
+                    self.follow(&memory, (head, request), &mut chain, step)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Answers a request that was put aside, or puts it aside again.
-    pub(super) fn follow_step(
+    /// Answers a request, or puts it aside with its chain.
+    pub(super) fn follow(
         &mut self,
         memory: &GuestMemory,
-        waiting: Waiting,
+        (head, request): (u16, Request),
+        chain: &mut Chain,
         step: Step,
     ) -> Result<(), Broken> {
         match step {
-            Step::Done(status, written) => {
-                self.answer(memory, waiting.head, &waiting.request, status, written)
-            }
-            Step::Wait(work) => self.put_aside(Waiting { work, ..waiting }),
+            Step::Done(status, written) => self.answer(memory, head, &request, status, written),
+            Step::Wait(work) => self.put_aside(Waiting { head, request, chain: std::mem::take(chain), work }),
         }
     }
 

@@ -7,7 +7,6 @@
 use super::super::blk::{Request, Status, Step, Target};
 use super::super::chain::{Broken, Chain};
 use super::super::memory::GuestMemory;
-use super::requests::Waiting;
 use super::{Finished, Lanes, Outcome, Ring, RingHandle};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -63,13 +62,7 @@ impl Ring {
     pub(super) fn take_back(&mut self, memory: &GuestMemory, helped: Helped) -> Result<(), Broken> {
         let Helped { head, request, mut spare, step } = helped;
         self.helped -= 1;
-        match step {
-            Step::Done(status, written) => self.answer(memory, head, &request, status, written)?,
-            Step::Wait(work) => {
-                let chain = std::mem::take(&mut spare.chain);
-                self.put_aside(Waiting { head, request, chain, work })?;
-            }
-        }
+        self.follow(memory, (head, request), &mut spare.chain, step)?;
         self.spare.push(spare);
         Ok(())
     }
