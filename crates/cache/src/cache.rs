@@ -404,6 +404,7 @@ impl Cache {
             );
         }
     }
+
     /// Whether a disk that takes nothing is worth a word: one that is nearly full takes small things and refuses large
     /// ones.
     pub(crate) fn is_news(&self, now_ms: u64) -> bool {

@@ -199,7 +199,7 @@ pub(crate) fn check(blob: &CachedBlob, is_unused: &dyn Fn() -> bool) -> Result<C
         return Ok(Checked::NotWhole);
     }
     let proven = generation.wrapping_add(1);
-    if !blob.is_plain() || sidecar.whole_at().load(Ordering::Acquire) == proven {
+    if sidecar.whole_at().load(Ordering::Acquire) == proven {
         return Ok(Checked::Right);
     }
     if !locks::try_lock(&sidecar.file, &Locks::CHECK, Mode::Exclusive)? {

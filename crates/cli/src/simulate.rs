@@ -1,6 +1,7 @@
 //! `headstart simulate`: what a plan would have been worth to boots that were recorded.
 
 use crate::report::{Outcome, Report, count};
+use crate::trace::{cancelled, len};
 use clap::{Args, Subcommand, ValueEnum};
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_image::progress::Progress;
@@ -206,11 +207,8 @@ impl Disk {
         let mut gathered = Gathered::new();
         let work = |_, trace: Trace| (self.group(&trace.creation), self.simulate(&trace, &cells));
         skipped.add(&set.map_each(0, work, |index, result| {
-            if progress.is_cancelled() {
-                return Err(Error::new(ErrorKind::Cancelled, "interrupted"));
-            }
-            progress
-                .advance(set.path(index).and_then(|path| path.metadata().ok()).map_or(0, |meta| meta.len()));
+            cancelled(progress)?;
+            progress.advance(set.path(index).map_or(0, len));
             // What is skipped is counted by the data set.
             if let Ok((group, results)) = result {
                 let sums = gathered.entry(group).or_insert_with(|| vec![Gatherer::default(); results.len()]);

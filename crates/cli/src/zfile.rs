@@ -83,16 +83,8 @@ fn parse_codec(text: &str) -> Result<LayerCodec> {
     }
 }
 
-/// Bytes that a frame may have.
-const FRAME_SIZES: std::ops::RangeInclusive<u64> = 4096..=65536;
-
-fn parse_frame_size(text: &str) -> Result<ByteSize> {
-    let size: ByteSize = text.parse()?;
-    if !size.0.is_power_of_two() || !FRAME_SIZES.contains(&size.0) {
-        return Err(Error::invalid(format!("{} bytes is not a frame size", size.0))
-            .remedy("choose 4k, 8k, 16k, 32k or 64k"));
-    }
-    Ok(size)
+fn parse_frame_size(text: &str) -> Result<u32> {
+    ZFileOptions::check_frame_size(text.parse::<ByteSize>()?.0)
 }
 
 /// What frames are like, whatever the codec.
@@ -100,7 +92,7 @@ fn parse_frame_size(text: &str) -> Result<ByteSize> {
 struct Frames {
     /// Bytes compressed together, 4k to 64k: smaller reads less for a random access, larger compresses better
     #[arg(long, default_value = "32k", value_name = "SIZE", value_parser = parse_frame_size)]
-    frame_size: ByteSize,
+    frame_size: u32,
     /// Level of zstd, 1 to 19
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=19))]
     level: Option<i32>,
@@ -113,37 +105,35 @@ struct Frames {
 
 impl Packing {
     /// The options of the format.
-    pub(crate) fn options(&self) -> Result<ZFileOptions> {
+    pub(crate) fn options(&self) -> ZFileOptions {
         self.frames.options(self.codec)
     }
 }
 
 impl LayerPacking {
     /// How the layer is stored.
-    pub(crate) fn options(&self) -> Result<headstart_image::new_layer::Packing> {
+    pub(crate) fn options(&self) -> headstart_image::new_layer::Packing {
         use headstart_image::new_layer::Packing;
-        self.codec.map_or(Ok(Packing::Plain), |codec| self.frames.options(codec).map(Packing::ZFile))
+        self.codec.map_or(Packing::Plain, |codec| Packing::ZFile(self.frames.options(codec)))
     }
 }
 
 impl Frames {
-    fn options(&self, codec: Codec) -> Result<ZFileOptions> {
-        let frame_size = u32::try_from(self.frame_size.0)
-            .map_err(|_| Error::invalid(format!("a frame cannot have {}", self.frame_size)))?;
-        Ok(ZFileOptions {
+    fn options(&self, codec: Codec) -> ZFileOptions {
+        ZFileOptions {
             codec,
-            frame_size,
+            frame_size: self.frame_size,
             crc: !self.no_crc,
             level: self.level,
             threads: self.threads.number(),
-        })
+        }
     }
 }
 
 impl Command {
     pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         match self {
-            Self::Pack { input, output, packing } => pack(input, output, &packing.options()?, progress),
+            Self::Pack { input, output, packing } => pack(input, output, &packing.options(), progress),
             Self::Unpack { input, output } => unpack(input, output, progress),
             Self::Inspect { input } => {
                 let reader = open(input)?;

@@ -141,7 +141,10 @@ pub async fn attach_remote(
     let about = |e: Error| e.about(reference);
     let named = name_image(host, &*store, reference).await.map_err(about)?;
     let manifest = Manifest::parse(&named.bytes).map_err(about)?;
-    let located = locate(host, &*store, &manifest).await.map_err(about)?;
+    let located = match named.located {
+        Some(located) => located,
+        None => locate(host, &*store, &manifest).await.map_err(about)?,
+    };
     let mut warnings = Vec::new();
     if let Some(refusal) = named.refusal {
         if !located.are_whole() {
@@ -190,6 +193,8 @@ struct Named {
     bytes: Vec<u8>,
     /// Why the store did not say so itself.
     refusal: Option<Error>,
+    /// Its blobs in the cache, where all of them were found whole there.
+    located: Option<Located>,
 }
 
 async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Result<Named> {
@@ -199,7 +204,7 @@ async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Re
     let Some((digest, bytes)) = known_images.recall(&name) else {
         let (digest, bytes) = ask_manifest(store, &reference.selector).await?;
         remember(&known_images, &name, &digest, &bytes);
-        return Ok(Named { digest, bytes: bytes.to_vec(), refusal: None });
+        return Ok(Named { digest, bytes: bytes.to_vec(), refusal: None, located: None });
     };
     // What a digest stands for cannot have changed: only whether the store can be used is asked.
     let asked = async {
@@ -209,7 +214,8 @@ async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Re
         }
     };
     // Only what can do without its store is impatient with it.
-    let answer = if is_whole(host, store, &bytes).await {
+    let located = locate_whole(host, store, &bytes).await;
+    let answer = if located.is_some() {
         timeout(KNOWN_PATIENCE, asked).await.unwrap_or_else(|_| {
             let patience = KNOWN_PATIENCE.as_secs();
             Err(Error::new(ErrorKind::Unavailable, format!("does not answer within {patience} s")))
@@ -218,22 +224,23 @@ async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Re
         asked.await
     };
     match answer {
-        Ok(None) => Ok(Named { digest, bytes, refusal: None }),
-        Ok(Some((digest, bytes))) => {
-            remember(&known_images, &name, &digest, &bytes);
-            Ok(Named { digest, bytes: bytes.to_vec(), refusal: None })
+        Ok(None) => Ok(Named { digest, bytes, refusal: None, located }),
+        Ok(Some((told, bytes))) => {
+            remember(&known_images, &name, &told, &bytes);
+            let located = located.filter(|_| told == digest);
+            Ok(Named { digest: told, bytes: bytes.to_vec(), refusal: None, located })
         }
         Err(refusal) if matches!(refusal.kind(), ErrorKind::Unavailable | ErrorKind::Denied) => {
-            Ok(Named { digest, bytes, refusal: Some(refusal) })
+            Ok(Named { digest, bytes, refusal: Some(refusal), located })
         }
         Err(error) => Err(error),
     }
 }
 
-/// Whether every byte of the image with this manifest is in the cache.
-async fn is_whole(host: &Host, store: &dyn Store, manifest: &[u8]) -> bool {
-    let Ok(manifest) = Manifest::parse(manifest) else { return false };
-    locate(host, store, &manifest).await.is_ok_and(|located| located.are_whole())
+/// The blobs of the image with this manifest, where every byte of them is in the cache.
+async fn locate_whole(host: &Host, store: &dyn Store, manifest: &[u8]) -> Option<Located> {
+    let manifest = Manifest::parse(manifest).ok()?;
+    locate(host, store, &manifest).await.ok().filter(Located::are_whole)
 }
 
 /// Asks for a manifest with all the patience that a slow store needs, but a store that cannot be reached, a

@@ -127,8 +127,8 @@ impl Disk {
             puller.wait(&absent)?;
             (result, absent) = collect_absent(|| device.read_at(buf, offset));
         }
-        let is_wrong = result.as_ref().is_err_and(|error| self.doubtful(error, at(offset, buf)).is_some());
-        if absent.is_empty() && !(is_large && is_wrong) {
+        let is_wrong = |error: &Error| self.doubtful(error, at(offset, buf)).is_some();
+        if absent.is_empty() && !(is_large && result.as_ref().is_err_and(is_wrong)) {
             return result;
         }
         if is_large {

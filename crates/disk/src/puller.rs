@@ -298,9 +298,8 @@ impl Puller {
     }
 
     /// The engine is to be told at `time`. Where it is to be told earlier anyway, it asks again then. But not where
-    /// that
-    /// earlier time has passed and only its tick is still on its way: the engine, told of something else meanwhile,
-    /// has seen the clock pass it, has asked again just now, and will not do so a third time.
+    /// that earlier time has passed and only its tick is still on its way: the engine, told of something else
+    /// meanwhile, has seen the clock pass it, has asked again just now, and will not do so a third time.
     fn wake_at(&self, state: &mut State, time: Time) {
         let now = self.now();
         let sooner = state.wake.filter(|wake| *wake > now && *wake <= time);

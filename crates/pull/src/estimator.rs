@@ -1,9 +1,8 @@
 //! Bandwidth and round trip of the link, and what follows from them for background requests.
 //!
 //! *Round trip*: the least time from asking to the last byte of a small fetch, less the time its bytes took. Only
-//! fetches
-//! that were sent onto an idle link may raise it: on a busy link the wait behind other transfers would be taken for
-//! distance, the pipe be filled for that distance, and the wait grow with it for ever.
+//! fetches that were sent onto an idle link may raise it: on a busy link the wait behind other transfers would be taken
+//! for distance, the pipe be filled for that distance, and the wait grow with it for ever.
 //!
 //! *Bandwidth*: bytes that came, by the time in which bytes were coming. A fetch is taken to bring bytes from one round
 //! trip after it was sent; the union of these spans is the busy time. Neither idle time nor waiting for the first byte

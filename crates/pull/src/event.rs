@@ -67,8 +67,7 @@ pub enum Event<'a> {
     /// All bytes of a fetch have come over the link, but they are not in the cache yet: they are being verified,
     /// or wait for their pages of the hash tree. [`Event::Fetched`] follows. It frees the fetch's place on the link and
     /// tells the estimator the true time of the transfer. It may be left out where `Fetched` follows at once. Bytes
-    /// whose
-    /// pages do not come in time are to be given up as [`Outcome::Failed`]: the next try asks for the pages too.
+    /// whose pages do not come in time are to be given up as [`Outcome::Failed`]: the next try asks for the pages too.
     Arrived {
         /// The fetch.
         fetch: FetchId,

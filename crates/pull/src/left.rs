@@ -1,9 +1,8 @@
 //! Filling the disk at a set rate, with progress and an estimate of the end.
 //!
 //! Filling goes by blobs, not by the disk: their used bytes in their stored order make the fewest and largest
-//! requests, and
-//! each counts once however many places of the disk it serves. It goes through these phases, each in small steps so
-//! that no event takes long:
+//! requests, and each counts once however many places of the disk it serves. It goes through these phases, each in
+//! small steps so that no event takes long:
 //!
 //! `Off` → `Count` (walk the disk, gather the union of its stored ranges) → `Measure` (how much of it is missing) →
 //! `Fill` → `Measure` again once all is answered → `Full`, or, after a while, `Fill` again: some may have been given

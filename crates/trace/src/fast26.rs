@@ -43,8 +43,8 @@ const TRACES: &str = "trace";
 /// Of `gmt_create`.
 const TIME_FORMAT: &str = "%Y-%m-%d %H:%M:%S";
 /// Labels that have a column of their own.
-const IMAGE_TYPE: &str = "image_type";
-const META_INFO: &str = "meta_info";
+pub(crate) const IMAGE_TYPE: &str = "image_type";
+pub(crate) const META_INFO: &str = "meta_info";
 /// The exact text of `gmt_create` where the first request came before it.
 const GMT_CREATE: &str = "gmt_create";
 /// Longest table of creations.
@@ -260,24 +260,6 @@ pub fn import(
 pub fn stored_bytes(dir: &Path) -> Result<u64> {
     let len = |path: PathBuf| dir.join(path).metadata().map_or(0, |meta| meta.len());
     Ok(find_traces(dir)?.into_iter().map(len).sum())
-}
-
-/// Reads the requests in a file of the layout, without its row in the table of creations: the first request is taken
-/// for the creation, the file's name for the volume.
-///
-/// # Errors
-/// [`ErrorKind::Corrupt`] and [`ErrorKind::Unsupported`] for what is no such file, [`ErrorKind::Invalid`] where it is
-/// larger than `limits` allow, what the operating system reports.
-pub fn read_bare(path: &Path, limits: &ReadLimits) -> Result<Trace> {
-    let (rows, first) = read_rows(path, limits)?;
-    let created_us = first.unwrap_or(0);
-    let volume = volume_of(path);
-    let records = records(&rows, created_us).map_err(|e| e.about(path.display()))?;
-    Ok(Trace {
-        creation: Creation { volume, created_us, ..Creation::default() },
-        records,
-        ..Trace::default()
-    })
 }
 
 /// The rows of a file, and when the first request came, in microseconds of Unix time.

@@ -44,6 +44,13 @@ pub struct Creation {
     pub labels: BTreeMap<String, String>,
 }
 
+impl Creation {
+    /// Whether plans are made for both together: they are of one image and one size of disk.
+    pub(crate) fn is_grouped_with(&self, other: &Self) -> bool {
+        self.image == other.image && self.size == other.size
+    }
+}
+
 /// What the pull engine's estimator knew of the link at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkSample {

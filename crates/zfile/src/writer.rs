@@ -59,12 +59,21 @@ impl Default for ZFileOptions {
 }
 
 impl ZFileOptions {
+    /// The frame size of `size` bytes.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Invalid`] where frames cannot have so many.
+    pub fn check_frame_size(size: u64) -> Result<u32> {
+        let is_right =
+            |size: &u32| size.is_power_of_two() && (FRAME_SIZE_MIN..=FRAME_SIZE_MAX).contains(size);
+        u32::try_from(size).ok().filter(is_right).ok_or_else(|| {
+            Error::invalid(format!("{size} bytes is not a frame size"))
+                .remedy("choose 4k, 8k, 16k, 32k or 64k")
+        })
+    }
+
     fn check(&self) -> Result<()> {
-        let size = self.frame_size;
-        if !size.is_power_of_two() || !(FRAME_SIZE_MIN..=FRAME_SIZE_MAX).contains(&size) {
-            return Err(Error::invalid(format!("{size} bytes is not a frame size"))
-                .remedy("choose 4k, 8k, 16k, 32k or 64k"));
-        }
+        Self::check_frame_size(self.frame_size.into())?;
         if !(1..=THREADS_MAX).contains(&self.threads) {
             return Err(Error::invalid(format!("cannot pack with {} threads", self.threads))
                 .remedy(format!("choose 1 to {THREADS_MAX}")));

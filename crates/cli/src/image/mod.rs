@@ -170,7 +170,7 @@ impl Command {
             Self::Copy(copy) => copy.run(progress),
             Self::Commit(commit) => commit.run(progress),
             Self::Flatten { image, target, packing } => {
-                let made = flatten(image, target, &packing.options()?, progress)?;
+                let made = flatten(image, target, &packing.options(), progress)?;
                 Ok(Box::new(Made::new(&made, None)))
             }
             Self::Diff { left, right } => Ok(Box::new(DiffReport::new(&diff(left, right, progress)?))),
@@ -191,7 +191,7 @@ impl Import {
     fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         let file =
             DiskFile { path: self.disk.clone(), format: self.format, allowed_dirs: self.allow_dir.clone() };
-        let packing = self.packing.options()?;
+        let packing = self.packing.options();
         let (made, format) = import_disk(&file, self.base.as_ref(), &self.target, &packing, progress)?;
         Ok(Box::new(Made::new(&made, Some(format))))
     }
@@ -215,7 +215,7 @@ impl Commit {
                 return Err(Error::invalid("--pair takes two files").remedy("give it as --pair DATA,INDEX"));
             }
         };
-        let made = commit(&upper, self.base.as_ref(), &self.target, &self.packing.options()?, progress)?;
+        let made = commit(&upper, self.base.as_ref(), &self.target, &self.packing.options(), progress)?;
         Ok(Box::new(Made::new(&made, None)))
     }
 }

@@ -65,7 +65,7 @@ impl Command {
     }
 }
 
-fn cancelled(progress: &dyn Progress) -> Result<()> {
+pub(crate) fn cancelled(progress: &dyn Progress) -> Result<()> {
     if progress.is_cancelled() { Err(Error::new(ErrorKind::Cancelled, "interrupted")) } else { Ok(()) }
 }
 
@@ -159,7 +159,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Bytes of a file, for the progress bar.
-fn len(path: &Path) -> u64 {
+pub(crate) fn len(path: &Path) -> u64 {
     path.metadata().map_or(0, |meta| meta.len())
 }
 

@@ -159,8 +159,7 @@ impl DataSet {
     /// The indices of each image and size of disk, in order: plans are made for one such group.
     pub fn groups(&self) -> impl Iterator<Item = Range<usize>> {
         let mut start = 0;
-        let same = |a: &Creation, b: &Creation| a.image == b.image && a.size == b.size;
-        self.creations.chunk_by(same).map(move |group| {
+        self.creations.chunk_by(Creation::is_grouped_with).map(move |group| {
             let range = start..start + group.len();
             start = range.end;
             range
@@ -252,8 +251,7 @@ impl DataSet {
 type Outcome<T> = Result<(T, bool), (Reason, Error)>;
 
 /// Processors that this process may use.
-#[must_use]
-pub fn processors() -> usize {
+pub(crate) fn processors() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 

@@ -6,6 +6,7 @@ use super::distribution::{Distribution, LogHistogram, percent};
 use super::group::Group;
 use super::similarity::jaccard;
 use super::{ByKind, Kind};
+use crate::fast26::META_INFO;
 use crate::trace::Creation;
 use serde::Serialize;
 
@@ -150,9 +151,7 @@ impl Collector {
         samples.access_percent.extend(boot.access_percent(creation.size));
         samples.grace_s.extend(boot.grace_us.map(|us| us as f64 / 1e6));
         boot.intervals_us.iter().for_each(|us| samples.intervals.add(u64::from(*us)));
-        let same =
-            |group: &Group| group.creation.image == creation.image && group.creation.size == creation.size;
-        if !self.group.as_ref().is_some_and(same) {
+        if !self.group.as_ref().is_some_and(|group| group.creation.is_grouped_with(creation)) {
             self.end_group();
         }
         self.group.get_or_insert_with(|| Group::new(creation.clone())).add(boot, &creation.user);
@@ -286,7 +285,7 @@ fn tiers(done: &[Done]) -> [Vec<f64>; 3] {
 
 /// What the metadata of a disk say of the configuration that it was made with.
 fn configuration(creation: &Creation) -> &str {
-    creation.labels.get("meta_info").unwrap_or(&creation.options)
+    creation.labels.get(META_INFO).unwrap_or(&creation.options)
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ pub use distribution::{Distribution, LogHistogram};
 pub use figures::{Collector, Figures};
 pub use requests::{SIZES, Stats, UNITS, median, size_class};
 
+use crate::fast26::META_INFO;
 use crate::trace::Creation;
 use serde::Serialize;
 
@@ -100,7 +101,7 @@ pub fn property<'a>(creation: &'a Creation, key: &str) -> Option<&'a str> {
         text.split(';').filter_map(|part| part.split_once('=')).find(|(name, _)| *name == key).map(|(_, v)| v)
     };
     let label = |name| creation.labels.get(name).map(String::as_str);
-    label(key).or_else(|| label("meta_info").and_then(within)).or_else(|| within(&creation.options))
+    label(key).or_else(|| label(META_INFO).and_then(within)).or_else(|| within(&creation.options))
 }
 
 /// Bytes of the image that a disk was made of, where its metadata have them as `image_size`.

@@ -13,8 +13,10 @@
 use super::Settings;
 use super::population::{Disk, FAMILIES, Image};
 use super::random::{Random, whole};
+use crate::fast26::{IMAGE_TYPE, META_INFO};
 use crate::record::{Op, Record};
 use crate::stats::BLOCK;
+use crate::stats::boot::RATIO_US;
 use crate::trace::{Creation, Trace};
 use headstart_block::ByteRange;
 
@@ -321,7 +323,7 @@ fn write(image: &Image, disk: &Disk, records: &mut Vec<Record>, random: &mut Ran
     let (mean, far) = READ_RATIO[usize::from(!image.public)];
     let ratio = mean + far * (random.unit() + random.unit() - 1.0);
     let first = records.first().map_or(0, |record| record.t_us);
-    let early = records.iter().filter(|record| record.t_us - first <= 180_000_000).count();
+    let early = records.iter().filter(|record| record.t_us - first <= RATIO_US).count();
     let writes = whole(early as f64 * (1.0 - ratio) / ratio);
     let free = disk.size / BLOCK;
     for _ in 0..writes {
@@ -353,8 +355,8 @@ fn creation(settings: &Settings, image: &Image, disk: &Disk) -> Creation {
         size: disk.size,
         created_us: disk.created_s * 1_000_000,
         labels: [
-            label("image_type", if image.public { "1" } else { "2" }.to_owned()),
-            label("meta_info", meta_info),
+            label(IMAGE_TYPE, if image.public { "1" } else { "2" }.to_owned()),
+            label(META_INFO, meta_info),
         ]
         .into(),
     }
