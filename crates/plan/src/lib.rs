@@ -12,6 +12,7 @@
 //! | [`similarity`] | how alike two boots are |
 //! | [`preprocess`] | outliers, categories, groups, centroids |
 //! | [`policy`] | ways to make an order of preloading |
+//! | [`plans`] | what training makes: plans by group and bandwidth |
 //! | [`zero_shot`] | whose traces to learn from for an image that has hardly any |
 //! | [`random`] | randomness from a seed |
 //! | [`bandwidth`] | bandwidths, and the bins that plans are made for |
@@ -21,6 +22,7 @@
 pub mod bandwidth;
 pub mod condensed;
 pub mod evaluate;
+pub mod plans;
 pub mod policy;
 pub mod preprocess;
 pub mod random;
@@ -34,5 +36,6 @@ pub mod zero_shot;
 pub use bandwidth::{Bandwidth, Bin, Nanos};
 pub use condensed::{Condensed, CondensedRead, READS_MAX, Touch};
 pub use headstart_block::{BLOCK_SIZE, Plan, PlanItem, SLICE_SIZE};
+pub use plans::{Centroid, GroupPlans, ImagePlans, RatedPlan};
 pub use statistics::{BlockStats, Statistics, Window};
 pub use vocabulary::{BlockId, Vocabulary};

@@ -1,0 +1,64 @@
+//! What training makes: for an image the groups of its boots, each with plans for some bandwidths.
+//!
+//! These are plain values. `artifact` writes and reads them, `train` makes them,
+//! the plan switcher of the pull engine goes from one to another while a disk boots.
+
+use crate::policy::Weights;
+use crate::zero_shot::Reason;
+use headstart_block::PlanItem;
+use std::sync::Arc;
+
+/// The plans of one image, and why they were chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImagePlans {
+    /// Whose traces they were made from.
+    pub reason: Reason,
+    /// The groups, the largest first: what is planned with while nothing is known of a boot. None for a reason of
+    /// [`Reason::None`].
+    pub groups: Vec<GroupPlans>,
+}
+
+/// The plans of one group of an image's boots.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GroupPlans {
+    /// Which category it is of, counted from the one that reads the least.
+    pub category: u32,
+    /// How many traces it was made from.
+    pub traces: u64,
+    /// The most central boot: what a running boot is compared with.
+    pub centroid: Centroid,
+    /// The plans, by bandwidth, ascending; at least one.
+    pub plans: Vec<RatedPlan>,
+}
+
+impl GroupPlans {
+    /// The plan for a bandwidth in bytes a second: that of the nearest rate that is not above it, or the slowest.
+    #[must_use]
+    pub fn at(&self, bandwidth: u64) -> Option<&RatedPlan> {
+        let above = self.plans.partition_point(|plan| plan.rate <= bandwidth);
+        self.plans.get(above.saturating_sub(1))
+    }
+}
+
+/// A plan for one bandwidth.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RatedPlan {
+    /// The bandwidth that it was made for, in bytes a second.
+    pub rate: u64,
+    /// The policy that made it.
+    pub policy: String,
+    /// Of a policy that scores blocks: the weights that it found, to be reused for similar images.
+    pub weights: Option<Weights>,
+    /// What the policy expects on its own training traces: the hit rate, or the delay of a boot in seconds,
+    /// negative, as its objective says.
+    pub worth: f64,
+    /// What to pull, in order.
+    pub items: Arc<[PlanItem]>,
+}
+
+/// The most central boot of a group: blocks of the disk in the order of first access.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Centroid {
+    /// Block numbers of the disk, each once.
+    pub order: Vec<u64>,
+}
