@@ -34,4 +34,4 @@ pub use directory::{DirectoryLimits, TraceDirectory};
 pub use record::{Op, Record};
 pub use recorder::{RECORDS_MAX, Recorder, WINDOW};
 pub use saver::{Pace, Recording, Saver};
-pub use trace::{Creation, LinkSample, Trace};
+pub use trace::{Creation, DIGEST, LinkSample, Trace};

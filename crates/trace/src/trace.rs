@@ -4,6 +4,9 @@ use crate::record::Record;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+/// The label that has the digest of the image's manifest.
+pub const DIGEST: &str = "digest";
+
 /// The first minutes of one disk's I/O.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
@@ -45,9 +48,16 @@ pub struct Creation {
 }
 
 impl Creation {
+    /// What tells its image from others: the digest of the image's manifest where it was recorded, for an image may be
+    /// attached under several names, and another one later under the same; else the name.
+    #[must_use]
+    pub fn image_id(&self) -> &str {
+        self.labels.get(DIGEST).map_or(&self.image, |digest| digest)
+    }
+
     /// Whether plans are made for both together: they are of one image and one size of disk.
     pub(crate) fn is_grouped_with(&self, other: &Self) -> bool {
-        self.image == other.image && self.size == other.size
+        self.image_id() == other.image_id() && self.size == other.size
     }
 }
 
@@ -60,4 +70,23 @@ pub struct LinkSample {
     pub bandwidth: Option<u64>,
     /// Round trip in microseconds.
     pub round_trip_us: Option<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_is_its_digest_where_that_is_known() {
+        let creation = |image: &str, digest: Option<&str>| Creation {
+            image: image.to_owned(),
+            labels: digest.map(|digest| (DIGEST.to_owned(), digest.to_owned())).into_iter().collect(),
+            ..Creation::default()
+        };
+        let here = creation("http://a/store:v1", Some("sha256:1"));
+        assert!(here.is_grouped_with(&creation("http://b/store:v1", Some("sha256:1"))));
+        assert!(!here.is_grouped_with(&creation("http://a/store:v1", Some("sha256:2"))));
+        assert!(!here.is_grouped_with(&creation("http://a/store:v1", None)));
+        assert!(creation("p-a", None).is_grouped_with(&creation("p-a", None)));
+    }
 }

@@ -9,7 +9,8 @@ use headstart_block::{BlockDevice, ByteSize, Digest, Error, Result};
 use headstart_cache::Cache;
 use headstart_disk::Disk;
 use headstart_trace::{
-    Creation, DirectoryLimits, LinkSample, Pace, RECORDS_MAX, Recorder, Recording, Saver, TraceDirectory,
+    Creation, DIGEST, DirectoryLimits, LinkSample, Pace, RECORDS_MAX, Recorder, Recording, Saver,
+    TraceDirectory,
 };
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -99,7 +100,7 @@ impl RecordArgs {
             created_us,
             ..Creation::default()
         };
-        creation.labels.insert("digest".to_owned(), digest.to_string());
+        creation.labels.insert(DIGEST.to_owned(), digest.to_string());
         for Label { key, value } in &self.labels {
             let field = match key.as_str() {
                 "volume" => &mut creation.volume,

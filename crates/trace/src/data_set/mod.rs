@@ -8,8 +8,8 @@
 //! | any other file | that Parquet trace |
 //!
 //! Opening is cheap: of a table it reads the rows, of Parquet files the footers, of requests nothing. What is listed is
-//! in one order, by image, size of the disk, time of creation, volume, so that the traces of an image
-//! ([`DataSet::groups`]) come one after another, whatever the layout.
+//! in one order, by image ([`Creation::image_id`]), size of the disk, time of creation, volume, so that the traces of
+//! an image ([`DataSet::groups`]) come one after another, whatever the layout.
 //!
 //! Then [`DataSet::for_each`] and [`DataSet::map_each`] stream the traces. Threads read ahead, each a few
 //! files; what they make of them arrives in the order of the list. So results do not depend on the number of
@@ -114,7 +114,7 @@ impl DataSet {
         }
         found.sort_by(|(a, a_entry), (b, b_entry)| {
             let key = |c: &Creation| (c.size, c.created_us);
-            (a.image.cmp(&b.image))
+            (a.image_id().cmp(b.image_id()))
                 .then_with(|| key(a).cmp(&key(b)))
                 .then_with(|| a.volume.cmp(&b.volume))
                 .then_with(|| a_entry.path.cmp(&b_entry.path))
