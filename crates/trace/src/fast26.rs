@@ -42,6 +42,8 @@ pub const CREATIONS: &str = "VD_creation_meta.csv";
 const TRACES: &str = "trace";
 /// Of `gmt_create`.
 const TIME_FORMAT: &str = "%Y-%m-%d %H:%M:%S";
+/// When a disk was created of which that is not known.
+const EPOCH: &str = "1970-01-01 00:00:00";
 /// Labels that have a column of their own.
 pub(crate) const IMAGE_TYPE: &str = "image_type";
 pub(crate) const META_INFO: &str = "meta_info";
@@ -135,6 +137,47 @@ impl CreationRow {
             labels,
         })
     }
+}
+
+/// The columns of the table of creations.
+pub const COLUMNS: [&str; 10] = [
+    "volume_id",
+    "image_type",
+    "image_id",
+    "device_size",
+    "user_id",
+    "cluster_id",
+    "gmt_create",
+    "extra_info",
+    "meta_info",
+    "image_family",
+];
+
+/// The creation that a row of the table of creations tells of; `column` gives what a column says. The disk need not be
+/// there yet: what the row does not say is empty.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] for a size or a time that is none.
+pub fn creation_of(mut column: impl FnMut(&str) -> Option<String>) -> Result<Creation> {
+    let size = column("device_size").filter(|size| !size.is_empty()).map(|size| {
+        let bad = || Error::corrupt(format!("`{}` is no device_size in bytes", size.escape_debug()));
+        size.trim().parse().map_err(|_| bad())
+    });
+    let device_size = size.transpose()?.unwrap_or(0);
+    let mut text = |name| column(name).unwrap_or_default();
+    let row = CreationRow {
+        volume_id: text("volume_id"),
+        image_type: text("image_type"),
+        image_id: text("image_id"),
+        device_size,
+        user_id: text("user_id"),
+        cluster_id: text("cluster_id"),
+        gmt_create: Some(text("gmt_create")).filter(|t| !t.is_empty()).unwrap_or_else(|| EPOCH.to_owned()),
+        extra_info: text("extra_info"),
+        meta_info: text("meta_info"),
+        image_family: text("image_family"),
+    };
+    row.creation()
 }
 
 /// Makes a creation that the table has no earlier than the first request, at `first` of Unix time in microseconds, that

@@ -136,3 +136,17 @@ fn requests_that_are_none_are_refused() {
     huge.records[0].range = ByteRange::new(1 << 63, 0).unwrap();
     assert_eq!(rows(&huge).unwrap_err().kind(), ErrorKind::Invalid);
 }
+
+#[test]
+fn a_row_by_itself() {
+    let row = [("image_id", "m-a"), ("device_size", "4096"), ("user_id", "u"), ("meta_info", "base=x")];
+    let column = |name: &str| row.iter().find(|(known, _)| *known == name).map(|(_, v)| (*v).to_owned());
+    let creation = creation_of(column).unwrap();
+    assert_eq!((creation.image.as_str(), creation.user.as_str(), creation.size), ("m-a", "u", 4096));
+    assert_eq!((creation.labels[META_INFO].as_str(), creation.created_us), ("base=x", 0));
+    assert_eq!(creation_of(|_| None).unwrap().image, "");
+    for (name, text) in [("device_size", "4G"), ("device_size", "-1"), ("gmt_create", "yesterday")] {
+        let error = creation_of(|column| (column == name).then(|| text.to_owned())).unwrap_err();
+        assert!(error.to_string().contains(text), "{error}");
+    }
+}
