@@ -12,6 +12,9 @@
 //! | [`similarity`] | how alike two boots are |
 //! | [`preprocess`] | outliers, categories, groups, centroids |
 //! | [`policy`] | ways to make an order of preloading |
+//! | [`knowledge`] | what is learned of a data set, image by image |
+//! | [`train`] | from what is known to plans |
+//! | [`artifact`] | plans as one file |
 //! | [`plans`] | what training makes: plans by group and bandwidth |
 //! | [`zero_shot`] | whose traces to learn from for an image that has hardly any |
 //! | [`random`] | randomness from a seed |
@@ -19,9 +22,11 @@
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small"))]
 
+pub mod artifact;
 pub mod bandwidth;
 pub mod condensed;
 pub mod evaluate;
+pub mod knowledge;
 pub mod plans;
 pub mod policy;
 pub mod preprocess;
@@ -30,12 +35,16 @@ pub mod similarity;
 pub mod statistics;
 #[cfg(test)]
 mod testing;
+pub mod train;
 pub mod vocabulary;
 pub mod zero_shot;
 
+pub use artifact::PlanFile;
 pub use bandwidth::{Bandwidth, Bin, Nanos};
 pub use condensed::{Condensed, CondensedRead, READS_MAX, Touch};
 pub use headstart_block::{BLOCK_SIZE, Plan, PlanItem, SLICE_SIZE};
+pub use knowledge::{ImageKey, ImageKnowledge, Knowledge};
 pub use plans::{Centroid, GroupPlans, ImagePlans, RatedPlan};
 pub use statistics::{BlockStats, Statistics, Window};
+pub use train::{Plans, Recipe};
 pub use vocabulary::{BlockId, Vocabulary};

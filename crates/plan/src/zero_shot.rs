@@ -4,6 +4,7 @@
 //! traces. Between the last two the paper's figure 23 puts one more: images of equal metadata are alike (its Meta3)
 //! whoever made them, those of a family alone (Meta1) hardly.
 
+use headstart_trace::Creation;
 use std::fmt;
 
 /// Fewer traces are not enough to learn from.
@@ -20,6 +21,17 @@ pub struct Metadata {
     pub meta: String,
     /// The size of its disks.
     pub size: u64,
+}
+
+impl Metadata {
+    /// Of a creation: its family, user and the label `meta_info`. Its options are left out: in data sets they tell of
+    /// the guest's memory and of the host.
+    #[must_use]
+    pub fn of(creation: &Creation) -> Self {
+        let meta = creation.labels.get("meta_info").cloned().unwrap_or_default();
+        let (family, user) = (creation.family.clone(), creation.user.clone());
+        Self { family, user, meta, size: creation.size }
+    }
 }
 
 /// Why a plan was chosen.
