@@ -126,7 +126,7 @@ impl Engine {
             timers: Timers::default(),
             preload: Preload::default(),
             left: Left::new(),
-            estimator: Estimator::default(),
+            estimator: Estimator::new(settings.depth_max),
             sources: Sources::new(),
             back_off: BackOff::new(settings.seed),
             counters: Counters::default(),

@@ -83,9 +83,16 @@ pub(crate) struct Estimator {
     groups: VecDeque<Group>,
     /// From large fetches; used while no small one was seen.
     rough: Option<Duration>,
+    /// Fetches of the background come one at a time.
+    one_by_one: bool,
 }
 
 impl Estimator {
+    /// For a link that carries at most `depth` background fetches at a time.
+    pub(crate) fn new(depth: usize) -> Self {
+        Self { one_by_one: depth <= 1, ..Self::default() }
+    }
+
     pub(crate) fn sent(&mut self, now: Time, fetch: FetchId, bytes: u64) {
         if self.on_link.is_empty() {
             (self.idle_bytes, self.last_sent) = (0, now);
@@ -104,7 +111,7 @@ impl Estimator {
         let oldest = self.on_link.values().map(|sent| sent.at).find(|at| now.since(*at) < STALLED);
         let Some(sent) = self.on_link.remove(&fetch) else { return };
         self.sample_round_trip(now.since(sent.at), bytes, sent.alone);
-        let since = oldest.unwrap_or(sent.at) + self.round_trip().unwrap_or_default();
+        let since = oldest.unwrap_or(sent.at) + self.distance();
         if since > self.counted_to {
             (self.spell_bytes, self.spell_busy) = (0, Duration::ZERO);
         }
@@ -163,6 +170,13 @@ impl Estimator {
 
     fn round_trip(&self) -> Option<Duration> {
         self.groups.iter().map(|group| group.least).min().or(self.rough)
+    }
+
+    /// How long after asking bytes begin to come. Large fetches that come one at a time, each as long as the other,
+    /// do not tell how much of their time that is: no depth makes up for it either, so all of it counts as theirs.
+    fn distance(&self) -> Duration {
+        let known = self.groups.iter().map(|group| group.least).min();
+        known.or(self.rough.filter(|_| !self.one_by_one)).unwrap_or_default()
     }
 
     pub(crate) fn estimate(&self) -> Estimate {
@@ -240,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_few_large_fetches_tell_the_bandwidth_of_a_long_fat_link() {
-        let (mut link, mut estimator) = (link(100, 100), Estimator::default());
+        let (mut link, mut estimator) = (link(100, 100), Estimator::new(64));
         let mut now = Time(5_000_000);
         for _ in 0..10 {
             now = link.send(&mut estimator, now, &[4096, 256 << 10, 256 << 10]);
@@ -252,9 +266,24 @@ mod tests {
         near(Some(pace.pipe), 12_500_000, 15);
     }
 
+    /// As the paper pulls: a block after the other, each asked for when the one before has come.
+    #[test]
+    fn one_large_fetch_at_a_time_tells_the_bandwidth() {
+        let (mut link, mut estimator) = (link(10, 0), Estimator::new(1));
+        let mut now = Time(0);
+        for _ in 0..5 {
+            now = link.send(&mut estimator, now, &[2 << 20]);
+            near(estimator.estimate().bandwidth, 10_000_000, 1);
+        }
+        // Several misses at once.
+        now = link.send(&mut estimator, now + Duration::from_secs(1), &[2 << 20; 4]);
+        link.send(&mut estimator, now, &[2 << 20, 1 << 20]);
+        near(estimator.estimate().bandwidth, 10_000_000, 1);
+    }
+
     #[test]
     fn idle_time_and_small_reads_do_not_make_a_link_slow() {
-        let (mut link, mut estimator) = (link(10, 20), Estimator::default());
+        let (mut link, mut estimator) = (link(10, 20), Estimator::new(64));
         let mut now = Time(0);
         for _ in 0..20 {
             now = link.send(&mut estimator, now, &[16 << 10, 4 << 10]) + Duration::from_millis(50);
@@ -270,7 +299,7 @@ mod tests {
 
     #[test]
     fn follows_a_link_that_becomes_slower() {
-        let (mut link, mut estimator) = (link(80, 10), Estimator::default());
+        let (mut link, mut estimator) = (link(80, 10), Estimator::new(64));
         let mut now = Time(0);
         for _ in 0..50 {
             now = link.send(&mut estimator, now, &[512 << 10; 4]);
@@ -286,7 +315,7 @@ mod tests {
 
     #[test]
     fn waiting_behind_others_is_not_distance() {
-        let (mut link, mut estimator) = (link(10, 20), Estimator::default());
+        let (mut link, mut estimator) = (link(10, 20), Estimator::new(64));
         let mut now = link.send(&mut estimator, Time(0), &[4096]);
         // The link is never idle again: each batch is sent while one fetch is still on it.
         estimator.sent(now, FetchId(u64::MAX), 1);

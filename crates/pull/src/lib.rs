@@ -19,6 +19,7 @@
 //! | `estimator` | bandwidth and round trip; from them the depth and the size of background requests |
 //! | `retry`, `timers` | back-off, deadlines |
 //! | `source` | where to fetch from |
+//! | [`switcher`] | which of an image's plans a boot follows |
 //! | [`settings`], [`counters`] | knobs and figures |
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small"))]
@@ -36,6 +37,7 @@ mod request;
 mod retry;
 pub mod settings;
 mod source;
+pub mod switcher;
 #[cfg(test)]
 mod testing;
 mod timers;
@@ -48,4 +50,5 @@ pub use event::{Action, Event, FetchId, Outcome, Priority, ReadId, Source, Time}
 #[doc(no_inline)]
 pub use headstart_block::{BLOCK_SIZE, Plan, PlanItem, SLICE_SIZE};
 pub use settings::{Rest, Retry, Settings, Sharing};
+pub use switcher::{Switcher, Switches};
 pub use world::{BlobId, BlobRange, World};

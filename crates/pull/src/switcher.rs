@@ -1,0 +1,335 @@
+//! The plan switcher: which of an image's plans a running boot follows (paper, section 5.3).
+//!
+//! An image has groups of boots, each with plans for some bandwidths. A boot begins with the largest group's plan for
+//! the bandwidth that is expected. Two things move it to another one; what is local by then the engine passes.
+//!
+//! *Group*. The blocks that the boot has read so far, in the order of first access, are compared with as many of the
+//! first blocks of each group's centroid: with `k` blocks read, the `i`-th counts `k - i` on either side, and a block
+//! that one of the two has not read counts 0 there. So what should have been read by now and was not tells against a
+//! group, and what comes later does not. When the correlation (PCC) with another centroid is above [`ALIKE`] and
+//! leaves at most half of what the own one leaves to 1, for [`STREAK`] new blocks in a row, that group's plan is taken,
+//! and kept for [`SETTLED`] new blocks at least.
+//!
+//! *Bin*. When the estimated bandwidth has been in the range of another plan, and clear of the edge by an eighth,
+//! for [`DWELL`], that plan is taken. Around an edge nothing happens, whichever side it came from.
+//!
+//! The sums of the correlations are kept as blocks come: a first access costs a search among the centroids' blocks and
+//! a few additions for each group, another access the search. Memory is bounded by the centroids, of which only the
+//! first [`SEEN_MAX`] blocks count, and as many blocks that none of them names; a boot that has read more is not
+//! compared any more.
+
+use crate::{Plan, Time};
+use headstart_plan::{ImagePlans, RatedPlan};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A centroid that correlates by more is like the boot (paper, section 5.3).
+pub const ALIKE: f64 = 0.7;
+/// New blocks in a row that must speak for another group.
+pub const STREAK: u32 = 8;
+/// New blocks before the first comparison: all boots begin alike.
+pub const SEEN_MIN: u32 = 16;
+/// New blocks that a group is kept for at least.
+pub const SETTLED: u32 = 32;
+/// Blocks after which nothing is compared any more.
+pub const SEEN_MAX: u32 = 4096;
+/// How long the bandwidth must be another plan's.
+pub const DWELL: Duration = Duration::from_millis(500);
+/// Differences in correlation that are less than this are none.
+const CLEAR: f64 = 0.02;
+
+/// Not in a centroid, or not read yet.
+const NONE: u32 = u32::MAX;
+
+/// How often plans were switched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Switches {
+    /// To another group.
+    pub groups: u32,
+    /// To another bandwidth of the same group.
+    pub bins: u32,
+}
+
+/// Which plan a boot follows.
+#[derive(Clone, Debug)]
+pub struct Switcher {
+    plans: Arc<ImagePlans>,
+    group: usize,
+    /// Which of the group's plans.
+    plan: usize,
+    /// The bandwidth that the plan was chosen for.
+    bandwidth: Option<u64>,
+    /// Since when it has been faster, or slower, than the plan is for.
+    outside: Option<(Side, Time)>,
+    boot: Prefix,
+    /// The group that the last few blocks spoke for, and how many.
+    streak: (usize, u32),
+    settled_at: u32,
+    switches: Switches,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Slower,
+    Faster,
+}
+
+impl Switcher {
+    /// At a creation, with the bandwidth in bytes a second that is expected; `None` if nobody knows: then the first
+    /// estimate counts at once.
+    #[must_use]
+    pub fn new(plans: Arc<ImagePlans>, bandwidth: Option<u64>) -> Self {
+        let group = plans.groups.iter().position(|group| !group.plans.is_empty()).unwrap_or(0);
+        let boot = Prefix::new(&plans);
+        let (outside, streak, settled_at) = (None, (0, 0), SEEN_MIN);
+        let switches = Switches::default();
+        let mut switcher =
+            Self { plans, group, plan: 0, bandwidth, outside, boot, streak, settled_at, switches };
+        switcher.plan = switcher.plan_for(bandwidth);
+        switcher
+    }
+
+    /// What to preload now.
+    #[must_use]
+    pub fn plan(&self) -> Plan {
+        self.current().map_or(Plan::Lazy, |plan| Plan::List(Arc::clone(&plan.items)))
+    }
+
+    /// The plan that is followed, if there is any.
+    #[must_use]
+    pub fn current(&self) -> Option<&RatedPlan> {
+        self.plans.groups.get(self.group)?.plans.get(self.plan)
+    }
+
+    /// The number of the group that it is of.
+    #[must_use]
+    pub fn group(&self) -> usize {
+        self.group
+    }
+
+    /// How often plans were switched so far.
+    #[must_use]
+    pub fn switches(&self) -> Switches {
+        self.switches
+    }
+
+    /// How like the boot so far is to the centroid of a group: from -1 to 1; `None` before it has read anything,
+    /// and for a group that there is not.
+    #[must_use]
+    pub fn correlation(&self, group: usize) -> Option<f64> {
+        self.boot.correlation(group)
+    }
+
+    /// The boot reads in `block` of its disk, for the first time or again. What to preload from now on instead, if
+    /// that changes.
+    pub fn on_access(&mut self, block: u64) -> Option<Plan> {
+        if self.plans.groups.len() < 2 || !self.boot.access(block) || self.boot.seen < SEEN_MIN {
+            return None;
+        }
+        let Some(better) = self.better_group() else {
+            self.streak.1 = 0;
+            return None;
+        };
+        self.streak = (better, if self.streak.0 == better { self.streak.1 + 1 } else { 1 });
+        if self.streak.1 < STREAK || self.boot.seen < self.settled_at {
+            return None;
+        }
+        self.streak.1 = 0;
+        self.settled_at = self.boot.seen.saturating_add(SETTLED);
+        self.group = better;
+        self.plan = self.plan_for(self.bandwidth);
+        self.outside = None;
+        self.switches.groups += 1;
+        Some(self.plan())
+    }
+
+    /// The group that is clearly more like the boot than the own one: the most like, the largest of equals.
+    fn better_group(&self) -> Option<usize> {
+        let own = self.boot.correlation(self.group)?;
+        let mut best = (self.group, own);
+        for (group, plans) in self.plans.groups.iter().enumerate() {
+            let alike = self.boot.correlation(group)?;
+            if alike > best.1 && !plans.plans.is_empty() {
+                best = (group, alike);
+            }
+        }
+        let (group, alike) = best;
+        let clear = alike - own >= CLEAR && (1.0 - alike) * 2.0 <= 1.0 - own;
+        (group != self.group && alike > ALIKE && clear).then_some(group)
+    }
+
+    /// At `now` the link is estimated at so many bytes a second. What to preload from now on instead, if that
+    /// changes.
+    pub fn on_estimate(&mut self, now: Time, bandwidth: u64) -> Option<Plan> {
+        let known = self.bandwidth.is_some();
+        let Some(side) = self.side(bandwidth).filter(|_| known) else {
+            self.outside = None;
+            return if known { None } else { self.choose(bandwidth) };
+        };
+        match self.outside {
+            Some((before, since)) if before == side => {
+                if now.since(since) < DWELL {
+                    return None;
+                }
+                self.choose(bandwidth)
+            }
+            _ => {
+                self.outside = Some((side, now));
+                None
+            }
+        }
+    }
+
+    /// Takes the plan for `bandwidth`, if it is another one.
+    fn choose(&mut self, bandwidth: u64) -> Option<Plan> {
+        self.bandwidth = Some(bandwidth);
+        self.outside = None;
+        let plan = self.plan_for(self.bandwidth);
+        if plan == self.plan {
+            return None;
+        }
+        self.plan = plan;
+        self.switches.bins += 1;
+        Some(self.plan())
+    }
+
+    /// On which side of the range of the current plan a bandwidth lies, clear of the edge.
+    fn side(&self, bandwidth: u64) -> Option<Side> {
+        let plans = &self.plans.groups.get(self.group)?.plans;
+        let slowest = self.plan == 0;
+        let (own, next) = (plans.get(self.plan)?, plans.get(self.plan + 1));
+        if !slowest && bandwidth.saturating_add(bandwidth / 8) < own.rate {
+            Some(Side::Slower)
+        } else {
+            next.filter(|next| bandwidth - bandwidth / 8 >= next.rate).map(|_| Side::Faster)
+        }
+    }
+
+    /// Which of the group's plans is for a bandwidth: that of the nearest rate not above it; the slowest if nobody
+    /// knows.
+    fn plan_for(&self, bandwidth: Option<u64>) -> usize {
+        let Some(group) = self.plans.groups.get(self.group) else { return 0 };
+        let above = group.plans.partition_point(|plan| bandwidth.is_some_and(|rate| plan.rate <= rate));
+        above.saturating_sub(1)
+    }
+}
+
+/// The first blocks of a boot beside those of the centroids.
+#[derive(Clone, Debug)]
+struct Prefix {
+    /// The blocks that centroids name, ascending.
+    blocks: Vec<u64>,
+    /// Of each of them and each group, block by block: its place in the centroid's order.
+    ranks: Vec<u32>,
+    /// Of each of them: its place in the boot's order.
+    seen_at: Vec<u32>,
+    /// Blocks of the boot that no centroid names.
+    strangers: BTreeSet<u64>,
+    seen: u32,
+    groups: Vec<Beside>,
+}
+
+/// A boot and a centroid side by side.
+#[derive(Clone, Debug, Default)]
+struct Beside {
+    /// The centroid's blocks, by their places in the table of blocks.
+    order: Vec<u32>,
+    /// Blocks among the first `seen` of both.
+    both: i64,
+    /// The sum over them of both places.
+    places: i64,
+    /// The sum of the products of both places.
+    products: i64,
+}
+
+impl Beside {
+    fn pair(&mut self, seen_at: u32, rank: u32) {
+        self.both += 1;
+        self.places += i64::from(seen_at) + i64::from(rank);
+        self.products += i64::from(seen_at) * i64::from(rank);
+    }
+
+    /// After `seen` blocks. With at most 4096 of them all of this is exact.
+    #[expect(clippy::cast_precision_loss, reason = "a correlation")]
+    fn correlation(&self, seen: i64) -> f64 {
+        let theirs = seen.min(i64::try_from(self.order.len()).unwrap_or(i64::MAX));
+        let all = seen + theirs - self.both;
+        let squares = |upto: i64| upto * (upto + 1) * (2 * upto + 1) / 6;
+        let (x, xx) = (seen * (seen + 1) / 2, squares(seen));
+        let (y, yy) = (theirs * seen - theirs * (theirs - 1) / 2, squares(seen) - squares(seen - theirs));
+        let xy = self.both * seen * seen - seen * self.places + self.products;
+        let spreads = (all * xx - x * x) as f64 * (all * yy - y * y) as f64;
+        if spreads <= 0.0 {
+            return if self.both == seen && theirs == seen { 1.0 } else { 0.0 };
+        }
+        ((all * xy - x * y) as f64 / spreads.sqrt()).clamp(-1.0, 1.0)
+    }
+}
+
+impl Prefix {
+    fn new(plans: &ImagePlans) -> Self {
+        // One group is not compared with anything.
+        let groups = if plans.groups.len() < 2 { &[] } else { &plans.groups[..] };
+        let orders: Vec<Vec<u64>> = groups
+            .iter()
+            .map(|group| {
+                let mut known = BTreeSet::new();
+                let first = group.centroid.order.iter().copied().filter(|block| known.insert(*block));
+                first.take(SEEN_MAX as usize).collect()
+            })
+            .collect();
+        let mut blocks = orders.concat();
+        blocks.sort_unstable();
+        blocks.dedup();
+        let mut ranks = vec![NONE; blocks.len() * orders.len()];
+        let mut beside = Vec::with_capacity(orders.len());
+        for (group, order) in orders.iter().enumerate() {
+            let mut places = Vec::with_capacity(order.len());
+            for (rank, block) in (0..).zip(order) {
+                let place = blocks.binary_search(block).unwrap_or_default();
+                ranks[place * orders.len() + group] = rank;
+                places.push(u32::try_from(place).unwrap_or(NONE));
+            }
+            beside.push(Beside { order: places, ..Beside::default() });
+        }
+        let seen_at = vec![NONE; blocks.len()];
+        Self { blocks, ranks, seen_at, strangers: BTreeSet::new(), seen: 0, groups: beside }
+    }
+
+    /// Notes an access; whether it is the first of its block, and one more is to be compared.
+    fn access(&mut self, block: u64) -> bool {
+        if self.seen >= SEEN_MAX {
+            return false;
+        }
+        let place = self.blocks.binary_search(&block).ok();
+        match place {
+            Some(place) if self.seen_at[place] != NONE => return false,
+            Some(place) => self.seen_at[place] = self.seen,
+            None if !self.strangers.insert(block) => return false,
+            None => {}
+        }
+        let count = self.groups.len();
+        for (group, beside) in self.groups.iter_mut().enumerate() {
+            let rank = place.map_or(NONE, |place| self.ranks[place * count + group]);
+            if rank <= self.seen {
+                beside.pair(self.seen, rank);
+            }
+            // Their next block comes among the first: the boot may have read it before.
+            let next = beside.order.get(self.seen as usize).map(|place| self.seen_at[*place as usize]);
+            if let Some(seen_at) = next.filter(|seen_at| *seen_at < self.seen) {
+                beside.pair(seen_at, self.seen);
+            }
+        }
+        self.seen += 1;
+        true
+    }
+
+    fn correlation(&self, group: usize) -> Option<f64> {
+        let beside = self.groups.get(group)?;
+        (self.seen > 0).then(|| beside.correlation(i64::from(self.seen)))
+    }
+}
+
+#[cfg(test)]
+mod tests;
