@@ -12,6 +12,7 @@
 //! | [`zfile`] | `headstart zfile ...`: single compressed files |
 //! | [`store_args`] | options of every command that reaches a store over a network |
 //! | [`terminal`] | progress bars, Ctrl-C |
+//! | [`megabytes`] | bandwidths as arguments and in reports |
 //! | [`log`] | warnings while a command works |
 //! | [`report`] | what a command says at its end, for people or as JSON |
 
@@ -21,6 +22,7 @@ mod doctor;
 mod image;
 mod layer;
 mod log;
+mod megabytes;
 mod report;
 mod simulate;
 mod store_args;

@@ -1,5 +1,6 @@
 //! `headstart simulate`: what a plan would have been worth to boots that were recorded.
 
+use crate::megabytes::Megabytes;
 use crate::report::{Outcome, Report, count};
 use crate::trace::{cancelled, len};
 use clap::{Args, Subcommand, ValueEnum};
@@ -9,11 +10,10 @@ use headstart_pull::{Plan, Rest};
 use headstart_sim::{Boot, Gatherer, Misses, Model, Preloads, Simulator, Summary};
 use headstart_trace::data_set::{DataSet, Limits, Skipped};
 use headstart_trace::{Creation, Trace};
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 /// Bytes of the disk that are compressed at once.
@@ -144,40 +144,6 @@ impl By {
             Self::Type if creation.image.starts_with("p-") => "public".to_owned(),
             Self::Type if creation.image.starts_with("m-") => "user-defined".to_owned(),
             Self::Type => "other".to_owned(),
-        }
-    }
-}
-
-/// A bandwidth, in millions of something.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Megabytes(f64);
-
-impl Megabytes {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "0.001 to 10^6, of 2^20 at most"
-    )]
-    fn times(self, unit: f64) -> u64 {
-        (self.0 * unit).round() as u64
-    }
-}
-
-impl FromStr for Megabytes {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let number = text.trim().parse().ok().filter(|number| (0.001..=1e6).contains(number));
-        number.map(Self).ok_or_else(|| "not a number of MB/s between 0.001 and 1000000".to_owned())
-    }
-}
-
-impl Serialize for Megabytes {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        if self.0.fract() == 0.0 {
-            serializer.serialize_u64(self.times(1.0))
-        } else {
-            serializer.serialize_f64(self.0)
         }
     }
 }

@@ -1,0 +1,39 @@
+//! Bandwidths as the command line and reports have them: numbers of MB/s.
+
+use serde::{Serialize, Serializer};
+use std::str::FromStr;
+
+/// A bandwidth, in millions of something.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Megabytes(pub(crate) f64);
+
+impl Megabytes {
+    /// So many units.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "0.001 to 10^6, of 2^20 at most"
+    )]
+    pub(crate) fn times(self, unit: f64) -> u64 {
+        (self.0 * unit).round() as u64
+    }
+}
+
+impl FromStr for Megabytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let number = text.trim().parse().ok().filter(|number| (0.001..=1e6).contains(number));
+        number.map(Self).ok_or_else(|| "not a number of MB/s between 0.001 and 1000000".to_owned())
+    }
+}
+
+impl Serialize for Megabytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        if self.0.fract() == 0.0 {
+            serializer.serialize_u64(self.times(1.0))
+        } else {
+            serializer.serialize_f64(self.0)
+        }
+    }
+}
