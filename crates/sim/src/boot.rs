@@ -6,6 +6,9 @@
 //!
 //! Where a data set tells no service times every read counts as answered at once: each follows all that arrived before
 //! it, and only those that arrived in the same microsecond are side by side.
+//!
+//! Writes are served locally (paper, section 3.2): nobody waits for them, and what was written need not be pulled to be
+//! read. In the closed loop they come, like reads, their think time after what they followed.
 
 use crate::time::Nanos;
 use headstart_block::ByteRange;
@@ -20,7 +23,7 @@ pub const DISK_MAX: u64 = 8 << 40;
 /// Reads that arrive later after the creation are left out: a year.
 const LATEST_US: u64 = 365 * 86_400_000_000;
 
-/// One read.
+/// One read, or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// When it arrived in the trace, since creation.
@@ -33,16 +36,18 @@ pub struct Access {
     pub think: Nanos,
 }
 
-/// The reads of one boot, in the order of their arrival. Never changed, so that many simulations can share it.
+/// The reads of one boot, in the order of their arrival, and its writes. Never changed, so that many simulations can
+/// share it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Boot {
     disk_size: u64,
     reads: Vec<Access>,
+    writes: Vec<Access>,
     /// The reads by when their answers came.
     by_answer: Vec<u32>,
 }
 
-/// What a read of a trace was: when it arrived, when its answer came.
+/// What a request of a trace was: when it arrived, when its answer came.
 #[derive(Clone, Copy, Debug)]
 struct Recorded {
     at: Nanos,
@@ -51,7 +56,7 @@ struct Recorded {
 }
 
 impl Boot {
-    /// The reads of `trace`; no writes, and nothing past the end of the disk (where its size is known).
+    /// The reads and writes of `trace`, but nothing past the end of the disk (where its size is known).
     #[must_use]
     pub fn of(trace: &Trace) -> Self {
         Self::faster(trace, 1)
@@ -73,43 +78,48 @@ impl Boot {
     #[must_use]
     pub fn of_records(disk_size: u64, records: &[Record], faster: u32) -> Self {
         let disk_size = disk_size.min(DISK_MAX);
-        let reads = records.iter().filter(|record| record.op == Op::Read && record.t_us <= LATEST_US);
-        let began = reads.clone().map(|record| record.t_us).min().unwrap_or(0);
+        let known = |record: &&Record| record.t_us <= LATEST_US;
+        let reads = || records.iter().filter(known).filter(|record| record.op == Op::Read);
+        let began = reads().map(|record| record.t_us).min().unwrap_or(0);
         let faster = u64::from(faster.max(1));
-        let mut recorded: Vec<_> = reads
-            .filter_map(|record| {
-                let range = record.range.intersect(ByteRange::between(0, disk_size));
-                let since = Nanos::from_micros(record.t_us - began).0;
-                let at = Nanos::from_micros(began).plus(Nanos(since / faster));
-                let served = Nanos::from_micros(record.service_us.map_or(0, u64::from));
-                let answered = Nanos(since).plus(served).0 / faster;
-                let answered = Nanos::from_micros(began).plus(Nanos(answered));
-                (!range.is_empty()).then_some(Recorded { at, answered, range })
-            })
-            .collect();
-        recorded.sort_by_key(|read| read.at);
-        recorded.truncate(u32::MAX as usize);
-        Self::new(disk_size, &recorded)
+        let recorded = |record: &Record| {
+            let range = record.range.intersect(ByteRange::between(0, disk_size));
+            let first = began.min(record.t_us);
+            let since = Nanos::from_micros(record.t_us - first).0;
+            let at = Nanos::from_micros(first).plus(Nanos(since / faster));
+            let served = Nanos::from_micros(record.service_us.map_or(0, u64::from));
+            let answered = Nanos(since).plus(served).0 / faster;
+            let answered = Nanos::from_micros(first).plus(Nanos(answered));
+            (!range.is_empty()).then_some(Recorded { at, answered, range })
+        };
+        let mut reads: Vec<_> = reads().filter_map(recorded).collect();
+        let writes = records.iter().filter(known).filter(|record| record.op == Op::Write);
+        let mut writes: Vec<_> = writes.filter_map(recorded).collect();
+        for requests in [&mut reads, &mut writes] {
+            requests.sort_by_key(|request| request.at);
+            requests.truncate(u32::MAX as usize);
+        }
+        Self::new(disk_size, &reads, &writes)
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "a boot has at most 2^32 reads")]
-    fn new(disk_size: u64, recorded: &[Recorded]) -> Self {
-        let mut by_answer: Vec<_> = (0..recorded.len() as u32).collect();
-        by_answer.sort_by_key(|read| (recorded[*read as usize].answered, *read));
-        let mut followed = 0;
-        let reads = recorded
-            .iter()
-            .map(|read| {
-                let answered = |n: usize| by_answer.get(n).map(|read| recorded[*read as usize].answered);
-                while answered(followed).is_some_and(|answered| answered < read.at) {
+    fn new(disk_size: u64, reads: &[Recorded], writes: &[Recorded]) -> Self {
+        let mut by_answer: Vec<_> = (0..reads.len() as u32).collect();
+        by_answer.sort_by_key(|read| (reads[*read as usize].answered, *read));
+        let follow = |requests: &[Recorded]| {
+            let mut followed = 0;
+            let access = |request: &Recorded| {
+                let answered = |n: usize| by_answer.get(n).map(|read| reads[*read as usize].answered);
+                while answered(followed).is_some_and(|answered| answered < request.at) {
                     followed += 1;
                 }
                 let last = followed.checked_sub(1).and_then(answered).unwrap_or_default();
-                let think = read.at.since(last);
-                Access { at: read.at, range: read.range, followed: followed as u32, think }
-            })
-            .collect();
-        Self { disk_size, reads, by_answer }
+                let think = request.at.since(last);
+                Access { at: request.at, range: request.range, followed: followed as u32, think }
+            };
+            requests.iter().map(access).collect()
+        };
+        Self { disk_size, reads: follow(reads), writes: follow(writes), by_answer }
     }
 
     /// The size of the disk in bytes, at most [`DISK_MAX`].
@@ -122,6 +132,12 @@ impl Boot {
     #[must_use]
     pub fn reads(&self) -> &[Access] {
         &self.reads
+    }
+
+    /// The writes, in the order of their arrival.
+    #[must_use]
+    pub fn writes(&self) -> &[Access] {
+        &self.writes
     }
 
     /// The reads, by number, in the order in which their answers came.
@@ -145,19 +161,6 @@ impl Boot {
             }
         }
         order
-    }
-
-    /// The first `count` reads.
-    #[must_use]
-    pub fn first(&self, count: usize) -> Self {
-        let reads = self.reads.iter().take(count);
-        let recorded: Vec<_> = reads.map(|read| (read.at, read.range)).collect();
-        let kept = |read: &&u32| (**read as usize) < recorded.len();
-        Self {
-            disk_size: self.disk_size,
-            reads: self.reads[..recorded.len()].to_vec(),
-            by_answer: self.by_answer.iter().filter(kept).copied().collect(),
-        }
     }
 }
 
@@ -193,7 +196,10 @@ mod tests {
             faster.reads().iter().map(|read| read.at.0).collect::<Vec<_>>(),
             [100_000, 104_000, 104_000, 110_000]
         );
-        assert_eq!(boot.first(2).reads(), &boot.reads()[..2]);
+        assert_eq!(
+            boot.writes().iter().map(|write| (write.followed, write.think.0)).collect::<Vec<_>>(),
+            [(3, 10_000)]
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! with a read is there for it. The loop takes the earliest, tells the engine, and does what the engine asks for.
 //!
 //! A read all of whose bytes are local is a hit, and the engine never hears of it, as in the product: a bitmap is
-//! asked, and that is all. A hit takes no time.
+//! asked, and that is all. A hit takes no time. Nor does a write, after which its bytes need not be pulled.
 //!
 //! Where a block is one unit (the paper's model), a read of a block for which another read waits already need not be
 //! told either ([`Model::tell_all`]): it follows the other, its *leader*, and is complete with it. The engine could
@@ -17,13 +17,14 @@ use crate::model::{Clock, Misses, Model, Preloads};
 use crate::outcome::{Accuracy, Bytes, Outcome, SLOW};
 use crate::time::Nanos;
 use crate::world::Local;
-use headstart_block::ByteRange;
+use headstart_block::{ByteRange, Error, ErrorKind};
 use headstart_pull::{
     Action, BLOCK_SIZE, BlobRange, Engine, Event, FetchId, Outcome as Fetched, Plan, PlanItem, Priority,
     ReadId,
 };
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
 
 /// No read.
 const NOBODY: u32 = u32::MAX;
@@ -52,6 +53,11 @@ pub trait Guide {
     /// A read arrived at `now`; if it missed, `engine` has been told, whose estimate of the link may matter. What to
     /// preload from now on instead; `None` to go on.
     fn on_read(&mut self, now: Nanos, range: ByteRange, engine: &Engine) -> Option<Plan>;
+
+    /// An answer came at `now`, of which `engine` has been told. What to preload from now on instead; `None` to go on.
+    fn on_answer(&mut self, _now: Nanos, _engine: &Engine) -> Option<Plan> {
+        None
+    }
 }
 
 /// Simulates boots, one after the other, in the same memory.
@@ -71,9 +77,11 @@ struct Memory {
     /// By read: the next one that follows the same leader.
     followers: Vec<u32>,
     actions: Vec<Action>,
+    parts: Vec<ByteRange>,
     /// Closed loop: which reads are complete, and which arrive when.
     complete: Vec<bool>,
     arriving: BinaryHeap<Reverse<(Nanos, u32)>>,
+    writing: BinaryHeap<Reverse<(Nanos, u32)>>,
 }
 
 impl Simulator {
@@ -115,6 +123,7 @@ struct Run<'a, 'g> {
     guide: Option<&'g mut dyn Guide>,
     model: &'a Model,
     reads: &'a [Access],
+    writes: &'a [Access],
     engine: Engine,
     local: Local,
     wire: Wire<Flight>,
@@ -123,14 +132,18 @@ struct Run<'a, 'g> {
     wake: Nanos,
     /// Open loop: the next read. Closed loop: the next one to be given a time.
     next_read: usize,
+    next_write: usize,
     /// Closed loop: how many of the first answers of the trace are there.
-    answered: usize,
+    answers: usize,
     arrived: usize,
     waiting: usize,
     /// Whether reads of awaited blocks follow their leaders.
     follow: bool,
     /// What came last, if that is what is being handled.
     answer: Option<Answer<Flight>>,
+    /// Of fetches that failed: when they were asked for first.
+    failed: BTreeMap<FetchId, Nanos>,
+    error: Arc<Error>,
     moved: u64,
     accuracy: Accuracy,
     outcome: Outcome,
@@ -153,6 +166,7 @@ impl<'a, 'g> Run<'a, 'g> {
             memory.followers.resize(reads.len(), NOBODY);
         }
         memory.arriving.clear();
+        memory.writing.clear();
         memory.complete.clear();
         if model.clock == Clock::Closed {
             memory.complete.resize(reads.len(), false);
@@ -165,16 +179,20 @@ impl<'a, 'g> Run<'a, 'g> {
             now: Nanos(0),
             wake: Nanos::NEVER,
             next_read: 0,
-            answered: 0,
+            next_write: 0,
+            answers: 0,
             arrived: 0,
             waiting: 0,
             answer: None,
+            failed: BTreeMap::new(),
+            error: Arc::new(Error::new(ErrorKind::Unavailable, "the store does not answer")),
             moved: 0,
             accuracy: Accuracy::default(),
             boot,
             guide,
             model,
             reads,
+            writes: if model.writes { boot.writes() } else { &[] },
             memory,
             follow,
             outcome,
@@ -241,7 +259,28 @@ impl<'a, 'g> Run<'a, 'g> {
         u32::try_from(read).ok()
     }
 
+    /// Does the writes that came before now.
+    fn write(&mut self) {
+        match self.model.clock {
+            Clock::Open => {
+                while let Some(write) = self.writes.get(self.next_write).filter(|write| write.at < self.now) {
+                    self.local.write(write.range);
+                    self.next_write += 1;
+                }
+            }
+            Clock::Closed => {
+                while let Some(Reverse((at, write))) = self.memory.writing.peek().copied()
+                    && at < self.now
+                {
+                    self.memory.writing.pop();
+                    self.local.write(self.writes[write as usize].range);
+                }
+            }
+        }
+    }
+
     fn arrive(&mut self, read: u32) {
+        self.write();
         let range = self.reads[read as usize].range;
         let hit = self.local.is_local(range);
         self.note_blocks(range, hit);
@@ -269,14 +308,22 @@ impl<'a, 'g> Run<'a, 'g> {
         if self.follow && self.has_leader(read, range) {
             return;
         }
-        let part = match self.model.misses {
+        let id = ReadId(u64::from(read));
+        match self.model.misses {
             Misses::Blocks => {
                 let end = range.end().div_ceil(BLOCK_SIZE).saturating_mul(BLOCK_SIZE);
-                ByteRange::between(range.offset() / BLOCK_SIZE * BLOCK_SIZE, end.min(self.boot.disk_size()))
+                let start = range.offset() / BLOCK_SIZE * BLOCK_SIZE;
+                let blocks = ByteRange::between(start, end.min(self.boot.disk_size()));
+                self.tell(Event::Read { read: id, parts: &[blocks] });
             }
-            Misses::Own(_) => range,
-        };
-        self.tell(Event::Read { read: ReadId(u64::from(read)), parts: &[part] });
+            Misses::Own(_) => {
+                let mut parts = std::mem::take(&mut self.memory.parts);
+                self.local.unwritten(range, |part| parts.push(part));
+                self.tell(Event::Read { read: id, parts: &parts });
+                parts.clear();
+                self.memory.parts = parts;
+            }
+        }
     }
 
     /// Makes `read` follow whoever waits for its block; false if it is the first, and has to be told.
@@ -306,7 +353,11 @@ impl<'a, 'g> Run<'a, 'g> {
             }
             *known |= READ;
             let start = block * BLOCK_SIZE;
-            if hit || self.local.is_local(range.intersect(ByteRange::between(start, start + BLOCK_SIZE))) {
+            // Of a block that was only written nothing was pulled that could be found.
+            if *known & PULLED != 0
+                && (hit
+                    || self.local.is_local(range.intersect(ByteRange::between(start, start + BLOCK_SIZE))))
+            {
                 *known |= FOUND;
                 self.accuracy.found += 1;
             }
@@ -315,9 +366,21 @@ impl<'a, 'g> Run<'a, 'g> {
 
     /// An answer has come.
     fn receive(&mut self) {
-        let Some(answer) = self.wire.pop() else { return };
+        let Some(mut answer) = self.wire.pop() else { return };
         let Flight { fetch, range, priority } = answer.what;
         self.now = self.now.max(answer.end);
+        if answer.failed {
+            self.outcome.failures += 1;
+            self.failed.entry(fetch).or_insert(answer.asked);
+            let error = Arc::clone(&self.error);
+            self.answered(Event::Fetched {
+                fetch,
+                outcome: Fetched::Failed { retry: true, corrupt: false, error },
+            });
+            return;
+        }
+        // The time since it was first asked for is the store's.
+        answer.asked = self.failed.remove(&fetch).unwrap_or(answer.asked);
         self.moved += answer.bytes;
         self.local.insert(range.range);
         for block in self.local.blocks_of(range.range) {
@@ -334,8 +397,16 @@ impl<'a, 'g> Run<'a, 'g> {
             }
         }
         self.answer = Some(answer);
-        self.tell(Event::Fetched { fetch, outcome: Fetched::Done });
+        self.answered(Event::Fetched { fetch, outcome: Fetched::Done });
         self.answer = None;
+    }
+
+    fn answered(&mut self, event: Event<'_>) {
+        self.tell(event);
+        let (now, engine) = (self.now, &self.engine);
+        if let Some(plan) = self.guide.as_mut().and_then(|guide| guide.on_answer(now, engine)) {
+            self.follow_plan(&plan);
+        }
     }
 
     /// Tells the engine, and does what it asks for.
@@ -399,10 +470,10 @@ impl<'a, 'g> Run<'a, 'g> {
         self.memory.complete[read as usize] = true;
         let order = self.boot.by_answer();
         while order
-            .get(self.answered)
+            .get(self.answers)
             .is_some_and(|read| self.memory.complete.get(*read as usize) == Some(&true))
         {
-            self.answered += 1;
+            self.answers += 1;
             self.release();
         }
     }
@@ -410,11 +481,18 @@ impl<'a, 'g> Run<'a, 'g> {
     /// Closed loop: lets those reads come that follow what is complete.
     fn release(&mut self) {
         while let Some(read) = self.reads.get(self.next_read)
-            && read.followed as usize <= self.answered
+            && read.followed as usize <= self.answers
             && let Ok(number) = u32::try_from(self.next_read)
         {
             self.memory.arriving.push(Reverse((self.now.plus(read.think), number)));
             self.next_read += 1;
+        }
+        while let Some(write) = self.writes.get(self.next_write)
+            && write.followed as usize <= self.answers
+            && let Ok(number) = u32::try_from(self.next_write)
+        {
+            self.memory.writing.push(Reverse((self.now.plus(write.think), number)));
+            self.next_write += 1;
         }
     }
 

@@ -12,6 +12,7 @@
 //! | [`boot`] | the reads of a trace, ready to be replayed at their times or after each other |
 //! | [`model`] | the two models, the paper's and the real one, as settings of engine, link and replay |
 //! | [`disk`] | the event loop (read this first) |
+//! | [`guide`] | the plan switcher and policies that decide as reads come, in the simulator |
 //! | [`outcome`] | what came of it: hit rate, accuracy, waits, slow reads, bytes |
 //! | [`waits`] | percentiles of any number of waits |
 
@@ -19,6 +20,7 @@
 
 pub mod boot;
 pub mod disk;
+pub mod guide;
 pub mod link;
 pub mod model;
 pub mod outcome;
@@ -28,7 +30,8 @@ mod world;
 
 pub use boot::{Access, Boot};
 pub use disk::{Guide, Simulator};
-pub use link::{Bandwidth, Latency, Link};
+pub use guide::{Following, Switching};
+pub use link::{Bandwidth, Failures, Latency, Link};
 pub use model::{Clock, Misses, Model, Preloads};
 pub use outcome::{Accuracy, Bytes, Gatherer, Outcome, Slow, Summary};
 pub use time::Nanos;

@@ -6,6 +6,8 @@
 //! no latency this is the paper's model: one stream, one block after the other.
 //!
 //! All times are exact: `bytes` take `ceil(bytes * 10^9 / rate)` nanoseconds.
+//!
+//! A store can fail ([`Failures`]): what fails brings no bytes, and takes the link no time.
 
 use crate::time::Nanos;
 use headstart_trace::LinkSample;
@@ -84,6 +86,24 @@ pub struct Latency {
     pub spread: Duration,
 }
 
+/// How the store fails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failures {
+    /// Of a million requests so many are answered with an error, as soon as they could be answered.
+    pub per_million: u32,
+    /// From the first moment to before the second it answers nothing.
+    pub away: Vec<(Nanos, Nanos)>,
+    /// What is asked for while it is away is answered when it is back, or fails after this.
+    pub time_out: Duration,
+}
+
+impl Default for Failures {
+    /// None, and what the product waits for a first byte.
+    fn default() -> Self {
+        Self { per_million: 0, away: Vec::new(), time_out: Duration::from_secs(15) }
+    }
+}
+
 /// A link, as it is to be modelled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
@@ -93,6 +113,8 @@ pub struct Link {
     pub round_trip: Duration,
     /// What the store adds to that.
     pub latency: Latency,
+    /// How it fails.
+    pub failures: Failures,
 }
 
 /// An answer on its way.
@@ -107,6 +129,8 @@ pub(crate) struct Answer<T> {
     pub(crate) start: Nanos,
     /// When it had come.
     pub(crate) end: Nanos,
+    /// It is an error, without bytes.
+    pub(crate) failed: bool,
 }
 
 /// What is on a link.
@@ -131,9 +155,20 @@ impl<T> Wire<T> {
 
     /// Asks for `bytes`.
     pub(crate) fn ask(&mut self, now: Nanos, what: T, bytes: u64) {
-        let latency = self.draw();
-        let ready = now.plus(self.distance).plus(latency);
-        let answer = Answer { what, bytes, asked: now, ready, start: Nanos::NEVER, end: Nanos::NEVER };
+        let latency = if self.spread == 0 { Nanos(0) } else { Nanos(self.draw(self.spread)) };
+        let mut ready = now.plus(self.distance).plus(latency);
+        let share = self.link.failures.per_million;
+        let mut failed = share > 0 && self.draw(999_999) < u64::from(share);
+        let away = self.link.failures.away.iter().find(|(from, until)| (*from..*until).contains(&now));
+        if let Some((_, back)) = away {
+            let give_up = now.plus(Nanos::from_duration(self.link.failures.time_out));
+            ready = ready.plus(back.since(now));
+            failed |= ready > give_up;
+            ready = ready.min(give_up);
+        }
+        let bytes = if failed { 0 } else { bytes };
+        let (start, end) = (Nanos::NEVER, Nanos::NEVER);
+        let answer = Answer { what, bytes, asked: now, ready, start, end, failed };
         let mut place = self.queue.len();
         while place > 0 && self.queue[place - 1].ready > ready {
             place -= 1;
@@ -179,16 +214,13 @@ impl<T> Wire<T> {
         }
     }
 
-    /// What the store adds this time (the splitmix64 generator).
-    fn draw(&mut self) -> Nanos {
-        if self.spread == 0 {
-            return Nanos(0);
-        }
+    /// A number from 0 to `most` (the splitmix64 generator).
+    fn draw(&mut self, most: u64) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.random;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        Nanos((mixed ^ (mixed >> 31)) % self.spread.saturating_add(1).max(1))
+        (mixed ^ (mixed >> 31)) % most.saturating_add(1).max(1)
     }
 }
 
@@ -202,6 +234,7 @@ mod tests {
             bandwidth: Bandwidth::Constant(rate),
             round_trip: Duration::from_millis(round_trip),
             latency: Latency { least: Duration::ZERO, spread: Duration::from_millis(spread) },
+            failures: Failures::default(),
         }
     }
 
@@ -227,6 +260,32 @@ mod tests {
         assert!(!wire.cancel(Nanos(0), |what| *what == 'b'));
         wire.pop();
         assert_eq!(wire.pop().map(|answer| (answer.what, answer.end)), Some(('c', Nanos(2_000_000))));
+    }
+
+    #[test]
+    fn a_store_that_is_away_answers_later_or_not_at_all() {
+        let mut link = link(1_000_000, 20, 0);
+        let second = |second: u64| Nanos::from_micros(second * 1_000_000);
+        link.failures.away = vec![(second(1), second(21))];
+        let mut wire = Wire::new(link, 0);
+        for asked in [0, 1, 7, 21] {
+            wire.ask(second(asked), asked, 1000);
+        }
+        let came: Vec<_> = std::iter::from_fn(|| wire.pop())
+            .map(|answer| (answer.what, answer.failed, answer.end.0 / 1_000_000))
+            .collect();
+        assert_eq!(came, [(0, false, 21), (1, true, 16_000), (7, false, 21_021), (21, false, 21_022)]);
+    }
+
+    #[test]
+    fn a_share_of_requests_fails() {
+        let mut link = link(1_000_000, 0, 0);
+        link.failures.per_million = 250_000;
+        let mut wire = Wire::new(link, 3);
+        (0..4000).for_each(|n| wire.ask(Nanos(0), n, 1000));
+        let failed =
+            std::iter::from_fn(|| wire.pop()).filter(|answer| answer.failed && answer.bytes == 0).count();
+        assert!((900..1100).contains(&failed), "{failed}");
     }
 
     #[test]

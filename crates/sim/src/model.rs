@@ -5,6 +5,7 @@
 //! | guest | open loop | closed loop |
 //! | reads | the first [`PAPER_READS`] | all |
 //! | link | one stream: no round trip, constant bandwidth | round trip, latency, depth, a series if measured |
+//! | writes | change nothing (its artifact drops them) | what was written is local |
 //! | local together | a block | [`UNIT`], what the product's cache verifies |
 //! | a miss brings | its blocks | its own bytes, and the rest of its blocks behind the preloads |
 //! | a preload brings | the block | the slices of its mask |
@@ -15,7 +16,7 @@
 //! in the order of their arrival; a read that finds its block on the wire waits for it; preloading begins with the
 //! creation. That all follows from the engine's rules under these settings, and is not a rule of the simulator.
 
-use crate::link::{Bandwidth, Latency, Link};
+use crate::link::{Bandwidth, Failures, Latency, Link};
 use crate::world::Layout;
 use headstart_pull::{BLOCK_SIZE, Rest, Settings, Sharing};
 use std::time::Duration;
@@ -66,6 +67,8 @@ pub struct Model {
     pub clock: Clock,
     /// The most reads that are replayed, from the first.
     pub reads_max: usize,
+    /// Whether what the guest wrote is local from then on.
+    pub writes: bool,
     /// The way to the store.
     pub link: Link,
     /// What a miss waits for.
@@ -92,6 +95,7 @@ impl Model {
         Self {
             clock: Clock::Open,
             reads_max: PAPER_READS,
+            writes: false,
             link: link(rate, Duration::ZERO),
             misses: Misses::Blocks,
             preloads: Preloads::Blocks,
@@ -109,6 +113,7 @@ impl Model {
         Self {
             clock: Clock::Closed,
             reads_max: usize::MAX,
+            writes: true,
             link: link(rate, round_trip),
             misses: Misses::Own(Rest::Block),
             preloads: Preloads::Slices,
@@ -177,5 +182,6 @@ impl Model {
 }
 
 fn link(rate: u64, round_trip: Duration) -> Link {
-    Link { bandwidth: Bandwidth::Constant(rate), round_trip, latency: Latency::default() }
+    let (latency, failures) = (Latency::default(), Failures::default());
+    Link { bandwidth: Bandwidth::Constant(rate), round_trip, latency, failures }
 }

@@ -106,6 +106,8 @@ pub struct Outcome {
     pub bytes_before_last_read: u64,
     /// When the last read was complete.
     pub last_read: Nanos,
+    /// Requests that the store failed.
+    pub failures: u64,
 }
 
 impl Outcome {

@@ -2,6 +2,7 @@
 
 use headstart_block::ByteRange;
 use headstart_pull::{BLOCK_SIZE, BlobId, BlobRange, World};
+use std::collections::BTreeMap;
 
 const BLOB: BlobId = BlobId(0);
 
@@ -47,7 +48,8 @@ pub(crate) struct Local {
     shift: Option<u32>,
     len: u64,
     units: Vec<u64>,
-    local_units: u64,
+    /// What the guest wrote: disjoint, `start -> end`. It is read from where it was written to.
+    written: BTreeMap<u64, u64>,
 }
 
 impl Local {
@@ -58,7 +60,7 @@ impl Local {
         before.clear();
         before.resize(words, 0);
         let shift = layout.unit.is_power_of_two().then(|| layout.unit.trailing_zeros());
-        Self { layout, shift, len, units: before, local_units: 0 }
+        Self { layout, shift, len, units: before, written: BTreeMap::new() }
     }
 
     /// The memory, to be used again.
@@ -68,22 +70,55 @@ impl Local {
 
     /// Whether a read of `part` finds all its bytes.
     pub(crate) fn is_local(&self, part: ByteRange) -> bool {
+        if self.written.is_empty() {
+            return self.is_fetched(part);
+        }
+        let mut local = true;
+        self.unwritten(part, |rest| local &= self.is_fetched(rest));
+        local
+    }
+
+    fn is_fetched(&self, part: ByteRange) -> bool {
         let (first, end) = self.units_of(self.layout.stored_range(part));
         (first..end).all(|unit| self.has(unit))
     }
 
-    /// Makes a fetched range local; the bytes of it that were not.
-    pub(crate) fn insert(&mut self, range: ByteRange) -> u64 {
+    /// Makes a fetched range local.
+    pub(crate) fn insert(&mut self, range: ByteRange) {
         let (first, end) = self.units_of(range);
-        let before = self.local_units;
         for unit in first..end {
-            let bit = 1 << (unit % 64);
             if let Some(word) = self.word(unit).and_then(|word| self.units.get_mut(word)) {
-                self.local_units += u64::from(*word & bit == 0);
-                *word |= bit;
+                *word |= 1 << (unit % 64);
             }
         }
-        (self.local_units - before).saturating_mul(self.layout.unit).min(range.len())
+    }
+
+    /// The guest writes `part` of the disk.
+    pub(crate) fn write(&mut self, part: ByteRange) {
+        let (mut start, mut end) = (part.offset(), part.end());
+        while let Some((first, last)) = self.written.range(..=end).next_back().map(|(a, b)| (*a, *b))
+            && last >= start
+        {
+            (start, end) = (start.min(first), end.max(last));
+            self.written.remove(&first);
+        }
+        self.written.insert(start, end);
+    }
+
+    /// What of `part` of the disk was not written.
+    pub(crate) fn unwritten(&self, part: ByteRange, mut each: impl FnMut(ByteRange)) {
+        let mut from = part.offset();
+        let before = self.written.range(..from).next_back();
+        let first = before.filter(|(_, end)| **end > from).map_or(from, |(start, _)| *start);
+        for (start, end) in self.written.range(first..part.end()) {
+            if *start > from {
+                each(ByteRange::between(from, *start));
+            }
+            from = from.max(*end);
+        }
+        if from < part.end() {
+            each(ByteRange::between(from, part.end()));
+        }
     }
 
     /// The blocks of the disk that bytes of `range` belong to.
@@ -180,6 +215,30 @@ mod tests {
             for (byte, missing) in missing.iter().enumerate() {
                 prop_assert!(!(*missing && plain[byte]));
             }
+        }
+    }
+
+    proptest! {
+        /// Against a set of bytes.
+        #[test]
+        fn what_was_written_is_local(
+            writes in prop::collection::vec((0_u64..400, 1_u64..60), 0..12), read in (0_u64..400, 1_u64..99),
+        ) {
+            let mut local =
+                Local::none(Layout { disk_size: 500, frame: 32, stored: 32, unit: 64 }, Vec::new());
+            let mut plain = [false; 600];
+            for (start, len) in writes {
+                local.write(ByteRange::between(start, start + len));
+                plain[start as usize..(start + len) as usize].fill(true);
+            }
+            let part = ByteRange::between(read.0, read.0 + read.1);
+            let mut rest = [false; 600];
+            local.unwritten(part, |range| rest[range.offset() as usize..range.end() as usize].fill(true));
+            for byte in read.0..read.0 + read.1 {
+                prop_assert_eq!(rest[byte as usize], !plain[byte as usize]);
+            }
+            let all = (read.0..read.0 + read.1).all(|byte| plain[byte as usize]);
+            prop_assert_eq!(local.is_local(part), all);
         }
     }
 

@@ -1,7 +1,7 @@
 //! What holds for any boot and any plan.
 
 use super::*;
-use crate::link::Latency;
+use crate::link::{Failures, Latency};
 use headstart_pull::{Rest, SLICE_SIZE};
 use headstart_trace::{Op, Record};
 use proptest::prelude::*;
@@ -19,15 +19,15 @@ fn a_boot() -> impl Strategy<Value = Boot> {
     let len = prop_oneof![4 => Just(4096_u64), 2 => 512..200_000_u64, 1 => 1_u64 << 20..5 << 20];
     let pause = prop_oneof![3 => 0_u64..20_000, 2 => 0_u64..2_000_000, 1 => Just(0_u64)];
     let service = prop::option::of(0_u32..100_000);
-    let read = (pause, 0..24 * BLOCK_SIZE / 512, 0_u64..30, len, service);
+    let read = (pause, 0..24 * BLOCK_SIZE / 512, 0_u64..30, len, service, 0_u32..8);
     (a_size(), prop::collection::vec(read, 0..80)).prop_map(|(size, reads)| {
         let mut t_us = 0;
-        let record = |(pause, sector, far, len, service_us): (u64, u64, u64, u64, Option<u32>)| {
+        let record = |(pause, sector, far, len, service_us, kind): (u64, u64, u64, u64, Option<u32>, u32)| {
             t_us += pause;
             let start = (sector * 512 + far * 20 * BLOCK_SIZE) % size;
             Record {
                 t_us,
-                op: Op::Read,
+                op: if kind == 0 { Op::Write } else { Op::Read },
                 range: ByteRange::between(start, (start + len).min(size)),
                 service_us,
             }
@@ -56,9 +56,14 @@ fn a_real_model() -> impl Strategy<Value = Model> {
     let preloads = prop_oneof![Just(Preloads::Slices), Just(Preloads::Blocks)];
     let link = (a_rate(), 0_u64..100, 0_u64..50);
     let rest = (any::<bool>(), prop::option::of(1_u64..50_000), prop::option::of(100_000_u64..10_000_000));
-    (misses, preloads, link, rest, any::<u64>()).prop_map(
-        |(misses, preloads, (rate, round_trip, spread), (open, stored, left), seed)| {
+    let away = prop::collection::vec((0_u64..20_000_000, 0_u64..30_000_000), 0..3);
+    let failures = (prop_oneof![2 => Just(0_u32), 1 => 1_u32..300_000], away);
+    (misses, preloads, link, rest, failures, any::<u64>()).prop_map(
+        |(misses, preloads, (rate, round_trip, spread), (open, stored, left), (per_million, away), seed)| {
             let mut model = Model::real(rate, Duration::from_millis(round_trip));
+            let span = |(from, long): (u64, u64)| (Nanos::from_micros(from), Nanos::from_micros(from + long));
+            let away = away.into_iter().map(span).collect();
+            model.link.failures = Failures { per_million, away, ..Failures::default() };
             model.link.latency = Latency { spread: Duration::from_millis(spread), ..Latency::default() };
             let clock = if open { Clock::Open } else { Clock::Closed };
             Model { misses, preloads, clock, stored, left, seed, ..model }

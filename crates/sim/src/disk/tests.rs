@@ -1,7 +1,8 @@
 //! The rules of both models, one by one.
 
 use super::*;
-use crate::link::{Bandwidth, Latency};
+use crate::link::{Bandwidth, Failures, Latency};
+use crate::outcome::Slow;
 use headstart_pull::Rest;
 use headstart_trace::{Op, Record};
 use std::time::Duration;
@@ -204,4 +205,60 @@ fn nothing_to_read_and_nothing_to_read_from() {
         let huge = simulator.run(&boot, &Plan::Lazy, &model);
         assert_eq!((boot.reads().len(), huge.reads), (1, 1));
     }
+}
+
+/// Writes are served locally, and what they wrote needs no store; in the paper's model they change nothing.
+#[test]
+fn what_was_written_is_read_without_the_store() {
+    let record = |t_us, op, from: u64, to: u64| {
+        let range = ByteRange::between(from << 10, to << 10);
+        Record { t_us, op, range, service_us: None }
+    };
+    let records = [
+        record(SECOND, Op::Write, 64, 72),
+        record(SECOND, Op::Read, 64, 68),
+        record(2 * SECOND, Op::Write, 128, 133),
+        record(3 * SECOND, Op::Read, 129, 133),
+        record(4 * SECOND, Op::Read, 129, 140),
+    ];
+    let boot = Boot::of_records(8 * BLOCK_SIZE, &records, 1);
+    for clock in [Clock::Open, Clock::Closed] {
+        let model = Model { clock, misses: Misses::Own(Rest::None), ..real() };
+        let (times, outcome) = waits(&boot, &Plan::Lazy, &model);
+        let waited = times.iter().map(|wait| *wait > 0.0).collect::<Vec<_>>();
+        assert_eq!(waited, [true, false, true], "{clock:?}: not what is written beside it, nor what is not");
+        assert_eq!(outcome.hits, 1, "{clock:?}");
+        assert_eq!(
+            waits(&boot, &Plan::Lazy, &Model { writes: false, ..model }).1.hits,
+            1,
+            "the third instead"
+        );
+    }
+    assert_eq!(waits(&boot, &Plan::Lazy, &Model::paper(RATE)).1.hits, 2, "the block is there after a second");
+}
+
+/// Reads go on when the store is back, or at the next try, and what they waited for was the store.
+#[test]
+fn a_store_that_fails_is_waited_for() {
+    let reads: Vec<_> = (0..40).map(|n| (4 * SECOND + n * SECOND / 2, n)).collect();
+    let boot = boot(64, &reads);
+    let mut model = real();
+    let (_, well) = waits(&boot, &Plan::Lazy, &model);
+    assert_eq!((well.slow.total(), well.failures), (0, 0));
+    model.link.failures.away = vec![(Nanos(5_000_000_000), Nanos(15_000_000_000))];
+    let (times, away) = waits(&boot, &Plan::Lazy, &model);
+    assert_eq!((away.slow, away.failures), (Slow { store: 1, ..Slow::default() }, 0));
+    assert!((9.0..11.0).contains(&times.iter().copied().fold(0.0, f64::max)), "{times:?}");
+    // Longer than anybody waits for an answer: asked again, until it is back.
+    model.link.failures.away = vec![(Nanos(5_000_000_000), Nanos(45_000_000_000))];
+    let (times, away) = waits(&boot, &Plan::Lazy, &model);
+    assert_eq!(away.slow, Slow { store: 1, ..Slow::default() });
+    assert!(
+        (39.0..46.0).contains(&times.iter().copied().fold(0.0, f64::max)) && away.failures >= 2,
+        "{times:?}"
+    );
+    model.link.failures = Failures { per_million: 300_000, ..Failures::default() };
+    let (_, errors) = waits(&boot, &Plan::Lazy, &model);
+    assert!(errors.failures > 5 && errors.waited > well.waited, "{errors:?}");
+    assert_eq!(errors.slow.miss + errors.slow.queue, 0, "{errors:?}");
 }
