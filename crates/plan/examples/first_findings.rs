@@ -158,12 +158,10 @@ fn one(name: &str, rate: u64, image: &Image, training: &Training<'_>, test: &Con
         [(false, Misses::Block, &mut row.blocks), (true, Misses::RangeThenRest, &mut row.ranges)]
     {
         let objective = Objective::Boot { round_trip, misses, hot };
-        let order = policy.order(training, &Aim { objective, bandwidth, seed: 1 });
-        let mask = |id: u32| match training.statistics.blocks.get(id as usize) {
-            Some(stats) if hot => stats.mask(0.0),
-            _ => u32::MAX,
-        };
-        let items: Vec<_> = order.iter().map(|id| (*id, mask(*id))).collect();
+        let mut items = policy.propose(training, &Aim { objective, bandwidth, seed: 1 }).items;
+        if !hot {
+            items.iter_mut().for_each(|(_, mask)| *mask = u32::MAX);
+        }
         let link = Link { bandwidth, round_trip, misses };
         sum.add(&BootEvaluator::new(&image.vocabulary, link).evaluate(&items, test));
     }

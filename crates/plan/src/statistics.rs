@@ -7,7 +7,6 @@
 
 use crate::condensed::{Condensed, READS_MAX};
 use crate::vocabulary::BlockId;
-use headstart_block::PlanItem;
 
 /// Which reads count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,14 +85,6 @@ impl BlockStats {
             Window::All => &self.all,
             Window::Counted => &self.counted,
         }
-    }
-
-    /// The slices that at least `share` (0 to 1) of the block's traces read, and at least one of them.
-    #[must_use]
-    pub fn mask(&self, share: f64) -> u32 {
-        let needed = (share * f64::from(self.all.traces)).max(1.0);
-        let hot = |count: &u32| f64::from(*count) >= needed;
-        (0..).zip(&self.slices).filter(|(_, count)| hot(count)).fold(0, |mask, (slice, _)| mask | 1 << slice)
     }
 
     fn merge(&mut self, other: &Self) {
@@ -194,16 +185,13 @@ impl Statistics {
         }
     }
 
-    /// An order of blocks as items of a plan, each with its slices that at least `share` of its traces read.
+    /// The slices of a block that at least `share` (0 to 1) of all traces read, and at least one of them.
     #[must_use]
-    pub fn items(&self, order: &[BlockId], blocks: &[u64], share: f64) -> Vec<PlanItem> {
-        let item = |id: &BlockId| {
-            let mask = self.blocks.get(*id as usize).map_or(0, |stats| stats.mask(share));
-            // A block that none of these traces read has no slices here.
-            let block = *blocks.get(*id as usize)?;
-            (mask != 0).then_some(PlanItem { block, mask })
-        };
-        order.iter().filter_map(item).collect()
+    pub fn mask(&self, id: BlockId, share: f64) -> u32 {
+        let needed = (share * f64::from(self.traces)).max(1.0);
+        let slices = self.blocks.get(id as usize).map_or([0; 32], |block| block.slices);
+        let hot = |count: &u32| f64::from(*count) >= needed;
+        (0..).zip(&slices).filter(|(_, count)| hot(count)).fold(0, |mask, (slice, _)| mask | 1 << slice)
     }
 }
 
@@ -230,9 +218,10 @@ mod tests {
         assert_eq!((statistics.traces, statistics.reads, statistics.max_us), (2, 4, 30));
         assert_eq!((block(7).count, block(7).traces, block(7).min_us, block(7).sum_us), (2, 1, 0, 30));
         assert_eq!((block(3).count, block(3).traces, block(3).min_us, block(3).sum_us), (2, 2, 0, 10));
-        assert_eq!((stats(3).mask(0.0), stats(3).mask(1.0)), (0b1100, 0b100));
-        let items = statistics.items(&[vocabulary.id(3).unwrap()], vocabulary.blocks(), 0.0);
-        assert_eq!(items, [PlanItem { block: 3, mask: 0b1100 }]);
+        let id = |block| vocabulary.id(block).unwrap();
+        assert_eq!((statistics.mask(id(3), 0.0), statistics.mask(id(3), 1.0)), (0b1100, 0b100));
+        assert_eq!((statistics.mask(id(7), 0.5), statistics.mask(id(7), 0.51)), (0b1, 0));
+        assert_eq!(statistics.mask(9, 0.0), 0, "of an unknown block");
     }
 
     fn reads() -> impl Strategy<Value = Vec<Read>> {

@@ -1,4 +1,4 @@
-//! Policies: ways to make an order of preloading.
+//! Policies: ways to say what to preload, in which order.
 //!
 //! Each says where it comes from. All see the training traces only, but for [`History`], which is given the test
 //! trace and is for evaluation.
@@ -8,9 +8,10 @@ use crate::condensed::Condensed;
 use crate::evaluate::{BootEvaluator, Evaluator, Item, Link, Misses, Online};
 use crate::statistics::{Statistics, Window};
 use crate::vocabulary::{BlockId, Vocabulary};
-use headstart_block::{Error, Result};
+use headstart_block::{Error, PlanItem, Result};
 
 pub mod counts;
+pub mod first;
 pub mod genetic;
 pub mod lazy;
 pub mod leap;
@@ -83,7 +84,36 @@ pub struct Aim {
     pub seed: u64,
 }
 
-/// A way to make an order of preloading.
+/// What a policy makes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Proposal {
+    /// What to preload, in order: each block at most once, with its hot slices, of which there is one at least.
+    pub items: Vec<Item>,
+    /// Of a policy that scores blocks: the weights that it found, to be reused for a similar image.
+    pub weights: Option<Weights>,
+}
+
+impl Proposal {
+    /// These blocks in this order, each with all slices that any of the training traces read.
+    #[must_use]
+    pub fn of_order(order: &[BlockId], statistics: &Statistics) -> Self {
+        let item = |id: &BlockId| (*id, statistics.mask(*id, 0.0));
+        let items = order.iter().map(item).filter(|(_, mask)| *mask != 0).collect();
+        Self { items, weights: None }
+    }
+
+    /// Its items as those of a plan: blocks by their numbers on the disk.
+    #[must_use]
+    pub fn plan_items(&self, vocabulary: &Vocabulary) -> Vec<PlanItem> {
+        let item = |(id, mask): &Item| {
+            let block = *vocabulary.blocks().get(*id as usize)?;
+            Some(PlanItem { block, mask: *mask })
+        };
+        self.items.iter().filter_map(item).collect()
+    }
+}
+
+/// A way to say what to preload.
 pub trait Policy: Send + Sync {
     /// Its name on the command line.
     fn name(&self) -> &'static str;
@@ -91,11 +121,21 @@ pub trait Policy: Send + Sync {
     /// The blocks to preload, in order, each at most once.
     fn order(&self, training: &Training<'_>, aim: &Aim) -> Vec<BlockId>;
 
+    /// The same with slices; by default all that any training trace read.
+    fn propose(&self, training: &Training<'_>, aim: &Aim) -> Proposal {
+        Proposal::of_order(&self.order(training, aim), training.statistics)
+    }
+
     /// For a policy that decides as reads come: its state at a creation. Such a policy has no order.
     fn online(&self) -> Option<Box<dyn Online>> {
         None
     }
 }
+
+/// The policy of the product, for its objective, the delay of a boot.
+///
+/// For that objective `search` is [`first`], whose head says why and with which figures.
+pub const DEFAULT: &str = "search";
 
 /// The names of all policies that learn from training traces alone, the simplest first.
 pub const NAMES: [&str; 11] = [
@@ -139,16 +179,17 @@ pub fn by_name(name: &str) -> Result<Box<dyn Policy>> {
 /// Says how good orders are for an aim, on some traces: what searching policies climb.
 pub struct Judge<'a> {
     traces: Vec<&'a Condensed>,
-    evaluator: Either<'a>,
+    evaluator: Either,
     /// What the artifact's accuracy counts beside the hit rate; a tenth in its fitness.
     pub accuracy_weight: f64,
     /// Room for a plan.
     items: Vec<Item>,
 }
 
-enum Either<'a> {
+enum Either {
     Hits(Evaluator),
-    Boot { evaluator: Box<BootEvaluator>, statistics: &'a Statistics, hot: bool },
+    /// With the slices that are preloaded of each block.
+    Boot(Box<BootEvaluator>, Vec<u32>),
 }
 
 impl<'a> Judge<'a> {
@@ -159,8 +200,9 @@ impl<'a> Judge<'a> {
             Objective::Hits => Either::Hits(Evaluator::new(training.vocabulary, aim.bandwidth)),
             Objective::Boot { round_trip, misses, hot } => {
                 let link = Link { bandwidth: aim.bandwidth, round_trip, misses };
-                let evaluator = Box::new(BootEvaluator::new(training.vocabulary, link));
-                Either::Boot { evaluator, statistics: training.statistics, hot }
+                let mask = |id| if hot { training.statistics.mask(id, 0.0) } else { u32::MAX };
+                let masks = (0..).take(training.vocabulary.len()).map(mask).collect();
+                Either::Boot(Box::new(BootEvaluator::new(training.vocabulary, link)), masks)
             }
         };
         Self { traces, evaluator, accuracy_weight: 0.1, items: Vec::new() }
@@ -180,12 +222,9 @@ impl<'a> Judge<'a> {
                 };
                 self.traces.iter().map(worth).sum::<f64>() / count
             }
-            Either::Boot { evaluator, statistics, hot } => {
+            Either::Boot(evaluator, masks) => {
                 self.items.clear();
-                let mask = |id: &BlockId| match statistics.blocks.get(*id as usize) {
-                    Some(stats) if *hot => stats.mask(0.0),
-                    _ => u32::MAX,
-                };
+                let mask = |id: &BlockId| masks.get(*id as usize).copied().unwrap_or(0);
                 self.items.extend(order.iter().map(|id| (*id, mask(id))));
                 -evaluator.evaluate_all(&self.items, self.traces.iter().copied()).delay_s()
             }

@@ -6,9 +6,10 @@
 //! * `history` (HB): the test trace itself, known beforehand. For evaluation only.
 
 use crate::condensed::Condensed;
-use crate::policy::{Aim, Policy, Training};
+use crate::policy::{Aim, Policy, Proposal, Training};
 use crate::random::Random;
 use crate::similarity::{Feature, Similarities, Vector};
+use crate::statistics::Statistics;
 use crate::vocabulary::BlockId;
 
 /// `random`; see the module's head.
@@ -61,5 +62,10 @@ impl Policy for History<'_> {
 
     fn order(&self, _: &Training<'_>, aim: &Aim) -> Vec<BlockId> {
         aim.objective.first_accesses(self.test)
+    }
+
+    /// With the slices that the test trace reads.
+    fn propose(&self, training: &Training<'_>, aim: &Aim) -> Proposal {
+        Proposal::of_order(&self.order(training, aim), &Statistics::of([self.test]))
     }
 }

@@ -17,7 +17,7 @@ use crate::condensed::Condensed;
 use crate::policy::score::{Scorer, Weights};
 use crate::policy::thinkahead::ThinkAhead;
 use crate::policy::vmt::Vmt;
-use crate::policy::{Aim, Judge, Objective, Policy, Training};
+use crate::policy::{Aim, Judge, Objective, Policy, Proposal, Training, first};
 use crate::random::Random;
 use crate::vocabulary::BlockId;
 
@@ -48,6 +48,9 @@ impl Policy for Search {
     }
 
     fn order(&self, training: &Training<'_>, aim: &Aim) -> Vec<BlockId> {
+        if aim.objective != Objective::Hits {
+            return first::items(training, aim).into_iter().map(|(id, _)| id).collect();
+        }
         let random = &mut Random::new(aim.seed);
         let sample = random.sample(self.judged_max, training.traces.len());
         let traces: Vec<_> = sample.into_iter().map(|at| training.traces[at]).collect();
@@ -88,6 +91,13 @@ impl Policy for Search {
             }
         }
         order
+    }
+
+    fn propose(&self, training: &Training<'_>, aim: &Aim) -> Proposal {
+        if aim.objective != Objective::Hits {
+            return Proposal { items: first::items(training, aim), weights: None };
+        }
+        Proposal::of_order(&self.order(training, aim), training.statistics)
     }
 }
 

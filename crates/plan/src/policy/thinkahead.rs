@@ -3,7 +3,7 @@
 
 use crate::policy::genetic::Genetic;
 use crate::policy::score::{Scorer, Weights};
-use crate::policy::{Aim, Judge, Policy, Training};
+use crate::policy::{Aim, Judge, Policy, Proposal, Training};
 use crate::random::Random;
 use crate::vocabulary::BlockId;
 
@@ -42,5 +42,11 @@ impl Policy for ThinkAhead {
 
     fn order(&self, training: &Training<'_>, aim: &Aim) -> Vec<BlockId> {
         Scorer::new(training, aim.objective.window()).order(self.weights(training, aim))
+    }
+
+    fn propose(&self, training: &Training<'_>, aim: &Aim) -> Proposal {
+        let weights = self.weights(training, aim);
+        let order = Scorer::new(training, aim.objective.window()).order(weights);
+        Proposal { weights: Some(weights), ..Proposal::of_order(&order, training.statistics) }
     }
 }
