@@ -7,8 +7,10 @@
 //! | [`doctor`] | `headstart doctor`: what works on this host |
 //! | [`image`] | `headstart image ...`: one file a command |
 //! | [`layer`] | `headstart layer ...`: single layer files |
+//! | [`plan`] | `headstart plan ...`: what was learned |
 //! | [`simulate`] | `headstart simulate ...`: what plans are worth to recorded boots |
 //! | [`trace`] | `headstart trace ...`: recorded I/O |
+//! | [`train`] | `headstart train`: from recorded boots to plans |
 //! | [`zfile`] | `headstart zfile ...`: single compressed files |
 //! | [`store_args`] | options of every command that reaches a store over a network |
 //! | [`terminal`] | progress bars, Ctrl-C |
@@ -23,11 +25,13 @@ mod image;
 mod layer;
 mod log;
 mod megabytes;
+mod plan;
 mod report;
 mod simulate;
 mod store_args;
 mod terminal;
 mod trace;
+mod train;
 mod zfile;
 
 use clap::{Args, Parser, Subcommand};
@@ -76,6 +80,12 @@ enum Command {
     /// Recorded I/O of disks: bring in, give out, count
     #[command(subcommand)]
     Trace(trace::Command),
+    /// Learn from recorded boots which blocks to preload, in which order: traces in, plans out
+    #[command(after_help = train::EXAMPLES)]
+    Train(Box<train::Train>),
+    /// Plans: look at them, compare them
+    #[command(subcommand)]
+    Plan(plan::Command),
     /// What plans would have been worth to recorded boots
     #[command(subcommand)]
     Simulate(simulate::Command),
@@ -105,6 +115,8 @@ fn run(cli: &Cli) -> Result<Box<dyn Report>> {
         Command::Layer(command) => command.run(&terminal),
         Command::Zfile(command) => command.run(&terminal),
         Command::Trace(command) => command.run(&terminal),
+        Command::Train(command) => command.run(&terminal),
+        Command::Plan(command) => command.run(),
         Command::Simulate(command) => command.run(&terminal),
         Command::Attach(command) => command.run(&terminal, cli.global.quiet, cli.global.json),
         Command::Cache(command) => command.run(),

@@ -22,14 +22,14 @@ impl Megabytes {
 impl FromStr for Megabytes {
     type Err = String;
 
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let number = text.trim().parse().ok().filter(|number| (0.001..=1e6).contains(number));
         number.map(Self).ok_or_else(|| "not a number of MB/s between 0.001 and 1000000".to_owned())
     }
 }
 
 impl Serialize for Megabytes {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if self.0.fract() == 0.0 {
             serializer.serialize_u64(self.times(1.0))
         } else {

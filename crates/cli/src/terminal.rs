@@ -11,6 +11,13 @@ use std::time::Duration;
 /// Often enough to look alive, seldom enough to cost nothing.
 const REDRAW: Duration = Duration::from_millis(100);
 
+/// How a bar looks that counts bytes.
+const BYTES: &str =
+    "{msg:20} [{bar:30}] {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {eta} left";
+
+/// How one looks that counts something else.
+const ITEMS: &str = "{msg:20} [{bar:30}] {human_pos}/{human_len}, {eta} left";
+
 /// The bar at the bottom of the terminal, if there is one.
 static BAR: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
 
@@ -57,22 +64,27 @@ impl Terminal {
         };
         ctrlc::set_handler(handler)
             .map_err(|e| Error::new(ErrorKind::Io, "cannot catch Ctrl-C").caused_by(e))?;
-        let bar = bar(quiet);
-        let template =
-            "{msg:20} [{bar:30}] {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {eta} left";
+        Ok(Self { bar: bar(quiet), stop })
+    }
+
+    fn start(&self, task: &'static str, total: u64, template: &str) {
         if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style.progress_chars("=> "));
+            self.bar.set_style(style.progress_chars("=> "));
         }
-        Ok(Self { bar, stop })
+        self.bar.reset();
+        self.bar.set_length(total);
+        self.bar.set_message(task);
+        self.bar.enable_steady_tick(REDRAW);
     }
 }
 
 impl Progress for Terminal {
     fn begin(&self, task: &'static str, total: u64) {
-        self.bar.reset();
-        self.bar.set_length(total);
-        self.bar.set_message(task);
-        self.bar.enable_steady_tick(REDRAW);
+        self.start(task, total, BYTES);
+    }
+
+    fn begin_items(&self, task: &'static str, total: u64) {
+        self.start(task, total, ITEMS);
     }
 
     fn advance(&self, bytes: u64) {

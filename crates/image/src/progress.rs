@@ -7,6 +7,11 @@ pub trait Progress: Sync {
     /// A task of `total` bytes begins; a task before it is over.
     fn begin(&self, task: &'static str, total: u64);
 
+    /// A task of `total` things that are no bytes begins.
+    fn begin_items(&self, task: &'static str, total: u64) {
+        self.begin(task, total);
+    }
+
     /// `bytes` more of the task are done.
     fn advance(&self, bytes: u64);
 

@@ -5,7 +5,7 @@
 
 use crate::policy::Weights;
 use crate::zero_shot::Reason;
-use headstart_block::PlanItem;
+use headstart_block::{PlanItem, SLICE_SIZE};
 use std::sync::Arc;
 
 /// The plans of one image, and why they were chosen.
@@ -54,6 +54,14 @@ pub struct RatedPlan {
     pub worth: f64,
     /// What to pull, in order.
     pub items: Arc<[PlanItem]>,
+}
+
+impl RatedPlan {
+    /// Bytes of its slices.
+    #[must_use]
+    pub fn hot_bytes(&self) -> u64 {
+        self.items.iter().map(|item| u64::from(item.mask.count_ones()) * SLICE_SIZE).sum()
+    }
 }
 
 /// The most central boot of a group: blocks of the disk in the order of first access.

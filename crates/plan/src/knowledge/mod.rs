@@ -162,6 +162,12 @@ impl Knowledge {
         Ok(learned)
     }
 
+    /// How it learns.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// The images, in the order of their keys.
     pub fn images(&self) -> impl Iterator<Item = (&ImageKey, &ImageKnowledge)> {
         self.images.iter()

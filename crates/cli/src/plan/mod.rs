@@ -1,0 +1,38 @@
+//! `headstart plan`: what was learned, looked at and compared.
+
+use crate::report::Report;
+use clap::Subcommand;
+use headstart_block::{FileSource, Result};
+use headstart_plan::artifact::PlanFile;
+use headstart_plan::train::Plans;
+use std::path::Path;
+
+mod diff;
+mod show;
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Say which images have plans; or which plan a disk gets, and why
+    #[command(after_help = show::EXAMPLES)]
+    Show(show::Show),
+    /// Say what is different between two files of plans; exit status 1 when they differ
+    #[command(after_help = diff::EXAMPLES)]
+    Diff(diff::Diff),
+}
+
+impl Command {
+    pub(crate) fn run(&self) -> Result<Box<dyn Report>> {
+        match self {
+            Self::Show(show) => show.run(),
+            Self::Diff(diff) => Ok(Box::new(diff.run()?)),
+        }
+    }
+}
+
+fn open(path: &Path) -> Result<PlanFile<FileSource>> {
+    PlanFile::open(FileSource::open(path)?).map_err(|e| e.about(path.display()))
+}
+
+fn read(path: &Path) -> Result<Plans> {
+    open(path)?.read_all().map_err(|e| e.about(path.display()))
+}

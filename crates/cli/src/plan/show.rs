@@ -1,0 +1,256 @@
+//! `headstart plan show`.
+
+use super::{open, read};
+use crate::megabytes::Megabytes;
+use crate::report::{Fields, Outcome, Report, count};
+use clap::Args;
+use headstart_block::{ByteSize, Error, ErrorKind, PlanItem, Result};
+use headstart_plan::knowledge::ImageKey;
+use headstart_plan::train::Plans;
+use headstart_plan::zero_shot::Metadata;
+use headstart_plan::{Bandwidth, Bin, ImagePlans, RatedPlan};
+use headstart_trace::fast26;
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  headstart plan show --plans plans
+  headstart plan show --plans plans --image m-nginx --bandwidth 10
+  headstart plan show --plans plans --bandwidth 5 --json \\
+      --creation '{\"image_id\": \"new\", \"image_family\": \"debian-12\", \"user_id\": \"1001\"}'";
+
+/// Blocks that are listed for people.
+const SHOWN: usize = 20;
+
+/// Whose plan to show.
+#[derive(Args)]
+pub(crate) struct Show {
+    /// The plans that `headstart train` wrote
+    #[arg(long, value_name = "PLANS")]
+    plans: PathBuf,
+    /// An image that was trained on: its name, or its digest
+    #[arg(long, value_name = "KEY", conflicts_with = "creation", requires = "bandwidth")]
+    image: Option<String>,
+    /// The size of its disk, where there are several [default: the one with the most traces]
+    #[arg(long, requires = "image")]
+    size: Option<ByteSize>,
+    /// A disk that is created: a row of the data set's metadata as a JSON object, by the names of its columns
+    #[arg(long, value_name = "JSON", value_parser = parse_row, requires = "bandwidth")]
+    creation: Option<Map<String, Value>>,
+    /// The bandwidth in MB/s
+    #[arg(long, value_name = "MBPS")]
+    bandwidth: Option<Megabytes>,
+    /// Which group's plan; 0 is the largest
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    group: usize,
+}
+
+fn parse_row(text: &str) -> std::result::Result<Map<String, Value>, String> {
+    serde_json::from_str(text).map_err(|e| format!("no JSON object: {e}"))
+}
+
+impl Show {
+    pub(super) fn run(&self) -> Result<Box<dyn Report>> {
+        let about = |e: Error| e.about(self.plans.display());
+        let plans = match (&self.image, &self.creation) {
+            (Some(image), _) => self.of_image(image).map_err(about)?,
+            (None, Some(row)) => {
+                let creation = fast26::creation_of(|column| row.get(column).and_then(text))
+                    .map_err(|e| e.about("--creation"))?;
+                open(&self.plans)?
+                    .choose(&ImageKey::of(&creation), &Metadata::of(&creation))
+                    .map(Arc::new)
+                    .map_err(about)?
+            }
+            (None, None) => return Ok(Box::new(Listing::of(&read(&self.plans)?))),
+        };
+        let bandwidth = self.bandwidth.unwrap_or(Megabytes(10.0));
+        Ok(Box::new(self.shown(&plans, bandwidth).map_err(about)?))
+    }
+
+    fn of_image(&self, image: &str) -> Result<Arc<ImagePlans>> {
+        let plans = read(&self.plans)?;
+        let traces = |plans: &ImagePlans| plans.groups.iter().map(|group| group.traces).sum::<u64>();
+        let named = plans.images().filter(|(key, _)| key.image == image);
+        let sized = named.filter(|(key, _)| self.size.is_none_or(|ByteSize(size)| size == key.size));
+        let chosen = sized.max_by_key(|(key, plans)| (traces(plans), std::cmp::Reverse(key.size)));
+        chosen.map(|(_, plans)| Arc::clone(plans)).ok_or_else(|| unknown(image, self.size, &plans))
+    }
+
+    fn shown(&self, plans: &ImagePlans, bandwidth: Megabytes) -> Result<Shown> {
+        let bytes = bandwidth.times(1e6);
+        let bin = Bin::of(Bandwidth::new(bytes)).name();
+        let reason = plans.reason.to_string();
+        if plans.groups.is_empty() {
+            return Ok(Shown { reason, group: None, policy: "lazy".to_owned(), bin, plan: None, traces: 0 });
+        }
+        let group = plans.groups.get(self.group).ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("there is no group {}", self.group))
+                .remedy(format!("name one of 0 to {}", plans.groups.len() - 1))
+        })?;
+        let plan = group.at(bytes).cloned();
+        let policy = plan.as_ref().map_or_else(|| "lazy".to_owned(), |plan| plan.policy.clone());
+        Ok(Shown { reason, group: Some(self.group), policy, bin, plan, traces: group.traces })
+    }
+}
+
+/// A field of a row, however it was written.
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        other => Some(other.to_string()),
+    }
+}
+
+fn unknown(image: &str, size: Option<ByteSize>, plans: &Plans) -> Error {
+    let sized = size.map_or(String::new(), |size| format!(" of {size}"));
+    let mut known: Vec<_> = plans.images().map(|(key, _)| key.image.escape_debug().to_string()).collect();
+    known.dedup();
+    let more = if known.len() > SHOWN { ", ..." } else { "" };
+    known.truncate(SHOWN);
+    Error::new(ErrorKind::NotFound, format!("has no plans for `{}`{sized}", image.escape_debug()))
+        .remedy(format!("name one of {}{more}", known.join(", ")))
+}
+
+/// The plan that was chosen.
+struct Shown {
+    reason: String,
+    group: Option<usize>,
+    policy: String,
+    bin: &'static str,
+    /// None where there is nothing to preload.
+    plan: Option<RatedPlan>,
+    traces: u64,
+}
+
+impl Shown {
+    fn items(&self) -> &[PlanItem] {
+        self.plan.as_ref().map_or(&[], |plan| &plan.items)
+    }
+}
+
+impl Serialize for Shown {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Fields<'a> {
+            reason: &'a str,
+            group: Option<usize>,
+            policy: &'a str,
+            bin: &'a str,
+            rate: Option<u64>,
+            traces: u64,
+            order: Vec<(u64, u32)>,
+        }
+        Fields {
+            reason: &self.reason,
+            group: self.group,
+            policy: &self.policy,
+            bin: self.bin,
+            rate: self.plan.as_ref().map(|plan| plan.rate),
+            traces: self.traces,
+            order: self.items().iter().map(|item| (item.block, item.mask)).collect(),
+        }
+        .serialize(serializer)
+    }
+}
+
+impl Outcome for Shown {
+    /// Thousands of numbers, one a line, are of no use to anybody.
+    fn is_line(&self) -> bool {
+        true
+    }
+}
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(plan) = &self.plan else {
+            return write!(f, "{}: nothing is preloaded", self.reason);
+        };
+        let group = self.group.unwrap_or_default();
+        write!(
+            f,
+            "{}",
+            Fields(&[
+                ("reason", self.reason.clone()),
+                ("group", format!("{group}, of {}", count(self.traces, "trace"))),
+                ("policy", self.policy.clone()),
+                ("bandwidth", format!("{} MB/s, of the bin {}", Megabytes(mega(plan.rate)).0, self.bin)),
+                ("blocks", plan.items.len().to_string()),
+                ("hot slices", ByteSize(plan.hot_bytes()).to_string()),
+            ])
+        )?;
+        write!(f, "\n\n{:>8} {:>8}  hot slices of 64 KiB, the first on the left", "order", "block")?;
+        for (place, item) in plan.items.iter().enumerate().take(SHOWN) {
+            let slice = |bit: u32| if item.mask >> bit & 1 == 1 { '#' } else { '.' };
+            let slices: String = (0..32).map(slice).collect();
+            write!(f, "\n{:>8} {:>8}  {slices}", place + 1, item.block)?;
+        }
+        match plan.items.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "\n... and {more} more: all with --json"),
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a bandwidth")]
+fn mega(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
+}
+
+/// The images that have plans.
+#[derive(Serialize)]
+struct Listing {
+    images: Vec<Listed>,
+}
+
+#[derive(Serialize)]
+struct Listed {
+    image: String,
+    size: u64,
+    reason: String,
+    traces: u64,
+    groups: usize,
+    policy: String,
+    /// In bytes a second.
+    rates: Vec<u64>,
+}
+
+impl Listing {
+    fn of(plans: &Plans) -> Self {
+        let listed = |(key, plans): (&ImageKey, &Arc<ImagePlans>)| {
+            let largest = plans.groups.first().map_or(&[][..], |group| &group.plans);
+            Listed {
+                image: key.image.clone(),
+                size: key.size,
+                reason: plans.reason.to_string(),
+                traces: plans.groups.iter().map(|group| group.traces).sum(),
+                groups: plans.groups.len(),
+                policy: largest.first().map(|plan| plan.policy.clone()).unwrap_or_default(),
+                rates: largest.iter().map(|plan| plan.rate).collect(),
+            }
+        };
+        Self { images: plans.images().map(listed).collect() }
+    }
+}
+
+impl Outcome for Listing {}
+
+impl fmt::Display for Listing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.images.iter().map(|image| image.image.len()).max().unwrap_or(0).max("image".len());
+        write!(f, "{:width$} {:>8} {:>7} {:>7}  {:12}", "image", "size", "traces", "groups", "policy")?;
+        write!(f, " MB/s")?;
+        for image in &self.images {
+            let size = ByteSize(image.size).to_string();
+            let rates: Vec<_> = image.rates.iter().map(|rate| mega(*rate).to_string()).collect();
+            write!(f, "\n{:width$} {size:>8}", image.image.escape_debug().to_string())?;
+            write!(f, " {:>7} {:>7}  {:12} {}", image.traces, image.groups, image.policy, rates.join(","))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,327 @@
+//! `headstart train`: recorded boots in, plans out.
+
+use crate::megabytes::Megabytes;
+use crate::report::{Outcome, Report, count};
+use clap::{Args, ValueEnum};
+use headstart_block::{ByteSize, Error, ErrorKind, FileSource, Result};
+use headstart_image::progress::Progress;
+use headstart_plan::evaluate::Misses;
+use headstart_plan::knowledge::{self, ImageKey, ImageKnowledge, Knowledge, Settings};
+use headstart_plan::policy::Objective;
+use headstart_plan::train::{self, Plans, Recipe};
+use headstart_plan::{Bandwidth, Bin, GroupPlans};
+use headstart_trace::data_set::{DataSet, Limits, Skipped};
+use serde::Serialize;
+use std::fmt;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tempfile::NamedTempFile;
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  headstart train --traces /srv/traces -o plans
+  headstart train --traces /srv/fast26 --objective hits --policy thinkahead --bandwidth 2,10 -o plans
+  headstart train --traces /srv/monday --learned learned -o plans    # then every day, with what is new:
+  headstart train --traces /srv/tuesday --learned learned -o plans";
+
+/// What to learn from, and how.
+#[derive(Args)]
+pub(crate) struct Train {
+    /// The boots to learn from: a directory of traces, a data set of the FAST'26 layout, or one trace
+    #[arg(long, value_name = "DIR")]
+    traces: PathBuf,
+    /// Where to write the plans; what is there is replaced
+    #[arg(long, short, value_name = "PLANS")]
+    output: PathBuf,
+    /// How blocks are put in order [default: what boots best on boots that it has not seen]
+    #[arg(long, value_name = "POLICY")]
+    policy: Option<String>,
+    /// What the plans are to be best at
+    #[arg(long, value_enum, default_value_t = ObjectiveName::Boot)]
+    objective: ObjectiveName,
+    /// Bandwidths to plan for in MB/s, separated by commas [default: some of each bin]
+    #[arg(long, value_name = "MBPS", value_delimiter = ',')]
+    bandwidth: Vec<Megabytes>,
+    /// Round trip to the store
+    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = humantime::parse_duration)]
+    round_trip: Duration,
+    /// What was learned before, to which these boots are added; made where it is not there. Boots that it knows are
+    /// not read again
+    #[arg(long, value_name = "FILE")]
+    learned: Option<PathBuf>,
+    /// Take the guests as so many times as fast as they were recorded
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    faster: u32,
+    /// For policies that draw: the same seed and boots give the same plans
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+/// What plans are to be best at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ObjectiveName {
+    /// How long a guest waits for its reads, over a link with a round trip
+    Boot,
+    /// How many reads find their blocks, arriving as recorded whatever they wait for (the published measure)
+    Hits,
+}
+
+impl ObjectiveName {
+    pub(crate) fn objective(self, round_trip: Duration) -> Objective {
+        match self {
+            Self::Hits => Objective::Hits,
+            Self::Boot => Objective::Boot {
+                round_trip: u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX),
+                misses: Misses::RangeThenRest,
+                hot: true,
+            },
+        }
+    }
+}
+
+impl Train {
+    pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
+        let recipe = self.recipe()?;
+        let set = DataSet::open(&self.traces, &Limits::default())?;
+        let mut skipped = set.skipped().clone();
+        let mut knowledge = self.knowledge()?;
+        let start = Instant::now();
+        let learned = with_bar(progress, "reading traces", |each| knowledge.learn(&set, 0, each))?;
+        skipped.add(&learned.skipped);
+        let learning_s = start.elapsed().as_secs_f64();
+        if knowledge.images().next().is_none() {
+            return Err(nothing(&self.traces, &skipped));
+        }
+        let start = Instant::now();
+        let plans = with_bar(progress, "making plans", |each| train::all(&knowledge, &recipe, each))?;
+        let planning_s = start.elapsed().as_secs_f64();
+        if let Some(path) = &self.learned {
+            write(path, |out| knowledge.write(out))?;
+        }
+        let written = write(&self.output, |out| plans.write(out))?;
+        let images = knowledge.images().map(|(key, image)| ImageReport::of(key, image, &plans)).collect();
+        Ok(Box::new(TrainReport {
+            output: self.output.display().to_string(),
+            bytes: written,
+            policy: recipe.policy,
+            objective: self.objective,
+            read: learned.read,
+            known: learned.known,
+            images,
+            learning_s,
+            planning_s,
+            skipped,
+        }))
+    }
+
+    fn recipe(&self) -> Result<Recipe> {
+        let mut recipe = Recipe {
+            objective: self.objective.objective(self.round_trip),
+            seed: self.seed,
+            ..Recipe::default()
+        };
+        if let Some(policy) = &self.policy {
+            recipe.policy.clone_from(policy);
+        }
+        // Before an hour of reading.
+        headstart_plan::policy::by_name(&recipe.policy)?;
+        if !self.bandwidth.is_empty() {
+            recipe.rates = self.bandwidth.iter().map(|rate| Bandwidth::new(rate.times(1e6))).collect();
+            recipe.rates.sort_unstable();
+            recipe.rates.dedup();
+        }
+        Ok(recipe)
+    }
+
+    /// What is known before.
+    fn knowledge(&self) -> Result<Knowledge> {
+        let settings = Settings { faster: self.faster, ..Settings::default() };
+        match &self.learned {
+            Some(path) if path.exists() => {
+                let knowledge =
+                    Knowledge::read(&FileSource::open(path)?).map_err(|e| e.about(path.display()))?;
+                if knowledge.settings().faster != self.faster {
+                    let before = knowledge.settings().faster;
+                    return Err(Error::new(
+                        ErrorKind::Conflict,
+                        format!("was learned from guests taken as {before} times as fast"),
+                    )
+                    .about(path.display())
+                    .remedy(format!("give --faster {before}, or another file")));
+                }
+                Ok(knowledge)
+            }
+            _ => Ok(Knowledge::new(settings)),
+        }
+    }
+}
+
+/// That there is nothing to learn, and why.
+fn nothing(path: &Path, skipped: &Skipped) -> Error {
+    let mut cause = "has no boot that could be learned from".to_owned();
+    if !skipped.is_empty() {
+        let lines = skipped.to_string();
+        cause = format!("{cause}: {}", lines.lines().map(str::trim).collect::<Vec<_>>().join("; "));
+    }
+    Error::new(ErrorKind::NotFound, cause).about(path.display())
+}
+
+/// Shows how far `work` is.
+fn with_bar<T>(
+    progress: &dyn Progress,
+    task: &'static str,
+    work: impl FnOnce(knowledge::OnProgress<'_>) -> Result<T>,
+) -> Result<T> {
+    let mut shown = None;
+    work(&mut |now| {
+        let before = shown.unwrap_or_else(|| {
+            progress.begin_items(task, now.all);
+            0
+        });
+        progress.advance(now.done.saturating_sub(before));
+        shown = Some(now.done);
+        crate::trace::cancelled(progress)
+    })
+}
+
+/// Writes a file as a whole, or not at all; how many bytes.
+fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<u64> {
+    let failed = |e| Error::io("cannot be written", e).about(path.display());
+    let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let file = NamedTempFile::new_in(parent).map_err(failed)?;
+    let mut out = BufWriter::new(file);
+    content(&mut out).map_err(|e| e.about(path.display()))?;
+    let file = out.into_inner().map_err(|e| failed(e.into_error()))?;
+    file.as_file().sync_all().map_err(failed)?;
+    let written = file.as_file().metadata().map_err(failed)?.len();
+    file.persist(path).map_err(|e| failed(e.error))?;
+    Ok(written)
+}
+
+/// What became of it.
+#[derive(Serialize)]
+struct TrainReport {
+    output: String,
+    bytes: u64,
+    policy: String,
+    objective: ObjectiveName,
+    /// Traces that were read.
+    read: u64,
+    /// Traces that were known before.
+    known: u64,
+    images: Vec<ImageReport>,
+    learning_s: f64,
+    planning_s: f64,
+    skipped: Skipped,
+}
+
+#[derive(Serialize)]
+struct ImageReport {
+    image: String,
+    size: u64,
+    traces: u64,
+    outliers: Outliers,
+    groups: Vec<GroupReport>,
+}
+
+/// Outliers by reason.
+#[derive(Serialize)]
+struct Outliers {
+    few_reads: u64,
+    few_blocks: u64,
+    many_blocks: u64,
+}
+
+impl Outliers {
+    fn all(&self) -> u64 {
+        self.few_reads + self.few_blocks + self.many_blocks
+    }
+}
+
+#[derive(Serialize)]
+struct GroupReport {
+    category: u32,
+    traces: u64,
+    plans: Vec<PlanReport>,
+}
+
+#[derive(Serialize)]
+struct PlanReport {
+    /// In bytes a second.
+    rate: u64,
+    bin: &'static str,
+    blocks: usize,
+    /// Of its hot slices.
+    bytes: u64,
+    /// What it is worth to the boots that it was made from: their hit rate, or seconds of waiting, negative.
+    worth: f64,
+}
+
+impl ImageReport {
+    fn of(key: &ImageKey, image: &ImageKnowledge, plans: &Plans) -> Self {
+        let dropped = image.dropped();
+        let chosen = plans.choose(key, image.metadata());
+        Self {
+            image: key.image.clone(),
+            size: key.size,
+            traces: image.traces(),
+            outliers: Outliers {
+                few_reads: dropped.few_reads,
+                few_blocks: dropped.few_blocks,
+                many_blocks: dropped.many_blocks,
+            },
+            groups: chosen.groups.iter().map(GroupReport::of).collect(),
+        }
+    }
+}
+
+impl GroupReport {
+    fn of(group: &GroupPlans) -> Self {
+        let plan = |plan: &headstart_plan::RatedPlan| PlanReport {
+            rate: plan.rate,
+            bin: Bin::of(Bandwidth::new(plan.rate)).name(),
+            blocks: plan.items.len(),
+            bytes: plan.hot_bytes(),
+            worth: plan.worth,
+        };
+        Self { category: group.category, traces: group.traces, plans: group.plans.iter().map(plan).collect() }
+    }
+}
+
+impl Outcome for TrainReport {}
+
+impl fmt::Display for TrainReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.images.iter().map(|image| image.image.len()).max().unwrap_or(0).max("image".len());
+        write!(f, "{:width$} {:>8} {:>7} {:>8} {:>7}", "image", "size", "traces", "outliers", "groups")?;
+        write!(f, " {:>7} {:>9} {:>14}", "blocks", "MB hot", "worth")?;
+        for image in &self.images {
+            let size = ByteSize(image.size).to_string();
+            write!(f, "\n{:width$} {size:>8}", image.image.escape_debug().to_string())?;
+            write!(f, " {:>7} {:>8} {:>7}", image.traces, image.outliers.all(), image.groups.len())?;
+            let Some((first, last)) = image.groups.first().and_then(|g| g.plans.first().zip(g.plans.last()))
+            else {
+                continue;
+            };
+            let megabytes = ByteSize(first.bytes).0 / 1_000_000;
+            let worth = format!("{:.2}..{:.2}", first.worth, last.worth);
+            write!(f, " {:>7} {megabytes:>9} {worth:>14}", first.blocks)?;
+        }
+        let what = match self.objective {
+            ObjectiveName::Boot => "seconds of waiting a boot, negative",
+            ObjectiveName::Hits => "share of reads that hit",
+        };
+        write!(f, "\n\nblocks, MB and worth ({what}) are of the largest group's plan,")?;
+        write!(f, " worth from the slowest link to the fastest, on the boots that it was made from\n\n")?;
+        let known = if self.known > 0 { format!(", {} known before", self.known) } else { String::new() };
+        write!(f, "{}{known}, in {:.1} s; ", count(self.read, "trace"), self.learning_s)?;
+        write!(f, "plans by `{}` in {:.1} s: ", self.policy, self.planning_s)?;
+        write!(f, "{} ({})", self.output, ByteSize(self.bytes))?;
+        if !self.skipped.is_empty() {
+            write!(f, "\n\n{}", self.skipped)?;
+        }
+        Ok(())
+    }
+}
