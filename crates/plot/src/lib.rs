@@ -17,9 +17,20 @@
 //! |---|---|
 //! | [`chart`] | what a chart shows |
 //! | [`color`] | colours, dashes, markers |
+//! | `layout` | from charts to a scene: axes, marks, legends |
+//! | `ticks` | where an axis has its marks |
+//! | `scene` | lines, areas, text |
+//! | `font` | letters as strokes |
+//! | `svg`, `png` | a scene as bytes |
 
 pub mod chart;
 pub mod color;
+mod font;
+mod layout;
+mod png;
+mod scene;
+mod svg;
+mod ticks;
 
 pub use chart::{Axis, Chart, Data, Legend, Picture, Quantiles, Rule, RuleAxis, Scale, Series};
 pub use color::{Color, Marker, Style, palette};
@@ -30,7 +41,7 @@ impl Picture {
     /// As SVG text.
     #[must_use]
     pub fn svg(&self) -> String {
-        "<svg xmlns=\"http://www.w3.org/2000/svg\"/>\n".to_owned()
+        svg::write(&layout::lay_out(self))
     }
 
     /// As PNG, with so many pixels for each of [`Picture::width`]'s: 2 is crisp on most screens and in print.
@@ -38,7 +49,6 @@ impl Picture {
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] where the picture would be too large.
     pub fn png(&self, scale: f64) -> Result<Vec<u8>> {
-        let _ = scale;
-        Ok(Vec::new())
+        png::write(&layout::lay_out(self), scale)
     }
 }
