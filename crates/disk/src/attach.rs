@@ -95,10 +95,7 @@ pub struct MadeDirectory {
 impl MadeDirectory {
     /// Removes it again, for a disk that was never served: nothing was written but what makes it a disk.
     pub fn remove(self) {
-        for file in ["state.json", "index", "data", "lock"] {
-            // What cannot be removed stays; the next attach takes it as it is.
-            let _ = std::fs::remove_file(self.dir.join(file));
-        }
+        WritableDisk::remove_new(&self.dir);
         self.remove_empty();
     }
 

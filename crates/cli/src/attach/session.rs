@@ -7,6 +7,7 @@ use headstart_cache::{Cache, CacheSettings};
 use headstart_disk::attach::{attach_local, attach_remote, is_local};
 use headstart_disk::{Attached, Disk, DiskOptions, Host, MadeDirectory, WritableOptions};
 use headstart_image::progress::Progress;
+use headstart_lsmt::writable::WritableDisk;
 use headstart_store::{Location, Reference, Settings, Store};
 use headstart_trace::Recorder;
 use std::collections::HashMap;
@@ -174,7 +175,7 @@ impl Session {
 /// and the next day so would not find again what was written.
 fn check_writable(args: &Attach) -> Result<()> {
     let Some(dir) = &args.writable else { return Ok(()) };
-    let holds_disk = |dir: &Path| dir.join("state.json").exists();
+    let holds_disk = WritableDisk::is_in;
     let conflict = |what: &'static str, remedy: String| {
         Err(Error::new(ErrorKind::Conflict, what).about(dir.display()).remedy(remedy))
     };

@@ -11,6 +11,7 @@
 //! | [`full_disk`], [`signals`], [`large`] | no space, Ctrl-C, kill -9, terabytes |
 //! | [`cache`] | what this host keeps of images |
 //! | [`trace`] | what disks record, and what becomes of it |
+//! | [`learn`] | recorded boots become plans |
 //! | [`simulate`] | recorded boots, replayed |
 //! | [`doctor`] | what works on this host |
 //! | [`help`], [`hostile`] | the command line itself; garbage wherever a file is read |
@@ -37,6 +38,7 @@ mod hostile;
 mod import;
 mod large;
 mod layers;
+mod learn;
 mod prune;
 mod scene;
 mod signals;

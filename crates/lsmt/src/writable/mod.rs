@@ -178,6 +178,21 @@ impl WritableDisk {
         Self::adopt_in(Arc::new(directory), base, new).map_err(|e| e.about(path.display()))
     }
 
+    /// Whether a directory has a disk in it.
+    #[must_use]
+    pub fn is_in(path: &Path) -> bool {
+        path.join(state::STATE).exists()
+    }
+
+    /// Removes the files of a disk that was just created, to which nothing was written and which nobody has open.
+    /// What cannot be removed stays; whoever opens the directory next takes it as it is.
+    pub fn remove_new(path: &Path) {
+        let pair = state::PairFiles::of(0);
+        for file in [state::STATE, &pair.index, &pair.data, files::LOCK] {
+            let _ = std::fs::remove_file(path.join(file));
+        }
+    }
+
     /// Reads what a writable directory says of itself; it may be in use.
     ///
     /// # Errors

@@ -1,0 +1,160 @@
+//! From recorded boots to plans: train, look at what was learned, learn on.
+
+use crate::scene::Scene;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Real boots of three images.
+fn sample() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/traces").canonicalize().unwrap()
+}
+
+/// The part of the sample whose rows of metadata are `wanted`, as a data set of its own.
+fn part(scene: &Scene, name: &str, wanted: impl Fn(usize, &str) -> bool) {
+    let table = fs::read_to_string(sample().join("VD_creation_meta.csv")).unwrap();
+    let mut rows = table.lines();
+    let mut kept = format!("{}\n", rows.next().unwrap());
+    for (_, row) in rows.enumerate().filter(|(at, row)| wanted(*at, row)) {
+        kept += &format!("{row}\n");
+        let fields: Vec<_> = row.split(',').collect();
+        let gib = fields[3].parse::<u64>().unwrap() >> 30;
+        let trace = format!("trace/it{}/{}/{gib}GB/{}.npy", fields[1], fields[2], fields[0]);
+        let to = scene.path(name).join(&trace);
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::copy(sample().join(&trace), to).unwrap();
+    }
+    fs::write(scene.path(name).join("VD_creation_meta.csv"), kept).unwrap();
+}
+
+fn order(plan: &Value) -> Vec<(u64, u64)> {
+    let pair = |item: &Value| (item[0].as_u64().unwrap(), item[1].as_u64().unwrap());
+    plan["order"].as_array().unwrap().iter().map(pair).collect()
+}
+
+#[test]
+fn a_plan_says_what_to_pull_and_why() {
+    let scene = Scene::new();
+    let words = format!("train --traces {} -o plans", sample().display());
+    let report = scene.json(&words);
+    assert_eq!(report["read"], 21);
+    let first = scene.bytes("plans");
+    assert!(scene.ok(&words).stdout.contains("m-redis"));
+    assert!(first == scene.bytes("plans"), "the same boots give the same plans");
+
+    let plan = scene.json("plan show --plans plans --image m-redis --bandwidth 5");
+    assert_eq!(
+        (&plan["reason"], &plan["bin"], &plan["group"]),
+        (&json!("trained"), &json!("2-10"), &json!(0))
+    );
+    let order = order(&plan);
+    let blocks: BTreeSet<_> = order.iter().map(|(block, _)| *block).collect();
+    assert!(order.len() > 50 && blocks.len() == order.len(), "{}", order.len());
+    assert!(order.iter().all(|(block, mask)| *block < 2048 && (1..1 << 32).contains(mask)));
+    assert!(blocks.contains(&0), "every boot reads the first block");
+
+    let shown = scene.ok("plan show --plans plans --image m-redis --bandwidth 5").stdout;
+    assert!(shown.starts_with("reason:") && shown.contains("more: all with --json"), "{shown}");
+    let listed = scene.ok("plan show --plans plans").stdout;
+    assert!(["p-deb12min", "m-nginx", "m-redis"].iter().all(|image| listed.contains(image)), "{listed}");
+    scene.fails("plan show --plans plans --image m-new --bandwidth 5", &["plans", "m-new", "m-redis"]);
+    scene.fails("plan show --plans plans --image m-redis --bandwidth 5 --group 77", &["plans", "group 77"]);
+}
+
+#[test]
+fn an_image_that_is_new_learns_from_its_relatives() {
+    let scene = Scene::new();
+    part(&scene, "known", |_, row| !row.contains("m-nginx"));
+    scene.ok("train --traces known -o plans");
+    let plan = |row: &str| scene.json(&format!("plan show --plans plans --bandwidth 5 --creation {row}"));
+    let known = |row: &Value| {
+        let plan = plan(&row.to_string());
+        (plan["reason"].as_str().unwrap().to_owned(), order(&plan).len())
+    };
+    // A row as it is in the table; without its time, for that has a blank in it.
+    let (reason, blocks) = known(&json!({
+        "volume_id": 10_007_919, "image_type": 1, "image_id": "m-nginx", "device_size": 4_294_967_296_u64,
+        "user_id": 1001, "cluster_id": 3, "extra_info": null, "meta_info": "base=p-deb12min",
+        "image_family": "debian-12",
+    }));
+    assert!(reason.starts_with("zero-shot: family+user") && blocks > 50, "{reason} {blocks}");
+    let (reason, blocks) = known(&json!({ "image_id": "m-new", "image_family": "debian-12" }));
+    assert!(reason.starts_with("zero-shot: family") && blocks > 50, "{reason} {blocks}");
+    assert_eq!(known(&json!({ "image_family": "plan-9" })), ("none".to_owned(), 0));
+    assert_eq!(known(&json!({})), ("none".to_owned(), 0));
+    let trained = json!({ "image_id": "m-redis", "device_size": "4294967296" });
+    assert_eq!(known(&trained).0, "trained");
+    let wrong = scene.run("plan show --plans plans --bandwidth 5 --creation [1]");
+    assert_eq!(wrong.status, Some(2));
+    scene.fails(
+        "plan show --plans plans --bandwidth 5 --creation {\"device_size\":\"much\"}",
+        &["--creation", "much"],
+    );
+}
+
+#[test]
+fn what_was_learned_is_learned_once() {
+    let scene = Scene::new();
+    part(&scene, "first", |at, _| at < 15);
+    part(&scene, "second", |at, _| at >= 15);
+    let first = scene.json("train --traces first --learned learned -o plans");
+    assert_eq!(first["read"], 15);
+    fs::remove_dir_all(scene.path("first")).unwrap();
+    fs::copy(scene.path("plans"), scene.path("plans.first")).unwrap();
+    let second = scene.json("train --traces second --learned learned -o plans");
+    assert_eq!((&second["read"], &second["known"]), (&json!(6), &json!(0)));
+    let boots = |report: &Value| {
+        let all = |image: &Value| {
+            let outliers = image["outliers"].as_object().unwrap().values().map(|n| n.as_u64().unwrap());
+            image["traces"].as_u64().unwrap() + outliers.sum::<u64>()
+        };
+        report["images"].as_array().unwrap().iter().map(all).sum::<u64>()
+    };
+    assert_eq!((boots(&first), boots(&second)), (15, 21));
+    let again = scene.json("train --traces second --learned learned -o plans.again");
+    assert_eq!((&again["read"], &again["known"], boots(&again)), (&json!(0), &json!(6), 21));
+    assert!(scene.bytes("plans") == scene.bytes("plans.again"));
+
+    assert_eq!(scene.ok("plan diff plans plans.again").stdout.trim(), "the same plans");
+    let changed = scene.run("plan diff plans.first plans");
+    assert!(changed.status == Some(1) && changed.stdout.contains("blocks"), "{}", changed.stdout);
+    let other = scene.run("plan diff plans.first plans --image m-nobody");
+    assert_eq!((other.status, other.stdout.trim()), (Some(0), "the same plans"));
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let scene = Scene::new();
+    let traces = sample();
+    let traces = traces.display();
+    scene.fails(&format!("train --traces {traces} -o plans --policy magic"), &["magic", "vmt-min"]);
+    scene.fails("train --traces nothing -o plans", &["nothing", "cannot be read"]);
+    fs::write(scene.path("bad.npy"), b"garbage").unwrap();
+    scene.fails("train --traces bad.npy -o plans", &["no boot that could be learned from", "NumPy"]);
+    scene.fails(&format!("train --traces {traces} -o nowhere/plans"), &["nowhere/plans"]);
+    for wrong in ["--bandwidth 0", "--bandwidth x", "--objective none", "--faster 0"] {
+        let run = scene.run(&format!("train --traces {traces} -o plans {wrong}"));
+        assert_eq!(run.status, Some(2), "{wrong}");
+    }
+    assert!(!scene.path("plans").exists());
+
+    scene
+        .ok(&format!("train --traces {traces} -o plans --learned learned --bandwidth 2,10 --policy vmt-min"));
+    for (file, command) in [
+        ("plans", "plan show --plans bad --image m-redis --bandwidth 5".to_owned()),
+        ("learned", format!("train --traces {traces} -o other --learned bad")),
+    ] {
+        let whole = scene.bytes(file);
+        for damaged in [&whole[..0], &whole[..7], &whole[..whole.len() / 2], &whole[..whole.len() - 1]] {
+            fs::write(scene.path("bad"), damaged).unwrap();
+            scene.fails(&command, &["bad"]);
+        }
+        fs::write(scene.path("bad"), vec![0x5a; 100_000]).unwrap();
+        scene.fails(&command, &["bad"]);
+    }
+    scene.fails(
+        &format!("train --traces {traces} -o other --learned learned --faster 5"),
+        &["learned", "--faster 1"],
+    );
+}
