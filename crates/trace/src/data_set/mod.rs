@@ -237,12 +237,7 @@ impl DataSet {
                 each(index, Err(error))
             }
         };
-        let threads = if threads == 0 { processors() } else { threads }.min(self.len());
-        if threads <= 1 {
-            (0..self.len()).try_for_each(|index| take(index, work(index)))?;
-        } else {
-            in_order(self.len(), threads, &work, take)?;
-        }
+        in_order(self.len(), threads, &work, &mut take)?;
         Ok(skipped)
     }
 }
@@ -251,11 +246,12 @@ impl DataSet {
 type Outcome<T> = Result<(T, bool), (Reason, Error)>;
 
 /// Processors that this process may use.
-pub(crate) fn processors() -> usize {
+fn processors() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Does `count` pieces of work on threads and takes the results in order on this one.
+/// Does `count` pieces of work on so many threads (0: as many as there are processors) and takes the results in order on
+/// this one. One thread, or one piece of work, is this thread.
 ///
 /// Thread t does the pieces t, t + threads, ...: whose turn it is needs no agreement, and each thread's results wait
 /// in a short channel of its own. When the taker gives up, it drops the channels' ends, and the threads with them;
@@ -266,6 +262,10 @@ pub(crate) fn in_order<T: Send>(
     work: &(impl Fn(usize) -> T + Sync),
     mut take: impl FnMut(usize, T) -> Result<()>,
 ) -> Result<()> {
+    let threads = if threads == 0 { processors() } else { threads }.min(count);
+    if threads <= 1 {
+        return (0..count).try_for_each(|index| take(index, work(index)));
+    }
     thread::scope(|scope| {
         let mut results: Vec<Receiver<T>> = Vec::with_capacity(threads);
         for first in 0..threads {

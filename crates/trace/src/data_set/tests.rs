@@ -315,3 +315,17 @@ proptest! {
         }
     }
 }
+
+/// Any number of threads does for any amount of work.
+#[test]
+fn threads_are_as_many_as_there_is_work() {
+    for (count, threads) in [(0, 0), (0, 5), (1, 0), (1, 9), (3, 1), (7, 3), (3, 1000)] {
+        let mut taken = Vec::new();
+        let take = |index, made| {
+            taken.push((index, made));
+            Ok(())
+        };
+        in_order(count, threads, &|index| index * 2, take).unwrap();
+        assert_eq!(taken, (0..count).map(|index| (index, index * 2)).collect::<Vec<_>>());
+    }
+}

@@ -11,6 +11,10 @@ pub const CROSS: [u64; 8] = [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20,
 pub const WINDOW_US: u64 = 360_000_000;
 /// How long it counts the ratio of reads.
 pub const RATIO_US: u64 = 180_000_000;
+/// How long figure 9 shows the reads of a boot.
+pub const PATTERN_US: u64 = 120_000_000;
+/// Most places of it: more cannot be told apart.
+const PATTERN_MAX: usize = 1 << 20;
 
 /// What one trace did with a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +130,20 @@ pub fn first_blocks(trace: &Trace, max: usize) -> Vec<u64> {
     first
 }
 
+/// Figure 9: when a trace read which blocks in its first two minutes: microseconds since its first request, and the
+/// block. A read of several blocks is there with each.
+#[must_use]
+pub fn pattern(trace: &Trace) -> Vec<(u64, u64)> {
+    let Some(first) = trace.records.first().map(|record| record.t_us) else { return Vec::new() };
+    let early = trace.records.iter().take_while(|record| record.t_us.saturating_sub(first) <= PATTERN_US);
+    let reads = early.filter(|record| record.op == Op::Read && !record.range.is_empty());
+    let blocks = reads.flat_map(|read| {
+        let blocks = read.range.offset() / BLOCK..=(read.range.end() - 1) / BLOCK;
+        blocks.map(move |block| (read.t_us - first, block))
+    });
+    blocks.take(PATTERN_MAX).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,6 +175,7 @@ mod tests {
             (start + WINDOW_US + 1, Op::Read, 50 * BLOCK, 512),
         ]);
         let order = first_blocks(&boot, 3);
+        assert_eq!(pattern(&boot), [(10, 0), (30, 0), (30, 1)]);
         let boot = Boot::of(&boot);
         assert_eq!((boot.requests_early, boot.reads_early, boot.reads), (3, 2, 4));
         assert_eq!(boot.grace_us, Some(start + 10));

@@ -1,5 +1,6 @@
 //! What the paper's figures take from the table of creations alone: who makes disks of which images, where and when.
 
+use super::curves::{CreationCurves, curve};
 use super::distribution::{Distribution, percent};
 use super::{ByKind, Kind, image_size};
 use crate::trace::Creation;
@@ -65,6 +66,15 @@ pub struct ClusterHours {
     pub images: Vec<u64>,
 }
 
+/// The numbers of which figures 3 to 6 are the distributions.
+#[derive(Default)]
+struct Numbers {
+    size_gib: Vec<f64>,
+    image_ratio: ByKind<Vec<f64>>,
+    images_per_user: Vec<f64>,
+    clusters_per_image: Vec<f64>,
+}
+
 /// What is known of an image.
 #[derive(Default)]
 struct Image<'a> {
@@ -80,21 +90,37 @@ struct User<'a> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "quantiles of counts")]
-fn distribution(counts: impl Iterator<Item = u64>) -> (Distribution, Vec<f64>) {
-    let counts: Vec<_> = counts.map(|count| count as f64).collect();
-    (Distribution::of(&counts), counts)
+fn numbers(counts: impl Iterator<Item = u64>) -> Vec<f64> {
+    counts.map(|count| count as f64).collect()
 }
 
 impl CreationFigures {
     /// Of these creations, in any order.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "ratios")]
     pub fn of(creations: &[Creation]) -> Self {
+        Self::count(creations).0
+    }
+
+    /// The same, and the curves of their plots.
+    #[must_use]
+    pub fn with_curves(creations: &[Creation]) -> (Self, CreationCurves) {
+        let (figures, numbers) = Self::count(creations);
+        let curves = CreationCurves {
+            size_gib: curve(&numbers.size_gib),
+            image_ratio: numbers.image_ratio.map(|ratios| curve(ratios)),
+            images_per_user: curve(&numbers.images_per_user),
+            clusters_per_image: curve(&numbers.clusters_per_image),
+        };
+        (figures, curves)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "ratios")]
+    fn count(creations: &[Creation]) -> (Self, Numbers) {
         let mut images = BTreeMap::<&str, Image<'_>>::new();
         let mut users = BTreeMap::<&str, User<'_>>::new();
         let mut clusters = BTreeMap::<&str, u64>::new();
         let mut figures = Self { creations: creations.len() as u64, ..Self::default() };
-        let mut ratios = ByKind::<Vec<f64>>::default();
+        let mut numbers = Numbers::default();
         for creation in creations {
             let kind = Kind::of(&creation.image);
             *figures.creations_by_kind.of(kind) += 1;
@@ -106,38 +132,41 @@ impl CreationFigures {
             user.images.insert(&creation.image);
             *clusters.entry(&creation.cluster).or_default() += 1;
             if let Some(size) = image_size(creation).filter(|_| creation.size > 0) {
-                ratios.of(kind).push(size as f64 / creation.size as f64);
+                numbers.image_ratio.of(kind).push(size as f64 / creation.size as f64);
             }
         }
         let counts = |len: usize| len as u64;
         (figures.images, figures.users, figures.clusters) =
             (counts(images.len()), counts(users.len()), counts(clusters.len()));
         let sized = creations.iter().filter(|creation| creation.size > 0);
-        let sizes: Vec<_> = sized.map(|creation| creation.size as f64 / (1_u64 << 30) as f64).collect();
-        figures.size_gib = Distribution::of(&sizes);
-        figures.below_64_gib_percent = percent(&sizes, |gib| gib < 64.0);
-        figures.image_ratio = ratios.map(|ratios| Distribution::of(ratios));
-        figures.of_users(&users);
-        figures.of_images(&images);
+        numbers.size_gib = sized.map(|creation| creation.size as f64 / (1_u64 << 30) as f64).collect();
+        figures.size_gib = Distribution::of(&numbers.size_gib);
+        figures.below_64_gib_percent = percent(&numbers.size_gib, |gib| gib < 64.0);
+        figures.image_ratio = numbers.image_ratio.map(|ratios| Distribution::of(ratios));
+        figures.of_users(&users, &mut numbers);
+        figures.of_images(&images, &mut numbers);
         figures.of_times(creations, &clusters);
-        figures
+        (figures, numbers)
     }
 
-    fn of_users(&mut self, users: &BTreeMap<&str, User<'_>>) {
-        let (images, counts) = distribution(users.values().map(|user| user.images.len() as u64));
-        self.images_per_user = images;
-        self.one_image_percent = percent(&counts, |images| images <= 1.0);
+    fn of_users(&mut self, users: &BTreeMap<&str, User<'_>>, found: &mut Numbers) {
+        let images = numbers(users.values().map(|user| user.images.len() as u64));
+        self.images_per_user = Distribution::of(&images);
+        self.one_image_percent = percent(&images, |images| images <= 1.0);
+        found.images_per_user = images;
         let single = users.values().filter(|user| user.images.len() == 1);
-        let (_, creations) = distribution(single.map(|user| user.creations));
+        let creations = numbers(single.map(|user| user.creations));
         self.one_creation_percent = percent(&creations, |creations| creations <= 1.0);
     }
 
-    fn of_images(&mut self, images: &BTreeMap<&str, Image<'_>>) {
+    fn of_images(&mut self, images: &BTreeMap<&str, Image<'_>>, found: &mut Numbers) {
         let mut by_use: Vec<_> = images.iter().collect();
         by_use.sort_by_key(|(name, image)| (std::cmp::Reverse(image.creations), **name));
         let popular = by_use.iter().take(POPULAR).map(|(_, image)| image.clusters.len() as u64);
-        self.clusters_per_image = distribution(popular).0;
-        self.creations_per_image = distribution(by_use.iter().map(|(_, image)| image.creations)).0;
+        found.clusters_per_image = numbers(popular);
+        self.clusters_per_image = Distribution::of(&found.clusters_per_image);
+        self.creations_per_image =
+            Distribution::of(&numbers(by_use.iter().map(|(_, image)| image.creations)));
         for (name, image) in by_use {
             let top = self.top_images.of(Kind::of(name));
             if top.len() < TOP {
@@ -239,6 +268,9 @@ mod tests {
         assert_eq!((busy.images.len(), &busy.images[..2], busy.images[25]), (26, &[1, 2][..], 1));
         assert!((figures.next_day_percent - 100.0 / 3.0).abs() < 1e-9);
         assert_eq!(CreationFigures::of(&[]), CreationFigures::default());
+        let (same, curves) = CreationFigures::with_curves(&creations);
+        assert_eq!((same, curves.size_gib.last()), (figures, Some(&(2048.0, 1.0))));
+        assert_eq!((curves.images_per_user.len(), curves.image_ratio.public.len()), (3, 3));
         assert_eq!(busiest([0, 1, 20, 21, 26, 27, 40].into_iter()), 20);
         let undated = CreationFigures::of(&[Creation::default()]);
         assert_eq!((undated.creations, undated.images_by_hour.len(), undated.size_gib.count), (1, 0, 0));

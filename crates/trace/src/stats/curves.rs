@@ -29,6 +29,19 @@ pub struct Curves {
     pub jaccard: [Curve; 3],
 }
 
+/// Figures 3 to 6; units as in [`CreationFigures`](super::CreationFigures).
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct CreationCurves {
+    /// Figure 3.
+    pub size_gib: Curve,
+    /// Figure 4.
+    pub image_ratio: ByKind<Curve>,
+    /// Figure 5.
+    pub images_per_user: Curve,
+    /// Figure 6.
+    pub clusters_per_image: Curve,
+}
+
 pub(super) fn curve(numbers: &[f64]) -> Curve {
     cumulative(numbers, POINTS)
 }

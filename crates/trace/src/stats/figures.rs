@@ -130,6 +130,13 @@ struct Done {
     typical: Vec<u64>,
 }
 
+/// What groups have in common, in each and with each other.
+struct Compared {
+    cosines: ByKind<Vec<f64>>,
+    deviations: [Vec<f64>; 3],
+    tiers: [Vec<f64>; 3],
+}
+
 /// Makes the figures of traces that come one after another.
 #[derive(Default)]
 pub struct Collector {
@@ -171,18 +178,29 @@ impl Collector {
 
     /// The figures.
     #[must_use]
-    pub fn finish(self) -> Figures {
-        self.finish_with_curves().0
+    pub fn finish(mut self) -> Figures {
+        self.end_group();
+        self.figures(&self.compare())
     }
 
     /// The figures, and the curves of their plots.
     #[must_use]
     pub fn finish_with_curves(mut self) -> (Figures, Curves) {
         self.end_group();
+        let compared = self.compare();
+        (self.figures(&compared), self.curves(&compared))
+    }
+
+    /// Groups by how many traces they have, the largest first.
+    fn by_size(&self) -> Vec<&Done> {
         let mut groups: Vec<_> = self.done.iter().collect();
         groups.sort_by_key(|group| std::cmp::Reverse(group.unique_blocks.len()));
+        groups
+    }
+
+    fn compare(&self) -> Compared {
         let mut cosines = ByKind::<Vec<f64>>::default();
-        for group in groups.iter().take(TOP) {
+        for group in self.by_size().into_iter().take(TOP) {
             cosines.of(Kind::of(&group.creation.image)).extend_from_slice(&group.cosines);
         }
         let metric = |at: usize| {
@@ -190,16 +208,20 @@ impl Collector {
             deviations.collect::<Vec<_>>()
         };
         let deviations = [metric(0), metric(1), metric(2)];
-        let tiers = tiers(&self.done);
+        Compared { cosines, deviations, tiers: tiers(&self.done) }
+    }
+
+    fn figures(&self, compared: &Compared) -> Figures {
+        let Compared { cosines, deviations, tiers } = compared;
         let all = self.done.iter().flat_map(|group| &group.unique_blocks).copied().map(f64::from);
-        let shown = groups.iter().take(SHOWN).map(|group| UniqueBlocks {
+        let shown = self.by_size().into_iter().take(SHOWN).map(|group| UniqueBlocks {
             image: group.creation.image.clone(),
             size: group.creation.size,
             blocks: group.unique_blocks.clone(),
         });
         let [count, mean_time, first_time] = deviations.each_ref().map(|numbers| Distribution::of(numbers));
         let [family, user, metadata] = tiers.each_ref().map(|indices| Distribution::of(indices));
-        let figures = Figures {
+        Figures {
             traces: self.samples.map(|samples| samples.traces),
             cross_percent: self.samples.map(Samples::cross_rates),
             read_percent: self.samples.map(|samples| Distribution::of(&samples.read_percent)),
@@ -212,17 +234,19 @@ impl Collector {
             unique_blocks_of: shown.collect(),
             deviation: Deviations { count, mean_time, first_time },
             jaccard: Tiers { family, user, metadata },
-        };
-        let curves = Curves {
+        }
+    }
+
+    fn curves(&self, compared: &Compared) -> Curves {
+        Curves {
             read_percent: self.samples.map(|samples| curve(&samples.read_percent)),
-            cosine: cosines.map(|cosines| curve(cosines)),
+            cosine: compared.cosines.map(|cosines| curve(cosines)),
             access_percent: self.samples.map(|samples| curve(&samples.access_percent)),
             grace_s: self.samples.map(|samples| curve(&samples.grace_s)),
             interval_us: self.samples.map(|samples| curve_of(&samples.intervals)),
-            deviation: deviations.map(|numbers| curve(&numbers)),
-            jaccard: tiers.map(|indices| curve(&indices)),
-        };
-        (figures, curves)
+            deviation: compared.deviations.each_ref().map(|numbers| curve(numbers)),
+            jaccard: compared.tiers.each_ref().map(|indices| curve(indices)),
+        }
     }
 }
 

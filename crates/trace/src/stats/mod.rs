@@ -3,7 +3,7 @@
 //! | module | what it counts |
 //! |---|---|
 //! | [`requests`] | sums of one trace: reads, bytes, distinct units |
-//! | [`boot`] | what the paper's figures take from one trace |
+//! | [`boot`] | what the paper's figures take from one trace; figures 9 and 16 |
 //! | [`creations`] | what they take from the table of creations alone: figures 3 to 7 and 14 |
 //! | [`figures`] | what they take from all traces: figures 2, 8, 12, 13, 15, 18, 20, 22, 23 |
 //! | [`curves`] | the curves of those, for plots |
@@ -26,7 +26,7 @@ pub mod similarity;
 
 pub use boot::Boot;
 pub use creations::CreationFigures;
-pub use curves::Curves;
+pub use curves::{CreationCurves, Curves};
 pub use distribution::{Distribution, LogHistogram};
 pub use figures::{Collector, Figures};
 pub use requests::{SIZES, Stats, UNITS, median, size_class};

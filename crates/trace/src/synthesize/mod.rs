@@ -31,7 +31,7 @@ mod random;
 #[cfg(test)]
 mod tests;
 
-use crate::data_set::{in_order, processors};
+use crate::data_set::in_order;
 use crate::directory::{DirectoryLimits, TraceDirectory};
 use crate::fast26::Exporter;
 use crate::trace::Trace;
@@ -191,7 +191,7 @@ impl Synthesizer {
             let trace = self.trace(index).unwrap_or_default();
             work(&trace).map(|made| (trace.records.len(), made))
         };
-        in_order(self.len(), processors().min(self.len()).max(1), &make, |_, made| {
+        in_order(self.len(), 0, &make, |_, made| {
             let (records, made) = made?;
             take(records, made)
         })
