@@ -196,13 +196,23 @@ pub struct Series {
     pub color: Option<Color>,
     /// Whether it is drawn stronger than the others.
     pub emphasis: bool,
+    /// Whether its markers are small, for many points.
+    pub small: bool,
     /// Whether its numbers belong to the axis at the right.
     pub on_second: bool,
 }
 
 impl Series {
     fn new(name: impl Into<String>, data: Data) -> Self {
-        Self { name: name.into(), data, style: None, color: None, emphasis: false, on_second: false }
+        Self {
+            name: name.into(),
+            data,
+            style: None,
+            color: None,
+            emphasis: false,
+            small: false,
+            on_second: false,
+        }
     }
 
     /// Points joined by a line, each marked where they are few.
@@ -257,6 +267,12 @@ impl Series {
     #[must_use]
     pub fn emphasized(self) -> Self {
         Self { emphasis: true, ..self }
+    }
+
+    /// With small markers.
+    #[must_use]
+    pub fn small(self) -> Self {
+        Self { small: true, ..self }
     }
 
     /// With the style of this number: colour, dashes and marker together. The same number in several charts looks

@@ -34,6 +34,7 @@ mod ticks;
 
 pub use chart::{Axis, Chart, Data, Legend, Picture, Quantiles, Rule, RuleAxis, Scale, Series};
 pub use color::{Color, Marker, Style, palette};
+pub use ticks::{round_step, round_up};
 
 use headstart_block::Result;
 

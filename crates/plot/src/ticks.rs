@@ -16,21 +16,32 @@ const TICKS_MAX: usize = 60;
 /// The steps between marks, and how many smaller ones fit between two.
 const STEPS: [f64; 3] = [1.0, 2.0, 5.0];
 
-/// The least step of 1, 2 or 5 times a power of ten that is not below `least`; 1 where that is no positive number.
-pub(crate) fn step(least: f64) -> f64 {
+/// The least of 1, 2 or 5 times a power of ten that is not below `least`; 1 where that is no positive number. For the width
+/// of a histogram's classes.
+#[must_use]
+pub fn round_step(least: f64) -> f64 {
     if !(least.is_finite() && least > 0.0) {
         return 1.0;
     }
-    let power = power_of_ten(least.log10().floor());
+    let exponent = least.log10().floor();
     // Nearly a step is a step: logarithms round.
-    let found = STEPS.iter().map(|step| step * power).find(|step| *step >= least * (1.0 - 1e-9));
-    let step = found.unwrap_or(10.0 * power);
+    let found =
+        STEPS.iter().map(|step| scientific(*step, exponent)).find(|step| *step >= least * (1.0 - 1e-9));
+    let step = found.unwrap_or(scientific(1.0, exponent + 1.0));
     if step.is_finite() && step > 0.0 { step } else { 1.0 }
 }
 
-/// A power of ten, as exactly as it can be written.
-pub(crate) fn power_of_ten(exponent: f64) -> f64 {
-    format!("1e{exponent:.0}").parse().unwrap_or(1.0)
+/// A round number that is not below `number`, nor far above. For the common end of several axes.
+#[must_use]
+pub fn round_up(number: f64) -> f64 {
+    let step = round_step(number.abs() / 8.0);
+    let rounded = (number / step - 1e-9).ceil() * step;
+    if rounded.is_finite() { rounded } else { number }
+}
+
+/// A digit times a power of ten, as exactly as it can be written: products are not.
+pub(crate) fn scientific(digit: f64, exponent: f64) -> f64 {
+    format!("{digit:.0}e{exponent:.0}").parse().unwrap_or(1.0)
 }
 
 /// Marks of evenly spaced numbers from `low` to `high`, `step` apart.
@@ -85,7 +96,7 @@ fn between(low: f64, high: f64, factors: &[f64], every: f64) -> Vec<Tick> {
     let mut exponent = (low.log10().floor() / every).floor() * every;
     while exponent <= high.log10().ceil() && ticks.len() < TICKS_MAX {
         for factor in factors {
-            let at = factor * power_of_ten(exponent);
+            let at = scientific(*factor, exponent);
             if at >= low * (1.0 - 1e-9) && at <= high * (1.0 + 1e-9) {
                 ticks.push(Tick { at, label: short(at) });
             }
@@ -153,10 +164,11 @@ mod tests {
 
     #[test]
     fn steps_are_one_two_five() {
-        let steps = [0.9, 1.0, 1.1, 2.3, 6.0, 0.03, 1e-9].map(step);
+        let steps = [0.9, 1.0, 1.1, 2.3, 6.0, 0.03, 1e-9].map(round_step);
         assert_eq!(steps, [1.0, 1.0, 2.0, 5.0, 10.0, 0.05, 1e-9]);
-        assert_eq!([0.0, -1.0, f64::NAN, f64::INFINITY].map(step), [1.0; 4]);
-        assert!(step(1e300).is_finite() && step(1e-300) > 0.0);
+        assert_eq!([0.0, -1.0, f64::NAN, f64::INFINITY].map(round_step), [1.0; 4]);
+        assert!(round_step(1e300).is_finite() && round_step(1e-300) > 0.0);
+        assert_eq!([97.0, 100.0, 2047.0, 0.0, -7.0].map(round_up), [100.0, 100.0, 2500.0, 0.0, -7.0]);
     }
 
     #[test]

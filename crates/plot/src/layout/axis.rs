@@ -121,7 +121,7 @@ impl Frame {
         }
         let mut wanted = (pixels / if across { 58.0 } else { 32.0 }).clamp(2.0, 12.0);
         loop {
-            let step = ticks::step(high / wanted - low / wanted);
+            let step = ticks::round_step(high / wanted - low / wanted);
             let (mut from, mut to) = (low, high);
             if fit == Fit::Tight {
                 let room = (high / 100.0 - low / 100.0) * 2.0;
@@ -258,8 +258,7 @@ impl Frame {
         let mut minor = Vec::new();
         let mut exponent = self.low.log10().floor();
         while exponent <= self.high.log10() {
-            let power = ticks::power_of_ten(exponent);
-            let all = (1..10).map(|factor| f64::from(factor) * power);
+            let all = (1..10).map(|digit| ticks::scientific(f64::from(digit), exponent));
             minor.extend(all.filter(|at| *at > self.low && *at < self.high));
             exponent += 1.0;
         }
@@ -289,10 +288,9 @@ fn round_log(number: f64, power: bool, up: bool) -> f64 {
         } else {
             exponent.floor()
         };
-        return ticks::power_of_ten(end).clamp(TINY, HUGE);
+        return ticks::scientific(1.0, end).clamp(TINY, HUGE);
     }
-    let base = ticks::power_of_ten(exponent.floor());
-    let steps = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * base);
+    let steps = [1.0, 2.0, 5.0, 10.0].map(|factor| ticks::scientific(factor, exponent.floor()));
     let found = if up {
         steps.into_iter().find(|step| *step >= number * (1.0 - 1e-9))
     } else {

@@ -1,10 +1,11 @@
 //! The names of series, each with a sample of how it is drawn.
 
-use super::{as_f64, marks};
+use super::as_f64;
+use super::marks::{self, Look};
 use crate::chart::{Chart, Data, Series};
-use crate::color::{INK, Marker, PAPER};
+use crate::color::{Color, INK, Marker, PAPER};
 use crate::font;
-use crate::scene::{Item, Point, Rect, Stroke, Text};
+use crate::scene::{Item, Point, Rect, Text};
 
 const SIZE: f64 = 11.5;
 /// From a row to the next.
@@ -24,9 +25,9 @@ pub(super) struct Entry {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Sample {
-    Line(Stroke, Option<Marker>),
-    Marker(Marker, Stroke),
-    Patch(Stroke),
+    Line(Look),
+    Marker(Marker, Look),
+    Patch(Color),
 }
 
 /// The entries of a chart: its series that have names.
@@ -44,12 +45,9 @@ pub(super) fn entries(chart: &Chart) -> Vec<Entry> {
 fn sample(series: &Series, index: usize) -> Sample {
     let look = marks::look(series, index);
     match series.data {
-        Data::Line(_) => Sample::Line(look.stroke, look.marker),
-        Data::Steps(_) => Sample::Line(look.stroke, None),
-        Data::Points(_) | Data::Stripes(_) => {
-            Sample::Marker(look.marker.unwrap_or(Marker::Circle), look.stroke)
-        }
-        Data::Bars(_) | Data::Histogram { .. } | Data::Boxes(_) => Sample::Patch(look.stroke),
+        Data::Line(_) | Data::Steps(_) => Sample::Line(look),
+        Data::Points(_) | Data::Stripes(_) => Sample::Marker(look.marker.unwrap_or(Marker::Circle), look),
+        Data::Bars(_) | Data::Histogram { .. } | Data::Boxes(_) => Sample::Patch(look.stroke.color),
     }
 }
 
@@ -63,21 +61,21 @@ impl Entry {
         let (left, middle) = at;
         let center = (left + SAMPLE / 2.0, middle);
         let mut items = match &self.sample {
-            Sample::Line(stroke, marker) => {
+            Sample::Line(look) => {
                 let points = vec![(left, middle), (left + SAMPLE, middle)];
-                let mut items = vec![Item::Polyline { points, stroke: *stroke }];
-                items.extend(marker.iter().flat_map(|marker| marks::marker(*marker, center, stroke)));
+                let mut items = vec![Item::Polyline { points, stroke: look.stroke }];
+                items.extend(look.marker.iter().flat_map(|marker| marks::marker(*marker, center, look)));
                 items
             }
-            Sample::Marker(marker, stroke) => marks::marker(*marker, center, stroke),
-            Sample::Patch(stroke) => {
+            Sample::Marker(marker, look) => marks::marker(*marker, center, look),
+            Sample::Patch(color) => {
                 let patch = Rect {
                     left: left + 4.0,
                     top: middle - 5.0,
                     right: left + SAMPLE - 4.0,
                     bottom: middle + 5.0,
                 };
-                vec![Item::Area { points: patch.corners(), fill: stroke.color, opacity: 1.0 }]
+                vec![Item::Area { points: patch.corners(), fill: *color, opacity: 1.0 }]
             }
         };
         let text = (left + SAMPLE + 6.0, middle + SIZE * 0.36);

@@ -20,6 +20,7 @@ const TRAIL_MAX: f64 = 400.0;
 pub(super) struct Look {
     pub(super) stroke: Stroke,
     pub(super) marker: Option<Marker>,
+    small: bool,
 }
 
 /// The look of the series of that index in its chart.
@@ -37,7 +38,7 @@ pub(super) fn look(series: &Series, index: usize) -> Look {
         Data::Line(_) | Data::Steps(_) => (None, style.dash),
         Data::Stripes(_) | Data::Bars(_) | Data::Histogram { .. } | Data::Boxes(_) => (None, &[][..]),
     };
-    Look { stroke: Stroke { color, width, dash }, marker }
+    Look { stroke: Stroke { color, width, dash }, marker, small: series.small }
 }
 
 /// The axes that a series has its places on, and where they are.
@@ -83,7 +84,7 @@ pub(super) fn draw(chart: &Chart, index: usize, ground: &Ground<'_>) -> Vec<Item
         Data::Points(points) => {
             let within = points.iter().filter_map(|point| ground.place(*point));
             let within = within.filter(|point| ground.plot.contains(*point));
-            within.flat_map(|at| look.marker.map(|shape| marker(shape, at, &look.stroke))).flatten().collect()
+            within.flat_map(|at| look.marker.map(|shape| marker(shape, at, &look))).flatten().collect()
         }
         Data::Stripes(points) => stripes(points, look.stroke.color, ground),
         Data::Bars(heights) => bars(heights, slot(chart, index), look.stroke.color, ground),
@@ -109,12 +110,12 @@ fn line(points: &[(f64, f64)], look: &Look, ground: &Ground<'_>) -> Vec<Item> {
         items.extend(polylines(&run, look, ground));
         if let Some(shape) = look.marker {
             let within = run.iter().filter(|point| ground.plot.contains(**point));
-            items.extend(within.flat_map(|at| marker(shape, *at, &look.stroke)));
+            items.extend(within.flat_map(|at| marker(shape, *at, look)));
         }
     }
     if points.len() == 1 && look.marker.is_none() {
         let alone = points.iter().filter_map(|point| ground.place(*point));
-        items.extend(alone.flat_map(|at| marker(Marker::Circle, at, &look.stroke)));
+        items.extend(alone.flat_map(|at| marker(Marker::Circle, at, look)));
     }
     items
 }
@@ -209,7 +210,7 @@ fn histogram((start, width): (f64, f64), heights: &[f64], fill: Color, ground: &
     // See-through, with a line around: classes of several series lie over each other.
     let mut items = vec![Item::Area { points: outline.clone(), fill, opacity: 0.45 }];
     let stroke = Stroke::solid(fill, 1.2);
-    items.extend(polylines(&outline, &Look { stroke, marker: None }, ground));
+    items.extend(polylines(&outline, &Look { stroke, marker: None, small: false }, ground));
     items
 }
 
@@ -227,7 +228,7 @@ fn quantile_box(
     let (middle, quarter) = ((left + right) / 2.0, (right - left) / 4.0);
     let line = |points: [(f64, f64); 2], stroke: Stroke, items: &mut Vec<Item>| {
         let points: Vec<_> = points.into_iter().filter_map(|point| ground.place(point)).collect();
-        let look = Look { stroke, marker: None };
+        let look = Look { stroke, marker: None, small: false };
         items.extend(polylines(&points, &look, ground));
     };
     line([(middle, low), (middle, high)], stroke, &mut items);
@@ -248,9 +249,13 @@ fn quantile_box(
 }
 
 /// A marker at a place.
-pub(super) fn marker(shape: Marker, (x, y): Point, stroke: &Stroke) -> Vec<Item> {
-    let fill = stroke.color;
-    let size = if stroke.width > 2.0 { 4.2 } else { 3.4 };
+pub(super) fn marker(shape: Marker, (x, y): Point, look: &Look) -> Vec<Item> {
+    let fill = look.stroke.color;
+    let size = match look {
+        Look { small: true, .. } => 2.2,
+        Look { stroke, .. } if stroke.width > 2.0 => 4.2,
+        _ => 3.4,
+    };
     let area = |corners: &[(f64, f64)]| {
         let points = corners.iter().map(|(dx, dy)| (x + dx * size, y + dy * size)).collect();
         vec![Item::Area { points, fill, opacity: 1.0 }]

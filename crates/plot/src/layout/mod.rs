@@ -137,3 +137,6 @@ fn wrapped(text: &str, size: f64, bold: bool, width: f64) -> Vec<String> {
 fn as_f64(number: usize) -> f64 {
     number as f64
 }
+
+#[cfg(test)]
+mod tests;
