@@ -262,7 +262,7 @@ struct PlanReport {
 impl ImageReport {
     fn of(key: &ImageKey, image: &ImageKnowledge, plans: &Plans) -> Self {
         let dropped = image.dropped();
-        let chosen = plans.choose(key, image.metadata());
+        let chosen = plans.choose(key, &image.metadata());
         Self {
             image: key.image.clone(),
             size: key.size,

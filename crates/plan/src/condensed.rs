@@ -54,7 +54,7 @@ pub struct Touch {
 }
 
 /// A block in the order of first access, and the reads in it; see the module's head.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockReads {
     pub(crate) block: BlockId,
     /// Times of its first and last access by any counted read.
@@ -68,7 +68,7 @@ pub(crate) struct BlockReads {
 }
 
 /// A read that is the first to touch a slice.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fresh {
     /// The read's number.
     pub(crate) read: u32,
@@ -78,7 +78,7 @@ pub(crate) struct Fresh {
 }
 
 /// A trace; see the module's head.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Condensed {
     reads: Vec<CondensedRead>,
     touches: Vec<Touch>,
@@ -253,11 +253,6 @@ impl Condensed {
         self.touches.get(read.touches()).unwrap_or_default()
     }
 
-    /// All touches of blocks, in the order of their reads.
-    pub fn accesses(&self) -> impl Iterator<Item = (&CondensedRead, Touch)> {
-        self.reads.iter().flat_map(|read| self.touches(read).iter().map(move |touch| (read, *touch)))
-    }
-
     /// Times of the counted reads in this block alone, and where its sums are.
     pub(crate) fn times(&self, block: &BlockReads) -> (&[u32], &[u64]) {
         let range = block.start as usize..block.end as usize;
@@ -352,5 +347,8 @@ fn mask_of(range: ByteRange, block: u64) -> u32 {
     up_to(end) & !up_to(first)
 }
 
+mod packed;
 #[cfg(test)]
 mod tests;
+
+pub use packed::Packed;

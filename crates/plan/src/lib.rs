@@ -25,14 +25,18 @@
 pub mod artifact;
 pub mod bandwidth;
 pub mod condensed;
+mod container;
+mod encoding;
 pub mod evaluate;
 pub mod knowledge;
+pub mod layers;
 pub mod plans;
 pub mod policy;
 pub mod preprocess;
 pub mod random;
 pub mod similarity;
 pub mod statistics;
+mod tasks;
 #[cfg(test)]
 mod testing;
 pub mod train;

@@ -6,7 +6,7 @@
 //! these too.
 
 use crate::condensed::{Condensed, READS_MAX};
-use crate::vocabulary::BlockId;
+use crate::vocabulary::{BlockId, Vocabulary};
 
 /// Which reads count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,11 +48,11 @@ impl Accesses {
     fn add(&mut self, t_us: u32, is_first: bool) {
         if is_first {
             self.min_us = if self.traces == 0 { t_us } else { self.min_us.min(t_us) };
-            self.traces += 1;
-            self.first_sum_us += u64::from(t_us);
+            self.traces = self.traces.saturating_add(1);
+            self.first_sum_us = self.first_sum_us.saturating_add(u64::from(t_us));
         }
-        self.count += 1;
-        self.sum_us += u64::from(t_us);
+        self.count = self.count.saturating_add(1);
+        self.sum_us = self.sum_us.saturating_add(u64::from(t_us));
     }
 
     fn merge(&mut self, other: &Self) {
@@ -125,9 +125,9 @@ impl Statistics {
     /// Adds a trace.
     pub fn add(&mut self, trace: &Condensed) {
         let start = trace.grace_us();
-        self.traces += 1;
-        self.grace_sum_us += u64::from(start);
-        self.reads += trace.reads().len() as u64;
+        self.traces = self.traces.saturating_add(1);
+        self.grace_sum_us = self.grace_sum_us.saturating_add(u64::from(start));
+        self.reads = self.reads.saturating_add(trace.reads().len() as u64);
         self.max_us = self.max_us.max(trace.duration_us());
         if let Some(last) = trace.counted().last() {
             self.counted_max_us = self.counted_max_us.max(last.t_us - start);
@@ -151,7 +151,8 @@ impl Statistics {
         }
         for (stats, mut mask) in self.blocks.iter_mut().zip(masks) {
             while mask != 0 {
-                stats.slices[mask.trailing_zeros() as usize] += 1;
+                let count = &mut stats.slices[mask.trailing_zeros() as usize];
+                *count = count.saturating_add(1);
                 mask &= mask - 1;
             }
         }
@@ -168,6 +169,50 @@ impl Statistics {
             self.blocks.resize(other.blocks.len(), BlockStats::default());
         }
         self.blocks.iter_mut().zip(&other.blocks).for_each(|(block, other)| block.merge(other));
+    }
+
+    /// As if it were of so many traces, at least its own number: all counts in proportion.
+    #[must_use]
+    pub fn weighted(&self, traces: u32) -> Self {
+        let (times, of) = (u128::from(traces.max(self.traces)), u128::from(self.traces.max(1)));
+        let wide = |number: u64| u64::try_from(u128::from(number) * times / of).unwrap_or(u64::MAX);
+        let narrow = |number: u32| u32::try_from(wide(u64::from(number))).unwrap_or(u32::MAX);
+        let accesses = |accesses: &Accesses| Accesses {
+            count: wide(accesses.count),
+            traces: narrow(accesses.traces),
+            min_us: accesses.min_us,
+            sum_us: wide(accesses.sum_us),
+            first_sum_us: wide(accesses.first_sum_us),
+        };
+        let block = |block: &BlockStats| BlockStats {
+            all: accesses(&block.all),
+            counted: accesses(&block.counted),
+            slices: block.slices.map(narrow),
+        };
+        Self {
+            traces: narrow(self.traces),
+            reads: wide(self.reads),
+            max_us: self.max_us,
+            counted_max_us: self.counted_max_us,
+            grace_sum_us: wide(self.grace_sum_us),
+            blocks: self.blocks.iter().map(block).collect(),
+        }
+    }
+
+    /// The same in the words of another image, whose blocks lie at the same places of its disk.
+    #[must_use]
+    pub fn renumbered(&self, from: &Vocabulary, to: &mut Vocabulary) -> Self {
+        let known = || from.blocks().iter().zip(&self.blocks).filter(|(_, stats)| stats.all.count > 0);
+        let mut sorted: Vec<u64> = known().map(|(block, _)| *block).collect();
+        sorted.sort_unstable();
+        to.add(&sorted);
+        let mut blocks = vec![BlockStats::default(); to.len()];
+        for (block, stats) in known() {
+            if let Some(id) = to.id(*block) {
+                blocks[id as usize] = stats.clone();
+            }
+        }
+        Self { blocks, ..self.clone() }
     }
 
     /// The blocks that these reads read, with their ids.
@@ -195,6 +240,8 @@ impl Statistics {
     }
 }
 
+mod stored;
+
 #[expect(clippy::cast_precision_loss, reason = "an average")]
 fn ratio(sum: u64, count: u64) -> f64 {
     if count == 0 { 0.0 } else { sum as f64 / count as f64 }
@@ -204,7 +251,6 @@ fn ratio(sum: u64, count: u64) -> f64 {
 mod tests {
     use super::*;
     use crate::testing::{Read, trace};
-    use crate::vocabulary::Vocabulary;
     use proptest::prelude::*;
 
     #[test]
@@ -222,6 +268,27 @@ mod tests {
         assert_eq!((statistics.mask(id(3), 0.0), statistics.mask(id(3), 1.0)), (0b1100, 0b100));
         assert_eq!((statistics.mask(id(7), 0.5), statistics.mask(id(7), 0.51)), (0b1, 0));
         assert_eq!(statistics.mask(9, 0.0), 0, "of an unknown block");
+    }
+
+    #[test]
+    fn other_words_and_more_weight_change_nothing_else() {
+        let mut vocabulary = Vocabulary::new(1 << 30);
+        let boot = trace(&[(1000, 7, 0, 1), (1010, 3, 2, 2), (1030, 7, 0, 1)], &mut vocabulary);
+        let statistics = Statistics::of([&boot]);
+        let mut other = Vocabulary::new(1 << 30);
+        other.add(&[1, 3]);
+        let moved = statistics.renumbered(&vocabulary, &mut other);
+        assert_eq!((moved.traces, moved.blocks.len(), moved.blocks[0].all.count), (1, 3, 0));
+        for block in [3, 7] {
+            let of = |statistics: &Statistics, words: &Vocabulary| {
+                statistics.blocks[words.id(block).unwrap() as usize].clone()
+            };
+            assert_eq!(of(&moved, &other), of(&statistics, &vocabulary));
+        }
+        let thrice = statistics.weighted(3);
+        assert_eq!(thrice, Statistics::of([&boot; 3]));
+        assert_eq!(thrice.weighted(2), thrice, "weight is never lost");
+        assert_eq!(Statistics::default().weighted(5).traces, 0);
     }
 
     fn reads() -> impl Strategy<Value = Vec<Read>> {

@@ -4,7 +4,7 @@
 //! small numbers, so that what is known of a block lies in an array. Numbers are given in the order of arrival and
 //! never change: adding a trace touches nothing that was learned before.
 
-use headstart_block::BLOCK_SIZE;
+use headstart_block::{BLOCK_SIZE, Error, Result};
 
 /// A block's number in a [`Vocabulary`].
 pub type BlockId = u32;
@@ -24,6 +24,19 @@ impl Vocabulary {
     #[must_use]
     pub fn new(disk_size: u64) -> Self {
         Self { disk_size, blocks: Vec::new(), ids: Vec::new() }
+    }
+
+    /// Of these blocks by id.
+    pub(crate) fn of(disk_size: u64, blocks: Vec<u64>) -> Result<Self> {
+        if blocks.len() >= BlockId::MAX as usize {
+            return Err(Error::corrupt("has more blocks than can be counted"));
+        }
+        let mut ids: Vec<(u64, BlockId)> = blocks.iter().copied().zip(0..).collect();
+        ids.sort_unstable();
+        if ids.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+            return Err(Error::corrupt("has a block twice"));
+        }
+        Ok(Self { disk_size, blocks, ids })
     }
 
     /// Bytes of the disk.
@@ -48,6 +61,14 @@ impl Vocabulary {
     #[must_use]
     pub fn blocks(&self) -> &[u64] {
         &self.blocks
+    }
+
+    /// Forgets all ids from `len` on: what was added last.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        if len < self.blocks.len() {
+            self.blocks.truncate(len);
+            self.ids.retain(|(_, id)| (*id as usize) < len);
+        }
     }
 
     /// The id of a block, if it is known.
@@ -116,6 +137,10 @@ mod tests {
             for batch in batches {
                 let before = vocabulary.blocks().to_vec();
                 vocabulary.add(&batch.iter().copied().collect::<Vec<_>>());
+                let mut shorter = vocabulary.clone();
+                shorter.truncate(before.len());
+                let known = (0..60).filter(|block| shorter.id(*block).is_some()).collect::<BTreeSet<_>>();
+                prop_assert_eq!((shorter.blocks(), &known), (&before[..], &seen));
                 seen.extend(batch);
                 prop_assert_eq!(&vocabulary.blocks()[..before.len()], &before[..]);
             }

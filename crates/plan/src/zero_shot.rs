@@ -1,16 +1,29 @@
 //! Whose traces to learn from for an image that has hardly any of its own (paper, section 5.4).
 //!
 //! Images of the same family, then of the same user, then of the same metadata: the narrowest choice that has five
-//! traces. Between the last two the paper's figure 23 puts one more: images of equal metadata are alike (its Meta3)
-//! whoever made them, those of a family alone (Meta1) hardly.
+//! traces; the image's own, where there are some, count too. The paper's three tiers leave two cases open, which are
+//! tiers of their own here: the same image on a disk of another size, where the same blocks lie at the same places,
+//! comes before all others; and images of the same family and equal metadata, which the paper's figure 23 finds alike
+//! (its Meta3), whoever made them, come before those of the family alone (Meta1), which hardly are.
+//!
+//! Whose an image is: that of the users who created disks of it. One that very many did is a public one, and says
+//! nothing of any of them.
+//!
+//! All that can be chosen is known when training ends: a tier is found by its key, which is made of the metadata
+//! that it demands.
 
+use crate::knowledge::ImageKey;
 use headstart_trace::Creation;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// Fewer traces are not enough to learn from.
-pub const TRACES_MIN: usize = 5;
+pub const TRACES_MIN: u64 = 5;
 
-/// What is known of an image from its creations.
+/// An image with more users is a public one.
+pub const USERS_MAX: usize = 16;
+
+/// What is known of a disk that is created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
     /// The operating system's release.
@@ -19,8 +32,6 @@ pub struct Metadata {
     pub user: String,
     /// Its configuration.
     pub meta: String,
-    /// The size of its disks.
-    pub size: u64,
 }
 
 impl Metadata {
@@ -29,8 +40,42 @@ impl Metadata {
     #[must_use]
     pub fn of(creation: &Creation) -> Self {
         let meta = creation.labels.get("meta_info").cloned().unwrap_or_default();
-        let (family, user) = (creation.family.clone(), creation.user.clone());
-        Self { family, user, meta, size: creation.size }
+        Self { family: creation.family.clone(), user: creation.user.clone(), meta }
+    }
+}
+
+/// What is known of an image from the disks that were created of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Profile {
+    /// The first family that was named.
+    pub family: String,
+    /// The first configuration that was named.
+    pub meta: String,
+    /// The users: at most one more than [`USERS_MAX`].
+    pub users: BTreeSet<String>,
+}
+
+impl Profile {
+    /// Adds what one creation tells.
+    pub fn add(&mut self, metadata: &Metadata) {
+        let fill = |known: &mut String, said: &String| {
+            if known.is_empty() {
+                known.clone_from(said);
+            }
+        };
+        fill(&mut self.family, &metadata.family);
+        fill(&mut self.meta, &metadata.meta);
+        if !metadata.user.is_empty() && self.users.len() <= USERS_MAX {
+            self.users.insert(metadata.user.clone());
+        }
+    }
+
+    /// As a disk of it that is created by its only user, if it has but one.
+    #[must_use]
+    pub fn metadata(&self) -> Metadata {
+        let only = self.users.first().filter(|_| self.users.len() == 1);
+        let user = only.cloned().unwrap_or_default();
+        Metadata { family: self.family.clone(), user, meta: self.meta.clone() }
     }
 }
 
@@ -39,6 +84,15 @@ impl Metadata {
 pub enum Reason {
     /// It was made from the image's own traces.
     Trained,
+    /// From what is known of so many of its layers.
+    Layers {
+        /// Of these something is known.
+        known: u32,
+        /// It has so many.
+        all: u32,
+    },
+    /// From the same image on disks of other sizes.
+    Image,
     /// From images of the same family, user and metadata.
     FamilyUserMeta,
     /// From images of the same family and user.
@@ -53,19 +107,22 @@ pub enum Reason {
 
 impl Reason {
     /// The tiers, the narrowest first.
-    const TIERS: [Self; 4] = [Self::FamilyUserMeta, Self::FamilyUser, Self::FamilyMeta, Self::Family];
+    pub const TIERS: [Self; 5] =
+        [Self::Image, Self::FamilyUserMeta, Self::FamilyUser, Self::FamilyMeta, Self::Family];
 
-    fn admits(self, wanted: &Metadata, known: &Metadata) -> bool {
-        let same = |a: &str, b: &str| !a.is_empty() && a == b;
-        let (user, meta) = (same(&wanted.user, &known.user), wanted.meta == known.meta);
-        same(&wanted.family, &known.family)
-            && match self {
-                Self::FamilyUserMeta => user && meta,
-                Self::FamilyUser => user,
-                Self::FamilyMeta => meta,
-                Self::Family => true,
-                Self::Trained | Self::None => false,
-            }
+    /// The key of the tier for such a disk; `None` where what it demands is not known.
+    pub(crate) fn key(self, image: &str, metadata: &Metadata) -> Option<String> {
+        let Metadata { family, user, meta } = metadata;
+        let parts: &[&str] = match self {
+            Self::Image => &["i", image],
+            Self::FamilyUserMeta => &["fum", family, user, meta],
+            Self::FamilyUser => &["fu", family, user],
+            Self::FamilyMeta => &["fm", family, meta],
+            Self::Family => &["f", family],
+            Self::Trained | Self::Layers { .. } | Self::None => return None,
+        };
+        // What is not known is not equal. A unit separator is in no name; if it were, two keys were one.
+        parts.iter().all(|part| !part.is_empty()).then(|| parts.join("\u{1f}"))
     }
 }
 
@@ -73,6 +130,8 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Trained => "trained",
+            Self::Layers { known, all } => return write!(f, "layers: {known} of {all}"),
+            Self::Image => "zero-shot: image",
             Self::FamilyUserMeta => "zero-shot: family+user+meta",
             Self::FamilyUser => "zero-shot: family+user",
             Self::FamilyMeta => "zero-shot: family+meta",
@@ -82,24 +141,72 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Which of the `known` images, each with its number of traces, to learn from; those with the wanted disk size
-/// first, then those with the most traces, whose parameters are the ones to reuse.
-///
-/// Where not even the family has five traces, what it has is taken.
-#[must_use]
-pub fn select(wanted: &Metadata, known: &[(Metadata, usize)]) -> (Reason, Vec<usize>) {
-    let mut widest = (Reason::None, Vec::new());
-    for tier in Reason::TIERS {
-        let admitted = |at: &usize| known[*at].1 > 0 && tier.admits(wanted, &known[*at].0);
-        let mut images: Vec<_> = (0..known.len()).filter(admitted).collect();
-        let traces: usize = images.iter().map(|at| known[*at].1).sum();
-        if images.is_empty() {
-            continue;
+/// Images that have something in common.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tier {
+    /// The images.
+    pub images: BTreeSet<ImageKey>,
+    /// Their traces.
+    pub traces: u64,
+}
+
+/// All that can be chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tiers {
+    by_key: BTreeMap<String, Tier>,
+}
+
+impl Tiers {
+    /// Adds an image with so many traces to the tiers that it is of.
+    pub fn add(&mut self, image: &ImageKey, profile: &Profile, traces: u64) {
+        if traces == 0 {
+            return;
         }
-        images.sort_by_key(|at| (known[*at].0.size != wanted.size, std::cmp::Reverse(known[*at].1)));
-        widest = (tier, images);
-        if traces >= TRACES_MIN {
-            break;
+        let users: Vec<&str> = if profile.users.len() > USERS_MAX {
+            vec![""]
+        } else {
+            profile.users.iter().map(String::as_str).chain([""]).collect()
+        };
+        let mut keys = BTreeSet::new();
+        for user in users {
+            let metadata = Metadata { user: user.to_owned(), ..profile.metadata() };
+            keys.extend(Reason::TIERS.iter().filter_map(|tier| tier.key(&image.image, &metadata)));
+        }
+        for key in keys {
+            let tier = self.by_key.entry(key).or_default();
+            if tier.images.insert(image.clone()) {
+                tier.traces = tier.traces.saturating_add(traces);
+            }
+        }
+    }
+
+    /// All, by key.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&String, &Tier)> {
+        self.by_key.iter()
+    }
+
+    /// Which images to learn from, for a disk of `image`: the narrowest choice that has five traces. Where not even
+    /// the widest has, what it has is taken.
+    #[must_use]
+    pub fn select(&self, image: &str, metadata: &Metadata) -> Option<(Reason, &Tier)> {
+        select(image, metadata, |key| self.by_key.get(key).map(|tier| (tier, tier.traces)))
+    }
+}
+
+/// As [`Tiers::select`], of whatever is found by a tier's key, with its number of traces.
+pub(crate) fn select<T>(
+    image: &str,
+    metadata: &Metadata,
+    find: impl Fn(&str) -> Option<(T, u64)>,
+) -> Option<(Reason, T)> {
+    let mut widest = None;
+    for reason in Reason::TIERS {
+        let found = reason.key(image, metadata).and_then(|key| find(&key));
+        if let Some((tier, traces)) = found {
+            widest = Some((reason, tier));
+            if traces >= TRACES_MIN {
+                break;
+            }
         }
     }
     widest
@@ -109,32 +216,65 @@ pub fn select(wanted: &Metadata, known: &[(Metadata, usize)]) -> (Reason, Vec<us
 mod tests {
     use super::*;
 
-    fn image(family: &str, user: &str, meta: &str, size: u64) -> Metadata {
-        Metadata { family: family.into(), user: user.into(), meta: meta.into(), size }
+    fn metadata(family: &str, user: &str, meta: &str) -> Metadata {
+        Metadata { family: family.into(), user: user.into(), meta: meta.into() }
+    }
+
+    fn tiers() -> Tiers {
+        let mut tiers = Tiers::default();
+        let images = [
+            ("a", 4, "debian", "ann", "x", 2),
+            ("b", 4, "debian", "ann", "y", 3),
+            ("c", 8, "debian", "bob", "x", 9),
+            ("d", 4, "fedora", "ann", "x", 99),
+            ("e", 4, "debian", "bob", "y", 0),
+        ];
+        for (image, size, family, user, meta, traces) in images {
+            let mut profile = Profile::default();
+            profile.add(&metadata(family, user, meta));
+            tiers.add(&ImageKey { image: image.into(), size }, &profile, traces);
+        }
+        tiers
     }
 
     #[test]
     fn the_narrowest_choice_that_has_enough() {
-        let known = [
-            (image("debian", "a", "x", 4), 2),
-            (image("debian", "a", "y", 4), 3),
-            (image("debian", "b", "x", 8), 9),
-            (image("fedora", "a", "x", 4), 99),
-            (image("debian", "b", "y", 4), 0),
-        ];
-        let chosen = |family, user, meta, size| select(&image(family, user, meta, size), &known);
-        assert_eq!(chosen("debian", "a", "x", 4), (Reason::FamilyUser, vec![1, 0]));
-        assert_eq!(chosen("debian", "b", "x", 8), (Reason::FamilyUserMeta, vec![2]));
-        assert_eq!(chosen("debian", "c", "x", 4), (Reason::FamilyMeta, vec![0, 2]));
-        assert_eq!(chosen("debian", "c", "z", 8), (Reason::Family, vec![2, 1, 0]));
-        assert_eq!(chosen("suse", "a", "x", 4), (Reason::None, vec![]));
-        assert_eq!(chosen("", "a", "x", 4).0, Reason::None, "nothing known is not the same as equal");
-        assert_eq!(Reason::FamilyUser.to_string(), "zero-shot: family+user");
+        let tiers = tiers();
+        let chosen = |image, family, user, meta| {
+            let found = tiers.select(image, &metadata(family, user, meta));
+            found.map(|(reason, tier)| {
+                let names: String = tier.images.iter().map(|key| key.image.as_str()).collect();
+                (reason, names, tier.traces)
+            })
+        };
+        let some = |reason, names: &str, traces| Some((reason, names.to_owned(), traces));
+        assert_eq!(chosen("n", "debian", "ann", "x"), some(Reason::FamilyUser, "ab", 5));
+        assert_eq!(chosen("n", "debian", "bob", "x"), some(Reason::FamilyUserMeta, "c", 9));
+        assert_eq!(chosen("n", "debian", "eve", "x"), some(Reason::FamilyMeta, "ac", 11));
+        assert_eq!(chosen("n", "debian", "eve", "z"), some(Reason::Family, "abc", 14));
+        assert_eq!(chosen("c", "debian", "eve", "z"), some(Reason::Image, "c", 9));
+        assert_eq!(
+            chosen("a", "suse", "ann", "x"),
+            some(Reason::Image, "a", 2),
+            "too few are better than none"
+        );
+        assert_eq!(chosen("n", "suse", "ann", "x"), None);
+        assert_eq!(chosen("n", "", "ann", "x"), None, "nothing known is not the same as equal");
     }
 
     #[test]
-    fn too_few_are_better_than_none() {
-        let known = [(image("debian", "a", "x", 4), 1)];
-        assert_eq!(select(&image("debian", "b", "y", 4), &known), (Reason::Family, vec![0]));
+    fn an_image_of_everybody_is_of_nobody() {
+        let (mut tiers, mut profile) = (Tiers::default(), Profile::default());
+        (0..100).for_each(|user| profile.add(&metadata("debian", &format!("u{user}"), "x")));
+        assert_eq!((profile.users.len(), profile.metadata().user), (USERS_MAX + 1, String::new()));
+        tiers.add(&ImageKey::default(), &profile, 100);
+        let reason = |user| tiers.select("n", &metadata("debian", user, "z")).unwrap().0;
+        assert_eq!((reason("u0"), reason("u50")), (Reason::Family, Reason::Family));
+    }
+
+    #[test]
+    fn reasons_are_as_people_read_them() {
+        assert_eq!(Reason::FamilyUser.to_string(), "zero-shot: family+user");
+        assert_eq!(Reason::Layers { known: 2, all: 3 }.to_string(), "layers: 2 of 3");
     }
 }

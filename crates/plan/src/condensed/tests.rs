@@ -112,7 +112,7 @@ proptest! {
         }
         prop_assert_eq!(trace.fresh.iter().map(|fresh| fresh.read).collect::<Vec<_>>(), fresh);
         let mut touched = BTreeSet::new();
-        for (_, touch) in trace.accesses() {
+        for touch in trace.reads().iter().flat_map(|read| trace.touches(read)) {
             let block = vocabulary.blocks()[touch.block as usize];
             touched.extend((0..32).filter(|slice| touch.mask >> slice & 1 == 1).map(|slice| block * 32 + slice));
         }

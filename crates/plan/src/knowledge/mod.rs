@@ -1,23 +1,47 @@
-//! What is learned of a data set, image by image.
+//! What is learned of a data set, image by image; it can be written to a file, and taught more later.
+//!
+//! # What is kept of an image
+//!
+//! Its blocks, what its creations say ([`Profile`](crate::zero_shot::Profile)), and what tells the traces that were
+//! read from others. The first traces of an image, 256 of them, *found* it: until then they are all kept, packed
+//! ([`Packed`](crate::condensed::Packed)), and its groups are made anew of all of them whenever they are wanted. Then
+//! the groups are final: each has its statistics and a few traces, and a further trace goes to the nearest group of its
+//! category. So:
+//!
+//! * What is known is a function of the traces in their order: it does not matter whether they come at once or day by
+//!   day, nor how many threads read them. What one day adds costs that day's traces: the others are not read again,
+//!   and need not even be there any more.
+//! * Memory does not grow with the traces of an image: what is held of one is bounded.
+//! * An image that had too few traces to make groups of, or none but outliers, makes them as soon as it has enough.
+//!
+//! # Threads
+//!
+//! Images are learned side by side, the largest first. One that has more than its share of all traces is learned by
+//! itself, while all threads read.
 
-use crate::condensed::Condensed;
-use crate::plans::ImagePlans;
-use crate::preprocess::{self, Dropped, ImageModel};
-use crate::train::Recipe;
-use crate::vocabulary::Vocabulary;
-use crate::zero_shot::{Metadata, Reason};
-use headstart_block::{Error, ReadAt, Result};
+mod file;
+mod image;
+
+#[cfg(test)]
+mod tests;
+
+pub use image::ImageKnowledge;
+
+use crate::layers::LayerMap;
+use crate::{preprocess, tasks};
+use headstart_block::{Error, Result};
 use headstart_trace::data_set::Skipped;
 use headstart_trace::{Creation, DataSet};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::ops::Range;
 
 /// What plans are made for: an image at a size of disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ImageKey {
     /// What tells the image from others ([`Creation::image_id`]).
     pub image: String,
-    /// Bytes of the disk.
+    /// Bytes of the disk; 0 where that is not known.
     pub size: u64,
 }
 
@@ -41,49 +65,10 @@ pub struct Settings {
 }
 
 impl Default for Settings {
+    /// 256 founding traces, of which, and of later ones, 32 a group are kept.
     fn default() -> Self {
-        Self { model: preprocess::Settings::default(), founding: 256, faster: 1 }
-    }
-}
-
-/// What is learned of one image.
-#[derive(Clone, Debug)]
-pub struct ImageKnowledge {
-    metadata: Metadata,
-    vocabulary: Vocabulary,
-    model: ImageModel,
-    traces: u64,
-}
-
-impl ImageKnowledge {
-    /// What is known of it from its creations.
-    #[must_use]
-    pub fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    /// Its blocks.
-    #[must_use]
-    pub fn vocabulary(&self) -> &Vocabulary {
-        &self.vocabulary
-    }
-
-    /// How many traces were learned from; without the outliers.
-    #[must_use]
-    pub fn traces(&self) -> u64 {
-        self.traces
-    }
-
-    /// The outliers.
-    #[must_use]
-    pub fn dropped(&self) -> Dropped {
-        self.model.dropped()
-    }
-
-    /// Its groups, with the traces that are kept of them. Made anew at each call: it unpacks the traces.
-    #[must_use]
-    pub fn model(&self) -> ImageModel {
-        self.model.clone()
+        let model = preprocess::Settings { kept_max: 32, ..preprocess::Settings::default() };
+        Self { model, founding: 256, faster: 1 }
     }
 }
 
@@ -111,7 +96,7 @@ pub struct Learned {
 }
 
 /// What is learned of a data set; see the module's head.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Knowledge {
     settings: Settings,
     images: BTreeMap<ImageKey, ImageKnowledge>,
@@ -124,52 +109,86 @@ impl Knowledge {
         Self { settings, images: BTreeMap::new() }
     }
 
-    /// Learns from the traces of a data set that it does not know yet, on so many threads (0: as many as there are
-    /// processors). The result does not depend on their number.
-    ///
-    /// Traces that cannot be read are skipped and counted.
-    ///
-    /// # Errors
-    /// What `progress` reports; then nothing was learned.
-    pub fn learn(&mut self, data: &DataSet, threads: usize, progress: OnProgress<'_>) -> Result<Learned> {
-        let mut learned = Learned::default();
-        let mut images: BTreeMap<ImageKey, (ImageKnowledge, Vec<Condensed>)> = BTreeMap::new();
-        let all = data.len() as u64;
-        learned.skipped = data.for_each(threads, |at, trace| {
-            progress(Progress { done: at as u64 + 1, all })?;
-            let Ok(trace) = trace else { return Ok(()) };
-            learned.read += 1;
-            let key = ImageKey::of(&trace.creation);
-            let empty = || ImageKnowledge {
-                metadata: Metadata::of(&trace.creation),
-                vocabulary: Vocabulary::new(trace.creation.size),
-                model: ImageModel::learn(Vec::new(), self.settings.model),
-                traces: 0,
-            };
-            let (image, traces) = images.entry(key).or_insert_with(|| (empty(), Vec::new()));
-            let mut condensed = Condensed::of(&trace, &mut image.vocabulary);
-            if self.settings.faster > 1 {
-                condensed = condensed.faster(self.settings.faster, &image.vocabulary);
-            }
-            traces.push(condensed);
-            Ok(())
-        })?;
-        for (key, (mut image, traces)) in images {
-            image.model = ImageModel::learn(traces, self.settings.model);
-            image.traces = image.model.groups().iter().map(|group| u64::from(group.statistics.traces)).sum();
-            self.images.insert(key, image);
-        }
-        Ok(learned)
-    }
-
     /// How it learns.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
+    /// Learns from the traces of a data set that it does not know yet, on so many threads (0: as many as there are
+    /// processors). The result does not depend on their number.
+    ///
+    /// Traces that cannot be read are skipped and counted; they are tried again the next time.
+    ///
+    /// # Errors
+    /// What `progress` reports; then nothing was learned.
+    pub fn learn(&mut self, data: &DataSet, threads: usize, progress: OnProgress<'_>) -> Result<Learned> {
+        let knows = |creation: &Creation| {
+            self.images.get(&ImageKey::of(creation)).is_some_and(|image| image.knows(creation))
+        };
+        let new = data.filter(|_, creation| !knows(creation));
+        let threads = tasks::threads(threads);
+        let mut counted = Progress { done: 0, all: new.len() as u64 };
+        let mut groups: Vec<Range<usize>> = new.groups().collect();
+        groups.sort_by_key(|group| (Reverse(group.len()), group.start));
+        let large = groups.partition_point(|group| group.len() * threads > new.len());
+        let mut results = Vec::with_capacity(groups.len());
+        for group in &groups[..large] {
+            results.push(self.learn_image(&new, group, threads, || {
+                counted.done += 1;
+                progress(counted)
+            })?);
+        }
+        let rest = &groups[large..];
+        results.extend(tasks::run(rest.len(), threads, counted, progress, |at, tick| {
+            self.learn_image(&new, &rest[at], 1, tick)
+        })?);
+        let mut learned = Learned { known: (data.len() - new.len()) as u64, ..Learned::default() };
+        for (key, image, skipped, read) in results {
+            learned.read += read;
+            learned.skipped.add(&skipped);
+            self.images.insert(key, image);
+        }
+        Ok(learned)
+    }
+
+    /// What is known of an image when it has learned these traces of it, what was skipped, and how many were not.
+    fn learn_image(
+        &self,
+        data: &DataSet,
+        group: &Range<usize>,
+        threads: usize,
+        mut tick: impl FnMut() -> Result<()>,
+    ) -> Result<(ImageKey, ImageKnowledge, Skipped, u64)> {
+        let some = data.filter(|at, _| group.contains(&at));
+        let key = some.creations().first().map(ImageKey::of).unwrap_or_default();
+        let new = || ImageKnowledge::new(&key, self.settings);
+        let mut image = self.images.get(&key).cloned().unwrap_or_else(new);
+        let mut read = 0;
+        let skipped = some.for_each(threads, |at, trace| {
+            if let Ok(trace) = trace {
+                read += 1;
+                image.add(&some.creations()[at], &trace);
+            }
+            tick()
+        })?;
+        Ok((key, image, skipped, read))
+    }
+
+    /// Says which layer each part of an image's disk comes from, so that images with the same layers can start with
+    /// what is known of those.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`](headstart_block::ErrorKind) for an image that nothing is known of.
+    pub fn set_layers(&mut self, key: &ImageKey, layers: LayerMap) -> Result<()> {
+        let image = self.images.get_mut(key);
+        let image = image.ok_or_else(|| Error::new(headstart_block::ErrorKind::NotFound, "has no traces"))?;
+        image.layers = Some(layers);
+        Ok(())
+    }
+
     /// The images, in the order of their keys.
-    pub fn images(&self) -> impl Iterator<Item = (&ImageKey, &ImageKnowledge)> {
+    pub fn images(&self) -> impl ExactSizeIterator<Item = (&ImageKey, &ImageKnowledge)> {
         self.images.iter()
     }
 
@@ -177,37 +196,5 @@ impl Knowledge {
     #[must_use]
     pub fn image(&self, key: &ImageKey) -> Option<&ImageKnowledge> {
         self.images.get(key)
-    }
-
-    /// The plans for a disk that is created, by the recipe: of its own image, else of images like it
-    /// ([`zero_shot`](crate::zero_shot)), else none.
-    ///
-    /// Training is done anew at each call; for many creations, see [`train::all`](crate::train::all) and
-    /// [`Plans::choose`](crate::train::Plans::choose).
-    ///
-    /// # Errors
-    /// As [`train::all`](crate::train::all).
-    pub fn plans_for(&self, creation: &Creation, recipe: &Recipe) -> Result<ImagePlans> {
-        match self.images.get(&ImageKey::of(creation)) {
-            Some(image) => crate::train::image(image, recipe),
-            None => Ok(ImagePlans { reason: Reason::None, groups: Vec::new() }),
-        }
-    }
-
-    /// Writes it as a file.
-    ///
-    /// # Errors
-    /// What `out` reports.
-    pub fn write(&self, _out: &mut dyn Write) -> Result<()> {
-        Err(Error::unsupported("is not written yet"))
-    }
-
-    /// Reads what [`Knowledge::write`] wrote.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Corrupt`](headstart_block::ErrorKind) where it is damaged, `Unsupported` where it is of a newer
-    /// version.
-    pub fn read(_source: &dyn ReadAt) -> Result<Self> {
-        Err(Error::unsupported("is not read yet"))
     }
 }

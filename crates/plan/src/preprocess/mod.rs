@@ -10,7 +10,7 @@
 //!
 //! [`ImageModel`] keeps what came of it, and takes further traces without reading the others again.
 
-use crate::condensed::Condensed;
+use crate::condensed::{Condensed, Packed};
 use crate::policy::Training;
 use crate::random::Random;
 use crate::similarity::{Feature, Similarities, Vector};
@@ -19,6 +19,7 @@ use crate::vocabulary::Vocabulary;
 
 pub mod density;
 pub mod louvain;
+mod stored;
 
 /// The knobs; the defaults are the paper's where it names them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,60 +65,85 @@ pub struct Dropped {
     pub many_blocks: u64,
 }
 
+impl Dropped {
+    /// All.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.few_reads.saturating_add(self.few_blocks).saturating_add(self.many_blocks)
+    }
+
+    /// Adds those of others.
+    pub fn add(&mut self, other: &Self) {
+        self.few_reads = self.few_reads.saturating_add(other.few_reads);
+        self.few_blocks = self.few_blocks.saturating_add(other.few_blocks);
+        self.many_blocks = self.many_blocks.saturating_add(other.many_blocks);
+    }
+}
+
+/// How traces are kept: as they are, or packed.
+pub trait Kept: Clone {
+    /// Keeps a trace.
+    fn keep(trace: &Condensed) -> Self;
+}
+
+impl Kept for Condensed {
+    fn keep(trace: &Condensed) -> Self {
+        trace.clone()
+    }
+}
+
+impl Kept for Packed {
+    fn keep(trace: &Condensed) -> Self {
+        Self::of(trace)
+    }
+}
+
 /// Traces that are alike.
-#[derive(Clone, Debug)]
-pub struct Group {
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group<K = Condensed> {
     /// Which category it is of, counted from the one that reads the least.
     pub category: usize,
     /// Of all its traces.
     pub statistics: Statistics,
     /// The most central trace.
     pub centroid: Vector,
-    /// Some of its traces, the centroid's first.
-    pub kept: Vec<Condensed>,
+    /// Some of its traces, the centroid's first: of those that came later, each with the same chance.
+    pub kept: Vec<K>,
 }
 
 /// What is learned of the traces of one image.
-#[derive(Clone, Debug)]
-pub struct ImageModel {
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImageModel<K = Condensed> {
     settings: Settings,
     /// The first number of distinct blocks of each category but the first.
     cuts: Vec<usize>,
     /// The fewest and the most distinct blocks of what is no outlier.
     bounds: (usize, usize),
-    groups: Vec<Group>,
+    groups: Vec<Group<K>>,
     dropped: Dropped,
 }
 
-impl ImageModel {
+impl<K: Kept> ImageModel<K> {
     /// Learns from all traces that there are.
     #[must_use]
-    pub fn learn(traces: Vec<Condensed>, settings: Settings) -> Self {
+    pub fn learn(mut traces: Vec<Condensed>, settings: Settings) -> Self {
         let mut dropped = Dropped::default();
-        let (mut traces, few): (Vec<_>, Vec<_>) =
-            traces.into_iter().partition(|trace| trace.reads().len() >= settings.reads_min);
-        dropped.few_reads = few.len() as u64;
+        traces.retain(|trace| {
+            let says_something = trace.reads().len() >= settings.reads_min;
+            dropped.few_reads += u64::from(!says_something);
+            says_something
+        });
         traces.sort_by_key(distinct);
-        let count = traces.len();
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            clippy::cast_precision_loss,
-            reason = "a share of a number of traces"
-        )]
-        let cut = (count as f64 * settings.trim.clamp(0.0, 0.4)) as usize;
-        let counts: Vec<_> = traces.iter().skip(cut).take(count - 2 * cut).map(distinct).collect();
-        let bounds = (counts.first().copied().unwrap_or(0), counts.last().copied().unwrap_or(usize::MAX));
-        // Equal to the outermost that stays is not outside.
-        let kept = |trace: &Condensed| (bounds.0..=bounds.1).contains(&distinct(trace));
-        dropped.few_blocks = traces.iter().filter(|trace| distinct(trace) < bounds.0).count() as u64;
-        dropped.many_blocks = traces.iter().filter(|trace| distinct(trace) > bounds.1).count() as u64;
-        traces.retain(kept);
-        let cuts = density::cuts(&counts);
+        let counts: Vec<_> = traces.iter().map(distinct).collect();
+        let counts = inner(&counts, settings.trim);
+        let bounds = bounds(counts);
+        let cuts = density::cuts(counts);
         let mut model = Self { settings, cuts, bounds, groups: Vec::new(), dropped };
         let mut categories: Vec<Vec<Condensed>> = (0..=model.cuts.len()).map(|_| Vec::new()).collect();
         for trace in traces {
-            categories[model.category(&trace)].push(trace);
+            if !model.drops(&trace) {
+                categories[model.category(&trace)].push(trace);
+            }
         }
         for (category, traces) in categories.into_iter().enumerate() {
             model.group(category, traces);
@@ -129,30 +155,20 @@ impl ImageModel {
 
     /// Adds a trace: to the nearest group of its category, without a look at the other traces. Returns the group,
     /// or `None` if it is an outlier, or nothing was learned before.
-    pub fn add(&mut self, trace: Condensed) -> Option<usize> {
-        if trace.reads().len() < self.settings.reads_min {
-            self.dropped.few_reads += 1;
+    pub fn add(&mut self, trace: &Condensed) -> Option<usize> {
+        if self.drops(trace) {
             return None;
         }
-        if distinct(&trace) < self.bounds.0 {
-            self.dropped.few_blocks += 1;
-            return None;
-        }
-        if distinct(&trace) > self.bounds.1 {
-            self.dropped.many_blocks += 1;
-            return None;
-        }
-        let category = self.category(&trace);
-        let vector = Vector::of(&trace, self.settings.feature);
-        let group = nearest(&vector, &self.groups, |group| group.category == category)?;
-        let kept_max = self.settings.kept_max;
-        self.groups[group].take(trace, kept_max);
+        let (vector, category) = (Vector::of(trace, self.settings.feature), self.category(trace));
+        let of_category = nearest(&vector, &self.groups, |group| group.category == category);
+        let group = of_category.or_else(|| nearest(&vector, &self.groups, |_| true))?;
+        self.groups[group].take(trace, &self.settings);
         Some(group)
     }
 
     /// The groups, the largest first as they were learned.
     #[must_use]
-    pub fn groups(&self) -> &[Group] {
+    pub fn groups(&self) -> &[Group<K>] {
         &self.groups
     }
 
@@ -166,6 +182,27 @@ impl ImageModel {
     #[must_use]
     pub fn categories(&self) -> usize {
         self.cuts.len() + 1
+    }
+
+    /// How many traces the groups were made of.
+    #[must_use]
+    pub fn traces(&self) -> u64 {
+        self.groups.iter().map(|group| u64::from(group.statistics.traces)).sum()
+    }
+
+    /// Whether the trace is an outlier; it is counted then. Equal to the outermost that stays is not outside.
+    fn drops(&mut self, trace: &Condensed) -> bool {
+        let reason = if trace.reads().len() < self.settings.reads_min {
+            &mut self.dropped.few_reads
+        } else if distinct(trace) < self.bounds.0 {
+            &mut self.dropped.few_blocks
+        } else if distinct(trace) > self.bounds.1 {
+            &mut self.dropped.many_blocks
+        } else {
+            return false;
+        };
+        *reason = reason.saturating_add(1);
+        true
     }
 
     fn category(&self, trace: &Condensed) -> usize {
@@ -192,7 +229,7 @@ impl ImageModel {
         let mut rest = Vec::new();
         for (trace, place) in traces.into_iter().zip(places) {
             match place {
-                Some((group, true)) => self.groups[group].take(trace, self.settings.kept_max),
+                Some((group, true)) => self.groups[group].take(&trace, &self.settings),
                 place => rest.push((trace, place.map(|(group, _)| group))),
             }
         }
@@ -202,20 +239,31 @@ impl ImageModel {
                 nearest(&vector, &self.groups[first..], |_| true).map(|group| first + group)
             };
             if let Some(group) = place.or_else(near) {
-                self.groups[group].take(trace, self.settings.kept_max);
+                self.groups[group].take(&trace, &self.settings);
             }
         }
     }
 }
 
-impl Group {
-    fn take(&mut self, trace: Condensed, kept_max: usize) {
-        self.statistics.add(&trace);
+impl<K: Kept> Group<K> {
+    /// Adds a trace. Of those that are kept each but the centroid's gives way to a later one with the chance that
+    /// makes all equally likely to be kept.
+    fn take(&mut self, trace: &Condensed, settings: &Settings) {
+        self.statistics.add(trace);
+        let kept_max = settings.kept_max.max(1);
         if self.kept.len() < kept_max {
-            self.kept.push(trace);
+            self.kept.push(K::keep(trace));
+            return;
+        }
+        let traces = self.statistics.traces;
+        let place = Random::new(settings.seed ^ u64::from(traces)).below(traces as usize);
+        if (1..kept_max).contains(&place) {
+            self.kept[place] = K::keep(trace);
         }
     }
+}
 
+impl Group {
     /// What policies learn from; `kept` is room for references to the traces.
     #[must_use]
     pub fn training<'a>(
@@ -229,12 +277,41 @@ impl Group {
     }
 }
 
+/// The numbers, ascending, without a share at either end.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "a share of a number of traces"
+)]
+fn inner(counts: &[usize], trim: f64) -> &[usize] {
+    let cut = (counts.len() as f64 * trim.clamp(0.0, 0.4)) as usize;
+    &counts[cut..counts.len() - cut]
+}
+
+/// The least and the largest of what stays.
+fn bounds(inner: &[usize]) -> (usize, usize) {
+    (inner.first().copied().unwrap_or(0), inner.last().copied().unwrap_or(usize::MAX))
+}
+
+/// The outliers among traces with so many distinct blocks, as [`ImageModel::learn`] would find.
+pub(crate) fn outliers(mut counts: Vec<usize>, settings: &Settings) -> Dropped {
+    counts.sort_unstable();
+    let (least, most) = bounds(inner(&counts, settings.trim));
+    let count = |is_out: &dyn Fn(usize) -> bool| counts.iter().filter(|count| is_out(**count)).count() as u64;
+    Dropped {
+        few_reads: 0,
+        few_blocks: count(&|count| count < least),
+        many_blocks: count(&|count| count > most),
+    }
+}
+
 fn distinct(trace: &Condensed) -> usize {
     trace.first_accesses().len()
 }
 
 /// The group whose centroid is most like this; the first of equals.
-fn nearest(vector: &Vector, groups: &[Group], of: impl Fn(&Group) -> bool) -> Option<usize> {
+fn nearest<K>(vector: &Vector, groups: &[Group<K>], of: impl Fn(&Group<K>) -> bool) -> Option<usize> {
     let mut best: Option<(usize, f64)> = None;
     for (at, group) in groups.iter().enumerate().filter(|(_, group)| of(group)) {
         let alike = vector.correlation(&group.centroid);

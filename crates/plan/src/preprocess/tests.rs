@@ -25,14 +25,15 @@ fn reordered(count: usize, vocabulary: &mut Vocabulary) -> Vec<Condensed> {
 fn order_groups_reordered_boots_and_counts_do_not() {
     let mut vocabulary = Vocabulary::new(1 << 30);
     let boots = reordered(20, &mut vocabulary);
-    let by_order = ImageModel::learn(boots.clone(), Settings::default());
+    let by_order: ImageModel = ImageModel::learn(boots.clone(), Settings::default());
     assert_eq!((by_order.categories(), by_order.groups().len()), (1, 2));
     assert!(by_order.groups().iter().all(|group| group.statistics.traces == 10 && group.kept.len() == 10));
     for group in by_order.groups() {
         let first = group.kept[0].first_accesses()[0];
         assert!(group.kept.iter().all(|boot| boot.first_accesses()[0] == first));
     }
-    let by_counts = ImageModel::learn(boots, Settings { feature: Feature::Counts, ..Settings::default() });
+    let by_counts: ImageModel =
+        ImageModel::learn(boots, Settings { feature: Feature::Counts, ..Settings::default() });
     assert_eq!(by_counts.groups().len(), 1);
 }
 
@@ -43,7 +44,7 @@ fn outliers_are_counted_by_reason() {
     boots.push(boot(0..3, &mut vocabulary));
     boots.push(boot(0..40, &mut vocabulary));
     boots.push(boot(0..1500, &mut vocabulary));
-    let model = ImageModel::learn(boots, Settings::default());
+    let model: ImageModel = ImageModel::learn(boots, Settings::default());
     assert_eq!(model.dropped(), Dropped { few_reads: 1, few_blocks: 1, many_blocks: 1 });
     assert_eq!((model.groups().len(), model.groups()[0].statistics.traces), (1, 100));
 }
@@ -52,7 +53,8 @@ fn outliers_are_counted_by_reason() {
 fn what_is_not_compared_goes_to_the_nearest_centroid() {
     let mut vocabulary = Vocabulary::new(1 << 30);
     let boots = reordered(60, &mut vocabulary);
-    let model = ImageModel::learn(boots, Settings { compared_max: 12, kept_max: 5, ..Settings::default() });
+    let model: ImageModel =
+        ImageModel::learn(boots, Settings { compared_max: 12, kept_max: 5, ..Settings::default() });
     let sizes: Vec<_> =
         model.groups().iter().map(|group| (group.statistics.traces, group.kept.len())).collect();
     assert_eq!(sizes, [(30, 5), (30, 5)]);
@@ -62,20 +64,20 @@ fn what_is_not_compared_goes_to_the_nearest_centroid() {
 fn adding_a_trace_changes_only_its_group() {
     let mut vocabulary = Vocabulary::new(1 << 30);
     let boots = reordered(20, &mut vocabulary);
-    let mut model = ImageModel::learn(boots.clone(), Settings::default());
+    let mut model: ImageModel = ImageModel::learn(boots.clone(), Settings::default());
     let before = model.clone();
     let new = boot((0..100).chain([300]), &mut vocabulary);
-    let group = model.add(new.clone()).unwrap();
+    let group = model.add(&new).unwrap();
     let mut expected = before.groups()[group].statistics.clone();
     expected.add(&new);
     assert_eq!(model.groups()[group].statistics, expected);
     assert_eq!(model.groups()[1 - group].statistics, before.groups()[1 - group].statistics);
     assert_eq!(model.groups()[group].kept[0].first_accesses()[0], 0, "it went where it belongs");
-    assert_eq!(model.add(boot(0..2, &mut vocabulary)), None);
-    assert_eq!(model.add(boot(0..400, &mut vocabulary)), None);
+    assert_eq!(model.add(&boot(0..2, &mut vocabulary)), None);
+    assert_eq!(model.add(&boot(0..400, &mut vocabulary)), None);
     assert_eq!(model.dropped(), Dropped { few_reads: 1, few_blocks: 0, many_blocks: 1 });
-    let mut empty = ImageModel::learn(Vec::new(), Settings::default());
-    assert_eq!((empty.groups().len(), empty.add(new)), (0, None));
+    let mut empty: ImageModel = ImageModel::learn(Vec::new(), Settings::default());
+    assert_eq!((empty.groups().len(), empty.add(&new)), (0, None));
 }
 
 proptest! {
@@ -89,7 +91,7 @@ proptest! {
                 boot(blocks, &mut vocabulary)
             })
             .collect();
-        let model = ImageModel::learn(boots, Settings { compared_max: 10, ..Settings::default() });
+        let model: ImageModel = ImageModel::learn(boots, Settings { compared_max: 10, ..Settings::default() });
         let grouped: u64 = model.groups().iter().map(|group| u64::from(group.statistics.traces)).sum();
         let Dropped { few_reads, few_blocks, many_blocks } = model.dropped();
         prop_assert_eq!(grouped + few_reads + few_blocks + many_blocks, lens.len() as u64);

@@ -1,0 +1,177 @@
+//! The sections of a file of plans.
+
+use super::wrong;
+use crate::encoding::{Reader, Writer};
+use crate::layers::{LayerPlans, Part};
+use crate::plans::{Centroid, GroupPlans, ImagePlans, RatedPlan};
+use crate::policy::Weights;
+use crate::zero_shot::Reason;
+use headstart_block::{PlanItem, Result};
+use std::sync::Arc;
+
+impl Reason {
+    fn write(self, writer: &mut Writer) {
+        writer.number(match self {
+            Self::None => 0_u8,
+            Self::Trained => 1,
+            Self::Image => 2,
+            Self::FamilyUserMeta => 3,
+            Self::FamilyUser => 4,
+            Self::FamilyMeta => 5,
+            Self::Family => 6,
+            Self::Layers { .. } => 7,
+        });
+        if let Self::Layers { known, all } = self {
+            writer.number(known);
+            writer.number(all);
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self> {
+        Ok(match reader.u64()? {
+            0 => Self::None,
+            1 => Self::Trained,
+            2 => Self::Image,
+            3 => Self::FamilyUserMeta,
+            4 => Self::FamilyUser,
+            5 => Self::FamilyMeta,
+            6 => Self::Family,
+            7 => Self::Layers { known: reader.number()?, all: reader.number()? },
+            _ => return Err(wrong()),
+        })
+    }
+}
+
+/// Groups without a reason of their own.
+pub(super) fn write_merged(groups: &[GroupPlans], writer: &mut Writer) {
+    Reason::None.write(writer);
+    write_groups(groups, writer);
+}
+
+fn write_groups(groups: &[GroupPlans], writer: &mut Writer) {
+    writer.len(groups.len());
+    groups.iter().for_each(|group| group.write(writer));
+}
+
+impl ImagePlans {
+    pub(super) fn write(&self, writer: &mut Writer) {
+        self.reason.write(writer);
+        write_groups(&self.groups, writer);
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self> {
+        let reason = Reason::read(reader)?;
+        let count = reader.count(5)?;
+        Ok(Self { reason, groups: (0..count).map(|_| GroupPlans::read(reader)).collect::<Result<_>>()? })
+    }
+}
+
+impl GroupPlans {
+    fn write(&self, writer: &mut Writer) {
+        writer.number(self.category);
+        writer.number(self.traces);
+        writer.numbers(self.centroid.order.iter().copied());
+        let key = |item: &PlanItem| (item.block, item.mask);
+        let mut items: Vec<PlanItem> =
+            self.plans.iter().flat_map(|plan| plan.items.iter().copied()).collect();
+        items.sort_unstable_by_key(key);
+        items.dedup();
+        writer.numbers(items.iter().map(|item| item.block));
+        items.iter().for_each(|item| writer.bytes.extend(item.mask.to_le_bytes()));
+        writer.len(self.plans.len());
+        for (at, plan) in self.plans.iter().enumerate() {
+            writer.number(plan.rate);
+            writer.text(&plan.policy);
+            writer.float(plan.worth);
+            writer.number(u8::from(plan.weights.is_some()));
+            if let Some(Weights { alpha, beta }) = plan.weights {
+                writer.float(alpha);
+                writer.float(beta);
+            }
+            // 0, or how far back the equal one is.
+            let equal = self.plans[..at].iter().rev().position(|earlier| earlier.items == plan.items);
+            writer.len(equal.map_or(0, |back| back + 1));
+            if equal.is_none() {
+                writer.len(plan.items.len());
+                for item in &*plan.items {
+                    // All are there.
+                    let place = items.binary_search_by_key(&key(item), key);
+                    writer.len(place.unwrap_or_default());
+                }
+            }
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self> {
+        let (category, traces) = (reader.number()?, reader.u64()?);
+        let order = reader.numbers()?;
+        let blocks = reader.numbers()?;
+        let masks = reader.take(blocks.len().saturating_mul(4))?.chunks_exact(4);
+        let item = |(block, mask): (u64, &[u8])| {
+            let mask = mask.iter().rev().fold(0, |mask, byte| mask << 8 | u32::from(*byte));
+            PlanItem { block, mask }
+        };
+        let items: Vec<PlanItem> = blocks.into_iter().zip(masks).map(item).collect();
+        let count = reader.count(11)?;
+        let mut plans: Vec<RatedPlan> = Vec::with_capacity(count);
+        for _ in 0..count {
+            plans.push(read_plan(reader, &items, &plans)?);
+        }
+        Ok(Self { category, traces, centroid: Centroid { order }, plans })
+    }
+}
+
+fn read_plan(reader: &mut Reader<'_>, items: &[PlanItem], earlier: &[RatedPlan]) -> Result<RatedPlan> {
+    let (rate, policy, worth) = (reader.u64()?, reader.text()?, reader.float()?);
+    let weights = match reader.u64()? {
+        0 => None,
+        _ => Some(Weights { alpha: reader.float()?, beta: reader.float()? }),
+    };
+    let back: usize = reader.number()?;
+    let items = if back > 0 {
+        let equal = earlier.len().checked_sub(back).and_then(|at| earlier.get(at));
+        Arc::clone(&equal.ok_or_else(wrong)?.items)
+    } else {
+        let count = reader.count(1)?;
+        let mut order = Vec::with_capacity(count);
+        for _ in 0..count {
+            let place: usize = reader.number()?;
+            order.push(*items.get(place).ok_or_else(wrong)?);
+        }
+        order.into()
+    };
+    Ok(RatedPlan { rate, policy, weights, worth, items })
+}
+
+impl LayerPlans {
+    pub(super) fn write(&self, writer: &mut Writer) {
+        writer.number(self.traces);
+        writer.text(&self.policy);
+        writer.len(self.parts.len());
+        for (rate, part) in &self.parts {
+            writer.number(*rate);
+            writer.numbers(part.keys().copied());
+            for (position, mask) in part.values() {
+                writer.number(*position);
+                writer.bytes.extend(mask.to_le_bytes());
+            }
+        }
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self> {
+        let (traces, policy) = (reader.u64()?, reader.text()?);
+        let count = reader.count(2)?;
+        let mut plans = Self { traces, policy, ..Self::default() };
+        for _ in 0..count {
+            let rate = reader.u64()?;
+            let mut part = Part::new();
+            for block in reader.numbers()? {
+                let position = reader.number()?;
+                let mask = reader.take(4)?.iter().rev().fold(0, |mask, byte| mask << 8 | u32::from(*byte));
+                part.insert(block, (position, mask));
+            }
+            plans.parts.insert(rate, part);
+        }
+        Ok(plans)
+    }
+}

@@ -1,0 +1,233 @@
+//! A condensed trace as few bytes: what is kept of traces, in memory and in files.
+//!
+//! Read by read: the time since the last, whether it is known how long it took, whether it lies in several blocks; then
+//! of each touch the block's number as its difference to the last, and the run of slices. The tables are made anew
+//! when it is unpacked.
+
+use super::{Condensed, Touch};
+use crate::encoding::{Reader, Writer};
+use crate::vocabulary::Vocabulary;
+use headstart_block::{Error, Result};
+
+/// A trace that was packed; see the module's head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packed(Box<[u8]>);
+
+const HAS_DONE: u64 = 1;
+const IS_WIDE: u64 = 2;
+
+/// A run of slices is `1 + first + 32 * (len - 1)`; this is any other mask, which follows.
+const ANY_MASK: u64 = 0;
+
+impl Packed {
+    /// Packs a trace.
+    #[must_use]
+    pub fn of(trace: &Condensed) -> Self {
+        let mut writer = Writer { bytes: Vec::with_capacity(trace.reads.len() * 7) };
+        writer.number(trace.left_out);
+        writer.len(trace.reads.len());
+        let (mut last_us, mut last_block) = (0, 0);
+        for read in &trace.reads {
+            let touches = trace.touches(read);
+            let is_wide = if touches.len() == 1 { 0 } else { IS_WIDE };
+            let has_done = if read.done_us > read.t_us { HAS_DONE } else { 0 };
+            writer.number(u64::from(read.t_us - last_us) << 2 | is_wide | has_done);
+            last_us = read.t_us;
+            if has_done > 0 {
+                writer.number(read.done_us - read.t_us);
+            }
+            if is_wide > 0 {
+                writer.len(touches.len());
+            }
+            for touch in touches {
+                writer.signed(i64::from(touch.block) - i64::from(last_block));
+                last_block = touch.block;
+                let first = touch.mask.trailing_zeros();
+                let len = (touch.mask >> first.min(31)).trailing_ones();
+                if touch.mask.count_ones() == len && len > 0 {
+                    writer.number(1 + first + 32 * (len - 1));
+                } else {
+                    writer.number(ANY_MASK);
+                    writer.bytes.extend(touch.mask.to_le_bytes());
+                }
+            }
+        }
+        Self(writer.bytes.into())
+    }
+
+    /// How many bytes it takes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether it takes none, which no packed trace does.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The trace; `vocabulary` is the one that it was condensed with, which may have grown.
+    #[must_use]
+    pub fn unpack(&self, vocabulary: &Vocabulary) -> Condensed {
+        let mut condensed = Condensed::default();
+        // What comes from a file was checked when it was read.
+        let whole = parse(&self.0, vocabulary.len(), &mut condensed);
+        debug_assert!(whole.is_ok());
+        condensed.finish(vocabulary)
+    }
+
+    /// How many different blocks it reads, of `blocks` that there are.
+    pub(crate) fn distinct(&self, blocks: usize) -> usize {
+        let mut seen = Distinct { seen: vec![false; blocks], count: 0 };
+        let whole = parse(&self.0, blocks, &mut seen);
+        debug_assert!(whole.is_ok());
+        seen.count
+    }
+
+    pub(crate) fn write(&self, writer: &mut Writer) {
+        writer.bytes(&self.0);
+    }
+
+    /// A trace whose blocks are below `blocks`.
+    pub(crate) fn read(reader: &mut Reader<'_>, blocks: usize) -> Result<Self> {
+        let bytes = reader.bytes()?;
+        parse(bytes, blocks, &mut Nothing)?;
+        Ok(Self(bytes.into()))
+    }
+}
+
+/// Where parsed reads go.
+trait Sink {
+    fn reserve(&mut self, _left_out: u64, _reads: usize) {}
+    fn touch(&mut self, _touch: Touch) {}
+    fn end_read(&mut self, _t_us: u32, _done_us: u32) {}
+}
+
+struct Nothing;
+
+impl Sink for Nothing {}
+
+struct Distinct {
+    seen: Vec<bool>,
+    count: usize,
+}
+
+impl Sink for Distinct {
+    fn touch(&mut self, touch: Touch) {
+        if let Some(seen) = self.seen.get_mut(touch.block as usize) {
+            self.count += usize::from(!*seen);
+            *seen = true;
+        }
+    }
+}
+
+impl Sink for Condensed {
+    fn reserve(&mut self, left_out: u64, reads: usize) {
+        self.left_out = left_out;
+        self.reads.reserve_exact(reads);
+        self.touches.reserve(reads);
+    }
+
+    fn touch(&mut self, touch: Touch) {
+        self.touches.push(touch);
+    }
+
+    fn end_read(&mut self, t_us: u32, done_us: u32) {
+        let start = self.reads.last().map_or(0, |read| read.end);
+        self.push_read(t_us, done_us, start as usize);
+    }
+}
+
+fn parse(bytes: &[u8], blocks: usize, sink: &mut impl Sink) -> Result<()> {
+    let mut reader = Reader::new(bytes);
+    let left_out = reader.u64()?;
+    // A time at least; reads that touch nothing are not there, but who knows.
+    let reads = reader.count(1)?;
+    sink.reserve(left_out, reads);
+    let (mut t_us, mut block) = (0_u32, 0_i64);
+    let wrong = || Error::corrupt("has a trace that makes no sense");
+    for _ in 0..reads {
+        let head = reader.u64()?;
+        let since = u32::try_from(head >> 2).map_err(|_| wrong())?;
+        t_us = t_us.checked_add(since).ok_or_else(wrong)?;
+        let service = if head & HAS_DONE > 0 { reader.number()? } else { 0 };
+        let done_us = t_us.checked_add(service).ok_or_else(wrong)?;
+        let touches = if head & IS_WIDE > 0 { reader.count(2)? } else { 1 };
+        for _ in 0..touches {
+            block = block.checked_add(reader.signed()?).ok_or_else(wrong)?;
+            let is_known = usize::try_from(block).is_ok_and(|block| block < blocks);
+            let id = u32::try_from(block).ok().filter(|_| is_known).ok_or_else(wrong)?;
+            sink.touch(Touch { block: id, mask: parse_mask(&mut reader)? });
+        }
+        sink.end_read(t_us, done_us);
+    }
+    reader.end()
+}
+
+fn parse_mask(reader: &mut Reader<'_>) -> Result<u32> {
+    let wrong = || Error::corrupt("has slices that make no sense");
+    let code = reader.u64()?;
+    if code == ANY_MASK {
+        let mask = reader.take(4)?.try_into().map(u32::from_le_bytes).map_err(|_| wrong())?;
+        return if mask == 0 { Err(wrong()) } else { Ok(mask) };
+    }
+    let (len, first) = ((code - 1) / 32 + 1, (code - 1) % 32);
+    if len + first > 32 {
+        return Err(wrong());
+    }
+    Ok(u32::MAX >> (32 - len) << first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Read, trace};
+    use proptest::prelude::*;
+
+    fn reads() -> impl Strategy<Value = Vec<Read>> {
+        let reads = prop::collection::vec((0_u32..9_000_000, 0_u64..300, 0_u64..32, 1_u64..80), 0..200);
+        reads.prop_map(|mut reads| {
+            reads.sort_unstable();
+            reads
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn unpacking_is_the_way_back(before in reads(), reads in reads(), later in reads()) {
+            let mut vocabulary = Vocabulary::new(1 << 32);
+            trace(&before, &mut vocabulary);
+            let condensed = trace(&reads, &mut vocabulary);
+            let packed = Packed::of(&condensed);
+            trace(&later, &mut vocabulary);
+            prop_assert_eq!(packed.distinct(vocabulary.len()), condensed.first_accesses().len());
+            prop_assert_eq!(packed.unpack(&vocabulary), condensed);
+            let mut writer = Writer::default();
+            packed.write(&mut writer);
+            prop_assert_eq!(Packed::read(&mut Reader::new(&writer.bytes), vocabulary.len()).unwrap(), packed);
+        }
+
+        #[test]
+        fn damage_is_an_error_or_another_trace(reads in reads(), at: prop::sample::Index, byte: u8, blocks in 0_usize..400) {
+            let mut vocabulary = Vocabulary::new(1 << 32);
+            let mut bytes = Packed::of(&trace(&reads, &mut vocabulary)).0.to_vec();
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+            let mut writer = Writer::default();
+            writer.bytes(&bytes);
+            if let Ok(packed) = Packed::read(&mut Reader::new(&writer.bytes), blocks.min(vocabulary.len())) {
+                let _ = packed.unpack(&vocabulary);
+            }
+        }
+    }
+
+    #[test]
+    fn a_trace_with_service_times_is_small() {
+        let mut vocabulary = Vocabulary::new(1 << 32);
+        let reads: Vec<Read> =
+            (0..3000).map(|at| (at * 300, u64::from(at / 20), u64::from(at % 20), 1)).collect();
+        let packed = Packed::of(&trace(&reads, &mut vocabulary));
+        assert!(packed.len() < 3000 * 6 && !packed.is_empty(), "{}", packed.len());
+    }
+}

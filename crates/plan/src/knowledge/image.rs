@@ -1,0 +1,151 @@
+//! What is learned of one image.
+
+use super::{ImageKey, Settings};
+use crate::condensed::{Condensed, Packed};
+use crate::layers::LayerMap;
+use crate::preprocess::{Dropped, ImageModel, outliers};
+use crate::vocabulary::Vocabulary;
+use crate::zero_shot::{Metadata, Profile};
+use headstart_trace::{Creation, Trace};
+use std::collections::BTreeSet;
+
+/// The largest disk, and the size of one whose size is not known.
+const DISK_MAX: u64 = 1 << 50;
+
+/// What is learned of one image; see the module's head.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImageKnowledge {
+    pub(super) settings: Settings,
+    pub(super) profile: Profile,
+    pub(super) vocabulary: Vocabulary,
+    /// What tells the traces that were read from others.
+    pub(super) seen: BTreeSet<u64>,
+    /// Traces with hardly a read, until there is a model.
+    pub(super) few_reads: u64,
+    /// All other traces, until they are enough to make groups of.
+    pub(super) founding: Vec<Packed>,
+    /// From then on.
+    pub(super) model: Option<ImageModel<Packed>>,
+    pub(super) layers: Option<LayerMap>,
+}
+
+impl ImageKnowledge {
+    pub(super) fn new(key: &ImageKey, settings: Settings) -> Self {
+        let disk_size = if key.size == 0 { DISK_MAX } else { key.size.min(DISK_MAX) };
+        Self {
+            settings,
+            profile: Profile::default(),
+            vocabulary: Vocabulary::new(disk_size),
+            seen: BTreeSet::new(),
+            few_reads: 0,
+            founding: Vec::new(),
+            model: None,
+            layers: None,
+        }
+    }
+
+    /// What is known of it from its creations.
+    #[must_use]
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// Its blocks.
+    #[must_use]
+    pub fn vocabulary(&self) -> &Vocabulary {
+        &self.vocabulary
+    }
+
+    /// How many traces there are to learn from. Of an image whose groups are not final yet, those at the ends of the
+    /// numbers of blocks, which a model drops, count too.
+    #[must_use]
+    pub fn traces(&self) -> u64 {
+        self.model.as_ref().map_or(self.founding.len() as u64, ImageModel::traces)
+    }
+
+    /// What a disk of it tells of itself that is created by its only user, if it has but one.
+    #[must_use]
+    pub fn metadata(&self) -> Metadata {
+        self.profile.metadata()
+    }
+
+    /// The outliers so far.
+    #[must_use]
+    pub fn dropped(&self) -> Dropped {
+        let founding = || {
+            let counts = self.founding.iter().map(|trace| trace.distinct(self.vocabulary.len())).collect();
+            Dropped { few_reads: self.few_reads, ..outliers(counts, &self.settings.model) }
+        };
+        self.model.as_ref().map_or_else(founding, ImageModel::dropped)
+    }
+
+    /// Which layer each part of the disk comes from, where that is known.
+    #[must_use]
+    pub fn layers(&self) -> Option<&LayerMap> {
+        self.layers.as_ref()
+    }
+
+    /// Its groups, with the traces that are kept of them. Made anew at each call.
+    #[must_use]
+    pub fn model(&self) -> ImageModel {
+        if let Some(model) = &self.model {
+            return model.unpacked(&self.vocabulary);
+        }
+        let mut model = ImageModel::learn(self.unpacked(), self.settings.model);
+        model.drop_few_reads(self.few_reads);
+        model
+    }
+
+    fn unpacked(&self) -> Vec<Condensed> {
+        self.founding.iter().map(|trace| trace.unpack(&self.vocabulary)).collect()
+    }
+
+    pub(super) fn knows(&self, creation: &Creation) -> bool {
+        fingerprint(creation).is_some_and(|print| self.seen.contains(&print))
+    }
+
+    /// Adds a trace that the list of a data set calls `creation`.
+    pub(super) fn add(&mut self, creation: &Creation, trace: &Trace) {
+        if let Some(print) = fingerprint(creation)
+            && !self.seen.insert(print)
+        {
+            return;
+        }
+        self.profile.add(&Metadata::of(creation));
+        let known = self.vocabulary.len();
+        let mut condensed = Condensed::of(trace, &mut self.vocabulary);
+        if self.settings.faster > 1 {
+            condensed = condensed.faster(self.settings.faster, &self.vocabulary);
+        }
+        if let Some(model) = &mut self.model {
+            if model.add(&condensed).is_none() {
+                // A scan of the disk is no reason to remember all its blocks.
+                self.vocabulary.truncate(known);
+            }
+        } else if condensed.reads().len() < self.settings.model.reads_min {
+            self.few_reads = self.few_reads.saturating_add(1);
+            self.vocabulary.truncate(known);
+        } else {
+            self.founding.push(Packed::of(&condensed));
+            if self.founding.len() >= self.settings.founding.max(1) {
+                self.found();
+            }
+        }
+    }
+
+    /// Makes groups of the traces so far.
+    fn found(&mut self) {
+        let mut model = ImageModel::learn(self.unpacked(), self.settings.model);
+        model.drop_few_reads(self.few_reads);
+        (self.model, self.founding, self.few_reads) = (Some(model), Vec::new(), 0);
+    }
+}
+
+/// What tells the disk of a creation from others; `None` for one without a name.
+fn fingerprint(creation: &Creation) -> Option<u64> {
+    if creation.volume.is_empty() {
+        return None;
+    }
+    let name = [creation.volume.as_bytes(), creation.host.as_bytes(), &creation.created_us.to_le_bytes()];
+    Some(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, &name.join(&0)))
+}

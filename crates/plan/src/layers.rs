@@ -1,0 +1,333 @@
+//! What is known of layers: an image that shares layers with a known one starts with what is known of those (DESIGN,
+//! section 6).
+//!
+//! A layer lies in the disk's own address space: what an image shows at a place is what the topmost layer that has
+//! something there says. So a part of a disk that two images take from the same layer has the same bytes at the same
+//! place in both, and what boots of one read of it is evidence for the other, better than equal metadata are, which
+//! are only a guess that two images are alike.
+//!
+//! [`LayerMap`] says which layer each slice of a disk comes from. The plans of an image with a map fall apart into
+//! those of its layers ([`LayerPlans`]): each item with its *position*, the number of slices that its plan pulls before
+//! it, which at a bandwidth is a time. The plan of a new image is the union over its known layers of the slices
+//! that it, too, takes from them, by position: where all come from one image, in that image's order.
+
+use crate::encoding::{Reader, Writer};
+use crate::plans::{Centroid, GroupPlans, RatedPlan};
+use headstart_block::{BLOCK_SIZE, ByteRange, Digest, Error, PlanItem, Result, SLICE_SIZE};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Slices of a block.
+const SLICES: u64 = BLOCK_SIZE / SLICE_SIZE;
+
+/// Slices one after another that come from one layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    start: u64,
+    end: u64,
+    layer: u32,
+}
+
+/// A slice, and how many bytes of it each layer has.
+type Shared = (u64, BTreeMap<u32, u64>);
+
+/// Which layer each part of a disk comes from; see the module's head.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LayerMap {
+    layers: Vec<Digest>,
+    /// Ascending, apart from each other.
+    runs: Vec<Run>,
+}
+
+impl LayerMap {
+    /// From the parts of a disk and the index of the layer that each comes from: ascending, apart from each other; what
+    /// lies between them comes from none. A slice belongs to the layer that has most of it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](headstart_block::ErrorKind) where parts are not in order or name no layer.
+    pub fn new(layers: Vec<Digest>, parts: impl IntoIterator<Item = (ByteRange, usize)>) -> Result<Self> {
+        let mut map = Self { layers, runs: Vec::new() };
+        // The slice where the last part ended, and how much of it who has.
+        let (mut end, mut shared): (u64, Option<Shared>) = (0, None);
+        for (part, layer) in parts {
+            let index = u32::try_from(layer).ok().filter(|_| layer < map.layers.len());
+            let layer = index.ok_or_else(|| Error::invalid("a part of the disk comes from no layer"))?;
+            if part.offset() < end {
+                return Err(Error::invalid("the parts of the disk are not in order"));
+            }
+            end = part.end();
+            let mut left = part;
+            while !left.is_empty() {
+                let slice = left.offset() / SLICE_SIZE;
+                if shared.as_ref().is_some_and(|(at, _)| *at != slice) {
+                    map.settle(shared.take());
+                }
+                let inner_end = left.end() / SLICE_SIZE;
+                if left.offset() % SLICE_SIZE == 0 && inner_end > slice {
+                    map.push(Run { start: slice, end: inner_end, layer });
+                    left = ByteRange::between(inner_end * SLICE_SIZE, left.end());
+                    continue;
+                }
+                let cut = left.end().min((slice + 1).saturating_mul(SLICE_SIZE));
+                let (_, owners) = shared.get_or_insert_with(|| (slice, BTreeMap::new()));
+                *owners.entry(layer).or_default() += cut - left.offset();
+                left = ByteRange::between(cut, left.end());
+            }
+        }
+        map.settle(shared);
+        Ok(map)
+    }
+
+    /// Gives a slice to who has most of it.
+    fn settle(&mut self, shared: Option<Shared>) {
+        let Some((slice, owners)) = shared else { return };
+        if let Some((layer, _)) = owners.into_iter().max_by_key(|(layer, bytes)| (*bytes, *layer)) {
+            self.push(Run { start: slice, end: slice + 1, layer });
+        }
+    }
+
+    fn push(&mut self, run: Run) {
+        match self.runs.last_mut() {
+            Some(last) if last.end == run.start && last.layer == run.layer => last.end = run.end,
+            _ => self.runs.push(run),
+        }
+    }
+
+    /// The layers.
+    #[must_use]
+    pub fn layers(&self) -> &[Digest] {
+        &self.layers
+    }
+
+    /// The layers that slices of a block come from, and which.
+    pub fn owners(&self, block: u64) -> impl Iterator<Item = (usize, u32)> {
+        let start = block.saturating_mul(SLICES);
+        let end = start.saturating_add(SLICES);
+        let first = self.runs.partition_point(|run| run.end <= start);
+        let runs = self.runs.get(first..).unwrap_or_default().iter();
+        runs.take_while(move |run| run.start < end).map(move |run| {
+            let (from, to) = (run.start.max(start) - start, run.end.min(end) - start);
+            let mask = (u64::from(u32::MAX) >> (SLICES - (to - from)) << from) & u64::from(u32::MAX);
+            (run.layer as usize, u32::try_from(mask).unwrap_or(u32::MAX))
+        })
+    }
+
+    /// Which share of what comes from a layer comes from such a one, from 0 to 1; 0 where nothing comes from any.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a share")]
+    pub fn share(&self, mut is_known: impl FnMut(&Digest) -> bool) -> f64 {
+        let known: Vec<bool> = self.layers.iter().map(&mut is_known).collect();
+        let (mut some, mut all) = (0, 0);
+        for run in &self.runs {
+            all += run.end - run.start;
+            some += if known[run.layer as usize] { run.end - run.start } else { 0 };
+        }
+        if all == 0 { 0.0 } else { some as f64 / all as f64 }
+    }
+
+    pub(crate) fn write(&self, writer: &mut Writer) {
+        writer.len(self.layers.len());
+        self.layers.iter().for_each(|layer| writer.bytes.extend(layer.as_bytes()));
+        writer.len(self.runs.len());
+        let mut last = 0;
+        for run in &self.runs {
+            writer.number(run.start - last);
+            writer.number(run.end - run.start);
+            writer.number(run.layer);
+            last = run.end;
+        }
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self> {
+        let count = reader.count(32)?;
+        let layers = (0..count).map(|_| read_digest(reader)).collect::<Result<Vec<_>>>()?;
+        let count = reader.count(3)?;
+        let (mut runs, mut last) = (Vec::with_capacity(count), 0_u64);
+        let wrong = || Error::corrupt("has a map of layers that makes no sense");
+        for _ in 0..count {
+            let start = last.checked_add(reader.u64()?).ok_or_else(wrong)?;
+            let end = start.checked_add(reader.u64()?).filter(|end| *end > start).ok_or_else(wrong)?;
+            let layer: u32 = reader.number()?;
+            if layer as usize >= layers.len() || end > u64::MAX / SLICE_SIZE {
+                return Err(wrong());
+            }
+            runs.push(Run { start, end, layer });
+            last = end;
+        }
+        Ok(Self { layers, runs })
+    }
+}
+
+pub(crate) fn read_digest(reader: &mut Reader<'_>) -> Result<Digest> {
+    let bytes = reader.take(32)?.try_into().map_err(|_| Error::corrupt("has a digest that is none"))?;
+    Ok(Digest::from_bytes(bytes))
+}
+
+/// What one layer has of a plan: by block, where it comes in the plan and which slices.
+pub(crate) type Part = BTreeMap<u64, (u32, u32)>;
+
+/// The parts of a layer of the plans for some bandwidths; see the module's head.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LayerPlans {
+    /// Traces of the images that it is of.
+    pub(crate) traces: u64,
+    /// The policy that made the plans.
+    pub(crate) policy: String,
+    /// By bandwidth in bytes a second.
+    pub(crate) parts: BTreeMap<u64, Part>,
+}
+
+/// Adds a slice or more of a block; what comes sooner counts.
+fn merge(part: &mut Part, block: u64, position: u32, mask: u32) {
+    let entry = part.entry(block).or_insert((position, 0));
+    *entry = (entry.0.min(position), entry.1 | mask);
+}
+
+/// Adds to what is known of each layer of `map` what the plans of an image with it say.
+pub(crate) fn split(group: &GroupPlans, map: &LayerMap, known: &mut BTreeMap<Digest, LayerPlans>) {
+    let mut told = BTreeSet::new();
+    for plan in &group.plans {
+        let mut position = 0_u32;
+        for item in &*plan.items {
+            for (layer, mask) in map.owners(item.block) {
+                let Some(digest) = map.layers.get(layer) else { continue };
+                let mask = item.mask & mask;
+                if mask != 0 {
+                    let layer = known.entry(*digest).or_default();
+                    merge(layer.parts.entry(plan.rate).or_default(), item.block, position, mask);
+                    layer.policy.clone_from(&plan.policy);
+                    told.insert(*digest);
+                }
+            }
+            position = position.saturating_add(item.mask.count_ones());
+        }
+    }
+    for digest in told {
+        if let Some(layer) = known.get_mut(&digest) {
+            layer.traces = layer.traces.saturating_add(group.traces);
+        }
+    }
+}
+
+/// The plans of an image with this map from what is known of its layers.
+pub(crate) fn join<'a>(
+    map: &LayerMap,
+    known: impl Iterator<Item = (Digest, &'a LayerPlans)>,
+) -> Option<GroupPlans> {
+    let mut joined: BTreeMap<u64, Part> = BTreeMap::new();
+    let (mut traces, mut policy) = (0, String::new());
+    for (digest, layer) in known {
+        traces = layer.traces.max(traces);
+        policy.clone_from(&layer.policy);
+        for (rate, part) in &layer.parts {
+            let into = joined.entry(*rate).or_default();
+            for (block, (position, mask)) in part {
+                let own = map.owners(*block).filter(|(index, _)| map.layers.get(*index) == Some(&digest));
+                let mask = own.fold(0, |own, (_, mask)| own | mask) & mask;
+                if mask != 0 {
+                    merge(into, *block, *position, mask);
+                }
+            }
+        }
+    }
+    let plan = |(rate, part): (u64, Part)| {
+        let mut items: Vec<_> =
+            part.into_iter().map(|(block, (at, mask))| (at, PlanItem { block, mask })).collect();
+        items.sort_by_key(|(position, item)| (*position, item.block));
+        let items: Arc<[PlanItem]> = items.into_iter().map(|(_, item)| item).collect();
+        RatedPlan { rate, policy: policy.clone(), weights: None, worth: 0.0, items }
+    };
+    let plans: Vec<_> = joined.into_iter().map(plan).collect();
+    (!plans.is_empty()).then(|| GroupPlans { category: 0, traces, centroid: Centroid::default(), plans })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn digest(number: u8) -> Digest {
+        Digest::from_bytes([number; 32])
+    }
+
+    fn slices(start: u64, end: u64) -> ByteRange {
+        ByteRange::between(start * SLICE_SIZE, end * SLICE_SIZE)
+    }
+
+    #[test]
+    fn a_slice_belongs_to_who_has_most_of_it() {
+        let part = |start, end| ByteRange::between(start, end);
+        let parts = [
+            (part(0, SLICE_SIZE + 512), 0),
+            (part(SLICE_SIZE + 512, 2 * SLICE_SIZE - 4096), 1),
+            (part(2 * SLICE_SIZE - 512, 3 * SLICE_SIZE + 512), 0),
+            (slices(40, 70), 1),
+        ];
+        let map = LayerMap::new(vec![digest(1), digest(2)], parts).unwrap();
+        let owners = |block| map.owners(block).collect::<Vec<_>>();
+        assert_eq!(owners(0), [(0, 0b1), (1, 0b10), (0, 0b1100)]);
+        assert_eq!(owners(1), [(1, 0xffff_ff00)]);
+        assert_eq!((owners(2), owners(3)), (vec![(1, 0b11_1111)], vec![]));
+        assert!((map.share(|layer| *layer == digest(2)) - 31.0 / 34.0).abs() < 1e-9);
+        assert!(LayerMap::new(vec![digest(1)], [(slices(0, 1), 1)]).is_err());
+        assert!(LayerMap::new(vec![digest(1)], [(slices(1, 2), 0), (slices(0, 1), 0)]).is_err());
+        let mut writer = Writer::default();
+        map.write(&mut writer);
+        assert_eq!(LayerMap::read(&mut Reader::new(&writer.bytes)).unwrap(), map);
+        assert!(LayerMap::default().share(|_| true) < 0.1);
+    }
+
+    fn group(items: &[(u64, u32)]) -> GroupPlans {
+        let items = items.iter().map(|(block, mask)| PlanItem { block: *block, mask: *mask }).collect();
+        let plan = RatedPlan { rate: 5, policy: "p".to_owned(), weights: None, worth: 1.0, items };
+        GroupPlans { category: 0, traces: 9, centroid: Centroid::default(), plans: vec![plan] }
+    }
+
+    fn joined(map: &LayerMap, known: &BTreeMap<Digest, LayerPlans>) -> Vec<(u64, u32)> {
+        let known = map.layers().iter().filter_map(|digest| known.get(digest).map(|layer| (*digest, layer)));
+        let plans = join(map, known).map(|group| group.plans).unwrap_or_default();
+        plans.iter().flat_map(|plan| plan.items.iter().map(|item| (item.block, item.mask))).collect()
+    }
+
+    #[test]
+    fn an_image_starts_with_what_is_known_of_its_layers() {
+        // The known image: a base below, a service above that hides part of it.
+        let known_map = LayerMap::new(
+            vec![digest(1), digest(2)],
+            [(slices(0, 32), 0), (slices(32, 40), 1), (slices(40, 96), 0)],
+        );
+        let mut known = BTreeMap::new();
+        split(&group(&[(2, 0b11), (1, 0xffff), (0, 0b1)]), &known_map.unwrap(), &mut known);
+        assert_eq!(known.len(), 2);
+        // Another image on the same base, whose own layer hides slices 64 and 65 of it.
+        let map = LayerMap::new(
+            vec![digest(1), digest(3)],
+            [(slices(0, 64), 0), (slices(64, 66), 1), (slices(66, 96), 0)],
+        );
+        // What the service's layer had, the known image's boots did not read of the base.
+        assert_eq!(joined(&map.unwrap(), &known), [(1, 0xff00), (0, 0b1)]);
+        let stranger = LayerMap::new(vec![digest(4)], [(slices(0, 96), 0)]).unwrap();
+        assert_eq!(joined(&stranger, &known), []);
+    }
+
+    proptest! {
+        /// An image's plan comes back whole, in its order, from its own layers.
+        #[test]
+        fn split_and_joined_is_the_same(
+            blocks in prop::collection::vec(0_u64..12, 0..12), masks in prop::collection::vec(1_u32.., 12),
+            cuts in prop::collection::btree_set(1_u64..384, 0..20),
+        ) {
+            let mut blocks = blocks;
+            let mut seen = BTreeSet::new();
+            blocks.retain(|block| seen.insert(*block));
+            let items: Vec<_> = blocks.into_iter().zip(masks).collect();
+            let ends = cuts.iter().copied().chain([384]);
+            let starts = [0].into_iter().chain(cuts.iter().copied());
+            let parts = starts.zip(ends).enumerate().map(|(at, (start, end))| (slices(start, end), at % 3));
+            let map = LayerMap::new((0..3).map(digest).collect(), parts).unwrap();
+            let mut known = BTreeMap::new();
+            split(&group(&items), &map, &mut known);
+            prop_assert_eq!(joined(&map, &known), items);
+        }
+    }
+}

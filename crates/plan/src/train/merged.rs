@@ -1,0 +1,103 @@
+//! One group of the traces of several images, by the number of the block: for an image that has none of its own.
+//!
+//! Each image counts the same, however many traces it has: they stand for kinds of images, of which the new one is
+//! another.
+
+use super::{Maker, Trained};
+use crate::bandwidth::Bandwidth;
+use crate::condensed::Packed;
+use crate::plans::GroupPlans;
+use crate::policy::{Training, Weights};
+use crate::preprocess::ImageModel;
+use crate::statistics::{Statistics, Window};
+use crate::vocabulary::Vocabulary;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+/// Traces of a merged group that are at hand.
+const SAMPLE_MAX: usize = 32;
+
+/// What merging needs of an image.
+pub(super) struct Summary {
+    vocabulary: Vocabulary,
+    /// Of all its groups.
+    statistics: Statistics,
+    /// Some traces, those of larger groups first.
+    sample: Vec<Packed>,
+}
+
+impl Summary {
+    pub(super) fn of(vocabulary: &Vocabulary, model: &ImageModel) -> Self {
+        let mut groups: Vec<_> = model.groups().iter().collect();
+        groups.sort_by_key(|group| Reverse(group.statistics.traces));
+        let mut statistics = Statistics::default();
+        groups.iter().for_each(|group| statistics.merge(&group.statistics));
+        let kept = groups.iter().flat_map(|group| &group.kept);
+        Self {
+            vocabulary: vocabulary.clone(),
+            statistics,
+            sample: kept.take(SAMPLE_MAX).map(Packed::of).collect(),
+        }
+    }
+
+    /// The blocks of the disk that its boots read.
+    fn blocks(&self) -> BTreeSet<u64> {
+        let numbers = self.vocabulary.blocks();
+        self.statistics.read_blocks(Window::All).map(|(id, _)| numbers[id as usize]).collect()
+    }
+}
+
+/// Shared over all (the paper's Jaccard index).
+#[expect(clippy::cast_precision_loss, reason = "a share")]
+fn jaccard(one: &BTreeSet<u64>, other: &BTreeSet<u64>) -> f64 {
+    let both = one.intersection(other).count();
+    let all = one.len() + other.len() - both;
+    if all == 0 { 1.0 } else { both as f64 / all as f64 }
+}
+
+impl Maker<'_> {
+    /// The plans of the images as one group, with the weights of the image that is most like them; `None` where they
+    /// read nothing.
+    pub(super) fn merged(&self, images: &[&Trained]) -> Option<GroupPlans> {
+        let disk_size = images.iter().map(|image| image.summary.vocabulary.disk_size()).max()?;
+        let most = images.iter().map(|image| image.summary.statistics.traces).max()?;
+        let (mut vocabulary, mut statistics) = (Vocabulary::new(disk_size), Statistics::default());
+        for Trained { summary, .. } in images {
+            let same_weight = summary.statistics.weighted(most);
+            statistics.merge(&same_weight.renumbered(&summary.vocabulary, &mut vocabulary));
+        }
+        if statistics.traces == 0 {
+            return None;
+        }
+        let mut sample = Vec::new();
+        let longest = images.iter().map(|image| image.summary.sample.len()).max().unwrap_or(0);
+        for turn in 0..longest {
+            for Trained { summary, .. } in images {
+                if let Some(trace) = summary.sample.get(turn).filter(|_| sample.len() < SAMPLE_MAX) {
+                    let own = trace.unpack(&summary.vocabulary);
+                    sample.push(own.renumbered(&summary.vocabulary, &mut vocabulary));
+                }
+            }
+        }
+        let all: BTreeSet<u64> = images.iter().flat_map(|image| image.summary.blocks()).collect();
+        let mut like: Option<(&Trained, f64)> = None;
+        for image in images.iter().filter(|image| !image.groups.is_empty()) {
+            let alike = jaccard(&image.summary.blocks(), &all);
+            if like.is_none_or(|(_, best)| alike > best) {
+                like = Some((image, alike));
+            }
+        }
+        let weights = |rate: Bandwidth| -> Option<Weights> {
+            let group = like?.0.groups.first()?;
+            group.plans.iter().find(|plan| plan.rate == rate.bytes())?.weights
+        };
+        let traces: Vec<_> = sample.iter().collect();
+        let training =
+            Training { vocabulary: &vocabulary, statistics: &statistics, traces: &traces, centroid: 0 };
+        let mut group = self.group(0, &training, &weights);
+        group.traces = images.iter().map(|image| image.traces).sum();
+        // Its first trace is of some image: no boot of another is told by it.
+        group.centroid.order.clear();
+        Some(group)
+    }
+}

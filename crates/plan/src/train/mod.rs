@@ -1,0 +1,305 @@
+//! From what is known of images to plans.
+//!
+//! Each image has plans for its largest groups, and each group for all wanted bandwidths. An image with hardly a trace,
+//! and one that nothing is known of, is planned for from images like it ([`zero_shot`](crate::zero_shot)): what these
+//! read is merged by the number of the block ([`merged`]), once for each choice of images that can come up, so that
+//! choosing is a lookup ([`Plans::choose`]).
+//!
+//! The same knowledge and recipe give the same plans, however many threads there are.
+
+mod merged;
+mod plans;
+#[cfg(test)]
+mod tests;
+
+pub use plans::{Plans, Provenance};
+pub(crate) use plans::{Shelf, Whose, choose};
+
+use crate::bandwidth::{Bandwidth, Bin};
+use crate::evaluate::{BootEvaluator, Evaluator, Link, Misses};
+use crate::knowledge::{ImageKey, ImageKnowledge, Knowledge, OnProgress, Progress};
+use crate::layers;
+use crate::plans::{Centroid, GroupPlans, ImagePlans, RatedPlan};
+use crate::policy::thinkahead::ThinkAhead;
+use crate::policy::{Aim, DEFAULT, Objective, Policy, Proposal, Training, Weights, by_name};
+use crate::preprocess::{Dropped, Group, ImageModel};
+use crate::random::Random;
+use crate::tasks;
+use crate::vocabulary::Vocabulary;
+use crate::zero_shot::{Metadata, Reason, TRACES_MIN, Tiers};
+use headstart_block::{Error, Result};
+use headstart_trace::Creation;
+use merged::Summary;
+use plans::Builder;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Groups of an image that plans are made for, at most: the largest.
+pub const GROUPS_MAX: usize = 8;
+
+/// A group with a smaller share of the image's traces has no plans: one in so many.
+const SHARE_MIN: u64 = 50;
+
+/// Traces on which it is measured what a plan is worth.
+const JUDGED_MAX: usize = 10;
+
+/// How plans are made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recipe {
+    /// The policy's name ([`crate::policy::NAMES`]).
+    pub policy: String,
+    /// What is to be best.
+    pub objective: Objective,
+    /// Bandwidths to plan for.
+    pub rates: Vec<Bandwidth>,
+    /// Of policies that draw.
+    pub seed: u64,
+    /// On so many threads; 0: as many as there are processors. The plans do not depend on it.
+    pub threads: usize,
+}
+
+impl Default for Recipe {
+    /// The product's policy, for the delay of a boot that waits 20 ms for a reply, at the representatives of all bins.
+    fn default() -> Self {
+        let rates = Bin::ALL.iter().flat_map(|bin| bin.representatives());
+        Self {
+            policy: DEFAULT.to_owned(),
+            objective: Objective::Boot { round_trip: 20_000_000, misses: Misses::RangeThenRest, hot: true },
+            rates: rates.map(|rate| Bandwidth::mb(*rate)).collect(),
+            seed: 1,
+            threads: 0,
+        }
+    }
+}
+
+/// The plans of one image, from its own traces alone, however few.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`](headstart_block::ErrorKind) for a policy that there is none of, or that makes no plans, and
+/// without a bandwidth.
+pub fn image(image: &ImageKnowledge, recipe: &Recipe) -> Result<ImagePlans> {
+    let maker = Maker::new(recipe)?;
+    let groups = maker.groups(image.vocabulary(), &image.model());
+    let reason = if groups.is_empty() { Reason::None } else { Reason::Trained };
+    Ok(ImagePlans { reason, groups })
+}
+
+/// The plans of all images, and those for images like them. Progress counts images and choices of images.
+///
+/// # Errors
+/// As [`image`]; what `progress` reports.
+pub fn all(knowledge: &Knowledge, recipe: &Recipe, progress: OnProgress<'_>) -> Result<Plans> {
+    let maker = Maker::new(recipe)?;
+    let threads = tasks::threads(recipe.threads);
+    let mut images: Vec<_> = knowledge.images().collect();
+    images.sort_by_key(|(_, image)| Reverse(image.traces()));
+    let tiers = tiers(knowledge);
+    let choices = choices(knowledge, &tiers);
+    let mut counted = Progress { done: 0, all: (images.len() + choices.len()) as u64 };
+    let trained = tasks::run(images.len(), threads, counted, progress, |at, tick| {
+        let (_, image) = images[at];
+        let model = image.model();
+        let trained = Trained {
+            groups: maker.groups(image.vocabulary(), &model),
+            dropped: model.dropped(),
+            traces: model.traces(),
+            summary: Summary::of(image.vocabulary(), &model),
+        };
+        tick().map(|()| trained)
+    })?;
+    let trained: BTreeMap<&ImageKey, Trained> = images.iter().map(|(key, _)| *key).zip(trained).collect();
+    counted.done = images.len() as u64;
+    let merged = tasks::run(choices.len(), threads, counted, progress, |at, tick| {
+        let sources: Vec<_> = choices[at].iter().filter_map(|key| trained.get(key)).collect();
+        let group = maker.merged(&sources);
+        tick().map(|()| group)
+    })?;
+    let mut builder = Builder::new(recipe, knowledge, choices, merged);
+    for (key, image) in knowledge.images() {
+        let Some(trained) = trained.get(key) else { continue };
+        if let (Some(map), Some(group)) = (image.layers(), trained.groups.first()) {
+            layers::split(group, map, builder.layers());
+        }
+        builder.image(key, image, trained, &tiers);
+    }
+    Ok(builder.finish(&tiers))
+}
+
+impl Knowledge {
+    /// The plans for a disk that is created, by the recipe: of its own image, else of images like it
+    /// ([`zero_shot`](crate::zero_shot)), else none.
+    ///
+    /// It trains anew at each call; for many creations, see [`all`] and [`Plans::choose`].
+    ///
+    /// # Errors
+    /// As [`image`].
+    pub fn plans_for(&self, creation: &Creation, recipe: &Recipe) -> Result<ImagePlans> {
+        let maker = Maker::new(recipe)?;
+        let key = ImageKey::of(creation);
+        let own = self.image(&key);
+        if let Some(own) = own.filter(|own| own.traces() >= TRACES_MIN) {
+            return image(own, recipe);
+        }
+        let tiers = tiers(self);
+        let Some((reason, tier)) = tiers.select(&key.image, &Metadata::of(creation)) else {
+            return own.map_or(Ok(ImagePlans { reason: Reason::None, groups: Vec::new() }), |own| {
+                image(own, recipe)
+            });
+        };
+        let keys: BTreeSet<_> = tier.images.iter().cloned().chain(own.map(|_| key.clone())).collect();
+        if let (Some(own), 1) = (own, keys.len()) {
+            return image(own, recipe);
+        }
+        let trained = |key: &ImageKey| {
+            let image = self.image(key)?;
+            let model = image.model();
+            let groups = maker.groups(image.vocabulary(), &model);
+            let summary = Summary::of(image.vocabulary(), &model);
+            Some(Trained { groups, summary, dropped: model.dropped(), traces: model.traces() })
+        };
+        let mut trained: Vec<_> = keys.iter().filter_map(trained).collect();
+        if trained.len() == 1 {
+            let groups = trained.pop().map(|only| only.groups).unwrap_or_default();
+            return Ok(ImagePlans { reason, groups });
+        }
+        let group = maker.merged(&trained.iter().collect::<Vec<_>>());
+        Ok(ImagePlans { reason, groups: group.into_iter().collect() })
+    }
+}
+
+/// What can be chosen for images that have no traces.
+fn tiers(knowledge: &Knowledge) -> Tiers {
+    let mut tiers = Tiers::default();
+    knowledge.images().for_each(|(key, image)| tiers.add(key, image.profile(), image.traces()));
+    tiers
+}
+
+/// The choices of more than one image that can come up: those of the tiers, and those for images with hardly a trace.
+fn choices(knowledge: &Knowledge, tiers: &Tiers) -> Vec<BTreeSet<ImageKey>> {
+    let mut choices: BTreeSet<_> = tiers.iter().map(|(_, tier)| tier.images.clone()).collect();
+    let poor = knowledge.images().filter(|(_, image)| image.traces() < TRACES_MIN);
+    choices
+        .extend(poor.filter_map(|(key, image)| choice_for_poor(key, image, tiers)).map(|(_, images)| images));
+    choices.into_iter().filter(|images| images.len() > 1).collect()
+}
+
+/// Why and from which images, its own among them, to plan for an image with hardly a trace.
+fn choice_for_poor(
+    key: &ImageKey,
+    image: &ImageKnowledge,
+    tiers: &Tiers,
+) -> Option<(Reason, BTreeSet<ImageKey>)> {
+    let (reason, tier) = tiers.select(&key.image, &image.profile().metadata())?;
+    let images: BTreeSet<_> = tier.images.iter().chain([key]).cloned().collect();
+    (images.len() > 1).then_some((reason, images))
+}
+
+/// What came of one image.
+struct Trained {
+    groups: Vec<GroupPlans>,
+    dropped: Dropped,
+    traces: u64,
+    summary: Summary,
+}
+
+/// Makes plans by a recipe.
+struct Maker<'a> {
+    recipe: &'a Recipe,
+    policy: Box<dyn Policy>,
+    /// Ascending.
+    rates: Vec<Bandwidth>,
+}
+
+impl<'a> Maker<'a> {
+    fn new(recipe: &'a Recipe) -> Result<Self> {
+        let policy = by_name(&recipe.policy)?;
+        if policy.online().is_some() {
+            return Err(Error::invalid(format!(
+                "`{}` decides as reads come: it makes no plans",
+                recipe.policy
+            )));
+        }
+        let rates: BTreeSet<_> = recipe.rates.iter().copied().collect();
+        if rates.is_empty() {
+            return Err(Error::invalid("there is no bandwidth to plan for"));
+        }
+        Ok(Self { recipe, policy, rates: rates.into_iter().collect() })
+    }
+
+    /// Of the largest groups, the largest first.
+    fn groups(&self, vocabulary: &Vocabulary, model: &ImageModel) -> Vec<GroupPlans> {
+        let mut groups: Vec<&Group> = model.groups().iter().collect();
+        groups.sort_by_key(|group| Reverse(group.statistics.traces));
+        let least = model.traces().div_ceil(SHARE_MIN);
+        groups.retain(|group| u64::from(group.statistics.traces) >= least);
+        groups.truncate(GROUPS_MAX);
+        let plan = |group: &&Group| {
+            let mut kept = Vec::new();
+            let training = group.training(vocabulary, &mut kept);
+            self.group(group.category, &training, &|_| None)
+        };
+        groups.iter().map(plan).collect()
+    }
+
+    /// Of one group; `known` has weights that are reused at a bandwidth.
+    fn group(
+        &self,
+        category: usize,
+        training: &Training<'_>,
+        known: &dyn Fn(Bandwidth) -> Option<Weights>,
+    ) -> GroupPlans {
+        let mut plans: Vec<RatedPlan> = Vec::with_capacity(self.rates.len());
+        for rate in &self.rates {
+            let mut plan = self.plan(training, *rate, known(*rate));
+            // Orders of many policies do not depend on the bandwidth.
+            if let Some(last) = plans.last().filter(|last| last.items == plan.items) {
+                plan.items = Arc::clone(&last.items);
+            }
+            plans.push(plan);
+        }
+        let number = |id: &u32| training.vocabulary.blocks()[*id as usize];
+        let order = training.traces.first().map(|trace| trace.first_accesses().iter().map(number).collect());
+        GroupPlans {
+            category: u32::try_from(category).unwrap_or(u32::MAX),
+            traces: u64::from(training.statistics.traces),
+            centroid: Centroid { order: order.unwrap_or_default() },
+            plans,
+        }
+    }
+
+    fn plan(&self, training: &Training<'_>, bandwidth: Bandwidth, known: Option<Weights>) -> RatedPlan {
+        let aim = Aim { objective: self.recipe.objective, bandwidth, seed: self.recipe.seed };
+        let proposal = match known.filter(|_| self.policy.name() == "thinkahead") {
+            Some(_) => ThinkAhead { weights: known, ..ThinkAhead::default() }.propose(training, &aim),
+            None => self.policy.propose(training, &aim),
+        };
+        RatedPlan {
+            rate: bandwidth.bytes(),
+            policy: self.recipe.policy.clone(),
+            weights: proposal.weights,
+            worth: worth(&proposal, training, &aim),
+            items: proposal.plan_items(training.vocabulary).into(),
+        }
+    }
+}
+
+/// What a proposal is worth on some of the traces that it was made from: the average hit rate, or the average delay in
+/// seconds, negative.
+#[expect(clippy::cast_precision_loss, reason = "an average")]
+fn worth(proposal: &Proposal, training: &Training<'_>, aim: &Aim) -> f64 {
+    let judged = Random::new(aim.seed).sample(JUDGED_MAX, training.traces.len());
+    let judged = judged.into_iter().map(|at| training.traces[at]);
+    match aim.objective {
+        Objective::Hits => {
+            let order: Vec<_> = proposal.items.iter().map(|(id, _)| *id).collect();
+            let mut evaluator = Evaluator::new(training.vocabulary, aim.bandwidth);
+            let count = judged.len().max(1) as f64;
+            judged.map(|trace| evaluator.evaluate(&order, trace).hit_rate()).sum::<f64>() / count
+        }
+        Objective::Boot { round_trip, misses, .. } => {
+            let link = Link { bandwidth: aim.bandwidth, round_trip, misses };
+            -BootEvaluator::new(training.vocabulary, link).evaluate_all(&proposal.items, judged).delay_s()
+        }
+    }
+}

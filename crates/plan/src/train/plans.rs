@@ -1,0 +1,245 @@
+//! What training makes of a data set.
+
+use super::{Recipe, Trained, choice_for_poor};
+use crate::knowledge::{self, ImageKey, ImageKnowledge, Knowledge};
+use crate::layers::{LayerMap, LayerPlans, join};
+use crate::plans::{GroupPlans, ImagePlans};
+use crate::policy::Objective;
+use crate::preprocess::Dropped;
+use crate::zero_shot::{Metadata, Reason, TRACES_MIN, Tiers, select};
+use headstart_block::Digest;
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::Arc;
+
+/// Where plans come from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Provenance {
+    /// The policy that made them.
+    pub policy: String,
+    /// For what.
+    pub objective: Objective,
+    /// For these bandwidths, in bytes a second, ascending.
+    pub rates: Vec<u64>,
+    /// Of what was drawn.
+    pub seed: u64,
+    /// How traces were learned.
+    pub learning: knowledge::Settings,
+    /// Traces that they were made from.
+    pub traces: u64,
+    /// Traces that were not learned from: outliers.
+    pub dropped: Dropped,
+}
+
+/// Plans of images, and for images like them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plans {
+    pub(crate) provenance: Provenance,
+    pub(crate) images: BTreeMap<ImageKey, Arc<ImagePlans>>,
+    /// Of several images together.
+    pub(crate) merged: Vec<Arc<[GroupPlans]>>,
+    /// By the key of the tier ([`Reason::key`]): how many traces, and whose plans.
+    pub(crate) tiers: BTreeMap<String, (u64, Whose)>,
+    pub(crate) layers: BTreeMap<Digest, LayerPlans>,
+}
+
+/// Whose plans a tier has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    Image(ImageKey),
+    Merged(usize),
+}
+
+/// What a layer must give at least to be better than images like this one: half of the disk.
+pub(crate) const LAYERS_MIN: f64 = 0.5;
+
+impl Plans {
+    /// Where they come from.
+    #[must_use]
+    pub fn provenance(&self) -> &Provenance {
+        &self.provenance
+    }
+
+    /// The images that have plans of their own.
+    pub fn images(&self) -> impl ExactSizeIterator<Item = (&ImageKey, &Arc<ImagePlans>)> {
+        self.images.iter()
+    }
+
+    /// The plans for a disk of this image and size and with this metadata: the image's own, else those of images
+    /// like it, else none.
+    #[must_use]
+    pub fn choose(&self, key: &ImageKey, metadata: &Metadata) -> Arc<ImagePlans> {
+        self.choose_layered(key, metadata, None)
+    }
+
+    /// As [`Plans::choose`], where it may be known which layers the disk is made of.
+    ///
+    /// Own traces are best. Then layers, if those that something is known of have half of the disk: what is shared is
+    /// the same at the same place, which no metadata can promise. Then images like it; then what little is known of
+    /// layers.
+    #[must_use]
+    pub fn choose_layered(
+        &self,
+        key: &ImageKey,
+        metadata: &Metadata,
+        map: Option<&LayerMap>,
+    ) -> Arc<ImagePlans> {
+        let Ok(plans) = choose(self, key, metadata, map);
+        plans
+    }
+}
+
+/// Where plans are found: in memory, or in a file.
+pub(crate) trait Shelf {
+    type Error;
+
+    /// Of an image of which there were traces.
+    fn own(&self, key: &ImageKey) -> Result<Option<Arc<ImagePlans>>, Self::Error>;
+
+    /// Of a tier by its key: whose plans, and of how many traces.
+    fn tier(&self, key: &str) -> Option<(usize, u64)>;
+
+    fn groups(&self, whose: usize) -> Result<Vec<GroupPlans>, Self::Error>;
+
+    /// Whether something is known of a layer.
+    fn knows(&self, layer: &Digest) -> bool;
+
+    fn layer(&self, layer: &Digest) -> Result<Option<LayerPlans>, Self::Error>;
+}
+
+/// What [`Plans::choose_layered`] says.
+pub(crate) fn choose<S: Shelf>(
+    shelf: &S,
+    key: &ImageKey,
+    metadata: &Metadata,
+    map: Option<&LayerMap>,
+) -> Result<Arc<ImagePlans>, S::Error> {
+    let own = shelf.own(key)?;
+    if let Some(own) = own.as_ref().filter(|own| own.reason == Reason::Trained) {
+        return Ok(Arc::clone(own));
+    }
+    let known = map.map_or(0.0, |map| map.share(|layer| shelf.knows(layer)));
+    if let Some(map) = map.filter(|_| known >= LAYERS_MIN)
+        && let Some(plans) = of_layers(shelf, map)?
+    {
+        return Ok(Arc::new(plans));
+    }
+    if let Some(own) = own.filter(|own| own.reason != Reason::None) {
+        return Ok(own);
+    }
+    if let Some((reason, whose)) = select(&key.image, metadata, |key| shelf.tier(key)) {
+        return Ok(Arc::new(ImagePlans { reason, groups: shelf.groups(whose)? }));
+    }
+    let layers = map.filter(|_| known > 0.0).map(|map| of_layers(shelf, map)).transpose()?.flatten();
+    Ok(Arc::new(layers.unwrap_or(ImagePlans { reason: Reason::None, groups: Vec::new() })))
+}
+
+/// The plans from what is known of the layers of a disk.
+fn of_layers<S: Shelf>(shelf: &S, map: &LayerMap) -> Result<Option<ImagePlans>, S::Error> {
+    let mut known = Vec::new();
+    for digest in map.layers() {
+        if let Some(layer) = shelf.layer(digest)? {
+            known.push((*digest, layer));
+        }
+    }
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    let reason = Reason::Layers { known: count(known.len()), all: count(map.layers().len()) };
+    let group = join(map, known.iter().map(|(digest, layer)| (*digest, layer)));
+    Ok(group.map(|group| ImagePlans { reason, groups: vec![group] }))
+}
+
+impl Shelf for Plans {
+    type Error = Infallible;
+
+    fn own(&self, key: &ImageKey) -> Result<Option<Arc<ImagePlans>>, Infallible> {
+        Ok(self.images.get(key).cloned())
+    }
+
+    fn tier(&self, key: &str) -> Option<(usize, u64)> {
+        let (traces, whose) = self.tiers.get(key)?;
+        Some(match whose {
+            Whose::Image(key) => (self.images.range(..key).count(), *traces),
+            Whose::Merged(at) => (self.images.len() + at, *traces),
+        })
+    }
+
+    fn groups(&self, whose: usize) -> Result<Vec<GroupPlans>, Infallible> {
+        let merged = || self.merged.get(whose.checked_sub(self.images.len())?).map(|groups| groups.to_vec());
+        let of_image = self.images.values().nth(whose).map(|image| image.groups.clone());
+        Ok(of_image.or_else(merged).unwrap_or_default())
+    }
+
+    fn knows(&self, layer: &Digest) -> bool {
+        self.layers.contains_key(layer)
+    }
+
+    fn layer(&self, layer: &Digest) -> Result<Option<LayerPlans>, Infallible> {
+        Ok(self.layers.get(layer).cloned())
+    }
+}
+
+/// Puts together what training made.
+pub(super) struct Builder {
+    plans: Plans,
+    /// Which merged group is of which images.
+    choices: BTreeMap<BTreeSet<ImageKey>, usize>,
+}
+
+impl Builder {
+    pub(super) fn new(
+        recipe: &Recipe,
+        knowledge: &Knowledge,
+        choices: Vec<BTreeSet<ImageKey>>,
+        merged: Vec<Option<GroupPlans>>,
+    ) -> Self {
+        let rates: BTreeSet<_> = recipe.rates.iter().map(|rate| rate.bytes()).collect();
+        let provenance = Provenance {
+            policy: recipe.policy.clone(),
+            objective: recipe.objective,
+            rates: rates.into_iter().collect(),
+            seed: recipe.seed,
+            learning: *knowledge.settings(),
+            traces: 0,
+            dropped: Dropped::default(),
+        };
+        let plans = Plans {
+            provenance,
+            images: BTreeMap::new(),
+            merged: merged.into_iter().map(|group| group.into_iter().collect()).collect(),
+            tiers: BTreeMap::new(),
+            layers: BTreeMap::new(),
+        };
+        Self { plans, choices: choices.into_iter().zip(0..).collect() }
+    }
+
+    pub(super) fn layers(&mut self) -> &mut BTreeMap<Digest, LayerPlans> {
+        &mut self.plans.layers
+    }
+
+    pub(super) fn image(&mut self, key: &ImageKey, image: &ImageKnowledge, trained: &Trained, tiers: &Tiers) {
+        let Provenance { traces, dropped, .. } = &mut self.plans.provenance;
+        *traces = traces.saturating_add(trained.traces);
+        dropped.add(&trained.dropped);
+        let is_poor = image.traces() < TRACES_MIN;
+        let choice = if is_poor { choice_for_poor(key, image, tiers) } else { None };
+        let merged = choice.and_then(|(reason, images)| Some((reason, *self.choices.get(&images)?)));
+        let plans = match merged {
+            Some((reason, at)) => ImagePlans { reason, groups: self.plans.merged[at].to_vec() },
+            None if trained.groups.is_empty() => ImagePlans { reason: Reason::None, groups: Vec::new() },
+            None => ImagePlans { reason: Reason::Trained, groups: trained.groups.clone() },
+        };
+        self.plans.images.insert(key.clone(), Arc::new(plans));
+    }
+
+    pub(super) fn finish(mut self, tiers: &Tiers) -> Plans {
+        for (key, tier) in tiers.iter() {
+            let whose = match (self.choices.get(&tier.images), tier.images.first()) {
+                (Some(at), _) => Whose::Merged(*at),
+                (None, Some(only)) => Whose::Image(only.clone()),
+                (None, None) => continue,
+            };
+            self.plans.tiers.insert(key.clone(), (tier.traces, whose));
+        }
+        self.plans
+    }
+}
