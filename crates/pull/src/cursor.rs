@@ -16,6 +16,10 @@ impl Cursor {
         Self { plan, next: 0 }
     }
 
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
     /// The next item of a plan for a disk of `disk_size` bytes.
     pub(crate) fn next(&mut self, disk_size: u64) -> Option<PlanItem> {
         let item = match &self.plan {
@@ -30,32 +34,83 @@ impl Cursor {
     }
 }
 
-/// Blocks in which a read missed, oldest first, each once, not more than a set number.
+/// Which slices a plan names of which blocks, to be asked quickly. Made when it is asked first.
+#[derive(Debug, Default)]
+pub(crate) struct Named(Option<Vec<(u64, u32)>>);
+
+impl Named {
+    /// Of another plan from now on.
+    pub(crate) fn forget(&mut self) {
+        self.0 = None;
+    }
+
+    /// The slices of `block` that `plan` names. Of plans that go through the whole disk none: they say nothing of what
+    /// is read.
+    pub(crate) fn mask(&mut self, plan: &Plan, block: u64) -> u32 {
+        let items = self.0.get_or_insert_with(|| {
+            let Plan::List(items) = plan else { return Vec::new() };
+            let mut items: Vec<_> = items.iter().map(|item| (item.block, item.mask)).collect();
+            items.sort_unstable();
+            items.dedup_by(|next, last| {
+                let same = next.0 == last.0;
+                last.1 |= if same { next.1 } else { 0 };
+                same
+            });
+            items
+        });
+        items.binary_search_by_key(&block, |(known, _)| *known).map_or(0, |at| items[at].1)
+    }
+}
+
+/// Blocks in which reads missed what nothing had planned: each once, not more than a set number, the latest first, for
+/// there the guest reads now. A block in which a second read misses so is read on: it goes before the plan, from
+/// where that read ended.
 #[derive(Debug, Default)]
 pub(crate) struct Rests {
-    order: VecDeque<u64>,
+    /// Those in which one read missed, the latest last.
+    once: VecDeque<u64>,
+    /// The same, to be found quickly.
     known: BTreeSet<u64>,
+    /// What is left of those in which several did, the latest last.
+    urgent: VecDeque<PlanItem>,
 }
 
 impl Rests {
-    /// Adds a block; whether an older one had to go for it.
-    pub(crate) fn push(&mut self, block: u64, max: usize) -> bool {
-        if max == 0 || !self.known.insert(block) {
+    /// A read missed in a block, up to before slice `end` of it; whether an older one had to go for it.
+    pub(crate) fn push(&mut self, block: u64, end: u64, max: usize) -> bool {
+        if max == 0 {
             return false;
         }
-        self.order.push_back(block);
-        let full = self.order.len() > max;
-        if full {
-            self.pop();
+        if !self.known.insert(block) {
+            self.known.remove(&block);
+            self.once.retain(|other| *other != block);
+            let before = u32::MAX.checked_shr(32 - u32::try_from(end).unwrap_or(32)).unwrap_or(0);
+            self.urgent.retain(|item| item.block != block);
+            self.urgent.push_back(PlanItem { block, mask: before });
+            self.urgent.push_back(PlanItem { block, mask: !before });
+            while self.urgent.len() > max.saturating_mul(2) {
+                self.urgent.pop_front();
+            }
+            return false;
+        }
+        self.once.push_back(block);
+        let full = self.once.len() > max;
+        if full && let Some(oldest) = self.once.pop_front() {
+            self.known.remove(&oldest);
         }
         full
     }
 
-    /// The oldest.
+    /// The latest in which one read missed.
     pub(crate) fn pop(&mut self) -> Option<PlanItem> {
-        let block = self.order.pop_front()?;
+        let block = self.once.pop_back()?;
         self.known.remove(&block);
         Some(PlanItem::whole(block))
+    }
+
+    /// The next part of the latest in which several did.
+    pub(crate) fn pop_urgent(&mut self) -> Option<PlanItem> {
+        self.urgent.pop_back()
     }
 }
 
@@ -79,9 +134,24 @@ mod tests {
     #[test]
     fn rests_are_kept_once_and_bounded() {
         let mut rests = Rests::default();
-        assert!(![1, 2, 1].into_iter().any(|block| rests.push(block, 2)));
-        assert!(rests.push(3, 2));
-        let order: Vec<_> = std::iter::from_fn(|| rests.pop()).map(|item| item.block).collect();
-        assert_eq!(order, [2, 3]);
+        assert!(![1, 2].into_iter().any(|block| rests.push(block, 9, 2)));
+        assert!(rests.push(3, 9, 2), "the oldest goes");
+        assert!(!rests.push(2, 20, 2), "it is read on");
+        let item = |mask| Some(PlanItem { block: 2, mask });
+        assert_eq!([rests.pop_urgent(), rests.pop_urgent()], [item(!0xf_ffff), item(0xf_ffff)]);
+        assert_eq!([rests.pop_urgent(), rests.pop(), rests.pop()], [None, Some(PlanItem::whole(3)), None]);
+        for block in (0..100).flat_map(|block| [block, block]) {
+            rests.push(block, 32, 2);
+        }
+        assert!(rests.urgent.len() <= 4 && rests.known.is_empty());
+    }
+
+    #[test]
+    fn knows_what_is_planned() {
+        let items = [(7, 1), (2, 4), (7, 2)].map(|(block, mask)| PlanItem { block, mask });
+        let (plan, mut named) = (Plan::List(items.to_vec().into()), Named::default());
+        assert_eq!([7, 2, 3].map(|block| named.mask(&plan, block)), [3, 4, 0]);
+        named.forget();
+        assert_eq!(named.mask(&Plan::Sequential, 7), 0);
     }
 }

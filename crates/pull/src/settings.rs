@@ -5,7 +5,8 @@ use std::time::Duration;
 /// What to do with the rest of a block when a read missed in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rest {
-    /// Bring it too, behind the plan's preloads: who reads here reads on.
+    /// Bring it too: who reads here reads on. Behind the plan's preloads, but before them when a second read misses in
+    /// the block. Not where the plan names what was missed: then it knows better what is read there.
     #[default]
     Block,
     /// Leave it to the left queue.

@@ -4,7 +4,7 @@ use super::{Engine, ORPHANS_MAX};
 use crate::request::{Past, Request, State, Waiter};
 use crate::timers::Timer;
 use crate::window::{coalesce, first_bytes, missing};
-use crate::{Action, BLOCK_SIZE, BlobRange, FetchId, Priority, ReadId, Rest, Time, World};
+use crate::{Action, BlobRange, FetchId, Priority, ReadId, Rest, Time, World};
 use headstart_block::{ByteRange, Error, ErrorKind};
 use std::sync::Arc;
 
@@ -43,10 +43,7 @@ impl Engine {
             let before = data.len();
             world.ranges(part, &mut |range| missing(range, world, &mut trees, &mut data));
             if data.len() > before && self.settings.miss_rest == Rest::Block {
-                for block in part.offset() / BLOCK_SIZE..part.end().div_ceil(BLOCK_SIZE) {
-                    let dropped = self.preload.rests.push(block, self.settings.rest_max);
-                    self.counters.rest_dropped += u64::from(dropped);
-                }
+                self.counters.rest_dropped += self.preload.missed(part, self.settings.rest_max);
             }
         }
         self.last_miss = Some(self.now);

@@ -91,6 +91,40 @@ fn the_rest_of_a_block_waits_for_the_plan() {
 }
 
 #[test]
+fn the_rest_of_a_block_that_is_read_on_goes_before_the_plan() {
+    let mut sim = Sim::new(Disk::plain(64 << 20), Settings::default());
+    sim.tell(Event::PlanChanged(plan((4..20).map(|block| (block, u32::MAX)))));
+    sim.read(SLICE_SIZE, 4096);
+    sim.run(millis(100));
+    sim.read(9 * SLICE_SIZE, SLICE_SIZE);
+    sim.run(seconds(1));
+    assert!(sim.disk.is_local(ByteRange::between(0, BLOCK_SIZE)), "a fifth of a second at 10 MB/s");
+    assert!(!sim.disk.is_local(ByteRange::between(4 * BLOCK_SIZE, 20 * BLOCK_SIZE)));
+    let rest: Vec<_> = asked(&sim, Priority::Preload)
+        .into_iter()
+        .filter(|range| range.blob == DATA && range.range.offset() < BLOCK_SIZE)
+        .map(|range| range.range.offset() / SLICE_SIZE)
+        .collect();
+    assert_eq!(rest[0], 10, "from where the guest reads: {rest:?}");
+    assert!(rest.iter().position(|slice| *slice < 9) > rest.iter().position(|slice| *slice > 28), "{rest:?}");
+}
+
+#[test]
+fn a_late_plan_asks_for_no_rest() {
+    let mut sim = Sim::new(Disk::plain(64 << 20), Settings::default());
+    sim.tell(Event::PlanChanged(plan([(4, u32::MAX), (1, 0b11)])));
+    for slice in 0..2 {
+        sim.read(BLOCK_SIZE + slice * SLICE_SIZE, 4096);
+        sim.run(millis(50 * (slice + 1)));
+    }
+    sim.run(seconds(5));
+    assert_eq!(sim.disk.local_bytes(), BLOCK_SIZE + 2 * SLICE_SIZE);
+    sim.read(BLOCK_SIZE + 2 * SLICE_SIZE, 4096);
+    sim.run(seconds(10));
+    assert_eq!(sim.disk.local_bytes(), 2 * BLOCK_SIZE, "what the plan does not name");
+}
+
+#[test]
 fn preloads_hot_slices_in_plan_order_and_nothing_else() {
     let mut sim = Sim::new(Disk::plain(64 << 20), Settings::default());
     sim.tell(Event::PlanChanged(plan([(9, 0b11), (2, 1 << 31), (2, 0), (99, 1)])));
