@@ -5,7 +5,7 @@
 
 use crate::bandwidth::Bandwidth;
 use crate::condensed::Condensed;
-use crate::evaluate::{BootEvaluator, Evaluator, Item, Link, Misses, Online};
+use crate::evaluate::{Item, Misses, Online};
 use crate::statistics::{Statistics, Window};
 use crate::vocabulary::{BlockId, Vocabulary};
 use headstart_block::{Error, PlanItem, Result};
@@ -13,6 +13,7 @@ use headstart_block::{Error, PlanItem, Result};
 pub mod counts;
 pub mod first;
 pub mod genetic;
+pub mod judge;
 pub mod lazy;
 pub mod leap;
 pub mod recorded;
@@ -21,6 +22,7 @@ pub mod search;
 pub mod thinkahead;
 pub mod vmt;
 
+pub use judge::Judge;
 pub use recorded::History;
 pub use score::Weights;
 
@@ -174,62 +176,6 @@ pub fn by_name(name: &str) -> Result<Box<dyn Policy>> {
                 .remedy(format!("name one of {}", NAMES.join(", "))));
         }
     })
-}
-
-/// Says how good orders are for an aim, on some traces: what searching policies climb.
-pub struct Judge<'a> {
-    traces: Vec<&'a Condensed>,
-    evaluator: Either,
-    /// What the artifact's accuracy counts beside the hit rate; a tenth in its fitness.
-    pub accuracy_weight: f64,
-    /// Room for a plan.
-    items: Vec<Item>,
-}
-
-enum Either {
-    Hits(Evaluator),
-    /// With the slices that are preloaded of each block.
-    Boot(Box<BootEvaluator>, Vec<u32>),
-}
-
-impl<'a> Judge<'a> {
-    /// Over these of the training's traces.
-    #[must_use]
-    pub fn new(training: &Training<'a>, aim: &Aim, traces: Vec<&'a Condensed>) -> Self {
-        let evaluator = match aim.objective {
-            Objective::Hits => Either::Hits(Evaluator::new(training.vocabulary, aim.bandwidth)),
-            Objective::Boot { round_trip, misses, hot } => {
-                let link = Link { bandwidth: aim.bandwidth, round_trip, misses };
-                let mask = |id| if hot { training.statistics.mask(id, 0.0) } else { u32::MAX };
-                let masks = (0..).take(training.vocabulary.len()).map(mask).collect();
-                Either::Boot(Box::new(BootEvaluator::new(training.vocabulary, link)), masks)
-            }
-        };
-        Self { traces, evaluator, accuracy_weight: 0.1, items: Vec::new() }
-    }
-
-    /// The more the better: the average over the traces of the hit rate and a share of the artifact's accuracy, or
-    /// of the wait in seconds, negative.
-    #[expect(clippy::cast_precision_loss, reason = "an average over traces")]
-    pub fn worth(&mut self, order: &[BlockId]) -> f64 {
-        let count = self.traces.len().max(1) as f64;
-        match &mut self.evaluator {
-            Either::Hits(evaluator) => {
-                let weight = self.accuracy_weight;
-                let worth = |trace: &&Condensed| {
-                    let score = evaluator.evaluate(order, trace);
-                    score.hit_rate() + weight * score.artifact_accuracy().unwrap_or(0.0)
-                };
-                self.traces.iter().map(worth).sum::<f64>() / count
-            }
-            Either::Boot(evaluator, masks) => {
-                self.items.clear();
-                let mask = |id: &BlockId| masks.get(*id as usize).copied().unwrap_or(0);
-                self.items.extend(order.iter().map(|id| (*id, mask(id))));
-                -evaluator.evaluate_all(&self.items, self.traces.iter().copied()).delay_s()
-            }
-        }
-    }
 }
 
 #[cfg(test)]

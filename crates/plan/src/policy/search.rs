@@ -1,44 +1,33 @@
 //! `search`, our own: an order that is searched for, instead of one of a family (DESIGN, section 6).
 //!
-//! It begins with the best of some candidates: orders by score at the corners of the triangle of weights and at
-//! what the genetic search finds, by first access (the earliest, the average, the centroid's), and by *value in the
-//! slot*: slot after slot, the block that most reads would still come for. Then blocks are moved one by one, as
-//! long as the evaluator says that the training traces gain. What it climbs is the objective itself: it knows that
-//! a miss pulls blocks too, and that nobody waits for what was given up only where nobody waits at all.
+//! For the delay of a boot that is [`first`]: nothing that was searched is better on boots that it has not seen.
 //!
-//! The next boot has another grace period, on a host of another speed: an order that fits the times of a handful of
-//! traces to the millisecond is worse on the next than a plain one. So each trace is judged as several boots, with
-//! grace periods of its group and paces around its own, and what gains next to nothing is not done.
+//! For hits it begins with what [`thinkahead`](super::thinkahead) finds. Then blocks are moved one by one, as long as
+//! the evaluator says that the training gains: it knows that a miss pulls blocks too, and that nobody waits for what
+//! was given up. What gains next to nothing is not done: on the next boot it is as likely a loss.
 //!
 //! Moves are drawn: a block goes to some other place before the *horizon*, the number of blocks that the link
 //! brings before the longest training trace ends (behind it, order is worth nothing); half of the moves are short.
 
-use crate::condensed::Condensed;
-use crate::policy::score::{Scorer, Weights};
 use crate::policy::thinkahead::ThinkAhead;
-use crate::policy::vmt::Vmt;
 use crate::policy::{Aim, Judge, Objective, Policy, Proposal, Training, first};
 use crate::random::Random;
 use crate::vocabulary::BlockId;
 
 /// See the module's head.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Search {
     /// Moves that are tried.
     pub moves: usize,
-    /// The most traces that moves are judged on.
-    pub judged_max: usize,
-    /// As how many boots each of them is judged, elsewhere.
-    pub variants: usize,
-    /// What a move must gain, in hit rate or as a share of the wait: less is chance.
+    /// What a move must gain, in hit rate: less is chance.
     pub gain_min: f64,
-    /// What the accuracy counts beside the hit rate: it decides between equals.
-    pub accuracy: f64,
+    /// Where it begins.
+    pub start: ThinkAhead,
 }
 
 impl Default for Search {
     fn default() -> Self {
-        Self { moves: 1000, judged_max: 8, variants: 6, gain_min: 1e-3, accuracy: 0.01 }
+        Self { moves: 1000, gain_min: 1e-3, start: ThinkAhead::default() }
     }
 }
 
@@ -48,43 +37,33 @@ impl Policy for Search {
     }
 
     fn order(&self, training: &Training<'_>, aim: &Aim) -> Vec<BlockId> {
-        if aim.objective != Objective::Hits {
-            return first::items(training, aim).into_iter().map(|(id, _)| id).collect();
+        match aim.objective {
+            Objective::Hits => self.climb(training, aim, &mut Judge::elsewhere(training, aim)),
+            Objective::Boot { .. } => first::items(training, aim).into_iter().map(|(id, _)| id).collect(),
         }
-        let random = &mut Random::new(aim.seed);
-        let sample = random.sample(self.judged_max, training.traces.len());
-        let traces: Vec<_> = sample.into_iter().map(|at| training.traces[at]).collect();
-        let boots = self.boots(training, &traces, random);
-        let traces: Vec<_> = boots.iter().collect();
-        let horizon = horizon(training, aim, &traces);
-        let mut judge = Judge::new(training, aim, traces.clone());
-        judge.accuracy_weight = self.accuracy;
-        let mut best: Option<(Vec<BlockId>, f64)> = None;
-        for order in candidates(training, aim, &traces, horizon) {
-            let worth = judge.worth(&order);
-            if best.as_ref().is_none_or(|(_, best)| worth > *best) {
-                best = Some((order, worth));
-            }
+    }
+
+    fn propose(&self, training: &Training<'_>, aim: &Aim) -> Proposal {
+        match aim.objective {
+            Objective::Hits => Proposal::of_order(&self.order(training, aim), training.statistics),
+            Objective::Boot { .. } => Proposal { items: first::items(training, aim), weights: None },
         }
-        let Some((mut order, mut worth)) = best else { return Vec::new() };
-        let horizon = horizon.min(order.len());
+    }
+}
+
+impl Search {
+    fn climb(&self, training: &Training<'_>, aim: &Aim, judge: &mut Judge<'_>) -> Vec<BlockId> {
+        let (_, mut order) = self.start.weigh(training, aim, judge);
+        let horizon = judge.horizon(aim).min(order.len());
         if horizon < 2 {
             return order;
         }
+        let (random, mut worth) = (&mut Random::new(aim.seed), judge.worth(&order));
         for _ in 0..self.moves {
-            let to = random.below(horizon);
-            let from = if random.bits() & 1 == 0 {
-                (to + 1 + random.below(8)).min(order.len() - 1)
-            } else {
-                random.below(order.len())
-            };
-            // Both ways: a block comes sooner, or is given up for a while.
-            let (from, to) = if random.bits() & 1 == 0 { (from, to) } else { (to, from) };
+            let (from, to) = a_move(random, horizon, order.len());
             move_within(&mut order, from, to);
             let now = judge.worth(&order);
-            let needed =
-                if aim.objective == Objective::Hits { self.gain_min } else { self.gain_min * worth.abs() };
-            if now > worth + needed {
+            if now > worth + self.gain_min {
                 worth = now;
             } else {
                 move_within(&mut order, to, from);
@@ -92,114 +71,26 @@ impl Policy for Search {
         }
         order
     }
-
-    fn propose(&self, training: &Training<'_>, aim: &Aim) -> Proposal {
-        if aim.objective != Objective::Hits {
-            return Proposal { items: first::items(training, aim), weights: None };
-        }
-        Proposal::of_order(&self.order(training, aim), training.statistics)
-    }
 }
 
-impl Search {
-    /// The traces as boots elsewhere; see the module's head.
-    fn boots(&self, training: &Training<'_>, traces: &[&Condensed], random: &mut Random) -> Vec<Condensed> {
-        let mut boots = Vec::with_capacity(traces.len() * self.variants);
-        for trace in traces {
-            for variant in 0..self.variants.max(1) {
-                let grace = traces[random.below(traces.len())].grace_us();
-                let (grace, permille) = match variant {
-                    0 => (trace.grace_us(), 1000),
-                    _ => (grace, 700 + u32::try_from(random.below(700)).unwrap_or(0)),
-                };
-                boots.push(trace.elsewhere(grace, permille, training.vocabulary));
-            }
-        }
-        boots
-    }
+/// Draws a move: from where, to where. One of the two lies before the horizon, which lies before the end.
+pub(crate) fn a_move(random: &mut Random, horizon: usize, len: usize) -> (usize, usize) {
+    let near = random.below(horizon);
+    let other = match random.bits() & 1 {
+        0 => (near + 1 + random.below(8)).min(len - 1),
+        _ => random.below(len),
+    };
+    // Both ways: a block comes sooner, or is given up for a while.
+    if random.bits() & 1 == 0 { (other, near) } else { (near, other) }
 }
 
-fn move_within(order: &mut [BlockId], from: usize, to: usize) {
+/// Takes a block from one place to another; what lies between moves up by one.
+pub(crate) fn move_within(order: &mut [BlockId], from: usize, to: usize) {
     if from < to {
         order[from..=to].rotate_left(1);
     } else {
         order[to..=from].rotate_right(1);
     }
-}
-
-/// How many blocks, or hot parts of blocks, the link can bring before the last read.
-fn horizon(training: &Training<'_>, aim: &Aim, traces: &[&Condensed]) -> usize {
-    let last = match aim.objective {
-        Objective::Hits => {
-            traces.iter().filter_map(|trace| trace.counted().last()).map(|read| read.t_us).max()
-        }
-        // A guest that waits is there as long as it takes.
-        Objective::Boot { .. } => None,
-    };
-    let all = training.statistics.read_blocks(aim.objective.window()).count();
-    let Some(last) = last else { return all };
-    let brought = u64::from(last) * 1000 / aim.bandwidth.time_of(headstart_block::BLOCK_SIZE).max(1);
-    all.min(usize::try_from(brought).unwrap_or(usize::MAX).saturating_add(1))
-}
-
-fn candidates(
-    training: &Training<'_>,
-    aim: &Aim,
-    traces: &[&Condensed],
-    horizon: usize,
-) -> Vec<Vec<BlockId>> {
-    let mut scorer = Scorer::new(training, aim.objective.window());
-    let corners = [(1.0, 0.0), (0.0, 1.0), (0.5, 0.5), (1.0 / 3.0, 1.0 / 3.0), (0.1, 0.2), (0.15, 0.4)];
-    let mut candidates = vec![ThinkAhead::default().order(training, aim), Vmt::Min.order(training, aim)];
-    candidates.extend(corners.map(|(alpha, beta)| scorer.order(Weights { alpha, beta })));
-    let mut by_first = candidates[1].clone();
-    let first =
-        |id: BlockId| training.statistics.blocks[id as usize].by(aim.objective.window()).first_average_us();
-    by_first.sort_by(|a, b| first(*a).total_cmp(&first(*b)));
-    if let Some(centroid) = training.traces.get(training.centroid) {
-        let mut order = aim.objective.first_accesses(centroid);
-        let known: std::collections::BTreeSet<_> = order.iter().copied().collect();
-        order.extend(by_first.iter().filter(|id| !known.contains(id)));
-        candidates.push(order);
-    }
-    if aim.objective == Objective::Hits && horizon < by_first.len() {
-        candidates.push(by_value(by_first.clone(), aim, traces, horizon));
-    }
-    candidates.push(by_first);
-    candidates
-}
-
-/// Slot after slot, the block that most reads come for when the slot is done; the rest as they were.
-fn by_value(mut order: Vec<BlockId>, aim: &Aim, traces: &[&Condensed], horizon: usize) -> Vec<BlockId> {
-    let slot = aim.bandwidth.time_of(headstart_block::BLOCK_SIZE);
-    let most = order.iter().max().map_or(0, |id| *id as usize + 1);
-    // Times of reads by block, of all traces together, descending: how many are left is where the slot's end lies.
-    let mut times: Vec<Vec<u32>> = vec![Vec::new(); most];
-    for (read, touch) in traces
-        .iter()
-        .flat_map(|t| t.counted().iter().flat_map(|r| t.touches(r).iter().map(move |touch| (r, touch))))
-    {
-        if let Some(times) = times.get_mut(touch.block as usize) {
-            times.push(read.t_us);
-        }
-    }
-    times.iter_mut().for_each(|times| times.sort_unstable());
-    for at in 0..horizon.min(order.len()) {
-        let done = slot.saturating_mul(at as u64 + 1) / 1000;
-        let left = |id: BlockId| {
-            let times = &times[id as usize];
-            times.len() - times.partition_point(|time| u64::from(*time) < done)
-        };
-        let mut best = (at, left(order[at]));
-        for (other, id) in order.iter().enumerate().skip(at + 1) {
-            let left = left(*id);
-            if left > best.1 {
-                best = (other, left);
-            }
-        }
-        move_within(&mut order, best.0, at);
-    }
-    order
 }
 
 #[cfg(test)]
@@ -239,11 +130,9 @@ mod tests {
             Training { vocabulary: &vocabulary, statistics: &statistics, traces: &traces, centroid: 0 };
         for rate in [2, 6, 20] {
             let aim = Aim { objective: Objective::Hits, bandwidth: Bandwidth::mib(rate), seed: 3 };
-            let search = Search { variants: 1, moves: 300, ..Search::default() };
-            let mut judge = Judge::new(&training, &aim, traces.clone());
-            judge.accuracy_weight = search.accuracy;
-            let searched = judge.worth(&search.order(&training, &aim));
-            let scored = judge.worth(&ThinkAhead::default().order(&training, &aim));
+            let mut worth = |order: Vec<u32>| Judge::elsewhere(&training, &aim).worth(&order);
+            let searched = worth(Search { moves: 300, ..Search::default() }.order(&training, &aim));
+            let scored = worth(ThinkAhead::default().order(&training, &aim));
             assert!(searched >= scored, "{rate}: {searched} {scored}");
         }
     }

@@ -59,12 +59,12 @@ fn a_slow_link_gives_up_late_blocks_for_the_busy_one() {
     let training =
         Training { vocabulary: &vocabulary, statistics: &statistics, traces: &traces, centroid: 0 };
     let aim = Aim { objective: Objective::Hits, bandwidth: Bandwidth::mib(2), seed: 1 };
-    let mut judge = Judge::new(&training, &aim, traces.clone());
+    let mut judge = Judge::new(&training, &aim, &traces);
     let mut worth = |name| judge.worth(&by_name(name).unwrap().order(&training, &aim));
     assert!(worth("thinkahead") > 3.0 * worth("vmt-min"), "{} {}", worth("thinkahead"), worth("vmt-min"));
     // A guest that waits gets the busy block as well, and needs the others first.
     let objective = Objective::Boot { round_trip: 0, misses: Misses::Block, hot: false };
-    let mut judge = Judge::new(&training, &Aim { objective, ..aim }, traces.clone());
+    let mut judge = Judge::new(&training, &Aim { objective, ..aim }, &traces);
     let mut worth = |name| judge.worth(&by_name(name).unwrap().order(&training, &Aim { objective, ..aim }));
     assert!(worth("thinkahead") >= worth("iocnt"));
 }

@@ -1,0 +1,113 @@
+//! How good an order is, by the training traces: what searching policies climb.
+//!
+//! The next boot has another grace period, on a host of another speed: what fits the times of a handful of traces to
+//! the millisecond is worse on the next than something plain. So for hits each trace is judged as several boots, with
+//! grace periods of its group and paces around its own: [`BOOTS`] in all, or as many as there are traces. A guest that
+//! waits moves the times itself, so that for the delay of a boot each trace counts once.
+
+use crate::condensed::Condensed;
+use crate::evaluate::{BootEvaluator, Evaluator, Item, Link};
+use crate::policy::{Aim, Objective, Training};
+use crate::random::Random;
+use crate::vocabulary::BlockId;
+use std::borrow::Cow;
+
+/// What orders are judged on, if the traces are fewer.
+const BOOTS: usize = 60;
+
+/// As how many boots a trace is judged at most.
+const VARIANTS_MAX: usize = 12;
+
+/// It is measured on a tenth of the traces, and on this many at least (the artifact).
+const TRACES_MIN: usize = 10;
+
+/// What the artifact's accuracy counts beside the hit rate: it decides between equals. (A tenth, as in the artifact,
+/// costs a tenth of a point of hit rate.)
+const ACCURACY: f64 = 0.01;
+
+/// Says how good orders are for an aim, on some boots.
+pub struct Judge<'a> {
+    boots: Vec<Cow<'a, Condensed>>,
+    evaluator: Either,
+    /// Room for a plan.
+    items: Vec<Item>,
+}
+
+enum Either {
+    Hits(Evaluator),
+    /// With the slices that are preloaded of each block.
+    Boot(Box<BootEvaluator>, Vec<u32>),
+}
+
+impl<'a> Judge<'a> {
+    /// By these traces as they are.
+    #[must_use]
+    pub fn new(training: &Training<'_>, aim: &Aim, traces: &[&'a Condensed]) -> Self {
+        let evaluator = match aim.objective {
+            Objective::Hits => Either::Hits(Evaluator::new(training.vocabulary, aim.bandwidth)),
+            Objective::Boot { round_trip, misses, hot } => {
+                let link = Link { bandwidth: aim.bandwidth, round_trip, misses };
+                let mask = |id| if hot { training.statistics.mask(id, 0.0) } else { u32::MAX };
+                let masks = (0..).take(training.vocabulary.len()).map(mask).collect();
+                Either::Boot(Box::new(BootEvaluator::new(training.vocabulary, link)), masks)
+            }
+        };
+        let boots = traces.iter().map(|trace| Cow::Borrowed(*trace)).collect();
+        Self { boots, evaluator, items: Vec::new() }
+    }
+
+    /// By a sample of the training's traces, elsewhere; see the module's head.
+    #[must_use]
+    pub fn elsewhere(training: &Training<'a>, aim: &Aim) -> Self {
+        let random = &mut Random::new(aim.seed);
+        let count = (training.traces.len() / 10).max(TRACES_MIN);
+        let sample = random.sample(count, training.traces.len());
+        let traces: Vec<_> = sample.into_iter().map(|at| training.traces[at]).collect();
+        let mut judge = Self::new(training, aim, &traces);
+        let variants = match aim.objective {
+            Objective::Hits => (BOOTS / traces.len().max(1)).min(VARIANTS_MAX),
+            Objective::Boot { .. } => 1,
+        };
+        for trace in &traces {
+            for _ in 1..variants {
+                let grace = traces[random.below(traces.len())].grace_us();
+                let permille = 700 + u32::try_from(random.below(700)).unwrap_or(0);
+                judge.boots.push(Cow::Owned(trace.elsewhere(grace, permille, training.vocabulary)));
+            }
+        }
+        judge
+    }
+
+    /// The more the better: the average over the boots of the hit rate (and next to nothing for accuracy), or of the
+    /// wait in seconds, negative.
+    #[expect(clippy::cast_precision_loss, reason = "an average over boots")]
+    pub fn worth(&mut self, order: &[BlockId]) -> f64 {
+        let count = self.boots.len().max(1) as f64;
+        match &mut self.evaluator {
+            Either::Hits(evaluator) => {
+                let worth = |boot: &Cow<'_, Condensed>| {
+                    let score = evaluator.evaluate(order, boot);
+                    score.hit_rate() + ACCURACY * score.artifact_accuracy().unwrap_or(0.0)
+                };
+                self.boots.iter().map(worth).sum::<f64>() / count
+            }
+            Either::Boot(evaluator, masks) => {
+                self.items.clear();
+                let mask = |id: &BlockId| masks.get(*id as usize).copied().unwrap_or(0);
+                self.items.extend(order.iter().map(|id| (*id, mask(id))));
+                -evaluator.evaluate_all(&self.items, self.boots.iter().map(AsRef::as_ref)).delay_s()
+            }
+        }
+    }
+
+    /// How many blocks the link brings, at most, before the last read that matters, if it does nothing else: what is
+    /// placed behind them is never brought. All, for a guest that waits as long as it takes.
+    #[must_use]
+    pub fn horizon(&self, aim: &Aim) -> usize {
+        let last = |boot: &Cow<'_, Condensed>| boot.counted().last().map(|read| read.t_us);
+        let Objective::Hits = aim.objective else { return usize::MAX };
+        let last = self.boots.iter().filter_map(last).max().unwrap_or(0);
+        let brought = u64::from(last) * 1000 / aim.bandwidth.time_of(headstart_block::BLOCK_SIZE).max(1);
+        usize::try_from(brought).unwrap_or(usize::MAX).saturating_add(1)
+    }
+}
