@@ -91,7 +91,7 @@ impl Train {
         let learned = with_bar(progress, "reading traces", |each| knowledge.learn(&set, 0, each))?;
         skipped.add(&learned.skipped);
         let learning_s = start.elapsed().as_secs_f64();
-        if knowledge.images().next().is_none() {
+        if knowledge.images().all(|(_, image)| image.traces() == 0) {
             return Err(nothing(&self.traces, &skipped));
         }
         let start = Instant::now();

@@ -7,7 +7,7 @@ use clap::Args;
 use headstart_block::{ByteSize, Error, ErrorKind, PlanItem, Result};
 use headstart_plan::knowledge::ImageKey;
 use headstart_plan::train::Plans;
-use headstart_plan::zero_shot::Metadata;
+use headstart_plan::zero_shot::{Metadata, Reason};
 use headstart_plan::{Bandwidth, Bin, ImagePlans, RatedPlan};
 use headstart_trace::fast26;
 use serde::{Serialize, Serializer};
@@ -35,7 +35,7 @@ pub(crate) struct Show {
     /// An image that was trained on: its name, or its digest
     #[arg(long, value_name = "KEY", conflicts_with = "creation", requires = "bandwidth")]
     image: Option<String>,
-    /// The size of its disk, where there are several [default: the one with the most traces]
+    /// The size of its disk, where there are several [default: the one with the most traces of its own]
     #[arg(long, requires = "image")]
     size: Option<ByteSize>,
     /// A disk that is created: a row of the data set's metadata as a JSON object, by the names of its columns
@@ -77,7 +77,10 @@ impl Show {
         let traces = |plans: &ImagePlans| plans.groups.iter().map(|group| group.traces).sum::<u64>();
         let named = plans.images().filter(|(key, _)| key.image == image);
         let sized = named.filter(|(key, _)| self.size.is_none_or(|ByteSize(size)| size == key.size));
-        let chosen = sized.max_by_key(|(key, plans)| (traces(plans), std::cmp::Reverse(key.size)));
+        let rank = |key: &ImageKey, plans: &ImagePlans| {
+            (plans.reason == Reason::Trained, traces(plans), std::cmp::Reverse(key.size))
+        };
+        let chosen = sized.max_by_key(|(key, plans)| rank(key, plans));
         chosen.map(|(_, plans)| Arc::clone(plans)).ok_or_else(|| unknown(image, self.size, &plans))
     }
 
@@ -169,7 +172,7 @@ impl Outcome for Shown {
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(plan) = &self.plan else {
-            return write!(f, "{}: nothing is preloaded", self.reason);
+            return write!(f, "reason: {}; nothing is preloaded", self.reason);
         };
         let group = self.group.unwrap_or_default();
         write!(
