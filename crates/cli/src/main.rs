@@ -14,7 +14,9 @@
 //! | [`zfile`] | `headstart zfile ...`: single compressed files |
 //! | [`store_args`] | options of every command that reaches a store over a network |
 //! | [`terminal`] | progress bars, Ctrl-C |
+//! | [`layer_map`] | which layer each part of a disk comes from |
 //! | [`megabytes`] | bandwidths as arguments and in reports |
+//! | [`plots`] | pictures into files |
 //! | [`log`] | warnings while a command works |
 //! | [`report`] | what a command says at its end, for people or as JSON |
 
@@ -23,9 +25,11 @@ mod cache;
 mod doctor;
 mod image;
 mod layer;
+mod layer_map;
 mod log;
 mod megabytes;
 mod plan;
+mod plots;
 mod report;
 mod simulate;
 mod store_args;
@@ -77,7 +81,7 @@ enum Command {
     /// Single compressed files
     #[command(subcommand)]
     Zfile(zfile::Command),
-    /// Recorded I/O of disks: bring in, give out, count
+    /// Recorded I/O of disks: bring in, give out, count, draw
     #[command(subcommand)]
     Trace(trace::Command),
     /// Learn from recorded boots which blocks to preload, in which order: traces in, plans out
@@ -85,7 +89,7 @@ enum Command {
     Train(Box<train::Train>),
     /// Plans: look at them, compare them
     #[command(subcommand)]
-    Plan(plan::Command),
+    Plan(Box<plan::Command>),
     /// What plans would have been worth to recorded boots
     #[command(subcommand)]
     Simulate(simulate::Command),

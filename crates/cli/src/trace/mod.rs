@@ -1,4 +1,4 @@
-//! `headstart trace`: recorded I/O of disks, brought in, given out, counted; and made up.
+//! `headstart trace`: recorded I/O of disks, brought in, given out, counted, drawn; and made up.
 
 use crate::report::{Outcome, Report, count};
 use clap::Subcommand;
@@ -12,6 +12,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 mod figures;
+mod plot;
 mod stats;
 mod synthesize;
 
@@ -47,6 +48,9 @@ pub(crate) enum Command {
         #[arg(required = true)]
         paths: Vec<PathBuf>,
     },
+    /// Draw the figures of the ThinkAhead paper for these traces, where they have what a figure needs
+    #[command(after_help = plot::EXAMPLES)]
+    Plot(plot::Arguments),
     /// Make a data set that looks like the published one, of any size
     #[command(after_help = "Examples:\n  headstart trace synthesize -o small\n  \
                       headstart trace synthesize --images 172 --traces 31000 -o large\n  \
@@ -60,6 +64,7 @@ impl Command {
             Self::Import { dir, output } => Ok(Box::new(import(dir, output, progress)?)),
             Self::Export { traces, output } => Ok(Box::new(export(traces, output, progress)?)),
             Self::Stats { paths } => Ok(Box::new(StatsReport::of(paths, progress)?)),
+            Self::Plot(arguments) => Ok(Box::new(arguments.run(progress)?)),
             Self::Synthesize(arguments) => Ok(Box::new(arguments.run(progress)?)),
         }
     }

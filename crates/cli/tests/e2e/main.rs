@@ -11,6 +11,7 @@
 //! | [`full_disk`], [`signals`], [`large`] | no space, Ctrl-C, kill -9, terabytes |
 //! | [`cache`] | what this host keeps of images |
 //! | [`trace`] | what disks record, and what becomes of it |
+//! | [`plot`] | its figures, drawn |
 //! | [`learn`] | recorded boots become plans |
 //! | [`simulate`] | recorded boots, replayed |
 //! | [`doctor`] | what works on this host |
@@ -39,6 +40,7 @@ mod import;
 mod large;
 mod layers;
 mod learn;
+mod plot;
 mod prune;
 mod scene;
 mod signals;

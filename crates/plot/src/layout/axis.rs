@@ -54,6 +54,8 @@ pub(super) enum Fit {
     Round,
     /// The same, and zero in any case: bars stand on it.
     FromZero,
+    /// From mark to mark, and from before the least number, where that is not zero: a distribution rises from there.
+    Before,
 }
 
 /// An axis whose ends and marks are known.
@@ -105,7 +107,8 @@ impl Frame {
             (true, None, Some(max)) => (max - 1.0, max),
             (true, ..) => (0.0, 1.0),
         };
-        if fit == Fit::FromZero || (fit == Fit::Round && low > 0.0 && low < 0.6 * high) {
+        if fit == Fit::FromZero || (matches!(fit, Fit::Round | Fit::Before) && low > 0.0 && low < 0.6 * high)
+        {
             (low, high) = (low.min(0.0), high.max(0.0));
         }
         low = min.unwrap_or(low);
@@ -163,7 +166,9 @@ impl Frame {
             // To powers of ten where the axis spans some, and else to the next round number.
             let wide = high.log10() - low.log10() > 2.0;
             let round = |number: f64, up: bool| round_log(number, wide, up);
-            (low, high) = (round(low, false), round(high, true));
+            // A hair below a mark, the mark before is the end.
+            let least = if fit == Fit::Before { low * (1.0 - 1e-6) } else { low };
+            (low, high) = (round(least, false), round(high, true));
         }
         low = min.unwrap_or(low);
         high = max.unwrap_or(high);
@@ -344,6 +349,7 @@ mod tests {
         assert_eq!(ends_of(&log, &[3.0, 970.0], Fit::Round), (1.0, 1000.0));
         assert_eq!(ends_of(&log, &[3.0, 17.0], Fit::Round), (2.0, 20.0));
         assert_eq!(ends_of(&log, &[0.0, -5.0], Fit::Round), (1.0, 10.0));
+        assert_eq!(ends_of(&log, &[20.0, 1024.0], Fit::Before), (10.0, 2000.0));
         assert_eq!(ends_of(&log, &[0.0, 100.0, 10_000.0], Fit::Round), (100.0, 10_000.0));
     }
 

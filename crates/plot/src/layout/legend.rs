@@ -5,7 +5,7 @@ use super::marks::{self, Look};
 use crate::chart::{Chart, Data, Series};
 use crate::color::{Color, INK, Marker, PAPER};
 use crate::font;
-use crate::scene::{Item, Point, Rect, Text};
+use crate::scene::{Item, Point, Rect, Stroke, Text};
 
 const SIZE: f64 = 11.5;
 /// From a row to the next.
@@ -27,7 +27,7 @@ pub(super) struct Entry {
 enum Sample {
     Line(Look),
     Marker(Marker, Look),
-    Patch(Color),
+    Patch(Color, f64),
 }
 
 /// The entries of a chart: its series that have names.
@@ -47,7 +47,8 @@ fn sample(series: &Series, index: usize) -> Sample {
     match series.data {
         Data::Line(_) | Data::Steps(_) => Sample::Line(look),
         Data::Points(_) | Data::Stripes(_) => Sample::Marker(look.marker.unwrap_or(Marker::Circle), look),
-        Data::Bars(_) | Data::Histogram { .. } | Data::Boxes(_) => Sample::Patch(look.stroke.color),
+        Data::Bars(_) => Sample::Patch(look.stroke.color, 1.0),
+        Data::Histogram { .. } | Data::Boxes(_) => Sample::Patch(look.stroke.color, marks::PALE),
     }
 }
 
@@ -68,14 +69,15 @@ impl Entry {
                 items
             }
             Sample::Marker(marker, look) => marks::marker(*marker, center, look),
-            Sample::Patch(color) => {
-                let patch = Rect {
-                    left: left + 4.0,
-                    top: middle - 5.0,
-                    right: left + SAMPLE - 4.0,
-                    bottom: middle + 5.0,
-                };
-                vec![Item::Area { points: patch.corners(), fill: *color, opacity: 1.0 }]
+            Sample::Patch(color, opacity) => {
+                let (left, right) = (left + 4.0, left + SAMPLE - 4.0);
+                let patch = Rect { left, top: middle - 5.0, right, bottom: middle + 5.0 };
+                let mut outline = patch.corners();
+                outline.extend(outline.first().copied());
+                vec![
+                    Item::Area { points: patch.corners(), fill: *color, opacity: *opacity },
+                    Item::Polyline { points: outline, stroke: Stroke::solid(*color, 1.2) },
+                ]
             }
         };
         let text = (left + SAMPLE + 6.0, middle + SIZE * 0.36);

@@ -10,6 +10,8 @@ use crate::scene::{Item, Point, Rect, Stroke};
 const MARKED_MAX: usize = 40;
 /// The part of a slot that its bars fill.
 const FILLED: f64 = 0.8;
+/// How much a histogram's classes and boxes cover what is below them.
+pub(super) const PALE: f64 = 0.4;
 /// Steps between the places that a line touches, when a free corner is looked for.
 const TRAIL: f64 = 5.0;
 /// Most of them that are looked at for one line.
@@ -208,7 +210,7 @@ fn histogram((start, width): (f64, f64), heights: &[f64], fill: Color, ground: &
     outline.insert(0, (first.0, level));
     outline.push((last.0, level));
     // See-through, with a line around: classes of several series lie over each other.
-    let mut items = vec![Item::Area { points: outline.clone(), fill, opacity: 0.45 }];
+    let mut items = vec![Item::Area { points: outline.clone(), fill, opacity: PALE }];
     let stroke = Stroke::solid(fill, 1.2);
     items.extend(polylines(&outline, &Look { stroke, marker: None, small: false }, ground));
     items
@@ -241,7 +243,7 @@ fn quantile_box(
         let mut outline = patch.corners();
         outline.extend(outline.first().copied());
         items.push(Item::Area { points: patch.corners(), fill: PAPER, opacity: 1.0 });
-        items.push(Item::Area { points: patch.corners(), fill: color, opacity: 0.3 });
+        items.push(Item::Area { points: patch.corners(), fill: color, opacity: PALE });
         items.push(Item::Polyline { points: outline, stroke });
     }
     line([(left, median), (right, median)], Stroke::solid(color, 2.4), &mut items);

@@ -100,7 +100,7 @@ impl Frames {
         }
         let fit = |bars: bool| if bars { Fit::FromZero } else { Fit::Round };
         // Distributions begin at round numbers; lines use all the room.
-        let x_fit = if classes { Fit::Round } else { Fit::Tight };
+        let x_fit = if classes { Fit::Before } else { Fit::Tight };
         let (width, height) = (plot.width(), plot.height());
         Self {
             x: Frame::new(&chart.x, &across, x_fit, width, true),
@@ -239,9 +239,9 @@ impl Panel<'_> {
         items.extend(self.grid(&frames, &plot));
         let empty = drawn.is_empty();
         let rules = self.rules(&frames, &plot, &drawn);
-        items.extend(drawn);
         items.extend(frame(&plot, chart.second.is_some()));
         items.extend(self.axes(&frames, &plot));
+        items.extend(drawn);
         items.extend(rules);
         items.extend(within.unwrap_or_default());
         if empty {
@@ -347,7 +347,11 @@ impl Panel<'_> {
             };
             let places = name_places(rule, &points, plot);
             lines.push(Item::Polyline { points, stroke });
-            let free = |place: &&Rect| !touched.iter().any(|point| place.contains(*point));
+            let free = |place: &&Rect| {
+                let (left, top) = (place.left - 3.0, place.top - 3.0);
+                let around = Rect { left, top, right: place.right + 3.0, bottom: place.bottom + 3.0 };
+                !touched.iter().any(|point| around.contains(*point))
+            };
             let Some(place) = places.iter().find(free).or(places.first()).filter(|_| !rule.label.is_empty())
             else {
                 continue;

@@ -1,0 +1,71 @@
+//! Pictures into files: what commands that draw have in common.
+
+use clap::ValueEnum;
+use headstart_block::{Error, Result};
+use headstart_plot::Picture;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Pixels of a PNG for each of an SVG: crisp on most screens and in print.
+const SCALE: f64 = 2.0;
+
+/// How a picture is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PlotFormat {
+    /// Lines and letters: for browsers and documents, at any size
+    Svg,
+    /// Pixels
+    Png,
+}
+
+impl PlotFormat {
+    /// The end of a file's name.
+    fn extension(self) -> &'static str {
+        match self {
+            Self::Svg => "svg",
+            Self::Png => "png",
+        }
+    }
+
+    fn bytes(self, picture: &Picture) -> Result<Vec<u8>> {
+        match self {
+            Self::Svg => Ok(picture.svg().into_bytes()),
+            Self::Png => picture.png(SCALE),
+        }
+    }
+}
+
+/// A directory that pictures are written into.
+pub(crate) struct PlotDirectory {
+    dir: PathBuf,
+    formats: Vec<PlotFormat>,
+}
+
+impl PlotDirectory {
+    /// Makes the directory where it is not there, and finds out whether it can be written, before long work.
+    pub(crate) fn open(dir: &Path, formats: &[PlotFormat]) -> Result<Self> {
+        let about = |cause: &'static str| move |e| Error::io(cause, e).about(dir.display());
+        fs::create_dir_all(dir).map_err(about("cannot be made"))?;
+        tempfile::tempfile_in(dir).map_err(about("cannot be written"))?;
+        let mut formats = formats.to_vec();
+        formats.dedup();
+        Ok(Self { dir: dir.to_owned(), formats })
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Writes a picture in each format and says which files these are. What is there of the same name is replaced.
+    pub(crate) fn save(&self, name: &str, picture: &Picture) -> Result<Vec<String>> {
+        let mut files = Vec::with_capacity(self.formats.len());
+        for format in &self.formats {
+            let path = self.dir.join(format!("{name}.{}", format.extension()));
+            let bytes = format.bytes(picture)?;
+            fs::write(&path, bytes).map_err(|e| Error::io("cannot be written", e).about(path.display()))?;
+            files.push(path.display().to_string());
+        }
+        Ok(files)
+    }
+}

@@ -1,0 +1,112 @@
+//! `headstart trace plot`: the figures that a data set has the data for, as files that can be opened.
+
+use crate::scene::Scene;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+use tiny_skia::Pixmap;
+
+/// Every figure that can be drawn.
+const ALL: [u64; 17] = [2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 14, 15, 16, 18, 20, 22, 23];
+
+/// The numbers of `key`'s figures.
+fn numbers(report: &Value, key: &str) -> Vec<u64> {
+    report[key].as_array().unwrap().iter().map(|figure| figure["figure"].as_u64().unwrap()).collect()
+}
+
+/// Whether a picture shows something: dark letters and coloured marks on white.
+fn shows_something(png: &Path) -> bool {
+    let pixels = Pixmap::load_png(png).unwrap();
+    let marked = |red: u8, green: u8, blue: u8| red.abs_diff(green).max(green.abs_diff(blue)) > 60;
+    let (mut dark, mut coloured) = (0, 0);
+    for pixel in pixels.pixels() {
+        dark += u32::from(pixel.red() < 0x60 && pixel.green() < 0x60 && pixel.blue() < 0x60);
+        coloured += u32::from(marked(pixel.red(), pixel.green(), pixel.blue()));
+    }
+    dark > 1000 && coloured > 15 && pixels.width() > 800 && pixels.height() > 500
+}
+
+fn check_files(report: &Value) {
+    let files: Vec<_> =
+        report["files"].as_array().unwrap().iter().map(|file| file.as_str().unwrap()).collect();
+    assert_eq!(files.len(), 2 * report["figures"].as_array().unwrap().len());
+    for figure in report["figures"].as_array().unwrap() {
+        let [svg, png] = [0, 1].map(|at| Path::new(figure["files"][at].as_str().unwrap()));
+        assert!(files.contains(&svg.to_str().unwrap()), "{svg:?}");
+        let text = fs::read_to_string(svg).unwrap();
+        let title = figure["title"].as_str().unwrap().replace('&', "&amp;");
+        assert!(text.starts_with("<svg ") && text.contains(&title) && text.ends_with("</svg>\n"), "{svg:?}");
+        assert!(!text.contains("no data"), "{svg:?}");
+        assert!(shows_something(png), "{png:?}");
+    }
+}
+
+#[test]
+fn every_figure_of_a_made_up_data_set() {
+    let scene = Scene::new();
+    scene.ok("trace synthesize --images 24 --traces 200 --seed 3 -o set");
+    let report = scene.json("trace plot set -o ~/plots");
+    assert_eq!((numbers(&report, "figures"), numbers(&report, "left_out")), (ALL.to_vec(), vec![]));
+    check_files(&report);
+    // The same data give the same bytes, whatever was there before.
+    fs::write(scene.path("plots/figure-03.svg"), "old").unwrap();
+    scene.ok("trace plot set -o again");
+    scene.ok("trace plot set -o plots");
+    for name in scene.names("again") {
+        assert!(scene.bytes(&format!("plots/{name}")) == scene.bytes(&format!("again/{name}")), "{name}");
+    }
+}
+
+#[test]
+fn real_boots() {
+    let scene = Scene::new();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let sample = root.join("tests/data/traces").canonicalize().unwrap();
+    let report = scene.json(&format!("trace plot {} -o ~/plots", sample.display()));
+    let left_out = &report["left_out"];
+    assert_eq!(numbers(&report, "left_out"), [4]);
+    assert!(left_out[0]["reason"].as_str().unwrap().contains("how large its image is"), "{left_out}");
+    assert_eq!((&report["traces"], &report["images"]), (&json!(21), &json!(3)));
+    check_files(&report);
+    let words = format!("trace plot {} --figures 9,16 --format svg -o two", sample.display());
+    let said = scene.ok(&words).stdout;
+    assert!(said.contains("2 figures of 21 traces of 3 images into two"), "{said}");
+    assert_eq!(scene.names("two"), ["figure-09.svg", "figure-16.svg"]);
+    // A boot by itself has what some figures need.
+    let boot = sample.join("trace/it1/p-deb12min/4GB/10000000.npy");
+    let report = scene.json(&format!("trace plot {} -o ~/one", boot.display()));
+    assert_eq!(numbers(&report, "figures"), [2, 8, 9, 14, 18]);
+    check_files(&report);
+}
+
+#[test]
+fn what_cannot_be_drawn_is_said() {
+    let scene = Scene::new();
+    crate::trace::data_set(&scene);
+    let report = scene.json("trace plot set -o ~/plots");
+    let left_out = numbers(&report, "left_out");
+    assert_eq!(left_out, [4, 7, 23], "{report}");
+    check_files(&report);
+    let unfit = scene
+        .fails("trace plot set --figures 4,23 -o more", &["set", "nothing to draw", "figure 23: no two"]);
+    assert!(unfit.stdout.is_empty());
+    scene.fails("trace plot nothing -o more", &["nothing", "cannot be read"]);
+    fs::create_dir(scene.path("empty")).unwrap();
+    scene.fails("trace plot empty -o more", &["empty", "has no traces"]);
+    scene.fails("trace plot set -o set/VD_creation_meta.csv", &["VD_creation_meta.csv", "cannot be made"]);
+    fs::create_dir_all(scene.path("blocked/figure-02.svg")).unwrap();
+    scene.fails("trace plot set -o blocked", &["figure-02.svg", "cannot be written"]);
+    for words in ["trace plot set --figures 10 -o more", "trace plot set --figures two -o more"] {
+        let run = scene.run(words);
+        assert_eq!(run.status, Some(2), "{run}");
+        assert!(run.stderr.contains("there are the figures 2, 3, 4"), "{run}");
+    }
+    // A boot that is damaged is counted; without any other there is nothing to see.
+    for boot in ["7", "8"] {
+        fs::write(scene.path(&format!("set/trace/it1/p-a/4GB/{boot}.npy")), "no boot").unwrap();
+    }
+    let run = scene.run("trace plot set -o damaged");
+    assert_eq!(run.status, Some(1), "{run}");
+    assert!(run.stdout.contains("no trace can be read") && run.stdout.contains("skipped 2"), "{run}");
+    scene.fails("trace plot set --figures 2 -o damaged", &["no trace can be read", "2 traces skipped"]);
+}
