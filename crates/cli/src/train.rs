@@ -1,7 +1,10 @@
 //! `headstart train`: recorded boots in, plans out.
 
+use crate::attach::NamedImage;
+use crate::layer_map;
 use crate::megabytes::Megabytes;
 use crate::report::{Outcome, Report, count};
+use crate::store_args::StoreArgs;
 use clap::{Args, ValueEnum};
 use headstart_block::{ByteSize, Error, ErrorKind, FileSource, Result};
 use headstart_image::progress::Progress;
@@ -50,12 +53,18 @@ pub(crate) struct Train {
     /// not read again
     #[arg(long, value_name = "FILE")]
     learned: Option<PathBuf>,
+    /// An image that some of the boots are of, whose layers are learned apart: a new image that shares some starts with
+    /// what is known of those. NAME= where the boots call it NAME; else they know it by its digest (may be repeated)
+    #[arg(long, value_name = "[NAME=]IMAGE")]
+    image: Vec<NamedImage>,
     /// Take the guests as so many times as fast as they were recorded
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     faster: u32,
     /// For policies that draw: the same seed and boots give the same plans
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    #[command(flatten)]
+    stores: StoreArgs,
 }
 
 /// What plans are to be best at.
@@ -94,6 +103,7 @@ impl Train {
         if knowledge.images().all(|(_, image)| image.traces() == 0) {
             return Err(nothing(&self.traces, &skipped));
         }
+        self.learn_layers(&mut knowledge)?;
         let start = Instant::now();
         let plans = with_bar(progress, "making plans", |each| train::all(&knowledge, &recipe, each))?;
         let planning_s = start.elapsed().as_secs_f64();
@@ -135,6 +145,25 @@ impl Train {
         Ok(recipe)
     }
 
+    /// Tells which layers the images have.
+    fn learn_layers(&self, knowledge: &mut Knowledge) -> Result<()> {
+        for NamedImage { name, reference } in &self.image {
+            let (key, map) = layer_map::of_image(reference, &self.stores)?;
+            let image = if name.is_empty() { &key.image } else { name };
+            let keys: Vec<_> =
+                knowledge.images().map(|(known, _)| known).filter(|k| k.image == *image).cloned().collect();
+            if keys.is_empty() {
+                return Err(Error::new(ErrorKind::NotFound, format!("none of the boots is of {image}"))
+                    .about(reference)
+                    .remedy(
+                        "write NAME=IMAGE where they call it otherwise; `headstart trace stats` lists them",
+                    ));
+            }
+            keys.iter().try_for_each(|key| knowledge.set_layers(key, map.clone()))?;
+        }
+        Ok(())
+    }
+
     /// What is known before.
     fn knowledge(&self) -> Result<Knowledge> {
         let settings = Settings { faster: self.faster, ..Settings::default() };
@@ -169,7 +198,7 @@ fn nothing(path: &Path, skipped: &Skipped) -> Error {
 }
 
 /// Shows how far `work` is.
-fn with_bar<T>(
+pub(crate) fn with_bar<T>(
     progress: &dyn Progress,
     task: &'static str,
     work: impl FnOnce(knowledge::OnProgress<'_>) -> Result<T>,

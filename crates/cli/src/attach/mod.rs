@@ -17,7 +17,7 @@ mod servers;
 mod session;
 mod status;
 
-pub(crate) use arguments::Attach;
+pub(crate) use arguments::{Attach, NamedImage};
 
 use crate::report::{Outcome, Report, count};
 use crate::terminal::Terminal;

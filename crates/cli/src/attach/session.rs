@@ -12,7 +12,6 @@ use headstart_store::{Location, Reference, Settings, Store};
 use headstart_trace::Recorder;
 use std::collections::HashMap;
 use std::fs;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::runtime::Handle;

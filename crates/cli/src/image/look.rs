@@ -38,7 +38,8 @@ impl Inspect {
             return Ok(Box::new(Inspection::new(&OpenImage::open(&self.image)?)));
         }
         on_remote(&self.image, &self.stores, |remote| {
-            Ok(Box::new(Inspection::new(&OpenImage::open_remote(remote)?)))
+            let report: Box<dyn Report> = Box::new(Inspection::new(&OpenImage::open_remote(remote)?));
+            Ok(report)
         })
     }
 }
@@ -55,16 +56,17 @@ impl Verify {
                 .about(&self.image)
                 .remedy("`headstart image pull` checks every blob on its way into a directory"));
         }
-        on_remote(&self.image, &self.stores, |remote| Ok(report(verify_remote(remote, progress)?)))
+        let verdict = on_remote(&self.image, &self.stores, |remote| verify_remote(remote, progress))?;
+        Ok(report(verdict))
     }
 }
 
 /// Does `work` on an image that is not in a directory.
-fn on_remote(
+pub(crate) fn on_remote<T>(
     image: &Reference,
     stores: &StoreArgs,
-    work: impl FnOnce(&RemoteImage) -> Result<Box<dyn Report>>,
-) -> Result<Box<dyn Report>> {
+    work: impl FnOnce(&RemoteImage) -> Result<T>,
+) -> Result<T> {
     let settings = stores.settings()?;
     let store = headstart_store::open(&image.location, &settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -7,6 +7,8 @@ mod pull;
 mod push;
 mod report;
 
+pub(crate) use look::on_remote;
+
 use crate::Threads;
 use crate::layer::Exported;
 use crate::report::Report;

@@ -14,7 +14,7 @@ mod show;
 pub(crate) enum Command {
     /// Say which images have plans; or which plan a disk gets, and why
     #[command(after_help = show::EXAMPLES)]
-    Show(show::Show),
+    Show(Box<show::Show>),
     /// Say what is different between two files of plans; exit status 1 when they differ
     #[command(after_help = diff::EXAMPLES)]
     Diff(diff::Diff),

@@ -1,14 +1,17 @@
 //! `headstart plan show`.
 
 use super::{open, read};
+use crate::layer_map;
 use crate::megabytes::Megabytes;
 use crate::report::{Fields, Outcome, Report, count};
+use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_block::{ByteSize, Error, ErrorKind, PlanItem, Result};
 use headstart_plan::knowledge::ImageKey;
 use headstart_plan::train::Plans;
 use headstart_plan::zero_shot::{Metadata, Reason};
 use headstart_plan::{Bandwidth, Bin, ImagePlans, RatedPlan};
+use headstart_store::Reference;
 use headstart_trace::fast26;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -41,12 +44,17 @@ pub(crate) struct Show {
     /// A disk that is created: a row of the data set's metadata as a JSON object, by the names of its columns
     #[arg(long, value_name = "JSON", value_parser = parse_row, requires = "bandwidth")]
     creation: Option<Map<String, Value>>,
+    /// An image as it would be attached: the plan of its own boots, or else of its layers
+    #[arg(long, value_name = "IMAGE", conflicts_with = "image", requires = "bandwidth")]
+    reference: Option<Reference>,
     /// The bandwidth in MB/s
     #[arg(long, value_name = "MBPS")]
     bandwidth: Option<Megabytes>,
     /// Which group's plan; 0 is the largest
     #[arg(long, value_name = "N", default_value_t = 0)]
     group: usize,
+    #[command(flatten)]
+    stores: StoreArgs,
 }
 
 fn parse_row(text: &str) -> std::result::Result<Map<String, Value>, String> {
@@ -56,17 +64,12 @@ fn parse_row(text: &str) -> std::result::Result<Map<String, Value>, String> {
 impl Show {
     pub(super) fn run(&self) -> Result<Box<dyn Report>> {
         let about = |e: Error| e.about(self.plans.display());
-        let plans = match (&self.image, &self.creation) {
-            (Some(image), _) => self.of_image(image).map_err(about)?,
-            (None, Some(row)) => {
-                let creation = fast26::creation_of(|column| row.get(column).and_then(text))
-                    .map_err(|e| e.about("--creation"))?;
-                open(&self.plans)?
-                    .choose(&ImageKey::of(&creation), &Metadata::of(&creation))
-                    .map(Arc::new)
-                    .map_err(about)?
+        let plans = match &self.image {
+            Some(image) => self.of_image(image).map_err(about)?,
+            None if self.creation.is_none() && self.reference.is_none() => {
+                return Ok(Box::new(Listing::of(&read(&self.plans)?)));
             }
-            (None, None) => return Ok(Box::new(Listing::of(&read(&self.plans)?))),
+            None => self.of_creation()?,
         };
         let bandwidth = self.bandwidth.unwrap_or(Megabytes(10.0));
         Ok(Box::new(self.shown(&plans, bandwidth).map_err(about)?))
@@ -82,6 +85,19 @@ impl Show {
         };
         let chosen = sized.max_by_key(|(key, plans)| rank(key, plans));
         chosen.map(|(_, plans)| Arc::clone(plans)).ok_or_else(|| unknown(image, self.size, &plans))
+    }
+
+    fn of_creation(&self) -> Result<Arc<ImagePlans>> {
+        let column = |column: &str| self.creation.as_ref().and_then(|row| row.get(column)).and_then(text);
+        let creation = fast26::creation_of(column).map_err(|e| e.about("--creation"))?;
+        let (key, map) = match &self.reference {
+            Some(reference) => {
+                layer_map::of_image(reference, &self.stores).map(|(key, map)| (key, Some(map)))?
+            }
+            None => (ImageKey::of(&creation), None),
+        };
+        let plans = open(&self.plans)?.choose_layered(&key, &Metadata::of(&creation), map.as_ref());
+        plans.map(Arc::new).map_err(|e| e.about(self.plans.display()))
     }
 
     fn shown(&self, plans: &ImagePlans, bandwidth: Megabytes) -> Result<Shown> {

@@ -1,6 +1,8 @@
 //! From recorded boots to plans: train, look at what was learned, learn on.
 
+use crate::disk::{Disk, copy_of, noise};
 use crate::scene::Scene;
+use crate::trace::npy;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
@@ -157,4 +159,47 @@ fn what_cannot_be_is_refused() {
         &format!("train --traces {traces} -o other --learned learned --faster 5"),
         &["learned", "--faster 1"],
     );
+}
+
+const BLOCK: u64 = 2 << 20;
+
+/// Boots that read the start of each of the blocks 0 to 3, of an image that the data set calls `old`.
+fn boots_of_old(scene: &Scene) {
+    let mut table = "volume_id,image_type,image_id,device_size,gmt_create\n".to_owned();
+    let dir = scene.path("set/trace/it1/old/1GB");
+    fs::create_dir_all(&dir).unwrap();
+    for boot in 0..5 {
+        table += &format!("{boot},1,old,{},2026-11-21 18:5{boot}:43\n", 4 * BLOCK);
+        let start = 1_795_287_468_000_000 + boot * 60_000_000;
+        let rows: Vec<_> = (0..12).map(|n| [1, n % 4 * BLOCK as i64 + n * 4096, 4096, start + n]).collect();
+        fs::write(dir.join(format!("{boot}.npy")), npy(&rows)).unwrap();
+    }
+    fs::write(scene.path("set/VD_creation_meta.csv"), table).unwrap();
+}
+
+#[test]
+fn an_image_starts_with_what_is_known_of_its_layers() {
+    let scene = Scene::new();
+    Disk::create(scene.path("old.raw"), 4 * BLOCK).write(0, &noise(1, 4 * BLOCK as usize));
+    scene.ok("image import old.raw file://~/store:old");
+    copy_of(&scene, "old.raw", "new.raw").write(2 * BLOCK, &noise(2, BLOCK as usize));
+    scene.ok("image import new.raw file://~/store:new --base file://~/store:old");
+    Disk::create(scene.path("other.raw"), BLOCK).write(0, &noise(3, 5000));
+    scene.ok("image import other.raw file://~/store:other");
+    boots_of_old(&scene);
+    scene.ok("train --traces set -o plans --image old=file://~/store:old");
+    let plan = |image: &str| {
+        scene.json(&format!("plan show --plans plans --reference file://~/store:{image} --bandwidth 5"))
+    };
+    let new = plan("new");
+    assert_eq!(new["reason"], "layers: 1 of 2");
+    let blocks: Vec<_> = order(&new).iter().map(|(block, _)| *block).collect();
+    assert_eq!(blocks, [0, 1, 3], "what the new layer covers, nobody knows");
+    assert_eq!(plan("other")["reason"], "none");
+    // Boots that were recorded of the image itself know it by its digest; these do not.
+    scene.fails(
+        "train --traces set -o other --image file://~/store:old",
+        &["store:old", "none of the boots is of sha256:", "NAME=IMAGE"],
+    );
+    scene.fails("train --traces set -o other --image old=file://~/store:no", &["store:no"]);
 }

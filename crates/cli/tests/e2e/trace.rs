@@ -22,7 +22,7 @@ const CREATIONS: [&str; 3] = [
 ];
 
 /// A NumPy file with these rows.
-fn npy(rows: &[[i64; 4]]) -> Vec<u8> {
+pub(crate) fn npy(rows: &[[i64; 4]]) -> Vec<u8> {
     let header = format!("{{'descr': '<i8', 'fortran_order': False, 'shape': ({}, 4), }}", rows.len());
     let numbers = rows.iter().flatten().flat_map(|number| number.to_le_bytes());
     let start = [&b"\x93NUMPY\x01\0\x76\0"[..], format!("{header:117}\n").as_bytes()].concat();

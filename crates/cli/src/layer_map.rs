@@ -1,0 +1,35 @@
+//! Which layer each part of an image's disk comes from: what lets images that share layers learn from each other.
+
+use crate::image::on_remote;
+use crate::store_args::StoreArgs;
+use headstart_block::{BlockDevice, ByteRange, Result, SECTOR_SIZE};
+use headstart_image::open_image::OpenImage;
+use headstart_plan::knowledge::ImageKey;
+use headstart_plan::layers::LayerMap;
+use headstart_store::Reference;
+
+/// What recordings of the image's disks are known by, and its layers.
+///
+/// # Errors
+/// What opening the image reports.
+pub(crate) fn of_image(image: &Reference, stores: &StoreArgs) -> Result<(ImageKey, LayerMap)> {
+    if image.location.is_remote() {
+        on_remote(image, stores, |remote| of_open(&OpenImage::open_remote(remote)?))
+    } else {
+        of_open(&OpenImage::open(image)?)
+    }
+}
+
+fn of_open(image: &OpenImage) -> Result<(ImageKey, LayerMap)> {
+    let size = image.disk().size();
+    let key = ImageKey { image: image.digest.to_string(), size };
+    let digests = image.layers.iter().map(|layer| layer.blob.blob.digest).collect();
+    // What is zeros is read without the store.
+    let data = image.disk().index().segments().iter().filter(|segment| !segment.is_zeroed());
+    let parts = data.map(|segment| {
+        let part = ByteRange::between(segment.offset() * SECTOR_SIZE, segment.end() * SECTOR_SIZE);
+        (part.intersect(ByteRange::between(0, size)), usize::from(segment.layer()))
+    });
+    let map = LayerMap::new(digests, parts.filter(|(part, _)| !part.is_empty()))?;
+    Ok((key, map))
+}
