@@ -129,6 +129,8 @@ pub struct Summary {
     pub reads: u64,
     /// Mean hit rate.
     pub hit_rate: f64,
+    /// Hits of all boots, of all their reads.
+    pub hit_rate_pooled: f64,
     /// Mean accuracy as we define it.
     pub accuracy: f64,
     /// Mean accuracy as the artifact does.
@@ -151,12 +153,15 @@ pub struct Summary {
     pub bytes_before_last_read: f64,
     /// Mean time from creation until the last read was complete, in seconds.
     pub last_read: f64,
+    /// Requests that the store failed, of all boots.
+    pub failures: u64,
 }
 
 /// Gathers outcomes, in little memory. The figures do not depend on the order: all sums are of whole numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gatherer {
     boots: u64,
+    hits: u64,
     hit_rate: Share,
     accuracy: Share,
     accuracy_artifact: Share,
@@ -165,6 +170,7 @@ pub struct Gatherer {
     bytes: u128,
     bytes_before_last_read: u128,
     last_read: u128,
+    failures: u64,
     waits: Waits,
 }
 
@@ -176,6 +182,8 @@ impl Gatherer {
         }
         let Accuracy { preloaded, read, pulled, found } = outcome.accuracy;
         self.boots += 1;
+        self.hits += outcome.hits;
+        self.failures += outcome.failures;
         self.hit_rate.add(outcome.hits, outcome.reads);
         self.accuracy.add(read, preloaded);
         self.accuracy_artifact.add(found, pulled);
@@ -190,6 +198,8 @@ impl Gatherer {
     /// Adds what another one gathered.
     pub fn merge(&mut self, other: &Self) {
         self.boots += other.boots;
+        self.hits += other.hits;
+        self.failures += other.failures;
         self.hit_rate.0 += other.hit_rate.0;
         self.accuracy.0 += other.accuracy.0;
         self.accuracy_artifact.0 += other.accuracy_artifact.0;
@@ -201,6 +211,12 @@ impl Gatherer {
         self.waits.merge(&other.waits);
     }
 
+    /// How long the reads waited, each counting the same.
+    #[must_use]
+    pub fn waits(&self) -> &Waits {
+        &self.waits
+    }
+
     /// The figures.
     #[must_use]
     pub fn summary(&self) -> Summary {
@@ -209,6 +225,7 @@ impl Gatherer {
             boots,
             reads: self.waits.reads(),
             hit_rate: self.hit_rate.mean(boots),
+            hit_rate_pooled: ratio(self.hits, self.waits.reads()),
             accuracy: self.accuracy.mean(boots),
             accuracy_artifact: self.accuracy_artifact.mean(boots),
             wait_p50: self.waits.percentile(50).as_secs(),
@@ -220,6 +237,7 @@ impl Gatherer {
             bytes: mean(self.bytes, boots),
             bytes_before_last_read: mean(self.bytes_before_last_read, boots),
             last_read: mean(self.last_read, boots) / 1e9,
+            failures: self.failures,
         }
     }
 }

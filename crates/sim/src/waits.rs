@@ -49,6 +49,21 @@ impl Waits {
         Nanos(self.longest)
     }
 
+    /// The distribution: ascending waits in seconds, each with the share of the reads that wait at most so long.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a picture")]
+    pub fn curve(&self) -> Vec<(f64, f64)> {
+        let waiting: u64 = self.counts.values().sum();
+        let mut so_far = self.reads - waiting;
+        let share = |count: u64| count as f64 / self.reads.max(1) as f64;
+        let mut curve = vec![(0.0, share(so_far))];
+        for (bucket, count) in &self.counts {
+            so_far += count;
+            curve.push((Nanos(largest(*bucket).min(self.longest)).as_secs(), share(so_far)));
+        }
+        curve
+    }
+
     /// How long at most `percent` of 100 reads wait; 0 of none.
     #[must_use]
     pub fn percentile(&self, percent: u8) -> Nanos {
@@ -109,6 +124,10 @@ mod tests {
             prop_assert!(percent == 0 || (found >= exact && found - exact <= exact / 128), "{} {}", exact, found);
             let longest = sorted.last().copied().unwrap_or(0);
             prop_assert_eq!((all.longest().0, all.percentile(100).0), (longest, longest));
+            let curve = all.curve();
+            prop_assert!(curve.is_sorted() && curve.last().is_some_and(|(at, share)| {
+                *at == Nanos(longest).as_secs() && *share == 1.0
+            }), "{:?}", curve);
         }
     }
 

@@ -1,0 +1,111 @@
+//! `headstart simulate`: what plans would have been worth to boots that were recorded.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`arguments`] | what it is told, and the model that follows from it |
+//! | [`data`] | which boots are replayed, and which are learned from |
+//! | [`contenders`] | policies and their plans; parts left out |
+//! | [`series`] | links as they were recorded |
+//! | [`replay`] | one boot against all contenders over all links |
+//! | [`report`] | the figures, for people and programs |
+//! | [`plots`] | the figures as pictures |
+
+use crate::report::Report;
+use crate::trace::{cancelled, len};
+use clap::Subcommand;
+use headstart_block::{Error, ErrorKind, Result};
+use headstart_image::progress::Progress;
+use headstart_sim::Bandwidth;
+use headstart_trace::Trace;
+use headstart_trace::data_set::Skipped;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+mod arguments;
+mod contenders;
+mod data;
+mod plots;
+mod replay;
+mod report;
+mod series;
+
+use arguments::Disk;
+use replay::{Results, Route};
+use report::DiskReport;
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Replay recorded boots against one disk: hit rate, accuracy, waits, bytes
+    #[command(after_help = arguments::EXAMPLES)]
+    Disk(Box<Disk>),
+}
+
+impl Command {
+    pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
+        match self {
+            Self::Disk(disk) => Ok(Box::new(disk.run(progress)?)),
+        }
+    }
+}
+
+/// The results of each group.
+type Gathered = BTreeMap<String, Results>;
+
+impl Disk {
+    fn run(&self, progress: &dyn Progress) -> Result<DiskReport> {
+        self.check()?;
+        let routes = self.routes()?;
+        let plots = self.plot.as_deref().map(plots::open).transpose()?;
+        let data = self.data()?;
+        let mut skipped = data.skipped.clone();
+        let mut contenders = self.contenders(&data, progress)?;
+        skipped.add(&contenders.skipped);
+        progress.begin("simulating", data.test.stored_bytes());
+        let mut gathered = Gathered::new();
+        let work = |_, trace: Trace| {
+            let group = self.by.map(|by| by.group(&trace.creation)).unwrap_or_default();
+            self.replay(&trace, &contenders.list, &routes).map(|results| (group, results))
+        };
+        skipped.add(&data.test.map_each(self.threads(), work, |index, result| {
+            cancelled(progress)?;
+            progress.advance(data.test.path(index).map_or(0, len));
+            // What is skipped is counted by the data set.
+            if let Ok(results) = result {
+                let (group, results) = results?;
+                gathered.entry(group).or_default().merge(&results);
+            }
+            Ok(())
+        })?);
+        let list = std::mem::take(&mut contenders.list);
+        let mut report = self.report(&data, &list, &contenders, &routes, &gathered, skipped);
+        if report.is_empty() {
+            return Err(nothing(&self.traces, &report.skipped));
+        }
+        if let Some(directory) = plots {
+            report.plots = plots::draw(self, &report, &list, &routes, &gathered, &directory)?;
+        }
+        Ok(report)
+    }
+
+    /// The links to replay over.
+    fn routes(&self) -> Result<Vec<Route>> {
+        if let Some(path) = &self.link {
+            return Ok(vec![Route { rate: None, bandwidth: series::read(path, self.unit())? }]);
+        }
+        let route = |rate: &crate::megabytes::Megabytes| Route {
+            rate: Some(*rate),
+            bandwidth: Bandwidth::Constant(rate.times(self.unit())),
+        };
+        Ok(self.bandwidth.iter().map(route).collect())
+    }
+}
+
+/// That nothing could be replayed, and why.
+fn nothing(path: &Path, skipped: &Skipped) -> Error {
+    let mut cause = "has no boot with reads that could be replayed".to_owned();
+    if !skipped.is_empty() {
+        let lines = skipped.to_string();
+        cause = format!("{cause}: {}", lines.lines().map(str::trim).collect::<Vec<_>>().join("; "));
+    }
+    Error::new(ErrorKind::NotFound, cause).about(path.display())
+}

@@ -1,0 +1,173 @@
+//! One boot against all contenders over all links.
+
+use super::arguments::{Disk, Part};
+use super::contenders::{Contender, Way};
+use crate::megabytes::Megabytes;
+use headstart_block::Result;
+use headstart_plan::ImagePlans;
+use headstart_plan::policy::by_name;
+use headstart_plan::zero_shot::Reason;
+use headstart_pull::{Plan, Switches};
+use headstart_sim::{Bandwidth, Boot, Following, Gatherer, Misses, Model, Preloads, Simulator, Switching};
+use headstart_trace::Trace;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A link that boots are replayed over.
+#[derive(Clone, Debug)]
+pub(super) struct Route {
+    /// Its bandwidth, if that is constant, in MB of the model.
+    pub(super) rate: Option<Megabytes>,
+    pub(super) bandwidth: Bandwidth,
+}
+
+impl Route {
+    /// Bytes a second at the creation.
+    fn at_creation(&self) -> u64 {
+        match &self.bandwidth {
+            Bandwidth::Constant(rate) => *rate,
+            Bandwidth::Series(steps) => steps.first().map_or(1, |(_, rate)| *rate),
+        }
+    }
+}
+
+/// What came of a contender over a link.
+#[derive(Clone, Default)]
+pub(super) struct Cell {
+    pub(super) gatherer: Gatherer,
+    pub(super) groups: u64,
+    pub(super) bins: u64,
+}
+
+impl Cell {
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.gatherer.merge(&other.gatherer);
+        self.groups += other.groups;
+        self.bins += other.bins;
+    }
+}
+
+/// How the plans of a contender were chosen.
+#[derive(Clone, Default)]
+pub(super) struct Chosen {
+    pub(super) reasons: BTreeMap<String, u64>,
+    pub(super) nanos: u64,
+    pub(super) times: u64,
+}
+
+impl Chosen {
+    pub(super) fn merge(&mut self, other: &Self) {
+        for (reason, count) in &other.reasons {
+            *self.reasons.entry(reason.clone()).or_default() += count;
+        }
+        self.nanos += other.nanos;
+        self.times += other.times;
+    }
+}
+
+/// What came of one boot, or of several.
+#[derive(Clone, Default)]
+pub(super) struct Results {
+    /// Link by link, contender by contender.
+    pub(super) cells: Vec<Cell>,
+    pub(super) chosen: Vec<Chosen>,
+}
+
+impl Results {
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.cells.resize(other.cells.len(), Cell::default());
+        self.chosen.resize(other.chosen.len(), Chosen::default());
+        self.cells.iter_mut().zip(&other.cells).for_each(|(cell, other)| cell.merge(other));
+        self.chosen.iter_mut().zip(&other.chosen).for_each(|(chosen, other)| chosen.merge(other));
+    }
+}
+
+/// What a contender does about a boot.
+enum Ready {
+    Fixed(Plan),
+    Online(&'static str),
+    Planned(Arc<ImagePlans>),
+}
+
+impl Disk {
+    /// Replays a boot.
+    pub(super) fn replay(&self, trace: &Trace, contenders: &[Contender], links: &[Route]) -> Result<Results> {
+        let boot = Boot::faster(trace, self.faster);
+        let mut simulator = Simulator::new();
+        let mut results = Results::default();
+        let mut ready = Vec::with_capacity(contenders.len());
+        for contender in contenders {
+            let (way, chosen) = prepare(contender, trace, &boot)?;
+            ready.push(way);
+            results.chosen.push(chosen);
+        }
+        for link in links {
+            let model = self.model(link.bandwidth.clone());
+            for (contender, ready) in contenders.iter().zip(&ready) {
+                results.cells.push(run(&mut simulator, &boot, contender, ready, &model, link)?);
+            }
+        }
+        Ok(results)
+    }
+}
+
+fn prepare(contender: &Contender, trace: &Trace, boot: &Boot) -> Result<(Ready, Chosen)> {
+    let mut chosen = Chosen::default();
+    let ready = match &contender.way {
+        Way::Online(name) => Ready::Online(name),
+        Way::Sequential => Ready::Fixed(Plan::Sequential),
+        Way::History => Ready::Fixed(Plan::List(boot.recorded_order().into())),
+        Way::Oracle => Ready::Fixed(Plan::Lazy),
+        Way::Planned(source) => {
+            let started = Instant::now();
+            let mut plans = source.choose(&trace.creation)?;
+            chosen.nanos = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            chosen.times = 1;
+            if contender.without == Some(Part::ZeroShot) && plans.reason != Reason::Trained {
+                plans = Arc::new(ImagePlans { reason: Reason::None, groups: Vec::new() });
+            }
+            chosen.reasons.insert(plans.reason.to_string(), 1);
+            Ready::Planned(plans)
+        }
+    };
+    Ok((ready, chosen))
+}
+
+fn run(
+    simulator: &mut Simulator,
+    boot: &Boot,
+    contender: &Contender,
+    ready: &Ready,
+    model: &Model,
+    link: &Route,
+) -> Result<Cell> {
+    let mut cell = Cell::default();
+    let outcome = match (ready, contender.without) {
+        (Ready::Fixed(plan), _) => simulator.run(boot, plan, model),
+        (Ready::Online(name), _) => match by_name(name)?.online() {
+            Some(mut online) => simulator.run_guided(boot, &mut Following(&mut *online), model),
+            None => simulator.run(boot, &Plan::Lazy, model),
+        },
+        (Ready::Planned(_), Some(Part::Selection)) => simulator.run(boot, &Plan::Lazy, model),
+        (Ready::Planned(plans), Some(Part::Switching)) => {
+            let first = plans.groups.first().and_then(|group| group.at(link.at_creation()));
+            let plan = first.map_or(Plan::Lazy, |plan| Plan::List(Arc::clone(&plan.items)));
+            simulator.run(boot, &plan, model)
+        }
+        (Ready::Planned(plans), without) => {
+            let model = match without {
+                Some(Part::HotSlices) => Model { preloads: Preloads::Blocks, ..model.clone() },
+                Some(Part::CriticalRange) => Model { misses: Misses::Blocks, ..model.clone() },
+                _ => model.clone(),
+            };
+            let mut guide = Switching::new(Arc::clone(plans), Some(link.at_creation()));
+            let outcome = simulator.run_guided(boot, &mut guide, &model);
+            let Switches { groups, bins } = guide.switches();
+            (cell.groups, cell.bins) = (u64::from(groups), u64::from(bins));
+            outcome
+        }
+    };
+    cell.gatherer.add(&outcome, simulator.waits());
+    Ok(cell)
+}

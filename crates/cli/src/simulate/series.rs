@@ -1,0 +1,86 @@
+//! A link as it was recorded.
+
+use headstart_block::{Error, Result};
+use headstart_sim::{Bandwidth, Nanos};
+use headstart_trace::file::{ReadLimits, read_file};
+use std::fs;
+use std::path::Path;
+
+/// The most bytes of a file of lines.
+const BYTES_MAX: u64 = 64 << 20;
+/// Later moments are of nobody's boot: a year.
+const SECONDS_MAX: f64 = 31_536_000.0;
+
+/// Reads a file of lines `seconds,MBps`, or the samples of a trace's link; a MB is `unit` bytes of the former.
+pub(super) fn read(path: &Path, unit: f64) -> Result<Bandwidth> {
+    let about = |e: Error| e.about(path.display());
+    let failed = |e| about(Error::io("cannot be read", e));
+    let is_trace = path.extension().is_some_and(|extension| extension == "parquet");
+    if is_trace {
+        let trace = read_file(path, &ReadLimits::default())?;
+        let none = || about(Error::invalid("has no samples of its link's bandwidth"));
+        return Bandwidth::measured(&trace.link).ok_or_else(none);
+    }
+    if path.metadata().map_err(failed)?.len() > BYTES_MAX {
+        return Err(about(Error::invalid("is too long for a series of bandwidths")));
+    }
+    let text = fs::read(path).map_err(failed)?;
+    let text = String::from_utf8(text).map_err(|_| about(Error::invalid("is no text")))?;
+    parse(&text, unit).map_err(|e| {
+        about(e).remedy("give lines `seconds,MBps`, seconds from the creation on, such as `0,8` and `12.5,2`")
+    })
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "both are checked to be small")]
+fn parse(text: &str, unit: f64) -> Result<Bandwidth> {
+    let mut steps: Vec<(Nanos, u64)> = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.trim();
+        let mut fields = line.split(',').map(|field| field.trim().parse::<f64>().ok());
+        let wrong = |what: &str| Error::invalid(format!("line {number} `{}`: {what}", line.escape_debug()));
+        let (at, rate) = match [fields.next(), fields.next(), fields.next()] {
+            [Some(Some(at)), Some(Some(rate)), None] => (at, rate),
+            // A table may have a head.
+            [Some(None), ..] if number == 1 && line.contains(',') => continue,
+            [Some(None), None, _] if line.is_empty() => continue,
+            _ => return Err(wrong("not two numbers")),
+        };
+        if !(0.0..=SECONDS_MAX).contains(&at) {
+            return Err(wrong("not a number of seconds from 0 to a year"));
+        }
+        if !(0.0..=1e6).contains(&rate) {
+            return Err(wrong("not a number of MB/s from 0 to 1000000"));
+        }
+        let at = Nanos((at * 1e9) as u64);
+        if steps.last().is_some_and(|(before, _)| *before >= at) {
+            return Err(wrong("is not later than the line before"));
+        }
+        steps.push((at, (rate * unit) as u64));
+    }
+    if steps.is_empty() {
+        return Err(Error::invalid("has no bandwidth"));
+    }
+    Ok(Bandwidth::Series(steps.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_seconds_and_rates() {
+        let steps = [(Nanos(0), 8_000_000), (Nanos(12_500_000_000), 250_000)];
+        let wanted = Bandwidth::Series(steps.into());
+        assert_eq!(parse("seconds,MBps\n0,8\n\n12.5, 0.25\n", 1e6).unwrap(), wanted);
+    }
+
+    #[test]
+    fn what_is_no_series_says_where() {
+        let wrong =
+            ["", "a\n", "0,8\nx,2", "0,8\n1", "0,8\n1,2,3", "0,-1", "-1,3", "0,NaN", "5,1\n5,2", "1e9,1"];
+        for text in wrong {
+            let error = parse(text, 1e6).unwrap_err().to_string();
+            assert!(text.is_empty() || error.contains("line") || text == "a\n", "{text:?}: {error}");
+        }
+    }
+}
