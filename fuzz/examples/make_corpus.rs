@@ -14,8 +14,14 @@ use headstart_image::manifest::{Config, Layer, NewImage, Tree};
 use headstart_lsmt::format::{Flags, PAGE_SIZE, Page, UserTag};
 use headstart_lsmt::writable::{NewDisk, WritableDisk};
 use headstart_lsmt::{LayerMeta, LayerWriter, Segment};
+use headstart_plan::knowledge::Settings;
+use headstart_plan::layers::LayerMap;
+use headstart_plan::{Bandwidth, ImageKey, Knowledge, Recipe, train};
+use headstart_trace::data_set::Limits;
 use headstart_trace::file::encode;
-use headstart_trace::{Creation, LinkSample, Op, Record, Trace, fast26, npy};
+use headstart_trace::{
+    Creation, DataSet, DirectoryLimits, LinkSample, Op, Record, Trace, TraceDirectory, fast26, npy,
+};
 use headstart_zfile::format::HEADER_SIZE;
 use headstart_zfile::{Codec, ZFileOptions, ZFileWriter};
 use std::fs;
@@ -52,10 +58,51 @@ fn main() -> Result<()> {
         save("trace", name, &encode(&trace)?)?;
         save("npy", name, &npy::encode(&fast26::rows(&trace)?))?;
     }
+    let knowledge = knowledge()?;
+    save("knowledge", "two-images", &written(|out| knowledge.write(out))?)?;
+    let recipe =
+        Recipe { policy: "thinkahead".to_owned(), rates: vec![Bandwidth::mb(5)], ..Recipe::default() };
+    let plans = train::all(&knowledge, &recipe, &mut |_| Ok(()))?;
+    save("plans", "two-images", &written(|out| plans.write(out))?)?;
     for (name, structured) in [("structured", true), ("simple", false)] {
         save("nbd", name, &nbd_session(structured))?;
     }
     Ok(())
+}
+
+/// What a few traces of two images teach, one of which has groups already.
+fn knowledge() -> Result<Knowledge> {
+    let directory = scratch_directory()?;
+    for volume in 0..6 {
+        let image = if volume < 4 { "a" } else { "b" };
+        let creation = Creation {
+            volume: volume.to_string(),
+            image: image.to_owned(),
+            family: "debian".to_owned(),
+            size: 1 << 30,
+            created_us: 1 << 50,
+            ..Creation::default()
+        };
+        let read = |at: u64| Record {
+            t_us: at * 1000,
+            op: Op::Read,
+            range: ByteRange::between((at * 3 + volume) << 20, ((at * 3 + volume) << 20) + 4096),
+            service_us: Some(80),
+        };
+        let trace = Trace { creation, records: (0..12).map(read).collect(), ..Trace::default() };
+        TraceDirectory::open(directory.path(), DirectoryLimits::default())?.save(&trace, false)?;
+    }
+    let mut knowledge = Knowledge::new(Settings { founding: 3, ..Settings::default() });
+    let data = DataSet::open(directory.path(), &Limits::default())?;
+    knowledge.learn(&data, 1, &mut |_| Ok(()))?;
+    let (key, part) = (ImageKey { image: "a".to_owned(), size: 1 << 30 }, ByteRange::between(0, 1 << 30));
+    knowledge.set_layers(&key, LayerMap::new(vec![Digest::of(b"layer")], [(part, 0)])?)?;
+    Ok(knowledge)
+}
+
+fn written(write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    write(&mut bytes).map(|()| bytes)
 }
 
 /// A trace with everything that a trace can have.

@@ -23,6 +23,8 @@ use headstart_image::store::ImageStore;
 use headstart_image::tar_wrapper::{self, SourceRange};
 use headstart_lsmt::writable::WritableDisk;
 use headstart_lsmt::{Layer, LayerMeta, LayerWriter, Stack, copy_segments, open_pair};
+use headstart_plan::zero_shot::Metadata;
+use headstart_plan::{ImageKey, Knowledge, PlanFile};
 use headstart_trace::file::{ReadLimits, encode, read};
 use headstart_trace::stats::Stats;
 use headstart_trace::{Creation, Trace, fast26};
@@ -54,6 +56,8 @@ pub const TARGETS: &[Target] = &[
     ("nbd", nbd),
     ("trace", trace),
     ("npy", npy),
+    ("plans", plans),
+    ("knowledge", knowledge),
 ];
 
 /// Bytes that a target reads from one thing: an input of a few bytes can claim to be terabytes of zeros.
@@ -109,6 +113,29 @@ pub fn writable(input: &[u8]) -> Result<()> {
 
 /// The files of a writable directory with one pair, in the order in which an input joins them.
 pub const WRITABLE_FILES: [&str; 3] = ["state.json", "data", "index"];
+
+/// A file of plans: trailer, head, sections.
+///
+/// # Errors
+/// Where the input is not one.
+pub fn plans(input: &[u8]) -> Result<()> {
+    let file = PlanFile::open(input)?;
+    let stranger = Metadata { family: "debian".to_owned(), ..Metadata::default() };
+    let _ = file.choose(&ImageKey::default(), &stranger);
+    file.read_all()?.write(&mut io::sink())
+}
+
+/// A file of knowledge: trailer, head, sections, packed traces.
+///
+/// # Errors
+/// Where the input is not one.
+pub fn knowledge(input: &[u8]) -> Result<()> {
+    let knowledge = Knowledge::read(&input)?;
+    for (_, image) in knowledge.images() {
+        let _ = (image.dropped(), image.model().groups().len());
+    }
+    knowledge.write(&mut io::sink())
+}
 
 /// A directory of its own for one run: in memory where that is possible, since recovery syncs files.
 ///

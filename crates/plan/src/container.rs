@@ -193,26 +193,9 @@ fn read_trailer(trailer: &[u8], kind: Kind) -> Result<(u64, u64, u64)> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    /// Bytes in memory as a source.
-    #[derive(Clone, Debug)]
-    pub(crate) struct Memory(pub(crate) Vec<u8>);
-
-    impl ReadAt for Memory {
-        fn len(&self) -> u64 {
-            self.0.len() as u64
-        }
-
-        fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-            let from = usize::try_from(offset).unwrap();
-            let bytes = from.checked_add(buf.len()).and_then(|end| self.0.get(from..end));
-            buf.copy_from_slice(bytes.ok_or_else(|| Error::corrupt("ends"))?);
-            Ok(())
-        }
-    }
 
     const KIND: Kind = Kind { magic: *b"HSTEST\r\n", version: 3 };
 
@@ -225,7 +208,7 @@ pub(crate) mod tests {
     }
 
     fn contents(bytes: Vec<u8>) -> Result<(Vec<Vec<u8>>, Vec<u8>)> {
-        let (file, head) = Container::open(Memory(bytes), KIND)?;
+        let (file, head) = Container::open(bytes, KIND)?;
         let sections: Result<_> = (0..file.len()).map(|number| file.section(number)).collect();
         Ok((sections?, head))
     }
@@ -236,9 +219,9 @@ pub(crate) mod tests {
         assert_eq!(contents(file(&[vec![1, 2, 3]], &head)).unwrap(), (vec![vec![1, 2, 3]], head));
         assert!(contents(Vec::new()).is_err());
         let newer = Kind { version: 4, ..KIND };
-        let error = Container::open(Memory(file(&[], &[])), newer).unwrap_err();
+        let error = Container::open(file(&[], &[]), newer).unwrap_err();
         assert!(error.to_string().contains("version 3"), "{error}");
-        let (opened, _) = Container::open(Memory(file(&[], &[])), KIND).unwrap();
+        let (opened, _) = Container::open(file(&[], &[]), KIND).unwrap();
         assert!(opened.section(0).is_err());
     }
 

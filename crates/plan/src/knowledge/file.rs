@@ -54,6 +54,18 @@ impl Profile {
 }
 
 impl ImageKnowledge {
+    #[cfg(test)]
+    pub(super) fn section(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        self.write(&mut writer);
+        writer.bytes
+    }
+
+    #[cfg(test)]
+    pub(super) fn of_section(section: &[u8], key: &ImageKey, settings: Settings) -> Result<Self> {
+        Self::read(&mut Reader::new(section), key, settings)
+    }
+
     fn write(&self, writer: &mut Writer) {
         self.profile.write(writer);
         writer.numbers(self.vocabulary.blocks().iter().copied());

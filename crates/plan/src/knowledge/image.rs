@@ -3,8 +3,8 @@
 use super::{ImageKey, Settings};
 use crate::condensed::{Condensed, Packed};
 use crate::layers::LayerMap;
-use crate::preprocess::{Dropped, ImageModel, outliers};
-use crate::vocabulary::Vocabulary;
+use crate::preprocess::{Dropped, ImageModel, bounds_of};
+use crate::vocabulary::{BlockId, Vocabulary};
 use crate::zero_shot::{Metadata, Profile};
 use headstart_trace::{Creation, Trace};
 use std::collections::BTreeSet;
@@ -73,8 +73,15 @@ impl ImageKnowledge {
     #[must_use]
     pub fn dropped(&self) -> Dropped {
         let founding = || {
-            let counts = self.founding.iter().map(|trace| trace.distinct(self.vocabulary.len())).collect();
-            Dropped { few_reads: self.few_reads, ..outliers(counts, &self.settings.model) }
+            let blocks = self.vocabulary.len();
+            let counts: Vec<_> = self.founding.iter().map(|trace| trace.distinct(blocks)).collect();
+            let bounds = bounds_of(counts.clone(), &self.settings.model);
+            let count = |is_out: &dyn Fn(usize) -> bool| counts.iter().filter(|n| is_out(**n)).count() as u64;
+            Dropped {
+                few_reads: self.few_reads,
+                few_blocks: count(&|distinct| distinct < *bounds.start()),
+                many_blocks: count(&|distinct| distinct > *bounds.end()),
+            }
         };
         self.model.as_ref().map_or_else(founding, ImageModel::dropped)
     }
@@ -133,11 +140,25 @@ impl ImageKnowledge {
         }
     }
 
-    /// Makes groups of the traces so far.
+    /// Makes groups of the traces so far, and forgets blocks that outliers alone read.
     fn found(&mut self) {
-        let mut model = ImageModel::learn(self.unpacked(), self.settings.model);
+        let traces = self.unpacked();
+        let distinct = |trace: &Condensed| trace.first_accesses().len();
+        let bounds = bounds_of(traces.iter().map(distinct).collect(), &self.settings.model);
+        let mut vocabulary = Vocabulary::new(self.vocabulary.disk_size());
+        let is_inside = |trace: &&Condensed| bounds.contains(&distinct(trace));
+        let number = |id: &BlockId| self.vocabulary.blocks()[*id as usize];
+        let inside = traces.iter().filter(is_inside);
+        let blocks: BTreeSet<u64> =
+            inside.flat_map(|trace| trace.first_accesses().iter().map(number)).collect();
+        vocabulary.add(&blocks.into_iter().collect::<Vec<_>>());
+        let known = vocabulary.len();
+        let renumbered = traces.iter().map(|trace| trace.renumbered(&self.vocabulary, &mut vocabulary));
+        let mut model = ImageModel::learn(renumbered.collect(), self.settings.model);
         model.drop_few_reads(self.few_reads);
+        vocabulary.truncate(known);
         (self.model, self.founding, self.few_reads) = (Some(model), Vec::new(), 0);
+        self.vocabulary = vocabulary;
     }
 }
 

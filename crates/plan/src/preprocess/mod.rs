@@ -16,6 +16,7 @@ use crate::random::Random;
 use crate::similarity::{Feature, Similarities, Vector};
 use crate::statistics::Statistics;
 use crate::vocabulary::Vocabulary;
+use std::ops::RangeInclusive;
 
 pub mod density;
 pub mod louvain;
@@ -294,16 +295,11 @@ fn bounds(inner: &[usize]) -> (usize, usize) {
     (inner.first().copied().unwrap_or(0), inner.last().copied().unwrap_or(usize::MAX))
 }
 
-/// The outliers among traces with so many distinct blocks, as [`ImageModel::learn`] would find.
-pub(crate) fn outliers(mut counts: Vec<usize>, settings: &Settings) -> Dropped {
+/// The fewest and the most distinct blocks of what [`ImageModel::learn`] takes for no outlier, of traces with so many.
+pub(crate) fn bounds_of(mut counts: Vec<usize>, settings: &Settings) -> RangeInclusive<usize> {
     counts.sort_unstable();
     let (least, most) = bounds(inner(&counts, settings.trim));
-    let count = |is_out: &dyn Fn(usize) -> bool| counts.iter().filter(|count| is_out(**count)).count() as u64;
-    Dropped {
-        few_reads: 0,
-        few_blocks: count(&|count| count < least),
-        many_blocks: count(&|count| count > most),
-    }
+    least..=most
 }
 
 fn distinct(trace: &Condensed) -> usize {

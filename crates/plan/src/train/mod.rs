@@ -142,15 +142,19 @@ impl Knowledge {
             return image(own, recipe);
         }
         let tiers = tiers(self);
-        let Some((reason, tier)) = tiers.select(&key.image, &Metadata::of(creation)) else {
-            return own.map_or(Ok(ImagePlans { reason: Reason::None, groups: Vec::new() }), |own| {
-                image(own, recipe)
-            });
+        let choice = match own {
+            Some(own) => match choice_for_poor(&key, own, &tiers) {
+                Some(choice) => Some(choice),
+                None => return image(own, recipe),
+            },
+            None => {
+                let found = tiers.select(&key.image, &Metadata::of(creation));
+                found.map(|(reason, tier)| (reason, tier.images.clone()))
+            }
         };
-        let keys: BTreeSet<_> = tier.images.iter().cloned().chain(own.map(|_| key.clone())).collect();
-        if let (Some(own), 1) = (own, keys.len()) {
-            return image(own, recipe);
-        }
+        let Some((reason, keys)) = choice else {
+            return Ok(ImagePlans { reason: Reason::None, groups: Vec::new() });
+        };
         let trained = |key: &ImageKey| {
             let image = self.image(key)?;
             let model = image.model();
