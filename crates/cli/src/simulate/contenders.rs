@@ -258,8 +258,7 @@ fn learn(
     let Some(train) = &data.train else { return Ok(Learned::Hidden(BTreeMap::new())) };
     let mut learn = |set: &DataSet, count: bool| {
         let mut knowledge = Knowledge::new(settings);
-        let learned =
-            with_bar(progress, "learning", |each| knowledge.learn(set, disk.threads(), each))?;
+        let learned = with_bar(progress, "learning", |each| knowledge.learn(set, disk.threads(), each))?;
         if count {
             skipped.add(&learned.skipped);
         }
