@@ -55,9 +55,11 @@ impl fmt::Display for Creations<'_> {
         line(f, "images per user", &figures.images_per_user)?;
         line(f, "clusters per image", &figures.clusters_per_image)?;
         line(f, "creations per image", &figures.creations_per_image)?;
-        let CreationFigures { images, users, clusters, .. } = figures;
-        let (images, users) = (count(*images, "image"), count(*users, "user"));
-        write!(f, "\n{images}, {users}, {}", count(*clusters, "cluster"))?;
+        let CreationFigures { images, families, users, clusters, .. } = figures;
+        let (images, users, clusters) =
+            (count(*images, "image"), count(*users, "user"), count(*clusters, "cluster"));
+        let families = if *families == 1 { "1 family".to_owned() } else { format!("{families} families") };
+        write!(f, "\n{images} of {families}, {users}, {clusters}")?;
         write!(f, "\n{:.1}% of the disks are smaller than 64 GiB", figures.below_64_gib_percent)?;
         let (one, single) = (figures.one_image_percent, figures.one_creation_percent);
         write!(f, "\n{one:.1}% of the users use one image, {single:.1}% of them once")?;
@@ -82,6 +84,8 @@ impl fmt::Display for Traces<'_> {
         each_kind(f, "% of the disk's 2 MiB blocks read (6 min)", &figures.access_percent)?;
         each_kind(f, "s to the first read", &figures.grace_s)?;
         each_kind(f, "cosine of two traces", &figures.cosine)?;
+        each_kind(f, "agreement of their orders (1: the same)", &figures.order)?;
+        each_kind(f, "% of the image's usual blocks not read", &figures.lost_percent)?;
         line(f, "2 MiB blocks read", &figures.unique_blocks)?;
         line(f, "deviation of reads of a block", &figures.deviation.count)?;
         line(f, "deviation of their mean time", &figures.deviation.mean_time)?;
@@ -92,6 +96,16 @@ impl fmt::Display for Traces<'_> {
         for ((kind, alike), (_, cosine)) in figures.alike_percent.each().iter().zip(figures.cosine.each()) {
             if cosine.count > 0 {
                 write!(f, "\n{alike:.1}% of the pairs have a cosine of 0.9 or more, {kind}")?;
+            }
+        }
+        for ((kind, outliers), (_, lost)) in
+            figures.outlier_percent.each().iter().zip(figures.lost_percent.each())
+        {
+            if lost.count > 0 {
+                write!(
+                    f,
+                    "\n{outliers:.1}% of the traces read far fewer or more blocks than their image's, {kind}"
+                )?;
             }
         }
         cross_rates(f, figures)?;

@@ -5,6 +5,7 @@ use super::{cancelled, len};
 use crate::report::{Outcome, count};
 use headstart_block::Result;
 use headstart_image::progress::Progress;
+use headstart_plan::preprocess::{self, Settings};
 use headstart_trace::data_set::{Limits, Skipped};
 use headstart_trace::stats::{self, Boot, Collector, CreationFigures, Figures, Stats};
 use headstart_trace::{Creation, DataSet, Trace};
@@ -16,6 +17,9 @@ use std::time::{Duration, SystemTime};
 
 /// Traces that are listed one by one, for people; programs get all.
 const TRACES_SHOWN: usize = 100;
+
+/// Boots from which on an image's categories are counted: of fewer, every other boot is one.
+const CATEGORIZED_MIN: usize = 10;
 
 /// What traces read.
 #[derive(Default, Serialize)]
@@ -31,6 +35,9 @@ pub(super) struct StatsReport {
     creations: CreationFigures,
     /// Those that need the traces.
     figures: Figures,
+    /// How many categories the boots of an image on one size of disk fall into, as training finds them, and for how
+    /// many such images; of those with ten boots or more.
+    categories: BTreeMap<usize, u64>,
     skipped: Skipped,
 }
 
@@ -83,6 +90,7 @@ impl StatsReport {
         let mut report = Self { units: stats::UNITS, sizes_to: stats::SIZES, ..Self::default() };
         let mut collector = Collector::default();
         let mut creations = Vec::new();
+        let mut blocks = BTreeMap::<(String, u64), Vec<usize>>::new();
         for path in paths {
             let set = DataSet::open(path, &Limits::default())?;
             report.skipped.add(set.skipped());
@@ -94,6 +102,8 @@ impl StatsReport {
                 // What is skipped is counted by the data set.
                 if let Ok((stats, boot, trace)) = counted {
                     collector.add(&trace.creation, &boot);
+                    let image = (trace.creation.image.clone(), trace.creation.size);
+                    blocks.entry(image).or_default().push(boot.blocks.len());
                     report.add(&trace, stats);
                     creations.push(trace.creation);
                 }
@@ -103,6 +113,9 @@ impl StatsReport {
         }
         report.creations = CreationFigures::of(&creations);
         report.figures = collector.finish();
+        for blocks in blocks.into_values().filter(|blocks| blocks.len() >= CATEGORIZED_MIN) {
+            *report.categories.entry(preprocess::categories(blocks, &Settings::default())).or_default() += 1;
+        }
         report.summarize();
         Ok(report)
     }
@@ -208,6 +221,13 @@ impl fmt::Display for StatsReport {
         write!(f, "\nreads by size: {}", sizes.collect::<Vec<_>>().join(", "))?;
         write!(f, "\n\n{}", Creations(&self.creations))?;
         write!(f, "\n\n{}", Traces(&self.figures))?;
+        let categories = self.categories.iter();
+        let categories =
+            categories.map(|(number, images)| format!("{number} of {}", count(*images, "image")));
+        let categories = categories.collect::<Vec<_>>().join(", ");
+        if !categories.is_empty() {
+            write!(f, "\n\ncategories, by boots' numbers of blocks: {categories}")?;
+        }
         if !self.skipped.is_empty() {
             write!(f, "\n\n{}", self.skipped)?;
         }

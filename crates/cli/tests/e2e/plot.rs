@@ -48,6 +48,21 @@ fn every_figure_of_a_made_up_data_set() {
     let report = scene.json("trace plot set -o ~/plots");
     assert_eq!((numbers(&report, "figures"), numbers(&report, "left_out")), (ALL.to_vec(), vec![]));
     check_files(&report);
+    // What is drawn is also told in numbers, and what cannot be drawn: disorder, categories, families.
+    let stats = scene.json("trace stats set");
+    let categories = stats["categories"].as_object().unwrap();
+    assert!(categories.values().map(|images| images.as_u64().unwrap()).sum::<u64>() >= 3, "{categories:?}");
+    let figures = &stats["figures"];
+    let order = figures["order"]["user"]["p50"].as_f64().unwrap();
+    assert!((0.5..=1.0).contains(&order), "{order}");
+    assert!(figures["lost_percent"]["public"]["count"].as_u64().unwrap() > 20);
+    assert!(stats["creations"]["families"].as_u64().unwrap() > 1);
+    let table = scene.ok("trace stats set").stdout;
+    for line in
+        ["agreement of their orders", "usual blocks not read", "far fewer or more blocks", "categories, by"]
+    {
+        assert!(table.contains(line), "no {line}: {table}");
+    }
     // The same data give the same bytes, whatever was there before.
     fs::write(scene.path("plots/figure-03.svg"), "old").unwrap();
     scene.ok("trace plot set -o again");

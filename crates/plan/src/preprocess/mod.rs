@@ -302,6 +302,13 @@ pub(crate) fn bounds_of(mut counts: Vec<usize>, settings: &Settings) -> RangeInc
     least..=most
 }
 
+/// How many categories [`ImageModel::learn`] finds in traces with so many distinct blocks.
+#[must_use]
+pub fn categories(mut counts: Vec<usize>, settings: &Settings) -> usize {
+    counts.sort_unstable();
+    density::cuts(inner(&counts, settings.trim)).len() + 1
+}
+
 fn distinct(trace: &Condensed) -> usize {
     trace.first_accesses().len()
 }

@@ -26,6 +26,8 @@ pub struct CreationFigures {
     pub creations: u64,
     /// Images.
     pub images: u64,
+    /// Families of images, where they are known.
+    pub families: u64,
     /// Users.
     pub users: u64,
     /// Clusters.
@@ -121,9 +123,11 @@ impl CreationFigures {
         let mut clusters = BTreeMap::<&str, u64>::new();
         let mut figures = Self { creations: creations.len() as u64, ..Self::default() };
         let mut numbers = Numbers::default();
+        let mut families = BTreeSet::<&str>::new();
         for creation in creations {
             let kind = Kind::of(&creation.image);
             *figures.creations_by_kind.of(kind) += 1;
+            families.extend(Some(creation.family.as_str()).filter(|family| !family.is_empty()));
             let image = images.entry(&creation.image).or_default();
             image.creations += 1;
             image.clusters.insert(&creation.cluster);
@@ -138,6 +142,7 @@ impl CreationFigures {
         let counts = |len: usize| len as u64;
         (figures.images, figures.users, figures.clusters) =
             (counts(images.len()), counts(users.len()), counts(clusters.len()));
+        figures.families = counts(families.len());
         let sized = creations.iter().filter(|creation| creation.size > 0);
         numbers.size_gib = sized.map(|creation| creation.size as f64 / (1_u64 << 30) as f64).collect();
         figures.size_gib = Distribution::of(&numbers.size_gib);
@@ -240,6 +245,7 @@ mod tests {
             created_us: (20_000 * 24 + 12 + hour) * HOUR_US + 5,
             size: gib << 30,
             options: format!("image_size={}", gib << 29),
+            family: "f".to_owned(),
             ..Creation::default()
         }
     }
@@ -256,6 +262,7 @@ mod tests {
         ];
         let figures = CreationFigures::of(&creations);
         assert_eq!((figures.creations, figures.images, figures.users, figures.clusters), (6, 3, 3, 2));
+        assert_eq!((figures.families, CreationFigures::of(&creations[..1]).families), (1, 1));
         assert_eq!(figures.creations_by_kind, ByKind { public: 3, user: 3, other: 0 });
         assert_eq!((figures.below_64_gib_percent, figures.size_gib.max), (50.0, 2048.0));
         assert_eq!((figures.image_ratio.public.p50, figures.image_ratio.other.count), (0.5, 0));

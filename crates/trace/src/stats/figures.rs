@@ -3,7 +3,7 @@
 use super::boot::{Boot, CROSS};
 use super::curves::{Curves, curve, curve_of};
 use super::distribution::{Distribution, LogHistogram, percent};
-use super::group::Group;
+use super::group::{Disorder, Group};
 use super::similarity::jaccard;
 use super::{ByKind, Kind};
 use crate::fast26::META_INFO;
@@ -19,7 +19,7 @@ const PAIRS_MAX: usize = 20_000;
 /// From this cosine on the paper takes traces for alike.
 pub const ALIKE: f64 = 0.9;
 
-/// Figures 2, 8, 12, 13, 15, 18, 20, 22 and 23.
+/// Figures 2, 8, 12, 13, 15, 18, 20, 22 and 23, and how much disorder there is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Figures {
     /// Traces.
@@ -33,6 +33,15 @@ pub struct Figures {
     pub cosine: ByKind<Distribution>,
     /// Percent of those pairs with a cosine of 0.9 or more.
     pub alike_percent: ByKind<f64>,
+    /// Reordering: how much the order of first reads of two traces of one image agrees, of the blocks that both read: 1
+    /// where it is the same. Of the pairs of figure 12.
+    pub order: ByKind<Distribution>,
+    /// Loss: percent of an image's usual blocks (read by more than half of its traces) that a trace does not read. Of
+    /// images with five traces or more.
+    pub lost_percent: ByKind<Distribution>,
+    /// Outliers: percent of the traces that read less than half or more than one and a half times the blocks that the
+    /// middle one of their image does. Of images with five traces or more.
+    pub outlier_percent: ByKind<f64>,
     /// Figure 13: percent of the disk's 2 MiB blocks that a trace reads in six minutes.
     pub access_percent: ByKind<Distribution>,
     /// Figure 15: seconds from the creation to the first read.
@@ -126,13 +135,19 @@ struct Done {
     one_user: bool,
     unique_blocks: Vec<u32>,
     cosines: Vec<f64>,
+    disorder: Disorder,
     deviations: Option<[f64; 3]>,
     typical: Vec<u64>,
 }
 
 /// What groups have in common, in each and with each other.
+#[derive(Default)]
 struct Compared {
     cosines: ByKind<Vec<f64>>,
+    orders: ByKind<Vec<f64>>,
+    lost_percent: ByKind<Vec<f64>>,
+    /// Outliers, and of how many traces.
+    outliers: ByKind<(u64, u64)>,
     deviations: [Vec<f64>; 3],
     tiers: [Vec<f64>; 3],
 }
@@ -168,6 +183,7 @@ impl Collector {
         let Some(mut group) = self.group.take() else { return };
         self.done.push(Done {
             cosines: group.cosines(),
+            disorder: group.disorder(),
             deviations: group.deviations(),
             typical: group.typical_blocks(),
             one_user: group.one_user,
@@ -199,20 +215,29 @@ impl Collector {
     }
 
     fn compare(&self) -> Compared {
-        let mut cosines = ByKind::<Vec<f64>>::default();
+        let mut compared = Compared::default();
         for group in self.by_size().into_iter().take(TOP) {
-            cosines.of(Kind::of(&group.creation.image)).extend_from_slice(&group.cosines);
+            let kind = Kind::of(&group.creation.image);
+            compared.cosines.of(kind).extend_from_slice(&group.cosines);
+            compared.orders.of(kind).extend_from_slice(&group.disorder.orders);
+        }
+        for group in &self.done {
+            let kind = Kind::of(&group.creation.image);
+            compared.lost_percent.of(kind).extend_from_slice(&group.disorder.lost_percent);
+            let (outliers, all) = compared.outliers.of(kind);
+            *outliers += group.disorder.outliers;
+            *all += group.disorder.judged;
         }
         let metric = |at: usize| {
             let deviations = self.done.iter().filter_map(|group| Some(*group.deviations?.get(at)?));
             deviations.collect::<Vec<_>>()
         };
         let deviations = [metric(0), metric(1), metric(2)];
-        Compared { cosines, deviations, tiers: tiers(&self.done) }
+        Compared { deviations, tiers: tiers(&self.done), ..compared }
     }
 
     fn figures(&self, compared: &Compared) -> Figures {
-        let Compared { cosines, deviations, tiers } = compared;
+        let Compared { cosines, deviations, tiers, .. } = compared;
         let all = self.done.iter().flat_map(|group| &group.unique_blocks).copied().map(f64::from);
         let shown = self.by_size().into_iter().take(SHOWN).map(|group| UniqueBlocks {
             image: group.creation.image.clone(),
@@ -227,6 +252,9 @@ impl Collector {
             read_percent: self.samples.map(|samples| Distribution::of(&samples.read_percent)),
             cosine: cosines.map(|cosines| Distribution::of(cosines)),
             alike_percent: cosines.map(|cosines| percent(cosines, |cosine| cosine >= ALIKE)),
+            order: compared.orders.map(|orders| Distribution::of(orders)),
+            lost_percent: compared.lost_percent.map(|lost| Distribution::of(lost)),
+            outlier_percent: compared.outliers.map(share_percent),
             access_percent: self.samples.map(|samples| Distribution::of(&samples.access_percent)),
             grace_s: self.samples.map(|samples| Distribution::of(&samples.grace_s)),
             interval_us: self.samples.map(|samples| Intervals::of(&samples.intervals)),
@@ -248,6 +276,11 @@ impl Collector {
             jaccard: compared.tiers.each_ref().map(|indices| curve(indices)),
         }
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a percentage")]
+fn share_percent((some, all): &(u64, u64)) -> f64 {
+    *some as f64 * 100.0 / (*all).max(1) as f64
 }
 
 impl Samples {

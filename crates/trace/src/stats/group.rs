@@ -5,13 +5,29 @@
 //! merged: each is looked at a few times in all, however many traces there are.
 
 use super::boot::{BlockUse, Boot};
-use super::similarity::cosine;
+use super::similarity::{cosine, order, ranks};
 use crate::trace::Creation;
 
 /// Traces of which pairs are compared, as the paper does.
 const SAMPLE: usize = 50;
 /// Uses of blocks that wait at least.
 const WAITING_MIN: usize = 1 << 16;
+
+/// Traces from which on one can be told to be unlike the others.
+const JUDGED_MIN: usize = 5;
+
+/// How traces of a group are unlike each other.
+#[derive(Debug, Default)]
+pub(super) struct Disorder {
+    /// Of each pair of the sample, how much the order of first reads agrees.
+    pub(super) orders: Vec<f64>,
+    /// Of each trace of the sample, how many percent of the group's usual blocks it does not read.
+    pub(super) lost_percent: Vec<f64>,
+    /// Traces that read less than half or more than one and a half times the group's median of blocks.
+    pub(super) outliers: u64,
+    /// Of so many.
+    pub(super) judged: u64,
+}
 
 /// What is known of the traces of a group.
 #[derive(Debug)]
@@ -119,10 +135,42 @@ impl Group {
         });
     }
 
+    /// The traces whose pairs are compared.
+    fn compared(&self) -> Vec<&Vec<BlockUse>> {
+        let step = self.sample.len().div_ceil(SAMPLE).max(1);
+        self.sample.iter().step_by(step).collect()
+    }
+
+    /// Reordering, loss and outliers.
+    #[expect(clippy::cast_precision_loss, reason = "percentages")]
+    pub(super) fn disorder(&mut self) -> Disorder {
+        self.merge();
+        let mut disorder = Disorder::default();
+        let ranks: Vec<_> = self.compared().into_iter().map(|uses| ranks(uses)).collect();
+        for (at, a) in ranks.iter().enumerate() {
+            disorder.orders.extend(ranks[at + 1..].iter().filter_map(|b| order(a, b)));
+        }
+        if self.unique_blocks.len() < JUDGED_MIN {
+            return disorder;
+        }
+        let half = self.unique_blocks.len() as f64 / 2.0;
+        let usual: Vec<_> =
+            self.sums.iter().filter(|sums| sums.traces > half).map(|sums| sums.block).collect();
+        for trace in ranks.iter().filter(|_| !usual.is_empty()) {
+            let read = |block: &&u64| trace.binary_search_by_key(*block, |(block, _)| *block).is_ok();
+            let lost = usual.len() - usual.iter().filter(read).count();
+            disorder.lost_percent.push(lost as f64 * 100.0 / usual.len() as f64);
+        }
+        let median = super::median(self.unique_blocks.iter().map(|blocks| u64::from(*blocks)));
+        let unlike = |blocks: &&u32| u64::from(**blocks) * 2 < median || u64::from(**blocks) * 2 > median * 3;
+        disorder.outliers = self.unique_blocks.iter().filter(unlike).count() as u64;
+        disorder.judged = self.unique_blocks.len() as u64;
+        disorder
+    }
+
     /// Figure 12: the cosine of each pair of a sample.
     pub(super) fn cosines(&self) -> Vec<f64> {
-        let step = self.sample.len().div_ceil(SAMPLE).max(1);
-        let sample: Vec<_> = self.sample.iter().step_by(step).collect();
+        let sample = self.compared();
         let pairs =
             sample.iter().enumerate().flat_map(|(at, a)| sample[at + 1..].iter().map(move |b| (a, b)));
         pairs.map(|(a, b)| cosine(a, b)).collect()

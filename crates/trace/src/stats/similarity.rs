@@ -23,6 +23,39 @@ pub fn jaccard(a: &[u64], b: &[u64]) -> f64 {
     common as f64 / all.max(1) as f64
 }
 
+/// When a trace reads its blocks for the first time, as ranks from 0 on: by block, as [`order`] wants them.
+#[must_use]
+pub fn ranks(uses: &[BlockUse]) -> Vec<(u64, u32)> {
+    let mut by_time: Vec<_> = uses.iter().map(|use_| (use_.first_us, use_.block)).collect();
+    by_time.sort_unstable();
+    let mut ranks: Vec<_> = (0..).zip(by_time).map(|(rank, (_, block))| (block, rank)).collect();
+    ranks.sort_unstable();
+    ranks
+}
+
+/// How much the order of two traces' first reads agrees, of the blocks that both read: Pearson's correlation of their
+/// [`ranks`], 1 for the same order, -1 for the opposite one. `None` where they have less than two blocks in common.
+#[must_use]
+pub fn order(a: &[(u64, u32)], b: &[(u64, u32)]) -> Option<f64> {
+    let (mut count, mut sums, mut squares, mut product) = (0.0, [0.0; 2], [0.0; 2], 0.0);
+    merge(
+        a,
+        b,
+        |(block, _)| *block,
+        |(_, a), (_, b)| {
+            let [a, b] = [f64::from(*a), f64::from(*b)];
+            count += 1.0;
+            sums = [sums[0] + a, sums[1] + b];
+            squares = [squares[0] + a * a, squares[1] + b * b];
+            product += a * b;
+        },
+    );
+    let variance = |at: usize| count * squares[at] - sums[at] * sums[at];
+    let both = (variance(0) * variance(1)).sqrt();
+    // Ranks differ: two blocks are enough for a variance.
+    (count >= 2.0 && both > 0.0).then(|| ((count * product - sums[0] * sums[1]) / both).clamp(-1.0, 1.0))
+}
+
 /// Calls `both` with the elements of both lists, which are sorted by `key` and have each once.
 fn merge<'a, T>(a: &'a [T], b: &'a [T], key: impl Fn(&T) -> u64, mut both: impl FnMut(&'a T, &'a T)) {
     let (mut a, mut b) = (a.iter().peekable(), b.iter().peekable());
@@ -61,6 +94,22 @@ mod tests {
             (jaccard(&[1, 2], &[2, 3]), jaccard(&[], &[]), jaccard(&[4], &[4])),
             (1.0 / 3.0, 0.0, 1.0)
         );
+    }
+
+    #[test]
+    fn the_order_of_first_reads() {
+        let uses = |blocks: &[(u64, u64)]| {
+            let use_ =
+                |&(block, first_us): &(u64, u64)| BlockUse { block, count: 1, first_us, sum_us: first_us };
+            ranks(&blocks.iter().map(use_).collect::<Vec<_>>())
+        };
+        let a = uses(&[(1, 50), (2, 10), (3, 20), (7, 20)]);
+        assert_eq!(a, [(1, 3), (2, 0), (3, 1), (7, 2)]);
+        // Other times, and a block more in between, but the same order.
+        let same = order(&a, &uses(&[(1, 900), (2, 1), (3, 2), (4, 3), (7, 4)])).unwrap();
+        assert!(same > 0.97 && (order(&a, &a).unwrap() - 1.0).abs() < 1e-12);
+        assert!(order(&a, &uses(&[(1, 1), (2, 9), (3, 8), (7, 7)])).unwrap() < -0.9);
+        assert_eq!((order(&a, &uses(&[(1, 5), (9, 6)])), order(&a, &[])), (None, None));
     }
 
     proptest! {

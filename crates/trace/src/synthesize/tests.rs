@@ -138,11 +138,16 @@ fn disorder_can_be_turned_up() {
     let (_, lost) = measure(Settings { loss: 0.3, ..calm });
     assert!(lost.unique_blocks.mean < 0.95 * base.unique_blocks.mean);
     assert!(lost.deviation.count.mean > 1.2 * base.deviation.count.mean);
+    assert!(lost.lost_percent.user.mean > base.lost_percent.user.mean + 5.0, "{:?}", lost.lost_percent.user);
+    let (_, other_order) = measure(Settings { reordering: 0.8, ..calm });
+    assert!(other_order.order.user.mean < base.order.user.mean - 0.05, "{:?}", other_order.order.user);
     let (reordered, base_order) = (moved(Settings { reordering: 0.8, ..calm }), moved(calm));
     assert!(reordered > 3.0 * base_order, "{reordered} places of a hundred, {base_order} without");
     let (_, outliers) = measure(Settings { outliers: 0.3, ..calm });
     assert!(outliers.alike_percent.user < 0.8 * base.alike_percent.user);
     assert!(outliers.unique_blocks.max > 2.0 * base.unique_blocks.max);
+    let share = outliers.outlier_percent.user;
+    assert!((20.0..40.0).contains(&share) && base.outlier_percent.user < 5.0, "{share}");
 }
 
 /// All files below `dir` and what is in them.

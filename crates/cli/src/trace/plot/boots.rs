@@ -67,8 +67,7 @@ pub(super) fn patterns(material: &Material<'_>) -> Drawn {
         }
         #[expect(clippy::cast_precision_loss, reason = "a plot")]
         let points = boot::pattern(&trace).into_iter().map(|(t_us, block)| (t_us as f64 / 1e6, block as f64));
-        let axes =
-            (Axis::linear("time since the first request [s]").from(0.0), Axis::linear("block of 2 MiB"));
+        let axes = (Axis::linear("time since the first request [s]").from(0.0), blocks_axis(&[&trace]));
         let series = Series::stripes("", points.collect());
         picture = picture.with(Chart::new(axes.0, axes.1).titled(name(&trace)).with(series));
     }

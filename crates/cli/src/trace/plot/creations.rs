@@ -82,11 +82,11 @@ pub(super) fn hours(material: &Material<'_>) -> Drawn {
     if (0..last).filter(|hour| used(*hour)).count() < 2 {
         return Err("all creations are of one hour");
     }
-    let days = clusters.iter().any(|cluster| cluster.images.len() > DAYS_FROM);
-    let (unit, since) = if days { (DAY, "days since a noon") } else { (1.0, "hours since noon") };
+    let (unit, since) = if last > DAYS_FROM { (DAY, "days since a noon") } else { (1.0, "hours since noon") };
     let axes = (Axis::linear(since).from(0.0), Axis::linear("images in use in an hour").from(0.0));
     let chart = clusters.iter().fold(Chart::new(axes.0, axes.1), |chart, cluster| {
-        let hours = cluster.images.iter().enumerate();
+        // To the last hour of any: later there were none.
+        let hours = cluster.images.iter().chain(std::iter::repeat(&0)).take(last).enumerate();
         #[expect(clippy::cast_precision_loss, reason = "a plot")]
         let points = hours.map(|(hour, images)| (hour as f64 / unit, *images as f64)).collect();
         chart.with(Series::line(format!("cluster {}", cluster.cluster), points))

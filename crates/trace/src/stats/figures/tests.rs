@@ -88,3 +88,34 @@ fn large_groups_are_merged_in_parts() {
     );
     assert!((figures.cosine.user.min - 1.0).abs() < 1e-9);
 }
+
+/// Boots that differ in a known way: one in another order, one without a block, one cut off, one that reads more.
+#[test]
+fn disorder_is_counted() {
+    let in_order = |blocks: &[u64]| {
+        let use_ =
+            |(rank, block): (u64, &u64)| BlockUse { block: *block, count: 1, first_us: rank, sum_us: rank };
+        let mut uses: Vec<_> = (0..).zip(blocks).map(use_).collect();
+        uses.sort_by_key(|use_| use_.block);
+        Boot { blocks: uses, ..Boot::default() }
+    };
+    let all: Vec<u64> = (0..10).collect();
+    let backwards: Vec<u64> = all.iter().rev().copied().collect();
+    let more: Vec<u64> = (0..30).collect();
+    let mut collector = Collector::default();
+    for blocks in [&all[..], &all, &all, &backwards, &all[1..], &all[..2], &more] {
+        collector.add(&creation("p-a", "u", "x"), &in_order(blocks));
+    }
+    // Too few to judge.
+    collector.add(&creation("p-b", "u", "x"), &in_order(&all));
+    collector.add(&creation("p-b", "u", "x"), &in_order(&more));
+    let figures = collector.finish();
+    let (order, lost) = (figures.order.public, figures.lost_percent.public);
+    // Of 21 pairs, the backward boot is in six, and one has but one block in common; p-b has one pair.
+    assert_eq!((order.count, order.min, order.p50), (21, -1.0, 1.0));
+    assert!((order.mean - (15.0 - 6.0) / 21.0).abs() < 1e-9, "{order:?}");
+    assert_eq!((lost.count, lost.p50, lost.max), (7, 0.0, 80.0));
+    assert!((lost.mean - 90.0 / 7.0).abs() < 1e-9, "{lost:?}");
+    assert!((figures.outlier_percent.public - 200.0 / 7.0).abs() < 1e-9);
+    assert_eq!((figures.outlier_percent.user, figures.order.user.count), (0.0, 0));
+}
