@@ -188,6 +188,12 @@ impl Panel<'_> {
             Some(beyond + font::width(&tick.label, TICK_SIZE, false) / 2.0)
         });
         let last = if names.turned { 0.0 } else { last.unwrap_or(0.0) };
+        // Turned names reach to the left of the plot.
+        let first = frames.x.ticks.iter().filter(|_| names.turned).filter_map(|tick| {
+            let at = frames.x.part(tick.at)? * plot.width();
+            Some(font::width(&tick.label, TICK_SIZE, false) * TURN.to_radians().cos() + TICK_SIZE - at)
+        });
+        let first = first.fold(0.0, f64::max);
         let right = match (&self.chart.second, &frames.second) {
             (Some(axis), Some(frame)) => side(axis, frame),
             _ => 0.0,
@@ -197,7 +203,7 @@ impl Panel<'_> {
             top += legend::rows_height(&legend::rows(self.entries, width));
         }
         Margins {
-            left: side(&self.chart.y, &frames.y),
+            left: side(&self.chart.y, &frames.y).max(first),
             right: right.max(last + 2.0).max(8.0),
             top,
             bottom: TICK + 3.0 + below + label(&self.chart.x),

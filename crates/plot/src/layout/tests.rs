@@ -96,6 +96,19 @@ fn bars_stand_beside_each_other() {
 }
 
 #[test]
+fn long_names_are_turned_and_stay_within() {
+    let names = (0..8).map(|n| format!("a name that is long, and longer {n}"));
+    let chart = Chart::new(Axis::categories("what", names), Axis::linear("how much"));
+    let chart = chart.with(Series::bars("", (1..9).map(f64::from).collect()));
+    let scene = lay_out(&Picture::new("").with(chart));
+    let turned = texts(&scene).into_iter().filter(|text| text.angle == 40.0);
+    let turned: Vec<_> = turned.map(corners).collect();
+    assert_eq!((turned.len(), outside(&scene)), (8, vec![]));
+    let what = texts(&scene).into_iter().find(|text| text.text == "what").map(corners).unwrap();
+    assert!(turned.iter().all(|name| name.bottom < what.top));
+}
+
+#[test]
 fn legends_go_where_nothing_is() {
     let line = |name: &str, y: f64| Series::line(name, vec![(0.0, y), (1.0, y)]);
     let axes = || Chart::new(Axis::linear("x"), Axis::linear("y").from(0.0).to(1.0));
