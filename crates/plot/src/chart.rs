@@ -129,6 +129,8 @@ pub struct Axis {
     pub min: Option<f64>,
     /// The greatest number shown; where `None`, the data tell.
     pub max: Option<f64>,
+    /// Whether only whole numbers are marked: things that are counted.
+    pub whole: bool,
 }
 
 impl Axis {
@@ -162,6 +164,12 @@ impl Axis {
     #[must_use]
     pub fn to(self, max: f64) -> Self {
         Self { max: Some(max), ..self }
+    }
+
+    /// With marks at whole numbers only.
+    #[must_use]
+    pub fn whole(self) -> Self {
+        Self { whole: true, ..self }
     }
 
     /// A share of a whole: `from` 0 `to` 1.

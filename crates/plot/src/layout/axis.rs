@@ -54,7 +54,8 @@ pub(super) enum Fit {
     Round,
     /// The same, and zero in any case: bars stand on it.
     FromZero,
-    /// From mark to mark, and from before the least number, where that is not zero: a distribution rises from there.
+    /// From mark to mark, and from before the least number, where that is not zero, to behind the greatest: there a
+    /// distribution is level.
     Before,
 }
 
@@ -125,6 +126,7 @@ impl Frame {
         let mut wanted = (pixels / if across { 58.0 } else { 32.0 }).clamp(2.0, 12.0);
         loop {
             let step = ticks::round_step(high / wanted - low / wanted);
+            let step = if axis.whole { step.max(1.0) } else { step };
             let (mut from, mut to) = (low, high);
             if fit == Fit::Tight {
                 let room = (high / 100.0 - low / 100.0) * 2.0;
@@ -133,6 +135,9 @@ impl Frame {
                 to = high + room;
             } else {
                 (from, to) = ((from / step + 1e-6).floor() * step, (to / step - 1e-6).ceil() * step);
+                if fit == Fit::Before && extent.high >= to {
+                    to += step;
+                }
             }
             let (from, to) = (min.unwrap_or(from), max.unwrap_or(to));
             let frame =
@@ -166,9 +171,10 @@ impl Frame {
             // To powers of ten where the axis spans some, and else to the next round number.
             let wide = high.log10() - low.log10() > 2.0;
             let round = |number: f64, up: bool| round_log(number, wide, up);
-            // A hair below a mark, the mark before is the end.
+            // A hair beyond a mark, the next one is the end.
             let least = if fit == Fit::Before { low * (1.0 - 1e-6) } else { low };
-            (low, high) = (round(least, false), round(high, true));
+            let most = if fit == Fit::Before { high * (1.0 + 1e-6) } else { high };
+            (low, high) = (round(least, false), round(most, true));
         }
         low = min.unwrap_or(low);
         high = max.unwrap_or(high);
@@ -350,6 +356,8 @@ mod tests {
         assert_eq!(ends_of(&log, &[3.0, 17.0], Fit::Round), (2.0, 20.0));
         assert_eq!(ends_of(&log, &[0.0, -5.0], Fit::Round), (1.0, 10.0));
         assert_eq!(ends_of(&log, &[20.0, 1024.0], Fit::Before), (10.0, 2000.0));
+        assert_eq!(ends_of(&log, &[2.0, 100.0], Fit::Before), (1.0, 200.0));
+        assert_eq!(ends_of(&axis.clone().whole(), &[1.0, 3.0], Fit::Before), (0.0, 4.0));
         assert_eq!(ends_of(&log, &[0.0, 100.0, 10_000.0], Fit::Round), (100.0, 10_000.0));
     }
 

@@ -49,10 +49,17 @@ pub(crate) fn lay_out(picture: &Picture) -> Scene {
     let shared = shared(&picture.charts, &entries);
     let places: Vec<Legend> =
         picture.charts.iter().zip(&entries).map(|(chart, names)| place(chart, names, shared)).collect();
-    let beside = places.iter().zip(&entries).filter(|(place, _)| **place == Legend::Right);
-    let beside = beside.map(|(_, entries)| legend::column_width(entries)).fold(0.0, f64::max);
-    let (cell_width, count) = (width + beside, as_f64(columns));
-    let full = 2.0 * PAD + count * cell_width + (count - 1.0) * GAP;
+    // Beside a column of panels there is as much room as its widest legend needs.
+    let mut lefts = Vec::with_capacity(columns);
+    let mut right = PAD;
+    for column in 0..columns {
+        lefts.push(right);
+        let cells = places.iter().zip(&entries).skip(column).step_by(columns);
+        let beside = cells.filter(|(place, _)| **place == Legend::Right);
+        let beside = beside.map(|(_, entries)| legend::column_width(entries)).fold(0.0, f64::max);
+        right += width + beside + GAP;
+    }
+    let full = right - GAP + PAD;
     let mut items = Vec::new();
     let mut top = heading(picture, full, &mut items);
     if shared && let Some(entries) = entries.first() {
@@ -71,7 +78,7 @@ pub(crate) fn lay_out(picture: &Picture) -> Scene {
     let guess = panel::aligned(&panels, columns, (width, height), &vec![Margins::default(); panels.len()]);
     let margins = panel::aligned(&panels, columns, (width, height), &guess);
     for (index, (panel, margins)) in panels.iter().zip(&margins).enumerate() {
-        let left = PAD + as_f64(index % columns) * (cell_width + GAP);
+        let left = lefts.get(index % columns).copied().unwrap_or(PAD);
         let top = top + as_f64(index / columns) * (height + GAP);
         let cell = Rect { left, top, right: left + width, bottom: top + height };
         panel.draw(&cell, margins, &mut items);

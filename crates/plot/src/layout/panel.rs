@@ -86,21 +86,26 @@ impl Frames {
     fn new(chart: &Chart, plot: &Rect) -> Self {
         let (mut across, mut left, mut right) = (Extent::default(), Extent::default(), Extent::default());
         let mut bars = [false, false];
-        let mut classes = false;
+        let (mut steps, mut classes) = (false, false);
         for series in &chart.series {
             let on_second = series.on_second && chart.second.is_some();
             let up = if on_second { &mut right } else { &mut left };
             add(&series.data, &mut across, up);
             let stands = matches!(series.data, Data::Bars(_) | Data::Histogram { .. });
             bars[usize::from(on_second)] |= stands;
-            classes |= matches!(series.data, Data::Steps(_) | Data::Histogram { .. });
+            steps |= matches!(series.data, Data::Steps(_));
+            classes |= matches!(series.data, Data::Histogram { .. });
         }
         for rule in chart.rules.iter().filter(|rule| rule.axis == RuleAxis::Y) {
             left.add(rule.at);
         }
         let fit = |bars: bool| if bars { Fit::FromZero } else { Fit::Round };
         // Distributions begin at round numbers; lines use all the room.
-        let x_fit = if classes { Fit::Before } else { Fit::Tight };
+        let x_fit = match (steps, classes) {
+            (true, _) => Fit::Before,
+            (false, true) => Fit::Round,
+            (false, false) => Fit::Tight,
+        };
         let (width, height) = (plot.width(), plot.height());
         Self {
             x: Frame::new(&chart.x, &across, x_fit, width, true),

@@ -66,8 +66,10 @@ pub(super) fn clusters(material: &Material<'_>) -> Drawn {
         return Err("no creation says in which cluster it was");
     }
     let curve = material.creation_curves.clusters_per_image.clone();
-    let axes =
-        (Axis::linear("clusters in which an image is used").from(0.0), Axis::share("share of the images"));
+    let axes = (
+        Axis::linear("clusters in which an image is used").from(0.0).whole(),
+        Axis::share("share of the images"),
+    );
     Ok(one(Chart::new(axes.0, axes.1).with(Series::steps("images", curve))))
 }
 
@@ -83,7 +85,7 @@ pub(super) fn hours(material: &Material<'_>) -> Drawn {
         return Err("all creations are of one hour");
     }
     let (unit, since) = if last > DAYS_FROM { (DAY, "days since a noon") } else { (1.0, "hours since noon") };
-    let axes = (Axis::linear(since).from(0.0), Axis::linear("images in use in an hour").from(0.0));
+    let axes = (Axis::linear(since).from(0.0), Axis::linear("images in use in an hour").from(0.0).whole());
     let chart = clusters.iter().fold(Chart::new(axes.0, axes.1), |chart, cluster| {
         // To the last hour of any: later there were none.
         let hours = cluster.images.iter().chain(std::iter::repeat(&0)).take(last).enumerate();
@@ -118,7 +120,8 @@ pub(super) fn popular(material: &Material<'_>) -> Drawn {
         if let Some(first) = title.get_mut(..1) {
             first.make_ascii_uppercase();
         }
-        let ranks = Axis::linear("images, the most used first");
+        #[expect(clippy::cast_precision_loss, reason = "a plot")]
+        let ranks = Axis::linear("images, the most used first").from(0.5).to(top.len() as f64 + 0.5).whole();
         let chart = Chart::new(ranks, Axis::log("creations").from(1.0))
             .titled(title)
             .second(Axis::share("share of all creations of the kind"))
