@@ -1,10 +1,14 @@
 //! Whose traces to learn from for an image that has hardly any of its own (paper, section 5.4).
 //!
 //! Images of the same family, then of the same user, then of the same metadata: the narrowest choice that has five
-//! traces; the image's own, where there are some, count too. The paper's three tiers leave two cases open, which are
-//! tiers of their own here: the same image on a disk of another size, where the same blocks lie at the same places,
-//! comes before all others; and images of the same family and equal metadata, which the paper's figure 23 finds alike
-//! (its Meta3), whoever made them, come before those of the family alone (Meta1), which hardly are.
+//! traces. The paper's three tiers leave two cases open, which are tiers of their own here: the same image on a disk of
+//! another size, where the same blocks lie at the same places, comes before all others; and images of the same
+//! family and equal metadata, which the paper's figure 23 finds alike (its Meta3), whoever made them, come before those
+//! of the family alone (Meta1), which hardly are.
+//!
+//! Traces of the image itself, however few, are not made five with those of others: from one or two of its own a boot
+//! waits a third less at 2 MB/s than from five of its family (46 s and 69 s on the average of 60 real boots), and
+//! pulls little more than half.
 //!
 //! Whose an image is: that of the users who created disks of it. One that very many did is a public one, and says
 //! nothing of any of them.
@@ -185,8 +189,8 @@ impl Tiers {
         self.by_key.iter()
     }
 
-    /// Which images to learn from, for a disk of `image`: the narrowest choice that has five traces. Where not even
-    /// the widest has, what it has is taken.
+    /// Which images to learn from, for a disk of `image`: itself at other sizes, else the narrowest choice that has five
+    /// traces. Where not even the widest has, what it has is taken.
     #[must_use]
     pub fn select(&self, image: &str, metadata: &Metadata) -> Option<(Reason, &Tier)> {
         select(image, metadata, |key| self.by_key.get(key).map(|tier| (tier, tier.traces)))
@@ -204,7 +208,7 @@ pub(crate) fn select<T>(
         let found = reason.key(image, metadata).and_then(|key| find(&key));
         if let Some((tier, traces)) = found {
             widest = Some((reason, tier));
-            if traces >= TRACES_MIN {
+            if traces >= TRACES_MIN || reason == Reason::Image {
                 break;
             }
         }
