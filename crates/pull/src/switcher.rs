@@ -6,9 +6,12 @@
 //! *Group*. The blocks that the boot has read so far, in the order of first access, are compared with as many of the
 //! first blocks of each group's centroid: with `k` blocks read, the `i`-th counts `k - i` on either side, and a block
 //! that one of the two has not read counts 0 there. So what should have been read by now and was not tells against a
-//! group, and what comes later does not. When the correlation (PCC) with another centroid is above [`ALIKE`] and
-//! leaves at most half of what the own one leaves to 1, for [`STREAK`] new blocks in a row, that group's plan is taken,
-//! and kept for [`SETTLED`] new blocks at least.
+//! group, and what comes later does not. Another group's plan is taken, and kept for [`SETTLED`] new blocks at least,
+//! when the correlation (PCC) with its centroid is above [`ALIKE`] and the best of all, and one of these holds:
+//!
+//! * It leaves at most half of what the own one leaves to 1, for [`STREAK`] new blocks in a row.
+//! * Of the last 16 new blocks its centroid had [`EXPECTED`] read by now or soon (an eighth later), and the own one at
+//!   most half as many. After a long common beginning a correlation hardly moves when boots go apart; this does.
 //!
 //! *Bin*. When the estimated bandwidth has been in the range of another plan, and clear of the edge by an eighth,
 //! for [`DWELL`], that plan is taken. Around an edge nothing happens, whichever side it came from.
@@ -28,6 +31,8 @@ use std::time::Duration;
 pub const ALIKE: f64 = 0.7;
 /// New blocks in a row that must speak for another group.
 pub const STREAK: u32 = 8;
+/// Of the last 16 new blocks so many must be what another group's boots read by now.
+pub const EXPECTED: u32 = 12;
 /// New blocks before the first comparison: all boots begin alike.
 pub const SEEN_MIN: u32 = 16;
 /// New blocks that a group is kept for at least.
@@ -131,8 +136,9 @@ impl Switcher {
             self.streak.1 = 0;
             return None;
         };
+        let (better, at_once) = better;
         self.streak = (better, if self.streak.0 == better { self.streak.1 + 1 } else { 1 });
-        if self.streak.1 < STREAK || self.boot.seen < self.settled_at {
+        if !at_once && self.streak.1 < STREAK || self.boot.seen < self.settled_at {
             return None;
         }
         self.streak.1 = 0;
@@ -144,8 +150,9 @@ impl Switcher {
         Some(self.plan())
     }
 
-    /// The group that is clearly more like the boot than the own one: the most like, the largest of equals.
-    fn better_group(&self) -> Option<usize> {
+    /// The group that is clearly more like the boot than the own one: the most like, the largest of equals. And whether
+    /// the last blocks alone say so.
+    fn better_group(&self) -> Option<(usize, bool)> {
         let own = self.boot.correlation(self.group)?;
         let mut best = (self.group, own);
         for (group, plans) in self.plans.groups.iter().enumerate() {
@@ -156,7 +163,9 @@ impl Switcher {
         }
         let (group, alike) = best;
         let clear = alike - own >= CLEAR && (1.0 - alike) * 2.0 <= 1.0 - own;
-        (group != self.group && alike > ALIKE && clear).then_some(group)
+        let (expected, by_own) = (self.boot.expected(group), self.boot.expected(self.group));
+        let at_once = expected >= EXPECTED && by_own * 2 <= expected;
+        (group != self.group && alike > ALIKE && (clear || at_once)).then_some((group, at_once))
     }
 
     /// At `now` the link is estimated at so many bytes a second. What to preload from now on instead, if that
@@ -241,6 +250,8 @@ struct Beside {
     places: i64,
     /// The sum of the products of both places.
     products: i64,
+    /// Whether the centroid had the boot's last blocks by then or soon after, the latest lowest.
+    expected: u16,
 }
 
 impl Beside {
@@ -315,6 +326,8 @@ impl Prefix {
             if rank <= self.seen {
                 beside.pair(self.seen, rank);
             }
+            let soon = self.seen.saturating_add(16 + self.seen / 8);
+            beside.expected = beside.expected << 1 | u16::from(rank <= soon);
             // Their next block comes among the first: the boot may have read it before.
             let next = beside.order.get(self.seen as usize).map(|place| self.seen_at[*place as usize]);
             if let Some(seen_at) = next.filter(|seen_at| *seen_at < self.seen) {
@@ -323,6 +336,11 @@ impl Prefix {
         }
         self.seen += 1;
         true
+    }
+
+    /// Of the boot's last blocks, those that a group's centroid had by then or soon after.
+    fn expected(&self, group: usize) -> u32 {
+        self.groups.get(group).map_or(0, |beside| beside.expected.count_ones())
     }
 
     fn correlation(&self, group: usize) -> Option<f64> {

@@ -145,12 +145,12 @@ impl Boot {
         &self.by_answer
     }
 
-    /// The blocks that it reads, in the order of first access, each with the slices that are read: what a plan that
-    /// knew the boot beforehand would say.
+    /// The blocks that its first `reads` reads read, in the order of first access, each with the slices that are read:
+    /// what a plan that knew the boot beforehand would say.
     #[must_use]
-    pub fn recorded_order(&self) -> Vec<PlanItem> {
+    pub fn recorded_order(&self, reads: usize) -> Vec<PlanItem> {
         let (mut order, mut places) = (Vec::<PlanItem>::new(), BTreeMap::new());
-        for range in self.reads.iter().map(|read| read.range) {
+        for range in self.reads.iter().take(reads).map(|read| read.range) {
             for slice in range.offset() / SLICE_SIZE..range.end().div_ceil(SLICE_SIZE) {
                 let (block, bit) = (slice * SLICE_SIZE / BLOCK_SIZE, slice % (BLOCK_SIZE / SLICE_SIZE));
                 let place = *places.entry(block).or_insert(order.len());
@@ -210,7 +210,9 @@ mod tests {
         };
         let boot = Boot::of_records(1 << 30, &[read(70, 1), read(31, 2), read(64, 2), read(0, 1)], 1);
         let items = [(2, 0b100_0011), (0, 1 << 31 | 1), (1, 1)];
-        assert_eq!(boot.recorded_order(), items.map(|(block, mask)| PlanItem { block, mask }));
+        assert_eq!(boot.recorded_order(9), items.map(|(block, mask)| PlanItem { block, mask }));
+        let items = [(2, 1 << 6), (0, 1 << 31), (1, 1)];
+        assert_eq!(boot.recorded_order(2), items.map(|(block, mask)| PlanItem { block, mask }));
     }
 
     #[test]

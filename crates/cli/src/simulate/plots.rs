@@ -10,6 +10,9 @@ use headstart_block::Result;
 use headstart_plot::{Axis, Chart, Picture, Series};
 use std::path::Path;
 
+/// One of a row's figures.
+type Measure = fn(&Row) -> f64;
+
 pub(super) fn open(dir: &Path) -> Result<PlotDirectory> {
     PlotDirectory::open(dir, &[PlotFormat::Svg, PlotFormat::Png])
 }
@@ -59,15 +62,16 @@ fn titled(what: &str, group: Option<&String>) -> String {
 fn bandwidths(report: &DiskReport, list: &[Contender]) -> Picture {
     let groups = groups(report);
     let mut picture = Picture::new("By bandwidth").columns(groups.len().max(1));
-    let measures: [(&str, fn(&Row) -> f64, bool); 4] = [
-        ("hit rate", |row| row.summary.hit_rate, true),
-        ("accuracy (the artifact's)", |row| row.summary.accuracy_artifact, true),
-        ("median wait [s]", |row| row.summary.wait_p50, false),
-        ("99th percentile of waits [s]", |row| row.summary.wait_p99, false),
+    let seconds = |label| Axis::linear(label).from(0.0);
+    let measures: [(Axis, Measure); 4] = [
+        (Axis::share("hit rate"), |row| row.summary.hit_rate),
+        (Axis::share("accuracy (the artifact's)"), |row| row.summary.accuracy_artifact),
+        (seconds("median wait [s]"), |row| row.summary.wait_p50),
+        (seconds("99th percentile of waits [s]"), |row| row.summary.wait_p99),
     ];
-    for (label, measure, share) in measures {
+    for (y, measure) in measures {
         for group in &groups {
-            let y = if share { Axis::share(label) } else { Axis::linear(label).from(0.0) };
+            let title = titled(&y.label, group.as_ref());
             let mut chart =
                 Chart::new(Axis::log("bandwidth [MB/s]"), y).titled(titled(label, group.as_ref()));
             for (style, contender) in list.iter().filter(|contender| contender.without.is_none()).enumerate()
@@ -106,7 +110,7 @@ fn recorded_link(list: &[Contender], gathered: &Gathered) -> Picture {
 fn ablation(report: &DiskReport, list: &[Contender], routes: &[Route]) -> Picture {
     let parted = |policy: &str| list.iter().any(|one| one.name == policy && one.without.is_some());
     let shown: Vec<_> = list.iter().filter(|one| parted(&one.name)).collect();
-    let mean = |contender: &Contender, measure: fn(&Row) -> f64| {
+    let mean = |contender: &Contender, measure: Measure| {
         let rows = report.rows().iter();
         let rows = rows.filter(|row| row.policy == contender.name && row.without == contender.without);
         let values: Vec<_> = rows.map(measure).collect();

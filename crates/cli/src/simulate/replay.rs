@@ -97,8 +97,10 @@ impl Disk {
         let mut simulator = Simulator::new();
         let mut results = Results::default();
         let mut ready = Vec::with_capacity(contenders.len());
+        // What is not counted is not asked for either.
+        let reads = self.model(Bandwidth::Constant(1)).reads_max;
         for contender in contenders {
-            let (way, chosen) = prepare(contender, trace, &boot)?;
+            let (way, chosen) = prepare(contender, trace, &boot, reads)?;
             ready.push(way);
             results.chosen.push(chosen);
         }
@@ -112,12 +114,12 @@ impl Disk {
     }
 }
 
-fn prepare(contender: &Contender, trace: &Trace, boot: &Boot) -> Result<(Ready, Chosen)> {
+fn prepare(contender: &Contender, trace: &Trace, boot: &Boot, reads: usize) -> Result<(Ready, Chosen)> {
     let mut chosen = Chosen::default();
     let ready = match &contender.way {
         Way::Online(name) => Ready::Online(name),
         Way::Sequential => Ready::Fixed(Plan::Sequential),
-        Way::History => Ready::Fixed(Plan::List(boot.recorded_order().into())),
+        Way::History => Ready::Fixed(Plan::List(boot.recorded_order(reads).into())),
         Way::Oracle => Ready::Fixed(Plan::Lazy),
         Way::Planned(source) => {
             let started = Instant::now();

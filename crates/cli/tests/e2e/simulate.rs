@@ -68,7 +68,7 @@ fn a_table_for_people() {
     assert!(lines[1..].iter().all(|line| line.len() == lines[1].len()), "{table}");
     assert!(scene.ok("simulate disk --traces set --by type").stdout.starts_with("public: 2 boots"));
     scene.fails("simulate disk --traces nothing", &["nothing", "cannot be read"]);
-    std::fs::write(scene.path("bad.npy"), b"garbage").unwrap();
+    fs::write(scene.path("bad.npy"), b"garbage").unwrap();
     scene.fails("simulate disk --traces bad.npy", &["no boot with reads", "is not a NumPy file"]);
     for wrong in ["--bandwidth 0", "--bandwidth x", "--policies none", "--compressed 0.5", "--faster 0"] {
         assert_eq!(scene.run(&format!("simulate disk --traces set {wrong}")).status, Some(2), "{wrong}");

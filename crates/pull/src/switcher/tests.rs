@@ -49,7 +49,7 @@ fn goes_to_the_group_whose_order_the_boot_follows() {
         }
     }
     assert_eq!(switched.len(), 1, "{switched:?}");
-    assert!((60..90).contains(&switched[0]), "soon after the services begin: {switched:?}");
+    assert!((60..76).contains(&switched[0]), "soon after the services begin: {switched:?}");
     assert_eq!((followed(&switcher), switcher.group()), (1002, 1));
     assert_eq!(switcher.switches(), Switches { groups: 1, bins: 0 });
     assert_eq!(switcher.correlation(1), Some(1.0));
