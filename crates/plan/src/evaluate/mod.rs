@@ -5,10 +5,12 @@
 //! | [`hits`] | open loop: reads arrive as recorded (the paper's model) | hit rate, accuracy, waits |
 //! | [`online`] | the same, read by read, for policies that decide as they go | the same |
 //! | [`boot`] | closed loop: a guest that waits reads later | how much longer the boot takes |
+//! | [`bound`] | both | what no order can beat |
 //!
 //! All count in whole nanoseconds, so that simulators that follow the same rules agree to the last digit.
 
 pub mod boot;
+pub mod bound;
 pub mod hits;
 pub mod online;
 

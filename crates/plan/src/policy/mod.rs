@@ -1,7 +1,7 @@
 //! Policies: ways to say what to preload, in which order.
 //!
-//! Each says where it comes from. All see the training traces only, but for [`History`], which is given the test
-//! trace and is for evaluation.
+//! Each says where it comes from. All see the training traces only, but for [`History`] and [`Oracle`], which are
+//! given the test trace and are for evaluation.
 
 use crate::bandwidth::Bandwidth;
 use crate::condensed::Condensed;
@@ -16,6 +16,7 @@ pub mod genetic;
 pub mod judge;
 pub mod lazy;
 pub mod leap;
+pub mod oracle;
 pub mod recorded;
 pub mod score;
 pub mod search;
@@ -23,6 +24,7 @@ pub mod thinkahead;
 pub mod vmt;
 
 pub use judge::Judge;
+pub use oracle::Oracle;
 pub use recorded::History;
 pub use score::Weights;
 

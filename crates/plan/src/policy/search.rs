@@ -130,7 +130,7 @@ mod tests {
             Training { vocabulary: &vocabulary, statistics: &statistics, traces: &traces, centroid: 0 };
         for rate in [2, 6, 20] {
             let aim = Aim { objective: Objective::Hits, bandwidth: Bandwidth::mib(rate), seed: 3 };
-            let mut worth = |order: Vec<u32>| Judge::elsewhere(&training, &aim).worth(&order);
+            let worth = |order: Vec<u32>| Judge::elsewhere(&training, &aim).worth(&order);
             let searched = worth(Search { moves: 300, ..Search::default() }.order(&training, &aim));
             let scored = worth(ThinkAhead::default().order(&training, &aim));
             assert!(searched >= scored, "{rate}: {searched} {scored}");

@@ -1,8 +1,11 @@
 //! What the policies make of a small group of boots.
 
 use super::*;
+use crate::evaluate::Evaluator;
+use crate::preprocess::{ImageModel, Settings};
 use crate::testing::{Read, trace};
 use headstart_block::BLOCK_SIZE;
+use proptest::prelude::*;
 
 const SECOND: u32 = 1_000_000;
 
@@ -67,4 +70,96 @@ fn a_slow_link_gives_up_late_blocks_for_the_busy_one() {
     let mut judge = Judge::new(&training, &Aim { objective, ..aim }, &traces);
     let mut worth = |name| judge.worth(&by_name(name).unwrap().order(&training, &Aim { objective, ..aim }));
     assert!(worth("thinkahead") >= worth("iocnt"));
+}
+
+/// Boots of an image whose services start in one order or another, as do half of them each, but for some that scan the
+/// disk at once. Every block is read twice, every fifth ten times.
+fn mixture(count: u64, vocabulary: &mut Vocabulary) -> Vec<Condensed> {
+    let boot = |at: u64| -> Vec<Read> {
+        let services: Vec<u64> =
+            if at.is_multiple_of(2) { (0..80).collect() } else { (0..80).rev().collect() };
+        let scanned = if at % 10 == 3 { 400..1000 } else { 0..0 };
+        let read = |(place, block): (u32, u64)| {
+            let again = if block.is_multiple_of(5) { 10 } else { 2 };
+            (0..again).map(move |again| (2 * SECOND + place * 250_000 + again * 9000, block, again.into(), 1))
+        };
+        let scan = (2 * SECOND..).step_by(1000).zip(scanned).map(|(t_us, block)| (t_us, block, 0, 1));
+        let mut reads: Vec<_> = scan.chain((0..).zip(services).flat_map(read)).collect();
+        reads.sort_unstable();
+        reads
+    };
+    (0..count).map(|at| trace(&boot(at), vocabulary)).collect()
+}
+
+/// Figure 29, the preprocessing: what boots of the one kind hit by a plan from their group, and by one from all boots.
+#[test]
+fn preprocessing_gains_where_boots_are_mixed() {
+    let mut vocabulary = Vocabulary::new(4 << 30);
+    let boots = mixture(42, &mut vocabulary);
+    let (boots, tests) = boots.split_at(40);
+    let all: Vec<_> = boots.iter().collect();
+    let statistics = Statistics::of(boots);
+    let without = Training { vocabulary: &vocabulary, statistics: &statistics, traces: &all, centroid: 0 };
+    let model: ImageModel = ImageModel::learn(boots.to_vec(), Settings::default());
+    let test = &tests[0];
+    let is_like = |boot: &Condensed| boot.first_accesses()[0] == test.first_accesses()[0];
+    let group = model.groups().iter().find(|group| is_like(&group.kept[0])).unwrap();
+    let kept: Vec<_> = group.kept.iter().collect();
+    let with =
+        Training { vocabulary: &vocabulary, statistics: &group.statistics, traces: &kept, centroid: 0 };
+    for (name, least) in [("vmt-min", 0.3), ("thinkahead", 0.15), ("search", 0.15)] {
+        let aim = Aim { objective: Objective::Hits, bandwidth: Bandwidth::mib(8), seed: 1 };
+        let hits = |training: &Training<'_>| {
+            let order = by_name(name).unwrap().order(training, &aim);
+            Evaluator::new(&vocabulary, aim.bandwidth).evaluate(&order, test).hit_rate()
+        };
+        let (with, without) = (hits(&with), hits(&without));
+        assert!(with > without + least, "{name}: {with} with, {without} without");
+    }
+}
+
+fn a_boot() -> impl Strategy<Value = Vec<Read>> {
+    let reads = prop::collection::vec((0_u32..9 * SECOND, 0_u64..30, 0_u64..30, 1_u64..40), 0..15);
+    reads.prop_map(|mut reads| {
+        reads.sort_unstable();
+        reads
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_the_traces_each_block_once_with_slices_and_the_same_again(
+        boots in prop::collection::vec(a_boot(), 0..4),
+        rate in prop::sample::select(vec![1, 2 << 20, 30_000_000, u64::MAX]),
+        is_closed in any::<bool>(),
+        centroid in 0_usize..5,
+    ) {
+        let mut vocabulary = Vocabulary::new(20 * BLOCK_SIZE + 5000);
+        let boots: Vec<_> = boots.iter().map(|reads| trace(reads, &mut vocabulary)).collect();
+        let (statistics, traces) = (Statistics::of(&boots), boots.iter().collect::<Vec<_>>());
+        let training =
+            Training { vocabulary: &vocabulary, statistics: &statistics, traces: &traces, centroid };
+        let closed = Objective::Boot { round_trip: 20_000_000, misses: Misses::RangeThenRest, hot: true };
+        let objective = if is_closed { closed } else { Objective::Hits };
+        let aim = Aim { objective, bandwidth: Bandwidth::new(rate), seed: 7 };
+        let nothing = Condensed::default();
+        let test = boots.first().unwrap_or(&nothing);
+        let given: [Box<dyn Policy + '_>; 2] =
+            [Box::new(History { test }), Box::new(Oracle { test, moves: 100 })];
+        for policy in NAMES.map(|name| -> Box<dyn Policy + '_> { by_name(name).unwrap() }).iter().chain(&given) {
+            let proposal = policy.propose(&training, &aim);
+            let mut seen = std::collections::BTreeSet::new();
+            for (id, mask) in &proposal.items {
+                prop_assert!(*mask != 0 && (*id as usize) < vocabulary.len(), "{}", policy.name());
+                prop_assert!(seen.insert(*id), "{} names a block twice", policy.name());
+            }
+            prop_assert_eq!(proposal.plan_items(&vocabulary).len(), proposal.items.len());
+            prop_assert_eq!(&policy.propose(&training, &aim), &proposal, "{}", policy.name());
+            let mut order: Vec<_> = policy.order(&training, &aim);
+            order.retain(|id| seen.contains(id));
+            prop_assert_eq!(order, proposal.items.iter().map(|item| item.0).collect::<Vec<_>>());
+        }
+    }
 }

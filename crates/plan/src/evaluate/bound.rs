@@ -1,0 +1,182 @@
+//! What no order can beat: bounds by relaxation, beside which the best order that was found stands.
+//!
+//! # Hits
+//!
+//! In the paper's model ([`hits`](super::hits)) let a block take `c`, and let transfers be numbered from 1, whatever
+//! they are for. The `k`-th does not start before `(k - 1)·c`. (The disk's last block may be shorter; all starts are
+//! then taken as earlier by what it saves.)
+//!
+//! * *A preload needs an empty queue of misses.* When one starts as the `k`-th transfer, every block that was read
+//!   before has been asked for. So if `k` blocks or more are read before `(k - 1)·c`, the `k`-th transfer is a miss.
+//! * *Misses are served in the order of first access.* When the block that is read as the `i`-th starts as a miss, all
+//!   that are read before it have started: it is the `i`-th transfer at the earliest. And it starts after it is read.
+//!
+//! What a block's reads hit at most follows from its place among the transfers, then. Which block has which place is
+//! an assignment, whose optimum ([`assignment`]) bounds the hits of every order. There are as many places as blocks;
+//! what comes later starts later than all of them. A read of several blocks counts for one of them, as if the others
+//! were there.
+//!
+//! # Delay
+//!
+//! In the closed loop ([`boot`](super::boot)) a read is complete when every slice that it or an earlier read touches
+//! has come over the wire, whatever the plan: not before a round trip and the time of so many bytes. How much later
+//! that is than when the trace has the read is delay.
+
+use crate::bandwidth::{Bandwidth, Nanos};
+use crate::condensed::Condensed;
+use crate::evaluate::Link;
+use crate::vocabulary::Vocabulary;
+use headstart_block::SLICE_SIZE;
+
+/// A block that is read.
+struct Block {
+    /// Its first read.
+    first: Nanos,
+    /// The times of its reads, ascending.
+    times: Vec<Nanos>,
+    cost: Nanos,
+}
+
+impl Block {
+    /// How many of its reads find it, if its transfer starts then.
+    fn hits(&self, start: Nanos) -> i64 {
+        let done = start.saturating_add(self.cost);
+        let late = self.times.partition_point(|time| *time < done);
+        i64::try_from(self.times.len() - late).unwrap_or(i64::MAX)
+    }
+}
+
+/// No order has more hits than this on `trace`; see the module's head.
+#[must_use]
+pub fn hits_at_most(trace: &Condensed, vocabulary: &Vocabulary, bandwidth: Bandwidth) -> u64 {
+    let blocks = blocks(trace, vocabulary, bandwidth);
+    let cost = bandwidth.time_of(headstart_block::BLOCK_SIZE);
+    let lens = (0..).take(vocabulary.len()).map(|id| vocabulary.len_of(id)).filter(|len| *len > 0);
+    let saved = cost.saturating_sub(bandwidth.time_of(lens.min().unwrap_or(headstart_block::BLOCK_SIZE)));
+    let start = |place: usize| cost.saturating_mul(place as u64).saturating_sub(saved);
+    let later: Vec<i64> = blocks.iter().map(|block| block.hits(start(blocks.len()))).collect();
+    let gains = |place: usize| {
+        let start = start(place);
+        let read_before = blocks.partition_point(|block| block.first < start);
+        let gain = |(at, block): (usize, &Block)| {
+            let hits = match (read_before > place, at <= place) {
+                (false, _) => block.hits(start),
+                (true, true) => block.hits(start.max(block.first)),
+                (true, false) => 0,
+            };
+            (hits - later[at]).max(0)
+        };
+        blocks.iter().enumerate().map(gain).collect()
+    };
+    let gains: Vec<Vec<i64>> = (0..blocks.len()).map(gains).collect();
+    u64::try_from(later.iter().sum::<i64>() + assignment(&gains)).unwrap_or(0)
+}
+
+/// The blocks that counted reads read, in the order of first access.
+fn blocks(trace: &Condensed, vocabulary: &Vocabulary, bandwidth: Bandwidth) -> Vec<Block> {
+    let nanos = |t_us: u32| Nanos::from(t_us) * 1000;
+    let mut places = vec![usize::MAX; vocabulary.len()];
+    let mut blocks = Vec::with_capacity(trace.blocks.len());
+    for block in &trace.blocks {
+        if let Some(place) = places.get_mut(block.block as usize) {
+            *place = blocks.len();
+        }
+        blocks.push(Block {
+            first: nanos(block.first_us),
+            times: trace.times(block).0.iter().map(|time| nanos(*time)).collect(),
+            cost: bandwidth.time_of(vocabulary.len_of(block.block)),
+        });
+    }
+    for read in &trace.wide {
+        let read = trace.reads()[*read as usize];
+        let place = |block: u32| places.get(block as usize).copied().filter(|place| *place < blocks.len());
+        let among = trace.touches(&read).iter().filter_map(|touch| place(touch.block));
+        // For the one with the fewest reads: it is the least likely to be there.
+        if let Some(at) = among.min_by_key(|at| blocks[*at].times.len()) {
+            blocks[at].times.push(nanos(read.t_us));
+        }
+    }
+    blocks.iter_mut().for_each(|block| block.times.sort_unstable());
+    blocks
+}
+
+/// The largest sum of gains, none of them negative, with each row in a column of its own; no more rows than columns.
+/// (Kuhn and Munkres; rows join one by one along the cheapest augmenting path: rows² · columns.)
+#[must_use]
+pub fn assignment(gains: &[Vec<i64>]) -> i64 {
+    const NONE: usize = usize::MAX;
+    let columns = gains.first().map_or(0, Vec::len);
+    let (mut of_row, mut of_column) = (vec![0_i64; gains.len()], vec![0_i64; columns]);
+    let mut taken = vec![NONE; columns];
+    let (mut slack, mut came_from, mut is_done) =
+        (vec![0_i64; columns], vec![NONE; columns], vec![false; columns]);
+    for row in 0..gains.len().min(columns) {
+        slack.fill(i64::MAX);
+        came_from.fill(NONE);
+        is_done.fill(false);
+        // The column whose row is looked at; none for the new row.
+        let mut at = NONE;
+        loop {
+            let current = if at == NONE { row } else { taken[at] };
+            let (mut next, mut least) = (NONE, i64::MAX);
+            for column in (0..columns).filter(|column| !is_done[*column]) {
+                let reduced = -gains[current][column] - of_row[current] - of_column[column];
+                if reduced < slack[column] {
+                    (slack[column], came_from[column]) = (reduced, at);
+                }
+                if slack[column] < least {
+                    (next, least) = (column, slack[column]);
+                }
+            }
+            of_row[row] += least;
+            for column in 0..columns {
+                if is_done[column] {
+                    of_row[taken[column]] += least;
+                    of_column[column] -= least;
+                } else {
+                    slack[column] -= least;
+                }
+            }
+            (at, is_done[next]) = (next, true);
+            if taken[at] == NONE {
+                break;
+            }
+        }
+        while at != NONE {
+            let from = came_from[at];
+            taken[at] = if from == NONE { row } else { taken[from] };
+            at = from;
+        }
+    }
+    taken.iter().enumerate().filter(|(_, row)| **row != NONE).map(|(column, row)| gains[*row][column]).sum()
+}
+
+/// No plan delays a boot by less than this; see the module's head.
+#[must_use]
+pub fn delay_at_least(trace: &Condensed, vocabulary: &Vocabulary, link: &Link) -> Nanos {
+    let (mut touched, mut bytes, mut delay) = (vec![0_u32; vocabulary.len()], 0_u64, 0);
+    for fresh in &trace.fresh {
+        let read = trace.reads()[fresh.read as usize];
+        for touch in trace.touches(&read) {
+            let Some(known) = touched.get_mut(touch.block as usize) else { continue };
+            bytes += slice_bytes(vocabulary.len_of(touch.block), touch.mask & !*known);
+            *known |= touch.mask;
+        }
+        // Rounded down, for transfers are rounded up one by one.
+        let brought = u128::from(bytes) * 1_000_000_000 / u128::from(link.bandwidth.bytes());
+        let done = u64::try_from(brought).unwrap_or(Nanos::MAX).saturating_add(link.round_trip);
+        if bytes > 0 {
+            delay = delay.max(done.saturating_sub(Nanos::from(read.t_us) * 1000));
+        }
+    }
+    delay
+}
+
+/// Bytes of these slices of a block of so many.
+fn slice_bytes(len: u64, mask: u32) -> u64 {
+    let slices = (0..32_u64).filter(|slice| mask >> slice & 1 == 1);
+    slices.map(|slice| len.saturating_sub(slice * SLICE_SIZE).min(SLICE_SIZE)).sum()
+}
+
+#[cfg(test)]
+mod tests;

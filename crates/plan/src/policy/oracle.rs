@@ -1,0 +1,101 @@
+//! `oracle`: the best order that a long search finds for the test trace itself (DESIGN, sections 2 and 6). For
+//! evaluation only: it says what is left to gain. What no order at all can beat says [`bound`](crate::evaluate::bound).
+//!
+//! It begins with the best of the trace's own orders, by first access and by score, and moves blocks as
+//! [`search`](super::search) does. For hits what loses nothing is done as well, so that it wanders over plains; for
+//! the delay of a boot it stays near what is right for other models of the link, too.
+
+use crate::condensed::Condensed;
+use crate::evaluate::{Link, bound};
+use crate::policy::score::{Scorer, Weights};
+use crate::policy::search::{a_move, move_within};
+use crate::policy::{Aim, Judge, Objective, Policy, Proposal, Training};
+use crate::random::Random;
+use crate::statistics::Statistics;
+use crate::vocabulary::{BlockId, Vocabulary};
+
+/// See the module's head.
+#[derive(Clone, Copy, Debug)]
+pub struct Oracle<'a> {
+    /// The trace that it will be tested on.
+    pub test: &'a Condensed,
+    /// Moves that are tried.
+    pub moves: usize,
+}
+
+/// What no order can beat, by objective.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Bound {
+    /// The hit rate is at most this.
+    HitRate(f64),
+    /// The delay is at least this, in seconds.
+    Delay(f64),
+}
+
+impl<'a> Oracle<'a> {
+    /// For this trace, with as many moves as are worth waiting for.
+    #[must_use]
+    pub fn new(test: &'a Condensed) -> Self {
+        Self { test, moves: 10_000 }
+    }
+
+    /// What no order can beat on the trace.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a rate of at most 3,000 reads, and seconds")]
+    pub fn bound(&self, vocabulary: &Vocabulary, aim: &Aim) -> Bound {
+        match aim.objective {
+            Objective::Hits => {
+                let reads = self.test.counted().len().max(1) as f64;
+                Bound::HitRate(bound::hits_at_most(self.test, vocabulary, aim.bandwidth) as f64 / reads)
+            }
+            Objective::Boot { round_trip, misses, .. } => {
+                let link = Link { bandwidth: aim.bandwidth, round_trip, misses };
+                Bound::Delay(bound::delay_at_least(self.test, vocabulary, &link) as f64 / 1e9)
+            }
+        }
+    }
+}
+
+impl Policy for Oracle<'_> {
+    fn name(&self) -> &'static str {
+        "oracle"
+    }
+
+    fn order(&self, training: &Training<'_>, aim: &Aim) -> Vec<BlockId> {
+        const STEPS: u32 = 10;
+        let (statistics, traces) = (Statistics::of([self.test]), [self.test]);
+        let own = Training { statistics: &statistics, traces: &traces, centroid: 0, ..*training };
+        let mut judge = Judge::new(&own, aim, &traces);
+        let mut scorer = Scorer::new(&own, aim.objective.window());
+        let mut best = aim.objective.first_accesses(self.test);
+        let mut worth = judge.worth(&best);
+        for (alpha, beta) in (0..=STEPS).flat_map(|a| (0..=STEPS - a).map(move |b| (a, b))) {
+            let [alpha, beta] = [alpha, beta].map(|weight| f64::from(weight) / f64::from(STEPS));
+            let order = scorer.order(Weights { alpha, beta });
+            let now = judge.worth(&order);
+            if now > worth {
+                (best, worth) = (order, now);
+            }
+        }
+        let (horizon, random) = (judge.horizon(aim).min(best.len()), &mut Random::new(aim.seed));
+        if horizon < 2 {
+            return best;
+        }
+        for _ in 0..self.moves {
+            let (from, to) = a_move(random, horizon, best.len());
+            move_within(&mut best, from, to);
+            let now = judge.worth(&best);
+            if now > worth || now >= worth && aim.objective == Objective::Hits {
+                worth = now;
+            } else {
+                move_within(&mut best, to, from);
+            }
+        }
+        best
+    }
+
+    /// With the slices that the test trace reads.
+    fn propose(&self, training: &Training<'_>, aim: &Aim) -> Proposal {
+        Proposal::of_order(&self.order(training, aim), &Statistics::of([self.test]))
+    }
+}
