@@ -395,11 +395,13 @@ mod tests {
     fn shares_and_times() {
         assert_eq!([percent("1%"), percent("0.25 %")], [Ok(10_000), Ok(2500)]);
         assert!(
-            [percent("1"), percent("95%"), percent("-1%"), percent("x%")].iter().all(|wrong| wrong.is_err())
+            [percent("1"), percent("95%"), percent("-1%"), percent("x%")]
+                .iter()
+                .all(std::result::Result::is_err)
         );
         let seconds = Duration::from_secs;
         assert_eq!(away("10s@1m"), Ok(Away { from: seconds(60), span: seconds(10) }));
-        assert!([away("10s"), away("@"), away("x@10s")].iter().all(|wrong| wrong.is_err()));
+        assert!([away("10s"), away("@"), away("x@10s")].iter().all(std::result::Result::is_err));
         assert!(["0", "1", "1.5", "x", "NaN"].iter().all(|wrong| share(wrong).is_err()));
         assert_eq!(share("0.8"), Ok(0.8));
     }

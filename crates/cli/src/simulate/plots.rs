@@ -55,7 +55,7 @@ fn groups(report: &DiskReport) -> Vec<Option<String>> {
 }
 
 fn titled(what: &str, group: Option<&String>) -> String {
-    group.map_or_else(|| what.to_owned(), |group| format!("{what}, {group} images"))
+    group.map_or_else(|| what.to_owned(), |group| format!("{what}: {group}"))
 }
 
 /// Hit rate, accuracy, P50 and P99 of waits by bandwidth, a column for each group (the paper's figures 24 to 26).
@@ -72,8 +72,7 @@ fn bandwidths(report: &DiskReport, list: &[Contender]) -> Picture {
     for (y, measure) in measures {
         for group in &groups {
             let title = titled(&y.label, group.as_ref());
-            let mut chart =
-                Chart::new(Axis::log("bandwidth [MB/s]"), y).titled(titled(label, group.as_ref()));
+            let mut chart = Chart::new(Axis::log("bandwidth [MB/s]"), y.clone()).titled(title);
             for (style, contender) in list.iter().filter(|contender| contender.without.is_none()).enumerate()
             {
                 let rows = report.rows().iter().filter(|row| row.group == *group && row.without.is_none());
