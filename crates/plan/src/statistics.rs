@@ -199,6 +199,19 @@ impl Statistics {
         }
     }
 
+    /// Without the slices that a smaller share (0 to 1) of all traces read; a block without a slice is as if nothing
+    /// had read it.
+    #[must_use]
+    pub fn likely(&self, share: f64) -> Self {
+        let needed = share * f64::from(self.traces);
+        let block = |block: &BlockStats| {
+            let slices = block.slices.map(|count| if f64::from(count) >= needed { count } else { 0 });
+            let is_read = slices.iter().any(|count| *count > 0);
+            if is_read { BlockStats { slices, ..block.clone() } } else { BlockStats::default() }
+        };
+        Self { blocks: self.blocks.iter().map(block).collect(), ..self.clone() }
+    }
+
     /// The same in the words of another image, whose blocks lie at the same places of its disk.
     #[must_use]
     pub fn renumbered(&self, from: &Vocabulary, to: &mut Vocabulary) -> Self {
@@ -289,6 +302,15 @@ mod tests {
         assert_eq!(thrice, Statistics::of([&boot; 3]));
         assert_eq!(thrice.weighted(2), thrice, "weight is never lost");
         assert_eq!(Statistics::default().weighted(5).traces, 0);
+        let mut two = thrice.clone();
+        two.add(&trace(&[(1000, 3, 2, 1)], &mut vocabulary));
+        let slices = |statistics: &Statistics, block| {
+            let id = vocabulary.id(block).unwrap() as usize;
+            statistics.blocks[id].slices.iter().map(|count| u32::from(*count > 0)).sum::<u32>()
+        };
+        let likely = |share: f64| [3, 7].map(|block| slices(&two.likely(share), block));
+        assert_eq!([likely(0.0), likely(0.75), likely(1.0)], [[2, 1], [2, 1], [1, 0]]);
+        assert_eq!(two.likely(1.0).read_blocks(Window::All).count(), 1);
     }
 
     fn reads() -> impl Strategy<Value = Vec<Read>> {

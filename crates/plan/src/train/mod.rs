@@ -241,27 +241,28 @@ impl<'a> Maker<'a> {
         let plan = |group: &&Group| {
             let mut kept = Vec::new();
             let training = group.training(vocabulary, &mut kept);
-            self.group(group.category, &training, &|_| None)
+            self.group(group.category, &|_| training, &|_| None)
         };
         groups.iter().map(plan).collect()
     }
 
-    /// Of one group; `known` has weights that are reused at a bandwidth.
-    fn group(
+    /// Of one group; `training` is what to learn from for a bandwidth, `known` has weights that are reused at it.
+    fn group<'t>(
         &self,
         category: usize,
-        training: &Training<'_>,
+        training: &dyn Fn(Bandwidth) -> Training<'t>,
         known: &dyn Fn(Bandwidth) -> Option<Weights>,
     ) -> GroupPlans {
         let mut plans: Vec<RatedPlan> = Vec::with_capacity(self.rates.len());
         for rate in &self.rates {
-            let mut plan = self.plan(training, *rate, known(*rate));
+            let mut plan = self.plan(&training(*rate), *rate, known(*rate));
             // Orders of many policies do not depend on the bandwidth.
             if let Some(last) = plans.last().filter(|last| last.items == plan.items) {
                 plan.items = Arc::clone(&last.items);
             }
             plans.push(plan);
         }
+        let training = training(Bandwidth::new(u64::MAX));
         let number = |id: &u32| training.vocabulary.blocks()[*id as usize];
         let order = training.traces.first().map(|trace| trace.first_accesses().iter().map(number).collect());
         GroupPlans {
