@@ -7,6 +7,7 @@ use headstart_block::{Error, FileSource, Result};
 use headstart_image::progress::Progress;
 use headstart_plan::artifact::PlanFile;
 use headstart_plan::knowledge::{self, ImageKey, Knowledge};
+use headstart_plan::preprocess;
 use headstart_plan::train::{self, Plans, Recipe};
 use headstart_plan::zero_shot::Metadata;
 use headstart_plan::{Bandwidth, Bin, ImagePlans};
@@ -75,10 +76,7 @@ impl Disk {
     fn wanted(&self, learned: &[&'static str]) -> Result<Vec<PolicyName>> {
         let possible = PolicyName::possible(learned.iter().map(|name| PolicyName::Learned(name)));
         if self.policies.contains(&PolicyName::All) {
-            // The oracle searches for long: only who asks for it waits for it.
-            let quick = possible.iter().filter(|policy| **policy != PolicyName::Oracle);
-            let asked = self.policies.iter().filter(|policy| **policy == PolicyName::Oracle).take(1);
-            return Ok(quick.chain(asked).copied().collect());
+            return Ok(possible);
         }
         if let Some(policy) = self.policies.iter().find(|policy| !possible.contains(policy)) {
             let names = possible.iter().map(|policy| policy.name()).collect::<Vec<_>>().join(", ");
@@ -250,10 +248,7 @@ fn learn(
 ) -> Result<Learned> {
     let mut settings = knowledge::Settings { faster: disk.faster, ..knowledge::Settings::default() };
     if !preprocessed {
-        // Nothing is an outlier, and what was not compared is of one group.
-        settings.model.reads_min = 0;
-        settings.model.trim = 0.0;
-        settings.model.compared_max = 1;
+        settings.model = preprocess::Settings::none();
     }
     let Some(train) = &data.train else { return Ok(Learned::Hidden(BTreeMap::new())) };
     let mut learn = |set: &DataSet, count: bool| {

@@ -29,7 +29,8 @@ pub struct Settings {
     pub reads_min: usize,
     /// Which share is cut off at each end of the numbers of distinct blocks.
     pub trim: f64,
-    /// Traces of a category that are compared with each other.
+    /// Traces of a category that are compared with each other; where none are, boots are not told apart at all, neither
+    /// by when they read nor by how much.
     pub compared_max: usize,
     /// Traces of a group that are kept whole, to evaluate orders on.
     pub kept_max: usize,
@@ -52,6 +53,19 @@ impl Default for Settings {
             feature: Feature::Order,
             seed: 0,
         }
+    }
+}
+
+impl Settings {
+    /// No preprocessing: nothing is an outlier, all boots are one group (the ablation of the paper's section 7.2).
+    #[must_use]
+    pub fn none() -> Self {
+        Self { reads_min: 0, trim: 0.0, compared_max: 0, ..Self::default() }
+    }
+
+    /// The cuts between categories of traces with so many distinct blocks, ascending.
+    fn cuts(&self, counts: &[usize]) -> Vec<usize> {
+        if self.compared_max == 0 { Vec::new() } else { density::cuts(inner(counts, self.trim)) }
     }
 }
 
@@ -136,9 +150,8 @@ impl<K: Kept> ImageModel<K> {
         });
         traces.sort_by_key(distinct);
         let counts: Vec<_> = traces.iter().map(distinct).collect();
-        let counts = inner(&counts, settings.trim);
-        let bounds = bounds(counts);
-        let cuts = density::cuts(counts);
+        let bounds = bounds(inner(&counts, settings.trim));
+        let cuts = settings.cuts(&counts);
         let mut model = Self { settings, cuts, bounds, groups: Vec::new(), dropped };
         let mut categories: Vec<Vec<Condensed>> = (0..=model.cuts.len()).map(|_| Vec::new()).collect();
         for trace in traces {
@@ -212,7 +225,7 @@ impl<K: Kept> ImageModel<K> {
 
     /// Makes the groups of a category.
     fn group(&mut self, category: usize, traces: Vec<Condensed>) {
-        let sample = Random::new(self.settings.seed).sample(self.settings.compared_max, traces.len());
+        let sample = Random::new(self.settings.seed).sample(self.settings.compared_max.max(1), traces.len());
         let vectors: Vec<_> =
             sample.iter().map(|at| Vector::of(&traces[*at], self.settings.feature)).collect();
         let similarities = Similarities::of(&vectors);
@@ -306,7 +319,7 @@ pub(crate) fn bounds_of(mut counts: Vec<usize>, settings: &Settings) -> RangeInc
 #[must_use]
 pub fn categories(mut counts: Vec<usize>, settings: &Settings) -> usize {
     counts.sort_unstable();
-    density::cuts(inner(&counts, settings.trim)).len() + 1
+    settings.cuts(&counts).len() + 1
 }
 
 fn distinct(trace: &Condensed) -> usize {

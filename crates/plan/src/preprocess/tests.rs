@@ -50,6 +50,17 @@ fn outliers_are_counted_by_reason() {
 }
 
 #[test]
+fn without_preprocessing_all_is_one_group() {
+    let mut vocabulary = Vocabulary::new(1 << 32);
+    let mut boots = reordered(20, &mut vocabulary);
+    boots.extend([boot(0..3, &mut vocabulary), boot(0..1500, &mut vocabulary)]);
+    let apart: ImageModel = ImageModel::learn(boots.clone(), Settings::default());
+    assert!(apart.groups().len() > 2);
+    let model: ImageModel = ImageModel::learn(boots, Settings::none());
+    assert_eq!((model.groups().len(), model.groups()[0].statistics.traces), (1, 22));
+}
+
+#[test]
 fn what_is_not_compared_goes_to_the_nearest_centroid() {
     let mut vocabulary = Vocabulary::new(1 << 30);
     let boots = reordered(60, &mut vocabulary);
