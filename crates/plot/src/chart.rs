@@ -375,8 +375,8 @@ impl Rule {
 /// Where the names of the series are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Legend {
-    /// Nowhere for one series; in a corner where nothing is drawn, if there is one; else above; many at the right. Panels
-    /// with the same series share one.
+    /// Nowhere for one series; in a corner where nothing is drawn, if there is one; else above; many at the right.
+    /// Panels with the same series share one.
     #[default]
     Auto,
     /// Above the axes, in rows.

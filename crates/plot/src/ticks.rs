@@ -16,8 +16,8 @@ const TICKS_MAX: usize = 60;
 /// The steps between marks, and how many smaller ones fit between two.
 const STEPS: [f64; 3] = [1.0, 2.0, 5.0];
 
-/// The least of 1, 2 or 5 times a power of ten that is not below `least`; 1 where that is no positive number. For the width
-/// of a histogram's classes.
+/// The least of 1, 2 or 5 times a power of ten that is not below `least`; 1 where that is no positive number. For the
+/// width of a histogram's classes.
 #[must_use]
 pub fn round_step(least: f64) -> f64 {
     if !(least.is_finite() && least > 0.0) {
@@ -65,8 +65,8 @@ pub(crate) fn linear(low: f64, high: f64, step: f64) -> Vec<Tick> {
     ticks
 }
 
-/// Marks of powers of ten from `low` to `high`, at most `most` of them; and of 2 and 5 times such where powers alone would
-/// be few.
+/// Marks of powers of ten from `low` to `high`, at most `most` of them; and of 2 and 5 times such where powers alone
+/// would be few.
 pub(crate) fn log(low: f64, high: f64, most: usize) -> Vec<Tick> {
     let (first, last) = (low.log10(), high.log10());
     let decades = last - first;

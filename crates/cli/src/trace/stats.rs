@@ -102,7 +102,7 @@ impl StatsReport {
                 // What is skipped is counted by the data set.
                 if let Ok((stats, boot, trace)) = counted {
                     collector.add(&trace.creation, &boot);
-                    let image = (trace.creation.image.clone(), trace.creation.size);
+                    let image = (trace.creation.image_id().to_owned(), trace.creation.size);
                     blocks.entry(image).or_default().push(boot.blocks.len());
                     report.add(&trace, stats);
                     creations.push(trace.creation);

@@ -1,8 +1,8 @@
 //! How a picture looks: from charts to lines, areas and text.
 //!
-//! A picture is a title, perhaps a legend that all panels share, and a grid of cells of one size. A cell has a chart's title,
-//! perhaps its own legend, and the plot between its axes. What is beside a plot takes as much room as the panel of its
-//! column that needs most, what is above and below as that of its row: plots stand in line.
+//! A picture is a title, perhaps a legend that all panels share, and a grid of cells of one size. A cell has a chart's
+//! title, perhaps its own legend, and the plot between its axes. What is beside a plot takes as much room as the panel
+//! of its column that needs most, what is above and below as that of its row: plots stand in line.
 //!
 //! | module | what it does |
 //! |---|---|

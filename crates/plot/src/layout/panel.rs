@@ -378,7 +378,8 @@ impl Panel<'_> {
     }
 }
 
-/// Places for a rule's name, the best first: beside an upright line from the top down, along a level one from the right.
+/// Places for a rule's name, the best first: beside an upright line from the top down, along a level one from the
+/// right.
 fn name_places(rule: &Rule, line: &[Point], plot: &Rect) -> Vec<Rect> {
     let (width, height) = (font::width(&rule.label, RULE_SIZE, false) + 4.0, RULE_SIZE + 3.0);
     let Some(&(x, y)) = line.first() else { return Vec::new() };

@@ -250,8 +250,8 @@ fn processors() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Does `count` pieces of work on so many threads (0: as many as there are processors) and takes the results in order on
-/// this one. One thread, or one piece of work, is this thread.
+/// Does `count` pieces of work on so many threads (0: as many as there are processors) and takes the results in order
+/// on this one. One thread, or one piece of work, is this thread.
 ///
 /// Thread t does the pieces t, t + threads, ...: whose turn it is needs no agreement, and each thread's results wait
 /// in a short channel of its own. When the taker gives up, it drops the channels' ends, and the threads with them;

@@ -62,7 +62,7 @@ pub(super) fn patterns(material: &Material<'_>) -> Drawn {
         let Some(index) = boots.get(boots.len() / 2) else { continue };
         let trace = material.read(*index)?;
         // An image on disks of several sizes is one image.
-        if shown.len() == IMAGES || !shown.insert(trace.creation.image.clone()) {
+        if shown.len() == IMAGES || !shown.insert(trace.creation.image_id().to_owned()) {
             continue;
         }
         #[expect(clippy::cast_precision_loss, reason = "a plot")]
