@@ -4,9 +4,10 @@ use super::arguments::{Disk, Part};
 use super::contenders::{Contender, Way};
 use crate::megabytes::Megabytes;
 use headstart_block::Result;
-use headstart_plan::ImagePlans;
-use headstart_plan::policy::by_name;
+use headstart_plan::policy::oracle::{Bound, Oracle};
+use headstart_plan::policy::{Aim, Policy, Training, by_name};
 use headstart_plan::zero_shot::Reason;
+use headstart_plan::{Condensed, ImagePlans, Statistics, Vocabulary};
 use headstart_pull::{Plan, Switches};
 use headstart_sim::{Bandwidth, Boot, Following, Gatherer, Misses, Model, Preloads, Simulator, Switching};
 use headstart_trace::Trace;
@@ -38,6 +39,8 @@ pub(super) struct Cell {
     pub(super) gatherer: Gatherer,
     pub(super) groups: u64,
     pub(super) bins: u64,
+    /// Of the oracle: what no order can beat, in sum.
+    pub(super) bound: Option<f64>,
 }
 
 impl Cell {
@@ -45,6 +48,10 @@ impl Cell {
         self.gatherer.merge(&other.gatherer);
         self.groups += other.groups;
         self.bins += other.bins;
+        self.bound = match (self.bound, other.bound) {
+            (Some(bound), Some(more)) => Some(bound + more),
+            (bound, more) => bound.or(more),
+        };
     }
 }
 
@@ -86,6 +93,7 @@ impl Results {
 /// What a contender does about a boot.
 enum Ready {
     Fixed(Plan),
+    Oracle(Box<(Condensed, Vocabulary)>),
     Online(&'static str),
     Planned(Arc<ImagePlans>),
 }
@@ -100,17 +108,54 @@ impl Disk {
         // What is not counted is not asked for either.
         let reads = self.model(Bandwidth::Constant(1)).reads_max;
         for contender in contenders {
-            let (way, chosen) = prepare(contender, trace, &boot, reads)?;
+            let (way, chosen) = match contender.way {
+                Way::Oracle => (self.known(trace, &boot), Chosen::default()),
+                _ => prepare(contender, trace, &boot, reads)?,
+            };
             ready.push(way);
             results.chosen.push(chosen);
         }
         for link in links {
             let model = self.model(link.bandwidth.clone());
             for (contender, ready) in contenders.iter().zip(&ready) {
-                results.cells.push(run(&mut simulator, &boot, contender, ready, &model, link)?);
+                results.cells.push(match ready {
+                    Ready::Oracle(known) => self.foretell(&mut simulator, &boot, known, &model, link),
+                    _ => run(&mut simulator, &boot, contender, ready, &model, link)?,
+                });
             }
         }
         Ok(results)
+    }
+
+    /// The boot as the oracle knows it.
+    fn known(&self, trace: &Trace, boot: &Boot) -> Ready {
+        let mut vocabulary = Vocabulary::new(boot.disk_size());
+        let known = Condensed::of(trace, &mut vocabulary).faster(self.faster, &vocabulary);
+        Ready::Oracle(Box::new((known, vocabulary)))
+    }
+
+    /// The oracle searches for this very boot and link.
+    fn foretell(
+        &self,
+        simulator: &mut Simulator,
+        boot: &Boot,
+        (known, vocabulary): &(Condensed, Vocabulary),
+        model: &Model,
+        link: &Route,
+    ) -> Cell {
+        let bandwidth = headstart_plan::Bandwidth::new(link.at_creation());
+        let aim = Aim { objective: self.objective(), bandwidth, seed: self.seed };
+        let (statistics, traces) = (Statistics::of([known]), [known]);
+        let training = Training { vocabulary, statistics: &statistics, traces: &traces, centroid: 0 };
+        let oracle = Oracle::new(known);
+        let plan = oracle.propose(&training, &aim).plan_items(vocabulary);
+        let mut cell = Cell::default();
+        cell.gatherer.add(&simulator.run(boot, &Plan::List(plan.into()), model), simulator.waits());
+        if link.rate.is_some() && !boot.reads().is_empty() {
+            let (Bound::HitRate(bound) | Bound::Delay(bound)) = oracle.bound(vocabulary, &aim);
+            cell.bound = Some(bound);
+        }
+        cell
     }
 }
 
@@ -118,9 +163,9 @@ fn prepare(contender: &Contender, trace: &Trace, boot: &Boot, reads: usize) -> R
     let mut chosen = Chosen::default();
     let ready = match &contender.way {
         Way::Online(name) => Ready::Online(name),
-        Way::Sequential => Ready::Fixed(Plan::Sequential),
+        // The oracle is asked for each link.
+        Way::Sequential | Way::Oracle => Ready::Fixed(Plan::Sequential),
         Way::History => Ready::Fixed(Plan::List(boot.recorded_order(reads).into())),
-        Way::Oracle => Ready::Fixed(Plan::Lazy),
         Way::Planned(source) => {
             let started = Instant::now();
             let mut plans = source.choose(&trace.creation)?;
@@ -147,6 +192,7 @@ fn run(
     let mut cell = Cell::default();
     let outcome = match (ready, contender.without) {
         (Ready::Fixed(plan), _) => simulator.run(boot, plan, model),
+        (Ready::Oracle(_), _) => return Ok(cell),
         (Ready::Online(name), _) => match by_name(name)?.online() {
             Some(mut online) => simulator.run_guided(boot, &mut Following(&mut *online), model),
             None => simulator.run(boot, &Plan::Lazy, model),

@@ -23,6 +23,8 @@ pub(super) struct DiskReport {
     faster: u32,
     compressed: f64,
     left: bool,
+    /// What plans are to be best at.
+    objective: ObjectiveName,
     /// What was learned from; absent where nothing was.
     #[serde(skip_serializing_if = "Option::is_none")]
     training: Option<Training>,
@@ -44,7 +46,6 @@ struct Real {
 /// What was learned, and what it took.
 #[derive(Serialize)]
 struct Training {
-    objective: ObjectiveName,
     /// Boots that were given to learn from.
     #[serde(skip_serializing_if = "Option::is_none")]
     traces: Option<usize>,
@@ -86,6 +87,10 @@ pub(super) struct Row {
     switches_group: u64,
     /// Switches to another bandwidth's plan, of all boots.
     switches_bin: u64,
+    /// Of the oracle: what no order can beat. For hits the mean hit rate is at most this, for the delay of boots the
+    /// mean delay is at least this, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bound: Option<f64>,
 }
 
 impl Row {
@@ -118,12 +123,16 @@ impl Disk {
         for (group, results) in gathered {
             let pairs = routes.iter().flat_map(|route| list.iter().map(move |contender| (route, contender)));
             for ((route, contender), cell) in pairs.zip(&results.cells) {
+                let summary = cell.gatherer.summary();
+                #[expect(clippy::cast_precision_loss, reason = "a number of boots")]
+                let bound = cell.bound.map(|sum| sum / summary.boots.max(1) as f64);
                 rows.push(Row {
+                    bound,
                     group: self.by.map(|_| group.clone()),
                     bandwidth: route.rate,
                     policy: contender.name.clone(),
                     without: contender.without,
-                    summary: cell.gatherer.summary(),
+                    summary,
                     switches_group: cell.groups,
                     switches_bin: cell.bins,
                 });
@@ -131,7 +140,19 @@ impl Disk {
         }
         let training = self.training(data, list, contenders, gathered);
         let (faster, compressed, left, plots) = (self.faster, self.compressed, self.left, Vec::new());
-        DiskReport { model: self.model, real, faster, compressed, left, training, rows, skipped, plots }
+        let objective = self.objective_name();
+        DiskReport {
+            model: self.model,
+            real,
+            faster,
+            compressed,
+            left,
+            objective,
+            training,
+            rows,
+            skipped,
+            plots,
+        }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a mean time")]
@@ -157,8 +178,7 @@ impl Disk {
             })
             .collect();
         let traces = data.train.as_ref().map(headstart_trace::DataSet::len);
-        (!policies.is_empty() || traces.is_some()).then(|| Training {
-            objective: self.objective_name(),
+        (!policies.is_empty() || traces.is_some()).then_some(Training {
             traces,
             left_out: data.left_out,
             learning_s: contenders.learning_s,
@@ -183,7 +203,11 @@ impl Outcome for DiskReport {}
 impl fmt::Display for DiskReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(training) = &self.training {
-            writeln!(f, "{training}\n")?;
+            let objective = match self.objective {
+                ObjectiveName::Boot => "the delay of boots",
+                ObjectiveName::Hits => "hits",
+            };
+            writeln!(f, "plans for {objective}, {training}\n")?;
         }
         let width = self.rows.iter().map(|row| row.name().len()).max().unwrap_or(0).max(10);
         let mut group = None;
@@ -195,7 +219,7 @@ impl fmt::Display for DiskReport {
                 write!(f, "{start}{name}{boots}, {reads}\n  MB/s {:<width$}{COLUMNS}", "policy")?;
                 group = Some(&row.group);
             }
-            row.write(f, width)?;
+            row.write(f, width, self.objective)?;
         }
         for (start, file) in std::iter::once("\n\ndrawn: ").chain(std::iter::repeat(", ")).zip(&self.plots) {
             write!(f, "{start}{file}")?;
@@ -213,7 +237,7 @@ const COLUMNS: &str =
     "   hits  accur.  artif.   P50 s   P99 s   max s  sum/boot  miss queue store      MB  before   last s";
 
 impl Row {
-    fn write(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
+    fn write(&self, f: &mut fmt::Formatter<'_>, width: usize, objective: ObjectiveName) -> fmt::Result {
         let Summary { hit_rate, accuracy, accuracy_artifact, slow, .. } = &self.summary;
         let Summary { wait_p50, wait_p99, wait_max, wait_total, last_read, .. } = &self.summary;
         let (bytes, before) = (self.summary.bytes / 1e6, self.summary.bytes_before_last_read / 1e6);
@@ -222,19 +246,20 @@ impl Row {
         write!(f, "{hit_rate:>7.4} {accuracy:>7.4} {accuracy_artifact:>7.4}")?;
         write!(f, " {wait_p50:>7.3} {wait_p99:>7.3} {wait_max:>7.3} {wait_total:>9.3}")?;
         write!(f, " {:>5} {:>5} {:>5}", slow.miss, slow.queue, slow.store)?;
-        write!(f, " {bytes:>7.1} {before:>7.1} {last_read:>8.3}")
+        write!(f, " {bytes:>7.1} {before:>7.1} {last_read:>8.3}")?;
+        match self.bound {
+            Some(bound) if objective == ObjectiveName::Hits => write!(f, "  hits at most {bound:.4}"),
+            Some(bound) => write!(f, "  delay at least {bound:.3} s"),
+            None => Ok(()),
+        }
     }
 }
 
 impl fmt::Display for Training {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let objective = match self.objective {
-            ObjectiveName::Boot => "boot",
-            ObjectiveName::Hits => "hits",
-        };
         match self.traces {
-            Some(traces) => write!(f, "learned from {} for {objective}", count(traces as u64, "boot"))?,
-            None => write!(f, "plans for {objective}")?,
+            Some(traces) => write!(f, "learned from {}", count(traces as u64, "boot"))?,
+            None => f.write_str("learned before")?,
         }
         if self.left_out > 0 {
             write!(f, "; {} more are replayed", self.left_out)?;
