@@ -48,8 +48,8 @@ pub struct CreationFigures {
     pub one_creation_percent: f64,
     /// Figure 6: clusters in which an image is used, of the thousand most used.
     pub clusters_per_image: Distribution,
-    /// Figure 7: for five clusters of about the mean number of creations, the images used in each hour of the seven
-    /// days with the most creations, which begin at noon.
+    /// Figure 7: the images used in each hour of the seven days with the most creations, which begin at noon, in five
+    /// clusters of about the mean number of creations in these days.
     pub images_by_hour: Vec<ClusterHours>,
     /// Of the images used on two days in a row, percent that are used on both.
     pub next_day_percent: f64,
@@ -120,7 +120,7 @@ impl CreationFigures {
     fn count(creations: &[Creation]) -> (Self, Numbers) {
         let mut images = BTreeMap::<&str, Image<'_>>::new();
         let mut users = BTreeMap::<&str, User<'_>>::new();
-        let mut clusters = BTreeMap::<&str, u64>::new();
+        let mut clusters = BTreeSet::<&str>::new();
         let mut figures = Self { creations: creations.len() as u64, ..Self::default() };
         let mut numbers = Numbers::default();
         let mut families = BTreeSet::<&str>::new();
@@ -134,7 +134,7 @@ impl CreationFigures {
             let user = users.entry(&creation.user).or_default();
             user.creations += 1;
             user.images.insert(&creation.image);
-            *clusters.entry(&creation.cluster).or_default() += 1;
+            clusters.insert(&creation.cluster);
             if let Some(size) = image_size(creation).filter(|_| creation.size > 0) {
                 numbers.image_ratio.of(kind).push(size as f64 / creation.size as f64);
             }
@@ -150,7 +150,7 @@ impl CreationFigures {
         figures.image_ratio = numbers.image_ratio.map(|ratios| Distribution::of(ratios));
         figures.of_users(&users, &mut numbers);
         figures.of_images(&images, &mut numbers);
-        figures.of_times(creations, &clusters);
+        figures.of_times(creations);
         (figures, numbers)
     }
 
@@ -180,21 +180,29 @@ impl CreationFigures {
         }
     }
 
-    fn of_times(&mut self, creations: &[Creation], clusters: &BTreeMap<&str, u64>) {
+    fn of_times(&mut self, creations: &[Creation]) {
         let dated = || creations.iter().filter(|creation| creation.created_us > 0);
         let Some(first) = dated().map(|creation| creation.created_us).min() else { return };
         // The paper's days begin at noon.
         let noon = (first + DAY_US / 2) / DAY_US * DAY_US;
         let start = noon.saturating_sub(DAY_US / 2);
         let week = start + busiest(dated().map(|creation| (creation.created_us - start) / DAY_US)) * DAY_US;
-        let mean = self.creations / self.clusters.max(1);
+        // Clusters as they are in that week: one may have had its creations at another time.
+        let hour = |creation: &Creation| {
+            let since = creation.created_us.checked_sub(week).map(|since| since / HOUR_US);
+            since.filter(|hour| *hour < 24 * DAYS)
+        };
+        let mut clusters = BTreeMap::<&str, u64>::new();
+        for creation in dated().filter(|creation| hour(creation).is_some()) {
+            *clusters.entry(&creation.cluster).or_default() += 1;
+        }
+        let mean = clusters.values().sum::<u64>() / (clusters.len() as u64).max(1);
         let mut typical: Vec<_> = clusters.iter().collect();
         typical.sort_by_key(|(name, creations)| (creations.abs_diff(mean), **name));
         for (cluster, _) in typical.into_iter().take(CLUSTERS) {
             let mut hours = BTreeSet::new();
             for creation in dated().filter(|creation| creation.cluster == **cluster) {
-                let hour = creation.created_us.checked_sub(week).map(|since| since / HOUR_US);
-                if let Some(hour) = hour.filter(|hour| *hour < 24 * DAYS) {
+                if let Some(hour) = hour(creation) {
                     hours.insert((hour, creation.image.as_str()));
                 }
             }

@@ -1,11 +1,14 @@
 //! Figures 3 to 7 and 14: who makes disks of which images, where and when.
 
 use super::{Drawn, Material, kind_name};
-use headstart_plot::{Axis, Chart, Legend, Picture, Rule, Series};
+use headstart_plot::{Axis, Chart, Color, Legend, Picture, Rule, Series};
 use headstart_trace::Creation;
 
 /// Hours of a day.
 const DAY: f64 = 24.0;
+
+/// Of the line that adds up: no kind of image has it.
+const SHARE: Color = Color(0x40, 0x40, 0x40);
 
 /// More hours than this are shown as days.
 const DAYS_FROM: usize = 48;
@@ -126,7 +129,7 @@ pub(super) fn popular(material: &Material<'_>) -> Drawn {
             .titled(title)
             .second(Axis::share("share of all creations of the kind"))
             .with(Series::histogram("creations", 0.5, 1.0, heights).style(style))
-            .with(Series::line("share", shares).style(6).small().on_second())
+            .with(Series::line("share", shares).style(0).color(SHARE).small().on_second())
             .legend(Legend::Above);
         picture = picture.with(chart);
     }
