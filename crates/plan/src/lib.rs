@@ -24,6 +24,7 @@
 
 pub mod artifact;
 pub mod bandwidth;
+mod best;
 pub mod condensed;
 mod container;
 mod encoding;
@@ -35,6 +36,7 @@ pub mod policy;
 pub mod preprocess;
 pub mod random;
 pub mod similarity;
+mod slices;
 pub mod statistics;
 mod tasks;
 #[cfg(test)]

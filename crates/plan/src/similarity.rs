@@ -6,6 +6,7 @@
 //! for the last, and 0 if it was not read at all. Reordering moves these, so that order tells apart what counts
 //! cannot.
 
+use crate::best::first_best;
 use crate::condensed::Condensed;
 
 /// What a vector says of a block.
@@ -123,14 +124,7 @@ impl Similarities {
     #[must_use]
     pub fn centroid(&self, members: &[usize]) -> Option<usize> {
         let sum = |a: usize| members.iter().map(|b| self.get(a, *b)).sum::<f64>();
-        let mut best: Option<(usize, f64)> = None;
-        for member in members {
-            let sum = sum(*member);
-            if best.is_none_or(|(_, best)| sum > best) {
-                best = Some((*member, sum));
-            }
-        }
-        best.map(|(member, _)| member)
+        first_best(members.iter().copied(), |member| sum(*member)).map(|(member, _)| member)
     }
 }
 

@@ -6,6 +6,7 @@
 //! these too.
 
 use crate::condensed::{Condensed, READS_MAX};
+use crate::slices;
 use crate::vocabulary::{BlockId, Vocabulary};
 
 /// Which reads count.
@@ -149,11 +150,9 @@ impl Statistics {
                 *mask |= touch.mask;
             }
         }
-        for (stats, mut mask) in self.blocks.iter_mut().zip(masks) {
-            while mask != 0 {
-                let count = &mut stats.slices[mask.trailing_zeros() as usize];
-                *count = count.saturating_add(1);
-                mask &= mask - 1;
+        for (stats, mask) in self.blocks.iter_mut().zip(masks) {
+            for slice in slices::of(mask) {
+                stats.slices[slice] = stats.slices[slice].saturating_add(1);
             }
         }
     }

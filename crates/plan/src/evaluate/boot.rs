@@ -18,6 +18,7 @@
 
 use crate::bandwidth::{Bandwidth, Nanos};
 use crate::condensed::{Condensed, Touch};
+use crate::slices;
 use crate::vocabulary::{BlockId, Vocabulary};
 use headstart_block::SLICE_SIZE;
 use std::collections::VecDeque;
@@ -206,10 +207,8 @@ impl BootEvaluator {
         }
         wire.free = wire.free.max(reaches).saturating_add(self.send(&mut wire.bytes, at, lacking));
         self.states[at].missed |= lacking;
-        let mut slices = lacking;
-        while slices != 0 {
-            self.ready[at][slices.trailing_zeros() as usize] = wire.free;
-            slices &= slices - 1;
+        for slice in slices::of(lacking) {
+            self.ready[at][slice] = wire.free;
         }
         if self.link.misses == Misses::RangeThenRest && is_first {
             self.rests.push_back(touch.block);
@@ -226,12 +225,8 @@ impl BootEvaluator {
         if touch.mask & state.rest != 0 {
             last = last.max(state.rest_ready);
         }
-        let mut missed = touch.mask & state.missed;
-        while missed != 0 {
-            last = last.max(self.ready[touch.block as usize][missed.trailing_zeros() as usize]);
-            missed &= missed - 1;
-        }
-        last
+        let ready = &self.ready[touch.block as usize];
+        slices::of(touch.mask & state.missed).fold(last, |last, slice| last.max(ready[slice]))
     }
 
     /// Starts the background transfers that were asked for by `now`.
@@ -263,13 +258,10 @@ impl BootEvaluator {
 
     /// How long these slices of a block take; counts their bytes.
     fn send(&self, bytes: &mut u64, at: usize, mask: u32) -> Nanos {
-        let full = self.lens[at] / SLICE_SIZE;
-        let part = self.lens[at] % SLICE_SIZE;
-        let whole = if full >= 32 { mask } else { mask & ((1 << full) - 1) }.count_ones();
-        let has_part = part > 0 && mask >> full & 1 == 1;
-        let len = u64::from(whole) * SLICE_SIZE + if has_part { part } else { 0 };
+        let (whole, part) = slices::measure(mask, self.lens[at]);
+        let len = u64::from(whole) * SLICE_SIZE + part;
         *bytes += len;
-        if has_part { self.link.bandwidth.time_of(len) } else { self.costs[whole as usize] }
+        if part > 0 { self.link.bandwidth.time_of(len) } else { self.costs[whole as usize] }
     }
 }
 

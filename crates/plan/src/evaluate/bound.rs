@@ -25,8 +25,8 @@
 use crate::bandwidth::{Bandwidth, Nanos};
 use crate::condensed::Condensed;
 use crate::evaluate::Link;
+use crate::slices;
 use crate::vocabulary::Vocabulary;
-use headstart_block::SLICE_SIZE;
 
 /// A block that is read.
 struct Block {
@@ -159,7 +159,7 @@ pub fn delay_at_least(trace: &Condensed, vocabulary: &Vocabulary, link: &Link) -
         let read = trace.reads()[fresh.read as usize];
         for touch in trace.touches(&read) {
             let Some(known) = touched.get_mut(touch.block as usize) else { continue };
-            bytes += slice_bytes(vocabulary.len_of(touch.block), touch.mask & !*known);
+            bytes += slices::bytes(touch.mask & !*known, vocabulary.len_of(touch.block));
             *known |= touch.mask;
         }
         // Rounded down, for transfers are rounded up one by one.
@@ -170,12 +170,6 @@ pub fn delay_at_least(trace: &Condensed, vocabulary: &Vocabulary, link: &Link) -
         }
     }
     delay
-}
-
-/// Bytes of these slices of a block of so many.
-fn slice_bytes(len: u64, mask: u32) -> u64 {
-    let slices = (0..32_u64).filter(|slice| mask >> slice & 1 == 1);
-    slices.map(|slice| len.saturating_sub(slice * SLICE_SIZE).min(SLICE_SIZE)).sum()
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //! corners and middle. And it draws new traces for each generation; here they stay the same, so that a gain is a
 //! gain.
 
+use crate::best::first_best;
 use crate::policy::score::Weights;
 use crate::random::Random;
 
@@ -48,12 +49,11 @@ impl Genetic {
         let mut barren = 0;
         for _ in 0..self.generations.max(1) {
             let fitnesses: Vec<_> = population.iter().map(|one| fitness(weights(*one))).collect();
+            let fittest = first_best(0..population.len(), |at| fitnesses[*at]);
             barren += 1;
-            for (one, fitness) in population.iter().zip(&fitnesses) {
-                if best.is_none_or(|(_, best)| *fitness > best) {
-                    best = Some((*one, *fitness));
-                    barren = 0;
-                }
+            if let Some((at, fitness)) = fittest.filter(|found| best.is_none_or(|best| found.1 > best.1)) {
+                best = Some((population[at], fitness));
+                barren = 0;
             }
             if barren >= self.patience {
                 break;

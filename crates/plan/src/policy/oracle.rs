@@ -5,6 +5,7 @@
 //! [`search`](super::search) does. For hits what loses nothing is done as well, so that it wanders over plains; for
 //! the delay of a boot it stays near what is right for other models of the link, too.
 
+use crate::best::first_best;
 use crate::condensed::Condensed;
 use crate::evaluate::{Link, bound};
 use crate::policy::score::{Scorer, Weights};
@@ -67,16 +68,14 @@ impl Policy for Oracle<'_> {
         let own = Training { statistics: &statistics, traces: &traces, centroid: 0, ..*training };
         let mut judge = Judge::new(&own, aim, &traces);
         let mut scorer = Scorer::new(&own, aim.objective.window());
-        let mut best = aim.objective.first_accesses(self.test);
-        let mut worth = judge.worth(&best);
-        for (alpha, beta) in (0..=STEPS).flat_map(|a| (0..=STEPS - a).map(move |b| (a, b))) {
-            let [alpha, beta] = [alpha, beta].map(|weight| f64::from(weight) / f64::from(STEPS));
-            let order = scorer.order(Weights { alpha, beta });
-            let now = judge.worth(&order);
-            if now > worth {
-                (best, worth) = (order, now);
-            }
-        }
+        let by_score = (0..=STEPS).flat_map(|a| (0..=STEPS - a).map(move |b| [a, b])).map(|weights| {
+            let [alpha, beta] = weights.map(|weight| f64::from(weight) / f64::from(STEPS));
+            scorer.order(Weights { alpha, beta })
+        });
+        let starts = std::iter::once(aim.objective.first_accesses(self.test)).chain(by_score);
+        let Some((mut best, mut worth)) = first_best(starts, |order| judge.worth(order)) else {
+            return Vec::new();
+        };
         let (horizon, random) = (judge.horizon(aim).min(best.len()), &mut Random::new(aim.seed));
         if horizon < 2 {
             return best;

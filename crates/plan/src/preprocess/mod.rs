@@ -10,6 +10,7 @@
 //!
 //! [`ImageModel`] keeps what came of it, and takes further traces without reading the others again.
 
+use crate::best::first_best;
 use crate::condensed::{Condensed, Packed};
 use crate::policy::Training;
 use crate::random::Random;
@@ -328,14 +329,8 @@ fn distinct(trace: &Condensed) -> usize {
 
 /// The group whose centroid is most like this; the first of equals.
 fn nearest<K>(vector: &Vector, groups: &[Group<K>], of: impl Fn(&Group<K>) -> bool) -> Option<usize> {
-    let mut best: Option<(usize, f64)> = None;
-    for (at, group) in groups.iter().enumerate().filter(|(_, group)| of(group)) {
-        let alike = vector.correlation(&group.centroid);
-        if best.is_none_or(|(_, best)| alike > best) {
-            best = Some((at, alike));
-        }
-    }
-    best.map(|(at, _)| at)
+    let groups = groups.iter().enumerate().filter(|(_, group)| of(group));
+    first_best(groups, |(_, group)| vector.correlation(&group.centroid)).map(|((at, _), _)| at)
 }
 
 #[cfg(test)]

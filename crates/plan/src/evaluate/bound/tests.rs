@@ -3,7 +3,7 @@
 use super::*;
 use crate::evaluate::{BootEvaluator, Evaluator, Misses};
 use crate::testing::{Read, trace};
-use headstart_block::BLOCK_SIZE;
+use headstart_block::{BLOCK_SIZE, SLICE_SIZE};
 use proptest::prelude::*;
 
 /// All orders of all subsets of these.
