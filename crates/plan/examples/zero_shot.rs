@@ -1,12 +1,18 @@
 //! What plans from images like it are worth to an image that has no traces, beside those from its own.
 //!
-//! `cargo run --release -p headstart-plan --example zero_shot -- DIR [POLICY [FASTER]]`
+//! `cargo run --release -p headstart-plan --example zero_shot -- DIR [POLICY [FASTER [OWN]]]`
 //!
-//! Each image in turn is left out, and planned for from the others by what its creations say; and it is trained on its
-//! boots but for two, rotating. Both are tested on those two. By the reason of the choice: open-loop hit rates (plans
+//! Each image in turn is left out, but for OWN of its boots (0), and planned for from the others by what its creations
+//! say; and it is trained on its boots but for two, rotating. Both are tested on those two. By the reason of the choice: open-loop hit rates (plans
 //! for hits), and closed-loop delays in seconds of hot ranges (plans for boots).
 
-#![allow(clippy::print_stdout, clippy::unwrap_used, clippy::cast_precision_loss, reason = "an example")]
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    clippy::cast_precision_loss,
+    clippy::too_many_lines,
+    reason = "an example"
+)]
 
 use headstart_plan::evaluate::{BootEvaluator, Evaluator, Link, Misses};
 use headstart_plan::knowledge::Settings;
@@ -56,6 +62,7 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let policy = arguments.get(1).map_or("search", String::as_str);
     let faster = arguments.get(2).map_or(1, |faster| faster.parse().unwrap());
+    let kept: usize = arguments.get(3).map_or(0, |own| own.parse().unwrap());
     let dir = Path::new(&arguments[0]);
     let data = DataSet::open(dir, &Limits::default()).unwrap();
     let labels = std::fs::read_to_string(dir.join("labels.csv")).unwrap_or_default();
@@ -75,9 +82,12 @@ fn main() {
         let mut sums: BTreeMap<String, (Vec<f64>, Vec<f64>, usize)> = BTreeMap::new();
         for image in &images {
             let own = data.filter(|_, creation| creation.image == *image);
-            let others = learn(&data.filter(|_, creation| creation.image != *image));
             for turn in 0..own.len() / 2 {
                 let is_test = |at: usize| at / 2 == turn;
+                let volumes = own.creations().iter().enumerate().filter(|(at, _)| !is_test(*at)).take(kept);
+                let volumes: Vec<_> = volumes.map(|(_, creation)| &creation.volume).collect();
+                let others = data.filter(|_, c| c.image != *image || volumes.contains(&&c.volume));
+                let others = learn(&others);
                 let trained = learn(&own.filter(|at, _| !is_test(at)));
                 for (at, creation) in own.creations().iter().enumerate() {
                     if !is_test(at) || !is_normal(&creation.volume) {

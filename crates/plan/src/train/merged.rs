@@ -1,10 +1,10 @@
 //! One group of the traces of several images, by the number of the block: for an image that has none of its own.
 //!
 //! Each image counts the same, however many traces it has: they stand for kinds of images, of which the new one is
-//! another. Below 30 MB/s only slices are planned that half of them read: on the boots of `data/traces` whose images
+//! another. Where that one has some traces of its own, these count as much as all others together. Below 30 MB/s only slices are planned that half of them read: on the boots of `data/traces` whose images
 //! were left out (the example `zero_shot`, by `iocnt-2t`), plans of whatever a family reads gave hit rates of 0.59,
 //! 0.73 and 0.83 at 4, 6 and 8 MiB/s and delays of 73.6, 21.8 and 4.7 s at 2, 4 and 8 MB/s, those of what half of it
-//! reads 0.63, 0.83 and 0.94 and 29.5, 7.1 and 1.0 s. From 30 MB/s on the link has room for all.
+//! reads 0.66, 0.85 and 0.95 and 28.2, 6.6 and 0.9 s. From 30 MB/s on the link has room for all.
 
 use super::{Maker, Trained};
 use crate::bandwidth::Bandwidth;
@@ -65,15 +65,18 @@ fn jaccard(one: &BTreeSet<u64>, other: &BTreeSet<u64>) -> f64 {
 }
 
 impl Maker<'_> {
-    /// The plans of the images as one group, with the weights of the image that is most like them; `None` where they
-    /// read nothing.
-    pub(super) fn merged(&self, images: &[&Trained]) -> Option<GroupPlans> {
+    /// The plans of the images as one group, with the weights of the image that is most like them, or most like
+    /// `own`; `None` where they read nothing.
+    pub(super) fn merged(&self, others: &[&Trained], own: Option<&Trained>) -> Option<GroupPlans> {
+        let images: Vec<&Trained> = own.into_iter().chain(others.iter().copied()).collect();
         let disk_size = images.iter().map(|image| image.summary.vocabulary.disk_size()).max()?;
         let most = images.iter().map(|image| image.summary.statistics.traces).max()?;
         let (mut vocabulary, mut statistics) = (Vocabulary::new(disk_size), Statistics::default());
-        for Trained { summary, .. } in images {
-            let same_weight = summary.statistics.weighted(most);
-            statistics.merge(&same_weight.renumbered(&summary.vocabulary, &mut vocabulary));
+        let count = u32::try_from(others.len()).unwrap_or(u32::MAX);
+        let weights = own.map(|_| most.saturating_mul(count)).into_iter().chain(std::iter::repeat(most));
+        for (Trained { summary, .. }, weight) in images.iter().zip(weights) {
+            let weighted = summary.statistics.weighted(weight);
+            statistics.merge(&weighted.renumbered(&summary.vocabulary, &mut vocabulary));
         }
         if statistics.traces == 0 {
             return None;
@@ -81,16 +84,18 @@ impl Maker<'_> {
         let mut sample = Vec::new();
         let longest = images.iter().map(|image| image.summary.sample.len()).max().unwrap_or(0);
         for turn in 0..longest {
-            for Trained { summary, .. } in images {
+            for Trained { summary, .. } in &images {
                 if let Some(trace) = summary.sample.get(turn).filter(|_| sample.len() < SAMPLE_MAX) {
                     let own = trace.unpack(&summary.vocabulary);
                     sample.push(own.renumbered(&summary.vocabulary, &mut vocabulary));
                 }
             }
         }
-        let all: BTreeSet<u64> = images.iter().flat_map(|image| image.summary.blocks()).collect();
+        let blocks = |image: &&Trained| image.summary.blocks();
+        let all: BTreeSet<u64> =
+            own.map_or_else(|| images.iter().flat_map(blocks).collect(), |own| blocks(&own));
         let mut like: Option<(&Trained, f64)> = None;
-        for image in images.iter().filter(|image| !image.groups.is_empty()) {
+        for image in others.iter().filter(|image| !image.groups.is_empty()) {
             let alike = jaccard(&image.summary.blocks(), &all);
             if like.is_none_or(|(_, best)| alike > best) {
                 like = Some((image, alike));

@@ -111,8 +111,10 @@ pub fn all(knowledge: &Knowledge, recipe: &Recipe, progress: OnProgress<'_>) -> 
     let trained: BTreeMap<&ImageKey, Trained> = images.iter().map(|(key, _)| *key).zip(trained).collect();
     counted.done = images.len() as u64;
     let merged = tasks::run(choices.len(), threads, counted, progress, |at, tick| {
-        let sources: Vec<_> = choices[at].iter().filter_map(|key| trained.get(key)).collect();
-        let group = maker.merged(&sources);
+        let Choice { images, own } = &choices[at];
+        let sources = images.iter().filter(|key| Some(*key) != own.as_ref());
+        let sources: Vec<_> = sources.filter_map(|key| trained.get(key)).collect();
+        let group = maker.merged(&sources, own.as_ref().and_then(|own| trained.get(own)));
         tick().map(|()| group)
     })?;
     let mut builder = Builder::new(recipe, knowledge, choices, merged);
@@ -142,18 +144,15 @@ impl Knowledge {
             return image(own, recipe);
         }
         let tiers = tiers(self);
-        let choice = match own {
+        let (reason, choice) = match own {
             Some(own) => match choice_for_poor(&key, own, &tiers) {
-                Some(choice) => Some(choice),
+                Some(choice) => choice,
                 None => return image(own, recipe),
             },
-            None => {
-                let found = tiers.select(&key.image, &Metadata::of(creation));
-                found.map(|(reason, tier)| (reason, tier.images.clone()))
-            }
-        };
-        let Some((reason, keys)) = choice else {
-            return Ok(ImagePlans { reason: Reason::None, groups: Vec::new() });
+            None => match tiers.select(&key.image, &Metadata::of(creation)) {
+                Some((reason, tier)) => (reason, Choice { images: tier.images.clone(), own: None }),
+                None => return Ok(ImagePlans { reason: Reason::None, groups: Vec::new() }),
+            },
         };
         let trained = |key: &ImageKey| {
             let image = self.image(key)?;
@@ -162,12 +161,14 @@ impl Knowledge {
             let summary = Summary::of(image.vocabulary(), &model);
             Some(Trained { groups, summary, dropped: model.dropped(), traces: model.traces() })
         };
-        let mut trained: Vec<_> = keys.iter().filter_map(trained).collect();
-        if trained.len() == 1 {
-            let groups = trained.pop().map(|only| only.groups).unwrap_or_default();
+        let others = choice.images.iter().filter(|key| Some(*key) != choice.own.as_ref());
+        let mut others: Vec<_> = others.filter_map(trained).collect();
+        if choice.images.len() == 1 {
+            let groups = others.pop().map(|only| only.groups).unwrap_or_default();
             return Ok(ImagePlans { reason, groups });
         }
-        let group = maker.merged(&trained.iter().collect::<Vec<_>>());
+        let own = choice.own.as_ref().and_then(trained);
+        let group = maker.merged(&others.iter().collect::<Vec<_>>(), own.as_ref());
         Ok(ImagePlans { reason, groups: group.into_iter().collect() })
     }
 }
@@ -179,24 +180,31 @@ fn tiers(knowledge: &Knowledge) -> Tiers {
     tiers
 }
 
-/// The choices of more than one image that can come up: those of the tiers, and those for images with hardly a trace.
-fn choices(knowledge: &Knowledge, tiers: &Tiers) -> Vec<BTreeSet<ImageKey>> {
-    let mut choices: BTreeSet<_> = tiers.iter().map(|(_, tier)| tier.images.clone()).collect();
-    let poor = knowledge.images().filter(|(_, image)| image.traces() < TRACES_MIN);
-    choices
-        .extend(poor.filter_map(|(key, image)| choice_for_poor(key, image, tiers)).map(|(_, images)| images));
-    choices.into_iter().filter(|images| images.len() > 1).collect()
+/// Images to learn from together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Choice {
+    images: BTreeSet<ImageKey>,
+    /// The one among them that it is for.
+    own: Option<ImageKey>,
 }
 
-/// Why and from which images, its own among them, to plan for an image with hardly a trace.
-fn choice_for_poor(
-    key: &ImageKey,
-    image: &ImageKnowledge,
-    tiers: &Tiers,
-) -> Option<(Reason, BTreeSet<ImageKey>)> {
+/// The choices of more than one image that can come up: those of the tiers, and those for images with hardly a trace.
+fn choices(knowledge: &Knowledge, tiers: &Tiers) -> Vec<Choice> {
+    let of_tier = |images: &BTreeSet<ImageKey>| Choice { images: images.clone(), own: None };
+    let mut choices: BTreeSet<_> = tiers.iter().map(|(_, tier)| of_tier(&tier.images)).collect();
+    let poor = knowledge.images().filter(|(_, image)| image.traces() < TRACES_MIN);
+    choices
+        .extend(poor.filter_map(|(key, image)| choice_for_poor(key, image, tiers)).map(|(_, choice)| choice));
+    choices.into_iter().filter(|choice| choice.images.len() > 1).collect()
+}
+
+/// Why and from which images, its own among them, to plan for an image with hardly a trace; `None` where there is no
+/// other.
+fn choice_for_poor(key: &ImageKey, image: &ImageKnowledge, tiers: &Tiers) -> Option<(Reason, Choice)> {
     let (reason, tier) = tiers.select(&key.image, &image.profile().metadata())?;
     let images: BTreeSet<_> = tier.images.iter().chain([key]).cloned().collect();
-    (images.len() > 1).then_some((reason, images))
+    let own = (image.traces() > 0).then(|| key.clone());
+    (images.len() > 1).then_some((reason, Choice { images, own }))
 }
 
 /// What came of one image.

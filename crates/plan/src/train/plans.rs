@@ -1,6 +1,6 @@
 //! What training makes of a data set.
 
-use super::{Recipe, Trained, choice_for_poor};
+use super::{Choice, Recipe, Trained, choice_for_poor};
 use crate::knowledge::{self, ImageKey, ImageKnowledge, Knowledge};
 use crate::layers::{LayerMap, LayerPlans, join};
 use crate::plans::{GroupPlans, ImagePlans};
@@ -182,14 +182,14 @@ impl Shelf for Plans {
 pub(super) struct Builder {
     plans: Plans,
     /// Which merged group is of which images.
-    choices: BTreeMap<BTreeSet<ImageKey>, usize>,
+    choices: BTreeMap<Choice, usize>,
 }
 
 impl Builder {
     pub(super) fn new(
         recipe: &Recipe,
         knowledge: &Knowledge,
-        choices: Vec<BTreeSet<ImageKey>>,
+        choices: Vec<Choice>,
         merged: Vec<Option<GroupPlans>>,
     ) -> Self {
         let rates: BTreeSet<_> = recipe.rates.iter().map(|rate| rate.bytes()).collect();
@@ -222,7 +222,7 @@ impl Builder {
         dropped.add(&trained.dropped);
         let is_poor = image.traces() < TRACES_MIN;
         let choice = if is_poor { choice_for_poor(key, image, tiers) } else { None };
-        let merged = choice.and_then(|(reason, images)| Some((reason, *self.choices.get(&images)?)));
+        let merged = choice.and_then(|(reason, choice)| Some((reason, *self.choices.get(&choice)?)));
         let plans = match merged {
             Some((reason, at)) => ImagePlans { reason, groups: self.plans.merged[at].to_vec() },
             None if trained.groups.is_empty() => ImagePlans { reason: Reason::None, groups: Vec::new() },
@@ -233,7 +233,8 @@ impl Builder {
 
     pub(super) fn finish(mut self, tiers: &Tiers) -> Plans {
         for (key, tier) in tiers.iter() {
-            let whose = match (self.choices.get(&tier.images), tier.images.first()) {
+            let choice = Choice { images: tier.images.clone(), own: None };
+            let whose = match (self.choices.get(&choice), tier.images.first()) {
                 (Some(at), _) => Whose::Merged(*at),
                 (None, Some(only)) => Whose::Image(only.clone()),
                 (None, None) => continue,
