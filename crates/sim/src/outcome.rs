@@ -7,7 +7,7 @@
 //!   arrived. A block counts as read, or found, if any byte of it was.
 //! * *Wait*: from a read's arrival until its bytes are local. *Slow* is one of over [`SLOW`], and its cause is
 //!   what took most of it: its own transfer (`miss`), what the link was busy with before (`queue`), or the
-//!   round trip and the store's latency (`store`).
+//!   round trip and the store's latency (`store`), with the tries that it failed and the pauses between them.
 
 use crate::time::Nanos;
 use crate::waits::Waits;

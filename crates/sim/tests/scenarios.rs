@@ -151,7 +151,7 @@ fn preprocessing_is_worth_it_among_outliers() {
     let (test, train) = boots.split_at(2);
     let odd = (1..).zip(&train[..2]).map(|(seed, boot)| broken(boot, seed));
     let train: Vec<_> = train.iter().cloned().chain(odd).collect();
-    let raw = Settings { reads_min: 0, trim: 0.0, compared_max: 1, ..Settings::default() };
+    let raw = Settings::none();
     // Below 8 MiB/s an order by counts, as the score's is there, hardly heeds what few boots read.
     for (policy, mib, gain) in [("vmt-min", 4, 0.1), ("vmt-min", 8, 0.5), ("thinkahead", 8, 0.0)] {
         let rate = Bandwidth::mib(mib);

@@ -17,12 +17,20 @@ use std::time::Duration;
 /// Bytes of the disk that are compressed at once.
 const FRAME: f64 = 32768.0;
 
-pub(super) const EXAMPLES: &str = "\
+pub(super) const AFTER_HELP: &str = "\
+The figures: hits, the share of reads that found all their bytes local, the mean over boots (JSON has it over all reads \
+too, as hit_rate_pooled); accuracy, preloaded blocks that were read, of those preloaded; the artifact's, blocks found \
+local, of those pulled; waits of reads in seconds; the sum of a boot's waits; slow reads (over 1 s) by what took most of \
+it: their own transfer, those before them, the store; millions of bytes asked for, and come before the last read; \
+when the last read was complete. Hits, accuracies, bytes and sums are means over boots.
+
+A boot that is replayed is never learned from. Plans are for each bandwidth exactly; a boot begins with the largest \
+group's plan, and changes it as a disk would.
+
 Examples:
   headstart simulate disk --traces /srv/fast26
   headstart simulate disk --traces /srv/fast26 --split 0.8 --by type --plot figures
-  headstart simulate disk --traces /srv/tuesday --train /srv/monday --policies lazy,search --bandwidth 5,10 \
---model real
+  headstart simulate disk --traces /srv/tuesday --train /srv/monday --model real --bandwidth 5,10
   headstart simulate disk --traces /srv/traces --plans plans --model real --link series.csv";
 
 /// What to simulate.

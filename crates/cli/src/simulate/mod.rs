@@ -36,7 +36,7 @@ use report::DiskReport;
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Replay recorded boots against one disk: hit rate, accuracy, waits, bytes
-    #[command(after_help = arguments::EXAMPLES)]
+    #[command(after_help = arguments::AFTER_HELP)]
     Disk(Box<Disk>),
 }
 
