@@ -8,6 +8,7 @@
 //! | [`digest`] | the names of blobs |
 //! | [`size`] | sectors, sizes as people write them (`4k`, `40G`) |
 //! | [`range`] | a half-open interval of bytes |
+//! | [`random`] | numbers from a seed |
 //! | [`rate`] | bytes a second as people write them (`10MB/s`) |
 //! | [`source`] | [`ReadAt`]: immutable bytes that can be read anywhere |
 //! | [`mod@plan`] | blocks, slices, and what to preload in which order |
@@ -18,6 +19,7 @@ pub mod device;
 pub mod digest;
 pub mod error;
 pub mod plan;
+pub mod random;
 pub mod range;
 pub mod rate;
 pub mod size;

@@ -40,12 +40,6 @@ impl Bandwidth {
         let nanos = (u128::from(len) * 1_000_000_000).div_ceil(u128::from(self.0));
         u64::try_from(nanos).unwrap_or(Nanos::MAX)
     }
-
-    /// The bin it belongs to.
-    #[must_use]
-    pub fn bin(self) -> Bin {
-        Bin::of(self)
-    }
 }
 
 impl From<ByteRate> for Bandwidth {
@@ -132,12 +126,12 @@ mod tests {
 
     #[test]
     fn bins_are_half_open() {
-        let bin = |rate| Bandwidth::new(rate).bin();
+        let bin = |rate| Bin::of(Bandwidth::new(rate));
         assert_eq!([1, 2_000_000, 9_999_999].map(bin), [Bin::To10; 3]);
         assert_eq!([10_000_000, 29_999_999].map(bin), [Bin::To30; 2]);
         assert_eq!([50_000_000, 90_000_000, u64::MAX].map(bin), [Bin::To70, Bin::Above, Bin::Above]);
         for bin in Bin::ALL {
-            assert!(bin.representatives().iter().all(|rate| Bandwidth::mb(*rate).bin() == bin));
+            assert!(bin.representatives().iter().all(|rate| Bin::of(Bandwidth::mb(*rate)) == bin));
         }
     }
 

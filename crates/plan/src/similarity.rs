@@ -1,5 +1,4 @@
-//! How alike two boots are: the Pearson correlation of vectors over the blocks (paper, section 5.2), and the Jaccard
-//! index of the sets of blocks (section 5.4).
+//! How alike two boots are: the Pearson correlation of vectors over the blocks (paper, section 5.2).
 //!
 //! A vector says something of each block. With *counts*, boots that read the same blocks equally often are equal,
 //! whatever the order; with *order*, a block's entry is how early it was first read: 1 for the first down to nearly 0
@@ -67,16 +66,6 @@ impl Vector {
             return if self.entries == other.entries { 1.0 } else { 0.0 };
         }
         ((all * product - self.sum * other.sum) / spreads.sqrt()).clamp(-1.0, 1.0)
-    }
-
-    /// Shared blocks over all blocks; 1 for two that name none.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a number of blocks")]
-    pub fn jaccard(&self, other: &Self) -> f64 {
-        let known = |block: u32| other.entries.binary_search_by_key(&block, |(their, _)| *their).is_ok();
-        let both = self.entries.iter().filter(|(block, _)| known(*block)).count();
-        let all = self.entries.len() + other.entries.len() - both;
-        if all == 0 { 1.0 } else { both as f64 / all as f64 }
     }
 }
 
@@ -150,10 +139,6 @@ mod tests {
         let alike = |feature| Vector::of(&plain, feature).correlation(&Vector::of(&reordered, feature));
         assert!(alike(Feature::Counts) > 0.999_999, "{}", alike(Feature::Counts));
         assert!(alike(Feature::Order) < 0.0, "{}", alike(Feature::Order));
-        assert!(
-            (Vector::of(&plain, Feature::Order).jaccard(&Vector::of(&reordered, Feature::Order)) - 1.0).abs()
-                < 1e-9
-        );
     }
 
     #[test]

@@ -101,7 +101,7 @@ fn from_traces_to_the_plan_of_a_disk() {
         assert!(items.into_iter().all(|item| item.mask != 0 && item.block < 8 << 30 >> 21));
         let (with, without) = (hit_rate(&chosen, &data, test), hit_rate(&lazy, &data, test));
         assert!(
-            with > 0.8 && without < 0.5,
+            with > 0.8 && with > without + 0.2,
             "{} {}: {with:.3} {without:.3}",
             creation.image,
             creation.volume

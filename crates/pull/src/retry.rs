@@ -1,18 +1,19 @@
 //! When to try again after a failure.
 
 use crate::Retry;
+use headstart_block::random::Random;
 use std::time::Duration;
 
 /// Draws pauses: doubled with each failure up to a maximum, each from the upper half of its span, so that many disks
 /// that lost the same store do not come back to it at once.
 #[derive(Debug)]
 pub(crate) struct BackOff {
-    state: u64,
+    random: Random,
 }
 
 impl BackOff {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { state: seed }
+        Self { random: Random::new(seed) }
     }
 
     /// The pause after the `failures`-th failure in a row; the first is 1.
@@ -20,16 +21,7 @@ impl BackOff {
         let doublings = failures.saturating_sub(1).min(31);
         let span = retry.first.saturating_mul(1 << doublings).min(retry.most);
         let micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
-        Duration::from_micros(micros - micros / 2 + self.draw() % (micros / 2 + 1))
-    }
-
-    /// The next number of `SplitMix64`: enough for jitter, and the same everywhere.
-    fn draw(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        Duration::from_micros(micros - micros / 2 + self.random.bits() % (micros / 2 + 1))
     }
 }
 

@@ -10,6 +10,7 @@
 //! A store can fail ([`Failures`]): what fails brings no bytes, and takes the link no time.
 
 use crate::time::Nanos;
+use headstart_block::random::Random;
 use headstart_trace::LinkSample;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -139,7 +140,7 @@ pub(crate) struct Wire<T> {
     link: Link,
     distance: Nanos,
     spread: u64,
-    random: u64,
+    random: Random,
     free_at: Nanos,
     /// By `ready`; the first one flows, or will as soon as it is ready. What flows can not be overtaken: what is
     /// asked for later is ready later.
@@ -150,7 +151,7 @@ impl<T> Wire<T> {
     pub(crate) fn new(link: Link, seed: u64) -> Self {
         let distance = Nanos::from_duration(link.round_trip.saturating_add(link.latency.least));
         let spread = Nanos::from_duration(link.latency.spread).0;
-        Self { link, distance, spread, random: seed, free_at: Nanos(0), queue: VecDeque::new() }
+        Self { link, distance, spread, random: Random::new(seed), free_at: Nanos(0), queue: VecDeque::new() }
     }
 
     /// Asks for `bytes`.
@@ -214,13 +215,9 @@ impl<T> Wire<T> {
         }
     }
 
-    /// A number from 0 to `most` (the splitmix64 generator).
+    /// A number from 0 to `most`.
     fn draw(&mut self, most: u64) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.random;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % most.saturating_add(1).max(1)
+        self.random.bits() % most.saturating_add(1).max(1)
     }
 }
 

@@ -19,6 +19,7 @@ use crate::settings::RetrySettings;
 use crate::store::{Copied, Store, Urgency};
 use async_trait::async_trait;
 use bytes::Bytes;
+use headstart_block::random::Random;
 use headstart_block::{ByteRange, Digest, ErrorKind, ReadAt, Result};
 use std::future::Future;
 use std::sync::Arc;
@@ -76,13 +77,7 @@ pub(crate) fn jitter() -> f64 {
     let call = CALLS.fetch_add(1, Ordering::Relaxed);
     // Where the program lies in memory, too: in containers all processes have the same number.
     let process = u64::from(std::process::id()) ^ (std::ptr::from_ref(&CALLS).addr() as u64 >> 12);
-    // The finaliser of splitmix64.
-    let mut x = (process << 32 ^ call).wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
-    let fraction = ((x ^ (x >> 31)) >> 11) as f64;
-    fraction / (1u64 << 53) as f64
+    Random::new(process << 32 ^ call).unit()
 }
 
 /// Retries calls of the store below.

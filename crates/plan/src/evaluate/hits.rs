@@ -155,18 +155,6 @@ impl Evaluator {
         score
     }
 
-    /// The same for several traces together.
-    #[must_use]
-    pub fn evaluate_all<'a>(
-        &mut self,
-        order: &[BlockId],
-        traces: impl IntoIterator<Item = &'a Condensed>,
-    ) -> Score {
-        let mut sum = Score::default();
-        traces.into_iter().for_each(|trace| sum.add(&self.evaluate(order, trace)));
-        sum
-    }
-
     /// The wait of each counted read, in their order, after [`evaluate`](Self::evaluate) of the same trace.
     pub fn waits(&self, trace: &Condensed) -> impl Iterator<Item = Nanos> {
         (0..trace.counted().len()).map(|read| self.wait_of(read, trace))

@@ -1,32 +1,24 @@
 //! Numbers that look drawn, and are the same for the same seed.
 //!
-//! `SplitMix64` (Steele, Lea and Flood 2014): one addition and a finaliser for each number, and any seed is as good as
-//! any other, so that each thing that is drawn (an image, a stripe, a trace) has a generator of its own, seeded with
-//! what it is. What is drawn of one thing then changes nothing of the others, and threads need no order.
+//! Of the generator any seed is as good as any other, so that each thing that is drawn (an image, a stripe, a trace) has
+//! a generator of its own, seeded with what it is. What is drawn of one thing then changes nothing of the others, and
+//! threads need no order.
+
+use headstart_block::random::{self, STEP, mix};
 
 /// A generator.
 #[derive(Clone, Debug)]
-pub(super) struct Random {
-    state: u64,
-}
-
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-
-fn mix(mut number: u64) -> u64 {
-    number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ (number >> 31)
-}
+pub(super) struct Random(random::Random);
 
 impl Random {
     /// The generator of the thing that these numbers name.
     pub(super) fn of(name: &[u64]) -> Self {
-        Self { state: name.iter().fold(GOLDEN, |state, part| mix(state ^ part).wrapping_add(GOLDEN)) }
+        let seed = name.iter().fold(STEP, |state, part| mix(state ^ part).wrapping_add(STEP));
+        Self(random::Random::new(seed))
     }
 
     pub(super) fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(GOLDEN);
-        mix(self.state)
+        self.0.bits()
     }
 
     /// From 0 up to `bound`, excluded; 0 for a bound of 0.
@@ -41,9 +33,8 @@ impl Random {
     }
 
     /// From 0 up to 1, excluded.
-    #[expect(clippy::cast_precision_loss, reason = "53 bits are exact")]
     pub(super) fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+        self.0.unit()
     }
 
     pub(super) fn chance(&mut self, probability: f64) -> bool {

@@ -1,0 +1,79 @@
+//! Randomness from a seed: the same seed gives the same numbers, on every machine and in every version.
+
+/// What consecutive numbers differ by before they are mixed.
+pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Mixes the bits of a number, one to one.
+#[must_use]
+pub const fn mix(mut bits: u64) -> u64 {
+    bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ bits >> 31
+}
+
+/// A generator: splitmix64 (Steele, Lea, Flood 2014).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Random(u64);
+
+impl Random {
+    /// From a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(STEP);
+        mix(self.0)
+    }
+
+    /// A number in [0, 1).
+    #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
+    pub fn unit(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// A number in `0..below`; 0 where that is empty.
+    pub fn below(&mut self, below: usize) -> usize {
+        let wide = u128::from(self.bits()) * below as u128;
+        usize::try_from(wide >> 64).unwrap_or(0)
+    }
+
+    /// At most `count` distinct numbers of `0..below`, ascending.
+    pub fn sample(&mut self, count: usize, below: usize) -> Vec<usize> {
+        let (mut left, mut needed) = (below, count.min(below));
+        let mut sample = Vec::with_capacity(needed);
+        for number in 0..below {
+            if self.below(left) < needed {
+                sample.push(number);
+                needed -= 1;
+            }
+            left -= 1;
+        }
+        sample
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_published_sequence() {
+        let mut random = Random::new(1_234_567);
+        assert_eq!([(); 2].map(|()| random.bits()), [6_457_827_717_110_365_317, 3_203_168_211_198_807_973]);
+    }
+
+    #[test]
+    fn numbers_are_where_they_should_be() {
+        let mut random = Random::new(7);
+        assert!((0..1000).all(|_| (0.0..1.0).contains(&random.unit())));
+        assert!((0..1000).all(|_| random.below(3) < 3));
+        assert_eq!((random.below(0), random.below(1)), (0, 0));
+        assert_eq!(random.sample(5, 3), [0, 1, 2]);
+        let mut seen = [0; 10];
+        (0..1000).flat_map(|_| random.sample(4, 10)).for_each(|number| seen[number] += 1);
+        assert!(seen.iter().all(|count| (300..500).contains(count)), "{seen:?}");
+    }
+}
