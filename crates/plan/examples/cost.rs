@@ -1,6 +1,6 @@
 //! What training costs on a data set, and choosing a plan of what it made.
 //!
-//! `cargo run --release -p headstart-plan --example cost -- DIR [POLICY,...]`
+//! `cargo run --release -p headstart-plan --example cost -- DIR [POLICY,... [hits]]`
 //!
 //! Learns the data set, all but its last day and then that day; writes what it knows and reads it back; makes the
 //! plans of each policy for all bandwidths; then chooses plans of the file that holds those of the last policy.
@@ -14,6 +14,7 @@
 )]
 
 use headstart_block::FileSource;
+use headstart_plan::policy::Objective;
 use headstart_plan::zero_shot::Metadata;
 use headstart_plan::{Knowledge, PlanFile, Recipe, train};
 use headstart_trace::DataSet;
@@ -68,8 +69,9 @@ fn main() {
     let learned = timed("learn the last day", || before.learn(&data, 0, &mut |_| Ok(())).unwrap());
     println!("  {} read, {} known", learned.read, learned.known);
     drop(before);
+    let objective = if arguments.get(2).is_some() { Objective::Hits } else { Recipe::default().objective };
     for policy in arguments.get(1).map_or("search", String::as_str).split(',') {
-        let recipe = Recipe { policy: policy.to_owned(), ..Recipe::default() };
+        let recipe = Recipe { policy: policy.to_owned(), objective, ..Recipe::default() };
         let plans = timed(&format!("plans of {policy}"), || {
             train::all(&knowledge, &recipe, &mut |_| Ok(())).unwrap()
         });

@@ -160,7 +160,7 @@ impl Knowledge {
         threads: usize,
         mut tick: impl FnMut() -> Result<()>,
     ) -> Result<(ImageKey, ImageKnowledge, Skipped, u64)> {
-        let some = data.filter(|at, _| group.contains(&at));
+        let some = data.part(group.clone());
         let key = some.creations().first().map(ImageKey::of).unwrap_or_default();
         let new = || ImageKnowledge::new(&key, self.settings);
         let mut image = self.images.get(&key).cloned().unwrap_or_else(new);

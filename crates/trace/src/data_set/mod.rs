@@ -176,6 +176,20 @@ impl DataSet {
         Self { entries, creations, skipped: Skipped::default(), limits: self.limits }
     }
 
+    /// The data set of the traces of a range alone, such as one of [`DataSet::groups`]; what is past the end is not
+    /// there.
+    #[must_use]
+    pub fn part(&self, range: Range<usize>) -> Self {
+        let range = range.start.min(self.len())..range.end.min(self.len());
+        let (creations, entries) = (self.creations.get(range.clone()), self.entries.get(range));
+        Self {
+            entries: entries.unwrap_or_default().to_vec(),
+            creations: creations.unwrap_or_default().to_vec(),
+            skipped: Skipped::default(),
+            limits: self.limits,
+        }
+    }
+
     /// Bytes of the files of all traces: how much there is to read.
     #[must_use]
     pub fn stored_bytes(&self) -> u64 {

@@ -95,6 +95,9 @@ fn every_form_is_the_same() {
             assert_eq!(all(&set, threads), (expected.clone(), Skipped::default()), "{form} {threads}");
         }
         let odd = set.filter(|index, _| index % 2 == 1);
+        let part = |range| set.part(range).creations().to_vec();
+        assert_eq!((part(2..5), part(3..99).len()), (set.creations()[2..5].to_vec(), set.len() - 3));
+        assert!(part(99..100).is_empty());
         let odd_traces: Vec<_> = expected.iter().skip(1).step_by(2).cloned().collect();
         assert_eq!(all(&odd, 2).0, odd_traces);
         assert!(set.stored_bytes() > 0 && set.read(12).is_err());
