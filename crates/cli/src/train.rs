@@ -24,8 +24,9 @@ use tempfile::NamedTempFile;
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   headstart train --traces /srv/traces -o plans
-  headstart train --traces /srv/fast26 --objective hits --policy thinkahead --bandwidth 2,10 -o plans
-  headstart train --traces /srv/monday --learned learned -o plans    # then every day, with what is new:
+  headstart train --traces /srv/fast26 --objective hits --policy thinkahead -o plans
+  headstart train --traces /srv/monday --learned learned -o plans
+  # Then every day, with what is new alone:
   headstart train --traces /srv/tuesday --learned learned -o plans";
 
 /// What to learn from, and how.

@@ -24,7 +24,7 @@ Examples:
   headstart plan show --plans plans
   headstart plan show --plans plans --image m-nginx --bandwidth 10
   headstart plan show --plans plans --bandwidth 5 --json \\
-      --creation '{\"image_id\": \"new\", \"image_family\": \"debian-12\", \"user_id\": \"1001\"}'";
+      --creation '{\"image_id\":\"new\",\"image_family\":\"debian-12\",\"user_id\":\"1001\"}'";
 
 /// Blocks that are listed for people.
 const SHOWN: usize = 20;

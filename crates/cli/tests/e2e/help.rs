@@ -14,23 +14,36 @@ fn subcommands(help: &str) -> Vec<String> {
     names.filter(|name| *name != "help").map(str::to_owned).collect()
 }
 
+/// All commands, with their help.
+fn commands(scene: &Scene) -> Vec<(String, String)> {
+    let help = |command: &str| scene.ok(&format!("{command} --help")).stdout;
+    let mut commands = Vec::new();
+    for command in subcommands(&help("")) {
+        let of_command = help(&command);
+        let below = subcommands(&of_command);
+        if below.is_empty() {
+            commands.push((command, of_command));
+        } else {
+            let below = below.iter().map(|name| format!("{command} {name}"));
+            commands.extend(below.map(|command| (command.clone(), help(&command))));
+        }
+    }
+    commands
+}
+
 #[test]
 fn every_command_has_an_example() {
     let scene = Scene::new();
-    let mut commands = 0;
-    for group in subcommands(&scene.ok("--help").stdout) {
-        for command in subcommands(&scene.ok(&format!("{group} --help")).stdout) {
-            let help = scene.ok(&format!("{group} {command} --help")).stdout;
-            let example = format!("headstart {group} {command} ");
-            assert!(help.contains("Example") && help.contains(&example), "{help}");
-            assert!(help.contains("Usage: "), "{help}");
-            for line in help.lines() {
-                assert!(line.chars().count() <= 100 || line.contains(&example), "a long line: {line}");
-            }
-            commands += 1;
+    let commands = commands(&scene);
+    for (command, help) in &commands {
+        let example = format!("headstart {command}");
+        assert!(help.contains("Example") && help.contains(&example), "{help}");
+        assert!(help.contains("Usage: "), "{help}");
+        for line in help.lines() {
+            assert!(line.chars().count() <= 100 || line.contains(&example), "a long line: {line}");
         }
     }
-    assert!(commands >= 16, "{commands}");
+    assert!(commands.len() >= 30, "{}", commands.len());
     let help = scene.ok("--help").stdout;
     assert!(help.contains("Exit status"), "{help}");
     let version = scene.ok("--version").stdout;
@@ -41,17 +54,21 @@ fn every_command_has_an_example() {
 #[test]
 fn the_examples_can_be_run() {
     let scene = Scene::new();
-    for group in subcommands(&scene.ok("--help").stdout) {
-        for command in subcommands(&scene.ok(&format!("{group} --help")).stdout) {
-            let help = scene.ok(&format!("{group} {command} --help")).stdout;
-            let help = help.replace("\\\n", "");
-            let (_, examples) = help.split_once("Example").unwrap();
-            for line in examples.lines().filter_map(|line| line.trim().strip_prefix("headstart ")) {
-                // Nobody listens at port 9 of this host.
-                let line = line.replace("registry.lan", "127.0.0.1:9").replace("images.lan", "127.0.0.1:9");
-                let run = scene.run(&line.replace("file:///", "file://~/").replace("/var/lib", "~"));
-                assert_ne!(run.status, Some(2), "{run}");
-            }
+    for (command, help) in commands(&scene) {
+        // They serve until they are asked to stop.
+        if command == "attach" {
+            continue;
+        }
+        let help = help.replace("\\\n", "");
+        let (_, examples) = help.split_once("Example").unwrap();
+        for line in examples.lines().filter_map(|line| line.trim().strip_prefix("headstart ")) {
+            // Nobody listens at port 9 of this host; a data set of that size takes a minute.
+            let line = line.replace("registry.lan", "127.0.0.1:9").replace("images.lan", "127.0.0.1:9");
+            let line = line.replace("--traces 31000", "--traces 310").replace('\'', "");
+            // What another program makes of it is another's affair.
+            let line = line.split_once(" | ").map_or(line.as_str(), |(line, _)| line);
+            let run = scene.run(&line.replace("file:///", "file://~/").replace("/var/lib", "~"));
+            assert_ne!(run.status, Some(2), "{run}");
         }
     }
 }
