@@ -191,6 +191,11 @@ impl Estimator {
                     (product(bandwidth, round_trip.max(REQUEST_MIN)), product(bandwidth, round_trip));
                 if calm { (request, pipe.saturating_add(pipe / 4)) } else { (request / 4, pipe) }
             }
+            // The first is small: large ones cannot tell the round trip from their own time, and with one that is
+            // taken for too short the link is never filled.
+            _ if self.on_link.is_empty() && self.groups.is_empty() && !self.one_by_one => {
+                return Pace { request: settings.unit, pipe: UNKNOWN };
+            }
             _ => (UNKNOWN, UNKNOWN),
         };
         let request = request.clamp(settings.background_min, settings.background_max);

@@ -262,3 +262,18 @@ fn a_store_that_fails_is_waited_for() {
     assert!(errors.failures > 5 && errors.waited > well.waited, "{errors:?}");
     assert_eq!(errors.slow.miss + errors.slow.queue, 0, "{errors:?}");
 }
+
+/// Large requests alone do not tell how much of their time is the round trip; were it taken for too short, the link
+/// would never be filled.
+#[test]
+fn preloads_alone_fill_links_of_all_speeds() {
+    let blocks: Vec<_> = (0..60).collect();
+    for rate in [2, 10, 30, 90, 150, 300] {
+        let seconds = 60 * BLOCK_SIZE / (rate * 1_000_000) + 1;
+        // A page of the last block, when all must be there.
+        let boot = boot(60, &[((seconds + 1) * SECOND * 5 / 4, 59)]);
+        let (_, outcome) =
+            waits(&boot, &plan(&blocks), &Model::real(rate * 1_000_000, Duration::from_millis(20)));
+        assert_eq!((outcome.hits, outcome.bytes_before_last_read), (1, 60 * BLOCK_SIZE), "{rate} MB/s");
+    }
+}
