@@ -21,7 +21,7 @@ const MAGIC_LEN: usize = 8;
 const TRAILER_LEN: usize = 32;
 
 /// What the first read of a file's end brings.
-const TAIL: u64 = 128 << 10;
+const TAIL: u64 = 64 << 10;
 
 /// Longest head.
 const HEAD_MAX: u64 = 256 << 20;

@@ -85,7 +85,23 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
+    #[inline]
     pub(crate) fn u64(&mut self) -> Result<u64> {
+        // Most numbers are small.
+        match *self.bytes {
+            [low, ref left @ ..] if low < 0x80 => {
+                self.bytes = left;
+                Ok(u64::from(low))
+            }
+            [low, high, ref left @ ..] if high < 0x80 => {
+                self.bytes = left;
+                Ok(u64::from(low & 0x7f) | u64::from(high) << 7)
+            }
+            _ => self.long(),
+        }
+    }
+
+    fn long(&mut self) -> Result<u64> {
         let mut number = 0_u64;
         for shift in (0..64).step_by(7) {
             let (byte, left) = self.bytes.split_first().ok_or_else(short)?;

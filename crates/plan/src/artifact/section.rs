@@ -113,15 +113,22 @@ impl GroupPlans {
         };
         let items: Vec<PlanItem> = blocks.into_iter().zip(masks).map(item).collect();
         let count = reader.count(11)?;
-        let mut plans: Vec<RatedPlan> = Vec::with_capacity(count);
+        let (mut plans, mut places) = (Vec::with_capacity(count), Vec::new());
         for _ in 0..count {
-            plans.push(read_plan(reader, &items, &plans)?);
+            let plan = read_plan(reader, &items, &plans, &mut places)?;
+            plans.push(plan);
         }
         Ok(Self { category, traces, centroid: Centroid { order }, plans })
     }
 }
 
-fn read_plan(reader: &mut Reader<'_>, items: &[PlanItem], earlier: &[RatedPlan]) -> Result<RatedPlan> {
+/// Reads a plan; `places` is room for the places of its items among `items`.
+fn read_plan(
+    reader: &mut Reader<'_>,
+    items: &[PlanItem],
+    earlier: &[RatedPlan],
+    places: &mut Vec<usize>,
+) -> Result<RatedPlan> {
     let (rate, policy, worth) = (reader.u64()?, reader.text()?, reader.float()?);
     let weights = match reader.u64()? {
         0 => None,
@@ -133,12 +140,16 @@ fn read_plan(reader: &mut Reader<'_>, items: &[PlanItem], earlier: &[RatedPlan])
         Arc::clone(&equal.ok_or_else(wrong)?.items)
     } else {
         let count = reader.count(1)?;
-        let mut order = Vec::with_capacity(count);
+        places.clear();
         for _ in 0..count {
             let place: usize = reader.number()?;
-            order.push(*items.get(place).ok_or_else(wrong)?);
+            if place >= items.len() {
+                return Err(wrong());
+            }
+            places.push(place);
         }
-        order.into()
+        // Of a known length: what is shared is made in place.
+        places.iter().map(|place| items[*place]).collect()
     };
     Ok(RatedPlan { rate, policy, weights, worth, items })
 }

@@ -1,6 +1,6 @@
 //! Knowledge as a file: the settings in its head, a section for each image.
 
-use super::{ImageKey, ImageKnowledge, Knowledge, Settings};
+use super::{COMPARED_MAX, FOUNDING_MAX, ImageKey, ImageKnowledge, Knowledge, Settings};
 use crate::condensed::Packed;
 use crate::container::{Container, Kind, Sections};
 use crate::encoding::{Reader, Writer};
@@ -23,7 +23,12 @@ impl Settings {
 
     pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self> {
         let model = preprocess::Settings::read(reader)?;
-        Ok(Self { model, founding: reader.number()?, faster: reader.number()? })
+        let settings = Self { model, founding: reader.number()?, faster: reader.number()? };
+        // What is done with the traces that a file holds is bounded by these.
+        if settings.founding > FOUNDING_MAX || model.compared_max > COMPARED_MAX {
+            return Err(Error::corrupt("has settings that make no sense"));
+        }
+        Ok(settings)
     }
 }
 
@@ -95,6 +100,9 @@ impl ImageKnowledge {
             prints.filter_map(|print| print.try_into().ok().map(u64::from_le_bytes)).collect::<BTreeSet<_>>();
         image.few_reads = reader.u64()?;
         let count = reader.count(3)?;
+        if count > settings.founding {
+            return Err(Error::corrupt("has more founding traces than it should"));
+        }
         image.founding = (0..count).map(|_| Packed::read(reader, blocks)).collect::<Result<_>>()?;
         if reader.u64()? != 0 {
             image.model = Some(ImageModel::read(reader, settings.model, &image.vocabulary)?);

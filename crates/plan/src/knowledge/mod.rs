@@ -72,6 +72,12 @@ impl Default for Settings {
     }
 }
 
+/// The most traces that found an image: a file of knowledge may hold so many of one.
+pub const FOUNDING_MAX: usize = 4096;
+
+/// The most traces that are compared with each other, pair by pair.
+pub const COMPARED_MAX: usize = 2048;
+
 /// How far it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
@@ -103,9 +109,11 @@ pub struct Knowledge {
 }
 
 impl Knowledge {
-    /// That knows nothing yet.
+    /// That knows nothing yet; of the settings, [`FOUNDING_MAX`] and [`COMPARED_MAX`] are the most.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(mut settings: Settings) -> Self {
+        settings.founding = settings.founding.min(FOUNDING_MAX);
+        settings.model.compared_max = settings.model.compared_max.min(COMPARED_MAX);
         Self { settings, images: BTreeMap::new() }
     }
 

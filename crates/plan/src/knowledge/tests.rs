@@ -225,6 +225,21 @@ fn known() -> Knowledge {
 }
 
 #[test]
+fn settings_are_bounded() {
+    let mut model = Settings::default().model;
+    (model.compared_max, model.kept_max) = (usize::MAX, usize::MAX);
+    let wild = Settings { model, founding: usize::MAX, faster: u32::MAX };
+    let knowledge = through_a_file(&Knowledge::new(wild));
+    assert_eq!(
+        (knowledge.settings.founding, knowledge.settings.model.compared_max),
+        (FOUNDING_MAX, COMPARED_MAX)
+    );
+    let mut writer = crate::encoding::Writer::default();
+    wild.write(&mut writer);
+    assert!(Settings::read(&mut crate::encoding::Reader::new(&writer.bytes)).is_err());
+}
+
+#[test]
 fn damaged_files_are_refused() {
     let whole = bytes(&through_a_file(&known()));
     for at in 0..whole.len() {
