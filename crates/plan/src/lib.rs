@@ -16,6 +16,7 @@
 //! | [`train`] | from what is known to plans |
 //! | [`artifact`] | plans as one file |
 //! | [`plans`] | what training makes: plans by group and bandwidth |
+//! | [`layers`] | what is known of layers, for images that share some with a known one |
 //! | [`zero_shot`] | whose traces to learn from for an image that has hardly any |
 //! | [`random`] | randomness from a seed |
 //! | [`bandwidth`] | bandwidths, and the bins that plans are made for |

@@ -1,7 +1,7 @@
 //! Plans as one file, from which attaching a disk reads only what it needs.
 //!
 //! A section for each image, for each choice of several images that zero-shot planning can come to, and for each layer
-//! ([`container`](crate::container) says how they lie in the file). The head has where the plans come from, and an
+//! (`container.rs` says how they lie in the file). The head has where the plans come from, and an
 //! index: the images, the tiers by their keys, the layers, each sorted. [`PlanFile::open`] reads the head alone, in one
 //! piece with the trailer unless it is very large, and copies no name of it; [`PlanFile::choose`] searches the index
 //! and reads and checks one section.

@@ -2,7 +2,7 @@
 //!
 //! The next boot has another grace period, on a host of another speed: what fits the times of a handful of traces to
 //! the millisecond is worse on the next than something plain. So for hits each trace is judged as several boots, with
-//! grace periods of its group and paces around its own: [`BOOTS`] in all, or as many as there are traces. A guest that
+//! grace periods of its group and paces around its own: `BOOTS` in all, or as many as there are traces. A guest that
 //! waits moves the times itself, so that for the delay of a boot each trace counts once.
 
 use crate::condensed::Condensed;

@@ -1,5 +1,5 @@
 //! `oracle`: the best order that a long search finds for the test trace itself (DESIGN, sections 2 and 6). For
-//! evaluation only: it says what is left to gain. What no order at all can beat says [`bound`](crate::evaluate::bound).
+//! evaluation only: it says what is left to gain. What no order at all can beat says [`crate::evaluate::bound`].
 //!
 //! It begins with the best of the trace's own orders, by first access and by score, and moves blocks as
 //! [`search`](super::search) does. For hits what loses nothing is done as well, so that it wanders over plains; for

@@ -2,7 +2,7 @@
 //!
 //! Each image has plans for its largest groups, and each group for all wanted bandwidths. An image with hardly a trace,
 //! and one that nothing is known of, is planned for from images like it ([`zero_shot`](crate::zero_shot)): what these
-//! read is merged by the number of the block ([`merged`]), once for each choice of images that can come up, so that
+//! read is merged by the number of the block (`merged.rs`), once for each choice of images that can come up, so that
 //! choosing is a lookup ([`Plans::choose`]).
 //!
 //! The same knowledge and recipe give the same plans, however many threads there are.
