@@ -232,3 +232,17 @@ fn what_makes_no_sense_is_refused() {
         assert_eq!(scene.run(&format!("simulate disk --traces set {wrong}")).status, Some(2), "{wrong}");
     }
 }
+
+/// The oracle would search for half a minute.
+#[test]
+fn ctrl_c_ends_it() {
+    let scene = Scene::new();
+    let words = format!("simulate disk --traces {} --policies oracle --threads 1 --plot figures", sample());
+    let mut started = scene.start(&words);
+    // The directory is made before the work begins.
+    started.wait_until("it could be stopped", || scene.path("figures").exists());
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    started.signal(rustix::process::Signal::INT);
+    started.finish().fails(&["interrupted"]);
+    assert_eq!(scene.names("figures"), [""; 0]);
+}
