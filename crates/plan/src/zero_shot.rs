@@ -189,8 +189,8 @@ impl Tiers {
         self.by_key.iter()
     }
 
-    /// Which images to learn from, for a disk of `image`: itself at other sizes, else the narrowest choice that has five
-    /// traces. Where not even the widest has, what it has is taken.
+    /// Which images to learn from, for a disk of `image`: itself at other sizes, else the narrowest choice that has
+    /// five traces. Where not even the widest has, what it has is taken.
     #[must_use]
     pub fn select(&self, image: &str, metadata: &Metadata) -> Option<(Reason, &Tier)> {
         select(image, metadata, |key| self.by_key.get(key).map(|tier| (tier, tier.traces)))

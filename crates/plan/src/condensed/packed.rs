@@ -209,7 +209,9 @@ mod tests {
         }
 
         #[test]
-        fn damage_is_an_error_or_another_trace(reads in reads(), at: prop::sample::Index, byte: u8, blocks in 0_usize..400) {
+        fn damage_is_an_error_or_another_trace(
+            reads in reads(), at: prop::sample::Index, byte: u8, blocks in 0_usize..400,
+        ) {
             let mut vocabulary = Vocabulary::new(1 << 32);
             let mut bytes = Packed::of(&trace(&reads, &mut vocabulary)).0.to_vec();
             let at = at.index(bytes.len());

@@ -205,7 +205,8 @@ proptest! {
             daily = through_a_file(&daily);
         }
         prop_assert!(bytes(&daily) == bytes(&at_once));
-        let traces = daily.images().map(|(_, image)| image.model().traces() + image.dropped().total()).sum::<u64>();
+        let counted = |image: &ImageKnowledge| image.model().traces() + image.dropped().total();
+        let traces = daily.images().map(|(_, image)| counted(image)).sum::<u64>();
         prop_assert_eq!(traces, data.len() as u64);
     }
 }

@@ -102,7 +102,8 @@ proptest! {
                 boot(blocks, &mut vocabulary)
             })
             .collect();
-        let model: ImageModel = ImageModel::learn(boots, Settings { compared_max: 10, ..Settings::default() });
+        let settings = Settings { compared_max: 10, ..Settings::default() };
+        let model: ImageModel = ImageModel::learn(boots, settings);
         let grouped: u64 = model.groups().iter().map(|group| u64::from(group.statistics.traces)).sum();
         let Dropped { few_reads, few_blocks, many_blocks } = model.dropped();
         prop_assert_eq!(grouped + few_reads + few_blocks + many_blocks, lens.len() as u64);

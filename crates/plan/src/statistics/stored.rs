@@ -118,7 +118,8 @@ mod tests {
             prop_assert_eq!(Statistics::read(&mut reader, vocabulary.len()).unwrap(), statistics.clone());
             prop_assert!(reader.end().is_ok());
             if !statistics.blocks.is_empty() {
-                prop_assert!(Statistics::read(&mut Reader::new(&writer.bytes), statistics.blocks.len() - 1).is_err());
+                let fewer = statistics.blocks.len() - 1;
+                prop_assert!(Statistics::read(&mut Reader::new(&writer.bytes), fewer).is_err());
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Numbers that look drawn, and are the same for the same seed.
 //!
-//! Of the generator any seed is as good as any other, so that each thing that is drawn (an image, a stripe, a trace) has
-//! a generator of its own, seeded with what it is. What is drawn of one thing then changes nothing of the others, and
-//! threads need no order.
+//! Of the generator any seed is as good as any other, so that each thing that is drawn (an image, a stripe, a trace)
+//! has a generator of its own, seeded with what it is. What is drawn of one thing then changes nothing of the others,
+//! and threads need no order.
 
 use headstart_block::random::{self, STEP, mix};
 
