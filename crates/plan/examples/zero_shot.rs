@@ -3,8 +3,8 @@
 //! `cargo run --release -p headstart-plan --example zero_shot -- DIR [POLICY [FASTER [OWN]]]`
 //!
 //! Each image in turn is left out, but for OWN of its boots (0), and planned for from the others by what its creations
-//! say; and it is trained on its boots but for two, rotating. Both are tested on those two. By the reason of the choice:
-//! open-loop hit rates (plans for hits), and closed-loop delays in seconds of hot ranges (plans for boots).
+//! say; and it is trained on its boots but for two, rotating. Both are tested on those two. By the reason of the
+//! choice: open-loop hit rates (plans for hits), and closed-loop delays in seconds of hot ranges (plans for boots).
 
 #![allow(
     clippy::print_stdout,

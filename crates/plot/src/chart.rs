@@ -1,4 +1,4 @@
-//! What a chart shows, as plain values. How it looks is decided in [`layout`](crate::layout).
+//! What a chart shows, as plain values. How it looks is decided in `layout`.
 
 use crate::color::Color;
 

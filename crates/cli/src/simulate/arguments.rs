@@ -18,11 +18,11 @@ use std::time::Duration;
 const FRAME: f64 = 32768.0;
 
 pub(super) const AFTER_HELP: &str = "\
-The figures: hits, the share of reads that found all their bytes local, the mean over boots (JSON has it over all reads \
-too, as hit_rate_pooled); accuracy, preloaded blocks that were read, of those preloaded; the artifact's, blocks found \
-local, of those pulled; waits of reads in seconds; the sum of a boot's waits; slow reads (over 1 s) by what took most of \
-it: their own transfer, those before them, the store; millions of bytes asked for, and come before the last read; \
-when the last read was complete. Hits, accuracies, bytes and sums are means over boots.
+The figures: hits, the share of reads that found all their bytes local, the mean over boots (JSON has it over all \
+reads too, as hit_rate_pooled); accuracy, preloaded blocks that were read, of those preloaded; the artifact's, blocks \
+found local, of those pulled; waits of reads in seconds; the sum of a boot's waits; slow reads (over 1 s) by what took \
+most of it: their own transfer, those before them, the store; millions of bytes asked for, and come before the last \
+read; when the last read was complete. Hits, accuracies, bytes and sums are means over boots.
 
 A boot that is replayed is never learned from. Plans are for each bandwidth exactly; a boot begins with the largest \
 group's plan, and changes it as a disk would.

@@ -20,13 +20,13 @@
 //! Total wait of 54 boots that no plan was trained on, in seconds on the average, by the pull engine in the real model
 //! with 20 ms (groups of two to five boots, some of them no normal ones):
 //!
-//! | | 2 MB/s | 4 | 6 | 8 | 10 | 30 | guest five times faster: 2 | 4 | 6 | 8 | 10 | 30 |
+//! | | 2 MB/s | 4 | 6 | 8 | 10 | 30 | five times faster: 2 | 4 | 6 | 8 | 10 | 30 |
 //! |---|---|---|---|---|---|---|---|---|---|---|---|---|
-//! | all slices, by first access | 23.30 | 2.75 | 0.26 | 0.01 | 0.01 | 0.01 | 63.89 | 25.06 | 10.67 | 4.50 | 1.99 | 0.01 |
-//! | what half of the boots read | 19.36 | 1.74 | 0.25 | 0.01 | 0.01 | 0.01 | 58.86 | 22.06 | 8.76 | 3.38 | 1.40 | 0.01 |
-//! | what eight tenths read | 16.95 | 1.82 | 0.33 | 0.08 | 0.07 | 0.04 | 56.97 | 20.91 | 7.94 | 2.82 | 1.11 | 0.05 |
+//! | all, by first access | 23.30 | 2.75 | 0.26 | 0.01 | 0.01 | 0.01 | 63.89 | 25.06 | 10.67 | 4.50 | 1.99 | 0.01 |
+//! | what half read | 19.36 | 1.74 | 0.25 | 0.01 | 0.01 | 0.01 | 58.86 | 22.06 | 8.76 | 3.38 | 1.40 | 0.01 |
+//! | eight tenths | 16.95 | 1.82 | 0.33 | 0.08 | 0.07 | 0.04 | 56.97 | 20.91 | 7.94 | 2.82 | 1.11 | 0.05 |
 //! | what is likely | 16.76 | 1.70 | 0.25 | 0.01 | 0.01 | 0.01 | 56.91 | 20.90 | 7.88 | 2.76 | 1.05 | 0.01 |
-//! | what the boot itself reads | 16.59 | 1.68 | 0.23 | 0.00 | 0.00 | 0.00 | 56.21 | 20.45 | 7.63 | 2.74 | 1.03 | 0.00 |
+//! | the boot's own | 16.59 | 1.68 | 0.23 | 0.00 | 0.00 | 0.00 | 56.21 | 20.45 | 7.63 | 2.74 | 1.03 | 0.00 |
 //!
 //! On synthetic traces of 25 boots an image, which vary more: all 99.0, 42.2, 7.8, 3.6, 0.23 and 0.17 s at 2, 4, 8, 10,
 //! 30 and 90 MB/s; half 90.7, 37.7, 6.7, 3.1, 0.45 and 0.31 s; what is likely 90.6, 37.5, 6.4, 3.0, 0.22 and 0.17 s.

@@ -3,10 +3,10 @@
 //! Each image counts the same, however many traces it has: they stand for kinds of images, of which the new one is
 //! another. Where that one has some traces of its own, these count as much as all others together.
 //!
-//! Below 30 MB/s only slices are planned that half of them read: on the boots of `data/traces` whose images were left out
-//! (the example `zero_shot`, by `iocnt-2t`), plans of whatever a family reads gave hit rates of 0.59, 0.73 and 0.83 at 4,
-//! 6 and 8 MiB/s and delays of 73.6, 21.8 and 4.7 s at 2, 4 and 8 MB/s, those of what half of it reads 0.66, 0.85 and
-//! 0.95 and 28.2, 6.6 and 0.9 s. From 30 MB/s on the link has room for all.
+//! Below 30 MB/s only slices are planned that half of them read: on the boots of `data/traces` whose images were left
+//! out (the example `zero_shot`, by `iocnt-2t`), plans of whatever a family reads gave hit rates of 0.59, 0.73 and 0.83
+//! at 4, 6 and 8 MiB/s and delays of 73.6, 21.8 and 4.7 s at 2, 4 and 8 MB/s, those of what half of it reads 0.66, 0.85
+//! and 0.95 and 28.2, 6.6 and 0.9 s. From 30 MB/s on the link has room for all.
 
 use super::{Maker, Trained};
 use crate::bandwidth::Bandwidth;

@@ -186,7 +186,8 @@ proptest! {
     /// A link that does not change makes one switch at most, and so does one that wavers by less than a tenth.
     #[test]
     fn a_steady_link_does_not_flap(
-        first in prop::option::of(0_u64..100), rate in 1_u64..100_000, waver in prop::collection::vec(0_u64..100, 1..100),
+        first in prop::option::of(0_u64..100), rate in 1_u64..100_000,
+        waver in prop::collection::vec(0_u64..100, 1..100),
         rates in prop::collection::btree_set(1_u64..100, 1..8),
     ) {
         let rates: Vec<_> = rates.into_iter().collect();
