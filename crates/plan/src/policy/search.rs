@@ -6,6 +6,15 @@
 //! the evaluator says that the training gains: it knows that a miss pulls blocks too, and that nobody waits for what
 //! was given up. What gains next to nothing is not done: on the next boot it is as likely a loss.
 //!
+//! Hit rates of 54 boots that no plan was trained on, at so many MiB/s; on the right with guests five times faster:
+//!
+//! | | 2 | 4 | 6 | 8 | 10 | 2 | 4 | 6 | 8 | 10 |
+//! |---|---|---|---|---|---|---|---|---|---|---|
+//! | `thinkahead` | 0.4161 | 0.7383 | 0.9018 | 0.9788 | 0.9962 | 0.2486 | 0.4548 | 0.6198 | 0.7496 | 0.8274 |
+//! | `search` | 0.4159 | 0.7415 | 0.9035 | 0.9788 | 0.9963 | 0.2552 | 0.4602 | 0.6232 | 0.7507 | 0.8296 |
+//! | `oracle` | 0.4365 | 0.7713 | 0.9351 | 0.9883 | 0.9984 | 0.2714 | 0.4768 | 0.6405 | 0.7726 | 0.8499 |
+//! | no order beats | 0.4589 | 0.8185 | 0.9561 | 0.9924 | 0.9990 | 0.2809 | 0.5002 | 0.6789 | 0.8074 | 0.8750 |
+//!
 //! Moves are drawn: a block goes to some other place before the *horizon*, the number of blocks that the link
 //! brings before the longest training trace ends (behind it, order is worth nothing); half of the moves are short.
 
