@@ -1,7 +1,7 @@
 //! One group of the traces of several images, by the number of the block: for an image that has none of its own.
 //!
 //! Each image counts the same, however many traces it has: they stand for kinds of images, of which the new one is
-//! another. Where that one has some traces of its own, these count as much as all others together.
+//! another.
 //!
 //! Below 30 MB/s only slices are planned that half of them read: on the boots of `data/traces` whose images were left
 //! out (the example `zero_shot`, by `iocnt-2t`), plans of whatever a family reads gave hit rates of 0.59, 0.73 and 0.83
@@ -67,17 +67,14 @@ fn jaccard(one: &BTreeSet<u64>, other: &BTreeSet<u64>) -> f64 {
 }
 
 impl Maker<'_> {
-    /// The plans of the images as one group, with the weights of the image that is most like them, or most like
-    /// `own`; `None` where they read nothing.
-    pub(super) fn merged(&self, others: &[&Trained], own: Option<&Trained>) -> Option<GroupPlans> {
-        let images: Vec<&Trained> = own.into_iter().chain(others.iter().copied()).collect();
+    /// The plans of the images as one group, with the weights of the image that is most like them all; `None` where
+    /// they read nothing.
+    pub(super) fn merged(&self, images: &[&Trained]) -> Option<GroupPlans> {
         let disk_size = images.iter().map(|image| image.summary.vocabulary.disk_size()).max()?;
         let most = images.iter().map(|image| image.summary.statistics.traces).max()?;
         let (mut vocabulary, mut statistics) = (Vocabulary::new(disk_size), Statistics::default());
-        let count = u32::try_from(others.len()).unwrap_or(u32::MAX);
-        let weights = own.map(|_| most.saturating_mul(count)).into_iter().chain(std::iter::repeat(most));
-        for (Trained { summary, .. }, weight) in images.iter().zip(weights) {
-            let weighted = summary.statistics.weighted(weight);
+        for Trained { summary, .. } in images {
+            let weighted = summary.statistics.weighted(most);
             statistics.merge(&weighted.renumbered(&summary.vocabulary, &mut vocabulary));
         }
         if statistics.traces == 0 {
@@ -86,18 +83,16 @@ impl Maker<'_> {
         let mut sample = Vec::new();
         let longest = images.iter().map(|image| image.summary.sample.len()).max().unwrap_or(0);
         for turn in 0..longest {
-            for Trained { summary, .. } in &images {
+            for Trained { summary, .. } in images {
                 if let Some(trace) = summary.sample.get(turn).filter(|_| sample.len() < SAMPLE_MAX) {
                     let own = trace.unpack(&summary.vocabulary);
                     sample.push(own.renumbered(&summary.vocabulary, &mut vocabulary));
                 }
             }
         }
-        let blocks = |image: &&Trained| image.summary.blocks();
-        let all: BTreeSet<u64> =
-            own.map_or_else(|| images.iter().flat_map(blocks).collect(), |own| blocks(&own));
+        let all: BTreeSet<u64> = images.iter().flat_map(|image| image.summary.blocks()).collect();
         let mut like: Option<(&Trained, f64)> = None;
-        for image in others.iter().filter(|image| !image.groups.is_empty()) {
+        for image in images.iter().filter(|image| !image.groups.is_empty()) {
             let alike = jaccard(&image.summary.blocks(), &all);
             if like.is_none_or(|(_, best)| alike > best) {
                 like = Some((image, alike));

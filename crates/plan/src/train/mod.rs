@@ -26,7 +26,7 @@ use crate::preprocess::{Dropped, Group, ImageModel};
 use crate::random::Random;
 use crate::tasks;
 use crate::vocabulary::Vocabulary;
-use crate::zero_shot::{Metadata, Reason, TRACES_MIN, Tiers};
+use crate::zero_shot::{Metadata, Reason, Tiers};
 use headstart_block::{Error, Result};
 use headstart_trace::Creation;
 use merged::Summary;
@@ -95,7 +95,7 @@ pub fn all(knowledge: &Knowledge, recipe: &Recipe, progress: OnProgress<'_>) -> 
     let mut images: Vec<_> = knowledge.images().collect();
     images.sort_by_key(|(_, image)| Reverse(image.traces()));
     let tiers = tiers(knowledge);
-    let choices = choices(knowledge, &tiers);
+    let choices = choices(&tiers);
     let mut counted = Progress { done: 0, all: (images.len() + choices.len()) as u64 };
     let trained = tasks::run(images.len(), threads, counted, progress, |at, tick| {
         let (_, image) = images[at];
@@ -111,10 +111,8 @@ pub fn all(knowledge: &Knowledge, recipe: &Recipe, progress: OnProgress<'_>) -> 
     let trained: BTreeMap<&ImageKey, Trained> = images.iter().map(|(key, _)| *key).zip(trained).collect();
     counted.done = images.len() as u64;
     let merged = tasks::run(choices.len(), threads, counted, progress, |at, tick| {
-        let Choice { images, own } = &choices[at];
-        let sources = images.iter().filter(|key| Some(*key) != own.as_ref());
-        let sources: Vec<_> = sources.filter_map(|key| trained.get(key)).collect();
-        let group = maker.merged(&sources, own.as_ref().and_then(|own| trained.get(own)));
+        let sources: Vec<_> = choices[at].iter().filter_map(|key| trained.get(key)).collect();
+        let group = maker.merged(&sources);
         tick().map(|()| group)
     })?;
     let mut builder = Builder::new(recipe, knowledge, choices, merged);
@@ -123,7 +121,7 @@ pub fn all(knowledge: &Knowledge, recipe: &Recipe, progress: OnProgress<'_>) -> 
         if let (Some(map), Some(group)) = (image.layers(), trained.groups.first()) {
             layers::split(group, map, builder.layers());
         }
-        builder.image(key, image, trained, &tiers);
+        builder.image(key, trained);
     }
     Ok(builder.finish(&tiers))
 }
@@ -139,20 +137,12 @@ impl Knowledge {
     pub fn plans_for(&self, creation: &Creation, recipe: &Recipe) -> Result<ImagePlans> {
         let maker = Maker::new(recipe)?;
         let key = ImageKey::of(creation);
-        let own = self.image(&key);
-        if let Some(own) = own.filter(|own| own.traces() >= TRACES_MIN) {
+        if let Some(own) = self.image(&key).filter(|own| own.traces() > 0) {
             return image(own, recipe);
         }
         let tiers = tiers(self);
-        let (reason, choice) = match own {
-            Some(own) => match choice_for_poor(&key, own, &tiers) {
-                Some(choice) => choice,
-                None => return image(own, recipe),
-            },
-            None => match tiers.select(&key.image, &Metadata::of(creation)) {
-                Some((reason, tier)) => (reason, Choice { images: tier.images.clone(), own: None }),
-                None => return Ok(ImagePlans { reason: Reason::None, groups: Vec::new() }),
-            },
+        let Some((reason, tier)) = tiers.select(&key.image, &Metadata::of(creation)) else {
+            return Ok(ImagePlans { reason: Reason::None, groups: Vec::new() });
         };
         let trained = |key: &ImageKey| {
             let image = self.image(key)?;
@@ -161,14 +151,12 @@ impl Knowledge {
             let summary = Summary::of(image.vocabulary(), &model);
             Some(Trained { groups, summary, dropped: model.dropped(), traces: model.traces() })
         };
-        let others = choice.images.iter().filter(|key| Some(*key) != choice.own.as_ref());
-        let mut others: Vec<_> = others.filter_map(trained).collect();
-        if choice.images.len() == 1 {
-            let groups = others.pop().map(|only| only.groups).unwrap_or_default();
+        let mut sources: Vec<_> = tier.images.iter().filter_map(trained).collect();
+        if tier.images.len() == 1 {
+            let groups = sources.pop().map(|only| only.groups).unwrap_or_default();
             return Ok(ImagePlans { reason, groups });
         }
-        let own = choice.own.as_ref().and_then(trained);
-        let group = maker.merged(&others.iter().collect::<Vec<_>>(), own.as_ref());
+        let group = maker.merged(&sources.iter().collect::<Vec<_>>());
         Ok(ImagePlans { reason, groups: group.into_iter().collect() })
     }
 }
@@ -180,31 +168,10 @@ fn tiers(knowledge: &Knowledge) -> Tiers {
     tiers
 }
 
-/// Images to learn from together.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Choice {
-    images: BTreeSet<ImageKey>,
-    /// The one among them that it is for.
-    own: Option<ImageKey>,
-}
-
-/// The choices of more than one image that can come up: those of the tiers, and those for images with hardly a trace.
-fn choices(knowledge: &Knowledge, tiers: &Tiers) -> Vec<Choice> {
-    let of_tier = |images: &BTreeSet<ImageKey>| Choice { images: images.clone(), own: None };
-    let mut choices: BTreeSet<_> = tiers.iter().map(|(_, tier)| of_tier(&tier.images)).collect();
-    let poor = knowledge.images().filter(|(_, image)| image.traces() < TRACES_MIN);
-    choices
-        .extend(poor.filter_map(|(key, image)| choice_for_poor(key, image, tiers)).map(|(_, choice)| choice));
-    choices.into_iter().filter(|choice| choice.images.len() > 1).collect()
-}
-
-/// Why and from which images, its own among them, to plan for an image with hardly a trace; `None` where there is no
-/// other.
-fn choice_for_poor(key: &ImageKey, image: &ImageKnowledge, tiers: &Tiers) -> Option<(Reason, Choice)> {
-    let (reason, tier) = tiers.select(&key.image, &image.profile().metadata())?;
-    let images: BTreeSet<_> = tier.images.iter().chain([key]).cloned().collect();
-    let own = (image.traces() > 0).then(|| key.clone());
-    (images.len() > 1).then_some((reason, Choice { images, own }))
+/// The choices of more than one image that can come up.
+fn choices(tiers: &Tiers) -> Vec<BTreeSet<ImageKey>> {
+    let choices: BTreeSet<_> = tiers.iter().map(|(_, tier)| tier.images.clone()).collect();
+    choices.into_iter().filter(|images| images.len() > 1).collect()
 }
 
 /// What came of one image.

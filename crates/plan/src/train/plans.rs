@@ -1,12 +1,12 @@
 //! What training makes of a data set.
 
-use super::{Choice, Recipe, Trained, choice_for_poor};
-use crate::knowledge::{self, ImageKey, ImageKnowledge, Knowledge};
+use super::{Recipe, Trained};
+use crate::knowledge::{self, ImageKey, Knowledge};
 use crate::layers::{LayerMap, LayerPlans, join};
 use crate::plans::{GroupPlans, ImagePlans};
 use crate::policy::Objective;
 use crate::preprocess::Dropped;
-use crate::zero_shot::{Metadata, Reason, TRACES_MIN, Tiers, select};
+use crate::zero_shot::{Metadata, Reason, Tiers, select};
 use headstart_block::Digest;
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -182,14 +182,14 @@ impl Shelf for Plans {
 pub(super) struct Builder {
     plans: Plans,
     /// Which merged group is of which images.
-    choices: BTreeMap<Choice, usize>,
+    choices: BTreeMap<BTreeSet<ImageKey>, usize>,
 }
 
 impl Builder {
     pub(super) fn new(
         recipe: &Recipe,
         knowledge: &Knowledge,
-        choices: Vec<Choice>,
+        choices: Vec<BTreeSet<ImageKey>>,
         merged: Vec<Option<GroupPlans>>,
     ) -> Self {
         let rates: BTreeSet<_> = recipe.rates.iter().map(|rate| rate.bytes()).collect();
@@ -216,25 +216,18 @@ impl Builder {
         &mut self.plans.layers
     }
 
-    pub(super) fn image(&mut self, key: &ImageKey, image: &ImageKnowledge, trained: &Trained, tiers: &Tiers) {
+    pub(super) fn image(&mut self, key: &ImageKey, trained: &Trained) {
         let Provenance { traces, dropped, .. } = &mut self.plans.provenance;
         *traces = traces.saturating_add(trained.traces);
         dropped.add(&trained.dropped);
-        let is_poor = image.traces() < TRACES_MIN;
-        let choice = if is_poor { choice_for_poor(key, image, tiers) } else { None };
-        let merged = choice.and_then(|(reason, choice)| Some((reason, *self.choices.get(&choice)?)));
-        let plans = match merged {
-            Some((reason, at)) => ImagePlans { reason, groups: self.plans.merged[at].to_vec() },
-            None if trained.groups.is_empty() => ImagePlans { reason: Reason::None, groups: Vec::new() },
-            None => ImagePlans { reason: Reason::Trained, groups: trained.groups.clone() },
-        };
+        let reason = if trained.groups.is_empty() { Reason::None } else { Reason::Trained };
+        let plans = ImagePlans { reason, groups: trained.groups.clone() };
         self.plans.images.insert(key.clone(), Arc::new(plans));
     }
 
     pub(super) fn finish(mut self, tiers: &Tiers) -> Plans {
         for (key, tier) in tiers.iter() {
-            let choice = Choice { images: tier.images.clone(), own: None };
-            let whose = match (self.choices.get(&choice), tier.images.first()) {
+            let whose = match (self.choices.get(&tier.images), tier.images.first()) {
                 (Some(at), _) => Whose::Merged(*at),
                 (None, Some(only)) => Whose::Image(only.clone()),
                 (None, None) => continue,

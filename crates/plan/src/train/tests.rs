@@ -63,7 +63,7 @@ fn each_disk_gets_its_plans_and_the_reason() {
         // Few of its own are better than many of others.
         ("poor", "debian", "ann", "trained", 2),
         ("alone", "suse", "eve", "trained", 2),
-        ("empty", "debian", "ann", "zero-shot: family+user+meta", 22),
+        ("empty", "debian", "ann", "zero-shot: family+user", 22),
         ("new", "debian", "ann", "zero-shot: family+user", 22),
         ("new", "debian", "bob", "zero-shot: family+user", 6),
         ("new", "debian", "joe", "zero-shot: family", 28),
