@@ -107,9 +107,10 @@ def ranges(pairs, speed):
     for policy in ["search", "lazy"]:
         shares = {}
         for (image, _, name), value in hot.items():
-            if name == policy:
-                for figure in figures:
-                    shares.setdefault(figure, []).append(value[figure] / whole[image, 5, policy][figure])
+            for figure in figures if name == policy else []:
+                # Where nothing waits there is nothing to gain.
+                if of := whole[image, 5, policy][figure]:
+                    shares.setdefault(figure, []).append(value[figure] / of)
         mean = [f"{sum(shares[figure]) / len(shares[figure]):.3f}" for figure in figures]
         lines.append([policy, *mean])
     print(f"Hot ranges, misses by ranges, as shares of whole blocks; guests at {speed} times the recorded speed:\n")

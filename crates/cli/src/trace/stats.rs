@@ -56,6 +56,8 @@ fn boiled(trace: Trace) -> Boiled {
 struct TraceStats {
     volume: String,
     image: String,
+    #[serde(skip)]
+    image_id: String,
     created: String,
     /// Requests that the recorder had no room for.
     dropped: u64,
@@ -126,6 +128,7 @@ impl StatsReport {
         self.traces.push(TraceStats {
             volume: trace.creation.volume.clone(),
             image: trace.creation.image.clone(),
+            image_id: trace.creation.image_id().to_owned(),
             // Later years than 9999 cannot be written.
             created: created
                 .filter(|_| trace.creation.created_us < 253_402_300_800_000_000)
@@ -138,11 +141,13 @@ impl StatsReport {
     }
 
     fn summarize(&mut self) {
-        let mut images = BTreeMap::<&str, Vec<&Stats>>::new();
+        // By what tells images apart, under the first of their names.
+        let mut images = BTreeMap::<&str, (&str, Vec<&Stats>)>::new();
         for trace in &self.traces {
-            images.entry(&trace.image).or_default().push(&trace.stats);
+            let (_, traces) = images.entry(&trace.image_id).or_insert((&trace.image, Vec::new()));
+            traces.push(&trace.stats);
         }
-        let images = images.into_iter().map(|(image, traces)| {
+        let images = images.into_values().map(|(image, traces)| {
             let median =
                 |number: &dyn Fn(&Stats) -> u64| stats::median(traces.iter().map(|stats| number(stats)));
             let numbers = Numbers {

@@ -128,12 +128,12 @@ impl CreationFigures {
             let kind = Kind::of(&creation.image);
             *figures.creations_by_kind.of(kind) += 1;
             families.extend(Some(creation.family.as_str()).filter(|family| !family.is_empty()));
-            let image = images.entry(&creation.image).or_default();
+            let image = images.entry(creation.image_id()).or_default();
             image.creations += 1;
             image.clusters.insert(&creation.cluster);
             let user = users.entry(&creation.user).or_default();
             user.creations += 1;
-            user.images.insert(&creation.image);
+            user.images.insert(creation.image_id());
             clusters.insert(&creation.cluster);
             if let Some(size) = image_size(creation).filter(|_| creation.size > 0) {
                 numbers.image_ratio.of(kind).push(size as f64 / creation.size as f64);
@@ -203,7 +203,7 @@ impl CreationFigures {
             let mut hours = BTreeSet::new();
             for creation in dated().filter(|creation| creation.cluster == **cluster) {
                 if let Some(hour) = hour(creation) {
-                    hours.insert((hour, creation.image.as_str()));
+                    hours.insert((hour, creation.image_id()));
                 }
             }
             let last = hours.last().map_or(0, |(hour, _)| hour + 1);
@@ -228,7 +228,7 @@ fn busiest(days: impl Iterator<Item = u64>) -> u64 {
 fn next_day_percent<'a>(creations: impl Iterator<Item = &'a Creation>, start: u64) -> f64 {
     let mut days = BTreeMap::<u64, BTreeSet<&str>>::new();
     for creation in creations {
-        days.entry((creation.created_us - start) / DAY_US).or_default().insert(&creation.image);
+        days.entry((creation.created_us - start) / DAY_US).or_default().insert(creation.image_id());
     }
     let mut shares = Vec::new();
     for (day, images) in &days {
