@@ -2,8 +2,10 @@
 //!
 //! The next boot has another grace period, on a host of another speed: what fits the times of a handful of traces to
 //! the millisecond is worse on the next than something plain. So for hits each trace is judged as several boots, with
-//! grace periods of its group and paces around its own: `BOOTS` in all, or as many as there are traces. A guest that
-//! waits moves the times itself, so that for the delay of a boot each trace counts once.
+//! grace periods around those of its group and paces around its own: `BOOTS` in all, or as many as there are traces. A
+//! guest that waits moves the times itself, so that for the delay of a boot each trace counts once. (Grace periods as
+//! they were recorded are too few to learn from: three boots that began late make orders that come too late for one
+//! that begins early, hit rate 0.57 instead of 0.77.)
 
 use crate::condensed::Condensed;
 use crate::evaluate::{BootEvaluator, Evaluator, Item, Link};
@@ -11,6 +13,7 @@ use crate::policy::{Aim, Objective, Training};
 use crate::random::Random;
 use crate::vocabulary::BlockId;
 use std::borrow::Cow;
+use std::ops::Range;
 
 /// What orders are judged on, if the traces are fewer.
 const BOOTS: usize = 60;
@@ -21,9 +24,21 @@ const VARIANTS_MAX: usize = 12;
 /// It is measured on a tenth of the traces, and on this many at least (the artifact).
 const TRACES_MIN: usize = 10;
 
+/// What grace periods are multiplied with, in thousandths.
+const GRACES: Range<u64> = 400..1800;
+
+/// The same for the times between reads.
+const PACES: Range<u64> = 700..1400;
+
 /// What the artifact's accuracy counts beside the hit rate: it decides between equals. (A tenth, as in the artifact,
 /// costs a tenth of a point of hit rate.)
 const ACCURACY: f64 = 0.01;
+
+/// A number of a range.
+fn within(range: &Range<u64>, random: &mut Random) -> u64 {
+    let span = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+    range.start + random.below(span) as u64
+}
 
 /// Says how good orders are for an aim, on some boots.
 pub struct Judge<'a> {
@@ -70,8 +85,10 @@ impl<'a> Judge<'a> {
         };
         for trace in &traces {
             for _ in 1..variants {
-                let grace = traces[random.below(traces.len())].grace_us();
-                let permille = 700 + u32::try_from(random.below(700)).unwrap_or(0);
+                let grace = u64::from(traces[random.below(traces.len())].grace_us());
+                let grace = grace * within(&GRACES, random) / 1000;
+                let grace = u32::try_from(grace).unwrap_or(u32::MAX);
+                let permille = u32::try_from(within(&PACES, random)).unwrap_or(1000);
                 judge.boots.push(Cow::Owned(trace.elsewhere(grace, permille, training.vocabulary)));
             }
         }
