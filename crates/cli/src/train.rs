@@ -16,10 +16,11 @@ use headstart_plan::{Bandwidth, Bin, GroupPlans};
 use headstart_trace::data_set::{DataSet, Limits, Skipped};
 use serde::Serialize;
 use std::fmt;
+use std::fs::Permissions;
 use std::io::{BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tempfile::NamedTempFile;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -220,7 +221,9 @@ pub(crate) fn with_bar<T>(
 fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<u64> {
     let failed = |e| Error::io("cannot be written", e).about(path.display());
     let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let file = NamedTempFile::new_in(parent).map_err(failed)?;
+    // Readable by whom other files of this user are.
+    let permissions = Permissions::from_mode(0o666);
+    let file = tempfile::Builder::new().permissions(permissions).tempfile_in(parent).map_err(failed)?;
     let mut out = BufWriter::new(file);
     content(&mut out).map_err(|e| e.about(path.display()))?;
     let file = out.into_inner().map_err(|e| failed(e.into_error()))?;

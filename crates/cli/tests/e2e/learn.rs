@@ -6,6 +6,7 @@ use crate::trace::npy;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Real boots of three images.
@@ -43,6 +44,9 @@ fn a_plan_says_what_to_pull_and_why() {
     assert_eq!(report["read"], 21);
     let first = scene.bytes("plans");
     assert!(scene.ok(&words).stdout.contains("m-redis"));
+    fs::write(scene.path("ordinary"), "").unwrap();
+    let mode = |name: &str| fs::metadata(scene.path(name)).unwrap().permissions().mode();
+    assert_eq!(mode("plans"), mode("ordinary"), "other users of the host can read it as any file");
     assert!(first == scene.bytes("plans"), "the same boots give the same plans");
 
     let plan = scene.json("plan show --plans plans --image m-redis --bandwidth 5");
