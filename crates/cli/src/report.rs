@@ -13,7 +13,7 @@ pub(crate) trait Outcome: Serialize + fmt::Display {
         true
     }
 
-    /// Whether it is one of several JSON objects that the command prints, each on a line of its own.
+    /// Whether its JSON is one line: for others follow, or for its length.
     fn is_line(&self) -> bool {
         false
     }

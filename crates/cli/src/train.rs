@@ -5,8 +5,10 @@ use crate::layer_map;
 use crate::megabytes::Megabytes;
 use crate::report::{Outcome, Report, count};
 use crate::store_args::StoreArgs;
+use crate::trace::{cancelled, nothing};
 use clap::{Args, ValueEnum};
 use headstart_block::{ByteSize, Error, ErrorKind, FileSource, Result};
+use headstart_image::export::OutputFile;
 use headstart_image::progress::Progress;
 use headstart_plan::evaluate::Misses;
 use headstart_plan::knowledge::{self, ImageKey, ImageKnowledge, Knowledge, Settings};
@@ -16,9 +18,7 @@ use headstart_plan::{Bandwidth, Bin, GroupPlans};
 use headstart_trace::data_set::{DataSet, Limits, Skipped};
 use serde::Serialize;
 use std::fmt;
-use std::fs::Permissions;
 use std::io::{BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -103,7 +103,7 @@ impl Train {
         skipped.add(&learned.skipped);
         let learning_s = start.elapsed().as_secs_f64();
         if knowledge.images().all(|(_, image)| image.traces() == 0) {
-            return Err(nothing(&self.traces, &skipped));
+            return Err(nothing(&self.traces, "has no boot that could be learned from", &skipped));
         }
         self.learn_layers(&mut knowledge)?;
         let start = Instant::now();
@@ -189,16 +189,6 @@ impl Train {
     }
 }
 
-/// That there is nothing to learn, and why.
-fn nothing(path: &Path, skipped: &Skipped) -> Error {
-    let mut cause = "has no boot that could be learned from".to_owned();
-    if !skipped.is_empty() {
-        let lines = skipped.to_string();
-        cause = format!("{cause}: {}", lines.lines().map(str::trim).collect::<Vec<_>>().join("; "));
-    }
-    Error::new(ErrorKind::NotFound, cause).about(path.display())
-}
-
 /// Shows how far `work` is.
 pub(crate) fn with_bar<T>(
     progress: &dyn Progress,
@@ -213,23 +203,20 @@ pub(crate) fn with_bar<T>(
         });
         progress.advance(now.done.saturating_sub(before));
         shown = Some(now.done);
-        crate::trace::cancelled(progress)
+        cancelled(progress)
     })
 }
 
 /// Writes a file as a whole, or not at all; how many bytes.
 fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<u64> {
     let failed = |e| Error::io("cannot be written", e).about(path.display());
-    let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Readable by whom other files of this user are.
-    let permissions = Permissions::from_mode(0o666);
-    let file = tempfile::Builder::new().permissions(permissions).tempfile_in(parent).map_err(failed)?;
-    let mut out = BufWriter::new(file);
+    let file = OutputFile::create(path)?;
+    let mut out = BufWriter::new(file.file());
     content(&mut out).map_err(|e| e.about(path.display()))?;
-    let file = out.into_inner().map_err(|e| failed(e.into_error()))?;
-    file.as_file().sync_all().map_err(failed)?;
-    let written = file.as_file().metadata().map_err(failed)?.len();
-    file.persist(path).map_err(|e| failed(e.error))?;
+    out.flush().map_err(failed)?;
+    drop(out);
+    let written = file.file().metadata().map_err(failed)?.len();
+    file.keep()?;
     Ok(written)
 }
 
@@ -338,7 +325,7 @@ impl fmt::Display for TrainReport {
             else {
                 continue;
             };
-            let megabytes = ByteSize(first.bytes).0 / 1_000_000;
+            let megabytes = first.bytes / 1_000_000;
             let worth = format!("{:.2}..{:.2}", first.worth, last.worth);
             write!(f, " {:>7} {megabytes:>9} {worth:>14}", first.blocks)?;
         }

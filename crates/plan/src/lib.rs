@@ -17,8 +17,7 @@
 //! | [`artifact`] | plans as one file |
 //! | [`plans`] | what training makes: plans by group and bandwidth |
 //! | [`layers`] | what is known of layers, for images that share some with a known one |
-//! | [`zero_shot`] | whose traces to learn from for an image that has hardly any |
-//! | [`random`] | randomness from a seed |
+//! | [`zero_shot`] | whose traces to learn from for an image that has none |
 //! | [`bandwidth`] | bandwidths, and the bins that plans are made for |
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small"))]
@@ -35,7 +34,6 @@ pub mod layers;
 pub mod plans;
 pub mod policy;
 pub mod preprocess;
-pub mod random;
 pub mod similarity;
 mod slices;
 pub mod statistics;

@@ -31,12 +31,32 @@ pub struct GroupPlans {
     pub plans: Vec<RatedPlan>,
 }
 
+impl ImagePlans {
+    /// Those of an image that nothing is known of.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { reason: Reason::None, groups: Vec::new() }
+    }
+
+    /// Those of an image's own groups; without one, none.
+    #[must_use]
+    pub fn of_own(groups: Vec<GroupPlans>) -> Self {
+        let reason = if groups.is_empty() { Reason::None } else { Reason::Trained };
+        Self { reason, groups }
+    }
+}
+
 impl GroupPlans {
     /// The plan for a bandwidth in bytes a second: that of the nearest rate that is not above it, or the slowest.
     #[must_use]
     pub fn at(&self, bandwidth: u64) -> Option<&RatedPlan> {
-        let above = self.plans.partition_point(|plan| plan.rate <= bandwidth);
-        self.plans.get(above.saturating_sub(1))
+        self.plans.get(self.index_at(bandwidth))
+    }
+
+    /// Which of `plans` that is.
+    #[must_use]
+    pub fn index_at(&self, bandwidth: u64) -> usize {
+        self.plans.partition_point(|plan| plan.rate <= bandwidth).saturating_sub(1)
     }
 }
 

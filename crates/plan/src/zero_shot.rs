@@ -1,4 +1,4 @@
-//! Whose traces to learn from for an image that has hardly any of its own (paper, section 5.4).
+//! Whose traces to learn from for an image that has none of its own (paper, section 5.4).
 //!
 //! Images of the same family, then of the same user, then of the same metadata: the narrowest choice that has five
 //! traces. The paper's three tiers leave two cases open, which are tiers of their own here: the same image on a disk of

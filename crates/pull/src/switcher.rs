@@ -218,9 +218,7 @@ impl Switcher {
     /// Which of the group's plans is for a bandwidth: that of the nearest rate not above it; the slowest if nobody
     /// knows.
     fn plan_for(&self, bandwidth: Option<u64>) -> usize {
-        let Some(group) = self.plans.groups.get(self.group) else { return 0 };
-        let above = group.plans.partition_point(|plan| bandwidth.is_some_and(|rate| plan.rate <= rate));
-        above.saturating_sub(1)
+        self.plans.groups.get(self.group).map_or(0, |group| group.index_at(bandwidth.unwrap_or(0)))
     }
 }
 

@@ -5,10 +5,10 @@
 #![expect(clippy::print_stderr, reason = "says what it finds")]
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
+use headstart_block::random::Random;
 use headstart_block::{BLOCK_SIZE, ByteRange};
 use headstart_plan::policy::{Aim, Objective, by_name};
 use headstart_plan::preprocess::{ImageModel, Settings};
-use headstart_plan::random::Random;
 use headstart_plan::zero_shot::Reason;
 use headstart_plan::{Bandwidth, Centroid, Condensed, GroupPlans, ImagePlans, RatedPlan, Vocabulary};
 use headstart_pull::Plan;
@@ -44,7 +44,7 @@ fn plans(boots: &[Trace], policy: &str, rates: &[Bandwidth], settings: Settings)
     for group in model.groups() {
         let mut kept = Vec::new();
         let training = group.training(&vocabulary, &mut kept);
-        let order = training.traces[training.centroid].first_accesses();
+        let order = training.traces[0].first_accesses();
         let order = order.iter().map(|id| vocabulary.blocks()[*id as usize]).collect();
         let plan = |rate: &Bandwidth| {
             let aim = Aim { objective: Objective::Hits, bandwidth: *rate, seed: 1 };

@@ -139,20 +139,6 @@ impl CreationRow {
     }
 }
 
-/// The columns of the table of creations.
-pub const COLUMNS: [&str; 10] = [
-    "volume_id",
-    "image_type",
-    "image_id",
-    "device_size",
-    "user_id",
-    "cluster_id",
-    "gmt_create",
-    "extra_info",
-    "meta_info",
-    "image_family",
-];
-
 /// The creation that a row of the table of creations tells of; `column` gives what a column says. The disk need not be
 /// there yet: what the row does not say is empty.
 ///

@@ -1,6 +1,6 @@
 //! `headstart plan diff`.
 
-use super::read;
+use super::{mega, read};
 use crate::report::{Outcome, count};
 use clap::Args;
 use headstart_block::{ByteSize, PlanItem, Result};
@@ -193,9 +193,7 @@ impl fmt::Display for DiffReport {
 }
 
 impl PlanDiff {
-    #[expect(clippy::cast_precision_loss, reason = "megabytes")]
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mega = |bytes: u64| bytes as f64 / 1e6;
         write!(f, "\n  group {}, {:>5} MB/s: ", self.group, mega(self.rate))?;
         match (&self.policies.0, &self.policies.1) {
             (_, new) if new.is_empty() => return write!(f, "no longer there"),

@@ -29,10 +29,17 @@ impl Command {
     }
 }
 
-fn open(path: &Path) -> Result<PlanFile<FileSource>> {
+/// Opens the plans that `headstart train` wrote.
+pub(crate) fn open(path: &Path) -> Result<PlanFile<FileSource>> {
     PlanFile::open(FileSource::open(path)?).map_err(|e| e.about(path.display()))
 }
 
 fn read(path: &Path) -> Result<Plans> {
     open(path)?.read_all().map_err(|e| e.about(path.display()))
+}
+
+/// Millions, as people read bytes and bytes a second.
+#[expect(clippy::cast_precision_loss, reason = "for people")]
+fn mega(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
 }

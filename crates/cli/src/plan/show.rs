@@ -1,6 +1,6 @@
 //! `headstart plan show`.
 
-use super::{open, read};
+use super::{mega, open, read};
 use crate::layer_map;
 use crate::megabytes::Megabytes;
 use crate::report::{Fields, Outcome, Report, count};
@@ -214,11 +214,6 @@ impl fmt::Display for Shown {
             more => write!(f, "\n... and {more} more: all with --json"),
         }
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a bandwidth")]
-fn mega(bytes: u64) -> f64 {
-    bytes as f64 / 1e6
 }
 
 /// The images that have plans.

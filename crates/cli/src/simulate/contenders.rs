@@ -2,6 +2,7 @@
 
 use super::arguments::{Disk, Part, PolicyName};
 use super::data::Data;
+use crate::plan::open;
 use crate::train::with_bar;
 use headstart_block::{Error, FileSource, Result};
 use headstart_image::progress::Progress;
@@ -14,7 +15,6 @@ use headstart_plan::{Bandwidth, Bin, ImagePlans};
 use headstart_trace::Creation;
 use headstart_trace::data_set::{DataSet, Skipped};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -51,10 +51,7 @@ impl Source {
         let hidden = |plans: &BTreeMap<String, Plans>| {
             plans.get(&key.image).map(|plans| plans.choose(&key, &metadata))
         };
-        let none = || {
-            let reason = headstart_plan::zero_shot::Reason::None;
-            Arc::new(ImagePlans { reason, groups: Vec::new() })
-        };
+        let none = || Arc::new(ImagePlans::none());
         Ok(match self {
             Self::Trained(plans) => plans.choose(&key, &metadata),
             Self::Hidden(plans) => hidden(plans).unwrap_or_else(none),
@@ -181,10 +178,6 @@ impl Disk {
         let (objective, seed, threads) = (self.objective(), self.seed, self.threads());
         Recipe { policy: policy.to_owned(), objective, rates, seed, threads }
     }
-}
-
-fn open(path: &Path) -> Result<PlanFile<FileSource>> {
-    PlanFile::open(FileSource::open(path)?).map_err(|e| e.about(path.display()))
 }
 
 /// What is learned of a set of boots: everything, or by image what is learned without it.

@@ -11,15 +11,13 @@
 //! | [`plots`] | the figures as pictures |
 
 use crate::report::Report;
-use crate::trace::{cancelled, len};
+use crate::trace::{nothing, read_all};
 use clap::Subcommand;
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::Result;
 use headstart_image::progress::Progress;
 use headstart_sim::Bandwidth;
 use headstart_trace::Trace;
-use headstart_trace::data_set::Skipped;
 use std::collections::BTreeMap;
-use std::path::Path;
 
 mod arguments;
 mod contenders;
@@ -60,26 +58,25 @@ impl Disk {
         let mut skipped = data.skipped.clone();
         let mut contenders = self.contenders(&data, progress)?;
         skipped.add(&contenders.skipped);
-        progress.begin("simulating", data.test.stored_bytes());
         let mut gathered = Gathered::new();
-        let work = |_, trace: Trace| {
+        let work = |trace: Trace| {
             let group = self.by.map(|by| by.group(&trace.creation)).unwrap_or_default();
             self.replay(&trace, &contenders.list, &routes).map(|results| (group, results))
         };
-        skipped.add(&data.test.map_each(self.threads(), work, |index, result| {
-            cancelled(progress)?;
-            progress.advance(data.test.path(index).map_or(0, len));
-            // What is skipped is counted by the data set.
-            if let Ok(results) = result {
-                let (group, results) = results?;
-                gathered.entry(group).or_default().merge(&results);
-            }
+        let task = ("simulating", self.threads());
+        skipped.add(&read_all(&data.test, task, progress, work, |_, results| {
+            let (group, results) = results?;
+            gathered.entry(group).or_default().merge(&results);
             Ok(())
         })?);
         let list = std::mem::take(&mut contenders.list);
         let mut report = self.report(&data, &list, &contenders, &routes, &gathered, skipped);
         if report.is_empty() {
-            return Err(nothing(&self.traces, &report.skipped));
+            return Err(nothing(
+                &self.traces,
+                "has no boot with reads that could be replayed",
+                &report.skipped,
+            ));
         }
         if let Some(directory) = plots {
             report.plots = plots::draw(self, &report, &list, &routes, &gathered, &directory)?;
@@ -98,14 +95,4 @@ impl Disk {
         };
         Ok(self.bandwidth.iter().map(route).collect())
     }
-}
-
-/// That nothing could be replayed, and why.
-fn nothing(path: &Path, skipped: &Skipped) -> Error {
-    let mut cause = "has no boot with reads that could be replayed".to_owned();
-    if !skipped.is_empty() {
-        let lines = skipped.to_string();
-        cause = format!("{cause}: {}", lines.lines().map(str::trim).collect::<Vec<_>>().join("; "));
-    }
-    Error::new(ErrorKind::NotFound, cause).about(path.display())
 }

@@ -146,7 +146,7 @@ impl Disk {
         let bandwidth = headstart_plan::Bandwidth::new(link.at_creation());
         let aim = Aim { objective: self.objective(), bandwidth, seed: self.seed };
         let (statistics, traces) = (Statistics::of([known]), [known]);
-        let training = Training { vocabulary, statistics: &statistics, traces: &traces, centroid: 0 };
+        let training = Training { vocabulary, statistics: &statistics, traces: &traces };
         let oracle = Oracle::new(known);
         let plan = oracle.propose(&training, &aim).plan_items(vocabulary);
         let mut cell = Cell::default();
@@ -172,7 +172,7 @@ fn prepare(contender: &Contender, trace: &Trace, boot: &Boot, reads: usize) -> R
             chosen.nanos = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
             chosen.times = 1;
             if contender.without == Some(Part::ZeroShot) && plans.reason != Reason::Trained {
-                plans = Arc::new(ImagePlans { reason: Reason::None, groups: Vec::new() });
+                plans = Arc::new(ImagePlans::none());
             }
             chosen.reasons.insert(plans.reason.to_string(), 1);
             Ready::Planned(plans)

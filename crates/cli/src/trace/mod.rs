@@ -4,9 +4,10 @@ use crate::report::{Outcome, Report, count};
 use clap::Subcommand;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_image::progress::Progress;
+use headstart_trace::data_set::Skipped;
 use headstart_trace::fast26::{self, Exporter, Imported};
 use headstart_trace::file::{ReadLimits, read_file};
-use headstart_trace::{DirectoryLimits, TraceDirectory, npy};
+use headstart_trace::{DataSet, DirectoryLimits, Trace, TraceDirectory, npy};
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -72,6 +73,40 @@ impl Command {
 
 pub(crate) fn cancelled(progress: &dyn Progress) -> Result<()> {
     if progress.is_cancelled() { Err(Error::new(ErrorKind::Cancelled, "interrupted")) } else { Ok(()) }
+}
+
+/// That there is nothing to work on: `cause`, and why it was skipped.
+pub(crate) fn nothing(path: &Path, cause: &str, skipped: &Skipped) -> Error {
+    let mut cause = cause.to_owned();
+    if !skipped.is_empty() {
+        let lines = skipped.to_string();
+        cause = format!("{cause}: {}", lines.lines().map(str::trim).collect::<Vec<_>>().join("; "));
+    }
+    Error::new(ErrorKind::NotFound, cause).about(path.display())
+}
+
+/// Reads the traces of a data set with so many threads (0: as many as there are processors), shows how far it is, and
+/// hands what `map` made of each to `each`, in their order. What is skipped is counted.
+///
+/// # Errors
+/// The first that `each` reports; that the user wants to stop.
+pub(crate) fn read_all<T: Send>(
+    set: &DataSet,
+    (task, threads): (&'static str, usize),
+    progress: &dyn Progress,
+    map: impl Fn(Trace) -> T + Sync,
+    mut each: impl FnMut(usize, T) -> Result<()>,
+) -> Result<Skipped> {
+    progress.begin(task, set.stored_bytes());
+    set.map_each(
+        threads,
+        |_, trace| map(trace),
+        |index, made| {
+            cancelled(progress)?;
+            progress.advance(set.path(index).map_or(0, len));
+            made.map_or(Ok(()), |made| each(index, made))
+        },
+    )
 }
 
 /// What was brought in.
@@ -164,7 +199,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Bytes of a file, for the progress bar.
-pub(crate) fn len(path: &Path) -> u64 {
+fn len(path: &Path) -> u64 {
     path.metadata().map_or(0, |meta| meta.len())
 }
 

@@ -1,7 +1,7 @@
 //! `headstart trace stats`: what traces read, one by one, by image, and as the paper's figures have it.
 
 use super::figures::{Creations, Traces};
-use super::{cancelled, len};
+use super::read_all;
 use crate::report::{Outcome, count};
 use headstart_block::Result;
 use headstart_image::progress::Progress;
@@ -96,21 +96,16 @@ impl StatsReport {
         for path in paths {
             let set = DataSet::open(path, &Limits::default())?;
             report.skipped.add(set.skipped());
-            progress.begin("reading traces", set.stored_bytes());
-            let count = |_, trace: Trace| (Stats::of(&trace.records), Boot::of(&trace), boiled(trace));
-            let skipped = set.map_each(0, count, |index, counted| {
-                cancelled(progress)?;
-                progress.advance(set.path(index).map_or(0, len));
-                // What is skipped is counted by the data set.
-                if let Ok((stats, boot, trace)) = counted {
+            let count = |trace: Trace| (Stats::of(&trace.records), Boot::of(&trace), boiled(trace));
+            let skipped =
+                read_all(&set, ("reading traces", 0), progress, count, |_, (stats, boot, trace)| {
                     collector.add(&trace.creation, &boot);
                     let image = (trace.creation.image_id().to_owned(), trace.creation.size);
                     blocks.entry(image).or_default().push(boot.blocks.len());
                     report.add(&trace, stats);
                     creations.push(trace.creation);
-                }
-                Ok(())
-            })?;
+                    Ok(())
+                })?;
             report.skipped.add(&skipped);
         }
         report.creations = CreationFigures::of(&creations);

@@ -72,11 +72,7 @@ impl Arguments {
     }
 }
 
-impl Outcome for SynthesizeReport {
-    fn is_right(&self) -> bool {
-        true
-    }
-}
+impl Outcome for SynthesizeReport {}
 
 impl fmt::Display for SynthesizeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

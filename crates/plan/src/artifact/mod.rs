@@ -94,7 +94,7 @@ impl<S: ReadAt> PlanFile<S> {
         &self.provenance
     }
 
-    /// As [`Plans::choose`]; reads one section, or two for an image with hardly a trace.
+    /// As [`Plans::choose`]; reads one section, or two for one whose traces were all left out.
     ///
     /// # Errors
     /// As [`PlanFile::open`].

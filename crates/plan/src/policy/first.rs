@@ -104,8 +104,7 @@ mod tests {
         boots.extend([60, 70].map(|t| trace(&[(9, 3, 1, 1), (10, 9, 0, 1), (t, 5, 0, 1)], &mut vocabulary)));
         boots.push(trace(&[(10, 9, 0, 1), (80, 5, 0, 1)], &mut vocabulary));
         let (statistics, traces) = (Statistics::of(&boots), boots.iter().collect::<Vec<_>>());
-        let training =
-            Training { vocabulary: &vocabulary, statistics: &statistics, traces: &traces, centroid: 0 };
+        let training = Training { vocabulary: &vocabulary, statistics: &statistics, traces: &traces };
         let objective = Objective::Boot { round_trip: 0, misses: Misses::RangeThenRest, hot: true };
         for rate in [2, 150] {
             let aim = Aim { objective, bandwidth: Bandwidth::mb(rate), seed: 1 };
@@ -123,8 +122,7 @@ mod tests {
         // One of four is never enough, two of four are from 30 MB/s on.
         boots[1] = trace(&[(8, 9, 0, 2), (60, 5, 0, 1)], &mut vocabulary);
         let (statistics, traces) = (Statistics::of(&boots), boots.iter().collect::<Vec<_>>());
-        let training =
-            Training { vocabulary: &vocabulary, statistics: &statistics, traces: &traces, centroid: 0 };
+        let training = Training { vocabulary: &vocabulary, statistics: &statistics, traces: &traces };
         let first = |rate| items(&training, &Aim { objective, bandwidth: Bandwidth::mb(rate), seed: 1 })[0].1;
         assert_eq!([first(29), first(30)], [0b1, 0b11]);
     }

@@ -11,7 +11,7 @@
 
 use crate::best::first_best;
 use crate::policy::score::Weights;
-use crate::random::Random;
+use headstart_block::random::Random;
 
 /// The knobs; the defaults are the artifact's.
 #[derive(Clone, Copy, Debug, PartialEq)]

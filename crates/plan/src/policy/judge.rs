@@ -10,8 +10,8 @@
 use crate::condensed::Condensed;
 use crate::evaluate::{BootEvaluator, Evaluator, Item, Link};
 use crate::policy::{Aim, Objective, Training};
-use crate::random::Random;
 use crate::vocabulary::BlockId;
+use headstart_block::random::Random;
 use std::borrow::Cow;
 use std::ops::Range;
 

@@ -35,10 +35,8 @@ pub struct Training<'a> {
     pub vocabulary: &'a Vocabulary,
     /// Of all traces of the group.
     pub statistics: &'a Statistics,
-    /// Traces of the group that are at hand: all, or a sample.
+    /// Traces of the group that are at hand, all or a sample; the one that is most like the others first.
     pub traces: &'a [&'a Condensed],
-    /// Which of `traces` is most like the others.
-    pub centroid: usize,
 }
 
 /// What to plan for.

@@ -11,9 +11,9 @@ use crate::evaluate::{Link, bound};
 use crate::policy::score::{Scorer, Weights};
 use crate::policy::search::{a_move, move_within};
 use crate::policy::{Aim, Judge, Objective, Policy, Proposal, Training};
-use crate::random::Random;
 use crate::statistics::Statistics;
 use crate::vocabulary::{BlockId, Vocabulary};
+use headstart_block::random::Random;
 
 /// See the module's head.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,7 @@ impl Policy for Oracle<'_> {
     fn order(&self, training: &Training<'_>, aim: &Aim) -> Vec<BlockId> {
         const STEPS: u32 = 10;
         let (statistics, traces) = (Statistics::of([self.test]), [self.test]);
-        let own = Training { statistics: &statistics, traces: &traces, centroid: 0, ..*training };
+        let own = Training { statistics: &statistics, traces: &traces, ..*training };
         let mut judge = Judge::new(&own, aim, &traces);
         let mut scorer = Scorer::new(&own, aim.objective.window());
         let by_score = (0..=STEPS).flat_map(|a| (0..=STEPS - a).map(move |b| [a, b])).map(|weights| {

@@ -7,10 +7,10 @@
 
 use crate::condensed::Condensed;
 use crate::policy::{Aim, Policy, Proposal, Training};
-use crate::random::Random;
 use crate::similarity::{Feature, Similarities, Vector};
 use crate::statistics::Statistics;
 use crate::vocabulary::BlockId;
+use headstart_block::random::Random;
 
 /// `random`; see the module's head.
 #[derive(Clone, Copy, Debug)]

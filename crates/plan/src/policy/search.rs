@@ -20,8 +20,8 @@
 
 use crate::policy::thinkahead::ThinkAhead;
 use crate::policy::{Aim, Judge, Objective, Policy, Proposal, Training, first};
-use crate::random::Random;
 use crate::vocabulary::BlockId;
+use headstart_block::random::Random;
 
 /// See the module's head.
 #[derive(Clone, Copy, Debug)]
@@ -135,8 +135,7 @@ mod tests {
             .collect();
         let boots = [trace(&reads, &mut vocabulary)];
         let (statistics, traces) = (Statistics::of(&boots), boots.iter().collect::<Vec<_>>());
-        let training =
-            Training { vocabulary: &vocabulary, statistics: &statistics, traces: &traces, centroid: 0 };
+        let training = Training { vocabulary: &vocabulary, statistics: &statistics, traces: &traces };
         for rate in [2, 6, 20] {
             let aim = Aim { objective: Objective::Hits, bandwidth: Bandwidth::mib(rate), seed: 3 };
             let worth = |order: Vec<u32>| Judge::elsewhere(&training, &aim).worth(&order);

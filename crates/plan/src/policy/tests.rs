@@ -23,8 +23,7 @@ fn every_policy_orders_each_block_once() {
     let mut vocabulary = Vocabulary::new(64 * BLOCK_SIZE);
     let traces = boots(&mut vocabulary);
     let (statistics, traces) = (Statistics::of(&traces), traces.iter().collect::<Vec<_>>());
-    let training =
-        Training { vocabulary: &vocabulary, statistics: &statistics, traces: &traces, centroid: 0 };
+    let training = Training { vocabulary: &vocabulary, statistics: &statistics, traces: &traces };
     let aim = Aim { objective: Objective::Hits, bandwidth: Bandwidth::mib(4), seed: 1 };
     for name in NAMES {
         let policy = by_name(name).unwrap();
@@ -49,7 +48,7 @@ fn every_policy_orders_each_block_once() {
 #[test]
 fn nothing_to_learn_from_gives_nothing() {
     let (vocabulary, statistics) = (Vocabulary::new(0), Statistics::default());
-    let training = Training { vocabulary: &vocabulary, statistics: &statistics, traces: &[], centroid: 0 };
+    let training = Training { vocabulary: &vocabulary, statistics: &statistics, traces: &[] };
     let aim = Aim { objective: Objective::Hits, bandwidth: Bandwidth::mib(4), seed: 1 };
     assert!(NAMES.iter().all(|name| by_name(name).unwrap().order(&training, &aim).is_empty()));
 }
@@ -59,8 +58,7 @@ fn a_slow_link_gives_up_late_blocks_for_the_busy_one() {
     let mut vocabulary = Vocabulary::new(64 * BLOCK_SIZE);
     let traces = boots(&mut vocabulary);
     let (statistics, traces) = (Statistics::of(&traces), traces.iter().collect::<Vec<_>>());
-    let training =
-        Training { vocabulary: &vocabulary, statistics: &statistics, traces: &traces, centroid: 0 };
+    let training = Training { vocabulary: &vocabulary, statistics: &statistics, traces: &traces };
     let aim = Aim { objective: Objective::Hits, bandwidth: Bandwidth::mib(2), seed: 1 };
     let mut judge = Judge::new(&training, &aim, &traces);
     let mut worth = |name| judge.worth(&by_name(name).unwrap().order(&training, &aim));
@@ -99,14 +97,13 @@ fn preprocessing_gains_where_boots_are_mixed() {
     let (boots, tests) = boots.split_at(40);
     let all: Vec<_> = boots.iter().collect();
     let statistics = Statistics::of(boots);
-    let without = Training { vocabulary: &vocabulary, statistics: &statistics, traces: &all, centroid: 0 };
+    let without = Training { vocabulary: &vocabulary, statistics: &statistics, traces: &all };
     let model: ImageModel = ImageModel::learn(boots.to_vec(), Settings::default());
     let test = &tests[0];
     let is_like = |boot: &Condensed| boot.first_accesses()[0] == test.first_accesses()[0];
     let group = model.groups().iter().find(|group| is_like(&group.kept[0])).unwrap();
     let kept: Vec<_> = group.kept.iter().collect();
-    let with =
-        Training { vocabulary: &vocabulary, statistics: &group.statistics, traces: &kept, centroid: 0 };
+    let with = Training { vocabulary: &vocabulary, statistics: &group.statistics, traces: &kept };
     for (name, least) in [("vmt-min", 0.3), ("thinkahead", 0.15), ("search", 0.15)] {
         let aim = Aim { objective: Objective::Hits, bandwidth: Bandwidth::mib(8), seed: 1 };
         let hits = |training: &Training<'_>| {
@@ -134,13 +131,12 @@ proptest! {
         boots in prop::collection::vec(a_boot(), 0..4),
         rate in prop::sample::select(vec![1, 2 << 20, 30_000_000, u64::MAX]),
         is_closed in any::<bool>(),
-        centroid in 0_usize..5,
     ) {
         let mut vocabulary = Vocabulary::new(20 * BLOCK_SIZE + 5000);
         let boots: Vec<_> = boots.iter().map(|reads| trace(reads, &mut vocabulary)).collect();
         let (statistics, traces) = (Statistics::of(&boots), boots.iter().collect::<Vec<_>>());
         let training =
-            Training { vocabulary: &vocabulary, statistics: &statistics, traces: &traces, centroid };
+            Training { vocabulary: &vocabulary, statistics: &statistics, traces: &traces };
         let closed = Objective::Boot { round_trip: 20_000_000, misses: Misses::RangeThenRest, hot: true };
         let objective = if is_closed { closed } else { Objective::Hits };
         let aim = Aim { objective, bandwidth: Bandwidth::new(rate), seed: 7 };

@@ -13,10 +13,10 @@
 use crate::best::first_best;
 use crate::condensed::{Condensed, Packed};
 use crate::policy::Training;
-use crate::random::Random;
 use crate::similarity::{Feature, Similarities, Vector};
 use crate::statistics::Statistics;
 use crate::vocabulary::Vocabulary;
+use headstart_block::random::Random;
 use std::ops::RangeInclusive;
 
 pub mod density;
@@ -288,7 +288,7 @@ impl Group {
     ) -> Training<'a> {
         kept.clear();
         kept.extend(&self.kept);
-        Training { vocabulary, statistics: &self.statistics, traces: kept, centroid: 0 }
+        Training { vocabulary, statistics: &self.statistics, traces: kept }
     }
 }
 

@@ -10,6 +10,7 @@
 
 use super::{Maker, Trained};
 use crate::bandwidth::Bandwidth;
+use crate::best::first_best;
 use crate::condensed::Packed;
 use crate::plans::GroupPlans;
 use crate::policy::{Training, Weights};
@@ -17,7 +18,6 @@ use crate::preprocess::ImageModel;
 use crate::statistics::{Statistics, Window};
 use crate::vocabulary::Vocabulary;
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 
 /// Traces of a merged group that are at hand.
 const SAMPLE_MAX: usize = 32;
@@ -50,25 +50,12 @@ impl Summary {
             sample: kept.take(SAMPLE_MAX).map(Packed::of).collect(),
         }
     }
-
-    /// The blocks of the disk that its boots read.
-    fn blocks(&self) -> BTreeSet<u64> {
-        let numbers = self.vocabulary.blocks();
-        self.statistics.read_blocks(Window::All).map(|(id, _)| numbers[id as usize]).collect()
-    }
-}
-
-/// Shared over all (the paper's Jaccard index).
-#[expect(clippy::cast_precision_loss, reason = "a share")]
-fn jaccard(one: &BTreeSet<u64>, other: &BTreeSet<u64>) -> f64 {
-    let both = one.intersection(other).count();
-    let all = one.len() + other.len() - both;
-    if all == 0 { 1.0 } else { both as f64 / all as f64 }
 }
 
 impl Maker<'_> {
     /// The plans of the images as one group, with the weights of the image that is most like them all; `None` where
     /// they read nothing.
+    #[expect(clippy::cast_precision_loss, reason = "a number of blocks")]
     pub(super) fn merged(&self, images: &[&Trained]) -> Option<GroupPlans> {
         let disk_size = images.iter().map(|image| image.summary.vocabulary.disk_size()).max()?;
         let most = images.iter().map(|image| image.summary.statistics.traces).max()?;
@@ -90,14 +77,9 @@ impl Maker<'_> {
                 }
             }
         }
-        let all: BTreeSet<u64> = images.iter().flat_map(|image| image.summary.blocks()).collect();
-        let mut like: Option<(&Trained, f64)> = None;
-        for image in images.iter().filter(|image| !image.groups.is_empty()) {
-            let alike = jaccard(&image.summary.blocks(), &all);
-            if like.is_none_or(|(_, best)| alike > best) {
-                like = Some((image, alike));
-            }
-        }
+        // Of what an image reads and what all read, the paper's Jaccard index is highest for the one that reads the most.
+        let reads = |image: &&&Trained| image.summary.statistics.read_blocks(Window::All).count() as f64;
+        let like = first_best(images.iter().filter(|image| !image.groups.is_empty()), reads);
         let weights = |rate: Bandwidth| -> Option<Weights> {
             let group = like?.0.groups.first()?;
             group.plans.iter().find(|plan| plan.rate == rate.bytes())?.weights
@@ -107,7 +89,7 @@ impl Maker<'_> {
         let are_alike = likely.read_blocks(Window::All).next().is_some();
         let training = |rate: Bandwidth| {
             let statistics = if rate < ROOM_FOR_ALL && are_alike { &likely } else { &statistics };
-            Training { vocabulary: &vocabulary, statistics, traces: &traces, centroid: 0 }
+            Training { vocabulary: &vocabulary, statistics, traces: &traces }
         };
         let mut group = self.group(0, &training, &weights);
         group.traces = images.iter().map(|image| image.traces).sum();

@@ -1,9 +1,9 @@
 //! From what is known of images to plans.
 //!
-//! Each image has plans for its largest groups, and each group for all wanted bandwidths. An image with hardly a trace,
-//! and one that nothing is known of, is planned for from images like it ([`zero_shot`](crate::zero_shot)): what these
-//! read is merged by the number of the block (`merged.rs`), once for each choice of images that can come up, so that
-//! choosing is a lookup ([`Plans::choose`]).
+//! Each image has plans for its largest groups, and each group for all wanted bandwidths. An image without a
+//! trace to learn from is planned for from images like it ([`zero_shot`](crate::zero_shot)): what these read is merged
+//! by the number of the block (`merged.rs`), once for each choice of images that can come up, so that choosing is a
+//! lookup ([`Plans::choose`]).
 //!
 //! The same knowledge and recipe give the same plans, however many threads there are.
 
@@ -23,10 +23,10 @@ use crate::plans::{Centroid, GroupPlans, ImagePlans, RatedPlan};
 use crate::policy::thinkahead::ThinkAhead;
 use crate::policy::{Aim, DEFAULT, Objective, Policy, Proposal, Training, Weights, by_name};
 use crate::preprocess::{Dropped, Group, ImageModel};
-use crate::random::Random;
 use crate::tasks;
 use crate::vocabulary::Vocabulary;
-use crate::zero_shot::{Metadata, Reason, Tiers};
+use crate::zero_shot::{Metadata, Tiers};
+use headstart_block::random::Random;
 use headstart_block::{Error, Result};
 use headstart_trace::Creation;
 use merged::Summary;
@@ -80,9 +80,7 @@ impl Default for Recipe {
 /// without a bandwidth.
 pub fn image(image: &ImageKnowledge, recipe: &Recipe) -> Result<ImagePlans> {
     let maker = Maker::new(recipe)?;
-    let groups = maker.groups(image.vocabulary(), &image.model());
-    let reason = if groups.is_empty() { Reason::None } else { Reason::Trained };
-    Ok(ImagePlans { reason, groups })
+    Ok(ImagePlans::of_own(maker.groups(image.vocabulary(), &image.model())))
 }
 
 /// The plans of all images, and those for images like them. Progress counts images and choices of images.
@@ -98,14 +96,7 @@ pub fn all(knowledge: &Knowledge, recipe: &Recipe, progress: OnProgress<'_>) -> 
     let choices = choices(&tiers);
     let mut counted = Progress { done: 0, all: (images.len() + choices.len()) as u64 };
     let trained = tasks::run(images.len(), threads, counted, progress, |at, tick| {
-        let (_, image) = images[at];
-        let model = image.model();
-        let trained = Trained {
-            groups: maker.groups(image.vocabulary(), &model),
-            dropped: model.dropped(),
-            traces: model.traces(),
-            summary: Summary::of(image.vocabulary(), &model),
-        };
+        let trained = maker.trained(images[at].1);
         tick().map(|()| trained)
     })?;
     let trained: BTreeMap<&ImageKey, Trained> = images.iter().map(|(key, _)| *key).zip(trained).collect();
@@ -115,7 +106,7 @@ pub fn all(knowledge: &Knowledge, recipe: &Recipe, progress: OnProgress<'_>) -> 
         let group = maker.merged(&sources);
         tick().map(|()| group)
     })?;
-    let mut builder = Builder::new(recipe, knowledge, choices, merged);
+    let mut builder = Builder::new(recipe, &maker.rates, knowledge, choices, merged);
     for (key, image) in knowledge.images() {
         let Some(trained) = trained.get(key) else { continue };
         if let (Some(map), Some(group)) = (image.layers(), trained.groups.first()) {
@@ -142,16 +133,10 @@ impl Knowledge {
         }
         let tiers = tiers(self);
         let Some((reason, tier)) = tiers.select(&key.image, &Metadata::of(creation)) else {
-            return Ok(ImagePlans { reason: Reason::None, groups: Vec::new() });
+            return Ok(ImagePlans::none());
         };
-        let trained = |key: &ImageKey| {
-            let image = self.image(key)?;
-            let model = image.model();
-            let groups = maker.groups(image.vocabulary(), &model);
-            let summary = Summary::of(image.vocabulary(), &model);
-            Some(Trained { groups, summary, dropped: model.dropped(), traces: model.traces() })
-        };
-        let mut sources: Vec<_> = tier.images.iter().filter_map(trained).collect();
+        let sources = tier.images.iter().filter_map(|key| self.image(key));
+        let mut sources: Vec<_> = sources.map(|image| maker.trained(image)).collect();
         if tier.images.len() == 1 {
             let groups = sources.pop().map(|only| only.groups).unwrap_or_default();
             return Ok(ImagePlans { reason, groups });
@@ -204,6 +189,17 @@ impl<'a> Maker<'a> {
             return Err(Error::invalid("there is no bandwidth to plan for"));
         }
         Ok(Self { recipe, policy, rates: rates.into_iter().collect() })
+    }
+
+    /// What comes of one image.
+    fn trained(&self, image: &ImageKnowledge) -> Trained {
+        let model = image.model();
+        Trained {
+            groups: self.groups(image.vocabulary(), &model),
+            dropped: model.dropped(),
+            traces: model.traces(),
+            summary: Summary::of(image.vocabulary(), &model),
+        }
     }
 
     /// Of the largest groups, the largest first.

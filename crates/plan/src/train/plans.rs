@@ -1,6 +1,7 @@
 //! What training makes of a data set.
 
 use super::{Recipe, Trained};
+use crate::bandwidth::Bandwidth;
 use crate::knowledge::{self, ImageKey, Knowledge};
 use crate::layers::{LayerMap, LayerPlans, join};
 use crate::plans::{GroupPlans, ImagePlans};
@@ -114,9 +115,8 @@ pub(crate) fn choose<S: Shelf>(
     metadata: &Metadata,
     map: Option<&LayerMap>,
 ) -> Result<Arc<ImagePlans>, S::Error> {
-    let own = shelf.own(key)?;
-    if let Some(own) = own.as_ref().filter(|own| own.reason == Reason::Trained) {
-        return Ok(Arc::clone(own));
+    if let Some(own) = shelf.own(key)?.filter(|own| own.reason == Reason::Trained) {
+        return Ok(own);
     }
     let known = map.map_or(0.0, |map| map.share(|layer| shelf.knows(layer)));
     if let Some(map) = map.filter(|_| known >= LAYERS_MIN)
@@ -124,14 +124,11 @@ pub(crate) fn choose<S: Shelf>(
     {
         return Ok(Arc::new(plans));
     }
-    if let Some(own) = own.filter(|own| own.reason != Reason::None) {
-        return Ok(own);
-    }
     if let Some((reason, whose)) = select(&key.image, metadata, |key| shelf.tier(key)) {
         return Ok(Arc::new(ImagePlans { reason, groups: shelf.groups(whose)? }));
     }
     let layers = map.filter(|_| known > 0.0).map(|map| of_layers(shelf, map)).transpose()?.flatten();
-    Ok(Arc::new(layers.unwrap_or(ImagePlans { reason: Reason::None, groups: Vec::new() })))
+    Ok(Arc::new(layers.unwrap_or_else(ImagePlans::none)))
 }
 
 /// The plans from what is known of the layers of a disk.
@@ -188,15 +185,15 @@ pub(super) struct Builder {
 impl Builder {
     pub(super) fn new(
         recipe: &Recipe,
+        rates: &[Bandwidth],
         knowledge: &Knowledge,
         choices: Vec<BTreeSet<ImageKey>>,
         merged: Vec<Option<GroupPlans>>,
     ) -> Self {
-        let rates: BTreeSet<_> = recipe.rates.iter().map(|rate| rate.bytes()).collect();
         let provenance = Provenance {
             policy: recipe.policy.clone(),
             objective: recipe.objective,
-            rates: rates.into_iter().collect(),
+            rates: rates.iter().map(|rate| rate.bytes()).collect(),
             seed: recipe.seed,
             learning: *knowledge.settings(),
             traces: 0,
@@ -220,8 +217,7 @@ impl Builder {
         let Provenance { traces, dropped, .. } = &mut self.plans.provenance;
         *traces = traces.saturating_add(trained.traces);
         dropped.add(&trained.dropped);
-        let reason = if trained.groups.is_empty() { Reason::None } else { Reason::Trained };
-        let plans = ImagePlans { reason, groups: trained.groups.clone() };
+        let plans = ImagePlans::of_own(trained.groups.clone());
         self.plans.images.insert(key.clone(), Arc::new(plans));
     }
 

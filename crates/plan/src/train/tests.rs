@@ -4,6 +4,7 @@
 use super::*;
 use crate::layers::LayerMap;
 use crate::testing::{boot_reads, data_set, whole_trace, write_traces};
+use crate::zero_shot::Reason;
 use headstart_block::{ByteRange, Digest, ErrorKind};
 use headstart_trace::Trace;
 

@@ -80,6 +80,8 @@ struct Numbers {
 /// What is known of an image.
 #[derive(Default)]
 struct Image<'a> {
+    /// The first of its names.
+    name: &'a str,
     creations: u64,
     clusters: BTreeSet<&'a str>,
 }
@@ -129,6 +131,9 @@ impl CreationFigures {
             *figures.creations_by_kind.of(kind) += 1;
             families.extend(Some(creation.family.as_str()).filter(|family| !family.is_empty()));
             let image = images.entry(creation.image_id()).or_default();
+            if image.creations == 0 {
+                image.name = &creation.image;
+            }
             image.creations += 1;
             image.clusters.insert(&creation.cluster);
             let user = users.entry(&creation.user).or_default();
@@ -172,8 +177,8 @@ impl CreationFigures {
         self.clusters_per_image = Distribution::of(&found.clusters_per_image);
         self.creations_per_image =
             Distribution::of(&numbers(by_use.iter().map(|(_, image)| image.creations)));
-        for (name, image) in by_use {
-            let top = self.top_images.of(Kind::of(name));
+        for (_, image) in by_use {
+            let top = self.top_images.of(Kind::of(image.name));
             if top.len() < TOP {
                 top.push(image.creations);
             }
@@ -278,6 +283,12 @@ mod tests {
         assert!((figures.one_image_percent - 200.0 / 3.0).abs() < 1e-9);
         assert_eq!((figures.one_creation_percent, figures.clusters_per_image.max), (50.0, 2.0));
         assert_eq!(figures.top_images, ByKind { public: vec![3], user: vec![2, 1], other: vec![] });
+        let recorded = Creation {
+            labels: [("digest".to_owned(), "sha256:1".to_owned())].into(),
+            ..creation("p-a", "u", "c", 0, 40)
+        };
+        let known_by_digest = CreationFigures::of(&[recorded]);
+        assert_eq!(known_by_digest.top_images, ByKind { public: vec![1], ..ByKind::default() });
         let hours = &figures.images_by_hour;
         let busy = hours.iter().find(|hours| hours.cluster == "c1").unwrap();
         assert_eq!((busy.images.len(), &busy.images[..2], busy.images[25]), (26, &[1, 2][..], 1));

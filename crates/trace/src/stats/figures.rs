@@ -313,7 +313,7 @@ impl Intervals {
 fn tiers(done: &[Done]) -> [Vec<f64>; 3] {
     let mut images = std::collections::BTreeMap::<&str, &Done>::new();
     for group in done.iter().filter(|group| !group.creation.family.is_empty()) {
-        let best = images.entry(&group.creation.image).or_insert(group);
+        let best = images.entry(group.creation.image_id()).or_insert(group);
         if group.unique_blocks.len() > best.unique_blocks.len() {
             *best = group;
         }

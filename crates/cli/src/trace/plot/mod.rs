@@ -15,7 +15,7 @@ mod creations;
 mod figure;
 mod traces;
 
-use super::{cancelled, len};
+use super::{cancelled, read_all};
 use crate::plots::{PlotDirectory, PlotFormat};
 use crate::report::{Outcome, count};
 use clap::Args;
@@ -172,17 +172,11 @@ impl<'a> Material<'a> {
         let mut blocks = vec![None; set.len()];
         let mut collector = Collector::default();
         if wanted.iter().any(|figure| figure.needs_traces()) {
-            progress.begin("reading traces", set.stored_bytes());
-            let boil = |_, trace: Trace| (Boot::of(&trace), trace.creation);
-            let found = set.map_each(0, boil, |index, boiled| {
-                cancelled(progress)?;
-                progress.advance(set.path(index).map_or(0, len));
-                // What is skipped is counted by the data set.
-                if let Ok((boot, creation)) = boiled {
-                    collector.add(&creation, &boot);
-                    if let Some(blocks) = blocks.get_mut(index) {
-                        *blocks = Some(boot.blocks.len());
-                    }
+            let boil = |trace: Trace| (Boot::of(&trace), trace.creation);
+            let found = read_all(set, ("reading traces", 0), progress, boil, |index, (boot, creation)| {
+                collector.add(&creation, &boot);
+                if let Some(blocks) = blocks.get_mut(index) {
+                    *blocks = Some(boot.blocks.len());
                 }
                 Ok(())
             })?;
