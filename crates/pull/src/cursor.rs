@@ -20,6 +20,11 @@ impl Cursor {
         &self.plan
     }
 
+    /// How many items were passed.
+    pub(crate) fn passed(&self) -> u64 {
+        self.next
+    }
+
     /// The next item of a plan for a disk of `disk_size` bytes.
     pub(crate) fn next(&mut self, disk_size: u64) -> Option<PlanItem> {
         let item = match &self.plan {

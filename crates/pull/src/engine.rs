@@ -67,10 +67,12 @@ use crate::retry::BackOff;
 use crate::source::Sources;
 use crate::timers::{Timer, Timers};
 use crate::{
-    Action, Counters, Estimate, Event, FetchId, Priority, Progress, ReadId, Settings, Sharing, Time, World,
+    Action, Counters, Estimate, Event, FetchId, Preloading, Priority, Progress, ReadId, Settings, Sharing,
+    Time, World,
 };
 use reads::Read;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 mod background;
 mod fetches;
@@ -107,6 +109,8 @@ pub struct Engine {
     last_miss: Option<Time>,
     /// When the bytes of all misses sent so far have left their source, if the link is as it was.
     misses_left_at: Time,
+    /// What misses waited, by estimate, because of background transfers before them.
+    delay: Duration,
     /// The tick asked for last.
     wake: Option<Time>,
 }
@@ -132,6 +136,7 @@ impl Engine {
             counters: Counters::default(),
             last_miss: None,
             misses_left_at: Time(0),
+            delay: Duration::ZERO,
             wake: None,
             settings: settings.sane(),
         }
@@ -144,6 +149,7 @@ impl Engine {
         match event {
             Event::Read { read, parts } => self.read(read, parts, world, actions),
             Event::Arrived { fetch } => self.arrived(fetch),
+            Event::Progress { fetch, upto } => self.progressed(fetch, upto, actions),
             Event::Fetched { fetch, outcome } => self.fetched(fetch, outcome, world, actions),
             Event::BecameLocal { range } => self.became_local(range, world, actions),
             Event::PlanChanged(plan) => self.preload.set_plan(plan),
@@ -173,6 +179,17 @@ impl Engine {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// How far preloading is, and what it took from misses.
+    #[must_use]
+    pub fn preloading(&self) -> Preloading {
+        Preloading {
+            items: self.preload.passed(),
+            estimate: self.estimate(),
+            misses: self.counters.miss_fetches,
+            delay: self.delay,
+        }
     }
 
     fn run_timers(&mut self, world: &dyn World, actions: &mut Vec<Action>) {

@@ -20,6 +20,7 @@
 //! | `retry`, `timers` | back-off, deadlines |
 //! | `source` | where to fetch from |
 //! | [`switcher`] | which of an image's plans a boot follows |
+//! | [`pilot`] | the switcher, and whether preloading is worth it: what a disk drives |
 //! | [`settings`], [`counters`] | knobs and figures |
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small"))]
@@ -31,6 +32,7 @@ pub mod engine;
 mod estimator;
 pub mod event;
 mod left;
+pub mod pilot;
 mod preload;
 mod queue;
 mod request;
@@ -49,6 +51,7 @@ pub use engine::Engine;
 pub use event::{Action, Event, FetchId, Outcome, Priority, ReadId, Source, Time};
 #[doc(no_inline)]
 pub use headstart_block::{BLOCK_SIZE, Plan, PlanItem, SLICE_SIZE};
+pub use pilot::{Pilot, PilotSettings, Preloading, Report, Stopped};
 pub use settings::{Rest, Retry, Settings, Sharing};
 pub use switcher::{Switcher, Switches};
 pub use world::{BlobId, BlobRange, World};

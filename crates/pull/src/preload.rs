@@ -29,6 +29,11 @@ impl Preload {
         self.named.forget();
     }
 
+    /// How many items of the plan were passed.
+    pub(crate) fn passed(&self) -> u64 {
+        self.cursor.passed()
+    }
+
     /// A read missed `part` of the disk. How many blocks were dropped because more than `max` wait for their rest.
     pub(crate) fn missed(&mut self, part: ByteRange, max: usize) -> u64 {
         let mut dropped = 0;

@@ -68,12 +68,24 @@ impl Wire {
         load.bytes = load.bytes.saturating_sub(bytes);
     }
 
+    /// The first `bytes` of a request have come.
+    pub(crate) fn shrink(&mut self, priority: Priority, bytes: u64) {
+        let load = self.of(priority);
+        debug_assert!(load.bytes >= bytes);
+        load.bytes = load.bytes.saturating_sub(bytes);
+    }
+
     pub(crate) fn misses(&self) -> usize {
         self.misses.requests
     }
 
     pub(crate) fn background(&self) -> usize {
         self.background.requests
+    }
+
+    /// What of the background a new miss has before it; where other misses have it before them as well, nothing.
+    pub(crate) fn bytes_before_misses(&self) -> u64 {
+        if self.misses.requests == 0 { self.background.bytes } else { 0 }
     }
 
     pub(crate) fn bytes(&self) -> u64 {

@@ -32,6 +32,8 @@ impl Engine {
         if priority == Priority::Miss {
             let bandwidth = self.estimator.estimate().bandwidth;
             let takes = bandwidth.map_or(Duration::ZERO, |bandwidth| span(range.len(), bandwidth));
+            let before = self.wire.bytes_before_misses();
+            self.delay += bandwidth.map_or(Duration::ZERO, |bandwidth| span(before, bandwidth));
             let from = if self.wire.misses() > 0 { self.misses_left_at.max(self.now) } else { self.now };
             self.misses_left_at = from + takes;
         }
@@ -54,7 +56,8 @@ impl Engine {
         *fetches += 1;
         *bytes += range.len();
         self.counters.retries += u64::from(attempt > 0);
-        actions.push(Action::Fetch { fetch, source, range, priority, attempt });
+        let stream = priority != Priority::Miss && range.len() > self.settings.stream_min;
+        actions.push(Action::Fetch { fetch, source, range, priority, attempt, stream });
     }
 
     /// Looks again at what a request is to bring, since it was not made just now. Its bytes may have become local,
