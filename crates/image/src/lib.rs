@@ -27,6 +27,7 @@
 //! | [`import`], [`commit`] | make layers of a disk, of a writable layer, of an image's layers |
 //! | [`new_layer`] | how a layer is stored, and writing it |
 //! | [`new_image`] | puts a new layer on top of an image's and publishes the result |
+//! | [`optimize`] | lays an image out anew: what boots read comes first |
 //! | [`open_image`], [`layer_file`] | open an image, or single layer files, as a disk |
 //! | [`export`] | writes a disk out as sparse raw or qcow2 |
 //! | [`transfer`] | copies an image from one store to another |
@@ -48,6 +49,7 @@ pub mod manifest;
 pub mod new_image;
 pub mod new_layer;
 pub mod open_image;
+pub mod optimize;
 pub mod progress;
 pub mod remote;
 pub mod store;

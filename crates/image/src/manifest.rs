@@ -12,9 +12,11 @@
 //! | layer | `dev.headstart.tree-digest` | digest of the tree's outboard, a blob of the same store |
 //! | layer | `dev.headstart.tree-size` | the outboard's size in bytes |
 //! | layer | `dev.headstart.index-offset` | where in the blob all begins that opening the layer reads at its end |
+//! | layer | `dev.headstart.boot-layer` | of a layer that has what boots read in the order of a plan: so many bytes of the blob |
 //! | manifest | `dev.headstart.version` | the version of headstart that made the image |
 //! | manifest | `dev.headstart.options` | how: `zstd,frame=32768,crc` |
 //! | manifest | `dev.headstart.virtual-size` | the disk's size in bytes |
+//! | manifest | `dev.headstart.optimized-from` | digest of the manifest of the image that this one is, laid out anew |
 //!
 //! # Reading
 //!
@@ -68,6 +70,10 @@ pub const TREE_DIGEST: &str = "dev.headstart.tree-digest";
 pub const TREE_SIZE: &str = "dev.headstart.tree-size";
 /// Layer annotation: where in the blob the index begins, or the frame that holds its first byte.
 pub const INDEX_OFFSET: &str = "dev.headstart.index-offset";
+/// Layer annotation: so many bytes of the blob, from its start on, hold what boots read, in the order of a plan.
+pub const BOOT_LAYER: &str = "dev.headstart.boot-layer";
+/// Manifest annotation: digest of the manifest of the image that this one is, laid out anew.
+pub const OPTIMIZED_FROM: &str = "dev.headstart.optimized-from";
 /// Manifest annotation: the version of headstart that made the image.
 pub const VERSION: &str = "dev.headstart.version";
 /// Manifest annotation: the options that it was made with.
@@ -142,6 +148,20 @@ impl Layer {
         self.annotations.get(INDEX_OFFSET)?.parse().ok()
     }
 
+    /// The same, with [`Layer::boot_bytes`].
+    #[must_use]
+    pub fn with_boot_bytes(mut self, bytes: u64) -> Self {
+        self.annotations.insert(BOOT_LAYER.to_owned(), bytes.to_string());
+        self
+    }
+
+    /// Of a layer of an optimized image that holds what boots read in the order of a plan: that lies in so many bytes
+    /// of its blob, from the blob's start on. None for all other layers.
+    #[must_use]
+    pub fn boot_bytes(&self) -> Option<u64> {
+        self.annotations.get(BOOT_LAYER)?.parse().ok()
+    }
+
     /// Whether it is no disk layer but a trace for one of OverlayBD's prefetchers.
     #[must_use]
     pub fn is_acceleration(&self) -> bool {
@@ -171,8 +191,10 @@ impl Layer {
         if annotation::<u64>(&annotations, BLOB_SIZE)?.is_some_and(|size| size != blob.size) {
             return Err(contradicts(BLOB_SIZE));
         }
-        if annotation::<u64>(&annotations, INDEX_OFFSET)?.is_some_and(|offset| offset > blob.size) {
-            return Err(contradicts(INDEX_OFFSET));
+        for key in [INDEX_OFFSET, BOOT_LAYER] {
+            if annotation::<u64>(&annotations, key)?.is_some_and(|offset| offset > blob.size) {
+                return Err(contradicts(key));
+            }
         }
         let root = annotation(&annotations, TREE_ROOT)?;
         let digest = annotation(&annotations, TREE_DIGEST)?;
@@ -284,6 +306,12 @@ impl Manifest {
         self.annotations.get(OPTIONS).map(String::as_str)
     }
 
+    /// Of an optimized image: the image that it was made from, which has the same disk.
+    #[must_use]
+    pub fn optimized_from(&self) -> Option<Digest> {
+        self.annotations.get(OPTIMIZED_FROM)?.parse().ok()
+    }
+
     /// The layers that make up the disk, lowest first: all but recorded traces.
     pub fn disk_layers(&self) -> impl DoubleEndedIterator<Item = &Layer> {
         self.layers.iter().filter(|layer| !layer.is_acceleration())
@@ -387,6 +415,8 @@ pub struct NewImage {
     pub options: String,
     /// The config of the image that it is made from; the default where there is none.
     pub config: Config,
+    /// The image that it is, laid out anew; none where it is something new.
+    pub optimized_from: Option<Digest>,
 }
 
 /// The two documents of an image.
@@ -422,12 +452,15 @@ impl NewImage {
             (OPTIONS, self.options.clone()),
             (VIRTUAL_SIZE, self.virtual_size.to_string()),
         ];
+        let optimized_from = self.optimized_from.map(|digest| (OPTIMIZED_FROM, digest.to_string()));
+        let annotations = annotations.into_iter().chain(optimized_from);
+        let annotations = annotations.map(|(key, value)| (key.to_owned(), value));
         let manifest = ImageManifestBuilder::default()
             .schema_version(SCHEMA_VERSION)
             .media_type(MediaType::ImageManifest)
             .config(blob.descriptor()?)
             .layers(self.layers.iter().map(Layer::descriptor).collect::<Result<Vec<_>>>()?)
-            .annotations(annotations.map(|(key, value)| (key.to_owned(), value)))
+            .annotations(annotations.collect::<HashMap<_, _>>())
             .build()
             .map_err(cannot_build)?;
         Ok(Documents { config, manifest: to_json(&manifest)? })
@@ -460,6 +493,7 @@ mod tests {
             virtual_size: 4 << 30,
             options: "zstd,frame=32768,crc".to_owned(),
             config: Config::default(),
+            optimized_from: None,
         }
     }
 

@@ -151,6 +151,7 @@ impl<'a> Builder<'a> {
             virtual_size,
             options: describe(self.packing),
             config: self.config,
+            optimized_from: None,
         };
         let published = self.staging.publish(&image, self.target.tag()?)?;
         Ok(NewImageReport {

@@ -27,7 +27,13 @@ fn new_store() -> (TempDir, ImageStore) {
 }
 
 fn image_of(layers: Vec<Layer>) -> NewImage {
-    NewImage { layers, virtual_size: 1 << 30, options: "test".to_owned(), config: Config::default() }
+    NewImage {
+        layers,
+        virtual_size: 1 << 30,
+        options: "test".to_owned(),
+        config: Config::default(),
+        optimized_from: None,
+    }
 }
 
 fn stage_layer(staging: &Staging, bytes: &[u8]) -> Result<Layer> {
