@@ -5,6 +5,10 @@
 //! while they continue each other and stay below 16383 sectors; the table padded with padding records to
 //! a multiple of 256, and the padding counted. The stream is never sought, so that it can go straight
 //! through a compressor and a hasher; the table is held in memory (16 bytes a record).
+//!
+//! A writer [in any order](LayerWriter::in_any_order) lets data lie as it is given, whatever its place on the disk, so
+//! that what is read together lies together. Readers of the format take it: a table is sorted by the disk's sectors,
+//! and a segment's data may be anywhere in the layer, as in a writable layer that was sealed.
 
 use crate::Segment;
 use crate::format::{FIRST_DATA_SECTOR, Flags, PAGE_SIZE, Page, UserTag};
@@ -55,7 +59,7 @@ impl LayerSummary {
     }
 }
 
-/// A sealed layer in the making. Runs are given in ascending order, without overlap.
+/// A sealed layer in the making. Runs are given in ascending order, or in any if it was told so, without overlap.
 pub struct LayerWriter<W: Write> {
     out: BufWriter<W>,
     meta: LayerMeta,
@@ -66,6 +70,8 @@ pub struct LayerWriter<W: Write> {
     cursor: u64,
     /// The data that was given last, and may go on.
     run: Option<Run>,
+    /// Whether runs come in any order.
+    any_order: bool,
 }
 
 /// Data of the sectors `[start, end)` of the disk, one after the other in the file from `moffset` on.
@@ -84,7 +90,22 @@ impl<W: Write> LayerWriter<W> {
         let mut out = BufWriter::with_capacity(BUFFER, out);
         let header = page(&meta, Flags::HEADER | Flags::DATA | Flags::SEALED, 0, 0);
         out.write_all(&header.encode())?;
-        Ok(Self { out, meta, table: Vec::new(), data_end: FIRST_DATA_SECTOR, cursor: 0, run: None })
+        Ok(Self {
+            out,
+            meta,
+            table: Vec::new(),
+            data_end: FIRST_DATA_SECTOR,
+            cursor: 0,
+            run: None,
+            any_order: false,
+        })
+    }
+
+    /// The same, for runs in any order: their data lies in the order in which they are given. Two that overlap are
+    /// refused at the end.
+    #[must_use]
+    pub fn in_any_order(self) -> Self {
+        Self { any_order: true, ..self }
     }
 
     /// Appends `data`, the disk's bytes from `offset` on; both are multiples of a sector. How a run of data is
@@ -127,9 +148,12 @@ impl<W: Write> LayerWriter<W> {
     /// Writes the table and the trailer.
     ///
     /// # Errors
-    /// What the output reports.
+    /// What the output reports; [`headstart_block::ErrorKind::Invalid`] where runs in any order overlap.
     pub fn finish(mut self) -> Result<(W, LayerSummary)> {
         self.end_run();
+        if self.any_order {
+            self.sort_table()?;
+        }
         let segments = self.table.len();
         self.table.resize(segments.next_multiple_of(RECORDS_PER_PAGE), Segment::PADDING);
         let mut page_bytes = Vec::with_capacity(PAGE_SIZE);
@@ -169,7 +193,7 @@ impl<W: Write> LayerWriter<W> {
             )));
         };
         let start = range.offset() / SECTOR_SIZE;
-        if start < self.cursor {
+        if start < self.cursor && !self.any_order {
             return Err(Error::invalid(format!("sector {start} comes after sector {}", self.cursor)));
         }
         self.cursor = range.end() / SECTOR_SIZE;
@@ -184,6 +208,16 @@ impl<W: Write> LayerWriter<W> {
             self.record(Segment::data(start, len, moffset));
             start += len;
             moffset += len;
+        }
+    }
+
+    /// Puts the table in the order of the disk.
+    fn sort_table(&mut self) -> Result<()> {
+        // An empty run may begin where another does.
+        self.table.sort_unstable_by_key(|segment| (segment.offset(), segment.end()));
+        match self.table.windows(2).find(|pair| pair[1].offset() < pair[0].end()) {
+            Some(pair) => Err(Error::invalid(format!("sector {} is given twice", pair[1].offset()))),
+            None => Ok(()),
         }
     }
 

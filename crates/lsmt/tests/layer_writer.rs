@@ -205,3 +205,74 @@ fn copying_ends_where_its_observer_says_so() {
         copy_segments(&stack, stack.index().segments().iter().copied(), &mut writer(1 << 20), &mut stop);
     assert_eq!(result.unwrap_err().kind(), ErrorKind::Cancelled);
 }
+
+/// Data of `len` sectors that tells which sector of the disk each byte is of.
+fn telling(sector: u64, len: u64) -> Vec<u8> {
+    (sector..sector + len).flat_map(|sector| [(sector * 7 + 1) as u8; 512]).collect()
+}
+
+proptest! {
+    #[test]
+    fn runs_in_any_order_lie_as_given(
+        runs in prop::collection::vec((1u64..200, any::<bool>(), any::<u32>()), 1..60), gaps in prop::collection::vec(0u64..3, 60),
+    ) {
+        // Runs with their places; then in another order.
+        let mut at = 0;
+        let mut placed: Vec<_> = runs.iter().zip(gaps).map(|(&(len, zeroed, rank), gap)| {
+            at += gap + len;
+            (rank, at - len, len, zeroed)
+        }).collect();
+        let (size, mut expected) = (at * 512, vec![0u8; (at * 512) as usize]);
+        placed.sort_unstable();
+        let mut writer = writer(size).in_any_order();
+        for &(_, start, len, zeroed) in &placed {
+            if zeroed {
+                writer.zeroes(range(start * 512, len * 512)).unwrap();
+            } else {
+                writer.data(start * 512, &telling(start, len)).unwrap();
+                expected[(start * 512) as usize..((start + len) * 512) as usize].copy_from_slice(&telling(start, len));
+            }
+        }
+        let (layer, plain) = read_back(writer);
+        let mut segments: Vec<_> = layer.segments().iter().filter(|segment| !segment.is_zeroed()).copied().collect();
+        prop_assert!(plain.records.windows(2).all(|pair| pair[0][0] + pair[0][1] <= pair[1][0]));
+        let zeroed: u64 = placed.iter().filter(|run| run.3).map(|run| run.2).sum();
+        let found = layer.segments().iter().filter(|segment| segment.is_zeroed());
+        prop_assert_eq!(found.map(|segment| segment.len()).sum::<u64>(), zeroed);
+        // The data is contiguous, in the order in which it was given.
+        segments.sort_unstable_by_key(|segment| segment.moffset());
+        let sectors = |(start, len): (u64, u64)| start..start + len;
+        let given = placed.iter().filter(|run| !run.3).flat_map(|run| sectors((run.1, run.2)));
+        prop_assert!(segments.iter().flat_map(|segment| sectors((segment.offset(), segment.len()))).eq(given));
+        prop_assert!(segments.first().is_none_or(|first| first.moffset() == 8));
+        prop_assert!(segments.windows(2).all(|pair| pair[0].mend() == pair[1].moffset()));
+        let disk = Stack::new(vec![layer]).unwrap();
+        let mut read = vec![1; expected.len()];
+        disk.read_at(&mut read, 0).unwrap();
+        prop_assert!(read == expected);
+    }
+}
+
+#[test]
+fn what_is_given_twice_is_refused_in_any_order_too() {
+    let given = |runs: &[(u64, u64)]| {
+        let mut writer = writer(1 << 20).in_any_order();
+        runs.iter().for_each(|&(start, len)| writer.data(start * 512, &telling(start, len)).unwrap());
+        writer.finish().map(|_| ())
+    };
+    given(&[(100, 10), (0, 100), (110, 1)]).unwrap();
+    for runs in [&[(100, 10), (0, 101)][..], &[(0, 10), (0, 10)], &[(5, 1), (0, 300)], &[(0, 300), (299, 1)]]
+    {
+        assert_eq!(given(runs).unwrap_err().kind(), ErrorKind::Invalid, "{runs:?}");
+    }
+    // In the disk's order it is told at once, and any order that is the disk's gives the same file.
+    let mut ascending = writer(1 << 20);
+    assert!(ascending.data(512, &[1; 512]).and_then(|()| ascending.data(0, &[1; 512])).is_err());
+    let files = [writer(1 << 20), writer(1 << 20).in_any_order()].map(|mut writer| {
+        writer.data(512, &telling(1, 100)).unwrap();
+        writer.zeroes(range(101 * 512, 512)).unwrap();
+        writer.data(200 * 512, &telling(200, 70)).unwrap();
+        writer.finish().unwrap().0
+    });
+    assert!(files[0] == files[1]);
+}
