@@ -26,11 +26,12 @@ const TAIL: u64 = 64 << 10;
 /// Longest head.
 const HEAD_MAX: u64 = 256 << 20;
 
-/// What a file is: its first bytes, and the version that is written.
+/// What a file is: its first bytes, the version that is written, and the oldest that is still read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     pub(crate) magic: [u8; MAGIC_LEN],
     pub(crate) version: u32,
+    pub(crate) oldest: u32,
 }
 
 /// Where a section is.
@@ -100,6 +101,7 @@ impl<'a> Sections<'a> {
 #[derive(Debug)]
 pub(crate) struct Container<S> {
     source: S,
+    version: u32,
     places: Vec<Place>,
 }
 
@@ -118,7 +120,7 @@ impl<S: ReadAt> Container<S> {
         }
         let mut tail = read(&source, all - TAIL.min(all - MAGIC_LEN as u64), all)?;
         let trailer = tail.split_off(tail.len() - TRAILER_LEN);
-        let (head_len, head_sum, sections_len) = read_trailer(&trailer, kind)?;
+        let Trailer { head_len, head_sum, sections_len, version } = Trailer::read(&trailer, kind)?;
         if head_len > HEAD_MAX || Some(all - least) != sections_len.checked_add(head_len) {
             return Err(Error::corrupt("has another length than it says: it was cut short, or damaged"));
         }
@@ -145,7 +147,12 @@ impl<S: ReadAt> Container<S> {
             return Err(Error::corrupt("has sections of other lengths than its head says"));
         }
         let rest = reader.rest();
-        Ok((Self { source, places }, rest.to_vec()))
+        Ok((Self { source, version, places }, rest.to_vec()))
+    }
+
+    /// The version of the file.
+    pub(crate) fn version(&self) -> u32 {
+        self.version
     }
 
     /// How many sections there are.
@@ -172,24 +179,37 @@ fn read(source: &impl ReadAt, start: u64, end: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Lengths of head and sections, checksum of the head.
-fn read_trailer(trailer: &[u8], kind: Kind) -> Result<(u64, u64, u64)> {
-    let damaged = || Error::corrupt("has a damaged trailer: it was cut short, or is not of this kind");
-    let (numbers, sum) = trailer.split_at_checked(TRAILER_LEN - 4).ok_or_else(damaged)?;
-    if sum != sum32(numbers).to_le_bytes() {
-        return Err(damaged());
+/// The end of a file.
+struct Trailer {
+    head_len: u64,
+    head_sum: u64,
+    sections_len: u64,
+    version: u32,
+}
+
+impl Trailer {
+    fn read(trailer: &[u8], kind: Kind) -> Result<Self> {
+        let damaged = || Error::corrupt("has a damaged trailer: it was cut short, or is not of this kind");
+        let (numbers, sum) = trailer.split_at_checked(TRAILER_LEN - 4).ok_or_else(damaged)?;
+        if sum != sum32(numbers).to_le_bytes() {
+            return Err(damaged());
+        }
+        let number = |at: usize| {
+            let bytes = numbers.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+            bytes.map(u64::from_le_bytes).ok_or_else(damaged)
+        };
+        let version = numbers.get(24..).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
+        let version = version.ok_or_else(damaged)?;
+        if !(kind.oldest..=kind.version).contains(&version) {
+            let known = match kind.oldest {
+                oldest if oldest < kind.version => format!("versions {oldest} to {}", kind.version),
+                only => format!("version {only}"),
+            };
+            let cause = format!("is of version {version}; this program reads {known}");
+            return Err(Error::unsupported(cause).remedy("train anew, or use the program that made it"));
+        }
+        Ok(Self { head_len: number(0)?, head_sum: number(8)?, sections_len: number(16)?, version })
     }
-    let number = |at: usize| {
-        let bytes = numbers.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
-        bytes.map(u64::from_le_bytes).ok_or_else(damaged)
-    };
-    let version = numbers.get(24..).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
-    let version = version.ok_or_else(damaged)?;
-    if version != kind.version {
-        let cause = format!("is of version {version}; this program reads version {}", kind.version);
-        return Err(Error::unsupported(cause).remedy("train anew, or use the program that made it"));
-    }
-    Ok((number(0)?, number(8)?, number(16)?))
 }
 
 #[cfg(test)]
@@ -197,7 +217,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const KIND: Kind = Kind { magic: *b"HSTEST\r\n", version: 3 };
+    const KIND: Kind = Kind { magic: *b"HSTEST\r\n", version: 3, oldest: 2 };
 
     fn file(sections: &[Vec<u8>], head: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
@@ -218,9 +238,11 @@ mod tests {
         let head = vec![7; (TAIL + 999) as usize];
         assert_eq!(contents(file(&[vec![1, 2, 3]], &head)).unwrap(), (vec![vec![1, 2, 3]], head));
         assert!(contents(Vec::new()).is_err());
-        let newer = Kind { version: 4, ..KIND };
+        let newer = Kind { version: 5, oldest: 4, ..KIND };
         let error = Container::open(file(&[], &[]), newer).unwrap_err();
-        assert!(error.to_string().contains("version 3"), "{error}");
+        assert!(error.to_string().contains("version 3; this program reads versions 4 to 5"), "{error}");
+        let newer = Kind { version: 4, oldest: 3, ..KIND };
+        assert_eq!(Container::open(file(&[], &[]), newer).unwrap().0.version(), 3);
         let (opened, _) = Container::open(file(&[], &[]), KIND).unwrap();
         assert!(opened.section(0).is_err());
     }

@@ -12,7 +12,7 @@
 //! that it, too, takes from them, by position: where all come from one image, in that image's order.
 
 use crate::encoding::{Reader, Writer};
-use crate::plans::{Centroid, GroupPlans, RatedPlan};
+use crate::plans::{Centroid, FirstRead, GroupPlans, RatedPlan, named};
 use headstart_block::{BLOCK_SIZE, ByteRange, Digest, Error, PlanItem, Result, SLICE_SIZE};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -175,12 +175,19 @@ pub struct LayerPlans {
     pub(crate) policy: String,
     /// By bandwidth in bytes a second.
     pub(crate) parts: BTreeMap<u64, Part>,
+    /// When blocks of these parts are read first, in milliseconds, as [`GroupPlans::first_reads`] has it.
+    pub(crate) first_reads: BTreeMap<u64, u32>,
 }
 
 /// Adds a slice or more of a block; what comes sooner counts.
 fn merge(part: &mut Part, block: u64, position: u32, mask: u32) {
     let entry = part.entry(block).or_insert((position, 0));
     *entry = (entry.0.min(position), entry.1 | mask);
+}
+
+/// As a block is read in one more image.
+fn sooner(first_reads: &mut BTreeMap<u64, u32>, block: u64, ms: u32) {
+    first_reads.entry(block).and_modify(|known| *known = ms.min(*known)).or_insert(ms);
 }
 
 /// Adds to what is known of each layer of `map` what the plans of an image with it say.
@@ -196,6 +203,9 @@ pub(crate) fn split(group: &GroupPlans, map: &LayerMap, known: &mut BTreeMap<Dig
                     let layer = known.entry(*digest).or_default();
                     merge(layer.parts.entry(plan.rate).or_default(), item.block, position, mask);
                     layer.policy.clone_from(&plan.policy);
+                    if let Some(ms) = group.first_read_ms(item.block) {
+                        sooner(&mut layer.first_reads, item.block, ms);
+                    }
                     told.insert(*digest);
                 }
             }
@@ -215,10 +225,11 @@ pub(crate) fn join<'a>(
     known: impl Iterator<Item = (Digest, &'a LayerPlans)>,
 ) -> Option<GroupPlans> {
     let mut joined: BTreeMap<u64, Part> = BTreeMap::new();
-    let (mut traces, mut policy) = (0, String::new());
+    let (mut traces, mut policy, mut first_reads) = (0, String::new(), BTreeMap::new());
     for (digest, layer) in known {
         traces = layer.traces.max(traces);
         policy.clone_from(&layer.policy);
+        layer.first_reads.iter().for_each(|(block, ms)| sooner(&mut first_reads, *block, *ms));
         for (rate, part) in &layer.parts {
             let into = joined.entry(*rate).or_default();
             for (block, (position, mask)) in part {
@@ -238,7 +249,10 @@ pub(crate) fn join<'a>(
         RatedPlan { rate, policy: policy.clone(), weights: None, worth: 0.0, items }
     };
     let plans: Vec<_> = joined.into_iter().map(plan).collect();
-    (!plans.is_empty()).then(|| GroupPlans { category: 0, traces, centroid: Centroid::default(), plans })
+    let first_read = |block| first_reads.get(&block).map(|ms| FirstRead { block, ms: *ms });
+    let first_reads = named(&plans).into_iter().filter_map(first_read).collect();
+    let group = GroupPlans { category: 0, traces, centroid: Centroid::default(), plans, first_reads };
+    (!group.plans.is_empty()).then_some(group)
 }
 
 #[cfg(test)]
@@ -280,12 +294,21 @@ mod tests {
     fn group(items: &[(u64, u32)]) -> GroupPlans {
         let items = items.iter().map(|(block, mask)| PlanItem { block: *block, mask: *mask }).collect();
         let plan = RatedPlan { rate: 5, policy: "p".to_owned(), weights: None, worth: 1.0, items };
-        GroupPlans { category: 0, traces: 9, centroid: Centroid::default(), plans: vec![plan] }
+        let plans = vec![plan];
+        let first_read = |block| FirstRead { block, ms: 7 + block as u32 };
+        let first_reads = named(&plans).into_iter().map(first_read).collect();
+        GroupPlans { category: 0, traces: 9, centroid: Centroid::default(), plans, first_reads }
     }
 
     fn joined(map: &LayerMap, known: &BTreeMap<Digest, LayerPlans>) -> Vec<(u64, u32)> {
         let known = map.layers().iter().filter_map(|digest| known.get(digest).map(|layer| (*digest, layer)));
-        let plans = join(map, known).map(|group| group.plans).unwrap_or_default();
+        let group = join(map, known);
+        for read in group.iter().flat_map(|group| &*group.first_reads) {
+            assert_eq!(u64::from(read.ms), 7 + read.block);
+        }
+        let known = group.as_ref().map(|group| group.first_reads.len()).unwrap_or_default();
+        let plans = group.map(|group| group.plans).unwrap_or_default();
+        assert_eq!(known, named(&plans).len());
         plans.iter().flat_map(|plan| plan.items.iter().map(|item| (item.block, item.mask))).collect()
     }
 

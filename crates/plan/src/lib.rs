@@ -49,7 +49,7 @@ pub use bandwidth::{Bandwidth, Bin, Nanos};
 pub use condensed::{Condensed, CondensedRead, READS_MAX, Touch};
 pub use headstart_block::{BLOCK_SIZE, Plan, PlanItem, SLICE_SIZE};
 pub use knowledge::{ImageKey, ImageKnowledge, Knowledge};
-pub use plans::{Centroid, GroupPlans, ImagePlans, RatedPlan};
+pub use plans::{Centroid, FirstRead, GroupPlans, ImagePlans, RatedPlan};
 pub use statistics::{BlockStats, Statistics, Window};
 pub use train::{Plans, Recipe};
 pub use vocabulary::{BlockId, Vocabulary};

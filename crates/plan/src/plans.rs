@@ -29,6 +29,18 @@ pub struct GroupPlans {
     pub centroid: Centroid,
     /// The plans, by bandwidth, ascending; at least one.
     pub plans: Vec<RatedPlan>,
+    /// When the blocks that the plans name are read first: by block, ascending, each once. Blocks of which nobody knows
+    /// are left out.
+    pub first_reads: Arc<[FirstRead]>,
+}
+
+/// When boots read a block for the first time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstRead {
+    /// The number of the block.
+    pub block: u64,
+    /// Milliseconds after the boot's first read, on the average of those that read it.
+    pub ms: u32,
 }
 
 impl ImagePlans {
@@ -53,11 +65,28 @@ impl GroupPlans {
         self.plans.get(self.index_at(bandwidth))
     }
 
+    /// When a block that its plans name is read first, in milliseconds after the boot's first read, on the average; `None`
+    /// where nobody knows.
+    #[must_use]
+    pub fn first_read_ms(&self, block: u64) -> Option<u32> {
+        let at = self.first_reads.binary_search_by_key(&block, |read| read.block).ok()?;
+        self.first_reads.get(at).map(|read| read.ms)
+    }
+
     /// Which of `plans` that is.
     #[must_use]
     pub fn index_at(&self, bandwidth: u64) -> usize {
         self.plans.partition_point(|plan| plan.rate <= bandwidth).saturating_sub(1)
     }
+}
+
+/// The blocks that plans name, ascending, each once.
+pub(crate) fn named(plans: &[RatedPlan]) -> Vec<u64> {
+    let mut blocks: Vec<u64> =
+        plans.iter().flat_map(|plan| plan.items.iter().map(|item| item.block)).collect();
+    blocks.sort_unstable();
+    blocks.dedup();
+    blocks
 }
 
 /// A plan for one bandwidth.

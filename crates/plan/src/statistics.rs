@@ -46,6 +46,13 @@ impl Accesses {
         ratio(self.first_sum_us, u64::from(self.traces))
     }
 
+    /// The same in whole milliseconds; `None` where no trace reads it.
+    #[must_use]
+    pub fn first_average_ms(&self) -> Option<u32> {
+        let average = self.first_sum_us.checked_div(u64::from(self.traces))? / 1000;
+        Some(u32::try_from(average).unwrap_or(u32::MAX))
+    }
+
     fn add(&mut self, t_us: u32, is_first: bool) {
         if is_first {
             self.min_us = if self.traces == 0 { t_us } else { self.min_us.min(t_us) };

@@ -57,6 +57,7 @@ fn plans(boots: &[Trace], policy: &str, rates: &[Bandwidth], settings: Settings)
             traces: u64::from(group.statistics.traces),
             centroid: Centroid { order },
             plans: rates.iter().map(plan).collect(),
+            first_reads: Arc::default(),
         });
     }
     Arc::new(ImagePlans { reason: Reason::Trained, groups })

@@ -7,7 +7,8 @@
 //! and reads and checks one section.
 //!
 //! In a section, the blocks that the plans of a group name come once, with their masks, sorted; a plan is the places of
-//! its items among them, and one that is equal to an earlier one only says so.
+//! its items among them, and one that is equal to an earlier one only says so. Beside each block it says when it is read
+//! first; files of version 1 do not, and are read all the same.
 
 mod section;
 #[cfg(test)]
@@ -30,7 +31,7 @@ use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
 
-const KIND: Kind = Kind { magic: *b"HSPLAN\r\n", version: 1 };
+const KIND: Kind = Kind { magic: *b"HSPLAN\r\n", version: 2, oldest: 1 };
 
 /// A file of plans, of which only the index was read.
 #[derive(Debug)]
@@ -152,14 +153,14 @@ impl<S: ReadAt> PlanFile<S> {
     fn image(&self, section: usize) -> Result<ImagePlans> {
         let bytes = self.file.section(section)?;
         let mut reader = Reader::new(&bytes);
-        let plans = ImagePlans::read(&mut reader)?;
+        let plans = ImagePlans::read(&mut reader, self.file.version())?;
         reader.end().map(|()| plans)
     }
 
     fn layer_plans(&self, at: usize) -> Result<LayerPlans> {
         let bytes = self.file.section(self.images.len() + self.merged + at)?;
         let mut reader = Reader::new(&bytes);
-        let plans = LayerPlans::read(&mut reader)?;
+        let plans = LayerPlans::read(&mut reader, self.file.version())?;
         reader.end().map(|()| plans)
     }
 }

@@ -3,11 +3,14 @@
 use super::wrong;
 use crate::encoding::{Reader, Writer};
 use crate::layers::{LayerPlans, Part};
-use crate::plans::{Centroid, GroupPlans, ImagePlans, RatedPlan};
+use crate::plans::{Centroid, FirstRead, GroupPlans, ImagePlans, RatedPlan};
 use crate::policy::Weights;
 use crate::zero_shot::Reason;
 use headstart_block::{PlanItem, Result};
 use std::sync::Arc;
+
+/// Since this version it is told when blocks are read first.
+const FIRST_READS: u32 = 2;
 
 impl Reason {
     fn write(self, writer: &mut Writer) {
@@ -59,10 +62,11 @@ impl ImagePlans {
         write_groups(&self.groups, writer);
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self> {
+    pub(super) fn read(reader: &mut Reader<'_>, version: u32) -> Result<Self> {
         let reason = Reason::read(reader)?;
         let count = reader.count(5)?;
-        Ok(Self { reason, groups: (0..count).map(|_| GroupPlans::read(reader)).collect::<Result<_>>()? })
+        let groups = (0..count).map(|_| GroupPlans::read(reader, version)).collect::<Result<_>>()?;
+        Ok(Self { reason, groups })
     }
 }
 
@@ -78,6 +82,11 @@ impl GroupPlans {
         items.dedup();
         writer.numbers(items.iter().map(|item| item.block));
         items.iter().for_each(|item| writer.bytes.extend(item.mask.to_le_bytes()));
+        // 0, or the milliseconds and one.
+        for same in items.chunk_by(|a, b| a.block == b.block) {
+            let ms = same.first().and_then(|item| self.first_read_ms(item.block));
+            writer.number(ms.map_or(0, |ms| u64::from(ms) + 1));
+        }
         writer.len(self.plans.len());
         for (at, plan) in self.plans.iter().enumerate() {
             writer.number(plan.rate);
@@ -102,7 +111,7 @@ impl GroupPlans {
         }
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Self> {
+    fn read(reader: &mut Reader<'_>, version: u32) -> Result<Self> {
         let (category, traces) = (reader.number()?, reader.u64()?);
         let order = reader.numbers()?;
         let blocks = reader.numbers()?;
@@ -112,14 +121,32 @@ impl GroupPlans {
             PlanItem { block, mask }
         };
         let items: Vec<PlanItem> = blocks.into_iter().zip(masks).map(item).collect();
+        let first_reads =
+            if version < FIRST_READS { Arc::default() } else { read_first_reads(reader, &items)? };
         let count = reader.count(11)?;
         let (mut plans, mut places) = (Vec::with_capacity(count), Vec::new());
         for _ in 0..count {
             let plan = read_plan(reader, &items, &plans, &mut places)?;
             plans.push(plan);
         }
-        Ok(Self { category, traces, centroid: Centroid { order }, plans })
+        Ok(Self { category, traces, centroid: Centroid { order }, plans, first_reads })
     }
+}
+
+/// Reads when the blocks of items, which come sorted, are read first.
+fn read_first_reads(reader: &mut Reader<'_>, items: &[PlanItem]) -> Result<Arc<[FirstRead]>> {
+    let mut reads = Vec::new();
+    for same in items.chunk_by(|a, b| a.block == b.block) {
+        let known = reader.u64()?.checked_sub(1).map(u32::try_from);
+        if let (Some(known), Some(item)) = (known, same.first()) {
+            reads.push(FirstRead { block: item.block, ms: known.map_err(|_| wrong())? });
+        }
+    }
+    // They are searched.
+    if !reads.is_sorted_by(|a, b| a.block < b.block) {
+        return Err(wrong());
+    }
+    Ok(reads.into())
 }
 
 /// Reads a plan; `places` is room for the places of its items among `items`.
@@ -167,9 +194,11 @@ impl LayerPlans {
                 writer.bytes.extend(mask.to_le_bytes());
             }
         }
+        writer.numbers(self.first_reads.keys().copied());
+        self.first_reads.values().for_each(|ms| writer.number(*ms));
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self> {
+    pub(super) fn read(reader: &mut Reader<'_>, version: u32) -> Result<Self> {
         let (traces, policy) = (reader.u64()?, reader.text()?);
         let count = reader.count(2)?;
         let mut plans = Self { traces, policy, ..Self::default() };
@@ -182,6 +211,11 @@ impl LayerPlans {
                 part.insert(block, (position, mask));
             }
             plans.parts.insert(rate, part);
+        }
+        if version >= FIRST_READS {
+            for block in reader.numbers()? {
+                plans.first_reads.insert(block, reader.number()?);
+            }
         }
         Ok(plans)
     }

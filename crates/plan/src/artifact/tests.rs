@@ -73,6 +73,39 @@ fn a_file_says_what_memory_says() {
     }
 }
 
+/// Of the same traces as [`trained`], by the program that wrote version 1.
+#[test]
+fn a_file_of_version_1_still_opens() {
+    let old = PlanFile::open(include_bytes!("version-1.plans").as_slice()).unwrap().read_all().unwrap();
+    assert_eq!(old.provenance().policy, "search");
+    let images = ["a", "b", "c", "d\u{e9}"];
+    assert!(old.images().map(|(key, _)| key.image.as_str()).eq(images));
+    let groups = |plans: &Plans| -> Vec<_> {
+        let groups = plans.images().flat_map(|(_, plans)| plans.groups.iter());
+        groups.map(|group| (group.traces, group.plans.len(), group.plans[0].items.len())).collect()
+    };
+    assert_eq!(groups(&old)[..2], [(6, 3, 20), (1, 3, 21)]);
+    let (mut new, know_times) = (trained("search"), |plans: &Plans| {
+        let mut groups = plans.images().flat_map(|(_, plans)| plans.groups.iter());
+        groups.any(|group| !group.first_reads.is_empty())
+            || plans.layers.values().any(|layer| !layer.first_reads.is_empty())
+    });
+    assert!(know_times(&new) && !know_times(&old));
+    // But for the times it is what is learned now.
+    let forget = |group: &mut GroupPlans| group.first_reads = Arc::default();
+    for plans in new.images.values_mut() {
+        Arc::make_mut(plans).groups.iter_mut().for_each(forget);
+    }
+    for groups in &mut new.merged {
+        *groups =
+            groups.iter().cloned().map(|group| GroupPlans { first_reads: Arc::default(), ..group }).collect();
+    }
+    new.layers.values_mut().for_each(|layer| layer.first_reads.clear());
+    assert!(new == old);
+    // Written again it is of this version.
+    assert!(PlanFile::open(bytes(&old)).unwrap().read_all().unwrap() == old);
+}
+
 #[test]
 fn damage_is_found_by_who_reads_it() {
     let whole = bytes(&trained("search"));
@@ -116,11 +149,11 @@ proptest! {
             let mut writer = Writer::default();
             plans.images().next().unwrap().1.write(&mut writer);
             spoil(&mut writer.bytes);
-            let _ = ImagePlans::read(&mut Reader::new(&writer.bytes));
+            let _ = ImagePlans::read(&mut Reader::new(&writer.bytes), KIND.version);
             let mut writer = Writer::default();
             plans.layers.values().next().unwrap().write(&mut writer);
             spoil(&mut writer.bytes);
-            let _ = LayerPlans::read(&mut Reader::new(&writer.bytes));
+            let _ = LayerPlans::read(&mut Reader::new(&writer.bytes), KIND.version);
             // A whole file with another head.
             let mut out = Vec::new();
             let mut sections = Sections::new(&mut out, KIND).unwrap();

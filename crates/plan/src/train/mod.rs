@@ -19,7 +19,7 @@ use crate::bandwidth::{Bandwidth, Bin};
 use crate::evaluate::{BootEvaluator, Evaluator, Link, Misses};
 use crate::knowledge::{ImageKey, ImageKnowledge, Knowledge, OnProgress, Progress};
 use crate::layers;
-use crate::plans::{Centroid, GroupPlans, ImagePlans, RatedPlan};
+use crate::plans::{Centroid, FirstRead, GroupPlans, ImagePlans, RatedPlan, named};
 use crate::policy::thinkahead::ThinkAhead;
 use crate::policy::{Aim, DEFAULT, Objective, Policy, Proposal, Training, Weights, by_name};
 use crate::preprocess::{Dropped, Group, ImageModel};
@@ -236,11 +236,17 @@ impl<'a> Maker<'a> {
         let training = training(Bandwidth::new(u64::MAX));
         let number = |id: &u32| training.vocabulary.blocks()[*id as usize];
         let order = training.traces.first().map(|trace| trace.first_accesses().iter().map(number).collect());
+        let first_read = |block: u64| {
+            let stats = training.statistics.blocks.get(training.vocabulary.id(block)? as usize)?;
+            Some(FirstRead { block, ms: stats.all.first_average_ms()? })
+        };
+        let first_reads = named(&plans).into_iter().filter_map(first_read).collect();
         GroupPlans {
             category: u32::try_from(category).unwrap_or(u32::MAX),
             traces: u64::from(training.statistics.traces),
             centroid: Centroid { order: order.unwrap_or_default() },
             plans,
+            first_reads,
         }
     }
 

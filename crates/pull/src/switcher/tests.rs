@@ -15,6 +15,7 @@ fn plans(centroids: &[Vec<u64>], rates: &[u64]) -> Arc<ImagePlans> {
         traces: 10,
         centroid: Centroid { order: order.clone() },
         plans: rates.iter().map(|rate| rated(group, *rate)).collect(),
+        first_reads: Arc::default(),
     };
     Arc::new(ImagePlans { reason: Reason::Trained, groups: (0..).zip(centroids).map(group).collect() })
 }
