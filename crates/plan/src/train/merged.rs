@@ -77,7 +77,7 @@ impl Maker<'_> {
                 }
             }
         }
-        // Of what an image reads and what all read, the paper's Jaccard index is highest for the one that reads the most.
+        // Of what an image reads and what all read, the paper's Jaccard index is highest for the one that reads most.
         let reads = |image: &&&Trained| image.summary.statistics.read_blocks(Window::All).count() as f64;
         let like = first_best(images.iter().filter(|image| !image.groups.is_empty()), reads);
         let weights = |rate: Bandwidth| -> Option<Weights> {
