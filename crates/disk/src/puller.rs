@@ -13,6 +13,7 @@ use headstart_cache::{CachedBlob, Watcher};
 use headstart_pull::{Action, Engine, Event, FetchId, Outcome, Plan, Priority, ReadId, Settings, Time};
 use headstart_store::Urgency;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -41,6 +42,8 @@ pub struct Puller {
     started: Instant,
     deadline: Duration,
     state: Mutex<State>,
+    /// Fetches that failed, so that who waited long knows whether it was for that.
+    failures: AtomicU64,
     /// Told when the engine is to be woken at another time.
     wake_changed: Arc<Notify>,
 }
@@ -96,6 +99,7 @@ impl Puller {
             started: Instant::now(),
             deadline,
             state: Mutex::new(state),
+            failures: AtomicU64::new(0),
             wake_changed: Arc::default(),
         });
         puller.runtime.spawn(keep_time(Arc::downgrade(&puller), Arc::clone(&puller.wake_changed)));
@@ -173,6 +177,22 @@ impl Puller {
         self.state().engine.progress()
     }
 
+    /// How far preloading is, and what it costs.
+    #[must_use]
+    pub fn preloading(&self) -> headstart_pull::Preloading {
+        self.state().engine.preloading()
+    }
+
+    /// How many fetches failed so far.
+    pub(crate) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// Whether its disk is gone.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state().closed
+    }
+
     /// What is known of the link.
     #[must_use]
     pub fn estimate(&self) -> headstart_pull::Estimate {
@@ -200,7 +220,8 @@ impl Puller {
         state.comparing.drain(..).for_each(|task| task.abort());
     }
 
-    fn now(&self) -> Time {
+    /// The time as the engine has it.
+    pub(crate) fn now(&self) -> Time {
         Time(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
     }
 
@@ -246,6 +267,7 @@ impl Puller {
                     task.abort();
                 }
             }
+            Action::Hold { .. } | Action::Resume { .. } => {}
             Action::Complete { read } => tell(state, read, Ok(())),
             Action::Fail { read, error } => tell(state, read, Err(error)),
             Action::WakeAt(time) => self.wake_at(state, time),
@@ -269,6 +291,9 @@ impl Puller {
             },
         };
         let mut state = self.state();
+        if matches!(outcome, Outcome::Failed { .. }) {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+        }
         if let Outcome::Failed { retry: true, error, .. } = &outcome {
             self.say(&mut state, error);
         }

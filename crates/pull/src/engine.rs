@@ -77,6 +77,7 @@ use std::time::Duration;
 mod background;
 mod fetches;
 mod reads;
+mod streams;
 
 /// Plan items and steps of the left queue that one event may pass.
 const BUDGET: u32 = 256;
@@ -149,7 +150,7 @@ impl Engine {
         match event {
             Event::Read { read, parts } => self.read(read, parts, world, actions),
             Event::Arrived { fetch } => self.arrived(fetch),
-            Event::Progress { fetch, upto } => self.progressed(fetch, upto, actions),
+            Event::Progress { fetch, upto } => self.progressed(fetch, upto, world, actions),
             Event::Fetched { fetch, outcome } => self.fetched(fetch, outcome, world, actions),
             Event::BecameLocal { range } => self.became_local(range, world, actions),
             Event::PlanChanged(plan) => self.preload.set_plan(plan),

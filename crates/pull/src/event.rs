@@ -72,6 +72,16 @@ pub enum Event<'a> {
         /// The fetch.
         fetch: FetchId,
     },
+    /// The first bytes of a fetch, from its start up to before the offset `upto` of its blob, are verified and can be
+    /// read; the others are still to come. For fetches that are streamed ([`Action::Fetch`]); one that the engine no
+    /// longer knows, or that has come so far before, is ignored. [`Event::Fetched`] follows, and is then only about what
+    /// lies behind the last `upto`.
+    Progress {
+        /// The fetch.
+        fetch: FetchId,
+        /// The first byte of the blob that is not there yet.
+        upto: u64,
+    },
     /// A fetch ended.
     Fetched {
         /// The fetch; one that the engine no longer knows is ignored.
@@ -133,6 +143,20 @@ pub enum Action {
         priority: Priority,
         /// 0 at first, then 1, 2, … when it failed before.
         attempt: u32,
+        /// Whether it is long: its bytes are to be taken as they come, each piece told by [`Event::Progress`], and it
+        /// may be held. Never where somebody waits for it.
+        stream: bool,
+    },
+    /// Do not take more bytes of this streamed fetch from its connection for now, so that what is more urgent has the
+    /// link to itself. What has come is told all the same.
+    Hold {
+        /// The fetch.
+        fetch: FetchId,
+    },
+    /// Go on with it.
+    Resume {
+        /// The fetch.
+        fetch: FetchId,
     },
     /// The fetch is not needed any more. Whether it is answered then makes no difference.
     Cancel {

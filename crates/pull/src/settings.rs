@@ -50,6 +50,11 @@ pub struct Settings {
     pub background_min: u64,
     /// The largest background request, however fast the link.
     pub background_max: u64,
+    /// The largest background request for what a plan names one after the other and what lies so in one blob. At most
+    /// [`background_max`](Self::background_max): there are none longer than others.
+    pub stream_max: u64,
+    /// Background requests longer than this are streamed.
+    pub stream_min: u64,
     /// The fewest background requests in flight, where there is work and no miss.
     pub depth_min: usize,
     /// The most background requests in flight.
@@ -86,6 +91,8 @@ impl Default for Settings {
             miss_requests: 32,
             background_min: 64 << 10,
             background_max: 1 << 20,
+            stream_max: 64 << 20,
+            stream_min: 256 << 10,
             depth_min: 2,
             depth_max: 64,
             look_ahead: 2,
@@ -111,10 +118,13 @@ impl Settings {
     /// Makes sizes whole units and limits at least one: settings that make no sense are taken as the nearest that do.
     pub(crate) fn sane(mut self) -> Self {
         self.unit = self.unit.max(1);
-        for size in [&mut self.miss_max, &mut self.background_min, &mut self.background_max] {
+        let sizes =
+            [&mut self.miss_max, &mut self.background_min, &mut self.background_max, &mut self.stream_max];
+        for size in sizes {
             *size = (*size - *size % self.unit).max(self.unit);
         }
         self.background_max = self.background_max.max(self.background_min);
+        self.stream_max = self.stream_max.max(self.background_max);
         self.miss_requests = self.miss_requests.max(1);
         self.depth_min = self.depth_min.max(1);
         self.depth_max = self.depth_max.max(self.depth_min);

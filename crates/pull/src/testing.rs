@@ -293,6 +293,7 @@ impl Sim {
                 assert!(known, "cancelled {fetch:?}, which is not under way");
                 parked.map(|place| self.parked.swap_remove(place));
             }
+            Action::Hold { .. } | Action::Resume { .. } => {}
             Action::Complete { read } => self.end(read, Ok(())),
             Action::Fail { read, error } => self.end(read, Err(error)),
             Action::WakeAt(time) => self.wake = Some(time.max(self.now)),

@@ -11,9 +11,10 @@
 //! told either ([`Model::tell_all`]): it follows the other, its *leader*, and is complete with it. The engine could
 //! only let it wait for the same request. A leader lies in that one block alone, so that it waits for nothing else.
 
-use crate::boot::{Access, Boot};
+use crate::boot::{Access, Boot, Guest};
+use crate::image::ImageMap;
 use crate::link::{Answer, Wire};
-use crate::model::{Clock, Misses, Model, Preloads};
+use crate::model::{Misses, Model, Preloads};
 use crate::outcome::{Accuracy, Bytes, Outcome, SLOW};
 use crate::time::Nanos;
 use crate::world::Local;
@@ -22,8 +23,7 @@ use headstart_pull::{
     Action, BLOCK_SIZE, BlobRange, Engine, Event, FetchId, Outcome as Fetched, Plan, PlanItem, Priority,
     ReadId,
 };
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// No read.
@@ -78,10 +78,10 @@ struct Memory {
     followers: Vec<u32>,
     actions: Vec<Action>,
     parts: Vec<ByteRange>,
-    /// Closed loop: which reads are complete, and which arrive when.
-    complete: Vec<bool>,
-    arriving: BinaryHeap<Reverse<(Nanos, u32)>>,
-    writing: BinaryHeap<Reverse<(Nanos, u32)>>,
+    /// When reads arrive and writes come.
+    replayed: Guest,
+    /// Whose disk it is.
+    image: Option<Arc<ImageMap>>,
 }
 
 impl Simulator {
@@ -89,6 +89,11 @@ impl Simulator {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// From now on the disk is that of `image`, as it is when it was opened; without one, that of the model.
+    pub fn set_image(&mut self, image: Option<Arc<ImageMap>>) {
+        self.memory.image = image;
     }
 
     /// Replays `boot` with `plan` under `model`.
@@ -123,18 +128,12 @@ struct Run<'a, 'g> {
     guide: Option<&'g mut dyn Guide>,
     model: &'a Model,
     reads: &'a [Access],
-    writes: &'a [Access],
     engine: Engine,
     local: Local,
     wire: Wire<Flight>,
     memory: Memory,
     now: Nanos,
     wake: Nanos,
-    /// Open loop: the next read. Closed loop: the next one to be given a time.
-    next_read: usize,
-    next_write: usize,
-    /// Closed loop: how many of the first answers of the trace are there.
-    answers: usize,
     arrived: usize,
     waiting: usize,
     /// Whether reads of awaited blocks follow their leaders.
@@ -165,22 +164,17 @@ impl<'a, 'g> Run<'a, 'g> {
             memory.followers.clear();
             memory.followers.resize(reads.len(), NOBODY);
         }
-        memory.arriving.clear();
-        memory.writing.clear();
-        memory.complete.clear();
-        if model.clock == Clock::Closed {
-            memory.complete.resize(reads.len(), false);
-        }
+        memory.replayed.begin(boot, model.clock, model.reads_max, model.writes);
         let outcome = Outcome { reads: reads.len() as u64, ..Outcome::default() };
         Self {
             engine: Engine::new(model.settings()),
-            local: Local::none(layout, std::mem::take(&mut memory.bits)),
+            local: match &memory.image {
+                Some(image) => Local::opened(image, std::mem::take(&mut memory.bits)),
+                None => Local::none(layout, std::mem::take(&mut memory.bits)),
+            },
             wire: Wire::new(model.link.clone(), model.seed),
             now: Nanos(0),
             wake: Nanos::NEVER,
-            next_read: 0,
-            next_write: 0,
-            answers: 0,
             arrived: 0,
             waiting: 0,
             answer: None,
@@ -192,7 +186,6 @@ impl<'a, 'g> Run<'a, 'g> {
             guide,
             model,
             reads,
-            writes: if model.writes { boot.writes() } else { &[] },
             memory,
             follow,
             outcome,
@@ -204,9 +197,6 @@ impl<'a, 'g> Run<'a, 'g> {
         self.follow_plan(plan);
         if let Some(rate) = self.model.left {
             self.tell(Event::LeftRate(Some(rate)));
-        }
-        if self.model.clock == Clock::Closed {
-            self.release();
         }
     }
 
@@ -243,39 +233,15 @@ impl<'a, 'g> Run<'a, 'g> {
 
     /// Takes the next read if it arrives before `due`, and sets the clock to its arrival.
     fn arrival_before(&mut self, due: Nanos) -> Option<u32> {
-        let (at, read) = match self.model.clock {
-            Clock::Open => {
-                let at = self.reads.get(self.next_read).map(|read| read.at).filter(|at| *at < due)?;
-                self.next_read += 1;
-                (at, self.next_read - 1)
-            }
-            Clock::Closed => {
-                let Reverse((at, _)) = self.memory.arriving.peek().filter(|Reverse((at, _))| *at < due)?;
-                let at = *at;
-                (at, self.memory.arriving.pop().map(|Reverse((_, read))| read as usize)?)
-            }
-        };
+        let (at, read) = self.memory.replayed.read_before(self.boot, due)?;
         self.now = self.now.max(at);
-        u32::try_from(read).ok()
+        Some(read)
     }
 
     /// Does the writes that came before now.
     fn write(&mut self) {
-        match self.model.clock {
-            Clock::Open => {
-                while let Some(write) = self.writes.get(self.next_write).filter(|write| write.at < self.now) {
-                    self.local.write(write.range);
-                    self.next_write += 1;
-                }
-            }
-            Clock::Closed => {
-                while let Some(Reverse((at, write))) = self.memory.writing.peek().copied()
-                    && at < self.now
-                {
-                    self.memory.writing.pop();
-                    self.local.write(self.writes[write as usize].range);
-                }
-            }
+        while let Some(range) = self.memory.replayed.write_before(self.boot, self.now) {
+            self.local.write(range);
         }
     }
 
@@ -382,20 +348,19 @@ impl<'a, 'g> Run<'a, 'g> {
         // The time since it was first asked for is the store's.
         answer.asked = self.failed.remove(&fetch).unwrap_or(answer.asked);
         self.moved += answer.bytes;
-        self.local.insert(range.range);
-        for block in self.local.blocks_of(range.range) {
+        self.local.insert(range);
+        let (blocks, accuracy) = (&mut self.memory.blocks, &mut self.accuracy);
+        self.local.blocks_of(range, &mut |block| {
             let place = usize::try_from(block).unwrap_or(usize::MAX);
-            let Some(known) = self.memory.blocks.get_mut(place).filter(|known| **known & PULLED == 0) else {
-                continue;
-            };
+            let Some(known) = blocks.get_mut(place).filter(|known| **known & PULLED == 0) else { return };
             *known |= PULLED;
-            self.accuracy.pulled += 1;
+            accuracy.pulled += 1;
             if priority == Priority::Preload {
                 *known |= PRELOADED;
-                self.accuracy.preloaded += 1;
-                self.accuracy.read += u64::from(*known & READ != 0);
+                accuracy.preloaded += 1;
+                accuracy.read += u64::from(*known & READ != 0);
             }
-        }
+        });
         self.answer = Some(answer);
         self.answered(Event::Fetched { fetch, outcome: Fetched::Done });
         self.answer = None;
@@ -421,6 +386,7 @@ impl<'a, 'g> Run<'a, 'g> {
                 Action::Cancel { fetch } => {
                     self.wire.cancel(self.now, |flight| flight.fetch == fetch);
                 }
+                Action::Hold { .. } | Action::Resume { .. } => {}
                 Action::Complete { read } | Action::Fail { read, .. } => self.ended(read),
                 Action::WakeAt(time) => self.wake = Nanos::of_engine(time).max(self.now),
             }
@@ -464,36 +430,7 @@ impl<'a, 'g> Run<'a, 'g> {
 
     fn completed(&mut self, read: u32) {
         self.outcome.last_read = self.now;
-        if self.model.clock == Clock::Open {
-            return;
-        }
-        self.memory.complete[read as usize] = true;
-        let order = self.boot.by_answer();
-        while order
-            .get(self.answers)
-            .is_some_and(|read| self.memory.complete.get(*read as usize) == Some(&true))
-        {
-            self.answers += 1;
-            self.release();
-        }
-    }
-
-    /// Closed loop: lets those reads come that follow what is complete.
-    fn release(&mut self) {
-        while let Some(read) = self.reads.get(self.next_read)
-            && read.followed as usize <= self.answers
-            && let Ok(number) = u32::try_from(self.next_read)
-        {
-            self.memory.arriving.push(Reverse((self.now.plus(read.think), number)));
-            self.next_read += 1;
-        }
-        while let Some(write) = self.writes.get(self.next_write)
-            && write.followed as usize <= self.answers
-            && let Ok(number) = u32::try_from(self.next_write)
-        {
-            self.memory.writing.push(Reverse((self.now.plus(write.think), number)));
-            self.next_write += 1;
-        }
+        self.memory.replayed.answered(self.boot, self.now, read);
     }
 
     fn finish(mut self) -> (Outcome, Memory) {

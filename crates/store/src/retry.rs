@@ -15,10 +15,12 @@
 
 use crate::counters::{Counters, Meter};
 use crate::reference::{Selector, Tag};
+use crate::referrers::Referrer;
 use crate::settings::RetrySettings;
 use crate::store::{Copied, Store, Urgency};
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::stream::BoxStream;
 use headstart_block::random::Random;
 use headstart_block::{ByteRange, Digest, ErrorKind, ReadAt, Result};
 use std::future::Future;
@@ -144,6 +146,16 @@ impl Store for Retrying {
         self.store.read(blob, range, urgency).await
     }
 
+    /// Once: streams are of the background, which comes back later anyway.
+    async fn read_stream<'s>(
+        &'s self,
+        blob: &Digest,
+        range: ByteRange,
+        urgency: Urgency,
+    ) -> Result<BoxStream<'s, Result<Bytes>>> {
+        self.store.read_stream(blob, range, urgency).await
+    }
+
     async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>> {
         self.run(|| self.store.blob_len(blob)).await
     }
@@ -179,8 +191,18 @@ impl Store for Retrying {
         self.store.drops_unnamed_blobs()
     }
 
-    async fn put_referrer(&self, subject: &Digest, media_type: &str, bytes: Bytes) -> Result<Digest> {
-        self.run(|| self.store.put_referrer(subject, media_type, bytes.clone())).await
+    async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Referrer>> {
+        self.run(|| self.store.referrers(subject, artifact_type)).await
+    }
+
+    async fn put_referrer(
+        &self,
+        subject: &Digest,
+        media_type: &str,
+        bytes: Bytes,
+        replaced: &[Digest],
+    ) -> Result<Digest> {
+        self.run(|| self.store.put_referrer(subject, media_type, bytes.clone(), replaced)).await
     }
 
     fn counters(&self) -> Counters {

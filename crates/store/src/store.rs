@@ -2,8 +2,10 @@
 
 use crate::counters::Counters;
 use crate::reference::{Selector, Tag};
+use crate::referrers::Referrer;
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::stream::{self, BoxStream, StreamExt};
 use headstart_block::{ByteRange, Digest, ReadAt, Result};
 use std::sync::Arc;
 
@@ -45,6 +47,22 @@ pub trait Store: Send + Sync {
     /// failed is for the caller to retry, who knows other sources. Held back while the store asks to be left alone.
     async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes>;
 
+    /// Reads exactly the bytes `range` of a blob as they come: parts of any size, in order, or an error behind the last
+    /// one that came. Apart from that it is [`Store::read`], and it holds its place among the reads until it is dropped.
+    /// Who does not ask for the next part for a while holds the sender back.
+    ///
+    /// # Errors
+    /// As of all calls, where the answer does not begin; later as an item of the stream, which ends with it.
+    async fn read_stream<'s>(
+        &'s self,
+        blob: &Digest,
+        range: ByteRange,
+        urgency: Urgency,
+    ) -> Result<BoxStream<'s, Result<Bytes>>> {
+        let bytes = self.read(blob, range, urgency).await?;
+        Ok(stream::iter([Ok(bytes)]).boxed())
+    }
+
     /// Length of a blob in bytes, or `None` where it is not there.
     async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>>;
 
@@ -79,10 +97,30 @@ pub trait Store: Send + Sync {
         false
     }
 
-    /// Writes an artifact's manifest that has `subject` as its `subject`, so that it lives as long as that.
-    /// Its blobs are there already.
-    async fn put_referrer(&self, subject: &Digest, media_type: &str, bytes: Bytes) -> Result<Digest> {
-        let _ = subject;
+    /// The artifacts of one kind that have `subject` as their subject, in no order that means anything. What the list
+    /// says of them is not checked; nor is it sure that they are there.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Corrupt`] where there is a list that is none.
+    async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Referrer>> {
+        let _ = (subject, artifact_type);
+        Ok(Vec::new())
+    }
+
+    /// Writes an artifact's manifest that has `subject` as its `subject`, so that it lives as long as that and is listed
+    /// by [`Store::referrers`]. Its blobs are there already. The artifacts `replaced` are listed no longer, and
+    /// removed where the store is able to; but those that a registry lists itself and does not remove stay.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Conflict`] where others changed the list at the same time, again and again.
+    async fn put_referrer(
+        &self,
+        subject: &Digest,
+        media_type: &str,
+        bytes: Bytes,
+        replaced: &[Digest],
+    ) -> Result<Digest> {
+        let _ = (subject, replaced);
         self.put_manifest(media_type, bytes, None).await
     }
 
