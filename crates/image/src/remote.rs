@@ -11,6 +11,7 @@
 use crate::digest::Digest;
 use crate::hash_tree::pages;
 use crate::manifest::{Config, Layer, Manifest, Tree};
+use crate::progress::{Progress, step};
 use crate::reference::{Reference, Selector};
 use crate::store::Image;
 use bytes::Bytes;
@@ -18,7 +19,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
 use headstart_store::blob_source::BlobSource;
 use headstart_store::{RetrySettings, Store, Urgency};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
 
@@ -33,6 +34,9 @@ const HEAD: u64 = 32 << 10;
 
 /// Most bytes of an end that are fetched because an annotation says so.
 const END_MAX: u64 = 16 << 20;
+
+/// Chunks that are asked for by one request.
+const CHUNKS_AT_ONCE: usize = 16;
 
 /// Requests that are under way at once.
 const AT_ONCE: usize = 16;
@@ -112,6 +116,32 @@ impl RemoteImage {
         };
         let bringing = stream::iter(wanted).map(bring).buffer_unordered(AT_ONCE);
         self.link.runtime.block_on(bringing.try_collect())
+    }
+
+    /// Fetches ranges of layers' blobs, many at once, to be read at once afterwards. They stay in memory.
+    pub(crate) fn bring_all(&self, ranges: &[(&Layer, ByteRange)], progress: &dyn Progress) -> Result<()> {
+        let mut chunks: BTreeSet<(Digest, u64)> = BTreeSet::new();
+        for (layer, range) in ranges {
+            let touched = range.offset() / CHUNK..range.end().div_ceil(CHUNK);
+            chunks.extend(touched.map(|number| (layer.blob.digest, number)));
+        }
+        progress.begin("fetch", chunks.len() as u64 * CHUNK);
+        let chunks: Vec<_> = chunks.into_iter().collect();
+        let runs =
+            chunks.chunk_by(|a, b| a.0 == b.0 && a.1 + 1 == b.1).flat_map(|run| run.chunks(CHUNKS_AT_ONCE));
+        let bring = |run: &[(Digest, u64)]| {
+            let (blob, first) = (self.blobs.get(&run[0].0).cloned(), run[0].1);
+            let count = run.len() as u64;
+            async move {
+                if let Some(blob) = blob {
+                    let end = ((first + count) * CHUNK).min(blob.len);
+                    blob.bring(ByteRange::between((first * CHUNK).min(end), end)).await?;
+                }
+                step(progress, count * CHUNK)
+            }
+        };
+        let bringing = stream::iter(runs.map(bring)).buffer_unordered(AT_ONCE).try_collect::<()>();
+        self.link.runtime.block_on(bringing)
     }
 
     /// A layer's blob, which has the length that the manifest says.

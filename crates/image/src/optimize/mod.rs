@@ -1,5 +1,235 @@
-//! Laying an image out anew: what boots read comes first, in the order of a plan.
+//! Laying an image out anew, so that what boots read comes first, in the order of a plan.
+//!
+//! Preloading a boot from an image as it was imported takes hundreds of requests: what boots read lies all over its
+//! blobs. Here it is written once more, into one layer, in the order in which it is to be preloaded. Following the plan
+//! then reads one blob from its start on, without a gap: a single request, if the reader wants.
+//!
+//! # The two forms
+//!
+//! | form | what the image is made of | what it costs in a store |
+//! |---|---|---|
+//! | [`Form::BootLayer`] | the layers of the source, and one more on top with a copy of what boots read | that copy |
+//! | [`Form::OneLayer`] | one layer: first what boots read, then all else | a copy of all |
+//!
+//! The boot layer hides nothing but data that is the same below it, so that it can be left out again: an image that
+//! is optimized a second time loses its old one, and other images that share the layers below share them still.
+//!
+//! # The layer
+//!
+//! ```text
+//! LSMT:   header | data of the first plan, in its order | data that only other plans name | (all else) | table | trailer
+//! ZFile:  header | frames of 32 KiB, one after another ...                                          | index | trailer
+//! blob:   [0, dev.headstart.boot-layer) = all that the first plan names
+//! ```
+//!
+//! An ordinary layer of the format: the table is sorted by the disk's sectors as everywhere, only the data is in another
+//! order, as it is in a writable layer that was sealed. Frames hold the ends and starts of neighbours in the plan, so
+//! nothing is read for its frame alone but at both ends. Of a slice only what has data is stored: holes and zeroed
+//! sectors stay what they are in the layers below.
+//!
+//! # Nothing is believed
+//!
+//! Before the image is published, its disk is compared with the source's, wherever the two come from different places
+//! ([`OptimizeReport::compared`]). The same source, plans and packing give the same digest.
 
+mod cost;
+mod layout;
+mod made;
 mod order;
+mod same;
+mod site;
+mod source;
+#[cfg(test)]
+mod tests;
+mod view;
+mod write;
 
+pub use cost::Cost;
 pub use order::boot_order;
+pub use source::{Source, Stores};
+
+use crate::blob::open_layer_source;
+use crate::digest::Digest;
+use crate::manifest::{Layer, Manifest, NewImage};
+use crate::new_image::check_size;
+use crate::new_layer::{Packing, describe, stage_layer};
+use crate::progress::{Progress, step};
+use crate::reference::Reference;
+use cost::cost;
+use headstart_block::{BlockDevice, Error, PlanItem, ReadAt, Result, SECTOR_SIZE};
+use headstart_lsmt::{LayerMeta, Stack};
+use layout::Layout;
+use same::check_same;
+use site::{Below, Site};
+use std::sync::Arc;
+use view::View;
+use write::{DataBytes, write_layer};
+
+/// What the new image is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// The source's layers, with what boots read once more in a layer on top.
+    #[default]
+    BootLayer,
+    /// One layer that has all, what boots read first.
+    OneLayer,
+}
+
+/// What to make.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    /// The new image's name.
+    pub target: &'a Reference,
+    /// What boots read. The order of the first is that of the layer; what only the others name comes after it.
+    pub plans: &'a [&'a [PlanItem]],
+    /// How the new layer is stored.
+    pub packing: &'a Packing,
+    /// What the image is made of.
+    pub form: Form,
+}
+
+/// What was made.
+#[derive(Clone, Debug)]
+pub struct OptimizeReport {
+    /// The new image's name.
+    pub reference: Reference,
+    /// Its manifest's digest.
+    pub digest: Digest,
+    /// The image that it is, laid out anew.
+    pub optimized_from: Digest,
+    /// Size of the disk in bytes.
+    pub virtual_size: u64,
+    /// Layers of the image, the new one included.
+    pub layers: usize,
+    /// The blob of the new layer.
+    pub layer: Digest,
+    /// Bytes of that blob.
+    pub layer_size: u64,
+    /// How many of them, from its start on, hold what the first plan names.
+    pub boot_bytes: u64,
+    /// Bytes of the disk that the first plan names and that are data.
+    pub hot_data: u64,
+    /// Bytes of the disk that only other plans name and that are data.
+    pub beyond_data: u64,
+    /// Bytes of the source's blobs, and of the new image's.
+    pub stored: [u64; 2],
+    /// Bytes of blobs that the new image does not share with the source: what it costs in a store that has both.
+    pub added: u64,
+    /// What bringing all that the first plan names takes from the source, and from the new image.
+    pub cost: [Cost; 2],
+    /// Bytes of the disk that come from another place than in the source, and were found to be the same.
+    pub compared: u64,
+}
+
+/// Makes an image of the same disk as `source`, in which what boots read lies first.
+///
+/// # Errors
+/// [`headstart_block::ErrorKind::Invalid`] where the plans name nothing that the disk has;
+/// [`headstart_block::ErrorKind::Cancelled`] where the user wants to stop; what the stores report. The target's store
+/// is then as it was; one that is not a directory may have some blobs more, which no image names.
+pub fn optimize(
+    source: &Source,
+    request: &Request<'_>,
+    stores: Stores<'_>,
+    progress: &dyn Progress,
+) -> Result<OptimizeReport> {
+    let virtual_size = source.open.disk().size();
+    check_size(virtual_size)?;
+    let mut layout = Layout::new(virtual_size, request.plans);
+    if DataBytes::of(source.open.disk(), &layout).hot == 0 {
+        let error = Error::invalid("the plan names nothing that the image has");
+        return Err(error.about(&source.open.reference).remedy("make one of boots of this image"));
+    }
+    let site = Site::new(request.target)?;
+    if request.form == Form::BootLayer {
+        site.adopt(source, &source.layers(), progress)?;
+    }
+    let below = site.open_layers(source)?;
+    let data = DataBytes::of(&below.disk, &layout);
+    match request.form {
+        Form::BootLayer => site.bring(source, &below, &layout, progress)?,
+        Form::OneLayer => layout = layout.with_rest(&below.disk),
+    }
+    let new = NewLayer::write(&site, &below, &layout, request, progress)?;
+    let boot_bytes = new.content.stored_range(data.hot_range()).end();
+    let layer = new.layer.with_boot_bytes(boot_bytes);
+
+    let (mut layers, mut open) = match request.form {
+        Form::BootLayer => (below.layers.clone(), below.open.clone()),
+        Form::OneLayer => (Vec::new(), Vec::new()),
+    };
+    layers.push(layer.clone());
+    open.push(headstart_lsmt::Layer::open(new.content)?);
+    let disk = Stack::new(open)?.with_size(virtual_size);
+    let view = View { disk: &disk, layers: &layers };
+    let own_layers: Vec<Layer> = source.open.manifest.disk_layers().cloned().collect();
+    // What is here of a source without a boot layer need not be fetched once more to be compared.
+    let has_boot_layer = own_layers.len() > below.layers.len();
+    let original = if has_boot_layer { source.open.disk() } else { &below.disk };
+    let original = View { disk: original, layers: &own_layers };
+    let compared = check_same(&original, &view, progress)?;
+    let cost = [cost(&original, &layout.hot), cost(&view, &layout.hot)];
+
+    step(progress, 0)?;
+    let image = NewImage {
+        layers,
+        virtual_size,
+        options: describe(request.packing),
+        config: source.config()?,
+        optimized_from: Some(source.known_as()),
+    };
+    let made = site.publish(source, &image, request.target, stores, progress)?;
+    Ok(OptimizeReport {
+        reference: request.target.clone(),
+        digest: made.digest,
+        optimized_from: source.known_as(),
+        virtual_size,
+        layers: image.layers.len(),
+        layer: layer.blob.digest,
+        layer_size: layer.blob.size,
+        boot_bytes,
+        hot_data: data.hot,
+        beyond_data: data.beyond,
+        stored: [source.open.manifest.stored_size(), made.manifest.stored_size()],
+        added: added(&source.open.manifest, &made.manifest),
+        cost,
+        compared,
+    })
+}
+
+/// The layer that is made.
+struct NewLayer {
+    layer: Layer,
+    /// Its own bytes, with its wrappers off.
+    content: Arc<dyn ReadAt>,
+}
+
+impl NewLayer {
+    fn write(
+        site: &Site,
+        below: &Below,
+        layout: &Layout,
+        request: &Request<'_>,
+        progress: &dyn Progress,
+    ) -> Result<Self> {
+        let parent_uuid = match request.form {
+            Form::BootLayer => below.top_uuid(),
+            Form::OneLayer => uuid::Uuid::nil(),
+        };
+        let virtual_size = below.disk.size().next_multiple_of(SECTOR_SIZE);
+        let meta = LayerMeta { virtual_size, parent_uuid, ..LayerMeta::default() };
+        let write = |output| write_layer(&below.disk, layout, output, meta, progress);
+        let (layer, _) = stage_layer(site.staging(), request.packing, write)?;
+        let blob: Arc<dyn ReadAt> = Arc::new(site.staged(&layer.blob.digest)?);
+        Ok(Self { layer, content: open_layer_source(blob)?.source })
+    }
+}
+
+/// Bytes of the blobs that `new` has and `old` has not.
+fn added(old: &Manifest, new: &Manifest) -> u64 {
+    let mut blobs: Vec<_> =
+        new.blobs().filter(|(digest, _)| !old.blobs().any(|known| known.0 == *digest)).collect();
+    blobs.sort_unstable();
+    blobs.dedup();
+    blobs.iter().fold(0, |sum, (_, size)| sum.saturating_add(*size))
+}

@@ -14,7 +14,7 @@ use super::{Image, ImageStore};
 use crate::digest::{BlobSums, Digest, DigestWriter, HashingWriter};
 use crate::manifest::{Layer, MANIFEST_OCI, Manifest, NewImage, Tree};
 use crate::reference::Tag;
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{Error, ErrorKind, FileSource, Result};
 use headstart_store::layout::{StagingDir as LeasedDir, settle, sync_dir};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -118,6 +118,12 @@ impl Staging {
         let digest = Digest::of(bytes);
         self.dir.finish(&path, digest, bytes.len() as u64)?;
         Ok(digest)
+    }
+
+    /// Opens a blob that was staged; none where it was not.
+    pub(crate) fn open(&self, digest: &Digest) -> Result<Option<FileSource>> {
+        let is_staged = self.dir.blobs().contains_key(digest);
+        is_staged.then(|| FileSource::open(&self.path().join(digest.hex()))).transpose()
     }
 
     /// Makes the image part of the store, under `tag`; an image that had the tag loses it.

@@ -1,0 +1,186 @@
+//! [`Site`]: where the new image is made: in its target directory, or here, to be copied into a store.
+
+use super::layout::Layout;
+use super::made::Made;
+use super::source::{Blobs, Source, Stores};
+use crate::digest::Digest;
+use crate::image_blobs::ImageBlobs;
+use crate::manifest::{Layer, Manifest, NewImage};
+use crate::open_image::open_layer_blob;
+use crate::progress::{Progress, step};
+use crate::reference::{Reference, Selector};
+use crate::store::{Image, ImageStore, Staging};
+use crate::transfer::transfer;
+use headstart_block::{BlockDevice, Error, ErrorKind, FileSource, ReadAt, Result, copy_source};
+use headstart_lsmt::Stack;
+use headstart_store::Settings;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+/// A place for what is not published yet.
+pub(super) struct Site {
+    staging: Staging,
+    /// The target, where it is a directory.
+    store: Option<ImageStore>,
+    /// Of a target that is none. Goes after what is in it.
+    _scratch: Option<TempDir>,
+}
+
+/// The layers that a new one is made of.
+pub(super) struct Below {
+    pub(super) layers: Vec<Layer>,
+    pub(super) open: Vec<headstart_lsmt::Layer>,
+    /// What they make up.
+    pub(super) disk: Stack,
+}
+
+impl Below {
+    /// The id that the topmost carries, nil where it has none.
+    pub(super) fn top_uuid(&self) -> uuid::Uuid {
+        self.open.last().map(|layer| layer.info().uuid).unwrap_or_default()
+    }
+}
+
+impl Site {
+    pub(super) fn new(target: &Reference) -> Result<Self> {
+        target.tag()?;
+        if !target.location.is_remote() {
+            let store = ImageStore::create_or_open(target.directory()?)?;
+            return Ok(Self { staging: store.stage()?, store: Some(store), _scratch: None });
+        }
+        let scratch = TempDir::with_prefix("headstart-").map_err(|e| {
+            Error::io("cannot make a directory for scratch files", e)
+                .remedy("set TMPDIR to one that is there")
+        })?;
+        let staging = ImageStore::create_or_open(scratch.path().join("store"))?.stage()?;
+        Ok(Self { staging, store: None, _scratch: Some(scratch) })
+    }
+
+    pub(super) fn staging(&self) -> &Staging {
+        &self.staging
+    }
+
+    /// A blob that was staged.
+    pub(super) fn staged(&self, digest: &Digest) -> Result<FileSource> {
+        let staged = self.staging.open(digest)?;
+        staged
+            .ok_or_else(|| Error::new(ErrorKind::NotFound, "was not written").about(format!("blob {digest}")))
+    }
+
+    /// Copies the layers of `source` that the target directory does not have.
+    pub(super) fn adopt(&self, source: &Source, layers: &[Layer], progress: &dyn Progress) -> Result<()> {
+        let Some(store) = &self.store else { return Ok(()) };
+        let missing: Vec<_> = layers.iter().filter(|layer| !has(store, layer)).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        progress.begin("copy layers", missing.iter().map(|layer| layer.blob.size).sum());
+        for layer in missing {
+            let named =
+                |e: Error| e.about(format!("layer {} of {}", layer.blob.digest, source.open.reference));
+            if self.staging.open(&layer.blob.digest)?.is_some() {
+                continue;
+            }
+            let blob = source.blobs().layer(layer)?;
+            let mut writer = self.staging.blob_writer()?;
+            copy_source(&*blob, &mut writer, &mut |bytes| step(progress, bytes))?;
+            // The hash tree is made anew on the way.
+            let staged = writer.finish()?;
+            if staged.digest != layer.blob.digest {
+                return Err(named(Error::corrupt(format!("its content has the digest {}", staged.digest))));
+            }
+            if layer.tree.is_some_and(|tree| tree != staged.tree) {
+                return Err(named(Error::corrupt("its hash tree is another one than its manifest says")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the layers that the new image is made of: as they are here, or else as they are in the source.
+    pub(super) fn open_layers(&self, source: &Source) -> Result<Below> {
+        let layers = source.layers();
+        let open = |layer: &Layer| -> Result<_> {
+            let (_, opened) = open_layer_blob(layer, self.blob(source, layer)?)?;
+            Ok(opened)
+        };
+        let open: Vec<_> = layers.iter().map(open).collect::<Result<_>>()?;
+        let disk = Stack::new(open.clone())?.with_size(source.open.disk().size());
+        Ok(Below { layers, open, disk })
+    }
+
+    fn blob(&self, source: &Source, layer: &Layer) -> Result<Arc<dyn ReadAt>> {
+        if let Some(staged) = self.staging.open(&layer.blob.digest)? {
+            return Ok(Arc::new(staged));
+        }
+        match &self.store {
+            Some(store) if has(store, layer) => store.guarded(layer),
+            _ => source.blobs().guarded(layer),
+        }
+    }
+
+    /// Fetches what the layout takes from a source that is not here, in many requests at once.
+    pub(super) fn bring(
+        &self,
+        source: &Source,
+        below: &Below,
+        layout: &Layout,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let Blobs::Remote(remote) = &source.blobs else { return Ok(()) };
+        let mut far = Vec::with_capacity(below.layers.len());
+        for layer in &below.layers {
+            let here = self.store.as_ref().is_some_and(|store| has(store, layer));
+            far.push(!here && self.staging.open(&layer.blob.digest)?.is_none());
+        }
+        let mut wanted = Vec::new();
+        for part in layout.parts() {
+            below.disk.stored_ranges(part, &mut |layer, range| {
+                if far.get(layer) == Some(&true) {
+                    wanted.push((&below.layers[layer], range));
+                }
+            });
+        }
+        remote.bring_all(&wanted, progress)
+    }
+
+    /// Makes the image appear in its target.
+    pub(super) fn publish(
+        self,
+        source: &Source,
+        image: &NewImage,
+        target: &Reference,
+        stores: Stores<'_>,
+        progress: &dyn Progress,
+    ) -> Result<Image> {
+        let tag = target.tag()?;
+        if self.store.is_some() {
+            return self.staging.publish(image, tag);
+        }
+        let documents = image.documents()?;
+        self.staging.put(&documents.config)?;
+        let digest = Digest::of(&documents.manifest);
+        let manifest = Manifest::parse(&documents.manifest)?;
+        let rest = source.store(stores)?;
+        let made = Made { staging: self.staging, rest, manifest: (digest, documents.manifest.into()) };
+        // What a mirror has need not be in the store itself, which is written to.
+        let direct = Settings { mirrors: Vec::new(), ..stores.settings.clone() };
+        let to = headstart_store::open(&target.location, &direct)?;
+        let selector = Selector::Digest(digest);
+        let retry = stores.settings.retry;
+        let made: Arc<dyn headstart_store::Store> = Arc::new(made);
+        stores.runtime.block_on(async {
+            match to.check().await {
+                // It will be made.
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                checked => checked?,
+            }
+            transfer(&made, &selector, &to, tag, retry, progress).await
+        })?;
+        Ok(Image { digest, manifest })
+    }
+}
+
+/// Whether a store has a layer, with its hash tree.
+fn has(store: &ImageStore, layer: &Layer) -> bool {
+    store.open_layer(layer).is_ok() && layer.tree.is_none_or(|tree| store.open_tree(&tree).is_ok())
+}

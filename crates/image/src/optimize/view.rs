@@ -1,0 +1,19 @@
+//! [`View`]: a disk with the names of the blobs that it lies in.
+
+use crate::digest::Digest;
+use crate::manifest::Layer;
+use headstart_lsmt::Stack;
+
+/// A disk, and the layers that it is made of, lowest first.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    pub(super) disk: &'a Stack,
+    pub(super) layers: &'a [Layer],
+}
+
+impl<'a> View<'a> {
+    /// The blob of a layer.
+    pub(super) fn blob(&self, layer: u8) -> Option<&'a Digest> {
+        self.layers.get(usize::from(layer)).map(|layer| &layer.blob.digest)
+    }
+}
