@@ -30,6 +30,7 @@
 //! | [`optimize`] | lays an image out anew: what boots read comes first |
 //! | [`open_image`], [`layer_file`] | open an image, or single layer files, as a disk |
 //! | [`export`] | writes a disk out as sparse raw or qcow2 |
+//! | [`plan_artifact`] | publishes with an image what was learned of its boots, and finds it |
 //! | [`transfer`] | copies an image from one store to another |
 //! | [`verify`], [`diff`] | check an image, compare two |
 //! | [`progress`] | tells the caller how far work is, and stops it |
@@ -50,6 +51,7 @@ pub mod new_image;
 pub mod new_layer;
 pub mod open_image;
 pub mod optimize;
+pub mod plan_artifact;
 pub mod progress;
 pub mod remote;
 pub mod store;

@@ -81,6 +81,13 @@ pub const OPTIONS: &str = "dev.headstart.options";
 /// Manifest annotation: the disk's size in bytes.
 pub const VIRTUAL_SIZE: &str = "dev.headstart.virtual-size";
 
+/// What a manifest says that it is.
+pub(crate) fn media_type(manifest: &[u8]) -> String {
+    let value: Option<Value> = serde_json::from_slice(manifest).ok();
+    let media_type = value.as_ref().and_then(|value| value.get("mediaType")?.as_str());
+    media_type.unwrap_or(MANIFEST_OCI).to_owned()
+}
+
 /// A blob as something else names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlobRef {

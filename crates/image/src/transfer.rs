@@ -14,7 +14,8 @@
 //! ranges can be checked, so its absence at the source is said and counted, but stops nothing.
 
 use crate::digest::Digest;
-use crate::manifest::{MANIFEST_OCI, Manifest};
+use crate::manifest::{MANIFEST_OCI, Manifest, media_type};
+use crate::plan_artifact;
 use crate::progress::{Progress, step};
 use crate::reference::{Selector, Tag};
 use crate::store::{Image, ListEntry};
@@ -160,7 +161,7 @@ impl Transfer<'_> {
             if self.target.blob_len(&config).await?.is_none() {
                 self.target.put_blob(&config, Arc::new(EMPTY_CONFIG.to_vec()), &|_| Ok(())).await?;
             }
-            self.target.put_referrer(&digest, MANIFEST_OCI, trees.into()).await?;
+            self.target.put_referrer(&digest, MANIFEST_OCI, trees.into(), &[]).await?;
         }
         let stored = self.target.put_manifest(&media_type, bytes, Some(tag)).await?;
         if stored != digest {
@@ -209,13 +210,6 @@ fn items(manifest: &Manifest) -> Vec<Item> {
     let mut items: Vec<_> = items.into_values().collect();
     items.sort_by_key(|item| std::cmp::Reverse(item.size));
     items
-}
-
-/// What a manifest says that it is.
-fn media_type(manifest: &[u8]) -> String {
-    let value: Option<Value> = serde_json::from_slice(manifest).ok();
-    let media_type = value.as_ref().and_then(|value| value.get("mediaType")?.as_str());
-    media_type.unwrap_or(MANIFEST_OCI).to_owned()
 }
 
 /// The manifest of the artifact that has the hash trees of an image as its layers; none where there are none.

@@ -123,7 +123,7 @@ impl Store for Registry {
         true
     }
 
-    async fn put_referrer(&self, _: &Digest, _: &str, bytes: Bytes) -> Result<Digest> {
+    async fn put_referrer(&self, _: &Digest, _: &str, bytes: Bytes, _: &[Digest]) -> Result<Digest> {
         self.log.lock().unwrap().push(("referrer".to_owned(), bytes.clone()));
         Ok(Digest::of(&bytes))
     }

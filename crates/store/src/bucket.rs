@@ -27,7 +27,9 @@ use crate::layout::{
     follow, select,
 };
 use crate::link::{Answer, Link};
+use crate::media_type::INDEX_OCI;
 use crate::reference::{BucketScheme, Location, Selector, Tag};
+use crate::referrers::{Change, Referrer, listed};
 use crate::settings::{Settings, authority};
 use crate::store::{Copied, Store, Urgency};
 use crate::upload::{PART, Upload};
@@ -229,6 +231,44 @@ impl BucketStore {
             Err(_) => Ok(()),
         };
         self.conditions.get_or_try_init(probe).await.map(|&()| ())
+    }
+
+    /// Says that this is a layout, unless that is said already.
+    async fn mark_as_layout(&self) -> Result<()> {
+        match self.put(LAYOUT_FILE, LAYOUT.into(), PutMode::Create).await {
+            Err(e) if e.kind() != ErrorKind::Conflict => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// Changes the list of a manifest's artifacts. Unlike a tag, it can be changed by several at once: whoever was
+    /// slower does it again with what the other one made.
+    async fn change_referrers(&self, subject: &Digest, change: &Change<'_>) -> Result<()> {
+        let tag = layout::referrers_of(subject)?;
+        for _ in 0..MOST_RACES {
+            let Versioned { mut index, version } = self.index().await?;
+            let before = match layout::referrers_list(&index, subject)? {
+                Some(list) => match self.document(list).await {
+                    Err(e) if e.kind() == ErrorKind::NotFound => None,
+                    list => Some(list?),
+                },
+                None => None,
+            };
+            let Some(after) = change.of(before.as_deref())? else { return Ok(()) };
+            let (list, size) = (Digest::of(&after), after.len() as u64);
+            self.put(&blob_name(&list), after.into(), PutMode::Overwrite).await?;
+            index.set(&tag, INDEX_OCI, &list, size);
+            let mode = version.map_or(PutMode::Create, PutMode::Update);
+            match self.put(INDEX_FILE, index.to_bytes()?.into(), mode).await {
+                Err(e) if e.kind() == ErrorKind::Conflict => {
+                    tracing::debug!(error = %e, "index changed meanwhile");
+                }
+                result => return result,
+            }
+        }
+        Err(Error::new(ErrorKind::Conflict, "somebody else changed the index at the same time")
+            .about(self.thing(INDEX_FILE))
+            .remedy("run it again"))
     }
 
     /// Changes the index by `change`, which is given the index and says whether there was anything to do.
@@ -523,10 +563,7 @@ impl Store for BucketStore {
     async fn put_manifest(&self, media_type: &str, bytes: Bytes, tag: Option<&Tag>) -> Result<Digest> {
         let (digest, size) = (Digest::of(&bytes), bytes.len() as u64);
         self.put(&blob_name(&digest), bytes, PutMode::Overwrite).await?;
-        match self.put(LAYOUT_FILE, LAYOUT.into(), PutMode::Create).await {
-            Err(e) if e.kind() != ErrorKind::Conflict => return Err(e),
-            _ => {}
-        }
+        self.mark_as_layout().await?;
         self.require_conditions().await?;
         let change = |index: &mut Index| match tag {
             Some(tag) => index.set(tag, media_type, &digest, size),
@@ -538,6 +575,29 @@ impl Store for BucketStore {
 
     async fn tags(&self) -> Result<Vec<Tag>> {
         Ok(self.index().await?.index.tags())
+    }
+
+    async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Referrer>> {
+        let index = self.index().await?.index;
+        let Some(list) = layout::referrers_list(&index, subject)? else { return Ok(Vec::new()) };
+        let bytes = self.document(list).await?;
+        listed(&bytes, artifact_type).map_err(|e| e.about(self.thing(&blob_name(&list))))
+    }
+
+    async fn put_referrer(
+        &self,
+        subject: &Digest,
+        media_type: &str,
+        bytes: Bytes,
+        replaced: &[Digest],
+    ) -> Result<Digest> {
+        let digest = Digest::of(&bytes);
+        self.put(&blob_name(&digest), bytes.clone(), PutMode::Overwrite).await?;
+        self.mark_as_layout().await?;
+        self.require_conditions().await?;
+        let change = Change { artifact: &bytes, digest, media_type, replaced };
+        self.change_referrers(subject, &change).await?;
+        Ok(digest)
     }
 
     fn counters(&self) -> Counters {

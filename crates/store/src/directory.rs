@@ -11,7 +11,9 @@
 use crate::counters::Counters;
 use crate::layout::{self, Index, LayoutDir, StagingDir, follow, named_blobs, select, sync_dir};
 use crate::link::{Answer, Link};
+use crate::media_type::INDEX_OCI;
 use crate::reference::{Location, Selector, Tag};
+use crate::referrers::{Change, Referrer, listed};
 use crate::settings::Settings;
 use crate::store::{Copied, Store, Urgency};
 use crate::upload::{Upload, stopped};
@@ -101,31 +103,69 @@ impl DirectoryStore {
         let staging = self.writable().await?;
         self.blocking(move |layout| {
             let digest = Digest::of(&bytes);
-            let staged = staging.path().join(format!("document-{}", digest.hex()));
             let _lock = layout.lock()?;
-            for blob in named_blobs(&bytes)? {
-                layout.open_blob(&blob).map_err(|e| match e.kind() {
-                    ErrorKind::NotFound => {
-                        let cause = "was removed from the store while an image that has it was written";
-                        layout
-                            .about_blob(Error::new(ErrorKind::Conflict, cause).remedy("run it again"), &blob)
-                    }
-                    _ => e,
-                })?;
-            }
+            check_blobs(layout, &bytes)?;
             let mut index = layout.index()?;
             change(&mut index, layout, digest)?;
-            let wrote = File::create(&staged).and_then(|mut file| {
-                file.write_all(&bytes)?;
-                file.sync_data()
-            });
-            wrote.map_err(|e| cannot_write(e, &staged))?;
-            put_in_place(layout, &staged, &digest)?;
+            put_document(layout, &staging, &bytes)?;
             layout.replace(&layout.index_path(), &index.to_bytes()?)?;
             Ok(digest)
         })
         .await
     }
+}
+
+/// Whether all blobs that a manifest has are there.
+fn check_blobs(layout: &LayoutDir, manifest: &[u8]) -> Result<()> {
+    named_blobs(manifest)?.iter().try_for_each(|blob| {
+        layout.open_blob(blob).map(drop).map_err(|e| match e.kind() {
+            ErrorKind::NotFound => {
+                let cause = "was removed from the store while an image that has it was written";
+                layout.about_blob(Error::new(ErrorKind::Conflict, cause).remedy("run it again"), blob)
+            }
+            _ => e,
+        })
+    })
+}
+
+/// Makes a document a blob, durably.
+fn put_document(layout: &LayoutDir, staging: &StagingDir, bytes: &[u8]) -> Result<Digest> {
+    let digest = Digest::of(bytes);
+    let staged = staging.path().join(format!("document-{}", digest.hex()));
+    let wrote = File::create(&staged).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_data()
+    });
+    wrote.map_err(|e| cannot_write(e, &staged))?;
+    put_in_place(layout, &staged, &digest)?;
+    Ok(digest)
+}
+
+/// The list of a manifest's artifacts, where there is one.
+fn referrers_of(layout: &LayoutDir, index: &Index, subject: &Digest) -> Result<Option<(Digest, Vec<u8>)>> {
+    let list = layout::referrers_list(index, subject)?;
+    list.map(|list| Ok((list, layout.read_document(&list)?))).transpose()
+}
+
+/// Adds an artifact to the list of its subject's, under the lock.
+fn add_referrer(
+    layout: &LayoutDir,
+    staging: &StagingDir,
+    subject: &Digest,
+    change: &Change<'_>,
+) -> Result<()> {
+    let _lock = layout.lock()?;
+    check_blobs(layout, change.artifact)?;
+    put_document(layout, staging, change.artifact)?;
+    let mut index = layout.index()?;
+    let before = match referrers_of(layout, &index, subject) {
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => None,
+        before => before?.map(|(_, list)| list),
+    };
+    let Some(after) = change.of(before.as_deref())? else { return Ok(()) };
+    let list = put_document(layout, staging, &after)?;
+    index.set(&layout::referrers_of(subject)?, INDEX_OCI, &list, after.len() as u64);
+    layout.replace(&layout.index_path(), &index.to_bytes()?)
 }
 
 fn cannot_write(error: io::Error, path: &Path) -> Error {
@@ -231,6 +271,33 @@ impl Store for DirectoryStore {
 
     async fn tags(&self) -> Result<Vec<Tag>> {
         self.blocking(|layout| Ok(LayoutDir::open(layout.root())?.index()?.tags())).await
+    }
+
+    async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Referrer>> {
+        let (subject, kind) = (*subject, artifact_type.to_owned());
+        self.blocking(move |layout| {
+            let index = LayoutDir::open(layout.root())?.index()?;
+            let Some((list, bytes)) = referrers_of(layout, &index, &subject)? else { return Ok(Vec::new()) };
+            listed(&bytes, &kind).map_err(|e| layout.about_blob(e, &list))
+        })
+        .await
+    }
+
+    async fn put_referrer(
+        &self,
+        subject: &Digest,
+        media_type: &str,
+        bytes: Bytes,
+        replaced: &[Digest],
+    ) -> Result<Digest> {
+        let staging = self.writable().await?;
+        let (subject, media_type, replaced) = (*subject, media_type.to_owned(), replaced.to_vec());
+        self.blocking(move |layout| {
+            let digest = Digest::of(&bytes);
+            let change = Change { artifact: &bytes, digest, media_type: &media_type, replaced: &replaced };
+            add_referrer(layout, &staging, &subject, &change).map(|()| digest)
+        })
+        .await
     }
 
     fn counters(&self) -> Counters {

@@ -21,6 +21,7 @@
 //! | [`settings`] | how stores are reached |
 //! | [`store`] | the interface |
 //! | [`layout`] | the OCI image layout, which directories, web servers and object stores share |
+//! | [`referrers`] | artifacts that belong to a manifest |
 //! | `upload` | a blob on its way into a store, checked against its digest |
 //! | [`media_type`] | names of documents |
 //! | [`blob_source`] | a blob of a store as a source, for copies |
@@ -36,6 +37,7 @@ pub mod limit;
 mod link;
 pub mod media_type;
 pub mod reference;
+pub mod referrers;
 mod registry;
 pub mod retry;
 pub mod settings;
@@ -46,6 +48,7 @@ mod web;
 pub use counters::Counters;
 pub use limit::RateLimit;
 pub use reference::{BucketScheme, Location, Reference, Selector, Tag, parse_store};
+pub use referrers::Referrer;
 pub use settings::{HedgeSettings, Mirror, ProxyUrl, RetrySettings, Settings};
 pub use store::{Copied, Store, Urgency};
 

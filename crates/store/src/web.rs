@@ -13,6 +13,7 @@ use crate::layout::{
 };
 use crate::link::{Answer, Link};
 use crate::reference::{Selector, Tag};
+use crate::referrers::{Referrer, listed};
 use crate::registry::Login;
 use crate::settings::Settings;
 use crate::store::{Copied, Store, Urgency};
@@ -151,6 +152,14 @@ impl Store for WebStore {
 
     async fn tags(&self) -> Result<Vec<Tag>> {
         Ok(self.index().await?.tags())
+    }
+
+    async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Referrer>> {
+        let Some(list) = layout::referrers_list(&self.index().await?, subject)? else {
+            return Ok(Vec::new());
+        };
+        let bytes = self.document(list).await?;
+        listed(&bytes, artifact_type).map_err(|e| e.about(self.url(&blob_name(&list))))
     }
 
     fn counters(&self) -> Counters {

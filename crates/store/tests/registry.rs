@@ -184,7 +184,7 @@ async fn referrers_are_listed_under_a_tag() {
             "layers": [{"mediaType": "application/octet-stream", "digest": layer, "size": 5}],
             "subject": {"mediaType": MANIFEST, "digest": subject, "size": 1},
         });
-        store.put_referrer(&subject, MANIFEST, artifact.to_string().into()).await.unwrap();
+        store.put_referrer(&subject, MANIFEST, artifact.to_string().into(), &[]).await.unwrap();
     }
     assert_eq!(store.tags().await.unwrap(), ["v1".parse().unwrap()]);
 }

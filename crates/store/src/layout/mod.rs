@@ -64,7 +64,26 @@ pub fn referrers_tag(subject: &Digest) -> String {
 /// Whether a tag is one of [`referrers_tag`] and names no image.
 #[must_use]
 pub fn is_referrers_tag(tag: &str) -> bool {
-    tag.strip_prefix("sha256-").is_some_and(|hex| Digest::from_hex(hex).is_some())
+    referrers_subject(tag).is_some()
+}
+
+/// The same as a tag.
+pub(crate) fn referrers_of(subject: &Digest) -> Result<Tag> {
+    referrers_tag(subject).parse()
+}
+
+/// The manifest whose artifacts are listed under a tag, where it is one of [`referrers_tag`].
+#[must_use]
+pub fn referrers_subject(tag: &str) -> Option<Digest> {
+    tag.strip_prefix("sha256-").and_then(Digest::from_hex)
+}
+
+/// The digest of the list of a manifest's artifacts, where the index has one.
+pub(crate) fn referrers_list(index: &Index, subject: &Digest) -> Result<Option<Digest>> {
+    let entry = index.find(&referrers_of(subject)?);
+    entry
+        .map(|entry| entry.digest.ok_or_else(|| Error::unsupported("its digest is not a sha256")))
+        .transpose()
 }
 
 /// The error for a tag that is not there.

@@ -24,6 +24,7 @@
 //! | [`blob`] | reading ranges |
 //! | [`login`] | the same credentials for plain web servers |
 //! | [`upload`] | writing blobs and manifests |
+//! | [`referrers`] | artifacts of a manifest, listed by the registry or under a tag |
 //!
 //! Rules that hold throughout:
 //!
@@ -41,16 +42,18 @@ mod endpoint;
 mod flight;
 mod login;
 mod redirect;
+mod referrers;
 mod token;
 mod upload;
 
 use crate::MAX_MANIFEST_SIZE;
 use crate::counters::{Counters, Meter};
 use crate::http::{self, Redirects};
-use crate::layout::{self, is_referrers_tag, referrers_tag};
+use crate::layout::{self, is_referrers_tag};
 use crate::link::{Answer, Link};
 use crate::media_type::{INDEX_DOCKER, INDEX_OCI, MANIFEST_DOCKER, MANIFEST_OCI};
 use crate::reference::{Selector, Tag};
+use crate::referrers::{Change, Referrer};
 use crate::settings::Settings;
 use crate::store::{Copied, Store, Urgency};
 use async_trait::async_trait;
@@ -62,7 +65,7 @@ use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
 pub(crate) use login::Login;
 use reqwest::header::{ACCEPT, CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, LINK};
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -369,63 +372,26 @@ impl Store for Registry {
         true
     }
 
-    /// Where the registry does not list referrers itself, the list is an index under a tag of the subject's
-    /// digest. Two who change that at the same time may lose one of the changes: registries have no
-    /// conditional writes.
-    async fn put_referrer(&self, subject: &Digest, media_type: &str, bytes: Bytes) -> Result<Digest> {
+    async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Referrer>> {
+        self.list_referrers(subject, artifact_type).await.map_err(|e| e.about(&self.location))
+    }
+
+    async fn put_referrer(
+        &self,
+        subject: &Digest,
+        media_type: &str,
+        bytes: Bytes,
+        replaced: &[Digest],
+    ) -> Result<Digest> {
         let digest = Digest::of(&bytes);
-        let headers = self.origin.put_manifest(&digest.to_string(), media_type, &bytes).await?;
-        if headers.contains_key("oci-subject") {
-            return Ok(digest);
-        }
-        let tag = referrers_tag(subject);
-        let url = self.origin.url(&format!("manifests/{tag}"))?;
-        let accept = |request: RequestBuilder| request.header(ACCEPT, INDEX_OCI);
-        let list = match self.origin.document(url, MAX_MANIFEST_SIZE, accept).await {
-            Ok((_, list)) => Some(list),
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            Err(error) => return Err(error),
-        };
-        let artifact: Value = serde_json::from_slice(&bytes)
-            .map_err(|e| Error::invalid("is no manifest").about(digest).caused_by(e))?;
-        if let Some(list) = with_referrer(list.as_deref(), &artifact, &digest, media_type, bytes.len()) {
-            self.origin.put_manifest(&tag, INDEX_OCI, &Bytes::from(list)).await?;
-        }
+        let change = Change { artifact: &bytes, digest, media_type, replaced };
+        self.add_referrer(subject, &change).await?;
         Ok(digest)
     }
 
     fn counters(&self) -> Counters {
         self.link.counters()
     }
-}
-
-/// The list of referrers with one more, or `None` where it is in there. A list that is none is begun anew.
-fn with_referrer(
-    list: Option<&[u8]>,
-    artifact: &Value,
-    digest: &Digest,
-    media_type: &str,
-    len: usize,
-) -> Option<Vec<u8>> {
-    let list = list.and_then(|list| serde_json::from_slice::<Value>(list).ok());
-    let mut manifests = list.and_then(|list| list["manifests"].as_array().cloned()).unwrap_or_default();
-    if manifests.iter().any(|entry| entry["digest"] == digest.to_string()) {
-        return None;
-    }
-    let artifact_type = [&artifact["artifactType"], &artifact["config"]["mediaType"]];
-    let mut entry = json!({ "mediaType": media_type, "digest": digest.to_string(), "size": len });
-    if let Some(kind) = artifact_type.into_iter().find(|kind| kind.is_string()) {
-        entry["artifactType"] = kind.clone();
-    }
-    if artifact["annotations"].is_object() {
-        entry["annotations"] = artifact["annotations"].clone();
-    }
-    manifests.push(entry);
-    Some(
-        json!({ "schemaVersion": 2, "mediaType": INDEX_OCI, "manifests": manifests })
-            .to_string()
-            .into_bytes(),
-    )
 }
 
 /// The answer, whose failure lets a mirror rest.

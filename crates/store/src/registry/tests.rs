@@ -18,22 +18,6 @@ fn a_manifest_is_what_it_was_asked_for_as() {
 }
 
 #[test]
-fn referrers_are_listed_once() {
-    let digest: Digest = AMD64.parse().unwrap();
-    let artifact = json!({"artifactType": "plan", "annotations": {"a": "b"}});
-    let list = with_referrer(None, &artifact, &digest, "m", 7).unwrap();
-    let value: Value = serde_json::from_slice(&list).unwrap();
-    assert_eq!(
-        value["manifests"][0],
-        json!({"mediaType": "m", "digest": AMD64, "size": 7, "artifactType": "plan", "annotations": {"a": "b"}})
-    );
-    assert_eq!(with_referrer(Some(&list), &artifact, &digest, "m", 7), None);
-    let second = with_referrer(Some(&list), &json!({}), &Digest::of(b"x"), "m", 1).unwrap();
-    let value: Value = serde_json::from_slice(&second).unwrap();
-    assert_eq!(value["manifests"].as_array().map(Vec::len), Some(2));
-}
-
-#[test]
 fn follows_pages() {
     let url = Url::parse("https://reg.example/v2/a/tags/list?n=1").unwrap();
     let next = |link: &'static str| {

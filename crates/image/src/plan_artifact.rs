@@ -1,0 +1,300 @@
+//! Plans travel with images: what was learned of an image's boots, as an artifact beside it.
+//!
+//! An artifact is a manifest of its own whose `subject` is the image's, so the image keeps its digest while it learns.
+//! Registries list it beside the image and remove it with it; in directories and object stores the list is an index
+//! under a tag (`headstart_store::referrers`). What it holds is opaque here: a file of plans as `headstart-plan`
+//! writes it, of this image alone.
+//!
+//! | in the artifact's manifest | |
+//! |---|---|
+//! | `artifactType` | [`PLAN`] |
+//! | `subject` | the image's manifest |
+//! | `config` | the empty one |
+//! | `layers` | one: the file of plans, of media type [`PLAN`] |
+//! | `dev.headstart.plan.generation` | which publication of this image it is: the highest number is the newest |
+//! | `dev.headstart.plan.traces` | how many recorded boots it was made from |
+//! | `dev.headstart.plan.policy` | the policy that made it |
+//!
+//! No dates: the same plan published as the same generation is the same artifact, byte for byte. Publishing what is
+//! published already changes nothing. Of several that are listed (two hosts that published at once, a registry that
+//! never forgets) the one of the highest generation counts; of equals the one of more traces; of those the one of the
+//! greater digest: everybody chooses alike, and the next publication takes the place of all.
+//!
+//! What a store lists is not believed: an artifact counts if its manifest is what its digest says, is of this kind,
+//! has this image as its subject, and its file matches its own digest. One that fails is passed over for the next.
+
+use crate::digest::Digest;
+use crate::manifest::{MANIFEST_OCI, Manifest};
+use bytes::Bytes;
+use headstart_block::{ByteRange, Error, ErrorKind, Result};
+use headstart_store::media_type::CONFIG_EMPTY;
+use headstart_store::{Referrer, RetrySettings, Selector, Store, Urgency};
+use serde_json::{Value, json};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Artifact type of the plans of an image, and media type of the file.
+pub const PLAN: &str = "application/vnd.headstart.plan.v1";
+/// Annotation: which publication it is.
+pub const GENERATION: &str = "dev.headstart.plan.generation";
+/// Annotation: how many traces it was made from.
+pub const TRACES: &str = "dev.headstart.plan.traces";
+/// Annotation: the policy that made it.
+pub const POLICY: &str = "dev.headstart.plan.policy";
+
+/// Longest file of plans that is taken from a store, in bytes. One of an image is some hundred kilobytes long.
+pub const PLAN_MAX: u64 = 64 << 20;
+
+/// The config of an artifact that needs none.
+pub(crate) const EMPTY_CONFIG: &[u8] = b"{}";
+
+/// How many artifacts are tried before there is said to be no good one.
+const MOST_TRIED: usize = 4;
+
+/// What is said of a plan beside it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    /// How many recorded boots it was made from.
+    pub traces: u64,
+    /// The policy that made it.
+    pub policy: String,
+}
+
+/// What [`publish`] did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// The artifact's manifest.
+    pub digest: Digest,
+    /// Which publication of this image it is, from 1.
+    pub generation: u64,
+    /// Whether there is anything new: not where the same was published before.
+    pub is_new: bool,
+}
+
+/// A plan that was published with an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundPlan {
+    /// The artifact's manifest.
+    pub digest: Digest,
+    /// The file of plans: `headstart_plan::PlanFile` opens it.
+    pub bytes: Bytes,
+    /// Which publication of this image it is.
+    pub generation: u64,
+    /// What is said of it.
+    pub about: About,
+}
+
+/// An artifact, read and checked, but for the file itself.
+struct Artifact {
+    manifest: Bytes,
+    digest: Digest,
+    file: Digest,
+    size: u64,
+    generation: u64,
+    about: About,
+}
+
+impl Artifact {
+    /// Reads a manifest, `bytes`, that is listed as an artifact of `subject`.
+    fn parse(bytes: Bytes, subject: &Digest) -> Result<Self> {
+        let value: Value =
+            serde_json::from_slice(&bytes).map_err(|e| Error::corrupt("is not JSON").caused_by(e))?;
+        if value["artifactType"] != PLAN {
+            return Err(Error::corrupt("is no artifact with plans, though it is listed as one"));
+        }
+        if value["subject"]["digest"] != subject.to_string() {
+            return Err(Error::corrupt("belongs to another image, though it is listed with this one"));
+        }
+        let Some([layer]) = value["layers"].as_array().map(Vec::as_slice) else {
+            return Err(Error::corrupt("has not exactly one file of plans"));
+        };
+        if layer["mediaType"] != PLAN {
+            return Err(Error::unsupported("has plans in a form that this version does not know"));
+        }
+        let file = layer["digest"].as_str().unwrap_or_default().parse::<Digest>()?;
+        let size = layer["size"].as_u64().filter(|size| (1..=PLAN_MAX).contains(size)).ok_or_else(|| {
+            Error::unsupported(format!("has a file of plans of no bytes, or more than {PLAN_MAX}"))
+        })?;
+        let said = |key| value["annotations"][key].as_str();
+        let number = |key| said(key).and_then(|text| text.parse().ok()).unwrap_or_default();
+        let about = About { traces: number(TRACES), policy: said(POLICY).unwrap_or_default().to_owned() };
+        let digest = Digest::of(&bytes);
+        Ok(Self { generation: number(GENERATION), manifest: bytes, digest, file, size, about })
+    }
+
+    /// Fetches and checks the file.
+    async fn file(&self, store: &dyn Store) -> Result<Bytes> {
+        let range = ByteRange::between(0, self.size);
+        // Somebody waits for it: a disk that has been attached.
+        let once = || store.read(&self.file, range, Urgency::Demand);
+        let bytes = RetrySettings::default().run(once, || ()).await?;
+        if Digest::of(&bytes) != self.file {
+            return Err(
+                Error::corrupt("does not match its digest").about(format!("file of plans {}", self.file))
+            );
+        }
+        Ok(bytes)
+    }
+}
+
+/// Newest first.
+fn rank(listed: &Referrer) -> impl Ord + use<> {
+    let number =
+        |key| listed.annotations.get(key).and_then(|text| text.parse::<u64>().ok()).unwrap_or_default();
+    Reverse((number(GENERATION), number(TRACES), listed.digest))
+}
+
+/// All that a store lists with `image`, the newest first.
+async fn listed(store: &dyn Store, image: &Digest) -> Result<Vec<Referrer>> {
+    let mut all = store.referrers(image, PLAN).await?;
+    all.sort_by_cached_key(rank);
+    Ok(all)
+}
+
+/// The newest of the listed artifacts that `open` opens; what was wrong with those before it is said.
+async fn first_good<T>(
+    store: &dyn Store,
+    image: &Digest,
+    all: &[Referrer],
+    open: impl AsyncFn(Artifact) -> Result<T>,
+) -> Result<Option<T>> {
+    let mut last = None;
+    for entry in all.iter().take(MOST_TRIED) {
+        let read = async {
+            let (digest, bytes) = store.manifest(&Selector::Digest(entry.digest)).await?;
+            if digest != entry.digest {
+                return Err(Error::corrupt("is an index of several, not an artifact"));
+            }
+            open(Artifact::parse(bytes, image)?).await
+        };
+        let error = match read.await {
+            Ok(done) => return Ok(Some(done)),
+            Err(error) => error.about(format!("plan {} of image {}@{image}", entry.digest, store.location())),
+        };
+        if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt | ErrorKind::Unsupported) {
+            return Err(error);
+        }
+        tracing::debug!(%error, "a plan that is listed is passed over");
+        last = Some(error);
+    }
+    last.map_or(Ok(None), Err)
+}
+
+/// The plan that was published with the image whose manifest is `image`: the newest that is sound.
+///
+/// # Errors
+/// What the store reports; [`ErrorKind::Corrupt`], [`ErrorKind::Unsupported`] or [`ErrorKind::NotFound`] where plans are
+/// listed, but none of them can be used.
+pub async fn find(store: &dyn Store, image: &Digest) -> Result<Option<FoundPlan>> {
+    let all = listed(store, image).await?;
+    let open = async |artifact: Artifact| {
+        let bytes = artifact.file(store).await?;
+        let Artifact { digest, generation, about, .. } = artifact;
+        Ok(FoundPlan { digest, bytes, generation, about })
+    };
+    first_good(store, image, &all, open).await
+}
+
+/// Publishes `plan`, a file of plans of the image whose manifest is `image`, in the place of what was published before.
+/// Where that is the same, nothing changes.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] where there is no such image, [`ErrorKind::ReadOnly`] where the store cannot be written,
+/// [`ErrorKind::Conflict`] where others change the store at the same time, and what else it reports.
+pub async fn publish(
+    store: &Arc<dyn Store>,
+    image: &Digest,
+    plan: Bytes,
+    about: &About,
+) -> Result<Published> {
+    if plan.is_empty() || plan.len() as u64 > PLAN_MAX {
+        return Err(Error::invalid(format!("a file of plans has 1 to {PLAN_MAX} bytes, not {}", plan.len())));
+    }
+    // What is listed is listed under the image itself, not under an index of several platforms' images.
+    let (image, manifest) = store.manifest(&Selector::Digest(*image)).await?;
+    Manifest::parse(&manifest).map_err(|e| e.about(format!("image {}@{image}", store.location())))?;
+    let all = listed(&**store, &image).await?;
+    let newest = match first_good(&**store, &image, &all, async |artifact| Ok(artifact)).await {
+        // None of them is of any use, then.
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Corrupt | ErrorKind::Unsupported) => {
+            None
+        }
+        newest => newest?,
+    };
+    let file = Digest::of(&plan);
+    if let Some(same) = newest.as_ref().filter(|old| old.file == file && old.about == *about)
+        && store.blob_len(&file).await? == Some(plan.len() as u64)
+    {
+        return Ok(Published { digest: same.digest, generation: same.generation, is_new: false });
+    }
+    let generation = newest.map_or(0, |old| old.generation).saturating_add(1);
+    let artifact = manifest_of(image, &manifest, &plan, generation, about);
+    store.prepare_to_write().await?;
+    put_blobs(store, &[&plan]).await?;
+    let replaced: Vec<Digest> = all.iter().map(|entry| entry.digest).collect();
+    let digest = store.put_referrer(&image, MANIFEST_OCI, artifact.into(), &replaced).await?;
+    Ok(Published { digest, generation, is_new: true })
+}
+
+/// Writes small blobs that are not there yet, and the empty config.
+pub(crate) async fn put_blobs(store: &Arc<dyn Store>, blobs: &[&Bytes]) -> Result<()> {
+    for bytes in blobs.iter().map(|bytes| &bytes[..]).chain([EMPTY_CONFIG]) {
+        let digest = Digest::of(bytes);
+        if store.blob_len(&digest).await? != Some(bytes.len() as u64) {
+            store.put_blob(&digest, Arc::new(bytes.to_vec()), &|_| Ok(())).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The artifact's manifest: the same for the same plan and generation.
+fn manifest_of(image: Digest, subject: &[u8], plan: &[u8], generation: u64, about: &About) -> Vec<u8> {
+    let annotations = BTreeMap::from([
+        (GENERATION, generation.to_string()),
+        (TRACES, about.traces.to_string()),
+        (POLICY, about.policy.clone()),
+    ]);
+    let artifact = json!({
+        "schemaVersion": 2,
+        "mediaType": MANIFEST_OCI,
+        "artifactType": PLAN,
+        "config": {
+            "mediaType": CONFIG_EMPTY, "digest": Digest::of(EMPTY_CONFIG).to_string(), "size": EMPTY_CONFIG.len(),
+        },
+        "layers": [{ "mediaType": PLAN, "digest": Digest::of(plan).to_string(), "size": plan.len() }],
+        "subject": {
+            "mediaType": crate::manifest::media_type(subject), "digest": image.to_string(), "size": subject.len(),
+        },
+        "annotations": annotations,
+    });
+    artifact.to_string().into_bytes()
+}
+
+/// Takes the newest plan of `image` along from one store to another, where the image is already. The digest of what was
+/// copied; `None` where there is nothing that the other store has not.
+///
+/// # Errors
+/// What the stores report. The image is not harmed.
+pub(crate) async fn take_along(
+    source: &Arc<dyn Store>,
+    target: &Arc<dyn Store>,
+    image: &Digest,
+) -> Result<Option<Digest>> {
+    let theirs = listed(&**source, image).await?;
+    let open = async |artifact: Artifact| {
+        let file = artifact.file(&**source).await?;
+        Ok((artifact, file))
+    };
+    let Some((artifact, file)) = first_good(&**source, image, &theirs, open).await? else { return Ok(None) };
+    let ours = listed(&**target, image).await?;
+    let own = |entry: &&Referrer| entry.digest == artifact.digest;
+    let order = |entry: &Referrer| rank(entry);
+    let Some(listed) = theirs.iter().find(own) else { return Ok(None) };
+    if ours.first().is_some_and(|newest| order(newest) <= order(listed)) {
+        return Ok(None);
+    }
+    put_blobs(target, &[&file]).await?;
+    let replaced: Vec<Digest> = ours.iter().map(|entry| entry.digest).collect();
+    target.put_referrer(image, MANIFEST_OCI, artifact.manifest, &replaced).await.map(Some)
+}

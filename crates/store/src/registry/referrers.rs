@@ -1,0 +1,156 @@
+//! Artifacts of a manifest in a registry.
+//!
+//! A registry that knows referrers lists them itself, in pages. One that does not says so by 404 (some by other
+//! words); the list is then an index under a tag of the subject's digest. When an artifact is written, its answer says
+//! whether the registry saw the subject (`OCI-Subject`); where not, the tag is changed. Registries have no conditional
+//! writes: whoever changed the tag reads it again, and if his artifact is not in there, since somebody else wrote at the
+//! same moment, he adds it again.
+//!
+//! The registry itself is asked, never a mirror: few of those know artifacts, and an old list would be believed.
+
+use super::auth::Access;
+use super::endpoint::accepted;
+use super::{Registry, checked_manifest, next_page};
+use crate::MAX_MANIFEST_SIZE;
+use crate::counters::Meter;
+use crate::http;
+use crate::layout::referrers_tag;
+use crate::media_type::{INDEX_OCI, MANIFEST_OCI};
+use crate::reference::Selector;
+use crate::referrers::{Change, MOST_REFERRERS, Referrer, is_alike, listed};
+use crate::retry::jitter;
+use bytes::Bytes;
+use headstart_block::{Digest, Error, ErrorKind, Result};
+use reqwest::header::{ACCEPT, HeaderMap};
+use reqwest::{Method, RequestBuilder};
+use std::time::Duration;
+use tokio::time::sleep;
+use url::Url;
+
+/// Most pages of a list: a registry that gives one artifact a page is not worth more.
+const MOST_PAGES: usize = 100;
+
+/// How often a list under a tag is changed again because somebody else's change undid ours.
+const MOST_RACES: u32 = 5;
+
+/// Pause before that, times the number of the try, give or take.
+const PAUSE: Duration = Duration::from_millis(50);
+
+fn accept_index(request: RequestBuilder) -> RequestBuilder {
+    request.header(ACCEPT, INDEX_OCI)
+}
+
+impl Registry {
+    /// The artifacts of one kind: as the registry lists them, or as the tag does.
+    pub(super) async fn list_referrers(&self, subject: &Digest, kind: &str) -> Result<Vec<Referrer>> {
+        let own = self.own_list(subject, kind).await?.unwrap_or_default();
+        // Where it came to know referrers late, or a proxy before it hid that it does, they are under the tag.
+        if !own.is_empty() {
+            return Ok(own);
+        }
+        match self.tagged_list(subject).await? {
+            Some((url, list)) => listed(&list, kind).map_err(|e| e.about(http::redact(&url))),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// As the registry lists them; `None` where it does not.
+    async fn own_list(&self, subject: &Digest, kind: &str) -> Result<Option<Vec<Referrer>>> {
+        let mut url = self.origin.url(&format!("referrers/{subject}"))?;
+        url.query_pairs_mut().append_pair("artifactType", kind);
+        let mut found: Vec<Referrer> = Vec::new();
+        for _ in 0..MOST_PAGES {
+            // Each page is tried again by itself.
+            let failed = || Meter::add(&self.link.meter().retries, 1);
+            let page = self.origin.settings.retry.run(|| self.page(url.clone()), failed).await?;
+            let Some((headers, list)) = page else { return Ok(None) };
+            found.extend(listed(&list, kind).map_err(|e| e.about(http::redact(&url)))?);
+            match next_page(&headers, &url).filter(|next| self.origin.owns(next) && *next != url) {
+                Some(next) if found.len() < MOST_REFERRERS => url = next,
+                _ => break,
+            }
+        }
+        found.truncate(MOST_REFERRERS);
+        let mut seen = std::collections::BTreeSet::new();
+        found.retain(|entry| seen.insert(entry.digest));
+        Ok(Some(found))
+    }
+
+    /// A page of the registry's own list; `None` where it has no such thing.
+    async fn page(&self, url: Url) -> Result<Option<(HeaderMap, Bytes)>> {
+        let response = self.origin.follow(Access::Pull, &Method::GET, url, accept_index).await?;
+        // What registries say to a question that they do not know.
+        if matches!(response.status().as_u16(), 400 | 404 | 405 | 406 | 501) {
+            return Ok(None);
+        }
+        let response = accepted(response).await?;
+        let headers = response.headers().clone();
+        let stall = self.origin.settings.stall_timeout;
+        Ok(Some((headers, http::small_body(response, MAX_MANIFEST_SIZE, stall).await?)))
+    }
+
+    /// The list under the tag, where there is one.
+    async fn tagged_list(&self, subject: &Digest) -> Result<Option<(Url, Bytes)>> {
+        let url = self.origin.url(&format!("manifests/{}", referrers_tag(subject)))?;
+        match self.origin.document(url.clone(), MAX_MANIFEST_SIZE, accept_index).await {
+            Ok((_, list)) => Ok(Some((url, list))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes an artifact's manifest and has it listed.
+    pub(super) async fn add_referrer(&self, subject: &Digest, change: &Change<'_>) -> Result<()> {
+        let bytes = Bytes::copy_from_slice(change.artifact);
+        let name = change.digest.to_string();
+        let headers = self.origin.put_manifest(&name, change.media_type, &bytes).await?;
+        if !headers.contains_key("oci-subject") {
+            self.change_tagged_list(subject, change).await?;
+        }
+        for old in change.replaced.iter().filter(|old| **old != change.digest) {
+            // That an old one stays costs a line of a list.
+            if let Err(error) = self.remove_artifact(old, subject, change.artifact).await {
+                tracing::debug!(%error, artifact = %old, "an artifact that was replaced stays in the registry");
+            }
+        }
+        Ok(())
+    }
+
+    async fn change_tagged_list(&self, subject: &Digest, change: &Change<'_>) -> Result<()> {
+        let tag = referrers_tag(subject);
+        for race in 1..=MOST_RACES {
+            let list = self.tagged_list(subject).await?.map(|(_, list)| list);
+            let Some(list) = change.of(list.as_deref())? else { return Ok(()) };
+            self.origin.put_manifest(&tag, INDEX_OCI, &Bytes::from(list)).await?;
+            if race > 1 {
+                tracing::debug!(tag, race, "somebody else changed the list of artifacts at the same time");
+            }
+            sleep(PAUSE.mul_f64(f64::from(race - 1) * jitter())).await;
+        }
+        let list = self.tagged_list(subject).await?.map(|(_, list)| list);
+        match change.of(list.as_deref())? {
+            None => Ok(()),
+            Some(_) => {
+                Err(Error::new(ErrorKind::Conflict, "others change the list of artifacts all the time")
+                    .about(format!("{}:{tag}", self.location))
+                    .remedy("run it again"))
+            }
+        }
+    }
+
+    /// Removes an artifact, if it is what it is taken for.
+    async fn remove_artifact(&self, old: &Digest, subject: &Digest, artifact: &[u8]) -> Result<()> {
+        let url = self.origin.url(&format!("manifests/{old}"))?;
+        let accept = |request: RequestBuilder| request.header(ACCEPT, MANIFEST_OCI);
+        let (headers, bytes) = self.origin.document(url.clone(), MAX_MANIFEST_SIZE, accept).await?;
+        let (_, bytes) = checked_manifest(&Selector::Digest(*old), &headers, bytes)?;
+        if !is_alike(&bytes, subject, artifact) {
+            return Err(Error::corrupt("is another thing than the list says").about(old));
+        }
+        Meter::add(&self.origin.meter.requests, 1);
+        let patience = self.origin.settings.first_byte_timeout;
+        let same = |request| request;
+        let response = self.origin.send(Access::Push, &Method::DELETE, &url, patience, same).await?;
+        accepted(response).await.map(drop)
+    }
+}
