@@ -8,6 +8,7 @@
 //! | [`image`] | `headstart image ...`: one file a command |
 //! | [`layer`] | `headstart layer ...`: single layer files |
 //! | [`plan`] | `headstart plan ...`: what was learned |
+//! | [`replay`] | `headstart replay`: a recorded boot against any NBD server |
 //! | [`simulate`] | `headstart simulate ...`: what plans are worth to recorded boots |
 //! | [`trace`] | `headstart trace ...`: recorded I/O |
 //! | [`train`] | `headstart train`: from recorded boots to plans |
@@ -30,6 +31,7 @@ mod log;
 mod megabytes;
 mod plan;
 mod plots;
+mod replay;
 mod report;
 mod simulate;
 mod store_args;
@@ -93,6 +95,9 @@ enum Command {
     /// What plans would have been worth to recorded boots
     #[command(subcommand)]
     Simulate(simulate::Command),
+    /// Send a recorded boot's reads to an NBD server, and say how long they waited
+    #[command(after_help = replay::EXAMPLES)]
+    Replay(Box<replay::Replay>),
     /// Make disks of images: over NBD, vhost-user-blk, FUSE or as kernel devices, at once and wherever they lie
     #[command(after_help = attach::EXAMPLES)]
     Attach(Box<attach::Attach>),
@@ -122,6 +127,7 @@ fn run(cli: &Cli) -> Result<Box<dyn Report>> {
         Command::Train(command) => command.run(&terminal),
         Command::Plan(command) => command.run(),
         Command::Simulate(command) => command.run(&terminal),
+        Command::Replay(command) => command.run(&terminal),
         Command::Attach(command) => command.run(&terminal, cli.global.quiet, cli.global.json),
         Command::Cache(command) => command.run(),
         Command::Doctor(command) => Ok(command.run()),

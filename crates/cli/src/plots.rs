@@ -27,7 +27,8 @@ impl PlotFormat {
         }
     }
 
-    fn bytes(self, picture: &Picture) -> Result<Vec<u8>> {
+    /// The picture as the bytes of a file.
+    pub(crate) fn bytes(self, picture: &Picture) -> Result<Vec<u8>> {
         match self {
             Self::Svg => Ok(picture.svg().into_bytes()),
             Self::Png => picture.png(SCALE),

@@ -9,12 +9,17 @@
 //!
 //! Writes are served locally (paper, section 3.2): nobody waits for them, and what was written need not be pulled to be
 //! read. In the closed loop they come, like reads, their think time after what they followed.
+//!
+//! [`Guest`] is this rule as a state machine: it knows neither whose clock it is nor who answers. The simulator asks it
+//! on virtual time, `headstart replay` with a real clock and a server behind a socket.
 
+use crate::model::Clock;
 use crate::time::Nanos;
 use headstart_block::ByteRange;
 use headstart_pull::{BLOCK_SIZE, PlanItem, SLICE_SIZE};
 use headstart_trace::{Op, Record, Trace};
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 
 /// The largest disk that is simulated; what a larger one has beyond is not read. A simulation keeps a bit for each
 /// 16 KiB: 64 MiB for this one.
@@ -122,6 +127,22 @@ impl Boot {
         Self { disk_size, reads: follow(reads), writes: follow(writes), by_answer }
     }
 
+    /// The same with its first read `grace` after the creation, and everything else as long after that as it was.
+    /// Writes that came before the first read stay in front of it, at the creation if need be.
+    #[must_use]
+    pub fn with_grace(mut self, grace: Nanos) -> Self {
+        let began = self.reads.first().map_or(Nanos(0), |read| read.at);
+        let moved = |at: Nanos| Nanos(at.plus(grace).0.saturating_sub(began.0));
+        for access in self.reads.iter_mut().chain(&mut self.writes) {
+            access.at = moved(access.at);
+            // What follows nothing comes so long after the creation.
+            if access.followed == 0 {
+                access.think = moved(access.think);
+            }
+        }
+        self
+    }
+
     /// The size of the disk in bytes, at most [`DISK_MAX`].
     #[must_use]
     pub fn disk_size(&self) -> u64 {
@@ -138,11 +159,6 @@ impl Boot {
     #[must_use]
     pub fn writes(&self) -> &[Access] {
         &self.writes
-    }
-
-    /// The reads, by number, in the order in which their answers came.
-    pub(crate) fn by_answer(&self) -> &[u32] {
-        &self.by_answer
     }
 
     /// The blocks that its first `reads` reads read, in the order of first access, each with the slices that are read:
@@ -164,6 +180,119 @@ impl Boot {
     }
 }
 
+/// The guest of a replay: when it reads and writes what, as its reads are answered. All its methods are to be given the
+/// boot that it [began](Guest::begin) with.
+#[derive(Debug, Default)]
+pub struct Guest {
+    clock: Clock,
+    reads: usize,
+    writes: usize,
+    /// Open loop: the next one. Closed loop: the next one to be given a time.
+    next_read: usize,
+    next_write: usize,
+    /// Closed loop: how many of the first answers of the trace are there.
+    answers: usize,
+    /// Closed loop: which reads are answered, and which requests come when.
+    answered: Vec<bool>,
+    reading: BinaryHeap<Reverse<(Nanos, u32)>>,
+    writing: BinaryHeap<Reverse<(Nanos, u32)>>,
+}
+
+impl Guest {
+    /// Begins anew, at the creation, with the first `reads_max` reads of `boot`, and with its writes if `writes`.
+    pub fn begin(&mut self, boot: &Boot, clock: Clock, reads_max: usize, writes: bool) {
+        self.clock = clock;
+        self.reads = boot.reads.len().min(reads_max);
+        self.writes = if writes { boot.writes.len() } else { 0 };
+        (self.next_read, self.next_write, self.answers) = (0, 0, 0);
+        self.answered.clear();
+        self.reading.clear();
+        self.writing.clear();
+        if clock == Clock::Closed {
+            self.answered.resize(self.reads, false);
+            self.release(boot, Nanos(0));
+        }
+    }
+
+    /// How many reads there are in all.
+    #[must_use]
+    pub fn reads(&self) -> usize {
+        self.reads
+    }
+
+    /// When the next read comes; `None` where that depends on answers, or no more comes.
+    #[must_use]
+    pub fn next_read_at(&self, boot: &Boot) -> Option<Nanos> {
+        match self.clock {
+            Clock::Open => boot.reads[..self.reads].get(self.next_read).map(|read| read.at),
+            Clock::Closed => self.reading.peek().map(|Reverse((at, _))| *at),
+        }
+    }
+
+    /// Takes the next read, by its number, if it comes before `due`.
+    pub fn read_before(&mut self, boot: &Boot, due: Nanos) -> Option<(Nanos, u32)> {
+        let at = self.next_read_at(boot).filter(|at| *at < due)?;
+        let read = match self.clock {
+            Clock::Open => {
+                self.next_read += 1;
+                u32::try_from(self.next_read - 1).ok()?
+            }
+            Clock::Closed => self.reading.pop().map(|Reverse((_, read))| read)?,
+        };
+        Some((at, read))
+    }
+
+    /// Takes the next write if it comes before `due`.
+    pub fn write_before(&mut self, boot: &Boot, due: Nanos) -> Option<ByteRange> {
+        match self.clock {
+            Clock::Open => {
+                let write = boot.writes[..self.writes].get(self.next_write).filter(|write| write.at < due)?;
+                self.next_write += 1;
+                Some(write.range)
+            }
+            Clock::Closed => {
+                self.writing.peek().filter(|Reverse((at, _))| *at < due)?;
+                let Reverse((_, write)) = self.writing.pop()?;
+                boot.writes.get(write as usize).map(|write| write.range)
+            }
+        }
+    }
+
+    /// At `now` a read was answered.
+    pub fn answered(&mut self, boot: &Boot, now: Nanos, read: u32) {
+        if self.clock == Clock::Open {
+            return;
+        }
+        if let Some(answered) = self.answered.get_mut(read as usize) {
+            *answered = true;
+        }
+        let is_answered = |read: &u32| self.answered.get(*read as usize) == Some(&true);
+        let mut more = false;
+        while boot.by_answer.get(self.answers).is_some_and(is_answered) {
+            self.answers += 1;
+            more = true;
+        }
+        if more {
+            self.release(boot, now);
+        }
+    }
+
+    /// Closed loop: gives those requests their time that follow what is answered.
+    fn release(&mut self, boot: &Boot, now: Nanos) {
+        let release = |accesses: &[Access], next: &mut usize, coming: &mut BinaryHeap<_>| {
+            while let Some(access) = accesses.get(*next)
+                && access.followed as usize <= self.answers
+                && let Ok(number) = u32::try_from(*next)
+            {
+                coming.push(Reverse((now.plus(access.think), number)));
+                *next += 1;
+            }
+        };
+        release(&boot.reads[..self.reads], &mut self.next_read, &mut self.reading);
+        release(&boot.writes[..self.writes], &mut self.next_write, &mut self.writing);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,7 +311,7 @@ mod tests {
         let records: Vec<_> = reads.map(|(at, took)| record(at, Some(took), Op::Read)).into_iter().collect();
         let boot = Boot::of_records(1 << 30, &records, 1);
         assert_eq!(follows(&boot), [(0, 100), (0, 120), (1, 10), (3, 10)]);
-        assert_eq!(boot.by_answer(), [1, 2, 0, 3]);
+        assert_eq!(boot.by_answer, [1, 2, 0, 3]);
     }
 
     #[test]
@@ -213,6 +342,43 @@ mod tests {
         assert_eq!(boot.recorded_order(9), items.map(|(block, mask)| PlanItem { block, mask }));
         let items = [(2, 1 << 6), (0, 1 << 31), (1, 1)];
         assert_eq!(boot.recorded_order(2), items.map(|(block, mask)| PlanItem { block, mask }));
+    }
+
+    /// Answers that take as long as they took bring every request when it came; longer ones later by as much.
+    #[test]
+    fn the_guest_comes_as_it_is_answered() {
+        let reads = [(100, 50), (120, 10), (140, 5), (160, 1)];
+        let mut records = reads.map(|(at, took)| record(at, Some(took), Op::Read)).to_vec();
+        records.push(record(165, None, Op::Write));
+        let boot = Boot::of_records(1 << 30, &records, 1).with_grace(Nanos::from_micros(1000));
+        let play = |clock, late: u64| {
+            let (mut guest, mut at, mut wrote) = (Guest::default(), Vec::new(), None);
+            guest.begin(&boot, clock, usize::MAX, true);
+            let mut coming: Vec<(Nanos, u32)> = Vec::new();
+            loop {
+                coming.sort_unstable_by(|a, b| b.cmp(a));
+                let due = coming.last().map_or(Nanos::NEVER, |(at, _)| *at);
+                if let Some((now, read)) = guest.read_before(&boot, due) {
+                    at.push((read, now.0 / 1000));
+                    coming.push((now.plus(Nanos::from_micros(reads[read as usize].1 + late)), read));
+                } else if let Some((now, read)) = coming.pop() {
+                    guest.answered(&boot, now, read);
+                } else {
+                    break;
+                }
+            }
+            while guest.write_before(&boot, Nanos::from_micros(1165 + 3 * late)).is_some() {
+                wrote = Some(false);
+            }
+            wrote = wrote.or(guest.write_before(&boot, Nanos::NEVER).map(|_| true));
+            (at, wrote)
+        };
+        let recorded = vec![(0, 1000), (1, 1020), (2, 1040), (3, 1060)];
+        assert_eq!(play(Clock::Closed, 0).0, recorded);
+        assert_eq!(play(Clock::Open, 7).0, recorded);
+        let late = vec![(0, 1000), (1, 1020), (2, 1047), (3, 1067)];
+        assert_eq!(play(Clock::Closed, 7).0, late);
+        assert!(play(Clock::Closed, 7).1.is_some());
     }
 
     #[test]

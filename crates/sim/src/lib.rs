@@ -12,6 +12,7 @@
 //! | [`boot`] | the reads of a trace, ready to be replayed at their times or after each other |
 //! | [`model`] | the two models, the paper's and the real one, as settings of engine, link and replay |
 //! | [`disk`] | the event loop (read this first) |
+//! | [`image`] | a real image as the simulated disk |
 //! | [`guide`] | the plan switcher and policies that decide as reads come, in the simulator |
 //! | [`outcome`] | what came of it: hit rate, accuracy, waits, slow reads, bytes |
 //! | [`waits`] | percentiles of any number of waits |
@@ -21,6 +22,7 @@
 pub mod boot;
 pub mod disk;
 pub mod guide;
+pub mod image;
 pub mod link;
 pub mod model;
 pub mod outcome;
@@ -28,11 +30,13 @@ pub mod time;
 pub mod waits;
 mod world;
 
-pub use boot::{Access, Boot};
+pub use boot::{Access, Boot, Guest};
 pub use disk::{Guide, Simulator};
 pub use guide::{Following, Switching};
+pub use image::ImageMap;
 pub use link::{Bandwidth, Failures, Latency, Link};
 pub use model::{Clock, Misses, Model, Preloads};
 pub use outcome::{Accuracy, Bytes, Gatherer, Outcome, Slow, Summary};
 pub use time::Nanos;
 pub use waits::Waits;
+pub use world::Written;

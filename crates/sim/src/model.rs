@@ -34,11 +34,12 @@ const FRAME: u64 = 32 << 10;
 const NEVER: Duration = Duration::from_secs(1 << 32);
 
 /// When a read arrives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Clock {
     /// As recorded, whatever it waits for.
     Open,
     /// Its think time after what it followed.
+    #[default]
     Closed,
 }
 

@@ -1,8 +1,11 @@
-//! The disk as the engine sees it here: one blob, and a bit for each of its units.
+//! The disk as the engine sees it here: blobs, and a bit for each of their units. One blob by a rule ([`Layout`]), or
+//! those of a real image ([`ImageMap`]).
 
+use crate::image::ImageMap;
 use headstart_block::ByteRange;
 use headstart_pull::{BLOCK_SIZE, BlobId, BlobRange, World};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 const BLOB: BlobId = BlobId(0);
 
@@ -38,29 +41,89 @@ impl Layout {
         let (first, end) = (part.offset() / self.frame, part.end().div_ceil(self.frame));
         ByteRange::between(first.saturating_mul(self.stored), end.saturating_mul(self.stored))
     }
+
+    /// The blocks of the disk that bytes of `range` of the blob belong to.
+    fn blocks_of(&self, range: ByteRange) -> std::ops::Range<u64> {
+        let block = if self.is_plain() {
+            BLOCK_SIZE
+        } else {
+            (BLOCK_SIZE / self.frame).saturating_mul(self.stored).max(1)
+        };
+        range.offset() / block..range.end().div_ceil(block)
+    }
 }
 
 /// Which bytes of a disk are local.
 #[derive(Debug)]
 pub(crate) struct Local {
-    layout: Layout,
+    place: Place,
+    blobs: Vec<Presence>,
+    /// A bit for each unit of the blobs, one blob behind the other.
+    units: Vec<u64>,
+    written: Written,
+}
+
+/// Where the bytes of the disk lie.
+#[derive(Debug)]
+enum Place {
+    /// In one blob, by a rule.
+    Layout(Layout),
+    /// In an image's blobs.
+    Image(Arc<ImageMap>),
+}
+
+/// A blob's units.
+#[derive(Clone, Copy, Debug)]
+struct Presence {
+    /// Its first unit among those of all blobs.
+    first: u64,
+    len: u64,
+    unit: u64,
     /// Of a unit, where it is a power of two.
     shift: Option<u32>,
-    len: u64,
-    units: Vec<u64>,
-    /// What the guest wrote: disjoint, `start -> end`. It is read from where it was written to.
-    written: BTreeMap<u64, u64>,
+}
+
+impl Presence {
+    /// The units that `range` touches among those of all blobs, from the first to before the last.
+    fn units_of(&self, range: ByteRange) -> (u64, u64) {
+        if range.is_empty() {
+            return (0, 0);
+        }
+        let last = range.end().min(self.len).saturating_sub(1);
+        let (first, last) = match self.shift {
+            Some(shift) => (range.offset() >> shift, last >> shift),
+            None => (range.offset() / self.unit, last / self.unit),
+        };
+        (self.first + first, self.first + last + 1)
+    }
 }
 
 impl Local {
     /// Nothing is. Uses the memory of `before`.
-    pub(crate) fn none(layout: Layout, mut before: Vec<u64>) -> Self {
-        let len = layout.blob_len();
-        let words = usize::try_from(len.div_ceil(layout.unit).div_ceil(64)).unwrap_or(usize::MAX);
+    pub(crate) fn none(layout: Layout, before: Vec<u64>) -> Self {
+        Self::of(Place::Layout(layout), [(layout.blob_len(), layout.unit)].into_iter(), before)
+    }
+
+    /// What an image's disk was opened by is local, and nothing else. Uses the memory of `before`.
+    pub(crate) fn opened(image: &Arc<ImageMap>, before: Vec<u64>) -> Self {
+        let shapes = image.blobs().iter().map(|blob| (blob.len, blob.unit));
+        let mut local = Self::of(Place::Image(Arc::clone(image)), shapes, before);
+        image.opened(&mut |range| local.insert(range));
+        local
+    }
+
+    fn of(place: Place, shapes: impl Iterator<Item = (u64, u64)>, mut before: Vec<u64>) -> Self {
+        let mut next = 0;
+        let presence = |(len, unit): (u64, u64)| {
+            let first = next;
+            next += len.div_ceil(unit);
+            let shift = unit.is_power_of_two().then(|| unit.trailing_zeros());
+            Presence { first, len, unit, shift }
+        };
+        let blobs = shapes.map(presence).collect();
         before.clear();
-        before.resize(words, 0);
-        let shift = layout.unit.is_power_of_two().then(|| layout.unit.trailing_zeros());
-        Self { layout, shift, len, units: before, written: BTreeMap::new() }
+        before.resize(usize::try_from(next.div_ceil(64)).unwrap_or(usize::MAX), 0);
+        Self { place, blobs, units: before, written: Written::default() }
     }
 
     /// The memory, to be used again.
@@ -79,15 +142,19 @@ impl Local {
     }
 
     fn is_fetched(&self, part: ByteRange) -> bool {
-        let (first, end) = self.units_of(self.layout.stored_range(part));
-        (first..end).all(|unit| self.has(unit))
+        let mut local = true;
+        self.ranges(part, &mut |range| {
+            let (first, end) = self.units_of(range);
+            local &= (first..end).all(|unit| self.has(unit));
+        });
+        local
     }
 
     /// Makes a fetched range local.
-    pub(crate) fn insert(&mut self, range: ByteRange) {
+    pub(crate) fn insert(&mut self, range: BlobRange) {
         let (first, end) = self.units_of(range);
         for unit in first..end {
-            if let Some(word) = self.word(unit).and_then(|word| self.units.get_mut(word)) {
+            if let Some(word) = word(unit).and_then(|word| self.units.get_mut(word)) {
                 *word |= 1 << (unit % 64);
             }
         }
@@ -95,22 +162,110 @@ impl Local {
 
     /// The guest writes `part` of the disk.
     pub(crate) fn write(&mut self, part: ByteRange) {
-        let (mut start, mut end) = (part.offset(), part.end());
-        while let Some((first, last)) = self.written.range(..=end).next_back().map(|(a, b)| (*a, *b))
-            && last >= start
-        {
-            (start, end) = (start.min(first), end.max(last));
-            self.written.remove(&first);
-        }
-        self.written.insert(start, end);
+        self.written.write(part);
     }
 
     /// What of `part` of the disk was not written.
-    pub(crate) fn unwritten(&self, part: ByteRange, mut each: impl FnMut(ByteRange)) {
+    pub(crate) fn unwritten(&self, part: ByteRange, each: impl FnMut(ByteRange)) {
+        self.written.unwritten(part, each);
+    }
+
+    /// The blocks of the disk that bytes of `range` belong to; some of them perhaps several times.
+    pub(crate) fn blocks_of(&self, range: BlobRange, each: &mut dyn FnMut(u64)) {
+        match &self.place {
+            Place::Layout(layout) => layout.blocks_of(range.range).for_each(each),
+            Place::Image(image) => image.blocks_of(range, each),
+        }
+    }
+
+    fn has(&self, unit: u64) -> bool {
+        word(unit).and_then(|word| self.units.get(word)).is_none_or(|word| word >> (unit % 64) & 1 == 1)
+    }
+
+    fn units_of(&self, range: BlobRange) -> (u64, u64) {
+        self.blobs.get(range.blob.0 as usize).map_or((0, 0), |blob| blob.units_of(range.range))
+    }
+
+    /// The runs of units of `range` that are not local.
+    fn missing_runs(&self, range: BlobRange, each: &mut dyn FnMut(BlobRange)) {
+        let Some(blob) = self.blobs.get(range.blob.0 as usize) else { return };
+        let (mut at, end) = blob.units_of(range.range);
+        while at < end {
+            let start = at;
+            while at < end && !self.has(at) {
+                at += 1;
+            }
+            if at > start {
+                let (start, end) = ((start - blob.first) * blob.unit, (at - blob.first) * blob.unit);
+                each(BlobRange::between(range.blob, start, end.min(blob.len)));
+            }
+            at += 1;
+        }
+    }
+}
+
+fn word(unit: u64) -> Option<usize> {
+    usize::try_from(unit / 64).ok()
+}
+
+impl World for Local {
+    fn disk_size(&self) -> u64 {
+        match &self.place {
+            Place::Layout(layout) => layout.disk_size,
+            Place::Image(image) => image.disk_size(),
+        }
+    }
+
+    fn ranges(&self, part: ByteRange, each: &mut dyn FnMut(BlobRange)) {
+        match &self.place {
+            Place::Layout(layout) => each(BlobRange { blob: BLOB, range: layout.stored_range(part) }),
+            Place::Image(image) => image.ranges(part, each),
+        }
+    }
+
+    fn missing(&self, range: BlobRange, each: &mut dyn FnMut(BlobRange)) {
+        match &self.place {
+            Place::Layout(_) => self.missing_runs(range, each),
+            Place::Image(image) => self.missing_runs(range, &mut |run| {
+                each(run);
+                image.tree_pages(run, &mut |pages| self.missing_runs(pages, each));
+            }),
+        }
+    }
+}
+
+/// What a guest wrote: it is read from where it was written to, whatever image is below.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Disjoint, `start -> end`.
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl Written {
+    /// Whether nothing was.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// The guest writes `part` of its disk.
+    pub fn write(&mut self, part: ByteRange) {
+        let (mut start, mut end) = (part.offset(), part.end());
+        while let Some((first, last)) = self.ranges.range(..=end).next_back().map(|(a, b)| (*a, *b))
+            && last >= start
+        {
+            (start, end) = (start.min(first), end.max(last));
+            self.ranges.remove(&first);
+        }
+        self.ranges.insert(start, end);
+    }
+
+    /// What of `part` of the disk was not written.
+    pub fn unwritten(&self, part: ByteRange, mut each: impl FnMut(ByteRange)) {
         let mut from = part.offset();
-        let before = self.written.range(..from).next_back();
+        let before = self.ranges.range(..from).next_back();
         let first = before.filter(|(_, end)| **end > from).map_or(from, |(start, _)| *start);
-        for (start, end) in self.written.range(first..part.end()) {
+        for (start, end) in self.ranges.range(first..part.end()) {
             if *start > from {
                 each(ByteRange::between(from, *start));
             }
@@ -118,61 +273,6 @@ impl Local {
         }
         if from < part.end() {
             each(ByteRange::between(from, part.end()));
-        }
-    }
-
-    /// The blocks of the disk that bytes of `range` belong to.
-    pub(crate) fn blocks_of(&self, range: ByteRange) -> std::ops::Range<u64> {
-        let block = if self.layout.is_plain() {
-            BLOCK_SIZE
-        } else {
-            (BLOCK_SIZE / self.layout.frame).saturating_mul(self.layout.stored).max(1)
-        };
-        range.offset() / block..range.end().div_ceil(block)
-    }
-
-    fn has(&self, unit: u64) -> bool {
-        self.word(unit).and_then(|word| self.units.get(word)).is_none_or(|word| word >> (unit % 64) & 1 == 1)
-    }
-
-    fn word(&self, unit: u64) -> Option<usize> {
-        usize::try_from(unit / 64).ok()
-    }
-
-    /// The units that `range` touches, from the first to before the last.
-    fn units_of(&self, range: ByteRange) -> (u64, u64) {
-        if range.is_empty() {
-            return (0, 0);
-        }
-        let last = range.end().min(self.len).saturating_sub(1);
-        match self.shift {
-            Some(shift) => (range.offset() >> shift, (last >> shift) + 1),
-            None => (range.offset() / self.layout.unit, last / self.layout.unit + 1),
-        }
-    }
-}
-
-impl World for Local {
-    fn disk_size(&self) -> u64 {
-        self.layout.disk_size
-    }
-
-    fn ranges(&self, part: ByteRange, each: &mut dyn FnMut(BlobRange)) {
-        each(BlobRange { blob: BLOB, range: self.layout.stored_range(part) });
-    }
-
-    fn missing(&self, range: BlobRange, each: &mut dyn FnMut(BlobRange)) {
-        let (mut at, end) = self.units_of(range.range);
-        let unit = self.layout.unit;
-        while at < end {
-            let start = at;
-            while at < end && !self.has(at) {
-                at += 1;
-            }
-            if at > start {
-                each(BlobRange::between(BLOB, start * unit, (at * unit).min(self.len)));
-            }
-            at += 1;
         }
     }
 }
@@ -198,7 +298,7 @@ mod tests {
                 let (from, to) = (start / unit * unit, (start + bytes).div_ceil(unit) * unit);
                 let range = ByteRange::between(from.min(len), to.min(len));
                 plain[range.offset() as usize..range.end() as usize].fill(true);
-                local.insert(range);
+                local.insert(BlobRange { blob: BLOB, range });
             }
             let part = ByteRange::between(read.0.min(size), (read.0 + read.1).min(size));
             let stored = layout.stored_range(part);
@@ -245,10 +345,9 @@ mod tests {
     #[test]
     fn blocks_are_found_again_in_a_compressed_blob() {
         let layout = Layout { disk_size: 10 * BLOCK_SIZE, frame: 32 << 10, stored: 15_000, unit: 16 << 10 };
-        let local = Local::none(layout, Vec::new());
         for block in 0..10 {
             let part = ByteRange::between(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE);
-            assert_eq!(local.blocks_of(layout.stored_range(part)), block..block + 1);
+            assert_eq!(layout.blocks_of(layout.stored_range(part)), block..block + 1);
         }
     }
 }

@@ -30,6 +30,7 @@
 //! * A handshake, TLS included, has [`NbdSettings::handshake_timeout`] in all.
 
 mod address;
+pub mod client;
 mod connection;
 mod disk;
 mod hall;
@@ -44,6 +45,7 @@ mod welcome;
 mod wire;
 
 pub use address::Address;
+pub use client::NbdUri;
 pub use tls::TlsSettings;
 
 use crate::{Export, STOP_PATIENCE, Server};

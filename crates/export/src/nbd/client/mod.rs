@@ -1,0 +1,348 @@
+//! A client: asks a server for ranges of an export, many at a time, and waits for the answers as long as it likes.
+//!
+//! It is made for replaying recorded reads, so it keeps none of the bytes that come. Its caller owns the only thread:
+//! [`Client::read`] sends, [`Client::wait`] waits for answers or for a moment to come, whichever is first, by the
+//! operating system's timer. A server may be anybody's: what it may not say is an error, never a panic or an
+//! allocation without bound.
+
+mod handshake;
+mod replies;
+mod uri;
+
+pub use uri::NbdUri;
+
+use super::address::Address;
+use super::proto::{Request, command};
+use super::wire::{Received, receive, send_all};
+use handshake::Facts;
+use headstart_block::{ByteRange, Error, ErrorKind, Result};
+use replies::{Ended, Replies};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, set_tcp_nodelay};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use std::collections::BTreeMap;
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// Bytes that are received at once.
+const BUFFER: usize = 256 << 10;
+
+/// Bytes of requests that wait for a server which takes none.
+const UNSENT_MAX: usize = 16 << 20;
+
+/// How long a client waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientSettings {
+    /// For the connection and the choice of the export.
+    pub connect: Duration,
+    /// For any byte of an answer, while there is something to be answered.
+    pub answer: Duration,
+}
+
+impl Default for ClientSettings {
+    fn default() -> Self {
+        Self { connect: Duration::from_secs(10), answer: Duration::from_secs(300) }
+    }
+}
+
+/// A read that was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The number that it was asked with.
+    pub number: u64,
+    /// The server's error, a number of the protocol (5: I/O, 22: invalid); `None` where all bytes came.
+    pub error: Option<u32>,
+}
+
+/// A connection to an export.
+pub struct Client {
+    socket: OwnedFd,
+    name: String,
+    facts: Facts,
+    answer: Duration,
+    replies: Replies,
+    /// Which read each request belongs to.
+    requests: BTreeMap<u64, u64>,
+    /// Reads that are not answered yet: how many of their requests are not, and what failed.
+    reads: BTreeMap<u64, (usize, Option<u32>)>,
+    next_cookie: u64,
+    /// What the server did not take yet, from `sent` on.
+    unsent: Vec<u8>,
+    sent: usize,
+    buffer: Vec<u8>,
+    ended: Vec<Ended>,
+    /// When the server said something last, or was asked when nothing was under way.
+    heard: Instant,
+}
+
+/// A connection during the handshake, which has a deadline.
+struct Line {
+    socket: OwnedFd,
+    until: Instant,
+}
+
+impl Client {
+    /// Connects to the server and chooses the export that `uri` names.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] where nobody listens or the server does not answer in time,
+    /// [`ErrorKind::NotFound`] where it has no such export, [`ErrorKind::Unsupported`] where it demands TLS or speaks
+    /// another style, [`ErrorKind::Corrupt`] where it is no NBD server.
+    #[expect(clippy::disallowed_methods, reason = "a handshake has a deadline")]
+    pub fn connect(uri: &NbdUri, settings: &ClientSettings) -> Result<Self> {
+        let until = Instant::now() + settings.connect;
+        let about = |e: Error| e.about(uri);
+        let socket = dial(&uri.address, settings.connect).map_err(about)?;
+        let mut line = Line { socket, until };
+        let facts = handshake::choose(&mut line, &uri.export).map_err(about)?;
+        let socket = line.socket;
+        rustix::io::ioctl_fionbio(&socket, true).map_err(|e| about(Error::io("cannot be set up", e.into())))?;
+        Ok(Self {
+            socket,
+            name: uri.to_string(),
+            facts,
+            answer: settings.answer,
+            replies: Replies::new(),
+            requests: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            next_cookie: 0,
+            unsent: Vec::new(),
+            sent: 0,
+            buffer: vec![0; BUFFER],
+            ended: Vec::new(),
+            heard: Instant::now(),
+        })
+    }
+
+    /// The size of the export in bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.facts.size
+    }
+
+    /// How many reads are not answered yet.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.reads.len()
+    }
+
+    /// Asks for `range` of the export under a number of the caller's that no read in flight has. Where the server takes
+    /// only whole blocks, whole blocks are asked for; where it takes only so much at a time, several requests are sent.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] where the range is empty or not within the export; what sending reports.
+    #[expect(clippy::disallowed_methods, reason = "a server that was idle is given all its time to answer")]
+    pub fn read(&mut self, number: u64, range: ByteRange) -> Result<()> {
+        let Facts { size, unit, longest } = self.facts;
+        if range.is_empty() || range.end() > size {
+            return Err(Error::invalid(format!("{range} is not within its {size} bytes")).about(&self.name));
+        }
+        if self.reads.is_empty() {
+            self.heard = Instant::now();
+        }
+        let start = range.offset() / unit * unit;
+        let end = range.end().next_multiple_of(unit).min(size);
+        for part in ByteRange::between(start, end).parts(longest) {
+            let cookie = self.next_cookie;
+            self.next_cookie += 1;
+            let len = u32::try_from(part.len()).unwrap_or(u32::MAX);
+            let request = Request { flags: 0, command: command::READ, cookie, offset: part.offset(), len };
+            self.unsent.extend_from_slice(&request.encode());
+            self.replies.ask(cookie, part);
+            self.requests.insert(cookie, number);
+            self.reads.entry(number).or_default().0 += 1;
+        }
+        if self.unsent.len() - self.sent > UNSENT_MAX {
+            return Err(self.silent("takes no requests"));
+        }
+        self.send()
+    }
+
+    /// Waits until something is answered, which is added to `answers`, or until it is `until`; without a moment, for
+    /// an answer alone.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] where the server hangs up, or says nothing for too long while it is asked;
+    /// [`ErrorKind::Corrupt`] where it breaks the protocol. The connection is of no use then.
+    #[expect(clippy::disallowed_methods, reason = "waiting is what it is for")]
+    pub fn wait(&mut self, until: Option<Instant>, answers: &mut Vec<Answer>) -> Result<()> {
+        let before = answers.len();
+        loop {
+            self.send()?;
+            self.receive(answers)?;
+            if answers.len() > before {
+                return Ok(());
+            }
+            let now = Instant::now();
+            if until.is_some_and(|until| until <= now) {
+                return Ok(());
+            }
+            let patience = (!self.reads.is_empty()).then(|| self.heard + self.answer);
+            if patience.is_some_and(|patience| patience <= now) {
+                return Err(self.silent("does not answer"));
+            }
+            if self.reads.is_empty() && until.is_none() {
+                return Ok(());
+            }
+            let until = until.into_iter().chain(patience).min();
+            self.sleep(until.map(|until| until.saturating_duration_since(now)))?;
+        }
+    }
+
+    /// Says goodbye. A server that does not listen does not matter any more.
+    pub fn disconnect(mut self) {
+        let request = Request { flags: 0, command: command::DISCONNECT, cookie: 0, offset: 0, len: 0 };
+        self.unsent.extend_from_slice(&request.encode());
+        let _ = self.send();
+    }
+
+    fn silent(&self, what: &str) -> Error {
+        let (seconds, reads) = (self.answer.as_secs(), self.reads.len());
+        Error::new(ErrorKind::Unavailable, format!("{what}: {reads} reads wait, and nothing came for {seconds} s"))
+            .about(&self.name)
+    }
+
+    fn lost(&self, error: impl Into<std::io::Error>) -> Error {
+        Error::new(ErrorKind::Unavailable, "the connection is lost").caused_by(error.into()).about(&self.name)
+    }
+
+    /// Until there is something to receive, or to send; or for so long.
+    fn sleep(&self, time: Option<Duration>) -> Result<()> {
+        let mut events = PollFlags::IN;
+        if self.sent < self.unsent.len() {
+            events |= PollFlags::OUT;
+        }
+        let time = time.and_then(|time| Timespec::try_from(time).ok());
+        match poll(&mut [PollFd::new(&self.socket, events)], time.as_ref()) {
+            // Interrupted: whoever waits looks at the clock, and why.
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(e) => Err(self.lost(e)),
+        }
+    }
+
+    /// As much as the server takes.
+    fn send(&mut self) -> Result<()> {
+        while self.sent < self.unsent.len() {
+            match send(&self.socket, self.unsent.get(self.sent..).unwrap_or_default(), SendFlags::NOSIGNAL) {
+                Ok(len) => self.sent += len,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(self.lost(e)),
+            }
+        }
+        self.unsent.clear();
+        self.sent = 0;
+        Ok(())
+    }
+
+    /// All that is there.
+    #[expect(clippy::disallowed_methods, reason = "how long a server is silent")]
+    fn receive(&mut self, answers: &mut Vec<Answer>) -> Result<()> {
+        loop {
+            let len = match recv(&self.socket, &mut *self.buffer, RecvFlags::DONTWAIT) {
+                Ok((0, _)) if self.reads.is_empty() => return Err(self.hung_up("hung up")),
+                Ok((0, _)) => return Err(self.hung_up("hung up before it had answered")),
+                Ok((len, _)) => len,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => continue,
+                Err(e) => return Err(self.lost(e)),
+            };
+            self.heard = Instant::now();
+            let bytes = self.buffer.get(..len).unwrap_or_default();
+            let taken = self.replies.take(bytes, &mut self.ended);
+            for ended in self.ended.drain(..) {
+                let number = self.requests.remove(&ended.cookie);
+                let Some((left, error)) = number.and_then(|number| self.reads.get_mut(&number)) else { continue };
+                *left -= 1;
+                *error = error.or(ended.error);
+                if let (0, error, Some(number)) = (*left, *error, number) {
+                    self.reads.remove(&number);
+                    answers.push(Answer { number, error });
+                }
+            }
+            taken.map_err(|e| e.about(&self.name))?;
+            debug_assert_eq!(self.replies.is_idle(), self.reads.is_empty(), "every request belongs to a read");
+            if len < self.buffer.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn hung_up(&self, what: &str) -> Error {
+        Error::new(ErrorKind::Unavailable, format!("the server {what}")).about(&self.name)
+    }
+}
+
+/// Connects.
+fn dial(address: &Address, patience: Duration) -> Result<OwnedFd> {
+    let nobody = |e: std::io::Error| {
+        Error::new(ErrorKind::Unavailable, "nobody listens there").caused_by(e)
+    };
+    match address {
+        Address::Unix(path) => Ok(UnixStream::connect(path).map_err(nobody)?.into()),
+        Address::Tcp(host, port) => {
+            let mut last = None;
+            for address in (host.as_str(), *port).to_socket_addrs().map_err(nobody)? {
+                match TcpStream::connect_timeout(&address, patience) {
+                    Ok(stream) => {
+                        // Requests are small, and each is sent when it is due.
+                        let _ = set_tcp_nodelay(&stream, true);
+                        return Ok(stream.into());
+                    }
+                    Err(e) => last = Some(e),
+                }
+            }
+            let none = || Error::new(ErrorKind::Unavailable, "that host has no address");
+            Err(last.map_or_else(none, nobody))
+        }
+    }
+}
+
+impl Line {
+    #[expect(clippy::disallowed_methods, reason = "a handshake has a deadline")]
+    fn wait_at_most(&self, direction: Timeout) -> Result<()> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Error::new(ErrorKind::Unavailable, "does not answer in time"));
+        }
+        let failed = |e: Errno| Error::io("cannot be set up", e.into());
+        set_socket_timeout(&self.socket, direction, Some(left)).map_err(failed)
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        self.wait_at_most(Timeout::Send)?;
+        send_all(&self.socket, bytes)
+            .map_err(|e| Error::new(ErrorKind::Unavailable, "the connection is lost").caused_by(e))
+    }
+
+    fn receive<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let mut bytes = [0; N];
+        self.receive_into(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn receive_vec(&mut self, len: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.receive_into(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn receive_into(&mut self, mut bytes: &mut [u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            self.wait_at_most(Timeout::Recv)?;
+            let received = receive(&self.socket, bytes)
+                .map_err(|e| Error::new(ErrorKind::Unavailable, "the connection is lost").caused_by(e))?;
+            match received {
+                Received::Bytes(len) => bytes = bytes.get_mut(len..).unwrap_or_default(),
+                Received::End => {
+                    return Err(Error::new(ErrorKind::Unavailable, "the server hung up during the handshake"));
+                }
+                Received::Nothing => {}
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,315 @@
+//! What a server answers, taken apart: pure, whatever the bytes are.
+//!
+//! A client asks for ranges; each answer is a simple reply, which brings all of it, or chunks of a structured one, in any
+//! order, which bring parts. Only the bytes' number is looked at: whoever wants the bytes themselves is not served
+//! here. Everything that the protocol does not allow is an error, after which the connection is of no use: an answer to
+//! a question that was not asked, more bytes than were asked for, bytes of elsewhere, an end before all are there.
+
+use super::super::proto::{
+    CHUNK_HEADER, CHUNK_MAGIC, Fields, SIMPLE_REPLY_HEADER, SIMPLE_REPLY_MAGIC, STRING_MAX, chunk,
+};
+use headstart_block::{ByteRange, Error, Result};
+use std::collections::BTreeMap;
+
+/// The longest payload of a chunk that is looked at: an error with an offset.
+const SMALL_MAX: usize = 6 + STRING_MAX + 8;
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ended {
+    pub(super) cookie: u64,
+    /// The number of the protocol's error; `None` where all bytes came.
+    pub(super) error: Option<u32>,
+}
+
+/// A request that is not answered yet.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    range: ByteRange,
+    came: u64,
+    error: Option<u32>,
+}
+
+/// What comes next.
+#[derive(Clone, Copy, Debug)]
+enum Next {
+    /// The head of a reply.
+    Head,
+    /// So many bytes of data, which nobody looks at.
+    Data { cookie: u64, left: u64, done: bool },
+    /// So many bytes that are looked at, and behind them so many of data.
+    Small { cookie: u64, kind: u16, len: usize, data: u64, done: bool },
+}
+
+/// The requests of a connection, and what has come of the answer that is on its way.
+#[derive(Debug)]
+pub(super) struct Replies {
+    asked: BTreeMap<u64, Asked>,
+    next: Next,
+    /// The start of what is not complete yet.
+    partial: Vec<u8>,
+}
+
+impl Replies {
+    pub(super) fn new() -> Self {
+        Self { asked: BTreeMap::new(), next: Next::Head, partial: Vec::new() }
+    }
+
+    /// A request for `range` was sent under this name.
+    pub(super) fn ask(&mut self, cookie: u64, range: ByteRange) {
+        self.asked.insert(cookie, Asked { range, came: 0, error: None });
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.asked.is_empty()
+    }
+
+    /// Takes what came next.
+    pub(super) fn take(&mut self, mut bytes: &[u8], ended: &mut Vec<Ended>) -> Result<()> {
+        while !bytes.is_empty() {
+            match self.next {
+                Next::Head => {
+                    // The two heads differ in length, the magic tells which.
+                    if !self.gather(&mut bytes, 4) {
+                        return Ok(());
+                    }
+                    let magic = Fields(&self.partial).u32();
+                    let len = match magic {
+                        Some(SIMPLE_REPLY_MAGIC) => SIMPLE_REPLY_HEADER,
+                        Some(CHUNK_MAGIC) => CHUNK_HEADER,
+                        _ => return Err(Error::corrupt("answers with what is no reply of the NBD protocol")),
+                    };
+                    if !self.gather(&mut bytes, len) {
+                        return Ok(());
+                    }
+                    let head = std::mem::take(&mut self.partial);
+                    self.next = self.head(&head, ended)?;
+                    self.partial = head;
+                    self.partial.clear();
+                }
+                Next::Data { cookie, left, done } => {
+                    let taken = left.min(bytes.len() as u64);
+                    bytes = bytes.get(usize::try_from(taken).unwrap_or(usize::MAX)..).unwrap_or_default();
+                    self.next = Next::Data { cookie, left: left - taken, done };
+                    if left == taken {
+                        self.end(cookie, done, ended)?;
+                    }
+                }
+                Next::Small { cookie, kind, len, data, done } => {
+                    if !self.gather(&mut bytes, len) {
+                        return Ok(());
+                    }
+                    let payload = std::mem::take(&mut self.partial);
+                    self.small(cookie, kind, &payload, data)?;
+                    if data > 0 {
+                        self.next = Next::Data { cookie, left: data, done };
+                    } else {
+                        self.end(cookie, done, ended)?;
+                    }
+                    self.partial = payload;
+                    self.partial.clear();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves bytes into the part that is not complete yet, until it has `len`; whether it has.
+    fn gather(&mut self, bytes: &mut &[u8], len: usize) -> bool {
+        let lacks = len.saturating_sub(self.partial.len()).min(bytes.len());
+        let (head, tail) = bytes.split_at(lacks);
+        self.partial.extend_from_slice(head);
+        *bytes = tail;
+        self.partial.len() >= len
+    }
+
+    fn head(&mut self, head: &[u8], ended: &mut Vec<Ended>) -> Result<Next> {
+        let short = || Error::corrupt("a reply is cut short");
+        let mut fields = Fields(head);
+        if fields.u32() == Some(SIMPLE_REPLY_MAGIC) {
+            let (error, cookie) =
+                fields.u32().and_then(|error| Some((error, fields.u64()?))).ok_or_else(short)?;
+            let asked = self.asked(cookie)?;
+            if error != 0 {
+                asked.error = Some(error);
+                self.end(cookie, true, ended)?;
+                return Ok(Next::Head);
+            }
+            if asked.came > 0 {
+                return Err(Error::corrupt("answers the same request in two ways"));
+            }
+            asked.came = asked.range.len();
+            return Ok(Next::Data { cookie, left: asked.range.len(), done: true });
+        }
+        let (flags, kind) = fields.u16().zip(fields.u16()).ok_or_else(short)?;
+        let (cookie, len) = fields.u64().and_then(|cookie| Some((cookie, fields.u32()?))).ok_or_else(short)?;
+        let done = flags & chunk::DONE != 0;
+        let asked = self.asked(cookie)?;
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let fits = match kind {
+            chunk::NONE => len == 0 && done,
+            // Its offset is looked at, the rest is skipped.
+            chunk::OFFSET_DATA => len > 8 && (len - 8) as u64 <= asked.range.len() - asked.came,
+            chunk::OFFSET_HOLE => len == 12,
+            _ => kind >> 15 == 1 && (6..=SMALL_MAX).contains(&len),
+        };
+        if !fits {
+            return Err(Error::corrupt(format!("answers with a chunk of kind {kind} and {len} bytes")));
+        }
+        if kind == chunk::NONE {
+            self.end(cookie, done, ended)?;
+            return Ok(Next::Head);
+        }
+        let (len, data) = match kind {
+            chunk::OFFSET_DATA => (8, (len - 8) as u64),
+            _ => (len, 0),
+        };
+        asked.came += data;
+        Ok(Next::Small { cookie, kind, len, data, done })
+    }
+
+    /// What a chunk says before its data, or instead of it.
+    fn small(&mut self, cookie: u64, kind: u16, payload: &[u8], data: u64) -> Result<()> {
+        let asked = self.asked(cookie)?;
+        let mut fields = Fields(payload);
+        let inside = |offset: u64, len: u64| {
+            ByteRange::new(offset, len)
+                .is_some_and(|part| part.offset() >= asked.range.offset() && part.end() <= asked.range.end())
+        };
+        let elsewhere = || Error::corrupt("answers with bytes of another place than was asked for");
+        match kind {
+            chunk::OFFSET_DATA => {
+                fields.u64().filter(|offset| inside(*offset, data)).ok_or_else(elsewhere)?;
+            }
+            chunk::OFFSET_HOLE => {
+                let hole = fields.u64().zip(fields.u32()).map(|(offset, len)| (offset, u64::from(len)));
+                let hole = hole.filter(|(offset, len)| inside(*offset, *len) && *len > 0);
+                let (_, len) = hole.ok_or_else(elsewhere)?;
+                asked.came += len;
+                if asked.came > asked.range.len() {
+                    return Err(Error::corrupt("answers with more bytes than were asked for"));
+                }
+            }
+            _ => {
+                // The first one is the cause.
+                asked.error = asked.error.or(fields.u32()).or(Some(0));
+            }
+        }
+        Ok(())
+    }
+
+    /// After a chunk, or a simple reply: it may have been the last of its answer.
+    fn end(&mut self, cookie: u64, done: bool, ended: &mut Vec<Ended>) -> Result<()> {
+        self.next = Next::Head;
+        if !done {
+            return Ok(());
+        }
+        let Asked { range, came, error } = *self.asked(cookie)?;
+        if error.is_none() && came != range.len() {
+            let asked = range.len();
+            return Err(Error::corrupt(format!("answers with {came} bytes of the {asked} that were asked for")));
+        }
+        self.asked.remove(&cookie);
+        ended.push(Ended { cookie, error });
+        Ok(())
+    }
+
+    fn asked(&mut self, cookie: u64) -> Result<&mut Asked> {
+        let unknown = || Error::corrupt(format!("answers request {cookie}, which was not made"));
+        self.asked.get_mut(&cookie).ok_or_else(unknown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::proto::{
+        Errno, chunk_header, data_chunk_header, put_error_chunk, put_hole_chunk, simple_reply,
+    };
+    use super::*;
+    use proptest::prelude::*;
+
+    fn asking() -> Replies {
+        let mut replies = Replies::new();
+        replies.ask(1, ByteRange::between(4096, 8192));
+        replies.ask(2, ByteRange::between(0, 100));
+        replies
+    }
+
+    /// All kinds of answers; the second request's fails.
+    fn stream() -> Vec<u8> {
+        let mut out = Vec::new();
+        out.extend(data_chunk_header(1, false, 4096, 1000));
+        out.extend([7; 1000]);
+        put_error_chunk(&mut out, 2, Errno::Io, "it is broken");
+        put_hole_chunk(&mut out, 1, false, 5096, 96);
+        out.extend(data_chunk_header(1, true, 5192, 3000));
+        out.extend([7; 3000]);
+        out
+    }
+
+    proptest! {
+        /// However the bytes are cut, the same requests end.
+        #[test]
+        fn answers_may_come_in_pieces(cuts in prop::collection::vec(0_usize..4300, 0..20)) {
+            let (mut replies, mut ended, bytes) = (asking(), Vec::new(), stream());
+            let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
+            cuts.extend([0, bytes.len()]);
+            cuts.sort_unstable();
+            for pair in cuts.windows(2) {
+                replies.take(&bytes[pair[0]..pair[1]], &mut ended).unwrap();
+            }
+            prop_assert!(replies.is_idle());
+            prop_assert_eq!(
+                ended,
+                [Ended { cookie: 2, error: Some(5) }, Ended { cookie: 1, error: None }]
+            );
+        }
+
+        /// Whatever comes, nothing panics, and no request ends that was not made.
+        #[test]
+        fn garbage_is_an_error_or_ends_something(
+            noise in prop::collection::vec(any::<u8>(), 0..200), at in 0_usize..4200, flip: u8,
+        ) {
+            let (mut replies, mut ended) = (asking(), Vec::new());
+            let _ = replies.take(&noise, &mut ended);
+            let (mut replies, mut bytes) = (asking(), stream());
+            let place = at % bytes.len();
+            bytes[place] ^= flip;
+            let _ = replies.take(&bytes, &mut ended);
+            prop_assert!(ended.iter().all(|ended| ended.cookie == 1 || ended.cookie == 2));
+        }
+    }
+
+    fn refusal(bytes: &[u8]) -> String {
+        asking().take(bytes, &mut Vec::new()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn simple_replies_bring_all_at_once() {
+        let (mut replies, mut ended) = (asking(), Vec::new());
+        let mut out = simple_reply(2, 0).to_vec();
+        out.extend([1; 100]);
+        out.extend(simple_reply(1, 22));
+        replies.take(&out, &mut ended).unwrap();
+        assert_eq!(ended, [Ended { cookie: 2, error: None }, Ended { cookie: 1, error: Some(22) }]);
+        assert!(replies.is_idle());
+    }
+
+    #[test]
+    fn what_was_not_asked_for_is_refused() {
+        assert!(refusal(b"HTTP/1.1 400 Bad Request").contains("no reply of the NBD protocol"));
+        assert!(refusal(&simple_reply(3, 0)).contains("request 3"));
+        let too_much = data_chunk_header(2, true, 0, 101);
+        assert!(refusal(&too_much).contains("kind 1 and 109 bytes"));
+        assert!(refusal(&data_chunk_header(2, true, 1, 100)).contains("another place"));
+        assert!(refusal(&data_chunk_header(2, true, u64::MAX, 100)).contains("another place"));
+        assert!(refusal(&chunk_header(2, chunk::NONE, true, 0)).contains("0 bytes of the 100"));
+        assert!(refusal(&chunk_header(2, chunk::NONE, false, 0)).contains("kind 0"));
+        assert!(refusal(&chunk_header(2, 77, true, 1 << 30)).contains("kind 77"));
+        assert!(refusal(&chunk_header(2, chunk::ERROR, true, 1 << 20)).contains("kind 32769"));
+        let mut twice = Vec::new();
+        put_hole_chunk(&mut twice, 2, false, 0, 100);
+        put_hole_chunk(&mut twice, 2, true, 0, 100);
+        assert!(refusal(&twice).contains("more bytes"));
+    }
+}

@@ -1,0 +1,171 @@
+//! A real image as the world of a simulation: where the disk's bytes lie in its blobs, and which pages of their hash
+//! trees prove them, as the product's own index says it.
+//!
+//! What the pull engine is told is what it is told in the product (`crates/disk/src/blobs.rs`), with the same numbers
+//! for the same blobs: the layers' blobs, each once, and behind them the hash trees of those that have one. Only the
+//! bytes themselves are never read.
+
+use headstart_block::{BlockDevice, ByteRange};
+use headstart_image::hash_tree::{GROUP_SIZE, TREE_PAGE, outboard_len, pages};
+use headstart_image::open_image::OpenImage;
+use headstart_lsmt::Stack;
+use headstart_pull::{BLOCK_SIZE, BlobId, BlobRange};
+use std::fmt;
+
+/// An outboard up to this length, in bytes, is fetched as a whole, as the product's cache does.
+const SMALL_TREE: u64 = 64 << 10;
+
+/// Bytes of a blob's start that opening it reads.
+const HEAD: u64 = 32 << 10;
+
+/// Where the bytes of an image's disk lie. Never changed, so that many simulations can share it.
+pub struct ImageMap {
+    stack: Stack,
+    blobs: Vec<BlobShape>,
+    /// The blob of each layer, lowest first.
+    of_layer: Vec<BlobId>,
+    /// Which blocks of the disk the stored ranges of the layers' blobs belong to, by blob and offset.
+    blocks: Vec<(BlobRange, u64)>,
+}
+
+/// What is known of a blob without its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BlobShape {
+    pub(crate) len: u64,
+    /// Bytes that become local together.
+    pub(crate) unit: u64,
+    /// Its hash tree.
+    tree: Option<BlobId>,
+    /// From here to its end it is read when it is opened.
+    opened_from: u64,
+}
+
+impl ImageMap {
+    /// The map of an image that is open, wherever its bytes are.
+    #[must_use]
+    pub fn of(image: OpenImage) -> Self {
+        let (mut blobs, mut digests, mut of_layer) = (Vec::new(), Vec::new(), Vec::new());
+        for layer in &image.layers {
+            let digest = layer.blob.blob.digest;
+            let place = digests.iter().position(|known| *known == digest).unwrap_or(digests.len());
+            of_layer.push(id(place));
+            if place == digests.len() {
+                let len = layer.blob.blob.size;
+                let opened_from = layer.blob.index_offset().unwrap_or(len).min(len);
+                // Which blob its tree is, is known when all are counted.
+                let tree = layer.blob.tree.map(|_| BlobId(0));
+                digests.push(digest);
+                blobs.push(BlobShape { len, unit: GROUP_SIZE, tree, opened_from });
+            }
+        }
+        for n in 0..digests.len() {
+            if blobs[n].tree.is_some() {
+                let len = outboard_len(blobs[n].len);
+                blobs[n].tree = Some(id(blobs.len()));
+                blobs.push(BlobShape { len, unit: TREE_PAGE, tree: None, opened_from: len });
+            }
+        }
+        let mut map = Self { stack: image.into_disk(), blobs, of_layer, blocks: Vec::new() };
+        map.blocks = map.find_blocks();
+        map
+    }
+
+    /// By stored range the block of the disk; those of a block that lie side by side are one.
+    fn find_blocks(&self) -> Vec<(BlobRange, u64)> {
+        let mut blocks: Vec<(BlobRange, u64)> = Vec::new();
+        let segments = self.stack.index().segments().iter().filter(|segment| !segment.is_zeroed());
+        let mut next = 0;
+        for segment in segments {
+            let end = segment.end() * headstart_block::SECTOR_SIZE;
+            let first = (segment.offset() * headstart_block::SECTOR_SIZE / BLOCK_SIZE).max(next);
+            for block in first..end.div_ceil(BLOCK_SIZE) {
+                let part = ByteRange::between(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE);
+                self.ranges(part, &mut |found| match blocks.last_mut() {
+                    Some((last, of)) if *of == block && touches(*last, found) => {
+                        let start = last.range.offset().min(found.range.offset());
+                        *last = BlobRange::between(found.blob, start, last.range.end().max(found.range.end()));
+                    }
+                    _ => blocks.push((found, block)),
+                });
+                next = block + 1;
+            }
+        }
+        blocks.sort_unstable();
+        blocks
+    }
+
+    /// The size of the disk in bytes.
+    #[must_use]
+    pub fn disk_size(&self) -> u64 {
+        self.stack.size()
+    }
+
+    pub(crate) fn blobs(&self) -> &[BlobShape] {
+        &self.blobs
+    }
+
+    /// The stored ranges that `part` of the disk is read from; nothing past the end of the disk.
+    pub(crate) fn ranges(&self, part: ByteRange, each: &mut dyn FnMut(BlobRange)) {
+        if part.offset() < self.stack.size() {
+            self.stack.stored_ranges(part, &mut |layer, range| {
+                each(BlobRange { blob: self.of_layer[layer], range });
+            });
+        }
+    }
+
+    /// The blocks of the disk that bytes of `range` belong to; some of them perhaps several times.
+    pub(crate) fn blocks_of(&self, range: BlobRange, each: &mut dyn FnMut(u64)) {
+        let end = BlobRange::between(range.blob, range.range.end(), u64::MAX);
+        let before = self.blocks.partition_point(|(stored, _)| *stored < end);
+        // Stored ranges overlap by a frame at most, but where a block's lie in several layers.
+        for (stored, block) in self.blocks[..before].iter().rev() {
+            if !touches(*stored, range) {
+                return;
+            }
+            each(*block);
+        }
+    }
+
+    /// The pages of the hash tree that checking `run` of a blob needs, as ranges of the tree.
+    pub(crate) fn tree_pages(&self, run: BlobRange, each: &mut dyn FnMut(BlobRange)) {
+        let Some(shape) = self.blobs.get(run.blob.0 as usize) else { return };
+        let Some(tree) = shape.tree else { return };
+        let len = outboard_len(shape.len);
+        if len <= SMALL_TREE {
+            each(BlobRange::between(tree, 0, len));
+        } else {
+            pages(shape.len, run.range, &mut |pages| each(BlobRange { blob: tree, range: pages }));
+        }
+    }
+
+    /// What is local when the disk is open: what it was opened by.
+    pub(crate) fn opened(&self, each: &mut dyn FnMut(BlobRange)) {
+        for (n, shape) in self.blobs.iter().enumerate().filter(|(_, shape)| shape.unit == GROUP_SIZE) {
+            for (start, end) in [(0, HEAD.min(shape.len)), (shape.opened_from, shape.len)] {
+                let range = BlobRange::between(id(n), start, end);
+                if !range.is_empty() {
+                    each(range);
+                    self.tree_pages(range, each);
+                }
+            }
+        }
+    }
+}
+
+/// Whether they overlap, or lie side by side.
+fn touches(a: BlobRange, b: BlobRange) -> bool {
+    a.blob == b.blob && a.range.offset() <= b.range.end() && b.range.offset() <= a.range.end()
+}
+
+/// There are at most 255 layers.
+#[expect(clippy::cast_possible_truncation, reason = "a number of layers")]
+fn id(n: usize) -> BlobId {
+    BlobId(n as u32)
+}
+
+impl fmt::Debug for ImageMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (size, layers) = (self.disk_size(), self.of_layer.len());
+        f.debug_struct("ImageMap").field("disk_size", &size).field("layers", &layers).finish_non_exhaustive()
+    }
+}
