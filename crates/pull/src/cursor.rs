@@ -39,9 +39,18 @@ impl Cursor {
     }
 }
 
-/// Which slices a plan names of which blocks, to be asked quickly. Made when it is asked first.
+/// What a plan says of a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The slices that it names; none where it does not name the block.
+    pub(crate) mask: u32,
+    /// The place in the plan of the last item that does.
+    pub(crate) last: u64,
+}
+
+/// Where a plan names which blocks, to be asked quickly. Made when it is asked first.
 #[derive(Debug, Default)]
-pub(crate) struct Named(Option<Vec<(u64, u32)>>);
+pub(crate) struct Named(Option<Vec<(u64, Place)>>);
 
 impl Named {
     /// Of another plan from now on.
@@ -49,21 +58,25 @@ impl Named {
         self.0 = None;
     }
 
-    /// The slices of `block` that `plan` names. Of plans that go through the whole disk none: they say nothing of what
-    /// is read.
-    pub(crate) fn mask(&mut self, plan: &Plan, block: u64) -> u32 {
+    /// What `plan` says of `block`. Plans that go through the whole disk name nothing: they say nothing of what is read.
+    pub(crate) fn place(&mut self, plan: &Plan, block: u64) -> Place {
         let items = self.0.get_or_insert_with(|| {
             let Plan::List(items) = plan else { return Vec::new() };
-            let mut items: Vec<_> = items.iter().map(|item| (item.block, item.mask)).collect();
-            items.sort_unstable();
-            items.dedup_by(|next, last| {
-                let same = next.0 == last.0;
-                last.1 |= if same { next.1 } else { 0 };
+            let place = |(last, item): (u64, &PlanItem)| (item.block, Place { mask: item.mask, last });
+            let mut items: Vec<_> = (0..).zip(items.iter()).map(place).collect();
+            // Stable: of a block that comes several times the last is last.
+            items.sort_by_key(|(block, _)| *block);
+            items.dedup_by(|next, first| {
+                let same = next.0 == first.0;
+                if same {
+                    first.1 = Place { mask: first.1.mask | next.1.mask, last: next.1.last };
+                }
                 same
             });
             items
         });
-        items.binary_search_by_key(&block, |(known, _)| *known).map_or(0, |at| items[at].1)
+        let found = items.binary_search_by_key(&block, |(known, _)| *known);
+        found.map_or_else(|_| Place::default(), |at| items[at].1)
     }
 }
 
@@ -90,12 +103,7 @@ impl Rests {
             self.known.remove(&block);
             self.once.retain(|other| *other != block);
             let before = u32::MAX.checked_shr(32 - u32::try_from(end).unwrap_or(32)).unwrap_or(0);
-            self.urgent.retain(|item| item.block != block);
-            self.urgent.push_back(PlanItem { block, mask: before });
-            self.urgent.push_back(PlanItem { block, mask: !before });
-            while self.urgent.len() > max.saturating_mul(2) {
-                self.urgent.pop_front();
-            }
+            self.promote(block, &[before, !before], max);
             return false;
         }
         self.once.push_back(block);
@@ -104,6 +112,16 @@ impl Rests {
             self.known.remove(&oldest);
         }
         full
+    }
+
+    /// These slices of a block go before everything else, the last mask first.
+    pub(crate) fn promote(&mut self, block: u64, masks: &[u32], max: usize) {
+        self.urgent.retain(|item| item.block != block);
+        let masks = masks.iter().filter(|mask| **mask != 0);
+        self.urgent.extend(masks.map(|mask| PlanItem { block, mask: *mask }));
+        while self.urgent.len() > max.saturating_mul(2) {
+            self.urgent.pop_front();
+        }
     }
 
     /// The latest in which one read missed.
@@ -155,8 +173,9 @@ mod tests {
     fn knows_what_is_planned() {
         let items = [(7, 1), (2, 4), (7, 2)].map(|(block, mask)| PlanItem { block, mask });
         let (plan, mut named) = (Plan::List(items.to_vec().into()), Named::default());
-        assert_eq!([7, 2, 3].map(|block| named.mask(&plan, block)), [3, 4, 0]);
+        let places = [7, 2, 3].map(|block| named.place(&plan, block));
+        assert_eq!(places, [(3, 2), (4, 1), (0, 0)].map(|(mask, last)| Place { mask, last }));
         named.forget();
-        assert_eq!(named.mask(&Plan::Sequential, 7), 0);
+        assert_eq!(named.place(&Plan::Sequential, 7), Place::default());
     }
 }

@@ -1,9 +1,11 @@
 //! The preload queue: the rests of blocks that are read on, the plan in its order, then the rests of other blocks that
 //! missed.
 //!
-//! A miss in what the plan names says nothing but that the plan is late, and asks for no rest. One in anything else is
-//! the beginning of something that training did not see, a service's first start or a scan of the disk: the rest of
-//! its block comes behind the plan, and with the second such miss in the block before it.
+//! A miss in what the plan names and has not come to yet says that the guest is elsewhere: what the plan names of the
+//! block goes before everything else. So an order that is wrong, or right for another boot, costs hardly more than none:
+//! plans from the last item to the first, which took up to 3.5 times as long as lazily, take 0.8 times at most.
+//! A miss in anything else is the beginning of something that training did not see, a service's first start or a scan
+//! of the disk: the rest of its block comes behind the plan, and with the second such miss in the block before it.
 
 use crate::active::Active;
 use crate::cursor::{Cursor, Named, Rests};
@@ -23,10 +25,13 @@ pub(crate) struct Preload {
 }
 
 impl Preload {
-    pub(crate) fn set_plan(&mut self, plan: Plan) {
+    /// Follows `plan` from its first item on; whether it is another one.
+    pub(crate) fn set_plan(&mut self, plan: Plan) -> bool {
+        let changed = *self.cursor.plan() != plan;
         self.cursor = Cursor::new(plan);
         self.planned.clear();
         self.named.forget();
+        changed
     }
 
     /// How many items of the plan were passed.
@@ -40,13 +45,28 @@ impl Preload {
         for block in part.offset() / BLOCK_SIZE..part.end().div_ceil(BLOCK_SIZE) {
             let start = block * BLOCK_SIZE;
             let inside = part.intersect(ByteRange::between(start, start + BLOCK_SIZE));
-            let named = self.named.mask(self.cursor.plan(), block);
+            let place = self.named.place(self.cursor.plan(), block);
             let slices = (inside.offset() - start) / SLICE_SIZE..(inside.end() - start).div_ceil(SLICE_SIZE);
-            if slices.clone().any(|slice| named >> slice & 1 == 0) {
+            if slices.clone().any(|slice| place.mask >> slice & 1 == 0) {
                 dropped += u64::from(self.rests.push(block, slices.end, max));
+            } else if place.last >= self.cursor.passed() {
+                self.rests.promote(block, &[place.mask], max);
             }
         }
         dropped
+    }
+
+    /// The next request for the rest of a block that is read on.
+    pub(crate) fn take_urgent(
+        &mut self,
+        shape: Shape,
+        budget: &mut u32,
+        world: &dyn World,
+        active: &Active,
+        counters: &mut Counters,
+    ) -> Option<BlobRange> {
+        fill(&mut self.urgent, || self.rests.pop_urgent(), shape, budget, world, counters);
+        self.urgent.take(shape, world, active)
     }
 
     /// The next request, passing not more than `budget` items for it. `None` with budget left: there is none.
@@ -59,13 +79,17 @@ impl Preload {
         counters: &mut Counters,
     ) -> Option<BlobRange> {
         let size = world.disk_size();
+        let short = shape.short();
         loop {
-            fill(&mut self.urgent, || self.rests.pop_urgent(), shape, budget, world, counters);
-            if let Some(range) = self.urgent.take(shape, world, active) {
+            if let Some(range) = self.take_urgent(short, budget, world, active, counters) {
                 return Some(range);
             }
             let next = || self.cursor.next(size);
             let end = fill(&mut self.planned, next, shape, budget, world, counters);
+            if *budget == 0 && !end && self.planned.grows(shape) {
+                // The rest of a long run is looked at in the next event, which comes at once.
+                return None;
+            }
             if let Some(range) = self.planned.take(shape, world, active) {
                 return Some(range);
             }
@@ -75,8 +99,8 @@ impl Preload {
                 }
                 continue;
             }
-            let end = fill(&mut self.resting, || self.rests.pop(), shape, budget, world, counters);
-            if let Some(range) = self.resting.take(shape, world, active) {
+            let end = fill(&mut self.resting, || self.rests.pop(), short, budget, world, counters);
+            if let Some(range) = self.resting.take(short, world, active) {
                 return Some(range);
             }
             if end || *budget == 0 {
