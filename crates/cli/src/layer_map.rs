@@ -3,7 +3,9 @@
 use crate::image::on_remote;
 use crate::store_args::StoreArgs;
 use headstart_block::{BlockDevice, ByteRange, Result, SECTOR_SIZE};
+use headstart_image::manifest::Manifest;
 use headstart_image::open_image::OpenImage;
+use headstart_lsmt::Stack;
 use headstart_plan::knowledge::ImageKey;
 use headstart_plan::layers::LayerMap;
 use headstart_store::Reference;
@@ -20,16 +22,28 @@ pub(crate) fn of_image(image: &Reference, stores: &StoreArgs) -> Result<(ImageKe
     }
 }
 
-fn of_open(image: &OpenImage) -> Result<(ImageKey, LayerMap)> {
+/// The same of an image that is open.
+///
+/// # Errors
+/// Where it has too many layers to tell.
+pub(crate) fn of_open(image: &OpenImage) -> Result<(ImageKey, LayerMap)> {
     let size = image.disk().size();
     let key = ImageKey { image: image.digest.to_string(), size };
-    let digests = image.layers.iter().map(|layer| layer.blob.blob.digest).collect();
+    Ok((key, of_disk(image.disk(), &image.manifest)?))
+}
+
+/// The layers of a disk, which is what `manifest`'s layers make up.
+///
+/// # Errors
+/// None; they would be the map's.
+pub(crate) fn of_disk(disk: &Stack, manifest: &Manifest) -> Result<LayerMap> {
+    let size = disk.size();
+    let digests = manifest.disk_layers().map(|layer| layer.blob.digest).collect();
     // What is zeros is read without the store.
-    let data = image.disk().index().segments().iter().filter(|segment| !segment.is_zeroed());
+    let data = disk.index().segments().iter().filter(|segment| !segment.is_zeroed());
     let parts = data.map(|segment| {
         let part = ByteRange::between(segment.offset() * SECTOR_SIZE, segment.end() * SECTOR_SIZE);
         (part.intersect(ByteRange::between(0, size)), usize::from(segment.layer()))
     });
-    let map = LayerMap::new(digests, parts.filter(|(part, _)| !part.is_empty()))?;
-    Ok((key, map))
+    LayerMap::new(digests, parts.filter(|(part, _)| !part.is_empty()))
 }

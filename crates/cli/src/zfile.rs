@@ -116,6 +116,12 @@ impl LayerPacking {
         use headstart_image::new_layer::Packing;
         self.codec.map_or(Packing::Plain, |codec| Packing::ZFile(self.frames.options(codec)))
     }
+
+    /// The same, with zstd at `level` where none was asked for.
+    pub(crate) fn options_at(&self, level: i32) -> headstart_image::new_layer::Packing {
+        let frames = Frames { level: self.frames.level.or(Some(level)), ..self.frames.clone() };
+        Self { frames, ..self.clone() }.options()
+    }
 }
 
 impl Frames {

@@ -3,6 +3,7 @@
 mod copy;
 mod list;
 mod look;
+mod optimize;
 mod pull;
 mod push;
 mod report;
@@ -85,6 +86,9 @@ pub(crate) enum Command {
         #[command(flatten)]
         packing: LayerPacking,
     },
+    /// Lay an image out anew, so that what boots read comes first
+    #[command(after_help = optimize::EXAMPLES)]
+    Optimize(optimize::Optimize),
     /// Say where two images' disks differ
     #[command(
         after_help = "Example:\n  headstart image diff file:///srv/images:debian file:///srv/images:vm1"
@@ -175,6 +179,7 @@ impl Command {
                 let made = flatten(image, target, &packing.options(), progress)?;
                 Ok(Box::new(Made::new(&made, None)))
             }
+            Self::Optimize(optimize) => optimize.run(progress),
             Self::Diff { left, right } => Ok(Box::new(DiffReport::new(&diff(left, right, progress)?))),
             Self::Remove { image } => {
                 ImageStore::open(image.directory()?)?.remove(&image.selector)?;

@@ -76,6 +76,9 @@ pub(super) struct Inspection {
     data_bytes: u64,
     stored_bytes: u64,
     segments: usize,
+    /// The image that it is, laid out anew.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    optimized_from: Option<String>,
     layers: Vec<InspectedLayer>,
 }
 
@@ -90,6 +93,9 @@ struct InspectedLayer {
     uuid: String,
     parent_uuid: String,
     virtual_size: u64,
+    /// Of a boot layer: so many of its bytes, from its start on, are what boots read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    boot_bytes: Option<u64>,
 }
 
 impl Inspection {
@@ -103,6 +109,7 @@ impl Inspection {
             data_bytes: image.data_bytes(),
             stored_bytes: image.manifest.stored_size(),
             segments: image.disk().index().len(),
+            optimized_from: image.manifest.optimized_from().map(|digest| digest.to_string()),
             layers: image.layers.iter().map(InspectedLayer::new).collect(),
         }
     }
@@ -120,6 +127,7 @@ impl InspectedLayer {
             uuid: layer.info.uuid.to_string(),
             parent_uuid: layer.info.parent_uuid.to_string(),
             virtual_size: layer.info.virtual_size,
+            boot_bytes: layer.blob.boot_bytes(),
         }
     }
 }
@@ -139,7 +147,7 @@ impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (virtual_size, data, stored) =
             (ByteSize(self.virtual_size), ByteSize(self.data_bytes), ByteSize(self.stored_bytes));
-        let fields = [
+        let mut fields = vec![
             ("image", self.image.clone()),
             ("digest", self.digest.clone()),
             ("made by", self.made_by.clone().unwrap_or_else(|| "another tool".to_owned())),
@@ -156,6 +164,10 @@ impl fmt::Display for Inspection {
             ("merged index", count(self.segments as u64, "segment")),
             ("layers", format!("{}, lowest first", self.layers.len())),
         ];
+        let layers = fields.len() - 1;
+        if let Some(from) = &self.optimized_from {
+            fields.insert(layers, ("laid out anew from", from.clone()));
+        }
         Fields(&fields).fmt(f)?;
         for layer in &self.layers {
             let (data, stored) = (ByteSize(layer.data_bytes), ByteSize(layer.stored_bytes));
@@ -168,6 +180,9 @@ impl fmt::Display for Inspection {
                 count(layer.segments as u64, "segment"),
                 layer.coverage
             )?;
+            if let Some(bytes) = layer.boot_bytes {
+                write!(f, "\n    a boot layer: its first {} are what boots read, in order", ByteSize(bytes))?;
+            }
         }
         Ok(())
     }

@@ -5,6 +5,7 @@
 //! | [`import`], [`disk_formats`], [`backing_files`] | disks of every kind and size become images |
 //! | [`export`] | images become disks again |
 //! | [`layers`], [`commit`] | images on top of images; flatten, diff, inspect |
+//! | [`optimize`] | what boots read is laid out first |
 //! | [`copies`] | push, pull, copy, list, with other people's servers |
 //! | [`verify`], [`prune`] | damage is found and named; what is needed stays |
 //! | [`golden`], [`zfile`] | the reference's blobs give their bytes; single files |
@@ -40,6 +41,7 @@ mod import;
 mod large;
 mod layers;
 mod learn;
+mod optimize;
 mod plot;
 mod prune;
 mod scene;

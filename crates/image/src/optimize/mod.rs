@@ -45,7 +45,7 @@ mod view;
 mod write;
 
 pub use cost::Cost;
-pub use order::boot_order;
+pub use order::{boot_order, in_boot_order};
 pub use source::{Source, Stores};
 
 use crate::blob::open_layer_source;
@@ -136,7 +136,8 @@ pub fn optimize(
     let virtual_size = source.open.disk().size();
     check_size(virtual_size)?;
     let mut layout = Layout::new(virtual_size, request.plans);
-    if DataBytes::of(source.open.disk(), &layout).hot == 0 {
+    let data = DataBytes::of(source.open.disk(), &layout);
+    if data.hot == 0 {
         let error = Error::invalid("the plan names nothing that the image has");
         return Err(error.about(&source.open.reference).remedy("make one of boots of this image"));
     }
@@ -145,34 +146,23 @@ pub fn optimize(
         site.adopt(source, &source.layers(), progress)?;
     }
     let below = site.open_layers(source)?;
-    let data = DataBytes::of(&below.disk, &layout);
     match request.form {
         Form::BootLayer => site.bring(source, &below, &layout, progress)?,
         Form::OneLayer => layout = layout.with_rest(&below.disk),
     }
-    let new = NewLayer::write(&site, &below, &layout, request, progress)?;
-    let boot_bytes = new.content.stored_range(data.hot_range()).end();
-    let layer = new.layer.with_boot_bytes(boot_bytes);
-
-    let (mut layers, mut open) = match request.form {
-        Form::BootLayer => (below.layers.clone(), below.open.clone()),
-        Form::OneLayer => (Vec::new(), Vec::new()),
-    };
-    layers.push(layer.clone());
-    open.push(headstart_lsmt::Layer::open(new.content)?);
-    let disk = Stack::new(open)?.with_size(virtual_size);
-    let view = View { disk: &disk, layers: &layers };
-    let own_layers: Vec<Layer> = source.open.manifest.disk_layers().cloned().collect();
+    let new = NewDisk::write(&site, below, &layout, data, request, progress)?;
+    let view = View { disk: &new.disk, layers: &new.layers };
+    let source_layers: Vec<Layer> = source.open.manifest.disk_layers().cloned().collect();
     // What is here of a source without a boot layer need not be fetched once more to be compared.
-    let has_boot_layer = own_layers.len() > below.layers.len();
-    let original = if has_boot_layer { source.open.disk() } else { &below.disk };
-    let original = View { disk: original, layers: &own_layers };
+    let has_boot_layer = source_layers.len() > new.below.layers.len();
+    let original = if has_boot_layer { source.open.disk() } else { &new.below.disk };
+    let original = View { disk: original, layers: &source_layers };
     let compared = check_same(&original, &view, progress)?;
     let cost = [cost(&original, &layout.hot), cost(&view, &layout.hot)];
 
     step(progress, 0)?;
     let image = NewImage {
-        layers,
+        layers: new.layers,
         virtual_size,
         options: describe(request.packing),
         config: source.config()?,
@@ -185,9 +175,9 @@ pub fn optimize(
         optimized_from: source.known_as(),
         virtual_size,
         layers: image.layers.len(),
-        layer: layer.blob.digest,
-        layer_size: layer.blob.size,
-        boot_bytes,
+        layer: new.layer.blob.digest,
+        layer_size: new.layer.blob.size,
+        boot_bytes: new.boot_bytes,
         hot_data: data.hot,
         beyond_data: data.beyond,
         stored: [source.open.manifest.stored_size(), made.manifest.stored_size()],
@@ -197,31 +187,43 @@ pub fn optimize(
     })
 }
 
-/// The layer that is made.
-struct NewLayer {
+/// The disk laid out anew, not published yet.
+struct NewDisk {
+    /// The layer that was made.
     layer: Layer,
-    /// Its own bytes, with its wrappers off.
-    content: Arc<dyn ReadAt>,
+    boot_bytes: u64,
+    /// All layers, lowest first, and what they make up.
+    layers: Vec<Layer>,
+    disk: Stack,
+    /// What it was made of.
+    below: Below,
 }
 
-impl NewLayer {
+impl NewDisk {
     fn write(
         site: &Site,
-        below: &Below,
+        below: Below,
         layout: &Layout,
+        data: DataBytes,
         request: &Request<'_>,
         progress: &dyn Progress,
     ) -> Result<Self> {
-        let parent_uuid = match request.form {
-            Form::BootLayer => below.top_uuid(),
-            Form::OneLayer => uuid::Uuid::nil(),
+        let (parent_uuid, mut layers, mut open) = match request.form {
+            Form::BootLayer => (below.top_uuid(), below.layers.clone(), below.open.clone()),
+            Form::OneLayer => (uuid::Uuid::nil(), Vec::new(), Vec::new()),
         };
         let virtual_size = below.disk.size().next_multiple_of(SECTOR_SIZE);
         let meta = LayerMeta { virtual_size, parent_uuid, ..LayerMeta::default() };
         let write = |output| write_layer(&below.disk, layout, output, meta, progress);
         let (layer, _) = stage_layer(site.staging(), request.packing, write)?;
         let blob: Arc<dyn ReadAt> = Arc::new(site.staged(&layer.blob.digest)?);
-        Ok(Self { layer, content: open_layer_source(blob)?.source })
+        let content = open_layer_source(blob)?.source;
+        let boot_bytes = content.stored_range(data.hot_range()).end();
+        let layer = layer.with_boot_bytes(boot_bytes);
+        layers.push(layer.clone());
+        open.push(headstart_lsmt::Layer::open(content)?);
+        let disk = Stack::new(open)?.with_size(below.disk.size());
+        Ok(Self { layer, boot_bytes, layers, disk, below })
     }
 }
 

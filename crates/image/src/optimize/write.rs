@@ -41,7 +41,7 @@ pub(super) fn write_layer(
     meta: LayerMeta,
     progress: &dyn Progress,
 ) -> Result<(LayerOutput, LayerSummary)> {
-    progress.begin("write layer", layout.parts().map(|part| part.len()).sum());
+    progress.begin("write layer", layout.parts().map(ByteRange::len).sum());
     let mut layer = LayerWriter::new(output, meta)?.in_any_order();
     let mut buf = Vec::new();
     for part in layout.parts() {

@@ -123,7 +123,7 @@ impl Staging {
     /// Opens a blob that was staged; none where it was not.
     pub(crate) fn open(&self, digest: &Digest) -> Result<Option<FileSource>> {
         let is_staged = self.dir.blobs().contains_key(digest);
-        is_staged.then(|| FileSource::open(&self.path().join(digest.hex()))).transpose()
+        is_staged.then(|| FileSource::open(self.path().join(digest.hex()))).transpose()
     }
 
     /// Makes the image part of the store, under `tag`; an image that had the tag loses it.

@@ -1,0 +1,156 @@
+//! Images laid out anew: the same disk, what boots read first.
+
+use crate::disk::{Disk, assert_same, noise, text};
+use crate::scene::{Run, Scene};
+use crate::trace::npy;
+use headstart_testkit::registry::{Access, Registry};
+use headstart_testkit::s3::S3;
+use serde_json::{Value, json};
+use std::fs;
+
+const BLOCK: u64 = 2 << 20;
+
+/// An image of two layers with a disk of five blocks, `file://~/store:v1`, its disk `disk.raw`, and plans of boots that
+/// read parts of the blocks 3, 1 and 0, in this order.
+fn scene() -> Scene {
+    let scene = Scene::new();
+    let size = 4 * BLOCK + 70_000;
+    Disk::create(scene.path("base.raw"), size)
+        .write(0, &text(1, 3_000_000))
+        .write(3 * BLOCK, &noise(2, 1_000_000))
+        .write(size - 512, &noise(3, 512));
+    scene.ok("image import base.raw file://~/store:base");
+    crate::disk::copy_of(&scene, "base.raw", "disk.raw").write(3 * BLOCK + 100_000, &noise(4, 300_000)).write(0, &[0; 65536]);
+    let made = scene.json("image import disk.raw file://~/store:v1 --base file://~/store:base");
+    for (set, image) in [("named", "web"), ("set", made["digest"].as_str().unwrap())] {
+        boots(&scene, set, image, size.next_multiple_of(512));
+        scene.ok(&format!("train --traces {set} -o {set}.plans"));
+    }
+    scene
+}
+
+fn boots(scene: &Scene, set: &str, image: &str, size: u64) {
+    let mut table = "volume_id,image_type,image_id,device_size,gmt_create\n".to_owned();
+    let dir = scene.path(set).join(format!("trace/it1/{image}/0GB"));
+    fs::create_dir_all(&dir).unwrap();
+    for boot in 0..5 {
+        table += &format!("{boot},1,{image},{size},2026-11-21 18:5{boot}:43\n");
+        let start = 1_795_287_468_000_000 + boot * 60_000_000;
+        let blocks = [3, 1, 0].into_iter().flat_map(|block| (0..5).map(move |n| block * BLOCK as i64 + n * 65536));
+        let rows: Vec<_> = blocks.zip(0..).map(|(at, n)| [1, at, 4096, start + n * 1000]).collect();
+        fs::write(dir.join(format!("{boot}.npy")), npy(&rows)).unwrap();
+    }
+    fs::write(scene.path(set).join("VD_creation_meta.csv"), table).unwrap();
+}
+
+fn check(scene: &Scene, image: &str) {
+    scene.ok(&format!("image verify --deep {image}"));
+    scene.ok(&format!("image export {image} -o back.raw"));
+    assert_same(scene, "disk.raw", "back.raw");
+    fs::remove_file(scene.path("back.raw")).unwrap();
+}
+
+#[test]
+fn a_boot_layer_on_top() {
+    let scene = scene();
+    let before = scene.fingerprint("store");
+    scene.fails("image optimize file://~/store:v1 file://~/store:fast", &["store:v1", "train --publish", "--plans"]);
+    scene.fails(
+        "image optimize file://~/store:v1 file://~/store:fast --plans named.plans",
+        &["named.plans", "no plans for sha256:", "--known-as"],
+    );
+    scene.fails("image optimize file://~/store:v1 file://~/store:fast --plans disk.raw", &["disk.raw"]);
+    scene.fails("image optimize file://~/store:v1 file://~/store:fast --plans set.plans --group 3", &["group 3"]);
+    assert_eq!(scene.fingerprint("store"), before);
+
+    let words = "image optimize file://~/store:v1 file://~/store:fast --plans set.plans";
+    let made = scene.json(words);
+    let source = scene.json("image inspect file://~/store:v1");
+    assert_eq!((&made["optimized_from"], &made["layers"]), (&source["digest"], &json!(3)));
+    let number = |value: &Value| value.as_u64().unwrap();
+    // Of fifteen slices one is zeros, which nobody stores.
+    assert_eq!((number(&made["hot_data_bytes"]), &made["other_data_bytes"]), (14 * 65536, &json!(0)));
+    assert!(number(&made["preloading_before"]["requests"]) >= 3);
+    assert_eq!(made["preloading"]["requests"], 1);
+    assert!(number(&made["boot_bytes"]) < number(&made["layer_size"]));
+    check(&scene, "file://~/store:fast");
+    scene.ok("image diff file://~/store:v1 file://~/store:fast");
+
+    let inspected = scene.json("image inspect file://~/store:fast");
+    assert_eq!((&inspected["optimized_from"], &inspected["digest"]), (&source["digest"], &made["digest"]));
+    assert_eq!(inspected["layers"][2]["boot_bytes"], made["boot_bytes"]);
+    assert!(inspected["layers"][0]["boot_bytes"].is_null());
+    let shown = scene.ok("image inspect file://~/store:fast").stdout;
+    assert!(shown.contains("a boot layer") && shown.contains("laid out anew"), "{shown}");
+    // The data lies in the order of the boots: blocks 3, 1, 0.
+    let layer = scene.blob("store", &made["layer"]);
+    let segments = scene.json(&format!("layer inspect --segments {}", layer.display()));
+    let segment = |segment: &Value| (number(&segment[2]), number(&segment[0]) * 512 / BLOCK);
+    let mut places: Vec<_> = segments["index"].as_array().unwrap().iter().map(segment).collect();
+    places.sort_unstable();
+    let mut blocks: Vec<u64> = places.iter().map(|place| place.1).collect();
+    blocks.dedup();
+    assert_eq!(blocks, [3, 1, 0]);
+
+    // Again is the same, from either image and on any number of threads; by another name of the plans as well.
+    let table = scene.ok(&format!("{words} --threads 1")).stdout;
+    assert!(table.contains("1 request") && table.contains(made["digest"].as_str().unwrap()), "{table}");
+    let again = scene.json("image optimize file://~/store:fast file://~/other:x --plans named.plans --known-as web");
+    assert_eq!(again["digest"], made["digest"]);
+    check(&scene, "file://~/other:x");
+    assert_eq!(scene.json("image prune file://~/other")["blobs"], 0);
+
+    let whole = scene.json("image optimize file://~/store:v1 file://~/whole:x --plans set.plans --one-layer");
+    assert_eq!((&whole["layers"], &whole["preloading"]["requests"]), (&json!(1), &json!(1)));
+    check(&scene, "file://~/whole:x");
+}
+
+#[test]
+fn between_registries() {
+    let Some(registry) = Registry::start(Access::Open) else { return };
+    let scene = scene();
+    let (host, plain) = (registry.host(), format!("--plain-http {}", registry.host()));
+    scene.ok(&format!("image push file://~/store:v1 oci://{host}/vm/a {plain}"));
+    let here = scene.json("image optimize file://~/store:v1 file://~/store:fast --plans set.plans");
+    let there = |from: &str, to: &str| scene.json(&format!("image optimize {from} {to} --plans set.plans {plain}"));
+    // In the repository, into another, out of it, into it: the same image.
+    let repository = format!("oci://{host}/vm/a");
+    for (from, to) in [
+        (format!("{repository}:v1"), format!("{repository}:fast")),
+        (format!("{repository}:fast"), format!("oci://{host}/vm/b:fast")),
+        (format!("{repository}:v1"), "file://~/pulled:fast".to_owned()),
+        ("file://~/store:v1".to_owned(), format!("oci://{host}/vm/c:fast")),
+    ] {
+        let made = there(&from, &to);
+        assert_eq!(made["digest"], here["digest"], "{from} {to}");
+        scene.ok(&format!("image verify {to} {plain}"));
+        let inspected = scene.json(&format!("image inspect {to} {plain}"));
+        assert_eq!(inspected["layers"][2]["boot_bytes"], here["boot_bytes"]);
+    }
+    check(&scene, "file://~/pulled:fast");
+    scene.ok(&format!("image pull {repository}:fast file://~/back:x {plain}"));
+    check(&scene, "file://~/back:x");
+    scene.fails(&format!("image optimize {repository}:none {repository}:x --plans set.plans {plain}"), &["vm/a:none"]);
+}
+
+#[test]
+fn in_an_object_store() {
+    if !S3::is_installed() {
+        return;
+    }
+    let scene = scene();
+    let server = S3::with_bucket("images");
+    let plain = format!("--plain-http {}", server.addr());
+    let run = |words: &str| {
+        let words = format!("{words} {plain}");
+        let mut command = scene.command(&words);
+        command.envs(S3::environment(&server.endpoint()));
+        Run::of(&words, &mut command).succeeds()
+    };
+    run("image push file://~/store:v1 s3://images/a");
+    let made = run("image optimize s3://images/a:v1 s3://images/a:fast --plans set.plans --json").json();
+    let here = scene.json("image optimize file://~/store:v1 file://~/store:fast --plans set.plans");
+    assert_eq!(made["digest"], here["digest"]);
+    run("image pull s3://images/a:fast file://~/back:x");
+    check(&scene, "file://~/back:x");
+}
