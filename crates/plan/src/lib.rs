@@ -17,6 +17,7 @@
 //! | [`artifact`] | plans as one file |
 //! | [`plans`] | what training makes: plans by group and bandwidth |
 //! | [`layers`] | what is known of layers, for images that share some with a known one |
+//! | [`overlaybd_trace`] | the trace files of another prefetcher: read as plans, written from plans |
 //! | [`zero_shot`] | whose traces to learn from for an image that has none |
 //! | [`bandwidth`] | bandwidths, and the bins that plans are made for |
 
@@ -31,6 +32,7 @@ mod encoding;
 pub mod evaluate;
 pub mod knowledge;
 pub mod layers;
+pub mod overlaybd_trace;
 pub mod plans;
 pub mod policy;
 pub mod preprocess;

@@ -1,0 +1,245 @@
+//! `OverlayBD`'s trace files: what its prefetcher replays, as plans, and plans as such files.
+//!
+//! ```text
+//! 0    4   magic, 0xC2EF1820
+//! 8    8   length of the records in bytes
+//! 16   4   checksum of the records: CRC-32C in its raw form (start value 0, nothing inverted)
+//! 24   ..  records of 24 bytes:  0  1  'R'
+//!                                4  4  layer, 0 = lowest
+//!                                8  8  length in bytes
+//!                                16 8  offset in the layer's file as it is decompressed, out of its tar
+//! ```
+//!
+//! All little endian; the bytes between are padding, which recorders leave as they found it and we write as zeros. A file
+//! has nothing behind its records. The prefetcher reads each record into a buffer of [`RECORD_MAX`] bytes without looking
+//! at its length, so longer ones are never written here; they are read.
+//!
+//! Such a trace speaks of layers' files, a plan of the disk. Between the two stand the image's [`Extent`]s: its merged
+//! index. Data that an upper layer hides is on no disk, nor are the layers' own headers and tables, which a recorded
+//! trace begins with: they fall away. In the other direction a slice becomes all parts of layers that it is made of.
+
+use crc_fast::{CrcAlgorithm, Digest};
+use headstart_block::{BLOCK_SIZE, ByteRange, Error, PlanItem, Result, SLICE_SIZE};
+use std::collections::HashMap;
+
+/// Longest record that is written, in bytes: what the reference's buffer holds.
+pub const RECORD_MAX: u64 = 1 << 20;
+
+/// Longest file that is read, in bytes: some millions of records.
+pub const TRACE_MAX: u64 = 64 << 20;
+
+const MAGIC: u32 = 0xC2EF_1820;
+const HEADER_LEN: usize = 24;
+const RECORD_LEN: usize = 24;
+
+/// A read of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Record {
+    /// Which layer, 0 for the lowest. Layers that are no part of the disk do not count.
+    pub layer: u32,
+    /// Where in the layer's file as it is decompressed, in bytes.
+    pub offset: u64,
+    /// How many bytes.
+    pub len: u64,
+}
+
+impl Record {
+    /// The byte after its last. Below 2^63, which is the most that [`parse`] lets pass.
+    fn end(&self) -> u64 {
+        self.offset.saturating_add(self.len)
+    }
+}
+
+/// Where a run of the disk's bytes lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Its first byte on the disk.
+    pub disk: u64,
+    /// Its length in bytes.
+    pub len: u64,
+    /// Which layer has it, 0 for the lowest.
+    pub layer: u32,
+    /// Its first byte in the layer's file as it is decompressed.
+    pub offset: u64,
+}
+
+fn raw_crc32c(bytes: &[u8]) -> [u8; 4] {
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, 0);
+    digest.update(bytes);
+    let [a, b, c, d, ..] = (!digest.finalize()).to_le_bytes();
+    [a, b, c, d]
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes)
+}
+
+/// Reads a trace file: its records in their order, but for empty ones.
+///
+/// # Errors
+/// [`headstart_block::ErrorKind::Corrupt`] where it is none or damaged, `Unsupported` where it is longer than
+/// [`TRACE_MAX`].
+pub fn parse(file: &[u8]) -> Result<Vec<Record>> {
+    if file.len() as u64 > TRACE_MAX {
+        return Err(Error::unsupported(format!("is a trace of more than {TRACE_MAX} bytes")));
+    }
+    if u32_at(file, 0) != Some(MAGIC) || file.len() < HEADER_LEN {
+        return Err(Error::corrupt("is not a trace file of OverlayBD"));
+    }
+    let records = &file[HEADER_LEN..];
+    if u64_at(file, 8) != Some(records.len() as u64) || !records.len().is_multiple_of(RECORD_LEN) {
+        return Err(Error::corrupt(
+            "has another length than it says: it was cut short, or is not closed yet",
+        ));
+    }
+    if file.get(16..20) != Some(&raw_crc32c(records)) {
+        return Err(Error::corrupt("has a wrong checksum: it is damaged"));
+    }
+    let mut parsed = Vec::with_capacity(records.len() / RECORD_LEN);
+    for (number, bytes) in records.chunks_exact(RECORD_LEN).enumerate() {
+        let record = parse_record(bytes)
+            .ok_or_else(|| Error::corrupt(format!("has a record {number} that makes no sense")))?;
+        if record.len > 0 {
+            parsed.push(record);
+        }
+    }
+    Ok(parsed)
+}
+
+fn parse_record(bytes: &[u8]) -> Option<Record> {
+    let record = Record { layer: u32_at(bytes, 4)?, offset: u64_at(bytes, 16)?, len: u64_at(bytes, 8)? };
+    // Offsets are signed in the format.
+    let fits = record.offset.checked_add(record.len).is_some_and(|end| i64::try_from(end).is_ok());
+    (bytes.first() == Some(&b'R') && fits).then_some(record)
+}
+
+/// The trace file of these records, those longer than [`RECORD_MAX`] cut into several.
+///
+/// # Errors
+/// [`headstart_block::ErrorKind::Unsupported`] where it would be longer than [`TRACE_MAX`].
+pub fn encode(records: &[Record]) -> Result<Vec<u8>> {
+    let cuts = records.iter().fold(0_u64, |sum, record| sum.saturating_add(record.len.div_ceil(RECORD_MAX)));
+    let len = cuts.saturating_mul(RECORD_LEN as u64);
+    let whole = usize::try_from(len).ok().filter(|_| len <= TRACE_MAX - HEADER_LEN as u64);
+    let Some(whole) = whole else {
+        return Err(Error::unsupported(format!("would be a trace of more than {TRACE_MAX} bytes")));
+    };
+    let mut body = Vec::with_capacity(whole);
+    for record in records {
+        let mut done = 0;
+        while done < record.len {
+            let part = RECORD_MAX.min(record.len - done);
+            body.extend([b'R', 0, 0, 0]);
+            body.extend(record.layer.to_le_bytes());
+            body.extend(part.to_le_bytes());
+            body.extend(record.offset.saturating_add(done).to_le_bytes());
+            done += part;
+        }
+    }
+    let mut file = Vec::with_capacity(HEADER_LEN + body.len());
+    file.extend(MAGIC.to_le_bytes());
+    file.extend([0; 4]);
+    file.extend((body.len() as u64).to_le_bytes());
+    file.extend(raw_crc32c(&body));
+    file.extend([0; 4]);
+    file.extend(body);
+    Ok(file)
+}
+
+/// The parts of layers that `range` of a disk is made of, in the disk's order. `extents` are sorted and do not overlap
+/// on the disk.
+pub fn map(extents: &[Extent], range: ByteRange, each: &mut dyn FnMut(Record)) {
+    let first = extents.partition_point(|extent| extent.disk.saturating_add(extent.len) <= range.offset());
+    for extent in extents[first..].iter().take_while(|extent| extent.disk < range.end()) {
+        let from = range.offset().saturating_sub(extent.disk);
+        let to = (range.end() - extent.disk).min(extent.len);
+        if from < to {
+            each(Record { layer: extent.layer, offset: extent.offset.saturating_add(from), len: to - from });
+        }
+    }
+}
+
+/// What a prefetcher of layers is to read for a plan of a disk of `disk_size` bytes, in the plan's order. Parts that
+/// follow each other in a layer are one record.
+#[must_use]
+pub fn of_plan(items: &[PlanItem], extents: &[Extent], disk_size: u64) -> Vec<Record> {
+    let mut records: Vec<Record> = Vec::new();
+    for part in items.iter().flat_map(|item| item.parts(disk_size)) {
+        map(extents, part, &mut |record| match records.last_mut() {
+            Some(last) if last.layer == record.layer && last.end() == record.offset => last.len += record.len,
+            _ => records.push(record),
+        });
+    }
+    records
+}
+
+/// The plan that a trace is for a disk of `disk_size` bytes: blocks in the order in which they are first read, each
+/// with all slices that are read of it.
+#[must_use]
+pub fn plan(records: &[Record], extents: &[Extent], disk_size: u64) -> Vec<PlanItem> {
+    let mut by_layer: Vec<Extent> = extents.iter().copied().filter(|extent| extent.len > 0).collect();
+    by_layer.sort_by_key(|extent| (extent.layer, extent.offset));
+    let mut order = Order { items: Vec::new(), places: HashMap::new(), disk_size };
+    // Extents that are done with are passed over, however often a trace names them: of each, the next that is not.
+    let mut next: Vec<usize> = (0..=by_layer.len()).collect();
+    for record in records {
+        let start = (record.layer, record.offset);
+        let first = by_layer.partition_point(|e| (e.layer, e.offset.saturating_add(e.len)) <= start);
+        let mut at = pending(&mut next, first);
+        while let Some(extent) =
+            by_layer.get(at).filter(|e| e.layer == record.layer && e.offset < record.end())
+        {
+            let from = record.offset.saturating_sub(extent.offset);
+            let to = (record.end() - extent.offset).min(extent.len);
+            order.add(extent.disk.saturating_add(from), extent.disk.saturating_add(to));
+            if from == 0 && to == extent.len {
+                next[at] = at + 1;
+            }
+            at = pending(&mut next, at + 1);
+        }
+    }
+    order.items
+}
+
+/// The first extent from `at` on that is not done with; shortens the way to it for those who come later.
+fn pending(next: &mut [usize], at: usize) -> usize {
+    let mut end = at;
+    while next[end] != end {
+        end = next[end];
+    }
+    let mut step = at;
+    while step != end {
+        step = std::mem::replace(&mut next[step], end);
+    }
+    end
+}
+
+/// A plan in the making.
+struct Order {
+    items: Vec<PlanItem>,
+    /// Of a block, its place among the items.
+    places: HashMap<u64, usize>,
+    disk_size: u64,
+}
+
+impl Order {
+    /// Adds the slices that have a byte of `[from, to)` of the disk.
+    fn add(&mut self, from: u64, to: u64) {
+        const SLICES: u64 = BLOCK_SIZE / SLICE_SIZE;
+        for slice in from / SLICE_SIZE..to.min(self.disk_size).div_ceil(SLICE_SIZE) {
+            let block = slice / SLICES;
+            let place = *self.places.entry(block).or_insert(self.items.len());
+            if place == self.items.len() {
+                self.items.push(PlanItem { block, mask: 0 });
+            }
+            self.items[place].mask |= 1 << (slice % SLICES);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
