@@ -30,11 +30,13 @@
 //! | [`optimize`] | lays an image out anew: what boots read comes first |
 //! | [`open_image`], [`layer_file`] | open an image, or single layer files, as a disk |
 //! | [`export`] | writes a disk out as sparse raw or qcow2 |
+//! | [`acceleration`] | the trace that an image carries as its topmost layer |
 //! | [`plan_artifact`] | publishes with an image what was learned of its boots, and finds it |
 //! | [`transfer`] | copies an image from one store to another |
 //! | [`verify`], [`diff`] | check an image, compare two |
 //! | [`progress`] | tells the caller how far work is, and stops it |
 
+pub mod acceleration;
 pub mod blob;
 pub mod commit;
 pub mod diff;

@@ -400,6 +400,18 @@ impl Config {
         ids.into_iter().flatten().filter_map(|id| id.as_str()?.parse().ok()).collect()
     }
 
+    /// The same with one layer more, in the place of one that is no part of the disk. Other than for a layer of the disk,
+    /// what it says of the image stays.
+    pub(crate) fn on_top_of(mut self, image: &Manifest, top: Digest) -> Vec<u8> {
+        let ids = self.0.get_mut("rootfs").and_then(|rootfs| rootfs.get_mut("diff_ids")?.as_array_mut());
+        if let Some(ids) = ids {
+            let mut layers = image.layers.iter();
+            ids.retain(|_| layers.next().is_none_or(|layer| !layer.is_acceleration()));
+            ids.push(json!(top.to_string()));
+        }
+        Value::Object(self.0).to_string().into_bytes()
+    }
+
     /// The same for other layers: what it said of the old ones (history, date) goes.
     fn with_layers(mut self, layers: &[Layer]) -> Self {
         // OverlayBD's convention: the content that counts is the blob as stored.

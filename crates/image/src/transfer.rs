@@ -5,6 +5,8 @@
 //! is not copied: a copy that broke off goes on where it stopped, blob by blob. The manifest is copied byte for
 //! byte, so the image keeps its digest.
 //!
+//! The newest plan that is published with the image ([`crate::plan_artifact`]) is taken along, after the image is there.
+//!
 //! # Hash trees in registries
 //!
 //! A manifest names its layers' hash trees in annotations alone. A registry's garbage collection knows nothing of them
@@ -15,10 +17,11 @@
 
 use crate::digest::Digest;
 use crate::manifest::{MANIFEST_OCI, Manifest, media_type};
-use crate::plan_artifact;
+use crate::plan_artifact::{self, EMPTY_CONFIG};
 use crate::progress::{Progress, step};
 use crate::reference::{Selector, Tag};
 use crate::store::{Image, ListEntry};
+use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_store::blob_source::BlobSource;
@@ -36,9 +39,6 @@ pub const HASH_TREES: &str = "application/vnd.headstart.hash-trees.v1";
 pub const HASH_TREE: &str = "application/vnd.headstart.hash-tree.v1";
 /// Annotation of a hash tree in that artifact: the digest of the blob that it covers.
 pub const TREE_OF: &str = "dev.headstart.tree-of";
-
-/// The config of an artifact that needs none.
-const EMPTY_CONFIG: &[u8] = b"{}";
 
 /// Blobs that are copied at once: enough to use a link of some latency, few enough for their buffers (some 40 MiB
 /// each).
@@ -65,6 +65,20 @@ pub struct TransferReport {
     pub present_bytes: u64,
     /// Hash trees that the source did not have.
     pub lost_trees: u64,
+    /// What became of the plan that is published with the image.
+    pub plan: PlanFate,
+}
+
+/// What became of the plan that is published with an image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PlanFate {
+    /// There is none, or the target has it, or a newer one.
+    #[default]
+    Unchanged,
+    /// It was copied: this artifact.
+    Copied(Digest),
+    /// It could not be copied. The image is there all the same.
+    Lost,
 }
 
 /// Copies the image `selector` of `source` into `target`, under `tag`. Failed reads are tried again as `retry` says.
@@ -150,25 +164,27 @@ impl Transfer<'_> {
         }
         // The last moment: from here on the image appears.
         step(self.progress, 0)?;
-        let media_type = media_type(&bytes);
         let is_there =
             |digest: Digest| fates.iter().any(|(item, fate)| item.digest == digest && *fate != Fate::Lost);
-        let trees = trees_artifact(&manifest, digest, media_type.as_str(), bytes.len(), is_there);
-        if let Some(trees) = trees.filter(|_| self.target.drops_unnamed_blobs()) {
-            // First the image without its tag: an artifact whose subject is not there might be refused, or collected.
-            self.target.put_manifest(&media_type, bytes.clone(), None).await?;
-            let config = Digest::of(EMPTY_CONFIG);
-            if self.target.blob_len(&config).await?.is_none() {
-                self.target.put_blob(&config, Arc::new(EMPTY_CONFIG.to_vec()), &|_| Ok(())).await?;
-            }
-            self.target.put_referrer(&digest, MANIFEST_OCI, trees.into(), &[]).await?;
-        }
-        let stored = self.target.put_manifest(&media_type, bytes, Some(tag)).await?;
+        put_trees(self.target, &manifest, &bytes, is_there).await?;
+        let stored = self.target.put_manifest(&media_type(&bytes), bytes, Some(tag)).await?;
         if stored != digest {
             let cause = format!("stored the manifest under another digest, {stored}");
             return Err(Error::corrupt(cause).about(self.target.location()));
         }
+        report.plan = self.take_plan_along(&digest).await;
         Ok(report)
+    }
+
+    /// An image is worth copying without its plan, too.
+    async fn take_plan_along(&self, image: &Digest) -> PlanFate {
+        match plan_artifact::take_along(self.source, self.target, image).await {
+            Ok(copied) => copied.map_or(PlanFate::Unchanged, PlanFate::Copied),
+            Err(error) => {
+                tracing::warn!(%error, "the image was copied without the plan that is published with it");
+                PlanFate::Lost
+            }
+        }
     }
 
     async fn copy(&self, item: Item) -> Result<Fate> {
@@ -210,6 +226,22 @@ fn items(manifest: &Manifest) -> Vec<Item> {
     let mut items: Vec<_> = items.into_values().collect();
     items.sort_by_key(|item| std::cmp::Reverse(item.size));
     items
+}
+
+/// Writes the artifact that keeps the hash trees of an image, where the store needs one, and before it the image without
+/// a tag: an artifact whose subject is not there might be refused, or collected.
+pub(crate) async fn put_trees(
+    store: &Arc<dyn Store>,
+    manifest: &Manifest,
+    bytes: &Bytes,
+    is_there: impl Fn(Digest) -> bool,
+) -> Result<()> {
+    let (digest, media_type) = (Digest::of(bytes), media_type(bytes));
+    let trees = trees_artifact(manifest, digest, &media_type, bytes.len(), is_there);
+    let Some(trees) = trees.filter(|_| store.drops_unnamed_blobs()) else { return Ok(()) };
+    store.put_manifest(&media_type, bytes.clone(), None).await?;
+    plan_artifact::put_blobs(store, &[]).await?;
+    store.put_referrer(&digest, MANIFEST_OCI, trees.into(), &[]).await.map(drop)
 }
 
 /// The manifest of the artifact that has the hash trees of an image as its layers; none where there are none.

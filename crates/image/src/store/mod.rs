@@ -42,7 +42,7 @@ use crate::digest::Digest;
 use crate::manifest::{Config, INDEX_DOCKER, INDEX_OCI, Layer, MANIFEST_OCI, Manifest, Tree};
 use crate::reference::{Location, Reference, Selector, Tag};
 use headstart_block::{Error, ErrorKind, FileSource, ReadAt, Result};
-use headstart_store::layout::{Entry, Index, LayoutDir, MAX_DEPTH};
+use headstart_store::layout::{Entry, Index, LayoutDir, MAX_DEPTH, is_referrers_tag};
 use std::path::{Path, PathBuf};
 
 /// An image as found in a store.
@@ -144,7 +144,7 @@ impl ImageStore {
         self.image(ours, depth + 1)
     }
 
-    /// All entries of the index, in its order.
+    /// All entries of the index, in its order, but for lists of artifacts.
     ///
     /// # Errors
     /// What reading the index reports; what is wrong with a single image is in its entry.
@@ -163,7 +163,8 @@ impl ImageStore {
             let image = image.map_err(|e| e.about(format!("image {}", self.name(&Selector::Digest(digest)))));
             Some(ListEntry { tag: entry.tag.map(str::to_owned), digest: Some(digest), image })
         };
-        Ok(index.entries().filter_map(listed).collect())
+        let images = index.entries().filter(|entry| !entry.tag.is_some_and(is_referrers_tag));
+        Ok(images.filter_map(listed).collect())
     }
 
     /// The config of an image.

@@ -9,13 +9,17 @@
 //! While an image is being copied into the store its blobs are there before its manifest: nothing that might be
 //! one of them is deleted then.
 //!
+//! Artifacts that are listed under a tag of their subject's digest (plans, say) live as long as that: the list is
+//! followed only where something else leads to the subject, and its entry goes with the subject.
+//!
 //! Only files whose names are digests are deleted, in `blobs/sha256` alone.
 
 use super::{ImageStore, MAX_DEPTH};
 use crate::digest::Digest;
 use crate::manifest::{INDEX_DOCKER, INDEX_OCI, MANIFEST_DOCKER, MANIFEST_OCI};
+use crate::reference::{Selector, Tag};
 use headstart_block::{Error, ErrorKind, Result};
-use headstart_store::layout::{StalePolicy, remove_stale};
+use headstart_store::layout::{Entry, StalePolicy, referrers_subject, remove_stale};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -62,10 +66,14 @@ impl ImageStore {
 
     fn prune_or_count(&self, policy: StalePolicy) -> Result<PruneReport> {
         let _lock = self.layout.lock()?;
-        let reachable = self.reachable()?;
+        let Reachable { digests: reachable, orphans } = self.reachable()?;
         let living = remove_stale(&self.layout.staging_dir(), policy)?;
         let (stale_writers, stale_bytes) = (living.stale, living.stale_bytes);
         let mut report = PruneReport { stale_writers, stale_bytes, ..PruneReport::default() };
+        // Before what they list is gone. While an image is copied, its artifacts may be here before it is.
+        if policy == StalePolicy::Delete && !living.publishes_early {
+            self.remove_lists(&orphans)?;
+        }
         for (entry, digest) in self.blob_files()? {
             let failed = |e| Error::io("cannot delete", e).about(entry.path().display());
             let len = entry.metadata().map_err(failed)?.len();
@@ -100,19 +108,49 @@ impl ImageStore {
         Ok(files)
     }
 
-    /// Every digest that the index leads to.
-    fn reachable(&self) -> Result<BTreeSet<Digest>> {
+    /// Takes the lists of artifacts whose subjects are gone out of the index.
+    fn remove_lists(&self, orphans: &[Tag]) -> Result<()> {
+        if orphans.is_empty() {
+            return Ok(());
+        }
+        let mut index = self.layout.index()?;
+        for tag in orphans {
+            index.remove(&Selector::Tag(tag.clone()));
+        }
+        self.layout.replace(&self.layout.index_path(), &index.to_bytes()?)
+    }
+
+    /// All that the index leads to.
+    fn reachable(&self) -> Result<Reachable> {
         let index = self.layout.index()?;
         let mut search = Search { store: self, found: BTreeSet::new(), read: BTreeSet::new() };
+        let mut lists = Vec::new();
         for entry in index.entries() {
-            let Some(digest) = entry.digest else { continue };
-            search.found.insert(digest);
-            if entry.media_type.is_none_or(|media_type| LEADING.contains(&media_type)) {
-                search.follow(digest, MayMiss::No, 0)?;
+            match entry.tag.and_then(referrers_subject) {
+                Some(subject) => lists.push((subject, entry)),
+                None => search.start(&entry)?,
             }
         }
-        Ok(search.found)
+        // Artifacts may have artifacts.
+        loop {
+            let (alive, waiting): (Vec<_>, Vec<_>) =
+                lists.into_iter().partition(|(subject, _)| search.read.contains(subject));
+            lists = waiting;
+            if alive.is_empty() {
+                break;
+            }
+            alive.iter().try_for_each(|(_, entry)| search.start(entry))?;
+        }
+        let orphans = lists.iter().filter_map(|(_, entry)| entry.tag?.parse().ok()).collect();
+        Ok(Reachable { digests: search.found, orphans })
     }
+}
+
+/// What is to be kept, and what not of the index itself.
+struct Reachable {
+    digests: BTreeSet<Digest>,
+    /// Tags of lists of artifacts whose subjects are not there.
+    orphans: Vec<Tag>,
 }
 
 /// Whether a document may be absent from a whole store.
@@ -126,11 +164,22 @@ struct Search<'a> {
     store: &'a ImageStore,
     /// What is to be kept.
     found: BTreeSet<Digest>,
-    /// Documents read already: each once, so that hostile graphs cost no more than their bytes.
+    /// Documents that something leads to, read already: each once, so that hostile graphs cost no more than their bytes.
     read: BTreeSet<Digest>,
 }
 
 impl Search<'_> {
+    /// Follows an entry of the index.
+    fn start(&mut self, entry: &Entry<'_>) -> Result<()> {
+        let Some(digest) = entry.digest else { return Ok(()) };
+        self.found.insert(digest);
+        if entry.media_type.is_none_or(|media_type| LEADING.contains(&media_type)) {
+            return self.follow(digest, MayMiss::No, 0);
+        }
+        self.read.insert(digest);
+        Ok(())
+    }
+
     fn follow(&mut self, digest: Digest, may_miss: MayMiss, depth: usize) -> Result<()> {
         if !self.read.insert(digest) {
             return Ok(());
