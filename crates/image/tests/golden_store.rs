@@ -5,11 +5,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use headstart_block::ErrorKind;
+use headstart_block::{ErrorKind, PlanItem};
 use headstart_image::blob::open_layer_source;
+use headstart_image::diff::diff;
 use headstart_image::digest::{Digest, HashingWriter};
 use headstart_image::hash_tree::HashTree;
 use headstart_image::manifest::{Manifest, NewImage};
+use headstart_image::new_layer::Packing;
+use headstart_image::open_image::OpenImage;
+use headstart_image::optimize::{Form, Request, Source, Stores, boot_order, optimize};
+use headstart_image::progress::Silent;
 use headstart_image::reference::{Reference, Selector, Tag};
 use headstart_image::store::ImageStore;
 use headstart_image::tar_wrapper;
@@ -99,6 +104,29 @@ fn an_image_on_top_of_it_keeps_its_layers() {
     for layer in &read.manifest.layers {
         store.open_layer(layer).unwrap();
     }
+}
+
+#[test]
+fn it_can_be_laid_out_anew() {
+    let Some(golden) = golden() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    lay_out(&golden, dir.path());
+    let image = |tag: &str| format!("file://{}:{tag}", dir.path().display()).parse::<Reference>().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let settings = headstart_store::Settings::default();
+    let stores = Stores { settings: &settings, runtime: runtime.handle() };
+    let plan: Vec<_> = [300, 0, 1, 64, 2].map(|block| PlanItem { block, mask: 0x0f0f_ffff }).into();
+    let (target, packing) = (image("fast"), Packing::default());
+    let request = Request { target: &target, plans: &[&plan], packing: &packing, form: Form::BootLayer };
+    let source = Source::open(&image("latest"), stores).unwrap();
+    let made = optimize(&source, &request, stores, &Silent).unwrap();
+    assert_eq!((made.layers, made.cost[1].requests), (4, 1));
+    assert!(diff(&image("latest"), &target, &Silent).unwrap().is_empty());
+    let open = OpenImage::open(&target).unwrap();
+    assert!(
+        open.layers[..3].iter().all(|layer| layer.blob.tree.is_none()) && open.layers[3].blob.tree.is_some()
+    );
+    assert_eq!(boot_order(open.disk(), &open.manifest).first().map(|item| item.block), Some(0));
 }
 
 #[test]

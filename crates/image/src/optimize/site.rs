@@ -11,9 +11,10 @@ use crate::progress::{Progress, step};
 use crate::reference::{Reference, Selector};
 use crate::store::{Image, ImageStore, Staging};
 use crate::transfer::transfer;
-use headstart_block::{BlockDevice, Error, ErrorKind, FileSource, ReadAt, Result, copy_source};
+use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, FileSource, ReadAt, Result};
 use headstart_lsmt::Stack;
 use headstart_store::Settings;
+use std::io::Write;
 use std::sync::Arc;
 use tempfile::TempDir;
 
@@ -83,7 +84,7 @@ impl Site {
             }
             let blob = source.blobs().layer(layer)?;
             let mut writer = self.staging.blob_writer()?;
-            copy_source(&*blob, &mut writer, &mut |bytes| step(progress, bytes))?;
+            copy(&*blob, &mut writer, progress)?;
             // The hash tree is made anew on the way.
             let staged = writer.finish()?;
             if staged.digest != layer.blob.digest {
@@ -178,6 +179,20 @@ impl Site {
         })?;
         Ok(Image { digest, manifest })
     }
+}
+
+/// Bytes copied at once: of a source in another store several requests.
+const COPY_PART: u64 = 8 << 20;
+
+fn copy(blob: &dyn ReadAt, out: &mut dyn Write, progress: &dyn Progress) -> Result<()> {
+    let mut buf = Vec::new();
+    for part in ByteRange::between(0, blob.len()).parts(COPY_PART) {
+        buf.resize(usize::try_from(part.len()).unwrap_or(0), 0);
+        blob.read_at(&mut buf, part.offset())?;
+        out.write_all(&buf)?;
+        step(progress, part.len())?;
+    }
+    Ok(())
 }
 
 /// Whether a store has a layer, with its hash tree.
