@@ -10,7 +10,9 @@ use crate::blobs::Blobs;
 use crate::disk::{Disk, Top};
 use crate::fetch::Fetcher;
 use crate::known_images::KnownImages;
+use crate::known_links::KnownLinks;
 use crate::open::Located;
+use crate::preloading::{self, Driving, PlanSource, Preloader, Searches};
 use crate::puller::Puller;
 use crate::stats::Stats;
 use bytes::Bytes;
@@ -51,8 +53,14 @@ pub struct Host {
 pub struct DiskOptions {
     /// How bytes are pulled.
     pub pull: headstart_pull::Settings,
-    /// What is preloaded.
+    /// What is preloaded, from the start and whatever comes of it.
     pub plan: Plan,
+    /// Where plans are looked for that are followed as long as they do good; beside the attach, for an image that is
+    /// not local. Nowhere: nothing but `plan` is preloaded.
+    pub plans: Option<Arc<dyn PlanSource>>,
+    /// A read that lacks bytes waits for all of their blocks, and plans bring whole blocks: what others do. For
+    /// comparison.
+    pub whole_blocks: bool,
     /// Fills the disk in the background with so many bytes a second.
     pub left_rate: Option<u64>,
     /// The layer that takes writes; read-only without.
@@ -138,6 +146,8 @@ pub async fn attach_remote(
     let about = |e: Error| e.about(reference);
     let named = name_image(host, &*store, reference).await.map_err(about)?;
     let manifest = Manifest::parse(&named.bytes).map_err(about)?;
+    // Beside all that follows.
+    let searches = Searches::start(options.plans.as_deref(), &named.digest, &manifest, &store, &host.runtime);
     let located = match named.located {
         Some(located) => located,
         None => locate(host, &*store, &manifest).await.map_err(about)?,
@@ -152,6 +162,7 @@ pub async fn attach_remote(
             named.digest
         ));
     }
+    let origin = store.location();
     let fetcher = Fetcher::new(store);
     let opened = located.open(&manifest, &fetcher, &host.retry).await.map_err(about)?;
     let stack = Arc::new(opened.stack);
@@ -164,7 +175,18 @@ pub async fn attach_remote(
         assemble(stack, health, Some(Arc::clone(&puller)), &named.digest, options)
     });
     let (disk, made) = assembled.map_err(about)?;
-    puller.set_plan(options.plan.clone());
+    if let Some(preloader) = &disk.preloader {
+        puller.set_plan(preloader.plan());
+        searches.opened(Arc::clone(disk.stack()), disk.size());
+        let driving = Driving {
+            puller: Arc::clone(&puller),
+            links: KnownLinks::of(host.cache.dir()),
+            store: origin,
+            image: reference.to_string(),
+            searches,
+        };
+        host.runtime.spawn(preloading::drive(Arc::clone(preloader), driving));
+    }
     if options.left_rate.is_some() {
         puller.set_left_rate(options.left_rate);
     }
@@ -279,8 +301,14 @@ fn assemble(
             (Top::Writable(Arc::new(disk)), made)
         }
     };
-    let recorder = options.recorder.clone();
-    Ok((Arc::new(Disk { top, stack, puller, stats: Stats::default(), recorder }), made))
+    let size = match &top {
+        Top::Base(base) => base.size(),
+        Top::Writable(disk) => disk.size(),
+    };
+    let preloader = puller.is_some().then(|| Preloader::new(size, &options.plan, options.whole_blocks));
+    let (recorder, whole_blocks) = (options.recorder.clone(), options.whole_blocks);
+    let disk = Disk { top, stack, puller, preloader, whole_blocks, stats: Stats::default(), recorder };
+    Ok((Arc::new(disk), made))
 }
 
 /// Opens the writable directory, or makes it.

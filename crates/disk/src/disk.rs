@@ -23,9 +23,10 @@
 //! its process are the cache, whose readers take no lock, and the threads that fetch, which never wait for a disk.
 
 use crate::base::collect_absent;
+use crate::preloading::Preloader;
 use crate::puller::Puller;
-use crate::stats::Stats;
-use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Extent, Result};
+use crate::stats::{SLOW, SlowCause, Stats};
+use headstart_block::{BLOCK_SIZE, BlockDevice, ByteRange, Error, ErrorKind, Extent, Result};
 use headstart_cache::CachedBlob;
 use headstart_lsmt::Stack;
 use headstart_lsmt::writable::WritableDisk;
@@ -70,6 +71,10 @@ pub struct Disk {
     pub(crate) stack: Arc<Stack>,
     /// Brings what is not on this host; none where all is.
     pub(crate) puller: Option<Arc<Puller>>,
+    /// Knows what is read, and preloads by it; none without a puller.
+    pub(crate) preloader: Option<Arc<Preloader>>,
+    /// Whether a read that lacks bytes waits for all of their blocks.
+    pub(crate) whole_blocks: bool,
     pub(crate) stats: Stats,
     pub(crate) recorder: Option<Arc<Recorder>>,
 }
@@ -102,6 +107,12 @@ impl Disk {
         self.puller.as_ref()
     }
 
+    /// What preloads by plans; none where all bytes are in a local directory.
+    #[must_use]
+    pub fn preloader(&self) -> Option<&Arc<Preloader>> {
+        self.preloader.as_ref()
+    }
+
     /// Ends all waiting: reads that need bytes from elsewhere fail from now on.
     pub fn close(&self) {
         if let Some(puller) = &self.puller {
@@ -124,7 +135,7 @@ impl Disk {
                 (result, absent) = collect_absent(|| device.read_at(buf, offset));
             }
             let Some(puller) = self.puller.as_ref().filter(|_| !absent.is_empty()) else { break };
-            puller.wait(&absent)?;
+            puller.wait(&self.wanted(absent))?;
             (result, absent) = collect_absent(|| device.read_at(buf, offset));
         }
         let is_wrong = |error: &Error| self.doubtful(error, at(offset, buf)).is_some();
@@ -139,6 +150,18 @@ impl Disk {
         }
         Err(Error::new(ErrorKind::Io, "the bytes read vanish from the cache as soon as they are there")
             .remedy("give the cache more room"))
+    }
+
+    /// What a read that lacks `absent` waits for.
+    fn wanted(&self, mut absent: Vec<ByteRange>) -> Vec<ByteRange> {
+        if self.whole_blocks {
+            let size = self.stack.size();
+            for part in &mut absent {
+                let start = part.offset() - part.offset() % BLOCK_SIZE;
+                *part = ByteRange::between(start, part.end().next_multiple_of(BLOCK_SIZE).min(size));
+            }
+        }
+        absent
     }
 
     /// Drops the bytes that a read has found wrong, where nothing proves them; whether it is worth reading again.
@@ -156,6 +179,44 @@ impl Disk {
     fn doubtful(&self, error: &Error, range: ByteRange) -> Option<&CachedBlob> {
         let puller = self.puller.as_ref().filter(|_| error.kind() == ErrorKind::Corrupt)?;
         puller.blobs().doubtful(range)
+    }
+
+    /// A read whose bytes are here.
+    fn hit(&self, range: ByteRange, started: Instant) {
+        let took = started.elapsed();
+        self.stats.hits.record(took);
+        if took >= SLOW {
+            self.slow(SlowCause::Other);
+        }
+        self.read_done(range, started, took);
+    }
+
+    #[cold]
+    fn slow(&self, cause: SlowCause) {
+        Stats::add(&self.stats.slow[cause as usize], 1);
+    }
+
+    /// Why a read waited long, since there had been so many failures.
+    #[cold]
+    fn slow_cause(&self, range: ByteRange, failures: u64) -> SlowCause {
+        if self.failures() != failures {
+            SlowCause::Store
+        } else if self.preloader.as_ref().is_some_and(|preloader| preloader.has_planned(range)) {
+            SlowCause::Late
+        } else {
+            SlowCause::Unforeseen
+        }
+    }
+
+    fn failures(&self) -> u64 {
+        self.puller.as_ref().map_or(0, |puller| puller.failures())
+    }
+
+    /// Tells of a read that has come.
+    fn note(&self, range: ByteRange) {
+        if let Some(preloader) = &self.preloader {
+            preloader.accesses().note(range);
+        }
     }
 
     fn read_done(&self, range: ByteRange, started: Instant, took: Duration) {
@@ -183,13 +244,10 @@ impl BlockDevice for Disk {
 
     fn read_local_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let started = Instant::now();
+        self.note(at(offset, buf));
         let result = self.top.device().read_at(buf, offset);
         match &result {
-            Ok(()) => {
-                let took = started.elapsed();
-                self.stats.hits.record(took);
-                self.read_done(at(offset, buf), started, took);
-            }
+            Ok(()) => self.hit(at(offset, buf), started),
             Err(e) if e.kind() == ErrorKind::Absent => {}
             // To be dropped and fetched again, by who may wait.
             Err(e) if self.doubtful(e, at(offset, buf)).is_some() => {
@@ -202,16 +260,16 @@ impl BlockDevice for Disk {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let started = Instant::now();
+        self.note(at(offset, buf));
         match self.top.device().read_at(buf, offset) {
             Err(e) if e.kind() == ErrorKind::Absent || self.doubtful(&e, at(offset, buf)).is_some() => {}
             result => {
                 self.counted(result)?;
-                let took = started.elapsed();
-                self.stats.hits.record(took);
-                self.read_done(at(offset, buf), started, took);
+                self.hit(at(offset, buf), started);
                 return Ok(());
             }
         }
+        let failures = self.failures();
         Stats::add(&self.stats.waiting, 1);
         let result = self.read_waiting(buf, offset).map_err(|error| {
             let blob = self.doubtful(&error, at(offset, buf)).filter(|blob| !blob.is_proven());
@@ -223,12 +281,16 @@ impl BlockDevice for Disk {
         self.stats.waiting.fetch_sub(1, Ordering::Relaxed);
         let took = started.elapsed();
         self.stats.misses.record(took);
+        if took >= SLOW {
+            self.slow(self.slow_cause(at(offset, buf), failures));
+        }
         self.counted(result)?;
         self.read_done(at(offset, buf), started, took);
         Ok(())
     }
 
     fn hole_was_read(&self, range: ByteRange) {
+        self.note(range);
         self.stats.hits.record(Duration::ZERO);
         self.read_done(range, Instant::now(), Duration::ZERO);
     }

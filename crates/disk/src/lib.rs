@@ -11,20 +11,27 @@
 //! | `open` | opening the layers of an image whose blobs are elsewhere |
 //! | `opening` | what a layer was opened by, where no hash tree proves it |
 //! | `known_images` | manifests seen before, for when the store is away |
+//! | [`accesses`] | what is read first: a log that reads write |
+//! | [`preloading`] | finds plans, and follows them by that log |
+//! | `known_links` | bandwidths seen before, for the first plan of a disk |
 //! | [`stats`] | counters and latency distributions |
 
+pub mod accesses;
 pub mod attach;
 mod base;
 pub mod blobs;
 pub mod disk;
 mod fetch;
 mod known_images;
+mod known_links;
 mod open;
 mod opening;
+pub mod preloading;
 pub mod puller;
 pub mod stats;
 
 pub use attach::{Attached, DiskOptions, Host, MadeDirectory, WritableOptions};
 pub use blobs::Blobs;
 pub use disk::Disk;
+pub use preloading::{Found, Origin, PlanSource, Preloaded, Preloader, Search, Sought};
 pub use puller::Puller;

@@ -100,9 +100,49 @@ pub struct Stats {
     pub errors: AtomicU64,
     /// Reads that wait right now.
     pub waiting: AtomicU64,
+    /// Reads slower than [`SLOW`], by [`SlowCause`].
+    pub slow: [AtomicU64; SlowCause::ALL.len()],
+}
+
+/// A read that takes longer is slow: that is what people notice, and guests log.
+pub const SLOW: Duration = Duration::from_secs(1);
+
+/// Why a read was slow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlowCause {
+    /// No plan had foreseen it.
+    Unforeseen,
+    /// It was planned, but not here in time.
+    Late,
+    /// The store failed meanwhile.
+    Store,
+    /// Its bytes were here: this host was slow.
+    Other,
+}
+
+impl SlowCause {
+    /// All.
+    pub const ALL: [Self; 4] = [Self::Unforeseen, Self::Late, Self::Store, Self::Other];
+
+    /// As a word for programs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unforeseen => "unforeseen",
+            Self::Late => "late",
+            Self::Store => "store",
+            Self::Other => "other",
+        }
+    }
 }
 
 impl Stats {
+    /// Reads that were slow of this cause.
+    #[must_use]
+    pub fn slow_by(&self, cause: SlowCause) -> u64 {
+        self.slow[cause as usize].load(Ordering::Relaxed)
+    }
+
     pub(crate) fn add(counter: &AtomicU64, value: u64) {
         counter.fetch_add(value, Ordering::Relaxed);
     }

@@ -1,20 +1,30 @@
 //! The arguments of `headstart attach`.
 
+use super::plans::Places;
 use super::recording::RecordArgs;
 use crate::store_args::StoreArgs;
 use clap::Args;
-use headstart_block::{ByteRate, ByteSize, Error, Result};
+use headstart_block::{ByteRate, ByteSize, Error, FileSource, Result};
+use headstart_cache::Cache;
+use headstart_disk::PlanSource;
 use headstart_export::nbd::Address;
 use headstart_export::vhost_user::QUEUES_MAX;
-use headstart_pull::{BLOCK_SIZE, Plan, PlanItem};
+use headstart_plan::PlanFile;
+use headstart_pull::{BLOCK_SIZE, Plan, PlanItem, Rest};
 use headstart_store::Reference;
 use std::fmt;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Smallest limit of a cache: with less, what was just fetched is thrown out again.
 const CACHE_SIZE_MIN: u64 = 4 << 20;
+
+/// How a file of plans begins.
+const PLAN_MAGIC: &[u8] = b"HSPLAN\r\n";
 
 /// Arguments of `headstart attach`.
 #[derive(Args)]
@@ -54,9 +64,18 @@ pub(crate) struct Attach {
     /// Most bytes in the cache, 4M at least [default: what its disk has room for]
     #[arg(long, value_name = "SIZE", value_parser = parse_cache_size, help_heading = "Caching and preloading")]
     pub(crate) cache_size: Option<ByteSize>,
-    /// What to preload: lazy (nothing), sequential, or a file that lists blocks of 2 MiB, one number a line
-    #[arg(long, default_value = "lazy", value_name = "POLICY", help_heading = "Caching and preloading")]
+    /// What to preload: auto (as earlier boots are known to read), lazy or none (nothing), sequential, or a file: of
+    /// plans, or a list of blocks of 2 MiB, one number a line
+    #[arg(long, default_value = "auto", value_name = "POLICY", help_heading = "Caching and preloading")]
     pub(crate) policy: Policy,
+    /// Plans for --policy auto, as `headstart train` writes them: a file, or a directory of such. What was published with
+    /// the image comes first [default: plans in the cache's directory]
+    #[arg(long, value_name = "PATH", help_heading = "Caching and preloading")]
+    pub(crate) plans: Option<PathBuf>,
+    /// For comparison, do as others do: a read that lacks bytes waits for all of their block of 2 MiB, and whole blocks
+    /// are preloaded
+    #[arg(long, help_heading = "Caching and preloading")]
+    pub(crate) whole_blocks: bool,
     /// Fetch the rest of the image in the background at this rate, such as 5MB/s
     #[arg(long, value_name = "RATE", help_heading = "Caching and preloading")]
     pub(crate) fill: Option<ByteRate>,
@@ -88,6 +107,9 @@ impl Attach {
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] where they do not fit together.
     pub(crate) fn check(&self) -> Result<()> {
+        if self.plans.is_some() && self.policy != Policy::Auto {
+            return Err(Error::invalid("--plans are for --policy auto").remedy("leave one of them out"));
+        }
         let single = [
             (self.vhost_user.is_some(), "--vhost-user"),
             (self.fuse.is_some(), "--fuse"),
@@ -124,7 +146,24 @@ impl Attach {
     }
 
     pub(crate) fn pull_settings(&self) -> headstart_pull::Settings {
-        headstart_pull::Settings { deadline: self.deadline, ..headstart_pull::Settings::default() }
+        let miss_rest = if self.whole_blocks { Rest::None } else { Rest::default() };
+        headstart_pull::Settings { deadline: self.deadline, miss_rest, ..headstart_pull::Settings::default() }
+    }
+
+    /// Where fetched bytes are kept.
+    pub(crate) fn cache_dir(&self) -> PathBuf {
+        self.cache.clone().unwrap_or_else(Cache::default_dir)
+    }
+
+    /// Where plans are looked for; nowhere where the policy is a plan itself.
+    pub(super) fn plan_source(&self) -> Option<Arc<dyn PlanSource>> {
+        let usual = || self.cache_dir().join("plans");
+        let places = match &self.policy {
+            Policy::Auto => Places::all(self.plans.as_deref(), usual(), &self.recording),
+            Policy::Plans(file) => Places::only(file, &self.recording),
+            Policy::Fixed(_) => return None,
+        };
+        Some(Arc::new(places))
     }
 }
 
@@ -201,19 +240,32 @@ impl FromStr for NamedImage {
 
 /// What to preload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Policy(Plan);
+pub(crate) enum Policy {
+    /// What the best plan says that is found.
+    Auto,
+    /// What the plans in a file say of the image.
+    Plans(PathBuf),
+    /// This, whatever comes of it.
+    Fixed(Plan),
+}
 
 impl Policy {
+    /// What is preloaded without looking for plans.
     pub(crate) fn plan(&self) -> Plan {
-        self.0.clone()
+        match self {
+            Self::Auto | Self::Plans(_) => Plan::Lazy,
+            Self::Fixed(plan) => plan.clone(),
+        }
     }
 
-    /// What kind of plan it is.
+    /// What kind of policy it is.
     pub(crate) fn name(&self) -> &'static str {
-        match self.0 {
-            Plan::Lazy => "lazy",
-            Plan::Sequential => "sequential",
-            Plan::List(_) => "list",
+        match self {
+            Self::Auto => "auto",
+            Self::Plans(_) => "plans",
+            Self::Fixed(Plan::Lazy) => "lazy",
+            Self::Fixed(Plan::Sequential) => "sequential",
+            Self::Fixed(Plan::List(_)) => "list",
         }
     }
 }
@@ -223,23 +275,39 @@ impl FromStr for Policy {
 
     fn from_str(text: &str) -> Result<Self> {
         match text {
-            "lazy" => return Ok(Self(Plan::Lazy)),
-            "sequential" => return Ok(Self(Plan::Sequential)),
+            "auto" => return Ok(Self::Auto),
+            "lazy" | "none" => return Ok(Self::Fixed(Plan::Lazy)),
+            "sequential" => return Ok(Self::Fixed(Plan::Sequential)),
             _ => {}
         }
-        let list = std::fs::read_to_string(text).map_err(|e| {
-            Error::io("is neither lazy nor sequential, and cannot be read as a list of blocks", e).about(text)
-        })?;
-        let lines = list.lines().map(str::trim).enumerate().filter(|(_, line)| !line.is_empty());
-        let items = lines.map(|(n, line)| {
-            let block = line.parse().ok().filter(|block: &u64| block.checked_mul(BLOCK_SIZE).is_some());
-            block.map(PlanItem::whole).ok_or_else(|| {
-                Error::invalid(format!("line {}: `{}` is no number of a block", n + 1, line.escape_debug()))
-                    .about(text)
-            })
-        });
-        Ok(Self(Plan::List(items.collect::<Result<_>>()?)))
+        let path = Path::new(text);
+        let cannot = |e| {
+            Error::io("is none of auto, lazy, none and sequential, and cannot be read as a file", e)
+                .about(text)
+        };
+        let mut start = Vec::new();
+        let file = File::open(path).map_err(cannot)?;
+        file.take(PLAN_MAGIC.len() as u64).read_to_end(&mut start).map_err(cannot)?;
+        if start == PLAN_MAGIC {
+            PlanFile::open(FileSource::open(path)?).map_err(|e| e.about(text))?;
+            return Ok(Self::Plans(path.to_owned()));
+        }
+        list_of_blocks(&std::fs::read_to_string(path).map_err(cannot)?)
+            .map(|items| Self::Fixed(Plan::List(items.into())))
+            .map_err(|e| e.about(text))
     }
+}
+
+/// A number of a block on each line.
+fn list_of_blocks(list: &str) -> Result<Vec<PlanItem>> {
+    let lines = list.lines().map(str::trim).enumerate().filter(|(_, line)| !line.is_empty());
+    let items = lines.map(|(n, line)| {
+        let block = line.parse().ok().filter(|block: &u64| block.checked_mul(BLOCK_SIZE).is_some());
+        block.map(PlanItem::whole).ok_or_else(|| {
+            Error::invalid(format!("line {}: `{}` is no number of a block", n + 1, line.escape_debug()))
+        })
+    });
+    items.collect()
 }
 
 #[cfg(test)]
@@ -266,7 +334,10 @@ mod tests {
             std::fs::write(&file, list).unwrap();
             file.to_str().unwrap().parse::<Policy>()
         };
-        assert_eq!("lazy".parse::<Policy>().unwrap().plan(), Plan::Lazy);
+        assert_eq!("auto".parse::<Policy>().unwrap(), Policy::Auto);
+        for nothing in ["lazy", "none"] {
+            assert_eq!(nothing.parse::<Policy>().unwrap(), Policy::Fixed(Plan::Lazy));
+        }
         assert_eq!(policy("7\n\n 3 \n").unwrap().plan(), Plan::List([7, 3].map(PlanItem::whole).into()));
         for (list, line) in [("7\nx\n", "line 2"), ("-1", "line 1"), ("99999999999999999", "line 1")] {
             assert!(policy(list).unwrap_err().to_string().contains(line), "{list}");

@@ -3,6 +3,7 @@
 
 use super::arguments::MetricsAddress;
 use super::exposition::{Kind, Page};
+use super::preloads::share;
 use super::session::{NamedDisk, Session};
 use axum::Router;
 use axum::extract::State;
@@ -10,6 +11,8 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use headstart_block::{Error, Result};
+use headstart_disk::Preloaded;
+use headstart_disk::stats::SlowCause;
 use headstart_pull::Counters;
 use headstart_trace::Recorder;
 use std::sync::Arc;
@@ -43,6 +46,8 @@ fn render(session: &Session) -> String {
     local(&mut page, &session.disks);
     link(&mut page, &session.disks);
     pulling(&mut page, &session.disks);
+    slow_reads(&mut page, &session.disks);
+    preloading(&mut page, &session.disks);
     cache(&mut page, session);
     stores(&mut page, session);
     traces(&mut page, session);
@@ -180,6 +185,81 @@ fn pulling(page: &mut Page, disks: &[NamedDisk]) {
             let labels: Vec<_> = [("disk", *disk)].into_iter().chain(labels.iter().copied()).collect();
             page.sample(&metric, &labels, value(counters));
         }
+    }
+}
+
+fn slow_reads(page: &mut Page, disks: &[NamedDisk]) {
+    let name = "headstart_slow_reads_total";
+    let help =
+        "Reads slower than a second: unforeseen by a plan, planned but late, while the store failed, other.";
+    page.metric(name, Kind::Counter, help);
+    for disk in disks {
+        for cause in SlowCause::ALL {
+            let labels = [("disk", disk.name.as_str()), ("cause", cause.name())];
+            page.sample(name, &labels, disk.disk.stats().slow_by(cause));
+        }
+    }
+}
+
+/// A metric of what was preloaded: its name, help, value.
+type PreloadGauge = (&'static str, &'static str, fn(&Preloaded) -> Option<f64>);
+
+const PRELOAD: &[PreloadGauge] = &[
+    ("headstart_preloaded_bytes", "Bytes of the disk that were preloaded as planned.", |p| {
+        Some(number(p.report.preloaded))
+    }),
+    ("headstart_preloaded_used_bytes", "Those of them that were read.", |p| Some(number(p.report.used))),
+    ("headstart_preloaded_due_bytes", "Those that should have been read by now.", |p| {
+        Some(number(p.report.due))
+    }),
+    ("headstart_preloaded_due_used_bytes", "Those that should have been read by now and were.", |p| {
+        Some(number(p.report.due_used))
+    }),
+    ("headstart_preload_accuracy", "The share of the bytes preloaded that was read, from 0 to 1.", |p| {
+        share(p.report.used, p.report.preloaded)
+    }),
+    ("headstart_preload_stopped", "1 where preloading was stopped because it did harm.", |p| {
+        Some(if p.report.stopped.is_some() { 1.0 } else { 0.0 })
+    }),
+];
+
+fn preloading(page: &mut Page, disks: &[NamedDisk]) {
+    let done: Vec<_> =
+        disks.iter().filter_map(|d| Some((d.name.as_str(), d.disk.preloader()?.preloaded()))).collect();
+    page.metric(
+        "headstart_plan_info",
+        Kind::Gauge,
+        "The plan that is followed: where it was found, made from what.",
+    );
+    for (disk, preloaded) in &done {
+        let Some(origin) = preloaded.origin else { continue };
+        let labels = [("disk", *disk), ("plan", origin.name()), ("from", preloaded.why.as_str())];
+        page.sample("headstart_plan_info", &labels, 1);
+    }
+    for (name, help, value) in PRELOAD {
+        page.metric(name, Kind::Gauge, help);
+        for (disk, preloaded) in &done {
+            if let Some(value) = value(preloaded) {
+                page.sample(name, &[("disk", disk)], value);
+            }
+        }
+    }
+    let name = "headstart_plan_switches_total";
+    page.metric(
+        name,
+        Kind::Counter,
+        "Plans taken in the place of others, for another group of boots or bandwidth.",
+    );
+    for (disk, preloaded) in &done {
+        let switches = preloaded.report.switches;
+        for (to, number) in [("group", switches.groups), ("bandwidth", switches.bins)] {
+            page.sample(name, &[("disk", disk), ("to", to)], number);
+        }
+    }
+    let name = "headstart_plan_failures_total";
+    page.metric(name, Kind::Counter, "Places where plans were looked for and that could not be used.");
+    for (disk, preloaded) in &done {
+        page.sample(name, &[("disk", disk)], preloaded.failures);
     }
 }
 

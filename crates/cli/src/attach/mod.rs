@@ -5,6 +5,8 @@
 //! | [`arguments`] | what was asked for |
 //! | [`session`] | opens the images, holds the disks |
 //! | [`servers`] | starts the servers, says how to use them |
+//! | [`plans`] | where plans are looked for |
+//! | [`preloads`] | how much preloading helped, in figures |
 //! | [`recording`] | what the disks record, and where it goes |
 //! | [`status`] | the live line |
 //! | [`metrics`], [`exposition`] | what Prometheus scrapes |
@@ -12,6 +14,8 @@
 mod arguments;
 mod exposition;
 mod metrics;
+mod plans;
+mod preloads;
 mod recording;
 mod servers;
 mod session;
@@ -24,6 +28,7 @@ use crate::terminal::Terminal;
 use headstart_block::{BlockDevice, ByteSize, Error, Result};
 use headstart_image::progress::Progress;
 use headstart_trace::Recorder;
+use preloads::Preloads;
 use serde::Serialize;
 use servers::{Servers, Way};
 use session::Session;
@@ -37,10 +42,12 @@ use tokio::runtime::Runtime;
 pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart attach file:///srv/images:debian\n  \
     headstart attach oci://registry.lan/vm/debian:13 --nbd unix:/run/vm1.sock --writable /var/lib/vm1\n  \
+    headstart attach oci://registry.lan/vm/debian:13 --plans /srv/plans --label family=debian-13\n  \
     headstart attach http://images.lan/store:debian --vhost-user /run/vm1.vhost --fill 20MB/s\n  \
     headstart attach web=s3://images/vm:web db=s3://images/vm:db --nbd 127.0.0.1:10809\n\n\
     With --json, standard output has JSON lines, one object a line: one when the disks can be used (`disks`, \
-    `ways`, `metrics`, `ready_ms`), one when they were detached (`reads`, `hits_percent`, ...).";
+    `ways`, `metrics`, `ready_ms`), one when they were detached (`reads`, `hits_percent`, `waits`, \
+    `preloads`, ...).";
 
 /// How often the signal to stop, failed servers and the status line are looked at.
 const LOOK: Duration = Duration::from_millis(50);
@@ -233,6 +240,8 @@ struct Detached {
     fetched_bytes: u64,
     local_bytes: u64,
     image_bytes: u64,
+    #[serde(flatten)]
+    preloads: Preloads,
     #[serde(skip_serializing_if = "Option::is_none")]
     recorded: Option<Recorded>,
 }
@@ -298,6 +307,7 @@ impl Detached {
             fetched_bytes: totals.fetched,
             local_bytes: totals.local,
             image_bytes: totals.all,
+            preloads: Preloads::of(session),
             recorded: Recorded::of(session),
         }
     }
@@ -322,6 +332,7 @@ impl fmt::Display for Detached {
             let (fetched, local) = (ByteSize(self.fetched_bytes), ByteSize(self.local_bytes));
             write!(f, "; fetched {fetched}; {local} of {} are on this host", ByteSize(self.image_bytes))?;
         }
+        write!(f, "{}", self.preloads)?;
         match &self.recorded {
             Some(recorded) if recorded.requests > 0 => write!(f, "\n{recorded}"),
             _ => Ok(()),

@@ -5,9 +5,11 @@
 use super::arguments::Attach;
 use super::session::NamedDisk;
 use clap::Args;
-use headstart_block::{BlockDevice, ByteSize, Digest, Error, Result};
+use headstart_block::{BlockDevice, ByteSize, Error, Result};
 use headstart_cache::Cache;
 use headstart_disk::Disk;
+use headstart_image::manifest::Manifest;
+use headstart_plan::zero_shot::Metadata;
 use headstart_trace::{
     Creation, DIGEST, DirectoryLimits, LinkSample, Pace, RECORDS_MAX, Recorder, Recording, Saver,
     TraceDirectory,
@@ -21,11 +23,15 @@ use uuid::Uuid;
 /// Longest that is recorded: times in a trace are 32 bits of microseconds.
 const RECORD_TIME_MAX: Duration = Duration::from_secs(71 * 60);
 
+/// Manifest annotation: the image that this one is built on, which stands for the family of those that are, where the
+/// user says nothing else.
+const BASE_NAME: &str = "org.opencontainers.image.base.name";
+
 /// How long detaching waits for a directory that takes no traces.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What to record.
-#[derive(Args)]
+#[derive(Clone, Args)]
 pub(crate) struct RecordArgs {
     /// Record the first minutes of reads and writes into this directory [default: traces in the cache's directory]
     #[arg(long, value_name = "DIR", help_heading = "Recording")]
@@ -90,17 +96,12 @@ impl RecordArgs {
         TraceDirectory::open(&dir, limits)
     }
 
-    /// What is known of a disk.
-    fn creation(&self, args: &Attach, disk: &NamedDisk, digest: &Digest, created_us: u64) -> Creation {
-        let mut creation = Creation {
-            image: disk.image.clone(),
-            host: hostname(),
-            options: options(args),
-            size: disk.disk.size(),
-            created_us,
-            ..Creation::default()
-        };
-        creation.labels.insert(DIGEST.to_owned(), digest.to_string());
+    /// What is known of a disk of an image, from the user and from the image: what tells of images that are alike.
+    fn described(&self, manifest: &Manifest) -> Creation {
+        let mut creation = Creation::default();
+        if let Some(base) = manifest.annotations.get(BASE_NAME) {
+            creation.family.clone_from(base);
+        }
         for Label { key, value } in &self.labels {
             let field = match key.as_str() {
                 "volume" => &mut creation.volume,
@@ -114,6 +115,27 @@ impl RecordArgs {
             };
             field.clone_from(value);
         }
+        creation
+    }
+
+    /// The same, as far as plans are chosen by it.
+    pub(super) fn metadata(&self, manifest: &Manifest) -> Metadata {
+        Metadata::of(&self.described(manifest))
+    }
+
+    /// What is known of a disk.
+    fn creation(&self, args: &Attach, disk: &NamedDisk, created_us: u64) -> Creation {
+        let mut creation = Creation {
+            image: disk.image.clone(),
+            host: hostname(),
+            options: options(args),
+            size: disk.disk.size(),
+            created_us,
+            ..self.described(&disk.manifest)
+        };
+        // An image that was laid out anew has the boots of the one that it was made from: their disks are the same.
+        let digest = disk.manifest.optimized_from().unwrap_or(disk.digest);
+        creation.labels.insert(DIGEST.to_owned(), digest.to_string());
         if creation.volume.is_empty() {
             creation.volume = Uuid::new_v4().to_string();
         } else if args.images.len() > 1 {
@@ -160,12 +182,7 @@ impl Traces {
     ///
     /// # Errors
     /// Where the directory cannot be used.
-    pub(super) fn start(
-        args: &Attach,
-        disks: &[NamedDisk],
-        digests: &[Digest],
-        created: Instant,
-    ) -> Result<Option<Self>> {
+    pub(super) fn start(args: &Attach, disks: &[NamedDisk], created: Instant) -> Result<Option<Self>> {
         if args.recording.no_record {
             return Ok(None);
         }
@@ -173,10 +190,10 @@ impl Traces {
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let created_us = since_epoch.saturating_sub(created.elapsed()).as_micros();
         let created_us = u64::try_from(created_us).unwrap_or(u64::MAX);
-        let recordings = disks.iter().zip(digests).filter_map(|(disk, digest)| {
+        let recordings = disks.iter().filter_map(|disk| {
             Some(Recording {
                 recorder: Arc::clone(disk.recorder.as_ref()?),
-                creation: args.recording.creation(args, disk, digest, created_us),
+                creation: args.recording.creation(args, disk, created_us),
                 sample: link_sampler(&disk.disk),
             })
         });

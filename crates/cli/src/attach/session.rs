@@ -6,6 +6,7 @@ use headstart_block::{BlockDevice, ByteSize, Digest, Error, ErrorKind, Result};
 use headstart_cache::{Cache, CacheSettings};
 use headstart_disk::attach::{attach_local, attach_remote, is_local};
 use headstart_disk::{Attached, Disk, DiskOptions, Host, MadeDirectory, WritableOptions};
+use headstart_image::manifest::Manifest;
 use headstart_image::progress::Progress;
 use headstart_lsmt::writable::WritableDisk;
 use headstart_store::{Location, Reference, Settings, Store};
@@ -56,6 +57,9 @@ pub(crate) struct NamedDisk {
     pub(crate) image: String,
     pub(crate) disk: Arc<Disk>,
     pub(crate) recorder: Option<Arc<Recorder>>,
+    /// The digest of the image's manifest, and the manifest.
+    pub(super) digest: Digest,
+    pub(super) manifest: Manifest,
     /// Its writable directory, where it was made just now and nobody was told of the disk yet.
     made: Mutex<Option<MadeDirectory>>,
     /// Dropped behind the disk.
@@ -126,13 +130,12 @@ impl Session {
                 () = cancelled(progress) => Err(Error::new(ErrorKind::Cancelled, "stopped")),
             }
         })?;
-        let (mut disks, mut digests) = (Vec::new(), Vec::new());
-        for (disk, digest, said) in attached {
+        let mut disks = Vec::new();
+        for (disk, said) in attached {
             warnings.extend(said);
-            digests.push(digest);
             disks.push(disk);
         }
-        let traces = Traces::start(args, &disks, &digests, created).unwrap_or_else(|error| {
+        let traces = Traces::start(args, &disks, created).unwrap_or_else(|error| {
             warnings.push(format!("{error}: nothing is recorded"));
             None
         });
@@ -203,7 +206,7 @@ async fn cancelled(progress: &dyn Progress) {
 
 /// A cache whose disk fails keeps no disk from being attached.
 fn open_cache(args: &Attach, warnings: &mut Vec<String>) -> Result<Arc<Cache>> {
-    let dir = args.cache.clone().unwrap_or_else(Cache::default_dir);
+    let dir = args.cache_dir();
     let size_limit = args.cache_size.map(|ByteSize(bytes)| bytes);
     let (cache, fault) =
         Cache::open_or_bypass(&dir, CacheSettings { size_limit, ..CacheSettings::default() })?;
@@ -222,10 +225,11 @@ struct Unnamed {
 }
 
 impl Unnamed {
-    fn named(self, attached: Attached) -> (NamedDisk, Digest, Vec<String>) {
+    fn named(self, attached: Attached) -> (NamedDisk, Vec<String>) {
         let Self { name, image, recorder, around } = self;
-        let Attached { disk, digest, made, warnings, .. } = attached;
-        (NamedDisk { name, image, disk, recorder, made: Mutex::new(made), around }, digest, warnings)
+        let Attached { disk, digest, manifest, made, warnings } = attached;
+        let made = Mutex::new(made);
+        (NamedDisk { name, image, disk, recorder, digest, manifest, made, around }, warnings)
     }
 }
 
@@ -235,10 +239,12 @@ async fn attach_one(
     unnamed: Unnamed,
     store: Option<Arc<dyn Store>>,
     host: Option<Host>,
-) -> Result<(NamedDisk, Digest, Vec<String>)> {
+) -> Result<(NamedDisk, Vec<String>)> {
     let options = DiskOptions {
         pull: args.pull_settings(),
         plan: args.policy.plan(),
+        plans: args.plan_source(),
+        whole_blocks: args.whole_blocks,
         left_rate: args.fill.map(|rate| rate.0),
         writable: args.writable.as_ref().map(|dir| WritableOptions {
             // Several disks cannot share a directory.

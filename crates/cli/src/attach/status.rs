@@ -1,5 +1,6 @@
 //! The live status line: how much of the image is here, how reads fare, what comes in.
 
+use super::preloads;
 use super::session::Session;
 use crate::report::count;
 use crate::terminal;
@@ -91,6 +92,9 @@ impl StatusLine {
                 totals.misses,
                 totals.waiting
             );
+        }
+        if let Some(preloads) = preloads::in_short(session) {
+            line += &format!(" | {preloads}");
         }
         if let Some(eta) = fill_eta(session) {
             line +=

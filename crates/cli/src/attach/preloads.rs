@@ -1,0 +1,199 @@
+//! How much preloading helped, in figures: for the status line, the report at the end, and metrics.
+
+use super::session::{NamedDisk, Session};
+use crate::report::count;
+use headstart_block::ByteSize;
+use headstart_disk::Preloaded;
+use headstart_disk::stats::{BUCKETS, Distribution, SlowCause};
+use serde::Serialize;
+use std::fmt;
+use std::time::Duration;
+
+/// What preloading did for one disk.
+#[derive(Serialize)]
+pub(super) struct DiskPreload {
+    /// The name of the disk's export.
+    disk: String,
+    /// Where the plan is from; null without one.
+    plan: Option<&'static str>,
+    /// What it was made from.
+    from: String,
+    /// Bytes of the disk that were preloaded as planned, and those of them that were read.
+    preloaded_bytes: u64,
+    used_bytes: u64,
+    /// The share of what was preloaded that was read; null where nothing was.
+    accuracy: Option<f64>,
+    /// As stored: bytes that were asked for, for plans and for the rest of blocks.
+    fetched_bytes: u64,
+    /// How often another plan was taken, for another group of boots and for another bandwidth.
+    group_switches: u32,
+    bandwidth_switches: u32,
+    /// Why preloading was stopped; null where it was not.
+    stopped: Option<String>,
+    /// Places where plans could have been and that could not be used.
+    failures: u64,
+}
+
+impl DiskPreload {
+    /// None of a disk that lies in a local directory.
+    fn of(disk: &NamedDisk) -> Option<Self> {
+        let Preloaded { origin, why, report, failures } = disk.disk.preloader()?.preloaded();
+        Some(Self {
+            disk: disk.name.clone(),
+            plan: origin.map(headstart_disk::Origin::name),
+            from: why,
+            preloaded_bytes: report.preloaded,
+            used_bytes: report.used,
+            accuracy: share(report.used, report.preloaded),
+            fetched_bytes: disk.disk.puller().map_or(0, |puller| puller.counters().preload_bytes),
+            group_switches: report.switches.groups,
+            bandwidth_switches: report.switches.bins,
+            stopped: report.stopped.map(|stopped| stopped.to_string()),
+            failures,
+        })
+    }
+}
+
+impl fmt::Display for DiskPreload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Some(plan), Some(accuracy)) = (self.plan, self.accuracy) else {
+            return write!(f, "nothing was preloaded by a plan");
+        };
+        let (preloaded, used) = (ByteSize(self.preloaded_bytes), ByteSize(self.used_bytes));
+        write!(f, "preloaded {preloaded}, of which {used} were read ({:.0}%)", accuracy * 100.0)?;
+        if self.from.is_empty() {
+            write!(f, ", as was said")?;
+        } else {
+            write!(f, ", as planned from {} ({plan})", self.from)?;
+        }
+        let switches = u64::from(self.group_switches) + u64::from(self.bandwidth_switches);
+        if switches > 0 {
+            write!(f, "; switched plans {}", count(switches, "time"))?;
+        }
+        match &self.stopped {
+            Some(stopped) => write!(f, "; stopped: {stopped}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A share, from 0 to 1; none of nothing.
+#[expect(clippy::cast_precision_loss, reason = "a share")]
+pub(super) fn share(part: u64, all: u64) -> Option<f64> {
+    (all > 0).then(|| part as f64 / all as f64)
+}
+
+/// Reads slower than a second, by cause.
+#[derive(Clone, Copy, Default, Serialize)]
+pub(super) struct SlowReads {
+    unforeseen: u64,
+    late: u64,
+    store: u64,
+    other: u64,
+}
+
+impl SlowReads {
+    fn of(session: &Session) -> Self {
+        let sum = |cause| session.disks.iter().map(|disk| disk.disk.stats().slow_by(cause)).sum();
+        Self {
+            unforeseen: sum(SlowCause::Unforeseen),
+            late: sum(SlowCause::Late),
+            store: sum(SlowCause::Store),
+            other: sum(SlowCause::Other),
+        }
+    }
+}
+
+impl fmt::Display for SlowReads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = self.unforeseen + self.late + self.store + self.other;
+        write!(f, "{} took longer than a second: ", count(all, "read"))?;
+        let causes = [
+            (self.unforeseen, "not foreseen by a plan"),
+            (self.late, "planned but late"),
+            (self.store, "while the store failed"),
+            (self.other, "for other reasons"),
+        ];
+        let said = causes.iter().filter(|(number, _)| *number > 0);
+        let said: Vec<_> = said.map(|(number, cause)| format!("{number} {cause}")).collect();
+        f.write_str(&said.join(", "))
+    }
+}
+
+/// How long reads waited for bytes from elsewhere. The quantiles are upper bounds, within a factor of two.
+#[derive(Clone, Copy, Default, Serialize)]
+pub(super) struct Waits {
+    reads: u64,
+    total_s: f64,
+    p50_s: f64,
+    p99_s: f64,
+}
+
+impl Waits {
+    fn of(session: &Session) -> Self {
+        let mut all = Distribution { counts: [0; BUCKETS], sum: Duration::ZERO };
+        for disk in &session.disks {
+            let misses = disk.disk.stats().misses.snapshot();
+            all.counts.iter_mut().zip(misses.counts).for_each(|(sum, count)| *sum += count);
+            all.sum += misses.sum;
+        }
+        Self {
+            reads: all.count(),
+            total_s: all.sum.as_secs_f64(),
+            p50_s: all.quantile(0.5).as_secs_f64(),
+            p99_s: all.quantile(0.99).as_secs_f64(),
+        }
+    }
+}
+
+/// All of it, of a session.
+#[derive(Serialize)]
+pub(super) struct Preloads {
+    waits: Waits,
+    slow_reads: SlowReads,
+    preloads: Vec<DiskPreload>,
+}
+
+impl Preloads {
+    pub(super) fn of(session: &Session) -> Self {
+        Self {
+            waits: Waits::of(session),
+            slow_reads: SlowReads::of(session),
+            preloads: session.disks.iter().filter_map(DiskPreload::of).collect(),
+        }
+    }
+}
+
+impl fmt::Display for Preloads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.waits.reads > 0 {
+            let Waits { reads, total_s, .. } = self.waits;
+            write!(f, "\n{} waited {total_s:.1} s in all", count(reads, "read"))?;
+        }
+        let SlowReads { unforeseen, late, store, other } = self.slow_reads;
+        if unforeseen + late + store + other > 0 {
+            write!(f, "; {}", self.slow_reads)?;
+        }
+        let several = self.preloads.len() > 1;
+        for preload in self.preloads.iter().filter(|preload| preload.preloaded_bytes > 0) {
+            let name = if several { format!("{}: ", preload.disk) } else { String::new() };
+            write!(f, "\n{name}{preload}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What the status line says of preloading: nothing while nothing was preloaded by a plan.
+pub(super) fn in_short(session: &Session) -> Option<String> {
+    let preloaders = session.disks.iter().filter_map(|disk| disk.disk.preloader());
+    let (mut preloaded, mut used, mut stopped) = (0_u64, 0_u64, false);
+    for preloader in preloaders {
+        let report = preloader.preloaded().report;
+        preloaded += report.preloaded;
+        used += report.used;
+        stopped |= report.stopped.is_some();
+    }
+    let accuracy = share(used, preloaded)?;
+    let stopped = if stopped { ", stopped" } else { "" };
+    Some(format!("{} preloaded, {:.0}% of it read{stopped}", ByteSize(preloaded), accuracy * 100.0))
+}

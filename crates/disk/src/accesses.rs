@@ -1,0 +1,191 @@
+//! What a disk reads first: a log that reads write and the driver of preloading reads.
+//!
+//! A plan is followed, left or stopped by what the guest reads, hits and misses alike. So each read says which slices of
+//! which blocks it touches, and the log keeps the first time of each, in order. That is on the way of every read: no
+//! lock, no allocation, and for slices that were read before (nearly all reads, after a while) nothing but one load.
+//!
+//! A block has a word with a bit for each slice. Whoever sets a bit first takes the next place of the log by adding one
+//! to a counter and writes there what he set, one word for block and slices: a reader that comes to a place that is
+//! taken and not yet written stops there and goes on the next time. The log is bounded, and so is the part of a disk
+//! that it looks at; what is beyond is not followed, which costs a plan's guard some of its sight and nothing else.
+
+use headstart_block::{BLOCK_SIZE, ByteRange, SLICE_SIZE};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Blocks of a disk that are looked at: the first 2 TiB, 4 MiB of memory at most.
+const BLOCKS_MAX: u64 = 1 << 20;
+
+/// First accesses that are kept. A boot has some thousands.
+const LOG_MAX: usize = 1 << 15;
+
+/// Slices of one block that were read for the first time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstAccess {
+    /// The number of the block.
+    pub block: u64,
+    /// The slices: bit `i` stands for slice `i`, as in a [`PlanItem`](headstart_block::PlanItem).
+    pub slices: u32,
+}
+
+/// The log.
+pub struct Accesses {
+    /// Of each block the slices that were read.
+    seen: Box<[AtomicU32]>,
+    /// Block and slices; 0 where nothing was written yet.
+    log: Box<[AtomicU64]>,
+    next: AtomicUsize,
+}
+
+impl Accesses {
+    /// For a disk of so many bytes.
+    #[must_use]
+    pub fn new(disk_size: u64) -> Self {
+        let blocks = disk_size.div_ceil(BLOCK_SIZE).min(BLOCKS_MAX);
+        Self {
+            seen: (0..blocks).map(|_| AtomicU32::new(0)).collect(),
+            log: (0..LOG_MAX).map(|_| AtomicU64::new(0)).collect(),
+            next: AtomicUsize::new(0),
+        }
+    }
+
+    /// A read of `range` of the disk.
+    #[inline]
+    pub fn note(&self, range: ByteRange) {
+        let Some(last) = range.end().checked_sub(1).filter(|_| !range.is_empty()) else { return };
+        let (first, last) = (range.offset() / SLICE_SIZE, last / SLICE_SIZE);
+        let block = first / SLICES;
+        if last / SLICES == block {
+            self.touch(block, mask(first % SLICES, last % SLICES));
+        } else {
+            self.note_blocks(first, last);
+        }
+    }
+
+    #[cold]
+    fn note_blocks(&self, first: u64, last: u64) {
+        let known = self.seen.len() as u64;
+        for block in first / SLICES..(last / SLICES).saturating_add(1).min(known) {
+            let start = block * SLICES;
+            self.touch(block, mask(first.max(start) - start, last.min(start + SLICES - 1) - start));
+        }
+    }
+
+    #[inline]
+    fn touch(&self, block: u64, slices: u32) {
+        let Some(seen) = usize::try_from(block).ok().and_then(|block| self.seen.get(block)) else { return };
+        if slices & !seen.load(Ordering::Relaxed) != 0 {
+            self.first(seen, block, slices);
+        }
+    }
+
+    #[cold]
+    fn first(&self, seen: &AtomicU32, block: u64, slices: u32) {
+        let new = slices & !seen.fetch_or(slices, Ordering::Relaxed);
+        if new == 0 {
+            return;
+        }
+        // Far from an overflow: a disk has less than 2^25 slices here, and each comes once.
+        if let Some(place) = self.log.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+            place.store(block << 32 | u64::from(new), Ordering::Release);
+        }
+    }
+
+    /// What was read for the first time since `from`, which goes on behind it; at most `LOG_MAX` in all.
+    pub fn since(&self, from: &mut usize, each: &mut dyn FnMut(FirstAccess)) {
+        while let Some(place) = self.log.get(*from) {
+            let word = place.load(Ordering::Acquire);
+            if word == 0 {
+                return;
+            }
+            *from += 1;
+            // The upper and the lower half.
+            #[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
+            each(FirstAccess { block: word >> 32, slices: word as u32 });
+        }
+    }
+
+    /// Whether a part of the disk was read.
+    #[must_use]
+    pub fn was_read(&self, block: u64, slices: u32) -> u32 {
+        let seen = usize::try_from(block).ok().and_then(|block| self.seen.get(block));
+        seen.map_or(0, |seen| seen.load(Ordering::Relaxed) & slices)
+    }
+}
+
+const SLICES: u64 = BLOCK_SIZE / SLICE_SIZE;
+
+/// The bits from slice `first` to slice `last` of a block, both below 32.
+fn mask(first: u64, last: u64) -> u32 {
+    u32::MAX >> (SLICES - 1 - last) & u32::MAX << first
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(accesses: &Accesses, from: &mut usize) -> Vec<(u64, u32)> {
+        let mut read = Vec::new();
+        accesses.since(from, &mut |access| read.push((access.block, access.slices)));
+        read
+    }
+
+    #[test]
+    fn each_slice_comes_once_in_the_order_of_first_access() {
+        let accesses = Accesses::new(3 * BLOCK_SIZE + 512);
+        let note = |start, end| accesses.note(ByteRange::between(start, end));
+        note(BLOCK_SIZE, BLOCK_SIZE + 1);
+        note(BLOCK_SIZE, BLOCK_SIZE + 4096);
+        note(7, 7);
+        note(SLICE_SIZE - 1, 2 * SLICE_SIZE + 1);
+        let mut from = 0;
+        assert_eq!(read(&accesses, &mut from), [(1, 1), (0, 0b111)]);
+        note(0, 3 * BLOCK_SIZE + 512);
+        assert_eq!(read(&accesses, &mut from), [(0, !0b111), (1, !1), (2, u32::MAX), (3, 1)]);
+        note(4 * BLOCK_SIZE, 5 * BLOCK_SIZE);
+        note(u64::MAX - 1, u64::MAX);
+        assert_eq!(read(&accesses, &mut from), []);
+        assert_eq!([accesses.was_read(1, 3), accesses.was_read(3, 3), accesses.was_read(9, 3)], [3, 1, 0]);
+    }
+
+    #[test]
+    fn masks_are_of_the_slices_between() {
+        assert_eq!([mask(0, 0), mask(31, 31), mask(0, 31), mask(4, 7)], [1, 1 << 31, u32::MAX, 0xf0]);
+    }
+
+    #[test]
+    fn a_full_log_takes_no_more() {
+        let accesses = Accesses::new(1 << 42);
+        for block in 0..LOG_MAX as u64 + 9 {
+            accesses.note(ByteRange::between(block * BLOCK_SIZE, block * BLOCK_SIZE + 1));
+        }
+        assert_eq!(read(&accesses, &mut 0).len(), LOG_MAX);
+    }
+
+    #[test]
+    fn readers_and_writers_at_the_same_time_lose_nothing() {
+        let accesses = Accesses::new(64 * BLOCK_SIZE);
+        let mut found = vec![0_u32; 64];
+        let mut from = 0;
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..4_u64)
+                .map(|writer| {
+                    let accesses = &accesses;
+                    scope.spawn(move || {
+                        for n in 0..64 * SLICES {
+                            let slice = (n * 37 + writer * 11) % (64 * SLICES);
+                            accesses.note(ByteRange::between(slice * SLICE_SIZE, (slice + 1) * SLICE_SIZE));
+                        }
+                    })
+                })
+                .collect();
+            while !writers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+                for (block, slices) in read(&accesses, &mut from) {
+                    assert_eq!(found[block as usize] & slices, 0, "twice");
+                    found[block as usize] |= slices;
+                }
+            }
+        });
+        read(&accesses, &mut from).into_iter().for_each(|(block, slices)| found[block as usize] |= slices);
+        assert!(found.iter().all(|slices| *slices == u32::MAX));
+    }
+}

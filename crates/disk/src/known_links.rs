@@ -1,0 +1,89 @@
+//! What was known of the links to stores last: the first plan of a disk is chosen before anything was fetched for it.
+//!
+//! One small file a store, named by the SHA-256 of its location, one line:
+//!
+//! ```text
+//! headstart link 1 <bytes a second>\n
+//! ```
+//!
+//! A file that says anything else is no worse than none.
+
+use headstart_block::{Digest, Error, Result};
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// What the line starts with; the number is the version of the form.
+const MAGIC: &str = "headstart link 1 ";
+
+/// Longest file that is read.
+const LENGTH_MAX: u64 = 64;
+
+/// The directory of known links.
+pub(crate) struct KnownLinks {
+    dir: PathBuf,
+}
+
+impl KnownLinks {
+    /// Those of the cache in `cache`.
+    pub(crate) fn of(cache: &Path) -> Self {
+        Self { dir: cache.join("links") }
+    }
+
+    fn path(&self, store: &str) -> PathBuf {
+        self.dir.join(Digest::of(store.as_bytes()).hex())
+    }
+
+    /// Remembers how many bytes a second came from `store`.
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub(crate) fn remember(&self, store: &str, bandwidth: u64) -> Result<()> {
+        let path = self.path(store);
+        // Two processes may do this at once; the name of the process keeps their files apart.
+        let part = path.with_extension(format!("{}.part", std::process::id()));
+        let written = fs::create_dir_all(&self.dir)
+            .and_then(|()| fs::write(&part, format!("{MAGIC}{bandwidth}\n")))
+            .and_then(|()| fs::rename(&part, &path));
+        written.map_err(|e| {
+            let _ = fs::remove_file(&part);
+            Error::io("cannot remember the link", e).about(path.display())
+        })
+    }
+
+    /// How many bytes a second came from `store` when it was used last.
+    pub(crate) fn recall(&self, store: &str) -> Option<u64> {
+        let file = fs::File::open(self.path(store)).ok()?;
+        let mut line = String::new();
+        file.take(LENGTH_MAX).read_to_string(&mut line).ok()?;
+        let bandwidth = line.strip_prefix(MAGIC)?.strip_suffix('\n')?.parse().ok()?;
+        (bandwidth > 0).then_some(bandwidth)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remembers_the_latest_and_takes_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let links = KnownLinks::of(dir.path());
+        assert_eq!(links.recall("oci://host/a"), None);
+        for bandwidth in [1, 10_000_000, u64::MAX] {
+            links.remember("oci://host/a", bandwidth).unwrap();
+            assert_eq!(links.recall("oci://host/a"), Some(bandwidth));
+        }
+        assert_eq!(links.recall("oci://host/b"), None);
+        let path = links.path("oci://host/a");
+        for text in
+            ["", "headstart link 1 ", "headstart link 1 0\n", "headstart link 1 7", "headstart link 2 7\n"]
+        {
+            fs::write(&path, text).unwrap();
+            assert_eq!(links.recall("oci://host/a"), None, "{text}");
+        }
+        fs::write(&path, vec![0xff; 1 << 20]).unwrap();
+        assert_eq!(links.recall("oci://host/a"), None);
+        assert_eq!(fs::read_dir(dir.path().join("links")).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,523 @@
+//! Preloading by what was learned: finds plans for a disk, and follows them while it boots.
+//!
+//! # Which plans
+//!
+//! Whoever attaches a disk gives a [`PlanSource`]: places to look for plans, all looked at at the same time, beside the
+//! attach. What is found first is followed at once; what comes later and is better ([`Origin`]) takes its place, and
+//! hears what was read before. Where nothing is found within [`PATIENCE`], the disk stays lazy. A place that fails
+//! is said once and counted; nothing that is found there can fail an attach, or a read.
+//!
+//! # Following
+//!
+//! Reads write what they touch into [`Accesses`]. Every [`TICK`], a task takes that and what the engine says of the link
+//! and of its cursor to the [`Pilot`](headstart_pull::Pilot), which decides; other plans go to the engine. So a read has
+//! nothing to do with any of this but one load and, the first time that it touches a slice, three writes of a word.
+//!
+//! # The link
+//!
+//! Which plan is best depends on the bandwidth, of which a disk knows nothing before it has fetched. So a host
+//! remembers what was estimated for each store last (`known_links`).
+
+use crate::accesses::Accesses;
+use crate::known_links::KnownLinks;
+use crate::puller::Puller;
+use futures::future::BoxFuture;
+use headstart_block::{BLOCK_SIZE, ByteRange, ByteRate, Digest, Error, ErrorKind, Result, SLICE_SIZE};
+use headstart_image::manifest::Manifest;
+use headstart_lsmt::Stack;
+use headstart_plan::{Centroid, GroupPlans, ImagePlans, RatedPlan};
+use headstart_pull::{Pilot, PilotSettings, Plan, PlanItem, Report, Switches};
+use headstart_store::Store;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Interval, MissedTickBehavior, timeout};
+
+/// How long plans are looked for.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often the pilot hears what was read.
+pub const TICK: Duration = Duration::from_millis(50);
+
+/// And how often once the first minutes are over, when hardly anything is new.
+const SLOW_TICK: Duration = Duration::from_secs(1);
+
+/// How long these are.
+const BOOT: Duration = Duration::from_secs(600);
+
+/// How often the bandwidth is remembered, where it changed.
+const REMEMBER: Duration = Duration::from_secs(5);
+
+/// Where plans come from; what is earlier here is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Origin {
+    /// Somebody said which plan to follow.
+    Given,
+    /// An artifact that belongs to the image, in the image's store.
+    Artifact,
+    /// A file of plans on this host, which knows boots of this image.
+    File,
+    /// The order in which the image's boot layer lies.
+    BootLayer,
+    /// A trace in a layer of the image, as OverlayBD's prefetcher has it.
+    TraceLayer,
+    /// A file of plans on this host, which knows layers of this image or images like it.
+    ZeroShot,
+}
+
+impl Origin {
+    /// As a word for programs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Given => "given",
+            Self::Artifact => "artifact",
+            Self::File => "file",
+            Self::BootLayer => "boot-layer",
+            Self::TraceLayer => "trace-layer",
+            Self::ZeroShot => "zero-shot",
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Plans that were found.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Where.
+    pub origin: Origin,
+    /// They.
+    pub plans: Arc<ImagePlans>,
+    /// What they were made from, for people: `5 boots of this image`.
+    pub why: String,
+}
+
+/// The disk that plans are looked for.
+pub struct Sought {
+    /// The digest of the image's manifest.
+    pub digest: Digest,
+    /// The manifest.
+    pub manifest: Manifest,
+    /// The store that the image lies in.
+    pub store: Arc<dyn Store>,
+    /// The layers and the size of the disk, once it is open.
+    opened: watch::Receiver<Option<Opened>>,
+}
+
+/// A disk that is open.
+#[derive(Clone)]
+pub struct Opened {
+    /// Its merged layers.
+    pub stack: Arc<Stack>,
+    /// Its size in bytes: the image's, or more where it is writable.
+    pub size: u64,
+}
+
+impl Sought {
+    /// What boots of the disk are known by: the digest of its image, or of the one that that was made from by laying it
+    /// out anew.
+    #[must_use]
+    pub fn image(&self) -> Digest {
+        self.manifest.optimized_from().unwrap_or(self.digest)
+    }
+
+    /// Waits until the disk is open. Nothing where it will not be.
+    pub async fn opened(&self) -> Option<Opened> {
+        let mut opened = self.opened.clone();
+        opened.wait_for(Option::is_some).await.ok()?.clone()
+    }
+}
+
+/// One place to look for plans.
+pub struct Search {
+    /// What it is, for a message.
+    pub place: &'static str,
+    /// Looks there.
+    pub answer: BoxFuture<'static, Answer>,
+}
+
+/// What looking at a place came to.
+#[derive(Debug, Default)]
+pub struct Answer {
+    /// What was found.
+    pub found: Option<Found>,
+    /// What is there and cannot be used.
+    pub failures: Vec<Error>,
+}
+
+impl From<Result<Option<Found>>> for Answer {
+    fn from(result: Result<Option<Found>>) -> Self {
+        match result {
+            Ok(found) => Self { found, failures: Vec::new() },
+            Err(error) => Self { found: None, failures: vec![error] },
+        }
+    }
+}
+
+/// Where plans of disks are looked for.
+pub trait PlanSource: Send + Sync {
+    /// The places for a disk, which are looked at at the same time.
+    fn searches(&self, sought: &Arc<Sought>) -> Vec<Search>;
+}
+
+/// What preloading did so far.
+#[derive(Clone, Debug, Default)]
+pub struct Preloaded {
+    /// Where the plans are from that are followed; none where it is lazy.
+    pub origin: Option<Origin>,
+    /// What they were made from, for people; empty where there are none.
+    pub why: String,
+    /// What came of them; of earlier ones only the switches are in it.
+    pub report: Report,
+    /// Places that could not be looked at, or had something that is no plan.
+    pub failures: u64,
+}
+
+/// Preloading of one disk.
+pub struct Preloader {
+    accesses: Accesses,
+    /// Whether plans name whole blocks, whatever they say.
+    whole_blocks: bool,
+    state: Mutex<State>,
+    failures: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    /// Who decides; none where nothing was found, and for plans that are no lists.
+    pilot: Option<Pilot>,
+    followed: Option<(Origin, String)>,
+    /// How much of the log of accesses the pilot knows.
+    heard: usize,
+    /// What is preloaded.
+    plan: Plan,
+    /// Of plans that others took the place of.
+    before: Report,
+    /// Whether it was said that preloading was stopped.
+    stopped: bool,
+}
+
+/// The places that are being looked at, since before the disk was open.
+pub(crate) struct Searches {
+    tasks: JoinSet<(&'static str, Answer)>,
+    opened: watch::Sender<Option<Opened>>,
+}
+
+impl Searches {
+    /// Starts to look where `source` says; nowhere without one.
+    pub(crate) fn start(
+        source: Option<&dyn PlanSource>,
+        digest: &Digest,
+        manifest: &Manifest,
+        store: &Arc<dyn Store>,
+        runtime: &Handle,
+    ) -> Self {
+        let (opened, opening) = watch::channel(None);
+        let mut tasks = JoinSet::new();
+        if let Some(source) = source {
+            let (digest, manifest, store) = (*digest, manifest.clone(), Arc::clone(store));
+            let sought = Arc::new(Sought { digest, manifest, store, opened: opening });
+            for Search { place, answer } in source.searches(&sought) {
+                let answer = async move {
+                    timeout(PATIENCE, answer).await.unwrap_or_else(|_| {
+                        let patience = PATIENCE.as_secs();
+                        let error = format!("does not answer within {patience} s");
+                        Err(Error::new(ErrorKind::Unavailable, error)).into()
+                    })
+                };
+                tasks.spawn_on(async move { (place, answer.await) }, runtime);
+            }
+        }
+        Self { tasks, opened }
+    }
+
+    /// The disk is open.
+    pub(crate) fn opened(&self, stack: Arc<Stack>, size: u64) {
+        self.opened.send_replace(Some(Opened { stack, size }));
+    }
+
+    fn are_over(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// The next answer; for ever where there is none.
+    async fn next(&mut self) -> (&'static str, Answer) {
+        match self.tasks.join_next().await {
+            Some(Ok(answer)) => answer,
+            Some(Err(e)) => {
+                let error = Error::invalid("looking for plans broke off").caused_by(e);
+                ("a place to look for plans", Err(error).into())
+            }
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// What it takes to look for plans and to follow them.
+pub(crate) struct Driving {
+    pub(crate) puller: Arc<Puller>,
+    pub(crate) links: KnownLinks,
+    /// What the link is known by.
+    pub(crate) store: String,
+    /// For messages.
+    pub(crate) image: String,
+    pub(crate) searches: Searches,
+}
+
+impl Preloader {
+    /// Of a disk of so many bytes, by a plan that somebody gave.
+    pub(crate) fn new(disk_size: u64, given: &Plan, whole_blocks: bool) -> Arc<Self> {
+        let state = State { plan: given.clone(), ..State::default() };
+        let preloader = Self {
+            accesses: Accesses::new(disk_size),
+            whole_blocks,
+            state: Mutex::new(state),
+            failures: AtomicU64::new(0),
+        };
+        if let Plan::List(items) = given {
+            let plans = Arc::new(preloader.shaped(of_items(items)));
+            let settings = PilotSettings { guard: false, ..PilotSettings::default() };
+            let pilot = Pilot::new(plans, None, settings);
+            let mut state = preloader.state();
+            state.plan = pilot.plan();
+            state.pilot = Some(pilot);
+        }
+        if *given != Plan::Lazy {
+            preloader.state().followed = Some((Origin::Given, String::new()));
+        }
+        Arc::new(preloader)
+    }
+
+    /// What is preloaded now.
+    pub(crate) fn plan(&self) -> Plan {
+        self.state().plan.clone()
+    }
+
+    /// Whether all of a part of the disk is in the plan that is followed now.
+    pub(crate) fn has_planned(&self, part: ByteRange) -> bool {
+        let items = match self.plan() {
+            Plan::Lazy => return false,
+            Plan::Sequential => return true,
+            Plan::List(items) => items,
+        };
+        let mut wanted: HashMap<u64, u32> = HashMap::new();
+        for slice in part.offset() / SLICE_SIZE..part.end().div_ceil(SLICE_SIZE) {
+            let (block, slice) = (slice / (BLOCK_SIZE / SLICE_SIZE), slice % (BLOCK_SIZE / SLICE_SIZE));
+            *wanted.entry(block).or_default() |= 1 << slice;
+        }
+        for item in &*items {
+            if let Some(slices) = wanted.get_mut(&item.block) {
+                *slices &= !item.mask;
+            }
+        }
+        wanted.values().all(|slices| *slices == 0)
+    }
+
+    /// What was read first.
+    pub(crate) fn accesses(&self) -> &Accesses {
+        &self.accesses
+    }
+
+    /// What came of it so far.
+    #[must_use]
+    pub fn preloaded(&self) -> Preloaded {
+        let state = self.state();
+        let now = state.pilot.as_ref().map(Pilot::report).unwrap_or_default();
+        let (origin, why) = state
+            .followed
+            .as_ref()
+            .map_or((None, String::new()), |(origin, why)| (Some(*origin), why.clone()));
+        let report = sum(state.before, now);
+        Preloaded { origin, why, report, failures: self.failures.load(Ordering::Relaxed) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn shaped(&self, plans: ImagePlans) -> ImagePlans {
+        if self.whole_blocks { in_whole_blocks(plans) } else { plans }
+    }
+
+    /// Follows what was found, where it is better than what is followed; whether it is.
+    fn adopt(&self, found: Found, bandwidth: Option<u64>, puller: &Arc<Puller>) -> bool {
+        let mut state = self.state();
+        let better = state.followed.as_ref().is_none_or(|(origin, _)| found.origin < *origin);
+        let empty =
+            found.plans.groups.iter().all(|group| group.plans.iter().all(|plan| plan.items.is_empty()));
+        if !better || empty {
+            return false;
+        }
+        let plans = if self.whole_blocks {
+            Arc::new(in_whole_blocks(ImagePlans::clone(&found.plans)))
+        } else {
+            found.plans
+        };
+        if let Some(last) = state.pilot.take() {
+            state.before = sum(state.before, last.report());
+        }
+        let mut pilot = Pilot::new(plans, bandwidth, PilotSettings::default());
+        let (now, mut heard) = (puller.now(), 0);
+        self.accesses.since(&mut heard, &mut |access| {
+            let _ = pilot.on_access(now, access.block, access.slices);
+        });
+        state.heard = heard;
+        state.followed = Some((found.origin, found.why));
+        state.plan = pilot.plan();
+        state.pilot = Some(pilot);
+        puller.set_plan(state.plan.clone());
+        true
+    }
+
+    /// Tells the pilot what was read and how far the engine is, and the engine what the pilot makes of it.
+    fn step(&self, puller: &Arc<Puller>, image: &str) {
+        let mut state = self.state();
+        let State { pilot: Some(pilot), heard, .. } = &mut *state else { return };
+        let now = puller.now();
+        let mut plan = None;
+        self.accesses.since(heard, &mut |access| {
+            plan = pilot.on_access(now, access.block, access.slices).or(plan.take());
+        });
+        if let Some(plan) = plan {
+            puller.set_plan(plan.clone());
+            state.plan = plan;
+        }
+        let State { pilot: Some(pilot), .. } = &mut *state else { return };
+        if let Some(plan) = pilot.on_tick(now, &puller.preloading()) {
+            puller.set_plan(plan.clone());
+            let stopped = pilot.report().stopped;
+            state.plan = plan;
+            if let Some(stopped) = stopped.filter(|_| !state.stopped) {
+                state.stopped = true;
+                tracing::warn!(image, "preloading was stopped, for it does harm: {stopped}");
+            }
+        }
+    }
+
+    /// What a search came to.
+    fn answered(
+        &self,
+        place: &str,
+        answer: Answer,
+        bandwidth: Option<u64>,
+        puller: &Arc<Puller>,
+        image: &str,
+    ) {
+        for error in answer.failures {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(image, %error, "{place} cannot be used; the disk is served all the same");
+        }
+        let Some(found) = answer.found else { return };
+        let (origin, why) = (found.origin, found.why.clone());
+        if self.adopt(found, bandwidth, puller) {
+            let link = bandwidth.map_or_else(
+                || "at a bandwidth that is not known yet".to_owned(),
+                |rate| format!("at {}", ByteRate(rate)),
+            );
+            tracing::info!(image, %origin, "preloading as planned from {why}, {link}");
+        }
+    }
+}
+
+/// What a driver's task holds of its disk.
+struct Driven {
+    puller: Weak<Puller>,
+    links: KnownLinks,
+    store: String,
+    image: String,
+}
+
+/// Looks for plans and follows them, until the disk is gone.
+pub(crate) async fn drive(preloader: Arc<Preloader>, driving: Driving) {
+    let Driving { puller, links, store, image, mut searches } = driving;
+    let driven = Driven { puller: Arc::downgrade(&puller), links, store, image };
+    drop(puller);
+    let known = driven.links.recall(&driven.store);
+    let mut remembered = known;
+    let (begun, mut saved) = (Instant::now(), Instant::now());
+    let mut ticks = ticks(TICK);
+    loop {
+        let answer = tokio::select! {
+            answer = searches.next() => Some(answer),
+            _ = ticks.tick() => None,
+        };
+        let Some(puller) = driven.puller.upgrade().filter(|puller| !puller.is_closed()) else { return };
+        let estimate = puller.estimate().bandwidth;
+        if let Some((place, answer)) = answer {
+            preloader.answered(place, answer, estimate.or(known), &puller, &driven.image);
+        }
+        preloader.step(&puller, &driven.image);
+        if saved.elapsed() >= REMEMBER {
+            saved = Instant::now();
+            driven.remember(estimate, &mut remembered);
+        }
+        if ticks.period() == TICK && begun.elapsed() > BOOT && searches.are_over() {
+            ticks = self::ticks(SLOW_TICK);
+        }
+    }
+}
+
+fn ticks(period: Duration) -> Interval {
+    let mut ticks = tokio::time::interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+impl Driven {
+    /// Keeps the estimate for the next disk, where it is another than before by an eighth.
+    fn remember(&self, estimate: Option<u64>, remembered: &mut Option<u64>) {
+        let Some(bandwidth) = estimate else { return };
+        if remembered.is_some_and(|before| before.abs_diff(bandwidth) < before / 8) {
+            return;
+        }
+        *remembered = Some(bandwidth);
+        if let Err(error) = self.links.remember(&self.store, bandwidth) {
+            tracing::debug!(%error, "the bandwidth is not remembered");
+        }
+    }
+}
+
+/// One plan for all bandwidths.
+#[must_use]
+pub fn of_items(items: &[PlanItem]) -> ImagePlans {
+    let plan =
+        RatedPlan { rate: 0, policy: "list".to_owned(), weights: None, worth: 0.0, items: items.into() };
+    let group = GroupPlans {
+        category: 0,
+        traces: 0,
+        centroid: Centroid::default(),
+        first_reads: Arc::from([]),
+        plans: vec![plan],
+    };
+    ImagePlans::of_own(vec![group])
+}
+
+/// The same plans, of whole blocks, each where it comes first.
+fn in_whole_blocks(mut plans: ImagePlans) -> ImagePlans {
+    for plan in plans.groups.iter_mut().flat_map(|group| &mut group.plans) {
+        let mut known = HashSet::new();
+        let blocks = plan.items.iter().map(|item| item.block).filter(|block| known.insert(*block));
+        plan.items = blocks.map(PlanItem::whole).collect();
+    }
+    plans
+}
+
+/// What the last pilot did, with the switches of those before it. Bytes are its own alone: what others brought before,
+/// it counts when it comes to it.
+fn sum(before: Report, now: Report) -> Report {
+    let switches = Switches {
+        groups: before.switches.groups.saturating_add(now.switches.groups),
+        bins: before.switches.bins.saturating_add(now.switches.bins),
+    };
+    Report { switches, ..now }
+}
