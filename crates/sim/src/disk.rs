@@ -134,6 +134,7 @@ struct Run<'a, 'g> {
     memory: Memory,
     now: Nanos,
     wake: Nanos,
+    local_read: Nanos,
     arrived: usize,
     waiting: usize,
     /// Whether reads of awaited blocks follow their leaders.
@@ -174,6 +175,7 @@ impl<'a, 'g> Run<'a, 'g> {
             },
             wire: Wire::new(model.link.clone(), model.seed),
             now: Nanos(0),
+            local_read: Nanos::from_duration(model.local_read),
             wake: Nanos::NEVER,
             arrived: 0,
             waiting: 0,
@@ -257,6 +259,8 @@ impl<'a, 'g> Run<'a, 'g> {
         }
         if hit {
             self.outcome.hits += 1;
+            self.memory.waits[read as usize] = self.local_read;
+            self.outcome.waited = self.outcome.waited.plus(self.local_read);
             self.completed(read);
         } else {
             self.miss(read, range);
@@ -415,7 +419,7 @@ impl<'a, 'g> Run<'a, 'g> {
     /// Takes note of the wait that ends now.
     fn waited(&mut self, read: u32) {
         let waited = &mut self.memory.waits[read as usize];
-        let arrived = std::mem::replace(waited, self.now.since(*waited));
+        let arrived = std::mem::replace(waited, self.now.since(*waited).plus(self.local_read));
         self.waiting -= 1;
         self.outcome.waited = self.outcome.waited.plus(*waited);
         if *waited > SLOW {
@@ -429,8 +433,9 @@ impl<'a, 'g> Run<'a, 'g> {
     }
 
     fn completed(&mut self, read: u32) {
-        self.outcome.last_read = self.now;
-        self.memory.replayed.answered(self.boot, self.now, read);
+        let answered = self.now.plus(self.local_read);
+        self.outcome.last_read = self.outcome.last_read.max(answered);
+        self.memory.replayed.answered(self.boot, answered, read);
     }
 
     fn finish(mut self) -> (Outcome, Memory) {

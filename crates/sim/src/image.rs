@@ -83,7 +83,8 @@ impl ImageMap {
                 self.ranges(part, &mut |found| match blocks.last_mut() {
                     Some((last, of)) if *of == block && touches(*last, found) => {
                         let start = last.range.offset().min(found.range.offset());
-                        *last = BlobRange::between(found.blob, start, last.range.end().max(found.range.end()));
+                        *last =
+                            BlobRange::between(found.blob, start, last.range.end().max(found.range.end()));
                     }
                     _ => blocks.push((found, block)),
                 });

@@ -76,6 +76,8 @@ pub struct Model {
     pub misses: Misses,
     /// What is preloaded.
     pub preloads: Preloads,
+    /// What a read takes that has all its bytes: decompressing, the guest's own way to the disk. It is part of its wait.
+    pub local_read: Duration,
     /// Fill the disk behind everything else, at this many bytes a second.
     pub left: Option<u64>,
     /// Bytes of the blob as stored for each 32 KiB of the disk; `None` where it is stored as it is.
@@ -100,6 +102,7 @@ impl Model {
             link: link(rate, Duration::ZERO),
             misses: Misses::Blocks,
             preloads: Preloads::Blocks,
+            local_read: Duration::ZERO,
             left: None,
             stored: None,
             one_stream: true,
@@ -118,6 +121,7 @@ impl Model {
             link: link(rate, round_trip),
             misses: Misses::Own(Rest::Block),
             preloads: Preloads::Slices,
+            local_read: Duration::ZERO,
             left: None,
             stored: None,
             one_stream: false,

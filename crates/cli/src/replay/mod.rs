@@ -30,7 +30,10 @@ impl Replay {
     pub(crate) fn run(&self, terminal: &Terminal) -> Result<Box<dyn Report>> {
         let plot = self.plot()?;
         let boot = self.boot()?;
-        let settings = ClientSettings { connect: ClientSettings::default().connect.min(self.timeout), answer: self.timeout };
+        let settings = ClientSettings {
+            connect: ClientSettings::default().connect.min(self.timeout),
+            answer: self.timeout,
+        };
         let mut client = Client::connect(&self.uri, &settings)?;
         let reads_max = self.reads.unwrap_or(usize::MAX);
         let sent = &boot.reads()[..boot.reads().len().min(reads_max)];
@@ -65,8 +68,11 @@ impl Replay {
         let about = |e: Error| e.about(self.trace.display());
         let set = DataSet::open(&self.trace, &Limits::default())?;
         if set.len() != 1 {
-            return Err(about(Error::invalid(format!("has {} traces, and one is replayed at a time", set.len())))
-                .remedy("name the file of one trace"));
+            return Err(about(Error::invalid(format!(
+                "has {} traces, and one is replayed at a time",
+                set.len()
+            )))
+            .remedy("name the file of one trace"));
         }
         let (trace, _) = set.read(0)?;
         let boot = Boot::faster(&trace, self.faster);
@@ -82,7 +88,8 @@ impl Replay {
     fn report(&self, boot: &Boot, sent: usize, played: &Played) -> ReplayReport {
         let figures = Figures::of(played, Nanos::from_duration(self.hit));
         let reads = played.done.len() as u64;
-        let answer = |number: u32| format!("the server answers a read with error {number}{}", meaning(number));
+        let answer =
+            |number: u32| format!("the server answers a read with error {number}{}", meaning(number));
         let first_error = played.broken.as_ref().map(ToString::to_string);
         #[expect(clippy::cast_precision_loss, reason = "a share of reads")]
         let hit_rate = figures.hits as f64 / reads.max(1) as f64;

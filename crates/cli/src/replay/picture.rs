@@ -23,9 +23,10 @@ pub(super) fn save(path: &Path, report: &ReplayReport, played: &Played) -> Resul
 fn draw(report: &ReplayReport, played: &Played) -> Picture {
     let millis = |wait: headstart_sim::Nanos| (wait.as_secs() * 1e3).max(LEAST);
     let points = played.done.iter().map(|done| (done.due.as_secs(), millis(done.waited))).collect();
-    let mut over_time = Chart::new(Axis::linear("time since the connection [s]").from(0.0), Axis::log("wait [ms]"))
-        .titled("waits of reads")
-        .with(Series::points("", points).small());
+    let mut over_time =
+        Chart::new(Axis::linear("time since the connection [s]").from(0.0), Axis::log("wait [ms]"))
+            .titled("waits of reads")
+            .with(Series::points("", points).small());
     over_time = over_time.rule(Rule::y(report.hit_bound * 1e3, "hits"));
     let mut waits: Vec<_> = played.done.iter().map(|done| millis(done.waited)).collect();
     waits.sort_unstable_by(f64::total_cmp);

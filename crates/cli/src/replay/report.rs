@@ -132,7 +132,8 @@ impl Figures {
 
 /// Of ascending waits.
 fn histogram(waits: &[Nanos]) -> Vec<Bucket> {
-    let ends = (0..).map(|n: u32| FIRST_BUCKET.saturating_mul([1, 2, 5][n as usize % 3] * 10_u64.saturating_pow(n / 3)));
+    let ends = (0..)
+        .map(|n: u32| FIRST_BUCKET.saturating_mul([1, 2, 5][n as usize % 3] * 10_u64.saturating_pow(n / 3)));
     let (mut buckets, mut before) = (Vec::new(), 0);
     for end in ends {
         if before == waits.len() {
@@ -180,12 +181,28 @@ impl fmt::Display for ReplayReport {
             ("reads", reads),
             ("bytes", megabytes),
             ("wait", format!("{} in all, {} of it in reads that missed", Time(total), Time(missed))),
-            ("one read", format!("mean {}, P50 {}, P90 {}, P99 {}, longest {}", Time(mean), Time(p50), Time(p90), Time(p99), Time(max))),
-            ("hits", format!("{} ({:.1} %) within {}", self.hits, self.hit_rate * 100.0, Time(self.hit_bound))),
+            (
+                "one read",
+                format!(
+                    "mean {}, P50 {}, P90 {}, P99 {}, longest {}",
+                    Time(mean),
+                    Time(p50),
+                    Time(p90),
+                    Time(p99),
+                    Time(max)
+                ),
+            ),
+            (
+                "hits",
+                format!("{} ({:.1} %) within {}", self.hits, self.hit_rate * 100.0, Time(self.hit_bound)),
+            ),
             ("slow", format!("{} longer than 1 s", count(self.slow, "read"))),
             ("first read", format!("{} after the connection", Time(self.first_read))),
             ("last answer", format!("{} after the connection", Time(self.last_read))),
-            ("replayer", format!("late by {} in the mean, {} at most", Time(self.late.mean), Time(self.late.max))),
+            (
+                "replayer",
+                format!("late by {} in the mean, {} at most", Time(self.late.mean), Time(self.late.max)),
+            ),
         ];
         if self.writes > 0 {
             fields.insert(1, ("writes", format!("{} of the trace were not sent", self.writes)));
@@ -202,8 +219,12 @@ impl fmt::Display for ReplayReport {
         Fields(&fields).fmt(f)?;
         let most = self.histogram.iter().map(|bucket| bucket.reads).max().unwrap_or(0);
         for Bucket { to, reads } in &self.histogram {
-            #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss,
-                reason = "a bar of at most 40 columns")]
+            #[expect(
+                clippy::cast_precision_loss,
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a bar of at most 40 columns"
+            )]
             let bar = (*reads as f64 / most.max(1) as f64 * BAR).ceil() as usize;
             let line = format!("  up to {:>8} {reads:>8} {}", Time(*to).to_string(), "#".repeat(bar));
             write!(f, "\n{}", line.trim_end())?;
@@ -222,7 +243,8 @@ mod tests {
 
     fn played(waits: &[u64]) -> Played {
         let due = |n: usize| Nanos::from_micros(n as u64 * 1000);
-        let done = waits.iter().enumerate().map(|(n, us)| Done { due: due(n), waited: Nanos::from_micros(*us) });
+        let done =
+            waits.iter().enumerate().map(|(n, us)| Done { due: due(n), waited: Nanos::from_micros(*us) });
         Played { done: done.collect(), ..Played::default() }
     }
 
@@ -230,7 +252,9 @@ mod tests {
     fn figures_of_waits() {
         let figures = Figures::of(&played(&[100, 2_500_000, 2000, 2001]), Nanos::from_micros(2000));
         assert_eq!((figures.hits, figures.slow), (2, 1));
-        assert!((figures.wait.total - 2.504_101).abs() < 1e-9 && (figures.wait.missed - 2.502_001).abs() < 1e-9);
+        assert!(
+            (figures.wait.total - 2.504_101).abs() < 1e-9 && (figures.wait.missed - 2.502_001).abs() < 1e-9
+        );
         assert_eq!((figures.wait.p50, figures.wait.p90, figures.wait.max), (0.002, 2.5, 2.5));
         assert_eq!((figures.first_read, figures.last_read), (0.0, 2.501));
         let reads: Vec<_> = figures.histogram.iter().map(|bucket| bucket.reads).collect();

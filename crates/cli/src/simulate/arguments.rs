@@ -1,6 +1,8 @@
 //! What `headstart simulate disk` is told.
 
+use crate::attach::NamedImage;
 use crate::megabytes::Megabytes;
+use crate::store_args::StoreArgs;
 use crate::train::ObjectiveName;
 use clap::{Args, ValueEnum};
 use headstart_block::{Error, Result};
@@ -31,7 +33,8 @@ Examples:
   headstart simulate disk --traces /srv/fast26
   headstart simulate disk --traces /srv/fast26 --split 0.8 --by type --plot figures
   headstart simulate disk --traces /srv/tuesday --train /srv/monday --model real --bandwidth 5,10
-  headstart simulate disk --traces /srv/traces --plans plans --model real --link series.csv";
+  headstart simulate disk --traces /srv/traces --plans plans --model real --link series.csv
+  headstart simulate disk --traces boot.parquet --model real --image file:///srv/images:debian --grace 3s";
 
 /// What to simulate.
 #[derive(Args)]
@@ -95,6 +98,16 @@ pub(crate) struct Disk {
     /// Take the image as compressed so many times
     #[arg(long, value_name = "TIMES", default_value = "1", value_parser = ratio)]
     pub(super) compressed: f64,
+    /// The image that the boots are of, whose index and compressed frames are the simulated disk, in the real model;
+    /// NAME=IMAGE where boots of several images are replayed, by the name that they call it (may be repeated)
+    #[arg(long, value_name = "[NAME=]IMAGE", conflicts_with = "compressed")]
+    pub(super) image: Vec<NamedImage>,
+    /// What any read takes that has all its bytes: it is added to its wait
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration)]
+    local_read: Duration,
+    /// From the creation to the first read [default: as recorded]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub(super) grace: Option<Duration>,
     /// Fill the rest of the disk when nothing else is to be done
     #[arg(long)]
     pub(super) left: bool,
@@ -113,6 +126,8 @@ pub(crate) struct Disk {
     /// Threads [default: one a core]; the figures do not depend on it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
+    #[command(flatten)]
+    pub(super) stores: StoreArgs,
 }
 
 /// A way to preload.
@@ -312,6 +327,8 @@ impl Disk {
                 ("--store-latency", self.store_latency.is_some()),
                 ("--store-fails", self.store_fails.is_some()),
                 ("--store-away", !self.store_away.is_empty()),
+                ("--image", !self.image.is_empty()),
+                ("--local-read", !self.local_read.is_zero()),
                 ("--without hot-slices", self.without.contains(&Part::HotSlices)),
                 ("--without critical-range", self.without.contains(&Part::CriticalRange)),
             ];
@@ -371,6 +388,7 @@ impl Disk {
             },
         };
         model.seed = self.seed;
+        model.local_read = self.local_read;
         model.link.bandwidth = bandwidth;
         model.link.latency =
             Latency { least: Duration::ZERO, spread: self.store_latency.unwrap_or_default() };

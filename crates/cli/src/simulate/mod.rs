@@ -5,6 +5,7 @@
 //! | [`arguments`] | what it is told, and the model that follows from it |
 //! | [`data`] | which boots are replayed, and which are learned from |
 //! | [`contenders`] | policies and their plans; parts left out |
+//! | [`images`] | real images as the disks |
 //! | [`series`] | links as they were recorded |
 //! | [`replay`] | one boot against all contenders over all links |
 //! | [`report`] | the figures, for people and programs |
@@ -22,6 +23,7 @@ use std::collections::BTreeMap;
 mod arguments;
 mod contenders;
 mod data;
+mod images;
 mod plots;
 mod replay;
 mod report;
@@ -55,13 +57,15 @@ impl Disk {
         let routes = self.routes()?;
         let plots = self.plot.as_deref().map(plots::open).transpose()?;
         let data = self.data()?;
+        let images = self.images()?;
         let mut skipped = data.skipped.clone();
         let mut contenders = self.contenders(&data, progress)?;
         skipped.add(&contenders.skipped);
         let mut gathered = Gathered::new();
         let work = |trace: Trace| {
             let group = self.by.map(|by| by.group(&trace.creation)).unwrap_or_default();
-            self.replay(&trace, &contenders.list, &routes).map(|results| (group, results))
+            let image = images.of(&trace.creation)?;
+            self.replay(&trace, image, &contenders.list, &routes).map(|results| (group, results))
         };
         let task = ("simulating", self.threads());
         skipped.add(&read_all(&data.test, task, progress, work, |_, results| {

@@ -9,7 +9,9 @@ use headstart_plan::policy::{Aim, Policy, Training, by_name};
 use headstart_plan::zero_shot::Reason;
 use headstart_plan::{Condensed, ImagePlans, Statistics, Vocabulary};
 use headstart_pull::{Plan, Switches};
-use headstart_sim::{Bandwidth, Boot, Following, Gatherer, Misses, Model, Preloads, Simulator, Switching};
+use headstart_sim::{
+    Bandwidth, Boot, Following, Gatherer, ImageMap, Misses, Model, Nanos, Piloting, Preloads, Simulator,
+};
 use headstart_trace::Trace;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -99,10 +101,21 @@ enum Ready {
 }
 
 impl Disk {
-    /// Replays a boot.
-    pub(super) fn replay(&self, trace: &Trace, contenders: &[Contender], links: &[Route]) -> Result<Results> {
+    /// Replays a boot, of `image` where one was given.
+    pub(super) fn replay(
+        &self,
+        trace: &Trace,
+        image: Option<Arc<ImageMap>>,
+        contenders: &[Contender],
+        links: &[Route],
+    ) -> Result<Results> {
         let boot = Boot::faster(trace, self.faster);
+        let boot = match self.grace {
+            Some(grace) => boot.with_grace(Nanos::from_duration(grace)),
+            None => boot,
+        };
         let mut simulator = Simulator::new();
+        simulator.set_image(image);
         let mut results = Results::default();
         let mut ready = Vec::with_capacity(contenders.len());
         // What is not counted is not asked for either.
@@ -209,9 +222,9 @@ fn run(
                 Some(Part::CriticalRange) => Model { misses: Misses::Blocks, ..model.clone() },
                 _ => model.clone(),
             };
-            let mut guide = Switching::new(Arc::clone(plans), Some(link.at_creation()));
+            let mut guide = Piloting::new(Arc::clone(plans), Some(link.at_creation()));
             let outcome = simulator.run_guided(boot, &mut guide, &model);
-            let Switches { groups, bins } = guide.switches();
+            let Switches { groups, bins } = guide.report().switches;
             (cell.groups, cell.bins) = (u64::from(groups), u64::from(bins));
             outcome
         }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::link::{Failures, Latency};
+use crate::model::Clock;
 use headstart_pull::{Rest, SLICE_SIZE};
 use headstart_trace::{Op, Record};
 use proptest::prelude::*;

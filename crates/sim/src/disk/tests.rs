@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::link::{Bandwidth, Failures, Latency};
+use crate::model::Clock;
 use crate::outcome::Slow;
 use headstart_pull::Rest;
 use headstart_trace::{Op, Record};

@@ -39,13 +39,17 @@ pub(super) fn choose(line: &mut Line, export: &str) -> Result<Facts> {
     let mut fields = Fields(&greeting);
     let (first, second, flags) = (fields.u64(), fields.u64(), fields.u16().unwrap_or_default());
     if first != Some(GREETING) {
-        return Err(Error::corrupt("greets as no NBD server does").remedy("look whether the address is right"));
+        return Err(
+            Error::corrupt("greets as no NBD server does").remedy("look whether the address is right")
+        );
     }
     if second == Some(OLD_STYLE) || (second == Some(OPTION_MAGIC) && flags & FLAG_FIXED_NEWSTYLE == 0) {
         return Err(Error::unsupported("speaks a style of NBD that is older than the fixed newstyle"));
     }
     if second != Some(OPTION_MAGIC) {
-        return Err(Error::corrupt("greets as no NBD server does").remedy("look whether the address is right"));
+        return Err(
+            Error::corrupt("greets as no NBD server does").remedy("look whether the address is right")
+        );
     }
     let no_zeroes = flags & FLAG_NO_ZEROES;
     line.send(&u32::from(FLAG_FIXED_NEWSTYLE | no_zeroes).to_be_bytes())?;
@@ -144,7 +148,9 @@ fn refusal(kind: u32, export: &str, message: &[u8]) -> Error {
             .remedy("`nbdinfo --list` names what it has"),
         option_reply::ERR_TLS_REQD => Error::unsupported("demands TLS, which is not spoken here")
             .remedy("have the server listen without TLS on this host, at a Unix socket say"),
-        option_reply::ERR_POLICY => Error::new(ErrorKind::Denied, format!("refuses the export `{name}`{said}")),
+        option_reply::ERR_POLICY => {
+            Error::new(ErrorKind::Denied, format!("refuses the export `{name}`{said}"))
+        }
         kind => Error::new(ErrorKind::Io, format!("refuses the export `{name}` (error {kind:#x}){said}")),
     }
 }

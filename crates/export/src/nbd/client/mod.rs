@@ -99,7 +99,8 @@ impl Client {
         let mut line = Line { socket, until };
         let facts = handshake::choose(&mut line, &uri.export).map_err(about)?;
         let socket = line.socket;
-        rustix::io::ioctl_fionbio(&socket, true).map_err(|e| about(Error::io("cannot be set up", e.into())))?;
+        rustix::io::ioctl_fionbio(&socket, true)
+            .map_err(|e| about(Error::io("cannot be set up", e.into())))?;
         Ok(Self {
             socket,
             name: uri.to_string(),
@@ -201,8 +202,11 @@ impl Client {
 
     fn silent(&self, what: &str) -> Error {
         let (seconds, reads) = (self.answer.as_secs(), self.reads.len());
-        Error::new(ErrorKind::Unavailable, format!("{what}: {reads} reads wait, and nothing came for {seconds} s"))
-            .about(&self.name)
+        Error::new(
+            ErrorKind::Unavailable,
+            format!("{what}: {reads} reads wait, and nothing came for {seconds} s"),
+        )
+        .about(&self.name)
     }
 
     fn lost(&self, error: impl Into<std::io::Error>) -> Error {
@@ -255,7 +259,9 @@ impl Client {
             let taken = self.replies.take(bytes, &mut self.ended);
             for ended in self.ended.drain(..) {
                 let number = self.requests.remove(&ended.cookie);
-                let Some((left, error)) = number.and_then(|number| self.reads.get_mut(&number)) else { continue };
+                let Some((left, error)) = number.and_then(|number| self.reads.get_mut(&number)) else {
+                    continue;
+                };
                 *left -= 1;
                 *error = error.or(ended.error);
                 if let (0, error, Some(number)) = (*left, *error, number) {
@@ -264,7 +270,11 @@ impl Client {
                 }
             }
             taken.map_err(|e| e.about(&self.name))?;
-            debug_assert_eq!(self.replies.is_idle(), self.reads.is_empty(), "every request belongs to a read");
+            debug_assert_eq!(
+                self.replies.is_idle(),
+                self.reads.is_empty(),
+                "every request belongs to a read"
+            );
             if len < self.buffer.len() {
                 return Ok(());
             }
@@ -278,9 +288,7 @@ impl Client {
 
 /// Connects.
 fn dial(address: &Address, patience: Duration) -> Result<OwnedFd> {
-    let nobody = |e: std::io::Error| {
-        Error::new(ErrorKind::Unavailable, "nobody listens there").caused_by(e)
-    };
+    let nobody = |e: std::io::Error| Error::new(ErrorKind::Unavailable, "nobody listens there").caused_by(e);
     match address {
         Address::Unix(path) => Ok(UnixStream::connect(path).map_err(nobody)?.into()),
         Address::Tcp(host, port) => {
@@ -338,7 +346,10 @@ impl Line {
             match received {
                 Received::Bytes(len) => bytes = bytes.get_mut(len..).unwrap_or_default(),
                 Received::End => {
-                    return Err(Error::new(ErrorKind::Unavailable, "the server hung up during the handshake"));
+                    return Err(Error::new(
+                        ErrorKind::Unavailable,
+                        "the server hung up during the handshake",
+                    ));
                 }
                 Received::Nothing => {}
             }

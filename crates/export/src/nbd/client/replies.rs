@@ -142,7 +142,8 @@ impl Replies {
             return Ok(Next::Data { cookie, left: asked.range.len(), done: true });
         }
         let (flags, kind) = fields.u16().zip(fields.u16()).ok_or_else(short)?;
-        let (cookie, len) = fields.u64().and_then(|cookie| Some((cookie, fields.u32()?))).ok_or_else(short)?;
+        let (cookie, len) =
+            fields.u64().and_then(|cookie| Some((cookie, fields.u32()?))).ok_or_else(short)?;
         let done = flags & chunk::DONE != 0;
         let asked = self.asked(cookie)?;
         let len = usize::try_from(len).unwrap_or(usize::MAX);
@@ -207,7 +208,9 @@ impl Replies {
         let Asked { range, came, error } = *self.asked(cookie)?;
         if error.is_none() && came != range.len() {
             let asked = range.len();
-            return Err(Error::corrupt(format!("answers with {came} bytes of the {asked} that were asked for")));
+            return Err(Error::corrupt(format!(
+                "answers with {came} bytes of the {asked} that were asked for"
+            )));
         }
         self.asked.remove(&cookie);
         ended.push(Ended { cookie, error });

@@ -108,8 +108,18 @@ mod tests {
     #[test]
     fn what_is_no_uri_is_refused() {
         for text in [
-            "", "nbd", "nbd://", "nbd:///x", "http://host/x", "nbd+unix:///x", "nbd+unix://h/x?socket=s",
-            "nbd+unix:///?socket=", "nbd://host:port/", "nbd://host/%4", "nbd://host/%ff", "nbds://host/",
+            "",
+            "nbd",
+            "nbd://",
+            "nbd:///x",
+            "http://host/x",
+            "nbd+unix:///x",
+            "nbd+unix://h/x?socket=s",
+            "nbd+unix:///?socket=",
+            "nbd://host:port/",
+            "nbd://host/%4",
+            "nbd://host/%ff",
+            "nbds://host/",
         ] {
             let error = text.parse::<NbdUri>().unwrap_err();
             assert!(error.to_string().contains("nbd") || text.starts_with("nbds"), "{text}: {error}");

@@ -1,0 +1,55 @@
+//! Real images as the disks of replayed boots.
+
+use super::arguments::Disk;
+use crate::attach::NamedImage;
+use crate::image::on_remote;
+use headstart_block::{Error, ErrorKind, Result};
+use headstart_image::open_image::OpenImage;
+use headstart_sim::ImageMap;
+use headstart_store::Reference;
+use headstart_trace::Creation;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The images by what their boots call them; an empty name stands for all boots.
+#[derive(Default)]
+pub(super) struct Images(BTreeMap<String, Arc<ImageMap>>);
+
+impl Images {
+    /// The disk of a boot; none where no image was given at all.
+    pub(super) fn of(&self, creation: &Creation) -> Result<Option<Arc<ImageMap>>> {
+        let name = creation.image_id();
+        match self.0.get("").or_else(|| self.0.get(name)) {
+            Some(map) => Ok(Some(Arc::clone(map))),
+            None if self.0.is_empty() => Ok(None),
+            None => Err(Error::new(ErrorKind::NotFound, format!("no image was given for boots of `{name}`"))
+                .remedy(format!("give --image {name}=IMAGE too"))),
+        }
+    }
+}
+
+impl Disk {
+    /// Opens the images that were given.
+    pub(super) fn images(&self) -> Result<Images> {
+        let mut images = BTreeMap::new();
+        for NamedImage { name, reference } in &self.image {
+            if images.insert(name.clone(), Arc::new(self.map(reference)?)).is_some() {
+                let name = if name.is_empty() { "all boots" } else { name };
+                return Err(Error::invalid(format!("two images for {name}")).about(reference));
+            }
+        }
+        if images.len() > 1 && images.contains_key("") {
+            return Err(Error::invalid("an image without a name stands for all boots")
+                .remedy("write NAME=IMAGE for each, as `headstart trace stats` lists them"));
+        }
+        Ok(Images(images))
+    }
+
+    fn map(&self, reference: &Reference) -> Result<ImageMap> {
+        if reference.location.is_remote() {
+            on_remote(reference, &self.stores, |remote| Ok(ImageMap::of(OpenImage::open_remote(remote)?)))
+        } else {
+            Ok(ImageMap::of(OpenImage::open(reference)?))
+        }
+    }
+}
