@@ -18,6 +18,7 @@
 //! | [`layer_map`] | which layer each part of a disk comes from |
 //! | [`megabytes`] | bandwidths as arguments and in reports |
 //! | [`plots`] | pictures into files |
+//! | [`published`] | plans that are published with images |
 //! | [`log`] | warnings while a command works |
 //! | [`report`] | what a command says at its end, for people or as JSON |
 
@@ -31,6 +32,7 @@ mod log;
 mod megabytes;
 mod plan;
 mod plots;
+mod published;
 mod replay;
 mod report;
 mod simulate;

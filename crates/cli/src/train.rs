@@ -3,6 +3,7 @@
 use crate::attach::NamedImage;
 use crate::layer_map;
 use crate::megabytes::Megabytes;
+use crate::published::{Publication, PublishedReport};
 use crate::report::{Outcome, Report, count};
 use crate::store_args::StoreArgs;
 use crate::trace::{cancelled, nothing};
@@ -28,7 +29,10 @@ Examples:
   headstart train --traces /srv/fast26 --objective hits --policy thinkahead -o plans
   headstart train --traces /srv/monday --learned learned -o plans
   # Then every day, with what is new alone:
-  headstart train --traces /srv/tuesday --learned learned -o plans";
+  headstart train --traces /srv/tuesday --learned learned -o plans
+  # What this host recorded, published with the image, for all who attach it:
+  headstart train --traces /var/cache/headstart/traces --learned learned \\
+      --publish oci://registry.lan/vm/debian:12";
 
 /// What to learn from, and how.
 #[derive(Args)]
@@ -37,8 +41,8 @@ pub(crate) struct Train {
     #[arg(long, value_name = "DIR")]
     traces: PathBuf,
     /// Where to write the plans; what is there is replaced
-    #[arg(long, short, value_name = "PLANS")]
-    output: PathBuf,
+    #[arg(long, short, value_name = "PLANS", required_unless_present = "publish")]
+    output: Option<PathBuf>,
     /// How blocks are put in order [default: what boots best on boots that it has not seen]
     #[arg(long, value_name = "POLICY")]
     policy: Option<String>,
@@ -59,6 +63,11 @@ pub(crate) struct Train {
     /// what is known of those. NAME= where the boots call it NAME; else they know it by its digest (may be repeated)
     #[arg(long, value_name = "[NAME=]IMAGE")]
     image: Vec<NamedImage>,
+    /// Publish the plans of this image with it, in the place of older ones: whoever attaches it finds them. The image's
+    /// digest stays as it is. An image that was optimized gets what was learned of the one that it was made from. NAME=
+    /// where the boots call it NAME; else they know it by its digest (may be repeated)
+    #[arg(long, value_name = "[NAME=]IMAGE")]
+    publish: Vec<NamedImage>,
     /// Take the guests as so many times as fast as they were recorded
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     faster: u32,
@@ -95,6 +104,8 @@ impl ObjectiveName {
 impl Train {
     pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         let recipe = self.recipe()?;
+        let targets = self.publish.iter().map(|image| Publication::prepare(image, &self.stores));
+        let targets: Vec<_> = targets.collect::<Result<_>>()?;
         let set = DataSet::open(&self.traces, &Limits::default())?;
         let mut skipped = set.skipped().clone();
         let mut knowledge = self.knowledge()?;
@@ -106,17 +117,22 @@ impl Train {
             return Err(nothing(&self.traces, "has no boot that could be learned from", &skipped));
         }
         self.learn_layers(&mut knowledge)?;
+        targets.iter().try_for_each(|target| target.key(&knowledge).map(drop))?;
         let start = Instant::now();
         let plans = with_bar(progress, "making plans", |each| train::all(&knowledge, &recipe, each))?;
         let planning_s = start.elapsed().as_secs_f64();
         if let Some(path) = &self.learned {
             write(path, |out| knowledge.write(out))?;
         }
-        let written = write(&self.output, |out| plans.write(out))?;
+        let output = self.output.as_ref();
+        let bytes = output.map(|path| write(path, |out| plans.write(out))).transpose()?;
+        let publish = |target: &Publication<'_>| target.publish(&plans, &knowledge, &self.stores);
+        let published = targets.iter().map(publish).collect::<Result<_>>()?;
         let images = knowledge.images().map(|(key, image)| ImageReport::of(key, image, &plans)).collect();
         Ok(Box::new(TrainReport {
-            output: self.output.display().to_string(),
-            bytes: written,
+            output: output.map(|path| path.display().to_string()),
+            bytes,
+            published,
             policy: recipe.policy,
             objective: self.objective,
             read: learned.read,
@@ -223,8 +239,11 @@ fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> Result<()>) -> Res
 /// What became of it.
 #[derive(Serialize)]
 struct TrainReport {
-    output: String,
-    bytes: u64,
+    /// None where the plans were published alone.
+    output: Option<String>,
+    /// Of that file.
+    bytes: Option<u64>,
+    published: Vec<PublishedReport>,
     policy: String,
     objective: ObjectiveName,
     /// Traces that were read.
@@ -337,8 +356,13 @@ impl fmt::Display for TrainReport {
         write!(f, " worth from the slowest link to the fastest, on the boots that it was made from\n\n")?;
         let known = if self.known > 0 { format!(", {} known before", self.known) } else { String::new() };
         write!(f, "{}{known}, in {:.1} s; ", count(self.read, "trace"), self.learning_s)?;
-        write!(f, "plans by `{}` in {:.1} s: ", self.policy, self.planning_s)?;
-        write!(f, "{} ({})", self.output, ByteSize(self.bytes))?;
+        write!(f, "plans by `{}` in {:.1} s", self.policy, self.planning_s)?;
+        if let (Some(output), Some(bytes)) = (&self.output, self.bytes) {
+            write!(f, ": {output} ({})", ByteSize(bytes))?;
+        }
+        for published in &self.published {
+            write!(f, "\n{published}")?;
+        }
         if !self.skipped.is_empty() {
             write!(f, "\n\n{}", self.skipped)?;
         }

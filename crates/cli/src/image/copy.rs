@@ -6,7 +6,7 @@ use clap::Args;
 use headstart_block::{ByteSize, Error, ErrorKind, Result};
 use headstart_image::progress::Progress;
 use headstart_image::reference::{Location, Reference, Selector, Tag};
-use headstart_image::transfer::{TransferReport, transfer};
+use headstart_image::transfer::{PlanFate, TransferReport, transfer};
 use headstart_store::Settings;
 use serde::Serialize;
 use std::fmt;
@@ -108,6 +108,9 @@ struct Copied {
     present_blobs: u64,
     present_bytes: u64,
     lost_trees: u64,
+    /// The artifact with the plan that was taken along.
+    plan: Option<String>,
+    lost_plan: bool,
 }
 
 impl Copied {
@@ -120,6 +123,11 @@ impl Copied {
             present_blobs: done.present,
             present_bytes: done.present_bytes,
             lost_trees: done.lost_trees,
+            plan: match done.plan {
+                PlanFate::Copied(digest) => Some(digest.to_string()),
+                PlanFate::Unchanged | PlanFate::Lost => None,
+            },
+            lost_plan: done.plan == PlanFate::Lost,
         }
     }
 }
@@ -138,6 +146,10 @@ impl fmt::Display for Copied {
         if self.lost_trees > 0 {
             let lost = format!("{}, which the source does not have", count(self.lost_trees, "hash tree"));
             fields.push(("not copied", lost));
+        }
+        if self.plan.is_some() || self.lost_plan {
+            let plan = if self.lost_plan { "could not be copied" } else { "taken along" };
+            fields.push(("plan", plan.to_owned()));
         }
         Fields(&fields).fmt(f)
     }

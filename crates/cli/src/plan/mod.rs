@@ -1,4 +1,4 @@
-//! `headstart plan`: what was learned, looked at and compared.
+//! `headstart plan`: what was learned, looked at, compared and written for others.
 
 use crate::report::Report;
 use clap::Subcommand;
@@ -8,6 +8,7 @@ use headstart_plan::train::Plans;
 use std::path::Path;
 
 mod diff;
+mod export;
 mod show;
 
 #[derive(Subcommand)]
@@ -18,6 +19,9 @@ pub(crate) enum Command {
     /// Say what is different between two files of plans; exit status 1 when they differ
     #[command(after_help = diff::EXAMPLES)]
     Diff(diff::Diff),
+    /// Write the plan of an image for OverlayBD's prefetcher
+    #[command(after_help = export::EXAMPLES)]
+    Export(Box<export::Export>),
 }
 
 impl Command {
@@ -25,6 +29,7 @@ impl Command {
         match self {
             Self::Show(show) => show.run(),
             Self::Diff(diff) => Ok(Box::new(diff.run()?)),
+            Self::Export(export) => Ok(Box::new(export.run()?)),
         }
     }
 }

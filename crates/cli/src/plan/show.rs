@@ -3,6 +3,7 @@
 use super::{mega, open, read};
 use crate::layer_map;
 use crate::megabytes::Megabytes;
+use crate::published;
 use crate::report::{Fields, Outcome, Report, count};
 use crate::store_args::StoreArgs;
 use clap::Args;
@@ -10,19 +11,20 @@ use headstart_block::{ByteSize, Error, ErrorKind, PlanItem, Result};
 use headstart_plan::knowledge::ImageKey;
 use headstart_plan::train::Plans;
 use headstart_plan::zero_shot::{Metadata, Reason};
-use headstart_plan::{Bandwidth, Bin, ImagePlans, RatedPlan};
+use headstart_plan::{Bandwidth, Bin, GroupPlans, ImagePlans, RatedPlan};
 use headstart_store::Reference;
 use headstart_trace::fast26;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
   headstart plan show --plans plans
   headstart plan show --plans plans --image m-nginx --bandwidth 10
+  headstart plan show --reference oci://registry.lan/vm/debian:12 --bandwidth 10
   headstart plan show --plans plans --bandwidth 5 --json \\
       --creation '{\"image_id\":\"new\",\"image_family\":\"debian-12\",\"user_id\":\"1001\"}'";
 
@@ -32,9 +34,9 @@ const SHOWN: usize = 20;
 /// Whose plan to show.
 #[derive(Args)]
 pub(crate) struct Show {
-    /// The plans that `headstart train` wrote
-    #[arg(long, value_name = "PLANS")]
-    plans: PathBuf,
+    /// The plans that `headstart train` wrote [default: those that are published with --reference]
+    #[arg(long, value_name = "PLANS", required_unless_present = "reference")]
+    plans: Option<PathBuf>,
     /// An image that was trained on: its name, or its digest
     #[arg(long, value_name = "KEY", conflicts_with = "creation", requires = "bandwidth")]
     image: Option<String>,
@@ -44,7 +46,8 @@ pub(crate) struct Show {
     /// A disk that is created: a row of the data set's metadata as a JSON object, by the names of its columns
     #[arg(long, value_name = "JSON", value_parser = parse_row, requires = "bandwidth")]
     creation: Option<Map<String, Value>>,
-    /// An image as it would be attached: the plan of its own boots, or else of its layers
+    /// An image as it would be attached: the plan of its own boots, or else of its layers; without --plans the one that
+    /// is published with it
     #[arg(long, value_name = "IMAGE", conflicts_with = "image", requires = "bandwidth")]
     reference: Option<Reference>,
     /// The bandwidth in MB/s
@@ -63,20 +66,34 @@ fn parse_row(text: &str) -> std::result::Result<Map<String, Value>, String> {
 
 impl Show {
     pub(super) fn run(&self) -> Result<Box<dyn Report>> {
-        let about = |e: Error| e.about(self.plans.display());
-        let plans = match &self.image {
-            Some(image) => self.of_image(image).map_err(about)?,
-            None if self.creation.is_none() && self.reference.is_none() => {
-                return Ok(Box::new(Listing::of(&read(&self.plans)?)));
-            }
-            None => self.of_creation()?,
-        };
         let bandwidth = self.bandwidth.unwrap_or(Megabytes(10.0));
+        let Some(path) = &self.plans else {
+            return Ok(Box::new(self.of_published(bandwidth)?));
+        };
+        let about = |e: Error| e.about(path.display());
+        let plans = match &self.image {
+            Some(image) => self.of_image(&read(path)?, image).map_err(about)?,
+            None if self.creation.is_none() && self.reference.is_none() => {
+                return Ok(Box::new(Listing::of(&read(path)?)));
+            }
+            None => self.of_creation(path)?,
+        };
         Ok(Box::new(self.shown(&plans, bandwidth).map_err(about)?))
     }
 
-    fn of_image(&self, image: &str) -> Result<Arc<ImagePlans>> {
-        let plans = read(&self.plans)?;
+    fn of_published(&self, bandwidth: Megabytes) -> Result<Shown> {
+        let Some(image) = &self.reference else {
+            return Err(Error::invalid("there are no plans to show").remedy("give --plans or --reference"));
+        };
+        let (found, plans) = published::find(image, &self.stores)?.ok_or_else(|| none_published(image))?;
+        let plans = plans.sole().map_or_else(|| Arc::new(ImagePlans::none()), |(_, plans)| Arc::clone(plans));
+        let mut shown = self.shown(&plans, bandwidth).map_err(|e| e.about(image))?;
+        let (digest, generation) = (found.digest.to_string(), found.generation);
+        shown.published = Some(Published { digest, generation, traces: found.about.traces });
+        Ok(shown)
+    }
+
+    fn of_image(&self, plans: &Plans, image: &str) -> Result<Arc<ImagePlans>> {
         let traces = |plans: &ImagePlans| plans.groups.iter().map(|group| group.traces).sum::<u64>();
         let named = plans.images().filter(|(key, _)| key.image == image);
         let sized = named.filter(|(key, _)| self.size.is_none_or(|ByteSize(size)| size == key.size));
@@ -84,10 +101,10 @@ impl Show {
             (plans.reason == Reason::Trained, traces(plans), std::cmp::Reverse(key.size))
         };
         let chosen = sized.max_by_key(|(key, plans)| rank(key, plans));
-        chosen.map(|(_, plans)| Arc::clone(plans)).ok_or_else(|| unknown(image, self.size, &plans))
+        chosen.map(|(_, plans)| Arc::clone(plans)).ok_or_else(|| unknown(image, self.size, plans))
     }
 
-    fn of_creation(&self) -> Result<Arc<ImagePlans>> {
+    fn of_creation(&self, path: &Path) -> Result<Arc<ImagePlans>> {
         let column = |column: &str| self.creation.as_ref().and_then(|row| row.get(column)).and_then(text);
         let creation = fast26::creation_of(column).map_err(|e| e.about("--creation"))?;
         let (key, map) = match &self.reference {
@@ -96,25 +113,38 @@ impl Show {
             }
             None => (ImageKey::of(&creation), None),
         };
-        let plans = open(&self.plans)?.choose_layered(&key, &Metadata::of(&creation), map.as_ref());
-        plans.map(Arc::new).map_err(|e| e.about(self.plans.display()))
+        let plans = open(path)?.choose_layered(&key, &Metadata::of(&creation), map.as_ref());
+        plans.map(Arc::new).map_err(|e| e.about(path.display()))
     }
 
     fn shown(&self, plans: &ImagePlans, bandwidth: Megabytes) -> Result<Shown> {
         let bytes = bandwidth.times(1e6);
         let bin = Bin::of(Bandwidth::new(bytes)).name();
-        let reason = plans.reason.to_string();
+        let (reason, published) = (plans.reason.to_string(), None);
         if plans.groups.is_empty() {
-            return Ok(Shown { reason, group: None, policy: "lazy".to_owned(), bin, plan: None, traces: 0 });
+            let policy = "lazy".to_owned();
+            return Ok(Shown { reason, published, group: None, policy, bin, plan: None, traces: 0 });
         }
-        let group = plans.groups.get(self.group).ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("there is no group {}", self.group))
-                .remedy(format!("name one of 0 to {}", plans.groups.len() - 1))
-        })?;
+        let group = group(plans, self.group)?;
         let plan = group.at(bytes).cloned();
         let policy = plan.as_ref().map_or_else(|| "lazy".to_owned(), |plan| plan.policy.clone());
-        Ok(Shown { reason, group: Some(self.group), policy, bin, plan, traces: group.traces })
+        Ok(Shown { reason, published, group: Some(self.group), policy, bin, plan, traces: group.traces })
     }
+}
+
+/// A group by its number.
+pub(super) fn group(plans: &ImagePlans, number: usize) -> Result<&GroupPlans> {
+    plans.groups.get(number).ok_or_else(|| {
+        Error::new(ErrorKind::NotFound, format!("there is no group {number}"))
+            .remedy(format!("name one of 0 to {}", plans.groups.len().saturating_sub(1)))
+    })
+}
+
+/// The error for an image without a plan of its own.
+pub(super) fn none_published(image: &Reference) -> Error {
+    Error::new(ErrorKind::NotFound, "no plan is published with it")
+        .about(image)
+        .remedy("publish one with `headstart train --publish`, or give a file of plans by --plans")
 }
 
 /// A field of a row, however it was written.
@@ -136,9 +166,20 @@ fn unknown(image: &str, size: Option<ByteSize>, plans: &Plans) -> Error {
         .remedy(format!("name one of {}{more}", known.join(", ")))
 }
 
+/// Where a published plan is from.
+#[derive(Clone, Serialize)]
+struct Published {
+    /// The artifact's manifest.
+    digest: String,
+    generation: u64,
+    /// Of all groups.
+    traces: u64,
+}
+
 /// The plan that was chosen.
 struct Shown {
     reason: String,
+    published: Option<Published>,
     group: Option<usize>,
     policy: String,
     bin: &'static str,
@@ -158,6 +199,7 @@ impl Serialize for Shown {
         #[derive(Serialize)]
         struct Fields<'a> {
             reason: &'a str,
+            published: Option<&'a Published>,
             group: Option<usize>,
             policy: &'a str,
             bin: &'a str,
@@ -167,6 +209,7 @@ impl Serialize for Shown {
         }
         Fields {
             reason: &self.reason,
+            published: self.published.as_ref(),
             group: self.group,
             policy: &self.policy,
             bin: self.bin,
@@ -191,6 +234,11 @@ impl fmt::Display for Shown {
             return write!(f, "reason: {}; nothing is preloaded", self.reason);
         };
         let group = self.group.unwrap_or_default();
+        if let Some(Published { digest, generation, traces }) = &self.published {
+            let traces = count(*traces, "trace");
+            let published = format!("generation {generation}, of {traces}, {digest}");
+            writeln!(f, "{}", Fields(&[("published", published)]))?;
+        }
         write!(
             f,
             "{}",

@@ -9,6 +9,7 @@
 
 mod merged;
 mod plans;
+mod single;
 #[cfg(test)]
 mod tests;
 

@@ -1,0 +1,164 @@
+//! `headstart plan export`: a plan as a trace file of `OverlayBD`'s, which its prefetcher replays.
+
+use super::open;
+use super::show::{group, none_published};
+use crate::image::on_remote;
+use crate::layer_map;
+use crate::megabytes::Megabytes;
+use crate::published;
+use crate::report::{Fields, Outcome, count};
+use crate::store_args::StoreArgs;
+use clap::Args;
+use headstart_block::{BlockDevice, ByteSize, Error, PlanItem, Result, SECTOR_SIZE};
+use headstart_image::acceleration;
+use headstart_image::export::OutputFile;
+use headstart_image::open_image::OpenImage;
+use headstart_image::reference::{Reference, Selector};
+use headstart_plan::ImagePlans;
+use headstart_plan::overlaybd_trace::{self, Extent};
+use headstart_plan::zero_shot::Metadata;
+use headstart_store::Tag;
+use serde::Serialize;
+use std::fmt;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  headstart plan export file:///srv/images:debian -o trace
+  headstart plan export oci://registry.lan/vm/debian:12 --plans plans --bandwidth 30 -o trace
+  # The same image with the trace as its acceleration layer, for whoever attaches it with OverlayBD:
+  headstart plan export file:///srv/images:debian --tag debian-accelerated";
+
+/// Whose plan to write, and where.
+#[derive(Args)]
+pub(crate) struct Export {
+    /// The image
+    image: Reference,
+    /// The file to write
+    #[arg(long, short, value_name = "TRACE", required_unless_present = "tag")]
+    output: Option<PathBuf>,
+    /// Publish the image in the same store once more under this tag, with the trace as its acceleration layer
+    #[arg(long, value_name = "TAG")]
+    tag: Option<Tag>,
+    /// Plans that `headstart train` wrote [default: those that are published with the image]
+    #[arg(long, value_name = "PLANS")]
+    plans: Option<PathBuf>,
+    /// The bandwidth in MB/s that is planned for
+    #[arg(long, value_name = "MBPS", default_value = "10")]
+    bandwidth: Megabytes,
+    /// Which group's plan; 0 is the largest
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    group: usize,
+    #[command(flatten)]
+    stores: StoreArgs,
+}
+
+impl Export {
+    pub(super) fn run(&self) -> Result<ExportReport> {
+        let work = |image: &OpenImage| self.trace(image);
+        let (trace, records, items) = if self.image.location.is_remote() {
+            on_remote(&self.image, &self.stores, |remote| work(&OpenImage::open_remote(remote)?))?
+        } else {
+            work(&OpenImage::open(&self.image)?)?
+        };
+        if let Some(path) = &self.output {
+            let file = OutputFile::create(path)?;
+            let written = file.file().write_all(&trace);
+            written.map_err(|e| Error::io("cannot be written", e).about(path.display()))?;
+            file.keep()?;
+        }
+        let digest = self.tag.as_ref().map(|tag| self.publish(&trace, tag)).transpose()?;
+        let image = self.tag.clone().map(|tag| {
+            let location = self.image.location.clone();
+            Reference { location, selector: Selector::Tag(tag) }.to_string()
+        });
+        Ok(ExportReport {
+            output: self.output.as_ref().map(|path| path.display().to_string()),
+            bytes: trace.len() as u64,
+            records: records as u64,
+            blocks: items.len() as u64,
+            image,
+            digest,
+        })
+    }
+
+    /// The file, its records, and the plan that it is made of.
+    fn trace(&self, image: &OpenImage) -> Result<(Vec<u8>, usize, Arc<[PlanItem]>)> {
+        let items = self.items(image)?;
+        let disk = image.disk();
+        let extents = extents(disk.index().segments().iter());
+        let records = overlaybd_trace::of_plan(&items, &extents, disk.size());
+        let file = overlaybd_trace::encode(&records).map_err(|e| e.about(&self.image))?;
+        Ok((file, records.len(), items))
+    }
+
+    fn items(&self, image: &OpenImage) -> Result<Arc<[PlanItem]>> {
+        let plans: ImagePlans = match &self.plans {
+            Some(path) => {
+                let (mut key, map) = layer_map::of_open(image)?;
+                if let Some(source) = image.manifest.optimized_from() {
+                    key.image = source.to_string();
+                }
+                let chosen = open(path)?.choose_layered(&key, &Metadata::default(), Some(&map));
+                chosen.map_err(|e| e.about(path.display()))?
+            }
+            None => {
+                let found = published::find(&self.image, &self.stores)?;
+                let (_, plans) = found.ok_or_else(|| none_published(&self.image))?;
+                plans.sole().map_or_else(ImagePlans::none, |(_, plans)| ImagePlans::clone(plans))
+            }
+        };
+        let about = |e: Error| e.about(&self.image);
+        let group = group(&plans, self.group).map_err(about)?;
+        group
+            .at(self.bandwidth.times(1e6))
+            .map(|plan| Arc::clone(&plan.items))
+            .ok_or_else(|| about(Error::invalid("has a group without a plan")))
+    }
+
+    fn publish(&self, trace: &[u8], tag: &Tag) -> Result<String> {
+        let digest = published::on_stored(&self.image, &self.stores, async |stored| {
+            acceleration::with_trace(&stored.store, &stored.digest, trace, tag).await
+        });
+        digest.map(|digest| digest.to_string())
+    }
+}
+
+/// Where the disk's data lies.
+fn extents<'a>(segments: impl Iterator<Item = &'a headstart_lsmt::Segment>) -> Vec<Extent> {
+    let extent = |segment: &headstart_lsmt::Segment| Extent {
+        disk: segment.offset() * SECTOR_SIZE,
+        len: segment.len() * SECTOR_SIZE,
+        layer: segment.layer().into(),
+        offset: segment.moffset() * SECTOR_SIZE,
+    };
+    segments.filter(|segment| !segment.is_zeroed()).map(extent).collect()
+}
+
+/// What was written.
+#[derive(Serialize)]
+pub(crate) struct ExportReport {
+    output: Option<String>,
+    /// Of the file.
+    bytes: u64,
+    records: u64,
+    blocks: u64,
+    /// The image with the trace, where there is one.
+    image: Option<String>,
+    digest: Option<String>,
+}
+
+impl Outcome for ExportReport {}
+
+impl fmt::Display for ExportReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let trace = format!("{} of {}", count(self.records, "record"), count(self.blocks, "block"));
+        let mut fields = vec![("trace", format!("{trace}, {}", ByteSize(self.bytes)))];
+        fields.extend(self.output.as_ref().map(|output| ("file", output.clone())));
+        fields.extend(self.image.as_ref().map(|image| ("image", image.clone())));
+        fields.extend(self.digest.as_ref().map(|digest| ("digest", digest.clone())));
+        Fields(&fields).fmt(f)
+    }
+}

@@ -1,0 +1,163 @@
+//! Plans that are published with images: putting one there, and looking at what is there.
+
+use crate::attach::NamedImage;
+use crate::store_args::StoreArgs;
+use headstart_block::{Digest, Error, ErrorKind, Result};
+use headstart_image::manifest::Manifest;
+use headstart_image::plan_artifact::{self, About, FoundPlan};
+use headstart_image::reference::Reference;
+use headstart_plan::artifact::PlanFile;
+use headstart_plan::knowledge::{ImageKey, Knowledge};
+use headstart_plan::train::Plans;
+use headstart_store::{Settings, Store};
+use serde::Serialize;
+use std::fmt;
+use std::sync::Arc;
+
+/// An image in its store.
+pub(crate) struct Stored {
+    pub(crate) store: Arc<dyn Store>,
+    /// Of its manifest.
+    pub(crate) digest: Digest,
+    pub(crate) manifest: Manifest,
+}
+
+impl Stored {
+    /// What recordings of its disks are known by: an optimized image learns from those of the one that it was made from.
+    pub(crate) fn known_as(&self) -> Digest {
+        self.manifest.optimized_from().unwrap_or(self.digest)
+    }
+}
+
+/// Does `work` on an image in any store. Mirrors are left out where it is to be written: what they have need not be in
+/// the store itself.
+pub(crate) fn on_stored<T>(
+    image: &Reference,
+    stores: &StoreArgs,
+    work: impl AsyncFnOnce(Stored) -> Result<T>,
+) -> Result<T> {
+    let settings = Settings { mirrors: Vec::new(), ..stores.settings()? };
+    let store = headstart_store::open(&image.location, &settings)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|e| Error::io("cannot start threads", e))?;
+    let done = runtime.block_on(async {
+        // A mistyped host or a missing login is told at once, not after all the patience that a slow store deserves.
+        store.check().await?;
+        let (digest, bytes) = store.manifest(&image.selector).await?;
+        let manifest = Manifest::parse(&bytes).map_err(|e| e.about(image))?;
+        work(Stored { store, digest, manifest }).await
+    });
+    // A thread that looks up a name must not keep the command from ending.
+    runtime.shutdown_background();
+    done
+}
+
+/// The plan that is published with an image.
+pub(crate) fn find(image: &Reference, stores: &StoreArgs) -> Result<Option<(FoundPlan, Plans)>> {
+    let found = on_stored(image, stores, async |stored: Stored| {
+        plan_artifact::find(&*stored.store, &stored.digest).await
+    })?;
+    found.map(|found| opened(found).map_err(|e| e.about(image))).transpose()
+}
+
+fn opened(found: FoundPlan) -> Result<(FoundPlan, Plans)> {
+    let about = |e: Error| e.about(format!("the published plan {}", found.digest));
+    let plans = PlanFile::open(&found.bytes[..]).and_then(|file| file.read_all()).map_err(about)?;
+    if plans.sole().is_none() {
+        return Err(about(Error::unsupported("is not of one image")));
+    }
+    Ok((found, plans))
+}
+
+/// An image that is to get the plans of its boots.
+pub(crate) struct Publication<'a> {
+    image: &'a Reference,
+    digest: Digest,
+    known_as: Digest,
+    /// What the boots call it.
+    name: String,
+    /// Of its disk, where the manifest tells.
+    size: Option<u64>,
+}
+
+impl<'a> Publication<'a> {
+    /// Finds the image: before an hour of learning.
+    pub(crate) fn prepare(named: &'a NamedImage, stores: &StoreArgs) -> Result<Self> {
+        let image = &named.reference;
+        let stored = on_stored(image, stores, async |stored: Stored| Ok(stored))?;
+        let known_as = stored.known_as();
+        let name = if named.name.is_empty() { known_as.to_string() } else { named.name.clone() };
+        let Stored { digest, manifest, .. } = stored;
+        Ok(Self { image, digest, known_as, name, size: manifest.virtual_size })
+    }
+
+    /// What its boots are kept under: those of a disk of its size, or else those that there are most of.
+    pub(crate) fn key(&self, knowledge: &Knowledge) -> Result<ImageKey> {
+        let named = knowledge.images().filter(|(key, image)| key.image == self.name && image.traces() > 0);
+        let best = named.max_by_key(|(key, image)| {
+            (Some(key.size) == self.size, image.traces(), std::cmp::Reverse(key.size))
+        });
+        best.map(|(key, _)| key.clone()).ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("none of the boots is of {}", self.name.escape_debug()))
+                .about(self.image)
+                .remedy("write NAME=IMAGE where they call it otherwise; `headstart trace stats` lists them")
+        })
+    }
+
+    /// Publishes the plans of its boots.
+    pub(crate) fn publish(
+        &self,
+        plans: &Plans,
+        knowledge: &Knowledge,
+        stores: &StoreArgs,
+    ) -> Result<PublishedReport> {
+        let key = self.key(knowledge)?;
+        let name = ImageKey { image: self.known_as.to_string(), size: self.size.unwrap_or(key.size) };
+        let only = knowledge.image(&key).and_then(|image| plans.only(&key, image, name));
+        let only = only.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, "there is no plan of it: its boots are too few or all outliers")
+                .about(self.image)
+                .remedy("record more boots")
+        })?;
+        let mut file = Vec::new();
+        only.write(&mut file)?;
+        let (bytes, provenance) = (file.len() as u64, only.provenance());
+        let about = About { traces: provenance.traces, policy: provenance.policy.clone() };
+        let done = on_stored(self.image, stores, async |stored: Stored| {
+            // As it was found, though its tag may have moved on.
+            plan_artifact::publish(&stored.store, &self.digest, file.into(), &about).await
+        })?;
+        Ok(PublishedReport {
+            image: self.image.to_string(),
+            subject: self.digest.to_string(),
+            digest: done.digest.to_string(),
+            generation: done.generation,
+            is_new: done.is_new,
+            bytes,
+        })
+    }
+}
+
+/// What became of a publication.
+#[derive(Serialize)]
+pub(crate) struct PublishedReport {
+    image: String,
+    /// The image's manifest.
+    subject: String,
+    /// The artifact's.
+    digest: String,
+    generation: u64,
+    /// Whether it was not there already.
+    is_new: bool,
+    bytes: u64,
+}
+
+impl fmt::Display for PublishedReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = if self.is_new { "published" } else { "published before, unchanged" };
+        write!(f, "{}: {what}, generation {}, {}", self.image, self.generation, self.digest)
+    }
+}

@@ -1,0 +1,31 @@
+//! Plans of one image alone, for the file that travels with it.
+
+use super::Plans;
+use crate::knowledge::{ImageKey, ImageKnowledge};
+use crate::plans::ImagePlans;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+impl Plans {
+    /// The plans of the image `key` alone, under the name `name`, and with where they come from: `image` is what is
+    /// known of it. What was learned of others leaves no mark in them. `None` where there are none.
+    #[must_use]
+    pub fn only(&self, key: &ImageKey, image: &ImageKnowledge, name: ImageKey) -> Option<Self> {
+        let plans = self.images.get(key).filter(|plans| !plans.groups.is_empty())?;
+        let mut provenance = self.provenance.clone();
+        (provenance.traces, provenance.dropped) = (image.traces(), image.dropped());
+        Some(Self {
+            provenance,
+            images: BTreeMap::from([(name, Arc::clone(plans))]),
+            merged: Vec::new(),
+            tiers: BTreeMap::new(),
+            layers: BTreeMap::new(),
+        })
+    }
+
+    /// The image and its plans where they are of one image alone, as a file that travels with an image is.
+    #[must_use]
+    pub fn sole(&self) -> Option<(&ImageKey, &Arc<ImagePlans>)> {
+        self.images.iter().next().filter(|_| self.images.len() == 1)
+    }
+}
