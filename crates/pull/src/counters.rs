@@ -1,5 +1,6 @@
 //! What the engine tells about itself.
 
+use crate::Priority;
 use std::time::Duration;
 
 /// What the estimator makes of the link; `None` before it has seen enough.
@@ -49,9 +50,9 @@ pub struct Counters {
     pub left_fetches: u64,
     /// Bytes asked for by misses.
     pub miss_bytes: u64,
-    /// Bytes asked for by preloads.
+    /// Bytes asked for by preloads; of streams, those that came.
     pub preload_bytes: u64,
-    /// Bytes asked for by the left queue.
+    /// Bytes asked for by the left queue; of streams, those that came.
     pub left_bytes: u64,
     /// Ranges of reads that found a fetch of their bytes under way.
     pub joined: u64,
@@ -59,6 +60,10 @@ pub struct Counters {
     pub promoted: u64,
     /// Misses that asked apart because the background fetch they waited for was late.
     pub rescued: u64,
+    /// Misses that asked apart because their bytes lie far ahead in a stream.
+    pub ahead: u64,
+    /// How often a stream was held for misses.
+    pub held: u64,
     /// Missing ranges that were put into a request with a neighbour.
     pub coalesced: u64,
     /// Fetches sent again after a failure.
@@ -75,4 +80,14 @@ pub struct Counters {
     pub plan_skipped: u64,
     /// Blocks whose rest was dropped because too many waited.
     pub rest_dropped: u64,
+}
+
+impl Counters {
+    pub(crate) fn add_bytes(&mut self, priority: Priority, bytes: u64) {
+        *match priority {
+            Priority::Miss => &mut self.miss_bytes,
+            Priority::Preload => &mut self.preload_bytes,
+            Priority::Left => &mut self.left_bytes,
+        } += bytes;
+    }
 }

@@ -72,7 +72,6 @@ use crate::{
 };
 use reads::Read;
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 mod background;
 mod fetches;
@@ -98,6 +97,8 @@ pub struct Engine {
     reads: BTreeMap<ReadId, Read>,
     requests: Requests,
     active: Active,
+    /// Those that are sent and streamed, the latest last.
+    streams: Vec<FetchId>,
     queues: Queues,
     wire: Wire,
     timers: Timers,
@@ -110,8 +111,6 @@ pub struct Engine {
     last_miss: Option<Time>,
     /// When the bytes of all misses sent so far have left their source, if the link is as it was.
     misses_left_at: Time,
-    /// What misses waited, by estimate, because of background transfers before them.
-    delay: Duration,
     /// The tick asked for last.
     wake: Option<Time>,
 }
@@ -126,6 +125,7 @@ impl Engine {
             reads: BTreeMap::new(),
             requests: Requests::default(),
             active: Active::default(),
+            streams: Vec::new(),
             queues: Queues::default(),
             wire: Wire::default(),
             timers: Timers::default(),
@@ -137,7 +137,6 @@ impl Engine {
             counters: Counters::default(),
             last_miss: None,
             misses_left_at: Time(0),
-            delay: Duration::ZERO,
             wake: None,
             settings: settings.sane(),
         }
@@ -153,13 +152,18 @@ impl Engine {
             Event::Progress { fetch, upto } => self.progressed(fetch, upto, world, actions),
             Event::Fetched { fetch, outcome } => self.fetched(fetch, outcome, world, actions),
             Event::BecameLocal { range } => self.became_local(range, world, actions),
-            Event::PlanChanged(plan) => self.preload.set_plan(plan),
+            Event::PlanChanged(plan) => {
+                if self.preload.set_plan(plan) {
+                    self.end_streams(actions);
+                }
+            }
             Event::LeftRate(rate) => self.left.set_rate(self.now, rate),
             Event::Forget { read } => self.forget(read),
             Event::Tick => {}
         }
         self.run_timers(world, actions);
         self.send_misses(world, actions);
+        self.steer_streams(actions);
         let more = self.send_background(world, actions);
         self.ask_for_tick(more, actions);
     }
@@ -182,15 +186,11 @@ impl Engine {
         self.counters
     }
 
-    /// How far preloading is, and what it took from misses.
+    /// What is preloaded, and how far that is.
     #[must_use]
     pub fn preloading(&self) -> Preloading {
-        Preloading {
-            items: self.preload.passed(),
-            estimate: self.estimate(),
-            misses: self.counters.miss_fetches,
-            delay: self.delay,
-        }
+        let (plan, items) = self.preload.progress();
+        Preloading { plan: plan.clone(), items, estimate: self.estimate() }
     }
 
     fn run_timers(&mut self, world: &dyn World, actions: &mut Vec<Action>) {

@@ -7,7 +7,12 @@
 //! *Bandwidth*: bytes that came, by the time in which bytes were coming. A fetch is taken to bring bytes from one round
 //! trip after it was sent; the union of these spans is the busy time. Neither idle time nor waiting for the first byte
 //! counts, so a link that carries one small read at a time is not thought slow. Spells of less than [`SPELL_MIN`] bytes
-//! say too little and are left out. The window is the last two seconds of busy time.
+//! say too little and are left out. The window is the last two seconds of busy time; less where the latest half second
+//! of it tells of another bandwidth than what is before that: then the link has changed.
+//!
+//! A *stream* brings bytes from its first piece on until it is held. While it is held, and until its first piece after
+//! that, it says nothing of what the link does: bytes may have come meanwhile that nobody took, or none. What comes of
+//! it then counts only with what else is on the link.
 //!
 //! *Pace*: a background request is at most what takes one round trip, and requests are started until the
 //! bandwidth-delay product (and a quarter) is on the link: one more is then sent while another one is coming. While
@@ -27,6 +32,8 @@ const IDLE_BYTES: u64 = 128 << 10;
 /// Busy time of a bucket, and how many make the window.
 const BUCKET: Duration = Duration::from_millis(250);
 const BUCKETS: usize = 8;
+/// Busy time that the last two must have to tell that the link has changed.
+const RECENT: Duration = Duration::from_millis(300);
 /// A bucket is closed after this even if the link was hardly used: what comes then is news.
 const BUCKET_AGE: Duration = Duration::from_secs(10);
 /// Round trips of idle moments: minima of groups of samples, and how many groups are kept.
@@ -42,8 +49,24 @@ const UNKNOWN: u64 = 256 << 10;
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     at: Time,
+    /// The last sign of life.
+    heard: Time,
     /// Whether the link was idle.
     alone: bool,
+    flow: Flow,
+}
+
+/// Whether bytes of a fetch are coming.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flow {
+    /// From a round trip after it was sent.
+    Awaited,
+    /// Since then.
+    Since(Time),
+    /// It is held: nobody knows when they come.
+    Held,
+    /// It was held: what comes next has perhaps come long before, and says only that bytes are coming again.
+    Resumed,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +82,15 @@ struct Group {
     samples: u32,
 }
 
+/// Bytes a second.
+fn rate<'a>(buckets: impl Iterator<Item = &'a Bucket>) -> Option<u64> {
+    let (bytes, busy) = buckets.fold((0_u64, Duration::ZERO), |(bytes, busy), bucket| {
+        (bytes.saturating_add(bucket.bytes), busy + bucket.busy)
+    });
+    let micros = busy.as_micros().max(1);
+    (bytes > 0).then(|| u64::try_from(u128::from(bytes) * 1_000_000 / micros).unwrap_or(u64::MAX).max(1))
+}
+
 /// How background requests are to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pace {
@@ -66,6 +98,8 @@ pub(crate) struct Pace {
     pub(crate) request: u64,
     /// One more may be sent while at most this is on the link.
     pub(crate) pipe: u64,
+    /// Nothing is known, and the next request is to tell something: it is small.
+    pub(crate) probe: bool,
 }
 
 /// Watches the transfers of a disk.
@@ -99,7 +133,14 @@ impl Estimator {
         }
         let alone = self.last_sent == now && self.idle_bytes <= IDLE_BYTES;
         self.idle_bytes = self.idle_bytes.saturating_add(bytes);
-        self.on_link.insert(fetch, Sent { at: now, alone });
+        self.on_link.insert(fetch, Sent { at: now, heard: now, alone, flow: Flow::Awaited });
+    }
+
+    /// A stream is held, or goes on.
+    pub(crate) fn holds(&mut self, fetch: FetchId, held: bool) {
+        if let Some(sent) = self.on_link.get_mut(&fetch) {
+            sent.flow = if held { Flow::Held } else { Flow::Resumed };
+        }
     }
 
     /// A fetch failed or was cancelled: it says nothing.
@@ -107,11 +148,45 @@ impl Estimator {
         self.on_link.remove(&fetch);
     }
 
+    /// All of a fetch has come, of which `bytes` were still to come.
     pub(crate) fn arrived(&mut self, now: Time, fetch: FetchId, bytes: u64) {
-        let oldest = self.on_link.values().map(|sent| sent.at).find(|at| now.since(*at) < STALLED);
-        let Some(sent) = self.on_link.remove(&fetch) else { return };
-        self.sample_round_trip(now.since(sent.at), bytes, sent.alone);
-        let since = oldest.unwrap_or(sent.at) + self.distance();
+        let Some(sent) = self.on_link.get(&fetch).copied() else { return };
+        if sent.flow == Flow::Awaited {
+            self.sample_round_trip(now.since(sent.at), bytes, sent.alone);
+        }
+        let since = self.since(now, fetch);
+        self.on_link.remove(&fetch);
+        self.came(now, since, bytes);
+    }
+
+    /// The next `bytes` of a stream have come.
+    pub(crate) fn progressed(&mut self, now: Time, fetch: FetchId, bytes: u64) {
+        let Some(Sent { at, alone, flow, .. }) = self.on_link.get(&fetch).copied() else { return };
+        if flow == Flow::Awaited {
+            self.sample_round_trip(now.since(at), bytes, alone);
+        }
+        let since = self.since(now, fetch);
+        let flow = if flow == Flow::Held { flow } else { Flow::Since(now) };
+        self.on_link.insert(fetch, Sent { at, heard: now, alone, flow });
+        self.came(now, since, bytes);
+    }
+
+    /// Since when bytes are coming, of anything; `None` where nobody knows, or where that was too long ago.
+    fn since(&self, now: Time, fetch: FetchId) -> Option<Time> {
+        let distance = self.distance();
+        let begun = |sent: &Sent| match sent.flow {
+            Flow::Awaited => Some(sent.at + distance),
+            Flow::Since(at) => Some(at),
+            Flow::Held | Flow::Resumed => None,
+        };
+        let lives = self.on_link.values().filter(|sent| now.since(sent.heard) < STALLED);
+        let oldest = lives.filter_map(begun).min();
+        let own = || self.on_link.get(&fetch).filter(|sent| sent.flow == Flow::Awaited).and_then(begun);
+        oldest.or_else(own)
+    }
+
+    fn came(&mut self, now: Time, since: Option<Time>, bytes: u64) {
+        let Some(since) = since else { return };
         if since > self.counted_to {
             (self.spell_bytes, self.spell_busy) = (0, Duration::ZERO);
         }
@@ -137,6 +212,20 @@ impl Estimator {
             bucket.busy += self.spell_busy;
         }
         (self.spell_bytes, self.spell_busy) = (0, Duration::ZERO);
+        self.forget_another_link();
+    }
+
+    /// Where the last two buckets tell of another bandwidth than all before them, the link has changed, and those are
+    /// of no use any more.
+    fn forget_another_link(&mut self) {
+        let Some(old) = self.buckets.len().checked_sub(2).filter(|old| *old > 0) else { return };
+        let (before, recent) = (rate(self.buckets.iter().take(old)), rate(self.buckets.iter().skip(old)));
+        let busy: Duration = self.buckets.iter().skip(old).map(|bucket| bucket.busy).sum();
+        let (Some(before), Some(recent)) = (before, recent) else { return };
+        let (less, more) = (before.min(recent), before.max(recent));
+        if busy >= RECENT && more - less > less / 3 {
+            self.buckets.drain(..old);
+        }
     }
 
     fn sample_round_trip(&mut self, took: Duration, bytes: u64, alone: bool) {
@@ -162,10 +251,7 @@ impl Estimator {
     }
 
     fn bandwidth(&self) -> Option<u64> {
-        let busy: Duration = self.buckets.iter().map(|bucket| bucket.busy).sum();
-        let bytes: u64 = self.buckets.iter().fold(0, |sum, bucket| sum.saturating_add(bucket.bytes));
-        let micros = busy.as_micros().max(1);
-        (bytes > 0).then(|| u64::try_from(u128::from(bytes) * 1_000_000 / micros).unwrap_or(u64::MAX).max(1))
+        rate(self.buckets.iter())
     }
 
     fn round_trip(&self) -> Option<Duration> {
@@ -194,12 +280,12 @@ impl Estimator {
             // The first is small: large ones cannot tell the round trip from their own time, and with one that is
             // taken for too short the link is never filled.
             _ if self.on_link.is_empty() && self.groups.is_empty() && !self.one_by_one => {
-                return Pace { request: settings.unit, pipe: UNKNOWN };
+                return Pace { request: settings.unit, pipe: UNKNOWN, probe: true };
             }
             _ => (UNKNOWN, UNKNOWN),
         };
         let request = request.clamp(settings.background_min, settings.background_max);
-        Pace { request: (request - request % settings.unit).max(settings.unit), pipe }
+        Pace { request: (request - request % settings.unit).max(settings.unit), pipe, probe: false }
     }
 
     /// How long a fetch sent now takes if `on_link` bytes, its own included, are to come; `None` if nobody knows.

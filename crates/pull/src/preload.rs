@@ -34,9 +34,9 @@ impl Preload {
         changed
     }
 
-    /// How many items of the plan were passed.
-    pub(crate) fn passed(&self) -> u64 {
-        self.cursor.passed()
+    /// What is followed, and how many items of it were passed.
+    pub(crate) fn progress(&self) -> (&Plan, u64) {
+        (self.cursor.plan(), self.cursor.passed())
     }
 
     /// A read missed `part` of the disk. How many blocks were dropped because more than `max` wait for their rest.

@@ -28,8 +28,20 @@ pub(crate) struct Sent {
     /// The class that it counts in.
     pub(crate) priority: Priority,
     pub(crate) source: Source,
-    /// By when it should have come.
+    /// By when it should have come; of a stream, what its readers wait for.
     pub(crate) late: Time,
+    /// Its bytes are taken as they come.
+    pub(crate) stream: Option<Stream>,
+}
+
+/// A stream on its way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stream {
+    pub(crate) asked: Time,
+    /// When the last piece of it came.
+    pub(crate) heard: Option<Time>,
+    /// Whether it is not to be read from for now.
+    pub(crate) held: bool,
 }
 
 /// What a request has been through.

@@ -1,7 +1,6 @@
 //! A small world to test the engine in: a disk of bitmaps, a link on virtual time, and readers.
 //!
-//! The link is first in, first out: an answer comes a round trip after it was asked for at the earliest, and takes its
-//! bytes by the rate once those before it have come. Data comes into the cache only when its pages of the
+//! The link is first in, first out ([`wire`]). Data comes into the cache only when its pages of the
 //! hash tree are there, as in the product; until then it is parked.
 
 use crate::{
@@ -12,6 +11,10 @@ use headstart_block::{ByteRange, Error, ErrorKind};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
+
+pub(crate) mod wire;
+
+use wire::Wire;
 
 pub(crate) const UNIT: u64 = 16 << 10;
 const PAGE: u64 = 4 << 10;
@@ -134,6 +137,8 @@ pub(crate) enum Fate {
     Corrupt,
     /// Nothing at all.
     Stall,
+    /// Half of the bytes, where it is streamed, and then an error.
+    Break,
 }
 
 /// Decides the fate of the `n`-th fetch.
@@ -150,7 +155,7 @@ pub(crate) const LINK: Link = Link { rate: 10_000_000, round_trip: Duration::fro
 
 #[derive(Clone, Debug)]
 enum Due {
-    Answer(FetchId),
+    Fails(usize),
     Read(ByteRange),
     Forget(ReadId),
 }
@@ -162,8 +167,14 @@ pub(crate) struct Asked {
     pub(crate) range: BlobRange,
     pub(crate) priority: Priority,
     pub(crate) fate: Fate,
-    /// When it comes, if it does.
+    /// When it came, if it did.
     pub(crate) due: Time,
+    pub(crate) stream: bool,
+    fetch: FetchId,
+    /// Up to where its bytes have come, and up to where that was told.
+    came: u64,
+    told: u64,
+    held: bool,
 }
 
 /// How a read went.
@@ -195,10 +206,11 @@ pub(crate) struct Sim {
     pub(crate) log: Vec<String>,
     /// Parts read one after the other, each when the one before is there and its think time has passed.
     pub(crate) guest: VecDeque<(Duration, ByteRange)>,
-    free_at: Time,
+    wire: Wire,
     due: BTreeMap<(Time, u64), Due>,
     sequence: u64,
-    on_link: BTreeMap<FetchId, Asked>,
+    /// The number in `asked` of what is under way.
+    on_link: BTreeMap<FetchId, usize>,
     parked: Vec<(FetchId, BlobRange)>,
     wake: Option<Time>,
 }
@@ -215,7 +227,7 @@ impl Sim {
             asked: Vec::new(),
             log: Vec::new(),
             guest: VecDeque::new(),
-            free_at: Time(0),
+            wire: Wire::default(),
             due: BTreeMap::new(),
             sequence: 0,
             on_link: BTreeMap::new(),
@@ -247,7 +259,9 @@ impl Sim {
     pub(crate) fn run(&mut self, until: Time) {
         let mut steps_at_once = 0;
         loop {
-            let next = self.due.keys().next().map(|(at, _)| *at);
+            let due = self.due.keys().next().map(|(at, _)| *at);
+            let wire = self.wire.next();
+            let next = due.into_iter().chain(wire).min();
             let at = match (next, self.wake) {
                 (Some(next), Some(wake)) => next.min(wake),
                 (Some(at), None) | (None, Some(at)) => at,
@@ -262,9 +276,13 @@ impl Sim {
             if self.wake == Some(at) {
                 self.wake = None;
                 self.tell(Event::Tick);
+            } else if wire == Some(at) {
+                if let Some(part) = self.wire.step(self.now, self.link) {
+                    self.came(part.asked, part.bytes);
+                }
             } else if let Some((_, due)) = self.due.pop_first() {
                 match due {
-                    Due::Answer(fetch) => self.answer(fetch),
+                    Due::Fails(asked) => self.fails(asked),
                     Due::Read(part) => self.start_read(part),
                     Due::Forget(read) => self.forget(read),
                 }
@@ -286,62 +304,123 @@ impl Sim {
 
     fn perform(&mut self, action: Action) {
         match action {
-            Action::Fetch { fetch, range, priority, .. } => self.fetch(fetch, range, priority),
+            Action::Fetch { fetch, range, priority, stream, .. } => {
+                self.fetch(fetch, range, priority, stream)
+            }
             Action::Cancel { fetch } => {
                 let parked = self.parked.iter().position(|(parked, _)| *parked == fetch);
-                let known = self.on_link.remove(&fetch).is_some() || parked.is_some();
-                assert!(known, "cancelled {fetch:?}, which is not under way");
+                let asked = self.on_link.remove(&fetch);
+                assert!(asked.is_some() || parked.is_some(), "cancelled {fetch:?}, which is not under way");
                 parked.map(|place| self.parked.swap_remove(place));
+                asked.map(|asked| self.wire.end(asked));
             }
-            Action::Hold { .. } | Action::Resume { .. } => {}
+            Action::Hold { fetch } => self.steer(fetch, true),
+            Action::Resume { fetch } => self.steer(fetch, false),
             Action::Complete { read } => self.end(read, Ok(())),
             Action::Fail { read, error } => self.end(read, Err(error)),
             Action::WakeAt(time) => self.wake = Some(time.max(self.now)),
         }
     }
 
-    fn fetch(&mut self, fetch: FetchId, range: BlobRange, priority: Priority) {
+    fn fetch(&mut self, fetch: FetchId, range: BlobRange, priority: Priority, stream: bool) {
         assert!(!range.is_empty());
-        let fate = (self.fates)(self.asked.len() as u64, self.now, range, priority);
-        let answer = self.now + self.link.round_trip;
-        let due = if matches!(fate, Fate::Good | Fate::Corrupt) {
-            let transfer = Duration::from_micros(range.len() * 1_000_000 / self.link.rate);
-            self.free_at = self.free_at.max(answer) + transfer;
-            self.free_at
-        } else {
-            answer
-        };
-        let asked = Asked { at: self.now, range, priority, fate, due };
-        self.asked.push(asked);
-        assert!(self.on_link.insert(fetch, asked).is_none(), "{fetch:?} is sent twice");
-        if fate != Fate::Stall {
-            self.schedule(due, Due::Answer(fetch));
+        assert!(!stream || priority != Priority::Miss);
+        let number = self.asked.len();
+        let fate = (self.fates)(number as u64, self.now, range, priority);
+        let start = range.range.offset();
+        let due = Time(u64::MAX);
+        self.asked.push(Asked {
+            at: self.now,
+            range,
+            priority,
+            fate,
+            due,
+            stream,
+            fetch,
+            came: start,
+            told: start,
+            held: false,
+        });
+        assert!(self.on_link.insert(fetch, number).is_none(), "{fetch:?} is sent twice");
+        match fate {
+            Fate::Stall => {}
+            Fate::Good | Fate::Corrupt => self.wire.ask(self.now, self.link, number, range.len(), stream),
+            Fate::Break if stream => self.wire.ask(self.now, self.link, number, range.len(), stream),
+            Fate::Break | Fate::Fail | Fate::Permanent => {
+                self.schedule(self.now + self.link.round_trip, Due::Fails(number));
+            }
         }
     }
 
-    fn answer(&mut self, fetch: FetchId) {
-        // A cancelled fetch may share its number with a later try, never with another range.
-        let Some(asked) = self.on_link.get(&fetch).filter(|asked| asked.due <= self.now).copied() else {
+    fn steer(&mut self, fetch: FetchId, hold: bool) {
+        let number = *self.on_link.get(&fetch).expect("what is held is under way");
+        let asked = &mut self.asked[number];
+        assert!(asked.stream && asked.held != hold, "{fetch:?} is held twice or goes on twice");
+        asked.held = hold;
+        if hold {
+            self.wire.hold(self.now, self.link, number);
+        } else {
+            self.wire.resume(self.now, self.link, number);
+        }
+    }
+
+    /// Bytes have come.
+    fn came(&mut self, number: usize, bytes: u64) {
+        let asked = &mut self.asked[number];
+        asked.came += bytes;
+        let (fetch, range, fate, came) = (asked.fetch, asked.range, asked.fate, asked.came);
+        let whole = came == range.range.end();
+        if whole {
+            asked.due = self.now;
+        }
+        // A cancelled fetch may share its number with a later try.
+        if self.on_link.get(&fetch) != Some(&number) {
             return;
-        };
+        }
+        let half = came - range.range.offset() >= range.len() / 2;
+        match fate {
+            Fate::Corrupt if whole || asked.stream && half => self.fails(number),
+            Fate::Break if half => self.fails(number),
+            _ if whole => {
+                self.on_link.remove(&fetch);
+                let told = self.asked[number].told;
+                self.tell(Event::Arrived { fetch });
+                self.parked.push((fetch, BlobRange::between(range.blob, told, came)));
+                self.verify_parked();
+            }
+            _ => self.verify_streams(),
+        }
+    }
+
+    fn fails(&mut self, number: usize) {
+        let Asked { fetch, fate, range, .. } = self.asked[number];
+        if self.on_link.get(&fetch) != Some(&number) {
+            return;
+        }
+        self.wire.end(number);
         self.on_link.remove(&fetch);
         let fail = |kind, retry, corrupt| {
-            let error = Arc::new(Error::new(kind, "the test wants it so").about(asked.range));
+            let error = Arc::new(Error::new(kind, "the test wants it so").about(range));
             Outcome::Failed { retry, corrupt, error }
         };
-        let outcome = match asked.fate {
-            Fate::Good => {
-                self.tell(Event::Arrived { fetch });
-                self.parked.push((fetch, asked.range));
-                self.verify_parked();
-                return;
-            }
+        let outcome = match fate {
             Fate::Corrupt => fail(ErrorKind::Corrupt, false, true),
-            Fate::Fail => fail(ErrorKind::Unavailable, true, false),
             Fate::Permanent => fail(ErrorKind::NotFound, false, false),
-            Fate::Stall => return,
+            Fate::Good | Fate::Fail | Fate::Break | Fate::Stall => fail(ErrorKind::Unavailable, true, false),
         };
         self.tell(Event::Fetched { fetch, outcome });
+    }
+
+    /// Tells what has come of streams, where its pages of the hash tree are there.
+    fn verify_streams(&mut self) {
+        let under_way: Vec<_> = self.on_link.values().copied().filter(|n| self.asked[*n].stream).collect();
+        for number in under_way {
+            let Asked { fetch, told, came, range, .. } = self.asked[number];
+            if came > told && self.disk.insert(BlobRange::between(range.blob, told, came)) {
+                self.asked[number].told = came;
+                self.tell(Event::Progress { fetch, upto: came });
+            }
+        }
     }
 
     fn verify_parked(&mut self) {
@@ -355,6 +434,7 @@ impl Sim {
                 place += 1;
             }
         }
+        self.verify_streams();
     }
 
     fn start_read(&mut self, part: ByteRange) {

@@ -12,11 +12,16 @@ use std::collections::VecDeque;
 /// Ranges in a window, at most; a fragmented block may add as many again as its last range has.
 const RANGES_MAX: usize = 64;
 
+/// The most pages of a hash tree in one request: those of 64 MiB.
+const TREE_MAX: u64 = 512 << 10;
+
 /// The next ranges of a queue.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     ranges: VecDeque<BlobRange>,
     bytes: u64,
+    /// What came in last goes on where the first range ended: that may become a long request.
+    goes_on: bool,
 }
 
 /// What a request may be.
@@ -28,13 +33,34 @@ pub(crate) struct Shape {
     pub(crate) max: u64,
     /// How many requests' worth the window holds; 0 for one item of its queue.
     pub(crate) look_ahead: u64,
+    /// The largest request for what comes in one after the other and lies so.
+    pub(crate) long: u64,
+    /// Longer requests than this are streamed. What is longer than `max` and shorter than this is not made one.
+    pub(crate) streamed: u64,
+}
+
+impl Shape {
+    /// Without long requests.
+    pub(crate) fn short(self) -> Self {
+        Self { long: self.max, ..self }
+    }
+
+    /// The largest request that may begin a run of `len` bytes.
+    fn most(self, len: u64) -> u64 {
+        if len > self.max.max(self.streamed) { self.long.max(self.max) } else { self.max }
+    }
 }
 
 impl Window {
     /// Whether more would not help to make better requests.
     pub(crate) fn is_full(&self, shape: Shape) -> bool {
-        (self.bytes > 0 && self.bytes >= shape.max.saturating_mul(shape.look_ahead))
+        (self.bytes > 0 && self.bytes >= shape.max.saturating_mul(shape.look_ahead) && !self.grows(shape))
             || self.ranges.len() >= RANGES_MAX
+    }
+
+    /// Whether its only range goes on with what comes in, and may become longer.
+    pub(crate) fn grows(&self, shape: Shape) -> bool {
+        self.goes_on && self.ranges.len() == 1 && shape.look_ahead > 0 && self.bytes < shape.long
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -48,6 +74,9 @@ impl Window {
 
     /// Adds a range; whether it joined another one.
     pub(crate) fn add(&mut self, range: BlobRange, gap: u64) -> bool {
+        let first = self.ranges.front().copied();
+        self.goes_on = first
+            .is_none_or(|first| first.range.offset() <= range.range.offset() && first.blob == range.blob);
         let near = self.ranges.iter_mut().find_map(|held| Some((hull(*held, range, gap)?, held)));
         if let Some((both, held)) = near {
             self.bytes += both.len() - held.len();
@@ -67,6 +96,7 @@ impl Window {
     fn pop(&mut self) -> Option<BlobRange> {
         let range = self.ranges.pop_front()?;
         self.bytes -= range.len();
+        self.goes_on = true;
         Some(range)
     }
 
@@ -85,7 +115,13 @@ impl Window {
             let pieces = if from_tree { &mut trees } else { &mut data };
             coalesce(pieces, shape.gap, active);
             let first = pieces[0];
-            let taken = first_bytes(first, shape.max);
+            // The pages of a long run are asked for ahead of it, in as few requests.
+            let most = if from_tree {
+                shape.most(head.len()).min(TREE_MAX).max(shape.max)
+            } else {
+                shape.most(first.len())
+            };
+            let taken = first_bytes(first, most);
             if from_tree {
                 self.put_back(head);
             } else {

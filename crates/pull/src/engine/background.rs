@@ -4,11 +4,20 @@ use super::{BUDGET, Engine, UNVERIFIED_MAX};
 use crate::estimator::Pace;
 use crate::request::Past;
 use crate::window::Shape;
-use crate::{Action, Priority, Settings, Sharing, World};
+use crate::{Action, BlobRange, Priority, Settings, Sharing, World};
 use std::time::Duration;
 
 /// So long after a miss the next one need not be expected.
 const CALM: Duration = Duration::from_millis(250);
+
+/// What may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    None,
+    /// Beside a stream: what is read on at this moment, which the plan did not know.
+    Urgent,
+    Any,
+}
 
 impl Engine {
     /// Sends background requests while there is room. Returns whether there is more to look at than one event may.
@@ -16,39 +25,63 @@ impl Engine {
         let mut budget = BUDGET;
         let surveying =
             !self.left.is_off() && self.left.survey(self.now, &mut budget, self.requests.left() > 0, world);
-        let mut room = self.has_room();
-        while room && self.send_one(&mut budget, world, actions) {
-            room = self.has_room();
+        let mut room = self.room();
+        while room != Room::None && self.send_one(room, &mut budget, world, actions) {
+            room = self.room();
         }
-        surveying || (room && budget == 0)
+        surveying || (room != Room::None && budget == 0)
     }
 
-    /// Whether the link takes one more.
-    fn has_room(&self) -> bool {
-        let (idle, settings) = (self.reads.is_empty(), &self.settings);
-        let misses_allow = match settings.sharing {
+    /// Whether the background may use the link at all.
+    pub(super) fn misses_allow(&self) -> bool {
+        match self.settings.sharing {
             // What is asked for at the same moment would come between the bytes of a miss, not behind them.
             Sharing::Fill => {
                 self.queues.is_empty(Priority::Miss)
                     && (self.wire.misses() == 0 || self.now >= self.misses_left_at)
             }
-            Sharing::Strict => idle,
-        };
-        let depth = self.wire.background();
-        let enough = if idle { settings.depth_min } else { 0 };
-        misses_allow
-            && self.now >= self.sources.paused_until()
-            && depth < settings.depth_max
-            && (depth < enough || self.wire.bytes() <= self.pace().pipe)
+            Sharing::Strict => self.reads.is_empty(),
+        }
     }
 
-    fn pace(&self) -> Pace {
+    /// What the link takes one more of.
+    fn room(&self) -> Room {
+        let (settings, depth) = (&self.settings, self.wire.background());
+        if !self.misses_allow() || self.now < self.sources.paused_until() || depth >= settings.depth_max {
+            return Room::None;
+        }
+        let pace = self.pace();
+        let streaming = !self.streams.is_empty() && self.streams_flow(pace);
+        let enough = if self.reads.is_empty() && !streaming { settings.depth_min } else { 0 };
+        if depth < enough || self.wire.bytes() <= pace.pipe {
+            Room::Any
+        } else if streaming && self.beside_streams() <= pace.pipe {
+            Room::Urgent
+        } else {
+            Room::None
+        }
+    }
+
+    pub(super) fn pace(&self) -> Pace {
         let calm = self.reads.is_empty() && self.last_miss.is_none_or(|at| self.now.since(at) > CALM);
         self.estimator.pace(&self.settings, calm)
     }
 
     /// Sends the next one; whether there was one.
-    fn send_one(&mut self, budget: &mut u32, world: &dyn World, actions: &mut Vec<Action>) -> bool {
+    fn send_one(
+        &mut self,
+        room: Room,
+        budget: &mut u32,
+        world: &dyn World,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        if room == Room::Urgent {
+            let Settings { gap, look_ahead, .. } = self.settings;
+            let max = self.pace().request;
+            let shape = Shape { gap, max, look_ahead, long: max, streamed: max };
+            let next = self.preload.take_urgent(shape, budget, world, &self.active, &mut self.counters);
+            return self.send_new(next, Priority::Preload, world, actions);
+        }
         if let Some(fetch) = self.queues.pop(Priority::Preload) {
             self.send(fetch, world, actions);
             return true;
@@ -56,12 +89,12 @@ impl Engine {
         if self.requests.background() >= self.settings.depth_max.saturating_add(UNVERIFIED_MAX) {
             return false;
         }
-        let Settings { gap, look_ahead, .. } = self.settings;
-        let shape = Shape { gap, max: self.pace().request, look_ahead };
+        let Settings { gap, look_ahead, stream_min, stream_max, .. } = self.settings;
+        let Pace { request: max, probe, .. } = self.pace();
+        let long = if probe { max } else { stream_max };
+        let shape = Shape { gap, max, look_ahead, long, streamed: stream_min };
         let next = self.preload.take(shape, budget, world, &self.active, &mut self.counters);
-        if let Some(range) = next {
-            let fetch = self.request(range, Priority::Preload, Past::default());
-            self.send(fetch, world, actions);
+        if self.send_new(next, Priority::Preload, world, actions) {
             return true;
         }
         if *budget == 0 {
@@ -71,8 +104,20 @@ impl Engine {
             self.send(fetch, world, actions);
             return true;
         }
-        let Some(range) = self.left.take(self.now, shape, budget, world, &self.active) else { return false };
-        let fetch = self.request(range, Priority::Left, Past::default());
+        let next = self.left.take(self.now, shape.short(), budget, world, &self.active);
+        self.send_new(next, Priority::Left, world, actions)
+    }
+
+    /// Makes a request of a range and sends it, if there is one; whether there was.
+    fn send_new(
+        &mut self,
+        range: Option<BlobRange>,
+        priority: Priority,
+        world: &dyn World,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        let Some(range) = range else { return false };
+        let fetch = self.request(range, priority, Past::default());
         self.send(fetch, world, actions);
         true
     }

@@ -2,7 +2,7 @@
 
 use super::Engine;
 use crate::estimator::span;
-use crate::request::{Request, Sent, State};
+use crate::request::{Request, Sent, State, Stream};
 use crate::timers::Timer;
 use crate::window::coalesce;
 use crate::{Action, BlobRange, FetchId, Outcome, Priority, Source, Time, World};
@@ -32,32 +32,34 @@ impl Engine {
         if priority == Priority::Miss {
             let bandwidth = self.estimator.estimate().bandwidth;
             let takes = bandwidth.map_or(Duration::ZERO, |bandwidth| span(range.len(), bandwidth));
-            let before = self.wire.bytes_before_misses();
-            self.delay += bandwidth.map_or(Duration::ZERO, |bandwidth| span(before, bandwidth));
             let from = if self.wire.misses() > 0 { self.misses_left_at.max(self.now) } else { self.now };
             self.misses_left_at = from + takes;
         }
         self.wire.add(priority, range.len());
         self.estimator.sent(self.now, fetch, range.len());
         let late = if self.settings.rescue {
-            let expected = self.estimator.expected(self.wire.bytes());
-            self.now + expected.map_or(LATE_UNKNOWN, |span| span.saturating_mul(2) + LATE_SLACK)
+            self.now + late_after(self.estimator.expected(self.wire.bytes()))
         } else {
             Time(u64::MAX)
         };
         let source = self.sources.choose();
-        request.state = State::Sent(Sent { priority, source, late });
+        let long = priority != Priority::Miss && range.len() > self.settings.stream_min;
+        let stream = long.then_some(Stream { asked: self.now, heard: None, held: false });
+        request.state = State::Sent(Sent { priority, source, late, stream });
+        if long {
+            self.streams.push(fetch);
+        }
         request.asked_as = priority;
-        let (fetches, bytes) = match priority {
-            Priority::Miss => (&mut self.counters.miss_fetches, &mut self.counters.miss_bytes),
-            Priority::Preload => (&mut self.counters.preload_fetches, &mut self.counters.preload_bytes),
-            Priority::Left => (&mut self.counters.left_fetches, &mut self.counters.left_bytes),
-        };
-        *fetches += 1;
-        *bytes += range.len();
+        *match priority {
+            Priority::Miss => &mut self.counters.miss_fetches,
+            Priority::Preload => &mut self.counters.preload_fetches,
+            Priority::Left => &mut self.counters.left_fetches,
+        } += 1;
+        if !long {
+            self.counters.add_bytes(priority, range.len());
+        }
         self.counters.retries += u64::from(attempt > 0);
-        let stream = priority != Priority::Miss && range.len() > self.settings.stream_min;
-        actions.push(Action::Fetch { fetch, source, range, priority, attempt, stream });
+        actions.push(Action::Fetch { fetch, source, range, priority, attempt, stream: long });
     }
 
     /// Looks again at what a request is to bring, since it was not made just now. Its bytes may have become local,
@@ -73,7 +75,9 @@ impl Engine {
             let pieces = if run.blob == range.blob { &mut own } else { &mut trees };
             self.active.free(run, Some(fetch), pieces);
         });
-        coalesce(&mut own, 0, &self.active);
+        // What is streamed goes on through what is not worth another request.
+        let gap = if range.len() > self.settings.stream_min { self.skipped() } else { 0 };
+        coalesce(&mut own, gap, &self.active);
         coalesce(&mut trees, 0, &self.active);
         if !request.waiters.is_empty() {
             return self.is_needed_by_waiters(fetch, own == [range], &trees, world, actions);
@@ -126,14 +130,22 @@ impl Engine {
         request.state = State::Arrived(sent.source);
         self.estimator.arrived(self.now, fetch, bytes);
         self.left_link(fetch, sent, bytes);
+        if sent.stream.is_some() {
+            self.counters.add_bytes(sent.priority, bytes);
+        }
     }
 
     /// What came over the link could be used.
     fn source_works(&mut self, fetch: FetchId) {
         let state = self.requests.get(fetch).map(|request| request.state);
-        if let Some(State::Arrived(source)) = state
-            && self.sources.works(source)
-        {
+        if let Some(State::Arrived(source)) = state {
+            self.source_is_well(source);
+        }
+    }
+
+    /// What came from a source could be used.
+    pub(super) fn source_is_well(&mut self, source: Source) {
+        if self.sources.works(source) {
             // It was away and is back: nobody need wait for his next try.
             for (fetch, until) in self.requests.waiting().collect::<Vec<_>>() {
                 self.timers.remove(until, Timer::Retry(fetch));
@@ -143,6 +155,9 @@ impl Engine {
     }
 
     fn left_link(&mut self, fetch: FetchId, sent: Sent, bytes: u64) {
+        if sent.stream.is_some() {
+            self.streams.retain(|stream| *stream != fetch);
+        }
         self.wire.remove(sent.priority, bytes);
         self.sources.ended(sent.source);
         self.timers.remove(sent.late, Timer::Late(fetch));
@@ -298,6 +313,7 @@ impl Engine {
             if orphaned {
                 self.orphan(fetch);
             }
+            self.found_front(fetch, range);
         }
     }
 
@@ -318,8 +334,13 @@ impl Engine {
     }
 }
 
+/// How long after it was sent a fetch is late that was expected to take so long.
+pub(super) fn late_after(expected: Option<Duration>) -> Duration {
+    expected.map_or(LATE_UNKNOWN, |span| span.saturating_mul(2) + LATE_SLACK)
+}
+
 /// Whether all of `range` itself is local.
-fn is_local(range: BlobRange, world: &dyn World) -> bool {
+pub(super) fn is_local(range: BlobRange, world: &dyn World) -> bool {
     let mut local = true;
     world.missing(range, &mut |run| local &= run.blob != range.blob);
     local

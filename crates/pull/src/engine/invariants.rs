@@ -1,9 +1,9 @@
 //! Checks what the head of `engine` promises, after every event of every test.
 
 use super::Engine;
-use crate::request::State;
+use crate::request::{Request, Sent, State};
 use crate::timers::{Timer, Timers};
-use crate::{Priority, ReadId};
+use crate::{FetchId, Priority, ReadId};
 use std::collections::BTreeMap;
 
 impl Engine {
@@ -23,6 +23,7 @@ impl Engine {
                 State::Sent(sent) => {
                     *(if sent.priority == Priority::Miss { &mut misses } else { &mut background }) += 1;
                     bytes += request.range.len();
+                    self.check_sent(fetch, request, sent);
                 }
                 State::Arrived(_) => {}
                 State::Waiting(until) => {
@@ -47,6 +48,19 @@ impl Engine {
             assert!(held.is_some_and(|held| held.range.intersect(range.range) == range.range), "{holder:?}");
         }
         self.check_limits(misses, background);
+    }
+
+    fn check_sent(&self, fetch: FetchId, request: &Request, sent: Sent) {
+        assert_eq!(sent.stream.is_some(), self.streams.contains(&fetch));
+        let held = sent.stream.is_some_and(|stream| stream.held);
+        assert!(!held || request.waiters.is_empty(), "somebody waits for what is held");
+        assert_eq!(held, sent.stream.is_some() && request.waiters.is_empty() && !self.misses_allow());
+        if sent.priority != Priority::Miss && !request.waiters.is_empty() {
+            assert!(
+                self.timers.contains(sent.late, Timer::Late(fetch)),
+                "{fetch:?} is waited for without end"
+            );
+        }
     }
 
     fn check_limits(&self, misses: usize, background: usize) {

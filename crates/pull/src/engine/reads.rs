@@ -72,12 +72,17 @@ impl Engine {
             let mut from = range.range.offset();
             for (part, holder) in self.active.within(range) {
                 let Some(request) = self.requests.get(holder) else { continue };
-                if request.is_joinable(self.now) {
+                if self.may_join(request, part) {
                     push(&mut free, BlobRange::between(range.blob, from, part.range.offset()));
                     joined.push((holder, part));
                     from = part.range.end();
-                } else if matches!(request.state, State::Sent(_)) {
-                    self.counters.rescued += 1;
+                } else if let State::Sent(sent) = request.state {
+                    let counter = if sent.stream.is_some() && !request.apart {
+                        &mut self.counters.ahead
+                    } else {
+                        &mut self.counters.rescued
+                    };
+                    *counter += 1;
                 }
             }
             push(&mut free, BlobRange::between(range.blob, from, range.range.end()));
@@ -134,6 +139,7 @@ impl Engine {
             self.timers.add(sent.late, Timer::Late(fetch));
         }
         self.wait(read, fetch, range);
+        self.expect(fetch);
     }
 
     fn wait(&mut self, read: ReadId, fetch: FetchId, range: BlobRange) {

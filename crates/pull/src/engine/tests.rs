@@ -22,6 +22,11 @@ fn lazy() -> Settings {
     Settings { miss_rest: Rest::None, ..Settings::default() }
 }
 
+/// Without long requests.
+fn short(settings: Settings) -> Settings {
+    Settings { stream_max: 0, stream_min: u64::MAX, ..settings }
+}
+
 fn plan(items: impl IntoIterator<Item = (u64, u32)>) -> Plan {
     Plan::List(items.into_iter().map(|(block, mask)| PlanItem { block, mask }).collect())
 }
@@ -158,7 +163,7 @@ fn small_ranges_become_few_requests() {
 #[test]
 fn preloading_fills_the_link() {
     for (rate, round_trip) in [(2, 20), (10, 20), (10, 100), (100, 20), (100, 100), (400, 5)] {
-        let mut sim = Sim::new(Disk::plain(rate << 23), Settings::default());
+        let mut sim = Sim::new(Disk::plain(rate << 23), short(Settings::default()));
         sim.link = Link { rate: rate * 1_000_000, round_trip: Duration::from_millis(round_trip) };
         sim.tell(Event::PlanChanged(Plan::Sequential));
         sim.run(seconds(6));
@@ -201,7 +206,7 @@ fn a_miss_waits_for_no_more_than_what_is_on_the_wire() {
 
 #[test]
 fn strict_sharing_starts_nothing_beside_a_miss() {
-    let mut sim = Sim::new(Disk::plain(64 << 20), Settings { sharing: Sharing::Strict, ..lazy() });
+    let mut sim = Sim::new(Disk::plain(64 << 20), Settings { sharing: Sharing::Strict, ..short(lazy()) });
     sim.tell(Event::PlanChanged(Plan::Sequential));
     sim.run(seconds(1));
     sim.read(60 << 20, 4096);
@@ -286,7 +291,7 @@ fn a_miss_joins_a_preload_on_the_wire() {
 
 #[test]
 fn a_miss_does_not_wait_for_a_preload_that_stalls() {
-    let mut sim = Sim::new(Disk::plain(64 << 20), lazy());
+    let mut sim = Sim::new(Disk::plain(64 << 20), short(lazy()));
     sim.tell(Event::PlanChanged(Plan::Sequential));
     sim.run(seconds(1));
     let stalled = sim.asked.len() as u64;
@@ -319,7 +324,7 @@ fn a_failed_fetch_is_tried_again_with_growing_pauses() {
 
 #[test]
 fn the_background_rests_while_the_store_is_away_and_goes_on_when_it_is_back() {
-    let mut sim = Sim::new(Disk::plain(256 << 20), Settings::default());
+    let mut sim = Sim::new(Disk::plain(256 << 20), short(Settings::default()));
     let away = |now| (seconds(1)..seconds(31)).contains(&now);
     sim.fates = Box::new(move |_, now, _, _| if away(now) { Fate::Fail } else { Fate::Good });
     sim.tell(Event::PlanChanged(Plan::Sequential));
@@ -385,7 +390,7 @@ fn a_background_failure_fails_no_read() {
 
 #[test]
 fn a_background_range_that_always_fails_is_left_alone() {
-    let mut sim = Sim::new(Disk::plain(8 << 20), lazy());
+    let mut sim = Sim::new(Disk::plain(8 << 20), short(lazy()));
     let bad = ByteRange::between(1 << 20, (1 << 20) + UNIT);
     sim.fates = Box::new(move |_, _, range, _| {
         if range.blob == DATA && !range.range.intersect(bad).is_empty() { Fate::Fail } else { Fate::Good }
