@@ -6,12 +6,14 @@
 //! come later than the data, or were lost, they are waited for or fetched here.
 
 use crate::opening::Opening;
+use crate::stream::refuse_bypassed;
 use futures::future::{BoxFuture, try_join_all};
-use headstart_block::{ByteRange, Error, ErrorKind, Result};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_cache::{CachedBlob, Claim, WaitHint};
 use headstart_store::{Store, Urgency};
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -48,6 +50,9 @@ pub(crate) struct Fetcher {
     store: Arc<dyn Store>,
     /// How long others may take, in milliseconds.
     patience: AtomicU64,
+    /// What its own streams have claimed.
+    streams: Mutex<HashMap<u64, (Digest, ByteRange)>>,
+    next_stream: AtomicU64,
 }
 
 /// Waiting for what others fetch.
@@ -66,7 +71,7 @@ fn missing_bytes(blob: &CachedBlob, range: ByteRange) -> u64 {
 
 /// Claims what is missing of a range. Where that may wait, for the disk or for another process that was stopped while
 /// it changed the cache directory, it waits elsewhere: other fetches go on.
-async fn claim(blob: &Arc<CachedBlob>, range: ByteRange) -> Result<Claim> {
+pub(crate) async fn claim(blob: &Arc<CachedBlob>, range: ByteRange) -> Result<Claim> {
     if blob.claims_at_once() {
         return blob.claim(range);
     }
@@ -80,7 +85,12 @@ pub(crate) type Arrived<'a> = &'a (dyn Fn() + Send + Sync);
 
 impl Fetcher {
     pub(crate) fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, patience: AtomicU64::new(PATIENCE_MS) }
+        Self {
+            store,
+            patience: AtomicU64::new(PATIENCE_MS),
+            streams: Mutex::default(),
+            next_stream: AtomicU64::new(0),
+        }
     }
 
     /// Returns when all of `range` is in the cache; says whether any of it came through here, and not by others.
@@ -91,12 +101,8 @@ impl Fetcher {
         urgency: Urgency,
         arrived: Arrived<'_>,
     ) -> Result<bool> {
-        if urgency == Urgency::Background && blob.is_bypassed() {
-            // It would push what somebody waits for out of memory.
-            return Err(Error::new(
-                ErrorKind::NoSpace,
-                "the cache's disk takes nothing at present: only what is read is fetched",
-            ));
+        if urgency == Urgency::Background {
+            refuse_bypassed(blob)?;
         }
         let mut brought = false;
         let mut waiting: Option<Wait> = None;
@@ -123,6 +129,11 @@ impl Fetcher {
                     self.patience.fetch_max(PATIENCE_MS, Ordering::Relaxed);
                 }
                 return Ok(brought);
+            }
+            if urgency == Urgency::Demand && self.is_streamed(blob, range) {
+                // The engine knows, and asks all the same: it comes later there than from here.
+                self.fetch_unclaimed(blob, range, urgency).await?;
+                return Ok(true);
             }
             let missing = missing_bytes(blob, range);
             let wait = waiting.take().filter(|wait| wait.missing == missing);
@@ -179,14 +190,58 @@ impl Fetcher {
         let asked = Instant::now();
         let bytes = self.store.read(digest, range, urgency).await;
         let bytes = bytes.map_err(|e| e.about(format!("blob {digest}")))?;
-        let took = u64::try_from(asked.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let patience = took.saturating_mul(PATIENCE_OF_ANSWER).min(PATIENCE_MOST_MS);
-        self.patience.fetch_max(patience, Ordering::Relaxed);
+        self.answered_after(asked.elapsed());
         Ok(bytes)
     }
 
+    /// The store took so long to answer.
+    pub(crate) fn answered_after(&self, took: Duration) {
+        let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        let patience = took.saturating_mul(PATIENCE_OF_ANSWER).min(PATIENCE_MOST_MS);
+        self.patience.fetch_max(patience, Ordering::Relaxed);
+    }
+
+    pub(crate) fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    fn streams(&self) -> MutexGuard<'_, HashMap<u64, (Digest, ByteRange)>> {
+        // Every change of it is a single call.
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A stream begins that has claimed `range`; under which number it is known.
+    pub(crate) fn stream_begins(&self, blob: &CachedBlob, range: ByteRange) -> u64 {
+        let number = self.next_stream.fetch_add(1, Ordering::Relaxed);
+        self.streams().insert(number, (blob.spec().digest, range));
+        number
+    }
+
+    /// It has claimed `range` by now.
+    pub(crate) fn stream_is_at(&self, number: u64, range: ByteRange) {
+        if let Some((_, claimed)) = self.streams().get_mut(&number) {
+            *claimed = range;
+        }
+    }
+
+    pub(crate) fn stream_ends(&self, number: u64) {
+        self.streams().remove(&number);
+    }
+
+    /// Whether a stream of this disk has claimed any of what is missing of `range`.
+    fn is_streamed(&self, blob: &CachedBlob, range: ByteRange) -> bool {
+        let (streams, digest) = (self.streams(), blob.spec().digest);
+        let mut streamed = false;
+        blob.missing(range, &mut |run| {
+            let claims =
+                |(of, claimed): &(Digest, ByteRange)| *of == digest && !run.intersect(*claimed).is_empty();
+            streamed |= streams.values().any(claims);
+        });
+        streamed
+    }
+
     /// Verifies and keeps what came for `range`.
-    async fn insert(
+    pub(crate) async fn insert(
         &self,
         blob: &Arc<CachedBlob>,
         range: ByteRange,

@@ -29,6 +29,7 @@ mod opening;
 pub mod preloading;
 pub mod puller;
 pub mod stats;
+mod stream;
 
 pub use attach::{Attached, DiskOptions, Host, MadeDirectory, WritableOptions};
 pub use blobs::Blobs;

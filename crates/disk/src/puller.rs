@@ -8,9 +8,12 @@ use crate::base::Health;
 use crate::blobs::Blobs;
 use crate::fetch::Fetcher;
 use crate::opening::Opening;
+use crate::stream::{Piece, Streaming};
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use headstart_cache::{CachedBlob, Watcher};
-use headstart_pull::{Action, Engine, Event, FetchId, Outcome, Plan, Priority, ReadId, Settings, Time};
+use headstart_pull::{
+    Action, BlobId, BlobRange, Engine, Event, FetchId, Outcome, Plan, Priority, ReadId, Settings, Time,
+};
 use headstart_store::Urgency;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +21,7 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
 /// How long past its deadline a read waits for the engine's word. It never should; without a bound, a fault in
@@ -48,11 +51,18 @@ pub struct Puller {
     wake_changed: Arc<Notify>,
 }
 
+/// A fetch under way.
+struct Fetching {
+    task: AbortHandle,
+    /// Of a stream: whether it is to take nothing for now.
+    held: watch::Sender<bool>,
+}
+
 struct State {
     engine: Engine,
     /// Who waits for which read.
     waiting: HashMap<ReadId, SyncSender<Result<(), Arc<Error>>>>,
-    fetching: HashMap<FetchId, AbortHandle>,
+    fetching: HashMap<FetchId, Fetching>,
     /// Comparing indices with what they came from.
     comparing: Vec<AbortHandle>,
     /// At how many bytes a second the disk is filled.
@@ -216,7 +226,7 @@ impl Puller {
         let mut state = self.state();
         state.closed = true;
         state.waiting.clear();
-        state.fetching.drain().for_each(|(_, task)| task.abort());
+        state.fetching.drain().for_each(|(_, fetching)| fetching.task.abort());
         state.comparing.drain(..).for_each(|task| task.abort());
     }
 
@@ -245,33 +255,61 @@ impl Puller {
 
     fn perform(self: &Arc<Self>, state: &mut State, action: Action) {
         match action {
-            Action::Fetch { fetch, range, priority, .. } => {
-                let urgency = match priority {
-                    Priority::Miss => Urgency::Demand,
-                    Priority::Preload | Priority::Left => Urgency::Background,
-                };
-                let puller = Arc::clone(self);
-                let task = self.runtime.spawn(async move {
-                    let Some(blob) = puller.blobs.get(range.blob) else {
-                        let error = Error::invalid("the pull engine asked for a blob that is not there");
-                        return puller.fetched(fetch, Err(error), false);
-                    };
-                    let arrived = || puller.arrived(fetch);
-                    let result = puller.fetcher.fetch(blob, range.range, urgency, &arrived).await;
-                    puller.fetched(fetch, result, !blob.is_refused());
-                });
-                state.fetching.insert(fetch, task.abort_handle());
+            Action::Fetch { fetch, range, priority, stream, .. } => {
+                let (held, steered) = watch::channel(false);
+                let fetched = self.clone().fetch(fetch, range, priority, stream.then_some(steered));
+                let task = self.runtime.spawn(fetched).abort_handle();
+                state.fetching.insert(fetch, Fetching { task, held });
             }
             Action::Cancel { fetch } => {
-                if let Some(task) = state.fetching.remove(&fetch) {
-                    task.abort();
+                if let Some(fetching) = state.fetching.remove(&fetch) {
+                    fetching.task.abort();
                 }
             }
-            Action::Hold { .. } | Action::Resume { .. } => {}
+            Action::Hold { fetch } => hold(state, fetch, true),
+            Action::Resume { fetch } => hold(state, fetch, false),
             Action::Complete { read } => tell(state, read, Ok(())),
             Action::Fail { read, error } => tell(state, read, Err(error)),
             Action::WakeAt(time) => self.wake_at(state, time),
         }
+    }
+
+    /// Brings a range, as a stream where it is one that can be held, and tells the engine how that went.
+    async fn fetch(
+        self: Arc<Self>,
+        fetch: FetchId,
+        range: BlobRange,
+        priority: Priority,
+        stream: Option<watch::Receiver<bool>>,
+    ) {
+        let urgency = match priority {
+            Priority::Miss => Urgency::Demand,
+            Priority::Preload | Priority::Left => Urgency::Background,
+        };
+        let Some(blob) = self.blobs.get(range.blob) else {
+            let error = Error::invalid("the pull engine asked for a blob that is not there");
+            return self.fetched(fetch, Err(error), false);
+        };
+        let arrived = || self.arrived(fetch);
+        let tell = |piece| self.progressed(fetch, range.blob, piece);
+        let result = match stream {
+            Some(held) => {
+                let streaming = Streaming { held, tell: &tell, arrived: &arrived };
+                self.fetcher.stream(blob, range.range, streaming).await
+            }
+            None => self.fetcher.fetch(blob, range.range, urgency, &arrived).await,
+        };
+        self.fetched(fetch, result, !blob.is_refused());
+    }
+
+    /// Some of a stream has come, or was found.
+    fn progressed(self: &Arc<Self>, fetch: FetchId, blob: BlobId, piece: Piece) {
+        let event = match piece {
+            Piece::Upto(upto) => Event::Progress { fetch, upto },
+            Piece::Found(range) => Event::BecameLocal { range: BlobRange { blob, range } },
+        };
+        let mut state = self.state();
+        self.turn(&mut state, event);
     }
 
     fn arrived(self: &Arc<Self>, fetch: FetchId) {
@@ -404,6 +442,13 @@ async fn keep_time(puller: Weak<Puller>, wake_changed: Arc<Notify>) {
             state.wake = None;
             puller.turn(&mut state, Event::Tick);
         }
+    }
+}
+
+fn hold(state: &State, fetch: FetchId, held: bool) {
+    if let Some(fetching) = state.fetching.get(&fetch) {
+        // Where nobody listens any more, it has ended.
+        let _ = fetching.held.send(held);
     }
 }
 

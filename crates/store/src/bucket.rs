@@ -26,7 +26,7 @@ use crate::layout::{
     self, INDEX_FILE, Index, LAYOUT, LAYOUT_FILE, MAX_INDEX_SIZE, blob_name, check_document, check_layout,
     follow, select,
 };
-use crate::link::{Answer, Link};
+use crate::link::{Answer, Link, told_about};
 use crate::media_type::INDEX_OCI;
 use crate::reference::{BucketScheme, Location, Selector, Tag};
 use crate::referrers::{Change, Referrer, listed};
@@ -36,7 +36,7 @@ use crate::upload::{PART, Upload};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt;
-use futures::stream::FuturesOrdered;
+use futures::stream::{BoxStream, FuturesOrdered};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
@@ -529,6 +529,17 @@ impl Store for BucketStore {
     async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {
         let read = self.link.read(range, urgency, || self.ask_range(blob, range));
         read.await.map_err(|e| e.about(self.thing(&blob_name(blob))))
+    }
+
+    async fn read_stream<'s>(
+        &'s self,
+        blob: &Digest,
+        range: ByteRange,
+        urgency: Urgency,
+    ) -> Result<BoxStream<'s, Result<Bytes>>> {
+        let thing = self.thing(&blob_name(blob));
+        let begun = self.link.stream(range, urgency, || self.ask_range(blob, range)).await;
+        Ok(told_about(begun.map_err(|e| e.about(&thing))?, thing))
     }
 
     async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>> {

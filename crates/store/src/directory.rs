@@ -10,7 +10,7 @@
 
 use crate::counters::Counters;
 use crate::layout::{self, Index, LayoutDir, StagingDir, follow, named_blobs, select, sync_dir};
-use crate::link::{Answer, Link};
+use crate::link::{Answer, Link, told_about};
 use crate::media_type::INDEX_OCI;
 use crate::reference::{Location, Selector, Tag};
 use crate::referrers::{Change, Referrer, listed};
@@ -19,13 +19,16 @@ use crate::store::{Copied, Store, Urgency};
 use crate::upload::{Upload, stopped};
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::StreamExt;
-use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
+use futures::stream::{self, BoxStream, StreamExt};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, FileSource, ReadAt, Result};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes that are read from a file at once.
+const PART: u64 = 1 << 20;
 
 /// An OCI layout directory as a [`Store`].
 pub(crate) struct DirectoryStore {
@@ -78,20 +81,18 @@ impl DirectoryStore {
     }
 
     async fn read_part(&self, blob: Digest, range: ByteRange) -> Result<Answer> {
-        let read = self.blocking(move |layout| {
+        let open = self.blocking(move |layout| {
             let source = layout.open_blob(&blob)?;
             if range.end() > source.len() {
                 let cause = format!("has {} bytes, none at {range}", source.len());
                 return Err(layout.about_blob(Error::corrupt(cause).remedy("copy or import it again"), &blob));
             }
-            let len = usize::try_from(range.len()).map_err(|_| Error::invalid("a range past the memory"))?;
-            let mut bytes = vec![0; len];
-            source.read_at(&mut bytes, range.offset())?;
-            Ok(Bytes::from(bytes))
+            Ok(source)
         });
-        let bytes = read.await?;
+        let source = Arc::new(open.await?);
         let thing = format!("blob {blob} of {}", self.layout.root().display());
-        Ok(Answer { thing, body: futures::stream::iter([Ok(bytes)]).boxed() })
+        let parts = range.parts(PART).map(move |part| read_from(Arc::clone(&source), part));
+        Ok(Answer { thing, body: stream::iter(parts).then(|part| part).boxed() })
     }
 
     /// Writes a document and changes the index by `change`, all under the lock.
@@ -168,6 +169,17 @@ fn add_referrer(
     layout.replace(&layout.index_path(), &index.to_bytes()?)
 }
 
+/// Reads a part of a file on a thread for such.
+async fn read_from(source: Arc<FileSource>, part: ByteRange) -> Result<Bytes> {
+    let read = move || {
+        let len = usize::try_from(part.len()).map_err(|_| Error::invalid("a range past the memory"))?;
+        let mut bytes = vec![0; len];
+        source.read_at(&mut bytes, part.offset())?;
+        Ok(Bytes::from(bytes))
+    };
+    tokio::task::spawn_blocking(read).await.map_err(stopped)?
+}
+
 fn cannot_write(error: io::Error, path: &Path) -> Error {
     Error::io("cannot write", error).about(path.display())
 }
@@ -211,6 +223,17 @@ impl Store for DirectoryStore {
     async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {
         let read = self.link.read(range, urgency, || self.read_part(*blob, range));
         read.await.map_err(|e| self.layout.about_blob(e, blob))
+    }
+
+    async fn read_stream<'s>(
+        &'s self,
+        blob: &Digest,
+        range: ByteRange,
+        urgency: Urgency,
+    ) -> Result<BoxStream<'s, Result<Bytes>>> {
+        let thing = format!("blob {blob} of {}", self.layout.root().display());
+        let begun = self.link.stream(range, urgency, || self.read_part(*blob, range)).await;
+        Ok(told_about(begun.map_err(|e| self.layout.about_blob(e, blob))?, thing))
     }
 
     async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>> {

@@ -300,7 +300,7 @@ pub(crate) async fn collect_small(
     most: u64,
     stall: Duration,
 ) -> Result<Bytes> {
-    let pace = Pace::begin(stall);
+    let mut pace = Pace::begin(stall);
     let mut parts = std::pin::pin!(parts);
     let mut body = BytesMut::new();
     while let Some(part) = pace.next(&mut parts, body.len() as u64).await? {

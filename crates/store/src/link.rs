@@ -9,12 +9,16 @@
 //! 4. *Hedge* ([`Hedge`]): sees nothing but the time from sending to the first byte.
 //! 5. *First byte*: a time-out over the sending of one request, whatever the store does for it (renewing a token,
 //!    following a redirect).
-//! 6. *Body*: exactly the bytes asked for, with a time-out between its parts and a least pace ([`Pace`]).
+//! 6. *Body* ([`Parts`]): exactly the bytes asked for, with a time-out between its parts and a least pace (`Pace`).
+//!
+//! A *stream* is a read whose parts are given on as they come. It keeps its place to its end. The rate it takes piece by
+//! piece as it is read, for it can be held back: a server sends no more than what somebody takes.
 //!
 //! A read that is dropped gives everything back at once.
 
 mod hedge;
 pub(crate) mod pace;
+mod parts;
 mod rest;
 #[cfg(test)]
 mod tests;
@@ -24,10 +28,10 @@ use crate::limit::RateLimit;
 use crate::settings::Settings;
 use crate::store::Urgency;
 use bytes::{Bytes, BytesMut};
-use futures::stream::BoxStream;
+use futures::stream::{BoxStream, StreamExt};
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use hedge::Hedge;
-use pace::Pace;
+use parts::{Parts, Streamed};
 use rest::Rest;
 use std::future::Future;
 use std::sync::Arc;
@@ -108,10 +112,47 @@ impl Link {
         };
         let result = read.await;
         if let Err(error) = &result {
-            self.rest.note(error);
-            Meter::add(&self.meter.errors, 1);
+            self.failed(error);
         }
         result
+    }
+
+    /// As [`Link::read`], but gives the parts as they come, and an error behind the last where it breaks. It holds its
+    /// place until it is dropped, and takes from the rate as it goes on.
+    ///
+    /// # Errors
+    /// As [`Link::read`], where the answer does not begin.
+    pub(crate) async fn stream<'l, F, Fut>(
+        &'l self,
+        range: ByteRange,
+        urgency: Urgency,
+        send: F,
+    ) -> Result<BoxStream<'l, Result<Bytes>>>
+    where
+        F: Fn() -> Fut + Send + Sync,
+        Fut: Future<Output = Result<Answer>> + Send,
+    {
+        if range.is_empty() {
+            return Ok(futures::stream::empty().boxed());
+        }
+        let begin = async {
+            self.rest.over().await;
+            let place = self.place(urgency).await?;
+            let paid = Streamed::first_payment(range);
+            if let Some(limit) = &self.limit {
+                limit.take(paid, urgency).await;
+            }
+            let (answer, second_place) = self.first_answer(range, urgency, &send).await?;
+            let parts = Parts::of(answer, range, self);
+            Ok(Streamed { link: self, parts, urgency, paid, _places: (place, second_place) })
+        };
+        let begun = begin.await.inspect_err(|error| self.failed(error))?;
+        Ok(begun.run())
+    }
+
+    fn failed(&self, error: &Error) {
+        self.rest.note(error);
+        Meter::add(&self.meter.errors, 1);
     }
 
     async fn place(&self, urgency: Urgency) -> Result<SemaphorePermit<'_>> {
@@ -206,21 +247,12 @@ impl Link {
 
     /// Exactly the bytes of the range, or an error.
     async fn collect(&self, answer: Answer, range: ByteRange) -> Result<Bytes> {
-        let Answer { thing, mut body } = answer;
-        let broken = |cause: String| Error::new(ErrorKind::Unavailable, cause).about(&thing);
-        let pace = Pace::begin(self.stall);
         let wanted = usize::try_from(range.len()).map_err(|_| Error::invalid("a range past the memory"))?;
+        let mut body = Parts::of(answer, range, self);
         let mut whole = Bytes::new();
         let mut parts = BytesMut::new();
-        loop {
-            let have = whole.len() + parts.len();
-            let part = pace.next(&mut body, have as u64).await.map_err(|e| e.about(&thing))?;
-            let Some(part) = part else { break };
-            Meter::add(&self.meter.bytes, part.len() as u64);
-            if part.len() > wanted - have {
-                return Err(broken(format!("sent more than the {wanted} bytes asked for")));
-            }
-            if have == 0 {
+        while let Some(part) = body.next(self).await? {
+            if whole.is_empty() && parts.is_empty() {
                 // Most often the only part: not copied.
                 whole = part;
                 continue;
@@ -231,10 +263,11 @@ impl Link {
             }
             parts.extend_from_slice(&part);
         }
-        let bytes = if whole.is_empty() { parts.freeze() } else { whole };
-        if bytes.len() < wanted {
-            return Err(broken(format!("ended after {} of the {wanted} bytes asked for", bytes.len())));
-        }
-        Ok(bytes)
+        Ok(if whole.is_empty() { parts.freeze() } else { whole })
     }
+}
+
+/// The same stream, whose error says what it is of.
+pub(crate) fn told_about(parts: BoxStream<'_, Result<Bytes>>, thing: String) -> BoxStream<'_, Result<Bytes>> {
+    parts.map(move |part| part.map_err(|e| e.about(&thing))).boxed()
 }

@@ -11,7 +11,7 @@ use crate::layout::{
     self, INDEX_FILE, Index, LAYOUT_FILE, MAX_INDEX_SIZE, blob_name, check_document, check_layout, follow,
     select,
 };
-use crate::link::{Answer, Link};
+use crate::link::{Answer, Link, told_about};
 use crate::reference::{Selector, Tag};
 use crate::referrers::{Referrer, listed};
 use crate::registry::Login;
@@ -19,6 +19,7 @@ use crate::settings::Settings;
 use crate::store::{Copied, Store, Urgency};
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::stream::BoxStream;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
 use reqwest::header::CONTENT_LENGTH;
 use reqwest::{Client, Method, Response};
@@ -122,6 +123,17 @@ impl Store for WebStore {
     async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {
         let read = self.link.read(range, urgency, || self.ask_range(blob, range));
         read.await.map_err(|e| e.about(self.url(&blob_name(blob))))
+    }
+
+    async fn read_stream<'s>(
+        &'s self,
+        blob: &Digest,
+        range: ByteRange,
+        urgency: Urgency,
+    ) -> Result<BoxStream<'s, Result<Bytes>>> {
+        let thing = self.url(&blob_name(blob));
+        let begun = self.link.stream(range, urgency, || self.ask_range(blob, range)).await;
+        Ok(told_about(begun.map_err(|e| e.about(&thing))?, thing.to_string()))
     }
 
     async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>> {

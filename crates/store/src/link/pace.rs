@@ -13,34 +13,37 @@ use tokio::time::{Instant, timeout};
 /// shared by all requests that are under way at once.
 const LEAST: f64 = 1024.0;
 
-/// The time that one body has.
+/// The time that one body has. Only that counts in which somebody waits for it: who takes nothing for a while must not
+/// blame the server.
 pub(crate) struct Pace {
-    begun: Instant,
+    spent: Duration,
     stall: Duration,
 }
 
 impl Pace {
     /// A body begins now, and may pause for `stall`.
     pub(crate) fn begin(stall: Duration) -> Self {
-        Self { begun: Instant::now(), stall }
+        Self { spent: Duration::ZERO, stall }
     }
 
     /// The next part of a body of which `have` bytes have come; none at its end.
     ///
     /// # Errors
     /// What the body reports; [`ErrorKind::Unavailable`] where it pauses for too long, or is too slow as a whole.
-    pub(crate) async fn next<S>(&self, body: &mut S, have: u64) -> Result<Option<Bytes>>
+    pub(crate) async fn next<S>(&mut self, body: &mut S, have: u64) -> Result<Option<Bytes>>
     where
         S: Stream<Item = Result<Bytes>> + Unpin,
     {
         #[expect(clippy::cast_precision_loss, reason = "a body of 53 bits is past all links")]
         let earned = Duration::from_secs_f64(have as f64 / LEAST);
-        let left = self.stall.saturating_add(earned).saturating_sub(self.begun.elapsed());
-        match timeout(left.min(self.stall), body.next()).await {
+        let left = self.stall.saturating_add(earned).saturating_sub(self.spent);
+        let asked = Instant::now();
+        let next = timeout(left.min(self.stall), body.next()).await;
+        self.spent += asked.elapsed();
+        match next {
             Ok(part) => part.transpose(),
             Err(_) if left < self.stall => {
-                let time = self.begun.elapsed().as_secs_f64();
-                let cause = format!("sent only {have} bytes in {time:.0} s");
+                let cause = format!("sent only {have} bytes in {:.0} s", self.spent.as_secs_f64());
                 Err(Error::new(ErrorKind::Unavailable, cause))
             }
             Err(_) => {

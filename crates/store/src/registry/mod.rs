@@ -50,7 +50,7 @@ use crate::MAX_MANIFEST_SIZE;
 use crate::counters::{Counters, Meter};
 use crate::http::{self, Redirects};
 use crate::layout::{self, is_referrers_tag};
-use crate::link::{Answer, Link};
+use crate::link::{Answer, Link, told_about};
 use crate::media_type::{INDEX_DOCKER, INDEX_OCI, MANIFEST_DOCKER, MANIFEST_OCI};
 use crate::reference::{Selector, Tag};
 use crate::referrers::{Change, Referrer};
@@ -60,7 +60,7 @@ use async_trait::async_trait;
 use auth::Access;
 use bytes::Bytes;
 use endpoint::{Endpoint, Shared, accepted};
-use futures::stream::StreamExt;
+use futures::stream::{BoxStream, StreamExt};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
 pub(crate) use login::Login;
 use reqwest::header::{ACCEPT, CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, LINK};
@@ -300,6 +300,22 @@ impl Store for Registry {
         };
         let send = || self.on_any(|endpoint| endpoint.lacks(blob), |endpoint| endpoint.note_lack(blob), open);
         self.link.read(range, urgency, send).await.map_err(|e| e.about(format!("{}@{blob}", self.location)))
+    }
+
+    async fn read_stream<'s>(
+        &'s self,
+        blob: &Digest,
+        range: ByteRange,
+        urgency: Urgency,
+    ) -> Result<BoxStream<'s, Result<Bytes>>> {
+        let thing = format!("{}@{blob}", self.location);
+        let open = |endpoint: Arc<Endpoint>| async move {
+            let answer = endpoint.open_range(blob, range).await?;
+            Ok(watched(answer, endpoint))
+        };
+        let send = || self.on_any(|endpoint| endpoint.lacks(blob), |endpoint| endpoint.note_lack(blob), open);
+        let begun = self.link.stream(range, urgency, send).await.map_err(|e| e.about(&thing))?;
+        Ok(told_about(begun, thing))
     }
 
     async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>> {

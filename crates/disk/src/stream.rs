@@ -1,0 +1,236 @@
+//! Brings a long range of a blob as one answer of its store, piece by piece: each verified, kept and told as it comes.
+//!
+//! *Claims* go ahead of the stream by a short stretch and no more: who needs something far ahead fetches it himself. What
+//! came so is passed over when the stream gets there.
+//!
+//! *Others* on this host that stream the same blob, because they boot the same image, are found by what they have
+//! claimed. Whoever comes second follows: he waits for each stretch, and asks the store for nothing until what comes
+//! next is claimed by nobody. Since a claim is given back only when the next one is taken, he never gets ahead.
+//!
+//! *Held*, a stream takes nothing from its connection, which holds the sender back when it is full.
+
+use crate::fetch::{Arrived, Fetcher, claim};
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
+use headstart_cache::{CachedBlob, Claim};
+use headstart_store::Urgency;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::watch;
+
+/// The least that is verified and told at once, but at the end.
+const PIECE: u64 = 64 << 10;
+
+/// And the most.
+const PIECE_MOST: u64 = 256 << 10;
+
+/// Bytes of a claim; at least so much ahead of the stream is claimed.
+const STRETCH: u64 = 256 << 10;
+
+/// What came of a stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Piece {
+    /// All of it up to this offset, over the link.
+    Upto(u64),
+    /// These bytes, which others brought.
+    Found(ByteRange),
+}
+
+/// What a stream is told, and tells.
+pub(crate) struct Streaming<'a> {
+    /// Whether it is to take nothing for now.
+    pub(crate) held: watch::Receiver<bool>,
+    pub(crate) tell: &'a (dyn Fn(Piece) + Send + Sync),
+    /// The last byte has come over the link, before it is verified.
+    pub(crate) arrived: Arrived<'a>,
+}
+
+impl Fetcher {
+    /// Returns when all of `range` is in the cache; says whether any of it came through here, and not by others.
+    pub(crate) async fn stream(
+        &self,
+        blob: &Arc<CachedBlob>,
+        range: ByteRange,
+        mut streaming: Streaming<'_>,
+    ) -> Result<bool> {
+        let end = range.end().div_ceil(blob.unit()).saturating_mul(blob.unit()).min(blob.len());
+        let mut at = range.offset();
+        let mut brought = false;
+        while let Some(next) = first_missing(blob, ByteRange::between(at, end)) {
+            if next > at {
+                (streaming.tell)(Piece::Found(ByteRange::between(at, next)));
+            }
+            at = next;
+            refuse_bypassed(blob)?;
+            let stretch = ByteRange::between(at, end.min(at.saturating_add(STRETCH)));
+            let claim = claim(blob, stretch).await?;
+            if claim.owned().first().is_some_and(|run| run.offset() == at) {
+                brought = true;
+                self.lead(blob, ByteRange::between(at, end), claim, &mut streaming).await?;
+                at = end;
+                continue;
+            }
+            drop(claim);
+            if self.fetch(blob, stretch, Urgency::Background, &|| ()).await? {
+                brought = true;
+                (streaming.tell)(Piece::Upto(stretch.end()));
+            } else {
+                (streaming.tell)(Piece::Found(stretch));
+            }
+            at = stretch.end();
+        }
+        Ok(brought)
+    }
+
+    /// Streams all of `range`, of whose beginning `claim` is.
+    async fn lead(
+        &self,
+        blob: &Arc<CachedBlob>,
+        range: ByteRange,
+        claim: Claim,
+        streaming: &mut Streaming<'_>,
+    ) -> Result<()> {
+        let digest = blob.spec().digest;
+        let about = |e: Error| e.about(format!("blob {digest}"));
+        let mut ahead = Ahead::new(self, blob, range, claim);
+        let asked = Instant::now();
+        let mut parts = self.store().read_stream(&digest, range, Urgency::Background).await.map_err(about)?;
+        let mut buffer = BytesMut::new();
+        let mut at = range.offset();
+        let mut first = true;
+        loop {
+            // Whoever held it and is gone holds it no more.
+            let _ = streaming.held.wait_for(|held| !held).await;
+            let Some(part) = parts.next().await else { break };
+            buffer.extend_from_slice(&part.map_err(about)?);
+            if std::mem::take(&mut first) {
+                self.answered_after(asked.elapsed());
+            }
+            let last = at + buffer.len() as u64 == range.end();
+            if last {
+                (streaming.arrived)();
+            }
+            while let Some(piece) = next_piece(&mut buffer, at, last, blob.unit()) {
+                refuse_bypassed(blob)?;
+                self.keep(blob, at, &piece).await?;
+                at += piece.len() as u64;
+                ahead.advance(at).await?;
+                (streaming.tell)(Piece::Upto(at));
+            }
+        }
+        if at < range.end() {
+            return Err(about(Error::new(ErrorKind::Unavailable, "ended before its last byte")));
+        }
+        Ok(())
+    }
+
+    /// Verifies and keeps what of a piece is not there yet.
+    async fn keep(&self, blob: &Arc<CachedBlob>, at: u64, piece: &Bytes) -> Result<()> {
+        let range = ByteRange::between(at, at + piece.len() as u64);
+        let mut missing = Vec::new();
+        blob.missing(range, &mut |run| missing.push(run.intersect(range)));
+        for run in missing.into_iter().filter(|run| !run.is_empty()) {
+            let place = |offset: u64| usize::try_from(offset - at).unwrap_or(usize::MAX);
+            let bytes = piece.get(place(run.offset())..place(run.end())).unwrap_or_default();
+            self.insert(blob, run, bytes, Urgency::Background).await?;
+        }
+        Ok(())
+    }
+}
+
+/// It would push what somebody waits for out of memory.
+pub(crate) fn refuse_bypassed(blob: &CachedBlob) -> Result<()> {
+    if blob.is_bypassed() {
+        return Err(Error::new(
+            ErrorKind::NoSpace,
+            "the cache's disk takes nothing at present: only what is read is fetched",
+        ));
+    }
+    Ok(())
+}
+
+fn first_missing(blob: &CachedBlob, range: ByteRange) -> Option<u64> {
+    let mut first = None;
+    blob.missing(range, &mut |run| _ = first.get_or_insert(run.offset().max(range.offset())));
+    first
+}
+
+/// Takes the next whole units out of what has come at `at`, if it is enough of them; at the end, what there is.
+fn next_piece(buffer: &mut BytesMut, at: u64, last: bool, unit: u64) -> Option<Bytes> {
+    let have = buffer.len() as u64;
+    let whole = |bytes: u64| ((at + bytes) / unit * unit).saturating_sub(at);
+    let take = match whole(have.min(PIECE_MOST.max(unit))) {
+        _ if last && have <= PIECE_MOST => have,
+        enough if enough >= PIECE.min(whole(PIECE.max(unit))) || last => enough,
+        _ => 0,
+    };
+    (take > 0).then(|| buffer.split_to(usize::try_from(take).unwrap_or(buffer.len())).freeze())
+}
+
+/// What is claimed ahead of a stream.
+struct Ahead<'a> {
+    fetcher: &'a Fetcher,
+    blob: &'a Arc<CachedBlob>,
+    range: ByteRange,
+    /// Each with where it ends.
+    claims: VecDeque<(u64, Claim)>,
+    /// Under which the fetcher knows it.
+    number: u64,
+}
+
+impl<'a> Ahead<'a> {
+    fn new(fetcher: &'a Fetcher, blob: &'a Arc<CachedBlob>, range: ByteRange, first: Claim) -> Self {
+        let end = range.end().min(range.offset().saturating_add(STRETCH));
+        let number = fetcher.stream_begins(blob, ByteRange::between(range.offset(), end));
+        Self { fetcher, blob, range, claims: VecDeque::from([(end, first)]), number }
+    }
+
+    /// The stream has come to `at`: claims what follows, then gives back what lies behind.
+    async fn advance(&mut self, at: u64) -> Result<()> {
+        let mut end = self.claims.back().map_or(at, |(end, _)| (*end).max(at));
+        while end < self.range.end() && end < at.saturating_add(STRETCH) {
+            let stretch = ByteRange::between(end, self.range.end().min(end.saturating_add(STRETCH)));
+            self.claims.push_back((stretch.end(), claim(self.blob, stretch).await?));
+            end = stretch.end();
+        }
+        while self.claims.front().is_some_and(|(end, _)| *end <= at) {
+            self.claims.pop_front();
+        }
+        self.fetcher.stream_is_at(self.number, ByteRange::between(at, end));
+        Ok(())
+    }
+}
+
+impl Drop for Ahead<'_> {
+    fn drop(&mut self) {
+        self.fetcher.stream_ends(self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_whole_units() {
+        let unit = 16 << 10;
+        let take = |len: usize, at: u64, last: bool| {
+            let mut buffer = BytesMut::zeroed(len);
+            let mut taken = Vec::new();
+            let mut at = at;
+            while let Some(piece) = next_piece(&mut buffer, at, last, unit) {
+                at += piece.len() as u64;
+                taken.push(piece.len() >> 10);
+            }
+            (taken, buffer.len())
+        };
+        assert_eq!(take(63 << 10, 0, false), (vec![], 63 << 10));
+        assert_eq!(take(65 << 10, 0, false), (vec![64], 1 << 10));
+        assert_eq!(take(700 << 10, 0, false), (vec![256, 256, 176], 12 << 10));
+        assert_eq!(take(300 << 10, 0, true), (vec![256, 44], 0));
+        assert_eq!(take(5, 32 << 10, true), (vec![0], 0), "the short end of a blob");
+        assert_eq!(take(0, 0, true), (vec![], 0));
+    }
+}
