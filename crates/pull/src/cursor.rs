@@ -20,6 +20,11 @@ impl Cursor {
         &self.plan
     }
 
+    /// Whether there is more of a list.
+    pub(crate) fn is_on_a_list(&self) -> bool {
+        matches!(&self.plan, Plan::List(items) if self.next < items.len() as u64)
+    }
+
     /// How many items were passed.
     pub(crate) fn passed(&self) -> u64 {
         self.next
@@ -94,6 +99,11 @@ pub(crate) struct Rests {
 }
 
 impl Rests {
+    /// Whether one read missed in a block so far.
+    pub(crate) fn knows(&self, block: u64) -> bool {
+        self.known.contains(&block)
+    }
+
     /// A read missed in a block, up to before slice `end` of it; whether an older one had to go for it.
     pub(crate) fn push(&mut self, block: u64, end: u64, max: usize) -> bool {
         if max == 0 {

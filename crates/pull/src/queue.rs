@@ -83,11 +83,6 @@ impl Wire {
         self.background.requests
     }
 
-    /// What of the background a new miss has before it; where other misses have it before them as well, nothing.
-    pub(crate) fn bytes_before_misses(&self) -> u64 {
-        if self.misses.requests == 0 { self.background.bytes } else { 0 }
-    }
-
     pub(crate) fn bytes(&self) -> u64 {
         self.misses.bytes + self.background.bytes
     }

@@ -22,7 +22,7 @@
 //! compared any more.
 
 use crate::{Plan, Time};
-use headstart_plan::{ImagePlans, RatedPlan};
+use headstart_plan::{GroupPlans, ImagePlans, RatedPlan};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,6 +113,29 @@ impl Switcher {
         self.group
     }
 
+    /// How many groups there are.
+    pub(crate) fn groups(&self) -> usize {
+        self.plans.groups.len()
+    }
+
+    /// A group, and its plan for the bandwidth by which plans are chosen now.
+    pub(crate) fn plan_of(&self, group: usize) -> Option<(&GroupPlans, &RatedPlan)> {
+        let plans = self.plans.groups.get(group)?;
+        let plan = if group == self.group { self.plan } else { plans.index_at(self.bandwidth.unwrap_or(0)) };
+        Some((plans, plans.plans.get(plan)?))
+    }
+
+    /// Goes to another group, whatever its centroid says; what to preload from now on.
+    pub(crate) fn take(&mut self, group: usize) -> Plan {
+        self.streak.1 = 0;
+        self.settled_at = self.boot.seen.max(SEEN_MIN).saturating_add(SETTLED);
+        self.group = group;
+        self.plan = self.plan_for(self.bandwidth);
+        self.outside = None;
+        self.switches.groups += 1;
+        self.plan()
+    }
+
     /// How often plans were switched so far.
     #[must_use]
     pub fn switches(&self) -> Switches {
@@ -141,13 +164,7 @@ impl Switcher {
         if !at_once && self.streak.1 < STREAK || self.boot.seen < self.settled_at {
             return None;
         }
-        self.streak.1 = 0;
-        self.settled_at = self.boot.seen.saturating_add(SETTLED);
-        self.group = better;
-        self.plan = self.plan_for(self.bandwidth);
-        self.outside = None;
-        self.switches.groups += 1;
-        Some(self.plan())
+        Some(self.take(better))
     }
 
     /// The group that is clearly more like the boot than the own one: the most like, the largest of equals. And whether

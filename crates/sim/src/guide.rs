@@ -5,7 +5,7 @@ use crate::time::Nanos;
 use headstart_block::ByteRange;
 use headstart_plan::ImagePlans;
 use headstart_plan::evaluate::Online;
-use headstart_pull::{BLOCK_SIZE, Engine, Plan, PlanItem, Switcher, Switches};
+use headstart_pull::{BLOCK_SIZE, Engine, Pilot, PilotSettings, Plan, PlanItem, Report, SLICE_SIZE};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -17,40 +17,55 @@ fn blocks(range: ByteRange) -> Range<u64> {
     start..range.end().div_ceil(BLOCK_SIZE).min(start + BLOCKS_MAX)
 }
 
-/// The product's plan switcher on an image's plans.
+/// The product's pilot on an image's plans.
 #[derive(Clone, Debug)]
-pub struct Switching(Switcher);
+pub struct Piloting(Pilot);
 
-impl Switching {
-    /// At a creation where so many bytes a second are expected; see [`Switcher::new`].
+impl Piloting {
+    /// At a creation where so many bytes a second are expected; see [`Pilot::new`].
     #[must_use]
     pub fn new(plans: Arc<ImagePlans>, bandwidth: Option<u64>) -> Self {
-        Self(Switcher::new(plans, bandwidth))
+        Self(Pilot::new(plans, bandwidth, PilotSettings::default()))
     }
 
-    /// How often it switched.
+    /// The same, never stopping.
     #[must_use]
-    pub fn switches(&self) -> Switches {
-        self.0.switches()
+    pub fn unguarded(plans: Arc<ImagePlans>, bandwidth: Option<u64>) -> Self {
+        let settings = PilotSettings { guard: false, ..PilotSettings::default() };
+        Self(Pilot::new(plans, bandwidth, settings))
+    }
+
+    /// What came of preloading.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        self.0.report()
     }
 }
 
-impl Guide for Switching {
+impl Guide for Piloting {
     fn at_creation(&mut self) -> Plan {
         self.0.plan()
     }
 
-    fn on_read(&mut self, _: Nanos, range: ByteRange, _: &Engine) -> Option<Plan> {
-        let mut plan = None;
+    fn on_read(&mut self, now: Nanos, range: ByteRange, engine: &Engine) -> Option<Plan> {
+        let (now, mut plan) = (now.engine_time(), None);
         for block in blocks(range) {
-            plan = self.0.on_access(block).or(plan);
+            plan = self.0.on_access(now, block, slices(range, block)).or(plan);
         }
-        plan
+        self.0.on_tick(now, &engine.preloading()).or(plan)
     }
 
     fn on_answer(&mut self, now: Nanos, engine: &Engine) -> Option<Plan> {
-        self.0.on_estimate(now.engine_time(), engine.estimate().bandwidth?)
+        self.0.on_tick(now.engine_time(), &engine.preloading())
     }
+}
+
+/// The slices of a block that a range touches.
+fn slices(range: ByteRange, block: u64) -> u32 {
+    let start = block * BLOCK_SIZE;
+    let inside = range.intersect(ByteRange::between(start, start + BLOCK_SIZE));
+    let (first, end) = ((inside.offset() - start) / SLICE_SIZE, (inside.end() - start).div_ceil(SLICE_SIZE));
+    (first..end).fold(0, |mask, slice| mask | 1 << slice)
 }
 
 /// A policy that decides as reads come.

@@ -13,7 +13,7 @@
 //! | [`model`] | the two models, the paper's and the real one, as settings of engine, link and replay |
 //! | [`disk`] | the event loop (read this first) |
 //! | [`image`] | a real image as the simulated disk |
-//! | [`guide`] | the plan switcher and policies that decide as reads come, in the simulator |
+//! | [`guide`] | the pilot and policies that decide as reads come, in the simulator |
 //! | [`outcome`] | what came of it: hit rate, accuracy, waits, slow reads, bytes |
 //! | [`waits`] | percentiles of any number of waits |
 
@@ -32,7 +32,7 @@ mod world;
 
 pub use boot::{Access, Boot, Guest};
 pub use disk::{Guide, Simulator};
-pub use guide::{Following, Switching};
+pub use guide::{Following, Piloting};
 pub use image::ImageMap;
 pub use link::{Bandwidth, Failures, Latency, Link};
 pub use model::{Clock, Misses, Model, Preloads};

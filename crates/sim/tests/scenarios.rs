@@ -13,7 +13,7 @@ use headstart_plan::zero_shot::Reason;
 use headstart_plan::{Bandwidth, Centroid, Condensed, GroupPlans, ImagePlans, RatedPlan, Vocabulary};
 use headstart_pull::Plan;
 use headstart_sim::link::Bandwidth as Rate;
-use headstart_sim::{Boot, Model, Nanos, Outcome, Simulator, Switching};
+use headstart_sim::{Boot, Model, Nanos, Outcome, Piloting, Simulator};
 use headstart_trace::data_set::{DataSet, Limits};
 use headstart_trace::{Op, Record, Trace};
 use std::path::Path;
@@ -73,7 +73,7 @@ fn compare(boots: &[Trace], plans: &Arc<ImagePlans>, rate: Bandwidth, model: &Mo
     let (mut simulator, mut sums) = (Simulator::new(), [0.0, 0.0]);
     for boot in boots.iter().map(Boot::of) {
         sums[0] += simulator.run(&boot, &fixed(plans, rate), model).hit_rate();
-        let mut guide = Switching::new(Arc::clone(plans), Some(rate.bytes()));
+        let mut guide = Piloting::new(Arc::clone(plans), Some(rate.bytes()));
         sums[1] += simulator.run_guided(&boot, &mut guide, model).hit_rate();
     }
     sums.map(|sum| sum / boots.len() as f64)

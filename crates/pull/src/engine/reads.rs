@@ -1,10 +1,11 @@
 //! Reads that miss: what they want, what they wait for, how they end.
 
 use super::{Engine, ORPHANS_MAX};
+use crate::estimator::span;
 use crate::request::{Past, Request, State, Waiter};
 use crate::timers::Timer;
 use crate::window::{coalesce, first_bytes, missing};
-use crate::{Action, BlobRange, FetchId, Priority, ReadId, Rest, Time, World};
+use crate::{Action, BLOCK_SIZE, BlobRange, Estimate, FetchId, Priority, ReadId, Rest, Time, World};
 use headstart_block::{ByteRange, Error, ErrorKind};
 use std::sync::Arc;
 
@@ -37,13 +38,14 @@ impl Engine {
             actions.push(Action::Fail { read, error: Arc::new(error) });
             return;
         }
+        let quickly = self.blocks_come_quickly();
         let disk = ByteRange::between(0, world.disk_size());
         let (mut trees, mut data) = (Vec::new(), Vec::new());
         for part in parts.iter().map(|part| part.intersect(disk)).filter(|part| !part.is_empty()) {
             let before = data.len();
             world.ranges(part, &mut |range| missing(range, world, &mut trees, &mut data));
             if data.len() > before && self.settings.miss_rest == Rest::Block {
-                self.counters.rest_dropped += self.preload.missed(part, self.settings.rest_max);
+                self.counters.rest_dropped += self.preload.missed(part, self.settings.rest_max, quickly);
             }
         }
         self.last_miss = Some(self.now);
@@ -54,6 +56,14 @@ impl Engine {
             self.want(read, wanted, self.settings.gap, &Past::default(), world);
         }
         self.settle(read, actions);
+    }
+
+    /// Whether a whole block comes in a few round trips.
+    fn blocks_come_quickly(&self) -> bool {
+        let Estimate { bandwidth: Some(bandwidth), round_trip: Some(round_trip) } = self.estimate() else {
+            return false;
+        };
+        span(BLOCK_SIZE, bandwidth) <= round_trip * 4
     }
 
     /// Makes `read` wait for all of `wanted`: joins what is under way, makes requests for the rest. Pages of hash
