@@ -6,14 +6,16 @@ use crate::report::{Fields, Outcome, Report, count};
 use crate::store_args::StoreArgs;
 use crate::zfile::LayerPacking;
 use clap::Args;
-use headstart_block::{ByteSize, Error, ErrorKind, FileSource, PlanItem, ReadAt, Result};
+use headstart_block::{BlockDevice, ByteSize, Error, ErrorKind, FileSource, PlanItem, ReadAt, Result};
 use headstart_image::optimize::{Cost, Form, OptimizeReport, Request, Source, Stores, optimize};
-use headstart_image::plan_artifact;
+use headstart_image::plan_artifact::{self, About, FoundPlan};
 use headstart_image::progress::Progress;
 use headstart_image::reference::Reference;
 use headstart_plan::knowledge::ImageKey;
+use headstart_plan::train::Provenance;
 use headstart_plan::zero_shot::Metadata;
-use headstart_plan::{ImagePlans, PlanFile};
+use headstart_plan::{ImagePlans, PlanFile, Plans};
+use headstart_store::Settings;
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
@@ -26,12 +28,12 @@ Examples:
 
 The new image has the same disk. On the layers of the old one lies one more, with a copy of what boots
 read: other images that share those layers share them still, and preloading reads the new one from its
-start on. Without --level, zstd takes 15 for it. An image that was optimized before loses its old layer
+start on. Without --level, zstd takes 16 for it. An image that was optimized before loses its old layer
 of this kind.";
 
-/// Level of zstd for boot layers: what all boots wait for is worth some seconds once. Of a Debian's 75 MB it made 40.5 MB
-/// in 7 s on two cores (level 3: 43.3 MB in 0.4 s; 19: 40.1 MB in 22 s). Reading them takes the same time.
-const LEVEL: i32 = 15;
+/// Level of zstd for boot layers: what all boots wait for is worth some seconds once. Of a Debian's 75 MB it made 40.2 MB
+/// in 6.5 s on two cores (level 3: 43.3 MB in 0.4 s; 12: 42.2 MB in 2.4 s; 19: 40.1 MB in 22 s).
+const LEVEL: i32 = 16;
 
 /// Lays an image out anew.
 #[derive(Args)]
@@ -81,19 +83,8 @@ impl Optimize {
     fn run_on(&self, stores: Stores<'_>, progress: &dyn Progress) -> Result<Optimized> {
         self.target.tag()?;
         let source = Source::open(&self.image, stores)?;
-        let published = match self.plans {
-            Some(_) => None,
-            None => Some(self.published(&source, stores)?),
-        };
-        let plans = match (&self.plans, &published) {
-            (Some(path), _) => {
-                let chosen = FileSource::open(path).and_then(|file| self.choose(&source, file));
-                chosen.map_err(|e| e.about(path.display()))?
-            }
-            (None, Some(found)) => self.choose(&source, found.bytes.to_vec())?,
-            (None, None) => ImagePlans::none(),
-        };
-        let lists = self.lists(&plans)?;
+        let chosen = self.chosen(&source, stores)?;
+        let lists = self.lists(&chosen.plans)?;
         let (form, packing) = if self.one_layer {
             (Form::OneLayer, self.packing.options())
         } else {
@@ -101,15 +92,38 @@ impl Optimize {
         };
         let request = Request { target: &self.target, plans: &lists, packing: &packing, form };
         let made = optimize(&source, &request, stores, progress)?;
-        let plan = match published {
-            Some(found) => Some(self.republish(&made, found, stores)?),
-            None => None,
+        let plan = match self.publish(&made, chosen, stores) {
+            Ok(digest) => Some(digest),
+            // The image is there and as good without.
+            Err(error) => {
+                tracing::warn!(%error, "the plan could not be published with the new image");
+                None
+            }
         };
         Ok(Optimized::new(&made, plan))
     }
 
+    /// The plans to lay the image out by.
+    fn chosen(&self, source: &Source, stores: Stores<'_>) -> Result<Chosen> {
+        let Some(path) = &self.plans else {
+            let found = self.published(source, stores)?;
+            let about = |e: Error| e.about(format!("the published plan {}", found.digest));
+            let (plans, _) = self.choose(source, &found.bytes[..]).map_err(about)?;
+            return Ok(Chosen { plans, file: found.bytes.to_vec(), about: found.about });
+        };
+        let about = |e: Error| e.about(path.display());
+        let (plans, of_all) =
+            FileSource::open(path).and_then(|file| self.choose(source, file)).map_err(about)?;
+        let name = ImageKey { image: source.known_as().to_string(), size: source.image().disk().size() };
+        let only = Plans::of_chosen(plans.clone(), &of_all, name);
+        let mut file = Vec::new();
+        only.write(&mut file)?;
+        let about = About { traces: only.provenance().traces, policy: of_all.policy };
+        Ok(Chosen { plans, file, about })
+    }
+
     /// The plan that was published with the image, or with the one that it was optimized from.
-    fn published(&self, source: &Source, stores: Stores<'_>) -> Result<plan_artifact::FoundPlan> {
+    fn published(&self, source: &Source, stores: Stores<'_>) -> Result<FoundPlan> {
         let store = headstart_store::open(&self.image.location, stores.settings)?;
         let mut digests = vec![source.image().digest, source.known_as()];
         digests.dedup();
@@ -123,26 +137,28 @@ impl Optimize {
         ))
     }
 
-    /// Publishes the plan with the new image, too: the disk is the same.
-    fn republish(
-        &self,
-        made: &OptimizeReport,
-        found: plan_artifact::FoundPlan,
-        stores: Stores<'_>,
-    ) -> Result<String> {
-        let store = headstart_store::open(&self.target.location, stores.settings)?;
-        let publishing = plan_artifact::publish(&store, &made.digest, found.bytes, &found.about);
+    /// Publishes the plans with the new image, too: the disk is the same.
+    fn publish(&self, made: &OptimizeReport, chosen: Chosen, stores: Stores<'_>) -> Result<String> {
+        // What a mirror has need not be in the store itself, which is written to.
+        let direct = Settings { mirrors: Vec::new(), ..stores.settings.clone() };
+        let store = headstart_store::open(&self.target.location, &direct)?;
+        let publishing = plan_artifact::publish(&store, &made.digest, chosen.file.into(), &chosen.about);
         Ok(stores.runtime.block_on(publishing)?.digest.to_string())
     }
 
-    fn choose(&self, source: &Source, file: impl ReadAt) -> Result<ImagePlans> {
+    fn choose(&self, source: &Source, file: impl ReadAt) -> Result<(ImagePlans, Provenance)> {
         let (mut key, map) = layer_map::of_open(source.image())?;
         key.image = self.known_as.clone().unwrap_or_else(|| source.known_as().to_string());
-        let plans = PlanFile::open(file)?.choose_layered(&key, &Metadata::default(), Some(&map))?;
+        let file = PlanFile::open(file)?;
+        let mut plans = file.choose_layered(&key, &Metadata::default(), Some(&map))?;
+        if plans.groups.is_empty() && self.plans.is_none() {
+            // What is published with an image is of that alone, whatever its boots were known by.
+            plans = file.read_all()?.sole().map_or(plans, |(_, sole)| ImagePlans::clone(sole));
+        }
         if plans.groups.is_empty() {
             return Err(nothing_of(&key));
         }
-        Ok(plans)
+        Ok((plans, file.provenance().clone()))
     }
 
     /// The plans, the one whose order is wanted first.
@@ -151,13 +167,22 @@ impl Optimize {
             Error::new(ErrorKind::NotFound, format!("there is no group {}", self.group))
                 .remedy(format!("name one of 0 to {}", plans.groups.len().saturating_sub(1)))
         })?;
-        let mut lists: Vec<&[PlanItem]> = first.at(self.bandwidth.times(1e6)).map(|plan| &*plan.items).into_iter().collect();
+        let mut lists: Vec<&[PlanItem]> =
+            first.at(self.bandwidth.times(1e6)).map(|plan| &*plan.items).into_iter().collect();
         if !self.no_others {
             let groups = std::iter::once(first).chain(&plans.groups);
             lists.extend(groups.flat_map(|group| group.plans.iter().map(|plan| &*plan.items)));
         }
         Ok(lists)
     }
+}
+
+/// What an image is laid out by.
+struct Chosen {
+    plans: ImagePlans,
+    /// A file of them alone.
+    file: Vec<u8>,
+    about: About,
 }
 
 fn nothing_of(key: &ImageKey) -> Error {

@@ -20,7 +20,9 @@ fn scene() -> Scene {
         .write(3 * BLOCK, &noise(2, 1_000_000))
         .write(size - 512, &noise(3, 512));
     scene.ok("image import base.raw file://~/store:base");
-    crate::disk::copy_of(&scene, "base.raw", "disk.raw").write(3 * BLOCK + 100_000, &noise(4, 300_000)).write(0, &[0; 65536]);
+    crate::disk::copy_of(&scene, "base.raw", "disk.raw")
+        .write(3 * BLOCK + 100_000, &noise(4, 300_000))
+        .write(0, &[0; 65536]);
     let made = scene.json("image import disk.raw file://~/store:v1 --base file://~/store:base");
     for (set, image) in [("named", "web"), ("set", made["digest"].as_str().unwrap())] {
         boots(&scene, set, image, size.next_multiple_of(512));
@@ -31,12 +33,13 @@ fn scene() -> Scene {
 
 fn boots(scene: &Scene, set: &str, image: &str, size: u64) {
     let mut table = "volume_id,image_type,image_id,device_size,gmt_create\n".to_owned();
-    let dir = scene.path(set).join(format!("trace/it1/{image}/0GB"));
+    let dir = scene.path(set).join(format!("trace/it1/{image}/1GB"));
     fs::create_dir_all(&dir).unwrap();
     for boot in 0..5 {
         table += &format!("{boot},1,{image},{size},2026-11-21 18:5{boot}:43\n");
         let start = 1_795_287_468_000_000 + boot * 60_000_000;
-        let blocks = [3, 1, 0].into_iter().flat_map(|block| (0..5).map(move |n| block * BLOCK as i64 + n * 65536));
+        let blocks =
+            [3, 1, 0].into_iter().flat_map(|block| (0..5).map(move |n| block * BLOCK as i64 + n * 65536));
         let rows: Vec<_> = blocks.zip(0..).map(|(at, n)| [1, at, 4096, start + n * 1000]).collect();
         fs::write(dir.join(format!("{boot}.npy")), npy(&rows)).unwrap();
     }
@@ -54,13 +57,19 @@ fn check(scene: &Scene, image: &str) {
 fn a_boot_layer_on_top() {
     let scene = scene();
     let before = scene.fingerprint("store");
-    scene.fails("image optimize file://~/store:v1 file://~/store:fast", &["store:v1", "train --publish", "--plans"]);
+    scene.fails(
+        "image optimize file://~/store:v1 file://~/store:fast",
+        &["store:v1", "train --publish", "--plans"],
+    );
     scene.fails(
         "image optimize file://~/store:v1 file://~/store:fast --plans named.plans",
         &["named.plans", "no plans for sha256:", "--known-as"],
     );
     scene.fails("image optimize file://~/store:v1 file://~/store:fast --plans disk.raw", &["disk.raw"]);
-    scene.fails("image optimize file://~/store:v1 file://~/store:fast --plans set.plans --group 3", &["group 3"]);
+    scene.fails(
+        "image optimize file://~/store:v1 file://~/store:fast --plans set.plans --group 3",
+        &["group 3"],
+    );
     assert_eq!(scene.fingerprint("store"), before);
 
     let words = "image optimize file://~/store:v1 file://~/store:fast --plans set.plans";
@@ -95,7 +104,8 @@ fn a_boot_layer_on_top() {
     // Again is the same, from either image and on any number of threads; by another name of the plans as well.
     let table = scene.ok(&format!("{words} --threads 1")).stdout;
     assert!(table.contains("1 request") && table.contains(made["digest"].as_str().unwrap()), "{table}");
-    let again = scene.json("image optimize file://~/store:fast file://~/other:x --plans named.plans --known-as web");
+    let again =
+        scene.json("image optimize file://~/store:fast file://~/other:x --plans named.plans --known-as web");
     assert_eq!(again["digest"], made["digest"]);
     check(&scene, "file://~/other:x");
     assert_eq!(scene.json("image prune file://~/other")["blobs"], 0);
@@ -112,7 +122,8 @@ fn between_registries() {
     let (host, plain) = (registry.host(), format!("--plain-http {}", registry.host()));
     scene.ok(&format!("image push file://~/store:v1 oci://{host}/vm/a {plain}"));
     let here = scene.json("image optimize file://~/store:v1 file://~/store:fast --plans set.plans");
-    let there = |from: &str, to: &str| scene.json(&format!("image optimize {from} {to} --plans set.plans {plain}"));
+    let there =
+        |from: &str, to: &str| scene.json(&format!("image optimize {from} {to} --plans set.plans {plain}"));
     // In the repository, into another, out of it, into it: the same image.
     let repository = format!("oci://{host}/vm/a");
     for (from, to) in [
@@ -130,7 +141,10 @@ fn between_registries() {
     check(&scene, "file://~/pulled:fast");
     scene.ok(&format!("image pull {repository}:fast file://~/back:x {plain}"));
     check(&scene, "file://~/back:x");
-    scene.fails(&format!("image optimize {repository}:none {repository}:x --plans set.plans {plain}"), &["vm/a:none"]);
+    scene.fails(
+        &format!("image optimize {repository}:none {repository}:x --plans set.plans {plain}"),
+        &["vm/a", "none", "404"],
+    );
 }
 
 #[test]
@@ -153,4 +167,23 @@ fn in_an_object_store() {
     assert_eq!(made["digest"], here["digest"]);
     run("image pull s3://images/a:fast file://~/back:x");
     check(&scene, "file://~/back:x");
+}
+
+#[test]
+fn plans_travel_on() {
+    let scene = scene();
+    let digest = scene.json("image inspect file://~/store:v1")["digest"].clone();
+    scene.ok("train --traces set -o trained --publish file://~/store:v1");
+    let by_file = scene.json("image optimize file://~/store:v1 file://~/other:fast --plans set.plans");
+    let made = scene.json("image optimize file://~/store:v1 file://~/store:fast");
+    assert_eq!((&made["digest"], &made["optimized_from"]), (&by_file["digest"], &digest));
+    // With each of the new images its plans: with the second, which has the same, too.
+    assert!(made["plan"].is_string() && by_file["plan"].is_string());
+    let again = scene.json("image optimize file://~/store:fast file://~/store:faster");
+    assert_eq!((&again["digest"], &again["plan"]), (&made["digest"], &made["plan"]));
+    let next = scene.json("image optimize file://~/other:fast file://~/other:faster");
+    assert_eq!((&next["digest"], &next["optimized_from"]), (&made["digest"], &digest));
+    // What is learned of the new image is learned of the old one: it is known by the same name.
+    scene.ok("train --traces set -o trained --publish file://~/store:fast");
+    assert_eq!(scene.json("image prune file://~/other")["blobs"], 0);
 }

@@ -1,8 +1,9 @@
 //! Plans of one image alone, for the file that travels with it.
 
-use super::Plans;
+use super::{Plans, Provenance};
 use crate::knowledge::{ImageKey, ImageKnowledge};
 use crate::plans::ImagePlans;
+use crate::preprocess::Dropped;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -21,6 +22,20 @@ impl Plans {
             tiers: BTreeMap::new(),
             layers: BTreeMap::new(),
         })
+    }
+
+    /// Plans that were chosen for an image, alone, under the name `name`; `provenance` is that of the file that they were
+    /// chosen from.
+    #[must_use]
+    pub fn of_chosen(chosen: ImagePlans, provenance: &Provenance, name: ImageKey) -> Self {
+        let traces = chosen.groups.iter().map(|group| group.traces).sum();
+        Self {
+            provenance: Provenance { traces, dropped: Dropped::default(), ..provenance.clone() },
+            images: BTreeMap::from([(name, Arc::new(chosen))]),
+            merged: Vec::new(),
+            tiers: BTreeMap::new(),
+            layers: BTreeMap::new(),
+        }
     }
 
     /// The image and its plans where they are of one image alone, as a file that travels with an image is.
