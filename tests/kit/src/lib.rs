@@ -5,7 +5,7 @@
 //! | [`shaper`] | a link of a given rate and round trip, over which any TCP client reaches any server |
 //! | [`faults`] | an HTTP proxy that breaks what passes, as a test says, and remembers what was asked |
 //! | [`nginx`], [`s3`] | other people's servers, on ports of their own, gone with the test |
-//! | [`registry`] | an OCI registry |
+//! | [`registry`], [`memory_registry`] | an OCI registry that others wrote, and one that can misbehave |
 //! | [`token_server`], [`redirect`] | what stands around registries: tokens, and signed addresses of a storage |
 //! | [`process`] | programs that a test starts, watches and ends |
 //! | [`fio`] | NBD servers measured side by side |
@@ -22,6 +22,7 @@
 
 pub mod faults;
 pub mod fio;
+pub mod memory_registry;
 pub mod nginx;
 pub mod process;
 pub mod redirect;
