@@ -1,0 +1,98 @@
+"""What the simulator says of the same boots in the same settings, kept in a file beside the results."""
+
+import json
+import shutil
+import statistics
+import tempfile
+
+from rig import Failed, build_of, headstart
+
+# Each contestant to the simulator: which plans, which image, which policy, what misses and preloads are. `foreseen`
+# preloads what this very boot reads: nobody does better with slices and one link.
+CONTENDERS = {
+    "whole-lazy": ("own", "{name}", "lazy", ["--misses", "blocks", "--preloads", "blocks"]),
+    "whole-score": ("score", "{name}", "thinkahead", ["--misses", "blocks", "--preloads", "blocks"]),
+    "lazy": ("own", "{name}", "lazy", []),
+    "planned": ("own", "{name}", "search", []),
+    "optimized": ("own", "{name}-optimized", "search", []),
+    "foreseen": ("own", "{name}", "history", []),
+}
+
+
+class Said:
+    """Looks up what was said."""
+
+    def __init__(self, images):
+        self.path = images.place / "predictions.json"
+        self.known = json.loads(self.path.read_text()) if self.path.exists() else {}
+        # The simulator runs the product's own code: another build may say something else.
+        if self.known.get("build") != build_of():
+            kept = {key: value for key, value in self.known.items() if key.startswith("needed ")}
+            self.known = kept | {"build": build_of()}
+
+    def save(self):
+        self.path.write_text(json.dumps(self.known, indent=1))
+
+    @staticmethod
+    def key(*parts):
+        return " ".join(map(str, parts))
+
+    def predicted(self, image, contestant, setting):
+        """(total wait, boot time) in seconds, the median of the boots; or None."""
+        return self.known.get(self.key("boot", image, contestant, *setting))
+
+    def needed(self, image, trace):
+        """Compressed bytes of the distinct slices that a boot reads, or None."""
+        return self.known.get(self.key("needed", image, trace))
+
+
+def add(images, figures):
+    """Computes what is missing for the settings that were measured."""
+    said = Said(images)
+    for name in figures.images():
+        _, test = images.boots(name)
+        for trace in test:
+            key = said.key("needed", name, trace.name)
+            if key not in said.known:
+                said.known[key] = needed(images, name, trace)
+        guests = {}
+        for rate, *guest in figures.settings():
+            guests.setdefault(tuple(guest), []).append(rate)
+        for guest, rates in guests.items():
+            for contender in CONTENDERS:
+                key = lambda rate: said.key("boot", name, contender, rate, *guest)
+                if any(key(rate) not in said.known for rate in rates):
+                    said.known |= {key(rate): value
+                                   for rate, value in simulated(images, name, contender, rates, guest).items()}
+    said.save()
+    return said
+
+
+def simulated(images, name, contender, rates, guest):
+    """{rate: (total wait, boot time)}."""
+    plans, tag, policy, options = CONTENDERS[contender]
+    delay, grace, faster = guest
+    found = {}
+    for trace in images.boots(name)[1]:
+        report = headstart("--quiet", "simulate", "disk", "--traces", trace, "--plans", images.plans / f"{name}.{plans}",
+                           "--model", "real", "--image", images.reference(tag.format(name=name)), "--policies", policy,
+                           "--grace", f"{grace}s", "--faster", faster, "--round-trip", f"{delay}ms",
+                           "--bandwidth", ",".join(map(str, rates)), *options)
+        for row in report["rows"]:
+            found.setdefault(row["bandwidth"], []).append((row["wait_total"], row["last_read"] - grace))
+    return {rate: [round(statistics.median(figure), 4) for figure in zip(*values)] for rate, values in found.items()}
+
+
+def needed(images, name, trace):
+    """The slices of that boot, as they are when nothing else is between them."""
+    with tempfile.TemporaryDirectory(dir=images.place) as work:
+        try:
+            headstart("--quiet", "train", "--traces", trace, "-o", f"{work}/plans", "--image", images.reference(name, "bare"))
+            made = headstart("--quiet", "image", "optimize", images.reference(name, "bare"), f"file://{work}/store:one",
+                             "--plans", f"{work}/plans", "--no-others")
+        except Failed as error:
+            print(f"  how much {trace.name} reads is not known: {error}", flush=True)
+            return None
+        finally:
+            shutil.rmtree(f"{work}/store", ignore_errors=True)
+    return made["boot_bytes"]
