@@ -5,9 +5,10 @@ use crate::store_args::StoreArgs;
 use headstart_block::{BlockDevice, ByteRange, Result, SECTOR_SIZE};
 use headstart_image::manifest::Manifest;
 use headstart_image::open_image::OpenImage;
-use headstart_lsmt::Stack;
+use headstart_lsmt::{Segment, Stack};
 use headstart_plan::knowledge::ImageKey;
 use headstart_plan::layers::LayerMap;
+use headstart_plan::overlaybd_trace::Extent;
 use headstart_store::Reference;
 
 /// What recordings of the image's disks are known by, and its layers.
@@ -35,7 +36,7 @@ pub(crate) fn of_open(image: &OpenImage) -> Result<(ImageKey, LayerMap)> {
 /// The layers of a disk, which is what `manifest`'s layers make up.
 ///
 /// # Errors
-/// None; they would be the map's.
+/// Those of [`LayerMap::new`].
 pub(crate) fn of_disk(disk: &Stack, manifest: &Manifest) -> Result<LayerMap> {
     let size = disk.size();
     let digests = manifest.disk_layers().map(|layer| layer.blob.digest).collect();
@@ -46,4 +47,15 @@ pub(crate) fn of_disk(disk: &Stack, manifest: &Manifest) -> Result<LayerMap> {
         (part.intersect(ByteRange::between(0, size)), usize::from(segment.layer()))
     });
     LayerMap::new(digests, parts.filter(|(part, _)| !part.is_empty()))
+}
+
+/// Where the data of a disk lies in its layers.
+pub(crate) fn extents(disk: &Stack) -> Vec<Extent> {
+    let extent = |segment: &Segment| Extent {
+        disk: segment.offset() * SECTOR_SIZE,
+        len: segment.len() * SECTOR_SIZE,
+        layer: segment.layer().into(),
+        offset: segment.moffset() * SECTOR_SIZE,
+    };
+    disk.index().segments().iter().filter(|segment| !segment.is_zeroed()).map(extent).collect()
 }

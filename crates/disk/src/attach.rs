@@ -146,12 +146,13 @@ pub async fn attach_remote(
     let about = |e: Error| e.about(reference);
     let named = name_image(host, &*store, reference).await.map_err(about)?;
     let manifest = Manifest::parse(&named.bytes).map_err(about)?;
-    // Beside all that follows.
-    let searches = Searches::start(options.plans.as_deref(), &named.digest, &manifest, &store, &host.runtime);
     let located = match named.located {
         Some(located) => located,
         None => locate(host, &*store, &manifest).await.map_err(about)?,
     };
+    // Beside all that follows; not for an image of which nothing is to be brought.
+    let source = options.plans.as_deref().filter(|_| !located.are_whole());
+    let searches = Searches::start(source, &named.digest, &manifest, &store, &host.runtime);
     let mut warnings = Vec::new();
     if let Some(refusal) = named.refusal {
         if !located.are_whole() {

@@ -53,6 +53,9 @@ const BOOT: Duration = Duration::from_secs(600);
 /// How often the bandwidth is remembered, where it changed.
 const REMEMBER: Duration = Duration::from_secs(5);
 
+/// Of what lies in one place, one part in so many may be brought though the plan does not name it.
+const HOLES_PART: u64 = 8;
+
 /// Where plans come from; what is earlier here is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Origin {
@@ -502,6 +505,40 @@ pub fn of_items(items: &[PlanItem]) -> ImagePlans {
     ImagePlans::of_own(vec![group])
 }
 
+/// The same plans for an image that has what boots read in this order in one place: what lies there comes in that order,
+/// so that it is read in one go, and the rest behind it.
+#[must_use]
+pub fn laid_out(mut plans: ImagePlans, order: &[PlanItem]) -> ImagePlans {
+    for plan in plans.groups.iter_mut().flat_map(|group| &mut group.plans) {
+        plan.items = reordered(&plan.items, order).into();
+    }
+    plans
+}
+
+fn reordered(items: &[PlanItem], order: &[PlanItem]) -> Vec<PlanItem> {
+    let mut wanted = HashMap::<u64, u32>::new();
+    items.iter().for_each(|item| *wanted.entry(item.block).or_default() |= item.mask);
+    let count = |items: &[PlanItem]| items.iter().map(|item| u64::from(item.mask.count_ones())).sum::<u64>();
+    let of_plan = |item: &PlanItem| item.mask & wanted.get(&item.block).copied().unwrap_or(0);
+    let laid: Vec<_> = order.iter().map(|item| PlanItem { block: item.block, mask: of_plan(item) }).collect();
+    // A few holes cost more than what is in them.
+    let whole = count(&laid) * HOLES_PART >= count(order) * (HOLES_PART - 1);
+    let first = if whole { order.to_vec() } else { laid };
+    for item in &first {
+        if let Some(wanted) = wanted.get_mut(&item.block) {
+            *wanted &= !item.mask;
+        }
+    }
+    let rest = items.iter().map(|item| {
+        let wanted = wanted.entry(item.block).or_default();
+        let mask = item.mask & *wanted;
+        *wanted &= !mask;
+        PlanItem { block: item.block, mask }
+    });
+    let rest: Vec<_> = rest.collect();
+    first.into_iter().chain(rest).filter(|item| item.mask != 0).collect()
+}
+
 /// The same plans, of whole blocks, each where it comes first.
 fn in_whole_blocks(mut plans: ImagePlans) -> ImagePlans {
     for plan in plans.groups.iter_mut().flat_map(|group| &mut group.plans) {
@@ -520,4 +557,61 @@ fn sum(before: Report, now: Report) -> Report {
         bins: before.switches.bins.saturating_add(now.switches.bins),
     };
     Report { switches, ..now }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn items(items: &[(u64, u32)]) -> Vec<PlanItem> {
+        items.iter().map(|(block, mask)| PlanItem { block: *block, mask: *mask }).collect()
+    }
+
+    #[test]
+    fn what_lies_in_one_place_comes_in_its_order() {
+        let order = items(&[(3, 0xff), (1, 0xff), (3, 0xff00)]);
+        let plan = items(&[(1, 0x1ff), (3, 0xff), (7, 1), (3, 0xff00)]);
+        assert_eq!(reordered(&plan, &order), items(&[(3, 0xff), (1, 0xff), (3, 0xff00), (1, 0x100), (7, 1)]));
+        // A small hole is read over, a large one is left out.
+        let plan = items(&[(1, 0xff), (3, 0xfffe)]);
+        assert_eq!(reordered(&plan, &order), order);
+        let plan = items(&[(1, 0xff), (3, 0xf0)]);
+        assert_eq!(reordered(&plan, &order), items(&[(3, 0xf0), (1, 0xff)]));
+        assert_eq!(reordered(&[], &order), []);
+        assert_eq!(reordered(&plan, &[]), plan);
+    }
+
+    #[test]
+    fn whole_blocks_come_where_they_come_first() {
+        let plans = in_whole_blocks(of_items(&items(&[(3, 1), (1, 2), (3, 4)])));
+        assert_eq!(plans.groups[0].plans[0].items.to_vec(), [3, 1].map(PlanItem::whole));
+    }
+
+    #[test]
+    fn a_part_is_planned_where_all_its_slices_are() {
+        let given = |plan: &Plan| Preloader::new(64 * BLOCK_SIZE, plan, false);
+        let plan = Plan::List(items(&[(0, 1 << 31), (1, 0b11), (1, 0b100)]).into());
+        let preloader = given(&plan);
+        let planned = |from: u64, to: u64| {
+            let at = |slice: u64| BLOCK_SIZE - SLICE_SIZE + slice * SLICE_SIZE;
+            preloader.has_planned(ByteRange::between(at(from), at(to)))
+        };
+        assert!(planned(0, 4) && planned(1, 2) && !planned(0, 5) && !planned(4, 5));
+        assert_eq!(preloader.preloaded().origin, Some(Origin::Given));
+        let all = ByteRange::between(0, BLOCK_SIZE);
+        assert!(given(&Plan::Sequential).has_planned(all) && !given(&Plan::Lazy).has_planned(all));
+    }
+
+    #[test]
+    fn the_best_origin_comes_first() {
+        let order = [
+            Origin::Given,
+            Origin::Artifact,
+            Origin::File,
+            Origin::BootLayer,
+            Origin::TraceLayer,
+            Origin::ZeroShot,
+        ];
+        assert!(order.is_sorted());
+    }
 }

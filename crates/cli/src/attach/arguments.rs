@@ -1,6 +1,6 @@
 //! The arguments of `headstart attach`.
 
-use super::plans::Places;
+use super::plans::{Places, Where, read_trace};
 use super::recording::RecordArgs;
 use crate::store_args::StoreArgs;
 use clap::Args;
@@ -25,6 +25,9 @@ const CACHE_SIZE_MIN: u64 = 4 << 20;
 
 /// How a file of plans begins.
 const PLAN_MAGIC: &[u8] = b"HSPLAN\r\n";
+
+/// How a trace file of `OverlayBD`'s begins.
+const TRACE_MAGIC: [u8; 4] = 0xC2EF_1820_u32.to_le_bytes();
 
 /// Arguments of `headstart attach`.
 #[derive(Args)]
@@ -65,7 +68,7 @@ pub(crate) struct Attach {
     #[arg(long, value_name = "SIZE", value_parser = parse_cache_size, help_heading = "Caching and preloading")]
     pub(crate) cache_size: Option<ByteSize>,
     /// What to preload: auto (as earlier boots are known to read), lazy or none (nothing), sequential, or a file: of
-    /// plans, or a list of blocks of 2 MiB, one number a line
+    /// plans, a trace of OverlayBD's, or a list of blocks of 2 MiB, one number a line
     #[arg(long, default_value = "auto", value_name = "POLICY", help_heading = "Caching and preloading")]
     pub(crate) policy: Policy,
     /// Plans for --policy auto, as `headstart train` writes them: a file, or a directory of such. What was published with
@@ -157,13 +160,16 @@ impl Attach {
 
     /// Where plans are looked for; nowhere where the policy is a plan itself.
     pub(super) fn plan_source(&self) -> Option<Arc<dyn PlanSource>> {
-        let usual = || self.cache_dir().join("plans");
         let places = match &self.policy {
-            Policy::Auto => Places::all(self.plans.as_deref(), usual(), &self.recording),
-            Policy::Plans(file) => Places::only(file, &self.recording),
+            Policy::Auto => Where::All {
+                files: self.plans.clone().unwrap_or_else(|| self.cache_dir().join("plans")),
+                named: self.plans.is_some(),
+            },
+            Policy::Plans(file) => Where::Plans(file.clone()),
+            Policy::Trace(file) => Where::Trace(file.clone()),
             Policy::Fixed(_) => return None,
         };
-        Some(Arc::new(places))
+        Some(Arc::new(Places::new(places, &self.recording)))
     }
 }
 
@@ -245,6 +251,8 @@ pub(crate) enum Policy {
     Auto,
     /// What the plans in a file say of the image.
     Plans(PathBuf),
+    /// What a trace of `OverlayBD`'s reads.
+    Trace(PathBuf),
     /// This, whatever comes of it.
     Fixed(Plan),
 }
@@ -253,7 +261,7 @@ impl Policy {
     /// What is preloaded without looking for plans.
     pub(crate) fn plan(&self) -> Plan {
         match self {
-            Self::Auto | Self::Plans(_) => Plan::Lazy,
+            Self::Auto | Self::Plans(_) | Self::Trace(_) => Plan::Lazy,
             Self::Fixed(plan) => plan.clone(),
         }
     }
@@ -263,6 +271,7 @@ impl Policy {
         match self {
             Self::Auto => "auto",
             Self::Plans(_) => "plans",
+            Self::Trace(_) => "trace",
             Self::Fixed(Plan::Lazy) => "lazy",
             Self::Fixed(Plan::Sequential) => "sequential",
             Self::Fixed(Plan::List(_)) => "list",
@@ -291,6 +300,10 @@ impl FromStr for Policy {
         if start == PLAN_MAGIC {
             PlanFile::open(FileSource::open(path)?).map_err(|e| e.about(text))?;
             return Ok(Self::Plans(path.to_owned()));
+        }
+        if start.starts_with(&TRACE_MAGIC) {
+            read_trace(path).map_err(|e| e.about(text))?;
+            return Ok(Self::Trace(path.to_owned()));
         }
         list_of_blocks(&std::fs::read_to_string(path).map_err(cannot)?)
             .map(|items| Self::Fixed(Plan::List(items.into())))

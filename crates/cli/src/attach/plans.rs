@@ -3,16 +3,19 @@
 use super::recording::RecordArgs;
 use crate::layer_map;
 use crate::report::count;
-use headstart_block::{Error, FileSource, Result};
-use headstart_disk::preloading::{Answer, Opened, of_items};
+use headstart_block::{BlockDevice, Error, FileSource, PlanItem, Result};
+use headstart_disk::preloading::{Answer, Opened, laid_out, of_items};
 use headstart_disk::{Found, Origin, PlanSource, Search, Sought};
+use headstart_image::acceleration;
 use headstart_image::optimize::boot_order;
 use headstart_image::plan_artifact;
 use headstart_plan::knowledge::ImageKey;
-use headstart_plan::layers::LayerMap;
+use headstart_plan::overlaybd_trace::{self, TRACE_MAX};
 use headstart_plan::zero_shot::{Metadata, Reason};
 use headstart_plan::{ImagePlans, PlanFile};
+use std::cmp::Reverse;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -21,112 +24,165 @@ use tokio::task::JoinError;
 /// Files of plans in a directory that are looked into; the first by name.
 const FILES_MAX: usize = 64;
 
-/// What an attach with `--policy auto`, or with a file of plans, looks at.
+/// Where an attach looks, and what the user says of its disks.
 pub(super) struct Places {
-    /// A file of plans, or a directory of such.
-    files: PathBuf,
-    /// Whether it must be there.
-    named: bool,
-    /// Whether the image's own store and layers are looked at, too.
-    everywhere: bool,
-    /// What the user says of the disks.
+    places: Where,
     said: RecordArgs,
 }
 
-impl Places {
-    /// All: what comes with the image, and the files at `plans`, or else at `usual`.
-    pub(super) fn all(plans: Option<&Path>, usual: PathBuf, said: &RecordArgs) -> Self {
-        let files = plans.map_or(usual, Path::to_owned);
-        Self { files, named: plans.is_some(), everywhere: true, said: said.clone() }
-    }
+/// Where an attach looks.
+pub(super) enum Where {
+    /// What comes with the image, and files of plans.
+    All {
+        /// A file of plans, or a directory of such.
+        files: PathBuf,
+        /// Whether it must be there.
+        named: bool,
+    },
+    /// One file of plans.
+    Plans(PathBuf),
+    /// One trace of `OverlayBD`'s.
+    Trace(PathBuf),
+}
 
-    /// Nothing but one file of plans.
-    pub(super) fn only(file: &Path, said: &RecordArgs) -> Self {
-        Self { files: file.to_owned(), named: true, everywhere: false, said: said.clone() }
+impl Places {
+    pub(super) fn new(places: Where, said: &RecordArgs) -> Self {
+        Self { places, said: said.clone() }
     }
 }
 
 impl PlanSource for Places {
     fn searches(&self, sought: &Arc<Sought>) -> Vec<Search> {
         let metadata = self.said.metadata(&sought.manifest);
-        let files = Files { files: self.files.clone(), named: self.named, metadata: metadata.clone() };
-        let given = !self.everywhere;
-        let here = Arc::clone(sought);
-        let mut searches = vec![Search {
-            place: "a file of plans",
-            answer: Box::pin(async move {
-                let Some(opened) = here.opened().await else { return Answer::default() };
-                let looked = tokio::task::spawn_blocking(move || files.answer(&here, &opened, given)).await;
-                broken_off(looked)
-            }),
-        }];
-        if self.everywhere {
-            let there = Arc::clone(sought);
-            searches.push(Search {
-                place: "the plan beside the image",
-                answer: Box::pin(async move {
-                    // A thread of its own, for this future cannot go from one to another.
-                    let runtime = Handle::current();
-                    let asked =
-                        tokio::task::spawn_blocking(move || runtime.block_on(artifact(&there, &metadata)));
-                    broken_off(asked.await.map(Answer::from))
-                }),
-            });
-            let within = Arc::clone(sought);
-            searches.push(Search {
-                place: "the image's boot layer",
-                answer: Box::pin(async move { boot_layer(&within).await.into() }),
-            });
+        match &self.places {
+            Where::All { files, named } => {
+                let files = Files { path: files.clone(), named: *named, given: false, metadata };
+                vec![
+                    // Threads of their own: their futures cannot go from one to another.
+                    search("the plan beside the image", sought, |sought, runtime| {
+                        runtime.block_on(artifact(sought)).into()
+                    }),
+                    search("the image's trace layer", sought, |sought, runtime| {
+                        runtime.block_on(trace_layer(sought)).into()
+                    }),
+                    on_open("the image's boot layer", sought, |sought, opened| {
+                        Ok(boot_layer(sought, opened)).into()
+                    }),
+                    on_open("a file of plans", sought, move |sought, opened| files.answer(sought, opened)),
+                ]
+            }
+            Where::Plans(file) => {
+                let files = Files { path: file.clone(), named: true, given: true, metadata };
+                vec![on_open("the plan", sought, move |sought, opened| files.answer(sought, opened))]
+            }
+            Where::Trace(file) => {
+                let file = file.clone();
+                vec![on_open("the trace", sought, move |_, opened| trace_file(&file, opened).into())]
+            }
         }
-        searches
     }
+}
+
+/// A search on a thread that may wait.
+fn search(
+    place: &'static str,
+    sought: &Arc<Sought>,
+    look: impl FnOnce(&Sought, &Handle) -> Answer + Send + 'static,
+) -> Search {
+    let sought = Arc::clone(sought);
+    let answer = async move {
+        let runtime = Handle::current();
+        broken_off(tokio::task::spawn_blocking(move || look(&sought, &runtime)).await)
+    };
+    Search { place, answer: Box::pin(answer) }
+}
+
+/// The same, once the disk is open.
+fn on_open(
+    place: &'static str,
+    sought: &Arc<Sought>,
+    look: impl FnOnce(&Sought, &Opened) -> Answer + Send + 'static,
+) -> Search {
+    let sought = Arc::clone(sought);
+    let answer = async move {
+        let Some(opened) = sought.opened().await else { return Answer::default() };
+        broken_off(tokio::task::spawn_blocking(move || look(&sought, &opened)).await)
+    };
+    Search { place, answer: Box::pin(answer) }
 }
 
 fn broken_off(answer: std::result::Result<Answer, JoinError>) -> Answer {
     answer.unwrap_or_else(|e| Err(Error::invalid("looking for plans broke off").caused_by(e)).into())
 }
 
-/// What boots of a disk are known by.
-fn key(sought: &Sought, opened: &Opened) -> ImageKey {
-    ImageKey { image: sought.image().to_string(), size: opened.size }
-}
-
 /// The plan that was published with the image, or with the one that it was made from.
-async fn artifact(sought: &Sought, metadata: &Metadata) -> Result<Option<Found>> {
+async fn artifact(sought: &Sought) -> Result<Option<Found>> {
     let mut found = plan_artifact::find(&*sought.store, &sought.digest).await?;
     if found.is_none() && sought.image() != sought.digest {
         found = plan_artifact::find(&*sought.store, &sought.image()).await?;
     }
     let Some(found) = found else { return Ok(None) };
-    let Some(opened) = sought.opened().await else { return Ok(None) };
     let about = |e: Error| e.about(format!("artifact {}", found.digest));
-    let file = PlanFile::open(found.bytes.to_vec()).map_err(about)?;
-    let mut plans = file.choose(&key(sought, &opened), metadata).map_err(about)?;
-    if plans.reason != Reason::Trained {
-        // It is of this image alone, whatever its boots were called, and however large their disks were.
-        let all = file.read_all().map_err(about)?;
-        if let Some((_, own)) = all.images().max_by_key(|(_, plans)| traces(plans)) {
-            plans = ImagePlans::clone(own);
-        }
-    }
-    if plans.groups.is_empty() {
-        return Err(about(Error::invalid("has no plan for this image")));
-    }
-    Ok(Some(Found { origin: Origin::Artifact, why: why(&plans), plans: Arc::new(plans) }))
+    let all = PlanFile::open(&found.bytes[..]).and_then(|file| file.read_all()).map_err(about)?;
+    let of_image = [sought.image(), sought.digest].map(|digest| digest.to_string());
+    let (_, plans) = all
+        .sole()
+        .filter(|(key, _)| of_image.contains(&key.image))
+        .ok_or_else(|| about(Error::invalid("has the plans of another image, or of several")))?;
+    let Some(opened) = sought.opened().await else { return Ok(None) };
+    let why = why(plans);
+    let plans = in_place(ImagePlans::clone(plans), sought, &opened);
+    Ok(Some(Found { origin: Origin::Artifact, plans: Arc::new(plans), why }))
+}
+
+/// The trace that the image carries for `OverlayBD`'s prefetcher.
+async fn trace_layer(sought: &Sought) -> Result<Option<Found>> {
+    let Some(trace) = acceleration::trace_of(&*sought.store, &sought.manifest).await? else {
+        return Ok(None);
+    };
+    let Some(opened) = sought.opened().await else { return Ok(None) };
+    let why = "the trace in the image".to_owned();
+    Ok(listed(Origin::TraceLayer, why, &items_of(&trace, &opened)?))
+}
+
+/// What a trace file of `OverlayBD`'s says of the disk.
+fn trace_file(file: &Path, opened: &Opened) -> Result<Option<Found>> {
+    let about = |e: Error| e.about(file.display());
+    let items = read_trace(file).and_then(|trace| items_of(&trace, opened)).map_err(about)?;
+    let why = format!("the trace {}", file.display());
+    Ok(listed(Origin::Given, why, &items))
+}
+
+/// A trace file of `OverlayBD`'s.
+///
+/// # Errors
+/// Where it cannot be read, or is longer than one can be.
+pub(super) fn read_trace(file: &Path) -> Result<Vec<u8>> {
+    let cannot = |e| Error::io("cannot be read", e);
+    let mut trace = Vec::new();
+    fs::File::open(file).and_then(|file| file.take(TRACE_MAX + 1).read_to_end(&mut trace)).map_err(cannot)?;
+    overlaybd_trace::parse(&trace).map(|_| trace)
+}
+
+fn items_of(trace: &[u8], opened: &Opened) -> Result<Vec<PlanItem>> {
+    let records = overlaybd_trace::parse(trace)?;
+    Ok(overlaybd_trace::plan(&records, &layer_map::extents(&opened.stack), opened.stack.size()))
 }
 
 /// The order in which the image's boot layer lies.
-async fn boot_layer(sought: &Sought) -> Result<Option<Found>> {
-    if !sought.manifest.layers.iter().any(|layer| layer.boot_bytes().is_some()) {
-        return Ok(None);
-    }
-    let Some(opened) = sought.opened().await else { return Ok(None) };
-    let items = boot_order(&opened.stack, &sought.manifest);
-    if items.is_empty() {
-        return Ok(None);
-    }
+fn boot_layer(sought: &Sought, opened: &Opened) -> Option<Found> {
     let why = "the order of the image's boot layer".to_owned();
-    Ok(Some(Found { origin: Origin::BootLayer, plans: Arc::new(of_items(&items)), why }))
+    listed(Origin::BootLayer, why, &boot_order(&opened.stack, &sought.manifest))
+}
+
+/// The plans in the order in which the image has what they name.
+fn in_place(plans: ImagePlans, sought: &Sought, opened: &Opened) -> ImagePlans {
+    let order = boot_order(&opened.stack, &sought.manifest);
+    if order.is_empty() { plans } else { laid_out(plans, &order) }
+}
+
+fn listed(origin: Origin, why: String, items: &[PlanItem]) -> Option<Found> {
+    (!items.is_empty()).then(|| Found { origin, plans: Arc::new(of_items(items)), why })
 }
 
 fn traces(plans: &ImagePlans) -> u64 {
@@ -150,32 +206,33 @@ fn why(plans: &ImagePlans) -> String {
 
 /// Files of plans on this host.
 struct Files {
-    files: PathBuf,
+    path: PathBuf,
+    /// Whether it must be there.
     named: bool,
+    /// Whether it must have a plan.
+    given: bool,
     metadata: Metadata,
 }
 
 impl Files {
-    fn answer(&self, sought: &Sought, opened: &Opened, given: bool) -> Answer {
+    fn answer(&self, sought: &Sought, opened: &Opened) -> Answer {
         let paths = match self.paths() {
+            Ok(paths) if paths.is_empty() => return Answer::default(),
             Ok(paths) => paths,
             Err(error) => return Err(error).into(),
         };
-        if paths.is_empty() {
-            return Answer::default();
-        }
-        let key = key(sought, opened);
-        let layers = layer_map::of_disk(&opened.stack, &sought.manifest);
-        let (map, mut failures) = match layers {
-            Ok(map) => (Some(map), Vec::new()),
-            Err(error) => (None, vec![error]),
-        };
-        let mut best: Option<(u32, ImagePlans)> = None;
+        let key = ImageKey { image: sought.image().to_string(), size: opened.size };
+        let mut failures = Vec::new();
+        let map = layer_map::of_disk(&opened.stack, &sought.manifest);
+        let map = map.map_err(|error| failures.push(error)).ok();
+        let mut best: Option<(Rank, ImagePlans)> = None;
         for path in &paths {
-            match look_into(path, &key, &self.metadata, map.as_ref()) {
+            let looked = FileSource::open(path).and_then(PlanFile::open);
+            let chosen = looked.and_then(|file| file.choose_layered(&key, &self.metadata, map.as_ref()));
+            match chosen {
                 Ok(plans) if plans.groups.is_empty() => {}
                 Ok(plans) => {
-                    let rank = rank(plans.reason);
+                    let rank = rank(&plans);
                     if best.as_ref().is_none_or(|(before, _)| rank < *before) {
                         best = Some((rank, plans));
                     }
@@ -183,31 +240,32 @@ impl Files {
                 Err(error) => failures.push(error.about(path.display())),
             }
         }
-        let found = best.map(|(rank, plans)| {
-            let origin = match rank {
-                _ if given => Origin::Given,
-                0 => Origin::File,
+        let found = best.map(|(_, plans)| {
+            let origin = match plans.reason {
+                _ if self.given => Origin::Given,
+                Reason::Trained => Origin::File,
                 _ => Origin::ZeroShot,
             };
-            Found { origin, why: why(&plans), plans: Arc::new(plans) }
+            let why = why(&plans);
+            Found { origin, plans: Arc::new(in_place(plans, sought, opened)), why }
         });
-        if found.is_none() && failures.is_empty() && given {
-            failures.push(Error::invalid("has no plan for this image").about(self.files.display()));
+        if found.is_none() && failures.is_empty() && self.given {
+            failures.push(Error::invalid("has no plan for this image").about(self.path.display()));
         }
         Answer { found, failures }
     }
 
     /// The files, by name.
     fn paths(&self) -> Result<Vec<PathBuf>> {
-        let about = |e| Error::io("cannot be read", e).about(self.files.display());
-        match fs::metadata(&self.files) {
+        let about = |e| Error::io("cannot be read", e).about(self.path.display());
+        match fs::metadata(&self.path) {
             Ok(metadata) if metadata.is_dir() => {}
-            Ok(_) => return Ok(vec![self.files.clone()]),
+            Ok(_) => return Ok(vec![self.path.clone()]),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound && !self.named => return Ok(Vec::new()),
             Err(e) => return Err(about(e)),
         }
         let mut paths = Vec::new();
-        for entry in fs::read_dir(&self.files).map_err(about)? {
+        for entry in fs::read_dir(&self.path).map_err(about)? {
             let path = entry.map_err(about)?.path();
             // What somebody is writing has a name with a point before it.
             let is_hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
@@ -221,21 +279,19 @@ impl Files {
     }
 }
 
-fn look_into(path: &Path, key: &ImageKey, metadata: &Metadata, map: Option<&LayerMap>) -> Result<ImagePlans> {
-    PlanFile::open(FileSource::open(path)?)?.choose_layered(key, metadata, map)
-}
+/// Which plans are better, the best first: how far their boots are from the image, and how few they are.
+type Rank = (u32, Reverse<u64>);
 
-/// Which plans are better: 0 for those of the image itself, the more the farther.
-fn rank(reason: Reason) -> u32 {
-    match reason {
+fn rank(plans: &ImagePlans) -> Rank {
+    let distance = match plans.reason {
         Reason::Trained => 0,
         Reason::Image => 1,
-        Reason::Layers { known, all } if known >= all => 2,
-        Reason::Layers { .. } => 3,
+        Reason::Layers { known, all } => 2 + all.saturating_sub(known).min(1),
         Reason::FamilyUserMeta => 4,
         Reason::FamilyUser => 5,
         Reason::FamilyMeta => 6,
         Reason::Family => 7,
         Reason::None => 8,
-    }
+    };
+    (distance, Reverse(traces(plans)))
 }

@@ -9,6 +9,7 @@
 //! | [`sharing`] | many disks and processes of one image fetch each byte once |
 //! | [`away`] | stores that are gone, with and without everything in the cache |
 //! | [`running`] | metrics, reports, signals, preloading, filling, limits |
+//! | [`preloading`] | plans that are found and followed, are not, are wrong; links and stores that change meanwhile |
 //! | [`refusals`] | what cannot work is refused at once, says why, and leaves nothing behind |
 //!
 //! [`attached`] is the program while it runs; [`images`] are what it attaches. A test that lacks another program says
@@ -25,6 +26,7 @@ mod disk;
 mod files;
 mod images;
 mod nbd;
+mod preloading;
 mod refusals;
 mod running;
 #[path = "../e2e/scene.rs"]

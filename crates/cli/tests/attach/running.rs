@@ -219,7 +219,7 @@ fn a_list_of_blocks_is_preloaded_and_no_other() {
     let wrong = scene.run(&format!("{words} ~/list"));
     assert!(wrong.status == Some(2) && wrong.stderr.contains("line 2"), "{wrong}");
     let wrong = scene.run(&format!("{words} eager"));
-    assert!(wrong.status == Some(2) && wrong.stderr.contains("neither lazy nor sequential"), "{wrong}");
+    assert!(wrong.status == Some(2) && wrong.stderr.contains("none of auto, lazy"), "{wrong}");
 }
 
 #[test]

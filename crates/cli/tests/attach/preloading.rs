@@ -1,0 +1,283 @@
+//! Preloading as learned: plans that are found, that are not, that are wrong, over links and stores that change.
+
+use crate::attached::{Attached, Metrics};
+use crate::disk::noise;
+use crate::images::{Web, noisy, tool};
+use crate::scene::Scene;
+use crate::tools::installed;
+use headstart_testkit::faults::Outage;
+use headstart_testkit::shaper::{Link, Shaper};
+use serde_json::Value;
+use std::fs;
+use std::time::Duration;
+
+const METRICS: &str = "--metrics 127.0.0.1:0 --no-record";
+const BLOCK: u64 = 2 << 20;
+const ROUND_TRIP: Duration = Duration::from_millis(20);
+
+/// What each boot reads: half of each of these blocks, in this order.
+const BOOT: [u64; 6] = [6, 1, 4, 9, 2, 12];
+const READ: u64 = BLOCK / 2;
+
+/// What a boot says over NBD: all of it, at once.
+fn boot(blocks: &[u64]) -> String {
+    format!("for block in {blocks:?}: h.pread({READ}, block * {BLOCK})")
+}
+
+/// Reads these blocks' first halves, which are right.
+#[track_caller]
+fn read(scene: &Scene, attached: &Attached, blocks: &[u64]) {
+    let script = format!(
+        "disk = open('disk.raw', 'rb').read()\n\
+         for block in {blocks:?}:\n    \
+             at = block * {BLOCK}\n    \
+             assert h.pread({READ}, at) == disk[at:at + {READ}], block"
+    );
+    tool(scene, "nbdsh", &["-u", &attached.uri(), "-c", &script]);
+}
+
+/// An image of 32 MiB that was booted five times, and the plans of these boots in `plans`.
+fn booted() -> Option<(Scene, Web)> {
+    let scene = noisy(32);
+    let web = Web::before(&scene)?;
+    if !installed(&["nbdsh"]) {
+        return None;
+    }
+    learn(&scene, &BOOT);
+    Some((scene, web))
+}
+
+/// Boots five times, reading these blocks, and learns from that.
+fn learn(scene: &Scene, blocks: &[u64]) {
+    for _ in 0..5 {
+        let attached = Attached::start(scene, "file://~/store:v1 --record ~/traces");
+        tool(scene, "nbdsh", &["-u", &attached.uri(), "-c", &boot(blocks)]);
+        attached.detach();
+    }
+    scene.ok("train --traces traces -o plans");
+}
+
+fn preloaded(metrics: &Metrics) -> f64 {
+    metrics.sum("headstart_preloaded_bytes", &[])
+}
+
+const PLANNED: f64 = (BOOT.len() as u64 * READ) as f64;
+
+/// The image behind a link.
+fn over(link: &Link, web: &Web) -> (Shaper, String) {
+    let shaper = Shaper::start(link, web.proxy.addr()).unwrap();
+    let image = format!("http://{}/:v1", shaper.addr());
+    (shaper, image)
+}
+
+#[test]
+fn a_plan_brings_a_boot_before_it_reads() {
+    let Some((scene, web)) = booted() else { return };
+    let (_shaper, image) = over(&Link::new(Some(10_000_000), ROUND_TRIP), &web);
+    // In the cache's directory plans need not be named.
+    fs::create_dir_all(scene.path("cache/plans")).unwrap();
+    fs::copy(scene.path("plans"), scene.path("cache/plans/of-mine")).unwrap();
+    let attached = Attached::start(&scene, &format!("{image} --cache ~/cache {METRICS}"));
+    let metrics = attached.wait_for("preload", |metrics| {
+        preloaded(metrics) >= PLANNED && metrics.sum("headstart_image_local_bytes", &[]) >= PLANNED
+    });
+    let info = [("plan", "file"), ("from", "5 boots of this image")];
+    assert_eq!(metrics.sum("headstart_plan_info", &info), 1.0);
+    assert_eq!(metrics.requests("hit") + metrics.requests("miss"), 0.0, "nothing was read yet");
+    read(&scene, &attached, &BOOT);
+    let metrics =
+        attached.wait_for("use", |metrics| metrics.sum("headstart_preloaded_used_bytes", &[]) >= PLANNED);
+    assert_eq!(metrics.requests("miss"), 0.0);
+    assert_eq!(metrics.sum("headstart_preload_accuracy", &[]), 1.0);
+    assert_eq!(metrics.sum("headstart_slow_reads_total", &[]), 0.0);
+    // Nothing but what boots read was brought.
+    assert!(metrics.sum("headstart_image_local_bytes", &[]) < PLANNED * 1.2);
+    let report = attached.detach();
+    let preload = &report["preloads"][0];
+    assert_eq!((&preload["plan"], &preload["stopped"]), (&Value::from("file"), &Value::Null));
+    assert_eq!(preload["used_bytes"].as_f64(), Some(PLANNED));
+    assert_eq!(report["waits"]["reads"], 0);
+}
+
+#[test]
+fn a_plan_that_is_published_with_the_image_comes_first() {
+    let Some((scene, web)) = booted() else { return };
+    scene.ok("train --traces traces -o plans --publish file://~/store:v1");
+    let words = format!("{} --cache ~/cache --plans ~/plans {METRICS}", web.image());
+    let attached = Attached::start(&scene, &words);
+    let metrics = attached.wait_for("plan beside the image", |metrics| {
+        let plan = metrics.samples.iter().find(|sample| sample.name == "headstart_plan_info");
+        plan.is_some_and(|plan| plan.label("plan") == Some("artifact")) && preloaded(metrics) >= PLANNED
+    });
+    assert_eq!(metrics.sum("headstart_plan_failures_total", &[]), 0.0);
+    read(&scene, &attached, &BOOT);
+    attached.detach();
+
+    // It need not be wanted.
+    for policy in ["lazy", "none"] {
+        let words = format!("{} --cache ~/{policy} --policy {policy} {METRICS}", web.image());
+        let attached = Attached::start(&scene, &words);
+        read(&scene, &attached, &BOOT[..2]);
+        let report = attached.detach();
+        assert_eq!(report["preloads"][0]["plan"], Value::Null);
+        assert_eq!(report["waits"]["reads"], report["reads"], "{report}");
+    }
+}
+
+#[test]
+fn an_image_without_a_plan_is_lazy() {
+    let scene = noisy(8);
+    let Some(web) = Web::before(&scene) else { return };
+    if !installed(&["nbdsh"]) {
+        return;
+    }
+    let attached = Attached::start(&scene, &format!("{} --cache ~/cache {METRICS}", web.image()));
+    std::thread::sleep(Duration::from_millis(500));
+    let metrics = attached.metrics();
+    assert_eq!(preloaded(&metrics), 0.0);
+    assert_eq!(metrics.sum("headstart_pull_fetches_total", &[("priority", "preload")]), 0.0);
+    assert_eq!(metrics.sum("headstart_plan_failures_total", &[]), 0.0);
+    assert!(!metrics.samples.iter().any(|sample| sample.name == "headstart_plan_info"));
+    read(&scene, &attached, &[1]);
+    assert!(!attached.said().contains("warning"), "{}", attached.said());
+    let report = attached.detach();
+    assert_eq!(report["preloads"][0]["plan"], Value::Null);
+}
+
+#[test]
+fn a_file_that_is_no_good_plan_is_said_and_left() {
+    let Some((scene, web)) = booted() else { return };
+    let good = scene.bytes("plans");
+    fs::create_dir(scene.path("bad")).unwrap();
+    let mut flipped = good.clone();
+    flipped[good.len() / 2] ^= 1;
+    let kinds: [(&str, &[u8]); 5] = [
+        ("empty", b""),
+        ("torn", &good[..good.len() - 1]),
+        ("flipped", &flipped),
+        ("of something else", b"#!/bin/sh\nexit 1\n"),
+        ("hostile", &[&good[..8], &[0xff; 4096]].concat()),
+    ];
+    for (kind, bytes) in kinds {
+        fs::write(scene.path("bad/plans"), bytes).unwrap();
+        let words = format!("{} --cache ~/cache-{} --plans ~/bad {METRICS}", web.image(), bytes.len());
+        let mut attached = Attached::start(&scene, &words);
+        let warning = attached.warning();
+        assert!(
+            warning.contains("a file of plans cannot be used") && warning.contains("bad/plans"),
+            "{kind}: {warning}"
+        );
+        assert_eq!(attached.metrics().sum("headstart_plan_failures_total", &[]), 1.0, "{kind}");
+        read(&scene, &attached, &[6, 3]);
+        let report = attached.detach();
+        assert_eq!(report["preloads"][0]["plan"], Value::Null, "{kind}");
+    }
+    // Beside it a good one is used.
+    fs::write(scene.path("bad/plans2"), &good).unwrap();
+    let attached =
+        Attached::start(&scene, &format!("{} --cache ~/cache --plans ~/bad {METRICS}", web.image()));
+    attached.wait_for("preload", |metrics| preloaded(metrics) >= PLANNED);
+    attached.detach();
+    // What must be there and is not.
+    let words = format!("{} --cache ~/cache-no --plans ~/nowhere {METRICS}", web.image());
+    let mut attached = Attached::start(&scene, &words);
+    assert!(attached.warning().contains("nowhere"));
+    attached.detach();
+    // Given by hand it is refused, as what it says cannot be done.
+    fs::write(scene.path("bad/plans"), &flipped[..good.len() / 2]).unwrap();
+    let wrong = scene.run(&format!("attach {} --cache ~/cache --policy ~/bad/plans", web.image()));
+    assert!(wrong.status == Some(2) && wrong.stderr.contains("bad/plans"), "{wrong}");
+}
+
+#[test]
+fn a_plan_that_is_given_is_followed() {
+    let Some((scene, web)) = booted() else { return };
+    scene.ok("train --traces traces -o plans --publish file://~/store:v1");
+    scene.ok("plan export file://~/store:v1 -o trace");
+    for (file, from) in [("plans", "5 boots of this image"), ("trace", "the trace")] {
+        let words = format!("{} --cache ~/cache-{file} --policy ~/{file} {METRICS}", web.image());
+        let attached = Attached::start(&scene, &words);
+        attached.wait_for("preload", |metrics| preloaded(metrics) >= PLANNED);
+        read(&scene, &attached, &BOOT);
+        let report = attached.detach();
+        let preload = &report["preloads"][0];
+        assert_eq!(preload["plan"], "given");
+        assert!(preload["from"].as_str().unwrap().starts_with(from), "{preload}");
+    }
+    // Of another image there is nothing in it.
+    fs::write(scene.path("other.raw"), noise(77, 8 << 20)).unwrap();
+    scene.ok("image import other.raw file://~/store:other");
+    let image = web.image().replace(":v1", ":other");
+    let mut attached =
+        Attached::start(&scene, &format!("{image} --cache ~/cache --policy ~/plans {METRICS}"));
+    assert!(attached.warning().contains("has no plan for this image"));
+    attached.detach();
+}
+
+#[test]
+fn a_store_that_is_away_while_it_is_preloaded_delays_and_breaks_nothing() {
+    let Some((scene, web)) = booted() else { return };
+    let (_shaper, image) = over(&Link::new(Some(2_000_000), ROUND_TRIP), &web);
+    let attached = Attached::start(&scene, &format!("{image} --cache ~/cache --plans ~/plans {METRICS}"));
+    attached.wait_for("beginning", |metrics| preloaded(metrics) > 0.0);
+    web.proxy.set_outage(Outage::Refuse);
+    let reading = std::thread::scope(|scope| {
+        let reading = scope.spawn(|| read(&scene, &attached, &[14, 6]));
+        std::thread::sleep(Duration::from_secs(10));
+        let waiting = attached.metrics().sum("headstart_waiting_reads", &[]);
+        web.proxy.set_outage(Outage::None);
+        reading.join().map(|()| waiting)
+    });
+    assert!(reading.unwrap() >= 1.0);
+    attached.wait_for("preload", |metrics| preloaded(metrics) >= PLANNED);
+    read(&scene, &attached, &BOOT);
+    let metrics = attached.metrics();
+    assert!(metrics.sum("headstart_slow_reads_total", &[("cause", "store")]) >= 1.0, "{}", metrics.text);
+    assert_eq!(metrics.sum("headstart_preload_stopped", &[]), 0.0);
+    assert_eq!(metrics.sum("headstart_request_errors_total", &[]), 0.0);
+    attached.detach();
+}
+
+#[test]
+fn a_link_that_collapses_gets_another_plan() {
+    let Some((scene, web)) = booted() else { return };
+    let link = Link::new(Some(40_000_000), ROUND_TRIP);
+    let (_shaper, image) = over(&link, &web);
+    let all: Vec<u64> = (0..16).collect();
+    // So much that it goes on when the link collapses.
+    fs::remove_dir_all(scene.path("traces")).unwrap();
+    learn(&scene, &all);
+    let attached = Attached::start(&scene, &format!("{image} --cache ~/cache --plans ~/plans {METRICS}"));
+    attached.wait_for("beginning", |metrics| {
+        let bandwidth = metrics.samples.iter().find(|sample| sample.name == "headstart_bandwidth_bytes");
+        bandwidth.is_some_and(|bandwidth| bandwidth.value > 12e6)
+    });
+    link.set(Some(4_000_000), ROUND_TRIP);
+    let switches = |metrics: &Metrics| metrics.sum("headstart_plan_switches_total", &[("to", "bandwidth")]);
+    let before = switches(&attached.metrics());
+    attached.wait_for("switch", |metrics| switches(metrics) > before);
+    read(&scene, &attached, &[15, 3, 8]);
+    attached.detach();
+
+    // The next disk knows from the start what the link gave last.
+    let attached = Attached::start(&scene, &format!("{image} --cache ~/cache --plans ~/plans {METRICS}"));
+    read(&scene, &attached, &all);
+    attached.detach();
+}
+
+#[test]
+fn whole_blocks_are_what_others_do() {
+    let Some((scene, web)) = booted() else { return };
+    let words = format!("{} --cache ~/cache --whole-blocks --policy lazy {METRICS}", web.image());
+    let attached = Attached::start(&scene, &words);
+    let script = format!("h.pread(4096, {BLOCK} + 8192)");
+    tool(&scene, "nbdsh", &["-u", &attached.uri(), "-c", &script]);
+    let metrics = attached.metrics();
+    assert!(metrics.sum("headstart_image_local_bytes", &[]) >= BLOCK as f64, "it waited for the block");
+    assert_eq!(metrics.sum("headstart_pull_fetches_total", &[("priority", "preload")]), 0.0);
+    attached.detach();
+    let words = format!("{} --cache ~/cache2 --whole-blocks --plans ~/plans {METRICS}", web.image());
+    let attached = Attached::start(&scene, &words);
+    attached.wait_for("preload", |metrics| preloaded(metrics) >= 2.0 * PLANNED);
+    attached.detach();
+}
