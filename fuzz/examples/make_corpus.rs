@@ -16,6 +16,7 @@ use headstart_lsmt::writable::{NewDisk, WritableDisk};
 use headstart_lsmt::{LayerMeta, LayerWriter, Segment};
 use headstart_plan::knowledge::Settings;
 use headstart_plan::layers::LayerMap;
+use headstart_plan::overlaybd_trace;
 use headstart_plan::{Bandwidth, ImageKey, Knowledge, Recipe, train};
 use headstart_trace::data_set::Limits;
 use headstart_trace::file::encode;
@@ -64,6 +65,9 @@ fn main() -> Result<()> {
         Recipe { policy: "thinkahead".to_owned(), rates: vec![Bandwidth::mb(5)], ..Recipe::default() };
     let plans = train::all(&knowledge, &recipe, &mut |_| Ok(()))?;
     save("plans", "two-images", &written(|out| plans.write(out))?)?;
+    let reads = [(1, 4096, 40_000), (0, 8192, 3 << 20), (2, 0, 4096)];
+    let reads = reads.map(|(layer, offset, len)| overlaybd_trace::Record { layer, offset, len });
+    save("overlaybd_trace", "five-records", &overlaybd_trace::encode(&reads)?)?;
     for (name, structured) in [("structured", true), ("simple", false)] {
         save("nbd", name, &nbd_session(structured))?;
     }

@@ -23,6 +23,7 @@ use headstart_image::store::ImageStore;
 use headstart_image::tar_wrapper::{self, SourceRange};
 use headstart_lsmt::writable::WritableDisk;
 use headstart_lsmt::{Layer, LayerMeta, LayerWriter, Stack, copy_segments, open_pair};
+use headstart_plan::overlaybd_trace::{self, Extent};
 use headstart_plan::zero_shot::Metadata;
 use headstart_plan::{ImageKey, Knowledge, PlanFile};
 use headstart_trace::file::{ReadLimits, encode, read};
@@ -58,6 +59,7 @@ pub const TARGETS: &[Target] = &[
     ("npy", npy),
     ("plans", plans),
     ("knowledge", knowledge),
+    ("overlaybd_trace", overlaybd_trace),
 ];
 
 /// Bytes that a target reads from one thing: an input of a few bytes can claim to be terabytes of zeros.
@@ -135,6 +137,20 @@ pub fn knowledge(input: &[u8]) -> Result<()> {
         let _ = (image.dropped(), image.model().groups().len());
     }
     knowledge.write(&mut io::sink())
+}
+
+/// A trace file of `OverlayBD`'s, as a plan of a disk of three layers.
+///
+/// # Errors
+/// Where the input is not one.
+pub fn overlaybd_trace(input: &[u8]) -> Result<()> {
+    let records = overlaybd_trace::parse(input)?;
+    let extents: Vec<_> = (0..300)
+        .map(|n| Extent { disk: n * 24_576, len: 16_384, layer: (n % 3) as u32, offset: 4096 + n * 8192 })
+        .collect();
+    let items = overlaybd_trace::plan(&records, &extents, 8 << 20);
+    let again = overlaybd_trace::encode(&overlaybd_trace::of_plan(&items, &extents, 8 << 20))?;
+    overlaybd_trace::parse(&again).map(drop)
 }
 
 /// A directory of its own for one run: in memory where that is possible, since recovery syncs files.

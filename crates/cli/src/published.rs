@@ -29,8 +29,8 @@ impl Stored {
     }
 }
 
-/// Does `work` on an image in any store. Mirrors are left out where it is to be written: what they have need not be in
-/// the store itself.
+/// Does `work` on an image in any store. Mirrors are left out: what they have need not be in the store itself, which is
+/// written to, nor need they have its artifacts.
 pub(crate) fn on_stored<T>(
     image: &Reference,
     stores: &StoreArgs,
@@ -55,10 +55,16 @@ pub(crate) fn on_stored<T>(
     done
 }
 
-/// The plan that is published with an image.
+/// The plan that is published with an image, or else with the one that it was made from.
 pub(crate) fn find(image: &Reference, stores: &StoreArgs) -> Result<Option<(FoundPlan, Plans)>> {
     let found = on_stored(image, stores, async |stored: Stored| {
-        plan_artifact::find(&*stored.store, &stored.digest).await
+        let own = plan_artifact::find(&*stored.store, &stored.digest).await?;
+        match stored.known_as() {
+            source if own.is_none() && source != stored.digest => {
+                plan_artifact::find(&*stored.store, &source).await
+            }
+            _ => Ok(own),
+        }
     })?;
     found.map(|found| opened(found).map_err(|e| e.about(image))).transpose()
 }

@@ -152,33 +152,57 @@ async fn listed(store: &dyn Store, image: &Digest) -> Result<Vec<Referrer>> {
     Ok(all)
 }
 
-/// The newest of the listed artifacts that `open` opens; what was wrong with those before it is said.
-async fn first_good<T>(
+/// The newest of the listed artifacts that is sound, with its file where that is wanted; what was wrong with those
+/// before it is said.
+async fn first_sound(
     store: &dyn Store,
     image: &Digest,
     all: &[Referrer],
-    open: impl AsyncFn(Artifact) -> Result<T>,
-) -> Result<Option<T>> {
+    wanted: Wanted,
+) -> Result<Option<(Artifact, Bytes)>> {
     let mut last = None;
     for entry in all.iter().take(MOST_TRIED) {
-        let read = async {
-            let (digest, bytes) = store.manifest(&Selector::Digest(entry.digest)).await?;
-            if digest != entry.digest {
-                return Err(Error::corrupt("is an index of several, not an artifact"));
-            }
-            open(Artifact::parse(bytes, image)?).await
-        };
-        let error = match read.await {
-            Ok(done) => return Ok(Some(done)),
+        let error = match read(store, image, &entry.digest, wanted).await {
+            Ok(sound) => return Ok(Some(sound)),
             Err(error) => error.about(format!("plan {} of image {}@{image}", entry.digest, store.location())),
         };
-        if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt | ErrorKind::Unsupported) {
+        if !is_unsound(&error) {
             return Err(error);
         }
         tracing::debug!(%error, "a plan that is listed is passed over");
         last = Some(error);
     }
     last.map_or(Ok(None), Err)
+}
+
+/// What is to be read of an artifact.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Manifest,
+    File,
+}
+
+/// Whether an error says that an artifact is not what it is taken for, and not that the store fails.
+fn is_unsound(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt | ErrorKind::Unsupported)
+}
+
+async fn read(
+    store: &dyn Store,
+    image: &Digest,
+    artifact: &Digest,
+    wanted: Wanted,
+) -> Result<(Artifact, Bytes)> {
+    let (digest, bytes) = store.manifest(&Selector::Digest(*artifact)).await?;
+    if digest != *artifact {
+        return Err(Error::corrupt("is an index of several, not an artifact"));
+    }
+    let artifact = Artifact::parse(bytes, image)?;
+    let file = match wanted {
+        Wanted::Manifest => Bytes::new(),
+        Wanted::File => artifact.file(store).await?,
+    };
+    Ok((artifact, file))
 }
 
 /// The plan that was published with the image whose manifest is `image`: the newest that is sound.
@@ -188,12 +212,11 @@ async fn first_good<T>(
 /// listed, but none of them can be used.
 pub async fn find(store: &dyn Store, image: &Digest) -> Result<Option<FoundPlan>> {
     let all = listed(store, image).await?;
-    let open = async |artifact: Artifact| {
-        let bytes = artifact.file(store).await?;
+    let found = first_sound(store, image, &all, Wanted::File).await?;
+    Ok(found.map(|(artifact, bytes)| {
         let Artifact { digest, generation, about, .. } = artifact;
-        Ok(FoundPlan { digest, bytes, generation, about })
-    };
-    first_good(store, image, &all, open).await
+        FoundPlan { digest, bytes, generation, about }
+    }))
 }
 
 /// Publishes `plan`, a file of plans of the image whose manifest is `image`, in the place of what was published before.
@@ -215,12 +238,10 @@ pub async fn publish(
     let (image, manifest) = store.manifest(&Selector::Digest(*image)).await?;
     Manifest::parse(&manifest).map_err(|e| e.about(format!("image {}@{image}", store.location())))?;
     let all = listed(&**store, &image).await?;
-    let newest = match first_good(&**store, &image, &all, async |artifact| Ok(artifact)).await {
+    let newest = match first_sound(&**store, &image, &all, Wanted::Manifest).await {
         // None of them is of any use, then.
-        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Corrupt | ErrorKind::Unsupported) => {
-            None
-        }
-        newest => newest?,
+        Err(error) if is_unsound(&error) => None,
+        newest => newest?.map(|(artifact, _)| artifact),
     };
     let file = Digest::of(&plan);
     if let Some(same) = newest.as_ref().filter(|old| old.file == file && old.about == *about)
@@ -282,16 +303,11 @@ pub(crate) async fn take_along(
     image: &Digest,
 ) -> Result<Option<Digest>> {
     let theirs = listed(&**source, image).await?;
-    let open = async |artifact: Artifact| {
-        let file = artifact.file(&**source).await?;
-        Ok((artifact, file))
-    };
-    let Some((artifact, file)) = first_good(&**source, image, &theirs, open).await? else { return Ok(None) };
+    let sound = first_sound(&**source, image, &theirs, Wanted::File).await?;
+    let Some((artifact, file)) = sound else { return Ok(None) };
     let ours = listed(&**target, image).await?;
-    let own = |entry: &&Referrer| entry.digest == artifact.digest;
-    let order = |entry: &Referrer| rank(entry);
-    let Some(listed) = theirs.iter().find(own) else { return Ok(None) };
-    if ours.first().is_some_and(|newest| order(newest) <= order(listed)) {
+    let Some(entry) = theirs.iter().find(|entry| entry.digest == artifact.digest) else { return Ok(None) };
+    if ours.first().is_some_and(|newest| rank(newest) <= rank(entry)) {
         return Ok(None);
     }
     put_blobs(target, &[&file]).await?;

@@ -14,6 +14,7 @@
 //! | [`trace`] | what disks record, and what becomes of it |
 //! | [`plot`] | its figures, drawn |
 //! | [`learn`] | recorded boots become plans |
+//! | [`publish`] | plans are published with their images and travel with them; traces for other readers |
 //! | [`simulate`] | recorded boots, replayed |
 //! | [`doctor`] | what works on this host |
 //! | [`help`], [`hostile`] | the command line itself; garbage wherever a file is read |
@@ -44,6 +45,7 @@ mod learn;
 mod optimize;
 mod plot;
 mod prune;
+mod publish;
 mod scene;
 mod signals;
 mod simulate;

@@ -190,6 +190,60 @@ async fn a_race_between_tags_keeps_both() {
     assert_eq!(race("theirs", 1000).await.1.unwrap_err().kind(), ErrorKind::Conflict);
 }
 
+fn artifact(name: &str) -> Bytes {
+    format!(r#"{{"artifactType":"plan","layers":[],"annotations":{{"name":"{name}"}}}}"#).into()
+}
+
+async fn artifacts(store: &BucketStore, subject: &Digest) -> Vec<String> {
+    let listed = store.referrers(subject, "plan").await.unwrap();
+    let mut names: Vec<_> = listed.iter().map(|entry| entry.annotations["name"].clone()).collect();
+    names.sort();
+    names
+}
+
+#[tokio::test]
+async fn artifacts_are_listed_and_replaced() {
+    let objects = Arc::new(InMemory::new());
+    let store = store(&objects);
+    let subject = store.put_manifest(TYPE, manifest("image"), Some(&tag("image"))).await.unwrap();
+    assert_eq!(artifacts(&store, &subject).await, [""; 0]);
+    let first = store.put_referrer(&subject, TYPE, artifact("first"), &[]).await.unwrap();
+    let (found, bytes) = store.manifest(&Selector::Digest(first)).await.unwrap();
+    assert_eq!((found, bytes), (first, artifact("first")));
+    store.put_referrer(&subject, TYPE, artifact("second"), &[first]).await.unwrap();
+    assert_eq!(artifacts(&store, &subject).await, ["second"]);
+    assert_eq!(artifacts(&store, &first).await, [""; 0]);
+    assert_eq!(store.tags().await.unwrap(), [tag("image")]);
+}
+
+#[tokio::test]
+async fn artifacts_are_added_whoever_else_writes() {
+    let objects = Arc::new(InMemory::new());
+    let subject = Digest::of(b"image");
+    let writers: Vec<_> = (0..4)
+        .map(|n| {
+            let store = store(&objects);
+            let write =
+                async move { store.put_referrer(&subject, TYPE, artifact(&format!("{n}")), &[]).await };
+            tokio::spawn(write)
+        })
+        .collect();
+    for writer in writers {
+        writer.await.unwrap().unwrap();
+    }
+    assert_eq!(artifacts(&store(&objects), &subject).await, ["0", "1", "2", "3"]);
+    // Changes of tags do not hinder it, but it does not go on for ever.
+    for (times, done) in [(3, true), (1000, false)] {
+        let meddler =
+            Meddler { objects: Arc::clone(&objects), tag: tag("t"), times: times.into(), careless: false };
+        let ours = BucketStore::with(Arc::new(meddler), "s3://b/a/b".to_owned(), "a/b", &Settings::default());
+        let name = format!("with {times}");
+        let put = ours.unwrap().put_referrer(&subject, TYPE, artifact(&name), &[]).await;
+        assert_eq!(put.map_err(|e| e.kind()).err(), (!done).then_some(ErrorKind::Conflict));
+        assert_eq!(artifacts(&store(&objects), &subject).await.contains(&name), done);
+    }
+}
+
 #[tokio::test]
 async fn a_store_without_conditions_is_not_written_to() {
     let error = race_in("theirs", 1, true).await.1.unwrap_err();
