@@ -31,6 +31,10 @@ const IMAGE_MAX: u64 = 8 << 40;
 /// Most bytes that are fetched in one piece because opening met a gap.
 const GAP_MAX: u64 = 64 << 20;
 
+/// Most bytes of a boot layer's hash tree that are fetched with its head: all of it will be needed, for the layer is
+/// preloaded whole, and page by page it would take a request for each few. Of a layer of 128 MiB.
+const BOOT_TREE_MAX: u64 = 512 << 10;
+
 /// How often the same range may come wrong.
 const CORRUPT_TRIES: usize = 3;
 
@@ -124,7 +128,12 @@ async fn open_layer(
     retry: &RetrySettings,
 ) -> Result<(Layer, Option<Opening>)> {
     let guess = first_guess(blob.len(), layer.index_offset());
-    bring(blob, &guess, fetcher, retry).await?;
+    let is_boot_layer = layer.boot_bytes().is_some();
+    let pages = match blob.tree() {
+        Some(tree) if is_boot_layer && tree.len() <= BOOT_TREE_MAX => Pages::All,
+        _ => Pages::Needed,
+    };
+    bring_with(blob, &guess, pages, fetcher, retry).await?;
     let mut wrong = Vec::new();
     for _ in 0..STEPS_MAX {
         let noting = blob.spec().tree.is_none().then(|| Noting::begin(blob));
@@ -190,6 +199,14 @@ fn widen(blob: &CachedBlob, absent: ByteRange) -> ByteRange {
     absent
 }
 
+/// Which pages of a hash tree to fetch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pages {
+    /// Those that the ranges need.
+    Needed,
+    All,
+}
+
 /// Fetches ranges and the pages of the hash tree that they need, all at once.
 async fn bring(
     blob: &Arc<CachedBlob>,
@@ -197,12 +214,27 @@ async fn bring(
     fetcher: &Fetcher,
     retry: &RetrySettings,
 ) -> Result<()> {
+    bring_with(blob, ranges, Pages::Needed, fetcher, retry).await
+}
+
+async fn bring_with(
+    blob: &Arc<CachedBlob>,
+    ranges: &[ByteRange],
+    wanted: Pages,
+    fetcher: &Fetcher,
+    retry: &RetrySettings,
+) -> Result<()> {
     let (mut runs, mut pages) = (Vec::new(), Vec::new());
     for range in ranges {
         blob.missing(*range, &mut |run| {
             runs.push(run);
-            blob.tree_missing(run, &mut |run| pages.push(run));
+            if wanted == Pages::Needed {
+                blob.tree_missing(run, &mut |run| pages.push(run));
+            }
         });
+    }
+    if let Some(tree) = blob.tree().filter(|_| wanted == Pages::All) {
+        tree.missing(ByteRange::between(0, tree.len()), &mut |run| pages.push(run));
     }
     let data = runs.into_iter().map(|run| (blob, run));
     let tree = blob.tree().map(|tree| pages.into_iter().map(move |run| (tree, run))).into_iter().flatten();
