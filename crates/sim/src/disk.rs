@@ -13,7 +13,7 @@
 
 use crate::boot::{Access, Boot, Guest};
 use crate::image::ImageMap;
-use crate::link::{Answer, Wire};
+use crate::link::{Answer, Came, Wire};
 use crate::model::{Misses, Model, Preloads};
 use crate::outcome::{Accuracy, Bytes, Outcome, SLOW};
 use crate::time::Nanos;
@@ -143,6 +143,8 @@ struct Run<'a, 'g> {
     answer: Option<Answer<Flight>>,
     /// Of fetches that failed: when they were asked for first.
     failed: BTreeMap<FetchId, Nanos>,
+    /// Of streams: how many bytes have come.
+    told: BTreeMap<FetchId, u64>,
     error: Arc<Error>,
     moved: u64,
     accuracy: Accuracy,
@@ -181,6 +183,7 @@ impl<'a, 'g> Run<'a, 'g> {
             waiting: 0,
             answer: None,
             failed: BTreeMap::new(),
+            told: BTreeMap::new(),
             error: Arc::new(Error::new(ErrorKind::Unavailable, "the store does not answer")),
             moved: 0,
             accuracy: Accuracy::default(),
@@ -336,7 +339,15 @@ impl<'a, 'g> Run<'a, 'g> {
 
     /// An answer has come.
     fn receive(&mut self) {
-        let Some(mut answer) = self.wire.pop() else { return };
+        let next = self.wire.next();
+        let mut answer = match self.wire.pop() {
+            Some(Came::All(answer)) => answer,
+            Some(Came::Part(flight, bytes)) => {
+                self.now = self.now.max(next);
+                return self.receive_part(flight, bytes);
+            }
+            None => return,
+        };
         let Flight { fetch, range, priority } = answer.what;
         self.now = self.now.max(answer.end);
         if answer.failed {
@@ -351,7 +362,26 @@ impl<'a, 'g> Run<'a, 'g> {
         }
         // The time since it was first asked for is the store's.
         answer.asked = self.failed.remove(&fetch).unwrap_or(answer.asked);
-        self.moved += answer.bytes;
+        let told = self.told.remove(&fetch).unwrap_or(0);
+        self.moved += answer.bytes.saturating_sub(told);
+        self.insert(range, priority);
+        self.answer = Some(answer);
+        self.answered(Event::Fetched { fetch, outcome: Fetched::Done });
+        self.answer = None;
+    }
+
+    /// More of a stream has come: `bytes` of it in all.
+    fn receive_part(&mut self, flight: Flight, bytes: u64) {
+        let Flight { fetch, range, priority } = flight;
+        let upto = range.range.offset().saturating_add(bytes);
+        let told = self.told.insert(fetch, bytes).unwrap_or(0);
+        self.moved += bytes.saturating_sub(told);
+        self.insert(BlobRange::between(range.blob, range.range.offset(), upto), priority);
+        self.answered(Event::Progress { fetch, upto });
+    }
+
+    /// Makes what has come local.
+    fn insert(&mut self, range: BlobRange, priority: Priority) {
         self.local.insert(range);
         let (blocks, accuracy) = (&mut self.memory.blocks, &mut self.accuracy);
         self.local.blocks_of(range, &mut |block| {
@@ -365,9 +395,6 @@ impl<'a, 'g> Run<'a, 'g> {
                 accuracy.read += u64::from(*known & READ != 0);
             }
         });
-        self.answer = Some(answer);
-        self.answered(Event::Fetched { fetch, outcome: Fetched::Done });
-        self.answer = None;
     }
 
     fn answered(&mut self, event: Event<'_>) {
@@ -384,13 +411,14 @@ impl<'a, 'g> Run<'a, 'g> {
         self.engine.on_event(self.now.engine_time(), event, &self.local, &mut actions);
         for action in actions.drain(..) {
             match action {
-                Action::Fetch { fetch, range, priority, .. } => {
-                    self.wire.ask(self.now, Flight { fetch, range, priority }, range.len());
+                Action::Fetch { fetch, range, priority, stream, .. } => {
+                    self.wire.ask(self.now, Flight { fetch, range, priority }, range.len(), stream);
                 }
                 Action::Cancel { fetch } => {
                     self.wire.cancel(self.now, |flight| flight.fetch == fetch);
                 }
-                Action::Hold { .. } | Action::Resume { .. } => {}
+                Action::Hold { fetch } => self.wire.hold(self.now, true, |flight| flight.fetch == fetch),
+                Action::Resume { fetch } => self.wire.hold(self.now, false, |flight| flight.fetch == fetch),
                 Action::Complete { read } | Action::Fail { read, .. } => self.ended(read),
                 Action::WakeAt(time) => self.wake = Nanos::of_engine(time).max(self.now),
             }

@@ -34,7 +34,7 @@ pub use boot::{Access, Boot, Guest};
 pub use disk::{Guide, Simulator};
 pub use guide::{Following, Piloting};
 pub use image::ImageMap;
-pub use link::{Bandwidth, Failures, Latency, Link};
+pub use link::{Bandwidth, Connections, Failures, Latency, Link, Sharing};
 pub use model::{Clock, Misses, Model, Preloads};
 pub use outcome::{Accuracy, Bytes, Gatherer, Outcome, Slow, Summary};
 pub use time::Nanos;

@@ -1,13 +1,18 @@
-//! The way to the store: one link, first in, first out.
+//! The way to the store: one link of a given bandwidth and round trip.
 //!
-//! An answer is *ready* to flow a round trip and the store's latency after it was asked for. Ready answers have the
-//! link one after the other, in the order in which they became ready, each at its full rate: what a connection that
-//! multiplexes does to small and large answers alike, and what the engine's depth is made for. With no round trip and
-//! no latency this is the paper's model: one stream, one block after the other.
+//! An answer is *ready* to flow a round trip and the store's latency after it was asked for. How those that are ready
+//! have the link ([`Sharing`]):
+//!
+//! * *In turn*: one after the other, in the order in which they became ready, each at the full rate. With no round trip
+//!   and no latency this is the paper's model: one stream, one block after the other.
+//! * *Evenly*: as the product's requests do, each of which has a TCP connection of its own while it is answered: all
+//!   that are ready flow at once, each at its share of the rate ([`shared`]).
 //!
 //! All times are exact: `bytes` take `ceil(bytes * 10^9 / rate)` nanoseconds.
 //!
 //! A store can fail ([`Failures`]): what fails brings no bytes, and takes the link no time.
+
+pub(crate) mod shared;
 
 use crate::time::Nanos;
 use headstart_block::random::Random;
@@ -35,6 +40,29 @@ impl Bandwidth {
             .collect();
         steps.sort_by_key(|(at, _)| *at);
         (!steps.is_empty()).then(|| Self::Series(steps.into()))
+    }
+
+    /// Bytes a second at a moment, at least one.
+    fn at(&self, moment: Nanos) -> u64 {
+        let rate = match self {
+            Self::Constant(rate) => *rate,
+            Self::Series(steps) => {
+                let step = steps.partition_point(|(from, _)| *from <= moment).saturating_sub(1);
+                steps.get(step).map_or(1, |(_, rate)| *rate)
+            }
+        };
+        rate.max(1)
+    }
+
+    /// When it is another after a moment.
+    fn changes_after(&self, moment: Nanos) -> Nanos {
+        match self {
+            Self::Constant(_) => Nanos::NEVER,
+            Self::Series(steps) => {
+                let next = steps.partition_point(|(from, _)| *from <= moment).max(1);
+                steps.get(next).map_or(Nanos::NEVER, |(from, _)| *from)
+            }
+        }
     }
 
     /// When `bytes` that begin to flow at `start` have come. Rates of zero are taken as one byte a second.
@@ -105,6 +133,32 @@ impl Default for Failures {
     }
 }
 
+/// How answers that are ready have the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// One after the other.
+    InTurn,
+    /// All at once, each on a connection of its own.
+    Evenly(Connections),
+}
+
+/// How the connections to a store behave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connections {
+    /// How many are open, and idle, at the creation. A request finds an idle one, or makes one: a round trip more.
+    pub open: usize,
+    /// Bytes of a request, and of an answer before its body, that have the link too.
+    pub head: u64,
+    /// Bytes that a sender goes on sending of what nobody takes: buffers on the way, and TCP's window.
+    pub window: u64,
+}
+
+impl Default for Connections {
+    fn default() -> Self {
+        Self { open: 3, head: 300, window: 1 << 20 }
+    }
+}
+
 /// A link, as it is to be modelled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
@@ -116,6 +170,15 @@ pub struct Link {
     pub latency: Latency,
     /// How it fails.
     pub failures: Failures,
+    /// How answers have it.
+    pub sharing: Sharing,
+}
+
+impl Link {
+    /// From asking to the first byte of an answer on an idle link.
+    fn distance(&self) -> Nanos {
+        Nanos::from_duration(self.round_trip.saturating_add(self.latency.least))
+    }
 }
 
 /// An answer on its way.
@@ -134,44 +197,134 @@ pub(crate) struct Answer<T> {
     pub(crate) failed: bool,
 }
 
-/// What is on a link.
-#[derive(Debug)]
-pub(crate) struct Wire<T> {
-    link: Link,
-    distance: Nanos,
-    spread: u64,
-    random: Random,
-    free_at: Nanos,
-    /// By `ready`; the first one flows, or will as soon as it is ready. What flows can not be overtaken: what is
-    /// asked for later is ready later.
-    queue: VecDeque<Answer<T>>,
+/// What comes over a link at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Came<T> {
+    /// An answer, or what was still to come of it.
+    All(Answer<T>),
+    /// More bytes of a streamed answer: so many in all.
+    Part(T, u64),
 }
 
-impl<T> Wire<T> {
-    pub(crate) fn new(link: Link, seed: u64) -> Self {
-        let distance = Nanos::from_duration(link.round_trip.saturating_add(link.latency.least));
-        let spread = Nanos::from_duration(link.latency.spread).0;
-        Self { link, distance, spread, random: Random::new(seed), free_at: Nanos(0), queue: VecDeque::new() }
+/// When answers are ready, by lot where the link says so.
+#[derive(Debug)]
+pub(crate) struct Store {
+    spread: u64,
+    random: Random,
+}
+
+impl Store {
+    fn new(link: &Link, seed: u64) -> Self {
+        Self { spread: Nanos::from_duration(link.latency.spread).0, random: Random::new(seed) }
     }
 
-    /// Asks for `bytes`.
-    pub(crate) fn ask(&mut self, now: Nanos, what: T, bytes: u64) {
+    /// The answer to what is asked for `bytes` now.
+    fn answer<T>(&mut self, link: &Link, now: Nanos, what: T, bytes: u64) -> Answer<T> {
         let latency = if self.spread == 0 { Nanos(0) } else { Nanos(self.draw(self.spread)) };
-        let mut ready = now.plus(self.distance).plus(latency);
-        let share = self.link.failures.per_million;
+        let mut ready = now.plus(link.distance()).plus(latency);
+        let share = link.failures.per_million;
         let mut failed = share > 0 && self.draw(999_999) < u64::from(share);
-        let away = self.link.failures.away.iter().find(|(from, until)| (*from..*until).contains(&now));
+        let away = link.failures.away.iter().find(|(from, until)| (*from..*until).contains(&now));
         if let Some((_, back)) = away {
-            let give_up = now.plus(Nanos::from_duration(self.link.failures.time_out));
+            let give_up = now.plus(Nanos::from_duration(link.failures.time_out));
             ready = ready.plus(back.since(now));
             failed |= ready > give_up;
             ready = ready.min(give_up);
         }
         let bytes = if failed { 0 } else { bytes };
         let (start, end) = (Nanos::NEVER, Nanos::NEVER);
-        let answer = Answer { what, bytes, asked: now, ready, start, end, failed };
+        Answer { what, bytes, asked: now, ready, start, end, failed }
+    }
+
+    /// A number from 0 to `most`.
+    fn draw(&mut self, most: u64) -> u64 {
+        self.random.bits() % most.saturating_add(1).max(1)
+    }
+}
+
+/// What is on a link.
+#[derive(Debug)]
+pub(crate) enum Wire<T> {
+    InTurn(InTurn<T>),
+    Evenly(shared::Evenly<T>),
+}
+
+impl<T: Copy> Wire<T> {
+    pub(crate) fn new(link: Link, seed: u64) -> Self {
+        match link.sharing {
+            Sharing::InTurn => Self::InTurn(InTurn::new(link, seed)),
+            Sharing::Evenly(connections) => Self::Evenly(shared::Evenly::new(link, connections, seed)),
+        }
+    }
+
+    /// Asks for `bytes`; where it is a `stream`, they are given as they come.
+    pub(crate) fn ask(&mut self, now: Nanos, what: T, bytes: u64, stream: bool) {
+        match self {
+            Self::InTurn(wire) => wire.ask(now, what, bytes),
+            Self::Evenly(wire) => wire.ask(now, what, bytes, stream),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        match self {
+            Self::InTurn(wire) => wire.is_empty(),
+            Self::Evenly(wire) => wire.is_empty(),
+        }
+    }
+
+    /// When something comes next.
+    pub(crate) fn next(&self) -> Nanos {
+        match self {
+            Self::InTurn(wire) => wire.next(),
+            Self::Evenly(wire) => wire.next(),
+        }
+    }
+
+    /// Takes what comes next.
+    pub(crate) fn pop(&mut self) -> Option<Came<T>> {
+        match self {
+            Self::InTurn(wire) => wire.pop().map(Came::All),
+            Self::Evenly(wire) => wire.pop(),
+        }
+    }
+
+    /// Nobody wants this any more. Whether it was dropped: in turn, what flows comes all the same.
+    pub(crate) fn cancel(&mut self, now: Nanos, is_it: impl Fn(&T) -> bool) -> bool {
+        match self {
+            Self::InTurn(wire) => wire.cancel(now, is_it),
+            Self::Evenly(wire) => wire.cancel(now, is_it),
+        }
+    }
+
+    /// Nobody takes more of this streamed answer, or somebody does again.
+    pub(crate) fn hold(&mut self, now: Nanos, held: bool, is_it: impl Fn(&T) -> bool) {
+        if let Self::Evenly(wire) = self {
+            wire.hold(now, held, is_it);
+        }
+    }
+}
+
+/// A link that answers have in turn.
+#[derive(Debug)]
+pub(crate) struct InTurn<T> {
+    link: Link,
+    store: Store,
+    free_at: Nanos,
+    /// By `ready`; the first one flows, or will as soon as it is ready. What flows can not be overtaken: what is
+    /// asked for later is ready later.
+    queue: VecDeque<Answer<T>>,
+}
+
+impl<T> InTurn<T> {
+    fn new(link: Link, seed: u64) -> Self {
+        let store = Store::new(&link, seed);
+        Self { link, store, free_at: Nanos(0), queue: VecDeque::new() }
+    }
+
+    fn ask(&mut self, now: Nanos, what: T, bytes: u64) {
+        let answer = self.store.answer(&self.link, now, what, bytes);
         let mut place = self.queue.len();
-        while place > 0 && self.queue[place - 1].ready > ready {
+        while place > 0 && self.queue[place - 1].ready > answer.ready {
             place -= 1;
         }
         self.queue.insert(place, answer);
@@ -180,17 +333,17 @@ impl<T> Wire<T> {
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
     /// When the next answer has come.
-    pub(crate) fn next(&self) -> Nanos {
+    fn next(&self) -> Nanos {
         self.queue.front().map_or(Nanos::NEVER, |answer| answer.end)
     }
 
     /// Takes the next answer.
-    pub(crate) fn pop(&mut self) -> Option<Answer<T>> {
+    fn pop(&mut self) -> Option<Answer<T>> {
         let answer = self.queue.pop_front()?;
         self.free_at = answer.end;
         self.schedule();
@@ -198,7 +351,7 @@ impl<T> Wire<T> {
     }
 
     /// Nobody wants this any more: it does not flow unless it has begun to. Whether it was dropped.
-    pub(crate) fn cancel(&mut self, now: Nanos, is_it: impl Fn(&T) -> bool) -> bool {
+    fn cancel(&mut self, now: Nanos, is_it: impl Fn(&T) -> bool) -> bool {
         let place = self.queue.iter().position(|answer| is_it(&answer.what));
         let Some(place) = place.filter(|place| self.queue[*place].start > now) else { return false };
         self.queue.remove(place);
@@ -214,11 +367,6 @@ impl<T> Wire<T> {
             first.end = self.link.bandwidth.end(first.start, first.bytes);
         }
     }
-
-    /// A number from 0 to `most`.
-    fn draw(&mut self, most: u64) -> u64 {
-        self.random.bits() % most.saturating_add(1).max(1)
-    }
 }
 
 #[cfg(test)]
@@ -232,12 +380,13 @@ mod tests {
             round_trip: Duration::from_millis(round_trip),
             latency: Latency { least: Duration::ZERO, spread: Duration::from_millis(spread) },
             failures: Failures::default(),
+            sharing: Sharing::InTurn,
         }
     }
 
     #[test]
     fn answers_follow_each_other() {
-        let mut wire = Wire::new(link(1_000_000, 20, 0), 0);
+        let mut wire = InTurn::new(link(1_000_000, 20, 0), 0);
         wire.ask(Nanos(0), 'a', 1_000_000);
         wire.ask(Nanos(0), 'b', 500_000);
         wire.ask(Nanos::from_micros(3_000_000), 'c', 1);
@@ -248,7 +397,7 @@ mod tests {
 
     #[test]
     fn what_flows_can_not_be_cancelled() {
-        let mut wire = Wire::new(link(1_000_000, 0, 0), 0);
+        let mut wire = InTurn::new(link(1_000_000, 0, 0), 0);
         for what in ['a', 'b', 'c'] {
             wire.ask(Nanos(0), what, 1000);
         }
@@ -264,7 +413,7 @@ mod tests {
         let mut link = link(1_000_000, 20, 0);
         let second = |second: u64| Nanos::from_micros(second * 1_000_000);
         link.failures.away = vec![(second(1), second(21))];
-        let mut wire = Wire::new(link, 0);
+        let mut wire = InTurn::new(link, 0);
         for asked in [0, 1, 7, 21] {
             wire.ask(second(asked), asked, 1000);
         }
@@ -278,7 +427,7 @@ mod tests {
     fn a_share_of_requests_fails() {
         let mut link = link(1_000_000, 0, 0);
         link.failures.per_million = 250_000;
-        let mut wire = Wire::new(link, 3);
+        let mut wire = InTurn::new(link, 3);
         (0..4000).for_each(|n| wire.ask(Nanos(0), n, 1000));
         let failed =
             std::iter::from_fn(|| wire.pop()).filter(|answer| answer.failed && answer.bytes == 0).count();
@@ -313,7 +462,7 @@ mod tests {
         fn the_link_is_never_idle_nor_twice_used(
             asks in prop::collection::vec((0_u64..50_000_000, 1_u64..100_000), 1..40), spread in 0_u64..30,
         ) {
-            let mut wire = Wire::new(link(1_000_000, 5, spread), 7);
+            let mut wire = InTurn::new(link(1_000_000, 5, spread), 7);
             let (mut now, mut got) = (Nanos(0), Vec::new());
             for (n, (pause, bytes)) in asks.iter().enumerate() {
                 now = now.plus(Nanos(*pause));

@@ -5,6 +5,7 @@
 //! | guest | open loop | closed loop |
 //! | reads | the first [`PAPER_READS`] | all |
 //! | link | one stream: no round trip, constant bandwidth | round trip, latency, depth, a series if measured |
+//! | answers | one after the other | at once, on connections that share the link |
 //! | writes | change nothing (its artifact drops them) | what was written is local |
 //! | local together | a block | [`UNIT`], what the product's cache verifies |
 //! | a miss brings | its blocks | its own bytes, and the rest of its blocks behind the preloads |
@@ -16,7 +17,7 @@
 //! in the order of their arrival; a read that finds its block on the wire waits for it; preloading begins with the
 //! creation. That all follows from the engine's rules under these settings, and is not a rule of the simulator.
 
-use crate::link::{Bandwidth, Failures, Latency, Link};
+use crate::link::{Bandwidth, Connections, Failures, Latency, Link, Sharing as Share};
 use crate::world::Layout;
 use headstart_pull::{BLOCK_SIZE, Rest, Settings, Sharing};
 use std::time::Duration;
@@ -99,7 +100,7 @@ impl Model {
             clock: Clock::Open,
             reads_max: PAPER_READS,
             writes: false,
-            link: link(rate, Duration::ZERO),
+            link: link(rate, Duration::ZERO, Share::InTurn),
             misses: Misses::Blocks,
             preloads: Preloads::Blocks,
             local_read: Duration::ZERO,
@@ -118,7 +119,7 @@ impl Model {
             clock: Clock::Closed,
             reads_max: usize::MAX,
             writes: true,
-            link: link(rate, round_trip),
+            link: link(rate, round_trip, Share::Evenly(Connections::default())),
             misses: Misses::Own(Rest::Block),
             preloads: Preloads::Slices,
             local_read: Duration::ZERO,
@@ -176,6 +177,8 @@ impl Model {
             miss_requests: usize::MAX,
             background_min: block,
             background_max: block,
+            stream_max: block,
+            stream_min: u64::MAX,
             depth_min: 1,
             depth_max: 1,
             look_ahead: 0,
@@ -186,7 +189,7 @@ impl Model {
     }
 }
 
-fn link(rate: u64, round_trip: Duration) -> Link {
+fn link(rate: u64, round_trip: Duration, sharing: Share) -> Link {
     let (latency, failures) = (Latency::default(), Failures::default());
-    Link { bandwidth: Bandwidth::Constant(rate), round_trip, latency, failures }
+    Link { bandwidth: Bandwidth::Constant(rate), round_trip, latency, failures, sharing }
 }
