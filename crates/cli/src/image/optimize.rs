@@ -14,7 +14,7 @@ use headstart_image::reference::Reference;
 use headstart_plan::knowledge::ImageKey;
 use headstart_plan::train::Provenance;
 use headstart_plan::zero_shot::Metadata;
-use headstart_plan::{ImagePlans, PlanFile, Plans};
+use headstart_plan::{GroupPlans, ImagePlans, PlanFile, Plans};
 use headstart_store::Settings;
 use serde::Serialize;
 use std::fmt;
@@ -54,7 +54,8 @@ pub(crate) struct Optimize {
     /// Take the order of this group of boots; 0 is the largest
     #[arg(long, value_name = "N", default_value_t = 0)]
     group: usize,
-    /// Lay out only what that plan names, not what the plans for other bandwidths and groups name beyond it
+    /// Lay out only what that plan names. Without, what the plans for other bandwidths and groups name beyond it comes
+    /// after it; of groups, those of at least two boots and a tenth of all
     #[arg(long)]
     no_others: bool,
     /// Write the whole image anew, as one layer: nothing is stored twice in it, and nothing is shared with other images
@@ -170,11 +171,18 @@ impl Optimize {
         let mut lists: Vec<&[PlanItem]> =
             first.at(self.bandwidth.times(1e6)).map(|plan| &*plan.items).into_iter().collect();
         if !self.no_others {
-            let groups = std::iter::once(first).chain(&plans.groups);
+            let groups = std::iter::once(first).chain(likely(&plans.groups));
             lists.extend(groups.flat_map(|group| group.plans.iter().map(|plan| &*plan.items)));
         }
         Ok(lists)
     }
+}
+
+/// The groups that boots will be of again, most likely. What a single boot read, a crash or an upgrade perhaps, may be
+/// several times as much as all others did.
+fn likely(groups: &[GroupPlans]) -> impl Iterator<Item = &GroupPlans> {
+    let all = groups.iter().fold(0, |all: u64, group| all.saturating_add(group.traces));
+    groups.iter().filter(move |group| group.traces >= 2 && group.traces >= all.div_ceil(10))
 }
 
 /// What an image is laid out by.
@@ -297,5 +305,29 @@ impl fmt::Display for Optimized {
             fields.push(("plan", format!("{plan}, published with it")));
         }
         Fields(&fields).fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_hardly_any_boots_are_left_out() {
+        let group = |traces| GroupPlans {
+            category: 0,
+            traces,
+            centroid: headstart_plan::Centroid::default(),
+            plans: Vec::new(),
+            first_reads: Vec::new().into(),
+        };
+        let of = |traces: &[u64]| {
+            let groups: Vec<_> = traces.iter().map(|traces| group(*traces)).collect();
+            likely(&groups).map(|group| group.traces).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[5, 1, 1]), [5]);
+        assert_eq!(of(&[50, 40, 10, 9]), [50, 40]);
+        assert_eq!(of(&[9, 2]), [9, 2]);
+        assert!(of(&[1]).is_empty());
     }
 }
