@@ -222,7 +222,7 @@ fn a_store_that_is_away_while_it_is_preloaded_delays_and_breaks_nothing() {
     attached.wait_for("beginning", |metrics| preloaded(metrics) > 0.0);
     web.proxy.set_outage(Outage::Refuse);
     let reading = std::thread::scope(|scope| {
-        let reading = scope.spawn(|| read(&scene, &attached, &[14, 6]));
+        let reading = scope.spawn(|| read(&scene, &attached, &[2, 14]));
         std::thread::sleep(Duration::from_secs(10));
         let waiting = attached.metrics().sum("headstart_waiting_reads", &[]);
         web.proxy.set_outage(Outage::None);
@@ -236,6 +236,25 @@ fn a_store_that_is_away_while_it_is_preloaded_delays_and_breaks_nothing() {
     assert_eq!(metrics.sum("headstart_preload_stopped", &[]), 0.0);
     assert_eq!(metrics.sum("headstart_request_errors_total", &[]), 0.0);
     attached.detach();
+}
+
+#[test]
+fn a_plan_of_other_reads_is_stopped_and_said() {
+    let Some((scene, web)) = booted() else { return };
+    let (_shaper, image) = over(&Link::new(Some(2_000_000), ROUND_TRIP), &web);
+    let attached = Attached::start(&scene, &format!("{image} --cache ~/cache --plans ~/plans {METRICS}"));
+    read(&scene, &attached, &[3, 14, 8, 5]);
+    let stopped = attached.wait_for("stop", |metrics| metrics.sum("headstart_preload_stopped", &[]) == 1.0);
+    assert!(preloaded(&stopped) < PLANNED, "{}", stopped.text);
+    // It is said once, and nothing more of the plan comes.
+    std::thread::sleep(Duration::from_millis(500));
+    let said = attached.said();
+    let lines: Vec<_> = said.lines().filter(|line| line.contains("preloading was stopped")).collect();
+    assert!(lines.len() == 1 && lines[0].starts_with("headstart: warning: "), "{said}");
+    read(&scene, &attached, &[3, 14, 8, 5, 6]);
+    let report = attached.detach();
+    let why = report["preloads"][0]["stopped"].as_str().unwrap();
+    assert!(lines[0].contains(why), "{why}");
 }
 
 #[test]
