@@ -66,6 +66,11 @@ impl Guard {
         guard
     }
 
+    /// Whether a plan says the same.
+    pub(super) fn follows(&self, plan: &Plan) -> bool {
+        matches!(plan, Plan::List(items) if *items == self.items)
+    }
+
     /// The boot has read slices of a block, each told once.
     pub(super) fn read(&mut self, block: u64, slices: u32) {
         let first = self.places.partition_point(|(known, _)| *known < block);
@@ -137,7 +142,7 @@ impl Guard {
     fn verdict(&self, account: &Account, floor: f64) -> Option<Why> {
         let (due, read) = (self.due as u64, self.due_read);
         let below = (read as f64) < floor * due as f64;
-        if due >= DUE_MIN && read == 0 || due >= 2 * DUE_MIN && below {
+        if due >= DUE_MIN && read == 0 || due >= DUE_MIN + DUE_MIN / 2 && below {
             return Some(Why::Useless { due, read });
         }
         let (read, named) = (account.slices_read(), self.named);
