@@ -242,4 +242,6 @@ mod invariants;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
+mod streaming;
+#[cfg(test)]
 mod tests;

@@ -161,13 +161,19 @@ impl Estimator {
 
     /// The next `bytes` of a stream have come.
     pub(crate) fn progressed(&mut self, now: Time, fetch: FetchId, bytes: u64) {
-        let Some(Sent { at, alone, flow, .. }) = self.on_link.get(&fetch).copied() else { return };
+        let Some(Sent { at, heard, alone, flow }) = self.on_link.get(&fetch).copied() else { return };
         if flow == Flow::Awaited {
             self.sample_round_trip(now.since(at), bytes, alone);
         }
         let since = self.since(now, fetch);
         let flow = if flow == Flow::Held { flow } else { Flow::Since(now) };
-        self.on_link.insert(fetch, Sent { at, heard: now, alone, flow });
+        let bytes = match (since, self.on_link.insert(fetch, Sent { at, heard: now, alone, flow })) {
+            // It came in the time since the last piece, of which perhaps only a part is counted.
+            (Some(since), Some(Sent { flow: Flow::Held | Flow::Resumed, .. })) => {
+                part(bytes, now.since(since.max(self.counted_to)), now.since(heard))
+            }
+            _ => bytes,
+        };
         self.came(now, since, bytes);
     }
 
@@ -297,6 +303,14 @@ impl Estimator {
 /// The bytes that come in `time`.
 fn product(bandwidth: u64, time: Duration) -> u64 {
     u64::try_from(u128::from(bandwidth) * time.as_micros() / 1_000_000).unwrap_or(u64::MAX)
+}
+
+/// What of `bytes` that came within `all` came within `counted`.
+fn part(bytes: u64, counted: Duration, all: Duration) -> u64 {
+    if counted >= all {
+        return bytes;
+    }
+    u64::try_from(u128::from(bytes) * counted.as_micros() / all.as_micros().max(1)).unwrap_or(bytes)
 }
 
 /// The time that `bytes` take.

@@ -129,12 +129,13 @@ fn fill(
         let Some(item) = next() else { return true };
         *budget -= 1;
         let mut skipped = true;
+        let in_order = window.is_enough(shape);
         for part in item.parts(world.disk_size()) {
             world.ranges(part, &mut |range| {
                 world.missing(range, &mut |run| {
                     if run.blob == range.blob {
                         skipped = false;
-                        counters.coalesced += u64::from(window.add(run, shape.gap));
+                        counters.coalesced += u64::from(window.add_next(run, shape.gap, in_order));
                     }
                 });
             });

@@ -54,8 +54,12 @@ impl Shape {
 impl Window {
     /// Whether more would not help to make better requests.
     pub(crate) fn is_full(&self, shape: Shape) -> bool {
-        (self.bytes > 0 && self.bytes >= shape.max.saturating_mul(shape.look_ahead) && !self.grows(shape))
-            || self.ranges.len() >= RANGES_MAX
+        (self.is_enough(shape) && !self.grows(shape)) || self.ranges.len() >= RANGES_MAX
+    }
+
+    /// Whether there is enough for as many requests as are looked ahead for.
+    pub(crate) fn is_enough(&self, shape: Shape) -> bool {
+        self.bytes > 0 && self.bytes >= shape.max.saturating_mul(shape.look_ahead)
     }
 
     /// Whether its only range goes on with what comes in, and may become longer.
@@ -72,11 +76,22 @@ impl Window {
         self.bytes = 0;
     }
 
-    /// Adds a range; whether it joined another one.
-    pub(crate) fn add(&mut self, range: BlobRange, gap: u64) -> bool {
+    /// Adds what comes next in the queue; whether it joined another range. Where that is not to be made longer in
+    /// another order (`in_order`), it joins only what it goes on from.
+    pub(crate) fn add_next(&mut self, range: BlobRange, gap: u64, in_order: bool) -> bool {
         let first = self.ranges.front().copied();
         self.goes_on = first
             .is_none_or(|first| first.range.offset() <= range.range.offset() && first.blob == range.blob);
+        if self.goes_on || !in_order {
+            return self.add(range, gap);
+        }
+        self.bytes += range.len();
+        self.ranges.push_back(range);
+        false
+    }
+
+    /// Adds a range; whether it joined another one.
+    pub(crate) fn add(&mut self, range: BlobRange, gap: u64) -> bool {
         let near = self.ranges.iter_mut().find_map(|held| Some((hull(*held, range, gap)?, held)));
         if let Some((both, held)) = near {
             self.bytes += both.len() - held.len();
@@ -96,7 +111,6 @@ impl Window {
     fn pop(&mut self) -> Option<BlobRange> {
         let range = self.ranges.pop_front()?;
         self.bytes -= range.len();
-        self.goes_on = true;
         Some(range)
     }
 
@@ -109,6 +123,7 @@ impl Window {
                 active.free(run, None, if run.blob == head.blob { &mut data } else { &mut trees });
             });
             if trees.is_empty() && data.is_empty() {
+                self.goes_on = true;
                 continue;
             }
             let from_tree = !trees.is_empty();
@@ -126,7 +141,9 @@ impl Window {
                 self.put_back(head);
             } else {
                 let rest = BlobRange::between(head.blob, taken.range.end(), head.range.end());
-                if !rest.is_empty() {
+                if rest.is_empty() {
+                    self.goes_on = true;
+                } else {
                     self.put_back(rest);
                 }
             }
