@@ -23,7 +23,7 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// What recordings of its disks are known by: an optimized image learns from those of the one that it was made from.
+    /// What recordings of its disks are known by: an optimized image learns from those of the one that it was made of.
     pub(crate) fn known_as(&self) -> Digest {
         self.manifest.optimized_from().unwrap_or(self.digest)
     }

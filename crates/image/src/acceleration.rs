@@ -4,8 +4,8 @@
 //! annotation ([`ACCELERATION_LAYER`]) says what it is. What the file says is opaque here; `headstart_plan` reads and
 //! writes it.
 //!
-//! Adding such a layer makes another image: another manifest, with another digest, whose disk is the same. It says which
-//! image that was ([`OPTIMIZED_FROM`]), so that what is learned of one serves the other.
+//! Adding such a layer makes another image: another manifest, with another digest, whose disk is the same. It says
+//! which image that was ([`OPTIMIZED_FROM`]), so that what is learned of one serves the other.
 
 use crate::digest::Digest;
 use crate::manifest::{
@@ -162,6 +162,7 @@ fn archive(trace: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest::CONFIG_OCI;
     use headstart_block::ErrorKind;
 
     #[test]
@@ -191,7 +192,7 @@ mod tests {
             });
             let manifest = json!({
                 "schemaVersion": 2, "layers": [descriptor],
-                "config": { "mediaType": "application/vnd.oci.image.config.v1+json", "digest": digest.to_string(), "size": 2 },
+                "config": { "mediaType": CONFIG_OCI, "digest": digest.to_string(), "size": 2 },
             });
             let manifest = Manifest::parse(manifest.to_string().as_bytes()).unwrap();
             runtime.block_on(async {

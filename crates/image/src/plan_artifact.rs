@@ -208,8 +208,8 @@ async fn read(
 /// The plan that was published with the image whose manifest is `image`: the newest that is sound.
 ///
 /// # Errors
-/// What the store reports; [`ErrorKind::Corrupt`], [`ErrorKind::Unsupported`] or [`ErrorKind::NotFound`] where plans are
-/// listed, but none of them can be used.
+/// What the store reports; [`ErrorKind::Corrupt`], [`ErrorKind::Unsupported`] or [`ErrorKind::NotFound`] where plans
+/// are listed, but none of them can be used.
 pub async fn find(store: &dyn Store, image: &Digest) -> Result<Option<FoundPlan>> {
     let all = listed(store, image).await?;
     let found = first_sound(store, image, &all, Wanted::File).await?;

@@ -5,7 +5,7 @@
 //! is not copied: a copy that broke off goes on where it stopped, blob by blob. The manifest is copied byte for
 //! byte, so the image keeps its digest.
 //!
-//! The newest plan that is published with the image ([`crate::plan_artifact`]) is taken along, after the image is there.
+//! The newest plan that is published with the image ([`crate::plan_artifact`]) is taken along, once the image is there.
 //!
 //! # Hash trees in registries
 //!
@@ -228,8 +228,8 @@ fn items(manifest: &Manifest) -> Vec<Item> {
     items
 }
 
-/// Writes the artifact that keeps the hash trees of an image, where the store needs one, and before it the image without
-/// a tag: an artifact whose subject is not there might be refused, or collected.
+/// Writes the artifact that keeps the hash trees of an image, where the store needs one, and before it the image
+/// without a tag: an artifact whose subject is not there might be refused, or collected.
 pub(crate) async fn put_trees(
     store: &Arc<dyn Store>,
     manifest: &Manifest,

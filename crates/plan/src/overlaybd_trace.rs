@@ -10,9 +10,9 @@
 //!                                16 8  offset in the layer's file as it is decompressed, out of its tar
 //! ```
 //!
-//! All little endian; the bytes between are padding, which recorders leave as they found it and we write as zeros. A file
-//! has nothing behind its records. The prefetcher reads each record into a buffer of [`RECORD_MAX`] bytes without looking
-//! at its length, so longer ones are never written here; they are read.
+//! All little endian; the bytes between are padding, which recorders leave as they found it and we write as zeros. A
+//! file has nothing behind its records. The prefetcher reads each record into a buffer of [`RECORD_MAX`] bytes without
+//! looking at its length, so longer ones are never written here; they are read.
 //!
 //! Such a trace speaks of layers' files, a plan of the disk. Between the two stand the image's [`Extent`]s: its merged
 //! index. Data that an upper layer hides is on no disk, nor are the layers' own headers and tables, which a recorded

@@ -184,7 +184,8 @@ mod tests {
         }
         assert_eq!(listed(br#"{"manifests":null}"#, "plan").unwrap(), []);
         let good = json!({
-            "mediaType": "m", "digest": Digest::of(b""), "size": 1, "artifactType": "plan", "annotations": {"a": 7, "b": "c"},
+            "mediaType": "m", "digest": Digest::of(b""), "size": 1, "artifactType": "plan",
+            "annotations": {"a": 7, "b": "c"},
         });
         let mut entries = vec![json!(null), json!([]), json!("x"), good.clone(), good.clone()];
         for (key, value) in [("digest", json!("sha256:../..")), ("size", json!(-1)), ("mediaType", json!(7))]

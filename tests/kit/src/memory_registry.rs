@@ -1,5 +1,5 @@
-//! An OCI registry in memory that lists artifacts by their subjects, in pages, as the one that is installed does not; or
-//! that does not, and loses writes.
+//! An OCI registry in memory that lists artifacts by their subjects, in pages, as the one that is installed does not;
+//! or that does not, and loses writes.
 //!
 //! Manifests, small blobs in one piece, tags; nobody is asked who he is.
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 const BLOCK: u64 = 2 << 20;
 
-/// Boots of an image that the data set calls `name`, from the `first` on, that read the blocks in the order of `blocks`.
+/// Five boots, from the `first` on, of an image that the data set calls `name`: they read `blocks` in this order.
 fn boots(scene: &Scene, set: &str, name: &str, first: i64, blocks: &[i64]) {
     let mut table = "volume_id,image_type,image_id,device_size,gmt_create\n".to_owned();
     let dir = scene.path(&format!("{set}/trace/it1/{name}/1GB"));

@@ -24,8 +24,8 @@ impl Plans {
         })
     }
 
-    /// Plans that were chosen for an image, alone, under the name `name`; `provenance` is that of the file that they were
-    /// chosen from.
+    /// Plans that were chosen for an image, alone, under the name `name`; `provenance` is that of the file that they
+    /// were chosen from.
     #[must_use]
     pub fn of_chosen(chosen: ImagePlans, provenance: &Provenance, name: ImageKey) -> Self {
         let traces = chosen.groups.iter().map(|group| group.traces).sum();

@@ -3,8 +3,8 @@
 //! A registry that knows referrers lists them itself, in pages. One that does not says so by 404 (some by other
 //! words); the list is then an index under a tag of the subject's digest. When an artifact is written, its answer says
 //! whether the registry saw the subject (`OCI-Subject`); where not, the tag is changed. Registries have no conditional
-//! writes: whoever changed the tag reads it again, and if his artifact is not in there, since somebody else wrote at the
-//! same moment, he adds it again.
+//! writes: whoever changed the tag reads it again, and if his artifact is not in there, since somebody else wrote at
+//! the same moment, he adds it again.
 //!
 //! The registry itself is asked, never a mirror: few of those know artifacts, and an old list would be believed.
 
