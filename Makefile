@@ -17,15 +17,15 @@ SOAK_CASES ?= 100000
 # A test that hangs is a failed test. At a terminal the tests stay in its foreground, so that Ctrl-C reaches them.
 TIMEOUT := timeout --kill-after=30s $(shell [ -t 0 ] && echo --foreground)
 
-.PHONY: help setup demo test bench lint fuzz soak clean
+.PHONY: help setup demo test bench bench-boot lint fuzz soak clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install what building, testing and the demo need (root or sudo)
 	@scripts/setup build disks servers clients demo lint
 
-demo: ## boot a real Debian disk over a slow link: after a download, lazily, and with headstart
+demo: ## boot a real Debian disk over a slow link: after a download, lazily, and faster from boot to boot
 	@scripts/setup build disks demo
 	@scripts/demo
 
@@ -37,6 +37,12 @@ test: ## all tests
 bench: ## measure, with the peer's figure beside ours
 	@scripts/setup build disks servers clients
 	@scripts/bench
+
+bench-boot: ## boots over slow links, ours and others', into docs/benchmarks.md: hours, see BENCH=--help
+	@scripts/setup build disks demo
+	@$(CARGO) build --release --locked --quiet -p headstart --bin headstart -p headstart-testkit --bin headstart-shaper
+	@$(CARGO) build --release --locked --quiet -p headstart-plot --example draw
+	@python3 -B benches/boot $(BENCH)
 
 lint: ## formatting, clippy, documentation, shell scripts, project rules
 	@scripts/setup build

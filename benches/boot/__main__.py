@@ -63,9 +63,7 @@ def prepare(options, images):
     for name in options.images + options.derived:
         images.make(name)
         images.record(name)
-        images.learn(name)
-        images.optimize(name)
-        images.mislead(name, next(other for other in IMAGES if other not in name))
+    images.learn(options.images + options.derived)
 
 
 def search(options, images, results):

@@ -90,6 +90,10 @@ class Figures:
         rows = self.replayed(image, contestant, setting)
         return statistics.median(map(figure, rows)) if rows else None
 
+    def traces(self, image, contestant, setting):
+        """The boots that were replayed."""
+        return sorted({row["trace"] for row in self.replayed(image, contestant, setting)})
+
     def guests(self, image, contestant):
         return self.places.get(("guest", image, contestant), [])
 

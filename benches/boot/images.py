@@ -4,11 +4,10 @@ import os
 import pathlib
 import shutil
 
-from rig import HEADSTART, ROOT, Rig, headstart, run
+from rig import HEADSTART, ROOT, Rig, build_of, headstart, run
 
 # Five boots to learn from, three to measure with.
 TRAINED, TESTED = 5, 3
-BANDWIDTHS = "2,5,10,30,100"
 
 
 class Images:
@@ -50,8 +49,6 @@ class Images:
             link.symlink_to(f"../disks/{name}.raw")
         if not self.has(name, "bare"):
             headstart("--quiet", "image", "import", self.disk(name), self.reference(name, "bare"), *on)
-        if not self.has(name):
-            headstart("--quiet", "image", "copy", self.reference(name, "bare"), self.reference(name))
 
     def boots(self, name):
         """The recorded boots: the first ones, to learn from, and the later ones, to measure with."""
@@ -70,31 +67,36 @@ class Images:
                 rig.end(disk)
             print(f"  recorded a boot of {name}: {took}", flush=True)
 
-    def learn(self, name):
-        """Trains on the boots to learn from, and publishes; the score's order as ThinkAhead has it, apart."""
-        train, _ = self.boots(name)
+    def learn(self, names):
+        """Trains on the boots to learn from, publishes, lays out anew; with the score's order as ThinkAhead has it, and
+        with plans that are wrong. All of it anew for another build."""
+        done = self.place / "learned"
+        known = done.read_text().split() if done.exists() else [""]
+        if known[0] != build_of():
+            shutil.rmtree(self.www / "store", ignore_errors=True)
+            known = [build_of()]
+        for name in names:
+            if name not in known:
+                headstart("--quiet", "image", "copy", self.reference(name, "bare"), self.reference(name))
+                self._train(name)
+                known.append(name)
+        for name in names:
+            self._mislead(name, next(other for other in names if other not in name and name not in other))
+        done.write_text(" ".join(known) + "\n")
+
+    def _train(self, name):
         boots = self.place / "learn" / name
-        done = boots / "done"
-        if done.exists():
-            return
         shutil.rmtree(boots, ignore_errors=True)
-        (boots / "boots").mkdir(parents=True)
-        for trace in train:
-            os.link(trace, boots / "boots" / trace.name)
-        common = ["--quiet", "train", "--traces", boots / "boots"]
-        for kind, options in {
-            "own": ["--publish", self.reference(name), "--image", self.reference(name)],
-            "score": ["--policy", "thinkahead", "--objective", "hits", "--image", self.reference(name)],
-        }.items():
-            headstart(*common, "-o", self.plans / f"{name}.{kind}", *options)
-        done.touch()
+        boots.mkdir(parents=True)
+        for trace in self.boots(name)[0]:
+            os.link(trace, boots / trace.name)
+        image = self.reference(name)
+        train = ["--quiet", "train", "--traces", boots, "--image", image]
+        headstart(*train, "-o", self.plans / f"{name}.own", "--publish", image)
+        headstart(*train, "-o", self.plans / f"{name}.score", "--policy", "thinkahead", "--objective", "hits")
+        headstart("--quiet", "image", "optimize", image, self.reference(f"{name}-optimized"))
 
-    def optimize(self, name):
-        if not self.has(f"{name}-optimized"):
-            headstart("--quiet", "image", "optimize", self.reference(name), self.reference(f"{name}-optimized"),
-                      "--plans", self.plans / f"{name}.own")
-
-    def mislead(self, name, other):
+    def _mislead(self, name, other):
         """Lists of blocks that are of no use: those of another image's plan, and those that are in no plan of this."""
         useful = set(self._blocks(name))
         never = [block for block in range(self.disk(name).stat().st_size >> 21) if block not in useful]

@@ -106,7 +106,8 @@ def predicted(figures, said):
             if setting[1] != 20:
                 continue
             for contestant in ("whole-lazy", "whole-score", "lazy", "planned", "optimized"):
-                one, value = said(image, contestant, setting), figures.median(image, contestant, setting, reads_wait)
+                one = said(image, contestant, setting, figures.traces(image, contestant, setting))
+                value = figures.median(image, contestant, setting, reads_wait)
                 if one and value is not None:
                     took = figures.median(image, contestant, setting, reads_take)
                     rows.append([f"{image}, {checks.words(setting)}", TITLES[contestant], number(one[0]), number(value),

@@ -37,9 +37,12 @@ class Said:
     def key(*parts):
         return " ".join(map(str, parts))
 
-    def predicted(self, image, contestant, setting):
-        """(total wait, boot time) in seconds, the median of the boots; or None."""
-        return self.known.get(self.key("boot", image, contestant, *setting))
+    def predicted(self, image, contestant, setting, traces):
+        """(total wait, boot time) in seconds, the medians of these boots; or None."""
+        found = [self.known.get(self.key("boot", image, contestant, *setting, trace)) for trace in traces]
+        if not found or None in found:
+            return None
+        return [statistics.median(figure) for figure in zip(*found)]
 
     def needed(self, image, trace):
         """Compressed bytes of the distinct slices that a boot reads, or None."""
@@ -60,27 +63,25 @@ def add(images, figures):
             guests.setdefault(tuple(guest), []).append(rate)
         for guest, rates in guests.items():
             for contender in CONTENDERS:
-                key = lambda rate: said.key("boot", name, contender, rate, *guest)
-                if any(key(rate) not in said.known for rate in rates):
-                    said.known |= {key(rate): value
-                                   for rate, value in simulated(images, name, contender, rates, guest).items()}
+                for trace in test:
+                    key = lambda rate: said.key("boot", name, contender, rate, *guest, trace.name)
+                    if any(key(rate) not in said.known for rate in rates):
+                        found = simulated(images, name, contender, rates, guest, trace)
+                        said.known |= {key(rate): value for rate, value in found.items()}
     said.save()
     return said
 
 
-def simulated(images, name, contender, rates, guest):
+def simulated(images, name, contender, rates, guest, trace):
     """{rate: (total wait, boot time)}."""
     plans, tag, policy, options = CONTENDERS[contender]
     delay, grace, faster = guest
-    found = {}
-    for trace in images.boots(name)[1]:
-        report = headstart("--quiet", "simulate", "disk", "--traces", trace, "--plans", images.plans / f"{name}.{plans}",
-                           "--model", "real", "--image", images.reference(tag.format(name=name)), "--policies", policy,
-                           "--grace", f"{grace}s", "--faster", faster, "--round-trip", f"{delay}ms",
-                           "--bandwidth", ",".join(map(str, rates)), *options)
-        for row in report["rows"]:
-            found.setdefault(row["bandwidth"], []).append((row["wait_total"], row["last_read"] - grace))
-    return {rate: [round(statistics.median(figure), 4) for figure in zip(*values)] for rate, values in found.items()}
+    report = headstart("--quiet", "simulate", "disk", "--traces", trace, "--plans", images.plans / f"{name}.{plans}",
+                       "--model", "real", "--image", images.reference(tag.format(name=name)), "--policies", policy,
+                       "--grace", f"{grace}s", "--faster", faster, "--round-trip", f"{delay}ms",
+                       "--bandwidth", ",".join(map(str, rates)), *options)
+    return {row["bandwidth"]: [round(row["wait_total"], 4), round(row["last_read"] - grace, 4)]
+            for row in report["rows"]}
 
 
 def needed(images, name, trace):
