@@ -128,15 +128,15 @@ impl ObjectStore for Meddler {
 
     fn delete_stream(
         &self,
-        paths: futures::stream::BoxStream<'static, object_store::Result<Path>>,
-    ) -> futures::stream::BoxStream<'static, object_store::Result<Path>> {
+        paths: BoxStream<'static, object_store::Result<Path>>,
+    ) -> BoxStream<'static, object_store::Result<Path>> {
         self.objects.delete_stream(paths)
     }
 
     fn list(
         &self,
         prefix: Option<&Path>,
-    ) -> futures::stream::BoxStream<'static, object_store::Result<object_store::ObjectMeta>> {
+    ) -> BoxStream<'static, object_store::Result<object_store::ObjectMeta>> {
         self.objects.list(prefix)
     }
 
