@@ -130,6 +130,33 @@ fn the_switch_of_groups_is_worth_it_on_reordered_boots() {
     }
 }
 
+/// The same as somebody feels it who waits for the machine: the plan switches, and hardly anything is waited for.
+#[test]
+fn reordered_boots_wait_less_with_the_switch_of_groups() {
+    let boots: Vec<_> = boots("p-deb12min").into_iter().filter(|boot| boot.records.len() > 1500).collect();
+    let with = |boots: &[Trace], first: u64, seed: u64| -> Vec<_> {
+        (seed..).zip(boots).map(|(seed, boot)| with_services(boot, first, seed)).collect()
+    };
+    let (test, train) = boots.split_at(2);
+    let train = [with(train, 0, 10), with(&train[1..], 1, 20)].concat();
+    let rate = Bandwidth::mb(2);
+    let plans = plans(&train, "vmt-min", &[rate], Settings::default());
+    let model = Model::real(rate.bytes(), Duration::from_millis(20));
+    let mut simulator = Simulator::new();
+    for boot in with(test, 1, 30).iter().map(|boot| Boot::faster(boot, 3)) {
+        let mut waited = |plan: &Plan| simulator.run(&boot, plan, &model).waited.as_secs();
+        let (lazy, fixed) = (waited(&Plan::Lazy), waited(&fixed(&plans, rate)));
+        let mut guide = Piloting::new(Arc::clone(&plans), Some(rate.bytes()));
+        let switched = simulator.run_guided(&boot, &mut guide, &model).waited.as_secs();
+        let report = guide.report();
+        eprintln!(
+            "reordered, 2 MB/s: {lazy:.1} s lazily, {fixed:.1} s by the other order, {switched:.1} s switched"
+        );
+        assert!(report.switches.groups >= 1 && report.stopped.is_none(), "{report:?}");
+        assert!(switched <= fixed && switched < lazy * 0.7, "{lazy} {fixed} {switched}");
+    }
+}
+
 /// A boot that was cut off, after something else had read 49 blocks: as many blocks as a boot, and no boot.
 fn broken(boot: &Trace, seed: u64) -> Trace {
     let began = boot.records.first().unwrap().t_us;
