@@ -10,6 +10,7 @@
 //! | [`away`] | stores that are gone, with and without everything in the cache |
 //! | [`running`] | metrics, reports, signals, preloading, filling, limits |
 //! | [`preloading`] | plans that are found and followed, are not, are wrong; links and stores that change meanwhile |
+//! | [`replay`] | recorded reads against this server and others |
 //! | [`refusals`] | what cannot work is refused at once, says why, and leaves nothing behind |
 //!
 //! [`attached`] is the program while it runs; [`images`] are what it attaches. A test that lacks another program says
@@ -28,6 +29,7 @@ mod images;
 mod nbd;
 mod preloading;
 mod refusals;
+mod replay;
 mod running;
 #[path = "../e2e/scene.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]

@@ -10,7 +10,7 @@ use headstart_block::{Error, ErrorKind, Result};
 /// The second word of a server of before 2011.
 const OLD_STYLE: u64 = 0x0000_4202_8186_1253;
 /// The longest answer to an option that is read: messages of errors are longer than facts.
-const ANSWER_MAX: u32 = 2 * STRING_MAX as u32;
+const ANSWER_MAX: u32 = 8192;
 /// Facts that an export may tell of itself, and more than anybody has.
 const FACTS_MAX: usize = 64;
 /// Zeros behind the answer of the oldest way to name an export.
