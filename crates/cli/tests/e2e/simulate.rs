@@ -2,6 +2,8 @@
 
 use crate::scene::Scene;
 use crate::trace::data_set;
+use headstart_block::ByteRange;
+use headstart_trace::{Creation, Op, Record, Trace};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -245,4 +247,53 @@ fn ctrl_c_ends_it() {
     started.signal(rustix::process::Signal::INT);
     started.finish().fails(&["interrupted"]);
     assert_eq!(scene.names("figures"), [""; 0]);
+}
+
+/// The disk of a real image: what is zeros is there, what is stored comes in the image's own compressed frames, and what
+/// the image was opened by is not fetched again.
+#[test]
+fn the_disk_may_be_a_real_image() {
+    let scene = Scene::new();
+    crate::disk::mixed_disk(&scene, "disk.raw", 8);
+    let image = scene.json("image import disk.raw file://~/s:a");
+    let records = |reads: &[(u64, u64)]| {
+        let record = |(n, (start, len)): (u64, &(u64, u64))| Record {
+            t_us: 1_000_000 + n * 100_000,
+            op: Op::Read,
+            range: ByteRange::between(*start, start + len),
+            service_us: Some(0),
+        };
+        (0..).zip(reads).map(record).collect::<Vec<_>>()
+    };
+    let trace = |name: &str, reads: &[(u64, u64)]| {
+        let creation = Creation { image: "vm".to_owned(), size: 8 << 20, ..Creation::default() };
+        let trace = Trace { creation, records: records(reads), ..Trace::default() };
+        fs::write(scene.path(name), headstart_trace::file::encode(&trace).unwrap()).unwrap();
+    };
+    let simulate = |name: &str, options: &str| {
+        let words = format!(
+            "simulate disk --traces {name} --model real --bandwidth 1 --misses own --policies lazy {options}"
+        );
+        scene.json(&words)["rows"][0].clone()
+    };
+    // Text, noise, a hole.
+    trace("boot.parquet", &[(2 << 20, 1_000_000), (1 << 20, 262_144), (7 << 20, 65_536)]);
+    let real = simulate("boot.parquet", "--image file://~/s:a");
+    let plain = simulate("boot.parquet", "");
+    assert_eq!(
+        (&plain["hit_rate"], float(&plain, "bytes") as u64),
+        (&json!(0.0), 1_000_000_u64.div_ceil(16384) * 16384 + 262_144 + 65_536)
+    );
+    assert!((float(&real, "hit_rate") - 1.0 / 3.0).abs() < 1e-9, "{real}");
+    let bytes = float(&real, "bytes");
+    assert!(bytes > 262_144.0 && bytes < 900_000.0, "{bytes} of {image}");
+    assert!(float(&real, "wait_total") < float(&plain, "wait_total"), "{real} {plain}");
+    // A hit takes its time too, and the first read comes when it is said to.
+    let slow = simulate("boot.parquet", "--image vm=file://~/s:a --local-read 10ms --grace 5s");
+    assert!((float(&slow, "wait_total") - float(&real, "wait_total") - 0.03).abs() < 1e-6, "{slow} {real}");
+    assert!((float(&slow, "last_read") - float(&real, "last_read") - 4.03).abs() < 1e-6, "{slow} {real}");
+    let wrong = "simulate disk --traces boot.parquet --model real --image";
+    scene.fails(&format!("{wrong} other=file://~/s:a"), &["boots of `vm`", "--image vm=IMAGE"]);
+    scene.fails(&format!("{wrong} vm=file://~/s:b"), &["s:b"]);
+    scene.fails("simulate disk --traces boot.parquet --image file://~/s:a", &["--image", "--model real"]);
 }

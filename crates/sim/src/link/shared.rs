@@ -196,7 +196,7 @@ fn change<T>(bandwidth: &Bandwidth, answers: &[Flow<T>], at: Nanos) -> Nanos {
     let flowing = || answers.iter().filter(|flow| flow.flows(at));
     let ready = answers.iter().map(|flow| flow.answer.ready).filter(|ready| *ready > at).min();
     let next = ready.unwrap_or(Nanos::NEVER);
-    let least = flowing().map(|flow| flow.left()).min();
+    let least = flowing().map(Flow::left).min();
     let Some(least) = least else { return next };
     let (count, rate) = (flowing().count() as u128, u128::from(bandwidth.at(at)));
     let takes = (least * count).div_ceil(rate).max(1);
@@ -295,10 +295,9 @@ mod tests {
                     let at = wire.next();
                     assert!(at >= last, "time runs back");
                     last = at;
-                    match wire.pop() {
-                        Some(Came::All(_)) => came += 1,
-                        Some(Came::Part(..)) => told += 1,
-                        None => panic!("something was to come"),
+                    match wire.pop().expect("something was to come") {
+                        Came::All(_) => came += 1,
+                        Came::Part(..) => told += 1,
                     }
                 }
                 (came, last, told)

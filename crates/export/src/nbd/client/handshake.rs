@@ -2,7 +2,7 @@
 
 use super::super::proto::{
     FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, Fields, GREETING, OPTION_MAGIC, OPTION_REPLY_MAGIC, OptionHeader,
-    PAYLOAD_MAX, STRING_MAX, info, option, option_reply,
+    PAYLOAD_MAX, info, option, option_reply,
 };
 use super::Line;
 use headstart_block::{Error, ErrorKind, Result};
