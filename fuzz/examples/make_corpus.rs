@@ -327,6 +327,7 @@ fn image() -> NewImage {
         virtual_size: DISK_SIZE,
         options: "zstd,frame=32768,crc".to_owned(),
         config: Config::default(),
+        optimized_from: None,
     }
 }
 
