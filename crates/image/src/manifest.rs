@@ -400,8 +400,8 @@ impl Config {
         ids.into_iter().flatten().filter_map(|id| id.as_str()?.parse().ok()).collect()
     }
 
-    /// The same with one layer more, in the place of one that is no part of the disk. Other than for a layer of the disk,
-    /// what it says of the image stays.
+    /// The same with one layer more, in the place of one that is no part of the disk. Other than for a layer of the
+    /// disk, what it says of the image stays.
     pub(crate) fn on_top_of(mut self, image: &Manifest, top: Digest) -> Vec<u8> {
         let ids = self.0.get_mut("rootfs").and_then(|rootfs| rootfs.get_mut("diff_ids")?.as_array_mut());
         if let Some(ids) = ids {

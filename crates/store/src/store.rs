@@ -107,8 +107,8 @@ pub trait Store: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Writes an artifact's manifest that has `subject` as its `subject`, so that it lives as long as that and is listed
-    /// by [`Store::referrers`]. Its blobs are there already. The artifacts `replaced` are listed no longer, and
+    /// Writes an artifact's manifest that has `subject` as its `subject`, so that it lives as long as that and is
+    /// listed by [`Store::referrers`]. Its blobs are there already. The artifacts `replaced` are listed no longer, and
     /// removed where the store is able to; but those that a registry lists itself and does not remove stay.
     ///
     /// # Errors

@@ -164,7 +164,8 @@ struct Search<'a> {
     store: &'a ImageStore,
     /// What is to be kept.
     found: BTreeSet<Digest>,
-    /// Documents that something leads to, read already: each once, so that hostile graphs cost no more than their bytes.
+    /// Documents that something leads to, read already: each once, so that hostile graphs cost no more than their
+    /// bytes.
     read: BTreeSet<Digest>,
 }
 
