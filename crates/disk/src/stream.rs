@@ -24,10 +24,17 @@ use tokio::sync::watch;
 const PIECE: u64 = 64 << 10;
 
 /// And the most.
-const PIECE_MOST: u64 = 256 << 10;
+const PIECE_MOST: u64 = 128 << 10;
 
-/// Bytes of a claim; at least so much ahead of the stream is claimed.
-const STRETCH: u64 = 256 << 10;
+/// Bytes of a claim.
+const STRETCH: u64 = 128 << 10;
+
+/// At least so much ahead of a stream is claimed. Who follows looks on when he sees a piece, perhaps before the claims
+/// have moved on with it: what he looks at is claimed all the same, for a piece and a step are less than this.
+const AHEAD: u64 = 256 << 10;
+
+/// Bytes that who follows looks at and waits for at a time.
+const STEP: u64 = 64 << 10;
 
 /// What came of a stream.
 #[derive(Clone, Copy, Debug)]
@@ -64,8 +71,8 @@ impl Fetcher {
             }
             at = next;
             refuse_bypassed(blob)?;
-            let stretch = ByteRange::between(at, end.min(at.saturating_add(STRETCH)));
-            let claim = claim(blob, stretch).await?;
+            let step = ByteRange::between(at, end.min(at.saturating_add(STEP)));
+            let claim = claim(blob, step).await?;
             if claim.owned().first().is_some_and(|run| run.offset() == at) {
                 brought = true;
                 self.lead(blob, ByteRange::between(at, end), claim, &mut streaming).await?;
@@ -73,13 +80,13 @@ impl Fetcher {
                 continue;
             }
             drop(claim);
-            if self.fetch(blob, stretch, Urgency::Background, &|| ()).await? {
+            if self.fetch(blob, step, Urgency::Background, &|| ()).await? {
                 brought = true;
-                (streaming.tell)(Piece::Upto(stretch.end()));
+                (streaming.tell)(Piece::Upto(step.end()));
             } else {
-                (streaming.tell)(Piece::Found(stretch));
+                (streaming.tell)(Piece::Found(step));
             }
-            at = stretch.end();
+            at = step.end();
         }
         Ok(brought)
     }
@@ -95,6 +102,7 @@ impl Fetcher {
         let digest = blob.spec().digest;
         let about = |e: Error| e.about(format!("blob {digest}"));
         let mut ahead = Ahead::new(self, blob, range, claim);
+        ahead.advance(range.offset()).await?;
         let asked = Instant::now();
         let mut parts = self.store().read_stream(&digest, range, Urgency::Background).await.map_err(about)?;
         let mut buffer = BytesMut::new();
@@ -182,7 +190,7 @@ struct Ahead<'a> {
 
 impl<'a> Ahead<'a> {
     fn new(fetcher: &'a Fetcher, blob: &'a Arc<CachedBlob>, range: ByteRange, first: Claim) -> Self {
-        let end = range.end().min(range.offset().saturating_add(STRETCH));
+        let end = range.end().min(range.offset().saturating_add(STEP));
         let number = fetcher.stream_begins(blob, ByteRange::between(range.offset(), end));
         Self { fetcher, blob, range, claims: VecDeque::from([(end, first)]), number }
     }
@@ -190,7 +198,7 @@ impl<'a> Ahead<'a> {
     /// The stream has come to `at`: claims what follows, then gives back what lies behind.
     async fn advance(&mut self, at: u64) -> Result<()> {
         let mut end = self.claims.back().map_or(at, |(end, _)| (*end).max(at));
-        while end < self.range.end() && end < at.saturating_add(STRETCH) {
+        while end < self.range.end() && end < at.saturating_add(AHEAD) {
             let stretch = ByteRange::between(end, self.range.end().min(end.saturating_add(STRETCH)));
             self.claims.push_back((stretch.end(), claim(self.blob, stretch).await?));
             end = stretch.end();
@@ -228,8 +236,8 @@ mod tests {
         };
         assert_eq!(take(63 << 10, 0, false), (vec![], 63 << 10));
         assert_eq!(take(65 << 10, 0, false), (vec![64], 1 << 10));
-        assert_eq!(take(700 << 10, 0, false), (vec![256, 256, 176], 12 << 10));
-        assert_eq!(take(300 << 10, 0, true), (vec![256, 44], 0));
+        assert_eq!(take(700 << 10, 0, false), (vec![128, 128, 128, 128, 128], 60 << 10));
+        assert_eq!(take(300 << 10, 0, true), (vec![128, 128, 44], 0));
         assert_eq!(take(5, 32 << 10, true), (vec![0], 0), "the short end of a blob");
         assert_eq!(take(0, 0, true), (vec![], 0));
     }

@@ -8,6 +8,7 @@
     reason = "tests"
 )]
 
+use futures::StreamExt;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt};
 use headstart_store::layout::{LayoutDir, StagingDir, StalePolicy, remove_stale};
 use headstart_store::media_type::MANIFEST_OCI;
@@ -42,6 +43,11 @@ async fn writes_and_reads() {
     let range = ByteRange::between(12_345_678, 12_400_000);
     let read = store.read(&digest, range, Urgency::Demand).await.unwrap();
     assert!(read == bytes[12_345_678..12_400_000]);
+    let long = ByteRange::between(1, 19_999_999);
+    let parts = store.read_stream(&digest, long, Urgency::Background).await.unwrap();
+    let parts: Vec<_> = parts.map(Result::unwrap).collect().await;
+    assert!(parts.iter().all(|part| part.len() <= 1 << 20), "it is never whole in memory");
+    assert!(parts.concat() == bytes[1..19_999_999]);
     let past = ByteRange::between(0, 20_000_001);
     assert_eq!(store.read(&digest, past, Urgency::Demand).await.unwrap_err().kind(), ErrorKind::Corrupt);
     let missing = store.read(&Digest::of(b"?"), range, Urgency::Demand).await.unwrap_err();

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use bytes::Bytes;
+use futures::StreamExt;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
 use headstart_store::{Location, Mirror, RetrySettings, Settings, Store, Tag, Urgency, open};
 use headstart_testkit::process::Process;
@@ -154,6 +155,11 @@ async fn an_open_registry_takes_and_gives_an_image() {
         let bytes = read(&*store, &digest, offset as u64, len as u64).await.unwrap();
         assert!(bytes[..] == layer[offset..offset + len]);
     }
+    let long = ByteRange::between(4321, layer.len() as u64 - 99);
+    let parts = store.read_stream(&digest, long, Urgency::Background).await.unwrap();
+    let bytes: Vec<Bytes> = parts.map(Result::unwrap).collect().await;
+    assert!(bytes.len() > 10, "it comes in parts");
+    assert!(bytes.concat() == layer[4321..layer.len() - 99]);
     let no_tag =
         store.manifest(&headstart_store::Selector::Tag("nothing".parse().unwrap())).await.unwrap_err();
     assert!(no_tag.to_string().contains("`headstart image list oci://"), "{no_tag}");

@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::stream::{self, BoxStream, StreamExt};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
 use headstart_store::{Copied, Counters, Selector, Store, Tag, Urgency};
 use std::collections::HashMap;
@@ -26,7 +27,16 @@ pub(crate) struct TryingStore {
     /// How often each byte of each blob was given out, by units of 4 KiB.
     pub(crate) given: Mutex<HashMap<(Digest, u64), u64>>,
     pub(crate) requests: AtomicU64,
+    /// Streams that were begun.
+    pub(crate) streams: AtomicU64,
+    /// How long each part of a stream takes.
+    pub(crate) part_delay: Mutex<Duration>,
+    /// So many of the next parts of streams come before one breaks; 0: none does.
+    pub(crate) breaks_after: AtomicU64,
 }
+
+/// Bytes of a part of a stream: no whole number of the units that are verified.
+const PART: u64 = 13 << 12;
 
 impl TryingStore {
     pub(crate) fn over(inner: Arc<dyn Store>) -> Arc<Self> {
@@ -45,6 +55,32 @@ impl TryingStore {
             Some(kind) => Err(Error::new(kind, "the test says so")),
             None => Ok(()),
         }
+    }
+
+    /// The bytes of a range, as they are or wrong, and notes that they were given.
+    async fn give(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {
+        let mut bytes = self.inner().read(blob, range, urgency).await?;
+        for (at, times) in &mut *self.wrong_at.lock().unwrap() {
+            if *times > 0 && !range.intersect(ByteRange::between(*at, at + 1)).is_empty() {
+                *times -= 1;
+                let mut wrong = bytes.to_vec();
+                wrong[(at - range.offset()) as usize] ^= 1;
+                bytes = wrong.into();
+            }
+        }
+        let left = self.corrupt.load(Ordering::Relaxed);
+        if left > 0 && range.len() > 100 {
+            self.corrupt.store(left - 1, Ordering::Relaxed);
+            let mut wrong = bytes.to_vec();
+            // In every frame.
+            wrong.iter_mut().skip(50).step_by(1000).for_each(|byte| *byte ^= 1);
+            return Ok(wrong.into());
+        }
+        let mut given = self.given.lock().unwrap();
+        for unit in range.parts(4096) {
+            *given.entry((*blob, unit.offset() / 4096)).or_default() += 1;
+        }
+        Ok(bytes)
     }
 }
 
@@ -68,28 +104,31 @@ impl Store for TryingStore {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         self.pass().await?;
-        let mut bytes = self.inner().read(blob, range, urgency).await?;
-        for (at, times) in &mut *self.wrong_at.lock().unwrap() {
-            if *times > 0 && !range.intersect(ByteRange::between(*at, at + 1)).is_empty() {
-                *times -= 1;
-                let mut wrong = bytes.to_vec();
-                wrong[(at - range.offset()) as usize] ^= 1;
-                bytes = wrong.into();
+        self.give(blob, range, urgency).await
+    }
+
+    async fn read_stream<'s>(
+        &'s self,
+        blob: &Digest,
+        range: ByteRange,
+        urgency: Urgency,
+    ) -> Result<BoxStream<'s, Result<Bytes>>> {
+        self.pass().await?;
+        self.streams.fetch_add(1, Ordering::Relaxed);
+        let (blob, start) = (*blob, range.offset());
+        let parts = (0..range.len().div_ceil(PART))
+            .map(move |n| ByteRange::between(start + n * PART, range.end().min(start + (n + 1) * PART)));
+        let parts = stream::iter(parts).then(move |part| async move {
+            let delay = *self.part_delay.lock().unwrap();
+            tokio::time::sleep(delay).await;
+            if self.breaks_after.load(Ordering::Relaxed) > 0
+                && self.breaks_after.fetch_sub(1, Ordering::Relaxed) == 1
+            {
+                return Err(Error::new(ErrorKind::Unavailable, "it broke"));
             }
-        }
-        let left = self.corrupt.load(Ordering::Relaxed);
-        if left > 0 && range.len() > 100 {
-            self.corrupt.store(left - 1, Ordering::Relaxed);
-            let mut wrong = bytes.to_vec();
-            // In every frame.
-            wrong.iter_mut().skip(50).step_by(1000).for_each(|byte| *byte ^= 1);
-            return Ok(wrong.into());
-        }
-        let mut given = self.given.lock().unwrap();
-        for unit in range.parts(4096) {
-            *given.entry((*blob, unit.offset() / 4096)).or_default() += 1;
-        }
-        Ok(bytes)
+            self.give(&blob, part, urgency).await
+        });
+        Ok(parts.boxed())
     }
 
     async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>> {

@@ -128,6 +128,11 @@ impl Engine {
         };
         if range.blob == request.range.blob && range.range.offset() <= request.range.range.offset() {
             self.shrink(fetch, range.range.end());
+            if let Some(Request { state: State::Sent(Sent { stream: Some(stream), .. }), .. }) =
+                self.requests.get_mut(fetch)
+            {
+                stream.heard = Some(self.now);
+            }
             self.estimator.holds(fetch, false);
             self.expect(fetch);
         }

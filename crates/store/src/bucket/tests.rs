@@ -44,6 +44,9 @@ async fn writes_and_reads() {
             let range = ByteRange::between(len as u64 / 2, len as u64);
             let read = store.read(&digest, range, Urgency::Demand).await.unwrap();
             assert!(read == bytes[len / 2..]);
+            let parts = store.read_stream(&digest, range, Urgency::Background).await.unwrap();
+            let parts: Vec<Bytes> = parts.map(Result::unwrap).collect().await;
+            assert!(parts.concat() == bytes[len / 2..]);
             let past = ByteRange::between(len as u64 - 1, len as u64 + 1);
             assert!(store.read(&digest, past, Urgency::Demand).await.is_err());
         }

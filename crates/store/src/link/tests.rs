@@ -256,3 +256,89 @@ async fn a_store_that_asks_to_be_left_alone_is() {
     let deadline = Settings::default().retry.deadline;
     assert!((deadline..deadline * 2).contains(&start.elapsed()), "{:?}", start.elapsed());
 }
+
+/// All parts of a stream, and the error that it ends with, if it does.
+async fn drain(parts: &mut BoxStream<'_, Result<Bytes>>) -> (Vec<usize>, Option<ErrorKind>) {
+    let mut sizes = Vec::new();
+    while let Some(part) = parts.next().await {
+        match part {
+            Ok(part) => sizes.push(part.len()),
+            Err(error) => {
+                assert!(parts.next().await.is_none(), "it ends with its error");
+                return (sizes, Some(error.kind()));
+            }
+        }
+    }
+    (sizes, None)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_gives_what_comes_as_it_comes() {
+    let link = Link::new(&Settings::default());
+    for (parts, given, broken) in [
+        (&[4096][..], &[4096][..], false),
+        (&[1000, 3000, 96], &[1000, 3000, 96], false),
+        (&[1000, 3000], &[1000, 3000], true),
+        (&[4000, 97], &[4000], true),
+        (&[], &[], true),
+    ] {
+        let mut stream = link.stream(range(), Urgency::Background, || after(ms(1), parts)).await.unwrap();
+        let (sizes, error) = drain(&mut stream).await;
+        assert_eq!((sizes.as_slice(), error.is_some()), (given, broken), "{parts:?}");
+        assert_eq!(error.unwrap_or(ErrorKind::Unavailable), ErrorKind::Unavailable);
+    }
+    assert_eq!((link.counters().requests, link.counters().errors), (5, 3));
+    assert_eq!(link.counters().bytes, 4096 * 2 + 4000 + 4097);
+    let refused = || async { Err(Error::new(ErrorKind::NotFound, "no such blob")) };
+    let error = link.stream(range(), Urgency::Background, refused).await.map(drop).unwrap_err();
+    assert_eq!((error.kind(), link.counters().errors), (ErrorKind::NotFound, 4));
+}
+
+/// It has its place until it is dropped; demand reads have places of their own.
+#[tokio::test(start_paused = true)]
+async fn a_stream_keeps_its_place_and_no_other() {
+    let settings = Settings { background_in_flight: 1, ..Settings::default() };
+    let link = Link::new(&settings);
+    let mut stream = link.stream(range(), Urgency::Background, || after(ms(1), &[96, 4000])).await.unwrap();
+    assert_eq!(stream.next().await.unwrap().unwrap().len(), 96);
+    let second = link.read(range(), Urgency::Background, || after(ms(1), &[4096]));
+    assert!(timeout(ms(500), second).await.is_err());
+    link.read(range(), Urgency::Demand, || after(ms(1), &[4096])).await.unwrap();
+    drop(stream);
+    let second = link.read(range(), Urgency::Background, || after(ms(1), &[4096]));
+    timeout(ms(500), second).await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_holds_a_stream_does_not_blame_the_server() {
+    let settings = Settings { stall_timeout: ms(200), ..Settings::default() };
+    let link = Link::new(&settings);
+    let send = || async {
+        let parts = [1000, 3096].map(|len| Ok(Bytes::from(vec![0; len])));
+        let body = futures::stream::iter(parts).chain(futures::stream::pending());
+        Ok(Answer { thing: String::new(), body: body.boxed() })
+    };
+    let mut stream = link.stream(range(), Urgency::Background, send).await.unwrap();
+    for len in [1000, 3096] {
+        sleep(Duration::from_secs(30)).await;
+        assert_eq!(stream.next().await.unwrap().unwrap().len(), len);
+    }
+    let start = Instant::now();
+    assert_eq!(drain(&mut stream).await, (vec![], Some(ErrorKind::Unavailable)));
+    assert_eq!(start.elapsed(), ms(200), "but here it was waited for");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_keeps_to_the_rate_as_it_goes_on() {
+    let limit = RateLimit::new(1_000_000);
+    let link = Link::new(&Settings { limit_rate: Some(limit), ..Settings::default() });
+    let (parts, whole) = ([50_000; 80], ByteRange::between(0, 4_000_000));
+    let start = Instant::now();
+    let mut stream = link.stream(whole, Urgency::Background, || after(ms(1), &parts)).await.unwrap();
+    assert!(start.elapsed() < ms(10), "only its beginning is paid for in advance");
+    let (sizes, error) = drain(&mut stream).await;
+    assert_eq!((sizes.len(), error), (80, None));
+    // 4 MB at 1 MB/s, less the quarter of a second that lay in the bucket.
+    let took = start.elapsed().as_secs_f64();
+    assert!((3.6..3.9).contains(&took), "{took}");
+}

@@ -4,7 +4,8 @@
 
 mod server;
 
-use headstart_block::{ByteRange, Digest, ErrorKind};
+use futures::StreamExt;
+use headstart_block::{ByteRange, Digest, Error, ErrorKind};
 use headstart_store::media_type::{INDEX_OCI, MANIFEST_OCI};
 use headstart_store::{
     HedgeSettings, RateLimit, RetrySettings, Selector, Settings, Store, Tag, Urgency, open,
@@ -139,6 +140,51 @@ async fn each_fault_is_an_error_that_names_the_blob() {
     let past = ByteRange::between(200_000, 300_000);
     assert_eq!(failed(store.read(&digest, past, Urgency::Demand).await).kind(), ErrorKind::Corrupt);
     assert_eq!(store.counters().errors, 20);
+}
+
+/// What a stream gives, and what it ends with.
+async fn stream_of(store: &dyn Store, digest: &Digest) -> headstart_block::Result<(Vec<u8>, Option<Error>)> {
+    let mut parts = store.read_stream(digest, range(), Urgency::Background).await?;
+    let mut bytes = Vec::new();
+    while let Some(part) = parts.next().await {
+        match part {
+            Ok(part) => bytes.extend_from_slice(&part),
+            Err(error) => {
+                assert!(parts.next().await.is_none());
+                return Ok((bytes, Some(error)));
+            }
+        }
+    }
+    Ok((bytes, None))
+}
+
+/// What came before it breaks is given, and then the error, once.
+#[tokio::test]
+async fn a_stream_gives_what_comes_and_then_what_broke_it() {
+    let (server, store, digest, _) = start().await;
+    let stream = || stream_of(&*store, &digest);
+    let (bytes, error) = stream().await.unwrap();
+    assert!(bytes == blob()[1000..101_000] && error.is_none());
+    for fault in [Fault::Short, Fault::Stall] {
+        server.fail([fault.clone()]);
+        let (bytes, error) = stream().await.unwrap();
+        let error = error.unwrap();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{fault:?}: {error}");
+        assert!(error.to_string().contains(&digest.hex()), "{fault:?}: {error}");
+        assert!(!bytes.is_empty() && bytes == blob()[1000..1000 + bytes.len()], "{fault:?}: {}", bytes.len());
+    }
+    for (fault, kind) in [
+        (Fault::Status(503), ErrorKind::Unavailable),
+        (Fault::Status(404), ErrorKind::NotFound),
+        (Fault::WrongRange, ErrorKind::Unavailable),
+        (Fault::Whole, ErrorKind::Unavailable),
+    ] {
+        server.fail([fault.clone()]);
+        let error = stream().await.map(drop).unwrap_err();
+        assert_eq!(error.kind(), kind, "{fault:?}: {error}");
+        assert!(error.to_string().contains(&digest.hex()), "{fault:?}: {error}");
+    }
+    assert_eq!(store.counters().errors, 6);
 }
 
 #[tokio::test]

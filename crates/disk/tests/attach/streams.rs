@@ -1,0 +1,109 @@
+//! Preloading by long requests: one after the other, beside reads, with others, and broken off.
+
+use super::*;
+use headstart_pull::Plan;
+
+/// A disk whose preloading begins at once, in as few requests as it takes.
+fn preloading() -> DiskOptions {
+    let pull = headstart_pull::Settings {
+        miss_rest: headstart_pull::Rest::None,
+        deadline: LIMIT,
+        ..headstart_pull::Settings::default()
+    };
+    DiskOptions { pull, plan: Plan::Sequential, ..DiskOptions::default() }
+}
+
+fn wait_until_whole(disk: &Disk) {
+    wait_until("the disk is whole", || disk.read_local_at(&mut vec![0; DISK], 0).is_ok());
+}
+
+#[test]
+fn a_plan_that_lies_so_is_one_request() {
+    let rig = Rig::new();
+    let disk = rig.try_attach(&rig.host(), &preloading()).unwrap().disk;
+    let opened = rig.store.requests.load(Ordering::Relaxed);
+    wait_until_whole(&disk);
+    rig.check(&disk, 0, DISK);
+    rig.check_given_once();
+    assert_eq!(rig.store.streams.load(Ordering::Relaxed), 1);
+    // Pages of the hash tree, the first small request, and those that were on their way when it was counted.
+    let requests = rig.store.requests.load(Ordering::Relaxed) - opened;
+    assert!(requests <= 4, "{requests}");
+}
+
+#[test]
+fn a_stream_that_breaks_keeps_what_came() {
+    let rig = Rig::new();
+    rig.store.breaks_after.store(60, Ordering::Relaxed);
+    let disk = rig.try_attach(&rig.host(), &preloading()).unwrap().disk;
+    wait_until_whole(&disk);
+    rig.check(&disk, 0, DISK);
+    assert_eq!(rig.store.streams.load(Ordering::Relaxed), 2);
+    let given = rig.store.given.lock().unwrap();
+    let twice = given.values().filter(|times| **times > 1).count();
+    // What was not yet a whole piece when it broke.
+    assert!(twice <= 2 * (256 << 10) / 4096, "{twice}");
+}
+
+#[test]
+fn wrong_bytes_in_a_stream_are_fetched_again() {
+    let rig = Rig::new();
+    rig.store.wrong_at.lock().unwrap().extend([(2 << 20, 2), (3_000_001, 1)]);
+    let disk = rig.try_attach(&rig.host(), &preloading()).unwrap().disk;
+    wait_until_whole(&disk);
+    rig.check(&disk, 0, DISK);
+    assert!(rig.store.streams.load(Ordering::Relaxed) >= 4);
+}
+
+/// A stream of two seconds: whoever needs something far ahead in it has it at once, of this disk and of another.
+#[test]
+fn no_read_waits_for_a_stream() {
+    let rig = Rig::new();
+    *rig.store.part_delay.lock().unwrap() = Duration::from_millis(15);
+    let host = rig.host();
+    let disk = rig.try_attach(&host, &preloading()).unwrap().disk;
+    let lazy = DiskOptions { plan: Plan::Lazy, ..preloading() };
+    let (same_cache, other_process) =
+        (rig.try_attach(&host, &lazy).unwrap().disk, rig.try_attach(&rig.host(), &lazy).unwrap().disk);
+    wait_until("the stream flows", || disk.read_local_at(&mut [0; 4096], 0).is_ok());
+    for (n, disk) in [&disk, &same_cache, &other_process].into_iter().enumerate() {
+        let started = Instant::now();
+        rig.check(disk, (6 << 20) + n * 300_000, 4096);
+        assert!(started.elapsed() < Duration::from_millis(250), "{n}: {:?}", started.elapsed());
+    }
+    assert!(disk.read_local_at(&mut vec![0; DISK], 0).is_err(), "it is under way still");
+    wait_until_whole(&disk);
+    rig.check(&disk, 0, DISK);
+    assert_eq!(rig.store.streams.load(Ordering::Relaxed), 1);
+}
+
+/// Who comes second follows who came first.
+#[test]
+fn disks_that_stream_the_same_fetch_each_byte_once() {
+    let rig = Rig::new();
+    *rig.store.part_delay.lock().unwrap() = Duration::from_millis(5);
+    let host = rig.host();
+    let hosts = [&host, &host, &rig.host()];
+    let disks = hosts.map(|host| rig.try_attach(host, &preloading()).unwrap().disk);
+    for disk in &disks {
+        wait_until_whole(disk);
+        rig.check(disk, 0, DISK);
+    }
+    let given = rig.store.given.lock().unwrap();
+    let twice = given.values().filter(|times| **times > 1).count();
+    assert!(twice * 50 < given.len(), "{twice} of {} units", given.len());
+}
+
+/// When who was followed goes away, who follows goes on by himself.
+#[test]
+fn who_follows_goes_on_alone() {
+    let rig = Rig::new();
+    *rig.store.part_delay.lock().unwrap() = Duration::from_millis(10);
+    let first = rig.try_attach(&rig.host(), &preloading()).unwrap().disk;
+    wait_until("the stream flows", || first.read_local_at(&mut [0; 4096], 0).is_ok());
+    let second = rig.try_attach(&rig.host(), &preloading()).unwrap().disk;
+    std::thread::sleep(Duration::from_millis(200));
+    drop(first);
+    wait_until_whole(&second);
+    rig.check(&second, 0, DISK);
+}
