@@ -20,6 +20,7 @@ const MAGIC: &str = "headstart link 1 ";
 const LENGTH_MAX: u64 = 64;
 
 /// The directory of known links.
+#[derive(Clone)]
 pub(crate) struct KnownLinks {
     dir: PathBuf,
 }

@@ -51,7 +51,7 @@ const SLOW_TICK: Duration = Duration::from_secs(1);
 const BOOT: Duration = Duration::from_secs(600);
 
 /// How often the bandwidth is remembered, where it changed.
-const REMEMBER: Duration = Duration::from_secs(5);
+const REMEMBER: Duration = Duration::from_secs(1);
 
 /// Of what lies in one place, one part in so many may be brought though the plan does not name it.
 const HOLES_PART: u64 = 8;
@@ -386,6 +386,7 @@ impl Preloader {
     fn step(&self, puller: &Arc<Puller>, image: &str) {
         let mut state = self.state();
         let State { pilot: Some(pilot), heard, .. } = &mut *state else { return };
+        let before = pilot.report().switches;
         let now = puller.now();
         let mut plan = None;
         self.accesses.since(heard, &mut |access| {
@@ -396,7 +397,17 @@ impl Preloader {
             state.plan = plan;
         }
         let State { pilot: Some(pilot), .. } = &mut *state else { return };
-        if let Some(plan) = pilot.on_tick(now, &puller.preloading()) {
+        let preloading = puller.preloading();
+        let plan = pilot.on_tick(now, &preloading);
+        let switches = pilot.report().switches;
+        if switches.groups > before.groups {
+            tracing::info!(image, "the disk reads like another group of boots: another plan");
+        }
+        if switches.bins > before.bins {
+            let rate = preloading.estimate.bandwidth.unwrap_or_default();
+            tracing::info!(image, "the link gives {} now: another plan", ByteRate(rate));
+        }
+        if let Some(plan) = plan {
             puller.set_plan(plan.clone());
             let stopped = pilot.report().stopped;
             state.plan = plan;
@@ -445,7 +456,7 @@ pub(crate) async fn drive(preloader: Arc<Preloader>, driving: Driving) {
     let Driving { puller, links, store, image, mut searches } = driving;
     let driven = Driven { puller: Arc::downgrade(&puller), links, store, image };
     drop(puller);
-    let known = driven.links.recall(&driven.store);
+    let known = driven.recall().await;
     let mut remembered = known;
     let (begun, mut saved) = (Instant::now(), Instant::now());
     let mut ticks = ticks(TICK);
@@ -484,9 +495,18 @@ impl Driven {
             return;
         }
         *remembered = Some(bandwidth);
-        if let Err(error) = self.links.remember(&self.store, bandwidth) {
-            tracing::debug!(%error, "the bandwidth is not remembered");
-        }
+        let (links, store) = (self.links.clone(), self.store.clone());
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = links.remember(&store, bandwidth) {
+                tracing::debug!(%error, "the bandwidth is not remembered");
+            }
+        });
+    }
+
+    /// What was kept last. The directory's disk may be slow: whoever waits for that must not hold up fetches.
+    async fn recall(&self) -> Option<u64> {
+        let (links, store) = (self.links.clone(), self.store.clone());
+        tokio::task::spawn_blocking(move || links.recall(&store)).await.ok().flatten()
     }
 }
 

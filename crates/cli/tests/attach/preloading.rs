@@ -279,9 +279,56 @@ fn a_link_that_collapses_gets_another_plan() {
     attached.detach();
 
     // The next disk knows from the start what the link gave last.
+    let [name] = &scene.names("cache/links")[..] else { panic!("not one link") };
+    let known = String::from_utf8(scene.bytes(&format!("cache/links/{name}"))).unwrap();
+    let bandwidth = known.trim_end().rsplit_once(' ').unwrap().1.parse::<u64>().unwrap();
+    assert!((1_000_000..12_000_000).contains(&bandwidth), "{known}");
     let attached = Attached::start(&scene, &format!("{image} --cache ~/cache --plans ~/plans {METRICS}"));
     read(&scene, &attached, &all);
     attached.detach();
+}
+
+#[test]
+fn an_image_of_known_layers_starts_with_what_is_known_of_them() {
+    let Some((scene, web)) = booted() else { return };
+    scene.ok("train --traces traces -o plans --image file://~/store:v1");
+    let mut disk = scene.bytes("disk.raw");
+    let at = usize::try_from(BOOT[0] * BLOCK).unwrap();
+    disk[at..at + (1 << 16)].copy_from_slice(&noise(5, 1 << 16));
+    fs::write(scene.path("disk.raw"), disk).unwrap();
+    scene.ok("image import disk.raw file://~/store:new --base file://~/store:v1");
+    let image = web.image().replace(":v1", ":new");
+    let attached = Attached::start(&scene, &format!("{image} --cache ~/cache --plans ~/plans {METRICS}"));
+    // All but what is new.
+    attached.wait_for("preload", |metrics| preloaded(metrics) >= PLANNED - f64::from(1 << 16));
+    read(&scene, &attached, &BOOT);
+    let report = attached.detach();
+    let preload = &report["preloads"][0];
+    assert_eq!(preload["plan"], "zero-shot");
+    assert!(preload["from"].as_str().unwrap().contains("1 of its 2 layers"), "{preload}");
+}
+
+#[test]
+fn an_image_that_was_laid_out_anew_goes_on_learning() {
+    let Some((scene, web)) = booted() else { return };
+    scene.ok("image optimize file://~/store:v1 file://~/store:fast --plans plans");
+    let image = web.image().replace(":v1", ":fast");
+    let attached = Attached::start(&scene, &format!("{image} --cache ~/cache {METRICS}"));
+    attached.wait_for("preload", |metrics| preloaded(metrics) >= PLANNED);
+    read(&scene, &attached, &BOOT);
+    let metrics = attached.metrics();
+    assert_eq!(metrics.requests("miss"), 0.0);
+    // What boots read lies in one place.
+    let requests = metrics.sum("headstart_pull_fetches_total", &[("priority", "preload")]);
+    assert!(requests <= 20.0, "{requests}");
+    // The plan has come with it.
+    assert_eq!(attached.detach()["preloads"][0]["plan"], "artifact");
+    let digest = scene.json("image inspect file://~/store:v1")["digest"].as_str().unwrap().to_owned();
+    let attached = Attached::start(&scene, "file://~/store:fast --record ~/more");
+    read(&scene, &attached, &BOOT);
+    attached.detach();
+    let stats = scene.ok("trace stats more").stdout;
+    assert!(stats.contains(&digest), "{digest} is not in {stats}");
 }
 
 #[test]
