@@ -129,7 +129,8 @@ fn ranges_beat_whole_blocks() {
     eprintln!("hot ranges of whole blocks, normal boots: {normals:.3?}; all boots: {all:.3?}");
     assert!(normals.waited <= 0.2, "{normals:?}");
     assert!(normals.before <= 0.45 && all.before <= 0.55, "{normals:?} {all:?}");
-    // Among all there are boots that scanned the disk, for which no plan does anything.
+    // Among all there are boots that scanned the disk, for which no plan does anything. 0.67 where connections share the
+    // link, 0.58 where they have it in turn.
     assert!(all.waited <= 0.7, "{all:?}");
 }
 
