@@ -305,14 +305,16 @@ impl Sim {
     fn perform(&mut self, action: Action) {
         match action {
             Action::Fetch { fetch, range, priority, stream, .. } => {
-                self.fetch(fetch, range, priority, stream)
+                self.fetch(fetch, range, priority, stream);
             }
             Action::Cancel { fetch } => {
                 let parked = self.parked.iter().position(|(parked, _)| *parked == fetch);
                 let asked = self.on_link.remove(&fetch);
                 assert!(asked.is_some() || parked.is_some(), "cancelled {fetch:?}, which is not under way");
                 parked.map(|place| self.parked.swap_remove(place));
-                asked.map(|asked| self.wire.end(asked));
+                if let Some(asked) = asked {
+                    self.wire.end(asked);
+                }
             }
             Action::Hold { fetch } => self.steer(fetch, true),
             Action::Resume { fetch } => self.steer(fetch, false),

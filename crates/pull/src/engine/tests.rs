@@ -23,8 +23,9 @@ fn lazy() -> Settings {
 }
 
 /// Without long requests.
-fn short(settings: Settings) -> Settings {
-    Settings { stream_max: 0, stream_min: u64::MAX, ..settings }
+fn short(mut settings: Settings) -> Settings {
+    (settings.stream_max, settings.stream_min) = (0, u64::MAX);
+    settings
 }
 
 fn plan(items: impl IntoIterator<Item = (u64, u32)>) -> Plan {

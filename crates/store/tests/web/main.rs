@@ -5,7 +5,7 @@
 mod server;
 
 use futures::StreamExt;
-use headstart_block::{ByteRange, Digest, Error, ErrorKind};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_store::media_type::{INDEX_OCI, MANIFEST_OCI};
 use headstart_store::{
     HedgeSettings, RateLimit, RetrySettings, Selector, Settings, Store, Tag, Urgency, open,
@@ -71,7 +71,7 @@ fn range() -> ByteRange {
 }
 
 /// The error, without printing 100 kB where there is none.
-fn failed(result: headstart_block::Result<bytes::Bytes>) -> headstart_block::Error {
+fn failed(result: Result<bytes::Bytes>) -> Error {
     result.map(|bytes| bytes.len()).unwrap_err()
 }
 
@@ -143,7 +143,7 @@ async fn each_fault_is_an_error_that_names_the_blob() {
 }
 
 /// What a stream gives, and what it ends with.
-async fn stream_of(store: &dyn Store, digest: &Digest) -> headstart_block::Result<(Vec<u8>, Option<Error>)> {
+async fn stream_of(store: &dyn Store, digest: &Digest) -> Result<(Vec<u8>, Option<Error>)> {
     let mut parts = store.read_stream(digest, range(), Urgency::Background).await?;
     let mut bytes = Vec::new();
     while let Some(part) = parts.next().await {
@@ -241,7 +241,7 @@ async fn a_password_is_shown_to_who_asks_for_it() {
         let auths = json!({"auths": { &host: {"auth": auth} }});
         std::fs::write(config.path().join("config.json"), auths.to_string()).unwrap();
     };
-    let denied = |error: headstart_block::Error, parts: &[&str]| {
+    let denied = |error: Error, parts: &[&str]| {
         let text = error.to_string();
         assert!(error.kind() == ErrorKind::Denied && parts.iter().all(|part| text.contains(part)), "{text}");
     };
