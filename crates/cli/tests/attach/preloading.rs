@@ -327,8 +327,8 @@ fn an_image_that_was_laid_out_anew_goes_on_learning() {
     let attached = Attached::start(&scene, "file://~/store:fast --record ~/more");
     read(&scene, &attached, &BOOT);
     attached.detach();
-    let stats = scene.ok("trace stats more").stdout;
-    assert!(stats.contains(&digest), "{digest} is not in {stats}");
+    let learned = scene.json("train --traces more -o plans").to_string();
+    assert!(learned.contains(&digest), "{digest} is not in {learned}");
 }
 
 #[test]
