@@ -278,3 +278,26 @@ fn preloads_alone_fill_links_of_all_speeds() {
         assert_eq!((outcome.hits, outcome.bytes_before_last_read), (1, 60 * BLOCK_SIZE), "{rate} MB/s");
     }
 }
+
+/// With 64 MiB under way as one request, a read waits for a round trip and its own bytes, which have the link together
+/// with those of the stream that were on it by then.
+#[test]
+fn no_read_waits_behind_a_stream() {
+    let reads: Vec<_> = (0..30).map(|n| (SECOND * 3 / 10 + n * 9 * SECOND / 100, 40 + n)).collect();
+    let (boot, plan) = (boot(80, &reads), plan(&(0..32).collect::<Vec<_>>()));
+    for (rate, round_trip) in [(2, 1), (2, 20), (2, 50), (10, 1), (10, 20), (10, 50), (20, 20)] {
+        let mut model = Model::real(rate * 1_000_000, Duration::from_millis(round_trip));
+        model.misses = Misses::Own(Rest::None);
+        model.clock = Clock::Open;
+        let (waits, outcome) = waits(&boot, &plan, &model);
+        assert_eq!(outcome.hits, 0);
+        let own = (16_384 + 1000) as f64 / (rate * 1_000_000) as f64;
+        let most = round_trip as f64 / 1e3 + 2.0 * own + 0.5e-3;
+        let worst = waits.iter().copied().fold(0.0, f64::max);
+        assert!(worst <= most, "{worst} of {most}: {rate} MB/s, {round_trip} ms");
+        // The link is full all the same.
+        let took = outcome.last_read.as_secs() - 2.0 * round_trip as f64 / 1e3;
+        let moved = outcome.bytes.preload + outcome.bytes.miss;
+        assert!(moved as f64 >= 0.93 * took * (rate * 1_000_000) as f64, "{moved} in {took} s");
+    }
+}
