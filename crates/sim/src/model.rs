@@ -77,7 +77,8 @@ pub struct Model {
     pub misses: Misses,
     /// What is preloaded.
     pub preloads: Preloads,
-    /// What a read takes that has all its bytes: decompressing, the guest's own way to the disk. It is part of its wait.
+    /// What a read takes that has all its bytes: decompressing, the guest's own way to the disk. It is part of its
+    /// wait.
     pub local_read: Duration,
     /// Fill the disk behind everything else, at this many bytes a second.
     pub left: Option<u64>,

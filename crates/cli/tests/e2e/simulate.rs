@@ -249,8 +249,8 @@ fn ctrl_c_ends_it() {
     assert_eq!(scene.names("figures"), [""; 0]);
 }
 
-/// The disk of a real image: what is zeros is there, what is stored comes in the image's own compressed frames, and what
-/// the image was opened by is not fetched again.
+/// The disk of a real image: what is zeros is there, what is stored comes in the image's own compressed frames, and
+/// what the image was opened by is not fetched again.
 #[test]
 fn the_disk_may_be_a_real_image() {
     let scene = Scene::new();

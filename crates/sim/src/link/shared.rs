@@ -1,10 +1,10 @@
 //! A link that connections share: each answer flows on one of its own, and all that flow at a moment have the link in
 //! equal parts, as parcels of so many senders that take turns do.
 //!
-//! * A request takes a connection that is idle, or makes one, whose first answer is a round trip later. An answer that
-//!   nobody wants any more takes its connection along.
-//! * A streamed answer is told in pieces of [`PIECE`]. While it is *held* nobody takes its bytes: of them a window more
-//!   flows, into buffers, and is told when somebody takes them again.
+//! * A request takes a connection that is idle, or makes one, whose first answer is a round trip later. An answer
+//!   that nobody wants any more takes its connection along.
+//! * A streamed answer is told in pieces of [`PIECE`]. While it is *held* nobody takes its bytes: of them a window
+//!   more flows, into buffers, and is told when somebody takes them again.
 //!
 //! Bytes on the link are counted in billionths, so that shares of nanoseconds are whole numbers; what the division by
 //! the number of those that flow leaves over is rounded in favour of the link: less than a nanosecond for each event.
@@ -282,8 +282,8 @@ mod tests {
     }
 
     proptest! {
-        /// The link never rests while something is ready, and carries no more than it can: what is asked for before it is
-        /// idle again has come as soon as if it had come in turn.
+        /// The link never rests while something is ready, and carries no more than it can: what is asked for before
+        /// it is idle again has come as soon as if it had come in turn.
         #[test]
         fn work_is_conserved(
             asks in prop::collection::vec((0_u64..50_000_000, 1_u64..100_000, any::<bool>()), 1..30),

@@ -1,9 +1,10 @@
 //! What a server answers, taken apart: pure, whatever the bytes are.
 //!
-//! A client asks for ranges; each answer is a simple reply, which brings all of it, or chunks of a structured one, in any
-//! order, which bring parts. Only the bytes' number is looked at: whoever wants the bytes themselves is not served
-//! here. Everything that the protocol does not allow is an error, after which the connection is of no use: an answer to
-//! a question that was not asked, more bytes than were asked for, bytes of elsewhere, an end before all are there.
+//! A client asks for ranges; each answer is a simple reply, which brings all of it, or chunks of a structured one,
+//! in any order, which bring parts. Only the bytes' number is looked at: whoever wants the bytes themselves is not
+//! served here. Everything that the protocol does not allow is an error, after which the connection is of no use:
+//! an answer to a question that was not asked, more bytes than were asked for, bytes of elsewhere, an end before
+//! all are there.
 
 use super::super::proto::{
     CHUNK_HEADER, CHUNK_MAGIC, Fields, SIMPLE_REPLY_HEADER, SIMPLE_REPLY_MAGIC, STRING_MAX, chunk,
