@@ -1,13 +1,15 @@
 //! What a disk reads first: a log that reads write and the driver of preloading reads.
 //!
-//! A plan is followed, left or stopped by what the guest reads, hits and misses alike. So each read says which slices of
-//! which blocks it touches, and the log keeps the first time of each, in order. That is on the way of every read: no
-//! lock, no allocation, and for slices that were read before (nearly all reads, after a while) nothing but one load.
+//! A plan is followed, left or stopped by what the guest reads, hits and misses alike. So each read says which
+//! slices of which blocks it touches, and the log keeps the first time of each, in order. That is on the way of
+//! every read: no lock, no allocation, and for slices that were read before (nearly all reads, after a while)
+//! nothing but one load.
 //!
-//! A block has a word with a bit for each slice. Whoever sets a bit first takes the next place of the log by adding one
-//! to a counter and writes there what he set, one word for block and slices: a reader that comes to a place that is
-//! taken and not yet written stops there and goes on the next time. The log is bounded, and so is the part of a disk
-//! that it looks at; what is beyond is not followed, which costs a plan's guard some of its sight and nothing else.
+//! A block has a word with a bit for each slice. Whoever sets a bit first takes the next place of the log by adding
+//! one to a counter and writes there what he set, one word for block and slices: a reader that comes to a place
+//! that is taken and not yet written stops there and goes on the next time. The log is bounded, and so is the part
+//! of a disk that it looks at; what is beyond is not followed, which costs a plan's guard some of its sight and
+//! nothing else.
 
 use headstart_block::{BLOCK_SIZE, ByteRange, SLICE_SIZE};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};

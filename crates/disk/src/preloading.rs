@@ -2,16 +2,17 @@
 //!
 //! # Which plans
 //!
-//! Whoever attaches a disk gives a [`PlanSource`]: places to look for plans, all looked at at the same time, beside the
-//! attach. What is found first is followed at once; what comes later and is better ([`Origin`]) takes its place, and
-//! hears what was read before. Where nothing is found within [`PATIENCE`], the disk stays lazy. A place that fails
-//! is said once and counted; nothing that is found there can fail an attach, or a read.
+//! Whoever attaches a disk gives a [`PlanSource`]: places to look for plans, all looked at at the same time, beside
+//! the attach. What is found first is followed at once; what comes later and is better ([`Origin`]) takes its
+//! place, and hears what was read before. Where nothing is found within [`PATIENCE`], the disk stays lazy. A place
+//! that fails is said once and counted; nothing that is found there can fail an attach, or a read.
 //!
 //! # Following
 //!
-//! Reads write what they touch into [`Accesses`]. Every [`TICK`], a task takes that and what the engine says of the link
-//! and of its cursor to the [`Pilot`](headstart_pull::Pilot), which decides; other plans go to the engine. So a read has
-//! nothing to do with any of this but one load and, the first time that it touches a slice, three writes of a word.
+//! Reads write what they touch into [`Accesses`]. Every [`TICK`], a task takes that and what the engine says of the
+//! link and of its cursor to the [`Pilot`](headstart_pull::Pilot), which decides; other plans go to the engine. So
+//! a read has nothing to do with any of this but one load and, the first time that it touches a slice, three writes
+//! of a word.
 //!
 //! # The link
 //!
@@ -127,8 +128,8 @@ pub struct Opened {
 }
 
 impl Sought {
-    /// What boots of the disk are known by: the digest of its image, or of the one that that was made from by laying it
-    /// out anew.
+    /// What boots of the disk are known by: the digest of its image, or of the one that that was made from by
+    /// laying it out anew.
     #[must_use]
     pub fn image(&self) -> Digest {
         self.manifest.optimized_from().unwrap_or(self.digest)
@@ -525,8 +526,8 @@ pub fn of_items(items: &[PlanItem]) -> ImagePlans {
     ImagePlans::of_own(vec![group])
 }
 
-/// The same plans for an image that has what boots read in this order in one place: what lies there comes in that order,
-/// so that it is read in one go, and the rest behind it.
+/// The same plans for an image that has what boots read in this order in one place: what lies there comes in that
+/// order, so that it is read in one go, and the rest behind it.
 #[must_use]
 pub fn laid_out(mut plans: ImagePlans, order: &[PlanItem]) -> ImagePlans {
     for plan in plans.groups.iter_mut().flat_map(|group| &mut group.plans) {
@@ -569,8 +570,8 @@ fn in_whole_blocks(mut plans: ImagePlans) -> ImagePlans {
     plans
 }
 
-/// What the last pilot did, with the switches of those before it. Bytes are its own alone: what others brought before,
-/// it counts when it comes to it.
+/// What the last pilot did, with the switches of those before it. Bytes are its own alone: what others brought
+/// before, it counts when it comes to it.
 fn sum(before: Report, now: Report) -> Report {
     let switches = Switches {
         groups: before.switches.groups.saturating_add(now.switches.groups),

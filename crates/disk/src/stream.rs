@@ -1,7 +1,8 @@
-//! Brings a long range of a blob as one answer of its store, piece by piece: each verified, kept and told as it comes.
+//! Brings a long range of a blob as one answer of its store, piece by piece: each verified, kept and told as it
+//! comes.
 //!
-//! *Claims* go ahead of the stream by a short stretch and no more: who needs something far ahead fetches it himself. What
-//! came so is passed over when the stream gets there.
+//! *Claims* go ahead of the stream by a short stretch and no more: who needs something far ahead fetches it
+//! himself. What came so is passed over when the stream gets there.
 //!
 //! *Others* on this host that stream the same blob, because they boot the same image, are found by what they have
 //! claimed. Whoever comes second follows: he waits for each stretch, and asks the store for nothing until what comes
@@ -29,8 +30,9 @@ const PIECE_MOST: u64 = 128 << 10;
 /// Bytes of a claim.
 const STRETCH: u64 = 128 << 10;
 
-/// At least so much ahead of a stream is claimed. Who follows looks on when he sees a piece, perhaps before the claims
-/// have moved on with it: what he looks at is claimed all the same, for a piece and a step are less than this.
+/// At least so much ahead of a stream is claimed. Who follows looks on when he sees a piece, perhaps before the
+/// claims have moved on with it: what he looks at is claimed all the same, for a piece and a step are less than
+/// this.
 const AHEAD: u64 = 256 << 10;
 
 /// Bytes that who follows looks at and waits for at a time.

@@ -12,11 +12,13 @@
 //! | layer | `dev.headstart.tree-digest` | digest of the tree's outboard, a blob of the same store |
 //! | layer | `dev.headstart.tree-size` | the outboard's size in bytes |
 //! | layer | `dev.headstart.index-offset` | where in the blob all begins that opening the layer reads at its end |
-//! | layer | `dev.headstart.boot-layer` | of a layer that has what boots read in the order of a plan: so many bytes of the blob |
+//! | layer | `dev.headstart.boot-layer` | of a layer that has what boots read in the order of a plan: so many bytes
+//! of the blob |
 //! | manifest | `dev.headstart.version` | the version of headstart that made the image |
 //! | manifest | `dev.headstart.options` | how: `zstd,frame=32768,crc` |
 //! | manifest | `dev.headstart.virtual-size` | the disk's size in bytes |
-//! | manifest | `dev.headstart.optimized-from` | digest of the manifest of the image that this one is, laid out anew |
+//! | manifest | `dev.headstart.optimized-from` | digest of the manifest of the image that this one is, laid out
+//! anew |
 //!
 //! # Reading
 //!

@@ -214,7 +214,8 @@ fn telling(sector: u64, len: u64) -> Vec<u8> {
 proptest! {
     #[test]
     fn runs_in_any_order_lie_as_given(
-        runs in prop::collection::vec((1u64..200, any::<bool>(), any::<u32>()), 1..60), gaps in prop::collection::vec(0u64..3, 60),
+        runs in prop::collection::vec((1u64..200, any::<bool>(), any::<u32>()), 1..60),
+        gaps in prop::collection::vec(0u64..3, 60),
     ) {
         // Runs with their places; then in another order.
         let mut at = 0;

@@ -3,9 +3,9 @@
 //! `cargo run --release -p headstart-plan --example zero_shot -- DIR [POLICY [FASTER [OWN]]]`
 //!
 //! Each image in turn is left out, and planned for from the others by what its creations say (or not but for OWN of
-//! its boots, and planned for from these); and it is trained on its boots but for two, rotating. Both are tested on those
-//! two. By the reason of the choice: open-loop hit rates (plans for hits), and closed-loop delays in seconds of hot
-//! ranges (plans for boots).
+//! its boots, and planned for from these); and it is trained on its boots but for two, rotating. Both are tested on
+//! those two. By the reason of the choice: open-loop hit rates (plans for hits), and closed-loop delays in seconds
+//! of hot ranges (plans for boots).
 
 #![allow(
     clippy::print_stdout,

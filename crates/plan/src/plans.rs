@@ -29,8 +29,8 @@ pub struct GroupPlans {
     pub centroid: Centroid,
     /// The plans, by bandwidth, ascending; at least one.
     pub plans: Vec<RatedPlan>,
-    /// When the blocks that the plans name are read first: by block, ascending, each once. Blocks of which nobody knows
-    /// are left out.
+    /// When the blocks that the plans name are read first: by block, ascending, each once. Blocks of which nobody
+    /// knows are left out.
     pub first_reads: Arc<[FirstRead]>,
 }
 
@@ -65,8 +65,8 @@ impl GroupPlans {
         self.plans.get(self.index_at(bandwidth))
     }
 
-    /// When a block that its plans name is read first, in milliseconds after the boot's first read, on the average; `None`
-    /// where nobody knows.
+    /// When a block that its plans name is read first, in milliseconds after the boot's first read, on the average;
+    /// `None` where nobody knows.
     #[must_use]
     pub fn first_read_ms(&self, block: u64) -> Option<u32> {
         let at = self.first_reads.binary_search_by_key(&block, |read| read.block).ok()?;

@@ -63,7 +63,8 @@ impl Named {
         self.0 = None;
     }
 
-    /// What `plan` says of `block`. Plans that go through the whole disk name nothing: they say nothing of what is read.
+    /// What `plan` says of `block`. Plans that go through the whole disk name nothing: they say nothing of what is
+    /// read.
     pub(crate) fn place(&mut self, plan: &Plan, block: u64) -> Place {
         let items = self.0.get_or_insert_with(|| {
             let Plan::List(items) = plan else { return Vec::new() };
@@ -85,9 +86,9 @@ impl Named {
     }
 }
 
-/// Blocks in which reads missed what nothing had planned: each once, not more than a set number, the latest first, for
-/// there the guest reads now. A block in which a second read misses so is read on: it goes before the plan, from
-/// where that read ended.
+/// Blocks in which reads missed what nothing had planned: each once, not more than a set number, the latest first,
+/// for there the guest reads now. A block in which a second read misses so is read on: it goes before the plan,
+/// from where that read ended.
 #[derive(Debug, Default)]
 pub(crate) struct Rests {
     /// Those in which one read missed, the latest last.

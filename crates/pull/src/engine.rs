@@ -17,8 +17,8 @@
 //! * `Queued`: it will be sent as soon as the rules allow. Misses queue only when more are in flight than
 //!   [`Settings::miss_requests`]. First tries of the background do not queue: they are made when there is room.
 //! * `Sent`: on the link. It counts against the depth of its class, and the estimator watches it.
-//! * `Arrived`: off the link, but not yet verified (its pages of the hash tree may still be on their way). It takes no
-//!   place on the link: else data that waits for its hash-tree pages could keep them from being sent.
+//! * `Arrived`: off the link, but not yet verified (its pages of the hash tree may still be on their way). It takes
+//!   no place on the link: else data that waits for its hash-tree pages could keep them from being sent.
 //! * `Waiting`: it failed, and is tried again when its back-off is over, or at once when a source that was down
 //!   answers again.
 //! * *gone*: its bytes are local, from whomever; or it failed for good, or too often.
@@ -32,8 +32,8 @@
 //! * A miss in a background request that is not sent, or is late, does not wait for it. It *asks apart*: its own
 //!   range becomes a request of its own, which takes over the holding of those bytes in `active`. When the large one
 //!   comes first all the same, it finishes those inside it, and they are cancelled.
-//! * The failure of a background request is no reader's affair: its readers ask apart, as misses, and the error counts
-//!   only if that fails too.
+//! * The failure of a background request is no reader's affair: its readers ask apart, as misses, and the error
+//!   counts only if that fails too.
 //! * A reader that goes away leaves its requests behind as background work, for their bytes are probably wanted
 //!   again; or nothing, if very many were left behind before.
 //!
@@ -43,8 +43,8 @@
 //! when the bytes of those on the link must have left their source (what is asked for at the same moment shares the
 //! link with them, and halves their speed), and not more than the bandwidth-delay product is on the link, misses
 //! included. Its requests take about a round trip: so a miss never waits for more than the few transfers that were on
-//! the wire before it. [`Sharing::Strict`] starts nothing while any miss is outstanding. The left queue starts one only
-//! when nothing is to be preloaded.
+//! the wire before it. [`Sharing::Strict`] starts nothing while any miss is outstanding. The left queue starts one
+//! only when nothing is to be preloaded.
 //!
 //! # Invariants
 //!

@@ -65,17 +65,18 @@ pub enum Event<'a> {
         parts: &'a [ByteRange],
     },
     /// All bytes of a fetch have come over the link, but they are not in the cache yet: they are being verified,
-    /// or wait for their pages of the hash tree. [`Event::Fetched`] follows. It frees the fetch's place on the link and
-    /// tells the estimator the true time of the transfer. It may be left out where `Fetched` follows at once. Bytes
-    /// whose pages do not come in time are to be given up as [`Outcome::Failed`]: the next try asks for the pages too.
+    /// or wait for their pages of the hash tree. [`Event::Fetched`] follows. It frees the fetch's place on the link
+    /// and tells the estimator the true time of the transfer. It may be left out where `Fetched` follows at once.
+    /// Bytes whose pages do not come in time are to be given up as [`Outcome::Failed`]: the next try asks for the
+    /// pages too.
     Arrived {
         /// The fetch.
         fetch: FetchId,
     },
     /// The first bytes of a fetch, from its start up to before the offset `upto` of its blob, are verified and can be
     /// read; the others are still to come. For fetches that are streamed ([`Action::Fetch`]); one that the engine no
-    /// longer knows, or that has come so far before, is ignored. [`Event::Fetched`] follows, and is then only about what
-    /// lies behind the last `upto`.
+    /// longer knows, or that has come so far before, is ignored. [`Event::Fetched`] follows, and is then only about
+    /// what lies behind the last `upto`.
     Progress {
         /// The fetch.
         fetch: FetchId,
@@ -89,8 +90,8 @@ pub enum Event<'a> {
         /// How.
         outcome: Outcome,
     },
-    /// Somebody else (another disk, another process) brought these bytes; they are verified and readable. A fetch that
-    /// waited for him ends all the same, with [`Outcome::Found`].
+    /// Somebody else (another disk, another process) brought these bytes; they are verified and readable. A fetch
+    /// that waited for him ends all the same, with [`Outcome::Found`].
     BecameLocal {
         /// The bytes.
         range: BlobRange,

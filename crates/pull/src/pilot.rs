@@ -5,30 +5,31 @@
 //!
 //! # Harm
 //!
-//! What is preloaded costs the misses something: a miss may have to wait for what is on the wire, at worst as long again
-//! as it would have taken. That is worth it where the boot reads what is preloaded. So a share of what was preloaded,
-//! the *accuracy*, has to be read; but of what the boot should have read by now only. A plan is preloaded as fast as the
-//! link allows, the guest takes its time, and in the grace period it reads nothing at all.
+//! What is preloaded costs the misses something: a miss may have to wait for what is on the wire, at worst as long
+//! again as it would have taken. That is worth it where the boot reads what is preloaded. So a share of what was
+//! preloaded, the *accuracy*, has to be read; but of what the boot should have read by now only. A plan is
+//! preloaded as fast as the link allows, the guest takes its time, and in the grace period it reads nothing at all.
 //!
 //! An item of the plan is *due* when all of this is true:
 //!
 //! * It was preloaded, or is on its way.
 //! * The boot has read in a third more blocks than the plan has items up to it. Time says little here: a guest may be
-//!   slow, pause, or wait for a slow link; but boots of an image read its blocks in much the same order, and the third
-//!   leaves room for those who do not. Order is compared by blocks, not by slices: of what a plan names of a block boots
-//!   read some at once and some much later.
+//!   slow, pause, or wait for a slow link; but boots of an image read its blocks in much the same order, and the
+//!   third leaves room for those who do not. Order is compared by blocks, not by slices: of what a plan names of a
+//!   block boots read some at once and some much later.
 //! * The time at which boots first read that block, or another one that comes later in the plan, has passed: a guest
-//!   is taken to be at most [`FASTER`] times as fast as those that were recorded, unless what it has read says that it
-//!   is faster still.
+//!   is taken to be at most [`FASTER`] times as fast as those that were recorded, unless what it has read says that
+//!   it is faster still.
 //!
-//! On 20 boots of ten images that no plan was made from, all that is due is read, from the first item to the last; of a
-//! plan a third of whose blocks a boot leaves out, 60 to 70%; of images of another system, 10 to 50% (all boots read low
-//! block numbers); of what no boot reads, nothing.
+//! On 20 boots of ten images that no plan was made from, all that is due is read, from the first item to the last;
+//! of a plan a third of whose blocks a boot leaves out, 60 to 70%; of images of another system, 10 to 50% (all
+//! boots read low block numbers); of what no boot reads, nothing.
 //!
-//! It is stopped, once and for ever, when of at least [`DUE_MIN`] items that are due none was read, or of half as many
-//! again fewer than the floor; or when the plan hardly knows what the boot reads: of the first [`READ_MIN`] slices hardly
-//! any, of twice as many less than a tenth, of eight times as many less than a quarter. If the plan of another group passes, which the switcher would have
-//! come to later, that is followed instead. Where the plan was preloaded to its end there is nothing to stop.
+//! It is stopped, once and for ever, when of at least [`DUE_MIN`] items that are due none was read, or of half as
+//! many again fewer than the floor; or when the plan hardly knows what the boot reads: of the first [`READ_MIN`]
+//! slices hardly any, of twice as many less than a tenth, of eight times as many less than a quarter. If the plan
+//! of another group passes, which the switcher would have come to later, that is followed instead. Where the plan
+//! was preloaded to its end there is nothing to stop.
 
 use crate::{Estimate, Plan, Switcher, Switches, Time};
 use account::Account;
@@ -161,8 +162,8 @@ impl Pilot {
         if self.stopped.is_some() { Plan::Lazy } else { self.switcher.plan() }
     }
 
-    /// A read at `now` touched these slices of a block of the disk (bit `i` for slice `i`), for the first time or again,
-    /// whether they were there or not. What to preload from now on instead, if that changes.
+    /// A read at `now` touched these slices of a block of the disk (bit `i` for slice `i`), for the first time or
+    /// again, whether they were there or not. What to preload from now on instead, if that changes.
     pub fn on_access(&mut self, now: Time, block: u64, slices: u32) -> Option<Plan> {
         let new = self.account.read(now, block, slices);
         if new != 0 {

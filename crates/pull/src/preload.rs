@@ -1,13 +1,13 @@
-//! The preload queue: the rests of blocks that are read on, the plan in its order, then the rests of other blocks that
-//! missed.
+//! The preload queue: the rests of blocks that are read on, the plan in its order, then the rests of other blocks
+//! that missed.
 //!
 //! A miss in what the plan names and has not come to yet says that the guest is elsewhere: what the plan names of the
-//! block goes before everything else. So an order that is wrong, or right for another boot, costs hardly more than none:
-//! plans from the last item to the first, which took up to 3.5 times as long as lazily, take 0.8 times at most.
-//! A miss in anything else is the beginning of something that training did not see, a service's first start or a scan
-//! of the disk: the rest of its block comes behind the plan, and with the second such miss in the block before it; with
-//! the first where a whole block comes in a few round trips: the plan loses little by it, and the boot a round trip for
-//! each read in the block if the plan is none for it.
+//! block goes before everything else. So an order that is wrong, or right for another boot, costs hardly more than
+//! none: plans from the last item to the first, which took up to 3.5 times as long as lazily, take 0.8 times at
+//! most. A miss in anything else is the beginning of something that training did not see, a service's first start
+//! or a scan of the disk: the rest of its block comes behind the plan, and with the second such miss in the block
+//! before it; with the first where a whole block comes in a few round trips: the plan loses little by it, and the
+//! boot a round trip for each read in the block if the plan is none for it.
 
 use crate::active::Active;
 use crate::cursor::{Cursor, Named, Rests};
@@ -41,8 +41,8 @@ impl Preload {
         (self.cursor.plan(), self.cursor.passed())
     }
 
-    /// A read missed `part` of the disk, whose blocks come `quickly` or not. How many blocks were dropped because more
-    /// than `max` wait for their rest.
+    /// A read missed `part` of the disk, whose blocks come `quickly` or not. How many blocks were dropped because
+    /// more than `max` wait for their rest.
     pub(crate) fn missed(&mut self, part: ByteRange, max: usize, quickly: bool) -> u64 {
         let mut dropped = 0;
         for block in part.offset() / BLOCK_SIZE..part.end().div_ceil(BLOCK_SIZE) {

@@ -4,8 +4,8 @@
 //! order of their creation, turns of two are tested and the others trained with.
 //!
 //! A share of the boots did something that no training saw (scanned the disk, installed updates): their waits are
-//! those of what they read then, and bytes are what the guest asked for. So figures of normal boots, as the data set's
-//! labels tell them, stand beside those of all; training does not see the labels.
+//! those of what they read then, and bytes are what the guest asked for. So figures of normal boots, as the data
+//! set's labels tell them, stand beside those of all; training does not see the labels.
 
 #![expect(clippy::print_stderr, reason = "says what it finds")]
 #![expect(clippy::cast_precision_loss, reason = "shares of bytes")]
@@ -129,8 +129,8 @@ fn ranges_beat_whole_blocks() {
     eprintln!("hot ranges of whole blocks, normal boots: {normals:.3?}; all boots: {all:.3?}");
     assert!(normals.waited <= 0.2, "{normals:?}");
     assert!(normals.before <= 0.45 && all.before <= 0.55, "{normals:?} {all:?}");
-    // Among all there are boots that scanned the disk, for which no plan does anything. 0.67 where connections share the
-    // link, 0.58 where they have it in turn.
+    // Among all there are boots that scanned the disk, for which no plan does anything. 0.67 where connections
+    // share the link, 0.58 where they have it in turn.
     assert!(all.waited <= 0.7, "{all:?}");
 }
 

@@ -5,14 +5,15 @@
 //! 1. *Rest* ([`Rest`]): where the store asked to be left alone. Outside of the turn, so that nothing is held by it.
 //! 2. *Turn*: so many reads at once and no more. Demand and background have places of their own, so that a demand
 //!    read never waits behind background ones. Outside of the limit, lest a read that waits for its turn hold rate.
-//! 3. *Rate* ([`RateLimit`]): outside of the hedge, whose clock must not run while we ourselves hold the request back.
+//! 3. *Rate* ([`RateLimit`]): outside of the hedge, whose clock must not run while we ourselves hold the request
+//!    back.
 //! 4. *Hedge* ([`Hedge`]): sees nothing but the time from sending to the first byte.
 //! 5. *First byte*: a time-out over the sending of one request, whatever the store does for it (renewing a token,
 //!    following a redirect).
 //! 6. *Body* ([`Parts`]): exactly the bytes asked for, with a time-out between its parts and a least pace (`Pace`).
 //!
-//! A *stream* is a read whose parts are given on as they come. It keeps its place to its end. The rate it takes piece by
-//! piece as it is read, for it can be held back: a server sends no more than what somebody takes.
+//! A *stream* is a read whose parts are given on as they come. It keeps its place to its end. The rate it takes
+//! piece by piece as it is read, for it can be held back: a server sends no more than what somebody takes.
 //!
 //! A read that is dropped gives everything back at once.
 
@@ -117,8 +118,8 @@ impl Link {
         result
     }
 
-    /// As [`Link::read`], but gives the parts as they come, and an error behind the last where it breaks. It holds its
-    /// place until it is dropped, and takes from the rate as it goes on.
+    /// As [`Link::read`], but gives the parts as they come, and an error behind the last where it breaks. It holds
+    /// its place until it is dropped, and takes from the rate as it goes on.
     ///
     /// # Errors
     /// As [`Link::read`], where the answer does not begin.

@@ -43,13 +43,14 @@ pub trait Store: Send + Sync {
 
     /// Reads exactly the bytes `range` of a blob. They are *not* checked against anything: the caller does.
     ///
-    /// Tried once, but for a renewed token or redirect, a hedged second request and a blob that is not there yet: what
-    /// failed is for the caller to retry, who knows other sources. Held back while the store asks to be left alone.
+    /// Tried once, but for a renewed token or redirect, a hedged second request and a blob that is not there yet:
+    /// what failed is for the caller to retry, who knows other sources. Held back while the store asks to be left
+    /// alone.
     async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes>;
 
-    /// Reads exactly the bytes `range` of a blob as they come: parts of any size, in order, or an error behind the last
-    /// one that came. Apart from that it is [`Store::read`], and it holds its place among the reads until it is dropped.
-    /// Who does not ask for the next part for a while holds the sender back.
+    /// Reads exactly the bytes `range` of a blob as they come: parts of any size, in order, or an error behind the
+    /// last one that came. Apart from that it is [`Store::read`], and it holds its place among the reads until it
+    /// is dropped. Who does not ask for the next part for a while holds the sender back.
     ///
     /// # Errors
     /// As of all calls, where the answer does not begin; later as an item of the stream, which ends with it.
@@ -108,8 +109,8 @@ pub trait Store: Send + Sync {
     }
 
     /// Writes an artifact's manifest that has `subject` as its `subject`, so that it lives as long as that and is
-    /// listed by [`Store::referrers`]. Its blobs are there already. The artifacts `replaced` are listed no longer, and
-    /// removed where the store is able to; but those that a registry lists itself and does not remove stay.
+    /// listed by [`Store::referrers`]. Its blobs are there already. The artifacts `replaced` are listed no longer,
+    /// and removed where the store is able to; but those that a registry lists itself and does not remove stay.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Conflict`] where others changed the list at the same time, again and again.

@@ -71,12 +71,12 @@ pub(crate) struct Attach {
     /// plans, a trace of OverlayBD's, or a list of blocks of 2 MiB, one number a line
     #[arg(long, default_value = "auto", value_name = "POLICY", help_heading = "Caching and preloading")]
     pub(crate) policy: Policy,
-    /// Plans for --policy auto, as `headstart train` writes them: a file, or a directory of such. What was published with
-    /// the image comes first [default: plans in the cache's directory]
+    /// Plans for --policy auto, as `headstart train` writes them: a file, or a directory of such. What was
+    /// published with the image comes first [default: plans in the cache's directory]
     #[arg(long, value_name = "PATH", help_heading = "Caching and preloading")]
     pub(crate) plans: Option<PathBuf>,
-    /// For comparison, do as others do: a read that lacks bytes waits for all of their block of 2 MiB, and whole blocks
-    /// are preloaded
+    /// For comparison, do as others do: a read that lacks bytes waits for all of their block of 2 MiB, and whole
+    /// blocks are preloaded
     #[arg(long, help_heading = "Caching and preloading")]
     pub(crate) whole_blocks: bool,
     /// Fetch the rest of the image in the background at this rate, such as 5MB/s

@@ -31,8 +31,8 @@ read: other images that share those layers share them still, and preloading read
 start on. Without --level, zstd takes 16 for it. An image that was optimized before loses its old layer
 of this kind.";
 
-/// Level of zstd for boot layers: what all boots wait for is worth some seconds once. Of a Debian's 75 MB it made 40.2 MB
-/// in 6.5 s on two cores (level 3: 43.3 MB in 0.4 s; 12: 42.2 MB in 2.4 s; 19: 40.1 MB in 22 s).
+/// Level of zstd for boot layers: what all boots wait for is worth some seconds once. Of a Debian's 75 MB it made
+/// 40.2 MB in 6.5 s on two cores (level 3: 43.3 MB in 0.4 s; 12: 42.2 MB in 2.4 s; 19: 40.1 MB in 22 s).
 const LEVEL: i32 = 16;
 
 /// Lays an image out anew.
@@ -54,11 +54,12 @@ pub(crate) struct Optimize {
     /// Take the order of this group of boots; 0 is the largest
     #[arg(long, value_name = "N", default_value_t = 0)]
     group: usize,
-    /// Lay out only what that plan names. Without, what the plans for other bandwidths and groups name beyond it comes
-    /// after it; of groups, those of at least two boots and a tenth of all
+    /// Lay out only what that plan names. Without, what the plans for other bandwidths and groups name beyond it
+    /// comes after it; of groups, those of at least two boots and a tenth of all
     #[arg(long)]
     no_others: bool,
-    /// Write the whole image anew, as one layer: nothing is stored twice in it, and nothing is shared with other images
+    /// Write the whole image anew, as one layer: nothing is stored twice in it, and nothing is shared with other
+    /// images
     #[arg(long)]
     one_layer: bool,
     #[command(flatten)]
@@ -178,8 +179,8 @@ impl Optimize {
     }
 }
 
-/// The groups that boots will be of again, most likely. What a single boot read, a crash or an upgrade perhaps, may be
-/// several times as much as all others did.
+/// The groups that boots will be of again, most likely. What a single boot read, a crash or an upgrade perhaps, may
+/// be several times as much as all others did.
 fn likely(groups: &[GroupPlans]) -> impl Iterator<Item = &GroupPlans> {
     let all = groups.iter().fold(0, |all: u64, group| all.saturating_add(group.traces));
     groups.iter().filter(move |group| group.traces >= 2 && group.traces >= all.div_ceil(10))

@@ -1,8 +1,8 @@
 //! Laying an image out anew, so that what boots read comes first, in the order of a plan.
 //!
 //! Preloading a boot from an image as it was imported takes hundreds of requests: what boots read lies all over its
-//! blobs. Here it is written once more, into one layer, in the order in which it is to be preloaded. Following the plan
-//! then reads one blob from its start on, without a gap: a single request, if the reader wants.
+//! blobs. Here it is written once more, into one layer, in the order in which it is to be preloaded. Following the
+//! plan then reads one blob from its start on, without a gap: a single request, if the reader wants.
 //!
 //! # The two forms
 //!
@@ -17,15 +17,15 @@
 //! # The layer
 //!
 //! ```text
-//! LSMT:   header | data of the first plan, in its order | data that only other plans name | (all else) | table | trailer
-//! ZFile:  header | frames of 32 KiB, one after another ...                                          | index | trailer
-//! blob:   [0, dev.headstart.boot-layer) = all that the first plan names
+//! LSMT:   header | data of the first plan, in its order | data that only other plans name | (all else) | table |
+//! trailer ZFile:  header | frames of 32 KiB, one after another ...                                          |
+//! index | trailer blob:   [0, dev.headstart.boot-layer) = all that the first plan names
 //! ```
 //!
-//! An ordinary layer of the format: the table is sorted by the disk's sectors as everywhere, only the data is in another
-//! order, as it is in a writable layer that was sealed. Frames hold the ends and starts of neighbours in the plan, so
-//! nothing is read for its frame alone but at both ends. Of a slice only what has data is stored: holes and zeroed
-//! sectors stay what they are in the layers below.
+//! An ordinary layer of the format: the table is sorted by the disk's sectors as everywhere, only the data is in
+//! another order, as it is in a writable layer that was sealed. Frames hold the ends and starts of neighbours in
+//! the plan, so nothing is read for its frame alone but at both ends. Of a slice only what has data is stored:
+//! holes and zeroed sectors stay what they are in the layers below.
 //!
 //! # Nothing is believed
 //!

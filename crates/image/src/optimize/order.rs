@@ -5,9 +5,9 @@ use headstart_block::{BLOCK_SIZE, ByteRange, PlanItem, SECTOR_SIZE, SLICE_SIZE};
 use headstart_lsmt::{Segment, Stack};
 use std::collections::BTreeMap;
 
-/// What the boot layer of an optimized image has, as a plan: in the order in which it lies there, so that following the
-/// plan reads the layer's blob from front to back. `disk` is what `manifest`'s disk layers make up. Empty where no layer
-/// is a boot layer.
+/// What the boot layer of an optimized image has, as a plan: in the order in which it lies there, so that following
+/// the plan reads the layer's blob from front to back. `disk` is what `manifest`'s disk layers make up. Empty where
+/// no layer is a boot layer.
 ///
 /// Costs a look at each segment of the boot layer: some milliseconds for tens of thousands.
 #[must_use]
@@ -24,8 +24,8 @@ pub fn boot_order(disk: &Stack, manifest: &Manifest) -> Vec<PlanItem> {
     order.items
 }
 
-/// What `plan` names, as far as it is in `boot_order` in that order, and then the rest in its own: preloading it reads
-/// the boot layer from front to back, whichever of an image's plans it is.
+/// What `plan` names, as far as it is in `boot_order` in that order, and then the rest in its own: preloading it
+/// reads the boot layer from front to back, whichever of an image's plans it is.
 #[must_use]
 pub fn in_boot_order(plan: &[PlanItem], boot_order: &[PlanItem]) -> Vec<PlanItem> {
     let mut named: BTreeMap<u64, u32> = BTreeMap::new();

@@ -78,7 +78,8 @@ impl<'a> Walk<'a> {
         Self { view: *view, segments: view.disk.index().segments(), sectors }
     }
 
-    /// Where sector `at` comes from, which is none before the last that was asked for; and where what goes on there ends.
+    /// Where sector `at` comes from, which is none before the last that was asked for; and where what goes on there
+    /// ends.
     fn at(&mut self, at: u64) -> (u64, From<'a>) {
         while let Some((first, rest)) = self.segments.split_first()
             && first.end() <= at

@@ -1,14 +1,14 @@
 //! Plans as one file, from which attaching a disk reads only what it needs.
 //!
-//! A section for each image, for each choice of several images that zero-shot planning can come to, and for each layer
-//! (`container.rs` says how they lie in the file). The head has where the plans come from, and an
-//! index: the images, the tiers by their keys, the layers, each sorted. [`PlanFile::open`] reads the head alone, in one
-//! piece with the trailer unless it is very large, and copies no name of it; [`PlanFile::choose`] searches the index
-//! and reads and checks one section.
+//! A section for each image, for each choice of several images that zero-shot planning can come to, and for each
+//! layer (`container.rs` says how they lie in the file). The head has where the plans come from, and an index: the
+//! images, the tiers by their keys, the layers, each sorted. [`PlanFile::open`] reads the head alone, in one piece
+//! with the trailer unless it is very large, and copies no name of it; [`PlanFile::choose`] searches the index and
+//! reads and checks one section.
 //!
-//! In a section, the blocks that the plans of a group name come once, with their masks, sorted; a plan is the places of
-//! its items among them, and one that is equal to an earlier one only says so. Beside each block it says when it is read
-//! first; files of version 1 do not, and are read all the same.
+//! In a section, the blocks that the plans of a group name come once, with their masks, sorted; a plan is the
+//! places of its items among them, and one that is equal to an earlier one only says so. Beside each block it says
+//! when it is read first; files of version 1 do not, and are read all the same.
 
 mod section;
 #[cfg(test)]
@@ -58,8 +58,8 @@ impl<S: ReadAt> PlanFile<S> {
     /// Reads the index.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](headstart_block::ErrorKind) where it is damaged or something else, `Unsupported` where it
-    /// is of another version, and what the source reports.
+    /// [`ErrorKind::Corrupt`](headstart_block::ErrorKind) where it is damaged or something else, `Unsupported`
+    /// where it is of another version, and what the source reports.
     pub fn open(source: S) -> Result<Self> {
         let (file, head) = Container::open(source, KIND)?;
         let mut reader = Reader::new(&head);

@@ -3,14 +3,14 @@
 //! A stream shrinks from its front: what has come is released, its readers are served, and what is left is what the
 //! request is about, in `active`, on the wire, and in a failure.
 //!
-//! *Held*: while misses are on their way and could be slowed by it, a stream is not read from; what its sender had sent
-//! by then, a bandwidth-delay product, still comes, as with any request of the background. The rule is the one that
-//! lets no request of the background begin. A stream that somebody waits for is a miss itself, and never held.
+//! *Held*: while misses are on their way and could be slowed by it, a stream is not read from; what its sender had
+//! sent by then, a bandwidth-delay product, still comes, as with any request of the background. The rule is the one
+//! that lets no request of the background begin. A stream that somebody waits for is a miss itself, and never held.
 //!
-//! *Who waits*: a reader whose bytes come about as soon as a request of his own would bring them; else he asks apart at
-//! once. When the stream passes there, it brings those bytes again: as long as the pieces are small that costs less than
-//! another request would. But where a long stretch before it has become local, the stream is ended, and goes on behind
-//! that as another one.
+//! *Who waits*: a reader whose bytes come about as soon as a request of his own would bring them; else he asks
+//! apart at once. When the stream passes there, it brings those bytes again: as long as the pieces are small that
+//! costs less than another request would. But where a long stretch before it has become local, the stream is ended,
+//! and goes on behind that as another one.
 
 use super::Engine;
 use crate::estimator::{Pace, span};
@@ -121,7 +121,8 @@ impl Engine {
         self.skip_local(fetch, world, actions);
     }
 
-    /// Somebody else brought `range`: where a stream begins with it, it has come so far, which says nothing of the link.
+    /// Somebody else brought `range`: where a stream begins with it, it has come so far, which says nothing of the
+    /// link.
     pub(super) fn found_front(&mut self, fetch: FetchId, range: BlobRange) {
         let Some(request) = self.requests.get(fetch).filter(|_| self.streams.contains(&fetch)) else {
             return;

@@ -1,7 +1,7 @@
-//! The link of the tests: answers one after the other, in the order in which they are ready, which is a round trip after
-//! they were asked for. A stream comes in pieces, each ready when the one before it has come, so that whatever became
-//! ready meanwhile goes before it. Held, its pieces stop a round trip later, and begin again a round trip after it is
-//! to go on: that is how long either takes to be felt.
+//! The link of the tests: answers one after the other, in the order in which they are ready, which is a round trip
+//! after they were asked for. A stream comes in pieces, each ready when the one before it has come, so that
+//! whatever became ready meanwhile goes before it. Held, its pieces stop a round trip later, and begin again a
+//! round trip after it is to go on: that is how long either takes to be felt.
 
 use super::Link;
 use crate::Time;
