@@ -9,13 +9,13 @@ use crate::published;
 use crate::report::{Fields, Outcome, count};
 use crate::store_args::StoreArgs;
 use clap::Args;
-use headstart_block::{BlockDevice, ByteSize, Error, PlanItem, Result, SECTOR_SIZE};
+use headstart_block::{BlockDevice, ByteSize, Error, PlanItem, Result};
 use headstart_image::acceleration;
 use headstart_image::export::OutputFile;
 use headstart_image::open_image::OpenImage;
 use headstart_image::reference::{Reference, Selector};
 use headstart_plan::ImagePlans;
-use headstart_plan::overlaybd_trace::{self, Extent};
+use headstart_plan::overlaybd_trace;
 use headstart_plan::zero_shot::Metadata;
 use headstart_store::Tag;
 use serde::Serialize;
@@ -88,7 +88,7 @@ impl Export {
     fn trace(&self, image: &OpenImage) -> Result<(Vec<u8>, usize, Arc<[PlanItem]>)> {
         let items = self.items(image)?;
         let disk = image.disk();
-        let extents = extents(disk.index().segments().iter());
+        let extents = layer_map::extents(disk);
         let records = overlaybd_trace::of_plan(&items, &extents, disk.size());
         let file = overlaybd_trace::encode(&records).map_err(|e| e.about(&self.image))?;
         Ok((file, records.len(), items))
@@ -124,17 +124,6 @@ impl Export {
         });
         digest.map(|digest| digest.to_string())
     }
-}
-
-/// Where the disk's data lies.
-fn extents<'a>(segments: impl Iterator<Item = &'a headstart_lsmt::Segment>) -> Vec<Extent> {
-    let extent = |segment: &headstart_lsmt::Segment| Extent {
-        disk: segment.offset() * SECTOR_SIZE,
-        len: segment.len() * SECTOR_SIZE,
-        layer: segment.layer().into(),
-        offset: segment.moffset() * SECTOR_SIZE,
-    };
-    segments.filter(|segment| !segment.is_zeroed()).map(extent).collect()
 }
 
 /// What was written.
