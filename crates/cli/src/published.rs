@@ -100,6 +100,11 @@ impl<'a> Publication<'a> {
         Ok(Self { image, digest, known_as, name, size: manifest.virtual_size })
     }
 
+    /// Whether it was made from the image that its boots are of.
+    pub(crate) fn is_optimized(&self) -> bool {
+        self.known_as != self.digest
+    }
+
     /// What its boots are kept under: those of a disk of its size, or else those that there are most of.
     pub(crate) fn key(&self, knowledge: &Knowledge) -> Result<ImageKey> {
         let named = knowledge.images().filter(|(key, image)| key.image == self.name && image.traces() > 0);

@@ -59,13 +59,15 @@ pub(crate) struct Train {
     /// not read again
     #[arg(long, value_name = "FILE")]
     learned: Option<PathBuf>,
-    /// An image that some of the boots are of, whose layers are learned apart: a new image that shares some starts with
-    /// what is known of those. NAME= where the boots call it NAME; else they know it by its digest (may be repeated)
+    /// An image that some of the boots are of, whose layers are learned apart: a new image that shares some starts
+    /// with what is known of those. NAME= where the boots call it NAME; else they know it by its digest (may be
+    /// repeated)
     #[arg(long, value_name = "[NAME=]IMAGE")]
     image: Vec<NamedImage>,
-    /// Publish the plans of this image with it, in the place of older ones: whoever attaches it finds them. The image's
-    /// digest stays as it is. An image that was optimized gets what was learned of the one that it was made from. NAME=
-    /// where the boots call it NAME; else they know it by its digest (may be repeated)
+    /// Publish the plans of this image with it, in the place of older ones: whoever attaches it finds them. The
+    /// image's digest stays as it is. Its layers are learned as with --image. An image that was optimized gets what
+    /// was learned of the one that it was made from. NAME= where the boots call it NAME; else they know it by its
+    /// digest (may be repeated)
     #[arg(long, value_name = "[NAME=]IMAGE")]
     publish: Vec<NamedImage>,
     /// Take the guests as so many times as fast as they were recorded
@@ -116,7 +118,7 @@ impl Train {
         if knowledge.images().all(|(_, image)| image.traces() == 0) {
             return Err(nothing(&self.traces, "has no boot that could be learned from", &skipped));
         }
-        self.learn_layers(&mut knowledge)?;
+        self.learn_layers(&mut knowledge, &targets)?;
         targets.iter().try_for_each(|target| target.key(&knowledge).map(drop))?;
         let start = Instant::now();
         let plans = with_bar(progress, "making plans", |each| train::all(&knowledge, &recipe, each))?;
@@ -163,9 +165,10 @@ impl Train {
         Ok(recipe)
     }
 
-    /// Tells which layers the images have.
-    fn learn_layers(&self, knowledge: &mut Knowledge) -> Result<()> {
-        for NamedImage { name, reference } in &self.image {
+    /// Tells which layers the images have. Those of an image that was laid out anew say nothing of others.
+    fn learn_layers(&self, knowledge: &mut Knowledge, targets: &[Publication<'_>]) -> Result<()> {
+        let published = self.publish.iter().zip(targets).filter(|(_, target)| !target.is_optimized());
+        for NamedImage { name, reference } in self.image.iter().chain(published.map(|(named, _)| named)) {
             let (key, map) = layer_map::of_image(reference, &self.stores)?;
             let image = if name.is_empty() { &key.image } else { name };
             let keys: Vec<_> =
