@@ -200,6 +200,8 @@ fn an_image_starts_with_what_is_known_of_its_layers() {
     let blocks: Vec<_> = order(&new).iter().map(|(block, _)| *block).collect();
     assert_eq!(blocks, [0, 1, 3], "what the new layer covers, nobody knows");
     assert_eq!(plan("other")["reason"], "none");
+    scene.ok("train --traces set -o plans --publish old=file://~/store:old");
+    assert_eq!(plan("new")["reason"], "layers: 1 of 2", "whose plans are published, its layers are learned");
     // Boots that were recorded of the image itself know it by its digest; these do not.
     scene.fails(
         "train --traces set -o other --image file://~/store:old",
