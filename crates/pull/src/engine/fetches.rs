@@ -75,9 +75,8 @@ impl Engine {
             let pieces = if run.blob == range.blob { &mut own } else { &mut trees };
             self.active.free(run, Some(fetch), pieces);
         });
-        // What is streamed goes on through what is not worth another request.
-        let gap = if range.len() > self.settings.stream_min { self.skipped() } else { 0 };
-        coalesce(&mut own, gap, &self.active);
+        coalesce(&mut own, 0, &self.active);
+        self.stream_through(&mut own);
         coalesce(&mut trees, 0, &self.active);
         if !request.waiters.is_empty() {
             return self.is_needed_by_waiters(fetch, own == [range], &trees, world, actions);

@@ -16,6 +16,7 @@ use super::Engine;
 use crate::estimator::{Pace, span};
 use crate::request::{Past, Request, Sent, State, Stream};
 use crate::timers::Timer;
+use crate::window::{coalesce, first_bytes};
 use crate::{Action, BlobRange, Estimate, FetchId, Priority, Time, World};
 use std::time::Duration;
 
@@ -168,8 +169,20 @@ impl Engine {
         self.expect(fetch);
     }
 
+    /// Makes pieces one that can be streamed, through what is local between them and not worth another request.
+    pub(super) fn stream_through(&self, pieces: &mut Vec<BlobRange>) {
+        if pieces.len() < 2 {
+            return;
+        }
+        let mut joined = pieces.clone();
+        coalesce(&mut joined, self.skipped(), &self.active);
+        if joined.iter().all(|piece| piece.len() > self.settings.stream_min) {
+            *pieces = joined;
+        }
+    }
+
     /// How long a stretch of local bytes has to be for a stream not to go through it.
-    pub(super) fn skipped(&self) -> u64 {
+    fn skipped(&self) -> u64 {
         self.pace().pipe.saturating_mul(SKIPPED_PIPES).max(SKIPPED_MIN)
     }
 
@@ -180,7 +193,7 @@ impl Engine {
         if !self.streams.contains(&fetch) || !request.waiters.is_empty() {
             return;
         }
-        let first = |len: u64| crate::window::first_bytes(left, len);
+        let first = |len: u64| first_bytes(left, len);
         if !super::fetches::is_local(first(self.settings.unit), world)
             || !super::fetches::is_local(first(self.skipped()), world)
         {
@@ -196,6 +209,10 @@ impl Engine {
         if let Some(next) = next {
             let rest = BlobRange::between(left.blob, next.max(left.range.offset()), left.range.end());
             let more = self.request(rest, born, Past::default());
+            if let Some(request) = self.requests.get_mut(more) {
+                // Some of it may be local: it is to be looked at.
+                request.made_in = 0;
+            }
             self.queue(more);
         }
     }
