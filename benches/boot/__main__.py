@@ -16,7 +16,7 @@ import page
 import rounds
 from contestants import NBDKIT, TITLES
 from images import Images
-from rig import ROOT, calibrate
+from rig import ROOT
 
 IMAGES = ["debian", "postgres", "node"]
 CONTESTANTS = ["download", "nbdkit", "whole-lazy", "whole-score", "lazy", "planned", "optimized", "local"]
@@ -85,9 +85,7 @@ def main():
     if options.nbdkit_search:
         failed = search(options, images, results)
     elif part("replays"):
-        for rate in options.rates:
-            for delay in options.delays:
-                print(f"  a link of {rate} MB/s and {delay} ms, {calibrate(rate, delay)}", flush=True)
+        results.calibrate(options)
         failed = rounds.replays(options, images, results)
         chosen = options.images, options.contestants, options.rates, options.delays
         if set(CONTESTANTS) <= set(options.contestants):

@@ -171,13 +171,16 @@ def plots(figures, docs):
              "series": series}]})
 
 
-def page(figures, found, said, versions):
+def page(figures, found, said, versions, results):
     template = (pathlib.Path(__file__).parent / "page.md").read_text()
     parts = {
         "machine": f"{os.cpu_count()} processors, {platform.machine()}, Linux {platform.release().split('-')[0]}",
         "versions": versions,
         "date": datetime.date.today().isoformat(),
         "filters": " ".join(NBDKIT[NBDKIT_BEST]).replace("URL", "http://..."),
+        "links": table(["asked for", "measured"], list(map(list, results.links.items()))),
+        "count": str(len(results.latest())),
+        "hours": f"{sum(row.get('took', 0) for row in results.latest()) / 3600:.1f}",
         "judged": judged(found),
         "missed": missed(found),
         "waits": "\n".join(waits(figures)),
@@ -214,7 +217,7 @@ def write(images, results, docs):
     found = checks.all_checks(figures, said.needed, said.predicted)
     versions = run("nbdkit", "--version").strip() + ", " + run("qemu-system-x86_64", "--version").splitlines()[0]
     docs.mkdir(exist_ok=True)
-    (docs / "benchmarks.md").write_text(page(figures, found, said.predicted, versions))
+    (docs / "benchmarks.md").write_text(page(figures, found, said.predicted, versions, results))
     plots(figures, docs)
     summary = [{"kind": row["kind"], "image": row["image"], "contestant": row["contestant"], "rate": row["rate"],
                 "delay": row["delay"], "grace": row.get("grace"), "faster": row.get("faster"),

@@ -66,7 +66,11 @@ def add(images, figures):
                 for trace in test:
                     key = lambda rate: said.key("boot", name, contender, rate, *guest, trace.name)
                     if any(key(rate) not in said.known for rate in rates):
-                        found = simulated(images, name, contender, rates, guest, trace)
+                        try:
+                            found = simulated(images, name, contender, rates, guest, trace)
+                        except Failed as error:
+                            print(f"  not predicted: {error}", flush=True)
+                            continue
                         said.known |= {key(rate): value for rate, value in found.items()}
     said.save()
     return said
@@ -79,7 +83,7 @@ def simulated(images, name, contender, rates, guest, trace):
     report = headstart("--quiet", "simulate", "disk", "--traces", trace, "--plans", images.plans / f"{name}.{plans}",
                        "--model", "real", "--image", images.reference(tag.format(name=name)), "--policies", policy,
                        "--grace", f"{grace}s", "--faster", faster, "--round-trip", f"{delay}ms",
-                       "--bandwidth", ",".join(map(str, rates)), *options)
+                       "--bandwidth", ",".join(map(str, rates)), *options, within=60)
     return {row["bandwidth"]: [round(row["wait_total"], 4), round(row["last_read"] - grace, 4)]
             for row in report["rows"]}
 

@@ -22,10 +22,13 @@ class Failed(Exception):
     """A measurement that came to nothing, with what its programs said."""
 
 
-def run(*command, **options):
+def run(*command, within=LONGEST):
     """Runs a program to its end; its standard output."""
-    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True, timeout=LONGEST, **options)
+    try:
+        done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True, timeout=within)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"{' '.join(map(str, command))}: takes longer than {within} s") from None
     if done.returncode != 0:
         raise Failed(f"{' '.join(map(str, command))}: {done.stderr.strip()[-800:]}")
     return done.stdout
@@ -144,9 +147,9 @@ def calibrate(rate, delay):
     return run(SHAPER, "--rate", f"{rate}MB/s", "--delay", f"{delay}ms", "--calibrate").strip()
 
 
-def headstart(*arguments):
+def headstart(*arguments, **limits):
     """The report of a command, as JSON."""
-    said = run(HEADSTART, *arguments, "--json")
+    said = run(HEADSTART, *arguments, "--json", **limits)
     return json.loads(said) if said.strip() else None
 
 

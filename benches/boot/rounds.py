@@ -8,7 +8,7 @@ import threading
 import time
 
 import contestants
-from rig import ROOT, Failed, Processors, Rig, build_of, run
+from rig import ROOT, Failed, Processors, Rig, build_of, calibrate, run
 
 KEY = ("kind", "image", "trace", "rate", "delay", "grace", "faster", "contestant", "repetition")
 
@@ -18,7 +18,8 @@ class Results:
 
     def __init__(self, path, renew=()):
         self.path, self.lock, self.build = path, threading.Lock(), build_of()
-        self.rows = []
+        self.rows, self.links_path = [], path.with_name("links.json")
+        self.links = json.loads(self.links_path.read_text()) if self.links_path.exists() else {}
         if path.exists():
             self.rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
         renewed = lambda row: row["contestant"] in renew and row["build"] != self.build
@@ -38,6 +39,13 @@ class Results:
             self.known.add(self.key(row))
             with open(self.path, "a") as file:
                 file.write(json.dumps(row) + "\n")
+
+    def calibrate(self, options):
+        """What the links give on this machine, as it is now: kept beside the results."""
+        for rate in options.rates:
+            for delay in options.delays:
+                self.links[f"{rate} MB/s, {delay} ms"] = calibrate(rate, delay).removeprefix("measured: ")
+        self.links_path.write_text(json.dumps(self.links, indent=1))
 
     def latest(self):
         """The last measurement of each kind."""
@@ -87,7 +95,7 @@ def row_of(setting, contestant):
 def measure(images, row):
     """One measurement: fills the row."""
     name, contestant = row["image"], row["contestant"]
-    busy, load = Processors(), os.getloadavg()[0]
+    busy, load, start = Processors(), os.getloadavg()[0], time.monotonic()
     with Rig(images.place, images.www, row["rate"], row["delay"]) as rig:
         disk = contestants.opener(contestant)(rig, images, name)
         row["ready"] = round(disk.ready, 4)
@@ -97,7 +105,7 @@ def measure(images, row):
         row["moved"] = rig.disconnect()
         ended = rig.end(disk.program).splitlines()
         row["disk"] = json.loads(ended[-1]) if ended and ended[-1].startswith("{") else None
-    return row | {"busy": busy.busy(), "load": round(load, 2)}
+    return row | {"busy": busy.busy(), "load": round(load, 2), "took": round(time.monotonic() - start, 1)}
 
 
 def replays(options, images, results):
@@ -158,7 +166,7 @@ def guests(options, images, results):
 
 
 def guest(images, row):
-    busy, load = Processors(), os.getloadavg()[0]
+    busy, load, start = Processors(), os.getloadavg()[0], time.monotonic()
     with Rig(images.place, images.www, row["rate"], row["delay"]) as rig:
         disk = contestants.opener(row["contestant"])(rig, images, row["image"])
         row["ready"] = round(disk.ready, 4)
@@ -169,4 +177,5 @@ def guest(images, row):
         row["moved"] = rig.disconnect()
         ended = rig.end(disk.program).splitlines()
         row["disk"] = json.loads(ended[-1]) if ended and ended[-1].startswith("{") else None
-    row |= {"up": round(disk.ready + took, 3), "busy": busy.busy(), "load": round(load, 2)}
+    row |= {"up": round(disk.ready + took, 3), "busy": busy.busy(), "load": round(load, 2),
+            "took": round(time.monotonic() - start, 1)}
