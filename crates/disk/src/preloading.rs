@@ -10,7 +10,7 @@
 //! # Following
 //!
 //! Reads write what they touch into [`Accesses`]. Every [`TICK`], a task takes that and what the engine says of the
-//! link and of its cursor to the [`Pilot`](headstart_pull::Pilot), which decides; other plans go to the engine. So
+//! link and of its cursor to the [`Pilot`], which decides; other plans go to the engine. So
 //! a read has nothing to do with any of this but one load and, the first time that it touches a slice, three writes
 //! of a word.
 //!

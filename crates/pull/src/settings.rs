@@ -53,7 +53,8 @@ pub struct Settings {
     /// The largest background request for what a plan names one after the other and what lies so in one blob. At most
     /// [`background_max`](Self::background_max): there are none longer than others.
     pub stream_max: u64,
-    /// Background requests longer than this are streamed.
+    /// Preloads longer than this are streamed. What fills the disk is not: who fills the same one beside it would fetch
+    /// the same bytes, since a stream claims only what comes next.
     pub stream_min: u64,
     /// The fewest background requests in flight, where there is work and no miss.
     pub depth_min: usize,

@@ -12,7 +12,8 @@
 //!
 //! 1. gets the wire after the parcels that asked before it, and leaves when its last byte has: `max(free, arrived) +
 //!    length / rate`. Nothing is saved up while the wire is idle, so there is no burst at the full speed of memory;
-//! 2. arrives half a round trip later. Any number of parcels are on their way at once.
+//! 2. arrives half a round trip later. As many parcels of a connection are on their way at once as TCP's window would
+//!    have: twice the bandwidth-delay product, and 1 MiB at least.
 //!
 //! A connection offers its next parcel when the last one has left, so connections take turns, parcel by parcel, and a
 //! small answer never queues behind all of a large one on another connection. Behind that stands flow control as the
@@ -30,7 +31,7 @@
 //! because a sleeping thread is woken within a tenth of a millisecond, and the timers of async runtimes tick in
 //! whole ones.
 
-use rustix::net::sockopt::set_socket_linger;
+use rustix::net::sockopt::{set_socket_linger, set_socket_send_buffer_size};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -44,7 +45,11 @@ const LARGEST_PARCEL: u64 = 64 << 10;
 /// Fewest: what a packet carries.
 const SMALLEST_PARCEL: u64 = 1460;
 /// Most parcels of one connection on their way in one direction.
-const IN_FLIGHT: usize = 4096;
+const IN_FLIGHT: u64 = 4096;
+/// The smallest window of a connection, in bytes.
+const SMALLEST_WINDOW: u64 = 1 << 20;
+/// What the kernel may keep of a connection behind the wire, for a receiver that does not read.
+const SEND_BUFFER: usize = 256 << 10;
 /// How late a thread may wake without its connection losing wire time.
 const FORGIVEN: Duration = Duration::from_millis(50);
 /// A server on this machine answers by then or never.
@@ -101,6 +106,14 @@ impl Link {
     fn parcel(&self) -> usize {
         let millisecond = self.rate().unwrap_or(u64::MAX) / 1000;
         usize::try_from(millisecond.clamp(SMALLEST_PARCEL, LARGEST_PARCEL)).unwrap_or(usize::MAX)
+    }
+
+    /// How many parcels of a connection may be on their way.
+    fn window(&self) -> usize {
+        let product = |rate: u64| u128::from(rate) * self.round_trip().as_nanos() / 1_000_000_000;
+        let window = self.rate().map_or(u128::MAX, |rate| (2 * product(rate)).max(SMALLEST_WINDOW.into()));
+        let parcels = window / self.parcel().max(1) as u128;
+        usize::try_from(parcels.min(IN_FLIGHT.into())).unwrap_or(usize::MAX)
     }
 
     /// Takes the wire for `len` bytes that were there at `arrived`; when the last of them has left.
@@ -234,6 +247,7 @@ fn connect(proxy: &Arc<Proxy>, client: TcpStream, connected: Instant) {
     };
     let server = Arc::new(server);
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let _ = set_socket_send_buffer_size(&client, SEND_BUFFER);
     if !proxy.keep(&[&client, &server]) {
         return;
     }
@@ -241,7 +255,7 @@ fn connect(proxy: &Arc<Proxy>, client: TcpStream, connected: Instant) {
         (Way::Up, &client, &server, connected + round_trip),
         (Way::Down, &server, &client, connected + round_trip + round_trip / 2),
     ] {
-        let (sender, receiver) = sync_channel(IN_FLIGHT);
+        let (sender, receiver) = sync_channel(proxy.link.window());
         let (reading, from, proxy) = (Arc::clone(source), Arc::clone(source), Arc::clone(proxy));
         let to = Arc::clone(sink);
         let spawn = |work: Box<dyn FnOnce() + Send>| {

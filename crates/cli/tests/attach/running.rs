@@ -65,6 +65,10 @@ fn metrics_count_what_was_done() {
                   try: h.pread(4096, 8388608)\n\
                   except nbd.Error: pass\n";
     tool(&scene, "nbdsh", &["-u", &attached.uri(), "-c", script]);
+    // The rests of the blocks may still be on their way.
+    attached.wait_for("all that the store sent", |metrics| {
+        metrics.sum("headstart_cache_inserted_bytes_total", &[]) == web.reads(&scene).sent() as f64
+    });
     let after = attached.metrics();
     check_histograms(&after);
     let vm = [("disk", "vm")];

@@ -43,7 +43,7 @@ impl Engine {
             Time(u64::MAX)
         };
         let source = self.sources.choose();
-        let long = priority != Priority::Miss && range.len() > self.settings.stream_min;
+        let long = priority == Priority::Preload && range.len() > self.settings.stream_min;
         let stream = long.then_some(Stream { asked: self.now, heard: None, held: false });
         request.state = State::Sent(Sent { priority, source, late, stream });
         if long {
