@@ -6,7 +6,7 @@
 //! * *In turn*: one after the other, in the order in which they became ready, each at the full rate. With no round trip
 //!   and no latency this is the paper's model: one stream, one block after the other.
 //! * *Evenly*: as the product's requests do, each of which has a TCP connection of its own while it is answered: all
-//!   that are ready flow at once, each at its share of the rate ([`shared`]).
+//!   that are ready flow at once, each at its share of the rate (`shared`).
 //!
 //! All times are exact: `bytes` take `ceil(bytes * 10^9 / rate)` nanoseconds.
 //!
