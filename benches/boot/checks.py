@@ -133,13 +133,14 @@ def of_harm(figures):
 
 
 def of_predictions(figures, predicted):
-    """`predicted(image, contestant, setting, traces)`: (total wait, boot time); a share of the settings has to be right."""
+    """`predicted(image, contestant, setting, traces)`: (total wait, boot time), right for a share of the settings."""
     right, count = 0, 0
     for image in figures.images():
         for setting in figures.settings():
             for contestant in ("whole-lazy", "whole-score", "lazy", "planned", "optimized"):
                 said = predicted(image, contestant, setting, figures.traces(image, contestant, setting))
-                waited, took = (figures.median(image, contestant, setting, figure) for figure in (reads_wait, reads_take))
+                waited = figures.median(image, contestant, setting, reads_wait)
+                took = figures.median(image, contestant, setting, reads_take)
                 if said and waited is not None:
                     count += 1
                     right += abs(said[0] - waited) <= 0.15 * waited or abs(said[1] - took) <= 0.15 * took

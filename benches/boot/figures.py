@@ -107,7 +107,7 @@ class Figures:
         """All that something was measured in."""
         found = {(row["rate"], row["delay"], row["grace"], row["faster"]) for row in self.rows
                  if row["kind"] == "replay" and row["contestant"] != "local"}
-        return sorted(found, key=lambda setting: (setting[2] != 3, setting[3], setting[1] != 20, setting[1], setting[0]))
+        return sorted(found, key=lambda one: (one[2] != 3, one[3], one[1] != 20, one[1], one[0]))
 
     def images(self, derived=False):
         names = dict.fromkeys(row["image"] for row in self.rows if row["image"].endswith("-derived") == derived)

@@ -59,7 +59,7 @@ class Images:
         """Boots it until there are enough, lazily from the store here."""
         while sum(map(len, self.boots(name))) < TRAINED + TESTED:
             with Rig(self.place, self.www) as rig:
-                disk = rig.start("disk", HEADSTART, "attach", self.reference(name, "bare"), "--json", "--policy", "lazy",
+                disk = rig.start("disk", HEADSTART, "attach", self.reference(name, "bare"), "--policy", "lazy",
                                  "--nbd", f"unix:{rig.work}/nbd", "--cache", rig.work / "cache",
                                  "--record", self.traces / name)
                 disk.wait_for((rig.work / "nbd").exists)

@@ -14,6 +14,7 @@ from contestants import NBDKIT, NBDKIT_BEST, TITLES
 from figures import Figures, boot, interval, moved, p99, reads_take, reads_wait, requests, wait
 from rig import ROOT, run
 
+COMPARED = ("lazy", "whole-lazy", "zero-shot", "planned", "useless", "adversarial")
 ORDER = [name for name in TITLES if name not in ("useless", "adversarial")]
 DRAW = os.environ.get("BENCH_DRAW", ROOT / "target/release/examples/draw")
 
@@ -75,9 +76,12 @@ def guests(figures):
             up = [row["up"] for row in boots]
             low, high = interval(up)
             pairs = figures.pairs(image, contestant)
-            ratio = f"{statistics.median(pairs):.2f} ({interval(pairs)[0]:.2f}-{interval(pairs)[1]:.2f})" if pairs else "-"
-            rows.append([TITLES[contestant], str(len(boots)), f"{statistics.median(up):.1f} ({low:.1f}-{high:.1f})", ratio,
-                         number(statistics.median(map(moved, boots)) / 1e6), number(statistics.median(map(requests, boots)))])
+            ratio = "-"
+            if pairs:
+                ratio = f"{statistics.median(pairs):.2f} ({interval(pairs)[0]:.2f}-{interval(pairs)[1]:.2f})"
+            rows.append([TITLES[contestant], str(len(boots)), f"{statistics.median(up):.1f} ({low:.1f}-{high:.1f})",
+                         ratio, number(statistics.median(map(moved, boots)) / 1e6),
+                         number(statistics.median(map(requests, boots)))])
         if rows:
             yield f"{image}:\n"
             yield table(["", "boots", "to SERVICE-UP, s", "of the local disk's", "MB", "requests"], rows)
@@ -91,7 +95,7 @@ def others(figures, images):
             rows = []
             for contestant in TITLES:
                 values = [figures.median(image, contestant, (rate, *rest), wait) for rate in rates]
-                if contestant in ("lazy", "whole-lazy", "zero-shot", "planned", "useless", "adversarial") and any(values):
+                if contestant in COMPARED and any(value is not None for value in values):
                     rows.append([TITLES[contestant]] + [number(value) for value in values])
             if rows:
                 yield f"{image}; round trip {rest[0]} ms, first read after {rest[1]} s, {rest[2]} times as fast:\n"
@@ -165,7 +169,8 @@ def plots(figures, docs):
         series = [{"name": TITLES[contestant], "kind": "bars", "style": style,
                    "heights": [statistics.median([row["up"] for row in figures.guests(image, contestant)] or [0])
                                for image in images]}
-                  for style, contestant in enumerate(ORDER) if any(figures.guests(image, contestant) for image in images)]
+                  for style, contestant in enumerate(ORDER)
+                  if any(figures.guests(image, contestant) for image in images)]
         draw(docs / "benchmarks-guests.svg", {"width": 760, "height": 300, "columns": 1, "charts": [
             {"x": {"label": "", "names": images}, "y": {"label": "attach to SERVICE-UP [s]", "from": 0},
              "series": series}]})

@@ -92,8 +92,9 @@ def needed(images, name, trace):
     """The slices of that boot, as they are when nothing else is between them."""
     with tempfile.TemporaryDirectory(dir=images.place) as work:
         try:
-            headstart("--quiet", "train", "--traces", trace, "-o", f"{work}/plans", "--image", images.reference(name, "bare"))
-            made = headstart("--quiet", "image", "optimize", images.reference(name, "bare"), f"file://{work}/store:one",
+            image = images.reference(name, "bare")
+            headstart("--quiet", "train", "--traces", trace, "-o", f"{work}/plans", "--image", image)
+            made = headstart("--quiet", "image", "optimize", image, f"file://{work}/store:one",
                              "--plans", f"{work}/plans", "--no-others")
         except Failed as error:
             print(f"  how much {trace.name} reads is not known: {error}", flush=True)
