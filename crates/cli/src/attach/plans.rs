@@ -18,7 +18,6 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tokio::runtime::Handle;
 use tokio::task::JoinError;
 
 /// Files of plans in a directory that are looked into; the first by name.
@@ -58,13 +57,8 @@ impl PlanSource for Places {
             Where::All { files, named } => {
                 let files = Files { path: files.clone(), named: *named, given: false, metadata };
                 vec![
-                    // Threads of their own: their futures cannot go from one to another.
-                    search("the plan beside the image", sought, |sought, runtime| {
-                        runtime.block_on(artifact(sought)).into()
-                    }),
-                    search("the image's trace layer", sought, |sought, runtime| {
-                        runtime.block_on(trace_layer(sought)).into()
-                    }),
+                    search("the plan beside the image", artifact(Arc::clone(sought))),
+                    search("the image's trace layer", trace_layer(Arc::clone(sought))),
                     on_open("the image's boot layer", sought, |sought, opened| {
                         Ok(boot_layer(sought, opened)).into()
                     }),
@@ -83,21 +77,12 @@ impl PlanSource for Places {
     }
 }
 
-/// A search on a thread that may wait.
-fn search(
-    place: &'static str,
-    sought: &Arc<Sought>,
-    look: impl FnOnce(&Sought, &Handle) -> Answer + Send + 'static,
-) -> Search {
-    let sought = Arc::clone(sought);
-    let answer = async move {
-        let runtime = Handle::current();
-        broken_off(tokio::task::spawn_blocking(move || look(&sought, &runtime)).await)
-    };
-    Search { place, answer: Box::pin(answer) }
+/// A search in the store.
+fn search(place: &'static str, look: impl Future<Output = Result<Option<Found>>> + Send + 'static) -> Search {
+    Search { place, answer: Box::pin(async move { look.await.into() }) }
 }
 
-/// The same, once the disk is open.
+/// A search on a thread that may wait, once the disk is open.
 fn on_open(
     place: &'static str,
     sought: &Arc<Sought>,
@@ -116,7 +101,7 @@ fn broken_off(answer: std::result::Result<Answer, JoinError>) -> Answer {
 }
 
 /// The plan that was published with the image, or with the one that it was made from.
-async fn artifact(sought: &Sought) -> Result<Option<Found>> {
+async fn artifact(sought: Arc<Sought>) -> Result<Option<Found>> {
     let mut found = plan_artifact::find(&*sought.store, &sought.digest).await?;
     if found.is_none() && sought.image() != sought.digest {
         found = plan_artifact::find(&*sought.store, &sought.image()).await?;
@@ -131,12 +116,12 @@ async fn artifact(sought: &Sought) -> Result<Option<Found>> {
         .ok_or_else(|| about(Error::invalid("has the plans of another image, or of several")))?;
     let Some(opened) = sought.opened().await else { return Ok(None) };
     let why = why(plans);
-    let plans = in_place(ImagePlans::clone(plans), sought, &opened);
+    let plans = in_place(ImagePlans::clone(plans), &sought, &opened);
     Ok(Some(Found { origin: Origin::Artifact, plans: Arc::new(plans), why }))
 }
 
 /// The trace that the image carries for `OverlayBD`'s prefetcher.
-async fn trace_layer(sought: &Sought) -> Result<Option<Found>> {
+async fn trace_layer(sought: Arc<Sought>) -> Result<Option<Found>> {
     let Some(trace) = acceleration::trace_of(&*sought.store, &sought.manifest).await? else {
         return Ok(None);
     };

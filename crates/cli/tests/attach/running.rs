@@ -65,9 +65,12 @@ fn metrics_count_what_was_done() {
                   try: h.pread(4096, 8388608)\n\
                   except nbd.Error: pass\n";
     tool(&scene, "nbdsh", &["-u", &attached.uri(), "-c", script]);
-    // The rests of the blocks may still be on their way.
+    // The rests of the blocks may still be on their way. Where a read did not wait for a stream that would have brought
+    // its bytes later, they came twice, and where a stream was ended, some came for nothing.
+    let nearly = |bytes: f64, all: f64| (all * 0.9..=all).contains(&bytes);
     attached.wait_for("all that the store sent", |metrics| {
-        metrics.sum("headstart_cache_inserted_bytes_total", &[]) == web.reads(&scene).sent() as f64
+        let kept = metrics.sum("headstart_cache_inserted_bytes_total", &[]);
+        nearly(kept, web.reads(&scene).sent() as f64)
     });
     let after = attached.metrics();
     check_histograms(&after);
@@ -83,8 +86,11 @@ fn metrics_count_what_was_done() {
     assert_eq!(after.sum("headstart_waiting_reads", &vm), 0.0);
     // What the store sent, the proxy saw, and the cache has.
     let sent = web.reads(&scene).sent() as f64;
-    assert_eq!(after.sum("headstart_store_bytes_total", &[]), sent);
-    assert_eq!(after.sum("headstart_cache_inserted_bytes_total", &[]), sent);
+    let (came, kept) = (
+        after.sum("headstart_store_bytes_total", &[]),
+        after.sum("headstart_cache_inserted_bytes_total", &[]),
+    );
+    assert!(nearly(came, sent) && nearly(kept, sent) && kept <= came, "{kept} of {came} of {sent}");
     let local = after.sum("headstart_image_local_bytes", &vm);
     let all = after.sum("headstart_image_bytes", &vm);
     assert!(local > 10.0 * 4096.0 && local <= sent && local < all * 0.7, "{local} of {all}, {sent} sent");
@@ -97,7 +103,8 @@ fn metrics_count_what_was_done() {
     }
     let report = attached.detach();
     assert_eq!(report["reads"], 20);
-    assert_eq!(report["fetched_bytes"].as_f64(), Some(sent));
+    let sent = web.reads(&scene).sent() as f64;
+    assert!(report["fetched_bytes"].as_f64().is_some_and(|came| nearly(came, sent)), "{report}, {sent} sent");
 }
 
 #[test]

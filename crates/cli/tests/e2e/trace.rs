@@ -205,7 +205,7 @@ fn an_attached_disk_is_recorded() {
     assert_eq!(stats["traces"][0]["volume"], "v1");
     scene.ok("trace export traces -o set");
     let table = String::from_utf8(scene.bytes("set/VD_creation_meta.csv")).unwrap();
-    for part in ["v1,0,file%3A%2F%2F", ",8388608,me,,", "policy=lazy;writable=false", ";rack=7"] {
+    for part in ["v1,0,file%3A%2F%2F", ",8388608,me,,", "policy=auto;writable=false", ";rack=7"] {
         assert!(table.contains(part), "no {part}: {table}");
     }
     assert!(digest.is_null() || table.contains(digest.as_str().unwrap()), "{table}");
