@@ -6,8 +6,8 @@ import time
 
 from rig import HEADSTART, Failed, headstart
 
-# nbdkit as its manual recommends for slow servers, in the combinations that came into question. `best` is the one that
-# won on all three images (the search is `--nbdkit-search`).
+# nbdkit as its manual recommends for slow servers, in the combinations that came into question. The best is the one that
+# won on debian, and was within a tenth of the best on postgres (the search is `--nbdkit-search`).
 NBDKIT = {
     "cache": ["--filter=cache", "curl", "URL", "cache-on-read=true"],
     "readahead-cache": ["--filter=readahead", "--filter=cache", "curl", "URL", "cache-on-read=true"],

@@ -215,6 +215,11 @@ def nbdkit(figures):
                                          for setting in settings], rows)
 
 
+def portable(replay):
+    """A replay without what is of one machine: where the trace lay, and the disk."""
+    return replay and {key: value for key, value in replay.items() if key not in ("trace", "uri", "plots")}
+
+
 def write(images, results, docs):
     """Writes all of it; a line that says how the checks went."""
     figures = Figures(results.latest())
@@ -226,7 +231,8 @@ def write(images, results, docs):
     plots(figures, docs)
     summary = [{"kind": row["kind"], "image": row["image"], "contestant": row["contestant"], "rate": row["rate"],
                 "delay": row["delay"], "grace": row.get("grace"), "faster": row.get("faster"),
-                "ready_s": row["ready"], "up_s": row.get("up"), "replay": row.get("replay"), "moved": row["moved"]}
+                "ready_s": row["ready"], "up_s": row.get("up"), "replay": portable(row.get("replay")), "moved": row["moved"],
+                "build": row.get("build"), "load": row.get("load"), "at": row.get("at")}
                for row in results.latest()]
     report = {"checks": [check.__dict__ | {"met": check.met} for check in found], "measured": summary}
     (docs / "benchmarks.json").write_text(json.dumps(report, separators=(",", ":")).replace('},{"kind"', '},\n{"kind"')

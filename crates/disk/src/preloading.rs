@@ -290,8 +290,7 @@ impl Preloader {
         };
         if let Plan::List(items) = given {
             let plans = Arc::new(preloader.shaped(of_items(items)));
-            let settings = PilotSettings { guard: false, ..PilotSettings::default() };
-            let pilot = Pilot::new(plans, None, settings);
+            let pilot = Pilot::new(plans, None, PilotSettings::default());
             let mut state = preloader.state();
             state.plan = pilot.plan();
             state.pilot = Some(pilot);
