@@ -55,6 +55,7 @@ def arguments():
     parser.add_argument("--guest-delay", type=int, default=20)
     parser.add_argument("--renew", type=names, default=[], help="contestants to measure again where the build differs")
     parser.add_argument("--nbdkit-search", action="store_true", help="all combinations of nbdkit's filters, only")
+    parser.add_argument("--note", default="", help="what a reader of the page has to know of this run")
     parser.add_argument("--only", choices=["make", "replays", "guests", "page"], help="only this part")
     return parser.parse_args()
 
@@ -98,7 +99,7 @@ def main():
     if part("guests") and not options.nbdkit_search:
         rounds.guests(options, images, results)
     if options.only != "make" and not options.nbdkit_search:
-        ok = page.write(images, results, ROOT / "docs")
+        ok = page.write(images, results, ROOT / "docs", options.note)
         print(f"after {time.monotonic() - start:.0f} s: docs/benchmarks.md; {ok}")
     if failed:
         sys.exit(f"{len(failed)} measurements failed")

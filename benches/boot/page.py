@@ -176,11 +176,12 @@ def plots(figures, docs):
              "series": series}]})
 
 
-def page(figures, found, said, versions, results):
+def page(figures, found, said, versions, results, note):
     template = (pathlib.Path(__file__).parent / "page.md").read_text()
     parts = {
         "machine": f"{os.cpu_count()} processors, {platform.machine()}, Linux {platform.release().split('-')[0]}",
         "versions": versions,
+        "note": f"\n{note}\n" if note else "",
         "date": datetime.date.today().isoformat(),
         "filters": " ".join(NBDKIT[NBDKIT_BEST]).replace("URL", "http://..."),
         "links": table(["asked for", "measured"], list(map(list, results.links.items()))),
@@ -220,19 +221,19 @@ def portable(replay):
     return replay and {key: value for key, value in replay.items() if key not in ("trace", "uri", "plots")}
 
 
-def write(images, results, docs):
+def write(images, results, docs, note):
     """Writes all of it; a line that says how the checks went."""
     figures = Figures(results.latest())
     said = predictions.add(images, figures)
     found = checks.all_checks(figures, said.needed, said.predicted)
     versions = run("nbdkit", "--version").strip() + ", " + run("qemu-system-x86_64", "--version").splitlines()[0]
     docs.mkdir(exist_ok=True)
-    (docs / "benchmarks.md").write_text(page(figures, found, said.predicted, versions, results))
+    (docs / "benchmarks.md").write_text(page(figures, found, said.predicted, versions, results, note))
     plots(figures, docs)
     summary = [{"kind": row["kind"], "image": row["image"], "contestant": row["contestant"], "rate": row["rate"],
                 "delay": row["delay"], "grace": row.get("grace"), "faster": row.get("faster"),
-                "ready_s": row["ready"], "up_s": row.get("up"), "replay": portable(row.get("replay")), "moved": row["moved"],
-                "build": row.get("build"), "load": row.get("load"), "at": row.get("at")}
+                "ready_s": row["ready"], "up_s": row.get("up"), "replay": portable(row.get("replay")),
+                "moved": row["moved"], "build": row.get("build"), "load": row.get("load"), "at": row.get("at")}
                for row in results.latest()]
     report = {"checks": [check.__dict__ | {"met": check.met} for check in found], "measured": summary}
     (docs / "benchmarks.json").write_text(json.dumps(report, separators=(",", ":")).replace('},{"kind"', '},\n{"kind"')
