@@ -1,13 +1,12 @@
 """Who competes: each makes the disk of an image available over NBD, from a web server behind a link."""
 
 import json
-import subprocess
 import time
 
 from rig import HEADSTART, Failed, headstart
 
-# nbdkit as its manual recommends for slow servers, in the combinations that came into question. The best is the one that
-# won on debian, and was within a tenth of the best on postgres (the search is `--nbdkit-search`).
+# nbdkit as its manual recommends for slow servers, in the combinations that came into question. The best is the one
+# that won on debian, and was within a tenth of the best on postgres (the search is `--nbdkit-search`).
 NBDKIT = {
     "cache": ["--filter=cache", "curl", "URL", "cache-on-read=true"],
     "readahead-cache": ["--filter=readahead", "--filter=cache", "curl", "URL", "cache-on-read=true"],
@@ -50,9 +49,6 @@ TITLES = {
     "adversarial": "headstart, a plan of what is never read",
     "local": "local disk",
 }
-
-# Those that are ours, which change from build to build.
-OURS = set(ATTACH) | {"download"}
 
 
 class Disk:
@@ -125,10 +121,5 @@ def replay(disk, trace, grace, faster):
     is ready, where that takes longer. What takes no longer than a millisecond is a hit: no link here is that quick.
     """
     left = max(0.0, grace - disk.ready)
-    command = [HEADSTART, "--quiet", "replay", trace, disk.uri, "--grace", f"{round(left * 1e6)}us",
-               "--faster", str(faster), "--hit", "1ms", "--json"]
-    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                          timeout=3600)
-    if done.returncode != 0:
-        raise Failed(f"replay: {done.stderr.strip()[-500:]}")
-    return json.loads(done.stdout)
+    return headstart("--quiet", "replay", trace, disk.uri, "--grace", f"{round(left * 1e6)}us", "--faster", faster,
+                     "--hit", "1ms", within=3600)

@@ -11,7 +11,7 @@ import subprocess
 import checks
 import predictions
 from contestants import NBDKIT, NBDKIT_BEST, TITLES
-from figures import Figures, boot, interval, moved, p99, reads_take, reads_wait, requests, wait
+from figures import Figures, boot, interval, moved, p99, requests, wait
 from rig import ROOT, run
 
 COMPARED = ("lazy", "whole-lazy", "zero-shot", "planned", "useless", "adversarial")
@@ -104,18 +104,9 @@ def others(figures, images):
 
 def predicted(figures, said):
     """What the simulator says beside what was measured."""
-    rows = []
-    for image in figures.images():
-        for setting in figures.settings():
-            if setting[1] != 20:
-                continue
-            for contestant in ("whole-lazy", "whole-score", "lazy", "planned", "optimized"):
-                one = said(image, contestant, setting, figures.traces(image, contestant, setting))
-                value = figures.median(image, contestant, setting, reads_wait)
-                if one and value is not None:
-                    took = figures.median(image, contestant, setting, reads_take)
-                    rows.append([f"{image}, {checks.words(setting)}", TITLES[contestant], number(one[0]), number(value),
-                                 number(one[1]), number(took)])
+    rows = [[f"{image}, {checks.words(setting)}", TITLES[contestant],
+             *(number(figure) for both in zip(one, measured) for figure in both)]
+            for image, setting, contestant, one, measured in predictions.beside(figures, said) if setting[1] == 20]
     if rows:
         yield table(["", "", "wait, said", "measured", "boot, said", "measured"], rows)
 

@@ -1,10 +1,10 @@
 """What the simulator says of the same boots in the same settings, kept in a file beside the results."""
 
 import json
-import shutil
 import statistics
 import tempfile
 
+from figures import reads_take, reads_wait
 from rig import Failed, build_of, headstart
 
 # Each contestant to the simulator: which plans, which image, which policy, what misses and preloads are. `foreseen`
@@ -17,6 +17,23 @@ CONTENDERS = {
     "optimized": ("own", "{name}-optimized", "search", []),
     "foreseen": ("own", "{name}", "history", []),
 }
+
+
+# Beside whom the simulator is put.
+MEASURED = [name for name in CONTENDERS if name != "foreseen"]
+
+
+def beside(figures, predicted):
+    """(image, setting, contestant, what was said, what was measured), for all that has both; each of these as
+    (total wait, boot time). `predicted` as `Said.predicted`."""
+    for image in figures.images():
+        for setting in figures.settings():
+            for contestant in MEASURED:
+                said = predicted(image, contestant, setting, figures.traces(image, contestant, setting))
+                waited = figures.median(image, contestant, setting, reads_wait)
+                took = figures.median(image, contestant, setting, reads_take)
+                if said and waited is not None:
+                    yield image, setting, contestant, said, (waited, took)
 
 
 class Said:
@@ -99,6 +116,4 @@ def needed(images, name, trace):
         except Failed as error:
             print(f"  how much {trace.name} reads is not known: {error}", flush=True)
             return None
-        finally:
-            shutil.rmtree(f"{work}/store", ignore_errors=True)
     return made["boot_bytes"]

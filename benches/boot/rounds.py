@@ -101,6 +101,11 @@ def measure(images, row):
         row["ready"] = round(disk.ready, 4)
         if row["kind"] == "replay":
             row["replay"] = contestants.replay(disk, images.traces / name / row["trace"], row["grace"], row["faster"])
+        if row["kind"] == "guest":
+            # A disk that is here is opened by QEMU itself, as one would.
+            where = images.disk(name) if contestant in ("local", "download") else disk.uri
+            took = float(run(ROOT / "scripts/boot-vm", "--snapshot", "--timeout", "900", where).split()[0])
+            row["up"] = round(disk.ready + took, 3)
         # What came until now, and not what comes while everything ends.
         row["moved"] = rig.disconnect()
         ended = rig.end(disk.program).splitlines()
@@ -156,26 +161,10 @@ def guests(options, images, results):
                 if results.has(**row):
                     continue
                 try:
-                    guest(images, row)
+                    row = measure(images, row)
                 except (Failed, subprocess.SubprocessError) as error:
                     print(f"  FAILED {name} {contestant}: {error}", flush=True)
                     continue
                 results.add(row)
                 print(f"  {name}, {contestant}: up {row['up']:.2f} s after its disk began to be attached, "
                       f"{row['moved']['down'] / 1e6:.1f} MB, {row['moved']['requests']} requests", flush=True)
-
-
-def guest(images, row):
-    busy, load, start = Processors(), os.getloadavg()[0], time.monotonic()
-    with Rig(images.place, images.www, row["rate"], row["delay"]) as rig:
-        disk = contestants.opener(row["contestant"])(rig, images, row["image"])
-        row["ready"] = round(disk.ready, 4)
-        # A disk that is here is opened by QEMU itself, as one would.
-        local = row["contestant"] in ("local", "download")
-        where = images.disk(row["image"]) if local else disk.uri
-        took = float(run(ROOT / "scripts/boot-vm", "--snapshot", "--timeout", "900", where).split()[0])
-        row["moved"] = rig.disconnect()
-        ended = rig.end(disk.program).splitlines()
-        row["disk"] = json.loads(ended[-1]) if ended and ended[-1].startswith("{") else None
-    row |= {"up": round(disk.ready + took, 3), "busy": busy.busy(), "load": round(load, 2),
-            "took": round(time.monotonic() - start, 1)}
