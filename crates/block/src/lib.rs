@@ -13,6 +13,7 @@
 //! | [`source`] | [`ReadAt`]: immutable bytes that can be read anywhere |
 //! | [`mod@plan`] | blocks, slices, and what to preload in which order |
 //! | [`device`] | [`BlockDevice`]: a disk |
+//! | [`time`] | [`Time`]: the clock that a decision maker is told |
 //! | [`error`] | one error type: the thing, the cause, the remedy |
 
 pub mod device;
@@ -24,6 +25,7 @@ pub mod range;
 pub mod rate;
 pub mod size;
 pub mod source;
+pub mod time;
 
 pub use device::{BlockDevice, Extent};
 pub use digest::{Digest, SHA256};
@@ -33,3 +35,4 @@ pub use range::ByteRange;
 pub use rate::ByteRate;
 pub use size::{ByteSize, SECTOR_SIZE};
 pub use source::{FileSource, ReadAt, copy_source};
+pub use time::Time;

@@ -1,0 +1,24 @@
+//! [`Time`]: what decision makers know of the clock.
+
+use std::ops::Add;
+use std::time::Duration;
+
+/// A moment: microseconds since a zero that the driver chooses. It never runs backwards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// How long after `earlier` this is; zero if it is not after.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Time {
+    type Output = Self;
+
+    fn add(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(span.as_micros()).unwrap_or(u64::MAX)))
+    }
+}

@@ -1,0 +1,24 @@
+//! Hosts that boot the same image help each other: a pure state machine.
+//!
+//! It reads no clock, opens no socket, starts no thread and draws no randomness but from its seed: an [`Event`] and the
+//! time go in, [`Action`]s come out. An agent drives it with real connections, a simulator drives the same code with
+//! modelled ones. It sees no bytes, only which chunks are where.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | [`event`] | what goes in and what comes out |
+//! | [`message`] | what hosts say to each other |
+//! | [`settings`] | knobs |
+
+pub mod event;
+pub mod message;
+pub mod settings;
+
+pub use event::{Action, BlobId, BlobKey, Chunks, Event, FetchId, Offence, PeerId, PeerKey, Role, Urgency, WantId};
+#[doc(no_inline)]
+pub use headstart_block::Time;
+pub use message::{Class, Message, RequestId, Why};
+pub use settings::{Settings, Topology};
+
+/// Bytes of a chunk, the unit of presence and of exchange; the last of a blob may be short.
+pub const CHUNK_SIZE: u64 = 64 << 10;

@@ -1,0 +1,67 @@
+//! A node's knobs.
+
+use std::time::Duration;
+
+/// Who tells whom what it has, and who is asked for what nobody is known to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// All hosts in a ring, in the order of their keys; each has its two neighbours. The paper's.
+    Ring,
+    /// Each has so many neighbours, drawn.
+    Random(u32),
+    /// Each has so many neighbours: those whose recent reads are most like its own, and one drawn.
+    Similar(u32),
+    /// Each agent has a root, and takes what it lacks from there or from that root's agents.
+    Roots,
+    /// Hosts in a tree of so many children each, in the order of their keys, roots first; each takes what it lacks from
+    /// its parent.
+    Tree(u32),
+}
+
+/// Everything that can be set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Who is whose neighbour.
+    pub topology: Topology,
+    /// Whether each chunk that nobody is known to have is asked of its *home*, one host for each chunk, so that the
+    /// store is asked for it once. Of all hosts in a ring, a random or a similar topology; of the roots where there are
+    /// roots. Without, everybody asks the store, as in the paper.
+    pub homes: bool,
+    /// Chunks that have one home together.
+    pub stripe: u32,
+    /// How many unmatched (prefetched, unread) bytes stop prefetching. `None`: the smaller of 16 MiB and 512 KiB plus a
+    /// hundredth of what was read.
+    pub threshold: Option<u64>,
+    /// How many agents a root takes. `None`: twice its share.
+    pub agents_max: Option<u32>,
+    /// How long adverts are gathered before they are sent.
+    pub advert_every: Duration,
+    /// Bytes of prefetches that are asked for at once, of all peers together.
+    pub prefetch_window: u64,
+    /// Bytes that wait to be sent to others, beyond which a root or home names others that have them, or is busy.
+    pub serve_window: u64,
+    /// Chunks that a root sends unasked to an agent that is likely to want them next; 0: none.
+    pub push: u32,
+    /// The least and the most time until a request that somebody waits for is given up and made elsewhere.
+    pub patience: (Duration, Duration),
+    /// The seed of all that is drawn.
+    pub seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            topology: Topology::Random(4),
+            homes: true,
+            stripe: 4,
+            threshold: None,
+            agents_max: None,
+            advert_every: Duration::from_millis(10),
+            prefetch_window: 4 << 20,
+            serve_window: 8 << 20,
+            push: 0,
+            patience: (Duration::from_millis(200), Duration::from_secs(5)),
+            seed: 0,
+        }
+    }
+}
