@@ -9,15 +9,23 @@
 //! | [`event`] | what goes in and what comes out |
 //! | [`message`] | what hosts say to each other |
 //! | [`settings`] | knobs |
+//! | [`node`] | one host: all of the above put together |
+//! | [`counters`] | what it did |
 
+pub mod counters;
 pub mod event;
 pub mod message;
+pub mod node;
 pub mod settings;
 
-pub use event::{Action, BlobId, BlobKey, Chunks, Event, FetchId, Offence, PeerId, PeerKey, Role, Urgency, WantId};
+pub use counters::Counters;
+pub use event::{
+    Action, BlobId, BlobKey, Chunks, Event, FetchId, Offence, PeerId, PeerKey, Role, Urgency, WantId,
+};
 #[doc(no_inline)]
 pub use headstart_block::Time;
 pub use message::{Class, Message, RequestId, Why};
+pub use node::Node;
 pub use settings::{Settings, Topology};
 
 /// Bytes of a chunk, the unit of presence and of exchange; the last of a blob may be short.

@@ -1,0 +1,32 @@
+//! What a node has done, in numbers that only grow.
+
+/// Counts of chunks (where not said otherwise) and of events. A chunk is 64 KiB but for a blob's last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Wants that disks told.
+    pub wants: u64,
+    /// Chunks of wants that were left to the store, by whatever cause.
+    pub elsewhere: u64,
+    /// Chunks that came from peers because somebody waited for them.
+    pub on_demand: u64,
+    /// Chunks that came from peers ahead of need.
+    pub prefetched: u64,
+    /// Of those, what was read since.
+    pub prefetched_read: u64,
+    /// Chunks that this host fetched from the store: for others, or by a disk of its own.
+    pub from_store: u64,
+    /// Chunks sent to peers.
+    pub served: u64,
+    /// Advertised chunks that were only taken note of, for too much was unread or a plan was followed.
+    pub withheld: u64,
+    /// Times that withheld prefetches would have been hits so often that the count of unread bytes began anew.
+    pub resets: u64,
+    /// Requests that were given up, for their peer was silent too long.
+    pub timeouts: u64,
+    /// Chunks that came and were not what they should be.
+    pub corrupt: u64,
+    /// Chunks that came twice.
+    pub duplicate: u64,
+    /// Peers dropped.
+    pub dropped: u64,
+}
