@@ -2,3 +2,8 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | [`credentials`] | who belongs to a cluster: its certificate authority, hosts' certificates, the gossip key |
+//! | [`peers`] | the swarm: connections to other hosts, and the state machine that decides what goes over them |
+
+pub mod credentials;
+pub mod peers;
