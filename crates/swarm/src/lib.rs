@@ -9,6 +9,9 @@
 //! | [`event`] | what goes in and what comes out |
 //! | [`message`] | what hosts say to each other |
 //! | [`settings`] | knobs |
+//! | [`placement`] | who is asked for what, who is whose neighbour |
+//! | [`similarity`] | who reads alike |
+//! | [`recent`] | what a root was asked for, and what will be asked for next |
 //! | [`node`] | one host: all of the above put together |
 //! | [`counters`] | what it did |
 
@@ -16,7 +19,10 @@ pub mod counters;
 pub mod event;
 pub mod message;
 pub mod node;
+pub mod placement;
+pub mod recent;
 pub mod settings;
+pub mod similarity;
 
 pub use counters::Counters;
 pub use event::{

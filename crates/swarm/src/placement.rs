@@ -1,0 +1,265 @@
+//! Who is asked for what, and who is whose neighbour: functions of the hosts' keys alone, so that all hosts that know
+//! of the same hosts decide alike without a word.
+//!
+//! *Homes* are drawn by rendezvous hashing: each host has a weight for each stripe, the heaviest is its home. Of n
+//! hosts one that comes or goes moves the nth part of the stripes, no other. Weighing all hosts takes about a
+//! nanosecond each, so that [`BlobHomes`] remembers, stripe by stripe, what [`Homes`] found, until a host comes or goes.
+//!
+//! *Drawn neighbours* are those beside a host in several rings, each in an order of its own: everybody has as many, is
+//! heard by as many, and can be reached from everywhere, which independent draws do not give (of hosts that draw four
+//! each, one in fifty is drawn by nobody and would hear no advert). One that comes or goes changes the places beside
+//! its own, no other.
+
+use crate::event::{BlobKey, Chunks, PeerKey};
+use headstart_block::random;
+
+#[cfg(test)]
+mod tests;
+
+/// The hosts among which homes are drawn.
+#[derive(Clone, Debug, Default)]
+pub struct Homes {
+    /// Ascending.
+    keys: Vec<PeerKey>,
+    /// Of each key, what it is weighed by.
+    hashes: Vec<u32>,
+    generation: u64,
+}
+
+impl Homes {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A host that can be a home: whether it is new.
+    pub fn insert(&mut self, key: PeerKey) -> bool {
+        let Err(place) = self.keys.binary_search(&key) else { return false };
+        self.keys.insert(place, key);
+        self.hashes.insert(place, low(random::mix(key.0)));
+        self.generation += 1;
+        true
+    }
+
+    /// It cannot any more: whether it was one.
+    pub fn remove(&mut self, key: PeerKey) -> bool {
+        let Ok(place) = self.keys.binary_search(&key) else { return false };
+        self.keys.remove(place);
+        self.hashes.remove(place);
+        self.generation += 1;
+        true
+    }
+
+    /// All, ascending.
+    #[must_use]
+    pub fn keys(&self) -> &[PeerKey] {
+        &self.keys
+    }
+
+    /// The home of a blob's stripe; none without hosts.
+    #[must_use]
+    pub fn home(&self, blob: BlobKey, stripe: u32) -> Option<PeerKey> {
+        self.place(blob, stripe).map(|place| self.keys[place])
+    }
+
+    /// The home and those that would be it without those before them: at most `count`, all different.
+    #[must_use]
+    pub fn successors(&self, blob: BlobKey, stripe: u32, count: usize) -> Vec<PeerKey> {
+        let salt = salt(blob, stripe);
+        let mut weighed: Vec<(u64, PeerKey)> = (0_u32..)
+            .zip(&self.hashes)
+            .zip(&self.keys)
+            .map(|((n, h), k)| (weight(*h, salt, n), *k))
+            .collect();
+        weighed.sort_unstable_by(|a, b| b.cmp(a));
+        weighed.into_iter().take(count).map(|(_, key)| key).collect()
+    }
+
+    fn place(&self, blob: BlobKey, stripe: u32) -> Option<usize> {
+        let salt = salt(blob, stripe);
+        let heaviest = (0_u32..).zip(&self.hashes).map(|(n, hash)| weight(*hash, salt, n)).max()?;
+        Some(!low(heaviest) as usize)
+    }
+}
+
+/// What a stripe adds to a weight.
+fn salt(blob: BlobKey, stripe: u32) -> u32 {
+    low(random::mix(blob.0.wrapping_add(u64::from(stripe).wrapping_mul(random::STEP))))
+}
+
+/// A host's weight, and, so that no two are equal, its place: the first of equals is heavier.
+fn weight(hash: u32, salt: u32, place: u32) -> u64 {
+    let mut bits = hash ^ salt;
+    bits = (bits ^ bits >> 16).wrapping_mul(0x85eb_ca6b);
+    bits = (bits ^ bits >> 13).wrapping_mul(0xc2b2_ae35);
+    u64::from(bits ^ bits >> 16) << 32 | u64::from(!place)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the low half is meant")]
+fn low(bits: u64) -> u32 {
+    bits as u32
+}
+
+/// The homes of a blob's stripes, remembered until a host comes or goes: four bytes a stripe.
+#[derive(Clone, Debug)]
+pub struct BlobHomes {
+    blob: BlobKey,
+    generation: u64,
+    /// Of each stripe, the place of its home, or [`UNKNOWN`].
+    places: Vec<u32>,
+}
+
+const UNKNOWN: u32 = u32::MAX;
+
+impl BlobHomes {
+    /// Of a blob; memory is taken as stripes are asked for.
+    #[must_use]
+    pub fn new(blob: BlobKey) -> Self {
+        Self { blob, generation: 0, places: Vec::new() }
+    }
+
+    /// What [`Homes::home`] says. `stripe` must be one of the blob's: memory is taken up to it.
+    pub fn home(&mut self, homes: &Homes, stripe: u32) -> Option<PeerKey> {
+        if self.generation != homes.generation {
+            self.generation = homes.generation;
+            self.places.clear();
+        }
+        let at = stripe as usize;
+        if self.places.len() <= at {
+            self.places.resize(at + 1, UNKNOWN);
+        }
+        if self.places[at] == UNKNOWN {
+            self.places[at] = u32::try_from(homes.place(self.blob, stripe)?).unwrap_or(UNKNOWN);
+        }
+        homes.keys.get(self.places[at] as usize).copied()
+    }
+}
+
+/// The stripe of a chunk, where `stripe` chunks (at least one) make one.
+#[must_use]
+pub fn stripe_of(chunk: u32, stripe: u32) -> u32 {
+    chunk / stripe.max(1)
+}
+
+/// The chunks of stripe `number` of a blob of `chunks` chunks.
+#[must_use]
+pub fn chunks_of(number: u32, stripe: u32, chunks: u32) -> Chunks {
+    let first = number.saturating_mul(stripe.max(1)).min(chunks);
+    Chunks { first, count: stripe.max(1).min(chunks - first) }
+}
+
+/// Who keeps stripe `number` of a pinned blob: the `copies` hosts (at least one, at most all) from the `number`th on.
+pub fn holders(all: &[PeerKey], copies: u32, number: u32) -> impl Iterator<Item = PeerKey> + '_ {
+    let first = (number as usize).checked_rem(all.len()).unwrap_or(0);
+    all.iter().cycle().skip(first).take((copies.max(1) as usize).min(all.len())).copied()
+}
+
+/// Whether the host at `place` of `hosts` keeps stripe `number` of a pinned blob.
+#[must_use]
+pub fn holds(place: usize, hosts: usize, copies: u32, number: u32) -> bool {
+    let Some(first) = (number as usize).checked_rem(hosts) else { return false };
+    place < hosts && (place + hosts - first) % hosts < copies.max(1) as usize
+}
+
+/// The chunks that the host at `place` of `hosts` keeps of a pinned blob of `chunks` chunks, ascending, stripe by stripe.
+pub fn held(
+    place: usize,
+    hosts: usize,
+    copies: u32,
+    stripe: u32,
+    chunks: u32,
+) -> impl Iterator<Item = Chunks> {
+    let stripes = chunks.div_ceil(stripe.max(1));
+    let mine = move |number: &u32| holds(place, hosts, copies, *number);
+    (0..stripes).filter(mine).map(move |number| chunks_of(number, stripe, chunks))
+}
+
+/// The hosts before and after `me` in the ring of all in the order of their keys: none if there is no other, one if
+/// there is one other. `all` ascends; whether `me` is among them makes no difference.
+#[must_use]
+pub fn ring(me: PeerKey, all: &[PeerKey]) -> Vec<PeerKey> {
+    let others: Vec<_> = all.iter().copied().filter(|key| *key != me).collect();
+    let after = others.partition_point(|key| *key < me);
+    let at = |place: usize| others.get(place % others.len().max(1)).copied();
+    let mut neighbours: Vec<_> = at(after).into_iter().collect();
+    neighbours.extend(at(after + others.len().saturating_sub(1)).filter(|before| Some(*before) != at(after)));
+    neighbours
+}
+
+/// `count` neighbours of `me` (or all others, if they are fewer): the host after it and the one before it in the first
+/// of the rings that `seed` makes, then in the second, and so on. Everybody follows the first ring's arrows at least,
+/// so that all reach all. In no special order; takes a nanosecond or two for each host and ring.
+#[must_use]
+pub fn drawn(me: PeerKey, all: &[PeerKey], count: usize, seed: u64) -> Vec<PeerKey> {
+    let others = || all.iter().copied().filter(|key| *key != me);
+    let mut neighbours: Vec<PeerKey> = Vec::with_capacity(count.min(all.len()));
+    if others().count() <= count {
+        neighbours.extend(others());
+        return neighbours;
+    }
+    let mut ring = 0_u64;
+    while neighbours.len() < count {
+        let place = |key: PeerKey| random::mix(random::mix(key.0) ^ random::mix(seed.wrapping_add(ring)));
+        let mine = place(me);
+        let after = others().min_by_key(|key| (place(*key).wrapping_sub(mine), *key));
+        let before = others().min_by_key(|key| (mine.wrapping_sub(place(*key)), *key));
+        for found in [after, before].into_iter().flatten() {
+            if neighbours.len() < count && !neighbours.contains(&found) {
+                neighbours.push(found);
+            }
+        }
+        ring += 1;
+        if ring > 4 * count as u64 {
+            break; // small crowds meet the same few again and again: the rest is filled in order
+        }
+    }
+    let missing = count - neighbours.len();
+    let rest: Vec<_> = others().filter(|key| !neighbours.contains(key)).take(missing).collect();
+    neighbours.extend(rest);
+    neighbours
+}
+
+/// Where a host stands in the tree of all: `roots`, then `agents`, each ascending; `None` if it is neither.
+fn standing(key: PeerKey, roots: &[PeerKey], agents: &[PeerKey]) -> Option<usize> {
+    let among = |agents: &[PeerKey]| agents.binary_search(&key).ok();
+    among(roots).or_else(|| among(agents).map(|place| roots.len() + place))
+}
+
+fn at(place: usize, roots: &[PeerKey], agents: &[PeerKey]) -> Option<PeerKey> {
+    roots.get(place).or_else(|| agents.get(place.checked_sub(roots.len())?)).copied()
+}
+
+/// A host's parent in the tree of `arity` (at least one) children each, filled level by level: the roots come first,
+/// then the agents, each ascending. `None` for the first, who fetches from the store, and for a stranger.
+#[must_use]
+pub fn parent(key: PeerKey, roots: &[PeerKey], agents: &[PeerKey], arity: u32) -> Option<PeerKey> {
+    let place = standing(key, roots, agents)?.checked_sub(1)?;
+    at(place / arity.max(1) as usize, roots, agents)
+}
+
+/// A host's children in that tree.
+#[must_use]
+pub fn children(key: PeerKey, roots: &[PeerKey], agents: &[PeerKey], arity: u32) -> Vec<PeerKey> {
+    let arity = arity.max(1) as usize;
+    let first = standing(key, roots, agents).and_then(|place| place.checked_mul(arity)?.checked_add(1));
+    let Some(first) = first else { return Vec::new() };
+    (first..first.saturating_add(arity)).map_while(|place| at(place, roots, agents)).collect()
+}
+
+/// The order in which `me` tries the roots: drawn, another for each host, the same as long as the seed is. A root that
+/// comes or goes does not change the order of the others.
+#[must_use]
+pub fn roots_for(me: PeerKey, roots: &[PeerKey], seed: u64) -> Vec<PeerKey> {
+    let salt = random::mix(random::mix(me.0).wrapping_add(seed));
+    let mut order: Vec<_> = roots.iter().copied().filter(|root| *root != me).collect();
+    order.sort_by_cached_key(|root| (random::mix(random::mix(root.0) ^ salt), *root));
+    order
+}
+
+/// How many agents a root takes: as many as are `set`, or twice its share, and never none.
+#[must_use]
+pub fn agents_max(agents: usize, roots: usize, set: Option<u32>) -> usize {
+    let share = agents.div_ceil(roots.max(1));
+    set.map_or(share.saturating_mul(2), |set| set as usize).max(1)
+}

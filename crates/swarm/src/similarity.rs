@@ -1,0 +1,143 @@
+//! Who reads alike: sketches of what hosts read lately of a blob, and a ranking of hosts by them.
+//!
+//! A sketch is a minhash by one permutation (Li, Owen, Zhang 2012): a chunk's hash says to which of [`PARTS`] parts it
+//! belongs, and each part keeps its least hash. Two sketches agree in as large a share of their parts as the sets of
+//! chunks have in common (Jaccard), give or take a sixteenth. A read costs one hash; a sketch is 256 bytes.
+//!
+//! A least hash cannot be taken back when a read grows old. Therefore reads are kept in two halves: the younger is
+//! filled, and when it has its share the older is thrown away and the younger takes its place.
+//!
+//! The ranking keeps one number for a host and a blob, not its sketch, and of a bounded number of hosts, the best known.
+
+use crate::event::{BlobId, PeerKey};
+
+#[cfg(test)]
+mod tests;
+
+/// Numbers of a sketch.
+pub const PARTS: usize = 64;
+
+/// What a part says to which no read belongs.
+pub const EMPTY: u32 = u32::MAX;
+
+/// What this host read lately of a blob.
+#[derive(Clone, Debug)]
+pub struct RecentReads {
+    younger: [u32; PARTS],
+    older: [u32; PARTS],
+    /// How many reads the younger half has, and how many it may have.
+    filled: u32,
+    half: u32,
+}
+
+impl RecentReads {
+    /// Of the last `window` reads, or down to half as many.
+    #[must_use]
+    pub fn new(window: u32) -> Self {
+        Self { younger: [EMPTY; PARTS], older: [EMPTY; PARTS], filled: 0, half: (window / 2).max(1) }
+    }
+
+    /// A chunk was read for the first time in a while. Reading it again does no harm, but fills the window.
+    pub fn read(&mut self, chunk: u32) {
+        let hash = headstart_block::random::mix(u64::from(chunk).wrapping_add(headstart_block::random::STEP));
+        let part = &mut self.younger[(hash >> 58) as usize];
+        *part = (*part).min(u32::try_from(hash & u64::from(u32::MAX)).unwrap_or(EMPTY));
+        self.filled += 1;
+        if self.filled >= self.half {
+            self.older = std::mem::replace(&mut self.younger, [EMPTY; PARTS]);
+            self.filled = 0;
+        }
+    }
+
+    /// Whether nothing was read.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.filled == 0 && self.older == [EMPTY; PARTS]
+    }
+
+    /// The sketch to send to others.
+    #[must_use]
+    pub fn sketch(&self) -> Vec<u32> {
+        self.younger.iter().zip(&self.older).map(|(younger, older)| *younger.min(older)).collect()
+    }
+}
+
+/// How alike what two sketches stand for is, from 0 to 1: what both read of what either read. 0 if one of them is not a
+/// sketch.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "at most 64")]
+pub fn alike(one: &[u32], other: &[u32]) -> f32 {
+    if one.len() != PARTS || other.len() != PARTS {
+        return 0.0;
+    }
+    let filled = one.iter().zip(other).filter(|(a, b)| **a != EMPTY || **b != EMPTY).count();
+    let equal = one.iter().zip(other).filter(|(a, b)| a == b && **a != EMPTY).count();
+    if filled == 0 { 0.0 } else { equal as f32 / filled as f32 }
+}
+
+/// Hosts by how much they read alike.
+#[derive(Clone, Debug)]
+pub struct Ranking {
+    /// At most so many; by host.
+    capacity: usize,
+    hosts: std::collections::BTreeMap<PeerKey, Vec<(BlobId, f32)>>,
+}
+
+impl Ranking {
+    /// Of at most `capacity` hosts: the least alike is forgotten for a better one.
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        Self { capacity: capacity.max(1), hosts: std::collections::BTreeMap::new() }
+    }
+
+    /// A host's sketch of a blob came, and is so much [`alike`] one's own.
+    pub fn heard(&mut self, host: PeerKey, blob: BlobId, alike: f32) {
+        let alike = if alike.is_finite() { alike.clamp(0.0, 1.0) } else { 0.0 };
+        let known = self.hosts.entry(host).or_default();
+        match known.iter_mut().find(|(known, _)| *known == blob) {
+            Some((_, old)) => *old = alike,
+            None => known.push((blob, alike)),
+        }
+        if self.hosts.len() > self.capacity {
+            let worst = |(a, x): &(&PeerKey, &Vec<_>), (b, y): &(&PeerKey, &Vec<_>)| {
+                total(x).total_cmp(&total(y)).then(b.cmp(a))
+            };
+            let least = self.hosts.iter().min_by(worst).map(|(key, _)| *key);
+            least.map(|key| self.hosts.remove(&key));
+        }
+    }
+
+    /// A host is gone.
+    pub fn forget(&mut self, host: PeerKey) {
+        self.hosts.remove(&host);
+    }
+
+    /// A blob is closed.
+    pub fn forget_blob(&mut self, blob: BlobId) {
+        self.hosts.values_mut().for_each(|known| known.retain(|(known, _)| *known != blob));
+        self.hosts.retain(|_, known| !known.is_empty());
+    }
+
+    /// How much a host reads alike: the sum over the blobs; 0 of one that is not known.
+    #[must_use]
+    pub fn score(&self, host: PeerKey) -> f32 {
+        self.hosts.get(&host).map_or(0.0, |known| total(known))
+    }
+
+    /// The `count` hosts that read most alike, best first. One of the `present` ones stays unless another is better by a
+    /// fifth, so that neighbours change when reads do and not with every sketch. Hosts with which nothing is in common
+    /// are none of them.
+    #[must_use]
+    pub fn best(&self, present: &[PeerKey], count: usize) -> Vec<PeerKey> {
+        let bonus = |host: &PeerKey| if present.contains(host) { 1.2 } else { 1.0 };
+        let mut scored: Vec<(f32, PeerKey)> =
+            self.hosts.iter().map(|(host, known)| (total(known) * bonus(host), *host)).collect();
+        scored.retain(|(score, _)| *score > 0.0);
+        scored.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        scored.into_iter().take(count).map(|(_, host)| host).collect()
+    }
+}
+
+fn total(known: &[(BlobId, f32)]) -> f32 {
+    known.iter().map(|(_, alike)| alike).sum()
+}

@@ -1,0 +1,1 @@
+//! Sketches against the sets that they stand for.
