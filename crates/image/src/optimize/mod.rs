@@ -17,9 +17,9 @@
 //! # The layer
 //!
 //! ```text
-//! LSMT:   header | data of the first plan, in its order | data that only other plans name | (all else) | table |
-//! trailer ZFile:  header | frames of 32 KiB, one after another ...                                          |
-//! index | trailer blob:   [0, dev.headstart.boot-layer) = all that the first plan names
+//! LSMT:   header | data of the first plan, in its order | data that only others name | (all else) | table | trailer
+//! ZFile:  header | frames of 32 KiB, one after another ...                                     | index | trailer
+//! blob:   [0, dev.headstart.boot-layer) = all that the first plan names
 //! ```
 //!
 //! An ordinary layer of the format: the table is sorted by the disk's sectors as everywhere, only the data is in
@@ -45,7 +45,7 @@ mod view;
 mod write;
 
 pub use cost::Cost;
-pub use order::{boot_order, in_boot_order};
+pub use order::boot_order;
 pub use source::{Source, Stores};
 
 use crate::blob::open_layer_source;

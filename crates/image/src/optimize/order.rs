@@ -24,27 +24,6 @@ pub fn boot_order(disk: &Stack, manifest: &Manifest) -> Vec<PlanItem> {
     order.items
 }
 
-/// What `plan` names, as far as it is in `boot_order` in that order, and then the rest in its own: preloading it
-/// reads the boot layer from front to back, whichever of an image's plans it is.
-#[must_use]
-pub fn in_boot_order(plan: &[PlanItem], boot_order: &[PlanItem]) -> Vec<PlanItem> {
-    let mut named: BTreeMap<u64, u32> = BTreeMap::new();
-    for item in plan {
-        *named.entry(item.block).or_default() |= item.mask;
-    }
-    let mut ordered = Vec::with_capacity(plan.len());
-    for item in boot_order.iter().chain(plan) {
-        // What was taken is not taken again.
-        let Some(left) = named.get_mut(&item.block) else { continue };
-        let mask = item.mask & *left;
-        *left &= !mask;
-        if mask != 0 {
-            ordered.push(PlanItem { mask, ..*item });
-        }
-    }
-    ordered
-}
-
 /// The topmost boot layer, counted among the disk's layers, and how many bytes of its blob are hot.
 pub(super) fn boot_layer(manifest: &Manifest) -> Option<(usize, u64)> {
     let layers = manifest.disk_layers().enumerate();
@@ -105,16 +84,5 @@ mod tests {
         let expected =
             [(0, 0b11 << 5), (0, 1 << 3), (1, 2), (0, 1 << 31), (1, 1), (0, rest), (1, !3), (2, 0b11_1111)];
         assert_eq!(items, expected);
-    }
-
-    #[test]
-    fn a_plan_follows_the_layer_as_far_as_that_goes() {
-        let item = |block, mask| PlanItem { block, mask };
-        let boot = [item(7, 0b1100), item(2, 0b1), item(7, 0b11), item(4, 1)];
-        let plan = [item(2, 0b111), item(9, 1), item(7, 0b1010), item(9, 3)];
-        let expected = [item(7, 0b1000), item(2, 0b1), item(7, 0b10), item(2, 0b110), item(9, 1), item(9, 2)];
-        assert_eq!(in_boot_order(&plan, &boot), expected);
-        assert_eq!(in_boot_order(&plan[..1], &[]), plan[..1]);
-        assert!(in_boot_order(&[], &boot).is_empty());
     }
 }
