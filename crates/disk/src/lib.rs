@@ -7,11 +7,13 @@
 //! | `base` | the image's layers, which may lack bytes |
 //! | [`puller`] | drives the pull engine |
 //! | `fetch` | brings one range from the store into the cache |
+//! | `stream` | brings a long one, whose bytes can be read as they come |
 //! | [`blobs`] | where the disk's bytes lie in blobs, and what is missing |
 //! | `open` | opening the layers of an image whose blobs are elsewhere |
 //! | `opening` | what a layer was opened by, where no hash tree proves it |
 //! | `known_images` | manifests seen before, for when the store is away |
 //! | [`accesses`] | what is read first: a log that reads write |
+//! | [`plans`] | plans as a disk follows them: in its image's order, in whole blocks |
 //! | [`preloading`] | finds plans, and follows them by that log |
 //! | `known_links` | bandwidths seen before, for the first plan of a disk |
 //! | [`stats`] | counters and latency distributions |
@@ -26,6 +28,7 @@ mod known_images;
 mod known_links;
 mod open;
 mod opening;
+pub mod plans;
 pub mod preloading;
 pub mod puller;
 pub mod stats;

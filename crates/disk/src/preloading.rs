@@ -21,15 +21,16 @@
 
 use crate::accesses::Accesses;
 use crate::known_links::KnownLinks;
+use crate::plans::{in_whole_blocks, of_items};
 use crate::puller::Puller;
 use futures::future::BoxFuture;
 use headstart_block::{BLOCK_SIZE, ByteRange, ByteRate, Digest, Error, ErrorKind, Result, SLICE_SIZE};
 use headstart_image::manifest::Manifest;
 use headstart_lsmt::Stack;
-use headstart_plan::{Centroid, GroupPlans, ImagePlans, RatedPlan};
-use headstart_pull::{Pilot, PilotSettings, Plan, PlanItem, Report, Switches};
+use headstart_plan::ImagePlans;
+use headstart_pull::{Pilot, PilotSettings, Plan, Report, Switches};
 use headstart_store::Store;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -53,9 +54,6 @@ const BOOT: Duration = Duration::from_secs(600);
 
 /// How often the bandwidth is remembered, where it changed.
 const REMEMBER: Duration = Duration::from_secs(1);
-
-/// Of what lies in one place, one part in so many may be brought though the plan does not name it.
-const HOLES_PART: u64 = 8;
 
 /// Where plans come from; what is earlier here is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -289,7 +287,7 @@ impl Preloader {
             failures: AtomicU64::new(0),
         };
         if let Plan::List(items) = given {
-            let plans = Arc::new(preloader.shaped(of_items(items)));
+            let plans = preloader.shaped(Arc::new(of_items(items)));
             let pilot = Pilot::new(plans, None, PilotSettings::default());
             let mut state = preloader.state();
             state.plan = pilot.plan();
@@ -348,8 +346,8 @@ impl Preloader {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn shaped(&self, plans: ImagePlans) -> ImagePlans {
-        if self.whole_blocks { in_whole_blocks(plans) } else { plans }
+    fn shaped(&self, plans: Arc<ImagePlans>) -> Arc<ImagePlans> {
+        if self.whole_blocks { Arc::new(in_whole_blocks(Arc::unwrap_or_clone(plans))) } else { plans }
     }
 
     /// Follows what was found, where it is better than what is followed; whether it is.
@@ -361,11 +359,7 @@ impl Preloader {
         if !better || empty {
             return false;
         }
-        let plans = if self.whole_blocks {
-            Arc::new(in_whole_blocks(ImagePlans::clone(&found.plans)))
-        } else {
-            found.plans
-        };
+        let plans = self.shaped(found.plans);
         if let Some(last) = state.pilot.take() {
             state.before = sum(state.before, last.report());
         }
@@ -385,7 +379,13 @@ impl Preloader {
     /// Tells the pilot what was read and how far the engine is, and the engine what the pilot makes of it.
     fn step(&self, puller: &Arc<Puller>, image: &str) {
         let mut state = self.state();
-        let State { pilot: Some(pilot), heard, .. } = &mut *state else { return };
+        let State { pilot: Some(pilot), heard, plan: followed, stopped: said, .. } = &mut *state else {
+            return;
+        };
+        let mut follow = |plan: Plan| {
+            puller.set_plan(plan.clone());
+            *followed = plan;
+        };
         let before = pilot.report().switches;
         let now = puller.now();
         let mut plan = None;
@@ -393,13 +393,11 @@ impl Preloader {
             plan = pilot.on_access(now, access.block, access.slices).or(plan.take());
         });
         if let Some(plan) = plan {
-            puller.set_plan(plan.clone());
-            state.plan = plan;
+            follow(plan);
         }
-        let State { pilot: Some(pilot), .. } = &mut *state else { return };
         let preloading = puller.preloading();
         let plan = pilot.on_tick(now, &preloading);
-        let switches = pilot.report().switches;
+        let Report { switches, stopped, .. } = pilot.report();
         if switches.groups > before.groups {
             tracing::info!(image, "the disk reads like another group of boots: another plan");
         }
@@ -408,13 +406,11 @@ impl Preloader {
             tracing::info!(image, "the link gives {} now: another plan", ByteRate(rate));
         }
         if let Some(plan) = plan {
-            puller.set_plan(plan.clone());
-            let stopped = pilot.report().stopped;
-            state.plan = plan;
-            if let Some(stopped) = stopped.filter(|_| !state.stopped) {
-                state.stopped = true;
-                tracing::warn!(image, "preloading was stopped, for it does harm: {stopped}");
-            }
+            follow(plan);
+        }
+        if let Some(stopped) = stopped.filter(|_| !*said) {
+            *said = true;
+            tracing::warn!(image, "preloading was stopped, for it does harm: {stopped}");
         }
     }
 
@@ -510,65 +506,6 @@ impl Driven {
     }
 }
 
-/// One plan for all bandwidths.
-#[must_use]
-pub fn of_items(items: &[PlanItem]) -> ImagePlans {
-    let plan =
-        RatedPlan { rate: 0, policy: "list".to_owned(), weights: None, worth: 0.0, items: items.into() };
-    let group = GroupPlans {
-        category: 0,
-        traces: 0,
-        centroid: Centroid::default(),
-        first_reads: Arc::from([]),
-        plans: vec![plan],
-    };
-    ImagePlans::of_own(vec![group])
-}
-
-/// The same plans for an image that has what boots read in this order in one place: what lies there comes in that
-/// order, so that it is read in one go, and the rest behind it.
-#[must_use]
-pub fn laid_out(mut plans: ImagePlans, order: &[PlanItem]) -> ImagePlans {
-    for plan in plans.groups.iter_mut().flat_map(|group| &mut group.plans) {
-        plan.items = reordered(&plan.items, order).into();
-    }
-    plans
-}
-
-fn reordered(items: &[PlanItem], order: &[PlanItem]) -> Vec<PlanItem> {
-    let mut wanted = HashMap::<u64, u32>::new();
-    items.iter().for_each(|item| *wanted.entry(item.block).or_default() |= item.mask);
-    let count = |items: &[PlanItem]| items.iter().map(|item| u64::from(item.mask.count_ones())).sum::<u64>();
-    let of_plan = |item: &PlanItem| item.mask & wanted.get(&item.block).copied().unwrap_or(0);
-    let laid: Vec<_> = order.iter().map(|item| PlanItem { block: item.block, mask: of_plan(item) }).collect();
-    // A few holes cost more than what is in them.
-    let whole = count(&laid) * HOLES_PART >= count(order) * (HOLES_PART - 1);
-    let first = if whole { order.to_vec() } else { laid };
-    for item in &first {
-        if let Some(wanted) = wanted.get_mut(&item.block) {
-            *wanted &= !item.mask;
-        }
-    }
-    let rest = items.iter().map(|item| {
-        let wanted = wanted.entry(item.block).or_default();
-        let mask = item.mask & *wanted;
-        *wanted &= !mask;
-        PlanItem { block: item.block, mask }
-    });
-    let rest: Vec<_> = rest.collect();
-    first.into_iter().chain(rest).filter(|item| item.mask != 0).collect()
-}
-
-/// The same plans, of whole blocks, each where it comes first.
-fn in_whole_blocks(mut plans: ImagePlans) -> ImagePlans {
-    for plan in plans.groups.iter_mut().flat_map(|group| &mut group.plans) {
-        let mut known = HashSet::new();
-        let blocks = plan.items.iter().map(|item| item.block).filter(|block| known.insert(*block));
-        plan.items = blocks.map(PlanItem::whole).collect();
-    }
-    plans
-}
-
 /// What the last pilot did, with the switches of those before it. Bytes are its own alone: what others brought
 /// before, it counts when it comes to it.
 fn sum(before: Report, now: Report) -> Report {
@@ -582,35 +519,13 @@ fn sum(before: Report, now: Report) -> Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn items(items: &[(u64, u32)]) -> Vec<PlanItem> {
-        items.iter().map(|(block, mask)| PlanItem { block: *block, mask: *mask }).collect()
-    }
-
-    #[test]
-    fn what_lies_in_one_place_comes_in_its_order() {
-        let order = items(&[(3, 0xff), (1, 0xff), (3, 0xff00)]);
-        let plan = items(&[(1, 0x1ff), (3, 0xff), (7, 1), (3, 0xff00)]);
-        assert_eq!(reordered(&plan, &order), items(&[(3, 0xff), (1, 0xff), (3, 0xff00), (1, 0x100), (7, 1)]));
-        // A small hole is read over, a large one is left out.
-        let plan = items(&[(1, 0xff), (3, 0xfffe)]);
-        assert_eq!(reordered(&plan, &order), order);
-        let plan = items(&[(1, 0xff), (3, 0xf0)]);
-        assert_eq!(reordered(&plan, &order), items(&[(3, 0xf0), (1, 0xff)]));
-        assert_eq!(reordered(&[], &order), []);
-        assert_eq!(reordered(&plan, &[]), plan);
-    }
-
-    #[test]
-    fn whole_blocks_come_where_they_come_first() {
-        let plans = in_whole_blocks(of_items(&items(&[(3, 1), (1, 2), (3, 4)])));
-        assert_eq!(plans.groups[0].plans[0].items.to_vec(), [3, 1].map(PlanItem::whole));
-    }
+    use headstart_block::PlanItem;
 
     #[test]
     fn a_part_is_planned_where_all_its_slices_are() {
         let given = |plan: &Plan| Preloader::new(64 * BLOCK_SIZE, plan, false);
-        let plan = Plan::List(items(&[(0, 1 << 31), (1, 0b11), (1, 0b100)]).into());
+        let items = [(0, 1 << 31), (1, 0b11), (1, 0b100)].map(|(block, mask)| PlanItem { block, mask });
+        let plan = Plan::List(Arc::from(items));
         let preloader = given(&plan);
         let planned = |from: u64, to: u64| {
             let at = |slice: u64| BLOCK_SIZE - SLICE_SIZE + slice * SLICE_SIZE;
