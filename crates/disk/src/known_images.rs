@@ -11,28 +11,24 @@
 //! The digest is checked when it is read, so a torn or changed file is no worse than none. What a tag means
 //! may have changed since: who uses a manifest from here for a tag says so.
 
-use headstart_block::{Digest, Error, Result};
+use crate::known_files::KnownFiles;
+use headstart_block::{Digest, Result};
 use headstart_image::manifest::MAX_MANIFEST_SIZE;
-use std::fs;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What the first line starts with; the number is the version of the form.
 const MAGIC: &str = "headstart image 1 ";
 
+/// Longest file that is read.
+const LENGTH_MAX: u64 = MAX_MANIFEST_SIZE + 1024;
+
 /// The directory of known images.
-pub(crate) struct KnownImages {
-    dir: PathBuf,
-}
+pub(crate) struct KnownImages(KnownFiles);
 
 impl KnownImages {
     /// Those of the cache in `cache`.
     pub(crate) fn of(cache: &Path) -> Self {
-        Self { dir: cache.join("images") }
-    }
-
-    fn path(&self, reference: &str) -> PathBuf {
-        self.dir.join(Digest::of(reference.as_bytes()).hex())
+        Self(KnownFiles { dir: cache.join("images"), about: "the manifest", length_max: LENGTH_MAX })
     }
 
     /// Remembers that `reference` is the image with this manifest.
@@ -40,26 +36,15 @@ impl KnownImages {
     /// # Errors
     /// Where the file cannot be written.
     pub(crate) fn remember(&self, reference: &str, digest: &Digest, manifest: &[u8]) -> Result<()> {
-        let path = self.path(reference);
         if self.recall(reference).is_some_and(|(known, _)| known == *digest) {
             return Ok(());
         }
-        // Two processes may do this at once; the name of the process keeps their files apart.
-        let part = path.with_extension(format!("{}.part", std::process::id()));
-        let written = fs::create_dir_all(&self.dir)
-            .and_then(|()| fs::write(&part, [format!("{MAGIC}{digest}\n").as_bytes(), manifest].concat()))
-            .and_then(|()| fs::rename(&part, &path));
-        written.map_err(|e| {
-            let _ = fs::remove_file(&part);
-            Error::io("cannot remember the manifest", e).about(path.display())
-        })
+        self.0.write(reference, &[format!("{MAGIC}{digest}\n").as_bytes(), manifest].concat())
     }
 
     /// The manifest that `reference` had when it was last seen.
     pub(crate) fn recall(&self, reference: &str) -> Option<(Digest, Vec<u8>)> {
-        let file = fs::File::open(self.path(reference)).ok()?;
-        let mut bytes = Vec::new();
-        file.take(MAX_MANIFEST_SIZE + 1024).read_to_end(&mut bytes).ok()?;
+        let mut bytes = self.0.read(reference)?;
         let line = bytes.iter().position(|byte| *byte == b'\n')?;
         let digest: Digest = std::str::from_utf8(&bytes[..line]).ok()?.strip_prefix(MAGIC)?.parse().ok()?;
         let manifest = bytes.split_off(line + 1);
@@ -70,6 +55,7 @@ impl KnownImages {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn remembers_the_latest_and_nothing_damaged() {
@@ -82,7 +68,7 @@ mod tests {
             assert_eq!(known.recall("oci://host/a:1"), Some((digest, manifest.to_vec())));
         }
         assert_eq!(known.recall("oci://host/a:2"), None);
-        let path = known.path("oci://host/a:1");
+        let path = known.0.path("oci://host/a:1");
         let whole = fs::read(&path).unwrap();
         for len in 0..whole.len() {
             fs::write(&path, &whole[..len]).unwrap();

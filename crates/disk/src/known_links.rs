@@ -8,10 +8,9 @@
 //!
 //! A file that says anything else is no worse than none.
 
-use headstart_block::{Digest, Error, Result};
-use std::fs;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use crate::known_files::KnownFiles;
+use headstart_block::Result;
+use std::path::Path;
 
 /// What the line starts with; the number is the version of the form.
 const MAGIC: &str = "headstart link 1 ";
@@ -21,18 +20,12 @@ const LENGTH_MAX: u64 = 64;
 
 /// The directory of known links.
 #[derive(Clone)]
-pub(crate) struct KnownLinks {
-    dir: PathBuf,
-}
+pub(crate) struct KnownLinks(KnownFiles);
 
 impl KnownLinks {
     /// Those of the cache in `cache`.
     pub(crate) fn of(cache: &Path) -> Self {
-        Self { dir: cache.join("links") }
-    }
-
-    fn path(&self, store: &str) -> PathBuf {
-        self.dir.join(Digest::of(store.as_bytes()).hex())
+        Self(KnownFiles { dir: cache.join("links"), about: "the link", length_max: LENGTH_MAX })
     }
 
     /// Remembers how many bytes a second came from `store`.
@@ -40,23 +33,12 @@ impl KnownLinks {
     /// # Errors
     /// Where the file cannot be written.
     pub(crate) fn remember(&self, store: &str, bandwidth: u64) -> Result<()> {
-        let path = self.path(store);
-        // Two processes may do this at once; the name of the process keeps their files apart.
-        let part = path.with_extension(format!("{}.part", std::process::id()));
-        let written = fs::create_dir_all(&self.dir)
-            .and_then(|()| fs::write(&part, format!("{MAGIC}{bandwidth}\n")))
-            .and_then(|()| fs::rename(&part, &path));
-        written.map_err(|e| {
-            let _ = fs::remove_file(&part);
-            Error::io("cannot remember the link", e).about(path.display())
-        })
+        self.0.write(store, format!("{MAGIC}{bandwidth}\n").as_bytes())
     }
 
     /// How many bytes a second came from `store` when it was used last.
     pub(crate) fn recall(&self, store: &str) -> Option<u64> {
-        let file = fs::File::open(self.path(store)).ok()?;
-        let mut line = String::new();
-        file.take(LENGTH_MAX).read_to_string(&mut line).ok()?;
+        let line = String::from_utf8(self.0.read(store)?).ok()?;
         let bandwidth = line.strip_prefix(MAGIC)?.strip_suffix('\n')?.parse().ok()?;
         (bandwidth > 0).then_some(bandwidth)
     }
@@ -65,6 +47,7 @@ impl KnownLinks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn remembers_the_latest_and_takes_nothing_else() {
@@ -76,7 +59,7 @@ mod tests {
             assert_eq!(links.recall("oci://host/a"), Some(bandwidth));
         }
         assert_eq!(links.recall("oci://host/b"), None);
-        let path = links.path("oci://host/a");
+        let path = links.0.path("oci://host/a");
         for text in
             ["", "headstart link 1 ", "headstart link 1 0\n", "headstart link 1 7", "headstart link 2 7\n"]
         {

@@ -16,6 +16,7 @@
 //! | [`plans`] | plans as a disk follows them: in its image's order, in whole blocks |
 //! | [`preloading`] | finds plans, and follows them by that log |
 //! | `known_links` | bandwidths seen before, for the first plan of a disk |
+//! | `known_files` | how both are kept |
 //! | [`stats`] | counters and latency distributions |
 
 pub mod accesses;
@@ -24,6 +25,7 @@ mod base;
 pub mod blobs;
 pub mod disk;
 mod fetch;
+mod known_files;
 mod known_images;
 mod known_links;
 mod open;
