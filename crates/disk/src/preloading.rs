@@ -28,7 +28,7 @@ use headstart_block::{BLOCK_SIZE, ByteRange, ByteRate, Digest, Error, ErrorKind,
 use headstart_image::manifest::Manifest;
 use headstart_lsmt::Stack;
 use headstart_plan::ImagePlans;
-use headstart_pull::{Pilot, PilotSettings, Plan, Report, Switches};
+use headstart_pull::{Pilot, Plan, Report, Switches};
 use headstart_store::Store;
 use std::collections::HashMap;
 use std::fmt;
@@ -288,7 +288,7 @@ impl Preloader {
         };
         if let Plan::List(items) = given {
             let plans = preloader.shaped(Arc::new(of_items(items)));
-            let pilot = Pilot::new(plans, None, PilotSettings::default());
+            let pilot = Pilot::new(plans, None);
             let mut state = preloader.state();
             state.plan = pilot.plan();
             state.pilot = Some(pilot);
@@ -363,7 +363,7 @@ impl Preloader {
         if let Some(last) = state.pilot.take() {
             state.before = sum(state.before, last.report());
         }
-        let mut pilot = Pilot::new(plans, bandwidth, PilotSettings::default());
+        let mut pilot = Pilot::new(plans, bandwidth);
         let (now, mut heard) = (puller.now(), 0);
         self.accesses.since(&mut heard, &mut |access| {
             let _ = pilot.on_access(now, access.block, access.slices);

@@ -53,7 +53,7 @@ pub use engine::Engine;
 pub use event::{Action, Event, FetchId, Outcome, Priority, ReadId, Source, Time};
 #[doc(no_inline)]
 pub use headstart_block::{BLOCK_SIZE, Plan, PlanItem, SLICE_SIZE};
-pub use pilot::{Pilot, PilotSettings, Preloading, Report, Stopped};
+pub use pilot::{Pilot, Preloading, Report, Stopped};
 pub use settings::{Rest, Retry, Settings, Sharing};
 pub use switcher::{Switcher, Switches};
 pub use world::{BlobId, BlobRange, World};

@@ -26,10 +26,10 @@
 //! boots read low block numbers); of what no boot reads, nothing.
 //!
 //! It is stopped, once and for ever, when of at least [`DUE_MIN`] items that are due none was read, or of half as
-//! many again fewer than the floor; or when the plan hardly knows what the boot reads: of the first [`READ_MIN`]
-//! slices hardly any, of twice as many less than a tenth, of eight times as many less than a quarter. If the plan
-//! of another group passes, which the switcher would have come to later, that is followed instead. Where the plan
-//! was preloaded to its end there is nothing to stop.
+//! many again a smaller share than [`FLOOR`]; or when the plan hardly knows what the boot reads: of the first
+//! [`READ_MIN`] slices hardly any, of twice as many less than a tenth, of eight times as many less than a quarter.
+//! If the plan of another group passes, which the switcher would have come to later, that is followed instead.
+//! Where the plan was preloaded to its end there is nothing to stop.
 
 use crate::{Estimate, Plan, Switcher, Switches, Time};
 use account::Account;
@@ -42,7 +42,7 @@ use std::sync::Arc;
 mod account;
 mod guard;
 
-pub use guard::{DUE_MIN, FASTER, READ_MIN};
+pub use guard::{DUE_MIN, FASTER, FLOOR, READ_MIN};
 
 /// What the engine tells of its preloading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,21 +53,6 @@ pub struct Preloading {
     pub items: u64,
     /// What is known of the link.
     pub estimate: Estimate,
-}
-
-/// What has to happen before preloading is stopped.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PilotSettings {
-    /// Whether harm is watched for at all.
-    pub guard: bool,
-    /// The least share, 0 to 1, of the items that are due that must have been read.
-    pub floor: f64,
-}
-
-impl Default for PilotSettings {
-    fn default() -> Self {
-        Self { guard: true, floor: 0.34 }
-    }
 }
 
 /// Why preloading was stopped.
@@ -132,7 +117,6 @@ impl fmt::Display for Stopped {
 #[derive(Clone, Debug)]
 pub struct Pilot {
     switcher: Switcher,
-    settings: PilotSettings,
     account: Account,
     guard: Guard,
     /// Groups whose plans did not pass.
@@ -143,17 +127,10 @@ pub struct Pilot {
 impl Pilot {
     /// At a creation, with the bandwidth in bytes a second that is expected, if anybody knows.
     #[must_use]
-    pub fn new(plans: Arc<ImagePlans>, bandwidth: Option<u64>, settings: PilotSettings) -> Self {
+    pub fn new(plans: Arc<ImagePlans>, bandwidth: Option<u64>) -> Self {
         let switcher = Switcher::new(plans, bandwidth);
         let guard = Guard::of(&switcher, switcher.group(), &Account::default());
-        Self {
-            switcher,
-            settings,
-            account: Account::default(),
-            guard,
-            refused: BTreeSet::new(),
-            stopped: None,
-        }
+        Self { switcher, account: Account::default(), guard, refused: BTreeSet::new(), stopped: None }
     }
 
     /// What to preload now.
@@ -180,10 +157,10 @@ impl Pilot {
         let estimate = preloading.estimate.bandwidth;
         let plan = estimate.and_then(|bandwidth| self.switcher.on_estimate(now, bandwidth));
         let plan = self.changed(plan);
-        if self.stopped.is_some() || !self.settings.guard {
+        if self.stopped.is_some() {
             return plan;
         }
-        let Some(why) = self.guard.objection(now, &self.account, self.settings.floor) else { return plan };
+        let Some(why) = self.guard.objection(now, &self.account) else { return plan };
         self.refused.insert(self.switcher.group());
         let other = self.other_group(now);
         let plan = other.map(|group| self.switcher.take(group));
@@ -198,7 +175,7 @@ impl Pilot {
     fn other_group(&self, now: Time) -> Option<usize> {
         let passes = |group: &usize| {
             let guard = Guard::of(&self.switcher, *group, &self.account);
-            guard.would_pass(now, &self.account, self.settings.floor)
+            guard.would_pass(now, &self.account)
         };
         (0..self.switcher.groups()).filter(|group| !self.refused.contains(group)).find(passes)
     }

@@ -5,7 +5,7 @@ use crate::time::Nanos;
 use headstart_block::ByteRange;
 use headstart_plan::ImagePlans;
 use headstart_plan::evaluate::Online;
-use headstart_pull::{BLOCK_SIZE, Engine, Pilot, PilotSettings, Plan, PlanItem, Report, SLICE_SIZE};
+use headstart_pull::{BLOCK_SIZE, Engine, Pilot, Plan, PlanItem, Report, SLICE_SIZE};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -25,14 +25,7 @@ impl Piloting {
     /// At a creation where so many bytes a second are expected; see [`Pilot::new`].
     #[must_use]
     pub fn new(plans: Arc<ImagePlans>, bandwidth: Option<u64>) -> Self {
-        Self(Pilot::new(plans, bandwidth, PilotSettings::default()))
-    }
-
-    /// The same, never stopping.
-    #[must_use]
-    pub fn unguarded(plans: Arc<ImagePlans>, bandwidth: Option<u64>) -> Self {
-        let settings = PilotSettings { guard: false, ..PilotSettings::default() };
-        Self(Pilot::new(plans, bandwidth, settings))
+        Self(Pilot::new(plans, bandwidth))
     }
 
     /// What came of preloading.

@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 /// So many items must be due before anything is said against a plan.
 pub const DUE_MIN: u64 = 6;
+/// The least share of the items that are due that must have been read.
+pub const FLOOR: f64 = 0.34;
 /// So many slices must be read before a plan can be called strange.
 pub const READ_MIN: u64 = 16;
 /// Guests are at most so many times as fast as those that were recorded: these may have been emulated.
@@ -121,27 +123,25 @@ impl Guard {
     }
 
     /// What is to be said against the plan by now.
-    pub(super) fn objection(&mut self, now: Time, account: &Account, floor: f64) -> Option<Why> {
+    pub(super) fn objection(&mut self, now: Time, account: &Account) -> Option<Why> {
         if self.passed == 0 || self.passed == self.items.len() {
             return None;
         }
         self.advance(now, account, self.passed);
-        self.verdict(account, floor)
+        self.verdict(account)
     }
 
     /// Whether nothing would be to be said against the plan if it had been followed from the beginning, and something
     /// for it.
-    pub(super) fn would_pass(mut self, now: Time, account: &Account, floor: f64) -> bool {
+    pub(super) fn would_pass(mut self, now: Time, account: &Account) -> bool {
         self.advance(now, account, self.items.len());
-        self.due as u64 >= DUE_MIN
-            && self.due_read * 2 >= self.due as u64
-            && self.verdict(account, floor).is_none()
+        self.due as u64 >= DUE_MIN && self.due_read * 2 >= self.due as u64 && self.verdict(account).is_none()
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a share of some items")]
-    fn verdict(&self, account: &Account, floor: f64) -> Option<Why> {
+    fn verdict(&self, account: &Account) -> Option<Why> {
         let (due, read) = (self.due as u64, self.due_read);
-        let below = (read as f64) < floor * due as f64;
+        let below = (read as f64) < FLOOR * due as f64;
         if due >= DUE_MIN && read == 0 || due >= DUE_MIN + DUE_MIN / 2 && below {
             return Some(Why::Useless { due, read });
         }

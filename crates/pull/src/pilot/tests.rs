@@ -23,7 +23,7 @@ fn group(blocks: &[u64], second: u32, rates: &[u64]) -> GroupPlans {
 
 fn begin(groups: Vec<GroupPlans>) -> Pilot {
     let plans = ImagePlans { reason: Reason::Trained, groups };
-    Pilot::new(Arc::new(plans), Some(10 * MB), PilotSettings::default())
+    Pilot::new(Arc::new(plans), Some(10 * MB))
 }
 
 /// What the engine says when it has passed so many items of what it follows.
@@ -105,12 +105,9 @@ fn what_nobody_reads_is_given_up_once() {
     assert_eq!(boot(&mut strange, 50, 0..100), Some(Plan::Lazy));
     let why = strange.report().stopped.unwrap().why;
     assert_eq!(why, Why::Strange { read: READ_MIN, named: 0 });
-    // Without a guard, or with nothing left to stop, it goes on.
+    // With nothing left to stop, it goes on.
     let mut done = begin(vec![group(&useless, 0, &[10])]);
     assert_eq!(boot(&mut done, 200, 0..100), None);
-    let mut given = begin(vec![group(&useless, 0, &[10])]);
-    given.settings.guard = false;
-    assert_eq!(boot(&mut given, 50, 0..100), None);
 }
 
 #[test]
