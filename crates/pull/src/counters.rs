@@ -52,7 +52,7 @@ pub struct Counters {
     pub miss_bytes: u64,
     /// Bytes asked for by preloads; of streams, those that came.
     pub preload_bytes: u64,
-    /// Bytes asked for by the left queue; of streams, those that came.
+    /// Bytes asked for by the left queue.
     pub left_bytes: u64,
     /// Ranges of reads that found a fetch of their bytes under way.
     pub joined: u64,

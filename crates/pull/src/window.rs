@@ -35,7 +35,7 @@ pub(crate) struct Shape {
     pub(crate) look_ahead: u64,
     /// The largest request for what comes in one after the other and lies so.
     pub(crate) long: u64,
-    /// Longer requests than this are streamed. What is longer than `max` and shorter than this is not made one.
+    /// Preloads longer than this are streamed. What is longer than `max` and shorter than this is not made one.
     pub(crate) streamed: u64,
 }
 

@@ -146,7 +146,7 @@ impl Store for Retrying {
         self.store.read(blob, range, urgency).await
     }
 
-    /// Once: streams are of the background, which comes back later anyway.
+    /// Once: streams are of preloads, which come back later anyway.
     async fn read_stream<'s>(
         &'s self,
         blob: &Digest,

@@ -1,4 +1,4 @@
-//! Long requests of the background, whose bytes are taken as they come.
+//! Long preloads, whose bytes are taken as they come.
 //!
 //! A stream shrinks from its front: what has come is released, its readers are served, and what is left is what the
 //! request is about, in `active`, on the wire, and in a failure.
