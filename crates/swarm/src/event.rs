@@ -19,7 +19,7 @@ pub struct PeerKey(pub u64);
 pub struct BlobId(pub u32);
 
 /// A blob's digest as a number that is the same on all hosts: a hash of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BlobKey(pub u64);
 
 /// Something a disk of this host wants, by a number that the driver gives and uses once.
@@ -200,7 +200,7 @@ pub enum Event<'a> {
         /// What.
         message: Message,
     },
-    /// Bytes of an [`Message::Ask`] have come.
+    /// Bytes of an [`Message::Ask`] have come. Of a request that is not known any more the event is the same.
     Came {
         /// From whom.
         peer: PeerId,
@@ -278,7 +278,7 @@ pub enum Action {
         /// What.
         message: Message,
     },
-    /// Send these chunks to a host, then say [`Event::Served`].
+    /// Send these chunks to a host, then say [`Event::Served`], of all of them at once or of one run after the other.
     Serve {
         /// To whom.
         peer: PeerId,
@@ -291,7 +291,9 @@ pub enum Action {
         /// How soon.
         urgency: Urgency,
     },
-    /// Fetch these chunks from the blob's store, verify and keep them, then say [`Event::Fetched`].
+    /// Fetch these chunks from the blob's store, verify and keep them, then say [`Event::Fetched`]. Said again of the
+    /// same fetch when somebody waits for it who did not before: where it still queues, it queues no more. What of it
+    /// can be read before the rest may be told before, by [`Event::BecameLocal`].
     Fetch {
         /// The name to answer with.
         fetch: FetchId,

@@ -34,8 +34,18 @@ pub enum Message {
         chunks: Chunks,
         /// How soon.
         urgency: Urgency,
-        /// What the sender has not got it is to get first, through so many hosts at most; 0: only what it has.
+        /// What the receiver has not got it is to get first, through so many hosts at most; 0: only what it has, or
+        /// what is on its way to it already.
         hops: u8,
+        /// Others that the receiver named before were asked in vain: name none again.
+        insist: bool,
+    },
+    /// These chunks of a request will come, but not at once: they are on their way to the sender, or many wait.
+    Coming {
+        /// The request.
+        request: RequestId,
+        /// What.
+        chunks: Chunks,
     },
     /// These chunks of a request do not come.
     Sorry {
@@ -45,7 +55,7 @@ pub enum Message {
         chunks: Chunks,
         /// Why.
         why: Why,
-        /// Who has them.
+        /// Who has them, or will have them soon: to be asked with no hops.
         others: Vec<PeerKey>,
     },
     /// The rest of a request is not needed any more.
@@ -99,7 +109,7 @@ impl Message {
     #[must_use]
     pub fn class(&self) -> Class {
         match self {
-            Self::Sorry { .. } | Self::Cancel { .. } | Self::Join | Self::Welcome | Self::Full => {
+            Self::Coming { .. } | Self::Sorry { .. } | Self::Cancel { .. } | Self::Join | Self::Welcome | Self::Full => {
                 Class::DemandRequest
             }
             Self::Have { .. } | Self::Lost { .. } | Self::Sketch { .. } => Class::Advert,
