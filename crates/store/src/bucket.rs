@@ -258,17 +258,25 @@ impl BucketStore {
             let (list, size) = (Digest::of(&after), after.len() as u64);
             self.put(&blob_name(&list), after.into(), PutMode::Overwrite).await?;
             index.set(&tag, INDEX_OCI, &list, size);
-            let mode = version.map_or(PutMode::Create, PutMode::Update);
-            match self.put(INDEX_FILE, index.to_bytes()?.into(), mode).await {
-                Err(e) if e.kind() == ErrorKind::Conflict => {
-                    tracing::debug!(error = %e, "index changed meanwhile");
-                }
-                result => return result,
+            if self.replace_index(Versioned { index, version }).await? {
+                return Ok(());
             }
         }
         Err(Error::new(ErrorKind::Conflict, "somebody else changed the index at the same time")
             .about(self.thing(INDEX_FILE))
             .remedy("run it again"))
+    }
+
+    /// Writes the index where its version is still the one that was read; whether it was.
+    async fn replace_index(&self, changed: Versioned) -> Result<bool> {
+        let mode = changed.version.map_or(PutMode::Create, PutMode::Update);
+        match self.put(INDEX_FILE, changed.index.to_bytes()?.into(), mode).await {
+            Err(e) if e.kind() == ErrorKind::Conflict => {
+                tracing::debug!(error = %e, "index changed meanwhile");
+                Ok(false)
+            }
+            result => result.map(|()| true),
+        }
     }
 
     /// Changes the index by `change`, which is given the index and says whether there was anything to do.
@@ -291,12 +299,8 @@ impl BucketStore {
             }
             before = Some(now);
             change(&mut index);
-            let mode = version.map_or(PutMode::Create, PutMode::Update);
-            match self.put(INDEX_FILE, index.to_bytes()?.into(), mode).await {
-                Err(e) if e.kind() == ErrorKind::Conflict => {
-                    tracing::debug!(error = %e, "index changed meanwhile");
-                }
-                result => return result,
+            if self.replace_index(Versioned { index, version }).await? {
+                return Ok(());
             }
         }
         let what = tag.map_or_else(String::new, |tag| format!("the tag `{tag}` in "));
