@@ -15,13 +15,7 @@ impl Plans {
         let plans = self.images.get(key).filter(|plans| !plans.groups.is_empty())?;
         let mut provenance = self.provenance.clone();
         (provenance.traces, provenance.dropped) = (image.traces(), image.dropped());
-        Some(Self {
-            provenance,
-            images: BTreeMap::from([(name, Arc::clone(plans))]),
-            merged: Vec::new(),
-            tiers: BTreeMap::new(),
-            layers: BTreeMap::new(),
-        })
+        Some(Self::alone(provenance, name, Arc::clone(plans)))
     }
 
     /// Plans that were chosen for an image, alone, under the name `name`; `provenance` is that of the file that they
@@ -29,9 +23,14 @@ impl Plans {
     #[must_use]
     pub fn of_chosen(chosen: ImagePlans, provenance: &Provenance, name: ImageKey) -> Self {
         let traces = chosen.groups.iter().map(|group| group.traces).sum();
+        let provenance = Provenance { traces, dropped: Dropped::default(), ..provenance.clone() };
+        Self::alone(provenance, name, Arc::new(chosen))
+    }
+
+    fn alone(provenance: Provenance, name: ImageKey, plans: Arc<ImagePlans>) -> Self {
         Self {
-            provenance: Provenance { traces, dropped: Dropped::default(), ..provenance.clone() },
-            images: BTreeMap::from([(name, Arc::new(chosen))]),
+            provenance,
+            images: BTreeMap::from([(name, plans)]),
             merged: Vec::new(),
             tiers: BTreeMap::new(),
             layers: BTreeMap::new(),
