@@ -15,6 +15,7 @@ use crate::open::Located;
 use crate::preloading::{self, Driving, PlanSource, Preloader, Searches};
 use crate::puller::Puller;
 use crate::stats::Stats;
+use crate::swarm::{self, Sharing, Swarm};
 use bytes::Bytes;
 use headstart_block::{BlockDevice, Digest, Error, ErrorKind, Result};
 use headstart_cache::Cache;
@@ -46,6 +47,8 @@ pub struct Host {
     pub cache: Arc<Cache>,
     /// How the steps of opening an image are tried again.
     pub retry: RetrySettings,
+    /// Other hosts, which are asked first for what is missing.
+    pub swarm: Option<Arc<dyn Swarm>>,
 }
 
 /// How a disk is attached.
@@ -164,7 +167,10 @@ pub async fn attach_remote(
         ));
     }
     let origin = store.location();
-    let fetcher = Fetcher::new(store);
+    // What is whole needs nobody, but others may need it.
+    let origin_named = reference.location.to_string();
+    let share = |swarm: &Arc<dyn Swarm>| Sharing::join(Arc::clone(swarm), &located.blobs, &origin_named);
+    let fetcher = Fetcher::new(store, host.swarm.as_ref().map(share));
     let opened = located.open(&manifest, &fetcher, &host.retry).await.map_err(about)?;
     let stack = Arc::new(opened.stack);
     let blobs = Arc::new(Blobs::new(Arc::clone(&stack), opened.blobs, &opened.of_layer));
@@ -187,6 +193,10 @@ pub async fn attach_remote(
             searches,
         };
         host.runtime.spawn(preloading::drive(Arc::clone(preloader), driving));
+        if let Some(swarm) = &host.swarm {
+            let (preloader, puller) = (Arc::downgrade(preloader), Arc::downgrade(&puller));
+            host.runtime.spawn(swarm::tell(preloader, puller, Arc::clone(swarm)));
+        }
     }
     if options.left_rate.is_some() {
         puller.set_left_rate(options.left_rate);

@@ -7,6 +7,7 @@
 
 use crate::opening::Opening;
 use crate::stream::refuse_bypassed;
+use crate::swarm::Sharing;
 use futures::future::{BoxFuture, try_join_all};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_cache::{CachedBlob, Claim, WaitHint};
@@ -48,6 +49,8 @@ const TREE_ATTEMPTS: u32 = 8;
 /// Brings ranges from a store.
 pub(crate) struct Fetcher {
     store: Arc<dyn Store>,
+    /// Its disk's part in a swarm, where there is one.
+    sharing: Option<Sharing>,
     /// How long others may take, in milliseconds.
     patience: AtomicU64,
     /// What its own streams have claimed.
@@ -63,7 +66,7 @@ struct Wait {
     missing: u64,
 }
 
-fn missing_bytes(blob: &CachedBlob, range: ByteRange) -> u64 {
+pub(crate) fn missing_bytes(blob: &CachedBlob, range: ByteRange) -> u64 {
     let mut bytes = 0;
     blob.missing(range, &mut |run| bytes += run.len());
     bytes
@@ -84,17 +87,38 @@ pub(crate) async fn claim(blob: &Arc<CachedBlob>, range: ByteRange) -> Result<Cl
 pub(crate) type Arrived<'a> = &'a (dyn Fn() + Send + Sync);
 
 impl Fetcher {
-    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>, sharing: Option<Sharing>) -> Self {
         Self {
             store,
+            sharing,
             patience: AtomicU64::new(PATIENCE_MS),
             streams: Mutex::default(),
             next_stream: AtomicU64::new(0),
         }
     }
 
-    /// Returns when all of `range` is in the cache; says whether any of it came through here, and not by others.
+    /// Returns when all of `range` is in the cache; says whether any of it came through here, and not by others of
+    /// this host.
     pub(crate) async fn fetch(
+        &self,
+        blob: &Arc<CachedBlob>,
+        range: ByteRange,
+        urgency: Urgency,
+        arrived: Arrived<'_>,
+    ) -> Result<bool> {
+        match self.sharing().filter(|sharing| sharing.has(blob)) {
+            Some(sharing) => self.fetch_together(sharing, blob, range, urgency, arrived).await,
+            None => self.fetch_alone(blob, range, urgency, arrived).await,
+        }
+    }
+
+    /// The part in a swarm.
+    pub(crate) fn sharing(&self) -> Option<&Sharing> {
+        self.sharing.as_ref()
+    }
+
+    /// The same from the store, whether the blob is shared or not.
+    pub(crate) async fn fetch_alone(
         &self,
         blob: &Arc<CachedBlob>,
         range: ByteRange,
@@ -251,6 +275,7 @@ impl Fetcher {
         for _ in 0..TREE_ATTEMPTS {
             // Hashing and writing take up to a millisecond, more where the disk is slow: not at the cost of others.
             let result = tokio::task::block_in_place(|| blob.insert(range.offset(), bytes));
+            let result = self.noting_wrong(blob, result);
             let (Err(error), Some(tree)) = (&result, blob.tree()) else { return result };
             match error.kind() {
                 ErrorKind::Absent => self.fetch_tree_pages(blob, tree, range, urgency).await?,

@@ -17,12 +17,15 @@
 //! | [`preloading`] | finds plans, and follows them by that log |
 //! | `known_links` | bandwidths seen before, for the first plan of a disk |
 //! | `known_files` | how both are kept |
+//! | [`carrier`] | the same for who is no disk |
+//! | [`swarm`] | bytes from other hosts, asked for first |
 //! | [`stats`] | counters and latency distributions |
 
 pub mod accesses;
 pub mod attach;
 mod base;
 pub mod blobs;
+pub mod carrier;
 pub mod disk;
 mod fetch;
 mod known_files;
@@ -35,9 +38,12 @@ pub mod preloading;
 pub mod puller;
 pub mod stats;
 mod stream;
+pub mod swarm;
 
 pub use attach::{Attached, DiskOptions, Host, MadeDirectory, WritableOptions};
 pub use blobs::Blobs;
+pub use carrier::Carrier;
 pub use disk::Disk;
 pub use preloading::{Found, Origin, PlanSource, Preloaded, Preloader, Search, Sought};
 pub use puller::Puller;
+pub use swarm::Swarm;

@@ -56,6 +56,7 @@ struct Fetching {
     task: AbortHandle,
     /// Of a stream: whether it is to take nothing for now.
     held: watch::Sender<bool>,
+    priority: Priority,
 }
 
 struct State {
@@ -193,6 +194,11 @@ impl Puller {
         self.state().engine.preloading()
     }
 
+    /// Whether anything of a plan is on its way.
+    pub(crate) fn is_preloading(&self) -> bool {
+        self.state().fetching.values().any(|fetching| fetching.priority == Priority::Preload)
+    }
+
     /// How many fetches failed so far.
     pub(crate) fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
@@ -259,7 +265,7 @@ impl Puller {
                 let (held, steered) = watch::channel(false);
                 let fetched = self.clone().fetch(fetch, range, priority, stream.then_some(steered));
                 let task = self.runtime.spawn(fetched).abort_handle();
-                state.fetching.insert(fetch, Fetching { task, held });
+                state.fetching.insert(fetch, Fetching { task, held, priority });
             }
             Action::Cancel { fetch } => {
                 if let Some(fetching) = state.fetching.remove(&fetch) {

@@ -57,8 +57,22 @@ pub(crate) struct Streaming<'a> {
 }
 
 impl Fetcher {
-    /// Returns when all of `range` is in the cache; says whether any of it came through here, and not by others.
+    /// Returns when all of `range` is in the cache; says whether any of it came through here, and not by others of
+    /// this host.
     pub(crate) async fn stream(
+        &self,
+        blob: &Arc<CachedBlob>,
+        range: ByteRange,
+        streaming: Streaming<'_>,
+    ) -> Result<bool> {
+        match self.sharing().filter(|sharing| sharing.has(blob)) {
+            Some(sharing) => self.stream_together(sharing, blob, range, streaming).await,
+            None => self.stream_alone(blob, range, streaming).await,
+        }
+    }
+
+    /// The same from the store, whether the blob is shared or not.
+    pub(crate) async fn stream_alone(
         &self,
         blob: &Arc<CachedBlob>,
         range: ByteRange,
@@ -82,7 +96,7 @@ impl Fetcher {
                 continue;
             }
             drop(claim);
-            if self.fetch(blob, step, Urgency::Background, &|| ()).await? {
+            if self.fetch_alone(blob, step, Urgency::Background, &|| ()).await? {
                 brought = true;
                 (streaming.tell)(Piece::Upto(step.end()));
             } else {

@@ -116,6 +116,7 @@ impl Session {
                     runtime: runtime.clone(),
                     cache,
                     retry: settings.retry,
+                    swarm: None,
                 });
                 let unnamed = Unnamed {
                     name: image.name.clone(),

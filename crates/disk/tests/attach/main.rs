@@ -3,6 +3,7 @@
 #![allow(clippy::cast_possible_truncation, clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod streams;
+mod swarm;
 mod treeless;
 mod trying_store;
 
@@ -71,7 +72,7 @@ impl Rig {
     fn host(&self) -> Host {
         let cache = Cache::open(&self.cache_dir(), CacheSettings::default()).unwrap();
         let retry = RetrySettings { deadline: Duration::from_secs(2), ..RetrySettings::default() };
-        Host { runtime: self.runtime.handle().clone(), cache, retry }
+        Host { runtime: self.runtime.handle().clone(), cache, retry, swarm: None }
     }
 
     fn try_attach(&self, host: &Host, options: &DiskOptions) -> headstart_block::Result<Attached> {

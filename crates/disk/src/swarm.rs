@@ -1,0 +1,455 @@
+//! A disk's bytes from other hosts that have the same image: asked for first, relied on for nothing.
+//!
+//! A [`Swarm`] brings verified chunks of blobs into the cache that this disk reads from. So its answer is only the end
+//! of a wait: what the cache lacks then, the disk fetches from its store, as it would without. Whoever answers late, or
+//! not at all, or wrongly, costs that wait, which is bounded, and nothing else.
+//!
+//! Bytes are exchanged in whole chunks. So with a swarm a disk also asks its store for whole chunks: what it has of one
+//! it can give away. Long ranges go in steps, several of them on their way at a time; what the swarm does not bring of
+//! them is streamed from the store.
+//!
+//! Only blobs with a hash tree are shared, and the trees themselves. Those are believed only when data is checked by
+//! them; where a check fails, the blob and its tree come from the store alone for a while.
+
+use crate::fetch::{Arrived, Fetcher, missing_bytes};
+use crate::preloading::Preloader;
+use crate::puller::Puller;
+use crate::stream::{Piece, Streaming, refuse_bypassed};
+use futures::StreamExt;
+use futures::future::{BoxFuture, try_join, try_join_all};
+use futures::stream;
+use headstart_block::{BLOCK_SIZE, ByteRange, Digest, Error, ErrorKind, ReadAt, Result, SLICE_SIZE};
+use headstart_cache::CachedBlob;
+use headstart_pull::{Plan, World};
+use headstart_store::Urgency;
+use headstart_swarm::CHUNK_SIZE;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, timeout};
+
+/// How long a swarm may take for what somebody waits for. It bounds its waits itself, and sooner.
+const PATIENCE_DEMAND: Duration = Duration::from_secs(8);
+
+/// And for what may be wanted later.
+const PATIENCE_BACKGROUND: Duration = Duration::from_secs(30);
+
+/// Bytes of a long range that are asked for at once.
+const STEP: u64 = 512 << 10;
+
+/// The same where the swarm brings nothing: fewer and longer requests to the store.
+const STEP_MOST: u64 = 4 << 20;
+
+/// Steps that are on their way at a time.
+const STEPS_AHEAD: usize = 4;
+
+/// How long a blob comes from its store alone after a check of it failed.
+const DISTRUST: Duration = Duration::from_secs(30);
+
+/// How often the swarm is told what was read.
+const TELL_EVERY: Duration = Duration::from_millis(50);
+
+/// Reads of bytes that were not here yet and that are looked at again; more are forgotten.
+const PENDING_MAX: usize = 4096;
+
+/// Other hosts that have the same blobs. Blobs go by their digests, ranges are whole chunks, cut at a blob's end.
+///
+/// No call fails, and none but [`bring`](Self::bring) waits: a swarm that is away brings nothing.
+pub trait Swarm: Send + Sync {
+    /// A disk takes part in a blob that has a hash tree, and in the tree; `origin` is the store that it lies in, as a
+    /// reference names it. As often as a disk does.
+    fn join(&self, blob: &Arc<CachedBlob>, origin: &str);
+
+    /// That disk is gone.
+    fn leave(&self, blob: &Digest);
+
+    /// Returns when nothing more of the range is to be expected: what is missing then, the disk is to fetch from its
+    /// store, and to tell by [`became_local`](Self::became_local). Dropped, nobody waits any more.
+    fn bring<'a>(&'a self, blob: &'a Digest, range: ByteRange, urgency: Urgency) -> BoxFuture<'a, ()>;
+
+    /// The disk has brought these bytes itself.
+    fn became_local(&self, blob: &Digest, range: ByteRange);
+
+    /// The disk has read some of these bytes.
+    fn read(&self, blob: &Digest, range: ByteRange);
+
+    /// Whether the disk follows a plan at present: then the swarm brings nothing but what it is asked for.
+    fn planned(&self, blob: &Digest, running: bool);
+}
+
+/// The part of one disk in a swarm.
+pub(crate) struct Sharing {
+    swarm: Arc<dyn Swarm>,
+    /// What it has joined.
+    blobs: Vec<Arc<CachedBlob>>,
+    /// The digests of these and of their trees.
+    shared: HashSet<Digest>,
+    /// Blobs, by their own digests and their trees', and until when they come from the store alone.
+    distrusted: Mutex<HashMap<Digest, Instant>>,
+}
+
+impl Sharing {
+    /// Joins with those of `blobs` that have a hash tree.
+    pub(crate) fn join(swarm: Arc<dyn Swarm>, blobs: &[Arc<CachedBlob>], origin: &str) -> Self {
+        let blobs: Vec<_> = blobs.iter().filter(|blob| blob.tree().is_some()).cloned().collect();
+        let mut shared = HashSet::new();
+        for blob in &blobs {
+            swarm.join(blob, origin);
+            shared.insert(blob.spec().digest);
+            shared.extend(blob.tree().map(|tree| tree.spec().digest));
+        }
+        Self { swarm, blobs, shared, distrusted: Mutex::default() }
+    }
+
+    /// Whether a blob is asked of the swarm.
+    pub(crate) fn has(&self, blob: &CachedBlob) -> bool {
+        let digest = blob.spec().digest;
+        let distrusted = || {
+            let mut distrusted = self.distrusted.lock().unwrap_or_else(PoisonError::into_inner);
+            if !distrusted.is_empty() {
+                distrusted.retain(|_, until| Instant::now() < *until);
+            }
+            distrusted.contains_key(&digest)
+        };
+        self.shared.contains(&digest) && !distrusted()
+    }
+
+    /// Bytes of a blob, or pages of its tree, were wrong.
+    pub(crate) fn distrust(&self, blob: &CachedBlob) {
+        let until = Instant::now() + DISTRUST;
+        let mut distrusted = self.distrusted.lock().unwrap_or_else(PoisonError::into_inner);
+        distrusted.insert(blob.spec().digest, until);
+        distrusted.extend(blob.tree().map(|tree| (tree.spec().digest, until)));
+    }
+
+    async fn bring(&self, blob: &CachedBlob, range: ByteRange, urgency: Urgency) {
+        let patience = match urgency {
+            Urgency::Demand => PATIENCE_DEMAND,
+            Urgency::Background => PATIENCE_BACKGROUND,
+        };
+        if timeout(patience, self.swarm.bring(&blob.spec().digest, range, urgency)).await.is_err() {
+            tracing::debug!(blob = %blob.spec().digest, %range, "the swarm does not answer");
+        }
+    }
+
+    /// The whole chunks of `range` that are here.
+    fn became_local(&self, blob: &CachedBlob, range: ByteRange) {
+        if blob.is_local(range) && !range.is_empty() {
+            self.swarm.became_local(&blob.spec().digest, range);
+        }
+    }
+}
+
+impl Drop for Sharing {
+    fn drop(&mut self) {
+        for blob in &self.blobs {
+            self.swarm.leave(&blob.spec().digest);
+        }
+    }
+}
+
+/// The whole chunks of a blob of `len` bytes that `range` touches.
+fn whole_chunks(range: ByteRange, len: u64) -> ByteRange {
+    let start = range.offset() - range.offset() % CHUNK_SIZE;
+    ByteRange::between(start, range.end().next_multiple_of(CHUNK_SIZE).min(len).max(start))
+}
+
+impl Fetcher {
+    /// As [`Fetcher::fetch`], of a blob that is shared.
+    pub(crate) async fn fetch_together(
+        &self,
+        sharing: &Sharing,
+        blob: &Arc<CachedBlob>,
+        range: ByteRange,
+        urgency: Urgency,
+        arrived: Arrived<'_>,
+    ) -> Result<bool> {
+        if urgency == Urgency::Background {
+            refuse_bypassed(blob)?;
+        }
+        let range = whole_chunks(range, blob.len());
+        let before = missing_bytes(blob, range);
+        if before == 0 {
+            return Ok(false);
+        }
+        sharing.bring(blob, range, urgency).await;
+        let mut runs = Vec::new();
+        let mut left = 0;
+        blob.missing(range, &mut |run| {
+            left += run.len();
+            runs.push(run);
+        });
+        if runs.is_empty() {
+            arrived();
+            return Ok(true);
+        }
+        let coming = AtomicUsize::new(runs.len());
+        let last_arrived = || {
+            if coming.fetch_sub(1, Ordering::Relaxed) == 1 {
+                arrived();
+            }
+        };
+        let fetching = runs.into_iter().map(|run| {
+            let last_arrived = &last_arrived;
+            async move {
+                let brought = self.fetch_alone(blob, run, urgency, last_arrived).await?;
+                sharing.became_local(blob, whole_chunks(run, blob.len()));
+                Ok::<_, Error>(brought)
+            }
+        });
+        let brought = try_join_all(fetching).await?;
+        Ok(left < before || brought.into_iter().any(|brought| brought))
+    }
+
+    /// As [`Fetcher::stream`], of a blob that is shared.
+    pub(crate) async fn stream_together(
+        &self,
+        sharing: &Sharing,
+        blob: &Arc<CachedBlob>,
+        range: ByteRange,
+        streaming: Streaming<'_>,
+    ) -> Result<bool> {
+        let range = whole_chunks(range, blob.len());
+        let step = AtomicU64::new(STEP);
+        let (send, mut steps) = mpsc::channel(1);
+        let held = streaming.held.clone();
+        let asking = async {
+            let parts = stream::unfold(range.offset(), |at| {
+                let end = range.end().min(at.saturating_add(step.load(Ordering::Relaxed)));
+                std::future::ready((at < range.end()).then(|| (ByteRange::between(at, end), end)))
+            });
+            let asked = parts.map(|part| {
+                let mut held = held.clone();
+                async move {
+                    // Whoever held it and is gone holds it no more.
+                    let _ = held.wait_for(|held| !held).await;
+                    let before = missing_bytes(blob, part);
+                    if before > 0 {
+                        sharing.bring(blob, part, Urgency::Background).await;
+                    }
+                    (part, before)
+                }
+            });
+            let mut asked = std::pin::pin!(asked.buffered(STEPS_AHEAD));
+            while let Some(answer) = asked.next().await {
+                if send.send(answer).await.is_err() {
+                    break;
+                }
+            }
+            drop(send);
+            Ok::<_, Error>(())
+        };
+        let taking = async {
+            let mut brought = false;
+            while let Some((part, before)) = steps.recv().await {
+                refuse_bypassed(blob)?;
+                let missing = missing_bytes(blob, part);
+                let longer =
+                    if missing == before && before > 0 { step.load(Ordering::Relaxed) * 2 } else { STEP };
+                step.store(longer.min(STEP_MOST), Ordering::Relaxed);
+                brought |= missing < before;
+                brought |= self.stream_rest(sharing, blob, part, &streaming).await?;
+                let piece = if before == 0 { Piece::Found(part) } else { Piece::Upto(part.end()) };
+                (streaming.tell)(piece);
+            }
+            (streaming.arrived)();
+            Ok(brought)
+        };
+        // Where what takes has failed, what asks is dropped with it.
+        let ((), brought) = try_join(asking, taking).await?;
+        Ok(brought)
+    }
+
+    /// Streams from the store what the swarm did not bring of a step.
+    async fn stream_rest(
+        &self,
+        sharing: &Sharing,
+        blob: &Arc<CachedBlob>,
+        part: ByteRange,
+        streaming: &Streaming<'_>,
+    ) -> Result<bool> {
+        let (mut runs, mut brought) = (Vec::new(), false);
+        blob.missing(part, &mut |run| runs.push(run));
+        for run in runs {
+            if run.offset() > part.offset() {
+                (streaming.tell)(Piece::Upto(run.offset()));
+            }
+            // Chunks up to here were told of.
+            let told = AtomicU64::new(whole_chunks(run, blob.len()).offset());
+            let tell = |piece| {
+                if let Piece::Upto(upto) = piece {
+                    let upto = if upto == blob.len() { upto } else { upto - upto % CHUNK_SIZE };
+                    let from = told.fetch_max(upto, Ordering::Relaxed);
+                    sharing.became_local(blob, ByteRange::between(from.min(upto), upto));
+                }
+                (streaming.tell)(piece);
+            };
+            let streaming = Streaming { held: streaming.held.clone(), tell: &tell, arrived: &|| () };
+            brought |= self.stream_alone(blob, run, streaming).await?;
+            let rest = whole_chunks(run, blob.len());
+            let from = told.load(Ordering::Relaxed).max(rest.offset());
+            sharing.became_local(blob, ByteRange::between(from.min(rest.end()), rest.end()));
+        }
+        Ok(brought)
+    }
+
+    /// What of a blob is checked was found wrong.
+    pub(crate) fn noting_wrong(&self, blob: &CachedBlob, result: Result<()>) -> Result<()> {
+        if let (Err(error), Some(sharing)) = (&result, self.sharing())
+            && error.kind() == ErrorKind::Corrupt
+        {
+            sharing.distrust(blob);
+        }
+        result
+    }
+}
+
+/// Tells the swarm what a disk reads and whether it follows a plan, until the disk is gone.
+pub(crate) async fn tell(preloader: Weak<Preloader>, puller: Weak<Puller>, swarm: Arc<dyn Swarm>) {
+    let mut ticks = tokio::time::interval(TELL_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut telling = Telling::default();
+    loop {
+        ticks.tick().await;
+        let (Some(puller), Some(preloader)) = (puller.upgrade(), preloader.upgrade()) else { return };
+        if puller.is_closed() {
+            return;
+        }
+        telling.reads(&preloader, &puller, &*swarm);
+        telling.planned(&puller, &*swarm);
+    }
+}
+
+#[derive(Default)]
+struct Telling {
+    heard: usize,
+    /// What was read and was not here yet when it was looked at last: a place in the puller's blobs, and a range.
+    pending: Vec<(usize, ByteRange)>,
+    planned: bool,
+    /// How many items of the plan that ended last were passed.
+    passed: u64,
+}
+
+impl Telling {
+    fn reads(&mut self, preloader: &Preloader, puller: &Puller, swarm: &dyn Swarm) {
+        let blobs = puller.blobs();
+        let mut reads = std::mem::take(&mut self.pending);
+        preloader.accesses().since(&mut self.heard, &mut |access| {
+            each_run(access.block, access.slices, &mut |part| {
+                let part = part.intersect(ByteRange::between(0, blobs.disk_size()));
+                blobs.ranges(part, &mut |found| {
+                    let place = found.blob.0 as usize;
+                    let Some(blob) = blobs.data().get(place).filter(|blob| blob.tree().is_some()) else {
+                        return;
+                    };
+                    reads.push((place, whole_chunks(found.range, blob.len())));
+                });
+            });
+        });
+        if reads.is_empty() {
+            return;
+        }
+        for (place, range) in merged(reads) {
+            let Some(blob) = blobs.data().get(place) else { continue };
+            if blob.is_local(range) {
+                swarm.read(&blob.spec().digest, range);
+            } else {
+                self.pending.push((place, range));
+            }
+        }
+        self.pending.truncate(PENDING_MAX);
+    }
+
+    fn planned(&mut self, puller: &Puller, swarm: &dyn Swarm) {
+        let preloading = puller.preloading();
+        let more = match &preloading.plan {
+            Plan::Lazy => false,
+            Plan::Sequential => preloading.items < puller.blobs().disk_size().div_ceil(BLOCK_SIZE),
+            Plan::List(items) => preloading.items < items.len() as u64,
+        };
+        // A long range is passed when it is asked for. What reads bring along later is nobody's plan.
+        let running =
+            more || (preloading.items > 0 && self.passed != preloading.items && puller.is_preloading());
+        if !running {
+            self.passed = preloading.items;
+        }
+        if running == self.planned {
+            return;
+        }
+        self.planned = running;
+        for blob in puller.blobs().data().iter().filter(|blob| blob.tree().is_some()) {
+            swarm.planned(&blob.spec().digest, running);
+        }
+    }
+}
+
+/// Names the runs of slices of a block, as bytes of the disk.
+fn each_run(block: u64, slices: u32, each: &mut dyn FnMut(ByteRange)) {
+    let mut slices = u64::from(slices);
+    let mut at = block.saturating_mul(BLOCK_SIZE);
+    while slices != 0 {
+        let skipped = slices.trailing_zeros();
+        slices >>= skipped;
+        let run = slices.trailing_ones();
+        slices >>= run;
+        let start = at.saturating_add(u64::from(skipped) * SLICE_SIZE);
+        at = start.saturating_add(u64::from(run) * SLICE_SIZE);
+        each(ByteRange::between(start, at));
+    }
+}
+
+/// The same ranges, each byte once.
+fn merged(mut ranges: Vec<(usize, ByteRange)>) -> Vec<(usize, ByteRange)> {
+    ranges.sort_unstable_by_key(|(place, range)| (*place, range.offset()));
+    ranges.dedup_by(|next, last| {
+        let joins = next.0 == last.0 && next.1.offset() <= last.1.end();
+        if joins {
+            last.1 = ByteRange::between(last.1.offset(), last.1.end().max(next.1.end()));
+        }
+        joins
+    });
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, end: u64) -> ByteRange {
+        ByteRange::between(start, end)
+    }
+
+    #[test]
+    fn chunks_are_whole_but_the_last() {
+        let len = 3 * CHUNK_SIZE + 5;
+        assert_eq!(whole_chunks(range(1, 2), len), range(0, CHUNK_SIZE));
+        assert_eq!(whole_chunks(range(CHUNK_SIZE, CHUNK_SIZE + 1), len), range(CHUNK_SIZE, 2 * CHUNK_SIZE));
+        assert_eq!(whole_chunks(range(3 * CHUNK_SIZE, len), len), range(3 * CHUNK_SIZE, len));
+        assert!(whole_chunks(range(len, len), len).end() == len);
+        assert!(whole_chunks(range(0, 0), 0).is_empty());
+    }
+
+    #[test]
+    fn runs_of_slices_are_bytes_of_the_disk() {
+        let runs = |slices| {
+            let mut runs = Vec::new();
+            each_run(1, slices, &mut |run| {
+                runs.push(((run.offset() - BLOCK_SIZE) / SLICE_SIZE, (run.end() - BLOCK_SIZE) / SLICE_SIZE));
+            });
+            runs
+        };
+        assert_eq!(runs(0), []);
+        assert_eq!(runs(u32::MAX), [(0, 32)]);
+        assert_eq!(runs(0b1011_0000), [(4, 6), (7, 8)]);
+        assert_eq!(runs(1 << 31 | 1), [(0, 1), (31, 32)]);
+    }
+
+    #[test]
+    fn ranges_merge_within_a_blob() {
+        let ranges =
+            vec![(1, range(0, 4)), (0, range(4, 6)), (0, range(0, 4)), (0, range(8, 9)), (0, range(1, 2))];
+        assert_eq!(merged(ranges), [(0, range(0, 6)), (0, range(8, 9)), (1, range(0, 4))]);
+    }
+}
