@@ -17,10 +17,10 @@ SOAK_CASES ?= 100000
 # A test that hangs is a failed test. At a terminal the tests stay in its foreground, so that Ctrl-C reaches them.
 TIMEOUT := timeout --kill-after=30s $(shell [ -t 0 ] && echo --foreground)
 
-.PHONY: help setup demo test bench bench-boot lint fuzz soak clean
+.PHONY: help setup demo test bench bench-boot bench-swarm lint fuzz soak clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install what building, testing and the demo need (root or sudo)
 	@scripts/setup build disks servers clients demo lint
@@ -43,6 +43,11 @@ bench-boot: ## boots over slow links, ours and others', into docs/benchmarks.md:
 	@$(CARGO) build --release --locked --quiet -p headstart --bin headstart -p headstart-testkit --bin headstart-shaper
 	@$(CARGO) build --release --locked --quiet -p headstart-plot --example draw
 	@python3 -B benches/boot $(BENCH)
+
+bench-swarm: ## many hosts read one image at once, as network namespaces of this machine (root): see BENCH=--help
+	@scripts/setup build servers clients
+	@$(CARGO) build --release --locked --quiet -p headstart --bin headstart
+	@python3 -B benches/swarm $(BENCH)
 
 lint: ## formatting, clippy, documentation, shell scripts, project rules
 	@scripts/setup build

@@ -45,8 +45,8 @@ class Running:
     def said(self):
         return self.output.read_text()
 
-    def wait_for(self, condition, within=120.0):
-        """Until the condition gives something, which is returned."""
+    def wait_for(self, condition, within=120.0, every=0.002):
+        """Until the condition gives something, which is returned. Looks every so many seconds."""
         until = time.monotonic() + within
         while True:
             found = condition()
@@ -54,7 +54,7 @@ class Running:
                 return found
             if self.process.poll() is not None or time.monotonic() > until:
                 raise Failed(f"{self.output.name} does not start: {self.errors.read_text().strip()[-800:]}")
-            time.sleep(0.002)
+            time.sleep(every)
 
     def end(self):
         """Asks it to end, and waits; what it said."""

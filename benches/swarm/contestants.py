@@ -1,0 +1,164 @@
+"""Who competes: each gives every host the disk of the image, as a file that the kernel reads through FUSE."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import time
+
+from image import TAG
+from network import STORE, STORE_ADDRESS
+from rig import HEADSTART, Failed, Running
+
+TREE_PORT, TREE_ARITY = 7000, 2
+# A contestant is ready when every disk is there; 24 of them start on few processors.
+READY = 60
+# So often it is looked whether it is, by a thread a host.
+LOOK = 0.02
+
+TITLES = {
+    "independent": "each on its own",
+    "tree": "all of the image down a tree first",
+    "local": "the image is on each host already",
+}
+
+
+class Store:
+    """A web server over the image, in its own namespace."""
+
+    def __init__(self, place, image):
+        self.place = place / "store"
+        self.place.mkdir()
+        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        places = " ".join(f"{kind}_temp_path {self.place}/{kind};" for kind in kinds)
+        (self.place / "nginx.conf").write_text(f"""
+daemon off; master_process off; pid {self.place}/nginx.pid; error_log stderr;
+events {{ worker_connections 4096; }}
+http {{
+    {places}
+    log_format moved '$remote_addr $bytes_sent';
+    access_log {self.place}/requests moved;
+    default_type application/octet-stream; sendfile on; tcp_nodelay on; keepalive_requests 1000000;
+    server {{ listen {STORE_ADDRESS}:80; root {image.layout.parent}; }}
+}}
+""")
+        self.program = Running(self.place, "nginx", "nsenter", f"--net=/var/run/netns/{STORE}", "nginx",
+                               "-p", self.place, "-c", self.place / "nginx.conf")
+        self.program.wait_for((self.place / "nginx.pid").exists, 5)
+
+    def sent(self):
+        """Bytes and requests that were answered whole so far, by address."""
+        found = {}
+        for line in (self.place / "requests").read_text().splitlines():
+            address, count = line.split()
+            moved, requests = found.get(address, (0, 0))
+            found[address] = moved + int(count), requests + 1
+        return found
+
+    def end(self):
+        self.program.end()
+
+
+class Contestant:
+    """Disks on all hosts. `open()` is before the time is taken, `path(host)` within it."""
+
+    def __init__(self, network, image):
+        self.network, self.image = network, image
+        self.disks, self.others = {}, []
+
+    def open(self):
+        started = [self._attach(host, f"http://{STORE_ADDRESS}/image:{TAG}") for host in self.network.hosts]
+        for host in started:
+            self._ready(host)
+
+    def path(self, host):
+        return host.place / "disk" / "disk.raw"
+
+    def options(self, host):
+        """How disks are attached beyond what all have."""
+        return ["--policy", "lazy"]
+
+    def _attach(self, host, reference):
+        mount = host.place / "disk"
+        mount.mkdir()
+        program = host.start("attach", HEADSTART, "attach", reference, "--json", "--no-record", "--fuse", mount,
+                             "--cache", host.place / "cache", *self.options(host))
+        self.disks[host.number] = program
+        return host
+
+    def _ready(self, host):
+        program = self.disks[host.number]
+        program.wait_for(lambda: "\n" in program.said(), READY, LOOK)
+
+    def processes(self):
+        """What runs for it, for the processors' time."""
+        return [program.process.pid for program in [*self.disks.values(), *self.others]]
+
+    def end(self):
+        """Ends everything, disks first; what each disk said at its end."""
+        said = {}
+        for number, program in self._ended(self.disks):
+            lines = program.said().splitlines()
+            said[number] = json.loads(lines[-1]) if len(lines) > 1 and lines[-1].startswith("{") else None
+        for _ in self._ended(dict(enumerate(self.others))):
+            pass
+        return said
+
+    @staticmethod
+    def _ended(programs):
+        """Asks all of them at once, and each only once: a program that is asked twice leaves without its report."""
+        for program in programs.values():
+            if program.process.poll() is None:
+                program.process.terminate()
+        for number, program in programs.items():
+            try:
+                program.process.wait(20)
+            except subprocess.TimeoutExpired:
+                program.process.kill()
+                program.process.wait()
+            yield number, program
+
+
+class Local(Contestant):
+    """What the machine carries, with nothing on the links."""
+
+    def open(self):
+        for host in [self._attach(host, f"file://{self.image.layout}:{TAG}") for host in self.network.hosts]:
+            self._ready(host)
+
+
+class Tree(Contestant):
+    """Every host waits until all of the image is with it, and attaches it there."""
+
+    def open(self):
+        hosts, self.here = self.network.hosts, {}
+        program = pathlib.Path(__file__).with_name("tree.py")
+        for host in reversed(hosts):
+            first = TREE_ARITY * host.number + 1
+            below = [other.address for other in hosts[first:first + TREE_ARITY]]
+            from_whom = ["--from", f"http://{STORE_ADDRESS}/image"] if host.number == 0 else ["--wait"]
+            listening = host.start("tree", sys.executable, "-B", program, self.image.listing(), host.place / "copy",
+                                   TREE_PORT, *from_whom, *(part for address in below for part in ("--to", address)),
+                                   stdin=subprocess.PIPE)
+            self.others.insert(0, listening)
+        # All of them listen, and all but the root are connected.
+        time.sleep(1)
+
+    def path(self, host):
+        if host.number == 0:
+            self.others[0].process.stdin.write(b"go\n")
+            self.others[0].process.stdin.close()
+        program = self.others[host.number]
+        program.wait_for(lambda: "\n" in program.said(), 900, LOOK)
+        self.here[host.number] = float(program.said().split()[1])
+        self._ready(self._attach(host, f"file://{host.place / 'copy'}:{TAG}"))
+        return super().path(host)
+
+
+CONTESTANTS = {"independent": Contestant, "tree": Tree, "local": Local}
+
+
+def contestant(name, network, image):
+    if name not in CONTESTANTS:
+        raise Failed(f"there is no contestant '{name}'; there are {', '.join(TITLES)}")
+    return CONTESTANTS[name](network, image)

@@ -1,0 +1,176 @@
+"""One measurement: a fleet, a contestant, a pattern; and what was measured already."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+from contestants import Store, contestant
+from network import STORE_ADDRESS, Network
+from patterns import PATTERNS, read_all
+from rig import Failed, Processors, build_of, run
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Room:
+    """A file system in memory for what hosts keep, so that the machine's one disk does not decide. Gone when left."""
+
+    def __init__(self, place):
+        self.place = place / "run"
+
+    def __enter__(self):
+        self._clear()
+        self.place.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=90%", "hs-bench", self.place], check=True)
+        return self.place
+
+    def __exit__(self, *_):
+        self._clear()
+
+    def _clear(self):
+        """Unmounts everything there, innermost first."""
+        mounts = [line.split()[1] for line in pathlib.Path("/proc/mounts").read_text().splitlines()]
+        for mount in sorted((one for one in mounts if pathlib.Path(one).is_relative_to(self.place)), reverse=True):
+            subprocess.run(["umount", "-l", mount], check=False)
+
+
+DOWNLOAD = """
+import sys, time, urllib.request
+length = int(sys.argv[2])
+asked = urllib.request.Request(sys.argv[1], headers={"Range": f"bytes=0-{length - 1}"})
+buffer, start, left = bytearray(1 << 20), time.monotonic(), length
+with urllib.request.urlopen(asked) as answer:
+    while left:
+        left -= answer.readinto(buffer) or sys.exit("it ends early")
+print(length / (time.monotonic() - start))
+"""
+
+
+def calibrate(options, image):
+    """What one download gives at the rate of the store's link, and at that of a host's: MB/s of payload, two seconds
+    each."""
+    found = {}
+    for name, rate in (("uplink", options.uplink), ("rate", options.rate)):
+        hosts_rate = round(options.rate * 1e6)
+        with Room(options.dir) as room, Network(room, 1, round(rate * 1e6), hosts_rate) as network:
+            store = Store(room, image)
+            try:
+                url = f"http://{STORE_ADDRESS}/image/{image.layer_path}"
+                length = min(round(2e6 * rate), image.layer)
+                said = run(*network.hosts[0].command(sys.executable, "-c", DOWNLOAD, url, length), within=60)
+            finally:
+                store.end()
+        found[name] = round(float(said) / 1e6, 2)
+    return found
+
+
+def worked(pids):
+    """Processor seconds of these processes, and of who reads here, so far."""
+    total = sum(os.times()[:2]) * TICKS
+    for pid in pids:
+        try:
+            parts = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        except FileNotFoundError:
+            continue
+        total += int(parts[11]) + int(parts[12])
+    return total / TICKS
+
+
+def difference(later, earlier):
+    return {name: [a - b for a, b in zip(values, earlier.get(name, (0, 0)))] for name, values in later.items()}
+
+
+def measure(options, image, row):
+    """Fills the row."""
+    uplink, rate = round(options.uplink * 1e6), round(options.rate * 1e6)
+    with Room(options.dir) as room, Network(room, row["hosts"], uplink, rate) as network:
+        store = Store(room, image)
+        ours = contestant(row["contestant"], network, image)
+        try:
+            _run(options, image, row, network, store, ours)
+        finally:
+            ended = ours.end()
+            store.end()
+        for host in row["each"]:
+            host["disk"] = ended.get(host["host"])
+    return row
+
+
+def _run(options, image, row, network, store, ours):
+    hosts = network.hosts
+    began = time.monotonic()
+    ours.open()
+    row["open"] = round(time.monotonic() - began, 2)
+    # Connections are made, adverts said, what was read ahead while opening has come.
+    time.sleep(options.settle)
+    before, asked, spent, busy = network.moved(), store.sent(), worked(ours.processes()), Processors()
+    plans = PATTERNS[row["pattern"]](image, len(hosts), options.uplink * 1e6)
+    readings = read_all(plans, [lambda host=host: ours.path(host) for host in hosts], options.longest)
+    row["busy"], row["worked"] = busy.busy(), round(worked(ours.processes()) - spent, 2)
+    # Requests are in the web server's log when they have been answered.
+    time.sleep(0.5)
+    moved, sent = difference(network.moved(), before), store.sent()
+    row["uplink_bytes"] = moved["store"][1]
+    row["opening"] = {"store": sum(count for count, _ in asked.values())}
+    row["each"] = [_host(host, plan, reading, moved, sent, asked)
+                   for host, plan, reading in zip(hosts, plans, readings)]
+    row["completion"] = round(max(reading.ended for reading in readings), 3)
+    row["wrong"] = sum(_wrong(image, ours.path(host), plan, one) for host, plan, one in zip(hosts, plans, row["each"])
+                       if not one["error"]) if not row["contestant"] == "tree" else None
+    row["here"] = [round(at, 3) for _, at in sorted(getattr(ours, "here", {}).items())]
+
+
+def _host(host, plan, reading, moved, sent, asked):
+    (stored, requests), (before, requests_before) = sent.get(host.address, (0, 0)), asked.get(host.address, (0, 0))
+    down, up = moved[f"h{host.number:02}"]
+    return {"host": host.number, "began": round(reading.began, 3), "ended": round(reading.ended, 3),
+            "read": plan.length(), "slowest_read": round(reading.slowest, 3), "tenths": reading.tenths,
+            "error": reading.error, "store": stored - before, "requests": requests - requests_before,
+            "opening": before, "down": down, "up": up}
+
+
+def _wrong(image, path, plan, one):
+    """Reads it all again, out of the time: what the kernel holds is what was read."""
+    at = image.differs(path, plan.ranges)
+    if at is not None:
+        one["error"] = f"wrong byte in the piece at {at}"
+    return at is not None
+
+
+class Results:
+    """Lines of JSON, one a measurement, in a file that only grows."""
+
+    KEY = ("pattern", "contestant", "hosts", "region", "uplink", "rate", "repetition")
+
+    def __init__(self, path):
+        self.path, self.build = path, build_of()
+        self.rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def key(self, row):
+        return tuple(row[part] for part in self.KEY)
+
+    def has(self, row):
+        return any(self.key(known) == self.key(row) and known["build"] == self.build for known in self.rows)
+
+    def add(self, row):
+        row |= {"build": self.build, "at": round(time.time())}
+        self.rows.append(row)
+        with open(self.path, "a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def latest(self):
+        return list({self.key(row): row for row in self.rows}.values())
+
+
+def measured(options, image, row):
+    """The row, or why there is none."""
+    start = time.monotonic()
+    try:
+        measure(options, image, row)
+    except (Failed, OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
+        raise Failed(f"{row['pattern']}, {row['contestant']}: {error}") from error
+    row["took"] = round(time.monotonic() - start, 1)
+    return row
