@@ -22,13 +22,6 @@ pub(crate) struct Stored {
     pub(crate) manifest: Manifest,
 }
 
-impl Stored {
-    /// What recordings of its disks are known by: an optimized image learns from those of the one that it was made of.
-    pub(crate) fn known_as(&self) -> Digest {
-        self.manifest.optimized_from().unwrap_or(self.digest)
-    }
-}
-
 /// Does `work` on an image in any store. Mirrors are left out: what they have need not be in the store itself, which is
 /// written to, nor need they have its artifacts.
 pub(crate) fn on_stored<T>(
@@ -58,13 +51,7 @@ pub(crate) fn on_stored<T>(
 /// The plan that is published with an image, or else with the one that it was made from.
 pub(crate) fn find(image: &Reference, stores: &StoreArgs) -> Result<Option<(FoundPlan, Plans)>> {
     let found = on_stored(image, stores, async |stored: Stored| {
-        let own = plan_artifact::find(&*stored.store, &stored.digest).await?;
-        match stored.known_as() {
-            source if own.is_none() && source != stored.digest => {
-                plan_artifact::find(&*stored.store, &source).await
-            }
-            _ => Ok(own),
-        }
+        plan_artifact::find_known(&*stored.store, &stored.digest, &stored.manifest).await
     })?;
     found.map(|found| opened(found).map_err(|e| e.about(image))).transpose()
 }
@@ -82,6 +69,7 @@ fn opened(found: FoundPlan) -> Result<(FoundPlan, Plans)> {
 pub(crate) struct Publication<'a> {
     image: &'a Reference,
     digest: Digest,
+    /// An optimized image learns from the boots of the one that it was made from.
     known_as: Digest,
     /// What the boots call it.
     name: String,
@@ -94,7 +82,7 @@ impl<'a> Publication<'a> {
     pub(crate) fn prepare(named: &'a NamedImage, stores: &StoreArgs) -> Result<Self> {
         let image = &named.reference;
         let stored = on_stored(image, stores, async |stored: Stored| Ok(stored))?;
-        let known_as = stored.known_as();
+        let known_as = stored.manifest.known_as(stored.digest);
         let name = if named.name.is_empty() { known_as.to_string() } else { named.name.clone() };
         let Stored { digest, manifest, .. } = stored;
         Ok(Self { image, digest, known_as, name, size: manifest.virtual_size })

@@ -126,11 +126,10 @@ pub struct Opened {
 }
 
 impl Sought {
-    /// What boots of the disk are known by: the digest of its image, or of the one that that was made from by
-    /// laying it out anew.
+    /// What boots of the disk are known by; see [`Manifest::known_as`].
     #[must_use]
     pub fn image(&self) -> Digest {
-        self.manifest.optimized_from().unwrap_or(self.digest)
+        self.manifest.known_as(self.digest)
     }
 
     /// Waits until the disk is open. Nothing where it will not be.

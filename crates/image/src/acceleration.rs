@@ -133,7 +133,7 @@ fn manifest_with(
     if !value["annotations"].is_object() {
         value["annotations"] = json!({});
     }
-    value["annotations"][OPTIMIZED_FROM] = json!(before.optimized_from().unwrap_or(image).to_string());
+    value["annotations"][OPTIMIZED_FROM] = json!(before.known_as(image).to_string());
     serde_json::to_vec(&value).map_err(|e| wrong().caused_by(e))
 }
 

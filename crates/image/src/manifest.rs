@@ -321,6 +321,13 @@ impl Manifest {
         self.annotations.get(OPTIMIZED_FROM)?.parse().ok()
     }
 
+    /// What boots of its disk are known by: `own`, its digest, or that of the image that it was made from by laying it
+    /// out anew.
+    #[must_use]
+    pub fn known_as(&self, own: Digest) -> Digest {
+        self.optimized_from().unwrap_or(own)
+    }
+
     /// The layers that make up the disk, lowest first: all but recorded traces.
     pub fn disk_layers(&self) -> impl DoubleEndedIterator<Item = &Layer> {
         self.layers.iter().filter(|layer| !layer.is_acceleration())

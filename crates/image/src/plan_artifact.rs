@@ -219,6 +219,18 @@ pub async fn find(store: &dyn Store, image: &Digest) -> Result<Option<FoundPlan>
     }))
 }
 
+/// The plan that was published with an image, or else with the one that it was optimized from, whose disk is the same.
+///
+/// # Errors
+/// As [`find`].
+pub async fn find_known(store: &dyn Store, image: &Digest, manifest: &Manifest) -> Result<Option<FoundPlan>> {
+    let own = find(store, image).await?;
+    match manifest.optimized_from() {
+        Some(source) if own.is_none() && source != *image => find(store, &source).await,
+        _ => Ok(own),
+    }
+}
+
 /// Publishes `plan`, a file of plans of the image whose manifest is `image`, in the place of what was published before.
 /// Where that is the same, nothing changes.
 ///

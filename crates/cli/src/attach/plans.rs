@@ -103,10 +103,7 @@ fn broken_off(answer: std::result::Result<Answer, JoinError>) -> Answer {
 
 /// The plan that was published with the image, or with the one that it was made from.
 async fn artifact(sought: Arc<Sought>) -> Result<Option<Found>> {
-    let mut found = plan_artifact::find(&*sought.store, &sought.digest).await?;
-    if found.is_none() && sought.image() != sought.digest {
-        found = plan_artifact::find(&*sought.store, &sought.image()).await?;
-    }
+    let found = plan_artifact::find_known(&*sought.store, &sought.digest, &sought.manifest).await?;
     let Some(found) = found else { return Ok(None) };
     let about = |e: Error| e.about(format!("artifact {}", found.digest));
     let all = PlanFile::open(&found.bytes[..]).and_then(|file| file.read_all()).map_err(about)?;

@@ -134,7 +134,7 @@ impl RecordArgs {
             ..self.described(&disk.manifest)
         };
         // An image that was laid out anew has the boots of the one that it was made from: their disks are the same.
-        let digest = disk.manifest.optimized_from().unwrap_or(disk.digest);
+        let digest = disk.manifest.known_as(disk.digest);
         creation.labels.insert(DIGEST.to_owned(), digest.to_string());
         if creation.volume.is_empty() {
             creation.volume = Uuid::new_v4().to_string();

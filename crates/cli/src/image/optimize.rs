@@ -127,16 +127,13 @@ impl Optimize {
     /// The plan that was published with the image, or with the one that it was optimized from.
     fn published(&self, source: &Source, stores: Stores<'_>) -> Result<FoundPlan> {
         let store = headstart_store::open(&self.image.location, stores.settings)?;
-        let mut digests = vec![source.image().digest, source.known_as()];
-        digests.dedup();
-        for digest in digests {
-            if let Some(found) = stores.runtime.block_on(plan_artifact::find(&*store, &digest))? {
-                return Ok(found);
-            }
-        }
-        Err(Error::new(ErrorKind::NotFound, "no plan was published with it").about(&self.image).remedy(
-            "make one of recorded boots (`headstart train --publish`), or name a file of plans (--plans)",
-        ))
+        let image = source.image();
+        let finding = plan_artifact::find_known(&*store, &image.digest, &image.manifest);
+        stores.runtime.block_on(finding)?.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, "no plan was published with it").about(&self.image).remedy(
+                "make one of recorded boots (`headstart train --publish`), or name a file of plans (--plans)",
+            )
+        })
     }
 
     /// Publishes the plans with the new image, too: the disk is the same.

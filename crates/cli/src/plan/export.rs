@@ -98,9 +98,7 @@ impl Export {
         let plans: ImagePlans = match &self.plans {
             Some(path) => {
                 let (mut key, map) = layer_map::of_open(image)?;
-                if let Some(source) = image.manifest.optimized_from() {
-                    key.image = source.to_string();
-                }
+                key.image = image.manifest.known_as(image.digest).to_string();
                 let chosen = open(path)?.choose_layered(&key, &Metadata::default(), Some(&map));
                 chosen.map_err(|e| e.about(path.display()))?
             }

@@ -61,7 +61,7 @@ impl Source {
     /// The digest that boots of the image are known by: its own, or that of the image that it was laid out from.
     #[must_use]
     pub fn known_as(&self) -> Digest {
-        self.open.manifest.optimized_from().unwrap_or(self.open.digest)
+        self.open.manifest.known_as(self.open.digest)
     }
 
     /// The layers that are laid out anew: those of the disk but for boot layers, which have nothing of their own.
