@@ -99,11 +99,7 @@ impl<'a> Publication<'a> {
         let best = named.max_by_key(|(key, image)| {
             (Some(key.size) == self.size, image.traces(), std::cmp::Reverse(key.size))
         });
-        best.map(|(key, _)| key.clone()).ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("none of the boots is of {}", self.name.escape_debug()))
-                .about(self.image)
-                .remedy("write NAME=IMAGE where they call it otherwise; `headstart trace stats` lists them")
-        })
+        best.map(|(key, _)| key.clone()).ok_or_else(|| no_boots_of(&self.name, self.image))
     }
 
     /// Publishes the plans of its boots.
@@ -138,6 +134,13 @@ impl<'a> Publication<'a> {
             bytes,
         })
     }
+}
+
+/// The error for an image that none of the boots is of, by this name.
+pub(crate) fn no_boots_of(name: &str, image: &Reference) -> Error {
+    Error::new(ErrorKind::NotFound, format!("none of the boots is of {}", name.escape_debug()))
+        .about(image)
+        .remedy("write NAME=IMAGE where they call it otherwise; `headstart trace stats` lists them")
 }
 
 /// What became of a publication.

@@ -3,7 +3,7 @@
 use crate::attach::NamedImage;
 use crate::layer_map;
 use crate::megabytes::Megabytes;
-use crate::published::{Publication, PublishedReport};
+use crate::published::{Publication, PublishedReport, no_boots_of};
 use crate::report::{Outcome, Report, count};
 use crate::store_args::StoreArgs;
 use crate::trace::{cancelled, nothing};
@@ -174,11 +174,7 @@ impl Train {
             let keys: Vec<_> =
                 knowledge.images().map(|(known, _)| known).filter(|k| k.image == *image).cloned().collect();
             if keys.is_empty() {
-                return Err(Error::new(ErrorKind::NotFound, format!("none of the boots is of {image}"))
-                    .about(reference)
-                    .remedy(
-                        "write NAME=IMAGE where they call it otherwise; `headstart trace stats` lists them",
-                    ));
+                return Err(no_boots_of(image, reference));
             }
             keys.iter().try_for_each(|key| knowledge.set_layers(key, map.clone()))?;
         }

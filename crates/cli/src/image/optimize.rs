@@ -2,6 +2,7 @@
 
 use crate::layer_map;
 use crate::megabytes::Megabytes;
+use crate::plan;
 use crate::report::{Fields, Outcome, Report, count};
 use crate::store_args::StoreArgs;
 use crate::zfile::LayerPacking;
@@ -162,10 +163,7 @@ impl Optimize {
 
     /// The plans, the one whose order is wanted first.
     fn lists<'a>(&self, plans: &'a ImagePlans) -> Result<Vec<&'a [PlanItem]>> {
-        let first = plans.groups.get(self.group).ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("there is no group {}", self.group))
-                .remedy(format!("name one of 0 to {}", plans.groups.len().saturating_sub(1)))
-        })?;
+        let first = plan::group(plans, self.group)?;
         let mut lists: Vec<&[PlanItem]> =
             first.at(self.bandwidth.times(1e6)).map(|plan| &*plan.items).into_iter().collect();
         if !self.no_others {

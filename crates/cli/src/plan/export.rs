@@ -1,7 +1,7 @@
 //! `headstart plan export`: a plan as a trace file of `OverlayBD`'s, which its prefetcher replays.
 
-use super::open;
-use super::show::{group, none_published};
+use super::show::none_published;
+use super::{group, open};
 use crate::image::on_remote;
 use crate::layer_map;
 use crate::megabytes::Megabytes;

@@ -2,9 +2,10 @@
 
 use crate::report::Report;
 use clap::Subcommand;
-use headstart_block::{FileSource, Result};
+use headstart_block::{Error, ErrorKind, FileSource, Result};
 use headstart_plan::artifact::PlanFile;
 use headstart_plan::train::Plans;
+use headstart_plan::{GroupPlans, ImagePlans};
 use std::path::Path;
 
 mod diff;
@@ -41,6 +42,14 @@ pub(crate) fn open(path: &Path) -> Result<PlanFile<FileSource>> {
 
 fn read(path: &Path) -> Result<Plans> {
     open(path)?.read_all().map_err(|e| e.about(path.display()))
+}
+
+/// A group by its number.
+pub(crate) fn group(plans: &ImagePlans, number: usize) -> Result<&GroupPlans> {
+    plans.groups.get(number).ok_or_else(|| {
+        Error::new(ErrorKind::NotFound, format!("there is no group {number}"))
+            .remedy(format!("name one of 0 to {}", plans.groups.len().saturating_sub(1)))
+    })
 }
 
 /// Millions, as people read bytes and bytes a second.

@@ -1,6 +1,6 @@
 //! `headstart plan show`.
 
-use super::{mega, open, read};
+use super::{group, mega, open, read};
 use crate::layer_map;
 use crate::megabytes::Megabytes;
 use crate::published;
@@ -11,7 +11,7 @@ use headstart_block::{ByteSize, Error, ErrorKind, PlanItem, Result};
 use headstart_plan::knowledge::ImageKey;
 use headstart_plan::train::Plans;
 use headstart_plan::zero_shot::{Metadata, Reason};
-use headstart_plan::{Bandwidth, Bin, GroupPlans, ImagePlans, RatedPlan};
+use headstart_plan::{Bandwidth, Bin, ImagePlans, RatedPlan};
 use headstart_store::Reference;
 use headstart_trace::fast26;
 use serde::{Serialize, Serializer};
@@ -130,14 +130,6 @@ impl Show {
         let policy = plan.as_ref().map_or_else(|| "lazy".to_owned(), |plan| plan.policy.clone());
         Ok(Shown { reason, published, group: Some(self.group), policy, bin, plan, traces: group.traces })
     }
-}
-
-/// A group by its number.
-pub(super) fn group(plans: &ImagePlans, number: usize) -> Result<&GroupPlans> {
-    plans.groups.get(number).ok_or_else(|| {
-        Error::new(ErrorKind::NotFound, format!("there is no group {number}"))
-            .remedy(format!("name one of 0 to {}", plans.groups.len().saturating_sub(1)))
-    })
 }
 
 /// The error for an image without a plan of its own.
