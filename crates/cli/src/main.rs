@@ -20,6 +20,7 @@
 //! | [`plots`] | pictures into files |
 //! | [`published`] | plans that are published with images |
 //! | [`log`] | warnings while a command works |
+//! | [`runtime`] | threads for requests to stores |
 //! | [`report`] | what a command says at its end, for people or as JSON |
 
 mod attach;
@@ -35,6 +36,7 @@ mod plots;
 mod published;
 mod replay;
 mod report;
+mod runtime;
 mod simulate;
 mod store_args;
 mod terminal;

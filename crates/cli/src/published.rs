@@ -1,15 +1,16 @@
 //! Plans that are published with images: putting one there, and looking at what is there.
 
 use crate::attach::NamedImage;
+use crate::runtime::{FEW, with_runtime};
 use crate::store_args::StoreArgs;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_image::manifest::Manifest;
 use headstart_image::plan_artifact::{self, About, FoundPlan};
-use headstart_image::reference::Reference;
+use headstart_image::reference::{Location, Reference};
 use headstart_plan::artifact::PlanFile;
 use headstart_plan::knowledge::{ImageKey, Knowledge};
 use headstart_plan::train::Plans;
-use headstart_store::{Settings, Store};
+use headstart_store::Store;
 use serde::Serialize;
 use std::fmt;
 use std::sync::Arc;
@@ -22,30 +23,33 @@ pub(crate) struct Stored {
     pub(crate) manifest: Manifest,
 }
 
-/// Does `work` on an image in any store. Mirrors are left out: what they have need not be in the store itself, which is
-/// written to, nor need they have its artifacts.
+/// Does `work` on an image in any store.
 pub(crate) fn on_stored<T>(
     image: &Reference,
     stores: &StoreArgs,
     work: impl AsyncFnOnce(Stored) -> Result<T>,
 ) -> Result<T> {
-    let settings = Settings { mirrors: Vec::new(), ..stores.settings()? };
-    let store = headstart_store::open(&image.location, &settings)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(|e| Error::io("cannot start threads", e))?;
-    let done = runtime.block_on(async {
-        // A mistyped host or a missing login is told at once, not after all the patience that a slow store deserves.
-        store.check().await?;
+    on_store(&image.location, stores, async |store: Arc<dyn Store>| {
         let (digest, bytes) = store.manifest(&image.selector).await?;
         let manifest = Manifest::parse(&bytes).map_err(|e| e.about(image))?;
         work(Stored { store, digest, manifest }).await
-    });
-    // A thread that looks up a name must not keep the command from ending.
-    runtime.shutdown_background();
-    done
+    })
+}
+
+/// Does `work` on any store. Mirrors are left out: what they have need not be in the store itself, which is written to,
+/// nor need they have its artifacts.
+fn on_store<T>(
+    location: &Location,
+    stores: &StoreArgs,
+    work: impl AsyncFnOnce(Arc<dyn Store>) -> Result<T>,
+) -> Result<T> {
+    let store = headstart_store::open(location, &stores.settings()?.without_mirrors())?;
+    let done = async {
+        // A mistyped host or a missing login is told at once, not after all the patience that a slow store deserves.
+        store.check().await?;
+        work(store).await
+    };
+    with_runtime(FEW, |runtime| runtime.block_on(done))
 }
 
 /// The plan that is published with an image, or else with the one that it was made from.
@@ -121,9 +125,9 @@ impl<'a> Publication<'a> {
         only.write(&mut file)?;
         let (bytes, provenance) = (file.len() as u64, only.provenance());
         let about = About { traces: provenance.traces, policy: provenance.policy.clone() };
-        let done = on_stored(self.image, stores, async |stored: Stored| {
-            // As it was found, though its tag may have moved on.
-            plan_artifact::publish(&stored.store, &self.digest, file.into(), &about).await
+        // With the image as it was found, though its tag may have moved on.
+        let done = on_store(&self.image.location, stores, async |store: Arc<dyn Store>| {
+            plan_artifact::publish(&store, &self.digest, file.into(), &about).await
         })?;
         Ok(PublishedReport {
             image: self.image.to_string(),

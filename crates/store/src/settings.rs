@@ -61,6 +61,12 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// The same for a store that is written to: what a mirror has need not be in the store itself.
+    #[must_use]
+    pub fn without_mirrors(&self) -> Self {
+        Self { mirrors: Vec::new(), ..self.clone() }
+    }
+
     /// Whether `host` (with its port, where it has one) is to be spoken to without TLS.
     #[must_use]
     pub fn is_plain_http(&self, host: &str) -> bool {

@@ -1,13 +1,13 @@
 //! `headstart image copy`, and what `push` and `pull` share with it.
 
 use crate::report::{Fields, Outcome, Report, count};
+use crate::runtime::with_runtime;
 use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_block::{ByteSize, Error, ErrorKind, Result};
 use headstart_image::progress::Progress;
 use headstart_image::reference::{Location, Reference, Selector, Tag};
 use headstart_image::transfer::{PlanFate, TransferReport, transfer};
-use headstart_store::Settings;
 use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
@@ -70,14 +70,8 @@ pub(super) fn copy(
 ) -> Result<Box<dyn Report>> {
     let settings = stores.settings()?;
     let tag = target.tag(source)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|e| Error::io("cannot start threads", e))?;
     let from = headstart_store::open(&source.location, &settings)?;
-    // What a mirror has need not be in the store itself, which is written to.
-    let direct = Settings { mirrors: Vec::new(), ..settings.clone() };
-    let to = headstart_store::open(&target.location, &direct)?;
+    let to = headstart_store::open(&target.location, &settings.without_mirrors())?;
     let work = async {
         // A mistyped host or a missing login is told at once, not after all the patience that a long copy deserves.
         from.check().await?;
@@ -88,14 +82,12 @@ pub(super) fn copy(
         }
         transfer(&from, &source.selector, &to, &tag, settings.retry, progress).await
     };
-    let done = runtime.block_on(work).map_err(|e| match e.kind() {
+    let done = with_runtime(None, |runtime| runtime.block_on(work)).map_err(|e| match e.kind() {
         ErrorKind::Unavailable => e.remedy("run it again: what is copied already is not copied twice"),
         _ => e,
-    });
-    // A thread that waits for a dead server must not keep the command from ending.
-    runtime.shutdown_background();
+    })?;
     let image = Reference { location: target.location.clone(), selector: Selector::Tag(tag) };
-    Ok(Box::new(Copied::new(&image, &done?)))
+    Ok(Box::new(Copied::new(&image, &done)))
 }
 
 /// An image that was copied.

@@ -2,9 +2,10 @@
 
 use super::report::Listing;
 use crate::report::Report;
+use crate::runtime::{FEW, with_runtime};
 use crate::store_args::StoreArgs;
 use clap::Args;
-use headstart_block::{Error, Result};
+use headstart_block::Result;
 use headstart_image::reference::Location;
 use headstart_image::store::ImageStore;
 use headstart_image::transfer::list_remote;
@@ -24,17 +25,11 @@ impl List {
             Location::Directory(root) => ImageStore::open(root)?.list()?,
             remote => {
                 let store = headstart_store::open(remote, &self.stores.settings()?)?;
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build()
-                    .map_err(|e| Error::io("cannot start", e))?;
-                let listed = runtime.block_on(async {
+                let listing = async {
                     store.check().await?;
                     list_remote(&*store).await
-                });
-                // A thread that looks up a name must not keep the command from ending.
-                runtime.shutdown_background();
-                listed?
+                };
+                with_runtime(FEW, |runtime| runtime.block_on(listing))?
             }
         };
         Ok(Box::new(Listing::new(entries)))

@@ -2,6 +2,7 @@
 
 use super::report::{Inspection, Verified};
 use crate::report::Report;
+use crate::runtime::{FEW, with_runtime};
 use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_block::{Error, Result};
@@ -69,17 +70,9 @@ pub(crate) fn on_remote<T>(
 ) -> Result<T> {
     let settings = stores.settings()?;
     let store = headstart_store::open(&image.location, &settings)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(|e| Error::io("cannot start threads", e))?;
-    let handle = runtime.handle().clone();
-    // A mistyped host or a missing login is told at once, not after all the patience that a slow store deserves.
-    let checked = runtime.block_on(store.check());
-    let opened = checked.and_then(|()| RemoteImage::open(store, image, settings.retry, handle));
-    let done = opened.and_then(|remote| work(&remote));
-    // A thread that looks up a name must not keep the command from ending.
-    runtime.shutdown_background();
-    done
+    with_runtime(FEW, |runtime| {
+        // A mistyped host or a missing login is told at once, not after all the patience that a slow store deserves.
+        runtime.block_on(store.check())?;
+        work(&RemoteImage::open(store, image, settings.retry, runtime.handle().clone())?)
+    })
 }

@@ -4,6 +4,7 @@ use crate::layer_map;
 use crate::megabytes::Megabytes;
 use crate::plan;
 use crate::report::{Fields, Outcome, Report, count};
+use crate::runtime::{FEW, with_runtime};
 use crate::store_args::StoreArgs;
 use crate::zfile::LayerPacking;
 use clap::Args;
@@ -16,7 +17,6 @@ use headstart_plan::knowledge::ImageKey;
 use headstart_plan::train::Provenance;
 use headstart_plan::zero_shot::Metadata;
 use headstart_plan::{GroupPlans, ImagePlans, PlanFile, Plans};
-use headstart_store::Settings;
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
@@ -72,15 +72,10 @@ pub(crate) struct Optimize {
 impl Optimize {
     pub(super) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         let settings = self.stores.settings()?;
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .map_err(|e| Error::io("cannot start threads", e))?;
-        let done = self.run_on(Stores { settings: &settings, runtime: runtime.handle() }, progress);
-        // A thread that waits for a dead server must not keep the command from ending.
-        runtime.shutdown_background();
-        Ok(Box::new(done?))
+        let optimized = with_runtime(FEW, |runtime| {
+            self.run_on(Stores { settings: &settings, runtime: runtime.handle() }, progress)
+        })?;
+        Ok(Box::new(optimized))
     }
 
     fn run_on(&self, stores: Stores<'_>, progress: &dyn Progress) -> Result<Optimized> {
@@ -139,9 +134,7 @@ impl Optimize {
 
     /// Publishes the plans with the new image, too: the disk is the same.
     fn publish(&self, made: &OptimizeReport, chosen: Chosen, stores: Stores<'_>) -> Result<String> {
-        // What a mirror has need not be in the store itself, which is written to.
-        let direct = Settings { mirrors: Vec::new(), ..stores.settings.clone() };
-        let store = headstart_store::open(&self.target.location, &direct)?;
+        let store = headstart_store::open(&self.target.location, &stores.settings.without_mirrors())?;
         let publishing = plan_artifact::publish(&store, &made.digest, chosen.file.into(), &chosen.about);
         Ok(stores.runtime.block_on(publishing)?.digest.to_string())
     }

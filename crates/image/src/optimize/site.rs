@@ -13,7 +13,6 @@ use crate::store::{Image, ImageStore, Staging};
 use crate::transfer::transfer;
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, FileSource, ReadAt, Result};
 use headstart_lsmt::Stack;
-use headstart_store::Settings;
 use std::io::Write;
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -163,9 +162,7 @@ impl Site {
         let manifest = Manifest::parse(&documents.manifest)?;
         let rest = source.store(stores)?;
         let made = Made { staging: self.staging, rest, manifest: (digest, documents.manifest.into()) };
-        // What a mirror has need not be in the store itself, which is written to.
-        let direct = Settings { mirrors: Vec::new(), ..stores.settings.clone() };
-        let to = headstart_store::open(&target.location, &direct)?;
+        let to = headstart_store::open(&target.location, &stores.settings.without_mirrors())?;
         let selector = Selector::Digest(digest);
         let retry = stores.settings.retry;
         let made: Arc<dyn headstart_store::Store> = Arc::new(made);
