@@ -1,0 +1,257 @@
+//! What a root learns from boots, with strays among them.
+
+use super::*;
+use headstart_block::random::Random;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+const APP: BlobKey = BlobKey(1);
+const OTHER: BlobKey = BlobKey(2);
+
+fn piece(blob: BlobKey, chunk: u32) -> Piece {
+    Piece { blob, chunk }
+}
+
+/// A host that reads, asks for what it has not got, and takes what it is sent.
+struct Host {
+    key: PeerKey,
+    has: BTreeSet<Piece>,
+    sent: BTreeSet<Piece>,
+    read: BTreeSet<Piece>,
+    asked: usize,
+}
+
+impl Host {
+    fn new(key: u64) -> Self {
+        let none = BTreeSet::new;
+        Self { key: PeerKey(key), has: none(), sent: none(), read: none(), asked: 0 }
+    }
+
+    fn read(&mut self, recent: &mut Recent, piece: Piece) {
+        self.read.insert(piece);
+        if !self.has.contains(&piece) {
+            self.asked += 1;
+            recent.asked(self.key, piece.blob, Chunks::one(piece.chunk), |piece| !self.has.contains(&piece));
+            self.has.insert(piece);
+            let mut next = Vec::new();
+            recent.next(self.key, 32, |piece| !self.has.contains(&piece), &mut next);
+            recent.list.check();
+            assert!(next.iter().all(|piece| self.has.insert(*piece)), "sent twice, or what was there");
+            self.sent.extend(next);
+        }
+    }
+
+    fn boot(mut self, recent: &mut Recent, order: &[Piece]) -> Self {
+        order.iter().for_each(|piece| self.read(recent, *piece));
+        self
+    }
+
+    fn unread(&self) -> usize {
+        self.sent.difference(&self.read).count()
+    }
+}
+
+/// The chunks of a boot in their order, scattered over two blobs.
+fn a_boot(len: u32) -> Vec<Piece> {
+    let mut random = Random::new(7);
+    let mut order: Vec<Piece> =
+        (0..len).map(|n| piece(if n % 3 == 0 { OTHER } else { APP }, n * 5)).collect();
+    for n in (1..order.len()).rev() {
+        order.swap(n, random.below(n + 1));
+    }
+    order
+}
+
+#[test]
+fn one_boot_is_enough_to_know_the_next() {
+    let (boot, mut recent) = (a_boot(1000), Recent::new(1 << 16));
+    let first = Host::new(1).boot(&mut recent, &boot);
+    assert_eq!((first.asked, first.sent.len()), (1000, 0));
+    for key in 2..20 {
+        let host = Host::new(key).boot(&mut recent, &boot);
+        assert!(host.asked < 150 && host.unread() == 0, "{} asked, {} unread", host.asked, host.unread());
+    }
+    let late = Host::new(99).boot(&mut recent, &boot);
+    assert!(late.asked < 110, "{}", late.asked);
+}
+
+#[test]
+fn boots_that_jitter_teach_one_way() {
+    let (boot, mut recent) = (a_boot(1000), Recent::new(1 << 16));
+    let mut random = Random::new(3);
+    let mut asked = 0;
+    for key in 0..30 {
+        let mut order = boot.clone();
+        for at in (1..order.len()).rev() {
+            order.swap(at, at - random.below(8.min(at)));
+        }
+        let host = Host::new(key).boot(&mut recent, &order);
+        assert!(host.unread() <= 2, "{}", host.unread());
+        asked = host.asked;
+    }
+    assert!(asked < 200, "{asked}");
+}
+
+#[test]
+fn what_several_read_at_once_is_no_muddle() {
+    let (boot, mut recent) = (a_boot(600), Recent::new(1 << 16));
+    let mut hosts: Vec<_> = (1..=8).map(Host::new).collect();
+    for at in 0..boot.len() + 8 * 20 {
+        for (lag, host) in hosts.iter_mut().enumerate() {
+            at.checked_sub(lag * 20)
+                .and_then(|at| boot.get(at))
+                .into_iter()
+                .for_each(|p| host.read(&mut recent, *p));
+        }
+    }
+    assert!(hosts.iter().skip(1).all(|host| host.asked < 120 && host.unread() == 0));
+}
+
+#[test]
+fn strays_do_not_come_between() {
+    let (boot, mut recent) = (a_boot(800), Recent::new(1 << 16));
+    let mut random = Random::new(5);
+    let stray = |random: &mut Random| piece(APP, 100_000 + u32::try_from(random.below(50_000)).unwrap());
+    // Strays during the first boot, of that host and of another that does nothing else.
+    let (mut first, mut other) = (Host::new(1), Host::new(1000));
+    for (n, read) in boot.iter().enumerate() {
+        first.read(&mut recent, *read);
+        if random.below(10) == 0 {
+            first.read(&mut recent, stray(&mut random));
+        }
+        other.read(&mut recent, stray(&mut random));
+        // And of what the boot has read.
+        let known = boot[random.below(n + 1)];
+        other.read(&mut recent, known);
+    }
+    let mut unread = Vec::new();
+    for key in 2..40 {
+        let mut host = Host::new(key);
+        for (n, read) in boot.iter().enumerate() {
+            host.read(&mut recent, *read);
+            if n % 10 == 0 {
+                host.read(&mut recent, stray(&mut random));
+            }
+        }
+        // 80 strays of its own are among them.
+        assert!(key < 6 || host.asked < 180, "{} asked by {key}", host.asked);
+        unread.push(host.unread());
+    }
+    assert!(unread[0] <= 100, "the strays of the one boot that is known, no more: {unread:?}");
+    assert!(unread[30..].iter().all(|unread| *unread < 25), "{unread:?}");
+}
+
+#[test]
+fn a_scan_washes_nothing_out() {
+    let (boot, mut recent) = (a_boot(500), Recent::new(2000));
+    for key in 1..4 {
+        let keep = |_: Piece| true;
+        boot.iter().for_each(|p| recent.asked(PeerKey(key), p.blob, Chunks::one(p.chunk), keep));
+    }
+    let mut scanner = Host::new(50);
+    (0..20_000).for_each(|n| scanner.read(&mut recent, piece(BlobKey(9), n)));
+    assert!(recent.len() <= 2000);
+    let host = Host::new(60).boot(&mut recent, &boot);
+    assert!(host.asked < 80 && host.unread() == 0, "{} {}", host.asked, host.unread());
+}
+
+#[test]
+fn several_applications_on_one_base() {
+    let mut recent = Recent::new(1 << 16);
+    let app = |own: u64| -> Vec<Piece> {
+        let of_own = |n: u32| n.is_multiple_of(4) || n > 400;
+        (0..600).map(|n| if of_own(n) { piece(BlobKey(own), n) } else { piece(BlobKey(100), n) }).collect()
+    };
+    for round in 0..6 {
+        for own in 3..6 {
+            let mut host = Host::new(round * 10 + own);
+            let order = app(own);
+            for read in &order {
+                // Others' blobs are not this host's: the node does not send what is not shared.
+                host.has.extend(
+                    (3..6).filter(|o| *o != own).flat_map(|o| (0..600).map(move |n| piece(BlobKey(o), n))),
+                );
+                host.read(&mut recent, *read);
+            }
+            let all = order.len();
+            assert!(round == 0 || (host.asked < all / 5 && host.unread() == 0), "{round}: {}", host.asked);
+        }
+    }
+}
+
+#[test]
+fn what_is_saved_is_what_was_known() {
+    let (boot, mut recent) = (a_boot(300), Recent::new(1 << 10));
+    (1..5).for_each(|key| drop(Host::new(key).boot(&mut recent, &boot)));
+    let mut loaded = Recent::load(&recent.save(), 1 << 10);
+    loaded.list.check();
+    assert_eq!(loaded.save(), recent.save());
+    let (a, b) = (Host::new(9).boot(&mut recent, &boot), Host::new(9).boot(&mut loaded, &boot));
+    assert_eq!((a.asked, a.sent), (b.asked, b.sent));
+    let small = Recent::load(&recent.save(), 20);
+    small.list.check();
+    assert_eq!(small.len(), 20);
+}
+
+#[test]
+fn a_forgotten_blob_leaves_no_trace() {
+    let (boot, mut recent) = (a_boot(300), Recent::new(1 << 10));
+    (1..3).for_each(|key| drop(Host::new(key).boot(&mut recent, &boot)));
+    recent.forget_blob(OTHER);
+    recent.list.check();
+    assert_eq!(recent.len(), 200);
+    let rest: Vec<_> = boot.iter().copied().filter(|piece| piece.blob == APP).collect();
+    let host = Host::new(9).boot(&mut recent, &rest);
+    assert!(host.asked < 40 && host.unread() == 0);
+}
+
+fn any_piece() -> impl Strategy<Value = Piece> {
+    (0_u64..3, 0_u32..40).prop_map(|(blob, chunk)| piece(BlobKey(blob), chunk))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Whatever is asked for, by whomever: the list holds together, is bounded, and nothing is sent that is there.
+    #[test]
+    fn it_holds_together(
+        capacity in 1_usize..60,
+        asks in prop::collection::vec((0_u64..5, any_piece(), 0_u32..4, 0_usize..9, any::<bool>()), 0..300),
+    ) {
+        let mut recent = Recent::new(capacity);
+        for (agent, first, count, limit, lacks) in asks {
+            let chunks = Chunks { first: first.chunk, count };
+            let has = |piece: Piece| piece.chunk.is_multiple_of(2);
+            recent.asked(PeerKey(agent), first.blob, chunks, |piece| lacks && !has(piece));
+            recent.list.check();
+            let mut next = Vec::new();
+            recent.next(PeerKey(agent), limit, |piece| lacks && !has(piece), &mut next);
+            prop_assert!(next.len() <= limit && next.iter().all(|piece| lacks && !has(*piece)));
+            let all: BTreeSet<_> = next.iter().collect();
+            prop_assert_eq!(all.len(), next.len());
+            recent.list.check();
+        }
+        let again = Recent::load(&recent.save(), capacity);
+        again.list.check();
+        prop_assert_eq!(again.len(), recent.len());
+    }
+
+    /// A file that somebody wrote by hand.
+    #[test]
+    fn nonsense_can_be_loaded(
+        capacity in 1_usize..30,
+        chains in prop::collection::vec(
+            prop::collection::vec((any_piece(), any::<[u16; 2]>(), any::<bool>(), 0_u32..9, prop::option::of((any_piece(), any::<u8>()))), 0..20),
+            0..6,
+        ),
+    ) {
+        let item = |(piece, [asked, passed], proven, used, claim): (_, [u16; 2], _, _, _)| SavedItem { piece, asked, passed, proven, used, claim };
+        let chain = |items: Vec<_>| SavedChain { items: items.into_iter().map(item).collect() };
+        let saved = Saved { chains: chains.into_iter().map(chain).collect() };
+        let mut recent = Recent::load(&saved, capacity);
+        recent.list.check();
+        let boot = a_boot(50);
+        Host::new(1).boot(&mut recent, &boot);
+        recent.list.check();
+    }
+}
