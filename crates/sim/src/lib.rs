@@ -11,7 +11,8 @@
 //! | [`link`] | the way to the store: bandwidth, round trip, latency |
 //! | [`boot`] | the reads of a trace, ready to be replayed at their times or after each other |
 //! | [`model`] | the two models, the paper's and the real one, as settings of engine, link and replay |
-//! | [`disk`] | the event loop (read this first) |
+//! | [`disk`] | the event loop of one disk (read this first) |
+//! | [`fleet`] | many hosts that boot at once, and help each other |
 //! | [`image`] | a real image as the simulated disk |
 //! | [`guide`] | the pilot and policies that decide as reads come, in the simulator |
 //! | [`outcome`] | what came of it: hit rate, accuracy, waits, slow reads, bytes |
@@ -21,6 +22,7 @@
 
 pub mod boot;
 pub mod disk;
+pub mod fleet;
 pub mod guide;
 pub mod image;
 pub mod link;

@@ -1,7 +1,9 @@
 //! The disk as the engine sees it here: blobs, and a bit for each of their units. One blob by a rule ([`Layout`]), or
 //! those of a real image ([`ImageMap`]).
 
+use crate::fleet::Shape;
 use crate::image::ImageMap;
+use crate::model::UNIT;
 use headstart_block::ByteRange;
 use headstart_pull::{BLOCK_SIZE, BlobId, BlobRange, World};
 use std::collections::BTreeMap;
@@ -110,6 +112,47 @@ impl Local {
         let mut local = Self::of(Place::Image(Arc::clone(image)), shapes, before);
         image.opened(&mut |range| local.insert(range));
         local
+    }
+
+    /// Those of a host, which its disks share: `unit` bytes become local together, of whatever blob; by the rules of the
+    /// product's cache where that is not given.
+    pub(crate) fn of_host(shape: &Shape, unit: Option<u64>) -> Self {
+        match shape {
+            Shape::Plain(size) => {
+                let layout = Layout { disk_size: *size, frame: 1, stored: 1, unit: unit.unwrap_or(UNIT) };
+                Self::none(layout, Vec::new())
+            }
+            Shape::Image(image) => {
+                let shapes = image.blobs().iter().map(|blob| (blob.len, unit.unwrap_or(blob.unit)));
+                let mut local = Self::of(Place::Image(Arc::clone(image)), shapes, Vec::new());
+                image.opened(&mut |range| local.insert(range));
+                local
+            }
+        }
+    }
+
+    /// The length and the unit of each blob, in bytes.
+    pub(crate) fn blobs(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.blobs.iter().map(|blob| (blob.len, blob.unit))
+    }
+
+    /// The units of its blob that `range` touches, from the first to before the last.
+    pub(crate) fn touched(&self, range: BlobRange) -> std::ops::Range<u64> {
+        let first = self.blobs.get(range.blob.0 as usize).map_or(0, |blob| blob.first);
+        let (from, end) = self.units_of(range);
+        from.saturating_sub(first)..end.saturating_sub(first)
+    }
+
+    /// Whether a unit of a blob is local; true past its end.
+    pub(crate) fn has_unit(&self, blob: BlobId, unit: u64) -> bool {
+        let Some(blob) = self.blobs.get(blob.0 as usize) else { return true };
+        unit >= blob.len.div_ceil(blob.unit) || self.has(blob.first + unit)
+    }
+
+    /// The bytes of a unit of a blob.
+    pub(crate) fn unit_range(&self, blob: BlobId, unit: u64) -> BlobRange {
+        let (len, size) = self.blobs.get(blob.0 as usize).map_or((0, 1), |blob| (blob.len, blob.unit));
+        BlobRange::between(blob, unit.saturating_mul(size).min(len), (unit + 1).saturating_mul(size).min(len))
     }
 
     fn of(place: Place, shapes: impl Iterator<Item = (u64, u64)>, mut before: Vec<u64>) -> Self {

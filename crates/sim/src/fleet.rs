@@ -1,0 +1,330 @@
+//! Many hosts that boot at once: the event loop.
+//!
+//! Each host is the product's own code: a node of the swarm (`headstart_swarm::Node`), and disks with a pull engine
+//! (`headstart_pull::Engine`) each, that share what is local on the host, as they share its cache directory. Guests read
+//! as recorded boots did, in the closed loop ([`crate::boot::Guest`]). What is modelled is what lies between: links,
+//! the store, and what goes wrong with them.
+//!
+//! # The way of a chunk
+//!
+//! ```text
+//!   guest reads ── miss ──► engine: Fetch ──► bring ──► node: Want ──► Send(Ask) ... peer: Serve ──► Came
+//!                                               │                 └──► Answer: elsewhere ─┐            │
+//!                                               │ (without a swarm)                       ▼            ▼
+//!                                               └───────────────► claim ──► store ──► local on the host
+//! ```
+//!
+//! A *bringing* is a range that somebody waits for: a disk's fetch, or one that its node asked the agent for. It is over
+//! when all its units are local, whoever brought them. A unit that is fetched from the store is *claimed*: nobody else
+//! on the host fetches it meanwhile, as in the product's cache. Units are chunks with a swarm, and what the cache
+//! verifies without one.
+//!
+//! Everything of one moment happens in the order in which it was entered; nothing is drawn but from the seed. The same
+//! model and workload give the same outcome to the last bit.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`model`] | what is simulated |
+//! | `net` | links as ports that parcels queue at |
+//! | `bringing` | what is waited for on a host; claims; the store |
+//! | `disks` | guests and engines |
+//! | `peers` | nodes and what they say to each other |
+//! | `broadcast` | the image sent to all beforehand, to compare with |
+//! | [`outcome`] | what came of it |
+
+mod bringing;
+mod broadcast;
+mod disks;
+mod keyed;
+pub mod model;
+mod net;
+pub mod outcome;
+mod peers;
+mod queue;
+#[cfg(test)]
+mod tests;
+
+use crate::time::Nanos;
+use crate::waits::Waits;
+use crate::world::Local;
+use bringing::{Bringing, Coming, Request};
+use broadcast::Tree;
+use disks::Disk;
+use headstart_block::random::Random;
+use headstart_swarm::{self as swarm, CHUNK_SIZE, Node};
+use keyed::{Keyed, NONE, Slab};
+use net::Net;
+use peers::{Conduct, Fault, Serving, What};
+use queue::{Agenda, Happening};
+use std::collections::VecDeque;
+
+pub use model::{
+    Death, DiskModel, Faults, FleetModel, Links, Pattern, Racks, Region, Shape, SwarmModel, Warm, Way,
+    Workload,
+};
+pub use outcome::{DiskOutcome, FleetOutcome, FleetSummary, HostOutcome};
+
+/// Simulates a fleet.
+#[must_use]
+pub fn simulate(model: &FleetModel, workload: &Workload) -> FleetOutcome {
+    let mut fleet = Fleet::new(model, workload);
+    fleet.begin();
+    fleet.play();
+    fleet.finish()
+}
+
+/// A host.
+#[derive(Debug)]
+struct Host {
+    local: Local,
+    node: Option<Box<Node>>,
+    up: u32,
+    down: u32,
+    rack: u32,
+    alive: bool,
+    conduct: Conduct,
+    /// In which order hosts opened the image; [`NONE`] before it did.
+    opened: u32,
+    /// When its node is to be woken, and when something is entered for that.
+    wake: Nanos,
+    wake_entered: Nanos,
+    /// By chunk of all blobs, one behind the other: whether a disk read it.
+    read: Vec<u64>,
+    /// What was read and not told.
+    news: Vec<(u32, swarm::Chunks)>,
+    telling: bool,
+    /// Peers that it dropped, or that dropped it.
+    strangers: Vec<u32>,
+    from_store: u64,
+    sent: u64,
+    talk: u64,
+    died: bool,
+}
+
+/// The ports of a rack: what comes from it, and to it.
+#[derive(Clone, Copy, Debug)]
+struct RackPorts {
+    up: u32,
+    down: u32,
+}
+
+/// A run.
+struct Fleet<'a> {
+    model: &'a FleetModel,
+    workload: &'a Workload,
+    now: Nanos,
+    agenda: Agenda,
+    net: Net<What>,
+    store: u32,
+    racks: Vec<RackPorts>,
+    hosts: Vec<Host>,
+    disks: Vec<Disk>,
+    /// Disks whose reads are not complete, on hosts that are alive.
+    reading: usize,
+    bringings: Slab<Bringing>,
+    /// By host, blob and unit: who waits for it, and whether it is claimed.
+    coming: Keyed<(u32, u32, u32), Coming>,
+    requests: Slab<Request>,
+    servings: Slab<Serving>,
+    wants: Keyed<u64, u32>,
+    next_want: u64,
+    /// Bringings that are over, and whether well; their owners are still to be told.
+    over: VecDeque<(u32, bool)>,
+    /// The first chunk of each blob among those of all.
+    first_chunk: Vec<u32>,
+    opened: u32,
+    parted: bool,
+    /// What goes wrong, and when.
+    faults: Vec<(Nanos, Fault)>,
+    tree: Option<Tree>,
+    random: Random,
+    waits: Waits,
+    store_bytes: u64,
+    wrong_answers: u64,
+    dropped: u64,
+    node_actions: Vec<Vec<swarm::Action>>,
+    engine_actions: Vec<headstart_pull::Action>,
+}
+
+impl<'a> Fleet<'a> {
+    fn new(model: &'a FleetModel, workload: &'a Workload) -> Self {
+        let mut net = Net::new();
+        let store = net.port(model.links.store);
+        let mut random = Random::new(model.seed);
+        let unit = matches!(model.way, Way::Swarm(_)).then_some(CHUNK_SIZE);
+        let mut racks = Vec::new();
+        let in_rack = model.links.racks.map_or(u32::MAX, |racks| racks.hosts.max(1));
+        if let Some(model_of) = model.links.racks {
+            for _ in 0..model.hosts.div_ceil(in_rack) {
+                racks.push(RackPorts { up: net.port(model_of.rate), down: net.port(model_of.rate) });
+            }
+        }
+        let conducts = Conduct::draw(model, &mut random);
+        let hosts = (0..model.hosts).zip(conducts).map(|(n, conduct)| {
+            let slower = if conduct == Conduct::Slow { 100 } else { 1 };
+            Host {
+                local: Local::of_host(&workload.shape, unit),
+                node: peers::node(model, n),
+                up: net.port((model.links.up / slower).max(1)),
+                down: net.port((model.links.down / slower).max(1)),
+                rack: n / in_rack,
+                alive: true,
+                conduct,
+                opened: NONE,
+                wake: Nanos::NEVER,
+                wake_entered: Nanos::NEVER,
+                read: Vec::new(),
+                news: Vec::new(),
+                telling: false,
+                strangers: Vec::new(),
+                from_store: 0,
+                sent: 0,
+                talk: 0,
+                died: false,
+            }
+        });
+        let hosts: Vec<_> = hosts.collect();
+        let mut first_chunk = vec![0_u32];
+        for (len, _) in hosts.first().into_iter().flat_map(|host| host.local.blobs()) {
+            let last = first_chunk.last().copied().unwrap_or(0);
+            first_chunk.push(last.saturating_add(u32::try_from(len.div_ceil(CHUNK_SIZE)).unwrap_or(NONE)));
+        }
+        let disks: Vec<_> =
+            workload.disks.iter().filter(|disk| disk.host < model.hosts).map(Disk::new).collect();
+        Self {
+            reading: disks.len(),
+            model,
+            workload,
+            now: Nanos(0),
+            agenda: Agenda::default(),
+            net,
+            store,
+            racks,
+            hosts,
+            disks,
+            bringings: Slab::default(),
+            coming: Keyed::default(),
+            requests: Slab::default(),
+            servings: Slab::default(),
+            wants: Keyed::default(),
+            next_want: 0,
+            over: VecDeque::new(),
+            first_chunk,
+            opened: 0,
+            parted: false,
+            faults: Vec::new(),
+            tree: None,
+            random,
+            waits: Waits::default(),
+            store_bytes: 0,
+            wrong_answers: 0,
+            dropped: 0,
+            node_actions: Vec::new(),
+            engine_actions: Vec::new(),
+        }
+    }
+
+    /// The beginning of the fleet.
+    fn begin(&mut self) {
+        self.meet();
+        self.foresee_faults();
+        match self.model.way {
+            Way::Broadcast(arity) => self.broadcast(arity),
+            Way::Independent | Way::Swarm(_) => self.attach_all(),
+        }
+        self.settle();
+    }
+
+    /// From now on disks are attached.
+    fn attach_all(&mut self) {
+        for (n, disk) in (0..).zip(&self.disks) {
+            self.agenda.enter(self.now.plus(disk.at), Happening::Attach(n));
+        }
+    }
+
+    /// Until every read is complete.
+    fn play(&mut self) {
+        let until = Nanos::from_duration(self.model.until);
+        while self.reading > 0
+            && let Some((at, happening)) = self.agenda.next()
+            && at <= until
+        {
+            self.now = at;
+            self.happen(happening);
+            self.settle();
+        }
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Arrive(number) => {
+                if let Some(what) = self.net.arrive(self.now, number, &mut self.agenda) {
+                    self.receive(what);
+                }
+            }
+            Happening::Free(port) => self.net.free(self.now, port, &mut self.agenda),
+            Happening::Answer(request) => self.store_answers(request),
+            Happening::TimeOut(request) => self.store_fails(request),
+            Happening::Wake(host) => self.wake(host),
+            Happening::Tell(host) => self.tell_reads(host),
+            Happening::Tick(disk) => self.tick(disk),
+            Happening::Read(disk) => self.read(disk),
+            Happening::Attach(disk) => self.attach(disk),
+            Happening::Proved(host) => self.proved(host),
+            Happening::Fault(fault) => self.fault(fault),
+        }
+    }
+
+    /// Tells everybody what has become of what he waits for.
+    fn settle(&mut self) {
+        loop {
+            if let Some(serving) = self.net.left() {
+                self.served(serving);
+            } else if let Some((bringing, well)) = self.over.pop_front() {
+                self.brought(bringing, well);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn receive(&mut self, what: What) {
+        match what {
+            What::Message { from, to, message } => self.heard(from, to, message),
+            What::Chunk(sent) => self.chunk_came(&sent),
+            What::Asked(request) => self.store_is_asked(request),
+            What::Stored { request, bytes } => self.stored(request, bytes),
+            What::Spread { to, number } => self.spread(to, number),
+        }
+    }
+
+    fn finish(self) -> FleetOutcome {
+        let mut counters = swarm::Counters::default();
+        let hosts = self.hosts.iter().map(|host| {
+            let of_node = host.node.as_ref().map(|node| node.counters()).unwrap_or_default();
+            peers::add(&mut counters, &of_node);
+            HostOutcome {
+                from_store: host.from_store,
+                on_demand: of_node.on_demand * CHUNK_SIZE,
+                prefetched: of_node.prefetched * CHUNK_SIZE,
+                unread: of_node.prefetched.saturating_sub(of_node.prefetched_read) * CHUNK_SIZE,
+                sent: host.sent,
+                up: self.net.carried(host.up),
+                down: self.net.carried(host.down),
+                talk: host.talk,
+                died: host.died,
+            }
+        });
+        let hosts = hosts.collect();
+        FleetOutcome {
+            disks: self.disks.iter().map(Disk::outcome).collect(),
+            hosts,
+            waits: self.waits,
+            store_bytes: self.store_bytes,
+            wrong_answers: self.wrong_answers,
+            dropped: self.dropped,
+            happenings: self.agenda.entered(),
+            counters,
+        }
+    }
+}

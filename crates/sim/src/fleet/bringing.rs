@@ -1,0 +1,311 @@
+//! What somebody on a host waits for, who brings it, and the store.
+
+use super::keyed::NONE;
+use super::net::{Parcel, on_wire};
+use super::peers::What;
+use super::queue::Happening;
+use super::{Fleet, Way};
+use crate::time::Nanos;
+use headstart_block::{Error, ErrorKind};
+use headstart_pull::{BlobId, BlobRange, Outcome as Fetched};
+use headstart_swarm as swarm;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a host waits for that asks a store that is away.
+const TIME_OUT: Duration = Duration::from_secs(15);
+
+/// The store's answers are cut into such pieces, which take turns.
+const PIECE: u64 = 64 << 10;
+
+/// Bytes of a request to the store, and of an answer before its body.
+const HEAD: u64 = 300;
+
+/// Who waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// A fetch of a disk.
+    Disk(u32, headstart_pull::FetchId),
+    /// The agent, for its node.
+    Agent(swarm::FetchId),
+    /// Nobody any more.
+    Nobody,
+}
+
+/// A range that somebody waits for.
+#[derive(Debug)]
+pub(super) struct Bringing {
+    host: u32,
+    owner: Owner,
+    range: BlobRange,
+    /// Units that are not local yet.
+    left: u32,
+    /// Whether the node has answered, where it was asked.
+    answered: bool,
+    want: Option<swarm::WantId>,
+    /// Whether it asked the store, or the node, for any of it.
+    brought: bool,
+    /// Whether its end is known, and its owner told or about to be.
+    over: bool,
+}
+
+/// A unit that is to come.
+#[derive(Debug, Default)]
+pub(super) struct Coming {
+    claimed: bool,
+    /// Bringings.
+    waiting: Vec<u32>,
+}
+
+/// What the store is asked for.
+#[derive(Debug)]
+pub(super) struct Request {
+    host: u32,
+    range: BlobRange,
+    left: u64,
+    /// Whether a disk asked, and not the node.
+    by_disk: bool,
+}
+
+impl Fleet<'_> {
+    /// Brings `range` to a host. The owner is told later, even if all of it is local.
+    pub(super) fn bring(
+        &mut self,
+        host: u32,
+        owner: Owner,
+        range: BlobRange,
+        urgency: swarm::Urgency,
+    ) -> u32 {
+        let (want, answered, brought, over) = (None, false, false, false);
+        let bringing = Bringing { host, owner, range, left: 0, answered, want, brought, over };
+        let number = self.bringings.insert(bringing);
+        let local = &self.hosts[host as usize].local;
+        let mut left = 0;
+        for unit in local.touched(range).filter(|unit| !local.has_unit(range.blob, *unit)) {
+            let key = (host, range.blob.0, u32::try_from(unit).unwrap_or(NONE));
+            self.coming.entry(key).or_default().waiting.push(number);
+            left += 1;
+        }
+        if let Some(bringing) = self.bringings.get_mut(number) {
+            bringing.left = left;
+        }
+        let of_disk = matches!(owner, Owner::Disk(..));
+        if left > 0 && of_disk && self.hosts[host as usize].node.is_some() {
+            self.want(number, host, range, urgency);
+        } else {
+            self.elsewhere(number);
+        }
+        number
+    }
+
+    fn want(&mut self, number: u32, host: u32, range: BlobRange, urgency: swarm::Urgency) {
+        let want = swarm::WantId(self.next_want);
+        self.next_want += 1;
+        self.wants.insert(want.0, number);
+        if let Some(bringing) = self.bringings.get_mut(number) {
+            bringing.want = Some(want);
+            bringing.brought = true;
+        }
+        let chunks = swarm::Chunks::touched(range.range);
+        let blob = swarm::BlobId(range.blob.0);
+        self.tell_node(host, swarm::Event::Want { want, blob, chunks, urgency });
+    }
+
+    /// The node has answered.
+    pub(super) fn answered(&mut self, want: swarm::WantId, elsewhere: &[swarm::Chunks]) {
+        let Some(number) = self.wants.remove(&want.0) else { return };
+        let Some(bringing) = self.bringings.get(number) else { return };
+        let (host, range) = (bringing.host, bringing.range);
+        // What the node takes for local and is not would never come.
+        let local = &self.hosts[host as usize].local;
+        let forgotten = local.touched(range).any(|unit| {
+            let chunk = u32::try_from(unit).unwrap_or(NONE);
+            !local.has_unit(range.blob, unit)
+                && !elsewhere.iter().any(|run| run.numbers().contains(&chunk))
+                && !self.coming.get(&(host, range.blob.0, chunk)).is_some_and(|coming| coming.claimed)
+        });
+        self.wrong_answers += u64::from(forgotten);
+        self.elsewhere(number);
+    }
+
+    /// Asks the store for all of a bringing that nobody else does.
+    fn elsewhere(&mut self, number: u32) {
+        let Some(bringing) = self.bringings.get_mut(number) else { return };
+        bringing.answered = true;
+        let (host, range) = (bringing.host, bringing.range);
+        let by_disk = !matches!(bringing.owner, Owner::Agent(_));
+        if bringing.left == 0 {
+            bringing.over = true;
+            return self.over.push_back((number, true));
+        }
+        let local = &self.hosts[host as usize].local;
+        let mut runs: Vec<BlobRange> = Vec::new();
+        for unit in local.touched(range) {
+            let key = (host, range.blob.0, u32::try_from(unit).unwrap_or(NONE));
+            let Some(coming) = self.coming.get_mut(&key).filter(|coming| !coming.claimed) else { continue };
+            coming.claimed = true;
+            let part = local.unit_range(range.blob, unit);
+            match runs.last_mut() {
+                Some(last) if last.range.end() == part.range.offset() => {
+                    *last = BlobRange::between(range.blob, last.range.offset(), part.range.end());
+                }
+                _ => runs.push(part),
+            }
+        }
+        if let Some(bringing) = self.bringings.get_mut(number) {
+            bringing.brought |= !runs.is_empty();
+        }
+        runs.into_iter().for_each(|run| self.ask_store(host, run, by_disk));
+    }
+
+    fn ask_store(&mut self, host: u32, range: BlobRange, by_disk: bool) {
+        let request = self.requests.insert(Request { host, range, left: range.len() + HEAD, by_disk });
+        let parcel = Parcel {
+            what: What::Asked(request),
+            bytes: on_wire(HEAD),
+            class: swarm::Class::DemandRequest as usize,
+            flow: u64::MAX,
+            way: [self.hosts[host as usize].up, self.rack_up(host), NONE, NONE],
+            latency: Nanos(Nanos::from_duration(self.model.links.store_round_trip).0 / 2),
+            note: NONE,
+        };
+        self.net.send(self.now, parcel.packed(), &mut self.agenda);
+    }
+
+    /// The store has a request.
+    pub(super) fn store_is_asked(&mut self, request: u32) {
+        let away =
+            self.model.faults.store_away.iter().find(|(from, until)| (*from..*until).contains(&self.now));
+        let pinned = matches!(&self.model.way, Way::Swarm(swarm) if swarm.pinned > 0);
+        let give_up = Nanos::from_duration(TIME_OUT);
+        let mut wait = Nanos(0);
+        if let Some((_, back)) = away {
+            wait = back.since(self.now);
+        }
+        if wait > give_up || pinned {
+            return self.agenda.enter(self.now.plus(give_up), Happening::TimeOut(request));
+        }
+        let most = Nanos::from_duration(self.model.links.store_latency).0;
+        let latency = if most == 0 { 0 } else { self.random.bits() % most };
+        self.agenda.enter(self.now.plus(wait).plus(Nanos(latency)), Happening::Answer(request));
+    }
+
+    /// The store sends its answer, piece by piece.
+    pub(super) fn store_answers(&mut self, number: u32) {
+        let Some(request) = self.requests.get(number) else { return };
+        let (host, mut left) = (request.host, request.left);
+        while left > 0 {
+            let bytes = left.min(PIECE);
+            left -= bytes;
+            let parcel = Parcel {
+                what: What::Stored { request: number, bytes },
+                bytes: on_wire(bytes),
+                class: 0,
+                flow: u64::from(number),
+                way: [self.store, self.rack_down(host), self.hosts[host as usize].down, NONE],
+                latency: Nanos(Nanos::from_duration(self.model.links.store_round_trip).0 / 2),
+                note: NONE,
+            };
+            self.net.send(self.now, parcel.packed(), &mut self.agenda);
+        }
+    }
+
+    /// More of an answer of the store has come.
+    pub(super) fn stored(&mut self, number: u32, bytes: u64) {
+        let Some(request) = self.requests.get_mut(number) else { return };
+        request.left = request.left.saturating_sub(bytes);
+        if request.left > 0 {
+            return;
+        }
+        let Some(Request { host, range, by_disk, .. }) = self.requests.take(number) else { return };
+        self.store_bytes += range.len();
+        if !self.hosts[host as usize].alive {
+            return;
+        }
+        self.hosts[host as usize].from_store += range.len();
+        for unit in self.hosts[host as usize].local.touched(range) {
+            self.became_local(host, range.blob, unit);
+        }
+        if by_disk {
+            let (blob, chunks) = (swarm::BlobId(range.blob.0), swarm::Chunks::touched(range.range));
+            self.tell_node(host, swarm::Event::BecameLocal { blob, chunks });
+        }
+    }
+
+    /// A unit is local now.
+    pub(super) fn became_local(&mut self, host: u32, blob: BlobId, unit: u64) {
+        let local = &mut self.hosts[host as usize].local;
+        let range = local.unit_range(blob, unit);
+        local.insert(range);
+        let key = (host, blob.0, u32::try_from(unit).unwrap_or(NONE));
+        let Some(coming) = self.coming.remove(&key) else { return };
+        coming.waiting.into_iter().for_each(|number| self.unit_is_over(number, true));
+    }
+
+    /// A unit of a bringing is local, or does not come.
+    fn unit_is_over(&mut self, number: u32, well: bool) {
+        let Some(bringing) = self.bringings.get_mut(number) else { return };
+        bringing.left = bringing.left.saturating_sub(1);
+        let ends = !well || (bringing.left == 0 && bringing.answered);
+        if ends && !bringing.over {
+            bringing.over = true;
+            self.over.push_back((number, well));
+        } else if bringing.left == 0 && bringing.owner == Owner::Nobody {
+            // Nothing refers to it any more.
+            self.bringings.take(number);
+        }
+    }
+
+    /// The store has not answered.
+    pub(super) fn store_fails(&mut self, number: u32) {
+        let Some(Request { host, range, .. }) = self.requests.take(number) else { return };
+        for unit in self.hosts[host as usize].local.touched(range) {
+            let key = (host, range.blob.0, u32::try_from(unit).unwrap_or(NONE));
+            let Some(coming) = self.coming.remove(&key) else { continue };
+            coming.waiting.into_iter().for_each(|number| self.unit_is_over(number, false));
+        }
+    }
+
+    /// A bringing is over: tells its owner.
+    pub(super) fn brought(&mut self, number: u32, well: bool) {
+        let Some(bringing) = self.bringings.get_mut(number) else { return };
+        let owner = std::mem::replace(&mut bringing.owner, Owner::Nobody);
+        let (host, brought, done) = (bringing.host, bringing.brought, bringing.left == 0);
+        let want = bringing.want.filter(|_| !bringing.answered);
+        bringing.answered = true;
+        if done {
+            self.bringings.take(number);
+        }
+        if let Some(want) = want {
+            self.wants.remove(&want.0);
+            self.tell_node(host, swarm::Event::Forget { want });
+        }
+        match owner {
+            Owner::Disk(disk, fetch) => {
+                let outcome = match (well, brought) {
+                    (true, true) => Fetched::Done,
+                    (true, false) => Fetched::Found,
+                    (false, _) => {
+                        let error = Error::new(ErrorKind::Unavailable, "the store does not answer");
+                        Fetched::Failed { retry: true, corrupt: false, error: Arc::new(error) }
+                    }
+                };
+                self.fetched(disk, fetch, outcome);
+            }
+            Owner::Agent(fetch) => self.tell_node(host, swarm::Event::Fetched { fetch, ok: well }),
+            Owner::Nobody => {}
+        }
+    }
+
+    /// A disk does not want this any more. What the store was asked for comes all the same.
+    pub(super) fn cancel(&mut self, number: u32) {
+        let Some(bringing) = self.bringings.get_mut(number) else { return };
+        if bringing.over {
+            bringing.owner = Owner::Nobody;
+            return;
+        }
+        bringing.over = true;
+        self.over.push_back((number, false));
+        bringing.owner = Owner::Nobody;
+    }
+}

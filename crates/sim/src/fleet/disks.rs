@@ -1,0 +1,334 @@
+//! Disks: a guest that reads, and the engine that pulls what it misses.
+//!
+//! A read all of whose bytes are local is a hit: it takes no event. So a disk whose reads are all local, and known to be
+//! read, runs ahead of the others, up to its first miss: nothing that it does can be seen by them.
+
+use super::bringing::Owner;
+use super::keyed::NONE;
+use super::model::DiskModel;
+use super::outcome::DiskOutcome;
+use super::queue::Happening;
+use super::{Fleet, Way};
+use crate::boot::Guest;
+use crate::model::Clock;
+use crate::time::Nanos;
+use crate::world::Written;
+use headstart_block::{ByteRange, Plan};
+use headstart_pull::{
+    Action, BlobRange, Engine, Event, FetchId, Outcome as Fetched, Priority, ReadId, World,
+};
+use headstart_swarm::{self as swarm, Urgency};
+
+/// A disk.
+#[derive(Debug)]
+pub(super) struct Disk {
+    host: u32,
+    /// After the beginning of the fleet, or of all broadcasts.
+    pub(super) at: Nanos,
+    boot: u32,
+    attached: bool,
+    /// Made when something is missed, or to be preloaded.
+    engine: Option<Box<Engine>>,
+    guest: Guest,
+    written: Written,
+    /// Reads that wait, and since when.
+    waiting: Vec<(u32, Nanos)>,
+    /// Fetches under way, and which bringings they are.
+    fetches: Vec<(FetchId, u32)>,
+    wake: Nanos,
+    wake_entered: Nanos,
+    /// A read that was taken from the guest before its time.
+    taken: Option<(Nanos, u32)>,
+    read_entered: Nanos,
+    left: usize,
+    outcome: DiskOutcome,
+}
+
+impl Disk {
+    pub(super) fn new(model: &DiskModel) -> Self {
+        Self {
+            host: model.host,
+            at: model.at,
+            boot: model.boot,
+            attached: false,
+            engine: None,
+            guest: Guest::default(),
+            written: Written::default(),
+            waiting: Vec::new(),
+            fetches: Vec::new(),
+            wake: Nanos::NEVER,
+            wake_entered: Nanos::NEVER,
+            taken: None,
+            read_entered: Nanos::NEVER,
+            left: 0,
+            outcome: DiskOutcome { host: model.host, completed: Nanos::NEVER, ..DiskOutcome::default() },
+        }
+    }
+
+    pub(super) fn outcome(&self) -> DiskOutcome {
+        self.outcome
+    }
+
+    pub(super) fn is_of(&self, host: u32) -> bool {
+        self.host == host
+    }
+
+    /// Whether some of its reads are not complete.
+    pub(super) fn is_reading(&self) -> bool {
+        self.outcome.completed == Nanos::NEVER
+    }
+}
+
+impl Fleet<'_> {
+    pub(super) fn attach(&mut self, n: u32) {
+        let host = self.disks[n as usize].host;
+        if !self.hosts[host as usize].alive || self.disks[n as usize].attached {
+            return;
+        }
+        self.open(host);
+        let Some(boot) = self.workload.boots.get(self.disks[n as usize].boot as usize) else { return };
+        let disk = &mut self.disks[n as usize];
+        disk.attached = true;
+        disk.outcome.attached = self.now;
+        disk.guest.begin(boot, Clock::Closed, usize::MAX, true);
+        disk.left = disk.guest.reads();
+        if disk.left == 0 {
+            disk.outcome.completed = self.now;
+            self.reading -= 1;
+        }
+        if self.workload.plan != Plan::Lazy && !matches!(self.model.way, Way::Broadcast(_)) {
+            self.follow_plan(n, host);
+        }
+        self.look_ahead(n);
+    }
+
+    fn follow_plan(&mut self, n: u32, host: u32) {
+        for (blob, _) in (0..).zip(self.first_chunk.clone().windows(2)) {
+            self.tell_node(host, swarm::Event::Planned { blob: swarm::BlobId(blob), running: true });
+        }
+        self.tell_engine(n, Event::PlanChanged(self.workload.plan.clone()));
+    }
+
+    /// Enters when the next read comes.
+    fn look_ahead(&mut self, n: u32) {
+        let disk = &mut self.disks[n as usize];
+        let Some(boot) = self.workload.boots.get(disk.boot as usize) else { return };
+        let next = match disk.taken {
+            Some((at, _)) => Some(at),
+            None => disk.guest.next_read_at(boot).map(|at| disk.outcome.attached.plus(at)),
+        };
+        if let Some(at) = next.map(|at| at.max(self.now)).filter(|at| *at < disk.read_entered) {
+            disk.read_entered = at;
+            self.agenda.enter(at, Happening::Read(n));
+        }
+    }
+
+    /// Reads come.
+    pub(super) fn read(&mut self, n: u32) {
+        if self.disks[n as usize].read_entered != self.now
+            || !self.hosts[self.disks[n as usize].host as usize].alive
+        {
+            return;
+        }
+        self.disks[n as usize].read_entered = Nanos::NEVER;
+        while let Some((at, read)) = self.next_read(n) {
+            let ahead = at > self.now;
+            if ahead && !self.disks[n as usize].waiting.is_empty() {
+                self.disks[n as usize].taken = Some((at, read));
+                break;
+            }
+            if !self.arrive(n, at.max(self.now), read, ahead) {
+                self.disks[n as usize].taken = Some((at, read));
+                break;
+            }
+        }
+        self.look_ahead(n);
+    }
+
+    fn next_read(&mut self, n: u32) -> Option<(Nanos, u32)> {
+        let disk = &mut self.disks[n as usize];
+        if let Some(taken) = disk.taken.take() {
+            return Some(taken);
+        }
+        let boot = self.workload.boots.get(disk.boot as usize)?;
+        let (at, read) = disk.guest.read_before(boot, Nanos::NEVER)?;
+        Some((disk.outcome.attached.plus(at), read))
+    }
+
+    /// A read arrives, `ahead` of time perhaps; false if it cannot then.
+    fn arrive(&mut self, n: u32, at: Nanos, read: u32, ahead: bool) -> bool {
+        let disk = &mut self.disks[n as usize];
+        let Some(boot) = self.workload.boots.get(disk.boot as usize) else { return true };
+        let Some(range) = boot.reads().get(read as usize).map(|read| read.range) else { return true };
+        while let Some(range) = disk.guest.write_before(boot, at.since(disk.outcome.attached)) {
+            disk.written.write(range);
+        }
+        let host = &mut self.hosts[disk.host as usize];
+        let (mut hit, mut news) = (true, Vec::new());
+        let mut parts = Vec::new();
+        disk.written.unwritten(range, |part| parts.push(part));
+        let known = (&self.first_chunk, &host.read);
+        for part in &parts {
+            host.local.ranges(*part, &mut |range| {
+                hit &= host.local.touched(range).all(|unit| host.local.has_unit(range.blob, unit));
+                unread(known, range, &mut |chunk| news.push((range.blob.0, chunk)));
+            });
+        }
+        if ahead && !(hit && news.is_empty()) {
+            return false;
+        }
+        let disk_host = disk.host;
+        disk.outcome.reads += 1;
+        disk.outcome.bytes += range.len();
+        if hit {
+            disk.outcome.hits += 1;
+            let wait = Nanos::from_duration(self.model.local_read);
+            self.complete(n, at, wait, read);
+        } else {
+            disk.waiting.push((read, at));
+            self.miss(n, read, &parts);
+        }
+        self.note_reads(disk_host, &news);
+        true
+    }
+
+    fn miss(&mut self, n: u32, read: u32, parts: &[ByteRange]) {
+        self.tell_engine(n, Event::Read { read: ReadId(u64::from(read)), parts });
+    }
+
+    /// A read is complete that waited so long up to `at`.
+    fn complete(&mut self, n: u32, at: Nanos, wait: Nanos, read: u32) {
+        let disk = &mut self.disks[n as usize];
+        let Some(boot) = self.workload.boots.get(disk.boot as usize) else { return };
+        let answered = at.plus(Nanos::from_duration(self.model.local_read));
+        self.waits.add(wait);
+        disk.outcome.waited = disk.outcome.waited.plus(wait);
+        disk.guest.answered(boot, answered.since(disk.outcome.attached), read);
+        disk.left = disk.left.saturating_sub(1);
+        if disk.left == 0 {
+            disk.outcome.completed = answered;
+            self.reading -= 1;
+        }
+    }
+
+    /// Takes note of chunks that were read for the first time on a host.
+    fn note_reads(&mut self, n: u32, news: &[(u32, u32)]) {
+        let host = &mut self.hosts[n as usize];
+        for (blob, chunk) in news {
+            let bit = self.first_chunk.get(*blob as usize).map_or(NONE, |first| first + chunk);
+            if let Some(word) = host.read.get_mut(bit as usize / 64) {
+                *word |= 1 << (bit % 64);
+            }
+            match host.news.last_mut() {
+                Some((last, run)) if last == blob && run.numbers().end == *chunk => run.count += 1,
+                _ => host.news.push((*blob, swarm::Chunks::one(*chunk))),
+            }
+        }
+        let Way::Swarm(swarm) = &self.model.way else { return };
+        if !host.news.is_empty() && !host.telling {
+            host.telling = true;
+            self.agenda.enter(self.now.plus(Nanos::from_duration(swarm.tell_every)), Happening::Tell(n));
+        }
+    }
+
+    /// Disks tell the node what was read.
+    pub(super) fn tell_reads(&mut self, host: u32) {
+        let known = &mut self.hosts[host as usize];
+        known.telling = false;
+        for (blob, chunks) in std::mem::take(&mut known.news) {
+            self.tell_node(host, swarm::Event::Read { blob: swarm::BlobId(blob), chunks });
+        }
+    }
+
+    pub(super) fn tick(&mut self, n: u32) {
+        let disk = &mut self.disks[n as usize];
+        if disk.wake_entered != self.now || !self.hosts[disk.host as usize].alive {
+            return;
+        }
+        disk.wake_entered = Nanos::NEVER;
+        if disk.wake <= self.now {
+            disk.wake = Nanos::NEVER;
+            self.tell_engine(n, Event::Tick);
+        } else if disk.wake < Nanos::NEVER {
+            disk.wake_entered = disk.wake;
+            self.agenda.enter(disk.wake, Happening::Tick(n));
+        }
+    }
+
+    /// A fetch has ended.
+    pub(super) fn fetched(&mut self, n: u32, fetch: FetchId, outcome: Fetched) {
+        let disk = &mut self.disks[n as usize];
+        disk.fetches.retain(|(known, _)| *known != fetch);
+        if self.hosts[disk.host as usize].alive {
+            self.tell_engine(n, Event::Fetched { fetch, outcome });
+            self.look_ahead(n);
+        }
+    }
+
+    /// Tells a disk's engine, and does what it asks for.
+    fn tell_engine(&mut self, n: u32, event: Event<'_>) {
+        let disk = &mut self.disks[n as usize];
+        let seed = self.model.engine.seed ^ u64::from(n);
+        let settings = || headstart_pull::Settings { seed, ..self.model.engine.clone() };
+        let engine = disk.engine.get_or_insert_with(|| Box::new(Engine::new(settings())));
+        let mut actions = std::mem::take(&mut self.engine_actions);
+        let host = disk.host;
+        engine.on_event(self.now.engine_time(), event, &self.hosts[host as usize].local, &mut actions);
+        for action in actions.drain(..) {
+            match action {
+                Action::Fetch { fetch, range, priority, .. } => self.fetch(n, fetch, range, priority),
+                Action::Cancel { fetch } => {
+                    let fetches = &mut self.disks[n as usize].fetches;
+                    if let Some(place) = fetches.iter().position(|(known, _)| *known == fetch) {
+                        let (_, bringing) = fetches.swap_remove(place);
+                        self.cancel(bringing);
+                    }
+                }
+                Action::Complete { read } | Action::Fail { read, .. } => self.ended(n, read),
+                Action::WakeAt(time) => {
+                    let disk = &mut self.disks[n as usize];
+                    disk.wake = Nanos::of_engine(time).max(self.now);
+                    if disk.wake < disk.wake_entered {
+                        disk.wake_entered = disk.wake;
+                        self.agenda.enter(disk.wake, Happening::Tick(n));
+                    }
+                }
+                // Nothing is streamed.
+                Action::Hold { .. } | Action::Resume { .. } => {}
+            }
+        }
+        self.engine_actions = actions;
+    }
+
+    fn fetch(&mut self, n: u32, fetch: FetchId, range: BlobRange, priority: Priority) {
+        let urgency = if priority == Priority::Miss { Urgency::Demand } else { Urgency::Background };
+        let bringing = self.bring(self.disks[n as usize].host, Owner::Disk(n, fetch), range, urgency);
+        self.disks[n as usize].fetches.push((fetch, bringing));
+    }
+
+    /// A read that waited is complete.
+    fn ended(&mut self, n: u32, read: ReadId) {
+        let disk = &mut self.disks[n as usize];
+        let Some(place) = disk.waiting.iter().position(|(waits, _)| u64::from(*waits) == read.0) else {
+            return;
+        };
+        let (read, since) = disk.waiting.swap_remove(place);
+        let wait = self.now.since(since).plus(Nanos::from_duration(self.model.local_read));
+        self.complete(n, self.now, wait, read);
+        self.look_ahead(n);
+    }
+}
+
+/// The chunks of a range that were not read before.
+fn unread((first, read): (&Vec<u32>, &Vec<u64>), range: BlobRange, each: &mut dyn FnMut(u32)) {
+    if read.is_empty() {
+        return;
+    }
+    let first = first.get(range.blob.0 as usize).copied().unwrap_or(NONE);
+    for chunk in swarm::Chunks::touched(range.range).numbers() {
+        let bit = first.saturating_add(chunk);
+        if read.get(bit as usize / 64).is_some_and(|word| word >> (bit % 64) & 1 == 0) {
+            each(chunk);
+        }
+    }
+}

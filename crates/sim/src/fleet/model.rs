@@ -1,0 +1,278 @@
+//! What a fleet is: its hosts and links, what its disks read and when, how they get it, and what goes wrong.
+
+use crate::boot::Boot;
+use crate::image::ImageMap;
+use crate::time::Nanos;
+use headstart_block::{ByteRange, Plan};
+use headstart_swarm as swarm;
+use headstart_trace::{Op, Record};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Everything about a fleet but what it reads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FleetModel {
+    /// How many hosts there are, at least one.
+    pub hosts: u32,
+    /// What connects them.
+    pub links: Links,
+    /// How disks get what they read.
+    pub way: Way,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// The disks' pull engines. Streams are not modelled: their requests are no longer than others.
+    pub engine: headstart_pull::Settings,
+    /// What a read takes that has all its bytes.
+    pub local_read: Duration,
+    /// When it is given up, whatever is not complete.
+    pub until: Duration,
+    /// Of everything that is drawn.
+    pub seed: u64,
+}
+
+impl FleetModel {
+    /// A fleet without faults: the product's defaults over `links`.
+    #[must_use]
+    pub fn new(hosts: u32, links: Links, way: Way) -> Self {
+        let engine = headstart_pull::Settings::default();
+        let engine = headstart_pull::Settings { stream_max: engine.background_max, ..engine };
+        Self {
+            hosts: hosts.max(1),
+            links,
+            way,
+            faults: Faults::default(),
+            engine,
+            local_read: Duration::ZERO,
+            until: Duration::from_secs(24 * 3600),
+            seed: 0,
+        }
+    }
+}
+
+/// Rates in bytes a second.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Links {
+    /// From each host.
+    pub up: u64,
+    /// To each host.
+    pub down: u64,
+    /// From host to host and back, without anything to send.
+    pub round_trip: Duration,
+    /// From the store, for all hosts together.
+    pub store: u64,
+    /// To the store and back.
+    pub store_round_trip: Duration,
+    /// Up to so much more, drawn for each request.
+    pub store_latency: Duration,
+    /// Hosts in racks; all in one without.
+    pub racks: Option<Racks>,
+}
+
+/// Hosts whose links to all others are shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Racks {
+    /// Hosts of a rack, at least one.
+    pub hosts: u32,
+    /// From a rack, and to it: bytes a second.
+    pub rate: u64,
+}
+
+/// How disks get what they read.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Way {
+    /// From the store, each host for itself.
+    Independent,
+    /// All of the image is sent to all hosts before their disks are attached, chunk by chunk over a tree: each host
+    /// sends on at once what it gets, to so many others.
+    Broadcast(u32),
+    /// From each other.
+    Swarm(Box<SwarmModel>),
+}
+
+/// What a swarm is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SwarmModel {
+    /// The nodes' knobs.
+    pub settings: swarm::Settings,
+    /// The first so many hosts are roots.
+    pub roots: u32,
+    /// Hosts know the others of their cell of so many, and all roots; 0: everybody. Fleets beyond a few thousand hosts
+    /// are parted so.
+    pub cell: u32,
+    /// How long disks gather what was read before they tell their agent.
+    pub tell_every: Duration,
+    /// Which hosts have all of the image beforehand.
+    pub warm: Warm,
+    /// The image is kept by all hosts, striped, in so many copies, and the store is not asked; 0: it is not.
+    pub pinned: u32,
+}
+
+impl Default for SwarmModel {
+    fn default() -> Self {
+        Self {
+            settings: swarm::Settings::default(),
+            roots: 0,
+            cell: 0,
+            tell_every: Duration::from_millis(50),
+            warm: Warm::None,
+            pinned: 0,
+        }
+    }
+}
+
+/// Which hosts have all of the image beforehand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Warm {
+    /// None.
+    None,
+    /// The roots.
+    Roots,
+    /// All.
+    All,
+}
+
+/// What goes wrong. Spans are from the first moment to before the second.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Faults {
+    /// Of a million messages between hosts so many are lost: adverts for good; others come late, as what TCP sends
+    /// again does.
+    pub loss_per_million: u32,
+    /// Hosts that die.
+    pub deaths: Vec<Death>,
+    /// The second half of the fleet and the first do not reach each other.
+    pub partitions: Vec<(Nanos, Nanos)>,
+    /// The store does not answer.
+    pub store_away: Vec<(Nanos, Nanos)>,
+    /// So many hosts, drawn, send bytes that are not what they should be.
+    pub corrupt: u32,
+    /// So many say that they have everything, and send nothing.
+    pub liars: u32,
+    /// So many have links of a hundredth of the rate.
+    pub slow: u32,
+}
+
+/// Some hosts die at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Death {
+    /// When.
+    pub at: Nanos,
+    /// So many of a million hosts, drawn; roots among them.
+    pub per_million: u32,
+    /// Whether it is the roots that die instead.
+    pub roots: bool,
+}
+
+/// How long it takes until others know that a host is gone.
+pub(crate) const NOTICED: Nanos = Nanos(1_000_000_000);
+
+/// How long what is sent again comes late.
+pub(crate) const SENT_AGAIN: Nanos = Nanos(200_000_000);
+
+/// The image that all disks are of.
+#[derive(Clone, Debug)]
+pub enum Shape {
+    /// So many bytes, stored as they are in one blob.
+    Plain(u64),
+    /// A real one.
+    Image(Arc<ImageMap>),
+}
+
+/// A disk, as it is to be.
+#[derive(Clone, Debug)]
+pub struct DiskModel {
+    /// Where it is attached.
+    pub host: u32,
+    /// When.
+    pub at: Nanos,
+    /// What it reads, by its place in [`Workload::boots`].
+    pub boot: u32,
+}
+
+/// What the fleet reads.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// The image.
+    pub shape: Shape,
+    /// What disks may read.
+    pub boots: Vec<Arc<Boot>>,
+    /// The disks, in any order.
+    pub disks: Vec<DiskModel>,
+    /// What each preloads.
+    pub plan: Plan,
+}
+
+/// Which part of the image each disk reads, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// All the same, all at once.
+    SyncSame,
+    /// All the same, each so long after the one before.
+    ShiftedSame(Nanos),
+    /// All at once, each another part, one behind the other.
+    SyncDisjoint,
+}
+
+/// A region that is read from its start to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Where the first disk's begins.
+    pub start: u64,
+    /// Of each disk.
+    pub len: u64,
+    /// Bytes of a read; each begins when the one before is complete.
+    pub read: u64,
+    /// A part that all disks read first, of this length, from the start of the image on.
+    pub shared: u64,
+}
+
+impl Workload {
+    /// One disk a host, each of which reads a region of an image of `size` bytes; disjoint regions that do not fit
+    /// begin again at the first one.
+    #[must_use]
+    pub fn pattern(hosts: u32, size: u64, region: Region, pattern: Pattern) -> Self {
+        let fitting = (size.saturating_sub(region.start) / region.len.max(1)).max(1);
+        let regions = if pattern == Pattern::SyncDisjoint { fitting.min(u64::from(hosts)) } else { 1 };
+        let boot = |n: u64| {
+            let start = region.start + n * region.len;
+            let parts = [(0, region.shared), (start, start + region.len)];
+            let reads = parts
+                .iter()
+                .flat_map(|(from, to)| ByteRange::between(*from, (*to).min(size)).parts(region.read.max(1)));
+            let record = |(t_us, range)| Record { t_us, op: Op::Read, range, service_us: None };
+            let records: Vec<_> = (0..).zip(reads).map(record).collect();
+            Arc::new(Boot::of_records(size, &records, 1))
+        };
+        let boots: Vec<_> = (0..regions).map(boot).collect();
+        let disk = |host: u32| DiskModel {
+            host,
+            at: match pattern {
+                Pattern::ShiftedSame(step) => Nanos(step.0.saturating_mul(u64::from(host))),
+                Pattern::SyncSame | Pattern::SyncDisjoint => Nanos(0),
+            },
+            boot: u32::try_from(u64::from(host) % regions).unwrap_or(0),
+        };
+        Self { shape: Shape::Plain(size), boots, disks: (0..hosts).map(disk).collect(), plan: Plan::Lazy }
+    }
+
+    /// So many disks on each host, which boot in turn as `boots` say, each up to `jitter` after the creation of the
+    /// fleet, drawn.
+    #[must_use]
+    pub fn boots(
+        hosts: u32,
+        each: u32,
+        shape: Shape,
+        boots: Vec<Arc<Boot>>,
+        jitter: Nanos,
+        seed: u64,
+    ) -> Self {
+        let mut random = headstart_block::random::Random::new(seed);
+        let mut disks = Vec::new();
+        for n in 0..u64::from(hosts) * u64::from(each) {
+            let host = u32::try_from(n % u64::from(hosts.max(1))).unwrap_or(0);
+            let at = Nanos(random.bits() % jitter.0.saturating_add(1).max(1));
+            let boot = u32::try_from(random.below(boots.len())).unwrap_or(0);
+            disks.push(DiskModel { host, at, boot });
+        }
+        Self { shape, boots, disks, plan: Plan::Lazy }
+    }
+}

@@ -1,0 +1,416 @@
+//! The network: hosts' links up and down, racks', the store's. It has to carry tens of millions of chunks a run.
+//!
+//! A *parcel* (a chunk, a message, a piece of the store's answer) goes through *ports*, one after the other: the
+//! sender's link up, its rack's up, the receiver's rack's down, the receiver's down. Each port sends one parcel at a
+//! time at its rate. Rates are never recomputed for all flows whenever one begins or ends, as in models of max-min
+//! fair flows; a chunk costs a few operations on a heap, whatever else is under way. What makes it like the real
+//! thing all the same:
+//!
+//! * *Parcels are small* (a chunk at most), and a port takes those of several *flows* in turn: over a few chunks each
+//!   has its even share, as connections over one link do.
+//! * *Classes*: at a sender's own port what is more urgent goes first, but not before what is on the wire. Ports on the
+//!   way know of no classes.
+//! * *Cut through*: a port that is idle sends on what comes while it comes, as switches do with packets of a chunk. One
+//!   that has others to send first needs the whole time for it afterwards. So a chunk over two idle links of one
+//!   rate takes the time of one.
+//! * Small parcels do not queue at ports on the way: packets of others come between those of a chunk. They take their
+//!   time of the port.
+//!
+//! Ports on the way have room for everything: a sender is not slowed down by a receiver that is slow, and sends to others
+//! meanwhile. The rest is left out: slow start, lost packets of a connection, acknowledgements.
+
+use super::keyed::{Keyed, NONE, Slab};
+use super::queue::{Agenda, Happening};
+use crate::link::span;
+use crate::time::Nanos;
+use std::collections::VecDeque;
+
+/// The most ports on a way.
+const HOPS: usize = 4;
+
+/// Classes at a sender's port.
+pub(super) const CLASSES: usize = 5;
+
+/// Parcels up to this length do not queue on the way.
+const SMALL: u32 = 1500;
+
+/// Bytes that `bytes` of a message take on a link: records of TLS, heads of TCP, IP and Ethernet.
+pub(super) fn on_wire(bytes: u64) -> u32 {
+    let sealed = bytes + 29 * bytes.div_ceil(16 << 10);
+    u32::try_from(sealed + 66 * sealed.div_ceil(1448)).unwrap_or(u32::MAX)
+}
+
+/// What goes from here to there.
+#[derive(Debug)]
+pub(super) struct Parcel<T> {
+    pub(super) what: T,
+    /// On the wire.
+    pub(super) bytes: u32,
+    /// At the first port.
+    pub(super) class: usize,
+    /// Those of one flow come in order; flows take turns.
+    pub(super) flow: u64,
+    /// Ports; those behind the last are [`NONE`].
+    pub(super) way: [u32; HOPS],
+    /// From the first port to the next.
+    pub(super) latency: Nanos,
+    /// Told by [`Net::left`] when the first port begins to send it; [`NONE`]: not.
+    pub(super) note: u32,
+}
+
+impl<T> Parcel<T> {
+    /// Without ports of its way that are not there.
+    pub(super) fn packed(mut self) -> Self {
+        let mut way = [NONE; HOPS];
+        let ports = self.way.into_iter().filter(|port| *port != NONE);
+        way.iter_mut().zip(ports).for_each(|(place, port)| *place = port);
+        self.way = way;
+        self
+    }
+}
+
+#[derive(Debug)]
+struct Travelling<T> {
+    parcel: Parcel<T>,
+    /// How many ports it has passed.
+    passed: usize,
+    /// When its first bit came to the port it is at.
+    came: Nanos,
+    /// The next of its flow at a port.
+    next: u32,
+}
+
+impl<T> Travelling<T> {
+    /// The port that it is at, or is on its way to; none at its end.
+    fn port(&self) -> Option<u32> {
+        self.parcel.way.get(self.passed).copied().filter(|port| *port != NONE)
+    }
+}
+
+#[derive(Debug)]
+struct Port {
+    rate: u64,
+    free_at: Nanos,
+    /// Whether it is told when it is free.
+    awaited: bool,
+    waiting: usize,
+    /// By class the flows that have something to send, in turn.
+    flows: [VecDeque<u32>; CLASSES],
+    carried: u64,
+}
+
+/// Parcels of one flow and class that wait at a port.
+#[derive(Debug)]
+struct Flow {
+    key: (u32, u32, u64),
+    first: u32,
+    last: u32,
+}
+
+/// All ports, and what is between them.
+#[derive(Debug)]
+pub(super) struct Net<T> {
+    ports: Vec<Port>,
+    travelling: Slab<Travelling<T>>,
+    flows: Slab<Flow>,
+    /// By port, class and flow.
+    by_key: Keyed<(u32, u32, u64), u32>,
+    left: Vec<u32>,
+}
+
+impl<T> Net<T> {
+    pub(super) fn new() -> Self {
+        let (ports, left) = (Vec::new(), Vec::new());
+        Self { ports, travelling: Slab::default(), flows: Slab::default(), by_key: Keyed::default(), left }
+    }
+
+    /// A new port of so many bytes a second.
+    pub(super) fn port(&mut self, rate: u64) -> u32 {
+        let number = u32::try_from(self.ports.len()).unwrap_or(NONE);
+        self.ports.push(Port {
+            rate,
+            free_at: Nanos(0),
+            awaited: false,
+            waiting: 0,
+            flows: std::array::from_fn(|_| VecDeque::new()),
+            carried: 0,
+        });
+        number
+    }
+
+    /// Bytes that began to go through a port so far.
+    pub(super) fn carried(&self, port: u32) -> u64 {
+        self.ports.get(port as usize).map_or(0, |port| port.carried)
+    }
+
+    /// As if a parcel of this note had begun to be sent.
+    pub(super) fn note(&mut self, note: u32) {
+        self.left.push(note);
+    }
+
+    /// Notes of parcels that their first port began to send.
+    pub(super) fn left(&mut self) -> Option<u32> {
+        self.left.pop()
+    }
+
+    pub(super) fn send(&mut self, now: Nanos, parcel: Parcel<T>, agenda: &mut Agenda) {
+        let number = self.travelling.insert(Travelling { parcel, passed: 0, came: now, next: NONE });
+        self.at_port(now, number, agenda);
+    }
+
+    /// A parcel has come to its next port; at its end it is given back.
+    pub(super) fn arrive(&mut self, now: Nanos, number: u32, agenda: &mut Agenda) -> Option<T> {
+        let through = self.at_port(now, number, agenda);
+        if through { self.travelling.take(number).map(|travelling| travelling.parcel.what) } else { None }
+    }
+
+    /// A port is free again.
+    pub(super) fn free(&mut self, now: Nanos, port: u32, agenda: &mut Agenda) {
+        self.ports[port as usize].awaited = false;
+        if self.ports[port as usize].free_at <= now
+            && let Some(number) = self.next_of(port)
+            && self.transmit(now, now, number, agenda)
+        {
+            agenda.enter(now, Happening::Arrive(number));
+        }
+        self.await_free(port, agenda);
+    }
+
+    /// Nobody wants what waits of a flow any more.
+    pub(super) fn forget(&mut self, port: u32, class: usize, flow: u64) {
+        let key = (port, u32::try_from(class).unwrap_or(0), flow);
+        let Some(slot) = self.by_key.get(&key) else { return };
+        // The flow itself keeps its turn, with nothing to send.
+        let Some(flow) = self.flows.get_mut(*slot) else { return };
+        let mut next = std::mem::replace(&mut flow.first, NONE);
+        flow.last = NONE;
+        while let Some(travelling) = self.travelling.take(next) {
+            self.ports[port as usize].waiting -= 1;
+            next = travelling.next;
+        }
+    }
+
+    /// A parcel is at its next port; whether it is through it at once, and thereby at its end.
+    fn at_port(&mut self, now: Nanos, number: u32, agenda: &mut Agenda) -> bool {
+        let Some(travelling) = self.travelling.get_mut(number) else { return false };
+        let Some(port) = travelling.port() else { return true };
+        let (came, bytes) = (travelling.came, travelling.parcel.bytes);
+        let known = &mut self.ports[port as usize];
+        if travelling.passed > 0 && bytes <= SMALL {
+            known.free_at = known.free_at.max(now).plus(span(u64::from(bytes), known.rate));
+            known.carried += u64::from(bytes);
+            travelling.passed += 1;
+            return self.at_port(now, number, agenda);
+        }
+        if known.free_at <= now && known.waiting == 0 {
+            let start = came.max(known.free_at);
+            return self.transmit(now, start, number, agenda);
+        }
+        self.queue(port, number);
+        self.await_free(port, agenda);
+        false
+    }
+
+    /// The port that a parcel is at sends it, from `start` on, which may have been before now; whether it is through it
+    /// at once, and thereby at its end.
+    fn transmit(&mut self, now: Nanos, start: Nanos, number: u32, agenda: &mut Agenda) -> bool {
+        let Some(travelling) = self.travelling.get_mut(number) else { return false };
+        let Some(port) = travelling.port() else { return true };
+        let known = &mut self.ports[port as usize];
+        let bytes = u64::from(travelling.parcel.bytes);
+        let takes = span(bytes, known.rate);
+        let end = start.plus(takes).max(now);
+        known.free_at = end;
+        known.carried += bytes;
+        let first = travelling.passed == 0;
+        if first && travelling.parcel.note != NONE {
+            self.left.push(travelling.parcel.note);
+        }
+        let latency = if first { travelling.parcel.latency } else { Nanos(0) };
+        travelling.passed += 1;
+        travelling.came = end.since(takes).plus(latency);
+        let comes = end.plus(latency);
+        if comes <= now {
+            return self.at_port(now, number, agenda);
+        }
+        agenda.enter(comes, Happening::Arrive(number));
+        false
+    }
+
+    fn queue(&mut self, port: u32, number: u32) {
+        let Some(travelling) = self.travelling.get(number) else { return };
+        let class = if travelling.passed == 0 { travelling.parcel.class.min(CLASSES - 1) } else { 0 };
+        let key = (port, u32::try_from(class).unwrap_or(0), travelling.parcel.flow);
+        let known = &mut self.ports[port as usize];
+        known.waiting += 1;
+        if let Some(slot) = self.by_key.get(&key)
+            && let Some(flow) = self.flows.get_mut(*slot)
+        {
+            let last = std::mem::replace(&mut flow.last, number);
+            match self.travelling.get_mut(last) {
+                Some(last) => last.next = number,
+                None => flow.first = number,
+            }
+            return;
+        }
+        let slot = self.flows.insert(Flow { key, first: number, last: number });
+        self.by_key.insert(key, slot);
+        known.flows[class].push_back(slot);
+    }
+
+    /// Takes what a port is to send next.
+    fn next_of(&mut self, port: u32) -> Option<u32> {
+        let known = &mut self.ports[port as usize];
+        for class in 0..CLASSES {
+            while let Some(slot) = known.flows[class].pop_front() {
+                let flow = self.flows.get_mut(slot)?;
+                let number = flow.first;
+                let next = match self.travelling.get_mut(number) {
+                    Some(first) => std::mem::replace(&mut first.next, NONE),
+                    None => NONE,
+                };
+                flow.first = next;
+                if next == NONE {
+                    self.by_key.remove(&flow.key);
+                    self.flows.take(slot);
+                } else {
+                    known.flows[class].push_back(slot);
+                }
+                if number != NONE {
+                    known.waiting -= 1;
+                    return Some(number);
+                }
+            }
+        }
+        None
+    }
+
+    fn await_free(&mut self, port: u32, agenda: &mut Agenda) {
+        let known = &mut self.ports[port as usize];
+        if known.waiting > 0 && !known.awaited {
+            known.awaited = true;
+            agenda.enter(known.free_at, Happening::Free(port));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MS: u64 = 1_000_000;
+
+    struct Rig {
+        net: Net<u32>,
+        agenda: Agenda,
+        now: Nanos,
+    }
+
+    impl Rig {
+        /// Ports of a byte a nanosecond divided by so much.
+        fn new(slower: &[u64]) -> Self {
+            let mut net = Net::new();
+            for slower in slower {
+                net.port(1_000_000_000 / slower);
+            }
+            Self { net, agenda: Agenda::default(), now: Nanos(0) }
+        }
+
+        fn send(&mut self, what: u32, bytes: u32, class: usize, flow: u64, way: &[u32]) {
+            let mut ports = [NONE; HOPS];
+            ports[..way.len()].copy_from_slice(way);
+            let parcel = Parcel { what, bytes, class, flow, way: ports, latency: Nanos(MS), note: NONE };
+            self.net.send(self.now, parcel, &mut self.agenda);
+        }
+
+        /// What comes and when, up to the end.
+        fn all(&mut self) -> Vec<(u32, u64)> {
+            let mut came = Vec::new();
+            while let Some((at, happening)) = self.agenda.next() {
+                assert!(at >= self.now);
+                self.now = at;
+                match happening {
+                    Happening::Arrive(number) => {
+                        came.extend(self.net.arrive(at, number, &mut self.agenda).map(|what| (what, at.0)));
+                    }
+                    Happening::Free(port) => self.net.free(at, port, &mut self.agenda),
+                    _ => {}
+                }
+            }
+            came
+        }
+    }
+
+    #[test]
+    fn a_chunk_over_idle_links_takes_the_time_of_the_slowest() {
+        for slower in [[1, 1, 1], [1, 2, 1], [2, 1, 1], [1, 1, 2]] {
+            let mut rig = Rig::new(&slower);
+            rig.send(1, 60_000, 0, 0, &[0, 1, 2]);
+            let slowest = 60_000 * slower.iter().max().unwrap();
+            assert_eq!(rig.all(), [(1, MS + slowest)]);
+        }
+    }
+
+    #[test]
+    fn what_is_urgent_overtakes_and_flows_take_turns() {
+        let mut rig = Rig::new(&[1, 1]);
+        for what in 0..3 {
+            rig.send(what, 10_000, 4, 7, &[0, 1]);
+        }
+        rig.send(3, 10_000, 4, 8, &[0, 1]);
+        rig.send(4, 10_000, 0, 7, &[0, 1]);
+        let order: Vec<_> = rig.all().into_iter().map(|(what, _)| what).collect();
+        assert_eq!(order, [0, 4, 1, 3, 2]);
+    }
+
+    #[test]
+    fn senders_share_a_receiver() {
+        let mut rig = Rig::new(&[1, 1, 1]);
+        for what in 0..4 {
+            rig.send(what, 10_000, 0, u64::from(what % 2), &[what % 2, 2]);
+        }
+        let came = rig.all();
+        assert_eq!(came.iter().map(|(_, at)| at - MS).collect::<Vec<_>>(), [10_000, 20_000, 30_000, 40_000]);
+        assert_eq!(rig.net.carried(2), 40_000);
+    }
+
+    #[test]
+    fn what_is_forgotten_does_not_go() {
+        let mut rig = Rig::new(&[1]);
+        for what in 0..4 {
+            rig.send(what, 10_000, 0, u64::from(what), &[0]);
+        }
+        rig.net.forget(0, 0, 2);
+        rig.send(5, 10_000, 0, 2, &[0]);
+        let came = rig.all();
+        assert_eq!(came.iter().map(|(what, _)| *what).collect::<Vec<_>>(), [0, 1, 5, 3]);
+        assert_eq!(came.last().map(|(_, at)| at - MS), Some(40_000));
+    }
+
+    proptest! {
+        /// All comes; no port carries more than it can; none rests while it has something to send: what is sent at
+        /// once over one slow port is there when it has carried all of it.
+        #[test]
+        fn work_is_conserved(
+            sends in prop::collection::vec((1_u32..70_000, 0_usize..5, 0_u64..3, 0_u32..3), 1..60),
+            slower in 3_u64..10,
+        ) {
+            let mut rig = Rig::new(&[1, 1, 1, slower]);
+            let mut bytes = 0;
+            for (what, (len, class, flow, from)) in (0..).zip(&sends) {
+                rig.send(what, *len, *class, *flow, &[*from, 3]);
+                bytes += u64::from(*len);
+            }
+            let came = rig.all();
+            prop_assert_eq!(came.len(), sends.len());
+            prop_assert_eq!(rig.net.carried(3), bytes);
+            let first = sends.iter().map(|(len, ..)| u64::from(*len)).max().unwrap();
+            let last = came.iter().map(|(_, at)| at - MS).max().unwrap();
+            prop_assert!(last <= bytes * slower + first);
+            if sends.iter().all(|(len, ..)| *len > SMALL) {
+                prop_assert!(last >= bytes * slower);
+            }
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! What came of a fleet.
+
+use crate::time::Nanos;
+use crate::waits::Waits;
+use serde::Serialize;
+
+/// One disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskOutcome {
+    /// Its host.
+    pub host: u32,
+    /// When it was attached.
+    pub attached: Nanos,
+    /// When its last read was complete; [`Nanos::NEVER`] if it was not.
+    pub completed: Nanos,
+    /// Its reads.
+    pub reads: u64,
+    /// Reads that found all their bytes local.
+    pub hits: u64,
+    /// Bytes that it read.
+    pub bytes: u64,
+    /// The sum of its waits.
+    pub waited: Nanos,
+}
+
+impl DiskOutcome {
+    /// From its attachment to its last read.
+    #[must_use]
+    pub fn took(&self) -> Nanos {
+        if self.completed == Nanos::NEVER { Nanos::NEVER } else { self.completed.since(self.attached) }
+    }
+
+    /// Bytes a second that it read; 0 where it did not complete.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "for people")]
+    pub fn throughput(&self) -> f64 {
+        if self.completed == Nanos::NEVER { 0.0 } else { self.bytes as f64 / self.took().as_secs().max(1e-9) }
+    }
+}
+
+/// One host: bytes by where they came from, without what the wire adds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostOutcome {
+    /// From the store.
+    pub from_store: u64,
+    /// From peers, because somebody waited.
+    pub on_demand: u64,
+    /// From peers ahead of need.
+    pub prefetched: u64,
+    /// Of those, what was not read.
+    pub unread: u64,
+    /// To peers.
+    pub sent: u64,
+    /// On its link up, with everything.
+    pub up: u64,
+    /// On its link down, with everything.
+    pub down: u64,
+    /// Of messages to peers, with everything: what is not chunks.
+    pub talk: u64,
+    /// Whether it died.
+    pub died: bool,
+}
+
+/// The whole fleet.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FleetOutcome {
+    /// By disk, as they were given.
+    pub disks: Vec<DiskOutcome>,
+    /// By host.
+    pub hosts: Vec<HostOutcome>,
+    /// All reads' waits.
+    pub waits: Waits,
+    /// Bytes that the store sent, without what the wire adds.
+    pub store_bytes: u64,
+    /// Wants that a node answered as local when they were not: a mistake of the node's, 0.
+    pub wrong_answers: u64,
+    /// Hosts that others dropped, each time.
+    pub dropped: u64,
+    /// What happened, in number: a measure of the work of simulating it.
+    pub happenings: u64,
+    /// What the nodes counted, in sum.
+    pub counters: headstart_swarm::Counters,
+}
+
+/// A fleet in a few figures; times in seconds, rates in bytes a second, bytes of a host.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct FleetSummary {
+    /// Disks of hosts that did not die.
+    pub disks: usize,
+    /// Those of them whose reads did not complete.
+    pub incomplete: usize,
+    /// From the first attachment to the last completion.
+    pub completion: f64,
+    /// Half of the disks took at most so long.
+    pub took_p50: f64,
+    /// 99 of 100 did.
+    pub took_p99: f64,
+    /// All did.
+    pub took_max: f64,
+    /// The mean of disks' waits in sum.
+    pub waited: f64,
+    /// The throughput of the slowest disk.
+    pub slowest: f64,
+    /// Of the fastest.
+    pub fastest: f64,
+    /// Jain's index of the disks' throughputs: 1 where all are the same.
+    pub fairness: f64,
+    /// Bytes from the store, of all.
+    pub store_bytes: u64,
+    /// Mean bytes of a host from the store.
+    pub from_store: f64,
+    /// From peers because somebody waited.
+    pub on_demand: f64,
+    /// From peers ahead of need.
+    pub prefetched: f64,
+    /// Of those, what was not read.
+    pub unread: f64,
+    /// The most of any host.
+    pub unread_max: u64,
+    /// The most that a host sent to peers.
+    pub sent_max: u64,
+    /// Mean bytes of messages of a host, on the wire.
+    pub talk: f64,
+    /// Hosts that others dropped, each time.
+    pub dropped: u64,
+    /// Wants that a node answered wrongly.
+    pub wrong_answers: u64,
+    /// What happened, in number.
+    pub happenings: u64,
+}
+
+impl FleetOutcome {
+    /// The figures.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "for people")]
+    pub fn summary(&self) -> FleetSummary {
+        let died = |host: u32| self.hosts.get(host as usize).is_some_and(|host| host.died);
+        let alive: Vec<_> = self.disks.iter().filter(|disk| !died(disk.host)).collect();
+        let done: Vec<_> = alive.iter().filter(|disk| disk.completed < Nanos::NEVER).collect();
+        let mut took: Vec<_> = done.iter().map(|disk| disk.took().as_secs()).collect();
+        took.sort_by(f64::total_cmp);
+        let percentile = |percent: usize| match took.len() {
+            0 => 0.0,
+            all => took[(all * percent).div_ceil(100).max(1) - 1],
+        };
+        let rates: Vec<_> = alive.iter().map(|disk| disk.throughput()).collect();
+        let (sum, squares) =
+            rates.iter().fold((0.0, 0.0), |(sum, squares), rate| (sum + rate, squares + rate * rate));
+        let hosts = self.hosts.len().max(1) as f64;
+        let mean = |of: fn(&HostOutcome) -> u64| self.hosts.iter().map(of).sum::<u64>() as f64 / hosts;
+        let most = |of: fn(&HostOutcome) -> u64| self.hosts.iter().map(of).max().unwrap_or(0);
+        let first = alive.iter().map(|disk| disk.attached).min().unwrap_or_default();
+        let last = done.iter().map(|disk| disk.completed).max().unwrap_or_default();
+        FleetSummary {
+            disks: alive.len(),
+            incomplete: alive.len() - done.len(),
+            completion: last.since(first).as_secs(),
+            took_p50: percentile(50),
+            took_p99: percentile(99),
+            took_max: percentile(100),
+            waited: alive.iter().map(|disk| disk.waited.as_secs()).sum::<f64>() / alive.len().max(1) as f64,
+            slowest: rates.iter().copied().reduce(f64::min).unwrap_or(0.0),
+            fastest: rates.iter().copied().reduce(f64::max).unwrap_or(0.0),
+            fairness: if squares > 0.0 { sum * sum / (rates.len() as f64 * squares) } else { 0.0 },
+            store_bytes: self.store_bytes,
+            from_store: mean(|host| host.from_store),
+            on_demand: mean(|host| host.on_demand),
+            prefetched: mean(|host| host.prefetched),
+            unread: mean(|host| host.unread),
+            unread_max: most(|host| host.unread),
+            sent_max: most(|host| host.sent),
+            talk: mean(|host| host.talk),
+            dropped: self.dropped,
+            wrong_answers: self.wrong_answers,
+            happenings: self.happenings,
+        }
+    }
+}

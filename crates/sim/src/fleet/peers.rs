@@ -1,0 +1,511 @@
+//! Nodes, what they say to each other, and hosts that fail or do harm.
+
+use super::bringing::Owner;
+use super::keyed::NONE;
+use super::model::{NOTICED, SENT_AGAIN};
+use super::net::{Parcel, on_wire};
+use super::queue::Happening;
+use super::{Fleet, FleetModel, Warm, Way};
+use crate::time::Nanos;
+use headstart_block::random::{Random, STEP, mix};
+use headstart_pull::{BlobId, BlobRange};
+use headstart_swarm::{
+    self as swarm, Action, BlobKey, CHUNK_SIZE, Chunks, Class, Counters, Event, Message, Node, PeerId,
+    PeerKey, RequestId, Role, Urgency,
+};
+use std::collections::BTreeSet;
+
+/// How a host behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Conduct {
+    Honest,
+    /// What it sends is not what it should be.
+    Corrupt,
+    /// It says that it has everything, and sends nothing.
+    Liar,
+    /// Its links are slow.
+    Slow,
+}
+
+impl Conduct {
+    /// Of each host.
+    pub(super) fn draw(model: &FleetModel, random: &mut Random) -> Vec<Self> {
+        let mut conducts = vec![Self::Honest; model.hosts as usize];
+        let faults = &model.faults;
+        let bad = [(Self::Corrupt, faults.corrupt), (Self::Liar, faults.liars), (Self::Slow, faults.slow)];
+        let all: usize = bad.iter().map(|(_, count)| *count as usize).sum();
+        let mut drawn = random.sample(all, conducts.len());
+        for place in (1..drawn.len()).rev() {
+            drawn.swap(place, random.below(place + 1));
+        }
+        let which = bad.iter().flat_map(|(conduct, count)| std::iter::repeat_n(*conduct, *count as usize));
+        drawn.into_iter().zip(which).for_each(|(host, conduct)| conducts[host] = conduct);
+        conducts
+    }
+}
+
+/// What goes over the network.
+#[derive(Debug)]
+pub(super) enum What {
+    Message {
+        from: u32,
+        to: u32,
+        message: Message,
+    },
+    Chunk(SentChunk),
+    /// A request to the store.
+    Asked(u32),
+    /// A part of the store's answer.
+    Stored {
+        request: u32,
+        bytes: u64,
+    },
+    /// A chunk of a broadcast.
+    Spread {
+        to: u32,
+        number: u32,
+    },
+}
+
+/// A chunk that a host sends to another.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SentChunk {
+    from: u32,
+    to: u32,
+    request: Option<RequestId>,
+    blob: swarm::BlobId,
+    chunk: u32,
+    corrupt: bool,
+}
+
+/// What a host is sending to another.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Serving {
+    host: u32,
+    peer: u32,
+    request: Option<RequestId>,
+    blob: swarm::BlobId,
+    chunks: Chunks,
+    missing: bool,
+}
+
+/// The name of a host.
+fn key(host: u32) -> PeerKey {
+    PeerKey(mix(STEP.wrapping_mul(u64::from(host) + 1)))
+}
+
+/// The node of a host, where there is a swarm.
+pub(super) fn node(model: &FleetModel, host: u32) -> Option<Box<Node>> {
+    let Way::Swarm(swarm) = &model.way else { return None };
+    let settings = swarm::Settings { seed: model.seed, ..swarm.settings.clone() };
+    Some(Box::new(Node::new(key(host), role(swarm.roots, host), settings)))
+}
+
+fn role(roots: u32, host: u32) -> Role {
+    if host < roots { Role::Root } else { Role::Agent }
+}
+
+/// Adds what one node counted.
+pub(super) fn add(sum: &mut Counters, one: &Counters) {
+    sum.wants += one.wants;
+    sum.elsewhere += one.elsewhere;
+    sum.on_demand += one.on_demand;
+    sum.prefetched += one.prefetched;
+    sum.prefetched_read += one.prefetched_read;
+    sum.from_store += one.from_store;
+    sum.served += one.served;
+    sum.withheld += one.withheld;
+    sum.resets += one.resets;
+    sum.timeouts += one.timeouts;
+    sum.corrupt += one.corrupt;
+    sum.duplicate += one.duplicate;
+    sum.dropped += one.dropped;
+}
+
+/// Bytes of a message, about.
+fn bytes_of(message: &Message) -> u64 {
+    let run = |count: usize| 4 * count as u64;
+    8 + match message {
+        Message::Have { runs, .. } | Message::Lost { runs, .. } => 2 + run(runs.len()),
+        Message::Ask { .. } => 10,
+        Message::Sorry { others, .. } => 8 + 9 * others.len() as u64,
+        Message::Sketch { least, .. } => 2 + 5 * least.len() as u64,
+        _ => 2,
+    }
+}
+
+impl Fleet<'_> {
+    fn seen(&self, host: u32, peer: u32) -> bool {
+        let Way::Swarm(swarm) = &self.model.way else { return false };
+        let far = swarm.cell > 0 && host / swarm.cell != peer / swarm.cell;
+        host != peer && (!far || host < swarm.roots || peer < swarm.roots)
+    }
+
+    /// The hosts that a host knows of.
+    fn seen_by(&self, host: u32) -> Vec<u32> {
+        (0..self.model.hosts).filter(|peer| self.seen(host, *peer)).collect()
+    }
+
+    /// Hosts come to know each other.
+    pub(super) fn meet(&mut self) {
+        let Way::Swarm(swarm) = &self.model.way else { return };
+        let (roots, warm, pinned) = (swarm.roots, swarm.warm, swarm.pinned);
+        for host in 0..self.model.hosts {
+            for peer in self.seen_by(host) {
+                self.tell_node(
+                    host,
+                    Event::PeerUp { peer: PeerId(peer), key: key(peer), role: role(roots, peer) },
+                );
+            }
+        }
+        let chunks = self.first_chunk.last().copied().unwrap_or(0);
+        for host in 0..self.model.hosts {
+            self.hosts[host as usize].read = vec![0; (chunks as usize).div_ceil(64)];
+            let has_all = warm == Warm::All || (warm == Warm::Roots && host < roots);
+            if has_all || pinned > 0 {
+                self.keep(host, has_all, pinned);
+            }
+            if has_all || pinned > 0 || host < roots {
+                self.open(host);
+            }
+        }
+    }
+
+    /// What a host has from the beginning.
+    fn keep(&mut self, host: u32, all: bool, pinned: u32) {
+        let Way::Swarm(swarm) = &self.model.way else { return };
+        let (stripe, hosts) = (swarm.settings.stripe.max(1), self.model.hosts);
+        let local = &mut self.hosts[host as usize].local;
+        let blobs: Vec<_> = (0..).zip(local.blobs()).collect();
+        for (blob, (len, _)) in blobs {
+            for chunk in 0..u32::try_from(len.div_ceil(CHUNK_SIZE)).unwrap_or(NONE) {
+                let holder = (host + hosts - chunk / stripe % hosts) % hosts;
+                if all || holder < pinned {
+                    local.insert(local.unit_range(BlobId(blob), u64::from(chunk)));
+                }
+            }
+        }
+    }
+
+    /// A host opens the image, if it has not yet.
+    pub(super) fn open(&mut self, host: u32) {
+        let known = &self.hosts[host as usize];
+        if known.opened != NONE || known.node.is_none() {
+            return;
+        }
+        self.hosts[host as usize].opened = self.opened;
+        self.opened += 1;
+        let Way::Swarm(swarm) = &self.model.way else { return };
+        let pinned = swarm.pinned;
+        let blobs: Vec<_> = (0..).zip(self.hosts[host as usize].local.blobs()).collect();
+        for (n, (len, _)) in blobs {
+            let blob = swarm::BlobId(n);
+            let local = self.local_runs(host, n);
+            let key = BlobKey(mix(u64::from(n)));
+            let fetchable = pinned == 0;
+            self.tell_node(host, Event::Opened { blob, key, len, local: &local, fetchable });
+            if pinned > 0 {
+                let holders: Vec<_> = (0..self.model.hosts).map(self::key).collect();
+                self.tell_node(host, Event::Pinned { blob, holders: &holders, copies: pinned });
+            }
+        }
+        let soon = Nanos::from_duration(self.model.links.round_trip);
+        self.agenda.enter(self.now.plus(soon), Happening::Proved(host));
+    }
+
+    fn local_runs(&self, host: u32, blob: u32) -> Vec<Chunks> {
+        let local = &self.hosts[host as usize].local;
+        let Some((len, _)) = local.blobs().nth(blob as usize) else { return Vec::new() };
+        let mut runs: Vec<Chunks> = Vec::new();
+        for chunk in 0..u32::try_from(len.div_ceil(CHUNK_SIZE)).unwrap_or(NONE) {
+            if local.has_unit(BlobId(blob), u64::from(chunk)) {
+                match runs.last_mut() {
+                    Some(run) if run.numbers().end == chunk => run.count += 1,
+                    _ => runs.push(Chunks::one(chunk)),
+                }
+            }
+        }
+        runs
+    }
+
+    /// A host and those that opened the image before it have proved to each other that they may read it.
+    pub(super) fn proved(&mut self, host: u32) {
+        let rank = self.hosts[host as usize].opened;
+        for peer in self.seen_by(host) {
+            if self.hosts[peer as usize].opened < rank && self.reaches(host, peer) {
+                self.share(host, peer);
+            }
+        }
+    }
+
+    fn share(&mut self, host: u32, peer: u32) {
+        for n in 0..u32::try_from(self.first_chunk.len() - 1).unwrap_or(0) {
+            let blob = swarm::BlobId(n);
+            for (host, peer) in [(host, peer), (peer, host)] {
+                self.tell_node(host, Event::PeerShares { peer: PeerId(peer), blob });
+                if self.hosts[host as usize].conduct == Conduct::Liar {
+                    let count = self.first_chunk[n as usize + 1] - self.first_chunk[n as usize];
+                    let message = Message::Have { blob, runs: vec![Chunks { first: 0, count }] };
+                    self.say(host, peer, message);
+                }
+            }
+        }
+    }
+
+    /// Whether what one host says comes to another.
+    fn reaches(&self, host: u32, peer: u32) -> bool {
+        let half = self.model.hosts / 2;
+        let (one, other) = (&self.hosts[host as usize], &self.hosts[peer as usize]);
+        one.alive
+            && other.alive
+            && !(self.parted && (host < half) != (peer < half))
+            && !one.strangers.contains(&peer)
+    }
+
+    /// Tells a node, and does what it asks for.
+    pub(super) fn tell_node(&mut self, host: u32, event: Event<'_>) {
+        let known = &mut self.hosts[host as usize];
+        let Some(node) = known.node.as_mut().filter(|_| known.alive) else { return };
+        let mut actions = self.node_actions.pop().unwrap_or_default();
+        node.on_event(self.now.engine_time(), event, &mut actions);
+        for action in actions.drain(..) {
+            self.act(host, action);
+        }
+        self.node_actions.push(actions);
+    }
+
+    fn act(&mut self, host: u32, action: Action) {
+        match action {
+            Action::Send { peer, message } => self.say(host, peer.0, message),
+            Action::Serve { peer, request, blob, chunks, urgency } => {
+                let missing = false;
+                self.serve(Serving { host, peer: peer.0, request, blob, chunks, missing }, urgency);
+            }
+            Action::Fetch { fetch, blob, chunks, urgency } => {
+                let len =
+                    self.hosts[host as usize].local.blobs().nth(blob.0 as usize).map_or(0, |(len, _)| len);
+                let range = BlobRange { blob: BlobId(blob.0), range: chunks.bytes(len) };
+                self.bring(host, Owner::Agent(fetch), range, urgency);
+            }
+            Action::Answer { want, elsewhere } => self.answered(want, &elsewhere),
+            Action::Drop { peer, .. } => {
+                self.dropped += 1;
+                self.hosts[host as usize].strangers.push(peer.0);
+                self.hosts[peer.0 as usize].strangers.push(host);
+                self.tell_node(host, Event::PeerDown { peer });
+                self.tell_node(peer.0, Event::PeerDown { peer: PeerId(host) });
+            }
+            Action::WakeAt(time) => {
+                let known = &mut self.hosts[host as usize];
+                known.wake = Nanos::of_engine(time).max(self.now);
+                if known.wake < known.wake_entered {
+                    known.wake_entered = known.wake;
+                    self.agenda.enter(known.wake, Happening::Wake(host));
+                }
+            }
+        }
+    }
+
+    /// A node asked to be woken, if it did not think better of it.
+    pub(super) fn wake(&mut self, host: u32) {
+        let known = &mut self.hosts[host as usize];
+        if known.wake_entered != self.now {
+            return;
+        }
+        known.wake_entered = Nanos::NEVER;
+        if known.wake <= self.now {
+            known.wake = Nanos::NEVER;
+            self.tell_node(host, Event::Tick);
+        } else if known.wake < Nanos::NEVER {
+            known.wake_entered = known.wake;
+            self.agenda.enter(known.wake, Happening::Wake(host));
+        }
+    }
+
+    /// The rack's port that what a host sends to outside of its rack goes through.
+    pub(super) fn rack_up(&self, host: u32) -> u32 {
+        self.racks.get(self.hosts[host as usize].rack as usize).map_or(NONE, |rack| rack.up)
+    }
+
+    pub(super) fn rack_down(&self, host: u32) -> u32 {
+        self.racks.get(self.hosts[host as usize].rack as usize).map_or(NONE, |rack| rack.down)
+    }
+
+    /// Sends something from host to host.
+    pub(super) fn send(&mut self, from: u32, to: u32, class: Class, bytes: u64, what: What, note: u32) {
+        let (sender, receiver) = (&self.hosts[from as usize], &self.hosts[to as usize]);
+        let apart = sender.rack != receiver.rack;
+        let [up, down] = if apart { [self.rack_up(from), self.rack_down(to)] } else { [NONE; 2] };
+        let mut latency = Nanos(Nanos::from_duration(self.model.links.round_trip).0 / 2);
+        let loss = u64::from(self.model.faults.loss_per_million);
+        if loss > 0 && self.random.bits() % 1_000_000 < loss {
+            if class == Class::Advert {
+                return;
+            }
+            latency = latency.plus(SENT_AGAIN);
+        }
+        let parcel = Parcel {
+            what,
+            bytes: on_wire(bytes),
+            class: class as usize,
+            flow: u64::from(from) << 32 | u64::from(to),
+            way: [sender.up, up, down, receiver.down],
+            latency,
+            note,
+        };
+        self.net.send(self.now, parcel.packed(), &mut self.agenda);
+    }
+
+    fn say(&mut self, from: u32, to: u32, message: Message) {
+        let (class, bytes) = (message.class(), bytes_of(&message));
+        self.hosts[from as usize].talk += u64::from(on_wire(bytes));
+        self.send(from, to, class, bytes, What::Message { from, to, message }, NONE);
+    }
+
+    pub(super) fn heard(&mut self, from: u32, to: u32, message: Message) {
+        if self.reaches(from, to) {
+            self.tell_node(to, Event::Received { peer: PeerId(from), message });
+        }
+    }
+
+    fn serve(&mut self, mut serving: Serving, urgency: Urgency) {
+        let Serving { host, peer, request, blob, chunks, .. } = serving;
+        let class = if urgency == Urgency::Demand { Class::DemandReply } else { Class::PrefetchReply };
+        let conduct = self.hosts[host as usize].conduct;
+        let local = &self.hosts[host as usize].local;
+        let here =
+            |chunk: &u32| local.has_unit(BlobId(blob.0), u64::from(*chunk)) && conduct != Conduct::Liar;
+        let there: Vec<_> = chunks.numbers().filter(here).collect();
+        serving.missing = there.len() < chunks.count as usize && conduct != Conduct::Liar;
+        let note = self.servings.insert(serving);
+        let Some(last) = there.last().copied() else { return self.net.note(note) };
+        for chunk in there {
+            let range = self.hosts[host as usize].local.unit_range(BlobId(blob.0), u64::from(chunk));
+            self.hosts[host as usize].sent += range.len();
+            let corrupt = conduct == Conduct::Corrupt;
+            let what = What::Chunk(SentChunk { from: host, to: peer, request, blob, chunk, corrupt });
+            self.send(host, peer, class, range.len() + 16, what, if chunk == last { note } else { NONE });
+        }
+    }
+
+    /// What a host was to send does not wait any more.
+    pub(super) fn served(&mut self, number: u32) {
+        let Some(serving) = self.servings.take(number) else { return };
+        let Serving { host, peer, request, blob, chunks, missing } = serving;
+        self.tell_node(host, Event::Served { peer: PeerId(peer), request, blob, chunks, missing });
+    }
+
+    pub(super) fn chunk_came(&mut self, sent: &SentChunk) {
+        let SentChunk { from, to, request, blob, chunk, corrupt } = *sent;
+        if !self.reaches(from, to) {
+            return;
+        }
+        let (peer, chunks) = (PeerId(from), Chunks::one(chunk));
+        if !corrupt {
+            self.became_local(to, BlobId(blob.0), u64::from(chunk));
+        }
+        let outcome = if corrupt { swarm::event::Came::Corrupt } else { swarm::event::Came::Kept };
+        match request {
+            Some(request) => self.tell_node(to, Event::Came { peer, request, chunks, outcome }),
+            None if corrupt => {}
+            None => self.tell_node(to, Event::Pushed { peer, blob, chunks }),
+        }
+    }
+}
+
+/// Something that goes wrong, or is noticed, or mended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    Die(Vec<u32>),
+    NoticeDeaths(Vec<u32>),
+    Part,
+    NoticeParting,
+    Mend,
+}
+
+impl Fleet<'_> {
+    /// Enters what will go wrong.
+    pub(super) fn foresee_faults(&mut self) {
+        let faults = &self.model.faults;
+        for death in &faults.deaths {
+            let hosts = self.model.hosts as usize;
+            let dead: Vec<u32> = if death.roots {
+                let Way::Swarm(swarm) = &self.model.way else { continue };
+                (0..swarm.roots).collect()
+            } else {
+                let count = hosts * death.per_million as usize / 1_000_000;
+                self.random
+                    .sample(count, hosts)
+                    .into_iter()
+                    .filter_map(|host| u32::try_from(host).ok())
+                    .collect()
+            };
+            self.faults.push((death.at, Fault::Die(dead.clone())));
+            self.faults.push((death.at.plus(NOTICED), Fault::NoticeDeaths(dead)));
+        }
+        for (from, until) in &faults.partitions {
+            self.faults.push((*from, Fault::Part));
+            self.faults.push((from.plus(NOTICED), Fault::NoticeParting));
+            self.faults.push((*until, Fault::Mend));
+        }
+        for (n, (at, _)) in (0..).zip(&self.faults) {
+            self.agenda.enter(*at, Happening::Fault(n));
+        }
+    }
+
+    pub(super) fn fault(&mut self, n: u32) {
+        let Some((_, fault)) = self.faults.get(n as usize).cloned() else { return };
+        match fault {
+            Fault::Die(dead) => dead.into_iter().for_each(|host| self.die(host)),
+            Fault::NoticeDeaths(dead) => {
+                for peer in dead {
+                    for host in self.seen_by(peer) {
+                        self.tell_node(host, Event::PeerDown { peer: PeerId(peer) });
+                    }
+                }
+            }
+            Fault::Part => self.parted = true,
+            Fault::NoticeParting if self.parted => {
+                for (host, peer) in self.across() {
+                    self.tell_node(host, Event::PeerDown { peer: PeerId(peer) });
+                }
+            }
+            Fault::NoticeParting => {}
+            Fault::Mend => self.mend(),
+        }
+    }
+
+    fn die(&mut self, host: u32) {
+        let known = &mut self.hosts[host as usize];
+        if known.alive {
+            (known.alive, known.died) = (false, true);
+            self.reading -= self.disks.iter().filter(|disk| disk.is_of(host) && disk.is_reading()).count();
+        }
+    }
+
+    /// Pairs of hosts of the two halves that know each other, both ways.
+    fn across(&self) -> BTreeSet<(u32, u32)> {
+        let half = self.model.hosts / 2;
+        let all = (0..self.model.hosts)
+            .flat_map(|host| self.seen_by(host).into_iter().map(move |peer| (host, peer)));
+        all.filter(|(host, peer)| (*host < half) != (*peer < half)).collect()
+    }
+
+    fn mend(&mut self) {
+        self.parted = false;
+        let Way::Swarm(swarm) = &self.model.way else { return };
+        let roots = swarm.roots;
+        let pairs = self.across();
+        let pairs: Vec<_> = pairs.into_iter().filter(|(host, peer)| self.reaches(*host, *peer)).collect();
+        for (host, peer) in &pairs {
+            let event = Event::PeerUp { peer: PeerId(*peer), key: key(*peer), role: role(roots, *peer) };
+            self.tell_node(*host, event);
+        }
+        for (host, peer) in pairs {
+            let open = |host: u32| self.hosts[host as usize].opened != NONE;
+            if host < peer && open(host) && open(peer) {
+                self.share(host, peer);
+            }
+        }
+    }
+}

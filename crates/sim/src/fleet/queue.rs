@@ -1,0 +1,57 @@
+//! What is still to happen, the earliest first; of one moment what was entered first.
+
+use crate::time::Nanos;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Something to come, by the number of what it befalls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Happening {
+    /// A parcel has come through the wire to its next port, or to its end.
+    Arrive(u32),
+    /// A port can send the next one.
+    Free(u32),
+    /// The store begins to answer a request.
+    Answer(u32),
+    /// The store does not answer a request.
+    TimeOut(u32),
+    /// A host's node asked to be woken.
+    Wake(u32),
+    /// A host's disks tell what they read.
+    Tell(u32),
+    /// A disk's engine asked to be woken.
+    Tick(u32),
+    /// A disk's guest reads.
+    Read(u32),
+    /// A disk is attached.
+    Attach(u32),
+    /// A host has proved to the others what it may read.
+    Proved(u32),
+    /// A host is gone, or comes back.
+    Fault(u32),
+}
+
+/// The agenda.
+#[derive(Debug, Default)]
+pub(super) struct Agenda {
+    heap: BinaryHeap<Reverse<(Nanos, u64, Happening)>>,
+    entered: u64,
+}
+
+impl Agenda {
+    pub(super) fn enter(&mut self, at: Nanos, happening: Happening) {
+        if at < Nanos::NEVER {
+            self.entered += 1;
+            self.heap.push(Reverse((at, self.entered, happening)));
+        }
+    }
+
+    pub(super) fn next(&mut self) -> Option<(Nanos, Happening)> {
+        self.heap.pop().map(|Reverse((at, _, happening))| (at, happening))
+    }
+
+    /// How many were entered so far.
+    pub(super) fn entered(&self) -> u64 {
+        self.entered
+    }
+}

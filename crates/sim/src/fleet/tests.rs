@@ -1,0 +1,83 @@
+use super::*;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+fn links() -> Links {
+    Links {
+        up: 50_000_000,
+        down: 50_000_000,
+        round_trip: Duration::from_micros(200),
+        store: 12_000_000,
+        store_round_trip: Duration::from_micros(400),
+        store_latency: Duration::ZERO,
+        racks: None,
+    }
+}
+
+fn region(len: u64) -> Region {
+    Region { start: len, len, read: MIB, shared: 0 }
+}
+
+fn run(hosts: u32, way: Way, pattern: Pattern) -> FleetSummary {
+    let workload = Workload::pattern(hosts, 64 * MIB, region(16 * MIB), pattern);
+    simulate(&FleetModel::new(hosts, links(), way), &workload).summary()
+}
+
+/// What each host reads for itself queues at the store.
+#[test]
+fn independent_reads_share_the_uplink() {
+    let one = run(1, Way::Independent, Pattern::SyncSame);
+    let many = run(8, Way::Independent, Pattern::SyncSame);
+    let uplink = 16.0 * MIB as f64 / 12e6;
+    assert!(one.completion > uplink && one.completion < 1.2 * uplink, "{one:?}");
+    assert!(many.completion > 8.0 * uplink && many.completion < 1.2 * 8.0 * uplink, "{many:?}");
+    assert_eq!((one.incomplete, many.incomplete), (0, 0));
+    // A scan is read ahead, beyond its end as well.
+    assert!((8 * 16 * MIB..8 * 19 * MIB).contains(&many.store_bytes), "{many:?}");
+    assert!(many.fairness > 0.98 && many.slowest > 0.75 * many.fastest, "{many:?}");
+}
+
+/// A broadcast sends the whole image, once, and then everything is local.
+#[test]
+fn a_broadcast_takes_the_image_over_the_uplink() {
+    let tree = run(24, Way::Broadcast(2), Pattern::SyncSame);
+    let image = 64.0 * MIB as f64 / 12e6;
+    let first = simulate(
+        &FleetModel::new(24, links(), Way::Broadcast(2)),
+        &Workload::pattern(24, 64 * MIB, region(16 * MIB), Pattern::SyncSame),
+    );
+    let attached = first.disks[0].attached.as_secs();
+    assert!(attached > image && attached < 1.1 * image, "{attached} {image}");
+    assert_eq!((tree.incomplete, tree.store_bytes), (0, 64 * MIB));
+    assert!(tree.completion < 0.1, "{tree:?}");
+}
+
+#[test]
+fn patterns_are_what_they_are_called() {
+    let pattern = |pattern| Workload::pattern(4, 64 * MIB, region(16 * MIB), pattern);
+    let same = pattern(Pattern::SyncSame);
+    assert_eq!((same.boots.len(), same.disks.len(), same.boots[0].reads().len()), (1, 4, 16));
+    let shifted = pattern(Pattern::ShiftedSame(Nanos(7)));
+    assert_eq!(shifted.disks.iter().map(|disk| disk.at.0).collect::<Vec<_>>(), [0, 7, 14, 21]);
+    let disjoint = pattern(Pattern::SyncDisjoint);
+    assert_eq!(disjoint.boots.iter().map(|boot| boot.reads()[0].range.offset() / MIB).collect::<Vec<_>>(), [16, 32, 48]);
+    assert_eq!(disjoint.disks.iter().map(|disk| disk.boot).collect::<Vec<_>>(), [0, 1, 2, 0]);
+}
+
+#[test]
+fn the_same_twice() {
+    let model = FleetModel {
+        faults: Faults {
+            loss_per_million: 10_000,
+            deaths: vec![Death { at: Nanos(300_000_000), per_million: 300_000, roots: false }],
+            corrupt: 1,
+            liars: 1,
+            slow: 1,
+            ..Faults::default()
+        },
+        ..FleetModel::new(10, links(), Way::Swarm(Box::default()))
+    };
+    let workload = Workload::pattern(10, 64 * MIB, region(8 * MIB), Pattern::SyncSame);
+    assert_eq!(simulate(&model, &workload), simulate(&model, &workload));
+}
