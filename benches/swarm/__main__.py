@@ -18,7 +18,9 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "boot"))
 
 import figures
 import network
+import page
 from contestants import TITLES
+from faults import FAULTS
 from image import Image
 from measure import Results, calibrate, measured
 from patterns import PATTERNS
@@ -41,12 +43,15 @@ def arguments():
     parser.add_argument("--region", type=size, default=size("64M"), help="what is read, as stored [64M]")
     parser.add_argument("--uplink", type=float, default=12, help="the store's link, MB/s [12]")
     parser.add_argument("--rate", type=float, default=50, help="each host's link, MB/s [50]")
-    parser.add_argument("--patterns", type=names, default=list(PATTERNS), help=", ".join(PATTERNS))
+    parser.add_argument("--patterns", type=names, default=list(PATTERNS), 
+                        help=f"{', '.join(PATTERNS)}; with a fault as sync-same:FAULT: {', '.join(FAULTS)}")
     parser.add_argument("--contestants", type=names, default=["independent", "tree"], help=", ".join(TITLES))
     parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument("--settle", type=float, default=2, help="seconds from open disks to the first read [2]")
     parser.add_argument("--longest", type=float, default=900, help="seconds until reading is given up [900]")
     parser.add_argument("--again", action="store_true", help="measure what is known as well")
+    parser.add_argument("--page", action="store_true", help="write docs/benchmarks-swarm.md of what is known")
+    parser.add_argument("--note", default="", help="what a reader of the page has to know of this run")
     options = parser.parse_args()
     options.dir = options.dir.resolve()
     return options
@@ -80,6 +85,8 @@ def main():
         except Failed as error:
             failed += 1
             print(f"  FAILED {error}", flush=True)
+    if options.page:
+        print(page.write(options, results, ROOT / "docs"), flush=True)
     if failed:
         sys.exit(f"{failed} measurements failed")
 

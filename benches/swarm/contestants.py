@@ -60,7 +60,7 @@ http {{
 
 
 class Contestant:
-    """Disks on all hosts. `open()` is before the time is taken, `path(host)` within it."""
+    """Disks on all hosts. `open()` is before the time is taken, `use(host)` within it, `path(host)` thereafter."""
 
     def __init__(self, network, image):
         self.network, self.image = network, image
@@ -71,7 +71,12 @@ class Contestant:
         for host in started:
             self._ready(host)
 
-    def path(self, host):
+    def use(self, host):
+        """The host's disk, as soon as it can be read."""
+        return self.path(host)
+
+    @staticmethod
+    def path(host):
         return host.place / "disk" / "disk.raw"
 
     def options(self, host):
@@ -144,7 +149,7 @@ class Tree(Contestant):
         # All of them listen, and all but the root are connected.
         time.sleep(1)
 
-    def path(self, host):
+    def use(self, host):
         if host.number == 0:
             self.others[0].process.stdin.write(b"go\n")
             self.others[0].process.stdin.close()
@@ -152,7 +157,7 @@ class Tree(Contestant):
         program.wait_for(lambda: "\n" in program.said(), 900, LOOK)
         self.here[host.number] = float(program.said().split()[1])
         self._ready(self._attach(host, f"file://{host.place / 'copy'}:{TAG}"))
-        return super().path(host)
+        return self.path(host)
 
 
 CONTESTANTS = {"independent": Contestant, "tree": Tree, "local": Local}

@@ -1,5 +1,6 @@
 """One measurement: a fleet, a contestant, a pattern; and what was measured already."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -8,8 +9,9 @@ import sys
 import time
 
 from contestants import Store, contestant
+from faults import Strike
 from network import STORE_ADDRESS, Network
-from patterns import PATTERNS, read_all
+from patterns import plans, read_all
 from rig import Failed, Processors, build_of, run
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -107,8 +109,13 @@ def _run(options, image, row, network, store, ours):
     # Connections are made, adverts said, what was read ahead while opening has come.
     time.sleep(options.settle)
     before, asked, spent, busy = network.moved(), store.sent(), worked(ours.processes()), Processors()
-    plans = PATTERNS[row["pattern"]](image, len(hosts), options.uplink * 1e6)
-    readings = read_all(plans, [lambda host=host: ours.path(host) for host in hosts], options.longest)
+    who = plans(row["pattern"], image, len(hosts), options.uplink * 1e6)
+    fault = row["pattern"].partition(":")[2]
+    least = image.region / options.uplink / 1e6
+    with Strike(fault, network, ours, least) if fault else contextlib.nullcontext() as strike:
+        readings = read_all(who, [lambda host=host: ours.use(host) for host in hosts], options.longest)
+    if strike and strike.error:
+        raise Failed(f"the fault did not come: {strike.error}")
     row["busy"], row["worked"] = busy.busy(), round(worked(ours.processes()) - spent, 2)
     # Requests are in the web server's log when they have been answered.
     time.sleep(0.5)
@@ -116,10 +123,10 @@ def _run(options, image, row, network, store, ours):
     row["uplink_bytes"] = moved["store"][1]
     row["opening"] = {"store": sum(count for count, _ in asked.values())}
     row["each"] = [_host(host, plan, reading, moved, sent, asked)
-                   for host, plan, reading in zip(hosts, plans, readings)]
+                   for host, plan, reading in zip(hosts, who, readings)]
     row["completion"] = round(max(reading.ended for reading in readings), 3)
-    row["wrong"] = sum(_wrong(image, ours.path(host), plan, one) for host, plan, one in zip(hosts, plans, row["each"])
-                       if not one["error"]) if not row["contestant"] == "tree" else None
+    row["wrong"] = sum(_wrong(image, ours.path(host), plan, one) for host, plan, one in zip(hosts, who, row["each"])
+                       if not one["error"])
     row["here"] = [round(at, 3) for _, at in sorted(getattr(ours, "here", {}).items())]
 
 

@@ -10,8 +10,8 @@ REQUEST = 1 << 20
 # The paper starts its machines 5 s after each other, which is this share of its region's time over its store's link
 # (1 GiB over 1 Gbit/s).
 SHIFT = 0.54
-# What all read before they go their own ways, as a share of what each then reads: the paper's machines read some 70 MB
-# to boot, then 128 MB.
+# What all read before they go their own ways, as a share of what each then reads: the paper's machines read some 70
+# MB to boot, then 128 MB.
 BOOT = 0.55
 BOOT_REQUEST = 256 << 10
 
@@ -60,6 +60,20 @@ def boot_disjoint(image, count, uplink):
 
 PATTERNS = {"sync-same": sync_same, "shifted-same": shifted_same, "sync-disjoint": sync_disjoint,
             "boot-disjoint": boot_disjoint}
+
+
+def plans(name, image, count, uplink):
+    """Of a pattern, such as `sync-same`, or with a fault, as `sync-same:killed`."""
+    pattern, _, fault = name.partition(":")
+    found = PATTERNS[pattern](image, count, uplink)
+    if fault == "slow":
+        # It takes part and reads nothing: what it is slow for is others.
+        found[1].ranges = []
+    if fault == "no-store":
+        # The first half has read everything when the store goes; then comes the other.
+        for plan in found[count // 2:]:
+            plan.after = 4 * image.region / uplink
+    return found
 
 
 @dataclasses.dataclass
