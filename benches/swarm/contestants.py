@@ -8,7 +8,7 @@ import time
 
 from image import TAG
 from network import STORE, STORE_ADDRESS
-from rig import HEADSTART, Failed, Running
+from rig import HEADSTART, Failed, Running, run
 
 TREE_PORT, TREE_ARITY = 7000, 2
 # A contestant is ready when every disk is there; 24 of them start on few processors.
@@ -16,9 +16,20 @@ READY = 60
 # So often it is looked whether it is, by a thread a host.
 LOOK = 0.02
 
+SWARM_PORT = 4647
+# How many hosts each one is told of at its start; gossip tells it of the others.
+TOLD = 2
+CHUNK = 64 << 10
+
+# Thresholds beside each other.
+SWARMS = {"swarm-0": ["--threshold", "0"], "swarm": [], "swarm-inf": ["--threshold", "none"]}
+
 TITLES = {
     "independent": "each on its own",
     "tree": "all of the image down a tree first",
+    "swarm-0": "swarm, nothing prefetched",
+    "swarm": "swarm",
+    "swarm-inf": "swarm, everything prefetched",
     "local": "the image is on each host already",
 }
 
@@ -95,6 +106,10 @@ class Contestant:
         program = self.disks[host.number]
         program.wait_for(lambda: "\n" in program.said(), READY, LOOK)
 
+    def exchanged(self, host):
+        """What a host had from others, once all has ended; nothing where there is no swarm."""
+        return None
+
     def processes(self):
         """What runs for it, for the processors' time."""
         return [program.process.pid for program in [*self.disks.values(), *self.others]]
@@ -160,10 +175,50 @@ class Tree(Contestant):
         return self.path(host)
 
 
-CONTESTANTS = {"independent": Contestant, "tree": Tree, "local": Local}
+class Swarm(Contestant):
+    """An agent on every host, with certificates of one cluster; disks ask it first."""
+
+    def __init__(self, network, image, arguments):
+        super().__init__(network, image)
+        self.arguments, self.agents = arguments, {}
+
+    def open(self):
+        hosts = self.network.hosts
+        cluster = self.network.place / "cluster"
+        run(HEADSTART, "swarm", "init", cluster, *(part for host in hosts for part in ("--host", host.place.name)))
+        for host in hosts:
+            known = [other for other in hosts[:TOLD] if other is not host]
+            agent = host.start("agent", HEADSTART, "agent", "--json", "--dir", host.place / "agent",
+                               "--cache", host.place / "cache", "--credentials", cluster / "hosts" / host.place.name,
+                               "--listen", f"{host.address}:{SWARM_PORT}", *self.arguments,
+                               *(part for other in known for part in ("--join", f"{other.address}:{SWARM_PORT}")))
+            self.agents[host.number] = agent
+            self.others.append(agent)
+        for agent in self.others:
+            agent.wait_for(lambda agent=agent: "\n" in agent.said(), READY, LOOK)
+        super().open()
+
+    def options(self, host):
+        return [*super().options(host), "--swarm", host.place / "agent" / "swarm.sock"]
+
+    def kill_agent(self, host):
+        self.agents[host.number].process.kill()
+
+    def exchanged(self, host):
+        """What its agent counted until its end, in bytes; nothing of one that was killed."""
+        lines = self.agents[host.number].said().splitlines()
+        counted = json.loads(lines[-1]).get("counters") if len(lines) > 1 else None
+        if not counted:
+            return None
+        chunks = counted["chunks"]
+        return {"on_demand": chunks["on_demand"] * CHUNK, "prefetched": chunks["prefetched"] * CHUNK,
+                "unread": (chunks["prefetched"] - chunks["prefetched_read"]) * CHUNK, "counters": counted}
 
 
 def contestant(name, network, image):
-    if name not in CONTESTANTS:
-        raise Failed(f"there is no contestant '{name}'; there are {', '.join(TITLES)}")
-    return CONTESTANTS[name](network, image)
+    simple = {"independent": Contestant, "tree": Tree, "local": Local}
+    if name in simple:
+        return simple[name](network, image)
+    if name in SWARMS:
+        return Swarm(network, image, SWARMS[name])
+    raise Failed(f"there is no contestant '{name}'; there are {', '.join(TITLES)}")

@@ -98,6 +98,7 @@ def measure(options, image, row):
             store.end()
         for host in row["each"]:
             host["disk"] = ended.get(host["host"])
+            host["swarm"] = ours.exchanged(network.hosts[host["host"]])
     return row
 
 

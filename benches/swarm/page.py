@@ -76,7 +76,7 @@ def budget(found):
             per_byte = [row["worked"] / (row["region"] * len(row["each"]) / 1e9) for row in measured]
             rows.append([name, number(statistics.median(per_byte), 2),
                          number(100 * statistics.median(row["busy"] for row in measured), 0)])
-    return ("All hosts share " + f"{os.cpu_count()} processors. In Sync-Same, for each GB (as stored) that hosts read:\n\n"
+    return (f"All hosts share {os.cpu_count()} processors. In Sync-Same, for each GB (as stored) that hosts read:\n\n"
             + table(["", "processor seconds", "processors busy, %"], rows))
 
 
@@ -93,7 +93,8 @@ def write(options, results, docs):
     text = pathlib.Path(__file__).with_name("page.md").read_text().format(
         date=datetime.date.today().isoformat(), machine=f"{os.cpu_count()} processors", kernel=platform.release(),
         build="build " + ", ".join(builds), hosts=options.hosts, rate=number(options.rate, 0),
-        uplink=number(options.uplink, 0), links=" and ".join(number(links[kind]) for kind in ("rate", "uplink")),
+        uplink=number(options.uplink, 0), 
+        links=" and ".join(number(links[kind]) for kind in ("rate", "uplink")),
         times=TIMES, region=number(options.region / 1e6), least=number(least, 2), shift=number(SHIFT * least, 2),
         boot=f"{BOOT:.0%}", arity=TREE_ARITY, note=options.note, budget=budget(found),
         checks=table(["", "measured", "limit", ""], listed), times_tables="\n".join(times(found)),
