@@ -1,21 +1,70 @@
 //! Who belongs to a cluster: its certificate authority, hosts' certificates, the gossip key.
+//!
+//! ```text
+//! DIR/ca.pem, DIR/ca.key      the authority; its key stays with who adds hosts
+//! DIR/gossip.key              64 hexadecimal digits, the same on all hosts
+//! DIR/hosts/NAME/             all that one host needs, to be copied there:
+//!     ca.pem, gossip.key      as above
+//!     host.pem, host.key      its certificate, in which its name is, and its key
+//! ```
+//!
+//! A host is what its certificate says. Everybody who has one may connect; what he gets beyond that, he has to prove
+//! blob by blob.
 
-use headstart_block::Result;
-use std::path::Path;
+use aws_lc_rs::rand;
+use headstart_block::digest::parse_hex;
+use headstart_block::{Error, ErrorKind, Result};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+const CA: &str = "ca.pem";
+const CA_KEY: &str = "ca.key";
+const HOST: &str = "host.pem";
+const HOST_KEY: &str = "host.key";
+const GOSSIP_KEY: &str = "gossip.key";
+const HOSTS: &str = "hosts";
 
 /// What one host proves with that it belongs to its cluster.
 pub struct Credentials {
     pub(crate) name: String,
+    pub(crate) authority: Vec<CertificateDer<'static>>,
+    pub(crate) certificate: Vec<CertificateDer<'static>>,
+    pub(crate) key: PrivateKeyDer<'static>,
+    pub(crate) gossip_key: [u8; 32],
 }
 
 impl Credentials {
-    /// Reads what [`init`] made for one host.
+    /// Reads what [`init`] made for one host, whose name it is.
     ///
     /// # Errors
-    /// What the operating system reports; [`headstart_block::ErrorKind::Corrupt`] where a file is not what it should be.
-    pub fn load(dir: &Path) -> Result<Self> {
-        let _ = dir;
-        Err(headstart_block::Error::unsupported("not yet"))
+    /// What the operating system reports; [`ErrorKind::Corrupt`] where a file is not what it should be, or the
+    /// certificate is not for `name`.
+    pub fn load(dir: &Path, name: &str) -> Result<Self> {
+        let authority = certificates(&dir.join(CA))?;
+        let certificate = certificates(&dir.join(HOST))?;
+        let key_path = dir.join(HOST_KEY);
+        let key = PrivateKeyDer::from_pem_slice(&read(&key_path)?)
+            .map_err(|e| Error::corrupt("is no private key").caused_by(e).about(key_path.display()))?;
+        let first = certificate.first().map(|first| is_for(first, name));
+        if first != Some(true) {
+            return Err(Error::corrupt(format!("is not the certificate of `{name}`"))
+                .about(dir.join(HOST).display())
+                .remedy("give the name that it was made for"));
+        }
+        let gossip_path = dir.join(GOSSIP_KEY);
+        let gossip_key =
+            std::str::from_utf8(&read(&gossip_path)?).ok().and_then(|text| parse_hex(text.trim()));
+        let gossip_key = gossip_key
+            .ok_or_else(|| Error::corrupt("is not 64 hexadecimal digits").about(gossip_path.display()))?;
+        Ok(Self { name: name.to_owned(), authority, certificate, key, gossip_key })
     }
 
     /// The host's name.
@@ -23,4 +72,148 @@ impl Credentials {
     pub fn name(&self) -> &str {
         &self.name
     }
+}
+
+/// Whether a certificate is for a host of this name.
+pub(crate) fn is_for(certificate: &CertificateDer<'_>, name: &str) -> bool {
+    let parsed = rustls::server::ParsedCertificate::try_from(certificate);
+    let name = ServerName::try_from(name);
+    matches!((parsed, name), (Ok(parsed), Ok(name)) if rustls::client::verify_server_name(&parsed, &name).is_ok())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|e| {
+        Error::io("cannot read", e).about(path.display()).remedy("make it by `headstart swarm init`")
+    })
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let bytes = read(path)?;
+    let certificates: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    let certificates =
+        certificates.map_err(|e| Error::corrupt("is no certificate").caused_by(e).about(path.display()))?;
+    if certificates.is_empty() {
+        return Err(Error::corrupt("has no certificate in it").about(path.display()));
+    }
+    Ok(certificates)
+}
+
+/// Makes what a cluster needs in `dir`, where it is not there yet, and what each of `hosts` needs. Hosts can be added
+/// later; those that have a directory already keep what is in it. Gives the hosts' directories, in their order.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] where a name is none; what the operating system reports.
+pub fn init(dir: &Path, hosts: &[String]) -> Result<Vec<PathBuf>> {
+    for host in hosts {
+        check_name(host)?;
+    }
+    make_dir(dir)?;
+    if !dir.join(CA).exists() {
+        make_authority(dir)?;
+    }
+    let authority = read_text(&dir.join(CA))?;
+    let gossip_key = read_text(&dir.join(GOSSIP_KEY))?;
+    let key_path = dir.join(CA_KEY);
+    let key = KeyPair::from_pem(&read_text(&key_path)?)
+        .map_err(|e| Error::corrupt("is no private key").caused_by(e).about(key_path.display()))?;
+    let issuer = Issuer::new(authority_params(), key);
+    let mut made = Vec::new();
+    for host in hosts {
+        let host_dir = dir.join(HOSTS).join(host);
+        if !host_dir.join(HOST).exists() {
+            make_dir(&dir.join(HOSTS))?;
+            make_dir(&host_dir)?;
+            let (certificate, key) = sign(&issuer, host)?;
+            replace(&host_dir.join(CA), &authority, 0o644)?;
+            replace(&host_dir.join(GOSSIP_KEY), &gossip_key, 0o600)?;
+            replace(&host_dir.join(HOST_KEY), &key, 0o600)?;
+            replace(&host_dir.join(HOST), &certificate, 0o644)?;
+        }
+        made.push(host_dir);
+    }
+    Ok(made)
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let is_name = |part: &str| {
+        !part.is_empty()
+            && !part.starts_with('-')
+            && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+    };
+    if name.len() <= crate::peers::frame::NAME_MAX
+        && name.split('.').all(is_name)
+        && ServerName::try_from(name).is_ok()
+    {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("`{}` is no name of a host", name.escape_debug()))
+        .remedy("use lower-case letters, digits, hyphens and dots, as in DNS"))
+}
+
+fn make_authority(dir: &Path) -> Result<()> {
+    let failed =
+        |e: rcgen::Error| Error::new(ErrorKind::Io, "cannot make a certificate authority").caused_by(e);
+    let key = KeyPair::generate().map_err(failed)?;
+    let certificate = authority_params().self_signed(&key).map_err(failed)?;
+    let mut gossip_key = [0; 32];
+    rand::fill(&mut gossip_key).map_err(|_| Error::new(ErrorKind::Io, "cannot draw a key"))?;
+    replace(&dir.join(GOSSIP_KEY), &format!("{}\n", hex(&gossip_key)), 0o600)?;
+    replace(&dir.join(CA_KEY), &key.serialize_pem(), 0o600)?;
+    // Last: where it is, the others are.
+    replace(&dir.join(CA), &certificate.pem(), 0o644)
+}
+
+/// What an authority is but for its key: so that hosts can be added who has that.
+fn authority_params() -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, "headstart swarm");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+}
+
+fn hex(bytes: &[u8; 32]) -> String {
+    headstart_block::Digest::from_bytes(*bytes).hex()
+}
+
+/// A host's certificate and its key.
+fn sign(issuer: &Issuer<'_, KeyPair>, host: &str) -> Result<(String, String)> {
+    let failed =
+        |e: rcgen::Error| Error::new(ErrorKind::Io, "cannot make a certificate").caused_by(e).about(host);
+    let key = KeyPair::generate().map_err(failed)?;
+    let mut params = CertificateParams::new(vec![host.to_owned()]).map_err(failed)?;
+    params.distinguished_name.push(DnType::CommonName, host);
+    params.use_authority_key_identifier_extension = true;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    let certificate = params.signed_by(&key, issuer).map_err(failed)?;
+    Ok((certificate.pem(), key.serialize_pem()))
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    String::from_utf8(read(path)?).map_err(|_| Error::corrupt("is no text").about(path.display()))
+}
+
+fn make_dir(path: &Path) -> Result<()> {
+    match std::fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
+            Err(Error::io("cannot make a directory", e).about(path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes a file whole or not at all; nobody reads it meanwhile who may not.
+fn replace(path: &Path, text: &str, mode: u32) -> Result<()> {
+    let failed = |e| Error::io("cannot write", e).about(path.display());
+    let new = path.with_extension("new");
+    match std::fs::remove_file(&new) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(failed(e)),
+        _ => {}
+    }
+    let mut file: File =
+        OpenOptions::new().write(true).create_new(true).mode(mode).open(&new).map_err(failed)?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+    std::fs::rename(&new, path).map_err(failed)
 }

@@ -1,17 +1,66 @@
 //! The swarm: connections to other hosts, and the state machine that decides what goes over them.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `host` | the state machine and what its numbers mean; what all else takes and moves |
+//! | `link` | one connection: its two tasks, and what was asked for over it |
+//! | `outbox` | what waits to be sent, in the order in which it is |
+//! | [`frame`] | what goes over a connection, byte by byte |
+//! | `channel` | who is at the other end |
+//! | `proof` | how a host proves that it may read a blob |
+//! | `blob` | how bytes that came are checked and kept |
+//! | `parking` | chunks that came before the pages of the tree that they are checked by |
+//! | `fetching` | what the agent itself fetches from stores |
+//! | `members` | connections made, accepted, made anew |
+//! | [`gossip`] | who is there |
+//! | `status` | all of it as plain data |
+//!
+//! # What is believed
+//!
+//! Nobody connects who has no certificate of the cluster. Who has one is asked and answered only about blobs that he
+//! proves that he may read: he knows the root of their hash trees. What he sends is checked against that root before it
+//! is in the cache. Who sends what is not right is dropped, and left alone for a while. What waits in memory for or from
+//! anybody is bounded.
 
+mod blob;
+mod channel;
+mod fetching;
+pub mod frame;
+#[doc(hidden)]
+pub mod gossip;
+mod host;
+mod link;
+mod members;
+mod outbox;
+mod parking;
+mod proof;
 mod status;
+
+#[cfg(test)]
+mod tests;
 
 pub use status::{BlobStatus, Counters, PeerStatus, Status};
 
 use crate::credentials::Credentials;
-use headstart_block::{ByteRange, Result};
+use crate::peers::blob::Blob;
+use crate::peers::channel::Wire;
+use crate::peers::frame::Hello;
+use crate::peers::gossip::Gossip;
+use crate::peers::host::Host;
+use crate::peers::members::{Door, key_of};
+use headstart_block::{ByteRange, Error, Result};
 use headstart_cache::{BlobSpec, Cache, CachedBlob};
+use headstart_disk::Carrier;
 use headstart_store::Store;
-use headstart_swarm::{Role, Settings, Urgency};
-use std::net::SocketAddr;
-use std::sync::Arc;
+use headstart_swarm::{Chunks, Event, Node, Role, Settings, Urgency, WantId};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::net::{TcpListener, UdpSocket};
 use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 /// How hosts know each other.
 pub enum Security {
@@ -43,9 +92,20 @@ pub struct SwarmSettings {
     pub connections_max: usize,
 }
 
+/// How often a port is looked for that is free for both.
+const PORT_TRIES: u32 = 16;
+
+/// How long saying goodbye may take.
+const STOPPING: Duration = Duration::from_secs(2);
+
 /// One host's part in the swarm. Dropping it ends all connections.
 pub struct Swarm {
-    cache: Arc<Cache>,
+    host: Arc<Host>,
+    name: String,
+    role: Role,
+    address: SocketAddr,
+    stopping: watch::Sender<bool>,
+    tasks: Mutex<Option<JoinSet<()>>>,
 }
 
 impl Swarm {
@@ -55,17 +115,61 @@ impl Swarm {
     /// # Errors
     /// Where it cannot listen, or security is none on an address that others reach.
     pub async fn start(settings: SwarmSettings, cache: Arc<Cache>, runtime: Handle) -> Result<Arc<Self>> {
-        let _ = (settings, runtime);
-        Ok(Arc::new(Self { cache }))
+        let started = runtime.clone().spawn(Self::start_here(settings, cache, runtime)).await;
+        started.map_err(|e| Error::io("the swarm did not start", std::io::Error::other(e)))?
     }
 
-    /// Where it listens.
+    async fn start_here(settings: SwarmSettings, cache: Arc<Cache>, runtime: Handle) -> Result<Arc<Self>> {
+        let (wire, name, gossip_key) = match &settings.security {
+            Security::Tls(credentials) => {
+                (Wire::tls(credentials)?, credentials.name.clone(), Some(credentials.gossip_key))
+            }
+            Security::PlainOnLoopback { name } => (Wire::Plain, name.clone(), None),
+        };
+        let only_loopback = matches!(settings.security, Security::PlainOnLoopback { .. });
+        let reached = [Some(settings.listen), settings.advertise];
+        if only_loopback && !reached.into_iter().flatten().all(|address| address.ip().is_loopback()) {
+            return Err(Error::invalid("without certificates it listens on loopback only")
+                .about(settings.listen)
+                .remedy("make certificates by `headstart swarm init`, or listen on 127.0.0.1"));
+        }
+        let (listener, datagrams, listening) = listen(settings.listen).await?;
+        let address = match settings.advertise {
+            Some(address) if address.port() == 0 => SocketAddr::new(address.ip(), listening.port()),
+            Some(address) => address,
+            None => reachable(listening, &settings.join).await?,
+        };
+        let key = key_of(&name);
+        let is_root = settings.role == Role::Root;
+        let node = Node::new(key, settings.role, settings.node);
+        let host = Host::new(cache, runtime.clone(), node);
+        let (stopping, stopped) = watch::channel(false);
+        let door = Arc::new(Door {
+            host: Arc::clone(&host),
+            wire,
+            hello: Hello { version: frame::VERSION, name: name.clone(), is_root, nonce: [0; 32] },
+            key,
+            connections_max: settings.connections_max,
+            only_loopback,
+            stopping: stopped,
+        });
+        let gossip = Gossip::join(datagrams, gossip_key, &name, address, settings.join).await?;
+        let mut tasks = JoinSet::new();
+        tasks.spawn_on(Arc::clone(&host).keep_time(), &runtime);
+        tasks.spawn_on(Arc::clone(&door).accept(listener), &runtime);
+        tasks.spawn_on(Arc::clone(&door).follow(gossip), &runtime);
+        tasks.spawn_on(door.look_after(), &runtime);
+        let tasks = Mutex::new(Some(tasks));
+        Ok(Arc::new(Self { host, name, role: settings.role, address, stopping, tasks }))
+    }
+
+    /// Where others reach it.
     #[must_use]
-    pub fn local_addr(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], 0))
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
-    /// Takes part in a blob as long as what it returns lives; together with the outboard of its hash tree. A blob
+    /// Takes part in a blob as long as what it returns lives, together with the outboard of its hash tree. A blob
     /// without a hash tree never goes through the swarm: all that is wanted of it is elsewhere. Opening one again is
     /// cheap.
     ///
@@ -74,42 +178,124 @@ impl Swarm {
     /// # Errors
     /// As [`Cache::blob`].
     pub fn open(self: &Arc<Self>, blob: &BlobSpec, store: Option<Arc<dyn Store>>) -> Result<SharedBlob> {
-        let _ = store;
-        Ok(SharedBlob { blob: self.cache.blob(blob)? })
+        let cached = self.host.cache.blob(blob)?;
+        let tree = cached.spec().tree;
+        let Some(tree) = tree else { return Ok(SharedBlob { cached, shared: None, tree: None }) };
+        let carrier = store.map(|store| Arc::new(Carrier::new(store)));
+        let blob = self.host.open(&cached, tree, carrier.as_ref());
+        let shared = |blob: &Arc<Blob>| Shared {
+            swarm: Arc::clone(self),
+            blob: Arc::clone(blob),
+            planned: AtomicBool::new(false),
+        };
+        let outboard = blob.tree.as_ref().map(|outboard| {
+            let cached = Arc::clone(&outboard.cached);
+            Box::new(SharedBlob { cached, shared: Some(shared(outboard)), tree: None })
+        });
+        Ok(SharedBlob { cached, shared: Some(shared(&blob)), tree: outboard })
     }
 
     /// What it does at present, for people.
     #[must_use]
     pub fn status(&self) -> Status {
-        Status::default()
+        Status::of(&self.host, &self.name, self.role, self.address)
     }
 
     /// What it did so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        Counters::default()
+        self.host.counts.read()
     }
 
-    /// Says goodbye to the others, and ends all connections.
-    pub async fn stop(&self) {}
+    /// What the state machine counted.
+    #[must_use]
+    pub fn node_counters(&self) -> headstart_swarm::Counters {
+        self.host.node_counters()
+    }
+
+    /// Says goodbye to the others, and ends all connections, within a bounded time.
+    pub async fn stop(&self) {
+        self.end();
+        let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(tasks) = tasks {
+            let all = tasks.join_all();
+            // Later they end all the same.
+            let _ = tokio::time::timeout(STOPPING, all).await;
+        }
+    }
+
+    fn end(&self) {
+        self.stopping.send_replace(true);
+        self.host.stop();
+    }
+}
+
+impl Drop for Swarm {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Listens for connections and for datagrams at the same port.
+async fn listen(at: SocketAddr) -> Result<(TcpListener, UdpSocket, SocketAddr)> {
+    let failed = |e| Error::io("cannot listen", e).about(at).remedy("is another agent running?");
+    for attempt in 1.. {
+        let listener = TcpListener::bind(at).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        match UdpSocket::bind(address).await {
+            Ok(datagrams) => return Ok((listener, datagrams, address)),
+            Err(error) if at.port() != 0 || attempt >= PORT_TRIES => return Err(failed(error)),
+            Err(_) => {}
+        }
+    }
+    Err(Error::invalid("cannot listen"))
+}
+
+/// Where others reach who listens there. If that is everywhere: the address that datagrams to the others come from.
+async fn reachable(listening: SocketAddr, others: &[String]) -> Result<SocketAddr> {
+    if !listening.ip().is_unspecified() {
+        return Ok(listening);
+    }
+    let unspecified = SocketAddr::new(listening.ip(), 0);
+    for other in others {
+        let Ok(socket) = UdpSocket::bind(unspecified).await else { continue };
+        if socket.connect(other).await.is_ok()
+            && let Ok(own) = socket.local_addr()
+        {
+            return Ok(SocketAddr::new(own.ip(), listening.port()));
+        }
+    }
+    let everywhere: IpAddr = listening.ip();
+    Err(Error::invalid("it is not known where other hosts reach this one")
+        .about(everywhere)
+        .remedy("say where, by the address to advertise"))
 }
 
 /// One disk's part in one blob. All methods take ranges of the blob in bytes; what is past its end is not there.
 pub struct SharedBlob {
-    blob: Arc<CachedBlob>,
+    cached: Arc<CachedBlob>,
+    shared: Option<Shared>,
+    tree: Option<Box<SharedBlob>>,
+}
+
+/// A use of a blob.
+struct Shared {
+    swarm: Arc<Swarm>,
+    blob: Arc<Blob>,
+    planned: AtomicBool,
 }
 
 impl SharedBlob {
     /// The blob in the cache.
     #[must_use]
     pub fn blob(&self) -> &Arc<CachedBlob> {
-        &self.blob
+        &self.cached
     }
 
     /// The outboard of its hash tree, a blob of its own to the swarm.
     #[must_use]
     pub fn tree(&self) -> Option<&SharedBlob> {
-        None
+        self.tree.as_deref()
     }
 
     /// Brings `range` from other hosts into the cache. When it returns, all chunks that touch `range` are local and
@@ -117,22 +303,73 @@ impl SharedBlob {
     /// from the store itself, all of each run, and then to tell by [`became_local`](Self::became_local). Dropping the
     /// future is fine: it is then wanted no longer.
     pub async fn want(&self, range: ByteRange, urgency: Urgency) -> Vec<ByteRange> {
-        let _ = urgency;
-        vec![range]
+        let len = self.cached.spec().len;
+        let chunks = Chunks::touched(range.intersect(ByteRange::between(0, len)));
+        let whole = chunks.bytes(len);
+        if chunks.count == 0 || self.cached.is_local(whole) {
+            return Vec::new();
+        }
+        let Some(shared) = &self.shared else { return vec![whole] };
+        let host = &shared.swarm.host;
+        let mut missing = 0;
+        self.cached.missing(whole, &mut |run| missing += run.len());
+        let (want, answer) = host.want(&shared.blob, chunks, urgency);
+        let waiting = Waiting { host, want };
+        let elsewhere = answer.await.unwrap_or_else(|_| vec![chunks]);
+        drop(waiting);
+        let elsewhere = host.checked(&shared.blob, chunks, &elsewhere);
+        let mut left = 0;
+        for range in &elsewhere {
+            self.cached.missing(*range, &mut |run| left += run.len());
+        }
+        host.counts.elsewhere_bytes.fetch_add(left, Ordering::Relaxed);
+        host.counts.brought_bytes.fetch_add(missing - left.min(missing), Ordering::Relaxed);
+        elsewhere
     }
 
     /// A disk brought `range` into the cache. What of it is not there in whole chunks is not believed.
     pub fn became_local(&self, range: ByteRange) {
-        let _ = range;
+        if let Some(shared) = &self.shared {
+            shared.swarm.host.became_local(&shared.blob, range);
+        }
     }
 
     /// A disk read `range`, which was local.
     pub fn read(&self, range: ByteRange) {
-        let _ = range;
+        let chunks = Chunks::touched(range.intersect(ByteRange::between(0, self.cached.spec().len)));
+        if let Some(shared) = self.shared.as_ref().filter(|_| chunks.count > 0) {
+            shared.swarm.host.event(Event::Read { blob: shared.blob.id, chunks });
+        }
     }
 
     /// A disk preloads by a plan (or does so no longer): what others advertise is only taken note of meanwhile.
     pub fn planned(&self, running: bool) {
-        let _ = running;
+        if let Some(shared) = &self.shared
+            && shared.planned.swap(running, Ordering::AcqRel) != running
+        {
+            shared.swarm.host.planned(shared.blob.id, running);
+        }
+    }
+}
+
+impl Drop for SharedBlob {
+    fn drop(&mut self) {
+        self.planned(false);
+        // The outboard goes with its blob.
+        if let Some(shared) = self.shared.as_ref().filter(|shared| !shared.blob.is_outboard()) {
+            shared.swarm.host.close(shared.blob.id);
+        }
+    }
+}
+
+/// A want that is forgotten when nobody waits any more.
+struct Waiting<'a> {
+    host: &'a Arc<Host>,
+    want: WantId,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.host.forget(self.want);
     }
 }

@@ -1,7 +1,10 @@
 //! What the swarm does and did, as plain data.
 
+use crate::peers::host::Host;
+use headstart_swarm::Role;
 use serde::Serialize;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What it does at present.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -75,4 +78,77 @@ pub struct Counters {
     pub brought_bytes: u64,
     /// What of disks' wants was left to the store, in bytes.
     pub elsewhere_bytes: u64,
+}
+
+/// The same, counting.
+#[derive(Default)]
+pub(super) struct Counts {
+    pub(super) connections: AtomicU64,
+    pub(super) refused_connections: AtomicU64,
+    pub(super) dropped_corrupt: AtomicU64,
+    pub(super) dropped_other: AtomicU64,
+    pub(super) sent_bytes: AtomicU64,
+    pub(super) received_bytes: AtomicU64,
+    pub(super) stray_bytes: AtomicU64,
+    pub(super) fetched_bytes: AtomicU64,
+    pub(super) brought_bytes: AtomicU64,
+    pub(super) elsewhere_bytes: AtomicU64,
+}
+
+impl Counts {
+    pub(super) fn read(&self) -> Counters {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Counters {
+            connections: read(&self.connections),
+            refused_connections: read(&self.refused_connections),
+            dropped_corrupt: read(&self.dropped_corrupt),
+            dropped_other: read(&self.dropped_other),
+            sent_bytes: read(&self.sent_bytes),
+            received_bytes: read(&self.received_bytes),
+            stray_bytes: read(&self.stray_bytes),
+            fetched_bytes: read(&self.fetched_bytes),
+            brought_bytes: read(&self.brought_bytes),
+            elsewhere_bytes: read(&self.elsewhere_bytes),
+        }
+    }
+}
+
+fn word(role: Role) -> &'static str {
+    match role {
+        Role::Root => "root",
+        Role::Agent => "agent",
+    }
+}
+
+impl Status {
+    pub(super) fn of(host: &Host, name: &str, role: Role, address: SocketAddr) -> Self {
+        let mut peers: Vec<_> = host
+            .links()
+            .into_iter()
+            .map(|(link, shared_blobs)| PeerStatus {
+                name: link.name.clone(),
+                role: word(link.role),
+                address: link.address,
+                shared_blobs,
+                sent_bytes: link.sent.load(Ordering::Relaxed),
+                received_bytes: link.received.load(Ordering::Relaxed),
+                waiting: link.outbox.waiting(),
+            })
+            .collect();
+        peers.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let mut blobs: Vec<_> = host
+            .blobs()
+            .into_iter()
+            .filter(|(blob, ..)| !blob.is_outboard())
+            .map(|(blob, users, peers)| BlobStatus {
+                digest: blob.identity.digest.to_string(),
+                len: blob.len(),
+                local_bytes: blob.cached.local_bytes(),
+                users,
+                peers,
+            })
+            .collect();
+        blobs.sort_unstable_by(|a, b| a.digest.cmp(&b.digest));
+        Self { name: name.to_owned(), role: word(role), address: Some(address), peers, blobs }
+    }
 }

@@ -44,7 +44,7 @@ mod tests;
 
 pub use build::TreeBuilder;
 pub use geometry::{TREE_PAGE, nodes, pages};
-pub use verify::HashTree;
+pub use verify::{HashTree, OutboardCheck};
 
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use headstart_block::digest::parse_hex;
@@ -75,6 +75,12 @@ impl TreeRoot {
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(blake3::hash(bytes))
+    }
+
+    /// One of these 32 bytes.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes.into())
     }
 
     /// Its 32 bytes.

@@ -3,7 +3,7 @@
 use super::geometry::{Subtree, TREE_PAGE, groups_of};
 use super::{GROUP_SIZE, NODE, PREFIX, TreeRoot, group_cv, merge, merge_root, outboard_len};
 use blake3::hazmat::ChainingValue;
-use headstart_block::{ByteRange, Error, ReadAt, Result};
+use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
 
 /// Most bytes of the blob read at once: few calls, and still in the cache when they are hashed.
 const BLOB_WINDOW: u64 = 256 * 1024;
@@ -106,6 +106,18 @@ impl<S: ReadAt> HashTree<S> {
         self.walk(range, NoBytes)
     }
 
+    /// Checks the nodes that lie wholly in `part` of the outboard, and those above them; for who takes parts of an
+    /// outboard from anybody. Below a node that is absent, nothing can be checked.
+    ///
+    /// # Errors
+    /// What reading the outboard gives, other than [`ErrorKind::Absent`].
+    pub fn check_outboard(&self, part: ByteRange) -> Result<OutboardCheck> {
+        let nodes = Window::new(&self.outboard, TREE_PAGE, TREE_PAGE, outboard_len(self.blob_len));
+        let mut walk = OutboardWalk { nodes, part, is_complete: true };
+        let wrong = walk.visit(Subtree::whole(self.blob_len), &Expected::Root(self.root))?;
+        Ok(OutboardCheck { wrong, is_complete: walk.is_complete })
+    }
+
     fn walk(&self, range: ByteRange, blob: impl Bytes) -> Result<()> {
         let (first, end) = groups_of(range);
         let nodes = Window::new(&self.outboard, TREE_PAGE, TREE_PAGE, outboard_len(self.blob_len));
@@ -130,6 +142,65 @@ enum Expected {
     Inner(ChainingValue),
 }
 
+impl Expected {
+    /// Whether it is what is above these two.
+    fn is_above(&self, left: &ChainingValue, right: &ChainingValue) -> bool {
+        match self {
+            Self::Root(root) => merge_root(left, right) == *root,
+            Self::Inner(cv) => merge(left, right) == *cv,
+        }
+    }
+}
+
+/// What is known of a part of an outboard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutboardCheck {
+    /// Where the first node is that does not match the one above it. What is behind it was not looked at.
+    pub wrong: Option<ByteRange>,
+    /// Whether all nodes above those of the part were there.
+    pub is_complete: bool,
+}
+
+/// A walk from the root to the nodes in a part of the outboard.
+struct OutboardWalk<'a, N: ?Sized> {
+    nodes: Window<'a, N>,
+    part: ByteRange,
+    is_complete: bool,
+}
+
+impl<N: ReadAt + ?Sized> OutboardWalk<'_, N> {
+    /// Recursion is at most 50 deep, as above.
+    fn visit(&mut self, tree: Subtree, expected: &Expected) -> Result<Option<ByteRange>> {
+        let start = tree.node_offset();
+        let node = ByteRange::between(start, start + NODE as u64);
+        let below = ByteRange::between(node.end(), start + (tree.groups - 1) * NODE as u64);
+        let is_within = self.part.offset() <= node.offset() && node.end() <= self.part.end();
+        if tree.groups == 1 || !is_within && below.intersect(self.part).is_empty() {
+            return Ok(None);
+        }
+        let (mut left, mut right) = ([0; 32], [0; 32]);
+        match self.nodes.get(start, NODE) {
+            Ok(bytes) => {
+                left.copy_from_slice(&bytes[..32]);
+                right.copy_from_slice(&bytes[32..]);
+            }
+            Err(error) if error.kind() == ErrorKind::Absent => {
+                self.is_complete = false;
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        }
+        if !expected.is_above(&left, &right) {
+            return Ok(Some(node));
+        }
+        let (below_left, below_right) = tree.children();
+        if let Some(wrong) = self.visit(below_left, &Expected::Inner(left))? {
+            return Ok(Some(wrong));
+        }
+        self.visit(below_right, &Expected::Inner(right))
+    }
+}
+
 /// A walk from the root to the groups `[first, end)`.
 struct Walk<'a, N: ?Sized, B> {
     nodes: Window<'a, N>,
@@ -152,11 +223,7 @@ impl<N: ReadAt + ?Sized, B: Bytes> Walk<'_, N, B> {
         let (mut left, mut right) = ([0; 32], [0; 32]);
         left.copy_from_slice(&node[..32]);
         right.copy_from_slice(&node[32..]);
-        let right_so = match expected {
-            Expected::Root(root) => merge_root(&left, &right) == *root,
-            Expected::Inner(cv) => merge(&left, &right) == *cv,
-        };
-        if !right_so {
+        if !expected.is_above(&left, &right) {
             return Err(Error::corrupt(format!(
                 "node {} of the hash tree (over groups {} to {}) does not match the root",
                 tree.node,

@@ -1,0 +1,280 @@
+//! One blob that this host takes part in: what it is to others, and how bytes of it that came are checked and kept.
+
+use crate::peers::proof::{Binding, Side, proof};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
+use headstart_cache::CachedBlob;
+use headstart_disk::Carrier;
+use headstart_image::hash_tree::{HashTree, OutboardCheck};
+use headstart_image::manifest::Tree;
+use headstart_swarm::{BlobId, BlobKey, CHUNK_SIZE, Chunks, PeerId};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What a blob is, to this host: who names another root for the same digest means another blob.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Identity {
+    pub(super) digest: Digest,
+    pub(super) len: u64,
+    pub(super) root: [u8; 32],
+}
+
+/// One blob.
+pub(super) struct Blob {
+    pub(super) id: BlobId,
+    pub(super) identity: Identity,
+    pub(super) cached: Arc<CachedBlob>,
+    /// Of an outboard: the length of the blob whose tree it is, and that tree.
+    outboard_of: Option<(u64, Tree)>,
+    /// The outboard of its tree; an outboard has none.
+    pub(super) tree: Option<Arc<Blob>>,
+    carrier: Mutex<Option<Arc<Carrier>>>,
+    /// Of an outboard: chunks of which not all could be checked when they came, and who sent them.
+    unchecked: Mutex<HashMap<u32, PeerId>>,
+}
+
+/// What became of bytes that came.
+pub(super) enum Kept {
+    /// They are verified and here. Who turned out to have sent a wrong chunk of an outboard before.
+    Whole(Vec<PeerId>),
+    /// They cannot be checked yet: pages of the hash tree are missing.
+    TreeMissing,
+}
+
+impl Blob {
+    pub(super) fn data(id: BlobId, cached: Arc<CachedBlob>, root: [u8; 32], tree: Option<Arc<Self>>) -> Self {
+        let spec = cached.spec();
+        let identity = Identity { digest: spec.digest, len: spec.len, root };
+        Self {
+            id,
+            identity,
+            cached,
+            outboard_of: None,
+            tree,
+            carrier: Mutex::default(),
+            unchecked: Mutex::default(),
+        }
+    }
+
+    pub(super) fn outboard(id: BlobId, cached: Arc<CachedBlob>, data_len: u64, tree: Tree) -> Self {
+        let spec = cached.spec();
+        let identity = Identity { digest: spec.digest, len: spec.len, root: *tree.root.as_bytes() };
+        Self {
+            id,
+            identity,
+            cached,
+            outboard_of: Some((data_len, tree)),
+            tree: None,
+            carrier: Mutex::default(),
+            unchecked: Mutex::default(),
+        }
+    }
+
+    /// Its name everywhere.
+    pub(super) fn key(&self) -> BlobKey {
+        let mut hasher = blake3::Hasher::new_derive_key("headstart swarm 1 name of a blob");
+        hasher.update(self.identity.digest.as_bytes()).update(&self.identity.root);
+        let mut key = [0; 8];
+        hasher.finalize_xof().fill(&mut key);
+        BlobKey(u64::from_le_bytes(key))
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.identity.len
+    }
+
+    pub(super) fn proof(&self, binding: &Binding, side: Side) -> [u8; 32] {
+        *proof(&self.identity.root, binding, side, &self.identity.digest).as_bytes()
+    }
+
+    pub(super) fn bytes_of(&self, chunk: u32) -> ByteRange {
+        Chunks::one(chunk).bytes(self.len())
+    }
+
+    /// The runs of whole chunks of `range` that are here.
+    pub(super) fn local_chunks(&self, range: ByteRange) -> Vec<Chunks> {
+        let range = range.intersect(ByteRange::between(0, self.len()));
+        let all = Chunks::touched(range).numbers();
+        let (mut runs, mut at) = (Vec::new(), all.start);
+        let mut push = |from: u32, to: u32| {
+            if from < to {
+                runs.push(Chunks { first: from, count: to - from });
+            }
+        };
+        self.cached.missing(
+            Chunks { first: all.start, count: all.end - all.start }.bytes(self.len()),
+            &mut |run| {
+                let missing = Chunks::touched(run).numbers();
+                push(at, missing.start.min(all.end));
+                at = at.max(missing.end);
+            },
+        );
+        push(at, all.end);
+        runs
+    }
+
+    pub(super) fn carrier(&self) -> Option<Arc<Carrier>> {
+        self.carrier.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_carrier(&self, carrier: &Arc<Carrier>) {
+        *self.carrier.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(carrier));
+        if let Some(tree) = &self.tree {
+            tree.set_carrier(carrier);
+        }
+    }
+
+    pub(super) fn is_outboard(&self) -> bool {
+        self.outboard_of.is_some()
+    }
+
+    /// Checks the bytes of a chunk that came from a host, and keeps them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] where they are wrong; anything else is this host's own trouble.
+    pub(super) fn keep(&self, chunk: u32, bytes: &[u8], from: PeerId) -> Result<Kept> {
+        let range = self.bytes_of(chunk);
+        if self.cached.is_local(range) {
+            return Ok(Kept::Whole(Vec::new()));
+        }
+        if let Some((data_len, tree)) = &self.outboard_of {
+            return self.keep_of_outboard(tree, *data_len, chunk, bytes, from).map(Kept::Whole);
+        }
+        match self.cached.insert(range.offset(), bytes) {
+            Ok(()) => Ok(Kept::Whole(Vec::new())),
+            Err(error) if error.kind() == ErrorKind::Absent => Ok(Kept::TreeMissing),
+            // The cache forgets pages of the tree where these are to blame.
+            Err(error) if error.kind() == ErrorKind::Corrupt && self.lacks_tree(range) => {
+                Ok(Kept::TreeMissing)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The same of a chunk of an outboard. What cannot be checked yet, for what is above it is missing, is checked as
+    /// soon as that comes; the cache checks it at each use anyway. Gives who had sent what was found wrong so late.
+    fn keep_of_outboard(
+        &self,
+        tree: &Tree,
+        data_len: u64,
+        chunk: u32,
+        bytes: &[u8],
+        from: PeerId,
+    ) -> Result<Vec<PeerId>> {
+        let range = self.bytes_of(chunk);
+        let check = check_outboard(tree, data_len, &Overlaid { below: &self.cached, range, bytes }, range)?;
+        if let Some(wrong) = check.wrong {
+            if is_in(wrong, range) {
+                return Err(Error::corrupt("a chunk of a hash tree does not match its root"));
+            }
+            // What was here is wrong: it came from a store, or is a node of which two hosts sent a part each.
+            self.cached.discard(wrong)?;
+        }
+        self.cached.insert(range.offset(), bytes)?;
+        let mut unchecked = self.unchecked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut liars = Vec::new();
+        let mut failed = Ok(());
+        unchecked.retain(|&chunk, &mut sender| {
+            let range = self.bytes_of(chunk);
+            match check_outboard(tree, data_len, &self.cached, range) {
+                Ok(OutboardCheck { wrong: None, is_complete }) => !is_complete,
+                Ok(OutboardCheck { wrong: Some(wrong), .. }) => {
+                    if is_in(wrong, range) {
+                        liars.push(sender);
+                    }
+                    failed = std::mem::replace(&mut failed, Ok(())).and(self.cached.discard(wrong));
+                    false
+                }
+                Err(error) => {
+                    failed = Err(error);
+                    true
+                }
+            }
+        });
+        if !check.is_complete || check.wrong.is_some() {
+            unchecked.insert(chunk, from);
+        }
+        failed.map(|()| liars)
+    }
+
+    /// Whether pages of the tree that checking `range` needs are missing.
+    pub(super) fn lacks_tree(&self, range: ByteRange) -> bool {
+        let mut lacks = false;
+        self.cached.tree_missing(range, &mut |_| lacks = true);
+        lacks
+    }
+
+    /// The chunks of the outboard of which pages are missing that checking `range` needs.
+    pub(super) fn missing_tree_chunks(&self, range: ByteRange) -> Vec<Chunks> {
+        let mut runs: Vec<Chunks> = Vec::new();
+        self.cached.tree_missing(range, &mut |run| {
+            let chunks = Chunks::touched(run);
+            match runs.last_mut() {
+                Some(last) if last.numbers().end >= chunks.first => {
+                    last.count = chunks.numbers().end.max(last.numbers().end) - last.first;
+                }
+                _ => runs.push(chunks),
+            }
+        });
+        runs
+    }
+}
+
+fn is_in(part: ByteRange, whole: ByteRange) -> bool {
+    whole.offset() <= part.offset() && part.end() <= whole.end()
+}
+
+/// Checks what can be checked of a part of an outboard.
+fn check_outboard(
+    tree: &Tree,
+    data_len: u64,
+    outboard: &dyn ReadAt,
+    part: ByteRange,
+) -> Result<OutboardCheck> {
+    match HashTree::open(tree.root, outboard, data_len) {
+        Ok(tree) => tree.check_outboard(part),
+        Err(error) if error.kind() == ErrorKind::Absent => {
+            Ok(OutboardCheck { wrong: None, is_complete: false })
+        }
+        Err(error) if error.kind() == ErrorKind::Corrupt => {
+            Ok(OutboardCheck { wrong: Some(ByteRange::between(0, 8)), is_complete: false })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// A chunk of a blob that is not in the cache yet, over what is.
+struct Overlaid<'a> {
+    below: &'a CachedBlob,
+    range: ByteRange,
+    bytes: &'a [u8],
+}
+
+impl ReadAt for Overlaid<'_> {
+    fn len(&self) -> u64 {
+        self.below.len()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        // Pages and chunks have their ends at the same places; a node across two chunks is read in parts.
+        let end = offset.saturating_add(buf.len() as u64);
+        let inside = ByteRange::between(offset, end).intersect(self.range);
+        if inside.is_empty() {
+            return self.below.read_at(buf, offset);
+        }
+        let place = |at: u64, from: u64| usize::try_from(at - from).unwrap_or(usize::MAX);
+        let (head, rest) = buf.split_at_mut(place(inside.offset(), offset).min(buf.len()));
+        let (middle, tail) = rest.split_at_mut(place(inside.end(), inside.offset()).min(rest.len()));
+        let from = place(inside.offset(), self.range.offset());
+        let found = self.bytes.get(from..from.saturating_add(middle.len()));
+        middle.copy_from_slice(found.ok_or_else(|| Error::corrupt("ends before its length"))?);
+        if !head.is_empty() {
+            self.below.read_at(head, offset)?;
+        }
+        if !tail.is_empty() {
+            self.below.read_at(tail, inside.end())?;
+        }
+        Ok(())
+    }
+}
+
+const _: () = assert!(CHUNK_SIZE.is_multiple_of(headstart_image::hash_tree::TREE_PAGE));

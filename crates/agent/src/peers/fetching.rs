@@ -1,0 +1,117 @@
+//! What the agent itself fetches from stores: what others ask it to bring, and parts of hash trees.
+
+use crate::peers::blob::Blob;
+use crate::peers::host::Host;
+use headstart_block::{Error, ErrorKind, Result};
+use headstart_swarm::{Chunks, Event, FetchId, Urgency};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+
+/// How many fetches for which nobody waits go on at once.
+const BACKGROUND_MAX: usize = 4;
+
+/// How long a fetch may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(super) struct Fetches {
+    background: Semaphore,
+    /// Those for which nobody waits and that have not begun.
+    queued: Mutex<HashMap<FetchId, AbortHandle>>,
+}
+
+impl Default for Fetches {
+    fn default() -> Self {
+        Self { background: Semaphore::new(BACKGROUND_MAX), queued: Mutex::default() }
+    }
+}
+
+impl Host {
+    /// Fetches what others have asked for, and tells the machine. Said again with more urgency, it queues no more.
+    pub(super) fn fetch(
+        self: &Arc<Self>,
+        fetch: FetchId,
+        blob: Option<Arc<Blob>>,
+        chunks: Chunks,
+        urgency: Urgency,
+        again: bool,
+    ) {
+        let queued = || self.fetches.queued.lock().unwrap_or_else(PoisonError::into_inner);
+        if again {
+            match queued().remove(&fetch) {
+                Some(waiting) => waiting.abort(),
+                None => return,
+            }
+        }
+        let host = Arc::clone(self);
+        let mut queue = queued();
+        let task = self.runtime.spawn(async move {
+            let permit = match urgency {
+                Urgency::Demand => None,
+                // It is never closed.
+                Urgency::Background => host.fetches.background.acquire().await.ok(),
+            };
+            host.fetches.queued.lock().unwrap_or_else(PoisonError::into_inner).remove(&fetch);
+            let fetched = match &blob {
+                Some(blob) => tokio::time::timeout(PATIENCE, host.fetch_now(blob, chunks, urgency))
+                    .await
+                    .unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "the store takes too long"))),
+                None => Err(Error::new(ErrorKind::NotFound, "the blob was closed")),
+            };
+            drop(permit);
+            if let (Err(error), Some(blob)) = (&fetched, &blob) {
+                tracing::debug!(%error, blob = %blob.identity.digest, "cannot fetch what other hosts ask for");
+                host.became_local(blob, chunks.bytes(blob.len()));
+            }
+            host.fetched(fetch, fetched.is_ok());
+        });
+        if urgency == Urgency::Background {
+            queue.insert(fetch, task.abort_handle());
+        }
+    }
+
+    async fn fetch_now(&self, blob: &Blob, chunks: Chunks, urgency: Urgency) -> Result<()> {
+        let carrier =
+            blob.carrier().ok_or_else(|| Error::new(ErrorKind::NotFound, "it has no store here"))?;
+        let range = chunks.bytes(blob.len());
+        let mut missing = 0;
+        blob.cached.missing(range, &mut |run| missing += run.len());
+        carrier.bring(&blob.cached, range, in_store(urgency)).await?;
+        self.counts.fetched_bytes.fetch_add(missing, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Fetches parts of a tree that the agent needs and the swarm does not bring.
+    pub(super) fn fetch_own(self: &Arc<Self>, tree: &Arc<Blob>, elsewhere: Vec<Chunks>) {
+        let Some(carrier) = tree.carrier().filter(|_| !elsewhere.is_empty()) else { return };
+        let (host, tree) = (Arc::clone(self), Arc::clone(tree));
+        self.runtime.spawn(async move {
+            for chunks in elsewhere {
+                let range = chunks.bytes(tree.len());
+                match carrier.bring(&tree.cached, range, headstart_store::Urgency::Demand).await {
+                    Ok(()) => host.became_local(&tree, range),
+                    Err(error) => {
+                        tracing::debug!(%error, blob = %tree.identity.digest, "cannot fetch a hash tree");
+                    }
+                }
+            }
+        });
+    }
+
+    /// These bytes may be here now: the machine hears of the chunks that are.
+    pub(super) fn became_local(self: &Arc<Self>, blob: &Blob, range: headstart_block::ByteRange) {
+        for chunks in blob.local_chunks(range) {
+            self.event(Event::BecameLocal { blob: blob.id, chunks });
+        }
+    }
+}
+
+fn in_store(urgency: Urgency) -> headstart_store::Urgency {
+    match urgency {
+        Urgency::Demand => headstart_store::Urgency::Demand,
+        Urgency::Background => headstart_store::Urgency::Background,
+    }
+}

@@ -1,0 +1,261 @@
+//! What goes over a connection, byte by byte.
+//!
+//! A connection is a sequence of *frames*: a header of 16 bytes, then a body.
+//!
+//! ```text
+//! 0   1   kind
+//! 1   3   zeros
+//! 4   4   length of the body, little-endian
+//! 8   4   a
+//! 12  4   b
+//!
+//! kind         a          b       body
+//! 1 hello                         who the sender is, postcard
+//! 2 message                       a `Message`, postcard
+//! 3 chunk      request    chunk   the bytes of a chunk that was asked for
+//! 4 push       blob       chunk   the bytes of a chunk that was not
+//! 5 proof      blob               32 bytes: that the sender may read the blob that it calls so
+//! 6 withdrawn  blob               the sender does not share it any more
+//! 7 ping                          nothing
+//! 8 bye                           nothing: the sender goes
+//! ```
+//!
+//! Blobs go by the sender's numbers, except in answers, which go by the number of the request. Everything here comes
+//! from outside: lengths are looked at before anything is made for them, and a body that is too long, too short or
+//! nonsense is an offence that ends the connection.
+
+use headstart_block::{Error, Result};
+use headstart_swarm::{CHUNK_SIZE, Chunks, Message};
+use serde::{Deserialize, Serialize};
+
+/// Bytes of a header.
+pub const HEADER: usize = 16;
+
+/// Most bytes of a message's body.
+pub const MESSAGE_MAX: usize = 64 << 10;
+
+/// Runs that one advert carries at most: fewer bytes than [`MESSAGE_MAX`], whatever their numbers.
+pub const RUNS_MAX: usize = 4096;
+
+/// Hosts that one refusal names at most.
+pub const OTHERS_MAX: usize = 64;
+
+/// Hashes that one sketch carries at most.
+pub const SKETCH_MAX: usize = 4096;
+
+/// Most bytes of a hello's body.
+pub const HELLO_MAX: usize = 512;
+
+/// Longest name of a host, in bytes: as in DNS.
+pub const NAME_MAX: usize = 253;
+
+/// Bytes of a proof.
+pub const PROOF: usize = 32;
+
+/// The version of all this.
+pub const VERSION: u16 = 1;
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Who the sender is: the first frame, and no other.
+    Hello,
+    /// What state machines say to each other.
+    Message,
+    /// Bytes that were asked for.
+    Chunk,
+    /// Bytes that were not.
+    Push,
+    /// The sender may read a blob.
+    Proof,
+    /// It does not share it any more.
+    Withdrawn,
+    /// It is alive.
+    Ping,
+    /// It goes.
+    Bye,
+}
+
+impl Kind {
+    fn of(byte: u8) -> Option<Self> {
+        Some(match byte {
+            1 => Self::Hello,
+            2 => Self::Message,
+            3 => Self::Chunk,
+            4 => Self::Push,
+            5 => Self::Proof,
+            6 => Self::Withdrawn,
+            7 => Self::Ping,
+            8 => Self::Bye,
+            _ => return None,
+        })
+    }
+
+    fn byte(self) -> u8 {
+        match self {
+            Self::Hello => 1,
+            Self::Message => 2,
+            Self::Chunk => 3,
+            Self::Push => 4,
+            Self::Proof => 5,
+            Self::Withdrawn => 6,
+            Self::Ping => 7,
+            Self::Bye => 8,
+        }
+    }
+
+    /// How long a body may be: least and most.
+    fn body(self) -> (usize, usize) {
+        match self {
+            Self::Hello => (1, HELLO_MAX),
+            Self::Message => (1, MESSAGE_MAX),
+            Self::Chunk | Self::Push => (1, CHUNK_SIZE as usize),
+            Self::Proof => (PROOF, PROOF),
+            Self::Withdrawn | Self::Ping | Self::Bye => (0, 0),
+        }
+    }
+}
+
+/// What is in front of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What it is.
+    pub kind: Kind,
+    /// Bytes of its body, within what its kind allows.
+    pub len: usize,
+    /// See the module.
+    pub a: u32,
+    /// See the module.
+    pub b: u32,
+}
+
+impl Header {
+    /// As bytes.
+    #[must_use]
+    pub fn encode(self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        bytes[0] = self.kind.byte();
+        bytes[4..8].copy_from_slice(&u32::try_from(self.len).unwrap_or(u32::MAX).to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.a.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.b.to_le_bytes());
+        bytes
+    }
+
+    /// Of bytes that came.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Corrupt`] where no frame begins like that.
+    pub fn decode(bytes: &[u8; HEADER]) -> Result<Self> {
+        let number = |at: usize| {
+            let mut number = [0; 4];
+            number.copy_from_slice(&bytes[at..at + 4]);
+            u32::from_le_bytes(number)
+        };
+        let kind = Kind::of(bytes[0]).filter(|_| bytes[1..4] == [0; 3]);
+        let kind = kind.ok_or_else(|| Error::corrupt("no frame begins like that"))?;
+        let len = usize::try_from(number(4)).unwrap_or(usize::MAX);
+        let (least, most) = kind.body();
+        if len < least || len > most {
+            return Err(Error::corrupt(format!("a {kind:?} frame of {len} bytes")));
+        }
+        Ok(Self { kind, len, a: number(8), b: number(12) })
+    }
+}
+
+/// Who somebody is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The version that he speaks.
+    pub version: u16,
+    /// His name, which his certificate proves where there is one.
+    pub name: String,
+    /// Whether he is a root.
+    pub is_root: bool,
+    /// Drawn for this connection.
+    pub nonce: [u8; 32],
+}
+
+impl Hello {
+    /// Of a body that came.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Corrupt`] where it is none, [`headstart_block::ErrorKind::Unsupported`] where it
+    /// is of another version.
+    pub fn decode(body: &[u8]) -> Result<Self> {
+        let (hello, rest): (Self, _) =
+            postcard::take_from_bytes(body).map_err(|e| Error::corrupt("is no hello").caused_by(e))?;
+        if hello.version != VERSION {
+            return Err(Error::unsupported(format!(
+                "the other host speaks version {} of the protocol, this one version {VERSION}",
+                hello.version
+            ))
+            .remedy("run the same version everywhere"));
+        }
+        if !rest.is_empty() || hello.name.is_empty() || hello.name.len() > NAME_MAX {
+            return Err(Error::corrupt("is no hello"));
+        }
+        Ok(hello)
+    }
+}
+
+/// Appends a frame to `out`.
+pub fn push_frame(out: &mut Vec<u8>, kind: Kind, a: u32, b: u32, body: &[u8]) {
+    out.extend_from_slice(&Header { kind, len: body.len(), a, b }.encode());
+    out.extend_from_slice(body);
+}
+
+/// Appends a frame with what `body` becomes.
+///
+/// # Errors
+/// [`headstart_block::ErrorKind::Invalid`] where it becomes too long; `out` is as before then.
+pub fn push_encoded(out: &mut Vec<u8>, kind: Kind, body: &impl Serialize) -> Result<()> {
+    let start = out.len();
+    out.extend_from_slice(&[0; HEADER]);
+    let is_encoded = postcard::to_extend(body, Appended(out)).is_ok();
+    let len = out.len() - start - HEADER;
+    if !is_encoded || len > kind.body().1 {
+        out.truncate(start);
+        return Err(Error::invalid(format!("a {kind:?} is too long to be sent")));
+    }
+    out[start..start + HEADER].copy_from_slice(&Header { kind, len, a: 0, b: 0 }.encode());
+    Ok(())
+}
+
+/// What postcard appends to.
+struct Appended<'a>(&'a mut Vec<u8>);
+
+impl Extend<u8> for Appended<'_> {
+    fn extend<T: IntoIterator<Item = u8>>(&mut self, bytes: T) {
+        self.0.extend(bytes);
+    }
+}
+
+/// A message of a body that came. Its numbers are not looked at, except for how many there are.
+///
+/// # Errors
+/// [`headstart_block::ErrorKind::Corrupt`] where it is none.
+pub fn decode_message(body: &[u8]) -> Result<Message> {
+    let nonsense = || Error::corrupt("is no message");
+    if body.len() > MESSAGE_MAX {
+        return Err(nonsense());
+    }
+    let (message, rest): (Message, _) =
+        postcard::take_from_bytes(body).map_err(|e| nonsense().caused_by(e))?;
+    let fits = match &message {
+        Message::Have { runs, .. } | Message::Lost { runs, .. } => runs.len() <= RUNS_MAX,
+        Message::Sorry { others, .. } => others.len() <= OTHERS_MAX,
+        Message::Sketch { least, .. } => least.len() <= SKETCH_MAX,
+        _ => true,
+    };
+    if !fits || !rest.is_empty() {
+        return Err(nonsense());
+    }
+    Ok(message)
+}
+
+/// Whether chunks are some and within a blob of `len` bytes.
+#[must_use]
+pub fn is_within(chunks: Chunks, len: u64) -> bool {
+    let end = u64::from(chunks.first) + u64::from(chunks.count);
+    chunks.count > 0 && end <= len.div_ceil(CHUNK_SIZE)
+}

@@ -1,0 +1,345 @@
+//! One connection: what both ends know, what was asked for over it, and the two tasks that move its bytes.
+//!
+//! The reader takes a frame at a time: a message goes to the state machine; a chunk is checked and kept at once, by the
+//! same thread whose processor has its bytes. The writer takes what is most urgent, reads a chunk into the buffer that is
+//! encrypted, and waits only for the socket.
+
+use crate::peers::blob::Blob;
+use crate::peers::frame::{self, HEADER, Header, Kind};
+use crate::peers::host::Host;
+use crate::peers::outbox::{Next, Outbox, STALLED_MS, Sending};
+use crate::peers::proof::{Binding, Side};
+use headstart_block::{Error, ReadAt, Result};
+use headstart_swarm::{CHUNK_SIZE, Chunks, Event, PeerId, PeerKey, RequestId, Role, Urgency};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::Notify;
+
+/// Requests of which something may still come, at most; the oldest are forgotten.
+const REQUESTS_MAX: usize = 65_536;
+
+/// How long nothing is sent before a sign of life is.
+const PING_EVERY: Duration = Duration::from_secs(5);
+
+/// Bytes that were not asked for which a host may send, beside a part of what was.
+const STRAY_MAX: u64 = 8 << 20;
+
+/// That part: an eighth.
+const STRAY_PART: u64 = 8;
+
+/// One connection.
+pub(super) struct Link {
+    pub(super) peer: PeerId,
+    pub(super) key: PeerKey,
+    pub(super) name: String,
+    pub(super) role: Role,
+    pub(super) address: SocketAddr,
+    /// Which end this host is.
+    pub(super) side: Side,
+    pub(super) binding: Binding,
+    pub(super) outbox: Outbox,
+    requests: Mutex<BTreeMap<RequestId, Request>>,
+    pub(super) sent: AtomicU64,
+    pub(super) received: AtomicU64,
+    strays: AtomicU64,
+    /// When it was heard last, in milliseconds of the host's clock.
+    pub(super) heard: AtomicU64,
+    closed: AtomicBool,
+    closing: Notify,
+}
+
+/// What was asked for.
+struct Request {
+    blob: Arc<Blob>,
+    chunks: Chunks,
+    /// A bit for each chunk that is still to come.
+    coming: Vec<u64>,
+    left: u32,
+}
+
+impl Request {
+    /// Whether a chunk was still to come; it is not any more.
+    fn take(&mut self, chunk: u32) -> bool {
+        let Some(at) = chunk.checked_sub(self.chunks.first).filter(|at| *at < self.chunks.count) else {
+            return false;
+        };
+        let Some(word) = self.coming.get_mut((at / 64) as usize) else { return false };
+        let was_coming = *word & 1 << (at % 64) != 0;
+        *word &= !(1 << (at % 64));
+        self.left -= u32::from(was_coming);
+        was_coming
+    }
+}
+
+impl Link {
+    #[expect(clippy::too_many_arguments, reason = "all that is known of a connection")]
+    pub(super) fn new(
+        peer: PeerId,
+        key: PeerKey,
+        name: String,
+        role: Role,
+        address: SocketAddr,
+        side: Side,
+        binding: Binding,
+        now_ms: u64,
+    ) -> Self {
+        Self {
+            peer,
+            key,
+            name,
+            role,
+            address,
+            side,
+            binding,
+            outbox: Outbox::default(),
+            requests: Mutex::default(),
+            sent: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            strays: AtomicU64::new(0),
+            heard: AtomicU64::new(now_ms),
+            closed: AtomicBool::new(false),
+            closing: Notify::new(),
+        }
+    }
+
+    fn requests(&self) -> std::sync::MutexGuard<'_, BTreeMap<RequestId, Request>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// These chunks are about to be asked for. Asked again under the same number, nothing changes.
+    pub(super) fn expect(&self, request: RequestId, blob: &Arc<Blob>, chunks: Chunks) {
+        let mut requests = self.requests();
+        requests.entry(request).or_insert_with(|| {
+            let mut coming = vec![u64::MAX; (chunks.count as usize).div_ceil(64)];
+            if let Some(last) = coming.last_mut()
+                && !chunks.count.is_multiple_of(64)
+            {
+                *last = (1 << (chunks.count % 64)) - 1;
+            }
+            Request { blob: Arc::clone(blob), chunks, coming, left: chunks.count }
+        });
+        if requests.len() > REQUESTS_MAX {
+            requests.pop_first();
+        }
+    }
+
+    /// The blob that a chunk is of, if it was asked for and has not come yet.
+    fn take(&self, request: RequestId, chunk: u32) -> Option<Arc<Blob>> {
+        let mut requests = self.requests();
+        let entry = requests.get_mut(&request)?;
+        let found = entry.take(chunk).then(|| Arc::clone(&entry.blob));
+        if entry.left == 0 {
+            requests.remove(&request);
+        }
+        found
+    }
+
+    /// These chunks do not come.
+    pub(super) fn refused(&self, request: RequestId, chunks: Chunks) {
+        let mut requests = self.requests();
+        let Some(entry) = requests.get_mut(&request) else { return };
+        let of_it = entry.chunks.numbers();
+        let numbers = chunks.numbers();
+        for chunk in numbers.start.max(of_it.start)..numbers.end.min(of_it.end) {
+            entry.take(chunk);
+        }
+        if entry.left == 0 {
+            requests.remove(&request);
+        }
+    }
+
+    /// Ends it, from whatever place.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.closing.notify_waiters();
+    }
+
+    /// Returns when it is to end.
+    async fn closed(&self) {
+        let mut closing = std::pin::pin!(self.closing.notified());
+        closing.as_mut().enable();
+        if !self.closed.load(Ordering::Acquire) {
+            closing.await;
+        }
+    }
+
+    /// Moves its bytes until it ends.
+    pub(super) async fn run(
+        self: &Arc<Self>,
+        host: &Arc<Host>,
+        stream: super::channel::Stream,
+    ) -> Result<()> {
+        let (reading, writing) = tokio::io::split(stream);
+        let (link, its_host) = (Arc::clone(self), Arc::clone(host));
+        let mut writer = tokio::spawn(async move { link.write(&its_host, writing).await });
+        let ended = tokio::select! {
+            read = self.read(host, reading) => read,
+            written = &mut writer => written.unwrap_or(Ok(())),
+            () = self.closed() => Ok(()),
+        };
+        self.outbox.close(&host.lanes);
+        // What was to be said last is said, but not for long.
+        if tokio::time::timeout(Duration::from_millis(200), &mut writer).await.is_err() {
+            writer.abort();
+        }
+        ended
+    }
+
+    async fn read(&self, host: &Arc<Host>, mut stream: impl AsyncRead + Unpin) -> Result<()> {
+        let lost = |e| Error::io("the connection broke off", e);
+        let mut header = [0; HEADER];
+        let mut body = vec![0; CHUNK_SIZE as usize];
+        loop {
+            stream.read_exact(&mut header).await.map_err(lost)?;
+            let header = Header::decode(&header)?;
+            let bytes = body.get_mut(..header.len).ok_or_else(|| Error::corrupt("a frame is too long"))?;
+            stream.read_exact(bytes).await.map_err(lost)?;
+            self.heard.store(host.now_ms(), Ordering::Relaxed);
+            match header.kind {
+                Kind::Message => host.received(self, frame::decode_message(bytes)?)?,
+                Kind::Chunk => self.chunk_came(host, header, &mut body).await?,
+                Kind::Push => self.chunk_was_pushed(host, header, &mut body).await?,
+                Kind::Proof => host.proved(self, header.a, bytes)?,
+                Kind::Withdrawn => host.withdrawn(self, header.a),
+                Kind::Ping => {}
+                Kind::Bye => return Ok(()),
+                Kind::Hello => return Err(Error::corrupt("a second hello")),
+            }
+        }
+    }
+
+    async fn chunk_came(&self, host: &Arc<Host>, header: Header, body: &mut Vec<u8>) -> Result<()> {
+        let (request, chunk) = (RequestId(header.a), header.b);
+        let came = header.len as u64;
+        let received = self.received.fetch_add(came, Ordering::Relaxed) + came;
+        host.counts.received_bytes.fetch_add(came, Ordering::Relaxed);
+        let Some(blob) = self.take(request, chunk) else {
+            // It may have been given up, and come twice by that.
+            host.counts.stray_bytes.fetch_add(came, Ordering::Relaxed);
+            let strays = self.strays.fetch_add(came, Ordering::Relaxed) + came;
+            if strays > STRAY_MAX + received / STRAY_PART {
+                return Err(Error::corrupt("it sends what nobody asked for"));
+            }
+            return Ok(());
+        };
+        if blob.bytes_of(chunk).len() != came {
+            return Err(Error::corrupt("a chunk of another length"));
+        }
+        host.arrived(self.peer, Some(request), &blob, chunk, body, header.len);
+        Ok(())
+    }
+
+    async fn chunk_was_pushed(&self, host: &Arc<Host>, header: Header, body: &mut Vec<u8>) -> Result<()> {
+        let came = header.len as u64;
+        self.received.fetch_add(came, Ordering::Relaxed);
+        host.counts.received_bytes.fetch_add(came, Ordering::Relaxed);
+        // Only roots push. A blob that was closed meanwhile is no offence.
+        let Some(blob) = host.shared_blob(self, header.a).filter(|_| self.role == Role::Root) else {
+            host.counts.stray_bytes.fetch_add(came, Ordering::Relaxed);
+            return Ok(());
+        };
+        if !frame::is_within(Chunks::one(header.b), blob.len()) || blob.bytes_of(header.b).len() != came {
+            return Err(Error::corrupt("a chunk of another length"));
+        }
+        host.arrived(self.peer, None, &blob, header.b, body, header.len);
+        Ok(())
+    }
+
+    async fn write(&self, host: &Arc<Host>, mut stream: impl AsyncWrite + Unpin) -> Result<()> {
+        let lost = |e| Error::io("the connection broke off", e);
+        let mut buf = Vec::with_capacity(HEADER + CHUNK_SIZE as usize);
+        loop {
+            buf.clear();
+            match self.outbox.next(&mut buf, &host.lanes, host.now_ms()) {
+                Next::Chunk(sending) => {
+                    let found = put_chunk(&mut buf, &sending);
+                    let sent = send(host, &mut stream, &buf, Some(sending.serve.urgency)).await;
+                    self.outbox.is_done(&sending, &host.lanes);
+                    sent.map_err(lost)?;
+                    if let Some(bytes) = found {
+                        self.sent.fetch_add(bytes, Ordering::Relaxed);
+                        host.counts.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
+                    }
+                    host.served(self, &sending, found.is_none());
+                }
+                Next::Small => send(host, &mut stream, &buf, None).await.map_err(lost)?,
+                Next::Nothing { held_back } => {
+                    stream.flush().await.map_err(lost)?;
+                    let pause = if held_back { Duration::from_millis(STALLED_MS) } else { PING_EVERY };
+                    let ready = self.outbox.ready.notified();
+                    let waited = tokio::time::timeout(pause, async {
+                        tokio::select! {
+                            () = ready => {}
+                            () = host.lanes.free.notified(), if held_back => {}
+                        }
+                    });
+                    if waited.await.is_err() && !held_back {
+                        frame::push_frame(&mut buf, Kind::Ping, 0, 0, &[]);
+                        send(host, &mut stream, &buf, None).await.map_err(lost)?;
+                    }
+                }
+                Next::Closed => {
+                    frame::push_frame(&mut buf, Kind::Bye, 0, 0, &[]);
+                    send(host, &mut stream, &buf, None).await.map_err(lost)?;
+                    return stream.shutdown().await.map_err(lost);
+                }
+            }
+        }
+    }
+}
+
+/// Appends a chunk's frame, its bytes read from the cache into place; how many, or `None` and nothing appended where
+/// they are not there.
+fn put_chunk(buf: &mut Vec<u8>, sending: &Sending) -> Option<u64> {
+    let serve = &sending.serve;
+    let range = serve.blob.bytes_of(sending.chunk);
+    let len = usize::try_from(range.len()).ok().filter(|len| *len > 0)?;
+    let start = buf.len();
+    let (kind, a) = match serve.request {
+        Some(request) => (Kind::Chunk, request.0),
+        None => (Kind::Push, serve.blob.id.0),
+    };
+    buf.extend_from_slice(&Header { kind, len, a, b: sending.chunk }.encode());
+    buf.resize(start + HEADER + len, 0);
+    match serve.blob.cached.read_at(&mut buf[start + HEADER..], range.offset()) {
+        Ok(()) => Some(range.len()),
+        Err(_) => {
+            buf.truncate(start);
+            None
+        }
+    }
+}
+
+async fn send(
+    host: &Host,
+    stream: &mut (impl AsyncWrite + Unpin),
+    mut bytes: &[u8],
+    urgency: Option<Urgency>,
+) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        let sent = stream.write(bytes).await?;
+        if sent == 0 {
+            return Err(std::io::ErrorKind::WriteZero.into());
+        }
+        bytes = &bytes[sent..];
+        if urgency == Some(Urgency::Demand) {
+            host.lanes.moved(host.now_ms());
+        }
+    }
+    Ok(())
+}
+
+/// What a state machine is told of a chunk that is sent, or is not.
+pub(super) fn served_event<'a>(link: &Link, sending: &Sending, missing: bool) -> Event<'a> {
+    Event::Served {
+        peer: link.peer,
+        request: sending.serve.request,
+        blob: sending.serve.blob.id,
+        chunks: Chunks::one(sending.chunk),
+        missing,
+    }
+}

@@ -1,0 +1,225 @@
+//! Connections to the other hosts: made, accepted, made anew.
+//!
+//! Of two hosts the one with the lesser key connects, so that there is one connection and not two. Who cannot be reached
+//! is tried again, later and later; who was dropped is left alone for a while.
+
+use crate::peers::channel::{Channel, Wire};
+use crate::peers::frame::Hello;
+use crate::peers::gossip::{Gossip, Member};
+use crate::peers::host::Host;
+use crate::peers::link::Link;
+use headstart_block::{Error, ErrorKind, Result};
+use headstart_swarm::{Offence, PeerKey, Role};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+/// How long a connection may take to be made, before the other host is asked who it is.
+const CONNECT: Duration = Duration::from_secs(3);
+
+/// How long to wait before the second try, and at most.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LAST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Connections whose other end is not known yet, at most.
+const STRANGERS_MAX: usize = 64;
+
+/// How long a host may be silent. Each sends a sign of life three times as often.
+const SILENCE_MS: u64 = 15_000;
+
+/// How long a blob that no disk has any more is still given to others.
+const KEPT_UNUSED: Duration = Duration::from_secs(600);
+
+/// All that connections need.
+pub(super) struct Door {
+    pub(super) host: Arc<Host>,
+    pub(super) wire: Wire,
+    pub(super) hello: Hello,
+    pub(super) key: PeerKey,
+    pub(super) connections_max: usize,
+    /// Security is none: only who is on this host.
+    pub(super) only_loopback: bool,
+    pub(super) stopping: watch::Receiver<bool>,
+}
+
+/// The name of a host as a number.
+pub(super) fn key_of(name: &str) -> PeerKey {
+    let mut hasher = blake3::Hasher::new_derive_key("headstart swarm 1 name of a host");
+    hasher.update(name.as_bytes());
+    let mut key = [0; 8];
+    hasher.finalize_xof().fill(&mut key);
+    PeerKey(u64::from_le_bytes(key))
+}
+
+impl Door {
+    /// Runs one connection until it ends.
+    async fn run(&self, channel: Channel, address: SocketAddr) -> Result<()> {
+        let Channel { stream, hello, side, binding } = channel;
+        let key = key_of(&hello.name);
+        let role = if hello.is_root { Role::Root } else { Role::Agent };
+        let link = self.host.connected(key, self.connections_max, |peer, now_ms| {
+            Link::new(peer, key, hello.name, role, address, side, binding, now_ms)
+        });
+        let Some(link) = link else {
+            self.host.counts.refused_connections.fetch_add(1, Ordering::Relaxed);
+            return Err(Error::new(ErrorKind::Denied, "too many hosts, or one that is left alone"));
+        };
+        let ended = link.run(&self.host, stream).await;
+        if let Err(error) = &ended
+            && error.kind() == ErrorKind::Corrupt
+        {
+            self.host.shun(link.peer, Offence::Protocol, &error.to_string());
+        }
+        self.host.disconnected(link.peer);
+        ended
+    }
+
+    /// Accepts connections until the swarm ends.
+    pub(super) async fn accept(self: Arc<Self>, listener: TcpListener) {
+        let strangers = Arc::new(Semaphore::new(STRANGERS_MAX));
+        let mut connections = JoinSet::new();
+        let mut stopping = self.stopping.clone();
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                Some(_) = connections.join_next() => continue,
+                _ = stopping.wait_for(|stopping| *stopping) => break,
+            };
+            let Ok((socket, address)) = accepted else {
+                // No more files, for a moment.
+                tokio::time::sleep(FIRST_PAUSE).await;
+                continue;
+            };
+            let Ok(permit) = Arc::clone(&strangers).try_acquire_owned() else {
+                self.host.counts.refused_connections.fetch_add(1, Ordering::Relaxed);
+                continue;
+            };
+            let door = Arc::clone(&self);
+            connections.spawn(async move {
+                let channel = door.wire.accept(socket, &door.hello).await;
+                drop(permit);
+                match channel {
+                    Ok(channel) => {
+                        if let Err(error) = door.run(channel, address).await {
+                            tracing::debug!(%error, %address, "a connection ended");
+                        }
+                    }
+                    Err(error) => {
+                        door.host.counts.refused_connections.fetch_add(1, Ordering::Relaxed);
+                        tracing::debug!(%error, %address, "a connection was refused");
+                    }
+                }
+            });
+        }
+        // Those that are ending say goodbye, but not for long.
+        let all = async { while connections.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(Duration::from_millis(500), all).await;
+    }
+
+    /// Connects to the hosts that the gossip names, until the swarm ends.
+    pub(super) async fn follow(self: Arc<Self>, mut gossip: Gossip) {
+        let mut dialers: HashMap<Member, tokio::task::AbortHandle> = HashMap::new();
+        let mut tasks = JoinSet::new();
+        let mut stopping = self.stopping.clone();
+        loop {
+            let members = tokio::select! {
+                members = gossip.changed() => members,
+                Some(_) = tasks.join_next() => continue,
+                _ = stopping.wait_for(|stopping| *stopping) => None,
+            };
+            let Some(members) = members else { break };
+            dialers.retain(|member, dialer| {
+                let stays = members.binary_search(member).is_ok();
+                // One that is connected stays until the connection ends.
+                if !stays && !self.host.needs_no_connection(key_of(&member.name)) {
+                    dialer.abort();
+                }
+                stays
+            });
+            let own = (self.key, self.hello.name.as_str());
+            for member in
+                members.into_iter().filter(|member| own < (key_of(&member.name), member.name.as_str()))
+            {
+                if self.only_loopback && !member.address.ip().is_loopback() {
+                    continue;
+                }
+                let door = Arc::clone(&self);
+                dialers.entry(member.clone()).or_insert_with(|| tasks.spawn(door.dial(member)));
+            }
+        }
+        gossip.leave().await;
+        let all = async { while tasks.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(Duration::from_millis(500), all).await;
+    }
+
+    /// Connects to one host, again and again.
+    async fn dial(self: Arc<Self>, member: Member) {
+        let key = key_of(&member.name);
+        let mut pause = FIRST_PAUSE;
+        let mut stopping = self.stopping.clone();
+        let mut tries: u32 = 0;
+        loop {
+            if *stopping.borrow_and_update() {
+                return;
+            }
+            if !self.host.needs_no_connection(key) {
+                match self.connect(&member).await {
+                    Ok(channel) => {
+                        pause = FIRST_PAUSE;
+                        if let Err(error) = self.run(channel, member.address).await {
+                            tracing::debug!(%error, host = %member.name, "a connection ended");
+                        }
+                    }
+                    Err(error) => {
+                        if error.kind() == ErrorKind::Denied {
+                            self.host.counts.refused_connections.fetch_add(1, Ordering::Relaxed);
+                        }
+                        tracing::debug!(%error, host = %member.name, address = %member.address, "cannot connect");
+                    }
+                }
+            }
+            tries = tries.wrapping_add(1);
+            // Hosts that lost the same one do not come back to it at the same moment.
+            let jitter =
+                75 + (self.key.0 ^ key.0).rotate_left(tries).wrapping_mul(0x9E37_79B9_7F4A_7C15) % 50;
+            let jittered = pause * u32::try_from(jitter).unwrap_or(100) / 100;
+            let stopped = tokio::time::timeout(jittered, stopping.wait_for(|stopping| *stopping)).await;
+            if stopped.is_ok() {
+                return;
+            }
+            pause = (pause * 2).min(LAST_PAUSE);
+        }
+    }
+
+    async fn connect(&self, member: &Member) -> Result<Channel> {
+        let failed = |e| Error::io("cannot connect", e);
+        let connecting = tokio::time::timeout(CONNECT, TcpStream::connect(member.address)).await;
+        let socket =
+            connecting.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())).map_err(failed)?;
+        self.wire.connect(socket, &member.name, &self.hello).await
+    }
+
+    /// Ends connections that are silent, and leaves blobs that nobody uses.
+    pub(super) async fn look_after(self: Arc<Self>) {
+        let mut stopping = self.stopping.clone();
+        loop {
+            let pause = tokio::time::timeout(Duration::from_secs(1), stopping.wait_for(|stopping| *stopping));
+            if pause.await.is_ok() {
+                return;
+            }
+            let now = self.host.now_ms();
+            for (link, _) in self.host.links() {
+                if now.saturating_sub(link.heard.load(Ordering::Relaxed)) > SILENCE_MS {
+                    tracing::info!(host = %link.name, "a host is silent; its connection is closed");
+                    self.host.disconnected(link.peer);
+                }
+            }
+            self.host.leave_unused(KEPT_UNUSED);
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! What waits to be sent to one host, in the order in which it is sent; and who waits for whom across all hosts.
+//!
+//! The order is that of [`Class`]: bytes that somebody waits for first, bytes of prefetches last. What is small is not
+//! held back for long, though: it goes between two chunks. Bytes of prefetches wait as long as bytes that somebody waits
+//! for are being sent to any host ([`Lanes`]), since all go out by the same interface; but not for a receiver that takes
+//! nothing.
+//!
+//! Everything is bounded. Adverts that are too many are dropped, the oldest first: they are lossy by design. Of all else
+//! a host that does not read is cut off.
+
+use crate::peers::blob::Blob;
+use crate::peers::frame::{self, Kind};
+use headstart_swarm::{Chunks, Class, Message, RequestId, Urgency};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+
+/// Bytes of small frames that go out at once.
+const BATCH: usize = 16 << 10;
+
+/// Small things that wait for one host at most.
+const MESSAGES_MAX: usize = 16_384;
+
+/// Adverts that wait for one host at most.
+const ADVERTS_MAX: usize = 512;
+
+/// Chunks that wait for one host at most.
+const CHUNKS_MAX: u64 = 16_384;
+
+/// Chunks after which what is least urgent of the small things goes all the same.
+const CHUNKS_BETWEEN: u32 = 8;
+
+/// How long bytes of prefetches wait for others of which nothing moves, in milliseconds.
+pub(super) const STALLED_MS: u64 = 50;
+
+/// Bytes that somebody waits for, on their way to any host.
+#[derive(Default)]
+pub(super) struct Lanes {
+    chunks: AtomicUsize,
+    moved_at: AtomicU64,
+    pub(super) free: Notify,
+}
+
+impl Lanes {
+    fn enter(&self, chunks: usize, now_ms: u64) {
+        if self.chunks.fetch_add(chunks, Ordering::Relaxed) == 0 {
+            self.moved_at.store(now_ms, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn moved(&self, now_ms: u64) {
+        self.moved_at.store(now_ms, Ordering::Relaxed);
+    }
+
+    fn leave(&self, chunks: usize) {
+        if chunks > 0 && self.chunks.fetch_sub(chunks, Ordering::Relaxed) == chunks {
+            self.free.notify_waiters();
+        }
+    }
+
+    /// Whether bytes of prefetches may go.
+    fn is_free(&self, now_ms: u64) -> bool {
+        self.chunks.load(Ordering::Relaxed) == 0
+            || now_ms.saturating_sub(self.moved_at.load(Ordering::Relaxed)) > STALLED_MS
+    }
+}
+
+/// Chunks to be sent to a host.
+#[derive(Clone)]
+pub(super) struct Serve {
+    pub(super) request: Option<RequestId>,
+    pub(super) blob: Arc<Blob>,
+    pub(super) chunks: Chunks,
+    pub(super) urgency: Urgency,
+}
+
+/// One of them.
+pub(super) struct Sending {
+    pub(super) serve: Serve,
+    pub(super) chunk: u32,
+}
+
+/// What is next.
+pub(super) enum Next {
+    /// A chunk, behind the small frames that are in the buffer now.
+    Chunk(Box<Sending>),
+    /// Only the small frames that are in the buffer now.
+    Small,
+    /// Nothing; and whether prefetches wait for others.
+    Nothing {
+        held_back: bool,
+    },
+    Closed,
+}
+
+#[derive(Default)]
+pub(super) struct Outbox {
+    queues: Mutex<Queues>,
+    pub(super) ready: Notify,
+}
+
+#[derive(Default)]
+struct Queues {
+    /// Proofs and the like, as frames.
+    control: Vec<u8>,
+    urgent: VecDeque<Message>,
+    adverts: VecDeque<Message>,
+    later: VecDeque<Message>,
+    demand: VecDeque<(Serve, u32)>,
+    background: VecDeque<(Serve, u32)>,
+    /// Chunks that wait.
+    chunks: u64,
+    sent_since_small: u32,
+    closed: bool,
+}
+
+/// There is no room: the other host does not read.
+pub(super) struct Overflow;
+
+impl Outbox {
+    fn lock(&self) -> MutexGuard<'_, Queues> {
+        // No change of it is interrupted by a panic.
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Queues) -> Result<(), Overflow>) -> Result<(), Overflow> {
+        let mut queues = self.lock();
+        if queues.closed {
+            return Ok(());
+        }
+        change(&mut queues)?;
+        let full = queues.urgent.len() + queues.later.len() > MESSAGES_MAX
+            || queues.chunks > CHUNKS_MAX
+            || queues.control.len() > MESSAGES_MAX * (frame::HEADER + frame::PROOF);
+        drop(queues);
+        self.ready.notify_one();
+        if full { Err(Overflow) } else { Ok(()) }
+    }
+
+    /// A frame without a state machine's message in it.
+    pub(super) fn control(&self, kind: Kind, a: u32, body: &[u8]) -> Result<(), Overflow> {
+        self.change(|queues| {
+            frame::push_frame(&mut queues.control, kind, a, 0, body);
+            Ok(())
+        })
+    }
+
+    pub(super) fn send(&self, message: Message) -> Result<(), Overflow> {
+        self.change(|queues| {
+            if let Message::Cancel { request } = &message
+                && queues.take_back(*request)
+            {
+                return Ok(());
+            }
+            match message.class() {
+                Class::Advert => {
+                    if queues.adverts.len() >= ADVERTS_MAX {
+                        queues.adverts.pop_front();
+                    }
+                    queues.adverts.push_back(message);
+                }
+                Class::PrefetchRequest => queues.later.push_back(message),
+                _ => queues.urgent.push_back(message),
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn serve(&self, serve: Serve, lanes: &Lanes, now_ms: u64) -> Result<(), Overflow> {
+        self.change(|queues| {
+            let count = serve.chunks.count;
+            queues.chunks += u64::from(count);
+            match serve.urgency {
+                Urgency::Demand => {
+                    lanes.enter(count as usize, now_ms);
+                    queues.demand.push_back((serve, 0));
+                }
+                Urgency::Background => queues.background.push_back((serve, 0)),
+            }
+            Ok(())
+        })
+    }
+
+    /// The other host does not want the rest of these any more; gives what is not sent therefore.
+    pub(super) fn cancel(&self, request: RequestId, lanes: &Lanes) -> Vec<Serve> {
+        let mut queues = self.lock();
+        let (mut cancelled, mut demand, mut all) = (Vec::new(), 0, 0);
+        let mut keep = |(serve, done): &(Serve, u32), is_demand: bool| {
+            if serve.request != Some(request) {
+                return true;
+            }
+            let left = serve.chunks.count - done;
+            all += u64::from(left);
+            demand += if is_demand { left as usize } else { 0 };
+            cancelled.push(serve.clone());
+            false
+        };
+        queues.demand.retain(|entry| keep(entry, true));
+        queues.background.retain(|entry| keep(entry, false));
+        queues.chunks -= all;
+        drop(queues);
+        lanes.leave(demand);
+        cancelled
+    }
+
+    /// Puts what is next of the small things into `buf`, and says what comes behind them.
+    pub(super) fn next(&self, buf: &mut Vec<u8>, lanes: &Lanes, now_ms: u64) -> Next {
+        let mut queues = self.lock();
+        if queues.closed {
+            return Next::Closed;
+        }
+        buf.append(&mut queues.control);
+        queues.fill(buf, Class::DemandRequest);
+        let has_demand = !queues.demand.is_empty();
+        if !has_demand || queues.sent_since_small >= CHUNKS_BETWEEN {
+            queues.fill(buf, Class::Advert);
+            queues.fill(buf, Class::PrefetchRequest);
+            queues.sent_since_small = 0;
+        }
+        if has_demand {
+            return queues.chunk(true);
+        }
+        if !buf.is_empty() {
+            return Next::Small;
+        }
+        if queues.background.is_empty() || lanes.is_free(now_ms) {
+            return queues.chunk(false);
+        }
+        Next::Nothing { held_back: true }
+    }
+
+    /// A chunk that somebody waited for is sent, or is not to be sent.
+    pub(super) fn is_done(&self, sending: &Sending, lanes: &Lanes) {
+        if sending.serve.urgency == Urgency::Demand {
+            lanes.leave(1);
+        }
+    }
+
+    /// Nothing is taken or given any more.
+    pub(super) fn close(&self, lanes: &Lanes) {
+        let mut queues = self.lock();
+        let left = queues.demand.iter().map(|(serve, done)| (serve.chunks.count - done) as usize).sum();
+        *queues = Queues { closed: true, ..Queues::default() };
+        drop(queues);
+        lanes.leave(left);
+        self.ready.notify_one();
+    }
+
+    /// Messages and chunks that wait.
+    pub(super) fn waiting(&self) -> usize {
+        let queues = self.lock();
+        let messages = queues.urgent.len() + queues.adverts.len() + queues.later.len();
+        messages.saturating_add(usize::try_from(queues.chunks).unwrap_or(usize::MAX))
+    }
+}
+
+impl Queues {
+    /// Whether a request that is cancelled had not been sent at all; what waits of it is not sent any more.
+    fn take_back(&mut self, cancelled: RequestId) -> bool {
+        let is_it =
+            |message: &Message| matches!(message, Message::Ask { request, .. } if *request == cancelled);
+        let before = self.later.len();
+        self.later.retain(|message| !is_it(message));
+        // What waits here may be the second time, with more urgency.
+        self.urgent.retain(|message| !is_it(message));
+        before > self.later.len()
+    }
+
+    fn fill(&mut self, buf: &mut Vec<u8>, class: Class) {
+        let queue = match class {
+            Class::Advert => &mut self.adverts,
+            Class::PrefetchRequest => &mut self.later,
+            _ => &mut self.urgent,
+        };
+        while buf.len() < BATCH
+            && let Some(message) = queue.pop_front()
+        {
+            if let Err(error) = frame::push_encoded(buf, Kind::Message, &message) {
+                tracing::warn!(%error, "a message to another host is lost");
+            }
+        }
+    }
+
+    fn chunk(&mut self, demand: bool) -> Next {
+        let queue = if demand { &mut self.demand } else { &mut self.background };
+        let Some((serve, done)) = queue.front_mut() else { return Next::Nothing { held_back: false } };
+        let (chunk, serve_now) = (serve.chunks.first.saturating_add(*done), serve.clone());
+        *done += 1;
+        let is_last = *done >= serve.chunks.count;
+        if is_last {
+            queue.pop_front();
+        }
+        self.chunks -= 1;
+        self.sent_since_small += 1;
+        Next::Chunk(Box::new(Sending { serve: serve_now, chunk }))
+    }
+}

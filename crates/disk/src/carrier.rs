@@ -1,0 +1,29 @@
+//! Brings ranges into the cache for who is no disk: an agent that fetches what other hosts ask it to bring.
+
+use crate::fetch::Fetcher;
+use headstart_block::{ByteRange, Result};
+use headstart_cache::CachedBlob;
+use headstart_store::{Store, Urgency};
+use std::sync::Arc;
+
+/// Brings ranges of blobs from one store, by the code that disks fetch with: claimed, so that no disk of this host
+/// fetches them meanwhile, verified, kept. For a runtime of several threads.
+pub struct Carrier {
+    fetcher: Fetcher,
+}
+
+impl Carrier {
+    /// From this store.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self { fetcher: Fetcher::new(store, None) }
+    }
+
+    /// Returns when all of `range` is in the cache, with the pages of the hash tree that it needed.
+    ///
+    /// # Errors
+    /// Those of [`Store::read`] and of [`CachedBlob::insert`]. Nothing is tried again.
+    pub async fn bring(&self, blob: &Arc<CachedBlob>, range: ByteRange, urgency: Urgency) -> Result<()> {
+        self.fetcher.fetch(blob, range, urgency, &|| ()).await.map(drop)
+    }
+}
