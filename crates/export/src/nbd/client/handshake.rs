@@ -38,18 +38,15 @@ pub(super) fn choose(line: &mut Line, export: &str) -> Result<Facts> {
     let greeting: [u8; 18] = line.receive()?;
     let mut fields = Fields(&greeting);
     let (first, second, flags) = (fields.u64(), fields.u64(), fields.u16().unwrap_or_default());
-    if first != Some(GREETING) {
-        return Err(
-            Error::corrupt("greets as no NBD server does").remedy("look whether the address is right")
-        );
-    }
-    if second == Some(OLD_STYLE) || (second == Some(OPTION_MAGIC) && flags & FLAG_FIXED_NEWSTYLE == 0) {
-        return Err(Error::unsupported("speaks a style of NBD that is older than the fixed newstyle"));
-    }
-    if second != Some(OPTION_MAGIC) {
-        return Err(
-            Error::corrupt("greets as no NBD server does").remedy("look whether the address is right")
-        );
+    match second.filter(|_| first == Some(GREETING)) {
+        Some(OPTION_MAGIC) if flags & FLAG_FIXED_NEWSTYLE != 0 => {}
+        Some(OPTION_MAGIC | OLD_STYLE) => {
+            return Err(Error::unsupported("speaks a style of NBD that is older than the fixed newstyle"));
+        }
+        _ => {
+            let error = Error::corrupt("greets as no NBD server does");
+            return Err(error.remedy("look whether the address is right"));
+        }
     }
     let no_zeroes = flags & FLAG_NO_ZEROES;
     line.send(&u32::from(FLAG_FIXED_NEWSTYLE | no_zeroes).to_be_bytes())?;
