@@ -19,6 +19,12 @@ pub(crate) enum PlotFormat {
 }
 
 impl PlotFormat {
+    /// As the name of a file ends; `None` where that is no picture's.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        let extension = path.extension()?;
+        [Self::Svg, Self::Png].into_iter().find(|format| extension == format.extension())
+    }
+
     /// The end of a file's name.
     fn extension(self) -> &'static str {
         match self {

@@ -1,5 +1,6 @@
 //! What `headstart replay` is told.
 
+use crate::plots::PlotFormat;
 use clap::{Args, ValueEnum};
 use headstart_block::{Error, Result};
 use headstart_export::nbd::NbdUri;
@@ -74,14 +75,13 @@ impl ClockName {
 
 impl Replay {
     /// The file that is drawn into, checked before the long work.
-    pub(super) fn plot(&self) -> Result<Option<&Path>> {
+    pub(super) fn plot(&self) -> Result<Option<(&Path, PlotFormat)>> {
         let Some(path) = self.plot.as_deref() else { return Ok(None) };
-        let known = path.extension().is_some_and(|extension| extension == "svg" || extension == "png");
-        if !known {
-            return Err(Error::invalid("its name ends neither in .svg nor in .png")
+        let format = PlotFormat::of(path).ok_or_else(|| {
+            Error::invalid("its name ends neither in .svg nor in .png")
                 .about(path.display())
-                .remedy("name the picture waits.svg or waits.png"));
-        }
-        Ok(Some(path))
+                .remedy("name the picture waits.svg or waits.png")
+        })?;
+        Ok(Some((path, format)))
     }
 }

@@ -11,11 +11,7 @@ use std::path::Path;
 /// Waits are drawn as at least so long, in milliseconds: the axis is logarithmic.
 const LEAST: f64 = 0.01;
 
-pub(super) fn save(path: &Path, report: &ReplayReport, played: &Played) -> Result<()> {
-    let format = match path.extension() {
-        Some(extension) if extension == "png" => PlotFormat::Png,
-        _ => PlotFormat::Svg,
-    };
+pub(super) fn save(path: &Path, format: PlotFormat, report: &ReplayReport, played: &Played) -> Result<()> {
     let bytes = format.bytes(&draw(report, played))?;
     fs::write(path, bytes).map_err(|e| Error::io("cannot be written", e).about(path.display()))
 }
