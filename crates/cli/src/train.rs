@@ -19,8 +19,7 @@ use headstart_plan::{Bandwidth, Bin, GroupPlans};
 use headstart_trace::data_set::{DataSet, Limits, Skipped};
 use serde::Serialize;
 use std::fmt;
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 pub(crate) const EXAMPLES: &str = "\
@@ -124,10 +123,10 @@ impl Train {
         let plans = with_bar(progress, "making plans", |each| train::all(&knowledge, &recipe, each))?;
         let planning_s = start.elapsed().as_secs_f64();
         if let Some(path) = &self.learned {
-            write(path, |out| knowledge.write(out))?;
+            OutputFile::write(path, |out| knowledge.write(out))?;
         }
         let output = self.output.as_ref();
-        let bytes = output.map(|path| write(path, |out| plans.write(out))).transpose()?;
+        let bytes = output.map(|path| OutputFile::write(path, |out| plans.write(out))).transpose()?;
         let publish = |target: &Publication<'_>| target.publish(&plans, &knowledge, &self.stores);
         let published = targets.iter().map(publish).collect::<Result<_>>()?;
         let images = knowledge.images().map(|(key, image)| ImageReport::of(key, image, &plans)).collect();
@@ -220,19 +219,6 @@ pub(crate) fn with_bar<T>(
         shown = Some(now.done);
         cancelled(progress)
     })
-}
-
-/// Writes a file as a whole, or not at all; how many bytes.
-fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<u64> {
-    let failed = |e| Error::io("cannot be written", e).about(path.display());
-    let file = OutputFile::create(path)?;
-    let mut out = BufWriter::new(file.file());
-    content(&mut out).map_err(|e| e.about(path.display()))?;
-    out.flush().map_err(failed)?;
-    drop(out);
-    let written = file.file().metadata().map_err(failed)?.len();
-    file.keep()?;
-    Ok(written)
 }
 
 /// What became of it.

@@ -20,7 +20,6 @@ use headstart_plan::zero_shot::Metadata;
 use headstart_store::Tag;
 use serde::Serialize;
 use std::fmt;
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -64,10 +63,8 @@ impl Export {
             work(&OpenImage::open(&self.image)?)?
         };
         if let Some(path) = &self.output {
-            let file = OutputFile::create(path)?;
-            let written = file.file().write_all(&trace);
-            written.map_err(|e| Error::io("cannot be written", e).about(path.display()))?;
-            file.keep()?;
+            let failed = |e| Error::io("cannot be written", e);
+            OutputFile::write(path, |out| out.write_all(&trace).map_err(failed))?;
         }
         let digest = self.tag.as_ref().map(|tag| self.publish(&trace, tag)).transpose()?;
         let image = self.tag.clone().map(|tag| {

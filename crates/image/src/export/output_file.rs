@@ -2,6 +2,7 @@
 
 use headstart_block::{Error, Result};
 use std::fs::{self, File};
+use std::io::{BufWriter, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
@@ -65,6 +66,22 @@ impl OutputFile {
                 error.remedy(format!("make the directory {} first", dir.display()))
             })?;
         Ok(Self { temporary, path })
+    }
+
+    /// Makes a file of what `content` writes; how many bytes it has.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create) and [`keep`](Self::keep), and what `content` reports.
+    pub fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<u64> {
+        let failed = |e| Error::io("cannot be written", e).about(path.display());
+        let file = Self::create(path)?;
+        let mut out = BufWriter::new(file.file());
+        content(&mut out).map_err(|e| e.about(path.display()))?;
+        out.flush().map_err(failed)?;
+        drop(out);
+        let written = file.file().metadata().map_err(failed)?.len();
+        file.keep()?;
+        Ok(written)
     }
 
     /// The file, to be written.
