@@ -110,6 +110,14 @@ fn from_a_web_server() {
     scene.fails(&format!("image pull {url}/nowhere:v1 file://~/back"), &["nowhere", "404"]);
 }
 
+/// Runs it with what it takes to reach an object store.
+pub(crate) fn run_on(server: &S3, scene: &Scene, words: &str) -> Run {
+    let words = format!("{words} --plain-http {}", server.addr());
+    let mut command = scene.command(&words);
+    command.envs(S3::environment(&server.endpoint()));
+    Run::of(&words, &mut command)
+}
+
 #[test]
 fn through_an_object_store() {
     if !S3::is_installed() {

@@ -2,7 +2,7 @@
 
 use crate::disk::{Disk, copy_of, noise};
 use crate::scene::Scene;
-use crate::trace::npy;
+use crate::trace;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
@@ -169,16 +169,8 @@ const BLOCK: u64 = 2 << 20;
 
 /// Boots that read the start of each of the blocks 0 to 3, of an image that the data set calls `old`.
 fn boots_of_old(scene: &Scene) {
-    let mut table = "volume_id,image_type,image_id,device_size,gmt_create\n".to_owned();
-    let dir = scene.path("set/trace/it1/old/1GB");
-    fs::create_dir_all(&dir).unwrap();
-    for boot in 0..5 {
-        table += &format!("{boot},1,old,{},2026-11-21 18:5{boot}:43\n", 4 * BLOCK);
-        let start = 1_795_287_468_000_000 + boot * 60_000_000;
-        let rows: Vec<_> = (0..12).map(|n| [1, n % 4 * BLOCK as i64 + n * 4096, 4096, start + n]).collect();
-        fs::write(dir.join(format!("{boot}.npy")), npy(&rows)).unwrap();
-    }
-    fs::write(scene.path("set/VD_creation_meta.csv"), table).unwrap();
+    let places: Vec<_> = (0..12).map(|n| n % 4 * BLOCK as i64 + n * 4096).collect();
+    trace::boots(scene, "set", ("old", 4 * BLOCK), 0, (&places, 1));
 }
 
 #[test]

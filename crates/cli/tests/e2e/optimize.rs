@@ -1,8 +1,9 @@
 //! Images laid out anew: the same disk, what boots read first.
 
+use crate::copies::run_on;
 use crate::disk::{Disk, assert_same, noise, text};
-use crate::scene::{Run, Scene};
-use crate::trace::npy;
+use crate::scene::Scene;
+use crate::trace;
 use headstart_testkit::registry::{Access, Registry};
 use headstart_testkit::s3::S3;
 use serde_json::{Value, json};
@@ -32,18 +33,9 @@ fn scene() -> Scene {
 }
 
 fn boots(scene: &Scene, set: &str, image: &str, size: u64) {
-    let mut table = "volume_id,image_type,image_id,device_size,gmt_create\n".to_owned();
-    let dir = scene.path(set).join(format!("trace/it1/{image}/1GB"));
-    fs::create_dir_all(&dir).unwrap();
-    for boot in 0..5 {
-        table += &format!("{boot},1,{image},{size},2026-11-21 18:5{boot}:43\n");
-        let start = 1_795_287_468_000_000 + boot * 60_000_000;
-        let blocks =
-            [3, 1, 0].into_iter().flat_map(|block| (0..5).map(move |n| block * BLOCK as i64 + n * 65536));
-        let rows: Vec<_> = blocks.zip(0..).map(|(at, n)| [1, at, 4096, start + n * 1000]).collect();
-        fs::write(dir.join(format!("{boot}.npy")), npy(&rows)).unwrap();
-    }
-    fs::write(scene.path(set).join("VD_creation_meta.csv"), table).unwrap();
+    let slices = |block: i64| (0..5).map(move |n| block * BLOCK as i64 + n * 65536);
+    let places: Vec<_> = [3, 1, 0].into_iter().flat_map(slices).collect();
+    trace::boots(scene, set, (image, size), 0, (&places, 1000));
 }
 
 fn check(scene: &Scene, image: &str) {
@@ -154,13 +146,7 @@ fn in_an_object_store() {
     }
     let scene = scene();
     let server = S3::with_bucket("images");
-    let plain = format!("--plain-http {}", server.addr());
-    let run = |words: &str| {
-        let words = format!("{words} {plain}");
-        let mut command = scene.command(&words);
-        command.envs(S3::environment(&server.endpoint()));
-        Run::of(&words, &mut command).succeeds()
-    };
+    let run = |words: &str| run_on(&server, &scene, words).succeeds();
     run("image push file://~/store:v1 s3://images/a");
     let made = run("image optimize s3://images/a:v1 s3://images/a:fast --plans set.plans --json").json();
     let here = scene.json("image optimize file://~/store:v1 file://~/store:fast --plans set.plans");

@@ -1,9 +1,10 @@
 //! What is learned of an image is published with it, found with it, and goes where it goes.
 
+use crate::copies::run_on;
 use crate::disk::{Disk, noise};
 use crate::golden_set::GoldenSet;
 use crate::scene::{Run, Scene};
-use crate::trace::npy;
+use crate::trace;
 use headstart_block::ByteRange;
 use headstart_lsmt::{Layer, Stack};
 use headstart_plan::overlaybd_trace::{Extent, Record, map, parse, plan};
@@ -17,18 +18,8 @@ const BLOCK: u64 = 2 << 20;
 
 /// Five boots, from the `first` on, of an image that the data set calls `name`: they read `blocks` in this order.
 fn boots(scene: &Scene, set: &str, name: &str, first: i64, blocks: &[i64]) {
-    let mut table = "volume_id,image_type,image_id,device_size,gmt_create\n".to_owned();
-    let dir = scene.path(&format!("{set}/trace/it1/{name}/1GB"));
-    fs::create_dir_all(&dir).unwrap();
-    for boot in first..first + 5 {
-        table += &format!("{boot},1,{name},{},2026-11-21 18:5{}:43\n", 4 * BLOCK, boot % 10);
-        let start = 1_795_287_468_000_000 + boot * 60_000_000;
-        let reads = (0..12_i64).map(|n| (n, blocks[n as usize % blocks.len()]));
-        let rows: Vec<_> =
-            reads.map(|(n, block)| [1, block * BLOCK as i64 + n * 4096, 4096, start + n]).collect();
-        fs::write(dir.join(format!("{boot}.npy")), npy(&rows)).unwrap();
-    }
-    fs::write(scene.path(set).join("VD_creation_meta.csv"), table).unwrap();
+    let places = blocks.iter().cycle().zip(0..12).map(|(block, n)| block * BLOCK as i64 + n * 4096);
+    trace::boots(scene, set, (name, 4 * BLOCK), first, (&places.collect::<Vec<_>>(), 1));
 }
 
 /// An image of four blocks, and boots of it.
@@ -145,14 +136,7 @@ fn through_an_object_store() {
     }
     let scene = scene();
     let server = S3::with_bucket("images");
-    there(&scene, "s3://images/web:v1", |words| {
-        let words = format!("{words} --plain-http {}", server.addr());
-        let mut command = scene.command(&words);
-        for (name, value) in S3::environment(&server.endpoint()) {
-            command.env(name, value);
-        }
-        Run::of(&words, &mut command)
-    });
+    there(&scene, "s3://images/web:v1", |words| run_on(&server, &scene, words));
 }
 
 /// Where the disk of layers lies.

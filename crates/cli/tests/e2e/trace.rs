@@ -42,6 +42,28 @@ pub(crate) fn data_set(scene: &Scene) {
     fs::write(dir.join("8.npy"), npy(&[[1, 0, 65536, start + 60_000_000]])).unwrap();
 }
 
+/// A data set of the FAST'26 layout, `set`, with five boots, from the number `first` on, of an image that it calls
+/// `image`, whose disk has `size` bytes: each reads 4 KiB at each of these places, so many microseconds apart.
+pub(crate) fn boots(
+    scene: &Scene,
+    set: &str,
+    (image, size): (&str, u64),
+    first: i64,
+    (places, apart_us): (&[i64], i64),
+) {
+    let mut table = "volume_id,image_type,image_id,device_size,gmt_create\n".to_owned();
+    let dir = scene.path(set).join(format!("trace/it1/{image}/1GB"));
+    fs::create_dir_all(&dir).unwrap();
+    for boot in first..first + 5 {
+        table += &format!("{boot},1,{image},{size},2026-11-21 18:5{}:43\n", boot % 10);
+        let start = 1_795_287_468_000_000 + boot * 60_000_000;
+        let rows: Vec<_> =
+            places.iter().zip(0..).map(|(at, n)| [1, *at, 4096, start + n * apart_us]).collect();
+        fs::write(dir.join(format!("{boot}.npy")), npy(&rows)).unwrap();
+    }
+    fs::write(scene.path(set).join("VD_creation_meta.csv"), table).unwrap();
+}
+
 #[test]
 fn a_data_set_comes_back_as_it_was() {
     let scene = Scene::new();
