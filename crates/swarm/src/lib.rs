@@ -15,14 +15,18 @@
 //! | [`node`] | one host: all of the above put together |
 //! | [`counters`] | what it did |
 
+mod bits;
+mod chain;
 pub mod counters;
 pub mod event;
 pub mod message;
 pub mod node;
+mod patience;
 pub mod placement;
 pub mod recent;
 pub mod settings;
 pub mod similarity;
+mod throttle;
 
 pub use counters::Counters;
 pub use event::{

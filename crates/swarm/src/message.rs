@@ -109,9 +109,12 @@ impl Message {
     #[must_use]
     pub fn class(&self) -> Class {
         match self {
-            Self::Coming { .. } | Self::Sorry { .. } | Self::Cancel { .. } | Self::Join | Self::Welcome | Self::Full => {
-                Class::DemandRequest
-            }
+            Self::Coming { .. }
+            | Self::Sorry { .. }
+            | Self::Cancel { .. }
+            | Self::Join
+            | Self::Welcome
+            | Self::Full => Class::DemandRequest,
             Self::Have { .. } | Self::Lost { .. } | Self::Sketch { .. } => Class::Advert,
             Self::Ask { urgency: Urgency::Demand, .. } => Class::DemandRequest,
             Self::Ask { urgency: Urgency::Background, .. } => Class::PrefetchRequest,

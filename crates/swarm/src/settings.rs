@@ -2,6 +2,12 @@
 
 use std::time::Duration;
 
+/// The most chunks that have one home together: requests are not larger.
+const STRIPE_MOST: u32 = 64;
+
+/// No peer is waited for longer.
+const PATIENCE_MOST: Duration = Duration::from_secs(3600);
+
 /// Who tells whom what it has, and who is asked for what nobody is known to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
@@ -27,7 +33,7 @@ pub struct Settings {
     /// store is asked for it once. Of all hosts in a ring, a random or a similar topology; of the roots where there are
     /// roots. Without, everybody asks the store, as in the paper.
     pub homes: bool,
-    /// Chunks that have one home together.
+    /// Chunks that have one home together, and go into one request; at most 64.
     pub stripe: u32,
     /// How many unmatched (prefetched, unread) bytes stop prefetching. `None`: the smaller of 16 MiB and 512 KiB plus a
     /// hundredth of what was read.
@@ -63,5 +69,17 @@ impl Default for Settings {
             patience: (Duration::from_millis(200), Duration::from_secs(5)),
             seed: 0,
         }
+    }
+}
+
+impl Settings {
+    /// Settings that make no sense are taken as the nearest that do.
+    pub(crate) fn sane(mut self) -> Self {
+        self.stripe = self.stripe.clamp(1, STRIPE_MOST);
+        self.serve_window = self.serve_window.max(crate::CHUNK_SIZE);
+        self.advert_every = self.advert_every.max(Duration::from_millis(1));
+        self.patience.0 = self.patience.0.max(Duration::from_millis(1));
+        self.patience.1 = self.patience.1.clamp(self.patience.0, PATIENCE_MOST.max(self.patience.0));
+        self
     }
 }

@@ -1,0 +1,206 @@
+//! What is told to others of what is here, and what becomes of what others tell: the paper's Algorithm 3.
+
+use super::blob::{Aim, Coming, Map, State, push};
+use super::{Node, Timer};
+use crate::event::{Action, BlobId, Chunks, PeerId, Urgency};
+use crate::message::Message;
+
+/// Runs of one advert; more go into the next.
+const RUNS: usize = 1024;
+
+/// Runs that are remembered as advertised; beyond, the oldest are forgotten.
+const RECORDED: usize = 1 << 16;
+
+/// Hosts whose adverts are heeded for one blob.
+const MAPS: usize = 1024;
+
+/// Hosts through which what is to be warm is asked for.
+const HOPS: u8 = 24;
+
+impl Node {
+    /// Something came here: it will be told.
+    pub(super) fn note(&mut self, id: BlobId, runs: &[Chunks]) {
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        runs.iter().for_each(|run| blob.log.push(*run));
+        if !runs.is_empty() && !blob.sharers.is_empty() {
+            self.tell_soon();
+        }
+    }
+
+    pub(super) fn tell_soon(&mut self) {
+        if !self.telling {
+            self.telling = true;
+            self.set_timer(self.now + self.settings.advert_every, Timer::Adverts);
+        }
+    }
+
+    /// Tells the neighbours of each blob what has come since they were told last, and new ones everything.
+    pub(super) fn tell(&mut self, actions: &mut Vec<Action>) {
+        self.telling = false;
+        let ids: Vec<BlobId> = self.blobs.keys().copied().collect();
+        for id in ids {
+            let new = self.choose_neighbours(id);
+            let Some(blob) = self.blobs.get_mut(&id) else { continue };
+            let have = |peer: PeerId, runs: &[Chunks], actions: &mut Vec<Action>| {
+                actions.extend(runs.chunks(RUNS).map(|runs| Action::Send {
+                    peer,
+                    message: Message::Have { blob: id, runs: runs.to_vec() },
+                }));
+            };
+            if !new.is_empty() {
+                let mut all = Vec::new();
+                let runs = blob.log.all().iter();
+                for chunk in runs.flat_map(|run| run.numbers()).filter(|chunk| blob.is_here(*chunk)) {
+                    push(&mut all, chunk);
+                }
+                new.iter().for_each(|peer| have(*peer, &all, actions));
+            }
+            if blob.log.is_told() {
+                continue;
+            }
+            let untold = blob.log.untold();
+            let known = blob.neighbours.iter().filter(|peer| !new.contains(peer));
+            known.for_each(|peer| have(*peer, &untold, actions));
+        }
+    }
+
+    pub(super) fn heard_have(
+        &mut self,
+        peer: PeerId,
+        id: BlobId,
+        runs: &[Chunks],
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(key) = self.peers.get(&peer).map(|peer| peer.key) else { return };
+        let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.is_shared_with(key)) else { return };
+        if blob.maps.len() >= MAPS && !blob.maps.contains_key(&peer) {
+            return;
+        }
+        let mut recorded = Vec::new();
+        let mut room = u64::from(blob.chunks) * 2;
+        for run in runs.iter().map(|run| blob.cut(*run)).collect::<Vec<_>>() {
+            room = room.saturating_sub(u64::from(run.count));
+            if run.count == 0 || room == 0 {
+                continue;
+            }
+            blob.maps.entry(peer).or_insert_with(Map::default).has.set(run);
+            for chunk in run.numbers().filter(|chunk| blob.state(*chunk) == State::Remote) {
+                push(&mut recorded, chunk);
+            }
+        }
+        let before = blob.recorded.len();
+        blob.recorded.extend(recorded);
+        self.prefetch(id, actions);
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let withheld = blob.recorded.iter().skip(before.min(blob.recorded.len()));
+        self.counters.withheld += withheld.map(|run| u64::from(run.count)).sum::<u64>();
+        while blob.recorded.len() > RECORDED {
+            blob.recorded.pop_front();
+        }
+    }
+
+    pub(super) fn heard_lost(&mut self, peer: PeerId, id: BlobId, runs: &[Chunks]) {
+        let Some(map) = self.blobs.get_mut(&id).and_then(|blob| blob.maps.get_mut(&peer)) else { return };
+        for run in runs.iter().take(RUNS) {
+            map.has.clear(*run);
+            map.pushed.clear(*run);
+        }
+    }
+
+    /// Asks for what was advertised, while little enough is unread, and for what is to be warm; both in order.
+    pub(super) fn prefetch(&mut self, id: BlobId, actions: &mut Vec<Action>) {
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        if blob.recorded.is_empty() && blob.warming.is_empty() {
+            return;
+        }
+        let window = self.settings.prefetch_window;
+        let (mut ahead, mut warm) = (Vec::new(), Vec::new());
+        while self.prefetching < window
+            && let Some(chunk) = pop(&mut blob.warming)
+        {
+            if blob.state(chunk) == State::Remote && !blob.coming.contains_key(&chunk) {
+                blob.coming.insert(chunk, Coming::new(Aim::Warm, Urgency::Background, HOPS));
+                self.prefetching += blob.bytes(chunk);
+                warm.push(chunk);
+            }
+        }
+        while !blob.planned
+            && blob.throttle.open()
+            && self.prefetching < window
+            && let Some(chunk) = pop(&mut blob.recorded)
+        {
+            let known = blob.maps.values().any(|map| map.has.has(chunk));
+            if known && blob.state(chunk) == State::Remote && !blob.coming.contains_key(&chunk) {
+                let bytes = blob.bytes(chunk);
+                blob.coming.insert(chunk, Coming::new(Aim::Prefetch, Urgency::Background, 0));
+                blob.set_state(chunk, State::Prefetch);
+                blob.throttle.asked(bytes);
+                self.prefetching += bytes;
+                ahead.push(chunk);
+            }
+        }
+        self.obtain(id, &warm, actions);
+        self.obtain(id, &ahead, actions);
+    }
+
+    pub(super) fn warm(&mut self, id: BlobId, chunks: Chunks, actions: &mut Vec<Action>) {
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let cut = blob.cut(chunks);
+        blob.warming.extend((cut.count > 0).then_some(cut));
+        self.prefetch(id, actions);
+    }
+
+    pub(super) fn planned(&mut self, id: BlobId, running: bool, actions: &mut Vec<Action>) {
+        if let Some(blob) = self.blobs.get_mut(&id) {
+            blob.planned = running;
+        }
+        self.prefetch(id, actions);
+    }
+
+    /// A disk read what is here.
+    pub(super) fn read(&mut self, id: BlobId, chunks: Chunks, actions: &mut Vec<Action>) {
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        for chunk in blob.cut(chunks).numbers() {
+            if blob.is_here(chunk) {
+                let (_, prefetched) = blob.read(chunk);
+                self.counters.prefetched_read += u64::from(prefetched);
+            }
+        }
+        self.prefetch(id, actions);
+    }
+
+    /// Chunks are not here any more. Who was told that they are is told.
+    pub(super) fn lost(&mut self, id: BlobId, chunks: Chunks, actions: &mut Vec<Action>) {
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let mut runs = Vec::new();
+        for chunk in blob.cut(chunks).numbers() {
+            if !blob.is_here(chunk) {
+                continue;
+            }
+            if blob.state(chunk) == State::Local {
+                let bytes = blob.bytes(chunk);
+                blob.throttle.matched(bytes);
+            }
+            blob.set_state(chunk, State::Remote);
+            push(&mut runs, chunk);
+        }
+        for runs in runs.chunks(RUNS) {
+            actions.extend(blob.neighbours.iter().map(|peer| Action::Send {
+                peer: *peer,
+                message: Message::Lost { blob: id, runs: runs.to_vec() },
+            }));
+        }
+    }
+}
+
+/// Takes the first chunk of the first run.
+fn pop(runs: &mut std::collections::VecDeque<Chunks>) -> Option<u32> {
+    let first = runs.front_mut()?;
+    let chunk = first.first;
+    if first.count <= 1 {
+        runs.pop_front();
+    } else {
+        *first = Chunks { first: chunk + 1, count: first.count - 1 };
+    }
+    Some(chunk)
+}

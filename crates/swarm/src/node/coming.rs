@@ -1,0 +1,389 @@
+//! What comes, what does not, and who hears of it.
+
+use super::blob::{Aim, How, State, Waiting, push};
+use super::{Node, Timer};
+use crate::event::{Action, BlobId, Came, Chunks, FetchId, Offence, PeerId, PeerKey, Urgency, WantId};
+use crate::message::{Message, RequestId, Why};
+
+/// Requests that were given up and are remembered.
+const LATE: usize = 256;
+
+/// Hosts that are taken note of when they are named instead.
+const NAMED: usize = 4;
+
+impl Node {
+    /// Chunks are here now, by whatever way. `unasked` is what a peer sent of its own accord. Says how many were new.
+    pub(super) fn arrived(
+        &mut self,
+        id: BlobId,
+        chunks: Chunks,
+        unasked: bool,
+        actions: &mut Vec<Action>,
+    ) -> u64 {
+        let Some(blob) = self.blobs.get(&id) else { return 0 };
+        let mut ready: Vec<(Waiting, u32)> = Vec::new();
+        let mut settled: Vec<WantId> = Vec::new();
+        let mut runs: Vec<Chunks> = Vec::new();
+        for chunk in blob.cut(chunks).numbers() {
+            let Some(blob) = self.blobs.get_mut(&id) else { return 0 };
+            if blob.is_here(chunk) {
+                self.counters.duplicate += 1;
+                continue;
+            }
+            push(&mut runs, chunk);
+            let bytes = blob.bytes(chunk);
+            let (mut demanded, mut ahead) = (false, unasked);
+            let coming = blob.coming.remove(&chunk);
+            if let Some(coming) = coming {
+                for want in &coming.wants {
+                    let Some(known) = self.wants.get_mut(want) else { continue };
+                    known.left -= 1;
+                    demanded |= known.urgency == Urgency::Demand;
+                    if known.left == 0 {
+                        settled.push(*want);
+                    }
+                }
+                ahead = unasked && coming.wants.is_empty();
+                match coming.aim {
+                    Aim::Needed => {}
+                    Aim::Warm => self.prefetching = self.prefetching.saturating_sub(bytes),
+                    Aim::Prefetch => {
+                        ahead = true;
+                        blob.throttle.settled(bytes);
+                        self.prefetching = self.prefetching.saturating_sub(bytes);
+                    }
+                }
+                for waiting in coming.asks {
+                    if let Some(peer) = self.peers.get_mut(&waiting.peer) {
+                        peer.waiting -= 1;
+                    }
+                    self.uplink.promised_less(bytes);
+                    ready.push((waiting, chunk));
+                }
+                if let How::Asked(request) = coming.how {
+                    self.release(request, 1, actions);
+                }
+            }
+            let Some(blob) = self.blobs.get_mut(&id) else { return 0 };
+            blob.set_state(chunk, if ahead { State::Local } else { State::Kept });
+            if demanded {
+                blob.set_state(chunk, State::Kept);
+                blob.read(chunk);
+            } else if ahead {
+                blob.throttle.unread(bytes);
+            }
+        }
+        self.hand_over(id, ready, actions);
+        settled.into_iter().for_each(|want| self.settle(want, actions));
+        let new = runs.iter().map(|run| u64::from(run.count)).sum();
+        self.note(id, &runs);
+        self.prefetch(id, actions);
+        new
+    }
+
+    /// So many chunks of a request are not waited for any more: it is over when none is. What nobody sent is cancelled.
+    fn release(&mut self, request: RequestId, count: u32, actions: &mut Vec<Action>) {
+        let Some(known) = self.requests.get_mut(&request) else { return };
+        known.left = known.left.saturating_sub(count);
+        let (peer, over, answered) = (known.peer, known.left == 0, known.answering);
+        if let Some(peer) = self.peers.get_mut(&peer) {
+            peer.outstanding = peer.outstanding.saturating_sub(count);
+        }
+        if over {
+            self.requests.remove(&request);
+            if !answered {
+                actions.push(Action::Send { peer, message: Message::Cancel { request } });
+            }
+        }
+    }
+
+    pub(super) fn came(
+        &mut self,
+        peer: PeerId,
+        request: RequestId,
+        chunks: Chunks,
+        outcome: Came,
+        actions: &mut Vec<Action>,
+    ) {
+        if outcome == Came::Corrupt {
+            self.counters.corrupt += u64::from(chunks.count);
+            self.drop_peer(peer, Offence::Corrupt, actions);
+            return;
+        }
+        let known = self.requests.get_mut(&request).filter(|known| known.peer == peer);
+        let Some(known) = known else {
+            let late = self.late.iter().rev().find(|late| (late.0, late.1) == (request, peer));
+            if let (Some((_, _, blob)), Came::Kept) = (late.copied(), outcome) {
+                self.arrived(blob, chunks, false, actions);
+            }
+            return;
+        };
+        let (blob, urgency, promised) = (known.blob, known.urgency, known.promised);
+        if outcome == Came::Failed {
+            self.could_not_keep(blob, request, chunks, actions);
+            return;
+        }
+        if urgency == Urgency::Demand {
+            if promised {
+                self.patience.bytes(known.since, self.now);
+            } else if !known.heard {
+                self.patience.sign(known.since, self.now);
+            }
+        }
+        (known.since, known.heard, known.answering) = (self.now, true, true);
+        let came = chunks.count.min(known.chunks.count);
+        known.deadline = self.now + self.patience.of(urgency, promised);
+        if let Some(known) = self.peers.get_mut(&peer) {
+            known.was_good();
+        }
+        match urgency {
+            Urgency::Demand => self.counters.on_demand += u64::from(came),
+            Urgency::Background => self.counters.prefetched += u64::from(came),
+        }
+        self.arrived(blob, chunks, false, actions);
+        if let Some(known) = self.requests.get_mut(&request) {
+            known.answering = false;
+        }
+    }
+
+    /// This host could not keep what came: whoever wants it fetches it from the store, which knows how to do without.
+    fn could_not_keep(&mut self, id: BlobId, request: RequestId, chunks: Chunks, actions: &mut Vec<Action>) {
+        let failed = self.detach(id, request, chunks, None, actions);
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let fetchable = std::mem::replace(&mut blob.fetchable, false);
+        self.leave_to_disks(id, &failed, actions);
+        if let Some(blob) = self.blobs.get_mut(&id) {
+            blob.fetchable = fetchable;
+        }
+    }
+
+    pub(super) fn pushed(&mut self, peer: PeerId, id: BlobId, chunks: Chunks, actions: &mut Vec<Action>) {
+        if self.peers.contains_key(&peer) {
+            let new = self.arrived(id, chunks, true, actions);
+            self.counters.prefetched += new;
+        }
+    }
+
+    pub(super) fn fetched(&mut self, fetch: FetchId, ok: bool, actions: &mut Vec<Action>) {
+        let Some((id, chunks)) = self.fetches.remove(&fetch) else { return };
+        if ok {
+            let before = self.counters.duplicate;
+            self.counters.from_store += self.arrived(id, chunks, false, actions);
+            // What the driver told of it before is not here twice.
+            self.counters.duplicate = before;
+            return;
+        }
+        let Some(blob) = self.blobs.get(&id) else { return };
+        let failed: Vec<u32> = blob
+            .coming
+            .range(chunks.numbers())
+            .filter(|(_, c)| c.how == How::Fetch(fetch))
+            .map(|(c, _)| *c)
+            .collect();
+        self.leave_to_disks(id, &failed, actions);
+    }
+
+    pub(super) fn heard_coming(&mut self, peer: PeerId, request: RequestId, chunks: Chunks) {
+        let Some(known) = self.requests.get_mut(&request).filter(|known| known.peer == peer) else { return };
+        if chunks.count == 0 {
+            return;
+        }
+        if !known.heard && known.urgency == Urgency::Demand {
+            self.patience.sign(known.since, self.now);
+        }
+        (known.heard, known.promised, known.since) = (true, true, self.now);
+        let urgency = known.urgency;
+        known.deadline = self.now + self.patience.of(urgency, true);
+    }
+
+    pub(super) fn heard_sorry(
+        &mut self,
+        peer: PeerId,
+        request: RequestId,
+        chunks: Chunks,
+        why: Why,
+        others: &[PeerKey],
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(known) = self.requests.get_mut(&request).filter(|known| known.peer == peer) else { return };
+        let (id, hops) = (known.blob, known.hops);
+        if !known.heard && known.urgency == Urgency::Demand {
+            self.patience.sign(known.since, self.now);
+        }
+        known.heard = true;
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let named = others.iter().take(NAMED).filter_map(|key| blob.sharer(*key));
+        let named: Vec<PeerId> =
+            named.filter(|named| *named != peer && self.peers.contains_key(named)).collect();
+        let mut lied = false;
+        if why == Why::Missing
+            && let Some(map) = blob.maps.get_mut(&peer)
+        {
+            let cut = Chunks { first: chunks.first.min(blob.chunks), count: chunks.count };
+            lied = hops == 0 && cut.numbers().take(64).any(|chunk| map.has.has(chunk));
+            map.has.clear(cut);
+        }
+        let failed = self.detach(id, request, chunks, named.is_empty().then_some(peer), actions);
+        if !named.is_empty()
+            && let Some(blob) = self.blobs.get_mut(&id)
+        {
+            for chunk in &failed {
+                let Some(coming) = blob.coming.get_mut(chunk) else { continue };
+                coming.named = named.clone();
+                coming.insist = true;
+            }
+        }
+        if lied && self.peers.get_mut(&peer).is_some_and(super::peers::Peer::lied) {
+            self.drop_peer(peer, Offence::Lies, actions);
+        }
+        self.obtain(id, &failed, actions);
+    }
+
+    /// Takes chunks from a request, from which they will not come; `tried` is who is not to be asked again. Says which.
+    fn detach(
+        &mut self,
+        id: BlobId,
+        request: RequestId,
+        chunks: Chunks,
+        tried: Option<PeerId>,
+        actions: &mut Vec<Action>,
+    ) -> Vec<u32> {
+        let Some(blob) = self.blobs.get_mut(&id) else { return Vec::new() };
+        let cut = blob.cut(chunks);
+        let mut failed = Vec::new();
+        for (chunk, coming) in blob.coming.range_mut(cut.numbers()) {
+            if coming.how == How::Asked(request) {
+                coming.how = How::New;
+                coming.tried.extend(tried);
+                failed.push(*chunk);
+            }
+        }
+        if let Some(known) = self.requests.get_mut(&request) {
+            known.answering = true;
+            self.release(request, u32::try_from(failed.len()).unwrap_or(u32::MAX), actions);
+        }
+        if let Some(known) = self.requests.get_mut(&request) {
+            known.answering = false;
+        }
+        failed
+    }
+
+    pub(super) fn request_due(&mut self, request: RequestId, actions: &mut Vec<Action>) {
+        let Some(known) = self.requests.get(&request) else { return };
+        if known.deadline > self.now {
+            let at = known.deadline;
+            self.set_timer(at, Timer::Request(request));
+            return;
+        }
+        let (peer, id, chunks, since) = (known.peer, known.blob, known.chunks, known.since);
+        if known.urgency == Urgency::Demand {
+            if known.promised {
+                self.patience.bytes(since, self.now);
+            } else {
+                self.patience.sign(since, self.now);
+            }
+        }
+        self.counters.timeouts += 1;
+        self.late.push_back((request, peer, id));
+        if self.late.len() > LATE {
+            self.late.pop_front();
+        }
+        actions.push(Action::Send { peer, message: Message::Cancel { request } });
+        let failed = self.detach(id, request, chunks, Some(peer), actions);
+        self.requests.remove(&request);
+        let now = self.now;
+        if self.peers.get_mut(&peer).is_some_and(|known| known.was_silent(now)) {
+            self.drop_peer(peer, Offence::Slow, actions);
+        }
+        self.obtain(id, &failed, actions);
+    }
+
+    /// A request whose peer is gone.
+    pub(super) fn request_lost(&mut self, request: RequestId, actions: &mut Vec<Action>) {
+        let Some(known) = self.requests.get(&request) else { return };
+        let (peer, id, chunks) = (known.peer, known.blob, known.chunks);
+        let failed = self.detach(id, request, chunks, Some(peer), actions);
+        self.requests.remove(&request);
+        self.obtain(id, &failed, actions);
+    }
+
+    /// Nobody brings this chunk: who waits for it at other hosts is told so. Disks must have been told before.
+    pub(super) fn give_up(&mut self, id: BlobId, chunk: u32, why: Why, actions: &mut Vec<Action>) {
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let bytes = blob.bytes(chunk);
+        let Some(coming) = blob.coming.remove(&chunk) else { return };
+        if coming.aim != Aim::Needed {
+            self.prefetching = self.prefetching.saturating_sub(bytes);
+        }
+        if coming.aim == Aim::Prefetch {
+            blob.throttle.settled(bytes);
+            blob.set_state(chunk, State::Remote);
+        }
+        for waiting in coming.asks {
+            if let Some(peer) = self.peers.get_mut(&waiting.peer) {
+                peer.waiting -= 1;
+            }
+            self.uplink.promised_less(bytes);
+            let (request, chunks, others) = (waiting.request, Chunks::one(chunk), Vec::new());
+            let message = Message::Sorry { request, chunks, why, others };
+            actions.push(Action::Send { peer: waiting.peer, message });
+        }
+    }
+
+    pub(super) fn drop_prefetch(&mut self, id: BlobId, chunk: u32) {
+        // Nobody waits for it: nobody is told.
+        self.give_up(id, chunk, Why::Failed, &mut Vec::new());
+    }
+
+    /// A want has waited as long as any may: the disk does the rest.
+    pub(super) fn want_due(&mut self, want: WantId, actions: &mut Vec<Action>) {
+        let Some(known) = self.wants.get(&want) else { return };
+        let id = known.blob;
+        let left = self.unlink(id, want);
+        if let Some(known) = self.wants.get_mut(&want) {
+            known.elsewhere.extend(left);
+            known.left = 0;
+        }
+        self.settle(want, actions);
+    }
+
+    /// Takes a want from the chunks that it waits for. What is on its way comes all the same.
+    fn unlink(&mut self, id: BlobId, want: WantId) -> Vec<u32> {
+        let Some(blob) = self.blobs.get_mut(&id) else { return Vec::new() };
+        let mut left = Vec::new();
+        for (chunk, coming) in &mut blob.coming {
+            let before = coming.wants.len();
+            coming.wants.retain(|known| *known != want);
+            if coming.wants.len() < before {
+                left.push(*chunk);
+            }
+        }
+        left
+    }
+
+    pub(super) fn forget(&mut self, want: WantId) {
+        if let Some(known) = self.wants.remove(&want) {
+            self.unlink(known.blob, want);
+        }
+    }
+
+    /// A disk has had its time: what it did not fetch is fetched for those who wait, or forgotten.
+    pub(super) fn disk_due(&mut self, id: BlobId, chunks: Chunks, actions: &mut Vec<Action>) {
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let now = self.now;
+        let over = |how: How| matches!(how, How::Disk(until) if until <= now);
+        let (mut waited, mut idle) = (Vec::new(), Vec::new());
+        for (chunk, coming) in blob.coming.range_mut(chunks.numbers()).filter(|(_, c)| over(c.how)) {
+            if coming.asks.is_empty() {
+                idle.push(*chunk);
+            } else {
+                coming.how = How::New;
+                waited.push(*chunk);
+            }
+        }
+        idle.into_iter().for_each(|chunk| self.give_up(id, chunk, Why::Failed, actions));
+        if !waited.is_empty() {
+            self.to_store(id, &waited, actions);
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! What disks want and others are to be brought: from whom it is got.
+
+use super::blob::{Aim, Blob, Coming, How, State, push};
+use super::links::find_ancestors;
+use super::peers::Peer;
+use super::{Node, Request, Timer, Want};
+use crate::event::{Action, BlobId, Chunks, FetchId, PeerId, PeerKey, Role, Urgency, WantId};
+use crate::message::{Message, RequestId, Why};
+use crate::placement;
+use crate::settings::Topology;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::time::Duration;
+
+/// Hosts through which a request goes at most. A tree of a million hosts has 20 levels.
+const HOPS: u8 = 24;
+
+/// Peers that are asked for a chunk, one after the other, before the store is.
+const TRIES: u8 = 6;
+
+/// Chunks that are fetched from the store in one request.
+const FETCHED: u32 = 16;
+
+/// How long others wait for what a disk fetches from the store.
+const DISK: Duration = Duration::from_secs(20);
+
+/// Homes that are tried for a stripe.
+const HOMES: usize = 4;
+
+/// Where a chunk is to be got.
+enum Route {
+    Ask {
+        peer: PeerId,
+        hops: u8,
+    },
+    Store,
+    /// Nobody waits, and nobody is known to have it.
+    Nowhere,
+}
+
+/// Chunks that go into one request.
+struct Batch {
+    peer: PeerId,
+    chunks: Chunks,
+    urgency: Urgency,
+    hops: u8,
+    insist: bool,
+}
+
+impl Node {
+    pub(super) fn want(
+        &mut self,
+        want: WantId,
+        id: BlobId,
+        chunks: Chunks,
+        urgency: Urgency,
+        actions: &mut Vec<Action>,
+    ) {
+        self.counters.wants += 1;
+        let Some(blob) = self.blobs.get_mut(&id) else {
+            self.counters.elsewhere += u64::from(chunks.count);
+            actions.push(Action::Answer { want, elsewhere: vec![chunks] });
+            return;
+        };
+        let mut record = Want { blob: id, urgency, left: 0, elsewhere: Vec::new() };
+        let (mut new, mut hurried) = (Vec::new(), Vec::new());
+        for chunk in blob.cut(chunks).numbers() {
+            if blob.is_here(chunk) {
+                continue;
+            }
+            let bytes = blob.bytes(chunk);
+            let coming = match blob.coming.entry(chunk) {
+                Entry::Vacant(entry) => {
+                    new.push(chunk);
+                    let known = blob.maps.values().any(|map| map.has.has(chunk));
+                    if known && urgency == Urgency::Demand && !blob.planned {
+                        self.counters.resets += u64::from(blob.throttle.withheld_hit(bytes));
+                    }
+                    entry.insert(Coming::new(Aim::Needed, urgency, HOPS))
+                }
+                Entry::Occupied(entry) if matches!(entry.get().how, How::Disk(_)) => {
+                    record.elsewhere.push(chunk);
+                    continue;
+                }
+                Entry::Occupied(entry) => entry.into_mut(),
+            };
+            if coming.aim == Aim::Prefetch {
+                coming.aim = Aim::Needed;
+                blob.throttle.settled(bytes);
+                self.prefetching = self.prefetching.saturating_sub(bytes);
+                blob.states[chunk as usize] = State::Remote;
+            }
+            coming.wants.push(want);
+            record.left += 1;
+            if urgency < coming.urgency {
+                hurried.push(chunk);
+            }
+        }
+        self.set_timer(self.now + self.patience.for_want(), Timer::Want(want));
+        self.wants.insert(want, record);
+        self.hurry(id, &hurried, actions);
+        self.obtain(id, &new, actions);
+        self.settle(want, actions);
+    }
+
+    /// Answers a want that waits for nothing more.
+    pub(super) fn settle(&mut self, want: WantId, actions: &mut Vec<Action>) {
+        if self.wants.get(&want).is_none_or(|known| known.left > 0) {
+            return;
+        }
+        let Some(mut known) = self.wants.remove(&want) else { return };
+        self.counters.elsewhere += known.elsewhere.len() as u64;
+        known.elsewhere.sort_unstable();
+        let mut elsewhere = Vec::new();
+        known.elsewhere.iter().for_each(|chunk| push(&mut elsewhere, *chunk));
+        actions.push(Action::Answer { want, elsewhere });
+    }
+
+    /// Somebody waits now for what was on its way without.
+    pub(super) fn hurry(&mut self, id: BlobId, chunks: &[u32], actions: &mut Vec<Action>) {
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let mut asked: BTreeMap<RequestId, Vec<Chunks>> = BTreeMap::new();
+        let mut fetched: Vec<FetchId> = Vec::new();
+        for chunk in chunks {
+            let Some(coming) = blob.coming.get_mut(chunk) else { continue };
+            coming.urgency = Urgency::Demand;
+            match coming.how {
+                How::Asked(request) => push(asked.entry(request).or_default(), *chunk),
+                How::Fetch(fetch) if !fetched.contains(&fetch) => fetched.push(fetch),
+                _ => {}
+            }
+        }
+        for (request, runs) in asked {
+            let Some(known) = self.requests.get_mut(&request) else { continue };
+            known.urgency = Urgency::Demand;
+            (known.since, known.heard, known.promised) = (self.now, false, false);
+            known.deadline = self.now + self.patience.for_sign();
+            let (peer, hops, insist, at) = (known.peer, known.hops, known.insist, known.deadline);
+            self.set_timer(at, Timer::Request(request));
+            actions.extend(runs.into_iter().map(|chunks| {
+                let urgency = Urgency::Demand;
+                Action::Send {
+                    peer,
+                    message: Message::Ask { request, blob: id, chunks, urgency, hops, insist },
+                }
+            }));
+        }
+        for fetch in fetched {
+            let Some((blob, chunks)) = self.fetches.get(&fetch).copied() else { continue };
+            actions.push(Action::Fetch { fetch, blob, chunks, urgency: Urgency::Demand });
+        }
+    }
+
+    /// Decides where each of these chunks, which ascend and are new or failed to come, is to be got, and asks for it.
+    pub(super) fn obtain(&mut self, id: BlobId, chunks: &[u32], actions: &mut Vec<Action>) {
+        let most = self.settings.stripe;
+        let mut store = Vec::new();
+        let mut batch: Option<Batch> = None;
+        for &chunk in chunks {
+            if let Some(full) = batch.take_if(|batch| batch.chunks.count >= most) {
+                self.ask(id, full, actions);
+            }
+            let last =
+                batch.as_ref().filter(|batch| batch.chunks.numbers().end == chunk).map(|batch| batch.peer);
+            let (peer, hops) = match self.route(id, chunk, last) {
+                Route::Ask { peer, hops } => (peer, hops),
+                Route::Store => {
+                    store.push(chunk);
+                    continue;
+                }
+                Route::Nowhere => {
+                    self.drop_prefetch(id, chunk);
+                    continue;
+                }
+            };
+            let Some(coming) = self.blobs.get(&id).and_then(|blob| blob.coming.get(&chunk)) else { continue };
+            let (urgency, insist) = (coming.urgency, coming.insist && hops > 0);
+            match &mut batch {
+                Some(known)
+                    if last == Some(peer)
+                        && (known.urgency, known.hops, known.insist) == (urgency, hops, insist) =>
+                {
+                    known.chunks.count += 1;
+                }
+                _ => {
+                    let new = Batch { peer, chunks: Chunks::one(chunk), urgency, hops, insist };
+                    if let Some(done) = batch.replace(new) {
+                        self.ask(id, done, actions);
+                    }
+                }
+            }
+        }
+        if let Some(done) = batch {
+            self.ask(id, done, actions);
+        }
+        if !store.is_empty() {
+            self.to_store(id, &store, actions);
+        }
+    }
+
+    /// Where to get one chunk. `last` is who was chosen for the one before: of equal sources it is taken again.
+    fn route(&mut self, id: BlobId, chunk: u32, last: Option<PeerId>) -> Route {
+        let Some(blob) = self.blobs.get_mut(&id) else { return Route::Nowhere };
+        let Some(coming) = blob.coming.get_mut(&chunk) else { return Route::Nowhere };
+        let idle = coming.wants.is_empty() && coming.asks.is_empty();
+        if coming.tries >= TRIES {
+            return if idle && coming.aim == Aim::Prefetch { Route::Nowhere } else { Route::Store };
+        }
+        while !coming.named.is_empty() {
+            let peer = coming.named.remove(0);
+            if self.peers.contains_key(&peer) && !coming.tried.contains(&peer) {
+                return Route::Ask { peer, hops: 0 };
+            }
+        }
+        let usable = |peer: PeerId, tried: &[PeerId]| {
+            let known = self.peers.get(&peer).filter(|known| !known.is_avoided(self.now));
+            known.filter(|_| !tried.contains(&peer))
+        };
+        let mut best: Option<((u32, u32), PeerId)> = None;
+        for (peer, map) in &blob.maps {
+            if !map.has.has(chunk) {
+                continue;
+            }
+            let Some(known) = usable(*peer, &coming.tried) else { continue };
+            if last == Some(*peer) {
+                return Route::Ask { peer: *peer, hops: 0 };
+            }
+            if best.is_none_or(|(load, _)| known.load() < load) {
+                best = Some((known.load(), *peer));
+            }
+        }
+        if let Some((_, peer)) = best {
+            return Route::Ask { peer, hops: 0 };
+        }
+        if idle && coming.aim == Aim::Prefetch {
+            return Route::Nowhere;
+        }
+        let (hops, tried) = (coming.hops, std::mem::take(&mut coming.tried));
+        let upstream = if hops == 0 { None } else { self.upstream(id, chunk, &tried) };
+        if let Some(coming) = self.blobs.get_mut(&id).and_then(|blob| blob.coming.get_mut(&chunk)) {
+            coming.tried = tried;
+        }
+        let pinned = self.blobs.get(&id).is_some_and(|blob| blob.pinned.is_some());
+        match upstream {
+            Some(peer) => Route::Ask { peer, hops: if pinned { 0 } else { hops } },
+            None => Route::Store,
+        }
+    }
+
+    /// Who gets a chunk that nobody is known to have: another host, or none if that is for this one to do. It never goes
+    /// in a circle: homes ascend in weight, parents and holders in order, and agents ask roots.
+    fn upstream(&mut self, id: BlobId, chunk: u32, tried: &[PeerId]) -> Option<PeerId> {
+        let (peers, now, me) = (&self.peers, self.now, self.key);
+        let usable = |peer: &PeerId| {
+            !tried.contains(peer) && peers.get(peer).is_some_and(|known| !known.is_avoided(now))
+        };
+        let blob = self.blobs.get_mut(&id)?;
+        let stripe = placement::stripe_of(chunk, self.settings.stripe);
+        if let Some((holders, copies)) = &blob.pinned {
+            let before_me = placement::holders(holders, *copies, stripe).take_while(|key| *key != me);
+            let found = before_me.filter_map(|key| blob.sharer(key)).filter(usable);
+            return found.min_by_key(|peer| peers.get(peer).map(Peer::load));
+        }
+        match self.settings.topology {
+            Topology::Roots if self.role == Role::Agent => {
+                let root = self.root.of().filter(usable)?;
+                peers.get(&root).filter(|known| blob.is_shared_with(known.key)).map(|_| root)
+            }
+            Topology::Tree(arity) => {
+                find_ancestors(blob, peers, me, self.role, arity);
+                blob.ancestors.iter().filter_map(|key| blob.sharer(*key)).find(usable)
+            }
+            _ if !self.settings.homes => None,
+            _ => home(blob, me, stripe, usable),
+        }
+    }
+
+    fn ask(&mut self, id: BlobId, batch: Batch, actions: &mut Vec<Action>) {
+        let Batch { peer, chunks, urgency, hops, insist } = batch;
+        let request = RequestId(self.next_request);
+        self.next_request = self.next_request.wrapping_add(1);
+        if let Some(blob) = self.blobs.get_mut(&id) {
+            for chunk in chunks.numbers() {
+                if let Some(coming) = blob.coming.get_mut(&chunk) {
+                    coming.how = How::Asked(request);
+                    coming.tries += 1;
+                }
+            }
+        }
+        if let Some(known) = self.peers.get_mut(&peer) {
+            known.outstanding += chunks.count;
+        }
+        let deadline = self.now + self.patience.of(urgency, false);
+        let known = Request {
+            peer,
+            blob: id,
+            chunks,
+            left: chunks.count,
+            urgency,
+            hops,
+            insist,
+            since: self.now,
+            heard: false,
+            promised: false,
+            answering: false,
+            deadline,
+        };
+        self.requests.insert(request, known);
+        self.set_timer(deadline, Timer::Request(request));
+        let message = Message::Ask { request, blob: id, chunks, urgency, hops, insist };
+        actions.push(Action::Send { peer, message });
+    }
+
+    /// Nobody else brings these chunks. Where disks wait for them, and for nothing beside them, they fetch them
+    /// themselves. Else the agent does: a disk that waits for other chunks as well would begin only when those are here.
+    pub(super) fn to_store(&mut self, id: BlobId, chunks: &[u32], actions: &mut Vec<Action>) {
+        let Some(blob) = self.blobs.get(&id) else { return };
+        let mut counts: BTreeMap<WantId, u32> = BTreeMap::new();
+        let mut alone = true;
+        for coming in chunks.iter().filter_map(|chunk| blob.coming.get(chunk)) {
+            alone &= coming.asks.is_empty() && !coming.wants.is_empty();
+            coming.wants.iter().for_each(|want| *counts.entry(*want).or_default() += 1);
+        }
+        let waits_so =
+            |(want, count): (&WantId, &u32)| self.wants.get(want).is_some_and(|w| w.left == *count);
+        if !blob.fetchable || alone && counts.iter().all(waits_so) {
+            self.leave_to_disks(id, chunks, actions);
+        } else {
+            self.fetch(id, chunks, actions);
+        }
+    }
+
+    /// Leaves chunks to the disks that want them; who else waits for them waits for those, or in vain.
+    pub(super) fn leave_to_disks(&mut self, id: BlobId, chunks: &[u32], actions: &mut Vec<Action>) {
+        let until = self.now + DISK;
+        let (mut settled, mut watched) = (Vec::new(), Vec::new());
+        for &chunk in chunks {
+            let Some(blob) = self.blobs.get_mut(&id) else { return };
+            let Some(coming) = blob.coming.get_mut(&chunk) else { continue };
+            if coming.wants.is_empty() {
+                self.give_up(id, chunk, Why::Failed, actions);
+                continue;
+            }
+            coming.how = How::Disk(until);
+            if coming.aim != Aim::Needed {
+                coming.aim = Aim::Needed;
+                self.prefetching = self.prefetching.saturating_sub(Chunks::one(chunk).bytes(blob.len).len());
+            }
+            for want in std::mem::take(&mut coming.wants) {
+                let Some(known) = self.wants.get_mut(&want) else { continue };
+                known.left -= 1;
+                known.elsewhere.push(chunk);
+                if known.left == 0 {
+                    settled.push(want);
+                }
+            }
+            push(&mut watched, chunk);
+        }
+        watched.into_iter().for_each(|run| self.set_timer(until, Timer::Disk(id, run)));
+        settled.into_iter().for_each(|want| self.settle(want, actions));
+    }
+
+    fn fetch(&mut self, id: BlobId, chunks: &[u32], actions: &mut Vec<Action>) {
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let mut runs: Vec<(Chunks, Urgency)> = Vec::new();
+        for &chunk in chunks {
+            let Some(coming) = blob.coming.get(&chunk) else { continue };
+            match runs.last_mut() {
+                Some((run, urgency))
+                    if run.numbers().end == chunk && run.count < FETCHED && *urgency == coming.urgency =>
+                {
+                    run.count += 1;
+                }
+                _ => runs.push((Chunks::one(chunk), coming.urgency)),
+            }
+        }
+        for (chunks, urgency) in runs {
+            let fetch = FetchId(self.next_fetch);
+            self.next_fetch += 1;
+            for chunk in chunks.numbers() {
+                if let Some(coming) = blob.coming.get_mut(&chunk) {
+                    coming.how = How::Fetch(fetch);
+                }
+            }
+            self.fetches.insert(fetch, (id, chunks));
+            actions.push(Action::Fetch { fetch, blob: id, chunks, urgency });
+        }
+    }
+}
+
+/// The home of a stripe, or who would be it without those that cannot be asked; none if that is this host.
+fn home(blob: &mut Blob, me: PeerKey, stripe: u32, usable: impl Fn(&PeerId) -> bool) -> Option<PeerId> {
+    let home = blob.home_of.home(&blob.homes, stripe)?;
+    if home == me {
+        return None;
+    }
+    if let Some(peer) = blob.sharer(home).filter(&usable) {
+        return Some(peer);
+    }
+    let heavier = blob.homes.successors(blob.key, stripe, HOMES).into_iter().take_while(|key| *key != me);
+    let mut heavier = heavier.filter_map(|key| blob.sharer(key));
+    heavier.find(usable)
+}

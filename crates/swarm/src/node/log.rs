@@ -1,0 +1,102 @@
+//! What came here, in the order in which it came: what is told to others, each new neighbour from the beginning.
+
+use crate::event::Chunks;
+
+/// Runs that are remembered in order. Beyond, the older half is told in the order of the blob.
+const MOST: usize = 8192;
+
+/// Runs in the order in which they came.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Log {
+    runs: Vec<Chunks>,
+    /// How many of them all neighbours were told.
+    told: usize,
+}
+
+impl Log {
+    /// A run came.
+    pub(super) fn push(&mut self, run: Chunks) {
+        let grows = self.told < self.runs.len();
+        match self.runs.last_mut() {
+            Some(last) if grows && last.numbers().end == run.first => last.count += run.count,
+            _ => self.runs.push(run),
+        }
+        if self.runs.len() > MOST {
+            self.shorten();
+        }
+    }
+
+    /// What nobody was told yet; now it is.
+    pub(super) fn untold(&mut self) -> Vec<Chunks> {
+        let untold = self.runs.get(self.told..).unwrap_or_default().to_vec();
+        self.told = self.runs.len();
+        untold
+    }
+
+    pub(super) fn is_told(&self) -> bool {
+        self.told == self.runs.len()
+    }
+
+    /// All, in order; what is not here any more too.
+    pub(super) fn all(&self) -> &[Chunks] {
+        &self.runs
+    }
+
+    /// Sorts the older half and joins what touches.
+    fn shorten(&mut self) {
+        let half = self.runs.len() / 2;
+        let mut older: Vec<Chunks> = self.runs[..half].to_vec();
+        older.sort_unstable();
+        let mut joined: Vec<Chunks> = Vec::with_capacity(half);
+        for run in older {
+            match joined.last_mut() {
+                Some(last) if last.numbers().end >= run.first => {
+                    let end = last.numbers().end.max(run.numbers().end);
+                    last.count = end - last.first;
+                }
+                _ => joined.push(run),
+            }
+        }
+        // A blob of nothing but holes: the oldest go untold to whoever comes later.
+        joined.truncate(MOST / 2);
+        let told_of_older = self.told.min(half);
+        self.told = if told_of_older == half { joined.len() + self.told - half } else { 0 };
+        joined.extend_from_slice(&self.runs[half..]);
+        self.runs = joined;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(first: u32, count: u32) -> Chunks {
+        Chunks { first, count }
+    }
+
+    #[test]
+    fn what_touches_is_one_run_until_it_was_told() {
+        let mut log = Log::default();
+        log.push(run(4, 2));
+        log.push(run(6, 1));
+        log.push(run(1, 1));
+        assert_eq!(log.untold(), [run(4, 3), run(1, 1)]);
+        assert!(log.is_told());
+        log.push(run(2, 1));
+        assert_eq!(log.untold(), [run(2, 1)]);
+        assert_eq!(log.all(), [run(4, 3), run(1, 1), run(2, 1)]);
+    }
+
+    #[test]
+    fn it_stays_short() {
+        let mut log = Log::default();
+        for n in 0..100_000 {
+            log.push(run(n * 7919 % 100_003, 1));
+            if n % 10 == 0 {
+                log.untold();
+            }
+        }
+        assert!(log.all().len() <= MOST);
+        assert!(log.told <= log.all().len());
+    }
+}

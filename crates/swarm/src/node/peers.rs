@@ -1,0 +1,98 @@
+//! The other hosts, and what is between this one and each of them.
+
+use crate::Time;
+use crate::event::{BlobId, Chunks, PeerKey, Role, Urgency};
+use crate::message::RequestId;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Times in a row that a peer may be silent before others are preferred to it.
+const SILENT: u32 = 2;
+
+/// How long they are, before it is tried again.
+const AVOIDED: Duration = Duration::from_secs(5);
+
+/// Times in a row that a peer may be silent before it is dropped.
+const SILENT_MOST: u32 = 12;
+
+/// Times in a row that a peer may lack what it said it has.
+const LIES: u32 = 32;
+
+/// Bytes of a peer that the driver was given to send.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Serve {
+    pub(super) request: Option<RequestId>,
+    pub(super) blob: BlobId,
+    pub(super) chunks: Chunks,
+    pub(super) urgency: Urgency,
+    /// Chunks that were not sent yet.
+    pub(super) left: u32,
+}
+
+/// Another host.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) key: PeerKey,
+    pub(super) role: Role,
+    /// Chunks asked of it that have not come.
+    pub(super) outstanding: u32,
+    /// Times in a row that it was silent beyond patience, and when that was last.
+    silent: u32,
+    silent_at: Time,
+    /// Times in a row that it had not what it said.
+    lies: u32,
+    /// What it is being sent.
+    pub(super) serves: Vec<Serve>,
+    /// Chunks of it that nobody waits for.
+    pub(super) unhurried: u32,
+    /// What it is sent when those are.
+    pub(super) later: VecDeque<Serve>,
+    /// Chunks that it waits for while they are on their way here.
+    pub(super) waiting: u32,
+}
+
+impl Peer {
+    pub(super) fn new(key: PeerKey, role: Role) -> Self {
+        Self {
+            key,
+            role,
+            outstanding: 0,
+            silent: 0,
+            silent_at: Time(0),
+            lies: 0,
+            serves: Vec::new(),
+            unhurried: 0,
+            later: VecDeque::new(),
+            waiting: 0,
+        }
+    }
+
+    /// It was silent too long. Whether it has been too often.
+    pub(super) fn was_silent(&mut self, now: Time) -> bool {
+        self.silent += 1;
+        self.silent_at = now;
+        self.silent >= SILENT_MOST
+    }
+
+    /// It sent what was asked for.
+    pub(super) fn was_good(&mut self) {
+        self.silent = 0;
+        self.lies = 0;
+    }
+
+    /// It has not what it said it had. Whether that was too often.
+    pub(super) fn lied(&mut self) -> bool {
+        self.lies += 1;
+        self.lies >= LIES
+    }
+
+    /// Whether others are to be preferred to it for now.
+    pub(super) fn is_avoided(&self, now: Time) -> bool {
+        self.silent >= SILENT && now.since(self.silent_at) < AVOIDED
+    }
+
+    /// The less of it, the better a source.
+    pub(super) fn load(&self) -> (u32, u32) {
+        (self.silent + self.lies, self.outstanding)
+    }
+}

@@ -1,0 +1,421 @@
+//! What other hosts ask for: sent, promised, got first, or others are named who have it.
+
+use super::Node;
+use super::blob::{Aim, Coming, Waiting, push};
+use super::peers::Serve;
+use crate::CHUNK_SIZE;
+use crate::chain::{self, Chain};
+use crate::event::{Action, BlobId, Chunks, PeerId, PeerKey, Role, Urgency};
+use crate::message::{Message, RequestId, Why};
+use crate::recent::Piece;
+use crate::settings::Topology;
+
+/// Chunks that the driver is given for one peer that nobody waits for. What waits here can still be hurried or
+/// cancelled.
+const UNHURRIED: u32 = 4;
+
+/// Chunks that one peer may wait for, of all sorts; more are refused.
+const WAITING: u32 = 4096;
+
+/// Chunks of one request that are looked at.
+const ASKED: u32 = 4096;
+
+/// Chunks whose chains are remembered for a blob, before old ones are looked for and forgotten.
+const CHAINS: usize = 1024;
+
+/// Who a chain begins with, of those that are known to have the chunk.
+const SEEDS: usize = 8;
+
+/// A request as it came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask {
+    pub(super) peer: PeerId,
+    pub(super) request: RequestId,
+    pub(super) urgency: Urgency,
+    pub(super) hops: u8,
+    pub(super) insist: bool,
+}
+
+/// What is to become of its chunks.
+#[derive(Debug, Default)]
+struct Answers {
+    send: Vec<Chunks>,
+    wait: Vec<Chunks>,
+    missing: Vec<Chunks>,
+    busy: Vec<Chunks>,
+    named: Vec<(Chunks, PeerKey)>,
+    /// To be got first.
+    get: Vec<u32>,
+    /// On their way without hurry, and somebody waits now.
+    hurry: Vec<u32>,
+}
+
+impl Node {
+    pub(super) fn asked(&mut self, ask: Ask, id: BlobId, chunks: Chunks, actions: &mut Vec<Action>) {
+        let Some(key) = self.peers.get(&ask.peer).map(|peer| peer.key) else { return };
+        let mut answers = Answers::default();
+        match self.blobs.get(&id) {
+            Some(blob) if blob.is_shared_with(key) => {
+                let cut = Chunks { count: blob.cut(chunks).count.min(ASKED), ..blob.cut(chunks) };
+                // What does not exist is missing.
+                let rest = Chunks { first: cut.numbers().end, count: chunks.count.saturating_sub(cut.count) };
+                answers.missing.extend((rest.count > 0).then_some(rest));
+                for chunk in cut.numbers() {
+                    self.asked_for(ask, id, chunk, &mut answers);
+                }
+            }
+            _ => answers.missing.push(chunks),
+        }
+        self.answer(ask, id, answers, actions);
+        if ask.urgency == Urgency::Demand {
+            self.predict(ask.peer, id, chunks, actions);
+        }
+    }
+
+    /// Decides what becomes of one chunk that was asked for.
+    fn asked_for(&mut self, ask: Ask, id: BlobId, chunk: u32, answers: &mut Answers) {
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let Some(peer) = self.peers.get_mut(&ask.peer) else { return };
+        let bytes = blob.bytes(chunk);
+        if blob.is_here(chunk) {
+            if peer.is_being_sent(id, chunk) {
+                return;
+            }
+            let waited = peer.take_later(ask.request, id, chunk);
+            let most = self.settings.serve_window;
+            if !waited && self.uplink.is_loaded(bytes, most) && !ask.insist {
+                if let Some(other) = self.other(ask.peer, id, chunk, false) {
+                    run_of(&mut answers.named, chunk, other);
+                    return;
+                }
+            }
+            let busy = match ask.urgency {
+                Urgency::Demand => self.uplink.backlog() >= most,
+                Urgency::Background => {
+                    self.peers.get(&ask.peer).is_some_and(|p| p.later.len() >= WAITING as usize)
+                }
+            };
+            push(if busy { &mut answers.busy } else { &mut answers.send }, chunk);
+            self.has_soon(ask.peer, id, chunk);
+            return;
+        }
+        if peer.waiting >= WAITING {
+            push(&mut answers.busy, chunk);
+            return;
+        }
+        let waiting = Waiting { peer: ask.peer, request: ask.request, urgency: ask.urgency };
+        if let Some(coming) = blob.coming.get_mut(&chunk) {
+            let known =
+                coming.asks.iter_mut().find(|known| (known.peer, known.request) == (ask.peer, ask.request));
+            let new = known.is_none();
+            if let Some(known) = known {
+                known.urgency = known.urgency.min(ask.urgency);
+            }
+            if ask.urgency < coming.urgency {
+                answers.hurry.push(chunk);
+            }
+            if new && !ask.insist && self.uplink.is_loaded(bytes, self.settings.serve_window) {
+                if let Some(other) = self.other(ask.peer, id, chunk, false) {
+                    run_of(&mut answers.named, chunk, other);
+                    return;
+                }
+            }
+            if new {
+                self.promise(id, chunk, waiting);
+            }
+            push(&mut answers.wait, chunk);
+            return;
+        }
+        if !ask.insist
+            && self.settings.topology == Topology::Roots
+            && self.role == Role::Root
+            && let Some(other) = self.other(ask.peer, id, chunk, true)
+        {
+            run_of(&mut answers.named, chunk, other);
+            return;
+        }
+        if ask.hops == 0 {
+            push(&mut answers.missing, chunk);
+            return;
+        }
+        if let Some(blob) = self.blobs.get_mut(&id) {
+            blob.coming.insert(chunk, Coming::new(Aim::Needed, ask.urgency, ask.hops - 1));
+        }
+        self.promise(id, chunk, waiting);
+        push(&mut answers.wait, chunk);
+        answers.get.push(chunk);
+    }
+
+    /// A peer waits for a chunk that is on its way here.
+    fn promise(&mut self, id: BlobId, chunk: u32, waiting: Waiting) {
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let bytes = blob.bytes(chunk);
+        let Some(coming) = blob.coming.get_mut(&chunk) else { return };
+        coming.asks.push(waiting);
+        self.uplink.promises(bytes);
+        if let Some(peer) = self.peers.get_mut(&waiting.peer) {
+            peer.waiting += 1;
+        }
+        self.has_soon(waiting.peer, id, chunk);
+    }
+
+    /// A peer will have this chunk: others can be sent there.
+    fn has_soon(&mut self, peer: PeerId, id: BlobId, chunk: u32) {
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let now = self.now;
+        if blob.chains.len() >= CHAINS && !blob.chains.contains_key(&chunk) {
+            blob.chains.retain(|_, chain| now.since(chain.used) < chain::KEPT);
+        }
+        if blob.chains.len() < 4 * CHAINS || blob.chains.contains_key(&chunk) {
+            let chain = blob.chains.entry(chunk).or_default();
+            chain.used = now;
+            chain.has(peer);
+        }
+    }
+
+    /// Who else has a chunk, or will have it; who asks will have it next. `seed`: those count who are known to have it.
+    fn other(&mut self, asker: PeerId, id: BlobId, chunk: u32, seed: bool) -> Option<PeerKey> {
+        let blob = self.blobs.get_mut(&id)?;
+        let peers = &self.peers;
+        if seed && !blob.chains.contains_key(&chunk) {
+            let seeds = blob.maps.iter().filter(|(peer, map)| **peer != asker && map.has.has(chunk));
+            let seeds: Vec<PeerId> = seeds.map(|(peer, _)| *peer).take(SEEDS).collect();
+            if seeds.is_empty() {
+                return None;
+            }
+            let chain = blob.chains.entry(chunk).or_insert_with(Chain::default);
+            seeds.into_iter().for_each(|peer| chain.has(peer));
+        }
+        let now = self.now;
+        let chain = blob.chains.get_mut(&chunk)?;
+        chain.used = now;
+        let found = chain.next(asker, |peer| peers.get(&peer).is_some_and(|known| !known.is_avoided(now)))?;
+        chain.has(asker);
+        self.peers.get(&found).map(|peer| peer.key)
+    }
+
+    fn answer(&mut self, ask: Ask, id: BlobId, answers: Answers, actions: &mut Vec<Action>) {
+        let Ask { peer, request, urgency, .. } = ask;
+        for chunks in answers.send {
+            self.serve(peer, Some(request), id, chunks, urgency, actions);
+        }
+        let sorry = |chunks, why, others| {
+            let message = Message::Sorry { request, chunks, why, others };
+            Action::Send { peer, message }
+        };
+        actions
+            .extend(answers.named.into_iter().map(|(chunks, other)| sorry(chunks, Why::Busy, vec![other])));
+        actions.extend(answers.busy.into_iter().map(|chunks| sorry(chunks, Why::Busy, Vec::new())));
+        actions.extend(answers.missing.into_iter().map(|chunks| sorry(chunks, Why::Missing, Vec::new())));
+        let coming = |chunks| Action::Send { peer, message: Message::Coming { request, chunks } };
+        actions.extend(answers.wait.into_iter().map(coming));
+        self.hurry(id, &answers.hurry, actions);
+        self.obtain(id, &answers.get, actions);
+    }
+
+    /// Gives the driver bytes to send, or keeps them back while nobody waits for them and others are being sent.
+    pub(super) fn serve(
+        &mut self,
+        peer: PeerId,
+        request: Option<RequestId>,
+        blob: BlobId,
+        chunks: Chunks,
+        urgency: Urgency,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(known) = self.peers.get_mut(&peer) else { return };
+        let serve = Serve { request, blob, chunks, urgency, left: chunks.count };
+        match urgency {
+            Urgency::Demand => {
+                known.serves.push(serve);
+                let bytes = self.blobs.get(&blob).map_or(0, |blob| blob.bytes_of(chunks));
+                self.uplink.sends(self.now, bytes);
+                actions.push(Action::Serve { peer, request, blob, chunks, urgency });
+            }
+            Urgency::Background => {
+                known.later.push_back(serve);
+                self.serve_later(peer, actions);
+            }
+        }
+    }
+
+    /// Gives the driver more of what a peer gets without hurry.
+    fn serve_later(&mut self, peer: PeerId, actions: &mut Vec<Action>) {
+        let Some(known) = self.peers.get_mut(&peer) else { return };
+        while known.unhurried < UNHURRIED
+            && let Some(mut next) = known.later.pop_front()
+        {
+            let room = UNHURRIED - known.unhurried;
+            if next.chunks.count > room {
+                let first = next.chunks.first + room;
+                let rest = Chunks { first, count: next.chunks.count - room };
+                known.later.push_front(Serve { chunks: rest, left: rest.count, ..next });
+                next.chunks.count = room;
+                next.left = room;
+            }
+            known.unhurried += next.chunks.count;
+            known.serves.push(next);
+            let Serve { request, blob, chunks, urgency, .. } = next;
+            actions.push(Action::Serve { peer, request, blob, chunks, urgency });
+        }
+    }
+
+    pub(super) fn served(
+        &mut self,
+        peer: PeerId,
+        request: Option<RequestId>,
+        id: BlobId,
+        chunks: Chunks,
+        missing: bool,
+        actions: &mut Vec<Action>,
+    ) {
+        if missing {
+            self.lost(id, chunks, actions);
+        }
+        let Some(known) = self.peers.get_mut(&peer) else { return };
+        let fits = |serve: &Serve| {
+            let (first, end) = (serve.chunks.first, serve.chunks.numbers().end);
+            (serve.request, serve.blob) == (request, id)
+                && first <= chunks.first
+                && chunks.numbers().end <= end
+        };
+        let Some(at) = known.serves.iter().position(fits) else { return };
+        let serve = &mut known.serves[at];
+        let count = chunks.count.min(serve.left);
+        serve.left -= count;
+        let urgency = serve.urgency;
+        if serve.left == 0 {
+            known.serves.remove(at);
+        }
+        match urgency {
+            Urgency::Demand => {
+                let bytes =
+                    self.blobs.get(&id).map_or(u64::from(count) * CHUNK_SIZE, |blob| blob.bytes_of(chunks));
+                self.uplink.sent(self.now, bytes);
+            }
+            Urgency::Background => known.unhurried = known.unhurried.saturating_sub(count),
+        }
+        if let (true, Some(request)) = (missing, request) {
+            let message = Message::Sorry { request, chunks, why: Why::Missing, others: Vec::new() };
+            actions.push(Action::Send { peer, message });
+        } else {
+            self.counters.served += u64::from(count);
+        }
+        self.serve_later(peer, actions);
+    }
+
+    /// Sends what has come to those who waited for it.
+    pub(super) fn hand_over(
+        &mut self,
+        id: BlobId,
+        mut ready: Vec<(Waiting, u32)>,
+        actions: &mut Vec<Action>,
+    ) {
+        ready.sort_by_key(|(to, chunk)| (to.urgency, to.peer, to.request, *chunk));
+        let mut run: Option<(Waiting, Chunks)> = None;
+        for (to, chunk) in ready {
+            match &mut run {
+                Some((known, chunks)) if *known == to && chunks.numbers().end == chunk => chunks.count += 1,
+                _ => {
+                    if let Some((known, chunks)) = run.replace((to, Chunks::one(chunk))) {
+                        self.serve(known.peer, Some(known.request), id, chunks, known.urgency, actions);
+                    }
+                }
+            }
+        }
+        if let Some((known, chunks)) = run {
+            self.serve(known.peer, Some(known.request), id, chunks, known.urgency, actions);
+        }
+    }
+
+    /// A peer does not wait for the rest of a request any more.
+    pub(super) fn cancelled(&mut self, peer: PeerId, request: RequestId) {
+        let Some(known) = self.peers.get_mut(&peer) else { return };
+        known.later.retain(|serve| serve.request != Some(request));
+        if known.waiting > 0 {
+            self.stop_waiting(peer, Some(request));
+        }
+    }
+
+    /// Takes a peer from the chunks that it waits for: those of one request, or all.
+    pub(super) fn stop_waiting(&mut self, peer: PeerId, request: Option<RequestId>) {
+        let is_it = |w: &Waiting| w.peer == peer && request.is_none_or(|request| w.request == request);
+        let mut gone = 0;
+        for blob in self.blobs.values_mut() {
+            for (chunk, coming) in &mut blob.coming {
+                let before = coming.asks.len();
+                coming.asks.retain(|waiting| !is_it(waiting));
+                let count = before - coming.asks.len();
+                let bytes = Chunks::one(*chunk).bytes(blob.len).len();
+                self.uplink.promised_less(count as u64 * bytes);
+                gone += u32::try_from(count).unwrap_or(u32::MAX);
+            }
+        }
+        if let Some(known) = self.peers.get_mut(&peer) {
+            known.waiting = known.waiting.saturating_sub(gone);
+        }
+    }
+
+    /// A root remembers what its agents ask for, and sends one what it will ask for next.
+    fn predict(&mut self, peer: PeerId, id: BlobId, chunks: Chunks, actions: &mut Vec<Action>) {
+        if self.settings.push == 0 || !self.root.has_agent(peer) {
+            return;
+        }
+        let Some(key) = self.peers.get(&peer).map(|peer| peer.key) else { return };
+        let Some(blob) = self.blobs.get(&id) else { return };
+        let (blobs, names) = (&self.blobs, &self.blob_keys);
+        let lacks = |piece: Piece| {
+            let Some(blob) = names.get(&piece.blob).and_then(|id| blobs.get(id)) else { return false };
+            blob.is_shared_with(key)
+                && blob.is_here(piece.chunk)
+                && blob
+                    .maps
+                    .get(&peer)
+                    .is_none_or(|map| !map.has.has(piece.chunk) && !map.pushed.has(piece.chunk))
+        };
+        self.recent.asked(key, blob.key, blob.cut(chunks), lacks);
+        let mut next = Vec::new();
+        self.recent.next(key, self.settings.push as usize, lacks, &mut next);
+        for piece in next {
+            let Some(id) = self.blob_keys.get(&piece.blob).copied() else { continue };
+            if let Some(blob) = self.blobs.get_mut(&id) {
+                blob.maps.entry(peer).or_default().pushed.set(Chunks::one(piece.chunk));
+            }
+            self.serve(peer, None, id, Chunks::one(piece.chunk), Urgency::Background, actions);
+        }
+    }
+}
+
+impl super::peers::Peer {
+    /// Whether the driver has been given this chunk to send there because somebody waits for it.
+    fn is_being_sent(&self, blob: BlobId, chunk: u32) -> bool {
+        let holds = |serve: &Serve| serve.blob == blob && serve.chunks.numbers().contains(&chunk);
+        self.serves.iter().any(|serve| serve.request.is_none() && holds(serve))
+    }
+
+    /// Takes a chunk of a request, or one that was to be pushed, from what it gets without hurry.
+    fn take_later(&mut self, request: RequestId, blob: BlobId, chunk: u32) -> bool {
+        let is_it = |serve: &Serve| {
+            serve.request.is_none_or(|known| known == request)
+                && serve.blob == blob
+                && serve.chunks.numbers().contains(&chunk)
+        };
+        let Some(at) = self.later.iter().position(is_it) else { return false };
+        let Some(serve) = self.later.remove(at) else { return false };
+        let (first, end) = (serve.chunks.first, serve.chunks.numbers().end);
+        let parts =
+            [Chunks { first: chunk + 1, count: end - chunk - 1 }, Chunks { first, count: chunk - first }];
+        for chunks in parts.into_iter().filter(|part| part.count > 0) {
+            self.later.insert(at, Serve { chunks, left: chunks.count, ..serve });
+        }
+        true
+    }
+}
+
+/// Gathers chunks that go to the same to runs.
+fn run_of(runs: &mut Vec<(Chunks, PeerKey)>, chunk: u32, to: PeerKey) {
+    match runs.last_mut() {
+        Some((run, known)) if *known == to && run.numbers().end == chunk => run.count += 1,
+        _ => runs.push((Chunks::one(chunk), to)),
+    }
+}

@@ -1,0 +1,6 @@
+//! Tests of the node, in a world of its own.
+
+mod check;
+mod faults;
+mod patterns;
+mod world;

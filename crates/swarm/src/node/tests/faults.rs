@@ -1,0 +1,109 @@
+//! Whatever happens, every want is answered in time, with the truth.
+
+use super::world::{Nature, Rules, World};
+use crate::{Role, Settings, Time, Topology};
+use headstart_block::random::Random;
+use proptest::prelude::*;
+
+fn topology(n: usize) -> Topology {
+    [Topology::Ring, Topology::Random(2), Topology::Similar(2), Topology::Roots, Topology::Tree(2)][n % 5]
+}
+
+fn plan(random: &mut Random, chunks: u32) -> Vec<u32> {
+    let first = random.below(chunks as usize / 2) as u32;
+    match random.below(3) {
+        0 => (0..chunks / 2).collect(),
+        1 => (first..chunks).collect(),
+        _ => (0..40).map(|_| random.below(chunks as usize) as u32).collect(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #[test]
+    fn every_want_is_answered_with_the_truth(seed in any::<u64>(), shape in 0_usize..5, homes in any::<bool>()) {
+        let mut random = Random::new(seed);
+        let hosts = 3 + random.below(6);
+        let settings = Settings {
+            topology: topology(shape),
+            homes,
+            push: [0, 4][random.below(2)],
+            threshold: [None, Some(0), Some(u64::MAX)][random.below(3)],
+            stripe: 1 + random.below(8) as u32,
+            seed,
+            ..Settings::default()
+        };
+        let rules = Rules {
+            seed,
+            chunks: 60,
+            jitter: [0, 3000][random.below(2)],
+            lost: [0, 30][random.below(2)],
+            twice: [0, 30][random.below(2)],
+            store_fails: [0, 50][random.below(2)],
+            read: 1 + random.below(8) as u32,
+            ahead: random.below(20) as u32,
+            ..Rules::default()
+        };
+        let mut roles = vec![Role::Agent; hosts];
+        roles[0] = Role::Root;
+        roles[1] = [Role::Root, Role::Agent][random.below(2)];
+        let mut world = World::new(rules, &roles, &settings);
+        world.run(Time(1));
+        let natures =
+            [Nature::Honest, Nature::Liar, Nature::Corrupt, Nature::Mute, Nature::Promiser, Nature::Slow];
+        world.set_nature(hosts - 1, natures[random.below(6)]);
+        for host in 0..hosts {
+            let plan = plan(&mut random, world.rules.chunks);
+            world.start(host, Time(100_000 + random.below(300_000) as u64), plan);
+        }
+        if random.below(2) == 0 {
+            let victim = random.below(hosts);
+            let at = 100_000 + random.below(800_000) as u64;
+            world.kill(victim, Time(at));
+        }
+        world.run(Time(600_000_000));
+        for (number, host) in world.hosts.iter().enumerate() {
+            prop_assert!(host.dead || host.done.is_some(), "host {number} hangs at {} of {}", host.at, host.plan.len());
+        }
+    }
+}
+
+fn common(nature: Nature) -> World {
+    let settings = Settings::default();
+    let mut world = World::new(Rules { chunks: 128, ..Rules::default() }, &[Role::Agent; 8], &settings);
+    world.run(Time(1));
+    world.set_nature(7, nature);
+    (0..7).for_each(|host| world.start(host, Time(100_000), (0..128).collect()));
+    world.run(Time(600_000_000));
+    world
+}
+
+fn slowest(world: &World) -> f64 {
+    let done = world.hosts[..7].iter().map(|host| host.done.expect("hangs").since(Time(100_000)));
+    done.max().unwrap().as_secs_f64()
+}
+
+#[test]
+fn bad_peers_cost_little() {
+    // 8 MiB at 12 MB/s; alone, each of seven would take seven times as long.
+    let lazy = 7.0 * 128.0 * 65536.0 / 12e6;
+    for nature in
+        [Nature::Honest, Nature::Liar, Nature::Corrupt, Nature::Mute, Nature::Promiser, Nature::Slow]
+    {
+        let world = common(nature);
+        let took = slowest(&world);
+        let drops: Vec<_> = world.hosts.iter().flat_map(|host| &host.drops).collect();
+        eprintln!(
+            "{nature:?}: {took:.2} s, store {} chunks, lazy {lazy:.2} s, {drops:?}",
+            world.store_chunks
+        );
+        assert!(took < lazy * 1.2, "{nature:?}: {took} s");
+    }
+}
+
+#[test]
+fn who_sends_rubbish_is_dropped_by_all_who_asked() {
+    let world = common(Nature::Corrupt);
+    assert!(world.hosts[..7].iter().any(|host| host.drops.contains(&(7, crate::Offence::Corrupt))));
+    assert!(world.hosts.iter().all(|host| host.drops.iter().all(|(peer, _)| *peer == 7)), "nobody else is");
+}

@@ -1,0 +1,119 @@
+//! The paper's patterns, at the scale of the issue: 24 hosts at 50 MB/s, a store at 12 MB/s.
+
+use super::world::{Rules, World};
+use crate::{CHUNK_SIZE, Role, Settings, Time, Topology};
+use std::time::Duration;
+
+const HOSTS: usize = 24;
+const REGION: u32 = 512;
+
+struct Outcome {
+    /// Seconds until the first and the last was done.
+    first: f64,
+    last: f64,
+    /// Bytes from the store, in regions.
+    store: f64,
+    /// Of each host, bytes that were prefetched and never read.
+    unread: Vec<u64>,
+    /// What the store's link takes for one region.
+    ideal: f64,
+}
+
+fn run(
+    settings: &Settings,
+    rules: Rules,
+    roles: &[Role],
+    plans: impl Fn(usize) -> (Duration, Vec<u32>),
+) -> Outcome {
+    let mut world = World::new(rules, roles, settings);
+    let begin = Time(200_000);
+    world.run(Time(1));
+    for host in 0..roles.len() {
+        let (after, plan) = plans(host);
+        world.start(host, begin + after, plan);
+    }
+    world.run(Time(4_000_000_000));
+    let done = |host: usize| {
+        let at = world.hosts[host].done.unwrap_or_else(|| panic!("host {host} hangs"));
+        at.since(begin + plans(host).0).as_secs_f64()
+    };
+    let reading: Vec<usize> = (0..roles.len()).filter(|host| !plans(*host).1.is_empty()).collect();
+    let times: Vec<f64> = reading.iter().map(|host| done(*host)).collect();
+    let region = u64::from(REGION) * CHUNK_SIZE;
+    let outcome = Outcome {
+        first: times.iter().copied().fold(f64::MAX, f64::min),
+        last: times.iter().copied().fold(0.0, f64::max),
+        store: world.store_chunks as f64 / f64::from(REGION),
+        unread: world.hosts.iter().map(|host| host.node.unmatched(super::world::BLOB)).collect(),
+        ideal: region as f64 / world.rules.store as f64,
+    };
+    let served: Vec<u64> = world.hosts.iter().map(|host| host.node.counters().served).collect();
+    eprintln!(
+        "{:?}: {:.2} to {:.2} s ({:.2} of ideal), store {:.3}, unread {:?}, messages {}, served {:?}, timeouts {}",
+        settings.topology,
+        outcome.first,
+        outcome.last,
+        outcome.last / outcome.ideal,
+        outcome.store,
+        outcome.unread.iter().max(),
+        world.messages,
+        served,
+        world.hosts.iter().map(|host| host.node.counters().timeouts).sum::<u64>(),
+    );
+    outcome
+}
+
+fn rules() -> Rules {
+    Rules { chunks: 4 * REGION, ..Rules::default() }
+}
+
+#[test]
+fn the_same_at_the_same_time() {
+    for topology in [Topology::Ring, Topology::Random(4), Topology::Similar(3)] {
+        let settings = Settings { topology, ..Settings::default() };
+        let outcome = run(&settings, rules(), &[Role::Agent; HOSTS], |_| {
+            (Duration::ZERO, (REGION..2 * REGION).collect())
+        });
+        assert!(outcome.last <= 1.7 * outcome.ideal, "{} s", outcome.last);
+        assert!(outcome.store <= 1.15, "{} regions", outcome.store);
+        assert!(outcome.last <= 1.1 * outcome.first, "{} to {} s", outcome.first, outcome.last);
+    }
+}
+
+#[test]
+fn the_same_one_after_the_other() {
+    let settings = Settings::default();
+    let outcome = run(&settings, rules(), &[Role::Agent; HOSTS], |host| {
+        (Duration::from_millis(300) * host as u32, (REGION..2 * REGION).collect())
+    });
+    assert!(outcome.store <= 1.15, "{} regions", outcome.store);
+    assert!(outcome.last <= 1.7 * outcome.ideal, "{} s", outcome.last);
+}
+
+#[test]
+fn each_its_own() {
+    let plan = |host: usize| {
+        let (part, host) = (REGION / 8, host as u32);
+        (Duration::ZERO, (host * part..(host + 1) * part).collect())
+    };
+    let alone = Settings { topology: Topology::Random(0), homes: false, ..Settings::default() };
+    let alone = run(&alone, rules(), &[Role::Agent; HOSTS], plan);
+    let together = run(&Settings::default(), rules(), &[Role::Agent; HOSTS], plan);
+    assert!(together.last <= 1.03 * alone.last, "{} s together, {} s alone", together.last, alone.last);
+    let threshold = (512 << 10) + u64::from(REGION / 8) * CHUNK_SIZE / 100;
+    assert!(together.unread.iter().all(|unread| *unread <= threshold + CHUNK_SIZE), "{:?}", together.unread);
+}
+
+#[test]
+fn roots_and_trees() {
+    let mut roles = vec![Role::Agent; HOSTS];
+    roles[..3].fill(Role::Root);
+    for topology in [Topology::Roots, Topology::Tree(3)] {
+        let settings = Settings { topology, ..Settings::default() };
+        let outcome = run(&settings, rules(), &roles, |host| {
+            (Duration::ZERO, if host < 3 { vec![] } else { (REGION..2 * REGION).collect() })
+        });
+        assert!(outcome.store <= 1.15, "{} regions", outcome.store);
+        assert!(outcome.last <= 1.7 * outcome.ideal, "{} s", outcome.last);
+    }
+}

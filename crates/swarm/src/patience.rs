@@ -1,0 +1,124 @@
+//! How long to wait for a peer: as long as peers take, as seen lately, and then some.
+//!
+//! Two spans are watched. From an [`Ask`](crate::Message::Ask) to the first sign of life: that is short, whatever the
+//! load, since who cannot send soon says [`Coming`](crate::Message::Coming). And from there to the bytes: that is as long
+//! as the store takes, which, when everybody reads other things, is seconds. Each is smoothed as TCP does it with round
+//! trips: the mean and four times the mean deviation. What was given up counts as what it took until then, and
+//! more: patience that is too short would never learn that it is.
+
+use crate::{Time, Urgency};
+use std::time::Duration;
+
+/// A span as it was lately.
+#[derive(Clone, Debug)]
+pub(crate) struct Smoothed {
+    /// Mean and mean deviation, in microseconds.
+    known: Option<(u64, u64)>,
+    least: u64,
+    most: u64,
+}
+
+impl Smoothed {
+    fn new(least: Duration, most: Duration) -> Self {
+        let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX).min(u64::MAX / 64);
+        Self { known: None, least: micros(least), most: micros(most).max(micros(least)) }
+    }
+
+    fn seen(&mut self, span: Duration) {
+        let span = u64::try_from(span.as_micros()).unwrap_or(u64::MAX).min(self.most);
+        self.known = Some(match self.known {
+            None => (span, span / 2),
+            Some((mean, deviation)) => ((mean * 7 + span) / 8, (deviation * 3 + mean.abs_diff(span)) / 4),
+        });
+    }
+
+    fn patience(&self, unknown: u64) -> Duration {
+        let micros = self.known.map_or(unknown, |(mean, deviation)| mean + 4 * deviation);
+        Duration::from_micros(micros.clamp(self.least, self.most))
+    }
+}
+
+/// Both spans.
+#[derive(Clone, Debug)]
+pub(crate) struct Patience {
+    sign: Smoothed,
+    bytes: Smoothed,
+    most: u64,
+}
+
+/// How much longer than what is set the store may take.
+const STORE: u32 = 4;
+
+impl Patience {
+    pub(crate) fn new((least, most): (Duration, Duration)) -> Self {
+        let bytes = Smoothed::new(least, most.saturating_mul(STORE));
+        Self { sign: Smoothed::new(least, most), most: bytes.most / u64::from(STORE), bytes }
+    }
+
+    /// A peer gave its first sign of life, so long after it was asked; or was given up then.
+    pub(crate) fn sign(&mut self, asked: Time, now: Time) {
+        self.sign.seen(now.since(asked));
+    }
+
+    /// Bytes came, so long after they were promised; or were given up then.
+    pub(crate) fn bytes(&mut self, promised: Time, now: Time) {
+        self.bytes.seen(now.since(promised));
+    }
+
+    /// How long to wait for the answer to a request, or what comes next of it; `promised`: its peer said that it comes.
+    pub(crate) fn of(&self, urgency: Urgency, promised: bool) -> Duration {
+        match urgency {
+            Urgency::Demand if promised => self.bytes.patience(self.most),
+            Urgency::Demand => self.for_sign(),
+            Urgency::Background => Duration::from_micros(self.bytes.most),
+        }
+    }
+
+    /// How long to wait for a sign of life.
+    pub(crate) fn for_sign(&self) -> Duration {
+        self.sign.patience(self.most / 4)
+    }
+
+    /// How long any want may take, whatever happens.
+    pub(crate) fn for_want(&self) -> Duration {
+        Duration::from_micros(self.bytes.most.saturating_mul(2))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RANGE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+
+    #[test]
+    fn it_follows_what_is_seen_within_bounds() {
+        let mut patience = Patience::new(RANGE);
+        assert_eq!(patience.for_sign(), Duration::from_millis(1250));
+        assert_eq!(patience.of(Urgency::Demand, true), Duration::from_secs(5));
+        for _ in 0..100 {
+            patience.sign(Time(0), Time(1000));
+            patience.bytes(Time(0), Time(4_000_000));
+        }
+        assert_eq!(patience.for_sign(), Duration::from_millis(200));
+        assert!((3.9..4.1).contains(&patience.of(Urgency::Demand, true).as_secs_f64()));
+        for _ in 0..100 {
+            patience.bytes(Time(0), Time(u64::MAX));
+        }
+        assert_eq!(patience.of(Urgency::Demand, true), Duration::from_secs(20));
+        assert_eq!(patience.for_want(), Duration::from_secs(40));
+    }
+
+    #[test]
+    fn settings_without_sense_do_no_harm() {
+        let mut patience = Patience::new((Duration::MAX, Duration::ZERO));
+        patience.sign(Time(0), Time(u64::MAX));
+        patience.bytes(Time(0), Time(u64::MAX));
+        let _ = (
+            patience.for_sign(),
+            patience.of(Urgency::Demand, true),
+            patience.for_want(),
+            patience.of(Urgency::Background, false),
+        );
+    }
+}

@@ -1,0 +1,142 @@
+//! When to stop prefetching what others read, and when to begin again.
+//!
+//! What was prefetched and not read yet is *unmatched*. Where that reaches a threshold, this host reads other things than
+//! the others do, and stops to prefetch what they advertise, but for what is read of it in the end. A demand read that
+//! finds its chunk at a peer which had advertised it in time shows that prefetching would have been right: when
+//! such *withheld hits* reach the threshold too, all that is unmatched is forgiven.
+//!
+//! What was asked for ahead of need and has not come counts as if it had: else a fast link would bring more than the
+//! threshold before the first of it can be counted.
+
+/// What a disk may always leave unread.
+const LEAST: u64 = 512 << 10;
+
+/// And of what it has read, one part of so many more.
+const PART: u64 = 100;
+
+/// But never more than this: the paper's 512 chunks of 32 KiB.
+const MOST: u64 = 16 << 20;
+
+/// The account of one blob, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Throttle {
+    /// What is set, instead of the above.
+    set: Option<u64>,
+    unmatched: u64,
+    asked: u64,
+    withheld_hits: u64,
+    read: u64,
+}
+
+impl Throttle {
+    pub(crate) fn new(set: Option<u64>) -> Self {
+        Self { set, ..Self::default() }
+    }
+
+    pub(crate) fn threshold(&self) -> u64 {
+        self.set.unwrap_or_else(|| MOST.min(LEAST + self.read / PART))
+    }
+
+    /// Whether one more chunk may be asked for ahead of need.
+    pub(crate) fn open(&self) -> bool {
+        self.unmatched.saturating_add(self.asked) < self.threshold()
+    }
+
+    /// What was prefetched and not read.
+    pub(crate) fn unmatched(&self) -> u64 {
+        self.unmatched
+    }
+
+    /// What is on its way ahead of need.
+    #[cfg(test)]
+    pub(crate) fn on_its_way(&self) -> u64 {
+        self.asked
+    }
+
+    /// A prefetch was asked for.
+    pub(crate) fn asked(&mut self, bytes: u64) {
+        self.asked += bytes;
+    }
+
+    /// It is none any more: it came, or will not come, or somebody waits for it now.
+    pub(crate) fn settled(&mut self, bytes: u64) {
+        self.asked = self.asked.saturating_sub(bytes);
+    }
+
+    /// Something is here that nobody asked for yet.
+    pub(crate) fn unread(&mut self, bytes: u64) {
+        self.unmatched += bytes;
+    }
+
+    /// Such was read now, or was lost.
+    pub(crate) fn matched(&mut self, bytes: u64) {
+        self.unmatched = self.unmatched.saturating_sub(bytes);
+    }
+
+    /// A disk read so much for the first time.
+    pub(crate) fn read(&mut self, bytes: u64) {
+        self.read += bytes;
+    }
+
+    /// A read waits for what could have been prefetched: whether all is forgiven now.
+    pub(crate) fn withheld_hit(&mut self, bytes: u64) -> bool {
+        self.withheld_hits += bytes;
+        let converged = self.withheld_hits >= self.threshold();
+        if converged {
+            self.withheld_hits = 0;
+            self.unmatched = 0;
+        }
+        converged
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_threshold_follows_what_was_read() {
+        let mut throttle = Throttle::new(None);
+        assert_eq!(throttle.threshold(), 512 << 10);
+        throttle.read(100 << 20);
+        assert_eq!(throttle.threshold(), (512 << 10) + (1 << 20));
+        throttle.read(100 << 30);
+        assert_eq!(throttle.threshold(), 16 << 20);
+    }
+
+    #[test]
+    fn what_is_unread_or_on_its_way_closes_it_and_what_is_read_opens_it() {
+        let mut throttle = Throttle::new(Some(100));
+        throttle.asked(60);
+        assert!(throttle.open());
+        throttle.asked(40);
+        assert!(!throttle.open());
+        throttle.settled(60);
+        throttle.unread(60);
+        assert!(!throttle.open());
+        throttle.matched(60);
+        assert!(throttle.open());
+    }
+
+    #[test]
+    fn withheld_hits_open_it_again() {
+        let mut throttle = Throttle::new(Some(100));
+        throttle.unread(500);
+        assert!(!throttle.withheld_hit(99));
+        assert!(!throttle.open());
+        assert!(throttle.withheld_hit(1));
+        assert!(throttle.open());
+        throttle.matched(500);
+        assert_eq!(throttle.unmatched(), 0);
+    }
+
+    #[test]
+    fn the_extremes() {
+        let mut never = Throttle::new(Some(0));
+        assert!(!never.open());
+        assert!(never.withheld_hit(1) && !never.open());
+        let mut always = Throttle::new(Some(u64::MAX));
+        always.unread(1 << 60);
+        assert!(always.open());
+    }
+}

@@ -1,0 +1,199 @@
+//! The segment tree of an image's access counts: a binary tree over the disk's slices, of which only the ways to slices
+//! that were read exist. It grows at its root when a slice lies beyond it.
+
+use super::{Access, Hint};
+
+const NONE: u32 = u32::MAX;
+
+/// Of a slice, or of all slices below.
+#[derive(Clone, Copy, Debug, Default)]
+struct Node {
+    /// Accesses.
+    count: u64,
+    /// The sum of their times, in milliseconds.
+    time_ms: u64,
+    /// The greatest count of a slice below.
+    most: u32,
+    /// The version in which a slice below was told last; 0: none was.
+    told: u64,
+    /// The halves below; of a slice, in `below[0]`, the count that was told last.
+    below: [u32; 2],
+}
+
+/// The tree.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tree {
+    nodes: Vec<Node>,
+    root: u32,
+    /// Levels above the slices: the root covers `1 << height` slices.
+    height: u32,
+    slices: usize,
+}
+
+impl Tree {
+    /// A disk read a slice: whether it is to be told, as what happened in version `told`. New slices beyond `slices_max`
+    /// are not counted.
+    pub(super) fn read(&mut self, access: Access, threshold: u32, told: u64, slices_max: usize) -> bool {
+        let Some(path) = self.path(access.slice, slices_max) else { return false };
+        let leaf = &mut self.nodes[path[0] as usize];
+        leaf.count += 1;
+        leaf.time_ms = leaf.time_ms.saturating_add(u64::from(access.at_ms));
+        leaf.most = leaf.most.saturating_add(1);
+        let (count, last) = (leaf.most, leaf.below[0]);
+        let tell = count >= threshold && (last == 0 || count >= last.saturating_mul(2));
+        if tell {
+            (leaf.told, leaf.below[0]) = (told, count);
+        }
+        for above in &path[1..] {
+            let node = &mut self.nodes[*above as usize];
+            node.count += 1;
+            node.time_ms = node.time_ms.saturating_add(u64::from(access.at_ms));
+            node.most = node.most.max(count);
+            if tell {
+                node.told = told;
+            }
+        }
+        tell
+    }
+
+    /// Puts a slice that is not there yet, told in that version, if any.
+    pub(super) fn set(&mut self, hint: Hint, told: u64) {
+        if hint.disks == 0 || self.leaf(hint.slice).is_some() {
+            return;
+        }
+        let Some(path) = self.path(hint.slice, usize::MAX) else { return };
+        if told > 0 {
+            self.nodes[path[0] as usize].below[0] = hint.disks;
+        }
+        let time_ms = u64::from(hint.mean_ms) * u64::from(hint.disks);
+        for node in path {
+            let node = &mut self.nodes[node as usize];
+            node.count += u64::from(hint.disks);
+            node.time_ms = node.time_ms.saturating_add(time_ms);
+            node.most = node.most.max(hint.disks);
+            node.told = node.told.max(told);
+        }
+    }
+
+    /// The nodes from a slice up to the root, which are made if they do not exist; `None` if there are as many slices as
+    /// may be.
+    fn path(&mut self, slice: u32, slices_max: usize) -> Option<Vec<u32>> {
+        if self.leaf(slice).is_none() {
+            if self.slices >= slices_max {
+                return None;
+            }
+            self.slices += 1;
+        }
+        if self.nodes.is_empty() {
+            self.root = self.new_node(0);
+        }
+        while u64::from(slice) >> self.height > 0 {
+            let old = self.nodes[self.root as usize];
+            let root = self.new_node(1);
+            self.nodes[root as usize] = Node { below: [self.root, NONE], ..old };
+            (self.root, self.height) = (root, self.height + 1);
+        }
+        let mut path = vec![self.root];
+        let mut at = self.root;
+        for level in (0..self.height).rev() {
+            let half = (slice >> level & 1) as usize;
+            if self.nodes[at as usize].below[half] == NONE {
+                let new = self.new_node(level);
+                self.nodes[at as usize].below[half] = new;
+            }
+            at = self.nodes[at as usize].below[half];
+            path.push(at);
+        }
+        path.reverse();
+        Some(path)
+    }
+
+    fn new_node(&mut self, level: u32) -> u32 {
+        let below = if level == 0 { [0; 2] } else { [NONE; 2] };
+        self.nodes.push(Node { below, ..Node::default() });
+        u32::try_from(self.nodes.len() - 1).unwrap_or(NONE)
+    }
+
+    fn leaf(&self, slice: u32) -> Option<u32> {
+        if self.nodes.is_empty() || u64::from(slice) >> self.height > 0 {
+            return None;
+        }
+        (0..self.height).rev().try_fold(self.root, |at, level| {
+            let below = self.nodes[at as usize].below[(slice >> level & 1) as usize];
+            (below != NONE).then_some(below)
+        })
+    }
+
+    /// The slices with a count of at least `threshold` that were told after version `since`, with the version in which
+    /// they were, in the order of the disk. How many nodes were looked at.
+    pub(super) fn worth(&self, threshold: u32, since: u64, found: &mut Vec<(u64, Hint)>) -> usize {
+        let mut looked = 0;
+        let mut ways = if self.nodes.is_empty() { vec![] } else { vec![(self.root, self.height, 0_u32)] };
+        while let Some((at, level, first)) = ways.pop() {
+            looked += 1;
+            let node = &self.nodes[at as usize];
+            if node.most < threshold || node.told <= since {
+                continue;
+            }
+            if level == 0 {
+                found.push((node.told, node.hint(first)));
+                continue;
+            }
+            let right = first | 1 << (level - 1);
+            let below = [(node.below[1], right), (node.below[0], first)];
+            ways.extend(
+                below.into_iter().filter(|(at, _)| *at != NONE).map(|(at, first)| (at, level - 1, first)),
+            );
+        }
+        looked
+    }
+
+    /// All slices that were read, ascending.
+    pub(super) fn slices(&self) -> Vec<Hint> {
+        self.leaves().into_iter().map(|(first, leaf)| leaf.hint(first)).collect()
+    }
+
+    fn leaves(&self) -> Vec<(u32, Node)> {
+        let mut leaves = Vec::with_capacity(self.slices);
+        let mut ways = if self.nodes.is_empty() { vec![] } else { vec![(self.root, self.height, 0_u32)] };
+        while let Some((at, level, first)) = ways.pop() {
+            let node = self.nodes[at as usize];
+            if level == 0 {
+                leaves.push((first, node));
+                continue;
+            }
+            let right = first | 1 << (level - 1);
+            let below = [(node.below[1], right), (node.below[0], first)];
+            ways.extend(
+                below.into_iter().filter(|(at, _)| *at != NONE).map(|(at, first)| (at, level - 1, first)),
+            );
+        }
+        leaves
+    }
+
+    /// All count half, and what only one has read is forgotten.
+    pub(super) fn halve(&mut self) {
+        let leaves = self.leaves();
+        *self = Self::default();
+        for (slice, leaf) in leaves {
+            let half = leaf.hint(slice);
+            self.set(Hint { disks: half.disks / 2, ..half }, leaf.told);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn node(&self, first: u32, level: u32) -> Option<(u64, u64)> {
+        let way = (level..self.height).rev().try_fold(self.root, |at, level| {
+            let below = self.nodes[at as usize].below[(first >> level & 1) as usize];
+            (below != NONE).then_some(below)
+        });
+        way.map(|at| (self.nodes[at as usize].count, self.nodes[at as usize].time_ms))
+    }
+}
+
+impl Node {
+    fn hint(&self, slice: u32) -> Hint {
+        let mean = self.time_ms.checked_div(self.count).unwrap_or(0);
+        Hint { slice, disks: self.most, mean_ms: u32::try_from(mean).unwrap_or(u32::MAX) }
+    }
+}
