@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, set_tcp_nodelay};
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{SendFlags, send};
 use std::collections::BTreeMap;
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::unix::net::UnixStream;
@@ -242,17 +242,15 @@ impl Client {
         Ok(())
     }
 
-    /// All that is there.
+    /// All that is there: the socket does not wait.
     #[expect(clippy::disallowed_methods, reason = "how long a server is silent")]
     fn receive(&mut self, answers: &mut Vec<Answer>) -> Result<()> {
         loop {
-            let len = match recv(&self.socket, &mut *self.buffer, RecvFlags::DONTWAIT) {
-                Ok((0, _)) if self.reads.is_empty() => return Err(self.hung_up("hung up")),
-                Ok((0, _)) => return Err(self.hung_up("hung up before it had answered")),
-                Ok((len, _)) => len,
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(Errno::INTR) => continue,
-                Err(e) => return Err(self.lost(e)),
+            let len = match receive(&self.socket, &mut self.buffer).map_err(|e| self.lost(e))? {
+                Received::Bytes(len) => len,
+                Received::Nothing => return Ok(()),
+                Received::End if self.reads.is_empty() => return Err(self.hung_up("hung up")),
+                Received::End => return Err(self.hung_up("hung up before it had answered")),
             };
             self.heard = Instant::now();
             let bytes = self.buffer.get(..len).unwrap_or_default();
