@@ -19,8 +19,9 @@ use std::time::Duration;
 #[cfg(test)]
 mod tests;
 
-/// Slices of a disk's block.
-const SLICES: u32 = (BLOCK_SIZE / SLICE_SIZE) as u32;
+/// Slices of a disk's block: a plan's mask has a bit for each.
+const SLICES: u32 = u32::BITS;
+const _: () = assert!(BLOCK_SIZE / SLICE_SIZE == SLICES as u64);
 /// How far back in a plan a slice of the same block is put, in items.
 const NEAR: usize = 8;
 /// How much less often is asked when nothing was read.

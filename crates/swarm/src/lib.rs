@@ -12,6 +12,8 @@
 //! | [`placement`] | who is asked for what, who is whose neighbour |
 //! | [`similarity`] | who reads alike |
 //! | [`recent`] | what a root was asked for, and what will be asked for next |
+//! | [`tracker`] | what disks of an image read, counted while they boot |
+//! | [`hints`] | what an agent reports of that, and the plan that it gets for it |
 //! | [`node`] | one host: all of the above put together |
 //! | [`counters`] | what it did |
 
@@ -19,6 +21,7 @@ mod bits;
 mod chain;
 pub mod counters;
 pub mod event;
+pub mod hints;
 pub mod message;
 pub mod node;
 mod patience;
@@ -27,6 +30,7 @@ pub mod recent;
 pub mod settings;
 pub mod similarity;
 mod throttle;
+pub mod tracker;
 
 pub use counters::Counters;
 pub use event::{

@@ -85,7 +85,8 @@ impl Tree {
             self.slices += 1;
         }
         if self.nodes.is_empty() {
-            self.root = self.new_node(0);
+            self.height = u32::BITS - slice.leading_zeros();
+            self.root = self.new_node(self.height);
         }
         while u64::from(slice) >> self.height > 0 {
             let old = self.nodes[self.root as usize];
@@ -183,6 +184,9 @@ impl Tree {
 
     #[cfg(test)]
     pub(super) fn node(&self, first: u32, level: u32) -> Option<(u64, u64)> {
+        if self.nodes.is_empty() || u64::from(first) >> self.height > 0 {
+            return None;
+        }
         let way = (level..self.height).rev().try_fold(self.root, |at, level| {
             let below = self.nodes[at as usize].below[(first >> level & 1) as usize];
             (below != NONE).then_some(below)
