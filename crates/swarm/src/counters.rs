@@ -23,6 +23,8 @@ pub struct Counters {
     pub resets: u64,
     /// Requests that were given up, for their peer was silent too long.
     pub timeouts: u64,
+    /// Of those, requests whose peer had promised to answer.
+    pub broken: u64,
     /// Chunks that came and were not what they should be.
     pub corrupt: u64,
     /// Chunks that came twice.

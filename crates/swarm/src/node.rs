@@ -78,15 +78,28 @@ struct Request {
     urgency: Urgency,
     hops: u8,
     insist: bool,
-    /// When it was sent, or its last sign of life came.
+    /// When it was sent, or promised.
     since: Time,
-    /// Whether any came.
+    /// Whether there was any sign of life.
     heard: bool,
+    /// Whether bytes have come.
+    began: bool,
     /// Whether it was promised: then it may take as long as the store.
     promised: bool,
     /// While what its peer answered is taken in: who answers is not told that the rest is not wanted.
     answering: bool,
-    deadline: Time,
+    /// Its last sign of life, or when it was sent.
+    lively: Time,
+}
+
+/// What the agent fetches from the store.
+#[derive(Clone, Copy, Debug)]
+struct Fetch {
+    blob: BlobId,
+    chunks: Chunks,
+    /// When it began, or somebody began to wait for it.
+    since: Time,
+    urgency: Urgency,
 }
 
 /// The state machine of one host.
@@ -106,7 +119,7 @@ pub struct Node {
     next_request: u32,
     /// Those that were given up, the latest last: their bytes may come all the same.
     late: VecDeque<(RequestId, PeerId, BlobId)>,
-    fetches: BTreeMap<FetchId, (BlobId, Chunks)>,
+    fetches: BTreeMap<FetchId, Fetch>,
     next_fetch: u64,
     timers: BinaryHeap<Reverse<(Time, Timer)>>,
     /// The tick asked for last.

@@ -43,6 +43,8 @@ impl Smoothed {
 pub(crate) struct Patience {
     sign: Smoothed,
     bytes: Smoothed,
+    /// What the store takes to this host.
+    store: Smoothed,
     most: u64,
 }
 
@@ -52,7 +54,8 @@ const STORE: u32 = 4;
 impl Patience {
     pub(crate) fn new((least, most): (Duration, Duration)) -> Self {
         let bytes = Smoothed::new(least, most.saturating_mul(STORE));
-        Self { sign: Smoothed::new(least, most), most: bytes.most / u64::from(STORE), bytes }
+        let (sign, store) = (Smoothed::new(least, most), bytes.clone());
+        Self { sign, most: bytes.most / u64::from(STORE), store, bytes }
     }
 
     /// A peer gave its first sign of life, so long after it was asked; or was given up then.
@@ -65,10 +68,17 @@ impl Patience {
         self.bytes.seen(now.since(promised));
     }
 
+    /// The store answered.
+    pub(crate) fn store(&mut self, asked: Time, now: Time) {
+        self.store.seen(now.since(asked));
+    }
+
     /// How long to wait for the answer to a request, or what comes next of it; `promised`: its peer said that it comes.
     pub(crate) fn of(&self, urgency: Urgency, promised: bool) -> Duration {
         match urgency {
-            Urgency::Demand if promised => self.bytes.patience(self.most),
+            Urgency::Demand if promised => {
+                self.bytes.patience(self.most).max(self.store.patience(0)).max(self.sign.patience(0) * 5)
+            }
             Urgency::Demand => self.for_sign(),
             Urgency::Background => Duration::from_micros(self.bytes.most),
         }

@@ -1,12 +1,19 @@
 //! What comes, what does not, and who hears of it.
 
 use super::blob::{Aim, How, State, Waiting, push};
-use super::{Node, Timer};
+use super::{Fetch, Node, Timer};
 use crate::event::{Action, BlobId, Came, Chunks, FetchId, Offence, PeerId, PeerKey, Urgency, WantId};
 use crate::message::{Message, RequestId, Why};
+use std::time::Duration;
 
 /// Requests that were given up and are remembered.
 const LATE: usize = 256;
+
+/// How often patience with a request is thought over, while others show how long such things take now.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// How much longer than to this host the store may take to another.
+const STORE: u32 = 2;
 
 /// Hosts that are taken note of when they are named instead.
 const NAMED: usize = 4;
@@ -124,15 +131,15 @@ impl Node {
             return;
         }
         if urgency == Urgency::Demand {
-            if promised {
+            if promised && !known.began {
                 self.patience.bytes(known.since, self.now);
             } else if !known.heard {
                 self.patience.sign(known.since, self.now);
             }
         }
-        (known.since, known.heard, known.answering) = (self.now, true, true);
+        (known.began, known.heard, known.answering) = (true, true, true);
         let came = chunks.count.min(known.chunks.count);
-        known.deadline = self.now + self.patience.of(urgency, promised);
+        known.lively = self.now;
         if let Some(known) = self.peers.get_mut(&peer) {
             known.was_good();
         }
@@ -165,8 +172,11 @@ impl Node {
     }
 
     pub(super) fn fetched(&mut self, fetch: FetchId, ok: bool, actions: &mut Vec<Action>) {
-        let Some((id, chunks)) = self.fetches.remove(&fetch) else { return };
+        let Some(Fetch { blob: id, chunks, since, urgency }) = self.fetches.remove(&fetch) else { return };
         if ok {
+            if urgency == Urgency::Demand {
+                self.patience.store(since, self.now);
+            }
             let before = self.counters.duplicate;
             self.counters.from_store += self.arrived(id, chunks, false, actions);
             // What the driver told of it before is not here twice.
@@ -191,9 +201,11 @@ impl Node {
         if !known.heard && known.urgency == Urgency::Demand {
             self.patience.sign(known.since, self.now);
         }
-        (known.heard, known.promised, known.since) = (true, true, self.now);
-        let urgency = known.urgency;
-        known.deadline = self.now + self.patience.of(urgency, true);
+        if !known.promised {
+            known.since = self.now;
+        }
+        (known.heard, known.promised) = (true, true);
+        known.lively = self.now;
     }
 
     pub(super) fn heard_sorry(
@@ -268,14 +280,27 @@ impl Node {
         failed
     }
 
+    /// How long to wait for the next sign of life of a request.
+    pub(super) fn waits(&self, urgency: Urgency, promised: bool) -> Duration {
+        let patience = self.patience.of(urgency, promised);
+        if !promised || urgency == Urgency::Background {
+            return patience;
+        }
+        // What is promised mostly waits for the store, and so does this host: as long as that is slow here, it is there.
+        let waiting = self.fetches.values().find(|fetch| fetch.urgency == Urgency::Demand);
+        let here = waiting.map_or(Duration::ZERO, |fetch| self.now.since(fetch.since));
+        patience.max(here.saturating_mul(STORE)).min(self.patience.of(Urgency::Background, false))
+    }
+
     pub(super) fn request_due(&mut self, request: RequestId, actions: &mut Vec<Action>) {
         let Some(known) = self.requests.get(&request) else { return };
-        if known.deadline > self.now {
-            let at = known.deadline;
-            self.set_timer(at, Timer::Request(request));
+        let due = known.lively + self.waits(known.urgency, known.promised);
+        if due > self.now {
+            self.set_timer(due.min(self.now + LOOK_AGAIN), Timer::Request(request));
             return;
         }
         let (peer, id, chunks, since) = (known.peer, known.blob, known.chunks, known.since);
+        self.counters.broken += u64::from(known.promised);
         if known.urgency == Urgency::Demand {
             if known.promised {
                 self.patience.bytes(since, self.now);

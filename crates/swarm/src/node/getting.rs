@@ -3,7 +3,7 @@
 use super::blob::{Aim, Blob, Coming, How, State, push};
 use super::links::find_ancestors;
 use super::peers::Peer;
-use super::{Node, Request, Timer, Want};
+use super::{Fetch, Node, Request, Timer, Want};
 use crate::event::{Action, BlobId, Chunks, FetchId, PeerId, PeerKey, Role, Urgency, WantId};
 use crate::message::{Message, RequestId, Why};
 use crate::placement;
@@ -133,9 +133,10 @@ impl Node {
         for (request, runs) in asked {
             let Some(known) = self.requests.get_mut(&request) else { continue };
             known.urgency = Urgency::Demand;
-            (known.since, known.heard, known.promised) = (self.now, false, false);
-            known.deadline = self.now + self.patience.for_sign();
-            let (peer, hops, insist, at) = (known.peer, known.hops, known.insist, known.deadline);
+            (known.since, known.heard, known.promised, known.began) = (self.now, false, false, false);
+            known.lively = self.now;
+            let (peer, hops, insist) = (known.peer, known.hops, known.insist);
+            let at = self.now + self.patience.for_sign();
             self.set_timer(at, Timer::Request(request));
             actions.extend(runs.into_iter().map(|chunks| {
                 let urgency = Urgency::Demand;
@@ -146,7 +147,9 @@ impl Node {
             }));
         }
         for fetch in fetched {
-            let Some((blob, chunks)) = self.fetches.get(&fetch).copied() else { continue };
+            let Some(known) = self.fetches.get_mut(&fetch) else { continue };
+            (known.since, known.urgency) = (self.now, Urgency::Demand);
+            let (blob, chunks) = (known.blob, known.chunks);
             actions.push(Action::Fetch { fetch, blob, chunks, urgency: Urgency::Demand });
         }
     }
@@ -290,7 +293,6 @@ impl Node {
         if let Some(known) = self.peers.get_mut(&peer) {
             known.outstanding += chunks.count;
         }
-        let deadline = self.now + self.patience.of(urgency, false);
         let known = Request {
             peer,
             blob: id,
@@ -302,11 +304,12 @@ impl Node {
             since: self.now,
             heard: false,
             promised: false,
+            began: false,
             answering: false,
-            deadline,
+            lively: self.now,
         };
         self.requests.insert(request, known);
-        self.set_timer(deadline, Timer::Request(request));
+        self.set_timer(self.now + self.patience.of(urgency, false), Timer::Request(request));
         let message = Message::Ask { request, blob: id, chunks, urgency, hops, insist };
         actions.push(Action::Send { peer, message });
     }
@@ -382,7 +385,7 @@ impl Node {
                     coming.how = How::Fetch(fetch);
                 }
             }
-            self.fetches.insert(fetch, (id, chunks));
+            self.fetches.insert(fetch, Fetch { blob: id, chunks, since: self.now, urgency });
             actions.push(Action::Fetch { fetch, blob: id, chunks, urgency });
         }
     }

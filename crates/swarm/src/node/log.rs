@@ -44,7 +44,7 @@ impl Log {
 
     /// Sorts the older half and joins what touches.
     fn shorten(&mut self) {
-        let half = self.runs.len() / 2;
+        let half = MOST * 3 / 4;
         let mut older: Vec<Chunks> = self.runs[..half].to_vec();
         older.sort_unstable();
         let mut joined: Vec<Chunks> = Vec::with_capacity(half);

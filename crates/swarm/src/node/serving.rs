@@ -1,7 +1,7 @@
 //! What other hosts ask for: sent, promised, got first, or others are named who have it.
 
 use super::Node;
-use super::blob::{Aim, Coming, Waiting, push};
+use super::blob::{Aim, Coming, How, Waiting, push};
 use super::peers::Serve;
 use crate::CHUNK_SIZE;
 use crate::chain::{self, Chain};
@@ -34,6 +34,14 @@ pub(super) struct Ask {
     pub(super) urgency: Urgency,
     pub(super) hops: u8,
     pub(super) insist: bool,
+}
+
+impl Ask {
+    /// Whether others may be named to it. Who was named, and asks with no hops, is not sent on: it would be sent in a
+    /// circle sooner or later.
+    fn may_be_sent_on(self) -> bool {
+        self.hops > 0 && !self.insist
+    }
 }
 
 /// What is to become of its chunks.
@@ -83,7 +91,7 @@ impl Node {
             }
             let waited = peer.take_later(ask.request, id, chunk);
             let most = self.settings.serve_window;
-            if !waited && self.uplink.is_loaded(bytes, most) && !ask.insist {
+            if !waited && self.uplink.is_loaded(bytes, most) && ask.may_be_sent_on() {
                 if let Some(other) = self.other(ask.peer, id, chunk, false) {
                     run_of(&mut answers.named, chunk, other);
                     return;
@@ -114,7 +122,7 @@ impl Node {
             if ask.urgency < coming.urgency {
                 answers.hurry.push(chunk);
             }
-            if new && !ask.insist && self.uplink.is_loaded(bytes, self.settings.serve_window) {
+            if new && ask.may_be_sent_on() && self.uplink.is_loaded(bytes, self.settings.serve_window) {
                 if let Some(other) = self.other(ask.peer, id, chunk, false) {
                     run_of(&mut answers.named, chunk, other);
                     return;
@@ -126,7 +134,7 @@ impl Node {
             push(&mut answers.wait, chunk);
             return;
         }
-        if !ask.insist
+        if ask.may_be_sent_on()
             && self.settings.topology == Topology::Roots
             && self.role == Role::Root
             && let Some(other) = self.other(ask.peer, id, chunk, true)
@@ -346,6 +354,11 @@ impl Node {
                 let before = coming.asks.len();
                 coming.asks.retain(|waiting| !is_it(waiting));
                 let count = before - coming.asks.len();
+                if count > 0
+                    && let Some(chain) = blob.chains.get_mut(chunk)
+                {
+                    chain.forget(peer); // it may come from somebody who waits for this host
+                }
                 let bytes = Chunks::one(*chunk).bytes(blob.len).len();
                 self.uplink.promised_less(count as u64 * bytes);
                 gone += u32::try_from(count).unwrap_or(u32::MAX);

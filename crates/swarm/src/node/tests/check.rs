@@ -26,7 +26,7 @@ impl Node {
                         assert!(known.chunks.numbers().contains(chunk));
                         *of_requests.entry(request).or_insert(0) += 1;
                     }
-                    How::Fetch(fetch) => assert!(self.fetches[&fetch].1.numbers().contains(chunk)),
+                    How::Fetch(fetch) => assert!(self.fetches[&fetch].chunks.numbers().contains(chunk)),
                     How::Disk(_) => assert!(coming.wants.is_empty(), "disks wait for themselves"),
                 }
                 if coming.aim != Aim::Needed {

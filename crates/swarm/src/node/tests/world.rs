@@ -134,6 +134,7 @@ pub(super) struct Host {
     asked_ahead: usize,
     wants: BTreeMap<WantId, (Vec<u32>, Urgency)>,
     disk_fetches: BTreeSet<u32>,
+    fetches: BTreeSet<FetchId>,
     next_want: u64,
     sending: Option<Bytes>,
     queues: [VecDeque<Bytes>; 2],
@@ -206,6 +207,7 @@ impl World {
                 asked_ahead: 0,
                 wants: BTreeMap::new(),
                 disk_fetches: BTreeSet::new(),
+                fetches: BTreeSet::new(),
                 next_want: 0,
                 sending: None,
                 queues: [VecDeque::new(), VecDeque::new()],
@@ -400,8 +402,13 @@ impl World {
                 self.send_next(host);
             }
             Action::Fetch { fetch, chunks, urgency, .. } => {
-                if self.store.iter().any(|known| known.host == host && known.fetch == Some(fetch)) {
-                    return; // told again
+                if !self.hosts[host].fetches.insert(fetch) {
+                    // Told again: somebody waits for it now.
+                    if let Some(at) = self.store.iter().position(|r| (r.host, r.fetch) == (host, Some(fetch)))
+                    {
+                        self.store.swap(0, at);
+                    }
+                    return;
                 }
                 self.fetched_by_agents += u64::from(chunks.count);
                 self.to_store(StoreRequest { host, fetch: Some(fetch), chunks, sent: 0, urgency });
@@ -455,10 +462,10 @@ impl World {
         match fetch {
             Some(fetch) => self.tell(host, Event::Fetched { fetch, ok }),
             None if ok => {
-                chunks.numbers().for_each(|chunk| drop(self.hosts[host].disk_fetches.remove(&chunk)));
+                self.hosts[host].disk_fetches.retain(|chunk| !chunks.numbers().contains(chunk));
                 self.tell(host, Event::BecameLocal { blob: BLOB, chunks });
             }
-            None => chunks.numbers().for_each(|chunk| drop(self.hosts[host].disk_fetches.remove(&chunk))),
+            None => self.hosts[host].disk_fetches.retain(|chunk| !chunks.numbers().contains(chunk)),
         }
         self.check_disk(host);
     }
