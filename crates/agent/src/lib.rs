@@ -3,7 +3,13 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`credentials`] | who belongs to a cluster: its certificate authority, hosts' certificates, the gossip key |
+//! | [`daemon`] | the agent put together |
+//! | [`disks`] | the disks' processes |
+//! | [`local`] | the socket between the disks' processes and the agent |
 //! | [`peers`] | the swarm: connections to other hosts, and the state machine that decides what goes over them |
 
 pub mod credentials;
+pub mod daemon;
+pub mod disks;
+pub mod local;
 pub mod peers;

@@ -2,6 +2,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | [`agent`] | `headstart agent`: the daemon of a host |
 //! | [`attach`] | `headstart attach`: images become disks |
 //! | [`cache`] | `headstart cache ...`: what this host keeps of images |
 //! | [`doctor`] | `headstart doctor`: what works on this host |
@@ -23,6 +24,7 @@
 //! | [`runtime`] | threads for requests to stores |
 //! | [`report`] | what a command says at its end, for people or as JSON |
 
+mod agent;
 mod attach;
 mod cache;
 mod doctor;
@@ -105,6 +107,9 @@ enum Command {
     /// Make disks of images: over NBD, vhost-user-blk, FUSE or as kernel devices, at once and wherever they lie
     #[command(after_help = attach::EXAMPLES)]
     Attach(Box<attach::Attach>),
+    /// Run the daemon of this host, in the foreground: its part in the swarm, and its disks
+    #[command(after_help = agent::EXAMPLES)]
+    Agent(Box<agent::AgentArgs>),
     /// What this host keeps of images: look at it, remove, give space back
     #[command(subcommand)]
     Cache(cache::Command),
@@ -133,6 +138,7 @@ fn run(cli: &Cli) -> Result<Box<dyn Report>> {
         Command::Simulate(command) => command.run(&terminal),
         Command::Replay(command) => command.run(&terminal),
         Command::Attach(command) => command.run(&terminal, cli.global.quiet, cli.global.json),
+        Command::Agent(command) => command.run(&terminal, cli.global.json),
         Command::Cache(command) => command.run(),
         Command::Doctor(command) => Ok(command.run()),
     }

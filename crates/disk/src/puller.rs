@@ -9,6 +9,7 @@ use crate::blobs::Blobs;
 use crate::fetch::Fetcher;
 use crate::opening::Opening;
 use crate::stream::{Piece, Streaming};
+use crate::swarm::Sharing;
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use headstart_cache::{CachedBlob, Watcher};
 use headstart_pull::{
@@ -192,6 +193,12 @@ impl Puller {
     #[must_use]
     pub fn preloading(&self) -> headstart_pull::Preloading {
         self.state().engine.preloading()
+    }
+
+    /// Bytes that other hosts brought while this disk waited for them.
+    #[must_use]
+    pub fn brought_by_swarm(&self) -> u64 {
+        self.fetcher.sharing().map_or(0, Sharing::brought)
     }
 
     /// Whether anything of a plan is on its way.

@@ -88,6 +88,8 @@ pub(crate) struct Sharing {
     shared: HashSet<Digest>,
     /// Blobs, by their own digests and their trees', and until when they come from the store alone.
     distrusted: Mutex<HashMap<Digest, Instant>>,
+    /// Bytes that were missing when the swarm was asked and here when it had answered.
+    brought: AtomicU64,
 }
 
 impl Sharing {
@@ -100,7 +102,7 @@ impl Sharing {
             shared.insert(blob.spec().digest);
             shared.extend(blob.tree().map(|tree| tree.spec().digest));
         }
-        Self { swarm, blobs, shared, distrusted: Mutex::default() }
+        Self { swarm, blobs, shared, distrusted: Mutex::default(), brought: AtomicU64::new(0) }
     }
 
     /// Whether a blob is asked of the swarm.
@@ -124,7 +126,13 @@ impl Sharing {
         distrusted.extend(blob.tree().map(|tree| (tree.spec().digest, until)));
     }
 
+    /// Bytes that the swarm brought while this disk waited for them.
+    pub(crate) fn brought(&self) -> u64 {
+        self.brought.load(Ordering::Relaxed)
+    }
+
     async fn bring(&self, blob: &CachedBlob, range: ByteRange, urgency: Urgency) {
+        let before = missing_bytes(blob, range);
         let patience = match urgency {
             Urgency::Demand => PATIENCE_DEMAND,
             Urgency::Background => PATIENCE_BACKGROUND,
@@ -132,6 +140,8 @@ impl Sharing {
         if timeout(patience, self.swarm.bring(&blob.spec().digest, range, urgency)).await.is_err() {
             tracing::debug!(blob = %blob.spec().digest, %range, "the swarm does not answer");
         }
+        let brought = before.saturating_sub(missing_bytes(blob, range));
+        self.brought.fetch_add(brought, Ordering::Relaxed);
     }
 
     /// The whole chunks of `range` that are here.

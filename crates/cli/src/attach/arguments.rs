@@ -86,6 +86,12 @@ pub(crate) struct Attach {
     #[arg(long, default_value = "5m", value_parser = parse_deadline, value_name = "TIME")]
     #[arg(help_heading = "Caching and preloading")]
     pub(crate) deadline: Duration,
+    /// Ask the agent of this host first for what is missing, at its swarm.sock; it has to have the same --cache
+    #[arg(long, value_name = "SOCK", help_heading = "Caching and preloading")]
+    pub(crate) swarm: Option<PathBuf>,
+    /// Serve a disk of an agent, which knows the process by this file
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub(crate) pid_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) recording: RecordArgs,
     /// Serve metrics for Prometheus at HOST:PORT

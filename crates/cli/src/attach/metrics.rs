@@ -50,6 +50,7 @@ fn render(session: &Session) -> String {
     preloading(&mut page, &session.disks);
     cache(&mut page, session);
     stores(&mut page, session);
+    swarm(&mut page, session);
     traces(&mut page, session);
     page.finish()
 }
@@ -308,6 +309,33 @@ fn stores(page: &mut Page, session: &Session) {
     one("hedges", "Demand reads sent a second time.", &|c| c.hedges);
     one("hedges_won", "Second requests that were answered first.", &|c| c.hedges_won);
     one("errors", "Reads that failed.", &|c| c.errors);
+}
+
+fn swarm(page: &mut Page, session: &Session) {
+    let Some(swarm) = &session.swarm else { return };
+    let connection = swarm.connection();
+    let name = "headstart_swarm_connected";
+    page.metric(name, Kind::Gauge, "1 where the agent of this host is there.");
+    page.sample(name, &[], u8::from(connection.connected));
+    for (name, help, value) in [
+        ("lost_connections", "How often the agent went away.", connection.lost),
+        ("wants", "Ranges that the agent was asked for.", connection.wants),
+        (
+            "unanswered_wants",
+            "Ranges that the agent was asked for while it was away, or when it went away.",
+            connection.unanswered,
+        ),
+    ] {
+        let metric = format!("headstart_swarm_{name}_total");
+        page.metric(&metric, Kind::Counter, help);
+        page.sample(&metric, &[], value);
+    }
+    let name = "headstart_swarm_brought_bytes_total";
+    page.metric(name, Kind::Counter, "Bytes that other hosts brought while the disk waited for them.");
+    for disk in &session.disks {
+        let brought = disk.disk.puller().map_or(0, |puller| puller.brought_by_swarm());
+        page.sample(name, &[("disk", &disk.name)], brought);
+    }
 }
 
 fn traces(page: &mut Page, session: &Session) {

@@ -70,6 +70,9 @@ const RUNTIME_THREADS: usize = 2;
 impl Attach {
     pub(crate) fn run(&self, terminal: &Terminal, quiet: bool, json: bool) -> Result<Box<dyn Report>> {
         self.check()?;
+        if let Some(file) = &self.pid_file {
+            headstart_agent::disks::hold_pid_file(file)?;
+        }
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(RUNTIME_THREADS)
             .thread_name("fetch")

@@ -2,10 +2,11 @@
 
 use super::arguments::Attach;
 use super::recording::Traces;
+use headstart_agent::local::AgentSwarm;
 use headstart_block::{BlockDevice, ByteSize, Digest, Error, ErrorKind, Result};
 use headstart_cache::{Cache, CacheSettings};
 use headstart_disk::attach::{attach_local, attach_remote, is_local};
-use headstart_disk::{Attached, Disk, DiskOptions, Host, MadeDirectory, WritableOptions};
+use headstart_disk::{Attached, Disk, DiskOptions, Host, MadeDirectory, Swarm, WritableOptions};
 use headstart_image::manifest::Manifest;
 use headstart_image::progress::Progress;
 use headstart_lsmt::writable::WritableDisk;
@@ -24,6 +25,8 @@ pub(crate) struct Session {
     pub(crate) cache: Option<Arc<Cache>>,
     /// The stores that the images come from.
     pub(crate) stores: Vec<Arc<dyn Store>>,
+    /// The agent of this host, where it is asked for what is missing.
+    pub(crate) swarm: Option<Arc<AgentSwarm>>,
     /// What the disks record; none where nothing is to be recorded, or the directory cannot be used.
     pub(crate) traces: Option<Traces>,
     /// What the user should know.
@@ -109,6 +112,10 @@ impl Session {
                 stores.insert(image.reference.location.clone(), store);
             }
         }
+        let swarm = match (&args.swarm, &cache) {
+            (Some(socket), Some(cache)) => Some(runtime.block_on(AgentSwarm::start(socket, cache, runtime))?),
+            _ => None,
+        };
         let attached = runtime.block_on(async {
             let attaching = args.images.iter().map(|image| {
                 let store = stores.get(&image.reference.location).cloned();
@@ -116,7 +123,7 @@ impl Session {
                     runtime: runtime.clone(),
                     cache,
                     retry: settings.retry,
-                    swarm: None,
+                    swarm: swarm.clone().map(|swarm| swarm as Arc<dyn Swarm>),
                 });
                 let unnamed = Unnamed {
                     name: image.name.clone(),
@@ -140,7 +147,7 @@ impl Session {
             warnings.push(format!("{error}: nothing is recorded"));
             None
         });
-        Ok(Self { disks, cache, stores: stores.into_values().collect(), traces, warnings })
+        Ok(Self { disks, cache, swarm, stores: stores.into_values().collect(), traces, warnings })
     }
 
     /// The disks are served: what was made for them stays.

@@ -1,0 +1,101 @@
+//! The daemon put together: a directory of its own, the swarm, and the sockets at which it is found.
+//!
+//! ```text
+//! DIR/lock            held while an agent runs there
+//! DIR/swarm.sock      where disks' processes find the swarm
+//! ```
+//!
+//! No read of local bytes comes near it, and no disk needs it: it can be killed, started again and replaced by another
+//! release at any time.
+
+use crate::local::LocalServer;
+use crate::peers::{Swarm, SwarmSettings};
+use headstart_block::{Error, ErrorKind, Result};
+use headstart_cache::Cache;
+use rustix::fs::{FlockOperation, flock};
+use std::fs::File;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::runtime::Handle;
+
+/// The socket at which disks find the swarm, in an agent's directory.
+const SWARM_SOCKET: &str = "swarm.sock";
+
+/// What an agent is to do.
+pub struct AgentSettings {
+    /// Its directory, made where it is not there.
+    pub dir: PathBuf,
+    /// What all disks of the host share.
+    pub cache: Arc<Cache>,
+    /// How it takes part in a swarm; without, it only looks after its disks.
+    pub swarm: Option<SwarmSettings>,
+    /// How it reaches stores.
+    pub stores: headstart_store::Settings,
+}
+
+/// An agent that runs.
+pub struct Agent {
+    swarm: Option<Arc<Swarm>>,
+    swarm_socket: PathBuf,
+    local: Option<LocalServer>,
+    /// Given up last.
+    _lock: File,
+}
+
+impl Agent {
+    /// Starts all of it, on the runtime that `runtime` is of.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] where another agent runs in that directory; what listening reports.
+    pub async fn start(settings: AgentSettings, runtime: Handle) -> Result<Self> {
+        let AgentSettings { dir, cache, swarm, stores } = settings;
+        let lock = take(&dir)?;
+        let swarm_socket = dir.join(SWARM_SOCKET);
+        let swarm = match swarm {
+            Some(swarm) => Some(Swarm::start(swarm, Arc::clone(&cache), runtime).await?),
+            None => None,
+        };
+        let local = match &swarm {
+            Some(swarm) => Some(LocalServer::start(&swarm_socket, Arc::clone(swarm), cache.dir(), stores)?),
+            None => None,
+        };
+        Ok(Self { swarm, swarm_socket, local, _lock: lock })
+    }
+
+    /// Its part in the swarm, where it has one.
+    #[must_use]
+    pub fn swarm(&self) -> Option<&Arc<Swarm>> {
+        self.swarm.as_ref()
+    }
+
+    /// Where disks find the swarm.
+    #[must_use]
+    pub fn swarm_socket(&self) -> Option<&Path> {
+        self.local.as_ref().map(|_| self.swarm_socket.as_path())
+    }
+
+    /// Says goodbye to the others. Disks go on.
+    pub async fn stop(self) {
+        drop(self.local);
+        if let Some(swarm) = &self.swarm {
+            swarm.stop().await;
+        }
+    }
+}
+
+/// Makes an agent's directory, for this user alone, and takes its lock.
+fn take(dir: &Path) -> Result<File> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(|e| Error::io("cannot make it", e).about(dir.display()))?;
+    let path = dir.join("lock");
+    let lock = File::options().create(true).truncate(false).write(true).open(&path);
+    let lock = lock.map_err(|e| Error::io("cannot open", e).about(path.display()))?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            Err(Error::new(ErrorKind::Conflict, "another agent runs there").about(dir.display()))
+        }
+        Err(e) => Err(Error::io("cannot lock", e.into()).about(path.display())),
+    }
+}

@@ -1,0 +1,220 @@
+//! What happens to one disk, from the moment it is asked for to its end.
+
+use super::process::{Process, last_words};
+use super::record::{Record, line_with};
+use super::{DiskState, DiskStatus, DisksSettings, file};
+use headstart_block::{Error, ErrorKind, Result};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, broadcast, watch};
+use tokio::time::timeout;
+
+/// How often a process that starts is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The pauses before it is started again: the first, and the longest.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
+
+/// After so long it has not died for what it died of before.
+const LASTED: Duration = Duration::from_secs(60);
+
+/// How long detaching is waited for: a guest's writes have to become durable.
+const DETACH: Duration = Duration::from_secs(120);
+
+/// Looks after one disk.
+pub(super) struct Keeper {
+    status: watch::Receiver<DiskStatus>,
+    detach: Arc<Notify>,
+}
+
+struct Kept {
+    settings: Arc<DisksSettings>,
+    record: Record,
+    status: watch::Sender<DiskStatus>,
+    events: broadcast::Sender<DiskStatus>,
+    detach: Arc<Notify>,
+}
+
+/// How a process came to its end.
+enum Ended {
+    /// It was asked to.
+    Well,
+    /// It died.
+    Died,
+}
+
+impl Keeper {
+    /// Starts to look after the disk of a record; `over` is called when there is nothing more to look after.
+    pub(super) fn start(
+        settings: Arc<DisksSettings>,
+        record: Record,
+        events: broadcast::Sender<DiskStatus>,
+        over: impl FnOnce() + Send + 'static,
+    ) -> Arc<Self> {
+        let status = DiskStatus {
+            spec: record.spec.clone(),
+            state: DiskState::Starting,
+            pid: None,
+            restarts: record.restarts,
+            adopted: false,
+            ready: None,
+            report: None,
+            error: None,
+        };
+        let (status, seen) = watch::channel(status);
+        let detach = Arc::new(Notify::new());
+        let kept = Kept { settings, record, status, events, detach: Arc::clone(&detach) };
+        tokio::spawn(async move { kept.keep(over).await });
+        Arc::new(Self { status: seen, detach })
+    }
+
+    pub(super) fn status(&self) -> DiskStatus {
+        self.status.borrow().clone()
+    }
+
+    /// Waits until it is served for the first time, or is not to be.
+    pub(super) async fn started(&self) -> DiskStatus {
+        self.until(|status| status.state != DiskState::Starting).await
+    }
+
+    async fn until(&self, is: impl FnMut(&DiskStatus) -> bool) -> DiskStatus {
+        let mut status = self.status.clone();
+        match status.wait_for(is).await {
+            Ok(status) => status.clone(),
+            Err(_) => self.status(),
+        }
+    }
+
+    pub(super) async fn detach(&self) -> Result<DiskStatus> {
+        self.detach.notify_one();
+        let over = |status: &DiskStatus| matches!(status.state, DiskState::Detached | DiskState::Failed);
+        match timeout(DETACH, self.until(over)).await {
+            Ok(status) => Ok(status),
+            Err(_) => {
+                Err(Error::new(ErrorKind::Unavailable, "is not detached yet: its process does not end")
+                    .about(&self.status().spec.name)
+                    .remedy("look at its log; it may still be writing"))
+            }
+        }
+    }
+}
+
+impl Kept {
+    fn set(&self, change: impl FnOnce(&mut DiskStatus)) {
+        self.status.send_modify(change);
+        // Nobody may be watching.
+        let _ = self.events.send(self.status.borrow().clone());
+    }
+
+    fn file(&self, ending: &str) -> std::path::PathBuf {
+        file(&self.settings.dir, &self.record.spec.name, ending)
+    }
+
+    fn save(&self) {
+        if let Err(error) = self.record.write(&self.settings.dir) {
+            tracing::warn!(%error, "the next agent may not know how this disk is");
+        }
+    }
+
+    async fn keep(mut self, over: impl FnOnce()) {
+        let mut pause = AGAIN.0;
+        let mut found = Process::find(&self.settings.dir, &self.record.spec.name);
+        let state = loop {
+            let begun = Instant::now();
+            let adopted = found.is_some();
+            let ended = match found.take().map_or_else(|| self.start(), Ok) {
+                Ok(process) => self.serve(&process, adopted).await,
+                Err(error) => {
+                    self.set(|status| status.error = Some(error.to_string()));
+                    Ended::Died
+                }
+            };
+            // One that an agent started in its last moment may have been faster than the one started here.
+            found = Process::find(&self.settings.dir, &self.record.spec.name);
+            match ended {
+                Ended::Well => break DiskState::Detached,
+                Ended::Died if found.is_some() => continue,
+                Ended::Died if self.record.detaching => break DiskState::Detached,
+                Ended::Died if !self.record.served => break DiskState::Failed,
+                Ended::Died => {}
+            }
+            if begun.elapsed() > LASTED {
+                pause = AGAIN.0;
+            }
+            self.died();
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.detach.notified() => break DiskState::Detached,
+            }
+            pause = (pause * 2).min(AGAIN.1);
+        };
+        self.record.remove(&self.settings.dir);
+        over();
+        self.set(|status| {
+            status.state = state;
+            status.pid = None;
+        });
+    }
+
+    fn start(&self) -> Result<Process> {
+        Process::start(&self.settings, &self.record.spec)
+    }
+
+    fn died(&mut self) {
+        self.record.restarts += 1;
+        self.save();
+        let (name, restarts) = (&self.record.spec.name, self.record.restarts);
+        let why = last_words(&self.settings.dir, name);
+        tracing::warn!(disk = %name, why = why.as_deref().unwrap_or("not said"), "its process died; it is started again");
+        self.set(|status| {
+            status.state = DiskState::Restarting;
+            status.restarts = restarts;
+            status.pid = None;
+            status.error = why;
+        });
+    }
+
+    /// Sees a process through to its end.
+    async fn serve(&mut self, process: &Process, adopted: bool) -> Ended {
+        self.set(|status| {
+            status.pid = Some(process.pid);
+            status.adopted = adopted;
+            if status.state == DiskState::Restarting {
+                status.state = DiskState::Starting;
+            }
+        });
+        let mut ready = false;
+        loop {
+            if !ready && let Some(line) = line_with(&self.file("out"), "disks") {
+                ready = true;
+                self.record.served = true;
+                self.save();
+                self.set(|status| {
+                    status.state = DiskState::Serving;
+                    status.ready = Some(line);
+                    status.error = None;
+                });
+            }
+            tokio::select! {
+                () = process.ended() => break,
+                () = self.detach.notified() => {
+                    // Asked a second time, it would end without taking care.
+                    if !std::mem::replace(&mut self.record.detaching, true) {
+                        process.stop();
+                        self.save();
+                    }
+                    self.set(|status| status.state = DiskState::Detaching);
+                }
+                () = tokio::time::sleep(LOOK), if !ready => {}
+            }
+        }
+        let report = line_with(&self.file("out"), "reads");
+        let well = report.is_some();
+        let why = last_words(&self.settings.dir, &self.record.spec.name).filter(|_| !well);
+        self.set(|status| {
+            status.report = report;
+            status.error = why;
+        });
+        if well { Ended::Well } else { Ended::Died }
+    }
+}

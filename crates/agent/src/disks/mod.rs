@@ -1,0 +1,239 @@
+//! The disks of a host: one process each, which lives without the agent.
+//!
+//! A disk is served by `headstart attach` in a process of its own, in a session of its own. The agent starts it, starts
+//! it again where it dies, and asks it to end when its disk is to be detached; it is in the way of no request. So
+//! whatever becomes of the agent, disks are served on, and the next agent finds them:
+//!
+//! ```text
+//! DIR/disks/NAME.json    what was asked for, and how often it was started again
+//! DIR/disks/NAME.pid     the number of the process, which holds a lock on it as long as it lives
+//! DIR/disks/NAME.out     what it printed: one line when it was ready, one when it had ended well
+//! DIR/disks/NAME.log     its warnings
+//! ```
+//!
+//! The lock says whether the process lives, and nothing else does: numbers of processes are used again. A process
+//! that does not get it ends, so two never serve one disk, whenever the agent was killed.
+//!
+//! A process that ends well was asked to, by the agent or by somebody else: its disk is detached. One that ends
+//! otherwise is started again, after pauses that grow; the first time it has to become ready, or attaching fails.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `record` | the files |
+//! | `process` | one process, started here or found |
+//! | `keeper` | what happens to one disk |
+
+mod keeper;
+mod process;
+mod record;
+
+use headstart_block::{Error, ErrorKind, Result};
+use keeper::Keeper;
+use record::Record;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::broadcast;
+use utoipa::ToSchema;
+
+pub use process::hold_pid_file;
+
+/// Events that a slow watcher may be behind before it misses some.
+const EVENTS_MAX: usize = 256;
+
+/// Longest name of a disk.
+const NAME_MAX: usize = 64;
+
+/// A disk that is to be attached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DiskSpec {
+    /// What it is called here: letters, digits, `-`, `_` and `.`, 64 at most.
+    pub name: String,
+    /// The words that follow `headstart attach` on a command line: the image, and where to serve it. `--cache` and
+    /// `--swarm` are the agent's.
+    pub arguments: Vec<String>,
+    /// The directory that relative paths in them start from [default: the agent's own].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub directory: Option<PathBuf>,
+}
+
+/// What a disk does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum DiskState {
+    /// Its process is not ready yet.
+    Starting,
+    /// It is served.
+    Serving,
+    /// Its process died, and is started again soon.
+    Restarting,
+    /// It was asked to end.
+    Detaching,
+    /// It has ended, well, and is not listed any more.
+    Detached,
+    /// It could not be attached, and is not listed any more.
+    Failed,
+}
+
+/// How a disk is.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct DiskStatus {
+    /// What was asked for.
+    #[serde(flatten)]
+    pub spec: DiskSpec,
+    /// What it does.
+    pub state: DiskState,
+    /// The number of its process, where it has one.
+    pub pid: Option<u32>,
+    /// How often its process died and was started again.
+    pub restarts: u64,
+    /// Whether its process was started by an agent before this one.
+    pub adopted: bool,
+    /// What `headstart attach --json` says when a disk can be used: `disks`, `ways`, `metrics`, `ready_ms`.
+    #[schema(value_type = Option<Object>)]
+    pub ready: Option<serde_json::Value>,
+    /// What it says at its end: `reads`, `hits_percent` and so on.
+    #[schema(value_type = Option<Object>)]
+    pub report: Option<serde_json::Value>,
+    /// Why it failed last.
+    pub error: Option<String>,
+}
+
+/// What all disks have from the agent.
+pub struct DisksSettings {
+    /// Where the files are, made where it is not there.
+    pub dir: PathBuf,
+    /// The program that serves a disk.
+    pub program: PathBuf,
+    /// The cache of all.
+    pub cache: PathBuf,
+    /// Where they find the swarm.
+    pub swarm: Option<PathBuf>,
+}
+
+/// The disks of a host. Dropping it leaves them alone.
+pub struct Disks {
+    settings: Arc<DisksSettings>,
+    keepers: Mutex<BTreeMap<String, Arc<Keeper>>>,
+    events: broadcast::Sender<DiskStatus>,
+}
+
+impl Disks {
+    /// Finds the disks that an agent before this one has left, and starts again what is not running.
+    ///
+    /// # Errors
+    /// Where the directory cannot be used. A record that cannot be read is said and left alone.
+    pub fn open(settings: DisksSettings) -> Result<Arc<Self>> {
+        std::fs::create_dir_all(&settings.dir)
+            .map_err(|e| Error::io("cannot make it", e).about(settings.dir.display()))?;
+        let (events, _) = broadcast::channel(EVENTS_MAX);
+        let disks = Arc::new(Self { settings: Arc::new(settings), keepers: Mutex::default(), events });
+        for record in record::all(&disks.settings.dir)? {
+            match record {
+                Ok(record) => {
+                    let name = record.spec.name.clone();
+                    let keeper = disks.keep(record);
+                    disks.keepers().insert(name, keeper);
+                }
+                Err(error) => tracing::warn!(%error, "a disk is left alone"),
+            }
+        }
+        Ok(disks)
+    }
+
+    fn keepers(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Keeper>>> {
+        self.keepers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(self: &Arc<Self>, record: Record) -> Arc<Keeper> {
+        let name = record.spec.name.clone();
+        let disks = Arc::downgrade(self);
+        let over = move || {
+            if let Some(disks) = disks.upgrade() {
+                disks.keepers().remove(&name);
+            }
+        };
+        Keeper::start(Arc::clone(&self.settings), record, self.events.clone(), over)
+    }
+
+    /// Attaches a disk; returns when it can be used, or could not be attached.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] where there is one of that name, [`ErrorKind::Invalid`] where that is no name, and what
+    /// its process says.
+    pub async fn attach(self: &Arc<Self>, spec: DiskSpec) -> Result<DiskStatus> {
+        check_name(&spec.name)?;
+        let keeper = {
+            let mut keepers = self.keepers();
+            if keepers.contains_key(&spec.name) {
+                return Err(Error::new(ErrorKind::Conflict, "there is a disk of that name")
+                    .about(&spec.name)
+                    .remedy("give it another name, or detach the other first"));
+            }
+            let record = Record::new(spec);
+            record.write(&self.settings.dir)?;
+            let name = record.spec.name.clone();
+            let keeper = self.keep(record);
+            keepers.insert(name, Arc::clone(&keeper));
+            keeper
+        };
+        let status = keeper.started().await;
+        match (status.state, &status.error) {
+            (DiskState::Failed, error) => {
+                let why = error.clone().unwrap_or_else(|| "its process has ended".to_owned());
+                Err(Error::invalid(why).about(&status.spec.name))
+            }
+            _ => Ok(status),
+        }
+    }
+
+    /// Detaches a disk; returns when all that was written to it is durable and its process has ended.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where there is none of that name, [`ErrorKind::Unavailable`] where it does not end for
+    /// long; it may still.
+    pub async fn detach(&self, name: &str) -> Result<DiskStatus> {
+        let keeper = self.keepers().get(name).cloned();
+        keeper.ok_or_else(|| not_found(name))?.detach().await
+    }
+
+    /// How a disk is.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where there is none of that name.
+    pub fn get(&self, name: &str) -> Result<DiskStatus> {
+        self.keepers().get(name).map(|keeper| keeper.status()).ok_or_else(|| not_found(name))
+    }
+
+    /// All of them, by name.
+    #[must_use]
+    pub fn list(&self) -> Vec<DiskStatus> {
+        self.keepers().values().map(|keeper| keeper.status()).collect()
+    }
+
+    /// Whatever changes from now on.
+    #[must_use]
+    pub fn watch(&self) -> broadcast::Receiver<DiskStatus> {
+        self.events.subscribe()
+    }
+}
+
+fn not_found(name: &str) -> Error {
+    Error::new(ErrorKind::NotFound, "there is no disk of that name").about(name)
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if !matches!(name.len(), 1..=NAME_MAX) || !name.chars().all(allowed) || name.starts_with('.') {
+        return Err(Error::invalid(format!("`{}` is no name of a disk", name.escape_debug()))
+            .remedy("write 1 to 64 letters, digits, `-`, `_` and `.`"));
+    }
+    Ok(())
+}
+
+/// A file of a disk.
+fn file(dir: &Path, name: &str, ending: &str) -> PathBuf {
+    dir.join(format!("{name}.{ending}"))
+}

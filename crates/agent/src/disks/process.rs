@@ -1,0 +1,133 @@
+//! The process of one disk: started here, or found.
+
+use super::{DiskSpec, DisksSettings, file};
+use headstart_block::{Error, ErrorKind, Result};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::Stdio;
+use tokio::io::unix::AsyncFd;
+use tokio::process::Command;
+
+/// Warnings that are kept beyond a start, in bytes.
+const LOG_MAX: u64 = 1 << 20;
+
+/// Makes this process the one that serves a disk of an agent: in a session of its own, so that nothing that
+/// befalls the agent's befalls it, and with the lock that says so, which lasts as long as the process.
+///
+/// # Errors
+/// [`ErrorKind::Conflict`] where another process has it.
+pub fn hold_pid_file(path: &Path) -> Result<()> {
+    let about = |e: Error| e.about(path.display());
+    let file = File::options().create(true).truncate(false).read(true).write(true).open(path);
+    let mut file = file.map_err(|e| about(Error::io("cannot open", e)))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => {
+            return Err(about(Error::new(ErrorKind::Conflict, "another process serves this disk")));
+        }
+        Err(e) => return Err(about(Error::io("cannot lock", e.into()))),
+    }
+    // Where it leads a session already, that is as good.
+    let _ = rustix::process::setsid();
+    file.set_len(0)
+        .and_then(|()| writeln!(file, "{}", std::process::id()))
+        .map_err(|e| about(Error::io("cannot write", e)))?;
+    // The lock is held until the process ends.
+    let _ = Box::leak(Box::new(file));
+    Ok(())
+}
+
+/// A process that serves a disk, and that has been seen alive.
+pub(super) struct Process {
+    pub(super) pid: u32,
+    fd: AsyncFd<OwnedFd>,
+}
+
+impl Process {
+    /// The one that serves a disk, where there is one.
+    pub(super) fn find(dir: &Path, name: &str) -> Option<Self> {
+        let path = file(dir, name, "pid");
+        let pid = holder(&path)?;
+        let fd = pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()?;
+        // Had it ended before it was opened, the lock would be free by now.
+        (holder(&path) == Some(pid)).then_some(())?;
+        Some(Self { pid, fd: AsyncFd::new(fd).ok()? })
+    }
+
+    /// Starts one. It has ended, or has the lock, or is about to take it.
+    ///
+    /// # Errors
+    /// What starting a program reports.
+    pub(super) fn start(settings: &DisksSettings, spec: &DiskSpec) -> Result<Self> {
+        let about = |what: &'static str| move |e| Error::io(what, e);
+        let dir = &settings.dir;
+        let out = file(dir, &spec.name, "out");
+        let emptied = File::create(&out).and_then(|_| File::options().append(true).open(&out));
+        let out = emptied.map_err(about("cannot make a file"))?;
+        let log = file(dir, &spec.name, "log");
+        if log.metadata().is_ok_and(|log| log.len() > LOG_MAX) {
+            let _ = std::fs::remove_file(&log);
+        }
+        let log = File::options().create(true).append(true).open(log);
+        let log = log.map_err(about("cannot make a file"))?;
+        let mut command = Command::new(&settings.program);
+        command.args(["attach", "--json", "--quiet", "--pid-file"]).arg(file(dir, &spec.name, "pid"));
+        command.arg("--cache").arg(&settings.cache);
+        if let Some(swarm) = &settings.swarm {
+            command.arg("--swarm").arg(swarm);
+        }
+        command.args(&spec.arguments).stdin(Stdio::null()).stdout(out).stderr(log);
+        if let Some(directory) = &spec.directory {
+            command.current_dir(directory);
+        }
+        let mut child = command
+            .spawn()
+            .map_err(|e| about("cannot start the process of a disk")(e).about(settings.program.display()))?;
+        let pid = child.id().unwrap_or_default();
+        let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        // Not waited for yet, so the number is its own.
+        let opened = raw.ok_or(Errno::SRCH).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()));
+        let fd = opened.map_err(|e| about("cannot watch the process of a disk")(e.into()))?;
+        let fd = AsyncFd::new(fd).map_err(about("cannot watch the process of a disk"))?;
+        tokio::spawn(async move { child.wait().await });
+        Ok(Self { pid, fd })
+    }
+
+    /// Returns when it has ended.
+    pub(super) async fn ended(&self) {
+        // It becomes readable then. Where it cannot be watched, it is taken for ended, and found again by its lock.
+        let _ = self.fd.readable().await;
+    }
+
+    /// Asks it to detach its disk and to end.
+    pub(super) fn stop(&self) {
+        // One that has ended needs no signal.
+        let _ = pidfd_send_signal(&self.fd, Signal::TERM);
+    }
+}
+
+/// The process that has the lock of a file.
+fn holder(path: &Path) -> Option<u32> {
+    let mut file = File::open(path).ok()?;
+    match flock(&file, FlockOperation::NonBlockingLockShared) {
+        Err(Errno::WOULDBLOCK) => {}
+        _ => return None,
+    }
+    let mut text = String::new();
+    Read::by_ref(&mut file).take(32).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+/// The last of what a disk's process warned of.
+pub(super) fn last_words(dir: &Path, name: &str) -> Option<String> {
+    let text = std::fs::read(file(dir, name, "log")).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    let said =
+        text.lines().rev().find(|line| line.starts_with("headstart: ") || line.starts_with("error: "))?;
+    Some(said.trim_start_matches("headstart: ").trim_start_matches("error: ").to_owned())
+}

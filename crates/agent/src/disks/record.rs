@@ -1,0 +1,154 @@
+//! What is kept of a disk for the next agent.
+
+use super::{DiskSpec, check_name, file};
+use headstart_block::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// What is written by this release. An older one is read as long as there is one.
+const VERSION: u32 = 1;
+
+/// Longest record that is believed to be one.
+const LEN_MAX: u64 = 1 << 20;
+
+/// A disk that is attached, or is to be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    version: u32,
+    #[serde(flatten)]
+    pub(super) spec: DiskSpec,
+    /// Whether it was ready once.
+    pub(super) served: bool,
+    /// How often its process was started again.
+    pub(super) restarts: u64,
+    /// Whether its process was asked to end.
+    #[serde(default)]
+    pub(super) detaching: bool,
+}
+
+impl Record {
+    pub(super) fn new(spec: DiskSpec) -> Self {
+        Self { version: VERSION, spec, served: false, restarts: 0, detaching: false }
+    }
+
+    /// Writes it in the place of the one before, at once or not at all.
+    pub(super) fn write(&self, dir: &Path) -> Result<()> {
+        let path = file(dir, &self.spec.name, "json");
+        let new = file(dir, &self.spec.name, "new");
+        let about = |e| Error::io("cannot write", e).about(path.display());
+        let text =
+            serde_json::to_vec_pretty(self).map_err(|e| Error::invalid("is no record").caused_by(e))?;
+        fs::write(&new, text).and_then(|()| fs::rename(&new, &path)).map_err(about)
+    }
+
+    /// Forgets a disk.
+    pub(super) fn remove(&self, dir: &Path) {
+        for ending in ["json", "pid", "out", "log"] {
+            let _ = fs::remove_file(file(dir, &self.spec.name, ending));
+        }
+    }
+
+    fn read(path: &Path) -> Result<Self> {
+        let about = |e: Error| e.about(path.display());
+        let len = path.metadata().map_err(|e| about(Error::io("cannot read", e)))?.len();
+        if len > LEN_MAX {
+            return Err(about(Error::corrupt("is too long to be a disk's record")));
+        }
+        let text = fs::read(path).map_err(|e| about(Error::io("cannot read", e)))?;
+        let record: Self = serde_json::from_slice(&text)
+            .map_err(|e| about(Error::corrupt("is no record of a disk").caused_by(e)))?;
+        if record.version != VERSION {
+            return Err(about(
+                Error::unsupported(format!("is a record of version {}", record.version))
+                    .remedy("start the agent of the release that wrote it"),
+            ));
+        }
+        check_name(&record.spec.name).map_err(about)?;
+        if *path != *file(path.parent().unwrap_or(Path::new("")), &record.spec.name, "json") {
+            return Err(about(Error::corrupt("is the record of another disk")));
+        }
+        Ok(record)
+    }
+}
+
+/// All that are there, by name.
+pub(super) fn all(dir: &Path) -> Result<Vec<Result<Record>>> {
+    let about = |e| Error::io("cannot list", e).about(dir.display());
+    let mut paths = Vec::<PathBuf>::new();
+    for entry in fs::read_dir(dir).map_err(about)? {
+        let path = entry.map_err(about)?.path();
+        if path.extension().is_some_and(|ending| ending == "json") {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths.iter().map(|path| Record::read(path)).collect())
+}
+
+/// A line of a file that is JSON and has this field.
+pub(super) fn line_with(path: &Path, field: &str) -> Option<serde_json::Value> {
+    let text = match fs::read_to_string(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return None,
+        read => read.ok()?,
+    };
+    // The last line may not be whole yet.
+    let whole = &text[..text.rfind('\n')?];
+    whole
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .find(|value| value.get(field).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(name: &str) -> DiskSpec {
+        DiskSpec { name: name.to_owned(), arguments: vec!["file:///x:y".to_owned()], directory: None }
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_nothing_else_is_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let record = Record { served: true, restarts: 3, ..Record::new(spec("a")) };
+        record.write(dir.path()).unwrap();
+        Record::new(spec("b")).write(dir.path()).unwrap();
+        fs::write(dir.path().join("c.json"), "{").unwrap();
+        fs::rename(dir.path().join("b.json"), dir.path().join("d.json")).unwrap();
+        let text = fs::read_to_string(dir.path().join("a.json")).unwrap();
+        fs::write(dir.path().join("e.json"), text.replace("\"version\": 1", "\"version\": 2")).unwrap();
+        fs::write(dir.path().join("f.json"), text.replace("\"a\"", "\"../a\"")).unwrap();
+        let read = all(dir.path()).unwrap();
+        assert_eq!(read.len(), 5);
+        assert_eq!(*read[0].as_ref().unwrap(), record);
+        assert!(read[1..].iter().all(Result::is_err), "{read:?}");
+        record.remove(dir.path());
+        assert!(!dir.path().join("a.json").exists());
+    }
+
+    /// The record that the first release wrote.
+    #[test]
+    fn a_record_of_the_first_version_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = r#"{"version":1,"name":"vm1","arguments":["oci://r/vm:1","--nbd","unix:/run/vm1.sock"],
+                       "directory":"/","served":true,"restarts":2}"#;
+        fs::write(dir.path().join("vm1.json"), text).unwrap();
+        let read = all(dir.path()).unwrap();
+        let record = read[0].as_ref().unwrap();
+        assert_eq!((record.spec.arguments.len(), record.served, record.restarts), (3, true, 2));
+    }
+
+    #[test]
+    fn lines_are_found_by_what_they_have() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out");
+        assert_eq!(line_with(&path, "disks"), None);
+        fs::write(&path, "{\"disks\":[]").unwrap();
+        assert_eq!(line_with(&path, "disks"), None, "not whole yet");
+        fs::write(&path, "nonsense\n{\"disks\":[]}\n{\"reads\":3}\n").unwrap();
+        assert_eq!(line_with(&path, "reads").unwrap()["reads"], 3);
+        assert!(line_with(&path, "disks").is_some());
+    }
+}

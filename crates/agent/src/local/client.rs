@@ -1,0 +1,382 @@
+//! The disk's end.
+
+use super::wire::{BlobWords, DirectoryId, FromAgent, FromDisk, Part, VERSION, receive, send};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
+use headstart_cache::{Cache, CachedBlob};
+use headstart_disk::Swarm;
+use headstart_store::Urgency;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+use tokio::net::UnixStream;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout;
+
+/// Words that wait to be sent. An agent that does not take them is as good as away.
+const OUTGOING_MAX: usize = 4096;
+
+/// How long connecting and being welcomed may take.
+const WELCOME: Duration = Duration::from_secs(2);
+
+/// How often an agent is asked whether it is there, while something is wanted of it.
+const PING_EVERY: Duration = Duration::from_millis(500);
+
+/// How long it may say nothing then.
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// The pauses between tries to reach it: the first, and the longest.
+const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+/// How long a disk that attaches waits for its agent, where that does not answer at once.
+const FIRST: Duration = Duration::from_millis(500);
+
+/// The swarm as a disk's process sees it: through the agent of its host. It lives as long as somebody has it.
+pub struct AgentSwarm {
+    shared: Arc<Shared>,
+}
+
+/// How it stands with the agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Connection {
+    /// Whether the agent is there now.
+    pub connected: bool,
+    /// How often it was lost.
+    pub lost: u64,
+    /// What it was asked for.
+    pub wants: u64,
+    /// What it was asked for and did not answer, for it was not there or went away.
+    pub unanswered: u64,
+}
+
+struct Shared {
+    socket: PathBuf,
+    cache: DirectoryId,
+    state: Mutex<State>,
+    connected: watch::Sender<bool>,
+    lost: AtomicU64,
+    wants: AtomicU64,
+    unanswered: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    /// By the digests of blobs, and of their trees' outboards.
+    joined: HashMap<Digest, Joined>,
+    next_blob: u32,
+    next_want: u64,
+    /// Where words go; none while the agent is away.
+    outgoing: Option<mpsc::Sender<FromDisk>>,
+    waiting: HashMap<u64, oneshot::Sender<()>>,
+}
+
+#[derive(Clone)]
+struct Joined {
+    number: u32,
+    of_tree: bool,
+    words: BlobWords,
+    origin: String,
+    /// The digest of the tree's outboard.
+    tree: Digest,
+    disks: usize,
+    /// How many of them follow a plan.
+    planned: usize,
+}
+
+impl Joined {
+    fn word(&self) -> FromDisk {
+        FromDisk::Join { blob: self.number, words: self.words.clone(), origin: self.origin.clone() }
+    }
+}
+
+impl State {
+    /// Says something, where somebody listens; whether so.
+    fn say(&self, word: FromDisk) -> bool {
+        self.outgoing.as_ref().is_some_and(|outgoing| outgoing.try_send(word).is_ok())
+    }
+
+    fn part(&self, blob: &Digest, range: ByteRange) -> Option<Part> {
+        let joined = self.joined.get(blob)?;
+        Some(Part::new(joined.number, joined.of_tree, range))
+    }
+}
+
+impl AgentSwarm {
+    /// Reaches the agent at `socket`, now and whenever it is there; returns when it was reached, or soon. What the
+    /// agent brings has to end up in `cache`.
+    ///
+    /// # Errors
+    /// Where the cache's directory cannot be looked at. An agent that is not there is no error.
+    pub async fn start(socket: &Path, cache: &Cache, runtime: &Handle) -> Result<Arc<Self>> {
+        let (connected, mut seen) = watch::channel(false);
+        let shared = Arc::new(Shared {
+            socket: socket.to_owned(),
+            cache: DirectoryId::of(cache.dir())?,
+            state: Mutex::default(),
+            connected,
+            lost: AtomicU64::new(0),
+            wants: AtomicU64::new(0),
+            unanswered: AtomicU64::new(0),
+        });
+        runtime.spawn(keep_connected(Arc::downgrade(&shared)));
+        if timeout(FIRST, seen.wait_for(|connected| *connected)).await.is_err() {
+            let socket = socket.display();
+            tracing::warn!("no agent answers at {socket}: everything comes from the store until one does");
+        }
+        Ok(Arc::new(Self { shared }))
+    }
+
+    /// How it stands.
+    #[must_use]
+    pub fn connection(&self) -> Connection {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Connection {
+            connected: *self.shared.connected.borrow(),
+            lost: load(&self.shared.lost),
+            wants: load(&self.shared.wants),
+            unanswered: load(&self.shared.unanswered),
+        }
+    }
+
+    async fn ask(&self, blob: &Digest, range: ByteRange, urgency: Urgency) {
+        self.shared.wants.fetch_add(1, Ordering::Relaxed);
+        let asked = {
+            let mut state = self.shared.state();
+            let want = state.next_want;
+            state.next_want += 1;
+            let urgent = urgency == Urgency::Demand;
+            let word = state.part(blob, range).map(|part| FromDisk::Want { want, part, urgent });
+            let (tell, told) = oneshot::channel();
+            // Told before it is asked for: the answer may come at once.
+            state.waiting.insert(want, tell);
+            if word.is_some_and(|word| state.say(word)) {
+                Some((Waiting { shared: &self.shared, want }, told))
+            } else {
+                state.waiting.remove(&want);
+                None
+            }
+        };
+        let answered = match asked {
+            Some((_waiting, told)) => told.await.is_ok(),
+            None => false,
+        };
+        if !answered {
+            self.shared.unanswered.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Somebody waits for the end of a want.
+struct Waiting<'a> {
+    shared: &'a Shared,
+    want: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut state = self.shared.state();
+        if state.waiting.remove(&self.want).is_some() {
+            state.say(FromDisk::Forget { want: self.want });
+        }
+    }
+}
+
+impl Swarm for AgentSwarm {
+    fn join(&self, blob: &Arc<CachedBlob>, origin: &str) {
+        let (Some(words), Some(tree)) = (BlobWords::of(blob.spec()), blob.spec().tree) else { return };
+        let mut state = self.shared.state();
+        if let Some(joined) = state.joined.get_mut(&blob.spec().digest) {
+            joined.disks += 1;
+            return;
+        }
+        let number = state.next_blob;
+        state.next_blob += 1;
+        let joined = Joined {
+            number,
+            of_tree: false,
+            words,
+            origin: origin.to_owned(),
+            tree: tree.digest,
+            disks: 1,
+            planned: 0,
+        };
+        state.say(joined.word());
+        state.joined.insert(tree.digest, Joined { of_tree: true, ..joined.clone() });
+        state.joined.insert(blob.spec().digest, joined);
+    }
+
+    fn leave(&self, blob: &Digest) {
+        let mut state = self.shared.state();
+        let Some(joined) = state.joined.get_mut(blob) else { return };
+        joined.disks -= 1;
+        if joined.disks > 0 {
+            return;
+        }
+        let (number, tree) = (joined.number, joined.tree);
+        state.joined.remove(blob);
+        state.joined.remove(&tree);
+        state.say(FromDisk::Leave { blob: number });
+    }
+
+    fn bring<'a>(&'a self, blob: &'a Digest, range: ByteRange, urgency: Urgency) -> BoxFuture<'a, ()> {
+        self.ask(blob, range, urgency).boxed()
+    }
+
+    fn became_local(&self, blob: &Digest, range: ByteRange) {
+        let state = self.shared.state();
+        if let Some(part) = state.part(blob, range) {
+            state.say(FromDisk::BecameLocal { part });
+        }
+    }
+
+    fn read(&self, blob: &Digest, range: ByteRange) {
+        let state = self.shared.state();
+        if let Some(part) = state.part(blob, range) {
+            state.say(FromDisk::Read { part });
+        }
+    }
+
+    fn planned(&self, blob: &Digest, running: bool) {
+        let mut state = self.shared.state();
+        let Some(joined) = state.joined.get_mut(blob) else { return };
+        let before = joined.planned > 0;
+        joined.planned = if running { joined.planned + 1 } else { joined.planned.saturating_sub(1) };
+        let (blob, now) = (joined.number, joined.planned > 0);
+        if now != before {
+            state.say(FromDisk::Planned { blob, running: now });
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing in here panics half-way.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Introduces itself and tells what it has.
+    async fn connect(&self) -> Result<(UnixStream, mpsc::Receiver<FromDisk>)> {
+        let stream = UnixStream::connect(&self.socket).await;
+        let mut stream = stream.map_err(|e| Error::io("cannot connect", e))?;
+        send(&mut stream, &FromDisk::Hello { version: VERSION, cache: self.cache }).await?;
+        match receive(&mut stream).await? {
+            Some(FromAgent::Welcome) => {}
+            Some(FromAgent::Refused { why }) => return Err(Error::new(ErrorKind::Denied, why)),
+            _ => return Err(Error::corrupt("it does not say whether one is welcome")),
+        }
+        let (outgoing, words) = mpsc::channel(OUTGOING_MAX);
+        let mut state = self.state();
+        state.outgoing = Some(outgoing);
+        for joined in state.joined.values().filter(|joined| !joined.of_tree) {
+            state.say(joined.word());
+            if joined.planned > 0 {
+                state.say(FromDisk::Planned { blob: joined.number, running: true });
+            }
+        }
+        drop(state);
+        self.connected.send_replace(true);
+        Ok((stream, words))
+    }
+
+    fn disconnected(&self) {
+        let mut state = self.state();
+        state.outgoing = None;
+        // Whoever waits sees that nothing comes.
+        state.waiting.clear();
+        drop(state);
+        self.lost.fetch_add(1, Ordering::Relaxed);
+        self.connected.send_replace(false);
+    }
+
+    fn take(&self, word: &FromAgent) {
+        if let FromAgent::Answer { want } = word
+            && let Some(waiting) = self.state().waiting.remove(want)
+        {
+            // It may have gone this very moment.
+            let _ = waiting.send(());
+        }
+    }
+}
+
+/// Connects again and again, as long as somebody has the swarm.
+async fn keep_connected(shared: Weak<Shared>) {
+    let mut pause = RETRY.0;
+    let mut said = false;
+    loop {
+        let Some(alive) = shared.upgrade() else { return };
+        let connected = timeout(WELCOME, alive.connect()).await;
+        drop(alive);
+        match connected {
+            Ok(Ok((stream, words))) => {
+                pause = RETRY.0;
+                said = false;
+                let ended = converse(&shared, stream, words).await;
+                let Some(alive) = shared.upgrade() else { return };
+                alive.disconnected();
+                tracing::debug!(?ended, "the agent is away");
+            }
+            // That does not mend by itself: whoever looks for the cause should find it.
+            Ok(Err(error)) if error.kind() == ErrorKind::Denied && !said => {
+                said = true;
+                tracing::warn!(%error, "the agent refuses this disk: everything comes from the store");
+            }
+            _ => {}
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RETRY.1);
+    }
+}
+
+/// Says and hears words until one of the two ends.
+async fn converse(
+    shared: &Weak<Shared>,
+    stream: UnixStream,
+    mut words: mpsc::Receiver<FromDisk>,
+) -> Result<()> {
+    let (reading, mut writing) = stream.into_split();
+    let mut reading = tokio::io::BufReader::new(reading);
+    let (heard, mut last) = watch::channel(Instant::now());
+    let hearing = async {
+        while let Some(word) = receive::<FromAgent>(&mut reading).await? {
+            heard.send_replace(Instant::now());
+            let Some(shared) = shared.upgrade() else { return Ok(()) };
+            shared.take(&word);
+        }
+        Ok(())
+    };
+    let saying = async {
+        let mut ticks = tokio::time::interval(PING_EVERY);
+        let mut asked: Option<Instant> = None;
+        loop {
+            let word = tokio::select! {
+                word = words.recv() => word,
+                _ = ticks.tick() => {
+                    let Some(shared) = shared.upgrade() else { return Ok(()) };
+                    let heard = *last.borrow_and_update();
+                    asked = asked.filter(|asked| *asked > heard);
+                    if shared.state().waiting.is_empty() {
+                        asked = None;
+                        continue;
+                    }
+                    if asked.is_some_and(|asked| asked.elapsed() > SILENCE) {
+                        return Err(Error::new(ErrorKind::Unavailable, "the agent does not answer"));
+                    }
+                    asked.get_or_insert_with(Instant::now);
+                    Some(FromDisk::Ping)
+                }
+            };
+            let Some(word) = word else { return Ok(()) };
+            // An agent that takes nothing is away, too.
+            let sent = timeout(SILENCE, send(&mut writing, &word)).await;
+            sent.map_err(|_| Error::new(ErrorKind::Unavailable, "the agent takes nothing"))??;
+        }
+    };
+    tokio::select! {
+        ended = hearing => ended,
+        ended = saying => ended,
+    }
+}

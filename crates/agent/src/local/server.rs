@@ -1,0 +1,246 @@
+//! The agent's end.
+
+use super::wire::{DirectoryId, FromAgent, FromDisk, Part, VERSION, receive, send};
+use crate::peers::{SharedBlob, Swarm};
+use headstart_block::{ByteRange, Error, Result};
+use headstart_store::{Location, Settings, Store};
+use headstart_swarm::Urgency;
+use std::collections::HashMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
+
+/// How long a disk may take to introduce itself.
+const HELLO: Duration = Duration::from_secs(5);
+
+/// Wants of one disk at a time; more are over at once.
+const WANTS_MAX: usize = 4096;
+
+/// Blobs of one process.
+const BLOBS_MAX: usize = 4096;
+
+/// Processes of disks.
+const CONNECTIONS_MAX: usize = 16 << 10;
+
+/// Answers that wait for their disk to take them.
+const ANSWERS_MAX: usize = 1024;
+
+/// Where disks of this host find the swarm. It ends when dropped, and its socket goes away.
+pub struct LocalServer {
+    socket: PathBuf,
+    task: AbortHandle,
+}
+
+impl LocalServer {
+    /// Listens at `socket`, in the place of who listened there before. `dir` is the cache's directory; `settings` say
+    /// how the agent reaches the stores of disks' blobs.
+    ///
+    /// # Errors
+    /// Where it cannot listen, or the cache is not there.
+    pub fn start(socket: &Path, swarm: Arc<Swarm>, dir: &Path, settings: Settings) -> Result<Self> {
+        let about = |e: Error| e.about(socket.display());
+        let cache = DirectoryId::of(dir)?;
+        let listener = bind(socket).map_err(about)?;
+        let host = Arc::new(HostSide { swarm, cache, settings, stores: Mutex::default() });
+        let task = tokio::spawn(accept(listener, host)).abort_handle();
+        Ok(Self { socket: socket.to_owned(), task })
+    }
+}
+
+impl Drop for LocalServer {
+    fn drop(&mut self) {
+        self.task.abort();
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+/// A socket for this user alone. One that is there belongs to an agent that is gone: who calls this has its lock.
+pub(crate) fn bind(socket: &Path) -> Result<UnixListener> {
+    match std::fs::remove_file(socket) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(Error::io("cannot replace", e)),
+        _ => {}
+    }
+    let listener = UnixListener::bind(socket).map_err(|e| Error::io("cannot listen", e))?;
+    let only_mine = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(socket, only_mine).map_err(|e| Error::io("cannot protect", e))?;
+    Ok(listener)
+}
+
+struct HostSide {
+    swarm: Arc<Swarm>,
+    cache: DirectoryId,
+    settings: Settings,
+    stores: Mutex<HashMap<String, Arc<dyn Store>>>,
+}
+
+impl HostSide {
+    /// The store of that name, where it is one that this agent can reach.
+    fn store(&self, name: &str) -> Option<Arc<dyn Store>> {
+        let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(store) = stores.get(name) {
+            return Some(Arc::clone(store));
+        }
+        let opened =
+            name.parse().and_then(|location: Location| headstart_store::open(&location, &self.settings));
+        match opened {
+            Ok(store) => {
+                stores.insert(name.to_owned(), Arc::clone(&store));
+                Some(store)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the agent cannot fetch for others from that store");
+                None
+            }
+        }
+    }
+}
+
+async fn accept(listener: UnixListener, host: Arc<HostSide>) {
+    let mut connections = JoinSet::new();
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                while connections.try_join_next().is_some() {}
+                if connections.len() < CONNECTIONS_MAX {
+                    let host = Arc::clone(&host);
+                    connections.spawn(async move {
+                        if let Err(error) = serve(stream, &host).await {
+                            tracing::debug!(%error, "a disk has hung up");
+                        }
+                    });
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no disk can connect at present");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+}
+
+/// What a disk has.
+struct DiskSide {
+    blobs: HashMap<u32, Arc<SharedBlob>>,
+    wants: HashMap<u64, AbortHandle>,
+    tasks: JoinSet<u64>,
+    answers: mpsc::Sender<FromAgent>,
+}
+
+async fn serve(mut stream: UnixStream, host: &HostSide) -> Result<()> {
+    let hello = timeout(HELLO, receive(&mut stream)).await;
+    let refusal = match hello.map_err(|e| Error::invalid("no word came").caused_by(e))?? {
+        Some(FromDisk::Hello { version, .. }) if version != VERSION => {
+            Some(format!("it speaks version {VERSION} and not {version}; use programs of one release"))
+        }
+        Some(FromDisk::Hello { cache, .. }) if cache != host.cache => {
+            Some("it has another cache directory; give both the same --cache".to_owned())
+        }
+        Some(FromDisk::Hello { .. }) => None,
+        _ => Some("that is no disk".to_owned()),
+    };
+    if let Some(why) = refusal {
+        return send(&mut stream, &FromAgent::Refused { why }).await;
+    }
+    send(&mut stream, &FromAgent::Welcome).await?;
+    let (reading, mut writing) = stream.into_split();
+    let mut reading = tokio::io::BufReader::new(reading);
+    let (answers, mut words) = mpsc::channel(ANSWERS_MAX);
+    let saying = async {
+        while let Some(word) = words.recv().await {
+            send(&mut writing, &word).await?;
+        }
+        Ok(())
+    };
+    let hearing = async {
+        let mut disk =
+            DiskSide { blobs: HashMap::new(), wants: HashMap::new(), tasks: JoinSet::new(), answers };
+        while let Some(word) = receive(&mut reading).await? {
+            disk.take(word, host).await?;
+        }
+        Ok(())
+    };
+    tokio::select! {
+        ended = hearing => ended,
+        ended = saying => ended,
+    }
+}
+
+impl DiskSide {
+    async fn take(&mut self, word: FromDisk, host: &HostSide) -> Result<()> {
+        match word {
+            FromDisk::Hello { .. } => return Err(Error::corrupt("a second hello")),
+            FromDisk::Join { blob, words, origin } => {
+                if self.blobs.len() >= BLOBS_MAX {
+                    return Err(Error::corrupt("it has too many blobs"));
+                }
+                let store = host.store(&origin);
+                // It looks into the cache's directory.
+                let shared = tokio::task::block_in_place(|| host.swarm.open(&words.spec(), store));
+                match shared {
+                    Ok(shared) => _ = self.blobs.insert(blob, Arc::new(shared)),
+                    Err(error) => tracing::warn!(%error, "a blob does not go through the swarm"),
+                }
+            }
+            FromDisk::Leave { blob } => _ = self.blobs.remove(&blob),
+            FromDisk::Want { want, part, urgent } => self.want(want, part, urgent).await,
+            FromDisk::Forget { want } => {
+                if let Some(task) = self.wants.remove(&want) {
+                    task.abort();
+                }
+            }
+            FromDisk::BecameLocal { part } => self.with(part, SharedBlob::became_local),
+            FromDisk::Read { part } => self.with(part, SharedBlob::read),
+            FromDisk::Planned { blob, running } => {
+                if let Some(blob) = self.blobs.get(&blob) {
+                    blob.planned(running);
+                }
+            }
+            FromDisk::Ping => self.say(FromAgent::Pong).await,
+        }
+        Ok(())
+    }
+
+    fn with(&self, part: Part, what: impl FnOnce(&SharedBlob, ByteRange)) {
+        let Some((blob, range)) = self.blobs.get(&part.blob).zip(part.range()) else { return };
+        if let Some(blob) = of(blob, part) {
+            what(blob, range);
+        }
+    }
+
+    async fn want(&mut self, want: u64, part: Part, urgent: bool) {
+        while let Some(ended) = self.tasks.try_join_next() {
+            if let Ok(want) = ended {
+                self.wants.remove(&want);
+            }
+        }
+        let wanted = self.blobs.get(&part.blob).zip(part.range());
+        let Some((blob, range)) = wanted.filter(|_| self.wants.len() < WANTS_MAX) else {
+            return self.say(FromAgent::Answer { want }).await;
+        };
+        let (blob, answers) = (Arc::clone(blob), self.answers.clone());
+        let urgency = if urgent { Urgency::Demand } else { Urgency::Background };
+        let task = self.tasks.spawn(async move {
+            if let Some(blob) = of(&blob, part) {
+                // What comes from elsewhere, the disk sees in the cache.
+                let _ = blob.want(range, urgency).await;
+            }
+            let _ = answers.send(FromAgent::Answer { want }).await;
+            want
+        });
+        self.wants.insert(want, task);
+    }
+
+    async fn say(&self, word: FromAgent) {
+        // Who does not take it has gone.
+        let _ = self.answers.send(word).await;
+    }
+}
+
+fn of(blob: &SharedBlob, part: Part) -> Option<&SharedBlob> {
+    if part.of_tree { blob.tree() } else { Some(blob) }
+}

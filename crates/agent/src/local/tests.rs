@@ -1,0 +1,177 @@
+//! Both ends, over a real socket.
+
+use super::wire::{DirectoryId, FromAgent, FromDisk, VERSION, receive, send};
+use super::*;
+use crate::peers::{Security, Swarm, SwarmSettings};
+use headstart_block::{ByteRange, Digest};
+use headstart_cache::{BlobSpec, Cache, CacheSettings, CachedBlob};
+use headstart_disk::Swarm as _;
+use headstart_image::hash_tree::{TreeRoot, outboard_len};
+use headstart_image::manifest::Tree;
+use headstart_store::{Settings, Urgency};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
+/// Nothing here takes so long on any machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+const LEN: u64 = 1 << 20;
+
+struct Rig {
+    dir: TempDir,
+    cache: Arc<Cache>,
+    blob: Arc<CachedBlob>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::open(&dir.path().join("cache"), CacheSettings::default()).unwrap();
+        let tree =
+            Tree { root: TreeRoot::of(b"root"), digest: Digest::of(b"outboard"), size: outboard_len(LEN) };
+        let spec = BlobSpec { digest: Digest::of(b"blob"), len: LEN, tree: Some(tree), origin: None };
+        let blob = cache.blob(&spec).unwrap();
+        Self { dir, cache, blob }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("swarm.sock")
+    }
+
+    async fn agent(&self) -> (Arc<Swarm>, LocalServer) {
+        let settings = SwarmSettings {
+            security: Security::PlainOnLoopback { name: "a".to_owned() },
+            listen: ([127, 0, 0, 1], 0).into(),
+            advertise: None,
+            join: Vec::new(),
+            role: headstart_swarm::Role::Agent,
+            node: headstart_swarm::Settings::default(),
+            connections_max: 4,
+        };
+        let swarm = Swarm::start(settings, Arc::clone(&self.cache), Handle::current()).await.unwrap();
+        let dir = self.dir.path().join("cache");
+        let server =
+            LocalServer::start(&self.socket(), Arc::clone(&swarm), &dir, Settings::default()).unwrap();
+        (swarm, server)
+    }
+
+    async fn disk(&self) -> Arc<AgentSwarm> {
+        AgentSwarm::start(&self.socket(), &self.cache, &Handle::current()).await.unwrap()
+    }
+}
+
+async fn until(what: &str, mut happened: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !happened() {
+        assert!(started.elapsed() < LIMIT, "not in time: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn bring(disk: &AgentSwarm, digest: &Digest) {
+    let range = ByteRange::between(0, 128 << 10);
+    timeout(LIMIT, disk.bring(digest, range, Urgency::Demand)).await.expect("it hangs");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_want_is_over_when_the_agent_says_so_and_when_it_is_away() {
+    let rig = Rig::new();
+    let disk = rig.disk().await;
+    let digest = rig.blob.spec().digest;
+    disk.join(&rig.blob, "http://127.0.0.1:9/store");
+    bring(&disk, &digest).await;
+    assert_eq!(disk.connection(), Connection { connected: false, lost: 0, wants: 1, unanswered: 1 });
+    for times in 1..=2 {
+        let (swarm, server) = rig.agent().await;
+        until("the agent is found", || disk.connection().connected).await;
+        // What the disk has it tells again; a disk is one of the blob's users.
+        until("the blob is known", || !swarm.status().blobs.is_empty()).await;
+        bring(&disk, &digest).await;
+        bring(&disk, &Digest::of(b"outboard")).await;
+        assert_eq!(disk.connection().unanswered, times);
+        drop(server);
+        until("the agent is missed", || !disk.connection().connected).await;
+        assert_eq!(disk.connection().lost, times);
+        bring(&disk, &digest).await;
+        assert_eq!(disk.connection().unanswered, times + 1);
+        swarm.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blob_that_no_disk_has_is_left() {
+    let rig = Rig::new();
+    let (swarm, _server) = rig.agent().await;
+    let disk = rig.disk().await;
+    let digest = rig.blob.spec().digest;
+    disk.join(&rig.blob, "http://127.0.0.1:9/store");
+    disk.join(&rig.blob, "http://127.0.0.1:9/store");
+    // What nobody has is kept for a while; it is the users that are counted.
+    let users = || swarm.status().blobs.iter().map(|blob| blob.users).max();
+    until("the blob is known", || users() == Some(1)).await;
+    disk.planned(&digest, true);
+    disk.read(&digest, ByteRange::between(0, 64 << 10));
+    disk.became_local(&digest, ByteRange::between(0, 64 << 10));
+    disk.leave(&digest);
+    bring(&disk, &digest).await;
+    assert_eq!((disk.connection().unanswered, users()), (0, Some(1)));
+    disk.leave(&digest);
+    until("the blob is left", || users() == Some(0)).await;
+    bring(&disk, &digest).await;
+    assert_eq!(disk.connection().unanswered, 1, "nobody is asked for what nobody has");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_with_another_cache_is_refused() {
+    let rig = Rig::new();
+    let (_swarm, _server) = rig.agent().await;
+    let mut stream = UnixStream::connect(rig.socket()).await.unwrap();
+    let cache = DirectoryId::of(rig.dir.path()).unwrap();
+    send(&mut stream, &FromDisk::Hello { version: VERSION, cache }).await.unwrap();
+    let answer = receive::<FromAgent>(&mut stream).await.unwrap();
+    assert!(matches!(answer, Some(FromAgent::Refused { why }) if why.contains("--cache")));
+    // And so are other versions, and noise.
+    let cache = DirectoryId::of(&rig.dir.path().join("cache")).unwrap();
+    for word in [FromDisk::Hello { version: VERSION + 1, cache }, FromDisk::Ping] {
+        let mut stream = UnixStream::connect(rig.socket()).await.unwrap();
+        send(&mut stream, &word).await.unwrap();
+        let answer = receive::<FromAgent>(&mut stream).await.unwrap();
+        assert!(matches!(answer, Some(FromAgent::Refused { .. })), "{answer:?}");
+    }
+    let mut stream = UnixStream::connect(rig.socket()).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut stream, &[0xff; 64]).await.unwrap();
+    assert!(matches!(receive::<FromAgent>(&mut stream).await, Ok(None) | Err(_)));
+    assert!(rig.disk().await.connection().connected);
+}
+
+/// An agent that was stopped, or hangs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_does_not_answer_is_as_good_as_away() {
+    let rig = Rig::new();
+    let listener = UnixListener::bind(rig.socket()).unwrap();
+    let silent = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let hello = receive::<FromDisk>(&mut stream).await.unwrap();
+        assert!(matches!(hello, Some(FromDisk::Hello { .. })));
+        send(&mut stream, &FromAgent::Welcome).await.unwrap();
+        // The next ones are not even welcomed.
+        std::future::pending::<()>().await;
+        drop((stream, listener));
+    });
+    let disk = rig.disk().await;
+    disk.join(&rig.blob, "http://127.0.0.1:9/store");
+    assert!(disk.connection().connected);
+    let started = Instant::now();
+    bring(&disk, &rig.blob.spec().digest).await;
+    assert!(started.elapsed() > Duration::from_secs(2), "it had no time to answer");
+    assert_eq!(disk.connection(), Connection { connected: false, lost: 1, wants: 1, unanswered: 1 });
+    let started = Instant::now();
+    bring(&disk, &rig.blob.spec().digest).await;
+    assert!(started.elapsed() < Duration::from_secs(1), "it is known to be away");
+    silent.abort();
+}

@@ -1,0 +1,180 @@
+//! The arguments of `headstart agent`.
+
+use super::default_dir;
+use crate::store_args::StoreArgs;
+use clap::Args;
+use headstart_agent::credentials::Credentials;
+use headstart_agent::peers::{Security, SwarmSettings};
+use headstart_block::{ByteSize, Error, Result};
+use headstart_cache::Cache;
+use headstart_swarm::{Role, Settings, Topology};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Arguments of `headstart agent`.
+#[derive(Args)]
+pub(crate) struct AgentArgs {
+    /// Its directory, with its sockets [default: /run/headstart, or headstart in $XDG_RUNTIME_DIR]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// The cache of this host's disks [default: /var/cache/headstart, or ~/.cache/headstart]
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
+    /// Most bytes in the cache [default: what its disk has room for]
+    #[arg(long, value_name = "SIZE")]
+    cache_size: Option<ByteSize>,
+    /// Take part in the swarm with what `headstart swarm init` made for this host
+    #[arg(long, value_name = "DIR", conflicts_with = "plain", help_heading = "Swarm")]
+    credentials: Option<PathBuf>,
+    /// This host's name in the swarm, which its certificate has [default: the host's]
+    #[arg(long, value_name = "NAME", requires = "credentials", help_heading = "Swarm")]
+    name: Option<String>,
+    /// Take part under this name without encryption, believing everybody: on loopback alone
+    #[arg(long, value_name = "NAME", help_heading = "Swarm")]
+    plain: Option<String>,
+    /// Where other hosts reach this one, with TCP and UDP
+    #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:4647", help_heading = "Swarm")]
+    listen: SocketAddr,
+    /// The same as others see it, where it is another
+    #[arg(long, value_name = "IP:PORT", help_heading = "Swarm")]
+    advertise: Option<SocketAddr>,
+    /// A host that is in the swarm already (may be repeated)
+    #[arg(long, value_name = "HOST:PORT", help_heading = "Swarm")]
+    join: Vec<String>,
+    /// Be a root: fetch for others, and keep what they read
+    #[arg(long, help_heading = "Swarm")]
+    root: bool,
+    /// Who tells whom what it has: random:N, ring, similar:N, roots or tree:N
+    #[arg(long, value_name = "KIND", default_value = "random:4", help_heading = "Swarm")]
+    topology: TopologyArg,
+    /// Let every host that lacks a chunk fetch it itself, instead of one for all
+    #[arg(long, help_heading = "Swarm")]
+    no_homes: bool,
+    /// How much may be prefetched and not read yet, such as 16M; 0 for nothing, none for no limit [default: the
+    /// smaller of 16M and 512K and a hundredth of what was read]
+    #[arg(long, value_name = "SIZE", help_heading = "Swarm")]
+    threshold: Option<Threshold>,
+    /// Most hosts to be connected to
+    #[arg(long, value_name = "N", default_value_t = 256, help_heading = "Swarm")]
+    connections: usize,
+    #[command(flatten)]
+    pub(super) store: StoreArgs,
+}
+
+impl AgentArgs {
+    pub(super) fn dir(&self) -> PathBuf {
+        self.dir.clone().unwrap_or_else(default_dir)
+    }
+
+    pub(super) fn cache_dir(&self) -> PathBuf {
+        self.cache.clone().unwrap_or_else(Cache::default_dir)
+    }
+
+    pub(super) fn cache_size(&self) -> Option<u64> {
+        self.cache_size.map(|ByteSize(bytes)| bytes)
+    }
+
+    /// How it takes part in a swarm; not, where nothing was said of that.
+    ///
+    /// # Errors
+    /// Where the credentials cannot be read.
+    pub(super) fn swarm(&self) -> Result<Option<SwarmSettings>> {
+        let security = match (&self.credentials, &self.plain) {
+            (Some(dir), _) => {
+                let name = self.name.clone().map_or_else(host_name, Ok)?;
+                Security::Tls(Credentials::load(dir, &name)?)
+            }
+            (None, Some(name)) => Security::PlainOnLoopback { name: name.clone() },
+            (None, None) => return Ok(None),
+        };
+        let defaults = Settings::default();
+        Ok(Some(SwarmSettings {
+            security,
+            listen: self.listen,
+            advertise: self.advertise,
+            join: self.join.clone(),
+            role: if self.root { Role::Root } else { Role::Agent },
+            node: Settings {
+                topology: self.topology.0,
+                homes: !self.no_homes,
+                threshold: self.threshold.map(|Threshold(bytes)| bytes).or(defaults.threshold),
+                ..defaults
+            },
+            connections_max: self.connections,
+        }))
+    }
+}
+
+fn host_name() -> Result<String> {
+    let name = rustix::system::uname().nodename().to_str().map(str::to_owned);
+    name.map_err(|e| Error::invalid("this host's name is no text").caused_by(e).remedy("give one by --name"))
+}
+
+/// Bytes that may be prefetched and unread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Threshold(u64);
+
+impl FromStr for Threshold {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "none" => Ok(Self(u64::MAX)),
+            _ => text.parse().map(|ByteSize(bytes)| Self(bytes)),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct TopologyArg(Topology);
+
+impl FromStr for TopologyArg {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let bad = || {
+            Error::invalid(format!("`{}` is no topology", text.escape_debug()))
+                .remedy("write random:4, ring, similar:4, roots or tree:2")
+        };
+        let (kind, number) = match text.split_once(':') {
+            Some((kind, number)) => {
+                let number = number.parse().ok().filter(|number| (1..=64).contains(number));
+                (kind, Some(number.ok_or_else(bad)?))
+            }
+            None => (text, None),
+        };
+        Ok(Self(match (kind, number) {
+            ("ring", None) => Topology::Ring,
+            ("roots", None) => Topology::Roots,
+            ("random", number) => Topology::Random(number.unwrap_or(4)),
+            ("similar", number) => Topology::Similar(number.unwrap_or(4)),
+            ("tree", number) => Topology::Tree(number.unwrap_or(2)),
+            _ => return Err(bad()),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topologies_have_names() {
+        let topology = |text: &str| text.parse::<TopologyArg>().map(|TopologyArg(topology)| topology).ok();
+        assert_eq!(topology("ring"), Some(Topology::Ring));
+        assert_eq!(topology("random:7"), Some(Topology::Random(7)));
+        assert_eq!(topology("tree"), Some(Topology::Tree(2)));
+        for text in ["ring:2", "tree:0", "tree:65", "tree:x", "star", ""] {
+            assert_eq!(topology(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_threshold_is_a_size_or_none() {
+        assert_eq!("none".parse::<Threshold>().unwrap(), Threshold(u64::MAX));
+        assert_eq!("0".parse::<Threshold>().unwrap(), Threshold(0));
+        assert_eq!("16M".parse::<Threshold>().unwrap(), Threshold(16 << 20));
+        assert!("much".parse::<Threshold>().is_err());
+    }
+}

@@ -1,0 +1,135 @@
+//! `headstart agent`: the daemon of a host, in the foreground.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`arguments`] | what was asked for |
+
+mod arguments;
+
+pub(crate) use arguments::AgentArgs;
+
+use crate::report::{Outcome, Report};
+use crate::terminal::Terminal;
+use headstart_agent::daemon::{Agent, AgentSettings};
+use headstart_block::{Error, Result};
+use headstart_cache::{Cache, CacheSettings};
+use headstart_image::progress::Progress;
+use serde::Serialize;
+use std::fmt;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+
+pub(crate) const EXAMPLES: &str = "Examples:\n  \
+    headstart agent --credentials /etc/headstart/swarm --join host1.lan:4647\n  \
+    headstart agent --plain a --listen 127.0.0.1:4647 --dir /var/lib/agent-a --cache /var/lib/cache-a\n\n\
+    Disks of this host find the swarm at swarm.sock in --dir: `headstart attach IMAGE --swarm SOCK`. It ends at \
+    SIGTERM or Ctrl-C; disks go on without it.";
+
+/// Often enough that nobody waits for the end.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How often the cache is made durable and its size limit looked after.
+const SYNC_EVERY: Duration = Duration::from_secs(5);
+
+/// Threads that talk to other hosts, verify and keep.
+const RUNTIME_THREADS: usize = 2;
+
+impl AgentArgs {
+    pub(crate) fn run(&self, terminal: &Terminal, json: bool) -> Result<Box<dyn Report>> {
+        let started = Instant::now();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(RUNTIME_THREADS)
+            .thread_name("agent")
+            .enable_all()
+            .build()
+            .map_err(|e| Error::io("cannot start threads", e))?;
+        let ended = self.run_on(&runtime, terminal, json);
+        runtime.shutdown_timeout(Duration::from_secs(1));
+        ended?;
+        Ok(Box::new(Ended { ran_s: started.elapsed().as_secs() }))
+    }
+
+    fn run_on(&self, runtime: &Runtime, terminal: &Terminal, json: bool) -> Result<()> {
+        let cache = self.cache_dir();
+        let size_limit = self.cache_size();
+        let cache = Cache::open(&cache, CacheSettings { size_limit, ..CacheSettings::default() })?;
+        let settings = AgentSettings {
+            dir: self.dir(),
+            cache: Arc::clone(&cache),
+            swarm: self.swarm()?,
+            stores: self.store.settings()?,
+        };
+        let agent = runtime.block_on(Agent::start(settings, runtime.handle().clone()))?;
+        announce(&agent, json)?;
+        let mut synced = Instant::now();
+        while !terminal.is_cancelled() {
+            std::thread::sleep(LOOK);
+            if synced.elapsed() > SYNC_EVERY {
+                synced = Instant::now();
+                if let Err(error) = cache.sync() {
+                    tracing::warn!(%error, "the cache is not in order");
+                }
+            }
+        }
+        runtime.block_on(agent.stop());
+        // What is lost of a cache is fetched again.
+        let _ = cache.sync();
+        Ok(())
+    }
+}
+
+/// What is printed once it can be used.
+#[derive(Serialize)]
+struct Ready<'a> {
+    /// The host's name in the swarm.
+    name: Option<String>,
+    /// Where other hosts reach it.
+    address: Option<String>,
+    swarm: Option<&'a Path>,
+}
+
+fn announce(agent: &Agent, json: bool) -> Result<()> {
+    let status = agent.swarm().map(|swarm| swarm.status());
+    let address = status.as_ref().and_then(|status| Some(status.address?.to_string()));
+    let ready = Ready { name: status.map(|status| status.name), address, swarm: agent.swarm_socket() };
+    let mut out = std::io::stdout().lock();
+    let written = if json {
+        writeln!(out, "{}", serde_json::to_string(&ready).unwrap_or_default())
+    } else {
+        match (&ready.name, &ready.address, ready.swarm) {
+            (Some(name), Some(address), Some(socket)) => {
+                writeln!(out, "{name} is in the swarm at {address}; disks: --swarm {}", socket.display())
+            }
+            _ => writeln!(out, "the agent runs, in no swarm"),
+        }
+    };
+    written.and_then(|()| out.flush()).map_err(|e| Error::io("cannot write to standard output", e))
+}
+
+/// What is said at the end.
+#[derive(Serialize)]
+struct Ended {
+    ran_s: u64,
+}
+
+impl Outcome for Ended {
+    /// It is the second of two JSON lines.
+    fn is_line(&self) -> bool {
+        true
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the agent has ended; its disks go on")
+    }
+}
+
+/// Where an agent is where nobody says: with what lives as long as the host runs.
+pub(crate) fn default_dir() -> PathBuf {
+    let of_user = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| !rustix::process::getuid().is_root());
+    of_user.map_or_else(|| PathBuf::from("/run"), PathBuf::from).join("headstart")
+}
