@@ -12,7 +12,6 @@ use headstart_cache::CacheSettings;
 use headstart_image::hash_tree::TreeBuilder;
 use headstart_image::manifest::Tree;
 use headstart_swarm::{CHUNK_SIZE, Message, RequestId};
-use std::path::Path;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -175,4 +174,275 @@ fn a_blob_goes_from_host_to_host() {
     let counters = c.swarm.counters();
     assert!(counters.received_bytes >= sample.spec.len, "{counters:?}");
     assert_eq!((counters.dropped_corrupt, counters.dropped_other), (0, 0), "{counters:?}");
+}
+
+/// One end of a connection that says what no host would.
+struct Rogue {
+    stream: channel::Stream,
+    binding: proof::Binding,
+}
+
+impl Rogue {
+    /// Connects to `to` as host `name`, whose credentials it has.
+    fn connect(cluster: &Cluster, credentials: &Credentials, to: (&str, SocketAddr)) -> Result<Self> {
+        let hello =
+            Hello { version: VERSION, name: credentials.name().to_owned(), is_root: false, nonce: [0; 32] };
+        let wire = Wire::tls(credentials)?;
+        cluster.runtime.block_on(async {
+            let socket = TcpStream::connect(to.1).await.map_err(|e| Error::io("cannot connect", e))?;
+            let channel = wire.connect(socket, to.0, &hello).await?;
+            Ok(Self { stream: channel.stream, binding: channel.binding })
+        })
+    }
+
+    fn send(&mut self, cluster: &Cluster, bytes: &[u8]) {
+        cluster.runtime.block_on(async {
+            // It may have been closed: what comes then says so.
+            let _ = self.stream.write_all(bytes).await;
+            let _ = self.stream.flush().await;
+        });
+    }
+
+    fn prove(&mut self, cluster: &Cluster, number: u32, blob: &BlobSpec, root: &[u8; 32]) {
+        let proof = proof::proof(root, &self.binding, proof::Side::Dialer, &blob.digest);
+        let mut frame = Vec::new();
+        push_frame(&mut frame, Kind::Proof, number, 0, proof.as_bytes());
+        self.send(cluster, &frame);
+    }
+
+    fn say(&mut self, cluster: &Cluster, message: &Message) {
+        let mut frame = Vec::new();
+        push_encoded(&mut frame, Kind::Message, message).unwrap();
+        self.send(cluster, &frame);
+    }
+
+    /// The next frame that is no sign of life; `None` where the connection is closed.
+    fn next(&mut self, cluster: &Cluster) -> Option<(Header, Vec<u8>)> {
+        cluster.runtime.block_on(async {
+            tokio::time::timeout(LONG, async {
+                loop {
+                    let mut header = [0; HEADER];
+                    self.stream.read_exact(&mut header).await.ok()?;
+                    let header = Header::decode(&header).unwrap();
+                    let mut body = vec![0; header.len];
+                    self.stream.read_exact(&mut body).await.ok()?;
+                    match header.kind {
+                        Kind::Ping => {}
+                        Kind::Bye => return None,
+                        _ => return Some((header, body)),
+                    }
+                }
+            })
+            .await
+            .unwrap()
+        })
+    }
+
+    fn next_message(&mut self, cluster: &Cluster) -> Option<Message> {
+        loop {
+            let (header, body) = self.next(cluster)?;
+            if header.kind == Kind::Message {
+                return Some(frame::decode_message(&body).unwrap());
+            }
+            assert_ne!(header.kind, Kind::Chunk, "bytes of a blob");
+        }
+    }
+}
+
+fn ask(request: u32, blob: u32, chunk: u32) -> Message {
+    Message::Ask {
+        request: RequestId(request),
+        blob: headstart_swarm::BlobId(blob),
+        chunks: Chunks::one(chunk),
+        urgency: Urgency::Demand,
+        hops: 0,
+        insist: false,
+    }
+}
+
+#[test]
+fn a_stranger_gets_nothing() {
+    let cluster = Cluster::new(&["a"]);
+    let strangers = Cluster::new(&["b"]);
+    let a = cluster.host("a", Role::Agent, &[]);
+    // A certificate of another authority.
+    let refused = Rogue::connect(&cluster, &strangers.credentials("b"), ("a", a.swarm.address()));
+    assert!(refused.is_err());
+    // None at all; not even TLS.
+    let nothing = cluster.runtime.block_on(async {
+        let mut socket = TcpStream::connect(a.swarm.address()).await.unwrap();
+        let mut frame = Vec::new();
+        let hello = Hello { version: VERSION, name: "b".into(), is_root: false, nonce: [0; 32] };
+        push_encoded(&mut frame, Kind::Hello, &hello).unwrap();
+        socket.write_all(&frame).await.unwrap();
+        let mut answer = Vec::new();
+        let read = tokio::time::timeout(LONG, socket.read_to_end(&mut answer)).await.unwrap();
+        read.is_err() || answer.len() < HEADER || answer[0] != 1
+    });
+    assert!(nothing, "a plain hello was answered");
+    cluster.wait_until("both are counted", || a.swarm.counters().refused_connections >= 2);
+    assert!(a.is_connected_to(0));
+    // Nor does who gossips with another key: those who know nobody else see nobody.
+    let b = strangers.host("b", Role::Agent, &[a.swarm.address()]);
+    cluster.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1500)).await });
+    assert!(a.is_connected_to(0) && b.is_connected_to(0));
+}
+
+#[test]
+fn nobody_is_who_his_certificate_does_not_name() {
+    let cluster = Cluster::new(&["a", "b", "c"]);
+    let a = cluster.host("a", Role::Agent, &[]);
+    let mut false_name = cluster.credentials("b");
+    false_name.name = "c".into();
+    // The other end notices and hangs up; whether before or after this end is done is all the same.
+    if let Ok(mut rogue) = Rogue::connect(&cluster, &false_name, ("a", a.swarm.address())) {
+        assert!(rogue.next(&cluster).is_none());
+    }
+    cluster.wait_until("it is counted", || a.swarm.counters().refused_connections >= 1);
+    assert!(a.is_connected_to(0));
+    // Nor does a host get through that is not the one which was meant.
+    let refused = Rogue::connect(&cluster, &cluster.credentials("b"), ("c", a.swarm.address()));
+    assert!(refused.is_err());
+}
+
+#[test]
+fn who_cannot_prove_that_he_may_read_a_blob_gets_nothing_of_it() {
+    let cluster = Cluster::new(&["a", "b"]);
+    let sample = sample(300_000, 2);
+    let a = cluster.host("a", Role::Agent, &[]);
+    a.fill(&sample);
+    let _at_a = a.swarm.open(&sample.spec, None).unwrap();
+    let root = *sample.spec.tree.unwrap().root.as_bytes();
+    let mut rogue = Rogue::connect(&cluster, &cluster.credentials("b"), ("a", a.swarm.address())).unwrap();
+    // Without a proof.
+    rogue.say(&cluster, &ask(1, 7, 0));
+    let refused = |request| Message::Sorry {
+        request: RequestId(request),
+        chunks: Chunks::one(0),
+        why: headstart_swarm::Why::Missing,
+        others: Vec::new(),
+    };
+    assert_eq!(rogue.next_message(&cluster), Some(refused(1)));
+    // With the proof for another root, another direction, another connection.
+    rogue.prove(&cluster, 7, &sample.spec, &[7; 32]);
+    rogue.say(&cluster, &ask(2, 7, 0));
+    assert_eq!(rogue.next_message(&cluster), Some(refused(2)));
+    let reflected = proof::proof(&root, &rogue.binding, proof::Side::Acceptor, &sample.spec.digest);
+    let replayed = proof::proof(&root, &[9; 32], proof::Side::Dialer, &sample.spec.digest);
+    for (number, proof) in [(8, reflected), (9, replayed)] {
+        let mut frame = Vec::new();
+        push_frame(&mut frame, Kind::Proof, number, 0, proof.as_bytes());
+        rogue.send(&cluster, &frame);
+        rogue.say(&cluster, &ask(number, number, 0));
+        assert_eq!(rogue.next_message(&cluster), Some(refused(number)));
+    }
+    assert!(a.shares_with(0));
+    assert_eq!(a.swarm.counters().sent_bytes, 0);
+    // And with the right one he gets it: the above failed for no other reason.
+    rogue.prove(&cluster, 10, &sample.spec, &root);
+    rogue.say(&cluster, &ask(10, 10, 1));
+    let came = loop {
+        let (header, body) = rogue.next(&cluster).unwrap();
+        if header.kind == Kind::Chunk {
+            break (header, body);
+        }
+    };
+    assert_eq!((came.0.a, came.0.b), (10, 1));
+    assert!(came.1 == sample.bytes[65536..131072]);
+}
+
+#[test]
+fn who_corrupts_is_dropped_and_left_alone() {
+    let cluster = Cluster::new(&["a", "b"]);
+    let sample = sample(1 << 20, 3);
+    let a = cluster.host("a", Role::Agent, &[]);
+    let at_a = a.swarm.open(&sample.spec, None).unwrap();
+    at_a.tree().unwrap().blob().insert(0, &sample.outboard).unwrap();
+    let root = *sample.spec.tree.unwrap().root.as_bytes();
+    let b = cluster.credentials("b");
+    let mut rogue = Rogue::connect(&cluster, &b, ("a", a.swarm.address())).unwrap();
+    rogue.prove(&cluster, 1, &sample.spec, &root);
+    let all = Chunks { first: 0, count: 16 };
+    rogue.say(&cluster, &Message::Have { blob: headstart_swarm::BlobId(1), runs: vec![all] });
+    // It asks for what was advertised, and gets something else.
+    let asked = loop {
+        if let Some(Message::Ask { request, chunks, .. }) = rogue.next_message(&cluster) {
+            break (request, chunks);
+        }
+    };
+    let mut frame = Vec::new();
+    push_frame(&mut frame, Kind::Chunk, asked.0.0, asked.1.first, &vec![0x55; 65536]);
+    rogue.send(&cluster, &frame);
+    cluster.wait_until("it is dropped", || a.swarm.counters().dropped_corrupt == 1 && a.is_connected_to(0));
+    assert_eq!(at_a.blob().local_bytes(), 0);
+    // It may come back, but is not let in.
+    if let Ok(mut again) = Rogue::connect(&cluster, &b, ("a", a.swarm.address())) {
+        assert!(again.next(&cluster).is_none());
+    }
+    assert!(a.is_connected_to(0));
+}
+
+#[test]
+fn a_wrong_chunk_of_a_tree_is_found() {
+    let cluster = Cluster::new(&["a", "b"]);
+    let sample = sample(40 << 20, 4);
+    let a = cluster.host("a", Role::Agent, &[]);
+    let at_a = a.swarm.open(&sample.spec, None).unwrap();
+    let tree = at_a.shared.as_ref().unwrap().blob.tree.clone().unwrap();
+    let from = headstart_swarm::PeerId(1);
+    let chunk = |at: usize| &sample.outboard[at << 16..sample.outboard.len().min((at + 1) << 16)];
+    // Later chunks cannot be checked before the first is there; then they are, and their senders are known.
+    let mut wrong = chunk(1).to_vec();
+    wrong[5000] ^= 1;
+    let kept = |kept: Result<blob::Kept>| match kept {
+        Ok(blob::Kept::Whole(liars)) => Ok(liars),
+        Ok(blob::Kept::TreeMissing) => panic!("it has no tree"),
+        Err(error) => Err(error.kind()),
+    };
+    assert_eq!(kept(tree.keep(1, &wrong, from)), Ok(vec![]));
+    let first = kept(tree.keep(0, chunk(0), headstart_swarm::PeerId(2)));
+    assert_eq!(first, Ok(vec![from]));
+    // What was wrong is gone, and now a wrong one is found at once.
+    assert!(!tree.cached.is_local(tree.bytes_of(1)));
+    assert_eq!(kept(tree.keep(1, &wrong, from)), Err(ErrorKind::Corrupt));
+    assert_eq!(kept(tree.keep(1, chunk(1), from)), Ok(vec![]));
+    assert_eq!(kept(tree.keep(2, chunk(2), from)), Ok(vec![]));
+    let mut bytes = vec![0; sample.outboard.len()];
+    tree.cached.read_at(&mut bytes, 0).unwrap();
+    assert!(bytes == sample.outboard);
+}
+
+#[test]
+fn nonsense_ends_the_connection() {
+    let cluster = Cluster::new(&["a", "b", "c", "d", "e", "f"]);
+    let sample = sample(300_000, 5);
+    let a = cluster.host("a", Role::Agent, &[]);
+    let _at_a = a.swarm.open(&sample.spec, None).unwrap();
+    let root = *sample.spec.tree.unwrap().root.as_bytes();
+    let header = |kind: u8, len: u32| {
+        let mut bytes = [0; HEADER];
+        bytes[0] = kind;
+        bytes[4..8].copy_from_slice(&len.to_le_bytes());
+        bytes.to_vec()
+    };
+    let mut beyond = Vec::new();
+    push_encoded(&mut beyond, Kind::Message, &ask(1, 1, 5)).unwrap();
+    let garbage = [header(2, 5), vec![0xff; 5]].concat();
+    let nonsense = [
+        ("b", header(99, 0)),
+        ("c", header(2, u32::MAX)),
+        ("d", garbage),
+        ("e", beyond),
+        ("f", header(1, 0)),
+    ];
+    for (dropped, (name, bytes)) in nonsense.into_iter().enumerate() {
+        let credentials = cluster.credentials(name);
+        let mut rogue = Rogue::connect(&cluster, &credentials, ("a", a.swarm.address())).unwrap();
+        rogue.prove(&cluster, 1, &sample.spec, &root);
+        rogue.send(&cluster, &bytes);
+        while rogue.next(&cluster).is_some() {}
+        let expected = dropped as u64 + 1;
+        cluster.wait_until("it is dropped", || a.swarm.counters().dropped_other == expected);
+    }
+    assert!(a.is_connected_to(0));
 }
