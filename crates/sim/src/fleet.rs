@@ -28,6 +28,7 @@
 //! | `net` | links as ports that parcels queue at |
 //! | `bringing` | what is waited for on a host; claims; the store |
 //! | `disks` | guests and engines |
+//! | `hints` | a tracker, and plans of what it says |
 //! | `peers` | nodes and what they say to each other |
 //! | `broadcast` | the image sent to all beforehand, to compare with |
 //! | [`outcome`] | what came of it |
@@ -35,6 +36,7 @@
 mod bringing;
 mod broadcast;
 mod disks;
+mod hints;
 mod keyed;
 pub mod model;
 mod net;
@@ -59,8 +61,8 @@ use queue::{Agenda, Happening};
 use std::collections::VecDeque;
 
 pub use model::{
-    Death, DiskModel, Faults, FleetModel, Links, Pattern, Racks, Region, Shape, SwarmModel, Warm, Way,
-    Workload,
+    Death, DiskModel, Faults, FleetModel, HintsModel, Links, Pattern, Racks, Region, Shape, SwarmModel, Warm,
+    Way, Workload,
 };
 pub use outcome::{DiskOutcome, FleetOutcome, FleetSummary, HostOutcome};
 
@@ -127,6 +129,8 @@ struct Fleet<'a> {
     requests: Slab<Request>,
     servings: Slab<Serving>,
     wants: Keyed<u64, u32>,
+    /// What agents fetch for their nodes.
+    agents: Keyed<(u32, u64), u32>,
     next_want: u64,
     /// Bringings that are over, and whether well; their owners are still to be told.
     over: VecDeque<(u32, bool)>,
@@ -137,9 +141,13 @@ struct Fleet<'a> {
     /// What goes wrong, and when.
     faults: Vec<(Nanos, Fault)>,
     tree: Option<Tree>,
+    hinting: Option<hints::Hinting>,
     random: Random,
     waits: Waits,
     store_bytes: u64,
+    /// By chunk of all blobs: whether the store sent it, and the bytes that it sent once more.
+    stored: Vec<u64>,
+    store_again: u64,
     wrong_answers: u64,
     dropped: u64,
     node_actions: Vec<Vec<swarm::Action>>,
@@ -163,7 +171,7 @@ impl<'a> Fleet<'a> {
         let hosts = (0..model.hosts).zip(conducts).map(|(n, conduct)| {
             let slower = if conduct == Conduct::Slow { 100 } else { 1 };
             Host {
-                local: Local::of_host(&workload.shape, unit),
+                local: Local::of_host(&workload.shape, unit, model.way == Way::Local),
                 node: peers::node(model, n),
                 up: net.port((model.links.up / slower).max(1)),
                 down: net.port((model.links.down / slower).max(1)),
@@ -189,8 +197,13 @@ impl<'a> Fleet<'a> {
             let last = first_chunk.last().copied().unwrap_or(0);
             first_chunk.push(last.saturating_add(u32::try_from(len.div_ceil(CHUNK_SIZE)).unwrap_or(NONE)));
         }
-        let disks: Vec<_> =
-            workload.disks.iter().filter(|disk| disk.host < model.hosts).map(Disk::new).collect();
+        let chunks = first_chunk.last().copied().unwrap_or(0);
+        let disks: Vec<_> = workload
+            .disks
+            .iter()
+            .filter(|disk| disk.host < model.hosts)
+            .map(|disk| Disk::new(disk, workload.opened_before))
+            .collect();
         Self {
             reading: disks.len(),
             model,
@@ -207,6 +220,7 @@ impl<'a> Fleet<'a> {
             requests: Slab::default(),
             servings: Slab::default(),
             wants: Keyed::default(),
+            agents: Keyed::default(),
             next_want: 0,
             over: VecDeque::new(),
             first_chunk,
@@ -214,9 +228,15 @@ impl<'a> Fleet<'a> {
             parted: false,
             faults: Vec::new(),
             tree: None,
+            hinting: model
+                .hints
+                .as_ref()
+                .map(|hints| hints::Hinting::new(hints, model.hosts, workload.disks.len())),
             random,
             waits: Waits::default(),
             store_bytes: 0,
+            stored: vec![0; (chunks as usize).div_ceil(64)],
+            store_again: 0,
             wrong_answers: 0,
             dropped: 0,
             node_actions: Vec::new(),
@@ -228,17 +248,20 @@ impl<'a> Fleet<'a> {
     fn begin(&mut self) {
         self.meet();
         self.foresee_faults();
+        if self.workload.opened_before > Nanos(0) {
+            (0..self.model.hosts).for_each(|host| self.open(host));
+        }
         match self.model.way {
             Way::Broadcast(arity) => self.broadcast(arity),
-            Way::Independent | Way::Swarm(_) => self.attach_all(),
+            Way::Independent | Way::Local | Way::Swarm(_) => self.attach_all(),
         }
         self.settle();
     }
 
-    /// From now on disks are attached.
+    /// From now on disks are attached; those whose time has passed at once.
     fn attach_all(&mut self) {
         for (n, disk) in (0..).zip(&self.disks) {
-            self.agenda.enter(self.now.plus(disk.at), Happening::Attach(n));
+            self.agenda.enter(self.now.max(disk.at), Happening::Attach(n));
         }
     }
 
@@ -267,6 +290,8 @@ impl<'a> Fleet<'a> {
             Happening::TimeOut(request) => self.store_fails(request),
             Happening::Wake(host) => self.wake(host),
             Happening::Tell(host) => self.tell_reads(host),
+            Happening::Report(host) => self.report(host),
+            Happening::Hint(number) => self.hint(number),
             Happening::Tick(disk) => self.tick(disk),
             Happening::Read(disk) => self.read(disk),
             Happening::Attach(disk) => self.attach(disk),
@@ -316,11 +341,15 @@ impl<'a> Fleet<'a> {
             }
         });
         let hosts = hosts.collect();
+        let (counts, hints) = self.hinting.as_ref().map(hints::Hinting::outcome).unwrap_or_default();
         FleetOutcome {
+            counts,
+            hints,
             disks: self.disks.iter().map(Disk::outcome).collect(),
             hosts,
             waits: self.waits,
             store_bytes: self.store_bytes,
+            store_again: self.store_again,
             wrong_answers: self.wrong_answers,
             dropped: self.dropped,
             happenings: self.agenda.entered(),

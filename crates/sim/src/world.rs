@@ -115,9 +115,9 @@ impl Local {
     }
 
     /// Those of a host, which its disks share: `unit` bytes become local together, of whatever blob; by the rules of the
-    /// product's cache where that is not given.
-    pub(crate) fn of_host(shape: &Shape, unit: Option<u64>) -> Self {
-        match shape {
+    /// product's cache where that is not given. What an image's disk was opened by is local; or `all` of it is.
+    pub(crate) fn of_host(shape: &Shape, unit: Option<u64>, all: bool) -> Self {
+        let mut local = match shape {
             Shape::Plain(size) => {
                 let layout = Layout { disk_size: *size, frame: 1, stored: 1, unit: unit.unwrap_or(UNIT) };
                 Self::none(layout, Vec::new())
@@ -128,7 +128,11 @@ impl Local {
                 image.opened(&mut |range| local.insert(range));
                 local
             }
+        };
+        if all {
+            local.units.fill(u64::MAX);
         }
+        local
     }
 
     /// The length and the unit of each blob, in bytes.

@@ -219,6 +219,7 @@ impl Fleet<'_> {
         }
         let Some(Request { host, range, by_disk, .. }) = self.requests.take(number) else { return };
         self.store_bytes += range.len();
+        self.note_stored(range);
         if !self.hosts[host as usize].alive {
             return;
         }
@@ -229,6 +230,19 @@ impl Fleet<'_> {
         if by_disk {
             let (blob, chunks) = (swarm::BlobId(range.blob.0), swarm::Chunks::touched(range.range));
             self.tell_node(host, swarm::Event::BecameLocal { blob, chunks });
+        }
+    }
+
+    /// Counts what the store sent before.
+    fn note_stored(&mut self, range: BlobRange) {
+        let first = self.first_chunk.get(range.blob.0 as usize).copied().unwrap_or(NONE);
+        for chunk in swarm::Chunks::touched(range.range).numbers() {
+            let bit = first.saturating_add(chunk);
+            let Some(word) = self.stored.get_mut(bit as usize / 64) else { continue };
+            if *word >> (bit % 64) & 1 == 1 {
+                self.store_again += range.len().min(swarm::CHUNK_SIZE);
+            }
+            *word |= 1 << (bit % 64);
         }
     }
 
@@ -292,7 +306,10 @@ impl Fleet<'_> {
                 };
                 self.fetched(disk, fetch, outcome);
             }
-            Owner::Agent(fetch) => self.tell_node(host, swarm::Event::Fetched { fetch, ok: well }),
+            Owner::Agent(fetch) => {
+                self.agents.remove(&(host, fetch.0));
+                self.tell_node(host, swarm::Event::Fetched { fetch, ok: well });
+            }
             Owner::Nobody => {}
         }
     }

@@ -3,10 +3,10 @@
 //! The store sends chunk after chunk to the first host; each host sends every chunk on to its children as soon as it
 //! has it. When all hosts have everything the disks are attached, and find all that they read.
 
+use super::Fleet;
 use super::keyed::NONE;
 use super::net::{Parcel, on_wire};
 use super::peers::What;
-use super::Fleet;
 use crate::time::Nanos;
 use headstart_pull::{BlobId, BlobRange};
 use headstart_swarm::{CHUNK_SIZE, Class};

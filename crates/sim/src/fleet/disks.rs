@@ -26,7 +26,8 @@ pub(super) struct Disk {
     /// After the beginning of the fleet, or of all broadcasts.
     pub(super) at: Nanos,
     boot: u32,
-    attached: bool,
+    /// When it was attached; [`Nanos::NEVER`] before.
+    attached: Nanos,
     /// Made when something is missed, or to be preloaded.
     engine: Option<Box<Engine>>,
     guest: Guest,
@@ -45,12 +46,12 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    pub(super) fn new(model: &DiskModel) -> Self {
+    pub(super) fn new(model: &DiskModel, after: Nanos) -> Self {
         Self {
             host: model.host,
-            at: model.at,
+            at: model.at.plus(after),
             boot: model.boot,
-            attached: false,
+            attached: Nanos::NEVER,
             engine: None,
             guest: Guest::default(),
             written: Written::default(),
@@ -61,7 +62,12 @@ impl Disk {
             taken: None,
             read_entered: Nanos::NEVER,
             left: 0,
-            outcome: DiskOutcome { host: model.host, completed: Nanos::NEVER, ..DiskOutcome::default() },
+            outcome: DiskOutcome {
+                host: model.host,
+                attached: model.at.plus(after),
+                completed: Nanos::NEVER,
+                ..DiskOutcome::default()
+            },
         }
     }
 
@@ -82,23 +88,23 @@ impl Disk {
 impl Fleet<'_> {
     pub(super) fn attach(&mut self, n: u32) {
         let host = self.disks[n as usize].host;
-        if !self.hosts[host as usize].alive || self.disks[n as usize].attached {
+        if !self.hosts[host as usize].alive || self.disks[n as usize].attached < Nanos::NEVER {
             return;
         }
         self.open(host);
         let Some(boot) = self.workload.boots.get(self.disks[n as usize].boot as usize) else { return };
         let disk = &mut self.disks[n as usize];
-        disk.attached = true;
-        disk.outcome.attached = self.now;
+        disk.attached = self.now;
         disk.guest.begin(boot, Clock::Closed, usize::MAX, true);
         disk.left = disk.guest.reads();
         if disk.left == 0 {
             disk.outcome.completed = self.now;
             self.reading -= 1;
         }
-        if self.workload.plan != Plan::Lazy && !matches!(self.model.way, Way::Broadcast(_)) {
+        if self.workload.plan != Plan::Lazy && !matches!(self.model.way, Way::Broadcast(_) | Way::Local) {
             self.follow_plan(n, host);
         }
+        self.hints_join(n, host);
         self.look_ahead(n);
     }
 
@@ -106,7 +112,12 @@ impl Fleet<'_> {
         for (blob, _) in (0..).zip(self.first_chunk.clone().windows(2)) {
             self.tell_node(host, swarm::Event::Planned { blob: swarm::BlobId(blob), running: true });
         }
-        self.tell_engine(n, Event::PlanChanged(self.workload.plan.clone()));
+        self.follow(n, self.workload.plan.clone());
+    }
+
+    /// A disk is given another plan.
+    pub(super) fn follow(&mut self, n: u32, plan: Plan) {
+        self.tell_engine(n, Event::PlanChanged(plan));
     }
 
     /// Enters when the next read comes.
@@ -115,7 +126,7 @@ impl Fleet<'_> {
         let Some(boot) = self.workload.boots.get(disk.boot as usize) else { return };
         let next = match disk.taken {
             Some((at, _)) => Some(at),
-            None => disk.guest.next_read_at(boot).map(|at| disk.outcome.attached.plus(at)),
+            None => disk.guest.next_read_at(boot).map(|at| disk.attached.plus(at)),
         };
         if let Some(at) = next.map(|at| at.max(self.now)).filter(|at| *at < disk.read_entered) {
             disk.read_entered = at;
@@ -152,7 +163,7 @@ impl Fleet<'_> {
         }
         let boot = self.workload.boots.get(disk.boot as usize)?;
         let (at, read) = disk.guest.read_before(boot, Nanos::NEVER)?;
-        Some((disk.outcome.attached.plus(at), read))
+        Some((disk.attached.plus(at), read))
     }
 
     /// A read arrives, `ahead` of time perhaps; false if it cannot then.
@@ -160,7 +171,7 @@ impl Fleet<'_> {
         let disk = &mut self.disks[n as usize];
         let Some(boot) = self.workload.boots.get(disk.boot as usize) else { return true };
         let Some(range) = boot.reads().get(read as usize).map(|read| read.range) else { return true };
-        while let Some(range) = disk.guest.write_before(boot, at.since(disk.outcome.attached)) {
+        while let Some(range) = disk.guest.write_before(boot, at.since(disk.attached)) {
             disk.written.write(range);
         }
         let host = &mut self.hosts[disk.host as usize];
@@ -174,10 +185,12 @@ impl Fleet<'_> {
                 unread(known, range, &mut |chunk| news.push((range.blob.0, chunk)));
             });
         }
-        if ahead && !(hit && news.is_empty()) {
+        let (disk_host, at_disk) = (disk.host, at.since(disk.attached));
+        if ahead && (!(hit && news.is_empty()) || self.hints_want(n, range)) {
             return false;
         }
-        let disk_host = disk.host;
+        self.hints_note(n, disk_host, range, at_disk);
+        let disk = &mut self.disks[n as usize];
         disk.outcome.reads += 1;
         disk.outcome.bytes += range.len();
         if hit {
@@ -203,11 +216,13 @@ impl Fleet<'_> {
         let answered = at.plus(Nanos::from_duration(self.model.local_read));
         self.waits.add(wait);
         disk.outcome.waited = disk.outcome.waited.plus(wait);
-        disk.guest.answered(boot, answered.since(disk.outcome.attached), read);
+        disk.guest.answered(boot, answered.since(disk.attached), read);
         disk.left = disk.left.saturating_sub(1);
         if disk.left == 0 {
             disk.outcome.completed = answered;
             self.reading -= 1;
+            let host = disk.host;
+            self.hints_booted(host);
         }
     }
 

@@ -18,6 +18,8 @@ pub struct FleetModel {
     pub links: Links,
     /// How disks get what they read.
     pub way: Way,
+    /// Whether disks without a plan follow hints.
+    pub hints: Option<HintsModel>,
     /// What goes wrong.
     pub faults: Faults,
     /// The disks' pull engines. Streams are not modelled: their requests are no longer than others.
@@ -40,12 +42,31 @@ impl FleetModel {
             hosts: hosts.max(1),
             links,
             way,
+            hints: None,
             faults: Faults::default(),
             engine,
             local_read: Duration::ZERO,
             until: Duration::from_secs(24 * 3600),
             seed: 0,
         }
+    }
+}
+
+/// A tracker, and how its agents use it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HintsModel {
+    /// How many disks must have read a slice before others are told.
+    pub threshold: swarm::tracker::Threshold,
+    /// How often agents report, at most.
+    pub every: Duration,
+    /// What the tracker knows beforehand.
+    pub known: Option<swarm::tracker::Counts>,
+}
+
+impl Default for HintsModel {
+    fn default() -> Self {
+        let threshold = swarm::tracker::Settings::default().threshold;
+        Self { threshold, every: Duration::from_millis(100), known: None }
     }
 }
 
@@ -82,6 +103,8 @@ pub struct Racks {
 pub enum Way {
     /// From the store, each host for itself.
     Independent,
+    /// All of the image is on each host beforehand.
+    Local,
     /// All of the image is sent to all hosts before their disks are attached, chunk by chunk over a tree: each host
     /// sends on at once what it gets, to so many others.
     Broadcast(u32),
@@ -199,6 +222,8 @@ pub struct Workload {
     pub disks: Vec<DiskModel>,
     /// What each preloads.
     pub plan: Plan,
+    /// Hosts open the image so long before the first disks are attached, and know who else has it.
+    pub opened_before: Nanos,
 }
 
 /// Which part of the image each disk reads, and when.
@@ -219,8 +244,10 @@ pub struct Region {
     pub start: u64,
     /// Of each disk.
     pub len: u64,
-    /// Bytes of a read; each begins when the one before is complete.
+    /// Bytes of a read.
     pub read: u64,
+    /// How many reads wait at a time, at least one: the next begins when the first of them is complete.
+    pub ahead: u32,
     /// A part that all disks read first, of this length, from the start of the image on.
     pub shared: u64,
 }
@@ -238,7 +265,9 @@ impl Workload {
             let reads = parts
                 .iter()
                 .flat_map(|(from, to)| ByteRange::between(*from, (*to).min(size)).parts(region.read.max(1)));
-            let record = |(t_us, range)| Record { t_us, op: Op::Read, range, service_us: None };
+            // A read follows those that were answered before it came.
+            let service_us = Some(region.ahead.saturating_sub(1));
+            let record = |(t_us, range)| Record { t_us, op: Op::Read, range, service_us };
             let records: Vec<_> = (0..).zip(reads).map(record).collect();
             Arc::new(Boot::of_records(size, &records, 1))
         };
@@ -251,7 +280,8 @@ impl Workload {
             },
             boot: u32::try_from(u64::from(host) % regions).unwrap_or(0),
         };
-        Self { shape: Shape::Plain(size), boots, disks: (0..hosts).map(disk).collect(), plan: Plan::Lazy }
+        let (disks, opened_before) = ((0..hosts).map(disk).collect(), Nanos(1_000_000_000));
+        Self { shape: Shape::Plain(size), boots, disks, plan: Plan::Lazy, opened_before }
     }
 
     /// So many disks on each host, which boot in turn as `boots` say, each up to `jitter` after the creation of the
@@ -273,6 +303,6 @@ impl Workload {
             let boot = u32::try_from(random.below(boots.len())).unwrap_or(0);
             disks.push(DiskModel { host, at, boot });
         }
-        Self { shape, boots, disks, plan: Plan::Lazy }
+        Self { shape, boots, disks, plan: Plan::Lazy, opened_before: Nanos(0) }
     }
 }

@@ -176,20 +176,6 @@ impl<T> Net<T> {
         self.await_free(port, agenda);
     }
 
-    /// Nobody wants what waits of a flow any more.
-    pub(super) fn forget(&mut self, port: u32, class: usize, flow: u64) {
-        let key = (port, u32::try_from(class).unwrap_or(0), flow);
-        let Some(slot) = self.by_key.get(&key) else { return };
-        // The flow itself keeps its turn, with nothing to send.
-        let Some(flow) = self.flows.get_mut(*slot) else { return };
-        let mut next = std::mem::replace(&mut flow.first, NONE);
-        flow.last = NONE;
-        while let Some(travelling) = self.travelling.take(next) {
-            self.ports[port as usize].waiting -= 1;
-            next = travelling.next;
-        }
-    }
-
     /// A parcel is at its next port; whether it is through it at once, and thereby at its end.
     fn at_port(&mut self, now: Nanos, number: u32, agenda: &mut Agenda) -> bool {
         let Some(travelling) = self.travelling.get_mut(number) else { return false };
@@ -247,9 +233,8 @@ impl<T> Net<T> {
             && let Some(flow) = self.flows.get_mut(*slot)
         {
             let last = std::mem::replace(&mut flow.last, number);
-            match self.travelling.get_mut(last) {
-                Some(last) => last.next = number,
-                None => flow.first = number,
+            if let Some(last) = self.travelling.get_mut(last) {
+                last.next = number;
             }
             return;
         }
@@ -261,28 +246,20 @@ impl<T> Net<T> {
     /// Takes what a port is to send next.
     fn next_of(&mut self, port: u32) -> Option<u32> {
         let known = &mut self.ports[port as usize];
-        for class in 0..CLASSES {
-            while let Some(slot) = known.flows[class].pop_front() {
-                let flow = self.flows.get_mut(slot)?;
-                let number = flow.first;
-                let next = match self.travelling.get_mut(number) {
-                    Some(first) => std::mem::replace(&mut first.next, NONE),
-                    None => NONE,
-                };
-                flow.first = next;
-                if next == NONE {
-                    self.by_key.remove(&flow.key);
-                    self.flows.take(slot);
-                } else {
-                    known.flows[class].push_back(slot);
-                }
-                if number != NONE {
-                    known.waiting -= 1;
-                    return Some(number);
-                }
-            }
+        let flows = known.flows.iter_mut().find(|flows| !flows.is_empty())?;
+        let slot = flows.pop_front()?;
+        let flow = self.flows.get_mut(slot)?;
+        let number = flow.first;
+        flow.first =
+            self.travelling.get_mut(number).map_or(NONE, |first| std::mem::replace(&mut first.next, NONE));
+        if flow.first == NONE {
+            self.by_key.remove(&flow.key);
+            self.flows.take(slot);
+        } else {
+            flows.push_back(slot);
         }
-        None
+        known.waiting -= 1;
+        Some(number)
     }
 
     fn await_free(&mut self, port: u32, agenda: &mut Agenda) {
@@ -373,19 +350,6 @@ mod tests {
         let came = rig.all();
         assert_eq!(came.iter().map(|(_, at)| at - MS).collect::<Vec<_>>(), [10_000, 20_000, 30_000, 40_000]);
         assert_eq!(rig.net.carried(2), 40_000);
-    }
-
-    #[test]
-    fn what_is_forgotten_does_not_go() {
-        let mut rig = Rig::new(&[1]);
-        for what in 0..4 {
-            rig.send(what, 10_000, 0, u64::from(what), &[0]);
-        }
-        rig.net.forget(0, 0, 2);
-        rig.send(5, 10_000, 0, 2, &[0]);
-        let came = rig.all();
-        assert_eq!(came.iter().map(|(what, _)| *what).collect::<Vec<_>>(), [0, 1, 5, 3]);
-        assert_eq!(came.last().map(|(_, at)| at - MS), Some(40_000));
     }
 
     proptest! {

@@ -9,7 +9,7 @@ use serde::Serialize;
 pub struct DiskOutcome {
     /// Its host.
     pub host: u32,
-    /// When it was attached.
+    /// When it was to be attached: it is later where it waits for a broadcast.
     pub attached: Nanos,
     /// When its last read was complete; [`Nanos::NEVER`] if it was not.
     pub completed: Nanos,
@@ -70,8 +70,14 @@ pub struct FleetOutcome {
     pub hosts: Vec<HostOutcome>,
     /// All reads' waits.
     pub waits: Waits,
+    /// What a tracker has counted, where there is one.
+    pub counts: Option<headstart_swarm::tracker::Counts>,
+    /// What hints were worth.
+    pub hints: headstart_swarm::hints::Tally,
     /// Bytes that the store sent, without what the wire adds.
     pub store_bytes: u64,
+    /// Of those, about, what it had sent before.
+    pub store_again: u64,
     /// Wants that a node answered as local when they were not: a mistake of the node's, 0.
     pub wrong_answers: u64,
     /// Hosts that others dropped, each time.
@@ -107,6 +113,8 @@ pub struct FleetSummary {
     pub fairness: f64,
     /// Bytes from the store, of all.
     pub store_bytes: u64,
+    /// Of those, about, what it had sent before.
+    pub store_again: u64,
     /// Mean bytes of a host from the store.
     pub from_store: f64,
     /// From peers because somebody waited.
@@ -130,6 +138,18 @@ pub struct FleetSummary {
 }
 
 impl FleetOutcome {
+    /// By how much later than in `other` (a run of the same disks) so many of 100 disks are complete at most, in
+    /// seconds; disks that did not complete are left out.
+    #[must_use]
+    pub fn later_than(&self, other: &Self, percent: u8) -> f64 {
+        let both = self.disks.iter().zip(&other.disks);
+        let complete = |disk: &DiskOutcome| disk.completed < Nanos::NEVER;
+        let both = both.filter(|(one, other)| complete(one) && complete(other));
+        let mut waits = Waits::default();
+        both.for_each(|(one, other)| waits.add(one.took().since(other.took())));
+        waits.percentile(percent).as_secs()
+    }
+
     /// The figures.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "for people")]
@@ -163,6 +183,7 @@ impl FleetOutcome {
             fastest: rates.iter().copied().reduce(f64::max).unwrap_or(0.0),
             fairness: if squares > 0.0 { sum * sum / (rates.len() as f64 * squares) } else { 0.0 },
             store_bytes: self.store_bytes,
+            store_again: self.store_again,
             from_store: mean(|host| host.from_store),
             on_demand: mean(|host| host.on_demand),
             prefetched: mean(|host| host.prefetched),

@@ -117,6 +117,7 @@ pub(super) fn add(sum: &mut Counters, one: &Counters) {
     sum.withheld += one.withheld;
     sum.resets += one.resets;
     sum.timeouts += one.timeouts;
+    sum.broken += one.broken;
     sum.corrupt += one.corrupt;
     sum.duplicate += one.duplicate;
     sum.dropped += one.dropped;
@@ -285,7 +286,11 @@ impl Fleet<'_> {
                 let len =
                     self.hosts[host as usize].local.blobs().nth(blob.0 as usize).map_or(0, |(len, _)| len);
                 let range = BlobRange { blob: BlobId(blob.0), range: chunks.bytes(len) };
-                self.bring(host, Owner::Agent(fetch), range, urgency);
+                // Told again it is more urgent; to the store all are the same.
+                if !self.agents.contains_key(&(host, fetch.0)) {
+                    let bringing = self.bring(host, Owner::Agent(fetch), range, urgency);
+                    self.agents.insert((host, fetch.0), bringing);
+                }
             }
             Action::Answer { want, elsewhere } => self.answered(want, &elsewhere),
             Action::Drop { peer, .. } => {

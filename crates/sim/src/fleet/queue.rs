@@ -19,6 +19,10 @@ pub(super) enum Happening {
     Wake(u32),
     /// A host's disks tell what they read.
     Tell(u32),
+    /// An agent reports what its disks read.
+    Report(u32),
+    /// A report has come to the tracker, or its answer back.
+    Hint(u32),
     /// A disk's engine asked to be woken.
     Tick(u32),
     /// A disk's guest reads.

@@ -16,7 +16,7 @@ fn links() -> Links {
 }
 
 fn region(len: u64) -> Region {
-    Region { start: len, len, read: MIB, shared: 0 }
+    Region { start: len, len, read: MIB, ahead: 1, shared: 0 }
 }
 
 fn run(hosts: u32, way: Way, pattern: Pattern) -> FleetSummary {
@@ -43,14 +43,8 @@ fn independent_reads_share_the_uplink() {
 fn a_broadcast_takes_the_image_over_the_uplink() {
     let tree = run(24, Way::Broadcast(2), Pattern::SyncSame);
     let image = 64.0 * MIB as f64 / 12e6;
-    let first = simulate(
-        &FleetModel::new(24, links(), Way::Broadcast(2)),
-        &Workload::pattern(24, 64 * MIB, region(16 * MIB), Pattern::SyncSame),
-    );
-    let attached = first.disks[0].attached.as_secs();
-    assert!(attached > image && attached < 1.1 * image, "{attached} {image}");
     assert_eq!((tree.incomplete, tree.store_bytes), (0, 64 * MIB));
-    assert!(tree.completion < 0.1, "{tree:?}");
+    assert!(tree.completion > image && tree.completion < 1.1 * image, "{tree:?}");
 }
 
 #[test]
@@ -61,7 +55,10 @@ fn patterns_are_what_they_are_called() {
     let shifted = pattern(Pattern::ShiftedSame(Nanos(7)));
     assert_eq!(shifted.disks.iter().map(|disk| disk.at.0).collect::<Vec<_>>(), [0, 7, 14, 21]);
     let disjoint = pattern(Pattern::SyncDisjoint);
-    assert_eq!(disjoint.boots.iter().map(|boot| boot.reads()[0].range.offset() / MIB).collect::<Vec<_>>(), [16, 32, 48]);
+    assert_eq!(
+        disjoint.boots.iter().map(|boot| boot.reads()[0].range.offset() / MIB).collect::<Vec<_>>(),
+        [16, 32, 48]
+    );
     assert_eq!(disjoint.disks.iter().map(|disk| disk.boot).collect::<Vec<_>>(), [0, 1, 2, 0]);
 }
 
