@@ -271,12 +271,20 @@ impl By {
 
 /// When the store is away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Away {
+pub(super) struct Away {
     from: Duration,
     span: Duration,
 }
 
-fn away(text: &str) -> std::result::Result<Away, String> {
+impl Away {
+    /// From when, and until when.
+    pub(super) fn span(&self) -> (Nanos, Nanos) {
+        let from = Nanos::from_duration(self.from);
+        (from, from.plus(Nanos::from_duration(self.span)))
+    }
+}
+
+pub(super) fn away(text: &str) -> std::result::Result<Away, String> {
     let wrong = || "not a time, `@` and the moment from which on, such as 10s@20s".to_owned();
     let (span, from) = text.split_once('@').ok_or_else(wrong)?;
     let parse = |text: &str| humantime::parse_duration(text).map_err(|e| format!("{}: {e}", wrong()));
@@ -295,7 +303,7 @@ fn share(text: &str) -> std::result::Result<f64, String> {
 
 /// So many of a million.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to a million")]
-fn percent(text: &str) -> std::result::Result<u32, String> {
+pub(super) fn percent(text: &str) -> std::result::Result<u32, String> {
     let number = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
     // Where all requests fail no boot ends.
     let number = number.filter(|number| (0.0..=90.0).contains(number));
@@ -393,11 +401,7 @@ impl Disk {
         model.link.latency =
             Latency { least: Duration::ZERO, spread: self.store_latency.unwrap_or_default() };
         model.link.failures.per_million = self.store_fails.unwrap_or(0);
-        let moment = |away: &Away| {
-            let from = Nanos::from_duration(away.from);
-            (from, from.plus(Nanos::from_duration(away.span)))
-        };
-        model.link.failures.away = self.store_away.iter().map(moment).collect();
+        model.link.failures.away = self.store_away.iter().map(Away::span).collect();
         if self.compressed > 1.0 {
             model.stored = Some(Megabytes(FRAME / self.compressed).times(1.0));
         }

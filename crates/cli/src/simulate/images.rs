@@ -3,6 +3,7 @@
 use super::arguments::Disk;
 use crate::attach::NamedImage;
 use crate::image::on_remote;
+use crate::store_args::StoreArgs;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_image::open_image::OpenImage;
 use headstart_sim::ImageMap;
@@ -33,7 +34,7 @@ impl Disk {
     pub(super) fn images(&self) -> Result<Images> {
         let mut images = BTreeMap::new();
         for NamedImage { name, reference } in &self.image {
-            if images.insert(name.clone(), Arc::new(self.map(reference)?)).is_some() {
+            if images.insert(name.clone(), Arc::new(map(reference, &self.stores)?)).is_some() {
                 let name = if name.is_empty() { "all boots" } else { name };
                 return Err(Error::invalid(format!("two images for {name}")).about(reference));
             }
@@ -44,12 +45,13 @@ impl Disk {
         }
         Ok(Images(images))
     }
+}
 
-    fn map(&self, reference: &Reference) -> Result<ImageMap> {
-        if reference.location.is_remote() {
-            on_remote(reference, &self.stores, |remote| Ok(ImageMap::of(OpenImage::open_remote(remote)?)))
-        } else {
-            Ok(ImageMap::of(OpenImage::open(reference)?))
-        }
+/// The map of an image, wherever it is.
+pub(super) fn map(reference: &Reference, stores: &StoreArgs) -> Result<ImageMap> {
+    if reference.location.is_remote() {
+        on_remote(reference, stores, |remote| Ok(ImageMap::of(OpenImage::open_remote(remote)?)))
+    } else {
+        Ok(ImageMap::of(OpenImage::open(reference)?))
     }
 }

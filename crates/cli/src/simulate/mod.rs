@@ -1,4 +1,4 @@
-//! `headstart simulate`: what plans would have been worth to boots that were recorded.
+//! `headstart simulate`: what plans would have been worth to boots that were recorded, and what a swarm is worth.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -10,6 +10,7 @@
 //! | [`replay`] | one boot against all contenders over all links |
 //! | [`report`] | the figures, for people and programs |
 //! | [`plots`] | the figures as pictures |
+//! | [`fleet`] | many hosts at once |
 
 use crate::report::Report;
 use crate::trace::{nothing, read_all};
@@ -23,6 +24,7 @@ use std::collections::BTreeMap;
 mod arguments;
 mod contenders;
 mod data;
+mod fleet;
 mod images;
 mod plots;
 mod replay;
@@ -38,12 +40,16 @@ pub(crate) enum Command {
     /// Replay recorded boots against one disk: hit rate, accuracy, waits, bytes
     #[command(after_help = arguments::AFTER_HELP)]
     Disk(Box<Disk>),
+    /// Let many hosts read the same image: completion, bytes from the store, fairness
+    #[command(after_help = fleet::AFTER_HELP)]
+    Fleet(Box<fleet::Fleet>),
 }
 
 impl Command {
     pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         match self {
             Self::Disk(disk) => Ok(Box::new(disk.run(progress)?)),
+            Self::Fleet(fleet) => Ok(Box::new(fleet.run(progress)?)),
         }
     }
 }
