@@ -7,7 +7,9 @@
 
 use crate::Time;
 use crate::event::PeerId;
+use crate::message::RequestId;
 use std::collections::VecDeque;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::time::Duration;
 
 /// How many are sent to one host for one chunk.
@@ -21,6 +23,9 @@ pub(crate) const KEPT: Duration = Duration::from_secs(10);
 pub(crate) struct Chain {
     /// In order of asking: who, and how many were sent there.
     open: VecDeque<(PeerId, u8)>,
+    /// All who were ever part of it, and of those who were sent to another, by what request. None of them is sent on
+    /// again: others may wait for it by now, and they would wait in a circle.
+    known: BTreeMap<PeerId, Option<RequestId>>,
     /// When it was used last.
     pub(crate) used: Time,
 }
@@ -28,26 +33,37 @@ pub(crate) struct Chain {
 impl Chain {
     /// One more has it or will have it.
     pub(crate) fn has(&mut self, peer: PeerId) {
-        if !self.open.iter().rev().take(64).any(|(known, _)| *known == peer) {
+        if let Entry::Vacant(entry) = self.known.entry(peer) {
+            entry.insert(None);
             self.open.push_back((peer, 0));
         }
     }
 
-    /// Where to send `asker`, if anywhere; `usable` says who can be named.
-    pub(crate) fn next(&mut self, asker: PeerId, usable: impl Fn(PeerId) -> bool) -> Option<PeerId> {
-        let mut at = 0;
-        while let Some((peer, sent)) = self.open.get_mut(at) {
-            if *peer == asker {
-                at += 1;
-                continue;
-            }
+    /// Whether a host is part of it, and if it was sent to another, by what request.
+    pub(crate) fn knows(&self, peer: PeerId) -> Option<Option<RequestId>> {
+        self.known.get(&peer).copied()
+    }
+
+    /// Where to send `asker`, who is new, if anywhere; then it is part of this. `usable` says who can be named.
+    pub(crate) fn next(
+        &mut self,
+        asker: PeerId,
+        request: RequestId,
+        usable: impl Fn(PeerId) -> bool,
+    ) -> Option<PeerId> {
+        if self.known.contains_key(&asker) {
+            return None;
+        }
+        while let Some((peer, sent)) = self.open.front_mut() {
             let peer = *peer;
             *sent += 1;
             let (full, usable) = (*sent >= FAN, usable(peer));
             if full || !usable {
-                self.open.remove(at);
+                self.open.pop_front();
             }
             if usable {
+                self.known.insert(asker, Some(request));
+                self.open.push_back((asker, 0));
                 return Some(peer);
             }
         }
@@ -57,6 +73,7 @@ impl Chain {
     /// A host is gone.
     pub(crate) fn forget(&mut self, peer: PeerId) {
         self.open.retain(|(known, _)| *known != peer);
+        self.known.remove(&peer);
     }
 }
 
@@ -67,25 +84,31 @@ mod tests {
     #[test]
     fn a_tree_in_the_order_of_asking() {
         let mut chain = Chain::default();
-        assert_eq!(chain.next(PeerId(9), |_| true), None);
+        assert_eq!(chain.next(PeerId(9), RequestId(1), |_| true), None);
         chain.has(PeerId(0));
         let mut parents = Vec::new();
         for asker in 1..8 {
-            parents.push(chain.next(PeerId(asker), |_| true).map(|peer| peer.0));
-            chain.has(PeerId(asker));
+            parents.push(chain.next(PeerId(asker), RequestId(asker), |_| true).map(|peer| peer.0));
         }
         assert_eq!(parents, [0, 0, 1, 1, 2, 2, 3].map(Some));
+        assert_eq!(chain.knows(PeerId(5)), Some(Some(RequestId(5))));
+        assert_eq!(chain.knows(PeerId(0)), Some(None));
+        assert_eq!(chain.knows(PeerId(9)), None);
     }
 
     #[test]
-    fn nobody_is_sent_to_himself_or_to_the_gone() {
+    fn nobody_is_sent_twice_or_to_the_gone() {
         let mut chain = Chain::default();
         chain.has(PeerId(1));
-        assert_eq!(chain.next(PeerId(1), |_| true), None);
-        assert_eq!(chain.next(PeerId(2), |_| false), None);
-        assert_eq!(chain.next(PeerId(2), |_| true), None, "who cannot be named is not tried again");
+        assert_eq!(chain.next(PeerId(1), RequestId(1), |_| true), None);
+        assert_eq!(chain.next(PeerId(2), RequestId(2), |_| false), None);
+        assert_eq!(
+            chain.next(PeerId(2), RequestId(2), |_| true),
+            None,
+            "who cannot be named is not tried again"
+        );
         chain.has(PeerId(3));
         chain.forget(PeerId(3));
-        assert_eq!(chain.next(PeerId(2), |_| true), None);
+        assert_eq!(chain.next(PeerId(2), RequestId(2), |_| true), None);
     }
 }

@@ -118,7 +118,7 @@ pub struct Node {
     requests: BTreeMap<RequestId, Request>,
     next_request: u32,
     /// Those that were given up, the latest last: their bytes may come all the same.
-    late: VecDeque<(RequestId, PeerId, BlobId)>,
+    late: VecDeque<(RequestId, PeerId, BlobId, Time)>,
     fetches: BTreeMap<FetchId, Fetch>,
     next_fetch: u64,
     timers: BinaryHeap<Reverse<(Time, Timer)>>,

@@ -3,8 +3,10 @@
 //! Two spans are watched. From an [`Ask`](crate::Message::Ask) to the first sign of life: that is short, whatever the
 //! load, since who cannot send soon says [`Coming`](crate::Message::Coming). And from there to the bytes: that is as long
 //! as the store takes, which, when everybody reads other things, is seconds. Each is smoothed as TCP does it with round
-//! trips: the mean and four times the mean deviation. What was given up counts as what it took until then, and
-//! more: patience that is too short would never learn that it is.
+//! trips: the mean and four times the mean deviation.
+//!
+//! Patience that is too short would never learn that it is, for what takes longer is given up. Therefore what the store takes to
+//! this host itself is watched too, which nobody gives up, and what comes late all the same counts.
 
 use crate::{Time, Urgency};
 use std::time::Duration;
@@ -51,6 +53,9 @@ pub(crate) struct Patience {
 /// How much longer than what is set the store may take.
 const STORE: u32 = 4;
 
+/// What was promised may take so many times what an answer may.
+const SIGNS: u32 = 5;
+
 impl Patience {
     pub(crate) fn new((least, most): (Duration, Duration)) -> Self {
         let bytes = Smoothed::new(least, most.saturating_mul(STORE));
@@ -58,12 +63,12 @@ impl Patience {
         Self { sign, most: bytes.most / u64::from(STORE), store, bytes }
     }
 
-    /// A peer gave its first sign of life, so long after it was asked; or was given up then.
+    /// A peer gave its first sign of life, so long after it was asked.
     pub(crate) fn sign(&mut self, asked: Time, now: Time) {
         self.sign.seen(now.since(asked));
     }
 
-    /// Bytes came, so long after they were promised; or were given up then.
+    /// Bytes came, so long after they were promised.
     pub(crate) fn bytes(&mut self, promised: Time, now: Time) {
         self.bytes.seen(now.since(promised));
     }
@@ -77,7 +82,7 @@ impl Patience {
     pub(crate) fn of(&self, urgency: Urgency, promised: bool) -> Duration {
         match urgency {
             Urgency::Demand if promised => {
-                self.bytes.patience(self.most).max(self.store.patience(0)).max(self.sign.patience(0) * 5)
+                self.bytes.patience(self.most).max(self.store.patience(0)).max(self.sign.patience(0) * SIGNS)
             }
             Urgency::Demand => self.for_sign(),
             Urgency::Background => Duration::from_micros(self.bytes.most),

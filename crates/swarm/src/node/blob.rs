@@ -68,6 +68,8 @@ pub(super) struct Waiting {
     pub(super) peer: PeerId,
     pub(super) request: RequestId,
     pub(super) urgency: Urgency,
+    /// Whether another host sent it here.
+    pub(super) sent_on: bool,
 }
 
 /// A chunk that is on its way here.

@@ -120,7 +120,8 @@ impl Node {
         let known = self.requests.get_mut(&request).filter(|known| known.peer == peer);
         let Some(known) = known else {
             let late = self.late.iter().rev().find(|late| (late.0, late.1) == (request, peer));
-            if let (Some((_, _, blob)), Came::Kept) = (late.copied(), outcome) {
+            if let (Some((_, _, blob, since)), Came::Kept) = (late.copied(), outcome) {
+                self.patience.bytes(since, self.now);
                 self.arrived(blob, chunks, false, actions);
             }
             return;
@@ -262,14 +263,19 @@ impl Node {
     ) -> Vec<u32> {
         let Some(blob) = self.blobs.get_mut(&id) else { return Vec::new() };
         let cut = blob.cut(chunks);
-        let mut failed = Vec::new();
+        let (mut failed, mut let_go) = (Vec::new(), Vec::new());
         for (chunk, coming) in blob.coming.range_mut(cut.numbers()) {
-            if coming.how == How::Asked(request) {
-                coming.how = How::New;
+            if coming.how != How::Asked(request) {
+                continue;
+            }
+            coming.how = How::New;
+            failed.push(*chunk);
+            if tried.is_some() {
                 coming.tried.extend(tried);
-                failed.push(*chunk);
+                let_go.extend(coming.asks.extract_if(.., |ask| ask.sent_on).map(|ask| (ask, *chunk)));
             }
         }
+        self.let_go(id, let_go, actions);
         if let Some(known) = self.requests.get_mut(&request) {
             known.answering = true;
             self.release(request, u32::try_from(failed.len()).unwrap_or(u32::MAX), actions);
@@ -292,6 +298,20 @@ impl Node {
         patience.max(here.saturating_mul(STORE)).min(self.patience.of(Urgency::Background, false))
     }
 
+    /// Tells those who wait for chunks because another host sent them here that these do not come.
+    fn let_go(&mut self, id: BlobId, asks: Vec<(Waiting, u32)>, actions: &mut Vec<Action>) {
+        for (waiting, chunk) in asks {
+            if let Some(peer) = self.peers.get_mut(&waiting.peer) {
+                peer.waiting -= 1;
+            }
+            let bytes = self.blobs.get(&id).map_or(0, |blob| blob.bytes(chunk));
+            self.uplink.promised_less(bytes);
+            let (request, chunks, others) = (waiting.request, Chunks::one(chunk), Vec::new());
+            let message = Message::Sorry { request, chunks, why: Why::Missing, others };
+            actions.push(Action::Send { peer: waiting.peer, message });
+        }
+    }
+
     pub(super) fn request_due(&mut self, request: RequestId, actions: &mut Vec<Action>) {
         let Some(known) = self.requests.get(&request) else { return };
         let due = known.lively + self.waits(known.urgency, known.promised);
@@ -301,15 +321,8 @@ impl Node {
         }
         let (peer, id, chunks, since) = (known.peer, known.blob, known.chunks, known.since);
         self.counters.broken += u64::from(known.promised);
-        if known.urgency == Urgency::Demand {
-            if known.promised {
-                self.patience.bytes(since, self.now);
-            } else {
-                self.patience.sign(since, self.now);
-            }
-        }
         self.counters.timeouts += 1;
-        self.late.push_back((request, peer, id));
+        self.late.push_back((request, peer, id, since));
         if self.late.len() > LATE {
             self.late.pop_front();
         }
@@ -317,7 +330,7 @@ impl Node {
         let failed = self.detach(id, request, chunks, Some(peer), actions);
         self.requests.remove(&request);
         let now = self.now;
-        if self.peers.get_mut(&peer).is_some_and(|known| known.was_silent(now)) {
+        if self.peers.get_mut(&peer).is_some_and(|known| known.was_silent(since, now)) {
             self.drop_peer(peer, Offence::Slow, actions);
         }
         self.obtain(id, &failed, actions);

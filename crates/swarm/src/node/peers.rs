@@ -6,14 +6,11 @@ use crate::message::RequestId;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Times in a row that a peer may be silent before others are preferred to it.
-const SILENT: u32 = 2;
-
-/// How long they are, before it is tried again.
-const AVOIDED: Duration = Duration::from_secs(5);
+/// How long others are preferred to a peer that was silent; twice as long each time that it is again.
+const AVOIDED: Duration = Duration::from_secs(1);
 
 /// Times in a row that a peer may be silent before it is dropped.
-const SILENT_MOST: u32 = 12;
+const SILENT_MOST: u32 = 8;
 
 /// Times in a row that a peer may lack what it said it has.
 const LIES: u32 = 32;
@@ -67,10 +64,13 @@ impl Peer {
         }
     }
 
-    /// It was silent too long. Whether it has been too often.
-    pub(super) fn was_silent(&mut self, now: Time) -> bool {
-        self.silent += 1;
-        self.silent_at = now;
+    /// It was silent too long after it was asked, or had promised, at `since`. Whether it has been too often. What was
+    /// asked for before it was silent last counts as that time.
+    pub(super) fn was_silent(&mut self, since: Time, now: Time) -> bool {
+        if self.silent == 0 || since > self.silent_at {
+            self.silent += 1;
+            self.silent_at = now;
+        }
         self.silent >= SILENT_MOST
     }
 
@@ -88,7 +88,8 @@ impl Peer {
 
     /// Whether others are to be preferred to it for now.
     pub(super) fn is_avoided(&self, now: Time) -> bool {
-        self.silent >= SILENT && now.since(self.silent_at) < AVOIDED
+        let span = AVOIDED.saturating_mul(1 << self.silent.saturating_sub(1).min(SILENT_MOST));
+        self.silent > 0 && now.since(self.silent_at) < span
     }
 
     /// The less of it, the better a source.

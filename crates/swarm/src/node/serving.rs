@@ -4,7 +4,7 @@ use super::Node;
 use super::blob::{Aim, Coming, How, Waiting, push};
 use super::peers::Serve;
 use crate::CHUNK_SIZE;
-use crate::chain::{self, Chain};
+use crate::chain;
 use crate::event::{Action, BlobId, Chunks, PeerId, PeerKey, Role, Urgency};
 use crate::message::{Message, RequestId, Why};
 use crate::recent::Piece;
@@ -48,6 +48,8 @@ impl Ask {
 #[derive(Debug, Default)]
 struct Answers {
     send: Vec<Chunks>,
+    /// Being sent without hurry.
+    again: Vec<Chunks>,
     wait: Vec<Chunks>,
     missing: Vec<Chunks>,
     busy: Vec<Chunks>,
@@ -86,16 +88,25 @@ impl Node {
         let Some(peer) = self.peers.get_mut(&ask.peer) else { return };
         let bytes = blob.bytes(chunk);
         if blob.is_here(chunk) {
-            if peer.is_being_sent(id, chunk) {
+            if peer.is_being_pushed(id, chunk) {
+                return;
+            }
+            if let Some(serve) = peer.being_sent(ask.request, id, chunk) {
+                if ask.urgency < serve.urgency {
+                    serve.urgency = Urgency::Demand;
+                    let (hurried, left) = (serve.chunks, serve.left);
+                    peer.unhurried = peer.unhurried.saturating_sub(left);
+                    // They go out in order: the last are left.
+                    let rest = Chunks { first: hurried.numbers().end - left, count: left };
+                    self.uplink.sends(self.now, blob.bytes_of(rest));
+                    answers.again.push(hurried);
+                }
                 return;
             }
             let waited = peer.take_later(ask.request, id, chunk);
             let most = self.settings.serve_window;
-            if !waited && self.uplink.is_loaded(bytes, most) && ask.may_be_sent_on() {
-                if let Some(other) = self.other(ask.peer, id, chunk, false) {
-                    run_of(&mut answers.named, chunk, other);
-                    return;
-                }
+            if !waited && self.uplink.is_loaded(bytes, most) && self.send_on(ask, id, chunk, false, answers) {
+                return;
             }
             let busy = match ask.urgency {
                 Urgency::Demand => self.uplink.backlog() >= most,
@@ -111,7 +122,8 @@ impl Node {
             push(&mut answers.busy, chunk);
             return;
         }
-        let waiting = Waiting { peer: ask.peer, request: ask.request, urgency: ask.urgency };
+        let Ask { request, urgency, hops, .. } = ask;
+        let waiting = Waiting { peer: ask.peer, request, urgency, sent_on: hops == 0 };
         if let Some(coming) = blob.coming.get_mut(&chunk) {
             let known =
                 coming.asks.iter_mut().find(|known| (known.peer, known.request) == (ask.peer, ask.request));
@@ -122,11 +134,9 @@ impl Node {
             if ask.urgency < coming.urgency {
                 answers.hurry.push(chunk);
             }
-            if new && ask.may_be_sent_on() && self.uplink.is_loaded(bytes, self.settings.serve_window) {
-                if let Some(other) = self.other(ask.peer, id, chunk, false) {
-                    run_of(&mut answers.named, chunk, other);
-                    return;
-                }
+            let loaded = self.uplink.is_loaded(bytes, self.settings.serve_window);
+            if new && loaded && self.send_on(ask, id, chunk, false, answers) {
+                return;
             }
             if new {
                 self.promise(id, chunk, waiting);
@@ -134,12 +144,8 @@ impl Node {
             push(&mut answers.wait, chunk);
             return;
         }
-        if ask.may_be_sent_on()
-            && self.settings.topology == Topology::Roots
-            && self.role == Role::Root
-            && let Some(other) = self.other(ask.peer, id, chunk, true)
-        {
-            run_of(&mut answers.named, chunk, other);
+        let is_root = self.settings.topology == Topology::Roots && self.role == Role::Root;
+        if is_root && self.send_on(ask, id, chunk, true, answers) {
             return;
         }
         if ask.hops == 0 {
@@ -181,25 +187,35 @@ impl Node {
         }
     }
 
-    /// Who else has a chunk, or will have it; who asks will have it next. `seed`: those count who are known to have it.
-    fn other(&mut self, asker: PeerId, id: BlobId, chunk: u32, seed: bool) -> Option<PeerKey> {
-        let blob = self.blobs.get_mut(&id)?;
-        let peers = &self.peers;
+    /// Sends who asks for a chunk to another who has it, or will have it, if there is one; he will have it next. `seed`:
+    /// those count who are known to have it. Whether there is nothing more to be done.
+    fn send_on(&mut self, ask: Ask, id: BlobId, chunk: u32, seed: bool, answers: &mut Answers) -> bool {
+        let Some(blob) = self.blobs.get_mut(&id) else { return false };
+        if !ask.may_be_sent_on() {
+            return false;
+        }
         if seed && !blob.chains.contains_key(&chunk) {
-            let seeds = blob.maps.iter().filter(|(peer, map)| **peer != asker && map.has.has(chunk));
+            let seeds = blob.maps.iter().filter(|(peer, map)| **peer != ask.peer && map.has.has(chunk));
             let seeds: Vec<PeerId> = seeds.map(|(peer, _)| *peer).take(SEEDS).collect();
             if seeds.is_empty() {
-                return None;
+                return false;
             }
-            let chain = blob.chains.entry(chunk).or_insert_with(Chain::default);
+            let chain = blob.chains.entry(chunk).or_default();
             seeds.into_iter().for_each(|peer| chain.has(peer));
         }
-        let now = self.now;
-        let chain = blob.chains.get_mut(&chunk)?;
+        let Some(chain) = blob.chains.get_mut(&chunk) else { return false };
+        let (now, peers) = (self.now, &self.peers);
         chain.used = now;
-        let found = chain.next(asker, |peer| peers.get(&peer).is_some_and(|known| !known.is_avoided(now)))?;
-        chain.has(asker);
-        self.peers.get(&found).map(|peer| peer.key)
+        if let Some(sent) = chain.knows(ask.peer) {
+            // Asked again before he heard where to go: he will hear it.
+            return sent == Some(ask.request);
+        }
+        let usable = |peer: PeerId| peers.get(&peer).is_some_and(|known| !known.is_avoided(now));
+        let Some(other) = chain.next(ask.peer, ask.request, usable).and_then(|peer| peers.get(&peer)) else {
+            return false;
+        };
+        run_of(&mut answers.named, chunk, other.key);
+        true
     }
 
     fn answer(&mut self, ask: Ask, id: BlobId, answers: Answers, actions: &mut Vec<Action>) {
@@ -207,6 +223,10 @@ impl Node {
         for chunks in answers.send {
             self.serve(peer, Some(request), id, chunks, urgency, actions);
         }
+        actions.extend(answers.again.into_iter().map(|chunks| {
+            let urgency = Urgency::Demand;
+            Action::Serve { peer, request: Some(request), blob: id, chunks, urgency }
+        }));
         let sorry = |chunks, why, others| {
             let message = Message::Sorry { request, chunks, why, others };
             Action::Send { peer, message }
@@ -400,8 +420,16 @@ impl Node {
 }
 
 impl super::peers::Peer {
-    /// Whether the driver has been given this chunk to send there because somebody waits for it.
-    fn is_being_sent(&self, blob: BlobId, chunk: u32) -> bool {
+    /// What of a request the driver has been given to send there.
+    fn being_sent(&mut self, request: RequestId, blob: BlobId, chunk: u32) -> Option<&mut Serve> {
+        let is_it = |serve: &&mut Serve| {
+            (serve.request, serve.blob) == (Some(request), blob) && serve.chunks.numbers().contains(&chunk)
+        };
+        self.serves.iter_mut().find(is_it)
+    }
+
+    /// Whether the driver has been given this chunk to send there unasked.
+    fn is_being_pushed(&self, blob: BlobId, chunk: u32) -> bool {
         let holds = |serve: &Serve| serve.blob == blob && serve.chunks.numbers().contains(&chunk);
         self.serves.iter().any(|serve| serve.request.is_none() && holds(serve))
     }

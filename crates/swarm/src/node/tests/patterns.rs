@@ -119,21 +119,3 @@ fn roots_and_trees() {
         assert!(outcome.last <= 1.7 * outcome.ideal, "{} s", outcome.last);
     }
 }
-
-#[test]
-fn debug() {
-    let rules = Rules { chunks: 128, ..Rules::default() };
-    let mut world = World::new(rules, &[Role::Agent; 8], &Settings::default());
-    world.run(Time(1));
-    (0..7).for_each(|host| world.start(host, Time(100_000), (0..128).collect()));
-    world.run(Time(4_000_000));
-    for (n, host) in world.hosts.iter().enumerate().filter(|(_, host)| host.done.is_none()).take(8) {
-        let node = &host.node;
-        for (chunk, coming) in node.blobs[&super::world::BLOB].coming.iter().take(3) {
-            eprintln!("X{n} chunk {chunk} {coming:?}");
-            if let crate::node::blob::How::Asked(r) = coming.how {
-                eprintln!("X     {:?}", node.requests[&r]);
-            }
-        }
-    }
-}

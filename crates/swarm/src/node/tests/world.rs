@@ -395,6 +395,16 @@ impl World {
             Action::Serve { peer, request, chunks, urgency, blob } => {
                 assert_eq!(blob, BLOB);
                 let queue = usize::from(urgency == Urgency::Background);
+                let known = self.hosts[host].queues[1].iter();
+                let is_it = |b: &Bytes| {
+                    (b.to, b.request) == (peer.0 as usize, request) && chunks.numbers().contains(&b.chunk)
+                };
+                let again: Vec<Bytes> = known.copied().filter(is_it).collect();
+                if !again.is_empty() && urgency == Urgency::Demand {
+                    self.hosts[host].queues[1].retain(|b| !is_it(b));
+                    self.hosts[host].queues[0].extend(again);
+                    return;
+                }
                 for chunk in chunks.numbers() {
                     let bytes = Bytes { from: host, to: peer.0 as usize, request, chunk, urgency };
                     self.hosts[host].queues[queue].push_back(bytes);
