@@ -37,9 +37,9 @@ impl Throttle {
         self.set.unwrap_or_else(|| MOST.min(LEAST + self.read / PART))
     }
 
-    /// Whether one more chunk may be asked for ahead of need.
-    pub(crate) fn open(&self) -> bool {
-        self.unmatched.saturating_add(self.asked) < self.threshold()
+    /// Whether a chunk of so many bytes may be asked for ahead of need.
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        self.unmatched.saturating_add(self.asked).saturating_add(bytes) <= self.threshold()
     }
 
     /// What was prefetched and not read.
@@ -108,14 +108,14 @@ mod tests {
     fn what_is_unread_or_on_its_way_closes_it_and_what_is_read_opens_it() {
         let mut throttle = Throttle::new(Some(100));
         throttle.asked(60);
-        assert!(throttle.open());
+        assert!(throttle.has_room(1));
         throttle.asked(40);
-        assert!(!throttle.open());
+        assert!(!throttle.has_room(1));
         throttle.settled(60);
         throttle.unread(60);
-        assert!(!throttle.open());
+        assert!(!throttle.has_room(1));
         throttle.matched(60);
-        assert!(throttle.open());
+        assert!(throttle.has_room(1));
     }
 
     #[test]
@@ -123,9 +123,9 @@ mod tests {
         let mut throttle = Throttle::new(Some(100));
         throttle.unread(500);
         assert!(!throttle.withheld_hit(99));
-        assert!(!throttle.open());
+        assert!(!throttle.has_room(1));
         assert!(throttle.withheld_hit(1));
-        assert!(throttle.open());
+        assert!(throttle.has_room(1));
         throttle.matched(500);
         assert_eq!(throttle.unmatched(), 0);
     }
@@ -133,10 +133,10 @@ mod tests {
     #[test]
     fn the_extremes() {
         let mut never = Throttle::new(Some(0));
-        assert!(!never.open());
-        assert!(never.withheld_hit(1) && !never.open());
+        assert!(!never.has_room(1));
+        assert!(never.withheld_hit(1) && !never.has_room(1));
         let mut always = Throttle::new(Some(u64::MAX));
         always.unread(1 << 60);
-        assert!(always.open());
+        assert!(always.has_room(1));
     }
 }

@@ -125,7 +125,7 @@ impl Node {
             }
         }
         while !blob.planned
-            && blob.throttle.open()
+            && blob.throttle.has_room(crate::CHUNK_SIZE)
             && self.prefetching < window
             && let Some(chunk) = pop(&mut blob.recorded)
         {

@@ -150,6 +150,8 @@ pub(super) struct Blob {
     pub(super) warming: VecDeque<Chunks>,
     pub(super) throttle: Throttle,
     pub(super) chains: BTreeMap<u32, Chain>,
+    /// When old ones of these were looked for.
+    pub(super) swept: Time,
     /// Who keeps it, and how many of them each stripe.
     pub(super) pinned: Option<(Vec<PeerKey>, u32)>,
     /// What was read lately, where neighbours are chosen by it.
@@ -181,6 +183,7 @@ impl Blob {
             warming: VecDeque::new(),
             throttle: Throttle::new(settings.threshold),
             chains: BTreeMap::new(),
+            swept: Time(0),
             pinned: None,
             reads: similar.then(|| Box::new(RecentReads::new(SKETCHED))),
         }

@@ -250,6 +250,7 @@ impl Node {
             self.drop_peer(peer, Offence::Lies, actions);
         }
         self.obtain(id, &failed, actions);
+        self.prefetch(id, actions);
     }
 
     /// Takes chunks from a request, from which they will not come; `tried` is who is not to be asked again. Says which.

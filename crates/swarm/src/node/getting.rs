@@ -101,6 +101,7 @@ impl Node {
         self.hurry(id, &hurried, actions);
         self.obtain(id, &new, actions);
         self.settle(want, actions);
+        self.prefetch(id, actions);
     }
 
     /// Answers a want that waits for nothing more.

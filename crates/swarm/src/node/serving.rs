@@ -9,6 +9,7 @@ use crate::event::{Action, BlobId, Chunks, PeerId, PeerKey, Role, Urgency};
 use crate::message::{Message, RequestId, Why};
 use crate::recent::Piece;
 use crate::settings::Topology;
+use std::time::Duration;
 
 /// Chunks that the driver is given for one peer that nobody waits for. What waits here can still be hurried or
 /// cancelled.
@@ -22,6 +23,9 @@ const ASKED: u32 = 4096;
 
 /// Chunks whose chains are remembered for a blob, before old ones are looked for and forgotten.
 const CHAINS: usize = 1024;
+
+/// How often they are looked for: it takes a walk over all.
+const SWEPT_EVERY: Duration = Duration::from_secs(1);
 
 /// Who a chain begins with, of those that are known to have the chunk.
 const SEEDS: usize = 8;
@@ -177,7 +181,8 @@ impl Node {
     fn has_soon(&mut self, peer: PeerId, id: BlobId, chunk: u32) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let now = self.now;
-        if blob.chains.len() >= CHAINS && !blob.chains.contains_key(&chunk) {
+        if blob.chains.len() >= CHAINS && now.since(blob.swept) >= SWEPT_EVERY {
+            blob.swept = now;
             blob.chains.retain(|_, chain| now.since(chain.used) < chain::KEPT);
         }
         if blob.chains.len() < 4 * CHAINS || blob.chains.contains_key(&chunk) {

@@ -2,5 +2,6 @@
 
 mod check;
 mod faults;
+mod model;
 mod patterns;
 mod world;
