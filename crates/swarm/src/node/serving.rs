@@ -129,6 +129,13 @@ impl Node {
         let Ask { request, urgency, hops, .. } = ask;
         let waiting = Waiting { peer: ask.peer, request, urgency, sent_on: hops == 0 };
         if let Some(coming) = blob.coming.get_mut(&chunk) {
+            if let How::Asked(request) = coming.how
+                && self.requests.get(&request).is_some_and(|known| known.peer == ask.peer)
+            {
+                // Each would wait for the other.
+                push(&mut answers.missing, chunk);
+                return;
+            }
             let known =
                 coming.asks.iter_mut().find(|known| (known.peer, known.request) == (ask.peer, ask.request));
             let new = known.is_none();
