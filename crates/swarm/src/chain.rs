@@ -1,9 +1,9 @@
 //! Who of many that ask for one chunk is sent to whom.
 //!
 //! A host that everybody asks for the same chunk cannot send it to all: with 24 hosts at 50 MB/s, 256 KiB would take
-//! it 120 ms, and the others' links would idle. It sends a few copies, and names to each later asker an
-//! earlier one, which has the chunk or will have it before: a tree in the order of asking, of [`FAN`] children each. Every
-//! host sends what it gets [`FAN`] times at most, and all have it after as many steps as the tree is deep.
+//! it 120 ms, and the others' links would idle. It sends a few copies, and names to each later asker an earlier one,
+//! which has the chunk or will have it before: a tree in the order of asking, of [`FAN`] children each. Every host
+//! sends what it gets [`FAN`] times at most, and all have it after as many steps as the tree is deep.
 
 use crate::Time;
 use crate::event::PeerId;

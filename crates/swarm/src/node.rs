@@ -1,4 +1,88 @@
 //! The node: one owner of all state, moved by events.
+//!
+//! # The life of a chunk
+//!
+//! ```text
+//!                advert, and little enough is unread
+//!     Remote ──────────────────────────────────────────► Prefetch
+//!      │  ▲ ▲                                             │  │  │
+//!      │  │ └───────────── nobody sends it ───────────────┘  │  │ it comes
+//!   it │  │ evicted                     somebody wants it:   │  ▼
+//!   comes │                             Remote, on its way ◄─┘ Local ── a disk reads it ──► Read
+//!      ▼  │                                                                                  ▲
+//!     Kept, or Read where a disk waited ─────────────────────────────────────────────────────┘
+//! ```
+//!
+//! The states are the content-exchange paper's, with two differences. `Written` is missing: blobs never change, and
+//! what a guest writes goes to a layer of its own, of which nobody hears. And what is here because a plan asked for
+//! it, or another host did, is `Kept`: it says nothing about whether this host reads as its neighbours do, so it does
+//! not count as unmatched. What is on its way has an entry in the blob's `coming`, whatever its state.
+//!
+//! # Where a chunk is got
+//!
+//! In this order, each only if it was not tried before for this chunk (`getting`):
+//!
+//! 1. whoever was named by who was asked before;
+//! 2. of those who advertised it, the one with the fewest requests outstanding;
+//! 3. the *upstream*: with homes the one host that fetches this stripe from the store for all; an agent's root; a
+//!    tree's parent; of a pinned blob those who keep the stripe. What is prefetched because it was advertised goes no
+//!    further than 2;
+//! 4. the store: the disk itself where disks alone wait for it and for nothing beside it, else the agent
+//!    ([`Action::Fetch`]), for a disk that waited for an answer first would begin too late.
+//!
+//! A host that is its own upstream goes to the store, and others' requests for the chunk wait until it is here. So
+//! the store is asked once, and not because hosts agree about anything, but because they ask the same one.
+//!
+//! # Who waits for what
+//!
+//! A want waits for chunks, a chunk on its way knows the wants and the requests of others that wait for it, and the
+//! request (to a peer, or to the store) that will bring it. *Promotion* is the first who waits with urgency: the
+//! request is made again under its number, all the way up (`hurry`). Chunks that others wait for are *promised* to
+//! them ([`Message::Coming`]): from then on they are patient as the store is slow, not as a peer is silent.
+//!
+//! *Chains.* Who is asked for one chunk by more than its link can serve in some milliseconds names to each later
+//! asker an earlier one, who has the chunk or will have it before him (`chain`): a tree grows in the order of asking,
+//! and a copy to each of a thousand hosts costs none of them more than a few.
+//!
+//! *No circles.* Hosts that wait for each other would wait until their patience ends. Five rules keep them from it:
+//! upstreams ascend in an order that is the same for all (weights of homes, places in the tree, roots above agents),
+//! so they never lead back, whatever hosts each knows of; only who is asked as the upstream names others; it names
+//! nobody to who is part of the chain himself already (he *insists* if it was in vain, and is served, or waits, where
+//! he is); who loses his source lets go those whom another sent to him; and of two that ask each other one is
+//! refused.
+//!
+//! # When something fails
+//!
+//! A peer that is silent is given up after the time that peers take lately (`patience`), and avoided for a while that
+//! doubles; one that promised, after the time that the store takes. The chunk is got from the next, at most `TRIES`
+//! times, then from the store. Any want is answered after a time that is the same for all: what is not here then is
+//! left to the disk. Losing a message, hearing it twice or late, a peer that lies, promises everything, sends rubbish
+//! or dies: all of it ends in one of these. Bytes that are wrong never become a chunk (the driver verifies), who sent
+//! them is dropped at once; who has not what it says it has, or is silent all the time, when that was often.
+//!
+//! # Prefetching
+//!
+//! What others advertise is asked for while little enough is unread (`throttle`), in the order in which it was
+//! advertised; what is withheld is remembered in that order and made up for when there is room: so who reads the same
+//! as a neighbour, only later, is a threshold ahead of his reads all the time. While a disk follows a plan adverts
+//! are only taken note of. The order in which chunks came here is kept, and told to who becomes a neighbour later, in
+//! bulk: what it prefetches first is what was read first.
+//!
+//! # Invariants
+//!
+//! 1. Every want is answered once, unless it is forgotten or its blob is closed; one that waits for nothing is
+//!    answered.
+//! 2. What is here is not on its way. What is on its way is asked of one peer, or fetched, or left to a disk: never
+//!    two, but for what is given up and comes all the same.
+//! 3. A request is known as long as one of its chunks waits for it, and is cancelled when that ends before it is
+//!    answered.
+//! 4. A chunk is in state `Prefetch` if and only if it is on its way for no other reason. Unmatched bytes and those
+//!    on their way never exceed the threshold when something is prefetched.
+//! 5. Everything is bounded: what peers wait for here, each (`WAITING`), and all (`serve_window`); what is prefetched
+//!    (`prefetch_window`); adverts that are remembered, chains, the log, given-up requests (constants beside each).
+//!
+//! Within one event everything that follows from it happens; nothing is left for the next but timers. The same events
+//! and seed give the same actions.
 
 use crate::counters::Counters;
 use crate::event::{Action, BlobId, BlobKey, Chunks, Event, FetchId, PeerId, PeerKey, Role, WantId};

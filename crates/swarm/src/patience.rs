@@ -1,12 +1,12 @@
 //! How long to wait for a peer: as long as peers take, as seen lately, and then some.
 //!
 //! Two spans are watched. From an [`Ask`](crate::Message::Ask) to the first sign of life: that is short, whatever the
-//! load, since who cannot send soon says [`Coming`](crate::Message::Coming). And from there to the bytes: that is as long
-//! as the store takes, which, when everybody reads other things, is seconds. Each is smoothed as TCP does it with round
-//! trips: the mean and four times the mean deviation.
+//! load, since who cannot send soon says [`Coming`](crate::Message::Coming). And from there to the bytes: that is as
+//! long as the store takes, which, when everybody reads other things, is seconds. Each is smoothed as TCP does it
+//! with round trips: the mean and four times the mean deviation.
 //!
-//! Patience that is too short would never learn that it is, for what takes longer is given up. Therefore what the store takes to
-//! this host itself is watched too, which nobody gives up, and what comes late all the same counts.
+//! Patience that is too short would never learn that it is, for what takes longer is given up. Therefore what the
+//! store takes to this host itself is watched too, which nobody gives up, and what comes late all the same counts.
 
 use crate::{Time, Urgency};
 use std::time::Duration;

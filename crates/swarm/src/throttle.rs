@@ -1,9 +1,9 @@
 //! When to stop prefetching what others read, and when to begin again.
 //!
-//! What was prefetched and not read yet is *unmatched*. Where that reaches a threshold, this host reads other things than
-//! the others do, and stops to prefetch what they advertise, but for what is read of it in the end. A demand read that
-//! finds its chunk at a peer which had advertised it in time shows that prefetching would have been right: when
-//! such *withheld hits* reach the threshold too, all that is unmatched is forgiven.
+//! What was prefetched and not read yet is *unmatched*. Where that reaches a threshold, this host reads other things
+//! than the others do, and stops to prefetch what they advertise, but for what is read of it in the end. A demand
+//! read that finds its chunk at a peer which had advertised it in time shows that prefetching would have been right:
+//! when such *withheld hits* reach the threshold too, all that is unmatched is forgiven.
 //!
 //! What was asked for ahead of need and has not come counts as if it had: else a fast link would bring more than the
 //! threshold before the first of it can be counted.

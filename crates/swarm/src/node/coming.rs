@@ -333,6 +333,8 @@ impl Node {
         let now = self.now;
         if self.peers.get_mut(&peer).is_some_and(|known| known.was_silent(since, now)) {
             self.drop_peer(peer, Offence::Slow, actions);
+        } else {
+            self.root_is_silent(peer, actions);
         }
         self.obtain(id, &failed, actions);
     }

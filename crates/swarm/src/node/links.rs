@@ -308,6 +308,15 @@ impl Node {
         }
     }
 
+    /// A peer was silent too long: if it is this host's root, another may do better.
+    pub(super) fn root_is_silent(&mut self, peer: PeerId, actions: &mut Vec<Action>) {
+        if self.root.of == Some(peer) {
+            self.root.of = None;
+            self.root.refused.insert(peer);
+            self.seek_root(actions);
+        }
+    }
+
     pub(super) fn heard_join(&mut self, peer: PeerId, actions: &mut Vec<Action>) {
         let now = self.now;
         self.root.agents.retain(|_, at| now.since(*at) < COUNTED);

@@ -4,6 +4,7 @@ use super::world::{Nature, Rules, World};
 use crate::{Role, Settings, Time, Topology};
 use headstart_block::random::Random;
 use proptest::prelude::*;
+use std::time::Duration;
 
 fn topology(n: usize) -> Topology {
     [Topology::Ring, Topology::Random(2), Topology::Similar(2), Topology::Roots, Topology::Tree(2)][n % 5]
@@ -18,8 +19,13 @@ fn plan(random: &mut Random, chunks: u32) -> Vec<u32> {
     }
 }
 
+/// Hundreds of worlds; `PROPTEST_CASES` makes it thousands.
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(200)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
     #[test]
     fn every_want_is_answered_with_the_truth(seed in any::<u64>(), shape in 0_usize..5, homes in any::<bool>()) {
         let mut random = Random::new(seed);
@@ -56,14 +62,21 @@ proptest! {
             let plan = plan(&mut random, world.rules.chunks);
             world.start(host, Time(100_000 + random.below(300_000) as u64), plan);
         }
+        let mut soon = || Time(100_000 + random.below(800_000) as u64);
+        let (first, second, third, cut) = (soon(), soon(), soon(), soon());
+        for _ in 0..random.below(4) {
+            world.kill(random.below(hosts), first);
+        }
         if random.below(2) == 0 {
-            let victim = random.below(hosts);
-            let at = 100_000 + random.below(800_000) as u64;
-            world.kill(victim, Time(at));
+            world.evict(random.below(hosts), second);
+            world.evict(random.below(hosts), third);
+        }
+        if random.below(3) == 0 {
+            world.cut(1 + random.below(hosts - 1), cut, cut + Duration::from_millis(500));
         }
         world.run(Time(600_000_000));
-        for (number, host) in world.hosts.iter().enumerate() {
-            prop_assert!(host.dead || host.done.is_some(), "host {number} hangs at {} of {}", host.at, host.plan.len());
+        for (number, host) in world.hosts_left() {
+            prop_assert!(host.done.is_some(), "host {number} hangs at {} of {}", host.at, host.plan.len());
         }
     }
 }
@@ -106,4 +119,41 @@ fn who_sends_rubbish_is_dropped_by_all_who_asked() {
     let world = common(Nature::Corrupt);
     assert!(world.hosts[..7].iter().any(|host| host.drops.contains(&(7, crate::Offence::Corrupt))));
     assert!(world.hosts.iter().all(|host| host.drops.iter().all(|(peer, _)| *peer == 7)), "nobody else is");
+}
+
+#[test]
+fn the_store_away_while_the_swarm_has_everything() {
+    for topology in [Topology::Ring, Topology::Random(2), Topology::Roots, Topology::Tree(2)] {
+        let mut roles = [Role::Agent; 8];
+        roles[0] = Role::Root;
+        let settings = Settings { topology, ..Settings::default() };
+        let mut world = World::new(Rules { chunks: 64, ..Rules::default() }, &roles, &settings);
+        world.run(Time(1));
+        world.start(0, Time(100_000), (0..64).collect());
+        world.run(Time(2_000_000));
+        assert!(world.hosts[0].done.is_some());
+        world.store_away = true;
+        (1..8).for_each(|host| world.start(host, Time(3_000_000), (0..64).collect()));
+        world.run(Time(600_000_000));
+        assert!(world.hosts.iter().all(|host| host.done.is_some()), "{topology:?}");
+    }
+}
+
+#[test]
+fn a_third_dies_in_the_midst() {
+    for topology in [Topology::Ring, Topology::Random(4), Topology::Roots, Topology::Tree(3)] {
+        let mut roles = [Role::Agent; 24];
+        roles[..3].fill(Role::Root);
+        let settings = Settings { topology, ..Settings::default() };
+        let mut world = World::new(Rules { chunks: 256, ..Rules::default() }, &roles, &settings);
+        world.run(Time(1));
+        (0..24).for_each(|host| world.start(host, Time(100_000), (0..256).collect()));
+        // Two of the three roots among them; half of the deaths are noticed by nobody.
+        [1, 2, 5, 8, 11, 14, 17, 20].into_iter().for_each(|host| world.kill(host, Time(600_000)));
+        world.run(Time(600_000_000));
+        let done = world.hosts_left().map(|(_, host)| host.done.expect("hangs").since(Time(100_000)));
+        let (took, ideal) = (done.max().unwrap().as_secs_f64(), 256.0 * 65536.0 / 12e6);
+        eprintln!("{topology:?}: {took:.2} s, ideal {ideal:.2} s, store {} chunks", world.store_chunks);
+        assert!(took < 24.0 * ideal / 2.0, "{topology:?}: {took} s");
+    }
 }

@@ -130,3 +130,16 @@ fn roots_and_trees() {
         assert!(outcome.last <= 1.7 * outcome.ideal, "{} s", outcome.last);
     }
 }
+
+/// Takes a minute with the invariants checked after every event: `cargo test --release -- --ignored thousand`.
+#[test]
+#[ignore = "long: a thousand hosts"]
+fn a_thousand_hosts() {
+    let rules = Rules { chunks: 4 * REGION, ..Rules::default() };
+    let outcome = run(&Settings::default(), rules, &[Role::Agent; 1000], |_| {
+        (Duration::ZERO, (REGION..2 * REGION).collect())
+    });
+    assert!(outcome.last <= 1.7 * outcome.ideal, "{} s", outcome.last);
+    assert!(outcome.store <= 1.15, "{} regions", outcome.store);
+    assert!(outcome.last <= 1.1 * outcome.first, "{} to {} s", outcome.first, outcome.last);
+}

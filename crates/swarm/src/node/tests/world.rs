@@ -93,10 +93,10 @@ enum Happens {
     /// A host's disk goes on.
     Step(usize),
     Die(usize),
-    Up {
-        at: usize,
-        peer: usize,
-    },
+    /// A host's cache loses some of what it has.
+    Evict(usize),
+    /// The first hosts cannot talk to the others, or can again.
+    Cut(usize),
 }
 
 /// A chunk on its way from one host to another.
@@ -106,7 +106,6 @@ struct Bytes {
     to: usize,
     request: Option<RequestId>,
     chunk: u32,
-    urgency: Urgency,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -157,6 +156,10 @@ pub(super) struct World {
     store_busy: bool,
     pub(super) store_chunks: u64,
     pub(super) store_away: bool,
+    /// Whether caches have lost something.
+    evicts: bool,
+    /// So many of the first hosts cannot talk to the others.
+    cut: usize,
     pub(super) wants: u64,
     pub(super) answers: u64,
     pub(super) messages: u64,
@@ -189,6 +192,8 @@ impl World {
             store_busy: false,
             store_chunks: 0,
             store_away: false,
+            evicts: false,
+            cut: 0,
             wants: 0,
             answers: 0,
             messages: 0,
@@ -261,6 +266,16 @@ impl World {
         self.push(at, Happens::Die(host));
     }
 
+    /// The first `hosts` hosts cannot talk to the others from `from` to `to`.
+    pub(super) fn cut(&mut self, hosts: usize, from: Time, to: Time) {
+        self.push(from, Happens::Cut(hosts));
+        self.push(to, Happens::Cut(0));
+    }
+
+    pub(super) fn evict(&mut self, host: usize, at: Time) {
+        self.push(at, Happens::Evict(host));
+    }
+
     /// Chunks are in a host's cache from the beginning.
     pub(super) fn put(&mut self, host: usize, chunks: Chunks) {
         self.hosts[host].truth.extend(chunks.numbers());
@@ -318,9 +333,15 @@ impl World {
             }
             Happens::Step(host) => self.step(host),
             Happens::Die(host) => self.die(host),
-            Happens::Up { at, peer } => {
-                if !self.hosts[at].dead && !self.hosts[peer].dead {
-                    self.up(at, peer);
+            Happens::Cut(first) => self.cut = first,
+            Happens::Evict(host) => {
+                if !self.hosts[host].dead {
+                    let first = self.random.below(self.rules.chunks as usize) as u32;
+                    let chunks = Chunks { first, count: 8 };
+                    self.evicts = true;
+                    self.hosts[host].truth.retain(|chunk| !chunks.numbers().contains(chunk));
+                    self.tell(host, Event::Lost { blob: BLOB, chunks });
+                    self.hosts[host].asked_ahead = 0;
                 }
             }
         }
@@ -338,7 +359,8 @@ impl World {
 
     fn say(&mut self, from: usize, to: usize, message: Message) {
         self.messages += 1;
-        let times = if self.random.below(1000) < self.rules.lost {
+        let apart = self.cut > 0 && (from < self.cut) != (to < self.cut);
+        let times = if apart || self.random.below(1000) < self.rules.lost {
             0
         } else if self.random.below(1000) < self.rules.twice {
             2
@@ -381,7 +403,7 @@ impl World {
         let mut actions = Vec::new();
         let now = self.now;
         self.hosts[host].node.on_event(now, event, &mut actions);
-        if cfg!(debug_assertions) || self.rules.chunks < 400 {
+        if self.rules.chunks < 400 {
             self.hosts[host].node.check();
         }
         for action in actions {
@@ -406,7 +428,7 @@ impl World {
                     return;
                 }
                 for chunk in chunks.numbers() {
-                    let bytes = Bytes { from: host, to: peer.0 as usize, request, chunk, urgency };
+                    let bytes = Bytes { from: host, to: peer.0 as usize, request, chunk };
                     self.hosts[host].queues[queue].push_back(bytes);
                 }
                 self.send_next(host);
@@ -504,7 +526,13 @@ impl World {
         }
         let (to, chunk) = (bytes.to, bytes.chunk);
         let missing = !self.hosts[host].truth.contains(&chunk) && self.hosts[host].nature == Nature::Honest;
-        assert!(!missing, "host {host} was told to send chunk {chunk}, which it has not");
+        assert!(!missing || self.evicts, "host {host} was told to send chunk {chunk}, which it has not");
+        if missing {
+            let (peer, request, chunks) = (number(to), bytes.request, Chunks::one(chunk));
+            self.tell(host, Event::Served { peer, request, blob: BLOB, chunks, missing });
+            self.send_next(host);
+            return;
+        }
         let came = self.hosts[to].down_free.max(self.now.0) + micros(CHUNK_SIZE, self.rate(to));
         self.hosts[to].down_free = came;
         self.push(Time(came + self.rules.latency), Happens::Landed { to, bytes });
@@ -523,6 +551,9 @@ impl World {
 
     fn landed(&mut self, to: usize, bytes: Bytes) {
         if self.hosts[to].dead || self.hosts[to].drops.iter().any(|(peer, _)| *peer == bytes.from) {
+            return;
+        }
+        if self.cut > 0 && (to < self.cut) != (bytes.from < self.cut) {
             return;
         }
         let (peer, chunks) = (number(bytes.from), Chunks::one(bytes.chunk));
@@ -569,7 +600,8 @@ impl World {
         let left: BTreeSet<u32> = elsewhere.iter().flat_map(|run| run.numbers()).collect();
         for chunk in chunks {
             let here = self.hosts[host].truth.contains(&chunk);
-            assert!(here || left.contains(&chunk), "chunk {chunk} was said to be here");
+            // What was lost since it came is wanted again when it is read.
+            assert!(here || left.contains(&chunk) || self.evicts, "chunk {chunk} was said to be here");
         }
         for run in elsewhere {
             let new: Vec<u32> = run
@@ -594,7 +626,15 @@ impl World {
 
     /// A disk goes on when what it reads is there.
     fn check_disk(&mut self, host: usize) {
-        if self.hosts[host].waits.is_some() && self.reading(host).is_empty() {
+        let known = &self.hosts[host];
+        if known.waits.is_none() {
+            return;
+        }
+        let missing = self.reading(host);
+        let wanted = |chunk: &u32| known.wants.values().any(|(chunks, _)| chunks.contains(chunk));
+        if missing.iter().all(|chunk| !wanted(chunk) && !known.disk_fetches.contains(chunk)) {
+            // All here, or lost again.
+            self.hosts[host].waits = None;
             self.after(0, Happens::Step(host));
         }
     }
@@ -646,7 +686,8 @@ impl World {
         }
     }
 
-    pub(super) fn up_later(&mut self, at: usize, peer: usize, when: Time) {
-        self.push(when, Happens::Up { at, peer });
+    /// Those that live.
+    pub(super) fn hosts_left(&self) -> impl Iterator<Item = (usize, &Host)> {
+        self.hosts.iter().enumerate().filter(|(_, host)| !host.dead)
     }
 }
