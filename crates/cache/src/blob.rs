@@ -397,6 +397,14 @@ impl CachedBlob {
         self.check.watch(watcher);
     }
 
+    /// Takes its files into use where another process has made them since: what that brought is local from then on. A
+    /// [`claim`](Self::claim) does so too. Nothing where they are in use.
+    pub fn look_again(&self) {
+        if self.files.get().is_none() {
+            self.find_files();
+        }
+    }
+
     /// Whether [`claim`](Self::claim) waits for nothing: not for the disk, nor for another process that changes the
     /// cache directory.
     #[must_use]

@@ -92,6 +92,8 @@ impl Blob {
 
     /// The runs of whole chunks of `range` that are here.
     pub(super) fn local_chunks(&self, range: ByteRange) -> Vec<Chunks> {
+        // Disks are other processes, and the first of them to bring anything made the files.
+        self.cached.look_again();
         let range = range.intersect(ByteRange::between(0, self.len()));
         let all = Chunks::touched(range).numbers();
         let (mut runs, mut at) = (Vec::new(), all.start);

@@ -115,3 +115,16 @@ fn each_range_is_fetched_once_on_a_host() {
     });
     assert_eq!(fetched.load(Ordering::Relaxed), UNITS * UNIT);
 }
+
+#[test]
+fn what_another_process_brought_first_is_seen_by_who_looks_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let sample = Sample::new(4 * UNIT as usize, 3);
+    let [early, other] = [(); 2].map(|()| open(dir.path(), None).blob(&sample.spec).unwrap());
+    early.look_again();
+    sample.fill(&other, units(0, 2));
+    assert_eq!(early.local_bytes(), 0);
+    early.look_again();
+    assert!(early.is_local(units(0, 2)) && !early.is_local(units(0, 3)));
+    assert!(sample.reads(&early, units(0, 2)));
+}
