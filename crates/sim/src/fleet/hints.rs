@@ -11,6 +11,9 @@ use headstart_swarm::hints::{Hints, Tally};
 use headstart_swarm::tracker::{Answer, Counts, ImageKey, Report, Settings, Tracker};
 use std::time::Duration;
 
+#[cfg(test)]
+mod tests;
+
 /// The image that all disks are of.
 const IMAGE: ImageKey = ImageKey(1);
 

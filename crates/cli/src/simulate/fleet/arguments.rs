@@ -23,13 +23,14 @@ have prefetched and not read, default or inf.
 The figures: seconds from the first attachment to the last read's end; what disks took, half, 99 of 100 and all of \
 them; MB/s of the slowest and the fastest, and Jain's index of all; MB that the store sent; mean MB of a host from the \
 store, from peers on demand and ahead of need, and of that never read; kB of messages. With boots also how much later \
-than with the image there already 99 of 100 disks are complete.
+than with the image there already 99 of 100 disks are complete, and how long the reads of a disk waited in sum.
 
 Examples:
   headstart simulate fleet
   headstart simulate fleet --hosts 1000 --patterns sync-same --thresholds 0,default,inf --json
   headstart simulate fleet --hosts 1000 --disks 10 --patterns boots --traces boots --faster 5 --uplink 1250MB/s \
 --host-link 187MB/s
+  headstart simulate fleet --hosts 120 --patterns boots --traces boots --ways independent,swarm --hints --jitter 1s
   headstart simulate fleet --kill 30%@1s --liars 2 --loss 1% --plot figures";
 
 /// What to simulate.
@@ -86,6 +87,9 @@ pub(crate) struct Fleet {
     /// What disks preload: nothing, or what another boot of the image read
     #[arg(long, value_enum, default_value_t = PlanName::None)]
     pub(super) plan: PlanName,
+    /// Simulate each way also with hints: an image that nobody has seen, and one that was deployed once before
+    #[arg(long, requires = "traces", conflicts_with = "plan")]
+    pub(super) hints: bool,
     /// From the store to all hosts together
     #[arg(long, value_name = "RATE", default_value = "12MB/s")]
     uplink: ByteRate,

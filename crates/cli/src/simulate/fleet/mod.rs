@@ -18,7 +18,7 @@ pub(super) const AFTER_HELP: &str = arguments::AFTER_HELP;
 use crate::trace::cancelled;
 use headstart_block::Result;
 use headstart_image::progress::Progress;
-use headstart_sim::fleet::{FleetOutcome, Way, simulate};
+use headstart_sim::fleet::{FleetModel, FleetOutcome, HintsModel, Way, Workload, simulate};
 use report::{FleetReport, Row};
 use std::time::Instant;
 
@@ -37,11 +37,12 @@ impl Fleet {
         for pattern in &self.patterns {
             let workload = self.workload(*pattern, progress)?;
             let warm = workload.is_boots.then(|| simulate(&self.model(Way::Local), &workload.workload));
+            let ways = self.with_hints(&ways, &workload.workload);
             progress.begin("simulating", ways.len() as u64);
             let mut ran = Vec::new();
             for (way, model) in &ways {
                 let started = Instant::now();
-                let outcome = simulate(&self.model(model.clone()), &workload.workload);
+                let outcome = simulate(model, &workload.workload);
                 let took = started.elapsed();
                 report.rows.push(Row::new(*pattern, way, &outcome, warm.as_ref(), &workload, took));
                 ran.push(Ran { way: way.clone(), outcome });
@@ -53,5 +54,25 @@ impl Fleet {
             }
         }
         Ok(report)
+    }
+
+    /// The models of all ways, and of each also with hints: of a tracker that knows nothing, and of one that counted
+    /// what another deployment read.
+    fn with_hints(&self, ways: &[(String, Way)], workload: &Workload) -> Vec<(String, FleetModel)> {
+        let mut models = Vec::new();
+        for (name, way) in ways {
+            let model = self.model(way.clone());
+            models.push((name.clone(), model.clone()));
+            if self.hints && !matches!(way, Way::Broadcast(_) | Way::Local) {
+                let with = |known| FleetModel {
+                    hints: Some(HintsModel { known, ..HintsModel::default() }),
+                    ..model.clone()
+                };
+                let before = simulate(&with(None), &self.deployed_before(workload));
+                models.push((format!("{name}-hints"), with(None)));
+                models.push((format!("{name}-known"), with(before.counts)));
+            }
+        }
+        models
     }
 }

@@ -125,7 +125,7 @@ impl Row {
         write!(f, " {:>6.1} {:>6.2}", mb(self.summary.prefetched), mb(self.summary.unread))?;
         write!(f, " {:>9.1}", self.summary.talk / 1e3)?;
         if let Some(later) = self.later_p99 {
-            write!(f, "  99% at most {later:.3} s later than warm")?;
+            write!(f, "  99% at most {later:.3} s later than warm, waited {:.2} s", self.summary.waited)?;
         }
         if self.summary.incomplete > 0 {
             write!(f, "  {} of {} disks not complete", self.summary.incomplete, self.summary.disks)?;

@@ -101,6 +101,13 @@ impl Fleet {
         let workload = Workload::boots(self.hosts, self.disks, shape, boots, jitter, self.seed);
         Ok(Workload { plan, ..workload })
     }
+
+    /// Another deployment of the same boots, drawn otherwise.
+    pub(super) fn deployed_before(&self, workload: &Workload) -> Workload {
+        let (shape, boots) = (workload.shape.clone(), workload.boots.clone());
+        let jitter = Nanos::from_duration(self.jitter);
+        Workload::boots(self.hosts, self.disks, shape, boots, jitter, self.seed.wrapping_add(1))
+    }
 }
 
 /// How long after each other machines start.
