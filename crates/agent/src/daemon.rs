@@ -2,18 +2,23 @@
 //!
 //! ```text
 //! DIR/lock            held while an agent runs there
+//! DIR/agent.sock      where programs find the agent: HTTP
 //! DIR/swarm.sock      where disks' processes find the swarm
+//! DIR/disks/          its disks
 //! ```
 //!
 //! No read of local bytes comes near it, and no disk needs it: it can be killed, started again and replaced by another
 //! release at any time.
 
+use crate::disks::{Disks, DisksSettings};
 use crate::local::LocalServer;
 use crate::peers::{Swarm, SwarmSettings};
+use crate::rest::{Rest, Served};
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_cache::Cache;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
+use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +26,9 @@ use tokio::runtime::Handle;
 
 /// The socket at which disks find the swarm, in an agent's directory.
 const SWARM_SOCKET: &str = "swarm.sock";
+
+/// The socket at which programs find the agent there.
+pub const SOCKET: &str = "agent.sock";
 
 /// What an agent is to do.
 pub struct AgentSettings {
@@ -32,6 +40,10 @@ pub struct AgentSettings {
     pub swarm: Option<SwarmSettings>,
     /// How it reaches stores.
     pub stores: headstart_store::Settings,
+    /// The program that serves a disk: `headstart`.
+    pub program: PathBuf,
+    /// Where what changes nothing is served over TCP.
+    pub http: Option<SocketAddr>,
 }
 
 /// An agent that runs.
@@ -39,6 +51,8 @@ pub struct Agent {
     swarm: Option<Arc<Swarm>>,
     swarm_socket: PathBuf,
     local: Option<LocalServer>,
+    socket: PathBuf,
+    rest: Rest,
     /// Given up last.
     _lock: File,
 }
@@ -49,7 +63,7 @@ impl Agent {
     /// # Errors
     /// [`ErrorKind::Conflict`] where another agent runs in that directory; what listening reports.
     pub async fn start(settings: AgentSettings, runtime: Handle) -> Result<Self> {
-        let AgentSettings { dir, cache, swarm, stores } = settings;
+        let AgentSettings { dir, cache, swarm, stores, program, http } = settings;
         let lock = take(&dir)?;
         let swarm_socket = dir.join(SWARM_SOCKET);
         let swarm = match swarm {
@@ -60,7 +74,29 @@ impl Agent {
             Some(swarm) => Some(LocalServer::start(&swarm_socket, Arc::clone(swarm), cache.dir(), stores)?),
             None => None,
         };
-        Ok(Self { swarm, swarm_socket, local, _lock: lock })
+        // Relative paths are not the same for disks, whose directories are others'.
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let disks = Disks::open(DisksSettings {
+            dir: absolute(&dir).join("disks"),
+            program,
+            cache: absolute(cache.dir()),
+            swarm: local.as_ref().map(|_| absolute(&swarm_socket)),
+        })?;
+        let socket = dir.join(SOCKET);
+        let rest = Rest::start(&socket, http, Served { disks, swarm: swarm.clone() }).await?;
+        Ok(Self { swarm, swarm_socket, local, socket, rest, _lock: lock })
+    }
+
+    /// Where programs find it.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Where what changes nothing is served over TCP.
+    #[must_use]
+    pub fn http(&self) -> Option<SocketAddr> {
+        self.rest.address
     }
 
     /// Its part in the swarm, where it has one.
@@ -77,6 +113,7 @@ impl Agent {
 
     /// Says goodbye to the others. Disks go on.
     pub async fn stop(self) {
+        drop(self.rest);
         drop(self.local);
         if let Some(swarm) = &self.swarm {
             swarm.stop().await;

@@ -5,11 +5,15 @@
 //! | [`credentials`] | who belongs to a cluster: its certificate authority, hosts' certificates, the gossip key |
 //! | [`daemon`] | the agent put together |
 //! | [`disks`] | the disks' processes |
+//! | [`exposition`] | Prometheus' text format |
 //! | [`local`] | the socket between the disks' processes and the agent |
+//! | `rest` | what programs ask for over HTTP |
 //! | [`peers`] | the swarm: connections to other hosts, and the state machine that decides what goes over them |
 
 pub mod credentials;
 pub mod daemon;
 pub mod disks;
+pub mod exposition;
 pub mod local;
 pub mod peers;
+mod rest;

@@ -2,8 +2,9 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`agent`] | `headstart agent`: the daemon of a host |
+//! | [`agent`] | `headstart agent`: the daemon of a host; `headstart disk ...`: its disks |
 //! | [`attach`] | `headstart attach`: images become disks |
+//! | [`swarm`] | `headstart swarm ...`: hosts that help each other |
 //! | [`cache`] | `headstart cache ...`: what this host keeps of images |
 //! | [`doctor`] | `headstart doctor`: what works on this host |
 //! | [`image`] | `headstart image ...`: one file a command |
@@ -41,6 +42,7 @@ mod report;
 mod runtime;
 mod simulate;
 mod store_args;
+mod swarm;
 mod terminal;
 mod trace;
 mod train;
@@ -110,6 +112,12 @@ enum Command {
     /// Run the daemon of this host, in the foreground: its part in the swarm, and its disks
     #[command(after_help = agent::EXAMPLES)]
     Agent(Box<agent::AgentArgs>),
+    /// Hosts that help each other: what they know each other by
+    #[command(subcommand)]
+    Swarm(swarm::Command),
+    /// The disks of this host's agent
+    #[command(subcommand)]
+    Disk(agent::DiskCommand),
     /// What this host keeps of images: look at it, remove, give space back
     #[command(subcommand)]
     Cache(cache::Command),
@@ -139,6 +147,8 @@ fn run(cli: &Cli) -> Result<Box<dyn Report>> {
         Command::Replay(command) => command.run(&terminal),
         Command::Attach(command) => command.run(&terminal, cli.global.quiet, cli.global.json),
         Command::Agent(command) => command.run(&terminal, cli.global.json),
+        Command::Swarm(command) => command.run(),
+        Command::Disk(command) => command.run(),
         Command::Cache(command) => command.run(),
         Command::Doctor(command) => Ok(command.run()),
     }

@@ -56,7 +56,7 @@ impl Process {
         let fd = pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()?;
         // Had it ended before it was opened, the lock would be free by now.
         (holder(&path) == Some(pid)).then_some(())?;
-        Some(Self { pid, fd: AsyncFd::new(fd).ok()? })
+        Some(Self { pid, fd: watched(fd).ok()? })
     }
 
     /// Starts one. It has ended, or has the lock, or is about to take it.
@@ -93,7 +93,7 @@ impl Process {
         // Not waited for yet, so the number is its own.
         let opened = raw.ok_or(Errno::SRCH).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()));
         let fd = opened.map_err(|e| about("cannot watch the process of a disk")(e.into()))?;
-        let fd = AsyncFd::new(fd).map_err(about("cannot watch the process of a disk"))?;
+        let fd = watched(fd).map_err(about("cannot watch the process of a disk"))?;
         tokio::spawn(async move { child.wait().await });
         Ok(Self { pid, fd })
     }
@@ -109,6 +109,12 @@ impl Process {
         // One that has ended needs no signal.
         let _ = pidfd_send_signal(&self.fd, Signal::TERM);
     }
+}
+
+fn watched(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an owned descriptor is open, and the same, until it is dropped, which the `AsyncFd` does.
+    let watched = unsafe { AsyncFd::register(fd) };
+    watched.map_err(Into::into)
 }
 
 /// The process that has the lock of a file.

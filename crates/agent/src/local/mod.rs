@@ -20,6 +20,7 @@ mod wire;
 
 pub use client::{AgentSwarm, Connection};
 pub use server::LocalServer;
+pub(crate) use server::bind;
 
 #[cfg(test)]
 mod tests;

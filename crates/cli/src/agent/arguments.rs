@@ -58,6 +58,9 @@ pub(crate) struct AgentArgs {
     /// Most hosts to be connected to
     #[arg(long, value_name = "N", default_value_t = 256, help_heading = "Swarm")]
     connections: usize,
+    /// Serve metrics and what else changes nothing at this address, too, such as 127.0.0.1:9647
+    #[arg(long, value_name = "IP:PORT")]
+    pub(super) http: Option<SocketAddr>,
     #[command(flatten)]
     pub(super) store: StoreArgs,
 }

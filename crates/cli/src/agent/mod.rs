@@ -3,10 +3,16 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`arguments`] | what was asked for |
+//! | [`client`] | how other commands ask it |
+//! | [`disk`] | `headstart disk ...`: its disks |
 
 mod arguments;
+mod client;
+mod disk;
 
 pub(crate) use arguments::AgentArgs;
+pub(crate) use client::AgentClient;
+pub(crate) use disk::{DiskCommand, DiskReport};
 
 use crate::report::{Outcome, Report};
 use crate::terminal::Terminal;
@@ -25,8 +31,10 @@ use tokio::runtime::Runtime;
 pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart agent --credentials /etc/headstart/swarm --join host1.lan:4647\n  \
     headstart agent --plain a --listen 127.0.0.1:4647 --dir /var/lib/agent-a --cache /var/lib/cache-a\n\n\
-    Disks of this host find the swarm at swarm.sock in --dir: `headstart attach IMAGE --swarm SOCK`. It ends at \
-    SIGTERM or Ctrl-C; disks go on without it.";
+    It looks after the disks that it is given by `headstart attach IMAGE --agent DIR/agent.sock`, each with a \
+    process of its own; other programs ask it by HTTP at the same socket, as /openapi.json there says. A disk that \
+    is not to be the agent's still finds the swarm by `headstart attach IMAGE --swarm DIR/swarm.sock`. It ends at \
+    SIGTERM or Ctrl-C; disks go on without it, and the next agent finds them.";
 
 /// Often enough that nobody waits for the end.
 const LOOK: Duration = Duration::from_millis(50);
@@ -61,6 +69,8 @@ impl AgentArgs {
             cache: Arc::clone(&cache),
             swarm: self.swarm()?,
             stores: self.store.settings()?,
+            program: program()?,
+            http: self.http,
         };
         let agent = runtime.block_on(Agent::start(settings, runtime.handle().clone()))?;
         announce(&agent, json)?;
@@ -89,21 +99,45 @@ struct Ready<'a> {
     /// Where other hosts reach it.
     address: Option<String>,
     swarm: Option<&'a Path>,
+    /// Where programs find it.
+    agent: &'a Path,
+    http: Option<String>,
+}
+
+/// This program, as it is on disk: after an upgrade that is the new one.
+fn program() -> Result<PathBuf> {
+    let path = std::env::current_exe().map_err(|e| Error::io("cannot find this program", e))?;
+    // What was replaced while it ran has this behind its name.
+    let text = path.to_string_lossy();
+    Ok(text.strip_suffix(" (deleted)").map_or_else(|| path.clone(), PathBuf::from))
 }
 
 fn announce(agent: &Agent, json: bool) -> Result<()> {
     let status = agent.swarm().map(|swarm| swarm.status());
     let address = status.as_ref().and_then(|status| Some(status.address?.to_string()));
-    let ready = Ready { name: status.map(|status| status.name), address, swarm: agent.swarm_socket() };
+    let ready = Ready {
+        name: status.map(|status| status.name),
+        address,
+        swarm: agent.swarm_socket(),
+        agent: agent.socket(),
+        http: None,
+    };
+    let http = agent.http().map(|http| format!("http://{http}"));
+    let ready = Ready { http, ..ready };
     let mut out = std::io::stdout().lock();
     let written = if json {
         writeln!(out, "{}", serde_json::to_string(&ready).unwrap_or_default())
     } else {
         match (&ready.name, &ready.address, ready.swarm) {
             (Some(name), Some(address), Some(socket)) => {
-                writeln!(out, "{name} is in the swarm at {address}; disks: --swarm {}", socket.display())
+                writeln!(
+                    out,
+                    "{name} is in the swarm at {address}; disks: --agent {} or --swarm {}",
+                    ready.agent.display(),
+                    socket.display()
+                )
             }
-            _ => writeln!(out, "the agent runs, in no swarm"),
+            _ => writeln!(out, "the agent runs, in no swarm; disks: --agent {}", ready.agent.display()),
         }
     };
     written.and_then(|()| out.flush()).map_err(|e| Error::io("cannot write to standard output", e))

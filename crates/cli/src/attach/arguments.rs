@@ -89,6 +89,13 @@ pub(crate) struct Attach {
     /// Ask the agent of this host first for what is missing, at its swarm.sock; it has to have the same --cache
     #[arg(long, value_name = "SOCK", help_heading = "Caching and preloading")]
     pub(crate) swarm: Option<PathBuf>,
+    /// Let the agent of this host have the disk, by its agent.sock, which brings --cache and --swarm along: it is
+    /// served by a process of its own until `headstart disk detach`, and started again should that die
+    #[arg(long, value_name = "SOCK", conflicts_with_all = ["cache", "swarm", "pid_file"])]
+    pub(crate) agent: Option<PathBuf>,
+    /// What the agent calls the disk [default: NAME, or a name made of the image's]
+    #[arg(long = "as", value_name = "NAME", requires = "agent")]
+    pub(crate) disk_name: Option<String>,
     /// Serve a disk of an agent, which knows the process by this file
     #[arg(long, value_name = "FILE", hide = true)]
     pub(crate) pid_file: Option<PathBuf>,

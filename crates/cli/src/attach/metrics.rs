@@ -2,7 +2,6 @@
 //! and the stores', for Prometheus.
 
 use super::arguments::MetricsAddress;
-use super::exposition::{Kind, Page};
 use super::preloads::share;
 use super::session::{NamedDisk, Session};
 use axum::Router;
@@ -10,6 +9,7 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::get;
+use headstart_agent::exposition::{Kind, Page};
 use headstart_block::{Error, Result};
 use headstart_disk::Preloaded;
 use headstart_disk::stats::SlowCause;

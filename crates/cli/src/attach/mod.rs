@@ -3,16 +3,17 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`arguments`] | what was asked for |
+//! | [`by_agent`] | where the agent of this host is to have the disk |
 //! | [`session`] | opens the images, holds the disks |
 //! | [`servers`] | starts the servers, says how to use them |
 //! | [`plans`] | where plans are looked for |
 //! | [`preloads`] | how much preloading helped, in figures |
 //! | [`recording`] | what the disks record, and where it goes |
 //! | [`status`] | the live line |
-//! | [`metrics`], [`exposition`] | what Prometheus scrapes |
+//! | [`metrics`] | what Prometheus scrapes |
 
 mod arguments;
-mod exposition;
+mod by_agent;
 mod metrics;
 mod plans;
 mod preloads;
@@ -44,6 +45,7 @@ pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart attach oci://registry.lan/vm/debian:13 --nbd unix:/run/vm1.sock --writable /var/lib/vm1\n  \
     headstart attach oci://registry.lan/vm/debian:13 --plans /srv/plans --label family=debian-13\n  \
     headstart attach http://images.lan/store:debian --vhost-user /run/vm1.vhost --fill 20MB/s\n  \
+    headstart attach oci://registry.lan/vm/debian:13 --agent /run/headstart/agent.sock --fuse /srv/vm1.raw\n  \
     headstart attach web=s3://images/vm:web db=s3://images/vm:db --nbd 127.0.0.1:10809\n\n\
     With --json, standard output has JSON lines, one object a line: one when the disks can be used (`disks`, \
     `ways`, `metrics`, `ready_ms`), one when they were detached (`reads`, `hits_percent`, `waits`, \
@@ -70,6 +72,9 @@ const RUNTIME_THREADS: usize = 2;
 impl Attach {
     pub(crate) fn run(&self, terminal: &Terminal, quiet: bool, json: bool) -> Result<Box<dyn Report>> {
         self.check()?;
+        if let Some(socket) = &self.agent {
+            return self.by_agent(socket);
+        }
         if let Some(file) = &self.pid_file {
             headstart_agent::disks::hold_pid_file(file)?;
         }

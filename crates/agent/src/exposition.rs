@@ -5,19 +5,22 @@ use std::fmt::{Display, Write};
 
 /// What a metric is.
 #[derive(Clone, Copy)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// It only grows.
     Counter,
+    /// It is what it is now.
     Gauge,
+    /// How often values of each size came.
     Histogram,
 }
 
 /// A page of metrics.
 #[derive(Default)]
-pub(crate) struct Page(String);
+pub struct Page(String);
 
 impl Page {
     /// Begins a metric; its samples follow.
-    pub(crate) fn metric(&mut self, name: &str, kind: Kind, help: &str) {
+    pub fn metric(&mut self, name: &str, kind: Kind, help: &str) {
         let kind = match kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
@@ -27,12 +30,12 @@ impl Page {
     }
 
     /// A sample of the metric begun last.
-    pub(crate) fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+    pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         let _ = writeln!(self.0, "{name}{} {value}", Labels(labels, None));
     }
 
     /// A distribution as the sample of a histogram, in seconds.
-    pub(crate) fn distribution(&mut self, name: &str, labels: &[(&str, &str)], values: &Distribution) {
+    pub fn distribution(&mut self, name: &str, labels: &[(&str, &str)], values: &Distribution) {
         let mut sum = 0;
         for bucket in 0..BUCKETS {
             sum += values.counts[bucket];
@@ -44,7 +47,8 @@ impl Page {
     }
 
     /// The page.
-    pub(crate) fn finish(self) -> String {
+    #[must_use]
+    pub fn finish(self) -> String {
         self.0
     }
 }

@@ -1,0 +1,94 @@
+//! What Prometheus scrapes of the agent. The disks' processes have metrics of their own.
+
+use super::Served;
+use crate::disks::DiskState;
+use crate::exposition::{Kind, Page};
+
+const STATES: [(DiskState, &str); 4] = [
+    (DiskState::Starting, "starting"),
+    (DiskState::Serving, "serving"),
+    (DiskState::Restarting, "restarting"),
+    (DiskState::Detaching, "detaching"),
+];
+
+/// A number and what it is: the end of its metric's name, what it counts.
+type Number = (&'static str, &'static str, u64);
+
+pub(super) fn render(served: &Served) -> String {
+    let mut page = Page::default();
+    page.metric("headstart_agent_info", Kind::Gauge, "The version of headstart.");
+    page.sample("headstart_agent_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
+    let disks = served.disks.list();
+    page.metric("headstart_agent_disks", Kind::Gauge, "Disks that the agent looks after, by what they do.");
+    for (state, name) in STATES {
+        let number = disks.iter().filter(|disk| disk.state == state).count();
+        page.sample("headstart_agent_disks", &[("state", name)], number);
+    }
+    let name = "headstart_agent_disk_restarts_total";
+    page.metric(name, Kind::Counter, "How often a disk's process died and was started again.");
+    for disk in &disks {
+        page.sample(name, &[("disk", &disk.spec.name)], disk.restarts);
+    }
+    if let Some(swarm) = &served.swarm {
+        let status = swarm.status();
+        gauges(
+            &mut page,
+            &[
+                ("peers", "Hosts that it is connected to.", status.peers.len() as u64),
+                ("blobs", "Blobs that it takes part in.", status.blobs.len() as u64),
+            ],
+        );
+        counters(&mut page, &connections(&swarm.counters()));
+        counters(&mut page, &decisions(&swarm.node_counters()));
+    }
+    page.finish()
+}
+
+fn gauges(page: &mut Page, numbers: &[Number]) {
+    for (name, help, value) in numbers {
+        let metric = format!("headstart_agent_swarm_{name}");
+        page.metric(&metric, Kind::Gauge, help);
+        page.sample(&metric, &[], value);
+    }
+}
+
+fn counters(page: &mut Page, numbers: &[Number]) {
+    for (name, help, value) in numbers {
+        let metric = format!("headstart_agent_swarm_{name}_total");
+        page.metric(&metric, Kind::Counter, help);
+        page.sample(&metric, &[], value);
+    }
+}
+
+fn connections(c: &crate::peers::Counters) -> [Number; 10] {
+    [
+        ("connections", "Connections that were made, either way.", c.connections),
+        ("refused_connections", "Connections that were refused.", c.refused_connections),
+        ("dropped_corrupt", "Hosts that were dropped for wrong bytes.", c.dropped_corrupt),
+        ("dropped_other", "Hosts that were dropped for lies, slowness or nonsense.", c.dropped_other),
+        ("sent_bytes", "Bytes of chunks that went to other hosts.", c.sent_bytes),
+        ("received_bytes", "Bytes of chunks that came from other hosts.", c.received_bytes),
+        ("stray_bytes", "Bytes of chunks that came and were not asked for, or no longer.", c.stray_bytes),
+        ("fetched_bytes", "Bytes that the agent fetched from stores for other hosts.", c.fetched_bytes),
+        ("brought_bytes", "Bytes that disks wanted and other hosts brought.", c.brought_bytes),
+        ("elsewhere_bytes", "Bytes that disks wanted and were left to the store.", c.elsewhere_bytes),
+    ]
+}
+
+fn decisions(c: &headstart_swarm::Counters) -> [Number; 13] {
+    [
+        ("wants", "Ranges that disks wanted.", c.wants),
+        ("elsewhere_chunks", "Chunks that disks wanted and were left to the store.", c.elsewhere),
+        ("demand_chunks", "Chunks that came from other hosts because somebody waited.", c.on_demand),
+        ("prefetched_chunks", "Chunks that came from other hosts ahead of need.", c.prefetched),
+        ("prefetched_read_chunks", "Of those, what was read since.", c.prefetched_read),
+        ("store_chunks", "Chunks that came to this host from the store.", c.from_store),
+        ("served_chunks", "Chunks that were sent to other hosts.", c.served),
+        ("withheld_chunks", "Chunks that others had and that were only taken note of.", c.withheld),
+        ("resets", "How often withheld prefetches proved right.", c.resets),
+        ("timeouts", "Requests that were given up, for their host was silent too long.", c.timeouts),
+        ("broken_promises", "Of those, requests whose host had promised to answer.", c.broken),
+        ("corrupt_chunks", "Chunks that came and were wrong.", c.corrupt),
+        ("duplicate_chunks", "Chunks that came twice.", c.duplicate),
+    ]
+}

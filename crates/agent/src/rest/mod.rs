@@ -1,0 +1,216 @@
+//! What programs ask the agent for, over HTTP: disks, the swarm, metrics. The OpenAPI document says all of it.
+//!
+//! Everything goes over a Unix socket in the agent's directory, which is for its user alone. What changes nothing is
+//! served over TCP as well, where that is asked for: for Prometheus, and for who looks.
+
+mod metrics;
+
+use crate::disks::{DiskSpec, DiskState, DiskStatus, Disks};
+use crate::local::bind;
+use crate::peers::Swarm;
+use axum::extract::{Path as UrlPath, State};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use futures::stream::{self, Stream};
+use headstart_block::{Error, ErrorKind, Result};
+use serde::Serialize;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::task::AbortHandle;
+use utoipa::{OpenApi, ToSchema};
+
+/// What the answers are made of.
+pub(crate) struct Served {
+    pub(crate) disks: Arc<Disks>,
+    pub(crate) swarm: Option<Arc<Swarm>>,
+}
+
+type Shared = State<Arc<Served>>;
+
+/// The servers. They end when dropped.
+pub(crate) struct Rest {
+    socket: PathBuf,
+    tasks: Vec<AbortHandle>,
+    /// Where what changes nothing is served over TCP.
+    pub(crate) address: Option<SocketAddr>,
+}
+
+impl Rest {
+    /// Serves at a Unix socket, in the place of who served there before, and read-only at `address`.
+    ///
+    /// # Errors
+    /// Where it cannot listen.
+    pub(crate) async fn start(socket: &Path, address: Option<SocketAddr>, served: Served) -> Result<Self> {
+        let served = Arc::new(served);
+        let listener = bind(socket).map_err(|e| e.about(socket.display()))?;
+        let mut tasks = Vec::new();
+        let all = looking().merge(changing()).with_state(Arc::clone(&served));
+        tasks.push(tokio::spawn(async move { drop(axum::serve(listener, all).await) }).abort_handle());
+        let mut bound = None;
+        if let Some(address) = address {
+            let failed = |e| Error::io("cannot listen", e).about(address);
+            let listener = TcpListener::bind(address).await.map_err(failed)?;
+            bound = Some(listener.local_addr().map_err(failed)?);
+            let looking = looking().with_state(served);
+            tasks
+                .push(tokio::spawn(async move { drop(axum::serve(listener, looking).await) }).abort_handle());
+        }
+        Ok(Self { socket: socket.to_owned(), tasks, address: bound })
+    }
+}
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+fn looking() -> Router<Arc<Served>> {
+    Router::new()
+        .route("/v1/disks", get(list))
+        .route("/v1/disks/{name}", get(show))
+        .route("/v1/events", get(watch))
+        .route("/v1/swarm", get(swarm))
+        .route("/v1/targets", get(targets))
+        .route("/metrics", get(metrics))
+        .route("/openapi.json", get(openapi))
+}
+
+fn changing() -> Router<Arc<Served>> {
+    Router::new().route("/v1/disks", post(attach)).route("/v1/disks/{name}", axum::routing::delete(detach))
+}
+
+/// The document that says what can be asked for.
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "headstart agent", description = "The disks of a host, and its part in the swarm."),
+    paths(list, show, attach, detach, watch, swarm, targets, metrics),
+    components(schemas(DiskSpec, DiskStatus, DiskState, Failure, Targets))
+)]
+struct Document;
+
+/// Why something could not be done.
+#[derive(Debug, Serialize, ToSchema)]
+struct Failure {
+    /// In words: the thing, the cause, and what to do.
+    error: String,
+}
+
+/// An error as an answer.
+struct Refusal(Error);
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = match self.0.kind() {
+            ErrorKind::NotFound => StatusCode::NOT_FOUND,
+            ErrorKind::Conflict => StatusCode::CONFLICT,
+            ErrorKind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
+            ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        (status, Json(Failure { error: self.0.to_string() })).into_response()
+    }
+}
+
+type Answer<T> = std::result::Result<T, Refusal>;
+
+/// All disks.
+#[utoipa::path(get, path = "/v1/disks", responses((status = 200, body = Vec<DiskStatus>)))]
+async fn list(State(served): Shared) -> Json<Vec<DiskStatus>> {
+    Json(served.disks.list())
+}
+
+/// One disk.
+#[utoipa::path(get, path = "/v1/disks/{name}", params(("name" = String, Path, description = "The disk")),
+    responses((status = 200, body = DiskStatus), (status = 404, body = Failure)))]
+async fn show(State(served): Shared, UrlPath(name): UrlPath<String>) -> Answer<Json<DiskStatus>> {
+    served.disks.get(&name).map(Json).map_err(Refusal)
+}
+
+/// Attaches a disk; answers when it can be used. Over the Unix socket alone.
+#[utoipa::path(post, path = "/v1/disks", request_body = DiskSpec,
+    responses((status = 201, description = "It can be used", body = DiskStatus),
+        (status = 409, description = "There is a disk of that name", body = Failure),
+        (status = 422, description = "It cannot be attached", body = Failure)))]
+async fn attach(State(served): Shared, Json(spec): Json<DiskSpec>) -> Answer<(StatusCode, Json<DiskStatus>)> {
+    // Who hangs up meanwhile changes nothing: it is attached all the same.
+    let disks = Arc::clone(&served.disks);
+    let attached = tokio::spawn(async move { disks.attach(spec).await }).await;
+    let attached = attached.map_err(|e| Refusal(Error::invalid("attaching broke off").caused_by(e)))?;
+    attached.map(|status| (StatusCode::CREATED, Json(status))).map_err(Refusal)
+}
+
+/// Detaches a disk; answers when what was written is durable and its process has ended. Over the Unix socket alone.
+#[utoipa::path(delete, path = "/v1/disks/{name}", params(("name" = String, Path, description = "The disk")),
+    responses((status = 200, description = "It is detached", body = DiskStatus), (status = 404, body = Failure),
+        (status = 503, description = "It takes long; ask again", body = Failure)))]
+async fn detach(State(served): Shared, UrlPath(name): UrlPath<String>) -> Answer<Json<DiskStatus>> {
+    served.disks.detach(&name).await.map(Json).map_err(Refusal)
+}
+
+/// Whatever changes from now on, as server-sent events: each is a disk as it is then.
+#[utoipa::path(get, path = "/v1/events",
+    responses((status = 200, content_type = "text/event-stream", body = DiskStatus)))]
+async fn watch(State(served): Shared) -> Sse<impl Stream<Item = std::result::Result<Event, Infallible>>> {
+    let changes = stream::unfold(served.disks.watch(), |mut changes| async {
+        let event = loop {
+            match changes.recv().await {
+                Ok(status) => match Event::default().event("disk").json_data(&status) {
+                    Ok(event) => break event,
+                    Err(error) => tracing::warn!(%error, "a disk cannot be told of"),
+                },
+                // It is to list them anew.
+                Err(RecvError::Lagged(_)) => break Event::default().event("missed"),
+                Err(RecvError::Closed) => return None,
+            }
+        };
+        Some((Ok(event), changes))
+    });
+    Sse::new(changes).keep_alive(KeepAlive::default())
+}
+
+/// This host's part in the swarm; `null` where it has none.
+#[utoipa::path(get, path = "/v1/swarm", responses((status = 200, body = Object)))]
+async fn swarm(State(served): Shared) -> Response {
+    Json(served.swarm.as_ref().map(|swarm| swarm.status())).into_response()
+}
+
+/// A disk's metrics, as Prometheus' HTTP service discovery wants to be told.
+#[derive(Debug, Serialize, ToSchema)]
+struct Targets {
+    /// Where they are.
+    targets: Vec<String>,
+    /// `disk`: its name.
+    #[schema(value_type = Object)]
+    labels: std::collections::BTreeMap<&'static str, String>,
+}
+
+/// Where the disks' own metrics are, for Prometheus' `http_sd_configs`.
+#[utoipa::path(get, path = "/v1/targets", responses((status = 200, body = Vec<Targets>)))]
+async fn targets(State(served): Shared) -> Json<Vec<Targets>> {
+    let target = |status: DiskStatus| {
+        let url = status.ready?.get("metrics")?.as_str()?.to_owned();
+        let address = url.strip_prefix("http://")?.split('/').next()?.to_owned();
+        Some(Targets { targets: vec![address], labels: [("disk", status.spec.name)].into() })
+    };
+    Json(served.disks.list().into_iter().filter_map(target).collect())
+}
+
+/// Metrics of the agent and of its part in the swarm, for Prometheus.
+#[utoipa::path(get, path = "/metrics", responses((status = 200, content_type = "text/plain", body = String)))]
+async fn metrics(State(served): Shared) -> impl IntoResponse {
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], metrics::render(&served))
+}
+
+async fn openapi() -> Json<utoipa::openapi::OpenApi> {
+    Json(Document::openapi())
+}

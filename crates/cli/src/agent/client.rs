@@ -1,0 +1,92 @@
+//! Asking an agent: HTTP over its socket.
+
+use super::default_dir;
+use headstart_agent::daemon::SOCKET;
+use headstart_agent::disks::DiskSpec;
+use headstart_block::{Error, ErrorKind, Result};
+use reqwest::{Client, Method, StatusCode};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use tokio::runtime::Runtime;
+
+/// Where agents are asked. The name is of no importance.
+const HOST: &str = "http://agent";
+
+/// An agent of this host.
+pub(crate) struct AgentClient {
+    client: Client,
+    runtime: Runtime,
+    socket: PathBuf,
+}
+
+impl AgentClient {
+    /// The one at this socket, or where an agent is when nobody says. It may not be there.
+    ///
+    /// # Errors
+    /// Where there are no threads to be had.
+    pub(crate) fn new(socket: Option<&Path>) -> Result<Self> {
+        let socket = socket.map_or_else(|| default_dir().join(SOCKET), Path::to_owned);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|e| Error::io("cannot start", e))?;
+        let client = Client::builder().unix_socket(socket.as_path()).no_proxy().build();
+        let client = client.map_err(|e| Error::invalid("cannot make a client").caused_by(e))?;
+        Ok(Self { client, runtime, socket })
+    }
+
+    /// Attaches a disk; returns when it can be used.
+    ///
+    /// # Errors
+    /// What the agent says; [`ErrorKind::Unavailable`] where it is not there.
+    pub(crate) fn attach(&self, spec: &DiskSpec) -> Result<Value> {
+        let body = serde_json::to_string(spec).map_err(|e| Error::invalid("is no disk").caused_by(e))?;
+        self.ask(Method::POST, "/v1/disks", Some(body))
+    }
+
+    /// Detaches it.
+    ///
+    /// # Errors
+    /// As [`AgentClient::attach`].
+    pub(crate) fn detach(&self, name: &str) -> Result<Value> {
+        // A name has nothing in it that means something in a path; what has is no name.
+        let name = name.replace(['/', '?', '#', '%'], "_");
+        self.ask(Method::DELETE, &format!("/v1/disks/{name}"), None)
+    }
+
+    /// All disks.
+    ///
+    /// # Errors
+    /// As [`AgentClient::attach`].
+    pub(crate) fn list(&self) -> Result<Value> {
+        self.ask(Method::GET, "/v1/disks", None)
+    }
+
+    fn ask(&self, method: Method, path: &str, body: Option<String>) -> Result<Value> {
+        let away = |e: reqwest::Error| {
+            Error::new(ErrorKind::Unavailable, "no agent answers")
+                .caused_by(e)
+                .about(self.socket.display())
+                .remedy("start one by `headstart agent`, or name its agent.sock with --agent")
+        };
+        self.runtime.block_on(async {
+            let mut request = self.client.request(method, format!("{HOST}{path}"));
+            if let Some(body) = body {
+                request = request.header("content-type", "application/json").body(body);
+            }
+            let answer = request.send().await.map_err(away)?;
+            let status = answer.status();
+            let text = answer.text().await.map_err(away)?;
+            let value: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
+            if status.is_success() {
+                return Ok(value);
+            }
+            let why = value.get("error").and_then(Value::as_str).map_or(text.clone(), str::to_owned);
+            let kind = match status {
+                StatusCode::NOT_FOUND => ErrorKind::NotFound,
+                StatusCode::CONFLICT => ErrorKind::Conflict,
+                StatusCode::SERVICE_UNAVAILABLE => ErrorKind::Unavailable,
+                _ => ErrorKind::Invalid,
+            };
+            Err(Error::new(kind, why))
+        })
+    }
+}

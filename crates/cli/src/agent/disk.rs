@@ -1,0 +1,103 @@
+//! `headstart disk ...`: the disks of an agent.
+
+use super::client::AgentClient;
+use crate::report::{Outcome, Report, count};
+use clap::{Args, Subcommand};
+use headstart_block::Result;
+use serde::Serialize;
+use serde_json::Value;
+use std::fmt;
+use std::path::PathBuf;
+
+#[derive(Subcommand)]
+pub(crate) enum DiskCommand {
+    /// List the disks that the agent of this host looks after
+    #[command(
+        after_help = "Examples:\n  headstart disk list\n  headstart disk list --agent /run/headstart/agent.sock --json"
+    )]
+    List {
+        #[command(flatten)]
+        agent: AgentSocket,
+    },
+    /// Detach a disk: what was written to it is durable then, and its process has ended
+    #[command(after_help = "Example:\n  headstart disk detach vm1")]
+    Detach {
+        /// The disk
+        name: String,
+        #[command(flatten)]
+        agent: AgentSocket,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct AgentSocket {
+    /// The agent's agent.sock [default: in /run/headstart, or in headstart in $XDG_RUNTIME_DIR]
+    #[arg(long, value_name = "SOCK")]
+    agent: Option<PathBuf>,
+}
+
+impl DiskCommand {
+    pub(crate) fn run(&self) -> Result<Box<dyn Report>> {
+        match self {
+            Self::List { agent } => {
+                let disks = AgentClient::new(agent.agent.as_deref())?.list()?;
+                Ok(Box::new(Listed { disks }))
+            }
+            Self::Detach { name, agent } => {
+                Ok(Box::new(DiskReport(AgentClient::new(agent.agent.as_deref())?.detach(name)?)))
+            }
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Listed {
+    disks: Value,
+}
+
+impl Outcome for Listed {}
+
+impl fmt::Display for Listed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let disks = self.disks.as_array().map(Vec::as_slice).unwrap_or_default();
+        write!(f, "{}", count(disks.len() as u64, "disk"))?;
+        disks.iter().try_for_each(|disk| write!(f, "\n{}", Line(disk)))
+    }
+}
+
+/// One disk, as its agent sees it.
+#[derive(Serialize)]
+pub(crate) struct DiskReport(pub(crate) Value);
+
+impl Outcome for DiskReport {
+    fn is_line(&self) -> bool {
+        true
+    }
+}
+
+impl fmt::Display for DiskReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Line(&self.0))
+    }
+}
+
+struct Line<'a>(&'a Value);
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        write!(f, "{}: {}", text(&self.0["name"]), text(&self.0["state"]))?;
+        if let Some(pid) = self.0["pid"].as_u64() {
+            write!(f, ", process {pid}")?;
+        }
+        match self.0["restarts"].as_u64() {
+            Some(restarts) if restarts > 0 => write!(f, ", started again {}", count(restarts, "time"))?,
+            _ => {}
+        }
+        if let Some(error) = self.0["error"].as_str() {
+            write!(f, ", {error}")?;
+        }
+        let ways = self.0["ready"]["ways"].as_array().map(Vec::as_slice).unwrap_or_default();
+        ways.iter().try_for_each(|way| write!(f, "\n  {}", text(&way["uri"])))
+    }
+}

@@ -1,0 +1,149 @@
+//! An agent while it runs, and the disks that it has.
+
+use crate::attached::PATIENCE;
+use crate::scene::Scene;
+use headstart_testkit::process::Process;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// An agent in the directory `NAME` of a scene, with the cache `NAME-cache`. Killed when dropped; its disks, too.
+pub(crate) struct Agent<'s> {
+    scene: &'s Scene,
+    name: &'static str,
+    words: String,
+    process: Process,
+    /// What it said when it could be used.
+    pub(crate) ready: Value,
+}
+
+impl<'s> Agent<'s> {
+    /// Starts one; `words` follow `headstart agent`.
+    #[track_caller]
+    pub(crate) fn start(scene: &'s Scene, name: &'static str, words: &str) -> Self {
+        let words = format!("agent --json --dir ~/{name} --cache ~/{name}-cache {words}");
+        let (process, ready) = Self::run(&mut scene.command(&words));
+        Self { scene, name, words, process, ready }
+    }
+
+    #[track_caller]
+    fn run(command: &mut Command) -> (Process, Value) {
+        let mut process = Process::start(command);
+        let line = process.line("that it is ready", PATIENCE, |line| line.starts_with("{\"name\""));
+        (process, serde_json::from_str(&line).unwrap())
+    }
+
+    /// The next one in its place, which is this program.
+    #[track_caller]
+    pub(crate) fn again(&mut self) {
+        (self.process, self.ready) = Self::run(&mut self.scene.command(&self.words));
+    }
+
+    /// The next one in its place, which is another file: an upgrade.
+    #[track_caller]
+    pub(crate) fn again_as(&mut self, program: &Path) {
+        let same = self.scene.command(&self.words);
+        let mut command = Command::new(program);
+        command.args(same.get_args()).current_dir(self.scene.path(""));
+        (self.process, self.ready) = Self::run(&mut command);
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    #[track_caller]
+    pub(crate) fn stop(&mut self) {
+        assert_eq!(self.process.stop(PATIENCE).code(), Some(0), "{}", self.process);
+    }
+
+    /// `--agent` with its socket.
+    pub(crate) fn option(&self) -> String {
+        format!("--agent ~/{}/agent.sock", self.name)
+    }
+
+    /// Attaches a disk; what the agent says of it.
+    #[track_caller]
+    pub(crate) fn attach(&self, words: &str) -> Value {
+        self.scene.ok(&format!("attach --json {words} {}", self.option())).json()
+    }
+
+    #[track_caller]
+    pub(crate) fn detach(&self, name: &str) -> Value {
+        self.scene.ok(&format!("disk detach {name} --json {}", self.option())).json()
+    }
+
+    #[track_caller]
+    pub(crate) fn disks(&self) -> Vec<Value> {
+        let listed = self.scene.json(&format!("disk list {}", self.option()));
+        listed["disks"].as_array().unwrap().clone()
+    }
+
+    /// The only disk, once it is as `wanted`.
+    #[track_caller]
+    pub(crate) fn disk_that(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let disks = self.disks();
+            if let [disk] = disks.as_slice()
+                && wanted(disk)
+            {
+                return disk.clone();
+            }
+            assert!(Instant::now() < until, "not {what}: {disks:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// A request as any program makes it; the answer's status and body.
+    #[track_caller]
+    pub(crate) fn http(&self, request: &str) -> (u16, String) {
+        let stream = UnixStream::connect(self.scene.path(&format!("{}/agent.sock", self.name))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        ask(stream, request)
+    }
+}
+
+impl Drop for Agent<'_> {
+    fn drop(&mut self) {
+        self.process.kill();
+        // Its disks live on; a test's must not.
+        let disks = std::fs::read_dir(self.scene.path(&format!("{}/disks", self.name)));
+        for entry in disks.into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.extension().is_some_and(|ending| ending == "pid") {
+                let pid = std::fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
+                if let Some(pid) = pid.and_then(Pid::from_raw).filter(|_| is_locked(&path)) {
+                    let _ = kill_process(pid, Signal::TERM);
+                }
+            }
+        }
+    }
+}
+
+/// Whether a process that serves a disk has this file.
+fn is_locked(path: &Path) -> bool {
+    let Ok(file) = std::fs::File::open(path) else { return false };
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared).is_err()
+}
+
+/// `GET /path` or the like, over a connection of its own.
+#[track_caller]
+pub(crate) fn ask(mut stream: impl Read + Write, request: &str) -> (u16, String) {
+    let (line, body) = request.split_once('\n').unwrap_or((request, ""));
+    write!(
+        stream,
+        "{line} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}

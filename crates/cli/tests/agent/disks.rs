@@ -1,0 +1,125 @@
+//! Attaching, detaching, listing, watching; what cannot work; processes that die.
+
+use crate::agent::{Agent, ask};
+use crate::attached::PATIENCE;
+use crate::images::{Web, can_check_bytes, check_bytes, noisy, tool};
+use crate::tools::installed;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+
+fn kill(pid: &Value) {
+    kill_process(Pid::from_raw(pid.as_i64().unwrap() as i32).unwrap(), Signal::KILL).unwrap();
+}
+
+#[test]
+fn a_disk_is_attached_listed_and_detached() {
+    let scene = noisy(4);
+    let Some(web) = Web::before(&scene) else { return };
+    if !can_check_bytes() {
+        return;
+    }
+    let agent = Agent::start(&scene, "a", "--http 127.0.0.1:0");
+    let disk = agent.attach(&format!("vm={} --nbd unix:~/d.sock --metrics 127.0.0.1:0", web.image()));
+    assert_eq!((disk["name"].as_str(), disk["state"].as_str()), (Some("vm"), Some("serving")));
+    check_bytes(&scene, "disk.raw", disk["ready"]["ways"][0]["uri"].as_str().unwrap());
+    assert_eq!(agent.disks(), [disk.clone()]);
+    let said = scene.ok(&format!("disk list {}", agent.option())).stdout;
+    assert!(said.starts_with("1 disk\nvm: serving, process ") && said.contains("nbd+unix://"), "{said}");
+    // The same for other programs; over TCP only what changes nothing.
+    let address = agent.ready["http"].as_str().unwrap().strip_prefix("http://").unwrap();
+    let over_tcp = |request: &str| ask(TcpStream::connect(address).unwrap(), request);
+    for (status, body) in [agent.http("GET /v1/disks/vm"), over_tcp("GET /v1/disks/vm")] {
+        assert_eq!((status, serde_json::from_str::<Value>(&body).unwrap()), (200, disk.clone()));
+    }
+    assert_eq!(over_tcp("DELETE /v1/disks/vm").0, 405);
+    assert_eq!(over_tcp("POST /v1/disks\n{}").0, 405);
+    let targets: Value = serde_json::from_str(&over_tcp("GET /v1/targets").1).unwrap();
+    let metrics = disk["ready"]["metrics"].as_str().unwrap();
+    assert_eq!(targets[0]["labels"]["disk"], "vm");
+    assert_eq!(format!("http://{}/metrics", targets[0]["targets"][0].as_str().unwrap()), metrics);
+    let metrics = over_tcp("GET /metrics").1;
+    assert!(metrics.contains("headstart_agent_disks{state=\"serving\"} 1\n"), "{metrics}");
+    let document: Value = serde_json::from_str(&over_tcp("GET /openapi.json").1).unwrap();
+    for path in ["/v1/disks", "/v1/disks/{name}", "/v1/events", "/v1/swarm", "/v1/targets", "/metrics"] {
+        assert!(document["paths"].get(path).is_some(), "{path} is not in the document");
+    }
+    let report = agent.detach("vm");
+    assert_eq!(report["state"], "detached");
+    assert!(report["report"]["reads"].as_u64().unwrap() > 0, "{report}");
+    assert!(agent.disks().is_empty() && !scene.path("d.sock").exists());
+    assert_eq!(scene.names("a/disks"), [""; 0]);
+}
+
+#[test]
+fn what_cannot_work_is_said_and_leaves_nothing_behind() {
+    let scene = noisy(1);
+    let agent = Agent::start(&scene, "a", "");
+    let option = agent.option();
+    scene.fails(&format!("attach file://~/store:nothing {option}"), &["nothing"]);
+    scene.fails(&format!("attach file://~/store:v1 --as a/b {option}"), &["is no name of a disk"]);
+    scene
+        .fails(&format!("attach file://~/store:v1 --nbd unix:~/no/d.sock {option}"), &["make the directory"]);
+    scene.fails(&format!("disk detach vm {option}"), &["vm", "there is no disk of that name"]);
+    assert_eq!(scene.run(&format!("attach file://~/store:v1 --cache ~/c {option}")).status, Some(2));
+    assert!(agent.disks().is_empty());
+    assert_eq!(scene.names("a/disks"), [""; 0]);
+    agent.attach("file://~/store:v1 --as vm --nbd unix:~/d.sock");
+    scene.fails(
+        &format!("attach file://~/store:v1 --as vm {option}"),
+        &["vm", "there is a disk of that name"],
+    );
+    // Another agent has no business in that directory.
+    scene.fails("agent --dir ~/a --cache ~/a-cache", &["another agent runs there"]);
+    agent.detach("vm");
+    drop(agent);
+    scene.fails("disk list --agent ~/a/agent.sock", &["no agent answers", "headstart agent"]);
+}
+
+/// A process that is killed is started again, with all that was flushed; watchers hear of it.
+#[test]
+fn a_process_that_dies_is_started_again() {
+    let scene = noisy(4);
+    if !installed(&["qemu-io"]) {
+        return;
+    }
+    let mut agent = Agent::start(&scene, "a", "");
+    let mut events = UnixStream::connect(scene.path("a/agent.sock")).unwrap();
+    events.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(events, "GET /v1/events HTTP/1.1\r\nHost: agent\r\n\r\n").unwrap();
+    let mut events = BufReader::new(events).lines();
+    assert!(events.next().unwrap().unwrap().contains("200"));
+    let disk = agent.attach("file://~/store:v1 --as vm --writable ~/vm --nbd unix:~/d.sock");
+    let uri = disk["ready"]["ways"][0]["uri"].as_str().unwrap();
+    tool(&scene, "qemu-io", &["-f", "raw", uri, "-c", "write -P 7 1M 64k", "-c", "flush"]);
+    kill(&disk["pid"]);
+    let again = agent.disk_that("started again", |disk| disk["restarts"] == 1 && disk["state"] == "serving");
+    assert_ne!(again["pid"], disk["pid"]);
+    tool(&scene, "qemu-io", &["-f", "raw", uri, "-c", "read -P 7 1M 64k"]);
+    // Also one that an agent before has started, and that dies while there is none.
+    agent.kill();
+    kill(&again["pid"]);
+    agent.again();
+    let third = agent.disk_that("served", |disk| disk["state"] == "serving");
+    assert_ne!(third["pid"], again["pid"]);
+    tool(&scene, "qemu-io", &["-f", "raw", uri, "-c", "read -P 7 1M 64k"]);
+    let mut states = Vec::new();
+    while states.last().is_none_or(|state| state != "restarting") {
+        let line = events.next().unwrap().unwrap();
+        if let Some(json) = line.strip_prefix("data: ") {
+            let event: Value = serde_json::from_str(json).unwrap();
+            states.push(event["state"].as_str().unwrap().to_owned());
+            states.dedup();
+        }
+    }
+    assert_eq!(states, ["starting", "serving", "restarting"]);
+    // Who ends it himself detaches it.
+    kill_process(Pid::from_raw(third["pid"].as_i64().unwrap() as i32).unwrap(), Signal::TERM).unwrap();
+    let until = std::time::Instant::now() + PATIENCE;
+    while !agent.disks().is_empty() {
+        assert!(std::time::Instant::now() < until, "it is not detached");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}

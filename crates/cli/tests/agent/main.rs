@@ -1,0 +1,29 @@
+//! `headstart agent` as its users run it: disks that it looks after, while it is killed, restarted and replaced.
+//!
+//! | module | what it tests |
+//! |---|---|
+//! | [`disks`] | attaching, detaching, listing, watching; what cannot work; processes that die |
+//! | [`io`] | fio with verification, while the agent is killed, restarted and replaced by another program |
+//! | [`swarm`] | hosts that give each other what they have |
+
+#![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
+
+mod agent;
+#[path = "../support/attached.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod attached;
+#[path = "../e2e/disk.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod disk;
+mod disks;
+#[path = "../attach/images.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod images;
+mod io;
+#[path = "../e2e/scene.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod scene;
+mod swarm;
+#[path = "../e2e/tools.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod tools;
