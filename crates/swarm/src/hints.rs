@@ -11,7 +11,7 @@
 //! none follows it, and its engine sees to it that demand reads go first, at once.
 
 use crate::Time;
-use crate::tracker::{Access, Answer, Hint, ImageKey, REPORT_MAX, Report};
+use crate::tracker::{Access, Answer, Counts, Hint, ImageKey, REPORT_MAX, Report, Threshold};
 use headstart_block::{BLOCK_SIZE, Plan, PlanItem, SLICE_SIZE};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -160,21 +160,7 @@ impl Hints {
     /// earliest read first. What is local is for the disk's engine to skip.
     #[must_use]
     pub fn plan(&self) -> Plan {
-        if self.known.is_empty() {
-            return Plan::Lazy;
-        }
-        let mut order: Vec<_> = self.known.iter().map(|(slice, known)| (known.rank(), *slice)).collect();
-        order.sort_unstable();
-        let mut items: Vec<PlanItem> = Vec::new();
-        for (_, slice) in order {
-            let (block, bit) = (u64::from(slice / SLICES), 1 << (slice % SLICES));
-            let near = items.len().saturating_sub(NEAR);
-            match items[near..].iter_mut().rev().find(|item| item.block == block) {
-                Some(item) => item.mask |= bit,
-                None => items.push(PlanItem { block, mask: bit }),
-            }
-        }
-        Plan::List(items.into())
+        in_order(self.known.iter().map(|(slice, known)| (known.rank(), *slice)).collect())
     }
 
     /// How many disks of the image the tracker has counted, as far as was heard.
@@ -188,6 +174,34 @@ impl Hints {
     pub fn tally(&self) -> Tally {
         self.tally
     }
+}
+
+/// The plan that a tracker's counts of an image make, the same as an agent's that has heard all of it: for what learns
+/// from boots.
+#[must_use]
+pub fn plan_of(counts: &Counts, threshold: Threshold) -> Plan {
+    let least = threshold.of(counts.disks);
+    let read = counts.slices.iter().filter(|hint| hint.disks >= least);
+    let rank = |hint: &Hint| Known { disks: hint.disks, mean_ms: hint.mean_ms }.rank();
+    in_order(read.map(|hint| (rank(hint), hint.slice)).collect())
+}
+
+/// Slices by rank; one whose block was named a few items before joins it there.
+fn in_order(mut slices: Vec<((u32, u32), u32)>) -> Plan {
+    if slices.is_empty() {
+        return Plan::Lazy;
+    }
+    slices.sort_unstable();
+    let mut items: Vec<PlanItem> = Vec::new();
+    for (_, slice) in slices {
+        let (block, bit) = (u64::from(slice / SLICES), 1 << (slice % SLICES));
+        let near = items.len().saturating_sub(NEAR);
+        match items[near..].iter_mut().rev().find(|item| item.block == block) {
+            Some(item) => item.mask |= bit,
+            None => items.push(PlanItem { block, mask: bit }),
+        }
+    }
+    Plan::List(items.into())
 }
 
 impl Known {

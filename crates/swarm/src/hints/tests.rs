@@ -84,6 +84,9 @@ proptest! {
         let mut last = Hints::new(IMAGE, EVERY);
         last.joined();
         last.heard(&tracker.report(&last.clone().report(Time(0)).unwrap()));
+        let counts = tracker.counts(IMAGE).unwrap();
+        prop_assert_eq!(plan_of(&counts, Settings::default().threshold), last.plan());
+        prop_assert_eq!(plan_of(&counts, Threshold::Disks(100)), Plan::Lazy);
         let plan = items(&last.plan());
         let at = |slice: u32| {
             let here = |(block, mask): &(u64, u32)| *block == u64::from(slice / 32) && mask >> (slice % 32) & 1 == 1;

@@ -424,7 +424,7 @@ impl Node {
         }
         idle.into_iter().for_each(|chunk| self.give_up(id, chunk, Why::Failed, actions));
         if !waited.is_empty() {
-            self.to_store(id, &waited, actions);
+            self.leave_to_store(id, &waited, actions);
         }
     }
 }

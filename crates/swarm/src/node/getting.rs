@@ -162,7 +162,7 @@ impl Node {
         let mut batch: Option<Batch> = None;
         for &chunk in chunks {
             if let Some(full) = batch.take_if(|batch| batch.chunks.count >= most) {
-                self.ask(id, full, actions);
+                self.ask(id, &full, actions);
             }
             let last =
                 batch.as_ref().filter(|batch| batch.chunks.numbers().end == chunk).map(|batch| batch.peer);
@@ -189,16 +189,16 @@ impl Node {
                 _ => {
                     let new = Batch { peer, chunks: Chunks::one(chunk), urgency, hops, insist };
                     if let Some(done) = batch.replace(new) {
-                        self.ask(id, done, actions);
+                        self.ask(id, &done, actions);
                     }
                 }
             }
         }
         if let Some(done) = batch {
-            self.ask(id, done, actions);
+            self.ask(id, &done, actions);
         }
         if !store.is_empty() {
-            self.to_store(id, &store, actions);
+            self.leave_to_store(id, &store, actions);
         }
     }
 
@@ -279,8 +279,8 @@ impl Node {
         }
     }
 
-    fn ask(&mut self, id: BlobId, batch: Batch, actions: &mut Vec<Action>) {
-        let Batch { peer, chunks, urgency, hops, insist } = batch;
+    fn ask(&mut self, id: BlobId, batch: &Batch, actions: &mut Vec<Action>) {
+        let Batch { peer, chunks, urgency, hops, insist } = *batch;
         let request = RequestId(self.next_request);
         self.next_request = self.next_request.wrapping_add(1);
         if let Some(blob) = self.blobs.get_mut(&id) {
@@ -317,7 +317,7 @@ impl Node {
 
     /// Nobody else brings these chunks. Where disks wait for them, and for nothing beside them, they fetch them
     /// themselves. Else the agent does: a disk that waits for other chunks as well would begin only when those are here.
-    pub(super) fn to_store(&mut self, id: BlobId, chunks: &[u32], actions: &mut Vec<Action>) {
+    pub(super) fn leave_to_store(&mut self, id: BlobId, chunks: &[u32], actions: &mut Vec<Action>) {
         let Some(blob) = self.blobs.get(&id) else { return };
         let mut counts: BTreeMap<WantId, u32> = BTreeMap::new();
         let mut alone = true;

@@ -88,73 +88,79 @@ impl Node {
 
     /// Decides what becomes of one chunk that was asked for.
     fn asked_for(&mut self, ask: Ask, id: BlobId, chunk: u32, answers: &mut Answers) {
-        let Some(blob) = self.blobs.get_mut(&id) else { return };
-        let Some(peer) = self.peers.get_mut(&ask.peer) else { return };
-        let bytes = blob.bytes(chunk);
+        let Some(blob) = self.blobs.get(&id) else { return };
         if blob.is_here(chunk) {
-            if peer.is_being_pushed(id, chunk) {
-                return;
-            }
-            if let Some(serve) = peer.being_sent(ask.request, id, chunk) {
-                if ask.urgency < serve.urgency {
-                    serve.urgency = Urgency::Demand;
-                    let (hurried, left) = (serve.chunks, serve.left);
-                    peer.unhurried = peer.unhurried.saturating_sub(left);
-                    // They go out in order: the last are left.
-                    let rest = Chunks { first: hurried.numbers().end - left, count: left };
-                    self.uplink.sends(self.now, blob.bytes_of(rest));
-                    answers.again.push(hurried);
-                }
-                return;
-            }
-            let waited = peer.take_later(ask.request, id, chunk);
-            let most = self.settings.serve_window;
-            if !waited && self.uplink.is_loaded(bytes, most) && self.send_on(ask, id, chunk, false, answers) {
-                return;
-            }
-            let busy = match ask.urgency {
-                Urgency::Demand => self.uplink.backlog() >= most,
-                Urgency::Background => {
-                    self.peers.get(&ask.peer).is_some_and(|p| p.later.len() >= WAITING as usize)
-                }
-            };
-            push(if busy { &mut answers.busy } else { &mut answers.send }, chunk);
-            self.has_soon(ask.peer, id, chunk);
-            return;
-        }
-        if peer.waiting >= WAITING {
+            self.asked_for_here(ask, id, chunk, answers);
+        } else if self.peers.get(&ask.peer).is_none_or(|peer| peer.waiting >= WAITING) {
             push(&mut answers.busy, chunk);
-            return;
+        } else if blob.coming.contains_key(&chunk) {
+            self.asked_for_coming(ask, id, chunk, answers);
+        } else {
+            self.asked_for_absent(ask, id, chunk, answers);
         }
-        let Ask { request, urgency, hops, .. } = ask;
-        let waiting = Waiting { peer: ask.peer, request, urgency, sent_on: hops == 0 };
-        if let Some(coming) = blob.coming.get_mut(&chunk) {
-            if let How::Asked(request) = coming.how
-                && self.requests.get(&request).is_some_and(|known| known.peer == ask.peer)
-            {
-                // Each would wait for the other.
-                push(&mut answers.missing, chunk);
-                return;
-            }
-            let known =
-                coming.asks.iter_mut().find(|known| (known.peer, known.request) == (ask.peer, ask.request));
-            let new = known.is_none();
-            if let Some(known) = known {
-                known.urgency = known.urgency.min(ask.urgency);
-            }
-            if ask.urgency < coming.urgency {
-                answers.hurry.push(chunk);
-            }
-            let loaded = self.uplink.is_loaded(bytes, self.settings.serve_window);
-            if new && loaded && self.send_on(ask, id, chunk, false, answers) {
-                return;
-            }
-            if new {
-                self.promise(id, chunk, waiting);
-            }
+    }
+
+    fn asked_for_here(&mut self, ask: Ask, id: BlobId, chunk: u32, answers: &mut Answers) {
+        let Some(blob) = self.blobs.get(&id) else { return };
+        let Some(peer) = self.peers.get_mut(&ask.peer) else { return };
+        if peer.is_being_pushed(id, chunk) {
             push(&mut answers.wait, chunk);
             return;
         }
+        if let Some(serve) = peer.being_sent(ask.request, id, chunk) {
+            if ask.urgency < serve.urgency {
+                serve.urgency = Urgency::Demand;
+                let (hurried, left) = (serve.chunks, serve.left);
+                peer.unhurried = peer.unhurried.saturating_sub(left);
+                // They go out in order: the last are left.
+                let rest = Chunks { first: hurried.numbers().end - left, count: left };
+                self.uplink.sends(self.now, blob.bytes_of(rest));
+                answers.again.push(hurried);
+            }
+            return;
+        }
+        let (waited, backlog) = (peer.take_later(ask.request, id, chunk), peer.later.len());
+        let most = self.settings.serve_window;
+        let loaded = !waited && self.uplink.is_loaded(blob.bytes(chunk), most);
+        if loaded && self.send_on(ask, id, chunk, false, answers) {
+            return;
+        }
+        let busy = match ask.urgency {
+            Urgency::Demand => self.uplink.backlog() >= most,
+            Urgency::Background => backlog >= WAITING as usize,
+        };
+        push(if busy { &mut answers.busy } else { &mut answers.send }, chunk);
+        self.has_soon(ask.peer, id, chunk);
+    }
+
+    fn asked_for_coming(&mut self, ask: Ask, id: BlobId, chunk: u32, answers: &mut Answers) {
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let bytes = blob.bytes(chunk);
+        let Some(coming) = blob.coming.get_mut(&chunk) else { return };
+        if let How::Asked(request) = coming.how
+            && self.requests.get(&request).is_some_and(|known| known.peer == ask.peer)
+        {
+            // Each would wait for the other.
+            push(&mut answers.missing, chunk);
+            return;
+        }
+        if ask.urgency < coming.urgency {
+            answers.hurry.push(chunk);
+        }
+        let is_it = |known: &&mut Waiting| (known.peer, known.request) == (ask.peer, ask.request);
+        if let Some(known) = coming.asks.iter_mut().find(is_it) {
+            known.urgency = known.urgency.min(ask.urgency);
+        } else {
+            let loaded = self.uplink.is_loaded(bytes, self.settings.serve_window);
+            if loaded && self.send_on(ask, id, chunk, false, answers) {
+                return;
+            }
+            self.promise(ask, id, chunk);
+        }
+        push(&mut answers.wait, chunk);
+    }
+
+    fn asked_for_absent(&mut self, ask: Ask, id: BlobId, chunk: u32, answers: &mut Answers) {
         let is_root = self.settings.topology == Topology::Roots && self.role == Role::Root;
         if is_root && self.send_on(ask, id, chunk, true, answers) {
             return;
@@ -166,13 +172,15 @@ impl Node {
         if let Some(blob) = self.blobs.get_mut(&id) {
             blob.coming.insert(chunk, Coming::new(Aim::Needed, ask.urgency, ask.hops - 1));
         }
-        self.promise(id, chunk, waiting);
+        self.promise(ask, id, chunk);
         push(&mut answers.wait, chunk);
         answers.get.push(chunk);
     }
 
     /// A peer waits for a chunk that is on its way here.
-    fn promise(&mut self, id: BlobId, chunk: u32, waiting: Waiting) {
+    fn promise(&mut self, ask: Ask, id: BlobId, chunk: u32) {
+        let Ask { peer, request, urgency, hops, .. } = ask;
+        let waiting = Waiting { peer, request, urgency, sent_on: hops == 0 };
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let bytes = blob.bytes(chunk);
         let Some(coming) = blob.coming.get_mut(&chunk) else { return };

@@ -1,7 +1,14 @@
 //! Tests of the node, in a world of its own.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::panic,
+    reason = "small numbers, and tests may fail"
+)]
 
 mod check;
 mod faults;
 mod model;
 mod patterns;
+mod roots;
 mod world;

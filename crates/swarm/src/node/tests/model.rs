@@ -179,10 +179,10 @@ impl Bench {
         self.node.check();
         for action in actions {
             match action {
-                Action::Send { peer, message: Message::Ask { request, chunks, .. } } => {
-                    if !self.asked.iter().any(|known| known.0 == request) {
-                        self.asked.push_back((request, peer.0, chunks.first));
-                    }
+                Action::Send { peer, message: Message::Ask { request, chunks, .. } }
+                    if !self.asked.iter().any(|known| known.0 == request) =>
+                {
+                    self.asked.push_back((request, peer.0, chunks.first));
                 }
                 Action::Answer { elsewhere, .. } => {
                     self.elsewhere.extend(elsewhere.iter().flat_map(|run| run.numbers()));

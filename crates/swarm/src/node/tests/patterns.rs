@@ -47,21 +47,6 @@ fn run(
         unread: world.hosts.iter().map(|host| host.node.unmatched(super::world::BLOB)).collect(),
         ideal: region as f64 / world.rules.store as f64,
     };
-    let served: Vec<u64> = world.hosts.iter().map(|host| host.node.counters().served).collect();
-    eprintln!(
-        "{:?}: {:.2} to {:.2} s ({:.2} of ideal), store {:.3}, unread {:?}, messages {}, served {:?}, timeouts {} broken {}, done {:?}",
-        settings.topology,
-        outcome.first,
-        outcome.last,
-        outcome.last / outcome.ideal,
-        outcome.store,
-        outcome.unread.iter().max(),
-        world.messages,
-        served,
-        world.hosts.iter().map(|host| host.node.counters().timeouts).sum::<u64>(),
-        world.hosts.iter().map(|host| host.node.counters().broken).sum::<u64>(),
-        times.iter().map(|t| format!("{t:.1}")).collect::<Vec<_>>(),
-    );
     outcome
 }
 
@@ -131,12 +116,10 @@ fn roots_and_trees() {
     }
 }
 
-/// Takes a minute with the invariants checked after every event: `cargo test --release -- --ignored thousand`.
 #[test]
-#[ignore = "long: a thousand hosts"]
-fn a_thousand_hosts() {
+fn hundreds_of_hosts() {
     let rules = Rules { chunks: 4 * REGION, ..Rules::default() };
-    let outcome = run(&Settings::default(), rules, &[Role::Agent; 1000], |_| {
+    let outcome = run(&Settings::default(), rules, &[Role::Agent; 300], |_| {
         (Duration::ZERO, (REGION..2 * REGION).collect())
     });
     assert!(outcome.last <= 1.7 * outcome.ideal, "{} s", outcome.last);

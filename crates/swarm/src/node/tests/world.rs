@@ -308,6 +308,20 @@ impl World {
         }
     }
 
+    /// Runs until `end`, whether anybody reads or not.
+    pub(super) fn run_all(&mut self, end: Time) {
+        while let Some(Reverse((at, id))) = self.heap.pop() {
+            if at > end {
+                self.heap.push(Reverse((at, id)));
+                break;
+            }
+            let Some(happens) = self.events.remove(&id) else { continue };
+            self.now = at;
+            self.happens(happens);
+        }
+        self.now = end;
+    }
+
     fn happens(&mut self, happens: Happens) {
         match happens {
             Happens::Say { from, to, message } => {

@@ -1,0 +1,118 @@
+//! Roots and their agents, what is pinned, warm or pushed.
+
+use super::world::{BLOB, Rules, World, key};
+use crate::{Chunks, Event, PeerId, Role, Settings, Time, Topology};
+use std::collections::BTreeMap;
+
+fn fleet(roots: usize, agents: usize, rules: Rules, settings: Settings) -> World {
+    let mut roles = vec![Role::Agent; roots + agents];
+    roles[..roots].fill(Role::Root);
+    let mut world = World::new(rules, &roles, &Settings { topology: Topology::Roots, ..settings });
+    world.run(Time(1));
+    world
+}
+
+/// Lets time pass: a host reads what it has.
+fn pass(world: &mut World, until: Time) {
+    world.run_all(until);
+}
+
+fn agents_of(world: &World) -> BTreeMap<PeerId, usize> {
+    let mut agents = BTreeMap::new();
+    for (_, host) in world.hosts_left().filter(|(_, host)| host.node.role() == Role::Agent) {
+        if let Some(root) = host.node.root() {
+            *agents.entry(root).or_insert(0) += 1;
+        }
+    }
+    agents
+}
+
+#[test]
+fn a_root_takes_so_many_agents_and_refuses_more() {
+    let mut world = fleet(3, 9, Rules::default(), Settings { agents_max: Some(3), ..Settings::default() });
+    pass(&mut world, Time(3_000_000));
+    assert_eq!(agents_of(&world), [0, 1, 2].map(|root| (PeerId(root), 3)).into());
+}
+
+#[test]
+fn who_is_refused_by_all_does_without_and_asks_again() {
+    let mut world = fleet(1, 4, Rules::default(), Settings { agents_max: Some(3), ..Settings::default() });
+    pass(&mut world, Time(3_000_000));
+    assert_eq!(agents_of(&world), [(PeerId(0), 3)].into());
+    let mut agents = world.hosts_left().filter(|(_, host)| host.node.role() == Role::Agent);
+    let lucky = agents.find(|(_, host)| host.node.root().is_some()).unwrap().0;
+    drop(agents);
+    // The root hears nothing from it any more, and forgets it.
+    world.kill(lucky, Time(3_100_000));
+    pass(&mut world, Time(60_000_000));
+    let mut left = world.hosts_left().filter(|(_, host)| host.node.role() == Role::Agent);
+    assert!(left.all(|(_, host)| host.node.root() == Some(PeerId(0))));
+}
+
+#[test]
+fn another_root_is_taken_when_one_dies() {
+    let mut world = fleet(3, 9, Rules::default(), Settings::default());
+    pass(&mut world, Time(1_000_000));
+    assert_eq!(agents_of(&world).values().sum::<usize>(), 9);
+    world.kill(0, Time(1_100_000));
+    pass(&mut world, Time(3_000_000));
+    let agents = agents_of(&world);
+    assert_eq!((agents.values().sum::<usize>(), agents.get(&PeerId(0))), (9, None));
+}
+
+#[test]
+fn what_is_to_be_warm_is_brought_through_homes() {
+    let mut world = fleet(3, 0, Rules { chunks: 64, ..Rules::default() }, Settings::default());
+    (0..3).for_each(|root| {
+        world.tell(root, Event::Warm { blob: BLOB, chunks: Chunks { first: 0, count: 64 } })
+    });
+    pass(&mut world, Time(5_000_000));
+    assert!(world.hosts.iter().all(|host| host.truth.len() == 64));
+    assert_eq!(world.store_chunks, 64, "once for all");
+    assert!(world.hosts.iter().all(|host| host.node.unmatched(BLOB) == 0));
+}
+
+#[test]
+fn a_pinned_blob_comes_from_those_who_keep_it_and_the_store_is_away() {
+    let rules = Rules { chunks: 64, ..Rules::default() };
+    let settings = Settings { topology: Topology::Random(1), threshold: Some(0), ..Settings::default() };
+    let mut world = World::new(rules, &[Role::Agent; 6], &settings);
+    world.run(Time(1));
+    let holders: Vec<_> = (0..4).map(key).collect();
+    (0..6).for_each(|host| world.tell(host, Event::Pinned { blob: BLOB, holders: &holders, copies: 2 }));
+    for place in 0..4 {
+        let held: Vec<Chunks> = crate::placement::held(place, 4, 2, settings.stripe, 64).collect();
+        held.into_iter().for_each(|run| world.put(place, run));
+    }
+    world.store_away = true;
+    (0..6).for_each(|host| world.start(host, Time(100_000), (0..64).collect()));
+    // One dies, and of each stripe there are two copies.
+    world.kill(2, Time(110_000));
+    world.run(Time(60_000_000));
+    assert!(world.hosts_left().all(|(_, host)| host.done.is_some()));
+    assert_eq!(world.store_chunks, 0);
+}
+
+/// Seconds that an agent takes after others have read the same, at 25 Mbit/s.
+fn start_after_others(push: u32) -> f64 {
+    let rate = 25_000_000 / 8;
+    let rules =
+        Rules { chunks: 400, store: rate, host: rate, read: 1, ahead: 0, latency: 5000, ..Rules::default() };
+    // An order that is not that of the blob, the same for all.
+    let plan: Vec<u32> = (0..200).map(|n| n * 151 % 400).collect();
+    let mut world = fleet(1, 3, rules, Settings { push, threshold: Some(0), ..Settings::default() });
+    plan.iter().for_each(|chunk| world.put(0, Chunks::one(*chunk)));
+    for agent in 1..3 {
+        world.start(agent, Time(1_000_000), plan.clone());
+    }
+    world.run(Time(100_000_000));
+    world.start(3, Time(100_000_000), plan);
+    world.run(Time(300_000_000));
+    world.hosts[3].done.expect("hangs").since(Time(100_000_000)).as_secs_f64()
+}
+
+#[test]
+fn a_root_pushes_what_comes_next() {
+    let (without, with) = (start_after_others(0), start_after_others(16));
+    assert!(with < without * 0.8, "{with} s with, {without} s without");
+}
