@@ -218,17 +218,6 @@ impl Seal {
     }
 }
 
-/// What came of a datagram, for who tries what it does with hostile ones: whether it was opened.
-#[doc(hidden)]
-#[must_use]
-pub fn opens(key: Option<[u8; 32]>, datagram: &[u8]) -> bool {
-    let mut halves = VecDeque::new();
-    let opened = Seal::new(key).ok().and_then(|seal| seal.open(&mut datagram.to_vec()));
-    opened
-        .and_then(|part| whole(&mut halves, SocketAddr::from(([127, 0, 0, 1], 1)), part))
-        .is_some_and(|bytes| ChitchatMessage::deserialize(&mut &bytes[..]).is_ok())
-}
-
 /// The sealed transport of the library.
 struct Sealed {
     /// Bound already: taken when the library opens it, once.

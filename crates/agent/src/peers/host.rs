@@ -76,6 +76,10 @@ pub(super) struct Core {
 enum Deferred {
     PeerDown(PeerId),
     Want(WantId, BlobId, Chunks, Urgency),
+    /// An ask cannot be sent: it is as if the other host had refused it.
+    NotAsked(PeerId, RequestId, Chunks),
+    /// Chunks are not sent.
+    NotServed(PeerId, Option<RequestId>, BlobId, Chunks),
 }
 
 struct Entry {
@@ -428,7 +432,7 @@ impl Host {
         Ok(())
     }
 
-    /// The bytes of a chunk are here; they are `len` of `body`, which is as long afterwards.
+    /// The bytes of a chunk are here: the first `len` of `body`, which may be taken.
     pub(super) fn arrived(
         self: &Arc<Self>,
         peer: PeerId,
@@ -637,14 +641,24 @@ impl Core {
                     self.step(host, Event::Want { want, blob, chunks, urgency });
                 }
                 Deferred::Want(want, _, chunks, _) => self.answer(host, want, vec![chunks]),
+                Deferred::NotAsked(peer, request, chunks) => {
+                    let message = Message::Sorry { request, chunks, why: Why::Missing, others: Vec::new() };
+                    self.step(host, Event::Received { peer, message });
+                }
+                Deferred::NotServed(peer, request, blob, chunks) => {
+                    self.step(host, Event::Served { peer, request, blob, chunks, missing: false });
+                }
             }
         }
     }
 
     fn step(&mut self, host: &Arc<Host>, event: Event<'_>) {
         let mut actions = std::mem::take(&mut self.actions);
-        self.node.on_event(host.now(), event, &mut actions);
+        let now = host.now();
+        tracing::trace!(at = now.0, ?event, "in");
+        self.node.on_event(now, event, &mut actions);
         for action in actions.drain(..) {
+            tracing::trace!(at = now.0, ?action, "out");
             self.act(host, action);
         }
         self.actions = actions;
@@ -678,6 +692,9 @@ impl Core {
         let Some(peer) = self.peers.get(&name) else { return };
         if let Some(blob) = blob_of(&mut message).map(|blob| *blob) {
             if !peer.shared_blobs.contains(&blob) {
+                if let Message::Ask { request, chunks, .. } = message {
+                    self.deferred.push_back(Deferred::NotAsked(name, request, chunks));
+                }
                 return;
             }
             if let (Message::Ask { request, chunks, .. }, Some(entry)) = (&message, self.blobs.get(&blob)) {
@@ -736,10 +753,12 @@ impl Core {
         chunks: Chunks,
         urgency: Urgency,
     ) {
-        let (Some(peer), Some(entry)) = (self.peers.get(&name), self.blobs.get(&blob)) else { return };
-        if !peer.shared_blobs.contains(&blob) || chunks.count == 0 {
+        let Some(peer) = self.peers.get(&name) else { return };
+        let entry = self.blobs.get(&blob).filter(|_| peer.shared_blobs.contains(&blob) && chunks.count > 0);
+        let Some(entry) = entry else {
+            self.deferred.push_back(Deferred::NotServed(name, request, blob, chunks));
             return;
-        }
+        };
         let serve = Serve { request, blob: Arc::clone(&entry.blob), chunks, urgency };
         if let Err(Overflow) = peer.link.outbox.serve(serve, &host.lanes, host.now_ms()) {
             self.cut_off(host, name);

@@ -10,7 +10,7 @@ use crate::peers::host::Host;
 use crate::peers::outbox::{Next, Outbox, STALLED_MS, Sending};
 use crate::peers::proof::{Binding, Side};
 use headstart_block::{Error, ReadAt, Result};
-use headstart_swarm::{CHUNK_SIZE, Chunks, Event, PeerId, PeerKey, RequestId, Role, Urgency};
+use headstart_swarm::{Chunks, Event, PeerId, PeerKey, RequestId, Role, Urgency};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -176,14 +176,14 @@ impl Link {
         let (reading, writing) = tokio::io::split(stream);
         let (link, its_host) = (Arc::clone(self), Arc::clone(host));
         let mut writer = tokio::spawn(async move { link.write(&its_host, writing).await });
-        let ended = tokio::select! {
-            read = self.read(host, reading) => read,
-            written = &mut writer => written.unwrap_or(Ok(())),
-            () = self.closed() => Ok(()),
+        let (ended, has_written) = tokio::select! {
+            read = self.read(host, reading) => (read, false),
+            written = &mut writer => (written.unwrap_or(Ok(())), true),
+            () = self.closed() => (Ok(()), false),
         };
         self.outbox.close(&host.lanes);
         // What was to be said last is said, but not for long.
-        if tokio::time::timeout(Duration::from_millis(200), &mut writer).await.is_err() {
+        if !has_written && tokio::time::timeout(Duration::from_millis(200), &mut writer).await.is_err() {
             writer.abort();
         }
         ended
@@ -192,11 +192,14 @@ impl Link {
     async fn read(&self, host: &Arc<Host>, mut stream: impl AsyncRead + Unpin) -> Result<()> {
         let lost = |e| Error::io("the connection broke off", e);
         let mut header = [0; HEADER];
-        let mut body = vec![0; CHUNK_SIZE as usize];
+        let mut body = Vec::new();
         loop {
             stream.read_exact(&mut header).await.map_err(lost)?;
             let header = Header::decode(&header)?;
-            let bytes = body.get_mut(..header.len).ok_or_else(|| Error::corrupt("a frame is too long"))?;
+            if body.len() < header.len {
+                body.resize(header.len, 0);
+            }
+            let bytes = &mut body[..header.len];
             stream.read_exact(bytes).await.map_err(lost)?;
             self.heard.store(host.now_ms(), Ordering::Relaxed);
             match header.kind {
@@ -251,15 +254,15 @@ impl Link {
 
     async fn write(&self, host: &Arc<Host>, mut stream: impl AsyncWrite + Unpin) -> Result<()> {
         let lost = |e| Error::io("the connection broke off", e);
-        let mut buf = Vec::with_capacity(HEADER + CHUNK_SIZE as usize);
+        let mut buf = Vec::new();
         loop {
             buf.clear();
             match self.outbox.next(&mut buf, &host.lanes, host.now_ms()) {
                 Next::Chunk(sending) => {
-                    let found = put_chunk(&mut buf, &sending);
-                    let sent = send(host, &mut stream, &buf, Some(sending.serve.urgency)).await;
-                    self.outbox.is_done(&sending, &host.lanes);
-                    sent.map_err(lost)?;
+                    let found = if sending.was_sent { Some(0) } else { put_chunk(&mut buf, &sending) };
+                    let moving = host.lanes.sending(&sending);
+                    send(host, &mut stream, &buf, Some(sending.serve.urgency)).await.map_err(lost)?;
+                    drop(moving);
                     if let Some(bytes) = found {
                         self.sent.fetch_add(bytes, Ordering::Relaxed);
                         host.counts.sent_bytes.fetch_add(bytes, Ordering::Relaxed);

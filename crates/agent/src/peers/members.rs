@@ -13,7 +13,7 @@ use headstart_swarm::{Offence, PeerKey, Role};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -25,6 +25,9 @@ const CONNECT: Duration = Duration::from_secs(3);
 /// How long to wait before the second try, and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(30);
+
+/// A connection that lasted so long is made anew soon.
+const LASTING_MS: u64 = 5000;
 
 /// Connections whose other end is not known yet, at most.
 const STRANGERS_MAX: usize = 64;
@@ -123,7 +126,7 @@ impl Door {
 
     /// Connects to the hosts that the gossip names, until the swarm ends.
     pub(super) async fn follow(self: Arc<Self>, mut gossip: Gossip) {
-        let mut dialers: HashMap<Member, tokio::task::AbortHandle> = HashMap::new();
+        let mut dialers: HashMap<Member, Arc<AtomicBool>> = HashMap::new();
         let mut tasks = JoinSet::new();
         let mut stopping = self.stopping.clone();
         loop {
@@ -133,12 +136,10 @@ impl Door {
                 _ = stopping.wait_for(|stopping| *stopping) => None,
             };
             let Some(members) = members else { break };
-            dialers.retain(|member, dialer| {
+            // One that is connected goes on until the connection ends.
+            dialers.retain(|member, goes_on| {
                 let stays = members.binary_search(member).is_ok();
-                // One that is connected stays until the connection ends.
-                if !stays && !self.host.needs_no_connection(key_of(&member.name)) {
-                    dialer.abort();
-                }
+                goes_on.store(stays, Ordering::Relaxed);
                 stays
             });
             let own = (self.key, self.hello.name.as_str());
@@ -149,7 +150,11 @@ impl Door {
                     continue;
                 }
                 let door = Arc::clone(&self);
-                dialers.entry(member.clone()).or_insert_with(|| tasks.spawn(door.dial(member)));
+                dialers.entry(member.clone()).or_insert_with(|| {
+                    let goes_on = Arc::new(AtomicBool::new(true));
+                    tasks.spawn(door.dial(member, Arc::clone(&goes_on)));
+                    goes_on
+                });
             }
         }
         gossip.leave().await;
@@ -158,21 +163,25 @@ impl Door {
     }
 
     /// Connects to one host, again and again.
-    async fn dial(self: Arc<Self>, member: Member) {
+    async fn dial(self: Arc<Self>, member: Member, goes_on: Arc<AtomicBool>) {
         let key = key_of(&member.name);
         let mut pause = FIRST_PAUSE;
         let mut stopping = self.stopping.clone();
         let mut tries: u32 = 0;
         loop {
-            if *stopping.borrow_and_update() {
+            if *stopping.borrow_and_update() || !goes_on.load(Ordering::Relaxed) {
                 return;
             }
             if !self.host.needs_no_connection(key) {
                 match self.connect(&member).await {
                     Ok(channel) => {
-                        pause = FIRST_PAUSE;
+                        let since = self.host.now_ms();
                         if let Err(error) = self.run(channel, member.address).await {
                             tracing::debug!(%error, host = %member.name, "a connection ended");
+                        }
+                        // One that ended at once was not welcome.
+                        if self.host.now_ms() - since > LASTING_MS {
+                            pause = FIRST_PAUSE;
                         }
                     }
                     Err(error) => {

@@ -12,7 +12,7 @@
 //! | `parking` | chunks that came before the pages of the tree that they are checked by |
 //! | `fetching` | what the agent itself fetches from stores |
 //! | `members` | connections made, accepted, made anew |
-//! | [`gossip`] | who is there |
+//! | `gossip` | who is there |
 //! | `status` | all of it as plain data |
 //!
 //! # What is believed
@@ -26,8 +26,7 @@ mod blob;
 mod channel;
 mod fetching;
 pub mod frame;
-#[doc(hidden)]
-pub mod gossip;
+mod gossip;
 mod host;
 mod link;
 mod members;

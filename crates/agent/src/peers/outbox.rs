@@ -11,7 +11,7 @@
 use crate::peers::blob::Blob;
 use crate::peers::frame::{self, Kind};
 use headstart_swarm::{Chunks, Class, Message, RequestId, Urgency};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -30,6 +30,9 @@ const CHUNKS_MAX: u64 = 16_384;
 
 /// Chunks after which what is least urgent of the small things goes all the same.
 const CHUNKS_BETWEEN: u32 = 8;
+
+/// Chunks of requests that are remembered as sent: who asks again, with more urgency, may cross them on their way.
+const SENT_MAX: usize = 8192;
 
 /// How long bytes of prefetches wait for others of which nothing moves, in milliseconds.
 pub(super) const STALLED_MS: u64 = 50;
@@ -59,10 +62,24 @@ impl Lanes {
         }
     }
 
+    /// What has left an outbox counts until it is sent, or given up.
+    pub(super) fn sending(&self, sending: &Sending) -> Option<Moving<'_>> {
+        (sending.serve.urgency == Urgency::Demand).then_some(Moving(self))
+    }
+
     /// Whether bytes of prefetches may go.
     fn is_free(&self, now_ms: u64) -> bool {
         self.chunks.load(Ordering::Relaxed) == 0
             || now_ms.saturating_sub(self.moved_at.load(Ordering::Relaxed)) > STALLED_MS
+    }
+}
+
+/// A chunk that somebody waits for and that is being sent.
+pub(super) struct Moving<'a>(&'a Lanes);
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        self.0.leave(1);
     }
 }
 
@@ -79,6 +96,8 @@ pub(super) struct Serve {
 pub(super) struct Sending {
     pub(super) serve: Serve,
     pub(super) chunk: u32,
+    /// It was sent before, in answer to the same request: it need not be sent again.
+    pub(super) was_sent: bool,
 }
 
 /// What is next.
@@ -112,6 +131,8 @@ struct Queues {
     /// Chunks that wait.
     chunks: u64,
     sent_since_small: u32,
+    sent: HashSet<(RequestId, u32)>,
+    sent_in_order: VecDeque<(RequestId, u32)>,
     closed: bool,
 }
 
@@ -193,7 +214,8 @@ impl Outbox {
             let left = serve.chunks.count - done;
             all += u64::from(left);
             demand += if is_demand { left as usize } else { 0 };
-            cancelled.push(serve.clone());
+            let rest = Chunks { first: serve.chunks.first + done, count: serve.chunks.count - done };
+            cancelled.push(Serve { chunks: rest, ..serve.clone() });
             false
         };
         queues.demand.retain(|entry| keep(entry, true));
@@ -228,13 +250,6 @@ impl Outbox {
             return queues.chunk(false);
         }
         Next::Nothing { held_back: true }
-    }
-
-    /// A chunk that somebody waited for is sent, or is not to be sent.
-    pub(super) fn is_done(&self, sending: &Sending, lanes: &Lanes) {
-        if sending.serve.urgency == Urgency::Demand {
-            lanes.leave(1);
-        }
     }
 
     /// Nothing is taken or given any more.
@@ -293,6 +308,24 @@ impl Queues {
         }
         self.chunks -= 1;
         self.sent_since_small += 1;
-        Next::Chunk(Box::new(Sending { serve: serve_now, chunk }))
+        let was_sent = serve_now.request.is_some_and(|request| !self.is_first((request, chunk)));
+        Next::Chunk(Box::new(Sending { serve: serve_now, chunk, was_sent }))
+    }
+
+    /// Whether this is sent for the first time.
+    fn is_first(&mut self, sent: (RequestId, u32)) -> bool {
+        if !self.sent.insert(sent) {
+            return false;
+        }
+        self.sent_in_order.push_back(sent);
+        if self.sent_in_order.len() > SENT_MAX
+            && let Some(oldest) = self.sent_in_order.pop_front()
+        {
+            self.sent.remove(&oldest);
+        }
+        true
     }
 }
+
+#[cfg(test)]
+mod tests;

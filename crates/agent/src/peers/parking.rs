@@ -6,7 +6,7 @@
 use crate::peers::blob::{Blob, Kept};
 use crate::peers::host::Host;
 use headstart_block::{Error, ErrorKind};
-use headstart_swarm::{CHUNK_SIZE, Chunks, Offence, PeerId, RequestId, Urgency};
+use headstart_swarm::{Chunks, Offence, PeerId, RequestId, Urgency};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl Host {
             let full = Error::new(ErrorKind::NoSpace, "too many chunks wait for their hash tree");
             return self.tell_arrival(parked.peer, parked.request, &parked.blob, parked.chunk, Err(full));
         }
-        let mut bytes = std::mem::replace(body, vec![0; CHUNK_SIZE as usize]);
+        let mut bytes = std::mem::take(body);
         bytes.truncate(len);
         let host = Arc::clone(self);
         self.runtime.spawn(async move {

@@ -1,0 +1,143 @@
+//! The order in which things go out.
+
+use super::*;
+use headstart_block::{Digest, random::Random};
+use headstart_cache::{BlobSpec, Cache, CacheSettings};
+use headstart_swarm::{BlobId, Why};
+
+fn blob() -> Arc<Blob> {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = Cache::open(dir.path(), CacheSettings::default()).unwrap();
+    let spec = BlobSpec { digest: Digest::of(b""), len: 100 << 16, tree: None, origin: None };
+    Arc::new(Blob::data(BlobId(1), cache.blob(&spec).unwrap(), [0; 32], None))
+}
+
+fn serve(blob: &Arc<Blob>, request: u32, count: u32, urgency: Urgency) -> Serve {
+    let (request, chunks) = (Some(RequestId(request)), Chunks { first: 0, count });
+    Serve { request, blob: Arc::clone(blob), chunks, urgency }
+}
+
+fn ask(request: u32, urgency: Urgency) -> Message {
+    let (request, chunks) = (RequestId(request), Chunks::one(0));
+    Message::Ask { request, blob: BlobId(1), chunks, urgency, hops: 0, insist: false }
+}
+
+/// What goes out next: the messages, and the request and number of a chunk.
+fn next(outbox: &Outbox, lanes: &Lanes) -> (Vec<Message>, Option<(u32, u32)>) {
+    let mut buf = Vec::new();
+    let chunk = match outbox.next(&mut buf, lanes, 0) {
+        Next::Chunk(sending) => {
+            drop(lanes.sending(&sending));
+            (!sending.was_sent).then(|| (sending.serve.request.unwrap().0, sending.chunk))
+        }
+        _ => None,
+    };
+    let mut messages = Vec::new();
+    let mut rest = &buf[..];
+    while let Some((header, behind)) = rest.split_first_chunk() {
+        let header = frame::Header::decode(header).unwrap();
+        let (body, behind) = behind.split_at(header.len);
+        messages.push(frame::decode_message(body).unwrap());
+        rest = behind;
+    }
+    (messages, chunk)
+}
+
+fn ok(result: Result<(), Overflow>) {
+    assert!(result.is_ok());
+}
+
+#[test]
+fn who_waits_comes_first() {
+    let (outbox, lanes, blob) = (Outbox::default(), Lanes::default(), blob());
+    let advert = Message::Have { blob: BlobId(1), runs: vec![Chunks::one(3)] };
+    ok(outbox.serve(serve(&blob, 1, 1, Urgency::Background), &lanes, 0));
+    ok(outbox.send(ask(2, Urgency::Background)));
+    ok(outbox.send(advert.clone()));
+    ok(outbox.send(ask(3, Urgency::Demand)));
+    ok(outbox.serve(serve(&blob, 4, 2, Urgency::Demand), &lanes, 0));
+    // What is urgent and small goes with the first chunk that somebody waits for; nothing else does.
+    assert_eq!(next(&outbox, &lanes), (vec![ask(3, Urgency::Demand)], Some((4, 0))));
+    assert_eq!(next(&outbox, &lanes), (vec![], Some((4, 1))));
+    assert_eq!(next(&outbox, &lanes), (vec![advert, ask(2, Urgency::Background)], None));
+    assert_eq!(next(&outbox, &lanes), (vec![], Some((1, 0))));
+    assert!(matches!(outbox.next(&mut Vec::new(), &lanes, 0), Next::Nothing { held_back: false }));
+}
+
+#[test]
+fn prefetches_wait_for_who_waits_at_any_host() {
+    let (one, other, lanes, blob) = (Outbox::default(), Outbox::default(), Lanes::default(), blob());
+    ok(one.serve(serve(&blob, 1, 1, Urgency::Demand), &lanes, 0));
+    ok(other.serve(serve(&blob, 1, 1, Urgency::Background), &lanes, 0));
+    assert!(matches!(other.next(&mut Vec::new(), &lanes, 1), Next::Nothing { held_back: true }));
+    // But not for a host that takes nothing.
+    let stalled = STALLED_MS + 1;
+    assert!(matches!(other.next(&mut Vec::new(), &lanes, stalled), Next::Chunk(_)));
+    ok(other.serve(serve(&blob, 2, 1, Urgency::Background), &lanes, 0));
+    lanes.moved(stalled);
+    assert!(matches!(other.next(&mut Vec::new(), &lanes, stalled), Next::Nothing { held_back: true }));
+    assert_eq!(next(&one, &lanes).1, Some((1, 0)));
+    assert_eq!(next(&other, &lanes).1, Some((2, 0)));
+    ok(one.serve(serve(&blob, 3, 5, Urgency::Demand), &lanes, 0));
+    one.close(&lanes);
+    ok(other.serve(serve(&blob, 4, 1, Urgency::Background), &lanes, 0));
+    assert_eq!(next(&other, &lanes).1, Some((4, 0)));
+}
+
+#[test]
+fn what_is_cancelled_does_not_go() {
+    let (outbox, lanes, blob) = (Outbox::default(), Lanes::default(), blob());
+    ok(outbox.serve(serve(&blob, 1, 3, Urgency::Demand), &lanes, 0));
+    ok(outbox.serve(serve(&blob, 2, 1, Urgency::Background), &lanes, 0));
+    assert_eq!(next(&outbox, &lanes).1, Some((1, 0)));
+    let left: Vec<_> = outbox.cancel(RequestId(1), &lanes).into_iter().map(|serve| serve.chunks).collect();
+    assert_eq!(left, [Chunks { first: 1, count: 2 }]);
+    assert_eq!(next(&outbox, &lanes).1, Some((2, 0)));
+    // An ask that was not sent yet is taken back, and nobody hears of it.
+    ok(outbox.send(ask(5, Urgency::Background)));
+    ok(outbox.send(Message::Cancel { request: RequestId(5) }));
+    assert_eq!(next(&outbox, &lanes), (vec![], None));
+    // One that may have been is not.
+    ok(outbox.send(ask(6, Urgency::Demand)));
+    ok(outbox.send(Message::Cancel { request: RequestId(6) }));
+    assert_eq!(next(&outbox, &lanes).0, [Message::Cancel { request: RequestId(6) }]);
+}
+
+#[test]
+fn nothing_is_sent_twice_in_answer_to_one_request() {
+    let (outbox, lanes, blob) = (Outbox::default(), Lanes::default(), blob());
+    ok(outbox.serve(serve(&blob, 1, 2, Urgency::Background), &lanes, 0));
+    assert_eq!(next(&outbox, &lanes).1, Some((1, 0)));
+    ok(outbox.serve(serve(&blob, 1, 2, Urgency::Demand), &lanes, 0));
+    let sent: Vec<_> = (0..4).filter_map(|_| next(&outbox, &lanes).1).collect();
+    assert_eq!(sent, [(1, 1)]);
+}
+
+#[test]
+fn nothing_grows_without_bound() {
+    let (outbox, lanes, blob) = (Outbox::default(), Lanes::default(), blob());
+    let mut random = Random::new(1);
+    let mut cut_off = 0;
+    for _ in 0..100_000 {
+        let number = random.below(5);
+        let request = RequestId(1);
+        let result = match number {
+            0 => outbox.send(Message::Have { blob: BlobId(1), runs: vec![Chunks::one(1)] }),
+            1 => outbox.send(ask(1, Urgency::Background)),
+            2 => outbox.send(Message::Sorry {
+                request,
+                chunks: Chunks::one(0),
+                why: Why::Missing,
+                others: Vec::new(),
+            }),
+            3 => outbox.serve(serve(&blob, 1, 1, Urgency::Demand), &lanes, 0),
+            _ => outbox.control(Kind::Withdrawn, 1, &[]),
+        };
+        if result.is_err() {
+            cut_off += 1;
+            break;
+        }
+    }
+    assert_eq!(cut_off, 1);
+    assert!(outbox.waiting() <= MESSAGES_MAX + ADVERTS_MAX + CHUNKS_MAX as usize + 1);
+}
