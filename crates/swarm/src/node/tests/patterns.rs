@@ -40,14 +40,13 @@ fn run(
     let reading: Vec<usize> = (0..roles.len()).filter(|host| !plans(*host).1.is_empty()).collect();
     let times: Vec<f64> = reading.iter().map(|host| done(*host)).collect();
     let region = u64::from(REGION) * CHUNK_SIZE;
-    let outcome = Outcome {
+    Outcome {
         first: times.iter().copied().fold(f64::MAX, f64::min),
         last: times.iter().copied().fold(0.0, f64::max),
         store: world.store_chunks as f64 / f64::from(REGION),
         unread: world.hosts.iter().map(|host| host.node.unmatched(super::world::BLOB)).collect(),
         ideal: region as f64 / world.rules.store as f64,
-    };
-    outcome
+    }
 }
 
 fn rules() -> Rules {

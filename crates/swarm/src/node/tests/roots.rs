@@ -4,10 +4,10 @@ use super::world::{BLOB, Rules, World, key};
 use crate::{Chunks, Event, PeerId, Role, Settings, Time, Topology};
 use std::collections::BTreeMap;
 
-fn fleet(roots: usize, agents: usize, rules: Rules, settings: Settings) -> World {
+fn fleet(roots: usize, agents: usize, rules: Rules, settings: &Settings) -> World {
     let mut roles = vec![Role::Agent; roots + agents];
     roles[..roots].fill(Role::Root);
-    let mut world = World::new(rules, &roles, &Settings { topology: Topology::Roots, ..settings });
+    let mut world = World::new(rules, &roles, &Settings { topology: Topology::Roots, ..settings.clone() });
     world.run(Time(1));
     world
 }
@@ -29,14 +29,14 @@ fn agents_of(world: &World) -> BTreeMap<PeerId, usize> {
 
 #[test]
 fn a_root_takes_so_many_agents_and_refuses_more() {
-    let mut world = fleet(3, 9, Rules::default(), Settings { agents_max: Some(3), ..Settings::default() });
+    let mut world = fleet(3, 9, Rules::default(), &Settings { agents_max: Some(3), ..Settings::default() });
     pass(&mut world, Time(3_000_000));
     assert_eq!(agents_of(&world), [0, 1, 2].map(|root| (PeerId(root), 3)).into());
 }
 
 #[test]
 fn who_is_refused_by_all_does_without_and_asks_again() {
-    let mut world = fleet(1, 4, Rules::default(), Settings { agents_max: Some(3), ..Settings::default() });
+    let mut world = fleet(1, 4, Rules::default(), &Settings { agents_max: Some(3), ..Settings::default() });
     pass(&mut world, Time(3_000_000));
     assert_eq!(agents_of(&world), [(PeerId(0), 3)].into());
     let mut agents = world.hosts_left().filter(|(_, host)| host.node.role() == Role::Agent);
@@ -51,7 +51,7 @@ fn who_is_refused_by_all_does_without_and_asks_again() {
 
 #[test]
 fn another_root_is_taken_when_one_dies() {
-    let mut world = fleet(3, 9, Rules::default(), Settings::default());
+    let mut world = fleet(3, 9, Rules::default(), &Settings::default());
     pass(&mut world, Time(1_000_000));
     assert_eq!(agents_of(&world).values().sum::<usize>(), 9);
     world.kill(0, Time(1_100_000));
@@ -62,9 +62,9 @@ fn another_root_is_taken_when_one_dies() {
 
 #[test]
 fn what_is_to_be_warm_is_brought_through_homes() {
-    let mut world = fleet(3, 0, Rules { chunks: 64, ..Rules::default() }, Settings::default());
+    let mut world = fleet(3, 0, Rules { chunks: 64, ..Rules::default() }, &Settings::default());
     (0..3).for_each(|root| {
-        world.tell(root, Event::Warm { blob: BLOB, chunks: Chunks { first: 0, count: 64 } })
+        world.tell(root, Event::Warm { blob: BLOB, chunks: Chunks { first: 0, count: 64 } });
     });
     pass(&mut world, Time(5_000_000));
     assert!(world.hosts.iter().all(|host| host.truth.len() == 64));
@@ -100,7 +100,7 @@ fn start_after_others(push: u32) -> f64 {
         Rules { chunks: 400, store: rate, host: rate, read: 1, ahead: 0, latency: 5000, ..Rules::default() };
     // An order that is not that of the blob, the same for all.
     let plan: Vec<u32> = (0..200).map(|n| n * 151 % 400).collect();
-    let mut world = fleet(1, 3, rules, Settings { push, threshold: Some(0), ..Settings::default() });
+    let mut world = fleet(1, 3, rules, &Settings { push, threshold: Some(0), ..Settings::default() });
     plan.iter().for_each(|chunk| world.put(0, Chunks::one(*chunk)));
     for agent in 1..3 {
         world.start(agent, Time(1_000_000), plan.clone());

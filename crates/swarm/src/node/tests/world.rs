@@ -242,7 +242,7 @@ impl World {
         self.tell(at, Event::PeerShares { peer: number(peer), blob: BLOB });
         if self.hosts[peer].nature == Nature::Liar {
             let runs = vec![Chunks { first: 0, count: self.rules.chunks }];
-            self.say(peer, at, Message::Have { blob: BLOB, runs });
+            self.say(peer, at, &Message::Have { blob: BLOB, runs });
         }
     }
 
@@ -251,7 +251,7 @@ impl World {
         if nature == Nature::Liar {
             let runs = vec![Chunks { first: 0, count: self.rules.chunks }];
             for to in (0..self.hosts.len()).filter(|to| *to != host) {
-                self.say(host, to, Message::Have { blob: BLOB, runs: runs.clone() });
+                self.say(host, to, &Message::Have { blob: BLOB, runs: runs.clone() });
             }
         }
     }
@@ -371,7 +371,7 @@ impl World {
         }
     }
 
-    fn say(&mut self, from: usize, to: usize, message: Message) {
+    fn say(&mut self, from: usize, to: usize, message: &Message) {
         self.messages += 1;
         let apart = self.cut > 0 && (from < self.cut) != (to < self.cut);
         let times = if apart || self.random.below(1000) < self.rules.lost {
@@ -394,14 +394,14 @@ impl World {
             match nature {
                 Nature::Mute => return,
                 Nature::Promiser => {
-                    self.say(to, from, Message::Coming { request, chunks });
+                    self.say(to, from, &Message::Coming { request, chunks });
                     return;
                 }
                 Nature::Liar if !chunks.numbers().all(|chunk| self.hosts[to].truth.contains(&chunk)) => {
                     let (why, others) = (Why::Missing, Vec::new());
-                    self.say(to, from, Message::Sorry { request, chunks, why, others });
+                    self.say(to, from, &Message::Sorry { request, chunks, why, others });
                     let runs = vec![Chunks { first: 0, count: self.rules.chunks }];
-                    self.say(to, from, Message::Have { blob: BLOB, runs });
+                    self.say(to, from, &Message::Have { blob: BLOB, runs });
                     return;
                 }
                 _ => {}
@@ -427,7 +427,7 @@ impl World {
 
     fn act(&mut self, host: usize, action: Action) {
         match action {
-            Action::Send { peer, message } => self.say(host, peer.0 as usize, message),
+            Action::Send { peer, message } => self.say(host, peer.0 as usize, &message),
             Action::Serve { peer, request, chunks, urgency, blob } => {
                 assert_eq!(blob, BLOB);
                 let queue = usize::from(urgency == Urgency::Background);
@@ -457,7 +457,7 @@ impl World {
                     return;
                 }
                 self.fetched_by_agents += u64::from(chunks.count);
-                self.to_store(StoreRequest { host, fetch: Some(fetch), chunks, sent: 0, urgency });
+                self.ask_store(StoreRequest { host, fetch: Some(fetch), chunks, sent: 0, urgency });
             }
             Action::Answer { want, elsewhere } => self.answered(host, want, &elsewhere),
             Action::Drop { peer, offence } => {
@@ -472,7 +472,7 @@ impl World {
         }
     }
 
-    fn to_store(&mut self, request: StoreRequest) {
+    fn ask_store(&mut self, request: StoreRequest) {
         self.after(self.rules.store_latency, Happens::StoreBegins(request));
     }
 
@@ -502,7 +502,7 @@ impl World {
         if ok {
             self.hosts[host].truth.extend(chunks.numbers());
         } else if fetch.is_none() && !self.store_away {
-            self.to_store(StoreRequest { sent: 0, ..request });
+            self.ask_store(StoreRequest { sent: 0, ..request });
             return;
         }
         match fetch {
@@ -632,7 +632,7 @@ impl World {
                 }
             }
             for chunks in runs {
-                self.to_store(StoreRequest { host, fetch: None, chunks, sent: 0, urgency });
+                self.ask_store(StoreRequest { host, fetch: None, chunks, sent: 0, urgency });
             }
         }
         self.check_disk(host);
@@ -677,7 +677,8 @@ impl World {
             self.hosts[host].waits = None;
             let (at, read) = (self.hosts[host].at, self.rules.read as usize);
             let end = (at + read).min(self.hosts[host].plan.len());
-            for chunk in self.hosts[host].plan[at..end].to_vec() {
+            let chunks: Vec<u32> = self.hosts[host].plan[at..end].into();
+            for chunk in chunks {
                 self.tell(host, Event::Read { blob: BLOB, chunks: Chunks::one(chunk) });
             }
             self.hosts[host].at = end;
