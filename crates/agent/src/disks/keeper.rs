@@ -5,9 +5,9 @@ use super::record::{Record, line_with};
 use super::{DiskState, DiskStatus, DisksSettings, file};
 use headstart_block::{Error, ErrorKind, Result};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{Notify, broadcast, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// How often a process that starts is looked at.
 const LOOK: Duration = Duration::from_millis(20);

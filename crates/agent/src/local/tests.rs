@@ -11,11 +11,11 @@ use headstart_image::manifest::Tree;
 use headstart_store::{Settings, Urgency};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Handle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// Nothing here takes so long on any machine.
 const LIMIT: Duration = Duration::from_secs(60);
