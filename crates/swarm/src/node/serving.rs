@@ -278,7 +278,9 @@ impl Node {
                 known.serves.push(serve);
                 let bytes = self.blobs.get(&blob).map_or(0, |blob| blob.bytes_of(chunks));
                 self.uplink.sends(self.now, bytes);
-                actions.push(Action::Serve { peer, request, blob, chunks, urgency });
+                // One by one: whoever waits there for the first need not wait for the last.
+                let one = |chunk| Action::Serve { peer, request, blob, chunks: Chunks::one(chunk), urgency };
+                actions.extend(chunks.numbers().map(one));
             }
             Urgency::Background => {
                 known.later.push_back(serve);
@@ -352,27 +354,17 @@ impl Node {
         self.serve_later(peer, actions);
     }
 
-    /// Sends what has come to those who waited for it.
+    /// Sends what has come to those who waited for it: the first chunk to all, then the second, and so on, for each of
+    /// them may have others waiting.
     pub(super) fn hand_over(
         &mut self,
         id: BlobId,
         mut ready: Vec<(Waiting, u32)>,
         actions: &mut Vec<Action>,
     ) {
-        ready.sort_by_key(|(to, chunk)| (to.urgency, to.peer, to.request, *chunk));
-        let mut run: Option<(Waiting, Chunks)> = None;
+        ready.sort_by_key(|(to, chunk)| (to.urgency, *chunk, to.peer, to.request));
         for (to, chunk) in ready {
-            match &mut run {
-                Some((known, chunks)) if *known == to && chunks.numbers().end == chunk => chunks.count += 1,
-                _ => {
-                    if let Some((known, chunks)) = run.replace((to, Chunks::one(chunk))) {
-                        self.serve(known.peer, Some(known.request), id, chunks, known.urgency, actions);
-                    }
-                }
-            }
-        }
-        if let Some((known, chunks)) = run {
-            self.serve(known.peer, Some(known.request), id, chunks, known.urgency, actions);
+            self.serve(to.peer, Some(to.request), id, Chunks::one(chunk), to.urgency, actions);
         }
     }
 
