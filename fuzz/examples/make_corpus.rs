@@ -4,6 +4,7 @@
 //! that the others do not. Their names start with `valid-`, and the replay insists that they are.
 //! The two qcow2 disks are not made here but by `qemu-img convert -O qcow2 -o cluster_size=512`, once with `-c`.
 
+use headstart_agent::peers::frame::{Hello, Kind, VERSION, push_encoded, push_frame};
 use headstart_block::{BlockDevice, ByteRange, Result};
 use headstart_cache::{BlobSpec, Cache, CacheSettings};
 use headstart_export::nbd::proto::{OptionHeader, Request, command, command_flag, option};
@@ -18,6 +19,7 @@ use headstart_plan::knowledge::Settings;
 use headstart_plan::layers::LayerMap;
 use headstart_plan::overlaybd_trace;
 use headstart_plan::{Bandwidth, ImageKey, Knowledge, Recipe, train};
+use headstart_swarm::{BlobId, Chunks, Message, PeerKey, RequestId, Urgency, Why};
 use headstart_trace::data_set::Limits;
 use headstart_trace::file::encode;
 use headstart_trace::{
@@ -55,6 +57,7 @@ fn main() -> Result<()> {
     save("config", "two-layers", &documents.config)?;
     save("oci_index", "one-image", OCI_INDEX.as_bytes())?;
     save("cache_sidecar", "synced-twice", &cache_sidecar()?)?;
+    save("swarm", "each-kind", &swarm()?)?;
     for (name, trace) in [("requests-and-link", trace()), ("nothing", Trace::default())] {
         save("trace", name, &encode(&trace)?)?;
         save("npy", name, &npy::encode(&fast26::rows(&trace)?))?;
@@ -367,4 +370,36 @@ fn sparse() -> Vec<u8> {
     let mut file = header.encode().to_vec();
     file.extend(text(2 * PAGE_SIZE));
     file
+}
+
+/// A connection with a frame of each kind in it, and a message of each.
+fn swarm() -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let hello = Hello { version: VERSION, name: "a.example".into(), is_root: true, nonce: [7; 32] };
+    push_encoded(&mut bytes, Kind::Hello, &hello)?;
+    push_frame(&mut bytes, Kind::Proof, 1, 0, &[9; 32]);
+    let (blob, request) = (BlobId(1), RequestId(300));
+    let chunks = Chunks { first: 4, count: 3 };
+    let runs = vec![chunks, Chunks::one(150)];
+    let messages = [
+        Message::Have { blob, runs: runs.clone() },
+        Message::Lost { blob, runs },
+        Message::Ask { request, blob, chunks, urgency: Urgency::Demand, hops: 2, insist: false },
+        Message::Coming { request, chunks },
+        Message::Sorry { request, chunks, why: Why::Busy, others: vec![PeerKey(1 << 60), PeerKey(2)] },
+        Message::Cancel { request },
+        Message::Join,
+        Message::Welcome,
+        Message::Full,
+        Message::Sketch { blob, least: vec![1, 2, u32::MAX] },
+    ];
+    for message in &messages {
+        push_encoded(&mut bytes, Kind::Message, message)?;
+    }
+    push_frame(&mut bytes, Kind::Chunk, 300, 4, &[1; 100]);
+    push_frame(&mut bytes, Kind::Push, 1, 5, &[2; 100]);
+    push_frame(&mut bytes, Kind::Withdrawn, 1, 0, &[]);
+    push_frame(&mut bytes, Kind::Ping, 0, 0, &[]);
+    push_frame(&mut bytes, Kind::Bye, 0, 0, &[]);
+    Ok(bytes)
 }

@@ -10,8 +10,10 @@
 //! * `examples/make_corpus.rs` writes the corpus's valid inputs with our own writers.
 
 mod nbd;
+mod swarm;
 
 pub use nbd::nbd;
+pub use swarm::swarm;
 
 use headstart_block::{BlockDevice, Error, ErrorKind, FileSource, ReadAt, Result};
 use headstart_image::blob::open_layer_source;
@@ -60,6 +62,7 @@ pub const TARGETS: &[Target] = &[
     ("plans", plans),
     ("knowledge", knowledge),
     ("overlaybd_trace", overlaybd_trace),
+    ("swarm", swarm),
 ];
 
 /// Bytes that a target reads from one thing: an input of a few bytes can claim to be terabytes of zeros.

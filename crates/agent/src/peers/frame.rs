@@ -43,6 +43,10 @@ pub const OTHERS_MAX: usize = 64;
 /// Hashes that one sketch carries at most.
 pub const SKETCH_MAX: usize = 4096;
 
+/// Bytes of a chunk.
+const CHUNK: usize = 64 << 10;
+const _: () = assert!(CHUNK as u64 == CHUNK_SIZE);
+
 /// Most bytes of a hello's body.
 pub const HELLO_MAX: usize = 512;
 
@@ -109,7 +113,7 @@ impl Kind {
         match self {
             Self::Hello => (1, HELLO_MAX),
             Self::Message => (1, MESSAGE_MAX),
-            Self::Chunk | Self::Push => (1, CHUNK_SIZE as usize),
+            Self::Chunk | Self::Push => (1, CHUNK),
             Self::Proof => (PROOF, PROOF),
             Self::Withdrawn | Self::Ping | Self::Bye => (0, 0),
         }

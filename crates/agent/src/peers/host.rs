@@ -8,10 +8,11 @@
 //! Locks are taken in this order: the machine, then a connection's requests or its outbox.
 
 use crate::peers::blob::{Blob, Identity, Kept};
+use crate::peers::core::{Core, Entry, Peer, blob_of};
 use crate::peers::fetching::Fetches;
 use crate::peers::frame::{self, Kind, PROOF};
 use crate::peers::link::{Link, served_event};
-use crate::peers::outbox::{Lanes, Overflow, Sending, Serve};
+use crate::peers::outbox::{Lanes, Sending};
 use crate::peers::parking::{Parked, Parking};
 use crate::peers::status::Counts;
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
@@ -19,18 +20,15 @@ use headstart_cache::{Cache, CachedBlob};
 use headstart_image::manifest::Tree;
 use headstart_swarm::event::Came;
 use headstart_swarm::{
-    Action, BlobId, Chunks, Event, FetchId, Message, Node, Offence, PeerId, PeerKey, RequestId, Time,
-    Urgency, WantId, Why,
+    BlobId, Chunks, Event, FetchId, Message, Node, Offence, PeerId, PeerKey, RequestId, Time, Urgency,
+    WantId, Why,
 };
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
-
-/// How long a host is left alone that was dropped.
-const SHUNNED: Duration = Duration::from_secs(600);
 
 /// Blobs that one host may prove that it may read, at a time.
 const PROOFS_MAX: usize = 16_384;
@@ -49,60 +47,6 @@ pub(super) struct Host {
     started: Instant,
 }
 
-/// The machine and what its numbers mean.
-pub(super) struct Core {
-    node: Node,
-    actions: Vec<Action>,
-    blobs: HashMap<BlobId, Entry>,
-    by_identity: HashMap<Identity, BlobId>,
-    peers: HashMap<PeerId, Peer>,
-    by_key: HashMap<PeerKey, PeerId>,
-    shunned: HashMap<PeerKey, Time>,
-    wants: HashMap<WantId, oneshot::Sender<Vec<Chunks>>>,
-    wake_at: Option<Time>,
-    last_blob: u32,
-    last_peer: u32,
-    last_want: u64,
-    /// Wants of the agent's own: parts of trees. Where the swarm does not bring them, the agent fetches them.
-    own_wants: HashMap<WantId, (Arc<Blob>, Chunks)>,
-    own_wanted: HashSet<(BlobId, Chunks)>,
-    fetching: HashSet<FetchId>,
-    /// What actions have led to: the machine hears of it when it is done with what it said.
-    deferred: VecDeque<Deferred>,
-    stopped: bool,
-}
-
-/// An event that an action has led to.
-enum Deferred {
-    PeerDown(PeerId),
-    Want(WantId, BlobId, Chunks, Urgency),
-    /// An ask cannot be sent: it is as if the other host had refused it.
-    NotAsked(PeerId, RequestId, Chunks),
-    /// Chunks are not sent.
-    NotServed(PeerId, Option<RequestId>, BlobId, Chunks),
-}
-
-struct Entry {
-    blob: Arc<Blob>,
-    users: usize,
-    /// Disks that preload by a plan.
-    planned: usize,
-    /// When the last user went.
-    idle_since: Time,
-}
-
-struct Peer {
-    link: Arc<Link>,
-    /// What it has to send to prove that it may read a blob.
-    expected: HashMap<[u8; PROOF], BlobId>,
-    /// What it has sent, by its numbers, and the other way round.
-    proofs: HashMap<u32, [u8; PROOF]>,
-    numbers: HashMap<[u8; PROOF], u32>,
-    /// What both share, by its numbers and by ours.
-    shared: HashMap<u32, BlobId>,
-    shared_blobs: HashSet<BlobId>,
-}
-
 /// Where a want's answer comes from.
 pub(super) type Answer = oneshot::Receiver<Vec<Chunks>>;
 
@@ -117,30 +61,12 @@ impl Host {
             parking: Parking::default(),
             fetches: Fetches::default(),
             earlier: Notify::new(),
-            core: Mutex::new(Core {
-                node,
-                actions: Vec::new(),
-                blobs: HashMap::new(),
-                by_identity: HashMap::new(),
-                peers: HashMap::new(),
-                by_key: HashMap::new(),
-                shunned: HashMap::new(),
-                wants: HashMap::new(),
-                wake_at: None,
-                last_blob: 0,
-                last_peer: 0,
-                last_want: 0,
-                own_wants: HashMap::new(),
-                own_wanted: HashSet::new(),
-                fetching: HashSet::new(),
-                deferred: VecDeque::new(),
-                stopped: false,
-            }),
+            core: Mutex::new(Core::new(node)),
             started: Instant::now(),
         })
     }
 
-    fn now(&self) -> Time {
+    pub(super) fn now(&self) -> Time {
         Time(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
     }
 
@@ -444,10 +370,10 @@ impl Host {
     ) {
         match blob.keep(chunk, body.get(..len).unwrap_or_default(), peer) {
             Ok(Kept::TreeMissing) => {
-                self.park(Parked { peer, request, blob: Arc::clone(blob), chunk }, body, len)
+                self.park(Parked { peer, request, blob: Arc::clone(blob), chunk }, body, len);
             }
             Ok(Kept::Whole(liars)) => {
-                self.tell_arrival(peer, request, blob, chunk, Ok(()));
+                self.tell_arrival(peer, request, blob, chunk, &Ok(()));
                 for liar in liars {
                     self.shun(
                         liar,
@@ -456,7 +382,7 @@ impl Host {
                     );
                 }
             }
-            Err(error) => self.tell_arrival(peer, request, blob, chunk, Err(error)),
+            Err(error) => self.tell_arrival(peer, request, blob, chunk, &Err(error)),
         }
     }
 
@@ -466,10 +392,10 @@ impl Host {
         request: Option<RequestId>,
         blob: &Blob,
         chunk: u32,
-        kept: Result<()>,
+        kept: &Result<()>,
     ) {
         let chunks = Chunks::one(chunk);
-        let outcome = match &kept {
+        let outcome = match kept {
             Ok(()) => Came::Kept,
             Err(error) if error.kind() == ErrorKind::Corrupt => Came::Corrupt,
             Err(error) => {
@@ -541,17 +467,6 @@ impl Host {
     }
 }
 
-/// Where a message says which blob it is about.
-fn blob_of(message: &mut Message) -> Option<&mut BlobId> {
-    match message {
-        Message::Have { blob, .. }
-        | Message::Lost { blob, .. }
-        | Message::Ask { blob, .. }
-        | Message::Sketch { blob, .. } => Some(blob),
-        _ => None,
-    }
-}
-
 /// Whether a message speaks only of chunks that there are.
 fn check_numbers(message: &Message, len: u64) -> Result<()> {
     let within = match message {
@@ -562,258 +477,4 @@ fn check_numbers(message: &Message, len: u64) -> Result<()> {
         _ => true,
     };
     if within { Ok(()) } else { Err(Error::corrupt("it speaks of chunks that there are not")) }
-}
-
-impl Core {
-    fn next_blob(&mut self) -> BlobId {
-        self.last_blob += 1;
-        BlobId(self.last_blob)
-    }
-
-    fn add(
-        &mut self,
-        host: &Arc<Host>,
-        blob: Arc<Blob>,
-        carrier: Option<&Arc<headstart_disk::Carrier>>,
-    ) -> Arc<Blob> {
-        if let Some(carrier) = carrier {
-            blob.set_carrier(carrier);
-        }
-        let id = blob.id;
-        let users = usize::from(!blob.is_outboard());
-        self.by_identity.insert(blob.identity, id);
-        let entry = Entry { blob: Arc::clone(&blob), users, planned: 0, idle_since: host.now() };
-        self.blobs.insert(id, entry);
-        let local = blob.local_chunks(ByteRange::between(0, blob.len()));
-        let (key, len) = (blob.key(), blob.len());
-        self.drive(host, Event::Opened { blob: id, key, len, local: &local, fetchable: carrier.is_some() });
-        let mut sharing = Vec::new();
-        let mut full = Vec::new();
-        for (name, peer) in &mut self.peers {
-            let theirs = blob.proof(&peer.link.binding, peer.link.side.other());
-            peer.expected.insert(theirs, id);
-            if let Some(number) = peer.numbers.get(&theirs) {
-                peer.shared.insert(*number, id);
-                peer.shared_blobs.insert(id);
-                sharing.push(*name);
-            }
-            let ours = blob.proof(&peer.link.binding, peer.link.side);
-            if peer.link.outbox.control(Kind::Proof, id.0, &ours).is_err() {
-                full.push(*name);
-            }
-        }
-        for peer in sharing {
-            self.drive(host, Event::PeerShares { peer, blob: id });
-        }
-        full.into_iter().for_each(|peer| self.disconnect(host, peer));
-        self.settle(host);
-        blob
-    }
-
-    fn remove(&mut self, host: &Arc<Host>, blob: &Blob) {
-        self.blobs.remove(&blob.id);
-        self.by_identity.remove(&blob.identity);
-        let mut full = Vec::new();
-        for (name, peer) in &mut self.peers {
-            peer.expected.retain(|_, id| *id != blob.id);
-            peer.shared.retain(|_, id| *id != blob.id);
-            peer.shared_blobs.remove(&blob.id);
-            if peer.link.outbox.control(Kind::Withdrawn, blob.id.0, &[]).is_err() {
-                full.push(*name);
-            }
-        }
-        self.drive(host, Event::Closed { blob: blob.id });
-        full.into_iter().for_each(|peer| self.disconnect(host, peer));
-        self.settle(host);
-    }
-
-    /// Moves the machine, does what it says, and tells it what came of that.
-    fn drive(&mut self, host: &Arc<Host>, event: Event<'_>) {
-        self.step(host, event);
-        self.settle(host);
-    }
-
-    fn settle(&mut self, host: &Arc<Host>) {
-        while let Some(deferred) = self.deferred.pop_front() {
-            match deferred {
-                Deferred::PeerDown(peer) => self.step(host, Event::PeerDown { peer }),
-                Deferred::Want(want, blob, chunks, urgency) if self.blobs.contains_key(&blob) => {
-                    self.step(host, Event::Want { want, blob, chunks, urgency });
-                }
-                Deferred::Want(want, _, chunks, _) => self.answer(host, want, vec![chunks]),
-                Deferred::NotAsked(peer, request, chunks) => {
-                    let message = Message::Sorry { request, chunks, why: Why::Missing, others: Vec::new() };
-                    self.step(host, Event::Received { peer, message });
-                }
-                Deferred::NotServed(peer, request, blob, chunks) => {
-                    self.step(host, Event::Served { peer, request, blob, chunks, missing: false });
-                }
-            }
-        }
-    }
-
-    fn step(&mut self, host: &Arc<Host>, event: Event<'_>) {
-        let mut actions = std::mem::take(&mut self.actions);
-        let now = host.now();
-        tracing::trace!(at = now.0, ?event, "in");
-        self.node.on_event(now, event, &mut actions);
-        for action in actions.drain(..) {
-            tracing::trace!(at = now.0, ?action, "out");
-            self.act(host, action);
-        }
-        self.actions = actions;
-    }
-
-    fn act(&mut self, host: &Arc<Host>, action: Action) {
-        match action {
-            Action::Send { peer, message } => self.say(host, peer, message),
-            Action::Serve { peer, request, blob, chunks, urgency } => {
-                self.serve(host, peer, request, blob, chunks, urgency);
-            }
-            Action::Fetch { fetch, blob, chunks, urgency } => {
-                let blob = self.blobs.get(&blob).map(|entry| Arc::clone(&entry.blob));
-                let again = !self.fetching.insert(fetch);
-                host.fetch(fetch, blob, chunks, urgency, again);
-            }
-            Action::Answer { want, elsewhere } => self.answer(host, want, elsewhere),
-            Action::Drop { peer, offence } => self.shun(host, peer, offence, "the state machine says so"),
-            Action::WakeAt(at) => {
-                let earlier = self.wake_at.is_none_or(|before| at < before);
-                self.wake_at = Some(at);
-                if earlier {
-                    host.earlier.notify_one();
-                }
-            }
-        }
-    }
-
-    /// Sends what the machine says, if it is about nothing that the host has not proved.
-    fn say(&mut self, host: &Arc<Host>, name: PeerId, mut message: Message) {
-        let Some(peer) = self.peers.get(&name) else { return };
-        if let Some(blob) = blob_of(&mut message).map(|blob| *blob) {
-            if !peer.shared_blobs.contains(&blob) {
-                if let Message::Ask { request, chunks, .. } = message {
-                    self.deferred.push_back(Deferred::NotAsked(name, request, chunks));
-                }
-                return;
-            }
-            if let (Message::Ask { request, chunks, .. }, Some(entry)) = (&message, self.blobs.get(&blob)) {
-                peer.link.expect(*request, &entry.blob, *chunks);
-            }
-        }
-        let asked = match &message {
-            Message::Ask { blob, chunks, urgency, .. } => {
-                let entry = self.blobs.get(blob);
-                entry.map(|entry| (Arc::clone(&entry.blob), *chunks, *urgency))
-            }
-            _ => None,
-        };
-        self.send(host, name, message);
-        if let Some((blob, chunks, urgency)) = asked {
-            self.want_tree_of(&blob, chunks, urgency);
-        }
-    }
-
-    /// What is asked for is no use without the pages of the tree: they are brought at the same time.
-    fn want_tree_of(&mut self, blob: &Blob, chunks: Chunks, urgency: Urgency) {
-        let Some(tree) = &blob.tree else { return };
-        for chunks in blob.missing_tree_chunks(chunks.bytes(blob.len())) {
-            if self.own_wanted.insert((tree.id, chunks)) {
-                self.last_want += 1;
-                let want = WantId(self.last_want);
-                self.own_wants.insert(want, (Arc::clone(tree), chunks));
-                self.deferred.push_back(Deferred::Want(want, tree.id, chunks, urgency));
-            }
-        }
-    }
-
-    fn answer(&mut self, host: &Arc<Host>, want: WantId, elsewhere: Vec<Chunks>) {
-        if let Some(answer) = self.wants.remove(&want) {
-            // Nobody listens only where the disk has gone.
-            let _ = answer.send(elsewhere);
-        } else if let Some((tree, wanted)) = self.own_wants.remove(&want) {
-            self.own_wanted.remove(&(tree.id, wanted));
-            host.fetch_own(&tree, elsewhere);
-        }
-    }
-
-    fn send(&mut self, host: &Arc<Host>, name: PeerId, message: Message) {
-        let Some(peer) = self.peers.get(&name) else { return };
-        if split(message).into_iter().any(|message| peer.link.outbox.send(message).is_err()) {
-            self.cut_off(host, name);
-        }
-    }
-
-    fn serve(
-        &mut self,
-        host: &Arc<Host>,
-        name: PeerId,
-        request: Option<RequestId>,
-        blob: BlobId,
-        chunks: Chunks,
-        urgency: Urgency,
-    ) {
-        let Some(peer) = self.peers.get(&name) else { return };
-        let entry = self.blobs.get(&blob).filter(|_| peer.shared_blobs.contains(&blob) && chunks.count > 0);
-        let Some(entry) = entry else {
-            self.deferred.push_back(Deferred::NotServed(name, request, blob, chunks));
-            return;
-        };
-        let serve = Serve { request, blob: Arc::clone(&entry.blob), chunks, urgency };
-        if let Err(Overflow) = peer.link.outbox.serve(serve, &host.lanes, host.now_ms()) {
-            self.cut_off(host, name);
-        }
-    }
-
-    /// It does not read what it is sent.
-    fn cut_off(&mut self, host: &Arc<Host>, name: PeerId) {
-        self.shun(host, name, Offence::Slow, "it does not read what it is sent");
-    }
-
-    fn shun(&mut self, host: &Arc<Host>, name: PeerId, offence: Offence, what: &str) {
-        let Some(peer) = self.peers.get(&name) else { return };
-        let (link, until) = (Arc::clone(&peer.link), host.now() + SHUNNED);
-        self.shunned.insert(link.key, until);
-        let count = match offence {
-            Offence::Corrupt => &host.counts.dropped_corrupt,
-            _ => &host.counts.dropped_other,
-        };
-        count.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(host = %link.name, ?offence, what, "a host is left alone for ten minutes");
-        self.disconnect(host, name);
-    }
-
-    fn disconnect(&mut self, host: &Arc<Host>, name: PeerId) {
-        let Some(peer) = self.peers.remove(&name) else { return };
-        if self.by_key.get(&peer.link.key) == Some(&name) {
-            self.by_key.remove(&peer.link.key);
-        }
-        peer.link.outbox.close(&host.lanes);
-        peer.link.close();
-        // Not at once: this may be in the middle of what the machine has just said.
-        self.deferred.push_back(Deferred::PeerDown(name));
-    }
-}
-
-/// Adverts that are too long for one message as several.
-fn split(message: Message) -> Vec<Message> {
-    let parts =
-        |runs: Vec<Chunks>| -> Vec<Vec<Chunks>> { runs.chunks(frame::RUNS_MAX).map(<[_]>::to_vec).collect() };
-    match message {
-        Message::Have { blob, runs } if runs.len() > frame::RUNS_MAX => {
-            parts(runs).into_iter().map(|runs| Message::Have { blob, runs }).collect()
-        }
-        Message::Lost { blob, runs } if runs.len() > frame::RUNS_MAX => {
-            parts(runs).into_iter().map(|runs| Message::Lost { blob, runs }).collect()
-        }
-        Message::Sketch { blob, mut least } => {
-            least.truncate(frame::SKETCH_MAX);
-            vec![Message::Sketch { blob, least }]
-        }
-        Message::Sorry { request, chunks, why, mut others } => {
-            others.truncate(frame::OTHERS_MAX);
-            vec![Message::Sorry { request, chunks, why, others }]
-        }
-        other => vec![other],
-    }
 }

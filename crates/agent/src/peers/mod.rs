@@ -2,7 +2,8 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `host` | the state machine and what its numbers mean; what all else takes and moves |
+//! | `host` | what all tasks share: whoever has an event moves the state machine |
+//! | `core` | the state machine with what its numbers mean, and how what it says is done |
 //! | `link` | one connection: its two tasks, and what was asked for over it |
 //! | `outbox` | what waits to be sent, in the order in which it is |
 //! | [`frame`] | what goes over a connection, byte by byte |
@@ -24,6 +25,7 @@
 
 mod blob;
 mod channel;
+mod core;
 mod fetching;
 pub mod frame;
 mod gossip;

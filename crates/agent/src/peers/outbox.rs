@@ -64,7 +64,7 @@ impl Lanes {
 
     /// What has left an outbox counts until it is sent, or given up.
     pub(super) fn sending(&self, sending: &Sending) -> Option<Moving<'_>> {
-        (sending.serve.urgency == Urgency::Demand).then_some(Moving(self))
+        (sending.serve.urgency == Urgency::Demand).then(|| Moving(self))
     }
 
     /// Whether bytes of prefetches may go.

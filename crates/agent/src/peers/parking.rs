@@ -40,7 +40,7 @@ impl Host {
         if self.parking.bytes.fetch_add(size, Ordering::Relaxed) + size > PARKED_MAX {
             self.parking.bytes.fetch_sub(size, Ordering::Relaxed);
             let full = Error::new(ErrorKind::NoSpace, "too many chunks wait for their hash tree");
-            return self.tell_arrival(parked.peer, parked.request, &parked.blob, parked.chunk, Err(full));
+            return self.tell_arrival(parked.peer, parked.request, &parked.blob, parked.chunk, &Err(full));
         }
         let mut bytes = std::mem::take(body);
         bytes.truncate(len);
@@ -49,7 +49,7 @@ impl Host {
             let checked = tokio::time::timeout(PATIENCE, host.check_later(&parked, &bytes)).await;
             let kept = checked.unwrap_or_else(|_| Err(tree_away()));
             host.parking.bytes.fetch_sub(size, Ordering::Relaxed);
-            host.tell_arrival(parked.peer, parked.request, &parked.blob, parked.chunk, kept);
+            host.tell_arrival(parked.peer, parked.request, &parked.blob, parked.chunk, &kept);
         });
     }
 

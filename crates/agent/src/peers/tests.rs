@@ -396,7 +396,7 @@ fn a_wrong_chunk_of_a_tree_is_found() {
     wrong[5000] ^= 1;
     let kept = |kept: Result<blob::Kept>| match kept {
         Ok(blob::Kept::Whole(liars)) => Ok(liars),
-        Ok(blob::Kept::TreeMissing) => panic!("it has no tree"),
+        Ok(blob::Kept::TreeMissing) => unreachable!("it has no tree"),
         Err(error) => Err(error.kind()),
     };
     assert_eq!(kept(tree.keep(1, &wrong, from)), Ok(vec![]));

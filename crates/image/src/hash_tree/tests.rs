@@ -252,7 +252,7 @@ proptest! {
 /// An outboard of which only some bytes are there.
 struct Parts {
     bytes: Vec<u8>,
-    there: Vec<std::ops::Range<u64>>,
+    there: Vec<ByteRange>,
 }
 
 impl ReadAt for Parts {
@@ -262,7 +262,7 @@ impl ReadAt for Parts {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let end = offset + buf.len() as u64;
-        if !self.there.iter().any(|part| part.start <= offset && end <= part.end) {
+        if !self.there.iter().any(|part| part.offset() <= offset && end <= part.end()) {
             return Err(Error::absent(ByteRange::between(offset, end)));
         }
         self.bytes.read_at(buf, offset)
@@ -277,17 +277,18 @@ fn parts_of_an_outboard_are_checked_as_far_as_they_can_be() {
     let check =
         |outboard: Parts, part: ByteRange| HashTree::open(root, outboard, len).unwrap().check_outboard(part);
     let part = ByteRange::between(8192, 12288);
-    let whole = Parts { bytes: outboard.clone(), there: vec![0..all] };
+    let whole = Parts { bytes: outboard.clone(), there: vec![ByteRange::between(0, all)] };
     assert_eq!(check(whole, part).unwrap(), OutboardCheck { wrong: None, is_complete: true });
     // Without what is above it, it may be right.
-    let alone = Parts { bytes: outboard.clone(), there: vec![0..8, 8192..12288] };
+    let alone = Parts { bytes: outboard.clone(), there: vec![ByteRange::between(0, 8), part] };
     assert_eq!(check(alone, part).unwrap(), OutboardCheck { wrong: None, is_complete: false });
     for at in (8192..12288).step_by(61) {
         let mut wrong = outboard.clone();
         wrong[at] ^= 1;
         let node = ((at - 8) / 64 * 64 + 8) as u64;
         let node = ByteRange::between(node, node + 64);
-        let found = check(Parts { bytes: wrong, there: vec![0..all] }, part).unwrap().wrong;
+        let found =
+            check(Parts { bytes: wrong, there: vec![ByteRange::between(0, all)] }, part).unwrap().wrong;
         // A node that lies in the part with one end only is looked at where something below it is.
         let is_within = part.offset() <= node.offset() && node.end() <= part.end();
         assert!(found == Some(node) || !is_within && found.is_none(), "{at}: {found:?}");
@@ -295,6 +296,6 @@ fn parts_of_an_outboard_are_checked_as_far_as_they_can_be() {
     // What is above is blamed where it is wrong.
     let mut wrong = outboard;
     wrong[20] ^= 1;
-    let found = check(Parts { bytes: wrong, there: vec![0..all] }, part).unwrap().wrong;
+    let found = check(Parts { bytes: wrong, there: vec![ByteRange::between(0, all)] }, part).unwrap().wrong;
     assert_eq!(found, Some(ByteRange::between(8, 72)));
 }

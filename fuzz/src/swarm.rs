@@ -1,0 +1,52 @@
+//! What another host sends over a connection: a hello, then frames.
+//!
+//! What a frame says is looked at as a host does that shares one blob: whether the chunks it speaks of are there.
+
+use headstart_agent::peers::frame::{HEADER, Header, Hello, Kind, decode_message, is_within, push_encoded};
+use headstart_block::{Error, Result};
+use headstart_swarm::Message;
+
+/// The blob that both share, in bytes.
+const BLOB: u64 = 10 << 20;
+
+/// All of a connection's bytes.
+///
+/// # Errors
+/// Where a host would hang up.
+pub fn swarm(input: &[u8]) -> Result<()> {
+    let mut rest = input;
+    let mut is_first = true;
+    while !rest.is_empty() {
+        let (header, behind) =
+            rest.split_first_chunk::<HEADER>().ok_or_else(|| Error::corrupt("ends within a header"))?;
+        let header = Header::decode(header)?;
+        let (body, behind) =
+            behind.split_at_checked(header.len).ok_or_else(|| Error::corrupt("ends within a body"))?;
+        rest = behind;
+        if is_first != (header.kind == Kind::Hello) {
+            return Err(Error::corrupt("a hello at the wrong place"));
+        }
+        is_first = false;
+        match header.kind {
+            Kind::Hello => drop(Hello::decode(body)?),
+            Kind::Message => message(body)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn message(body: &[u8]) -> Result<()> {
+    let message = decode_message(body)?;
+    // What was understood can be said again, in no more bytes than a host takes.
+    let mut again = Vec::new();
+    push_encoded(&mut again, Kind::Message, &message)?;
+    let within = match &message {
+        Message::Have { runs, .. } | Message::Lost { runs, .. } => {
+            runs.iter().all(|run| is_within(*run, BLOB))
+        }
+        Message::Ask { chunks, .. } => is_within(*chunks, BLOB),
+        _ => true,
+    };
+    if within { Ok(()) } else { Err(Error::corrupt("chunks that there are not")) }
+}
