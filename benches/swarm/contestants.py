@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import socket
 import subprocess
 import sys
 import time
@@ -20,6 +21,9 @@ SWARM_PORT = 4647
 # How many hosts each one is told of at its start; gossip tells it of the others.
 TOLD = 2
 CHUNK = 64 << 10
+
+# Where an agent answers in its directory, and what is asked.
+SOCKET, METRIC = "agent.sock", "headstart_agent_swarm_"
 
 # Thresholds beside each other.
 SWARMS = {"swarm-0": ["--threshold", "0"], "swarm": [], "swarm-inf": ["--threshold", "none"]}
@@ -107,11 +111,11 @@ class Contestant:
         program.wait_for(lambda: "\n" in program.said(), READY, LOOK)
 
     def exchanged(self, host):
-        """What a host had from others, once all has ended; nothing where there is no swarm."""
+        """What a host had from others so far; nothing where there is no swarm."""
         return None
 
     def processes(self):
-        """What runs for it, for the processors' time."""
+        """What runs for it."""
         return [program.process.pid for program in [*self.disks.values(), *self.others]]
 
     def end(self):
@@ -188,31 +192,53 @@ class Swarm(Contestant):
         run(HEADSTART, "swarm", "init", cluster, *(part for host in hosts for part in ("--host", host.place.name)))
         for host in hosts:
             known = [other for other in hosts[:TOLD] if other is not host]
-            agent = host.start("agent", HEADSTART, "agent", "--json", "--dir", host.place / "agent",
+            agent = host.start("agent", HEADSTART, "agent", "--json", "--dir", host.place / "daemon",
                                "--cache", host.place / "cache", "--credentials", cluster / "hosts" / host.place.name,
+                               "--name", host.place.name,
                                "--listen", f"{host.address}:{SWARM_PORT}", *self.arguments,
                                *(part for other in known for part in ("--join", f"{other.address}:{SWARM_PORT}")))
             self.agents[host.number] = agent
             self.others.append(agent)
         for agent in self.others:
             agent.wait_for(lambda agent=agent: "\n" in agent.said(), READY, LOOK)
+        self._meet()
         super().open()
 
+    def _meet(self):
+        """Agents run for days before a disk is attached: each has found all others."""
+        until, count = time.monotonic() + READY, len(self.network.hosts) - 1
+        for host in self.network.hosts:
+            while metrics(host.place / "daemon" / SOCKET)["peers"] < count:
+                if time.monotonic() > until:
+                    raise Failed(f"{host.name} does not find all others within {READY} s")
+                time.sleep(0.1)
+
     def options(self, host):
-        return [*super().options(host), "--swarm", host.place / "agent" / "swarm.sock"]
+        return [*super().options(host), "--swarm", host.place / "daemon" / "swarm.sock"]
 
     def kill_agent(self, host):
         self.agents[host.number].process.kill()
 
     def exchanged(self, host):
-        """What its agent counted until its end, in bytes; nothing of one that was killed."""
-        lines = self.agents[host.number].said().splitlines()
-        counted = json.loads(lines[-1]).get("counters") if len(lines) > 1 else None
-        if not counted:
+        """What its agent counts, and in bytes what came from others; nothing of one that is dead."""
+        try:
+            counts = metrics(host.place / "daemon" / SOCKET)
+        except OSError:
             return None
-        chunks = counted["chunks"]
-        return {"on_demand": chunks["on_demand"] * CHUNK, "prefetched": chunks["prefetched"] * CHUNK,
-                "unread": (chunks["prefetched"] - chunks["prefetched_read"]) * CHUNK, "counters": counted}
+        chunks = lambda what: counts[f"{what}_chunks_total"] * CHUNK
+        return {"on_demand": chunks("demand"), "prefetched": chunks("prefetched"),
+                "unread": chunks("prefetched") - chunks("prefetched_read"), "counters": counts}
+
+
+def metrics(path):
+    """What an agent counts of the swarm."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(str(path))
+        connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        said = b"".join(iter(lambda: connection.recv(1 << 16), b"")).decode()
+    lines = (line.removeprefix(METRIC).split() for line in said.splitlines() if line.startswith(METRIC))
+    return {name: int(value) for name, value in lines}
 
 
 def contestant(name, network, image):

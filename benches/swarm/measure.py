@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import time
@@ -69,16 +70,27 @@ def calibrate(options, image):
     return found
 
 
-def worked(pids):
-    """Processor seconds of these processes, and of who reads here, so far."""
-    total = sum(os.times()[:2]) * TICKS
-    for pid in pids:
-        try:
-            parts = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        except FileNotFoundError:
-            continue
-        total += int(parts[11]) + int(parts[12])
-    return total / TICKS
+def worked():
+    """Processor seconds of every process so far, by its id."""
+    found = {}
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            parts = stat.read_text().rsplit(")", 1)[1].split()
+            found[int(stat.parent.name)] = (int(parts[11]) + int(parts[12])) / TICKS
+    return found
+
+
+class Work:
+    """What processors did from now on: for what is measured, with what reads it, and for others on this machine."""
+
+    def __init__(self):
+        self.busy, self.before = Processors(), worked()
+
+    def until_now(self, pids):
+        ours = {*pids, os.getpid()}
+        spent = {pid: total - self.before.get(pid, 0) for pid, total in worked().items()}
+        return {"busy": self.busy.busy(), "worked": round(sum(spent.get(pid, 0) for pid in ours), 2),
+                "others": round(sum(work for pid, work in spent.items() if pid not in ours), 2)}
 
 
 def difference(later, earlier):
@@ -96,10 +108,20 @@ def measure(options, image, row):
         finally:
             ended = ours.end()
             store.end()
+            if options.logs:
+                _keep(room, options.dir / "logs")
         for host in row["each"]:
             host["disk"] = ended.get(host["host"])
-            host["swarm"] = ours.exchanged(network.hosts[host["host"]])
     return row
+
+
+def _keep(room, place):
+    """What programs said, of the last measurement."""
+    shutil.rmtree(place, ignore_errors=True)
+    for path in room.glob("*/*"):
+        if path.is_file():
+            (place / path.parent.name).mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, place / path.parent.name)
 
 
 def _run(options, image, row, network, store, ours):
@@ -109,7 +131,7 @@ def _run(options, image, row, network, store, ours):
     row["open"] = round(time.monotonic() - began, 2)
     # Connections are made, adverts said, what was read ahead while opening has come.
     time.sleep(options.settle)
-    before, asked, spent, busy = network.moved(), store.sent(), worked(ours.processes()), Processors()
+    before, asked, work = network.moved(), store.sent(), Work()
     who = plans(row["pattern"], image, len(hosts), options.uplink * 1e6)
     fault = row["pattern"].partition(":")[2]
     least = image.region / options.uplink / 1e6
@@ -117,7 +139,7 @@ def _run(options, image, row, network, store, ours):
         readings = read_all(who, [lambda host=host: ours.use(host) for host in hosts], options.longest)
     if strike and strike.error:
         raise Failed(f"the fault did not come: {strike.error}")
-    row["busy"], row["worked"] = busy.busy(), round(worked(ours.processes()) - spent, 2)
+    row |= work.until_now([*ours.processes(), store.program.process.pid])
     # Requests are in the web server's log when they have been answered.
     time.sleep(0.5)
     moved, sent = difference(network.moved(), before), store.sent()
@@ -125,6 +147,8 @@ def _run(options, image, row, network, store, ours):
     row["opening"] = {"store": sum(count for count, _ in asked.values())}
     row["each"] = [_host(host, plan, reading, moved, sent, asked)
                    for host, plan, reading in zip(hosts, who, readings)]
+    for host, one in zip(hosts, row["each"]):
+        one["swarm"] = ours.exchanged(host)
     row["completion"] = round(max(reading.ended for reading in readings), 3)
     row["wrong"] = sum(_wrong(image, ours.path(host), plan, one) for host, plan, one in zip(hosts, who, row["each"])
                        if not one["error"])
