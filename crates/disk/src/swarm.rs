@@ -11,6 +11,7 @@
 //! Only blobs with a hash tree are shared, and the trees themselves. Those are believed only when data is checked by
 //! them; where a check fails, the blob and its tree come from the store alone for a while.
 
+use crate::blobs::Blobs;
 use crate::fetch::{Arrived, Fetcher, missing_bytes};
 use crate::preloading::Preloader;
 use crate::puller::Puller;
@@ -28,7 +29,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, timeout};
+use tokio::time::timeout;
 
 /// How long a swarm may take for what somebody waits for. It bounds its waits itself, and sooner.
 const PATIENCE_DEMAND: Duration = Duration::from_secs(8);
@@ -50,6 +51,12 @@ const DISTRUST: Duration = Duration::from_secs(30);
 
 /// How often the swarm is told what was read.
 const TELL_EVERY: Duration = Duration::from_millis(50);
+
+/// And how often where nothing was for [`BUSY`].
+const TELL_IDLE: Duration = Duration::from_millis(500);
+
+/// After so long without reads of anything new, a disk is idle.
+const BUSY: Duration = Duration::from_secs(10);
 
 /// Reads of bytes that were not here yet and that are looked at again; more are forgotten.
 const PENDING_MAX: usize = 4096;
@@ -318,33 +325,48 @@ impl Fetcher {
 
 /// Tells the swarm what a disk reads and whether it follows a plan, until the disk is gone.
 pub(crate) async fn tell(preloader: Weak<Preloader>, puller: Weak<Puller>, swarm: Arc<dyn Swarm>) {
-    let mut ticks = tokio::time::interval(TELL_EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut telling = Telling::default();
+    let Some(blobs) = puller.upgrade().map(|puller| Arc::clone(puller.blobs())) else { return };
+    let mut telling = Telling { swarm, blobs, heard: 0, pending: Vec::new(), planned: false, passed: 0 };
+    let mut last = Instant::now();
     loop {
-        ticks.tick().await;
-        let (Some(puller), Some(preloader)) = (puller.upgrade(), preloader.upgrade()) else { return };
-        if puller.is_closed() {
-            return;
+        {
+            let (Some(puller), Some(preloader)) = (puller.upgrade(), preloader.upgrade()) else { return };
+            if puller.is_closed() {
+                return;
+            }
+            if telling.reads(&preloader) | telling.planned(&puller) {
+                last = Instant::now();
+            }
         }
-        telling.reads(&preloader, &puller, &*swarm);
-        telling.planned(&puller, &*swarm);
+        tokio::time::sleep(if last.elapsed() < BUSY { TELL_EVERY } else { TELL_IDLE }).await;
     }
 }
 
-#[derive(Default)]
+/// What the swarm was told.
 struct Telling {
+    swarm: Arc<dyn Swarm>,
+    blobs: Arc<Blobs>,
+    /// How much of the log of accesses.
     heard: usize,
-    /// What was read and was not here yet when it was looked at last: a place in the puller's blobs, and a range.
+    /// What was read and was not here yet when it was looked at last: a place in the blobs, and a range.
     pending: Vec<(usize, ByteRange)>,
     planned: bool,
     /// How many items of the plan that ended last were passed.
     passed: u64,
 }
 
+impl Drop for Telling {
+    fn drop(&mut self) {
+        if self.planned {
+            self.say_planned(false);
+        }
+    }
+}
+
 impl Telling {
-    fn reads(&mut self, preloader: &Preloader, puller: &Puller, swarm: &dyn Swarm) {
-        let blobs = puller.blobs();
+    /// Whether there were any.
+    fn reads(&mut self, preloader: &Preloader) -> bool {
+        let blobs = &self.blobs;
         let mut reads = std::mem::take(&mut self.pending);
         preloader.accesses().since(&mut self.heard, &mut |access| {
             each_run(access.block, access.slices, &mut |part| {
@@ -358,39 +380,43 @@ impl Telling {
                 });
             });
         });
-        if reads.is_empty() {
-            return;
-        }
+        let any = !reads.is_empty();
         for (place, range) in merged(reads) {
-            let Some(blob) = blobs.data().get(place) else { continue };
+            let Some(blob) = self.blobs.data().get(place) else { continue };
             if blob.is_local(range) {
-                swarm.read(&blob.spec().digest, range);
+                self.swarm.read(&blob.spec().digest, range);
             } else {
                 self.pending.push((place, range));
             }
         }
         self.pending.truncate(PENDING_MAX);
+        any
     }
 
-    fn planned(&mut self, puller: &Puller, swarm: &dyn Swarm) {
+    /// Whether a plan is followed.
+    fn planned(&mut self, puller: &Puller) -> bool {
         let preloading = puller.preloading();
         let more = match &preloading.plan {
             Plan::Lazy => false,
-            Plan::Sequential => preloading.items < puller.blobs().disk_size().div_ceil(BLOCK_SIZE),
+            Plan::Sequential => preloading.items < self.blobs.disk_size().div_ceil(BLOCK_SIZE),
             Plan::List(items) => preloading.items < items.len() as u64,
         };
         // A long range is passed when it is asked for. What reads bring along later is nobody's plan.
-        let running =
-            more || (preloading.items > 0 && self.passed != preloading.items && puller.is_preloading());
+        let last = || preloading.items > 0 && self.passed != preloading.items && puller.is_preloading();
+        let running = more || last();
         if !running {
             self.passed = preloading.items;
         }
-        if running == self.planned {
-            return;
+        if running != self.planned {
+            self.planned = running;
+            self.say_planned(running);
         }
-        self.planned = running;
-        for blob in puller.blobs().data().iter().filter(|blob| blob.tree().is_some()) {
-            swarm.planned(&blob.spec().digest, running);
+        running
+    }
+
+    fn say_planned(&self, running: bool) {
+        for blob in self.blobs.data().iter().filter(|blob| blob.tree().is_some()) {
+            self.swarm.planned(&blob.spec().digest, running);
         }
     }
 }

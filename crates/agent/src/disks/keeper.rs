@@ -165,7 +165,8 @@ impl Kept {
         self.save();
         let (name, restarts) = (&self.record.spec.name, self.record.restarts);
         let why = last_words(&self.settings.dir, name);
-        tracing::warn!(disk = %name, why = why.as_deref().unwrap_or("not said"), "its process died; it is started again");
+        let said = why.as_deref().unwrap_or("not said");
+        tracing::warn!(disk = %name, why = said, "its process died; it is started again");
         self.set(|status| {
             status.state = DiskState::Restarting;
             status.restarts = restarts;

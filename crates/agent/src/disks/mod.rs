@@ -17,6 +17,9 @@
 //! A process that ends well was asked to, by the agent or by somebody else: its disk is detached. One that ends
 //! otherwise is started again, after pauses that grow; the first time it has to become ready, or attaching fails.
 //!
+//! A process goes on with the program that it was started from. After an upgrade, disks that are attached, or started
+//! again, are served by the new one; so an upgrade interrupts no I/O, and an older process may talk to a newer agent.
+//!
 //! | module | what it does |
 //! |---|---|
 //! | `record` | the files |
@@ -51,7 +54,7 @@ pub struct DiskSpec {
     /// What it is called here: letters, digits, `-`, `_` and `.`, 64 at most.
     pub name: String,
     /// The words that follow `headstart attach` on a command line: the image, and where to serve it. `--cache` and
-    /// `--swarm` are the agent's.
+    /// `--swarm` are the agent's, and so is the environment.
     pub arguments: Vec<String>,
     /// The directory that relative paths in them start from [default: the agent's own].
     #[serde(default, skip_serializing_if = "Option::is_none")]

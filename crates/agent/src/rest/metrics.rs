@@ -75,12 +75,13 @@ fn connections(c: &crate::peers::Counters) -> [Number; 10] {
     ]
 }
 
-fn decisions(c: &headstart_swarm::Counters) -> [Number; 13] {
+fn decisions(c: &headstart_swarm::Counters) -> [Number; 14] {
     [
         ("wants", "Ranges that disks wanted.", c.wants),
         ("elsewhere_chunks", "Chunks that disks wanted and were left to the store.", c.elsewhere),
         ("demand_chunks", "Chunks that came from other hosts because somebody waited.", c.on_demand),
-        ("prefetched_chunks", "Chunks that came from other hosts ahead of need.", c.prefetched),
+        ("background_chunks", "Chunks that came from other hosts for disks that bring ahead.", c.in_background),
+        ("prefetched_chunks", "Chunks that came from other hosts as they advertised them.", c.prefetched),
         ("prefetched_read_chunks", "Of those, what was read since.", c.prefetched_read),
         ("store_chunks", "Chunks that came to this host from the store.", c.from_store),
         ("served_chunks", "Chunks that were sent to other hosts.", c.served),

@@ -157,7 +157,8 @@ async fn detach(State(served): Shared, UrlPath(name): UrlPath<String>) -> Answer
     served.disks.detach(&name).await.map(Json).map_err(Refusal)
 }
 
-/// Whatever changes from now on, as server-sent events: each is a disk as it is then.
+/// Whatever changes from now on, as server-sent events: each `disk` is one as it is then. `missed` says that the
+/// watcher was too slow for some, and is to list them anew.
 #[utoipa::path(get, path = "/v1/events",
     responses((status = 200, content_type = "text/event-stream", body = DiskStatus)))]
 async fn watch(State(served): Shared) -> Sse<impl Stream<Item = std::result::Result<Event, Infallible>>> {
