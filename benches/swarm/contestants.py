@@ -226,7 +226,7 @@ class Swarm(Contestant):
         except OSError:
             return None
         chunks = lambda what: counts[f"{what}_chunks_total"] * CHUNK
-        return {"on_demand": chunks("demand"), "prefetched": chunks("prefetched"),
+        return {"on_demand": chunks("demand"), "ahead": chunks("background"), "prefetched": chunks("prefetched"),
                 "unread": chunks("prefetched") - chunks("prefetched_read"), "counters": counts}
 
 

@@ -63,7 +63,7 @@ def store_share(row):
 
 
 def exchanged(row, what):
-    """A host's bytes of a kind (`on_demand`, `prefetched`, `unread`), on average; None where there is no swarm."""
+    """A host's bytes of a kind (`on_demand`, `ahead`, `prefetched`, `unread`), on average; None where there is no swarm."""
     counts = [one["swarm"][what] for one in row["each"] if one.get("swarm")]
     return statistics.fmean(counts) if counts else None
 
@@ -83,7 +83,7 @@ def summary(row):
              f"opening {row['opening']['store'] / MB:.1f} MB in {row['open']:.1f} s",
              f"busy {row['busy']:.0%}, {row['worked']:.1f} s of processors, others {row['others']:.1f} s",
              f"slowest read {max(one['slowest_read'] for one in row['each']):.2f} s"]
-    for what in ("on_demand", "prefetched", "unread"):
+    for what in ("on_demand", "ahead", "prefetched", "unread"):
         if (bytes_each := exchanged(row, what)) is not None:
             parts.append(f"{what} {bytes_each / MB:.1f} MB each")
     if row.get("wrong"):

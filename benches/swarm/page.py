@@ -51,12 +51,12 @@ def times(found):
 
 
 def moved(found):
-    head = ["store, MB", "store, all hosts / region", "store, to open, MB", "peers on demand, MB",
-            "peers, prefetched, MB", "of it never read, MB"]
+    head = ["store, MB", "store, all hosts / region", "store, to open, MB", "peers, on demand, MB",
+            "peers, read ahead by disks, MB", "peers, prefetched, MB", "of it never read, MB"]
 
     def cells(median):
         exchanged = []
-        for what in ("on_demand", "prefetched", "unread"):
+        for what in ("on_demand", "ahead", "prefetched", "unread"):
             value = median(lambda row: figures.exchanged(row, what) or 0.0)
             exchanged.append(number(value and value / figures.MB) if value else "-")
         hosts = lambda row: len(row["each"]) * figures.MB

@@ -9,7 +9,9 @@ pub struct Counters {
     pub elsewhere: u64,
     /// Chunks that came from peers because somebody waited for them.
     pub on_demand: u64,
-    /// Chunks that came from peers ahead of need.
+    /// Chunks that came from peers because a disk brings, without hurry, what it will read.
+    pub in_background: u64,
+    /// Chunks that came from peers because these had advertised them, or sent them unasked.
     pub prefetched: u64,
     /// Of those, what was read since.
     pub prefetched_read: u64,

@@ -270,7 +270,7 @@ impl Node {
             Event::Forget { want } => self.forget(want),
             Event::Read { blob, chunks } => self.read(blob, chunks, actions),
             Event::BecameLocal { blob, chunks } => {
-                self.counters.from_store += self.arrived(blob, chunks, false, actions);
+                self.counters.from_store += self.arrived(blob, chunks, false, actions).0;
             }
             Event::Lost { blob, chunks } => self.lost(blob, chunks, actions),
             Event::Planned { blob, running } => self.planned(blob, running, actions),

@@ -19,20 +19,22 @@ const STORE: u32 = 2;
 const NAMED: usize = 4;
 
 impl Node {
-    /// Chunks are here now, by whatever way. `unasked` is what a peer sent of its own accord. Says how many were new.
+    /// Chunks are here now, by whatever way. `unasked` is what a peer sent of its own accord. Says how many were new, and
+    /// of them how many came only because they were advertised or pushed.
     pub(super) fn arrived(
         &mut self,
         id: BlobId,
         chunks: Chunks,
         unasked: bool,
         actions: &mut Vec<Action>,
-    ) -> u64 {
-        let Some(blob) = self.blobs.get(&id) else { return 0 };
+    ) -> (u64, u64) {
+        let Some(blob) = self.blobs.get(&id) else { return (0, 0) };
+        let mut unmatched = 0;
         let mut ready: Vec<(Waiting, u32)> = Vec::new();
         let mut settled: Vec<WantId> = Vec::new();
         let mut runs: Vec<Chunks> = Vec::new();
         for chunk in blob.cut(chunks).numbers() {
-            let Some(blob) = self.blobs.get_mut(&id) else { return 0 };
+            let Some(blob) = self.blobs.get_mut(&id) else { return (0, 0) };
             if blob.is_here(chunk) {
                 self.counters.duplicate += 1;
                 continue;
@@ -71,7 +73,8 @@ impl Node {
                     self.release(request, 1, actions);
                 }
             }
-            let Some(blob) = self.blobs.get_mut(&id) else { return 0 };
+            let Some(blob) = self.blobs.get_mut(&id) else { return (0, 0) };
+            unmatched += u64::from(ahead);
             blob.set_state(chunk, if ahead { State::Local } else { State::Kept });
             if demanded {
                 blob.set_state(chunk, State::Kept);
@@ -85,7 +88,7 @@ impl Node {
         let new = runs.iter().map(|run| u64::from(run.count)).sum();
         self.note(id, &runs);
         self.prefetch(id, actions);
-        new
+        (new, unmatched)
     }
 
     /// So many chunks of a request are not waited for any more: it is over when none is. What nobody sent is cancelled.
@@ -144,11 +147,13 @@ impl Node {
         if let Some(known) = self.peers.get_mut(&peer) {
             known.was_good();
         }
+        let (_, unmatched) = self.arrived(blob, chunks, false, actions);
+        let wanted = u64::from(came).saturating_sub(unmatched);
+        self.counters.prefetched += unmatched;
         match urgency {
-            Urgency::Demand => self.counters.on_demand += u64::from(came),
-            Urgency::Background => self.counters.prefetched += u64::from(came),
+            Urgency::Demand => self.counters.on_demand += wanted,
+            Urgency::Background => self.counters.in_background += wanted,
         }
-        self.arrived(blob, chunks, false, actions);
         if let Some(known) = self.requests.get_mut(&request) {
             known.answering = false;
         }
@@ -167,7 +172,7 @@ impl Node {
 
     pub(super) fn pushed(&mut self, peer: PeerId, id: BlobId, chunks: Chunks, actions: &mut Vec<Action>) {
         if self.peers.contains_key(&peer) {
-            let new = self.arrived(id, chunks, true, actions);
+            let (new, _) = self.arrived(id, chunks, true, actions);
             self.counters.prefetched += new;
         }
     }
@@ -179,7 +184,7 @@ impl Node {
                 self.patience.store(since, self.now);
             }
             let before = self.counters.duplicate;
-            self.counters.from_store += self.arrived(id, chunks, false, actions);
+            self.counters.from_store += self.arrived(id, chunks, false, actions).0;
             // What the driver told of it before is not here twice.
             self.counters.duplicate = before;
             return;
