@@ -2,8 +2,8 @@
 //! of the same hosts decide alike without a word.
 //!
 //! *Homes* are drawn by rendezvous hashing: each host has a weight for each stripe, the heaviest is its home. Of n
-//! hosts one that comes or goes moves the nth part of the stripes, no other. Weighing all hosts takes about a
-//! nanosecond each, so that [`BlobHomes`] remembers, stripe by stripe, what [`Homes`] found, until a host comes or goes.
+//! hosts one that comes or goes moves the nth part of the stripes, no other. Weighing all hosts takes a few
+//! nanoseconds each, so that [`BlobHomes`] remembers, stripe by stripe, what [`Homes`] found, until a host comes or goes.
 //!
 //! *Drawn neighbours* are those beside a host in several rings, each in an order of its own: everybody has as many, is
 //! heard by as many, and can be reached from everywhere, which independent draws do not give (of hosts that draw four
@@ -189,7 +189,7 @@ pub fn ring(me: PeerKey, all: &[PeerKey]) -> Vec<PeerKey> {
 
 /// `count` neighbours of `me` (or all others, if they are fewer): the host after it and the one before it in the first
 /// of the rings that `seed` makes, then in the second, and so on. Everybody follows the first ring's arrows at least,
-/// so that all reach all. In no special order; takes a nanosecond or two for each host and ring.
+/// so that all reach all. In no special order; takes some nanoseconds for each host and ring.
 #[must_use]
 pub fn drawn(me: PeerKey, all: &[PeerKey], count: usize, seed: u64) -> Vec<PeerKey> {
     let others = || all.iter().copied().filter(|key| *key != me);
@@ -200,11 +200,16 @@ pub fn drawn(me: PeerKey, all: &[PeerKey], count: usize, seed: u64) -> Vec<PeerK
     }
     let mut ring = 0_u64;
     while neighbours.len() < count {
-        let place = |key: PeerKey| random::mix(random::mix(key.0) ^ random::mix(seed.wrapping_add(ring)));
+        let salt = random::mix(seed.wrapping_add(ring));
+        let place = |key: PeerKey| random::mix(random::mix(key.0) ^ salt);
         let mine = place(me);
-        let after = others().min_by_key(|key| (place(*key).wrapping_sub(mine), *key));
-        let before = others().min_by_key(|key| (mine.wrapping_sub(place(*key)), *key));
-        for found in [after, before].into_iter().flatten() {
+        let (mut after, mut before) = ((u64::MAX, None), (u64::MAX, None));
+        for key in others() {
+            let ahead = place(key).wrapping_sub(mine);
+            after = after.min((ahead, Some(key)));
+            before = before.min((ahead.wrapping_neg(), Some(key)));
+        }
+        for found in [after.1, before.1].into_iter().flatten() {
             if neighbours.len() < count && !neighbours.contains(&found) {
                 neighbours.push(found);
             }
