@@ -92,6 +92,10 @@ struct Host {
     wake_entered: Nanos,
     /// By chunk of all blobs, one behind the other: whether a disk read it.
     read: Vec<u64>,
+    /// The same: whether a peer sent it.
+    from_peers: Vec<u64>,
+    on_demand: u64,
+    prefetched: u64,
     /// What was read and not told.
     news: Vec<(u32, swarm::Chunks)>,
     telling: bool,
@@ -101,6 +105,42 @@ struct Host {
     sent: u64,
     talk: u64,
     died: bool,
+}
+
+impl Host {
+    fn new(model: &FleetModel, shape: &Shape, n: u32, conduct: Conduct, net: &mut Net<What>) -> Self {
+        let unit = matches!(model.way, Way::Swarm(_)).then_some(CHUNK_SIZE);
+        let slower = if conduct == Conduct::Slow { 100 } else { 1 };
+        Self {
+            local: Local::of_host(shape, unit, model.way == Way::Local),
+            node: peers::node(model, n),
+            up: net.port((model.links.up / slower).max(1)),
+            down: net.port((model.links.down / slower).max(1)),
+            rack: n / model.links.racks.map_or(u32::MAX, |racks| racks.hosts.max(1)),
+            alive: true,
+            conduct,
+            opened: NONE,
+            wake: Nanos::NEVER,
+            wake_entered: Nanos::NEVER,
+            read: Vec::new(),
+            from_peers: Vec::new(),
+            on_demand: 0,
+            prefetched: 0,
+            news: Vec::new(),
+            telling: false,
+            strangers: Vec::new(),
+            from_store: 0,
+            sent: 0,
+            talk: 0,
+            died: false,
+        }
+    }
+
+    /// Bytes that peers sent and no disk read; a blob's last chunk counts as a whole one.
+    fn unread(&self) -> u64 {
+        let both = self.from_peers.iter().zip(&self.read);
+        both.map(|(came, read)| u64::from((came & !read).count_ones()) * CHUNK_SIZE).sum()
+    }
 }
 
 /// The ports of a rack: what comes from it, and to it.
@@ -159,7 +199,6 @@ impl<'a> Fleet<'a> {
         let mut net = Net::new();
         let store = net.port(model.links.store);
         let mut random = Random::new(model.seed);
-        let unit = matches!(model.way, Way::Swarm(_)).then_some(CHUNK_SIZE);
         let mut racks = Vec::new();
         let in_rack = model.links.racks.map_or(u32::MAX, |racks| racks.hosts.max(1));
         if let Some(model_of) = model.links.racks {
@@ -168,30 +207,9 @@ impl<'a> Fleet<'a> {
             }
         }
         let conducts = Conduct::draw(model, &mut random);
-        let hosts = (0..model.hosts).zip(conducts).map(|(n, conduct)| {
-            let slower = if conduct == Conduct::Slow { 100 } else { 1 };
-            Host {
-                local: Local::of_host(&workload.shape, unit, model.way == Way::Local),
-                node: peers::node(model, n),
-                up: net.port((model.links.up / slower).max(1)),
-                down: net.port((model.links.down / slower).max(1)),
-                rack: n / in_rack,
-                alive: true,
-                conduct,
-                opened: NONE,
-                wake: Nanos::NEVER,
-                wake_entered: Nanos::NEVER,
-                read: Vec::new(),
-                news: Vec::new(),
-                telling: false,
-                strangers: Vec::new(),
-                from_store: 0,
-                sent: 0,
-                talk: 0,
-                died: false,
-            }
-        });
-        let hosts: Vec<_> = hosts.collect();
+        let hosts = (0..model.hosts).zip(conducts);
+        let hosts: Vec<_> =
+            hosts.map(|(n, conduct)| Host::new(model, &workload.shape, n, conduct, &mut net)).collect();
         let mut first_chunk = vec![0_u32];
         for (len, _) in hosts.first().into_iter().flat_map(|host| host.local.blobs()) {
             let last = first_chunk.last().copied().unwrap_or(0);
@@ -248,11 +266,12 @@ impl<'a> Fleet<'a> {
     fn begin(&mut self) {
         self.meet();
         self.foresee_faults();
-        if self.workload.opened_before > Nanos(0) {
-            (0..self.model.hosts).for_each(|host| self.open(host));
-        }
         match self.model.way {
-            Way::Broadcast(arity) => self.broadcast(arity),
+            Way::Broadcast(arity) => {
+                // It is asked for when the disks are.
+                self.now = self.workload.opened_before;
+                self.broadcast(arity);
+            }
             Way::Independent | Way::Local | Way::Swarm(_) => self.attach_all(),
         }
         self.settle();
@@ -261,7 +280,8 @@ impl<'a> Fleet<'a> {
     /// From now on disks are attached; those whose time has passed at once.
     fn attach_all(&mut self) {
         for (n, disk) in (0..).zip(&self.disks) {
-            self.agenda.enter(self.now.max(disk.at), Happening::Attach(n));
+            let opens = Nanos(disk.at.0 - self.workload.opened_before.0.min(disk.at.0));
+            self.agenda.enter(self.now.max(opens), Happening::Attach(n));
         }
     }
 
@@ -330,9 +350,9 @@ impl<'a> Fleet<'a> {
             peers::add(&mut counters, &of_node);
             HostOutcome {
                 from_store: host.from_store,
-                on_demand: of_node.on_demand * CHUNK_SIZE,
-                prefetched: of_node.prefetched * CHUNK_SIZE,
-                unread: of_node.prefetched.saturating_sub(of_node.prefetched_read) * CHUNK_SIZE,
+                on_demand: host.on_demand,
+                prefetched: host.prefetched,
+                unread: host.unread(),
                 sent: host.sent,
                 up: self.net.carried(host.up),
                 down: self.net.carried(host.down),

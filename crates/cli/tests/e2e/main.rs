@@ -16,6 +16,7 @@
 //! | [`learn`] | recorded boots become plans |
 //! | [`publish`] | plans are published with their images and travel with them; traces for other readers |
 //! | [`simulate`] | recorded boots, replayed |
+//! | [`simulate_fleet`] | many hosts that read the same image |
 //! | [`doctor`] | what works on this host |
 //! | [`help`], [`hostile`] | the command line itself; garbage wherever a file is read |
 //!
@@ -49,6 +50,7 @@ mod publish;
 mod scene;
 mod signals;
 mod simulate;
+mod simulate_fleet;
 mod tools;
 mod trace;
 mod verify;

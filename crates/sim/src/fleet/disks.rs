@@ -87,11 +87,15 @@ impl Disk {
 
 impl Fleet<'_> {
     pub(super) fn attach(&mut self, n: u32) {
-        let host = self.disks[n as usize].host;
-        if !self.hosts[host as usize].alive || self.disks[n as usize].attached < Nanos::NEVER {
+        let disk = &self.disks[n as usize];
+        let (host, at) = (disk.host, disk.at);
+        if !self.hosts[host as usize].alive || disk.attached < Nanos::NEVER {
             return;
         }
         self.open(host);
+        if at > self.now {
+            return self.agenda.enter(at, Happening::Attach(n));
+        }
         let Some(boot) = self.workload.boots.get(self.disks[n as usize].boot as usize) else { return };
         let disk = &mut self.disks[n as usize];
         disk.attached = self.now;

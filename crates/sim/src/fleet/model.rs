@@ -119,8 +119,9 @@ pub struct SwarmModel {
     pub settings: swarm::Settings,
     /// The first so many hosts are roots.
     pub roots: u32,
-    /// Hosts know the others of their cell of so many, and all roots; 0: everybody. Fleets beyond a few thousand hosts
-    /// are parted so.
+    /// Hosts that are no roots are parted into cells of so many. They know the others of their cell and one root, which
+    /// cells have in turn; roots know each other. 0: everybody knows everybody, which takes memory with the square
+    /// of the fleet.
     pub cell: u32,
     /// How long disks gather what was read before they tell their agent.
     pub tell_every: Duration,
@@ -185,6 +186,9 @@ pub struct Death {
     pub roots: bool,
 }
 
+/// What opening a disk takes: a few round trips for its manifest and the ends of its layers.
+const OPENING: Nanos = Nanos(50_000_000);
+
 /// How long it takes until others know that a host is gone.
 pub(crate) const NOTICED: Nanos = Nanos(1_000_000_000);
 
@@ -222,7 +226,7 @@ pub struct Workload {
     pub disks: Vec<DiskModel>,
     /// What each preloads.
     pub plan: Plan,
-    /// Hosts open the image so long before the first disks are attached, and know who else has it.
+    /// How long it takes to open the image, from the beginning of an attachment until a disk can be read or preloads.
     pub opened_before: Nanos,
 }
 
@@ -303,6 +307,6 @@ impl Workload {
             let boot = u32::try_from(random.below(boots.len())).unwrap_or(0);
             disks.push(DiskModel { host, at, boot });
         }
-        Self { shape, boots, disks, plan: Plan::Lazy, opened_before: Nanos(0) }
+        Self { shape, boots, disks, plan: Plan::Lazy, opened_before: OPENING }
     }
 }

@@ -47,7 +47,7 @@ pub struct HostOutcome {
     pub on_demand: u64,
     /// From peers ahead of need.
     pub prefetched: u64,
-    /// Of those, what was not read.
+    /// Of both, what was not read.
     pub unread: u64,
     /// To peers.
     pub sent: u64,
@@ -121,7 +121,7 @@ pub struct FleetSummary {
     pub on_demand: f64,
     /// From peers ahead of need.
     pub prefetched: f64,
-    /// Of those, what was not read.
+    /// Of both, what was not read.
     pub unread: f64,
     /// The most of any host.
     pub unread_max: u64,

@@ -5,7 +5,7 @@ use super::keyed::NONE;
 use super::model::{NOTICED, SENT_AGAIN};
 use super::net::{Parcel, on_wire};
 use super::queue::Happening;
-use super::{Fleet, FleetModel, Warm, Way};
+use super::{Fleet, FleetModel, SwarmModel, Warm, Way};
 use crate::time::Nanos;
 use headstart_block::random::{Random, STEP, mix};
 use headstart_pull::{BlobId, BlobRange};
@@ -76,6 +76,8 @@ pub(super) struct SentChunk {
     blob: swarm::BlobId,
     chunk: u32,
     corrupt: bool,
+    /// Nobody waits for it.
+    ahead: bool,
 }
 
 /// What a host is sending to another.
@@ -136,10 +138,19 @@ fn bytes_of(message: &Message) -> u64 {
 }
 
 impl Fleet<'_> {
+    /// Whether two hosts know of each other.
     fn seen(&self, host: u32, peer: u32) -> bool {
         let Way::Swarm(swarm) = &self.model.way else { return false };
-        let far = swarm.cell > 0 && host / swarm.cell != peer / swarm.cell;
-        host != peer && (!far || host < swarm.roots || peer < swarm.roots)
+        let SwarmModel { roots, cell, .. } = **swarm;
+        if host == peer || cell == 0 || (host < roots && peer < roots) {
+            return host != peer;
+        }
+        let cell_of = |host: u32| host.saturating_sub(roots) / cell;
+        let root_of = |host: u32| if host < roots { host } else { cell_of(host) % roots.max(1) };
+        match (host < roots, peer < roots) {
+            (false, false) => cell_of(host) == cell_of(peer),
+            _ => root_of(host) == root_of(peer),
+        }
     }
 
     /// The hosts that a host knows of.
@@ -161,7 +172,9 @@ impl Fleet<'_> {
         }
         let chunks = self.first_chunk.last().copied().unwrap_or(0);
         for host in 0..self.model.hosts {
-            self.hosts[host as usize].read = vec![0; (chunks as usize).div_ceil(64)];
+            let words = vec![0; (chunks as usize).div_ceil(64)];
+            self.hosts[host as usize].from_peers.clone_from(&words);
+            self.hosts[host as usize].read = words;
             let has_all = warm == Warm::All || (warm == Warm::Roots && host < roots);
             if has_all || pinned > 0 {
                 self.keep(host, has_all, pinned);
@@ -388,7 +401,8 @@ impl Fleet<'_> {
             let range = self.hosts[host as usize].local.unit_range(BlobId(blob.0), u64::from(chunk));
             self.hosts[host as usize].sent += range.len();
             let corrupt = conduct == Conduct::Corrupt;
-            let what = What::Chunk(SentChunk { from: host, to: peer, request, blob, chunk, corrupt });
+            let ahead = urgency == Urgency::Background;
+            let what = What::Chunk(SentChunk { from: host, to: peer, request, blob, chunk, corrupt, ahead });
             self.send(host, peer, class, range.len() + 16, what, if chunk == last { note } else { NONE });
         }
     }
@@ -400,13 +414,28 @@ impl Fleet<'_> {
         self.tell_node(host, Event::Served { peer: PeerId(peer), request, blob, chunks, missing });
     }
 
+    /// Counts a chunk that came from a peer, if it is new.
+    fn note_came(&mut self, to: u32, blob: swarm::BlobId, chunk: u32, ahead: bool) {
+        let bit = self.first_chunk.get(blob.0 as usize).map_or(NONE, |first| first + chunk);
+        let known = &mut self.hosts[to as usize];
+        if known.local.has_unit(BlobId(blob.0), u64::from(chunk)) {
+            return;
+        }
+        let bytes = known.local.unit_range(BlobId(blob.0), u64::from(chunk)).len();
+        *(if ahead { &mut known.prefetched } else { &mut known.on_demand }) += bytes;
+        if let Some(word) = known.from_peers.get_mut(bit as usize / 64) {
+            *word |= 1 << (bit % 64);
+        }
+    }
+
     pub(super) fn chunk_came(&mut self, sent: &SentChunk) {
-        let SentChunk { from, to, request, blob, chunk, corrupt } = *sent;
+        let SentChunk { from, to, request, blob, chunk, corrupt, ahead } = *sent;
         if !self.reaches(from, to) {
             return;
         }
         let (peer, chunks) = (PeerId(from), Chunks::one(chunk));
         if !corrupt {
+            self.note_came(to, blob, chunk, ahead);
             self.became_local(to, BlobId(blob.0), u64::from(chunk));
         }
         let outcome = if corrupt { swarm::event::Came::Corrupt } else { swarm::event::Came::Kept };

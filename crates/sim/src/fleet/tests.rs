@@ -78,3 +78,50 @@ fn the_same_twice() {
     let workload = Workload::pattern(10, 64 * MIB, region(8 * MIB), Pattern::SyncSame);
     assert_eq!(simulate(&model, &workload), simulate(&model, &workload));
 }
+
+/// The paper's patterns in a swarm, against independent reads and a broadcast.
+#[test]
+fn hosts_help_each_other() {
+    let swarm = || Way::Swarm(Box::default());
+    let same = run(24, swarm(), Pattern::SyncSame);
+    let least = 16.0 * MIB as f64 / 12e6;
+    assert!(same.completion < 1.7 * least && same.incomplete == 0, "{same:?}");
+    assert!(same.store_bytes < 16 * MIB * 115 / 100, "{same:?}");
+    assert!(same.slowest > 0.9 * same.fastest && same.wrong_answers == 0, "{same:?}");
+    let shifted = run(24, swarm(), Pattern::ShiftedSame(Nanos(750_000_000)));
+    let alone = run(24, Way::Independent, Pattern::ShiftedSame(Nanos(750_000_000)));
+    assert!(shifted.took_p50 * 3.5 < alone.took_p50, "{shifted:?} {alone:?}");
+}
+
+/// Whatever befalls the fleet: those who live read everything, as late as each for itself would at most.
+#[test]
+fn faults_degrade_no_further_than_to_lazy() {
+    let moment = |ms: u64| Nanos(ms * 1_000_000);
+    let workload = Workload::pattern(12, 64 * MIB, region(8 * MIB), Pattern::SyncSame);
+    let alone = simulate(&FleetModel::new(12, links(), Way::Independent), &workload).summary();
+    let death = |roots| Death { at: moment(1500), per_million: 300_000, roots };
+    let all = [
+        Faults { deaths: vec![death(false)], ..Faults::default() },
+        Faults { partitions: vec![(moment(1200), moment(3000))], ..Faults::default() },
+        Faults { corrupt: 2, ..Faults::default() },
+        Faults { liars: 2, ..Faults::default() },
+        Faults { loss_per_million: 50_000, ..Faults::default() },
+    ];
+    for (n, faults) in all.into_iter().enumerate() {
+        for seed in 0..3 {
+            let way = Way::Swarm(Box::default());
+            let model = FleetModel { faults: faults.clone(), seed, ..FleetModel::new(12, links(), way) };
+            let outcome = simulate(&model, &workload).summary();
+            assert!(outcome.incomplete == 0 && outcome.wrong_answers == 0, "{n} {seed}: {outcome:?}");
+            assert!(outcome.completion < alone.completion, "{n} {seed}: {outcome:?} {alone:?}");
+        }
+    }
+}
+
+/// With everything on the hosts, striped, the store is not needed.
+#[test]
+fn a_pinned_image_needs_no_store() {
+    let swarm = SwarmModel { pinned: 2, ..SwarmModel::default() };
+    let same = run(12, Way::Swarm(Box::new(swarm)), Pattern::SyncSame);
+    assert_eq!((same.incomplete, same.store_bytes), (0, 0), "{same:?}");
+}

@@ -27,9 +27,9 @@ than with the image there already 99 of 100 disks are complete, and how long the
 
 Examples:
   headstart simulate fleet
-  headstart simulate fleet --hosts 1000 --patterns sync-same --thresholds 0,default,inf --json
-  headstart simulate fleet --hosts 1000 --disks 10 --patterns boots --traces boots --faster 5 --uplink 1250MB/s \
---host-link 187MB/s
+  headstart simulate fleet --hosts 32 --patterns sync-same --thresholds 0,default,inf --json
+  headstart simulate fleet --hosts 1000 --disks 10 --patterns boots --traces boots --faster 5 --plan recorded \
+--topology tree:2 --uplink 1250MB/s --host-link 187MB/s
   headstart simulate fleet --hosts 120 --patterns boots --traces boots --ways independent,swarm --hints --jitter 1s
   headstart simulate fleet --kill 30%@1s --liars 2 --loss 1% --plot figures";
 
@@ -117,7 +117,7 @@ pub(crate) struct Fleet {
     /// Ask the store for what no neighbour has, as the paper's hosts do, and not one host for each part
     #[arg(long)]
     no_homes: bool,
-    /// Hosts know only the others of their cell of so many, and the roots [default: all]
+    /// Hosts know only the others of their cell of so many, and one root [default: all]
     #[arg(long, value_name = "N", default_value_t = 0)]
     cell: u32,
     /// Hosts that have the image beforehand
