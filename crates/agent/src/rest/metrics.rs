@@ -80,7 +80,11 @@ fn decisions(c: &headstart_swarm::Counters) -> [Number; 14] {
         ("wants", "Ranges that disks wanted.", c.wants),
         ("elsewhere_chunks", "Chunks that disks wanted and were left to the store.", c.elsewhere),
         ("demand_chunks", "Chunks that came from other hosts because somebody waited.", c.on_demand),
-        ("background_chunks", "Chunks that came from other hosts for disks that bring ahead.", c.in_background),
+        (
+            "background_chunks",
+            "Chunks that came from other hosts for disks that bring ahead.",
+            c.in_background,
+        ),
         ("prefetched_chunks", "Chunks that came from other hosts as they advertised them.", c.prefetched),
         ("prefetched_read_chunks", "Of those, what was read since.", c.prefetched_read),
         ("store_chunks", "Chunks that came to this host from the store.", c.from_store),

@@ -25,7 +25,7 @@ fn a_disk_is_attached_listed_and_detached() {
     let disk = agent.attach(&format!("vm={} --nbd unix:~/d.sock --metrics 127.0.0.1:0", web.image()));
     assert_eq!((disk["name"].as_str(), disk["state"].as_str()), (Some("vm"), Some("serving")));
     check_bytes(&scene, "disk.raw", disk["ready"]["ways"][0]["uri"].as_str().unwrap());
-    assert_eq!(agent.disks(), [disk.clone()]);
+    assert_eq!(agent.disks(), std::slice::from_ref(&disk));
     let said = scene.ok(&format!("disk list {}", agent.option())).stdout;
     assert!(said.starts_with("1 disk\nvm: serving, process ") && said.contains("nbd+unix://"), "{said}");
     // The same for other programs; over TCP only what changes nothing.

@@ -54,9 +54,9 @@ fn comes_and_goes(way: &str, engine: &[String]) {
         }
         std::thread::sleep(Duration::from_millis(300));
         if starts % 3 == 2 {
-            agent.again_as(&replaced)
+            agent.again_as(&replaced);
         } else {
-            agent.again()
+            agent.again();
         }
         starts += 1;
         let found = agent.disk_that("found again", |disk| disk["state"] == "serving");
@@ -70,11 +70,6 @@ fn comes_and_goes(way: &str, engine: &[String]) {
     assert_eq!(job["error"], 0);
     for kind in ["read", "write"] {
         let longest = job[kind]["clat_ns"]["max"].as_u64().unwrap();
-        eprintln!(
-            "{kind}: {} requests, the longest {} ms, {starts} restarts",
-            job[kind]["total_ios"],
-            longest / 1_000_000
-        );
         assert!(job[kind]["total_ios"].as_u64().unwrap() > 100, "{job}");
         assert!(longest < PAUSE_MAX, "a {kind} took {longest} ns");
     }

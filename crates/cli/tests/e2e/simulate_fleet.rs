@@ -33,7 +33,8 @@ fn a_swarm_is_faster_than_each_alone_and_than_a_tree() {
 fn boots_are_put_beside_warm_ones() {
     let scene = Scene::new();
     data_set(&scene);
-    let report = scene.json("simulate fleet --hosts 3 --disks 2 --patterns boots --traces set --plan recorded");
+    let report =
+        scene.json("simulate fleet --hosts 3 --disks 2 --patterns boots --traces set --plan recorded");
     let row = &report["rows"][2];
     assert!(row["later_p99"].as_f64().is_some() && row["disks"] == 6 && row["incomplete"] == 0, "{report}");
     scene.fails("simulate fleet --traces set", &["--patterns boots"]);

@@ -77,10 +77,11 @@ fn bars(
 
 /// Where a host's bytes came from, on average.
 fn transfers(ran: &[Ran], names: impl Iterator<Item = String>) -> Chart {
+    type Part = (&'static str, fn(&headstart_sim::fleet::FleetSummary) -> f64);
     let summaries: Vec<_> = ran.iter().map(|ran| ran.outcome.summary()).collect();
     let mut chart = Chart::new(Axis::categories("", names), Axis::linear("MB of a host").from(0.0))
         .titled("where a host's bytes came from");
-    let kinds: [(&str, fn(&headstart_sim::fleet::FleetSummary) -> f64); 4] = [
+    let kinds: [Part; 4] = [
         ("store", |summary| summary.from_store),
         ("peers, on demand", |summary| summary.on_demand),
         ("peers, ahead", |summary| summary.prefetched),
