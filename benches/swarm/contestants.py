@@ -225,7 +225,7 @@ class Swarm(Contestant):
             counts = metrics(host.place / "daemon" / SOCKET)
         except OSError:
             return None
-        chunks = lambda what: counts[f"{what}_chunks_total"] * CHUNK
+        chunks = lambda what: counts.get(f"{what}_chunks_total", 0) * CHUNK
         return {"on_demand": chunks("demand"), "ahead": chunks("background"), "prefetched": chunks("prefetched"),
                 "unread": chunks("prefetched") - chunks("prefetched_read"), "counters": counts}
 
