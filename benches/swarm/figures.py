@@ -81,7 +81,8 @@ def summary(row):
              f"{min(rates):.2f} to {max(rates):.2f} MB/s",
              f"store {from_store(row) / MB:.1f} MB = {store_share(row):.2f} x region",
              f"opening {row['opening']['store'] / MB:.1f} MB in {row['open']:.1f} s",
-             f"busy {row['busy']:.0%}, {row['worked']:.1f} s of processors, others {row['others']:.1f} s",
+             f"busy {row['busy']:.0%}",
+             f"{row['worked']:.1f} s of processors, others' {row['others']:.1f} s",
              f"slowest read {max(one['slowest_read'] for one in row['each']):.2f} s"]
     for what in ("on_demand", "ahead", "prefetched", "unread"):
         if (bytes_each := exchanged(row, what)) is not None:
