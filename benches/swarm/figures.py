@@ -63,8 +63,7 @@ def store_share(row):
 
 
 def exchanged(row, what):
-    """A host's bytes of a kind (`on_demand`, `ahead`, `prefetched`, `unread`), on average; None where there is no swarm.
-    """
+    """A host's bytes of a kind (`on_demand`, `ahead`, `prefetched`, `unread`), on average; None without a swarm."""
     counts = [one["swarm"][what] for one in row["each"] if one.get("swarm")]
     return statistics.fmean(counts) if counts else None
 
