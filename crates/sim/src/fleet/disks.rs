@@ -1,7 +1,7 @@
 //! Disks: a guest that reads, and the engine that pulls what it misses.
 //!
-//! A read all of whose bytes are local is a hit: it takes no event. So a disk whose reads are all local, and known to be
-//! read, runs ahead of the others, up to its first miss: nothing that it does can be seen by them.
+//! A read all of whose bytes are local is a hit: it takes no event. So a disk whose reads are all local, and known
+//! to be read, runs ahead of the others, up to its first miss: nothing that it does can be seen by them.
 
 use super::bringing::Owner;
 use super::keyed::NONE;
@@ -303,7 +303,11 @@ impl Fleet<'_> {
                         self.cancel(bringing);
                     }
                 }
-                Action::Complete { read } | Action::Fail { read, .. } => self.ended(n, read),
+                Action::Complete { read } => self.ended(n, read),
+                Action::Fail { read, .. } => {
+                    self.disks[n as usize].outcome.failed += 1;
+                    self.ended(n, read);
+                }
                 Action::WakeAt(time) => {
                     let disk = &mut self.disks[n as usize];
                     disk.wake = Nanos::of_engine(time).max(self.now);

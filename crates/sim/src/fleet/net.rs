@@ -8,16 +8,16 @@
 //!
 //! * *Parcels are small* (a chunk at most), and a port takes those of several *flows* in turn: over a few chunks each
 //!   has its even share, as connections over one link do.
-//! * *Classes*: at a sender's own port what is more urgent goes first, but not before what is on the wire. Ports on the
-//!   way know of no classes.
-//! * *Cut through*: a port that is idle sends on what comes while it comes, as switches do with packets of a chunk. One
-//!   that has others to send first needs the whole time for it afterwards. So a chunk over two idle links of one
-//!   rate takes the time of one.
+//! * *Classes*: at a sender's own port what is more urgent goes first, but not before what is on the wire. Ports on
+//!   the way know of no classes.
+//! * *Cut through*: a port that is idle sends on what comes while it comes, as switches do with packets of a chunk.
+//!   One that has others to send first needs the whole time for it afterwards. So a chunk over two idle links of
+//!   one rate takes the time of one.
 //! * Small parcels do not queue at ports on the way: packets of others come between those of a chunk. They take their
 //!   time of the port.
 //!
-//! Ports on the way have room for everything: a sender is not slowed down by a receiver that is slow, and sends to others
-//! meanwhile. The rest is left out: slow start, lost packets of a connection, acknowledgements.
+//! Ports on the way have room for everything: a sender is not slowed down by a receiver that is slow, and sends to
+//! others meanwhile. The rest is left out: slow start, lost packets of a connection, acknowledgements.
 
 use super::keyed::{Keyed, NONE, Slab};
 use super::queue::{Agenda, Happening};
@@ -197,8 +197,8 @@ impl<T> Net<T> {
         false
     }
 
-    /// The port that a parcel is at sends it, from `start` on, which may have been before now; whether it is through it
-    /// at once, and thereby at its end.
+    /// The port that a parcel is at sends it, from `start` on, which may have been before now; whether it is
+    /// through it at once, and thereby at its end.
     fn transmit(&mut self, now: Nanos, start: Nanos, number: u32, agenda: &mut Agenda) -> bool {
         let Some(travelling) = self.travelling.get_mut(number) else { return false };
         let Some(port) = travelling.port() else { return true };

@@ -17,6 +17,8 @@ pub struct DiskOutcome {
     pub reads: u64,
     /// Reads that found all their bytes local.
     pub hits: u64,
+    /// Reads that failed, for their deadline had passed.
+    pub failed: u64,
     /// Bytes that it read.
     pub bytes: u64,
     /// The sum of its waits.
@@ -95,6 +97,8 @@ pub struct FleetSummary {
     pub disks: usize,
     /// Those of them whose reads did not complete.
     pub incomplete: usize,
+    /// Reads that failed, for their deadline had passed, of all disks.
+    pub failed: u64,
     /// From the first attachment to the last completion.
     pub completion: f64,
     /// Half of the disks took at most so long.
@@ -174,6 +178,7 @@ impl FleetOutcome {
         FleetSummary {
             disks: alive.len(),
             incomplete: alive.len() - done.len(),
+            failed: alive.iter().map(|disk| disk.failed).sum(),
             completion: last.since(first).as_secs(),
             took_p50: percentile(50),
             took_p99: percentile(99),

@@ -112,7 +112,10 @@ fn faults_degrade_no_further_than_to_lazy() {
             let way = Way::Swarm(Box::default());
             let model = FleetModel { faults: faults.clone(), seed, ..FleetModel::new(12, links(), way) };
             let outcome = simulate(&model, &workload).summary();
-            assert!(outcome.incomplete == 0 && outcome.wrong_answers == 0, "{n} {seed}: {outcome:?}");
+            assert!(
+                outcome.incomplete == 0 && outcome.failed == 0 && outcome.wrong_answers == 0,
+                "{n} {seed}: {outcome:?}"
+            );
             assert!(outcome.completion < alone.completion, "{n} {seed}: {outcome:?} {alone:?}");
         }
     }

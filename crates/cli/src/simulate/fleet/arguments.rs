@@ -28,9 +28,8 @@ than with the image there already 99 of 100 disks are complete, and how long the
 Examples:
   headstart simulate fleet
   headstart simulate fleet --hosts 32 --patterns sync-same --thresholds 0,default,inf --json
-  headstart simulate fleet --hosts 1000 --disks 10 --patterns boots --traces boots --faster 5 --plan recorded \
---topology tree:2 --uplink 1250MB/s --host-link 187MB/s
-  headstart simulate fleet --hosts 120 --patterns boots --traces boots --ways independent,swarm --hints --jitter 1s
+  headstart simulate fleet --hosts 1000 --disks 10 --patterns boots --traces boots --plan recorded
+  headstart simulate fleet --hosts 120 --patterns boots --traces boots --hints --jitter 1s
   headstart simulate fleet --kill 30%@1s --liars 2 --loss 1% --plot figures";
 
 /// What to simulate.

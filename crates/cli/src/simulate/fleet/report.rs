@@ -83,7 +83,10 @@ impl Row {
 impl Outcome for FleetReport {
     /// Whether all disks read everything.
     fn is_right(&self) -> bool {
-        self.rows.iter().all(|row| row.summary.incomplete == 0 && row.summary.wrong_answers == 0)
+        self.rows
+            .iter()
+            .map(|row| &row.summary)
+            .all(|row| row.incomplete == 0 && row.failed == 0 && row.wrong_answers == 0)
     }
 }
 
@@ -126,6 +129,9 @@ impl Row {
         write!(f, " {:>9.1}", self.summary.talk / 1e3)?;
         if let Some(later) = self.later_p99 {
             write!(f, "  99% at most {later:.3} s later than warm, waited {:.2} s", self.summary.waited)?;
+        }
+        if self.summary.failed > 0 {
+            write!(f, "  {} reads failed", self.summary.failed)?;
         }
         if self.summary.incomplete > 0 {
             write!(f, "  {} of {} disks not complete", self.summary.incomplete, self.summary.disks)?;
