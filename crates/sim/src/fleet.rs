@@ -1,9 +1,9 @@
 //! Many hosts that boot at once: the event loop.
 //!
 //! Each host is the product's own code: a node of the swarm (`headstart_swarm::Node`), and disks with a pull engine
-//! (`headstart_pull::Engine`) each, that share what is local on the host, as they share its cache directory. Guests read
-//! as recorded boots did, in the closed loop ([`crate::boot::Guest`]). What is modelled is what lies between: links,
-//! the store, and what goes wrong with them.
+//! (`headstart_pull::Engine`) each, that share what is local on the host, as they share its cache directory. Guests
+//! read as recorded boots did, in the closed loop ([`crate::boot::Guest`]). What is modelled is what lies between:
+//! links, the store, and what goes wrong with them.
 //!
 //! # The way of a chunk
 //!
@@ -14,13 +14,13 @@
 //!                                               └───────────────► claim ──► store ──► local on the host
 //! ```
 //!
-//! A *bringing* is a range that somebody waits for: a disk's fetch, or one that its node asked the agent for. It is over
-//! when all its units are local, whoever brought them. A unit that is fetched from the store is *claimed*: nobody else
-//! on the host fetches it meanwhile, as in the product's cache. Units are chunks with a swarm, and what the cache
-//! verifies without one.
+//! A *bringing* is a range that somebody waits for: a disk's fetch, or one that its node asked the agent for. It is
+//! over when all its units are local, whoever brought them. A unit that is fetched from the store is *claimed*:
+//! nobody else on the host fetches it meanwhile, as in the product's cache. Units are chunks with a swarm, and what
+//! the cache verifies without one.
 //!
-//! Everything of one moment happens in the order in which it was entered; nothing is drawn but from the seed. The same
-//! model and workload give the same outcome to the last bit.
+//! Everything of one moment happens in the order in which it was entered; nothing is drawn but from the seed. The
+//! same model and workload give the same outcome to the last bit.
 //!
 //! | module | what it is |
 //! |---|---|

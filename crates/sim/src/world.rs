@@ -114,8 +114,9 @@ impl Local {
         local
     }
 
-    /// Those of a host, which its disks share: `unit` bytes become local together, of whatever blob; by the rules of the
-    /// product's cache where that is not given. What an image's disk was opened by is local; or `all` of it is.
+    /// Those of a host, which its disks share: `unit` bytes become local together, of whatever blob; by the rules
+    /// of the product's cache where that is not given. What an image's disk was opened by is local; or `all` of it
+    /// is.
     pub(crate) fn of_host(shape: &Shape, unit: Option<u64>, all: bool) -> Self {
         let mut local = match shape {
             Shape::Plain(size) => {
