@@ -43,7 +43,7 @@ def arguments():
     parser.add_argument("--region", type=size, default=size("64M"), help="what is read, as stored [64M]")
     parser.add_argument("--uplink", type=float, default=12, help="the store's link, MB/s [12]")
     parser.add_argument("--rate", type=float, default=50, help="each host's link, MB/s [50]")
-    parser.add_argument("--patterns", type=names, default=list(PATTERNS), 
+    parser.add_argument("--patterns", type=names, default=list(PATTERNS),
                         help=f"{', '.join(PATTERNS)}; with a fault as sync-same:FAULT: {', '.join(FAULTS)}")
     parser.add_argument("--contestants", type=names, default=["independent", "tree"], help=", ".join(TITLES))
     parser.add_argument("--repetitions", type=int, default=1)

@@ -93,7 +93,7 @@ def write(options, results, docs):
     text = pathlib.Path(__file__).with_name("page.md").read_text().format(
         date=datetime.date.today().isoformat(), machine=f"{os.cpu_count()} processors", kernel=platform.release(),
         build="build " + ", ".join(builds), hosts=options.hosts, rate=number(options.rate, 0),
-        uplink=number(options.uplink, 0), 
+        uplink=number(options.uplink, 0),
         links=" and ".join(number(links[kind]) for kind in ("rate", "uplink")),
         times=TIMES, region=number(options.region / 1e6), least=number(least, 2), shift=number(SHIFT * least, 2),
         boot=f"{BOOT:.0%}", arity=TREE_ARITY, note=options.note, budget=budget(found),

@@ -18,8 +18,7 @@
 //!    would have been spared otherwise); so the read that follows sees the insert's bytes and no hole, or one
 //!    of a later eviction, for which 2 holds.
 //!
-//! Nothing of this depends on which process does what: bits and generation are in shared memory, and system
-//! calls on one file are ordered.
+//! Nothing of this depends on who does what: bits and generation are in shared memory, calls on one file are ordered.
 
 use crate::cache::{Cache, takes_nothing};
 use crate::claim::{ClaimTable, missing_of_run};
@@ -397,16 +396,14 @@ impl CachedBlob {
         self.check.watch(watcher);
     }
 
-    /// Takes its files into use where another process has made them since: what that brought is local from then on. A
-    /// [`claim`](Self::claim) does so too. Nothing where they are in use.
+    /// Takes its files into use where another process has made them since, as a [`claim`](Self::claim) does.
     pub fn look_again(&self) {
         if self.files.get().is_none() {
             self.find_files();
         }
     }
 
-    /// Whether [`claim`](Self::claim) waits for nothing: not for the disk, nor for another process that changes the
-    /// cache directory.
+    /// Whether [`claim`](Self::claim) waits for nothing: no disk, no process that changes the cache directory.
     #[must_use]
     pub fn claims_at_once(&self) -> bool {
         self.files.get().is_some() || self.leaves_files_alone()

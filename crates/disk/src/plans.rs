@@ -1,4 +1,5 @@
-//! Plans as a disk follows them: made of a list, put in the order in which an image has what they name, in whole blocks.
+//! Plans as a disk follows them: made of a list, put in the order in which an image has what they name, in whole
+//! blocks.
 
 use headstart_block::PlanItem;
 use headstart_plan::{Centroid, GroupPlans, ImagePlans, RatedPlan};

@@ -2,8 +2,8 @@
 //!
 //! A scan of a large file, or of the disk, misses at the beginning of each block that nothing has brought, and waits
 //! there for a round trip. From the third block in a row on, the blocks behind it come along: one, then twice as many
-//! with each block that shows that the scan goes on, up to [`AHEAD_MAX`]. Several scans may go on at once. A boot's reads
-//! hardly ever look like one.
+//! with each block that shows that the scan goes on, up to [`AHEAD_MAX`]. Several scans may go on at once. A boot's
+//! reads hardly ever look like one.
 
 use std::ops::Range;
 

@@ -278,9 +278,9 @@ pub enum Action {
         /// What.
         message: Message,
     },
-    /// Send these chunks to a host, then say [`Event::Served`], of all of them at once or of one run after the other. Said
-    /// again of the same request and chunks when somebody waits for them who did not before: what of it still queues
-    /// moves up to what others wait for, and is sent once.
+    /// Send these chunks to a host, then say [`Event::Served`], of all of them at once or of one run after the
+    /// other. Said again of the same request and chunks when somebody waits for them who did not before: what of it
+    /// still queues moves up to what others wait for, and is sent once.
     Serve {
         /// To whom.
         peer: PeerId,

@@ -1,14 +1,14 @@
 //! An agent's side of hints: what its disks of an image read, to be reported, and what a tracker said, as a plan.
 //!
-//! The first reads of all disks of the host are gathered and reported every now and then; while a disk boots and reads
-//! nothing, in the idle periods in which it has most use for hints, a report goes out as well, only less often. Reports
-//! and answers may be lost: what is counted is statistics, and what was not heard is told again, because the next report
-//! says what is known.
+//! The first reads of all disks of the host are gathered and reported every now and then; while a disk boots and
+//! reads nothing, in the idle periods in which it has most use for hints, a report goes out as well, only less
+//! often. Reports and answers may be lost: what is counted is statistics, and what was not heard is told again,
+//! because the next report says what is known.
 //!
-//! The plan begins with what most disks read, and among these with what they read first. The copy of the counts lags by
-//! up to a factor of two, so that counts between two powers of two are as good as equal; else chance would decide the
-//! order of a boot of which all disks read all. A disk that has a plan of its own does not need this one; one that has
-//! none follows it, and its engine sees to it that demand reads go first, at once.
+//! The plan begins with what most disks read, and among these with what they read first. The copy of the counts
+//! lags by up to a factor of two, so that counts between two powers of two are as good as equal; else chance would
+//! decide the order of a boot of which all disks read all. A disk that has a plan of its own does not need this
+//! one; one that has none follows it, and its engine sees to it that demand reads go first, at once.
 
 use crate::Time;
 use crate::tracker::{Access, Answer, Counts, Hint, ImageKey, REPORT_MAX, Report, Threshold};
@@ -176,8 +176,8 @@ impl Hints {
     }
 }
 
-/// The plan that a tracker's counts of an image make, the same as an agent's that has heard all of it: for what learns
-/// from boots.
+/// The plan that a tracker's counts of an image make, the same as an agent's that has heard all of it: for what
+/// learns from boots.
 #[must_use]
 pub fn plan_of(counts: &Counts, threshold: Threshold) -> Plan {
     let least = threshold.of(counts.disks);

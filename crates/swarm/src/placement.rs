@@ -3,12 +3,13 @@
 //!
 //! *Homes* are drawn by rendezvous hashing: each host has a weight for each stripe, the heaviest is its home. Of n
 //! hosts one that comes or goes moves the nth part of the stripes, no other. Weighing all hosts takes a few
-//! nanoseconds each, so that [`BlobHomes`] remembers, stripe by stripe, what [`Homes`] found, until a host comes or goes.
+//! nanoseconds each, so that [`BlobHomes`] remembers, stripe by stripe, what [`Homes`] found, until a host comes or
+//! goes.
 //!
-//! *Drawn neighbours* are those beside a host in several rings, each in an order of its own: everybody has as many, is
-//! heard by as many, and can be reached from everywhere, which independent draws do not give (of hosts that draw four
-//! each, one in fifty is drawn by nobody and would hear no advert). One that comes or goes changes the places beside
-//! its own, no other.
+//! *Drawn neighbours* are those beside a host in several rings, each in an order of its own: everybody has as many,
+//! is heard by as many, and can be reached from everywhere, which independent draws do not give (of hosts that draw
+//! four each, one in fifty is drawn by nobody and would hear no advert). One that comes or goes changes the places
+//! beside its own, no other.
 
 use crate::event::{BlobKey, Chunks, PeerKey};
 use headstart_block::random;
@@ -162,7 +163,8 @@ pub fn holds(place: usize, hosts: usize, copies: u32, number: u32) -> bool {
     place < hosts && (place + hosts - first) % hosts < copies.max(1) as usize
 }
 
-/// The chunks that the host at `place` of `hosts` keeps of a pinned blob of `chunks` chunks, ascending, stripe by stripe.
+/// The chunks that the host at `place` of `hosts` keeps of a pinned blob of `chunks` chunks, ascending, stripe by
+/// stripe.
 pub fn held(
     place: usize,
     hosts: usize,
@@ -187,9 +189,9 @@ pub fn ring(me: PeerKey, all: &[PeerKey]) -> Vec<PeerKey> {
     neighbours
 }
 
-/// `count` neighbours of `me` (or all others, if they are fewer): the host after it and the one before it in the first
-/// of the rings that `seed` makes, then in the second, and so on. Everybody follows the first ring's arrows at least,
-/// so that all reach all. In no special order; takes some nanoseconds for each host and ring.
+/// `count` neighbours of `me` (or all others, if they are fewer): the host after it and the one before it in the
+/// first of the rings that `seed` makes, then in the second, and so on. Everybody follows the first ring's arrows
+/// at least, so that all reach all. In no special order; takes some nanoseconds for each host and ring.
 #[must_use]
 pub fn drawn(me: PeerKey, all: &[PeerKey], count: usize, seed: u64) -> Vec<PeerKey> {
     let others = || all.iter().copied().filter(|key| *key != me);
@@ -252,8 +254,8 @@ pub fn children(key: PeerKey, roots: &[PeerKey], agents: &[PeerKey], arity: u32)
     (first..first.saturating_add(arity)).map_while(|place| at(place, roots, agents)).collect()
 }
 
-/// The order in which `me` tries the roots: drawn, another for each host, the same as long as the seed is. A root that
-/// comes or goes does not change the order of the others.
+/// The order in which `me` tries the roots: drawn, another for each host, the same as long as the seed is. A root
+/// that comes or goes does not change the order of the others.
 #[must_use]
 pub fn roots_for(me: PeerKey, roots: &[PeerKey], seed: u64) -> Vec<PeerKey> {
     let salt = random::mix(random::mix(me.0).wrapping_add(seed));

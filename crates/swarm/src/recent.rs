@@ -1,30 +1,32 @@
 //! What agents asked a root for lately, in which order, and what one of them will ask for next.
 //!
-//! The root sends an agent that goes a known way the next chunks of it unasked (DADI, section 3.6). The list of requests
-//! is in two orders at once. In the order of *use* it is a segmented LRU: what only one agent ever asked for makes room
-//! first, so that one that scans a whole disk cannot wash out what boots need. In the order of *asking* it falls into
-//! chains: what was new was put behind what the same agent had asked for before.
+//! The root sends an agent that goes a known way the next chunks of it unasked (DADI, section 3.6). The list of
+//! requests is in two orders at once. In the order of *use* it is a segmented LRU: what only one agent ever asked
+//! for makes room first, so that one that scans a whole disk cannot wash out what boots need. In the order of
+//! *asking* it falls into chains: what was new was put behind what the same agent had asked for before.
 //!
-//! An agent is on up to four *tracks*, places in chains: it has several disks, and a boot reads several layers. What it
-//! asks for next is one of these:
+//! An agent is on up to four *tracks*, places in chains: it has several disks, and a boot reads several layers.
+//! What it asks for next is one of these:
 //!
 //! * In reach of a track, ahead or behind (requests overtake each other): a step on a known way. The track moves on,
 //!   never back.
 //! * Not known: it is put behind the agent's main track, if nothing is there yet. Otherwise it begins a *side chain*.
 //! * Known, but elsewhere: a jump. It begins a new track, which is the first to be dropped.
 //!
-//! Both latter leave a *claim* with the chunk: where the agent came from. If the next agent comes from there as well, and
-//! goes back to where it came from instead of on from there, the chunk is moved there, and the one that followed it
-//! inherits a claim to follow it. If it goes on, the ways fork there, and nothing has to be moved. So nothing is put
-//! between what is known to follow, or torn from there, on the word of one agent: strays, however many, do no harm. And
-//! since a track leads nowhere before its first step, the root does not send what follows a stray.
+//! Both latter leave a *claim* with the chunk: where the agent came from. If the next agent comes from there as
+//! well, and goes back to where it came from instead of on from there, the chunk is moved there, and the one that
+//! followed it inherits a claim to follow it. If it goes on, the ways fork there, and nothing has to be moved. So
+//! nothing is put between what is known to follow, or torn from there, on the word of one agent: strays, however
+//! many, do no harm. And since a track leads nowhere before its first step, the root does not send what follows a
+//! stray.
 //!
 //! What was sent ahead is never asked for, so that counting requests would make the known look unimportant. Therefore
-//! a chunk's worth is a comparison: how often it was *asked* for, and how often agents without it *passed* it by. What
-//! is passed as often as it is asked for is not sent, and in the end forgotten. And since what is sent to all can never be
-//! passed, chunks of which little is known are withheld from one agent in sixteen, which finds out.
+//! a chunk's worth is a comparison: how often it was *asked* for, and how often agents without it *passed* it by.
+//! What is passed as often as it is asked for is not sent, and in the end forgotten. And since what is sent to all
+//! can never be passed, chunks of which little is known are withheld from one agent in sixteen, which finds out.
 //!
-//! How far ahead the root sends grows with an agent's steps in order, so that an agent that only looks in gets little.
+//! How far ahead the root sends grows with an agent's steps in order, so that an agent that only looks in gets
+//! little.
 
 use crate::event::{BlobKey, Chunks, PeerKey};
 use headstart_block::random;
@@ -189,8 +191,8 @@ impl Recent {
         }
     }
 
-    /// What that agent will ask for next, as far as is known: chunks that it `lacks`, of the next `limit` in order (32,
-    /// say, which are 2 MiB), appended to `next`. None right after a jump.
+    /// What that agent will ask for next, as far as is known: chunks that it `lacks`, of the next `limit` in order
+    /// (32, say, which are 2 MiB), appended to `next`. None right after a jump.
     pub fn next(
         &mut self,
         agent: PeerKey,

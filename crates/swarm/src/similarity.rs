@@ -1,13 +1,14 @@
 //! Who reads alike: sketches of what hosts read lately of a blob, and a ranking of hosts by them.
 //!
-//! A sketch is a minhash by one permutation (Li, Owen, Zhang 2012): a chunk's hash says to which of [`PARTS`] parts it
-//! belongs, and each part keeps its least hash. Two sketches agree in as large a share of their parts as the sets of
-//! chunks have in common (Jaccard), give or take a sixteenth. A read costs one hash; a sketch is 256 bytes.
+//! A sketch is a minhash by one permutation (Li, Owen, Zhang 2012): a chunk's hash says to which of [`PARTS`] parts
+//! it belongs, and each part keeps its least hash. Two sketches agree in as large a share of their parts as the
+//! sets of chunks have in common (Jaccard), give or take a sixteenth. A read costs one hash; a sketch is 256 bytes.
 //!
 //! A least hash cannot be taken back when a read grows old. Therefore reads are kept in two halves: the younger is
 //! filled, and when it has its share the older is thrown away and the younger takes its place.
 //!
-//! The ranking keeps one number for a host and a blob, not its sketch, and of a bounded number of hosts, the best known.
+//! The ranking keeps one number for a host and a blob, not its sketch, and of a bounded number of hosts, the best
+//! known.
 
 use crate::event::{BlobId, PeerKey};
 
@@ -62,8 +63,8 @@ impl RecentReads {
     }
 }
 
-/// How alike what two sketches stand for is, from 0 to 1: what both read of what either read. 0 if one of them is not a
-/// sketch.
+/// How alike what two sketches stand for is, from 0 to 1: what both read of what either read. 0 if one of them is
+/// not a sketch.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "at most 64")]
 pub fn alike(one: &[u32], other: &[u32]) -> f32 {
@@ -124,9 +125,9 @@ impl Ranking {
         self.hosts.get(&host).map_or(0.0, |known| total(known))
     }
 
-    /// The `count` hosts that read most alike, best first. One of the `present` ones stays unless another is better by a
-    /// fifth, so that neighbours change when reads do and not with every sketch. Hosts with which nothing is in common
-    /// are none of them.
+    /// The `count` hosts that read most alike, best first. One of the `present` ones stays unless another is better
+    /// by a fifth, so that neighbours change when reads do and not with every sketch. Hosts with which nothing is
+    /// in common are none of them.
     #[must_use]
     pub fn best(&self, present: &[PeerKey], count: usize) -> Vec<PeerKey> {
         let bonus = |host: &PeerKey| if present.contains(host) { 1.2 } else { 1.0 };

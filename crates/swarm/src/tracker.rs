@@ -3,16 +3,17 @@
 //!
 //! A tracker counts, for each image, how many disks have read each slice and when, on average, after their creation.
 //! Agents report their disks' first accesses in batches, and every answer carries hints: the slices that at least a
-//! tenth of the image's disks have read. It knows nothing in advance: the first deployment of an image teaches itself.
+//! tenth of the image's disks have read. It knows nothing in advance: the first deployment of an image teaches
+//! itself.
 //!
 //! The counts are a segment tree over the disk (`tree`), whose inner nodes know the greatest count below and
 //! the latest version in which something below became worth telling: what is below the threshold is skipped as a
 //! whole, and so is what the asker knows.
 //!
-//! A slice is told when its count comes to the threshold, and again whenever it has doubled. Thus an agent's copy of the
-//! counts lags, by less than a factor of two, and an image's hints cost each agent a few messages in all. Copies say by a
-//! version what they know; a version means something to the tracker that gave it only, which is why each has an
-//! *epoch*.
+//! A slice is told when its count comes to the threshold, also to one that has risen, and again whenever it has
+//! doubled. Thus an agent's copy of the counts lags, by less than a factor of two, and an image's hints cost each
+//! agent a few messages in all. Copies say by a version what they know; a version means something to the tracker
+//! that gave it only, which is why each has an *epoch*.
 //!
 //! Disks come and go, and what they read changes slowly: when an image has had 2^14 disks, old and new count half.
 

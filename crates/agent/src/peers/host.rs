@@ -2,8 +2,8 @@
 //!
 //! The state machine has no task of its own. Whoever has an event, a reader whose chunk is kept or a disk that wants
 //! something, takes the lock, moves the machine, and does what it says: to do is always to put something into a queue
-//! that is bounded, or to start a task, and never waits. So an event costs no hop from thread to thread, and no queue of
-//! events can grow.
+//! that is bounded, or to start a task, and never waits. So an event costs no hop from thread to thread, and no
+//! queue of events can grow.
 //!
 //! Locks are taken in this order: the machine, then a connection's requests or its outbox.
 
@@ -173,8 +173,8 @@ impl Host {
         (want, answered)
     }
 
-    /// What a disk has to fetch itself: what the machine says, and what is not here against its belief, which it hears
-    /// of.
+    /// What a disk has to fetch itself: what the machine says, and what is not here against its belief, which it
+    /// hears of.
     pub(super) fn checked(
         self: &Arc<Self>,
         blob: &Blob,

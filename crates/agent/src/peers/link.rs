@@ -1,8 +1,8 @@
 //! One connection: what both ends know, what was asked for over it, and the two tasks that move its bytes.
 //!
-//! The reader takes a frame at a time: a message goes to the state machine; a chunk is checked and kept at once, by the
-//! same thread whose processor has its bytes. The writer takes what is most urgent, reads a chunk into the buffer that is
-//! encrypted, and waits only for the socket.
+//! The reader takes a frame at a time: a message goes to the state machine; a chunk is checked and kept at once, by
+//! the same thread whose processor has its bytes. The writer takes what is most urgent, reads a chunk into the
+//! buffer that is encrypted, and waits only for the socket.
 
 use crate::peers::blob::Blob;
 use crate::peers::frame::{self, HEADER, Header, Kind};

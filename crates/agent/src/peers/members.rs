@@ -1,7 +1,7 @@
 //! Connections to the other hosts: made, accepted, made anew.
 //!
-//! Of two hosts the one with the lesser key connects, so that there is one connection and not two. Who cannot be reached
-//! is tried again, later and later; who was dropped is left alone for a while.
+//! Of two hosts the one with the lesser key connects, so that there is one connection and not two. Who cannot be
+//! reached is tried again, later and later; who was dropped is left alone for a while.
 
 use crate::peers::channel::{Channel, Wire};
 use crate::peers::frame::Hello;

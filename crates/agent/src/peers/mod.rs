@@ -19,9 +19,9 @@
 //! # What is believed
 //!
 //! Nobody connects who has no certificate of the cluster. Who has one is asked and answered only about blobs that he
-//! proves that he may read: he knows the root of their hash trees. What he sends is checked against that root before it
-//! is in the cache. Who sends what is not right is dropped, and left alone for a while. What waits in memory for or from
-//! anybody is bounded.
+//! proves that he may read: he knows the root of their hash trees. What he sends is checked against that root
+//! before it is in the cache. Who sends what is not right is dropped, and left alone for a while. What waits in
+//! memory for or from anybody is bounded.
 
 mod blob;
 mod channel;
@@ -65,8 +65,8 @@ use tokio::task::JoinSet;
 
 /// How hosts know each other.
 pub enum Security {
-    /// Mutual TLS under the cluster's certificate authority; gossip sealed with its key. The host's name is that of its
-    /// certificate.
+    /// Mutual TLS under the cluster's certificate authority; gossip sealed with its key. The host's name is that of
+    /// its certificate.
     Tls(Credentials),
     /// Nothing is encrypted and everybody is believed: only on loopback, for trying out.
     PlainOnLoopback {
@@ -300,9 +300,9 @@ impl SharedBlob {
     }
 
     /// Brings `range` from other hosts into the cache. When it returns, all chunks that touch `range` are local and
-    /// verified but those it returns: ascending runs of whole chunks, cut at the blob's end, which the disk is to fetch
-    /// from the store itself, all of each run, and then to tell by [`became_local`](Self::became_local). Dropping the
-    /// future is fine: it is then wanted no longer.
+    /// verified but those it returns: ascending runs of whole chunks, cut at the blob's end, which the disk is to
+    /// fetch from the store itself, all of each run, and then to tell by [`became_local`](Self::became_local).
+    /// Dropping the future is fine: it is then wanted no longer.
     pub async fn want(&self, range: ByteRange, urgency: Urgency) -> Vec<ByteRange> {
         let len = self.cached.spec().len;
         let chunks = Chunks::touched(range.intersect(ByteRange::between(0, len)));

@@ -1,12 +1,12 @@
 //! What waits to be sent to one host, in the order in which it is sent; and who waits for whom across all hosts.
 //!
-//! The order is that of [`Class`]: bytes that somebody waits for first, bytes of prefetches last. What is small is not
-//! held back for long, though: it goes between two chunks. Bytes of prefetches wait as long as bytes that somebody waits
-//! for are being sent to any host ([`Lanes`]), since all go out by the same interface; but not for a receiver that takes
-//! nothing.
+//! The order is that of [`Class`]: bytes that somebody waits for first, bytes of prefetches last. What is small is
+//! not held back for long, though: it goes between two chunks. Bytes of prefetches wait as long as bytes that
+//! somebody waits for are being sent to any host ([`Lanes`]), since all go out by the same interface; but not for a
+//! receiver that takes nothing.
 //!
-//! Everything is bounded. Adverts that are too many are dropped, the oldest first: they are lossy by design. Of all else
-//! a host that does not read is cut off.
+//! Everything is bounded. Adverts that are too many are dropped, the oldest first: they are lossy by design. Of all
+//! else a host that does not read is cut off.
 
 use crate::peers::blob::Blob;
 use crate::peers::frame::{self, Kind};

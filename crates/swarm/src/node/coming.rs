@@ -19,8 +19,8 @@ const STORE: u32 = 2;
 const NAMED: usize = 4;
 
 impl Node {
-    /// Chunks are here now, by whatever way. `unasked` is what a peer sent of its own accord. Says how many were new, and
-    /// of them how many came only because they were advertised or pushed.
+    /// Chunks are here now, by whatever way. `unasked` is what a peer sent of its own accord. Says how many were
+    /// new, and of them how many came only because they were advertised or pushed.
     pub(super) fn arrived(
         &mut self,
         id: BlobId,
@@ -91,7 +91,8 @@ impl Node {
         (new, unmatched)
     }
 
-    /// So many chunks of a request are not waited for any more: it is over when none is. What nobody sent is cancelled.
+    /// So many chunks of a request are not waited for any more: it is over when none is. What nobody sent is
+    /// cancelled.
     fn release(&mut self, request: RequestId, count: u32, actions: &mut Vec<Action>) {
         let Some(known) = self.requests.get_mut(&request) else { return };
         known.left = known.left.saturating_sub(count);
@@ -258,7 +259,8 @@ impl Node {
         self.prefetch(id, actions);
     }
 
-    /// Takes chunks from a request, from which they will not come; `tried` is who is not to be asked again. Says which.
+    /// Takes chunks from a request, from which they will not come; `tried` is who is not to be asked again. Says
+    /// which.
     fn detach(
         &mut self,
         id: BlobId,
@@ -298,7 +300,8 @@ impl Node {
         if !promised || urgency == Urgency::Background {
             return patience;
         }
-        // What is promised mostly waits for the store, and so does this host: as long as that is slow here, it is there.
+        // What is promised mostly waits for the store, and so does this host: as long as that is slow here, it is
+        // there.
         let waiting = self.fetches.values().find(|fetch| fetch.urgency == Urgency::Demand);
         let here = waiting.map_or(Duration::ZERO, |fetch| self.now.since(fetch.since));
         patience.max(here.saturating_mul(STORE)).min(self.patience.of(Urgency::Background, false))

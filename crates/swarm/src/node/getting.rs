@@ -251,8 +251,8 @@ impl Node {
         }
     }
 
-    /// Who gets a chunk that nobody is known to have: another host, or none if that is for this one to do. It never goes
-    /// in a circle: homes ascend in weight, parents and holders in order, and agents ask roots.
+    /// Who gets a chunk that nobody is known to have: another host, or none if that is for this one to do. It never
+    /// goes in a circle: homes ascend in weight, parents and holders in order, and agents ask roots.
     fn upstream(&mut self, id: BlobId, chunk: u32, tried: &[PeerId]) -> Option<PeerId> {
         let (peers, now, me) = (&self.peers, self.now, self.key);
         let usable = |peer: &PeerId| {
@@ -316,7 +316,8 @@ impl Node {
     }
 
     /// Nobody else brings these chunks. Where disks wait for them, and for nothing beside them, they fetch them
-    /// themselves. Else the agent does: a disk that waits for other chunks as well would begin only when those are here.
+    /// themselves. Else the agent does: a disk that waits for other chunks as well would begin only when those are
+    /// here.
     pub(super) fn leave_to_store(&mut self, id: BlobId, chunks: &[u32], actions: &mut Vec<Action>) {
         let Some(blob) = self.blobs.get(&id) else { return };
         let mut counts: BTreeMap<WantId, u32> = BTreeMap::new();

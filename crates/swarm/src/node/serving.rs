@@ -207,8 +207,8 @@ impl Node {
         }
     }
 
-    /// Sends who asks for a chunk to another who has it, or will have it, if there is one; he will have it next. `seed`:
-    /// those count who are known to have it. Whether there is nothing more to be done.
+    /// Sends who asks for a chunk to another who has it, or will have it, if there is one; he will have it next.
+    /// `seed`: those count who are known to have it. Whether there is nothing more to be done.
     fn send_on(&mut self, ask: Ask, id: BlobId, chunk: u32, seed: bool, answers: &mut Answers) -> bool {
         let Some(blob) = self.blobs.get_mut(&id) else { return false };
         if !ask.may_be_sent_on() {
@@ -354,8 +354,8 @@ impl Node {
         self.serve_later(peer, actions);
     }
 
-    /// Sends what has come to those who waited for it: the first chunk to all, then the second, and so on, for each of
-    /// them may have others waiting.
+    /// Sends what has come to those who waited for it: the first chunk to all, then the second, and so on, for each
+    /// of them may have others waiting.
     pub(super) fn hand_over(
         &mut self,
         id: BlobId,

@@ -241,11 +241,22 @@ proptest! {
     fn nonsense_can_be_loaded(
         capacity in 1_usize..30,
         chains in prop::collection::vec(
-            prop::collection::vec((any_piece(), any::<[u16; 2]>(), any::<bool>(), 0_u32..9, prop::option::of((any_piece(), any::<u8>()))), 0..20),
+            prop::collection::vec(
+                (
+                    any_piece(),
+                    any::<[u16; 2]>(),
+                    any::<bool>(),
+                    0_u32..9,
+                    prop::option::of((any_piece(), any::<u8>())),
+                ),
+                0..20,
+            ),
             0..6,
         ),
     ) {
-        let item = |(piece, [asked, passed], proven, used, claim): (_, [u16; 2], _, _, _)| SavedItem { piece, asked, passed, proven, used, claim };
+        let item = |(piece, [asked, passed], proven, used, claim): (_, [u16; 2], _, _, _)| {
+            SavedItem { piece, asked, passed, proven, used, claim }
+        };
         let chain = |items: Vec<_>| SavedChain { items: items.into_iter().map(item).collect() };
         let saved = Saved { chains: chains.into_iter().map(chain).collect() };
         let mut recent = Recent::load(&saved, capacity);

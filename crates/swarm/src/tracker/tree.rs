@@ -1,5 +1,5 @@
-//! The segment tree of an image's access counts: a binary tree over the disk's slices, of which only the ways to slices
-//! that were read exist. It grows at its root when a slice lies beyond it.
+//! The segment tree of an image's access counts: a binary tree over the disk's slices, of which only the ways to
+//! slices that were read exist. It grows at its root when a slice lies beyond it.
 
 use super::{Access, Hint};
 
@@ -31,8 +31,8 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// A disk read a slice: whether it is to be told, as what happened in version `told`. New slices beyond `slices_max`
-    /// are not counted.
+    /// A disk read a slice: whether it is to be told, as what happened in version `told`. New slices beyond
+    /// `slices_max` are not counted.
     pub(super) fn read(&mut self, access: Access, threshold: u32, told: u64, slices_max: usize) -> bool {
         let Some(path) = self.path(access.slice, slices_max) else { return false };
         let leaf = &mut self.nodes[path[0] as usize];
@@ -40,7 +40,9 @@ impl Tree {
         leaf.time_ms = leaf.time_ms.saturating_add(u64::from(access.at_ms));
         leaf.most = leaf.most.saturating_add(1);
         let (count, last) = (leaf.most, leaf.below[0]);
-        let tell = count >= threshold && (last == 0 || count >= last.saturating_mul(2));
+        // Whoever had not heard of it when the threshold rose above it has passed it over.
+        let anew = last == 0 || count == threshold;
+        let tell = count >= threshold && (anew || count >= last.saturating_mul(2));
         if tell {
             (leaf.told, leaf.below[0]) = (told, count);
         }
@@ -75,8 +77,8 @@ impl Tree {
         }
     }
 
-    /// The nodes from a slice up to the root, which are made if they do not exist; `None` if there are as many slices as
-    /// may be.
+    /// The nodes from a slice up to the root, which are made if they do not exist; `None` if there are as many
+    /// slices as may be.
     fn path(&mut self, slice: u32, slices_max: usize) -> Option<Vec<u32>> {
         if self.leaf(slice).is_none() {
             if self.slices >= slices_max {
@@ -125,8 +127,8 @@ impl Tree {
         })
     }
 
-    /// The slices with a count of at least `threshold` that were told after version `since`, with the version in which
-    /// they were, in the order of the disk. How many nodes were looked at.
+    /// The slices with a count of at least `threshold` that were told after version `since`, with the version in
+    /// which they were, in the order of the disk. How many nodes were looked at.
     pub(super) fn worth(&self, threshold: u32, since: u64, found: &mut Vec<(u64, Hint)>) -> usize {
         let mut looked = 0;
         let mut ways = if self.nodes.is_empty() { vec![] } else { vec![(self.root, self.height, 0_u32)] };

@@ -1,9 +1,10 @@
 //! Hosts, a network between them and a store, in memory: messages take time, get lost, come twice; links have a
-//! speed; hosts die, lie, send rubbish or are slow. Each host has a disk that reads, and truth: the chunks that its cache
-//! really has, by which every answer is checked.
+//! speed; hosts die, lie, send rubbish or are slow. Each host has a disk that reads, and truth: the chunks that its
+//! cache really has, by which every answer is checked.
 
 use crate::event::Came;
 use crate::message::RequestId;
+use crate::node::blob::push;
 use crate::{
     Action, BlobId, BlobKey, CHUNK_SIZE, Chunks, Event, FetchId, Message, Node, Offence, PeerId, PeerKey,
     Role, Settings, Time, Urgency, WantId, Why,
@@ -585,13 +586,8 @@ impl World {
     }
 
     fn want(&mut self, host: usize, chunks: &[u32], urgency: Urgency) -> Vec<WantId> {
-        let mut runs: Vec<Chunks> = Vec::new();
-        for chunk in chunks {
-            match runs.last_mut() {
-                Some(run) if run.numbers().end == *chunk => run.count += 1,
-                _ => runs.push(Chunks::one(*chunk)),
-            }
-        }
+        let mut runs = Vec::new();
+        chunks.iter().for_each(|chunk| push(&mut runs, *chunk));
         let mut ids = Vec::new();
         for run in runs {
             let want = WantId(self.hosts[host].next_want);
@@ -624,13 +620,8 @@ impl World {
                 .filter(|chunk| !self.hosts[host].disk_fetches.contains(chunk))
                 .collect();
             self.hosts[host].disk_fetches.extend(new.iter().copied());
-            let mut runs: Vec<Chunks> = Vec::new();
-            for chunk in new {
-                match runs.last_mut() {
-                    Some(run) if run.numbers().end == chunk => run.count += 1,
-                    _ => runs.push(Chunks::one(chunk)),
-                }
-            }
+            let mut runs = Vec::new();
+            new.into_iter().for_each(|chunk| push(&mut runs, chunk));
             for chunks in runs {
                 self.ask_store(StoreRequest { host, fetch: None, chunks, sent: 0, urgency });
             }
