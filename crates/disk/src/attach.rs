@@ -9,6 +9,7 @@ use crate::base::{Base, Health};
 use crate::blobs::Blobs;
 use crate::disk::{Disk, Top};
 use crate::fetch::Fetcher;
+use crate::hints;
 use crate::known_images::KnownImages;
 use crate::known_links::KnownLinks;
 use crate::open::Located;
@@ -27,7 +28,7 @@ use headstart_pull::Plan;
 use headstart_store::{Location, Reference, RetrySettings, Selector, Store};
 use headstart_trace::Recorder;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
@@ -169,6 +170,7 @@ pub async fn attach_remote(
     let origin = store.location();
     // What is whole needs nobody, but others may need it.
     let origin_named = reference.location.to_string();
+    let image_key = hints::image_key(&located.blobs);
     let share = |swarm: &Arc<dyn Swarm>| Sharing::join(Arc::clone(swarm), &located.blobs, &origin_named);
     let fetcher = Fetcher::new(store, host.swarm.as_ref().map(share));
     let opened = located.open(&manifest, &fetcher, &host.retry).await.map_err(about)?;
@@ -195,6 +197,11 @@ pub async fn attach_remote(
         host.runtime.spawn(preloading::drive(Arc::clone(preloader), driving));
         if let Some(swarm) = &host.swarm {
             let (preloader, puller) = (Arc::downgrade(preloader), Arc::downgrade(&puller));
+            // Who wants nothing to be preloaded still tells others what is read.
+            let takes = options.plans.is_some();
+            if let Some(boot) = image_key.and_then(|image| swarm.boot(image)) {
+                host.runtime.spawn(hints::follow(Weak::clone(&preloader), Weak::clone(&puller), boot, takes));
+            }
             host.runtime.spawn(swarm::tell(preloader, puller, Arc::clone(swarm)));
         }
     }

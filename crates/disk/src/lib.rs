@@ -19,6 +19,7 @@
 //! | `known_files` | how both are kept |
 //! | [`carrier`] | the same for who is no disk |
 //! | [`swarm`] | bytes from other hosts, asked for first |
+//! | `hints` | what boots of the same image read on other hosts, as a plan |
 //! | [`stats`] | counters and latency distributions |
 
 pub mod accesses;
@@ -28,6 +29,7 @@ pub mod blobs;
 pub mod carrier;
 pub mod disk;
 mod fetch;
+mod hints;
 mod known_files;
 mod known_images;
 mod known_links;

@@ -23,12 +23,13 @@ use crate::accesses::Accesses;
 use crate::known_links::KnownLinks;
 use crate::plans::{in_whole_blocks, of_items};
 use crate::puller::Puller;
+use crate::swarm::Hinted;
 use futures::future::BoxFuture;
 use headstart_block::{BLOCK_SIZE, ByteRange, ByteRate, Digest, Error, ErrorKind, Result, SLICE_SIZE};
 use headstart_image::manifest::Manifest;
 use headstart_lsmt::Stack;
 use headstart_plan::ImagePlans;
-use headstart_pull::{Pilot, Plan, Report, Switches};
+use headstart_pull::{Pilot, Plan, Report, Switches, World};
 use headstart_store::Store;
 use std::collections::HashMap;
 use std::fmt;
@@ -70,6 +71,8 @@ pub enum Origin {
     TraceLayer,
     /// A file of plans on this host, which knows layers of this image or images like it.
     ZeroShot,
+    /// What disks of this image read on other hosts in these minutes.
+    Hints,
 }
 
 impl Origin {
@@ -83,6 +86,7 @@ impl Origin {
             Self::BootLayer => "boot-layer",
             Self::TraceLayer => "trace-layer",
             Self::ZeroShot => "zero-shot",
+            Self::Hints => "hints",
         }
     }
 }
@@ -352,7 +356,10 @@ impl Preloader {
     /// Follows what was found, where it is better than what is followed; whether it is.
     fn adopt(&self, found: Found, bandwidth: Option<u64>, puller: &Arc<Puller>) -> bool {
         let mut state = self.state();
-        let better = state.followed.as_ref().is_none_or(|(origin, _)| found.origin < *origin);
+        // What is hinted grows.
+        let is_more = |origin: Origin| origin == Origin::Hints && found.origin == Origin::Hints;
+        let better =
+            state.followed.as_ref().is_none_or(|(origin, _)| found.origin < *origin || is_more(*origin));
         let empty =
             found.plans.groups.iter().all(|group| group.plans.iter().all(|plan| plan.items.is_empty()));
         if !better || empty {
@@ -373,6 +380,25 @@ impl Preloader {
         state.pilot = Some(pilot);
         puller.set_plan(state.plan.clone());
         true
+    }
+
+    /// Follows hints where there is nothing better, and as long as following them did good. What they name beyond the
+    /// disk is left out.
+    pub(crate) fn hint(&self, hinted: Hinted, puller: &Arc<Puller>) {
+        if self.preloaded().report.stopped.is_some() {
+            return;
+        }
+        let blocks = puller.blobs().disk_size().div_ceil(BLOCK_SIZE);
+        let items: Vec<_> = hinted.items.into_iter().filter(|item| item.block < blocks).collect();
+        let why = match hinted.disks {
+            1 => "what 1 disk of this image read".to_owned(),
+            disks => format!("what {disks} disks of this image read"),
+        };
+        let found = Found { origin: Origin::Hints, plans: Arc::new(of_items(&items)), why };
+        let is_first = self.state().followed.is_none();
+        if self.adopt(found, puller.estimate().bandwidth, puller) && is_first {
+            tracing::info!(disks = hinted.disks, "preloading what disks of this image read elsewhere");
+        }
     }
 
     /// Tells the pilot what was read and how far the engine is, and the engine what the pilot makes of it.
@@ -545,6 +571,7 @@ mod tests {
             Origin::BootLayer,
             Origin::TraceLayer,
             Origin::ZeroShot,
+            Origin::Hints,
         ];
         assert!(order.is_sorted());
     }

@@ -19,11 +19,14 @@ use crate::stream::{Piece, Streaming, refuse_bypassed};
 use futures::StreamExt;
 use futures::future::{BoxFuture, try_join, try_join_all};
 use futures::stream;
-use headstart_block::{BLOCK_SIZE, ByteRange, Digest, Error, ErrorKind, ReadAt, Result, SLICE_SIZE};
+use headstart_block::{
+    BLOCK_SIZE, ByteRange, Digest, Error, ErrorKind, PlanItem, ReadAt, Result, SLICE_SIZE,
+};
 use headstart_cache::CachedBlob;
 use headstart_pull::{Plan, World};
 use headstart_store::Urgency;
 use headstart_swarm::CHUNK_SIZE;
+use headstart_swarm::tracker::{Access, ImageKey};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -50,13 +53,13 @@ const STEPS_AHEAD: usize = 4;
 const DISTRUST: Duration = Duration::from_secs(30);
 
 /// How often the swarm is told what was read.
-const TELL_EVERY: Duration = Duration::from_millis(50);
+pub(crate) const TELL_EVERY: Duration = Duration::from_millis(50);
 
 /// And how often where nothing was for [`BUSY`].
-const TELL_IDLE: Duration = Duration::from_millis(500);
+pub(crate) const TELL_IDLE: Duration = Duration::from_millis(500);
 
 /// After so long without reads of anything new, a disk is idle.
-const BUSY: Duration = Duration::from_secs(10);
+pub(crate) const BUSY: Duration = Duration::from_secs(10);
 
 /// Reads of bytes that were not here yet and that are looked at again; more are forgotten.
 const PENDING_MAX: usize = 4096;
@@ -84,6 +87,29 @@ pub trait Swarm: Send + Sync {
 
     /// Whether the disk follows a plan at present: then the swarm brings nothing but what it is asked for.
     fn planned(&self, blob: &Digest, running: bool);
+
+    /// A disk of an image was created and is going to boot. Nothing where nobody gathers what boots read.
+    fn boot(&self, _image: ImageKey) -> Option<Box<dyn Boot>> {
+        None
+    }
+}
+
+/// A disk that boots, as those see it who gather what boots read. Dropped, it has booted, or is gone.
+pub trait Boot: Send {
+    /// It has read these slices for the first time.
+    fn read(&mut self, accesses: &[Access]);
+
+    /// What boots of this image elsewhere read, where that is news.
+    fn hinted(&mut self) -> Option<Hinted>;
+}
+
+/// What boots of an image read elsewhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hinted {
+    /// What to preload, in this order.
+    pub items: Vec<PlanItem>,
+    /// How many disks were counted.
+    pub disks: u32,
 }
 
 /// The part of one disk in a swarm.

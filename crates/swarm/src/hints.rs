@@ -90,6 +90,11 @@ impl Hints {
         self.booting = self.booting.saturating_add(1);
     }
 
+    /// A disk that was counted before is back: whoever gathers has begun anew meanwhile.
+    pub fn rejoined(&mut self) {
+        self.booting = self.booting.saturating_add(1);
+    }
+
     /// It has booted, or is gone: nothing is asked on its behalf any more.
     pub fn booted(&mut self) {
         self.booting = self.booting.saturating_sub(1);
@@ -161,6 +166,18 @@ impl Hints {
     #[must_use]
     pub fn plan(&self) -> Plan {
         in_order(self.known.iter().map(|(slice, known)| (known.rank(), *slice)).collect())
+    }
+
+    /// The image.
+    #[must_use]
+    pub fn image(&self) -> ImageKey {
+        self.image
+    }
+
+    /// Whether there is no disk that boots, and nothing to be reported.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.booting == 0 && self.joined == 0 && self.accesses.is_empty()
     }
 
     /// How many disks of the image the tracker has counted, as far as was heard.

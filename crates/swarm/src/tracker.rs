@@ -67,13 +67,21 @@ pub struct Settings {
     pub images_max: usize,
     /// Slices that are counted of an image (64 Ki of them are 4 GiB, and cost at most 64 MiB of memory).
     pub slices_max: usize,
+    /// Slices that are counted in all: again the image that was quiet for longest makes room.
+    pub slices_all_max: usize,
     /// Hints in one answer.
     pub hints_max: usize,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { threshold: Threshold::Share(0.1), images_max: 1024, slices_max: 1 << 16, hints_max: 1024 }
+        Self {
+            threshold: Threshold::Share(0.1),
+            images_max: 1024,
+            slices_max: 1 << 16,
+            slices_all_max: 1 << 19,
+            hints_max: 1024,
+        }
     }
 }
 
@@ -198,9 +206,16 @@ impl Tracker {
     }
 
     fn make_room(&mut self) {
-        while self.images.len() > self.settings.images_max.max(1) {
+        let slices =
+            |images: &BTreeMap<_, Image>| images.values().map(|image| image.tree.len()).sum::<usize>();
+        let mut left = slices(&self.images);
+        let is_full = |images: usize, left: usize| {
+            images > self.settings.images_max.max(1) || (images > 1 && left > self.settings.slices_all_max)
+        };
+        while is_full(self.images.len(), left) {
             let quiet = self.images.iter().min_by_key(|(_, image)| image.heard).map(|(key, _)| *key);
-            quiet.map(|key| self.images.remove(&key));
+            let gone = quiet.and_then(|key| self.images.remove(&key));
+            left -= gone.map_or(0, |gone| gone.tree.len());
         }
     }
 

@@ -186,6 +186,13 @@ fn memory_is_bounded() {
     }
     assert_eq!(tracker.images().collect::<Vec<_>>(), [47, 48, 49].map(ImageKey));
     assert_eq!(tracker.counts(ImageKey(49)).unwrap().slices.len(), 100);
+    let settings = Settings { slices_all_max: 250, ..settings };
+    let mut tracker = Tracker::new(1, settings);
+    for image in 0..3 {
+        let accesses = (0..100).map(|slice| Access { slice, at_ms: 1 }).collect();
+        tracker.report(&Report { image: ImageKey(image), joined: 1, accesses, epoch: 0, version: 0 });
+    }
+    assert_eq!(tracker.images().collect::<Vec<_>>(), [1, 2].map(ImageKey));
     // The disks said to be new cannot make it loop or overflow.
     tracker.report(&report(u32::MAX, &[(1, u32::MAX), (u32::MAX, 0)], (1, u64::MAX)));
     assert!(tracker.counts(IMAGE).unwrap().disks <= DISKS_MAX);

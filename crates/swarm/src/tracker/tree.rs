@@ -151,6 +151,11 @@ impl Tree {
         looked
     }
 
+    /// How many slices were read.
+    pub(super) fn len(&self) -> usize {
+        self.slices
+    }
+
     /// All slices that were read, ascending.
     pub(super) fn slices(&self) -> Vec<Hint> {
         self.leaves().into_iter().map(|(first, leaf)| leaf.hint(first)).collect()

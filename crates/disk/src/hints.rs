@@ -1,0 +1,131 @@
+//! Hints: what a disk reads first is told to those who gather that of all disks of its image, and what they make of it
+//! is preloaded where nothing better is known.
+//!
+//! That works for an image that nobody has seen: while it is deployed for the first time, the slower disks follow the
+//! faster. Any plan that was learned from whole boots is better and takes the place of hints, for good.
+//!
+//! All of this goes by the log that reads write ([`Accesses`](crate::accesses::Accesses)), so it is on the way of no
+//! read; and nothing waits for it.
+
+use crate::preloading::Preloader;
+use crate::puller::Puller;
+use crate::swarm::{BUSY, Boot, TELL_EVERY, TELL_IDLE};
+use headstart_block::{BLOCK_SIZE, SLICE_SIZE};
+use headstart_cache::CachedBlob;
+use headstart_swarm::tracker::{Access, ImageKey};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// A disk that has read so long has booted.
+const BOOT: Duration = Duration::from_secs(600);
+
+/// And so has one that has read nothing new for so long.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// What disks of an image are gathered by: a number that nobody knows who does not know the roots of all its layers'
+/// hash trees, which are in its manifest and are never sent. So who asks by it may read the image. Nothing for an
+/// image that has no such trees: nothing of it goes through a swarm.
+pub(crate) fn image_key(blobs: &[Arc<CachedBlob>]) -> Option<ImageKey> {
+    let mut hasher = blake3::Hasher::new_derive_key("headstart swarm 1 image that hints are about");
+    let mut is_secret = false;
+    for blob in blobs {
+        hasher.update(blob.spec().digest.as_bytes());
+        let root = blob.spec().tree.map(|tree| *tree.root.as_bytes());
+        is_secret |= root.is_some();
+        hasher.update(&root.unwrap_or_default());
+    }
+    let mut key = [0; 8];
+    hasher.finalize_xof().fill(&mut key);
+    is_secret.then(|| ImageKey(u64::from_le_bytes(key)))
+}
+
+/// Tells what a disk reads first, and `takes` what comes back, until it has booted or is gone.
+pub(crate) async fn follow(
+    preloader: Weak<Preloader>,
+    puller: Weak<Puller>,
+    mut boot: Box<dyn Boot>,
+    takes: bool,
+) {
+    let mut telling = Telling::default();
+    let mut last = Instant::now();
+    loop {
+        {
+            let (Some(puller), Some(preloader)) = (puller.upgrade(), preloader.upgrade()) else { return };
+            if puller.is_closed() {
+                return;
+            }
+            let accesses = telling.accesses(&preloader, Instant::now());
+            if !accesses.is_empty() {
+                last = Instant::now();
+                boot.read(&accesses);
+            }
+            if let Some(hinted) = boot.hinted().filter(|_| takes) {
+                preloader.hint(hinted, &puller);
+            }
+        }
+        if telling.first.is_some_and(|first| first.elapsed() > BOOT || last.elapsed() > QUIET) {
+            return;
+        }
+        tokio::time::sleep(if last.elapsed() < BUSY { TELL_EVERY } else { TELL_IDLE }).await;
+    }
+}
+
+/// What was told.
+#[derive(Default)]
+struct Telling {
+    /// How much of the log.
+    heard: usize,
+    /// When the disk was read first: a machine may be started long after its disk was attached.
+    first: Option<Instant>,
+    /// When the log was looked at last.
+    looked: Option<Instant>,
+}
+
+impl Telling {
+    /// What is new in the log. It has no times: what came between two looks at it is taken for evenly spread, which
+    /// keeps its order.
+    fn accesses(&mut self, preloader: &Preloader, now: Instant) -> Vec<Access> {
+        let mut slices: Vec<u32> = Vec::new();
+        preloader.accesses().since(&mut self.heard, &mut |access| {
+            let first = access.block.saturating_mul(BLOCK_SIZE / SLICE_SIZE);
+            let numbers = (0..u32::BITS).filter(|bit| access.slices >> bit & 1 == 1);
+            let known = numbers.filter_map(|bit| u32::try_from(first.saturating_add(u64::from(bit))).ok());
+            slices.extend(known);
+        });
+        let looked = self.looked.replace(now).unwrap_or(now);
+        if slices.is_empty() {
+            return Vec::new();
+        }
+        let first = *self.first.get_or_insert(looked);
+        let ms = |at: Instant| u64::try_from((at - first).as_millis()).unwrap_or(u64::MAX);
+        let (from, to, count) = (ms(looked), ms(now), slices.len() as u64);
+        let at = |n: u64| u32::try_from(from + (to - from) * n / count).unwrap_or(u32::MAX);
+        (1..).zip(slices).map(|(n, slice)| Access { slice, at_ms: at(n) }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headstart_block::ByteRange;
+    use headstart_pull::Plan;
+
+    #[test]
+    fn accesses_have_the_order_in_which_they_were() {
+        let preloader = Preloader::new(64 * BLOCK_SIZE, &Plan::Lazy, false);
+        let read = |slice: u64| {
+            preloader.accesses().note(ByteRange::between(slice * SLICE_SIZE, slice * SLICE_SIZE + 1));
+        };
+        let attached = Instant::now();
+        let (mut telling, later) = (Telling::default(), |ms| attached + Duration::from_millis(ms));
+        assert_eq!(telling.accesses(&preloader, later(0)), []);
+        // Times are counted from the first read on, not from when it was attached.
+        assert_eq!(telling.accesses(&preloader, later(5000)), []);
+        [70, 3, 32, 3].into_iter().for_each(read);
+        let access = |slice, at_ms| Access { slice, at_ms };
+        let told = telling.accesses(&preloader, later(5060));
+        assert_eq!(told, [access(70, 20), access(3, 40), access(32, 60)]);
+        [3, 4].into_iter().for_each(read);
+        assert_eq!(telling.accesses(&preloader, later(5160)), [access(4, 160)]);
+    }
+}
