@@ -24,8 +24,8 @@
 //!
 //! 1. whoever was named by who was asked before;
 //! 2. of those who advertised it, the one with the fewest requests outstanding;
-//! 3. the *upstream*: with homes the one host that fetches this stripe from the store for all; an agent's root; a
-//!    tree's parent; of a pinned blob those who keep the stripe. What is prefetched because it was advertised goes no
+//! 3. the *upstream*: with homes the one host that fetches this stripe from the store for all; an agent's root, or,
+//!    while it sees none, a home; a tree's parent; of a pinned blob those who keep the stripe. What is prefetched because it was advertised goes no
 //!    further than 2;
 //! 4. the store: the disk itself where disks alone wait for it and for nothing beside it, else the agent
 //!    ([`Action::Fetch`]), for a disk that waited for an answer first would begin too late.
@@ -38,7 +38,9 @@
 //! A want waits for chunks, a chunk on its way knows the wants and the requests of others that wait for it, and the
 //! request (to a peer, or to the store) that will bring it. *Promotion* is the first who waits with urgency: the
 //! request is made again under its number, all the way up (`hurry`). Chunks that others wait for are *promised* to
-//! them ([`Message::Coming`]): from then on they are patient as the store is slow, not as a peer is silent.
+//! them ([`Message::Coming`]): from then on they are patient as the store is slow, not as a peer is silent. While it
+//! is fetched the promise is said again and again, and passed on by those who wait and have others waiting: where
+//! nobody fetches it is not, so hosts that wait for each other do not keep each other's hopes alive.
 //!
 //! *Chains.* Who is asked for one chunk by more than its link can serve in some milliseconds names to each later
 //! asker an earlier one, who has the chunk or will have it before him (`chain`): a tree grows in the order of asking,
@@ -55,8 +57,8 @@
 //!
 //! A peer that is silent is given up after the time that peers take lately (`patience`), and avoided for a while that
 //! doubles; one that promised, after the time that the store takes. The chunk is got from the next, at most `TRIES`
-//! times, then from the store. Any want is answered after a time that is the same for all: what is not here then is
-//! left to the disk. Losing a message, hearing it twice or late, a peer that lies, promises everything, sends rubbish
+//! times, then from the store. Any want is answered after a time that is the same for all, but where this host's own
+//! fetches show that the store takes longer: what is not here then is left to the disk, and nobody else is asked. Losing a message, hearing it twice or late, a peer that lies, promises everything, sends rubbish
 //! or dies: all of it ends in one of these. Bytes that are wrong never become a chunk (the driver verifies), who sent
 //! them is dropped at once; who has not what it says it has, or is silent all the time, when that was often.
 //!
@@ -78,8 +80,9 @@
 //!    answered.
 //! 4. A chunk is in state `Prefetch` if and only if it is on its way for no other reason. Unmatched bytes and those
 //!    on their way never exceed the threshold when something is prefetched.
-//! 5. Everything is bounded: what peers wait for here, each (`WAITING`), and all (`serve_window`); what is prefetched
-//!    (`prefetch_window`); adverts that are remembered, chains, the log, given-up requests (constants beside each).
+//! 5. Everything is bounded: what peers wait for here, each (`WAITING`), and all, where others have it as well
+//!    (`serve_window`); what is prefetched (`prefetch_window`); adverts that are remembered, chains, the log, given-up
+//!    requests (constants beside each).
 //!
 //! Within one event everything that follows from it happens; nothing is left for the next but timers. The same events
 //! and seed give the same actions.
@@ -134,6 +137,8 @@ enum Timer {
     Disk(BlobId, Chunks),
     /// What came here is to be told.
     Adverts,
+    /// Who waits for what is fetched here is to be told that it still is.
+    Signs,
     /// A root is to be asked, or asked again.
     Join,
     /// Neighbours are to be chosen anew.
@@ -145,6 +150,7 @@ enum Timer {
 struct Want {
     blob: BlobId,
     urgency: Urgency,
+    since: Time,
     /// Chunks that it waits for.
     left: u32,
     /// What is left to the disk.
@@ -174,6 +180,8 @@ struct Request {
     answering: bool,
     /// Its last sign of life, or when it was sent.
     lively: Time,
+    /// When bytes came last, or it was sent or promised: a sign of life alone is no progress.
+    moved: Time,
 }
 
 /// What the agent fetches from the store.
@@ -205,11 +213,15 @@ pub struct Node {
     late: VecDeque<(RequestId, PeerId, BlobId, Time)>,
     fetches: BTreeMap<FetchId, Fetch>,
     next_fetch: u64,
+    /// A chunk that a disk fetches from the store, and since when: it shows what the store takes.
+    probe: Option<(BlobId, u32, Time)>,
     timers: BinaryHeap<Reverse<(Time, Timer)>>,
     /// The tick asked for last.
     wake: Option<Time>,
     /// Whether the timer of adverts is set.
     telling: bool,
+    /// Whether the timer of signs of life is set.
+    signing: bool,
     patience: Patience,
     uplink: Uplink,
     /// Bytes on their way here ahead of need.
@@ -240,9 +252,11 @@ impl Node {
             late: VecDeque::new(),
             fetches: BTreeMap::new(),
             next_fetch: 0,
+            probe: None,
             timers: BinaryHeap::new(),
             wake: None,
             telling: false,
+            signing: false,
             patience: Patience::new(settings.patience),
             uplink: Uplink::new(u64::from(settings.stripe)),
             prefetching: 0,
@@ -356,7 +370,7 @@ impl Node {
                 let ask = serving::Ask { peer, request, urgency, hops, insist };
                 self.asked(ask, blob, chunks, actions);
             }
-            Message::Coming { request, chunks } => self.heard_coming(peer, request, chunks),
+            Message::Coming { request, chunks } => self.heard_coming(peer, request, chunks, actions),
             Message::Sorry { request, chunks, why, others } => {
                 self.heard_sorry(peer, request, chunks, why, &others, actions);
             }
@@ -383,6 +397,7 @@ impl Node {
                 Timer::Want(want) => self.want_due(want, actions),
                 Timer::Disk(blob, chunks) => self.disk_due(blob, chunks, actions),
                 Timer::Adverts => self.tell(actions),
+                Timer::Signs => self.say_again(actions),
                 Timer::Join => self.join_due(actions),
                 Timer::Choose => self.choose(actions),
             }

@@ -7,6 +7,11 @@
 //!
 //! Patience that is too short would never learn that it is, for what takes longer is given up. Therefore what the
 //! store takes to this host itself is watched too, which nobody gives up, and what comes late all the same counts.
+//!
+//! A store that everybody waits for may take minutes. Who gave up what a home fetches then would ask another home,
+//! which would fetch it as well: the slower the store, the more it would have to send, and nobody would ever be done.
+//! Therefore who has promised says so again and again while it fetches, and who waits for it waits as long as it does
+//! and this host's own fetches take as long: a peer alone cannot make anybody believe that the store is slow.
 
 use crate::{Time, Urgency};
 use std::time::Duration;
@@ -48,10 +53,18 @@ pub(crate) struct Patience {
     /// What the store takes to this host.
     store: Smoothed,
     most: u64,
+    /// The most that anybody waits for the store.
+    hard: Duration,
 }
 
 /// How much longer than what is set the store may take.
 const STORE: u32 = 4;
+
+/// How much longer it may take where this host's own fetches show that it does.
+const SLOW_STORE: u32 = 48;
+
+/// How much longer than to this host the store may take to another.
+const ELSEWHERE: u32 = 2;
 
 /// What was promised may take so many times what an answer may.
 const SIGNS: u32 = 5;
@@ -59,8 +72,9 @@ const SIGNS: u32 = 5;
 impl Patience {
     pub(crate) fn new((least, most): (Duration, Duration)) -> Self {
         let bytes = Smoothed::new(least, most.saturating_mul(STORE));
-        let (sign, store) = (Smoothed::new(least, most), bytes.clone());
-        Self { sign, most: bytes.most / u64::from(STORE), store, bytes }
+        let hard = most.saturating_mul(SLOW_STORE);
+        let (sign, store) = (Smoothed::new(least, most), Smoothed::new(least, hard));
+        Self { sign, most: bytes.most / u64::from(STORE), store, bytes, hard }
     }
 
     /// A peer gave its first sign of life, so long after it was asked.
@@ -82,7 +96,8 @@ impl Patience {
     pub(crate) fn of(&self, urgency: Urgency, promised: bool) -> Duration {
         match urgency {
             Urgency::Demand if promised => {
-                self.bytes.patience(self.most).max(self.store.patience(0)).max(self.sign.patience(0) * SIGNS)
+                let store = self.store.patience(0).min(Duration::from_micros(self.bytes.most));
+                self.bytes.patience(self.most).max(store).max(self.sign.patience(0) * SIGNS)
             }
             Urgency::Demand => self.for_sign(),
             Urgency::Background => Duration::from_micros(self.bytes.most),
@@ -94,7 +109,18 @@ impl Patience {
         self.sign.patience(self.most / 4)
     }
 
-    /// How long any want may take, whatever happens.
+    /// How long the store may take to another host, as this host's own fetches show: one of them has waited for
+    /// `waited`.
+    pub(crate) fn of_store(&self, waited: Duration) -> Duration {
+        self.store.patience(0).max(waited).saturating_mul(ELSEWHERE).min(self.hard)
+    }
+
+    /// How often to say that what was promised is still coming.
+    pub(crate) fn say_every(&self) -> Duration {
+        Duration::from_micros(self.sign.least) * SIGNS / 2
+    }
+
+    /// How long any want may take, whatever happens, but where the store shows that it takes longer.
     pub(crate) fn for_want(&self) -> Duration {
         Duration::from_micros(self.bytes.most.saturating_mul(2))
     }

@@ -17,7 +17,8 @@ pub enum Topology {
     Random(u32),
     /// Each has so many neighbours: those whose recent reads are most like its own, and one drawn.
     Similar(u32),
-    /// Each agent has a root, and takes what it lacks from there or from that root's agents.
+    /// Each agent has a root, and takes what it lacks from there or from that root's agents. Agents that see no root
+    /// have drawn neighbours and homes among themselves.
     Roots,
     /// Hosts in a tree of so many children each, in the order of their keys, roots first; each takes what it lacks from
     /// its parent.
@@ -44,8 +45,9 @@ pub struct Settings {
     pub advert_every: Duration,
     /// Bytes of prefetches that are asked for at once, of all peers together.
     pub prefetch_window: u64,
-    /// Bytes that wait to be sent to others, beyond which a host is busy. A root or a home names others that have them
-    /// long before: as soon as more waits than it sends in ten milliseconds, but not before two stripes do.
+    /// Bytes that wait to be sent to others, beyond which a host is busy to who asks for what others have as well. A
+    /// root or a home names others that have them long before: as soon as more waits than it sends in ten
+    /// milliseconds, but not before two stripes do.
     pub serve_window: u64,
     /// Chunks that a root sends unasked to an agent that is likely to want them next; 0: none.
     pub push: u32,

@@ -128,3 +128,15 @@ fn a_pinned_image_needs_no_store() {
     let same = run(12, Way::Swarm(Box::new(swarm)), Pattern::SyncSame);
     assert_eq!((same.incomplete, same.store_bytes), (0, 0), "{same:?}");
 }
+
+/// A store that takes longer than any peer is waited for: nothing is fetched twice for that.
+#[test]
+fn a_store_slower_than_patience() {
+    let slow = Links { store: 240_000, ..links() };
+    let region = Region { start: 5 * MIB, len: 5 * MIB, read: MIB, ahead: 1, shared: 0 };
+    let workload = Workload::pattern(20, 20 * MIB, region, Pattern::SyncDisjoint);
+    let run = |way| simulate(&FleetModel::new(20, slow.clone(), way), &workload).summary();
+    let (alone, swarm) = (run(Way::Independent), run(Way::Swarm(Box::default())));
+    assert_eq!((swarm.incomplete, swarm.failed, swarm.wrong_answers), (0, 0, 0), "{swarm:?}");
+    assert!(swarm.completion < 1.1 * alone.completion, "{swarm:?} {alone:?}");
+}

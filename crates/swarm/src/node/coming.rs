@@ -1,9 +1,12 @@
 //! What comes, what does not, and who hears of it.
 
 use super::blob::{Aim, How, State, Waiting, push};
-use super::{Fetch, Node, Timer};
+use super::getting::{DISK, PROBED};
+use super::{Fetch, Node, Request, Timer};
+use crate::Time;
 use crate::event::{Action, BlobId, Came, Chunks, FetchId, Offence, PeerId, PeerKey, Urgency, WantId};
 use crate::message::{Message, RequestId, Why};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Requests that were given up and are remembered.
@@ -11,9 +14,6 @@ const LATE: usize = 256;
 
 /// How often patience with a request is thought over, while others show how long such things take now.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-
-/// How much longer than to this host the store may take to another.
-const STORE: u32 = 2;
 
 /// Hosts that are taken note of when they are named instead.
 const NAMED: usize = 4;
@@ -41,6 +41,9 @@ impl Node {
             }
             push(&mut runs, chunk);
             let bytes = blob.bytes(chunk);
+            if let Some((_, _, since)) = self.probe.take_if(|probe| (probe.0, probe.1) == (id, chunk)) {
+                self.patience.store(since, self.now);
+            }
             let (mut demanded, mut ahead) = (false, unasked);
             let coming = blob.coming.remove(&chunk);
             if let Some(coming) = coming {
@@ -144,7 +147,7 @@ impl Node {
         }
         (known.began, known.heard, known.answering) = (true, true, true);
         let came = chunks.count.min(known.chunks.count);
-        known.lively = self.now;
+        (known.lively, known.moved) = (self.now, self.now);
         if let Some(known) = self.peers.get_mut(&peer) {
             known.was_good();
         }
@@ -200,7 +203,13 @@ impl Node {
         self.leave_to_disks(id, &failed, actions);
     }
 
-    pub(super) fn heard_coming(&mut self, peer: PeerId, request: RequestId, chunks: Chunks) {
+    pub(super) fn heard_coming(
+        &mut self,
+        peer: PeerId,
+        request: RequestId,
+        chunks: Chunks,
+        actions: &mut Vec<Action>,
+    ) {
         let Some(known) = self.requests.get_mut(&request).filter(|known| known.peer == peer) else { return };
         if chunks.count == 0 {
             return;
@@ -208,11 +217,63 @@ impl Node {
         if !known.heard && known.urgency == Urgency::Demand {
             self.patience.sign(known.since, self.now);
         }
-        if !known.promised {
-            known.since = self.now;
+        let again = known.promised;
+        if !again {
+            (known.since, known.moved) = (self.now, self.now);
         }
         (known.heard, known.promised) = (true, true);
         known.lively = self.now;
+        let id = known.blob;
+        if again {
+            self.say_coming(id, chunks, |how| how == How::Asked(request), actions);
+        }
+    }
+
+    /// Tells those who wait for chunks whose origin is `so` that they are on their way.
+    fn say_coming(
+        &mut self,
+        id: BlobId,
+        chunks: Chunks,
+        so: impl Fn(How) -> bool,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(blob) = self.blobs.get(&id) else { return };
+        let mut told: BTreeMap<(PeerId, RequestId), Chunks> = BTreeMap::new();
+        for (chunk, coming) in blob.coming.range(chunks.numbers()).filter(|(_, coming)| so(coming.how)) {
+            for ask in &coming.asks {
+                let run = told.entry((ask.peer, ask.request)).or_insert(Chunks::one(*chunk));
+                run.count = chunk - run.first + 1;
+            }
+        }
+        actions.extend(told.into_iter().map(|((peer, request), chunks)| {
+            let message = Message::Coming { request, chunks };
+            Action::Send { peer, message }
+        }));
+    }
+
+    /// What is fetched here for others still is.
+    pub(super) fn say_again(&mut self, actions: &mut Vec<Action>) {
+        self.signing = false;
+        let fetched = |how: How| matches!(how, How::Fetch(_) | How::Disk(_));
+        let ids: Vec<BlobId> = self.blobs.keys().copied().collect();
+        let mut waited = false;
+        for id in ids {
+            let all = Chunks { first: 0, count: u32::MAX };
+            self.say_coming(id, all, fetched, actions);
+            waited |=
+                self.blobs.get(&id).is_some_and(|blob| blob.coming.values().any(|c| !c.asks.is_empty()));
+        }
+        if waited {
+            self.sign_soon();
+        }
+    }
+
+    /// Somebody waits for what is on its way here.
+    pub(super) fn sign_soon(&mut self) {
+        if !self.signing {
+            self.signing = true;
+            self.set_timer(self.now + self.patience.say_every(), Timer::Signs);
+        }
     }
 
     pub(super) fn heard_sorry(
@@ -294,17 +355,25 @@ impl Node {
         failed
     }
 
-    /// How long to wait for the next sign of life of a request.
-    pub(super) fn waits(&self, urgency: Urgency, promised: bool) -> Duration {
-        let patience = self.patience.of(urgency, promised);
-        if !promised || urgency == Urgency::Background {
-            return patience;
+    /// When a request is given up if nothing is heard of it: its peer is silent, or takes longer than the store.
+    fn given_up_at(&self, known: &Request) -> Time {
+        let gap = self.patience.of(known.urgency, known.promised);
+        if !known.promised {
+            return known.lively + gap;
         }
-        // What is promised mostly waits for the store, and so does this host: as long as that is slow here, it is
-        // there.
-        let waiting = self.fetches.values().find(|fetch| fetch.urgency == Urgency::Demand);
-        let here = waiting.map_or(Duration::ZERO, |fetch| self.now.since(fetch.since));
-        patience.max(here.saturating_mul(STORE)).min(self.patience.of(Urgency::Background, false))
+        (known.lively + gap).min(known.moved + gap.max(self.store_takes(known.urgency)))
+    }
+
+    /// How long the store may take, as what this host waits for itself shows. What nobody waits for may lie there for as
+    /// long as there is something else.
+    fn store_takes(&self, urgency: Urgency) -> Duration {
+        if urgency == Urgency::Background {
+            return self.patience.of_store(Duration::MAX);
+        }
+        let fetch = self.fetches.values().find(|fetch| fetch.urgency == Urgency::Demand);
+        let probe = self.probe.map(|(_, _, since)| since).filter(|since| self.now.since(*since) < PROBED);
+        let since = fetch.map(|fetch| fetch.since).into_iter().chain(probe).min();
+        self.patience.of_store(since.map_or(Duration::ZERO, |since| self.now.since(since)))
     }
 
     /// Tells those who wait for chunks because another host sent them here that these do not come.
@@ -323,7 +392,7 @@ impl Node {
 
     pub(super) fn request_due(&mut self, request: RequestId, actions: &mut Vec<Action>) {
         let Some(known) = self.requests.get(&request) else { return };
-        let due = known.lively + self.waits(known.urgency, known.promised);
+        let due = self.given_up_at(known);
         if due > self.now {
             self.set_timer(due.min(self.now + LOOK_AGAIN), Timer::Request(request));
             return;
@@ -331,10 +400,7 @@ impl Node {
         let (peer, id, chunks, since) = (known.peer, known.blob, known.chunks, known.since);
         self.counters.broken += u64::from(known.promised);
         self.counters.timeouts += 1;
-        self.late.push_back((request, peer, id, since));
-        if self.late.len() > LATE {
-            self.late.pop_front();
-        }
+        self.remember_late((request, peer, id, since));
         actions.push(Action::Send { peer, message: Message::Cancel { request } });
         let failed = self.detach(id, request, chunks, Some(peer), actions);
         self.requests.remove(&request);
@@ -345,6 +411,14 @@ impl Node {
             self.root_is_silent(peer, actions);
         }
         self.obtain(id, &failed, actions);
+    }
+
+    /// A request was given up; what it brings all the same is welcome.
+    fn remember_late(&mut self, late: (RequestId, PeerId, BlobId, Time)) {
+        self.late.push_back(late);
+        if self.late.len() > LATE {
+            self.late.pop_front();
+        }
     }
 
     /// A request whose peer is gone.
@@ -387,8 +461,14 @@ impl Node {
     /// A want has waited as long as any may: the disk does the rest.
     pub(super) fn want_due(&mut self, want: WantId, actions: &mut Vec<Action>) {
         let Some(known) = self.wants.get(&want) else { return };
-        let id = known.blob;
+        let (id, due) =
+            (known.blob, known.since + self.patience.for_want().max(self.store_takes(known.urgency)));
+        if due > self.now {
+            self.set_timer(due.min(self.now + LOOK_AGAIN), Timer::Want(want));
+            return;
+        }
         let left = self.unlink(id, want);
+        self.left_to_disk(id, &left, actions);
         if let Some(known) = self.wants.get_mut(&want) {
             known.elsewhere.extend(left);
             known.left = 0;
@@ -408,6 +488,29 @@ impl Node {
             }
         }
         left
+    }
+
+    /// A disk fetches from the store itself what was asked of peers, who need not send it any more.
+    fn left_to_disk(&mut self, id: BlobId, chunks: &[u32], actions: &mut Vec<Action>) {
+        let until = self.now + DISK;
+        for &chunk in chunks {
+            let Some(blob) = self.blobs.get_mut(&id) else { return };
+            let Some(coming) = blob.coming.get_mut(&chunk).filter(|coming| coming.wants.is_empty()) else {
+                continue;
+            };
+            let How::Asked(request) = coming.how else { continue };
+            coming.how = How::Disk(until);
+            if coming.aim != Aim::Needed {
+                coming.aim = Aim::Needed;
+                self.prefetching = self.prefetching.saturating_sub(Chunks::one(chunk).bytes(blob.len).len());
+            }
+            self.set_timer(until, Timer::Disk(id, Chunks::one(chunk)));
+            let known = self.requests.get(&request).map(|known| (request, known.peer, id, known.since));
+            self.release(request, 1, actions);
+            if let Some(late) = known.filter(|_| !self.requests.contains_key(&request)) {
+                self.remember_late(late);
+            }
+        }
     }
 
     pub(super) fn forget(&mut self, want: WantId) {

@@ -22,7 +22,10 @@ const TRIES: u8 = 6;
 const FETCHED: u32 = 16;
 
 /// How long others wait for what a disk fetches from the store.
-const DISK: Duration = Duration::from_secs(20);
+pub(super) const DISK: Duration = Duration::from_secs(20);
+
+/// How long a disk's fetch that does not end is believed to show that the store is slow.
+pub(super) const PROBED: Duration = Duration::from_secs(240);
 
 /// Homes that are tried for a stripe.
 const HOMES: usize = 4;
@@ -34,7 +37,7 @@ enum Route {
         hops: u8,
     },
     Store,
-    /// Nobody waits, and nobody is known to have it.
+    /// Nobody waits, or it was to be prefetched and nobody is known to have it.
     Nowhere,
 }
 
@@ -62,7 +65,7 @@ impl Node {
             actions.push(Action::Answer { want, elsewhere: vec![chunks] });
             return;
         };
-        let mut record = Want { blob: id, urgency, left: 0, elsewhere: Vec::new() };
+        let mut record = Want { blob: id, urgency, since: self.now, left: 0, elsewhere: Vec::new() };
         let (mut new, mut hurried) = (Vec::new(), Vec::new());
         for chunk in blob.cut(chunks).numbers() {
             if blob.is_here(chunk) {
@@ -135,7 +138,7 @@ impl Node {
             let Some(known) = self.requests.get_mut(&request) else { continue };
             known.urgency = Urgency::Demand;
             (known.since, known.heard, known.promised, known.began) = (self.now, false, false, false);
-            known.lively = self.now;
+            (known.lively, known.moved) = (self.now, self.now);
             let (peer, hops, insist) = (known.peer, known.hops, known.insist);
             let at = self.now + self.patience.for_sign();
             self.set_timer(at, Timer::Request(request));
@@ -208,7 +211,7 @@ impl Node {
         let Some(coming) = blob.coming.get_mut(&chunk) else { return Route::Nowhere };
         let idle = coming.wants.is_empty() && coming.asks.is_empty();
         if coming.tries >= TRIES {
-            return if idle && coming.aim == Aim::Prefetch { Route::Nowhere } else { Route::Store };
+            return if idle && coming.aim != Aim::Warm { Route::Nowhere } else { Route::Store };
         }
         while !coming.named.is_empty() {
             let peer = coming.named.remove(0);
@@ -236,7 +239,7 @@ impl Node {
         if let Some((_, peer)) = best {
             return Route::Ask { peer, hops: 0 };
         }
-        if idle && coming.aim == Aim::Prefetch {
+        if idle && coming.aim != Aim::Warm {
             return Route::Nowhere;
         }
         let (hops, tried) = (coming.hops, std::mem::take(&mut coming.tried));
@@ -266,7 +269,7 @@ impl Node {
             return found.min_by_key(|peer| peers.get(peer).map(Peer::load));
         }
         match self.settings.topology {
-            Topology::Roots if self.role == Role::Agent => {
+            Topology::Roots if self.role == Role::Agent && self.root.is_in_sight() => {
                 let root = self.root.of().filter(usable)?;
                 peers.get(&root).filter(|known| blob.is_shared_with(known.key)).map(|_| root)
             }
@@ -308,6 +311,7 @@ impl Node {
             began: false,
             answering: false,
             lively: self.now,
+            moved: self.now,
         };
         self.requests.insert(request, known);
         self.set_timer(self.now + self.patience.of(urgency, false), Timer::Request(request));
@@ -347,6 +351,10 @@ impl Node {
                 continue;
             }
             coming.how = How::Disk(until);
+            let probed = self.probe.is_some_and(|probe| self.now.since(probe.2) < PROBED);
+            if coming.urgency == Urgency::Demand && !probed {
+                self.probe = Some((id, chunk, self.now));
+            }
             if coming.aim != Aim::Needed {
                 coming.aim = Aim::Needed;
                 self.prefetching = self.prefetching.saturating_sub(Chunks::one(chunk).bytes(blob.len).len());

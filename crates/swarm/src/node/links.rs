@@ -6,7 +6,7 @@ use super::{CHOOSE_EVERY, Node, Timer};
 use crate::Time;
 use crate::event::{Action, BlobId, BlobKey, Chunks, Offence, PeerId, PeerKey, Role};
 use crate::message::{Message, RequestId, Why};
-use crate::placement;
+use crate::placement::{self, BlobHomes, Homes};
 use crate::settings::Topology;
 use crate::similarity::alike;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +27,9 @@ const COUNTED: Duration = Duration::from_secs(35);
 /// Neighbours that are drawn anew each time, beside those that read alike: else who reads alike would never be met.
 const STRANGERS: usize = 1;
 
+/// Neighbours of an agent that sees no root.
+const ROOTLESS: usize = 4;
+
 /// Hosts that are told what is read here, beside the neighbours.
 const TOLD: usize = 2;
 
@@ -41,11 +44,18 @@ pub(super) struct Root {
     agents: BTreeMap<PeerId, Time>,
     /// Whether the timer is set.
     timed: bool,
+    /// Roots that are connected, whoever's they are.
+    seen: usize,
 }
 
 impl Root {
     pub(super) fn of(&self) -> Option<PeerId> {
         self.of
+    }
+
+    /// Whether there is any.
+    pub(super) fn is_in_sight(&self) -> bool {
+        self.seen > 0
     }
 
     pub(super) fn has_agent(&self, peer: PeerId) -> bool {
@@ -85,6 +95,7 @@ impl Node {
             actions.push(Action::Send { peer: known.peer, message: Message::Cancel { request } });
         }
         self.wants.retain(|_, want| want.blob != id);
+        self.probe.take_if(|probe| probe.0 == id);
         self.peers.values_mut().for_each(|peer| peer.later.retain(|serve| serve.blob != id));
         self.ranking.forget_blob(id);
         if let Some(blob) = self.blobs.remove(&id)
@@ -94,9 +105,35 @@ impl Node {
         }
     }
 
-    /// Whether a host of this role can be a home.
+    /// Whether a host of this role can be a home. Agents are for each other while they see no root.
     fn is_home(&self, role: Role) -> bool {
-        self.settings.topology != Topology::Roots || role == Role::Root
+        self.settings.topology != Topology::Roots || role == Role::Root || self.is_rootless()
+    }
+
+    /// Whether this is an agent that would have a root if it saw one.
+    pub(super) fn is_rootless(&self) -> bool {
+        self.settings.topology == Topology::Roots && self.role == Role::Agent && !self.root.is_in_sight()
+    }
+
+    /// The first root has come, or the last has gone: others are homes than before.
+    fn choose_homes(&mut self) {
+        if self.settings.topology != Topology::Roots || self.role == Role::Root {
+            return;
+        }
+        let rootless = self.is_rootless();
+        for blob in self.blobs.values_mut() {
+            blob.homes = Homes::new();
+            blob.home_of = BlobHomes::new(blob.key);
+            if rootless {
+                blob.homes.insert(self.key);
+            }
+            for (key, peer) in &blob.sharers {
+                if rootless || self.peers.get(peer).is_some_and(|known| known.role == Role::Root) {
+                    blob.homes.insert(*key);
+                }
+            }
+        }
+        self.links_changed();
     }
 
     pub(super) fn peer_up(&mut self, peer: PeerId, key: PeerKey, role: Role) {
@@ -106,6 +143,10 @@ impl Node {
         self.peers.insert(peer, Peer::new(key, role));
         self.keys.insert(key, peer);
         if role == Role::Root {
+            self.root.seen += 1;
+            if self.root.seen == 1 {
+                self.choose_homes();
+            }
             self.join_in(GATHER);
         }
     }
@@ -154,6 +195,12 @@ impl Node {
                 (blob.stale, blob.moved) = (true, true);
             }
         }
+        if gone.role == Role::Root {
+            self.root.seen = self.root.seen.saturating_sub(1);
+            if self.root.seen == 0 {
+                self.choose_homes();
+            }
+        }
         let lost: Vec<RequestId> = self
             .requests
             .iter()
@@ -181,6 +228,7 @@ impl Node {
     /// Chooses a blob's neighbours where hosts have come or gone. Says who is new.
     pub(super) fn choose_neighbours(&mut self, id: BlobId) -> Vec<PeerId> {
         let (me, role, topology) = (self.key, self.role, self.settings.topology);
+        let rootless = self.is_rootless();
         let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.stale) else { return Vec::new() };
         blob.stale = false;
         let keys: Vec<PeerKey> = blob.sharers.iter().map(|(key, _)| *key).collect();
@@ -204,6 +252,7 @@ impl Node {
                 }
                 chosen
             }
+            Topology::Roots if rootless => placement::drawn(me, &keys, ROOTLESS, 0),
             Topology::Roots if role == Role::Root => {
                 let agents = self.root.agents.keys().filter_map(|peer| self.peers.get(peer));
                 agents.map(|peer| peer.key).filter(|key| blob.is_shared_with(*key)).collect()

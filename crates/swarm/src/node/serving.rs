@@ -1,7 +1,7 @@
 //! What other hosts ask for: sent, promised, got first, or others are named who have it.
 
 use super::Node;
-use super::blob::{Aim, Coming, How, Waiting, push};
+use super::blob::{Aim, Blob, Coming, How, Map, Waiting, push};
 use super::peers::Serve;
 use crate::CHUNK_SIZE;
 use crate::chain;
@@ -121,15 +121,25 @@ impl Node {
         }
         let (waited, backlog) = (peer.take_later(ask.request, id, chunk), peer.later.len());
         let most = self.settings.serve_window;
+        let full = self.uplink.backlog() >= most;
+        let queued = if full { peer.waits_for_bytes() } else { 0 };
         let loaded = !waited && self.uplink.is_loaded(blob.bytes(chunk), most);
-        if loaded && self.send_on(ask, id, chunk, false, answers) {
+        if loaded && self.send_on(ask, id, chunk, self.is_root(), answers) {
             return;
         }
+        let Some(blob) = self.blobs.get(&id) else { return };
         let busy = match ask.urgency {
-            Urgency::Demand => self.uplink.backlog() >= most,
+            // To wait is better than the store, and worse than another who has it.
+            Urgency::Demand => {
+                let another = |(peer, map): (&PeerId, &Map)| *peer != ask.peer && map.has.has(chunk);
+                full && (queued >= WAITING || blob.maps.iter().any(another))
+            }
             Urgency::Background => backlog >= WAITING as usize,
         };
         push(if busy { &mut answers.busy } else { &mut answers.send }, chunk);
+        if full && !busy && ask.urgency == Urgency::Demand {
+            push(&mut answers.wait, chunk);
+        }
         self.has_soon(ask.peer, id, chunk);
     }
 
@@ -161,8 +171,7 @@ impl Node {
     }
 
     fn asked_for_absent(&mut self, ask: Ask, id: BlobId, chunk: u32, answers: &mut Answers) {
-        let is_root = self.settings.topology == Topology::Roots && self.role == Role::Root;
-        if is_root && self.send_on(ask, id, chunk, true, answers) {
+        if self.is_root() && self.send_on(ask, id, chunk, true, answers) {
             return;
         }
         if ask.hops == 0 {
@@ -177,6 +186,11 @@ impl Node {
         answers.get.push(chunk);
     }
 
+    /// Whether it has agents, who tell it what they have.
+    fn is_root(&self) -> bool {
+        self.settings.topology == Topology::Roots && self.role == Role::Root
+    }
+
     /// A peer waits for a chunk that is on its way here.
     fn promise(&mut self, ask: Ask, id: BlobId, chunk: u32) {
         let Ask { peer, request, urgency, hops, .. } = ask;
@@ -186,6 +200,7 @@ impl Node {
         let Some(coming) = blob.coming.get_mut(&chunk) else { return };
         coming.asks.push(waiting);
         self.uplink.promises(bytes);
+        self.sign_soon();
         if let Some(peer) = self.peers.get_mut(&waiting.peer) {
             peer.waiting += 1;
         }
@@ -214,28 +229,25 @@ impl Node {
         if !ask.may_be_sent_on() {
             return false;
         }
-        if seed && !blob.chains.contains_key(&chunk) {
-            let seeds = blob.maps.iter().filter(|(peer, map)| **peer != ask.peer && map.has.has(chunk));
-            let seeds: Vec<PeerId> = seeds.map(|(peer, _)| *peer).take(SEEDS).collect();
-            if seeds.is_empty() {
+        let (now, peers) = (self.now, &self.peers);
+        let usable = |peer: PeerId| peers.get(&peer).is_some_and(|known| !known.is_avoided(now));
+        for seeded in [false, true] {
+            if seeded && !(seed && seed_chain(blob, ask.peer, chunk)) {
                 return false;
             }
-            let chain = blob.chains.entry(chunk).or_default();
-            seeds.into_iter().for_each(|peer| chain.has(peer));
+            let Some(chain) = blob.chains.get_mut(&chunk) else { continue };
+            chain.used = now;
+            if let Some(sent) = chain.knows(ask.peer) {
+                // Asked again before he heard where to go: he will hear it.
+                return sent == Some(ask.request);
+            }
+            let next = chain.next(ask.peer, ask.request, usable).and_then(|peer| peers.get(&peer));
+            if let Some(other) = next {
+                run_of(&mut answers.named, chunk, other.key);
+                return true;
+            }
         }
-        let Some(chain) = blob.chains.get_mut(&chunk) else { return false };
-        let (now, peers) = (self.now, &self.peers);
-        chain.used = now;
-        if let Some(sent) = chain.knows(ask.peer) {
-            // Asked again before he heard where to go: he will hear it.
-            return sent == Some(ask.request);
-        }
-        let usable = |peer: PeerId| peers.get(&peer).is_some_and(|known| !known.is_avoided(now));
-        let Some(other) = chain.next(ask.peer, ask.request, usable).and_then(|peer| peers.get(&peer)) else {
-            return false;
-        };
-        run_of(&mut answers.named, chunk, other.key);
-        true
+        false
     }
 
     fn answer(&mut self, ask: Ask, id: BlobId, answers: Answers, actions: &mut Vec<Action>) {
@@ -432,6 +444,12 @@ impl Node {
 }
 
 impl super::peers::Peer {
+    /// Chunks that it waits for and that are here.
+    fn waits_for_bytes(&self) -> u32 {
+        let demanded = self.serves.iter().filter(|serve| serve.urgency == Urgency::Demand);
+        demanded.map(|serve| serve.left).sum()
+    }
+
     /// What of a request the driver has been given to send there.
     fn being_sent(&mut self, request: RequestId, blob: BlobId, chunk: u32) -> Option<&mut Serve> {
         let is_it = |serve: &&mut Serve| {
@@ -463,6 +481,23 @@ impl super::peers::Peer {
         }
         true
     }
+}
+
+/// Lets a chain go on, or begin, with those who are known to have the chunk, but for who asks. Whether there are any.
+fn seed_chain(blob: &mut Blob, asker: PeerId, chunk: u32) -> bool {
+    let known = blob.chains.get(&chunk);
+    let is_new = |peer: PeerId| peer != asker && known.is_none_or(|chain| chain.knows(peer).is_none());
+    let having = blob.maps.iter().filter(|(_, map)| map.has.has(chunk)).map(|(peer, _)| *peer);
+    let mut having: Vec<PeerId> = having.filter(|peer| is_new(*peer)).collect();
+    if having.is_empty() {
+        return false;
+    }
+    // Not the same ones for every chunk.
+    let first = chunk as usize % having.len();
+    having.rotate_left(first);
+    let chain = blob.chains.entry(chunk).or_default();
+    having.into_iter().take(SEEDS).for_each(|peer| chain.has(peer));
+    true
 }
 
 /// Gathers chunks that go to the same to runs.

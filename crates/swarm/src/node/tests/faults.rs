@@ -151,3 +151,44 @@ fn a_third_dies_in_the_midst() {
         assert!(took < 24.0 * ideal / 2.0, "{topology:?}: {took} s");
     }
 }
+
+/// Everybody reads other things, and the store needs minutes for what is wanted at once: what a home fetches is waited
+/// for, and not fetched again by another.
+#[test]
+fn a_store_slower_than_patience() {
+    const HOSTS: u32 = 20;
+    let part = 80;
+    for homes in [true, false] {
+        let settings = Settings { homes, ..Settings::default() };
+        let rules = Rules { chunks: HOSTS * part, store: 600_000, ..Rules::default() };
+        let mut world = World::new(rules, &[Role::Agent; HOSTS as usize], &settings);
+        world.run(Time(1));
+        (0..HOSTS).for_each(|host| {
+            world.start(host as usize, Time(100_000), (host * part..(host + 1) * part).collect());
+        });
+        world.run(Time(600_000_000));
+        let late = world.hosts.iter().filter(|host| host.done.is_none()).count();
+        let broken: u64 = world.hosts.iter().map(|host| host.node.counters().broken).sum();
+        assert!(
+            late == 0,
+            "homes {homes}: {late} hosts hang, {} chunks, {broken} broken",
+            world.store_chunks
+        );
+        let most = u64::from(HOSTS * part) * 105 / 100;
+        assert!(world.store_chunks <= most, "homes {homes}: {} chunks, {broken} broken", world.store_chunks);
+    }
+}
+
+/// More is wanted of one host than it sends in a moment, and nobody else has it: who wants it waits.
+#[test]
+fn a_want_larger_than_what_a_host_sends_at_once() {
+    let rules = Rules { chunks: 390, read: 390, ahead: 0, ..Rules::default() };
+    let mut world = World::new(rules, &[Role::Agent; 3], &Settings::default());
+    world.run(Time(1));
+    world.put(0, crate::Chunks { first: 0, count: 390 });
+    world.run(Time(200_000));
+    world.start(1, Time(300_000), (0..390).collect());
+    world.run(Time(60_000_000));
+    assert!(world.hosts[1].done.is_some());
+    assert_eq!(world.store_chunks, 0);
+}

@@ -60,6 +60,25 @@ fn another_root_is_taken_when_one_dies() {
     assert_eq!((agents.values().sum::<usize>(), agents.get(&PeerId(0))), (9, None));
 }
 
+/// The store is asked once, not once by each.
+#[test]
+fn without_a_root_agents_are_each_others_homes() {
+    let rules = || Rules { chunks: 128, ..Rules::default() };
+    let plan = || (0..128).collect::<Vec<_>>();
+    let mut world = fleet(0, 8, rules(), &Settings::default());
+    (0..8).for_each(|agent| world.start(agent, Time(100_000), plan()));
+    world.run(Time(60_000_000));
+    assert!(world.hosts_left().all(|(_, host)| host.done.is_some()));
+    assert!(world.store_chunks <= 140, "{} chunks", world.store_chunks);
+    // The only root dies, and that is noticed.
+    let mut world = fleet(1, 8, rules(), &Settings::default());
+    world.kill(0, Time(50_000));
+    (1..9).for_each(|agent| world.start(agent, Time(100_000), plan()));
+    world.run(Time(60_000_000));
+    assert!(world.hosts_left().all(|(_, host)| host.done.is_some()));
+    assert!(world.store_chunks <= 140, "{} chunks", world.store_chunks);
+}
+
 #[test]
 fn what_is_to_be_warm_is_brought_through_homes() {
     let mut world = fleet(3, 0, Rules { chunks: 64, ..Rules::default() }, &Settings::default());
