@@ -11,9 +11,11 @@
 //! release at any time.
 
 use crate::disks::{Disks, DisksSettings};
+use crate::keeper::{Keeper, Obeying};
 use crate::local::LocalServer;
 use crate::peers::{Swarm, SwarmSettings};
 use crate::rest::{Rest, Served};
+use crate::stores::Stores;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_cache::Cache;
 use rustix::fs::{FlockOperation, flock};
@@ -51,6 +53,7 @@ pub struct Agent {
     swarm: Option<Arc<Swarm>>,
     swarm_socket: PathBuf,
     local: Option<LocalServer>,
+    obeying: Option<Obeying>,
     socket: PathBuf,
     rest: Rest,
     /// Given up last.
@@ -65,15 +68,20 @@ impl Agent {
     pub async fn start(settings: AgentSettings, runtime: Handle) -> Result<Self> {
         let AgentSettings { dir, cache, swarm, stores, program, http } = settings;
         let lock = take(&dir)?;
+        let stores = Arc::new(Stores::new(stores));
         let swarm_socket = dir.join(SWARM_SOCKET);
         let swarm = match swarm {
             Some(swarm) => Some(Swarm::start(swarm, Arc::clone(&cache), runtime).await?),
             None => None,
         };
         let local = match &swarm {
-            Some(swarm) => Some(LocalServer::start(&swarm_socket, Arc::clone(swarm), cache.dir(), stores)?),
+            Some(swarm) => {
+                Some(LocalServer::start(&swarm_socket, Arc::clone(swarm), cache.dir(), Arc::clone(&stores))?)
+            }
             None => None,
         };
+        let keeper = swarm.as_ref().map(|swarm| Keeper::new(Arc::clone(swarm), stores));
+        let obeying = keeper.as_ref().map(Keeper::obey);
         // Relative paths are not the same for disks, whose directories are others'.
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let disks = Disks::open(DisksSettings {
@@ -83,8 +91,8 @@ impl Agent {
             swarm: local.as_ref().map(|_| absolute(&swarm_socket)),
         })?;
         let socket = dir.join(SOCKET);
-        let rest = Rest::start(&socket, http, Served { disks, swarm: swarm.clone() }).await?;
-        Ok(Self { swarm, swarm_socket, local, socket, rest, _lock: lock })
+        let rest = Rest::start(&socket, http, Served { disks, swarm: swarm.clone(), keeper }).await?;
+        Ok(Self { swarm, swarm_socket, local, obeying, socket, rest, _lock: lock })
     }
 
     /// Where programs find it.
@@ -114,6 +122,7 @@ impl Agent {
     /// Says goodbye to the others. Disks go on.
     pub async fn stop(self) {
         drop(self.rest);
+        drop(self.obeying);
         drop(self.local);
         if let Some(swarm) = &self.swarm {
             swarm.stop().await;

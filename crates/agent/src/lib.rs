@@ -7,6 +7,8 @@
 //! | [`disks`] | the disks' processes |
 //! | [`exposition`] | Prometheus' text format |
 //! | [`local`] | the socket between the disks' processes and the agent |
+//! | [`keeper`] | what is here because somebody said so |
+//! | [`stores`] | the stores that the agent fetches from |
 //! | `rest` | what programs ask for over HTTP |
 //! | [`peers`] | the swarm: connections to other hosts, and the state machine that decides what goes over them |
 
@@ -14,6 +16,8 @@ pub mod credentials;
 pub mod daemon;
 pub mod disks;
 pub mod exposition;
+pub mod keeper;
 pub mod local;
 pub mod peers;
 mod rest;
+pub mod stores;

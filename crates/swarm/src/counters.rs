@@ -1,7 +1,9 @@
 //! What a node has done, in numbers that only grow.
 
+use serde::Serialize;
+
 /// Counts of chunks (where not said otherwise) and of events. A chunk is 64 KiB but for a blob's last.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// Wants that disks told.
     pub wants: u64,

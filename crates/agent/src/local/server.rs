@@ -2,13 +2,13 @@
 
 use super::wire::{DirectoryId, FromAgent, FromDisk, Part, VERSION, receive, send};
 use crate::peers::{SharedBlob, Swarm};
+use crate::stores::Stores;
 use headstart_block::{ByteRange, Error, Result};
-use headstart_store::{Location, Settings, Store};
 use headstart_swarm::Urgency;
 use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
@@ -37,16 +37,16 @@ pub struct LocalServer {
 }
 
 impl LocalServer {
-    /// Listens at `socket`, in the place of who listened there before. `dir` is the cache's directory; `settings` say
-    /// how the agent reaches the stores of disks' blobs.
+    /// Listens at `socket`, in the place of who listened there before. `dir` is the cache's directory; `stores`
+    /// are those of disks' blobs.
     ///
     /// # Errors
     /// Where it cannot listen, or the cache is not there.
-    pub fn start(socket: &Path, swarm: Arc<Swarm>, dir: &Path, settings: Settings) -> Result<Self> {
+    pub fn start(socket: &Path, swarm: Arc<Swarm>, dir: &Path, stores: Arc<Stores>) -> Result<Self> {
         let about = |e: Error| e.about(socket.display());
         let cache = DirectoryId::of(dir)?;
         let listener = bind(socket).map_err(about)?;
-        let host = Arc::new(HostSide { swarm, cache, settings, stores: Mutex::default() });
+        let host = Arc::new(HostSide { swarm, cache, stores });
         let task = tokio::spawn(accept(listener, host)).abort_handle();
         Ok(Self { socket: socket.to_owned(), task })
     }
@@ -74,30 +74,7 @@ pub(crate) fn bind(socket: &Path) -> Result<UnixListener> {
 struct HostSide {
     swarm: Arc<Swarm>,
     cache: DirectoryId,
-    settings: Settings,
-    stores: Mutex<HashMap<String, Arc<dyn Store>>>,
-}
-
-impl HostSide {
-    /// The store of that name, where it is one that this agent can reach.
-    fn store(&self, name: &str) -> Option<Arc<dyn Store>> {
-        let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(store) = stores.get(name) {
-            return Some(Arc::clone(store));
-        }
-        let opened =
-            name.parse().and_then(|location: Location| headstart_store::open(&location, &self.settings));
-        match opened {
-            Ok(store) => {
-                stores.insert(name.to_owned(), Arc::clone(&store));
-                Some(store)
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the agent cannot fetch for others from that store");
-                None
-            }
-        }
-    }
+    stores: Arc<Stores>,
 }
 
 async fn accept(listener: UnixListener, host: Arc<HostSide>) {
@@ -178,7 +155,7 @@ impl DiskSide {
                 if self.blobs.len() >= BLOBS_MAX {
                     return Err(Error::corrupt("it has too many blobs"));
                 }
-                let store = host.store(&origin);
+                let store = host.stores.get(&origin);
                 // It looks into the cache's directory.
                 let shared = tokio::task::block_in_place(|| host.swarm.open(&words.spec(), store));
                 match shared {

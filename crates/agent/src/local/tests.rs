@@ -3,6 +3,7 @@
 use super::wire::{DirectoryId, FromAgent, FromDisk, VERSION, receive, send};
 use super::*;
 use crate::peers::{Security, Swarm, SwarmSettings};
+use crate::stores::Stores;
 use headstart_block::{ByteRange, Digest};
 use headstart_cache::{BlobSpec, Cache, CacheSettings, CachedBlob};
 use headstart_disk::Swarm as _;
@@ -55,8 +56,13 @@ impl Rig {
         };
         let swarm = Swarm::start(settings, Arc::clone(&self.cache), Handle::current()).await.unwrap();
         let dir = self.dir.path().join("cache");
-        let server =
-            LocalServer::start(&self.socket(), Arc::clone(&swarm), &dir, Settings::default()).unwrap();
+        let server = LocalServer::start(
+            &self.socket(),
+            Arc::clone(&swarm),
+            &dir,
+            Arc::new(Stores::new(Settings::default())),
+        )
+        .unwrap();
         (swarm, server)
     }
 

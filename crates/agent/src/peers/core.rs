@@ -321,6 +321,7 @@ impl Core {
         }
         peer.link.outbox.close(&host.lanes);
         peer.link.close();
+        host.orders.gone(name);
         // Not at once: this may be in the middle of what the machine has just said.
         self.deferred.push_back(Deferred::PeerDown(name));
     }

@@ -18,6 +18,8 @@
 //! 6 withdrawn  blob               the sender does not share it any more
 //! 7 ping                          nothing
 //! 8 bye                           nothing: the sender goes
+//! 9 order      number             an `Order`, postcard: to be brought ahead of need
+//! 10 done      number             of an order: bytes of it, and bytes that could not be had, 8 bytes each
 //! ```
 //!
 //! Blobs go by the sender's numbers, except in answers, which go by the number of the request. Everything here comes
@@ -53,6 +55,9 @@ pub const HELLO_MAX: usize = 512;
 /// Longest name of a host, in bytes: as in DNS.
 pub const NAME_MAX: usize = 253;
 
+/// Bytes of what became of an order.
+pub const DONE: usize = 16;
+
 /// Bytes of a proof.
 pub const PROOF: usize = 32;
 
@@ -78,6 +83,10 @@ pub enum Kind {
     Ping,
     /// It goes.
     Bye,
+    /// Something is to be brought ahead of need.
+    Order,
+    /// That is done.
+    Done,
 }
 
 impl Kind {
@@ -91,6 +100,8 @@ impl Kind {
             6 => Self::Withdrawn,
             7 => Self::Ping,
             8 => Self::Bye,
+            9 => Self::Order,
+            10 => Self::Done,
             _ => return None,
         })
     }
@@ -105,6 +116,8 @@ impl Kind {
             Self::Withdrawn => 6,
             Self::Ping => 7,
             Self::Bye => 8,
+            Self::Order => 9,
+            Self::Done => 10,
         }
     }
 
@@ -112,7 +125,8 @@ impl Kind {
     fn body(self) -> (usize, usize) {
         match self {
             Self::Hello => (1, HELLO_MAX),
-            Self::Message => (1, MESSAGE_MAX),
+            Self::Message | Self::Order => (1, MESSAGE_MAX),
+            Self::Done => (DONE, DONE),
             Self::Chunk | Self::Push => (1, CHUNK),
             Self::Proof => (PROOF, PROOF),
             Self::Withdrawn | Self::Ping | Self::Bye => (0, 0),

@@ -11,7 +11,9 @@ use crate::peers::blob::{Blob, Identity, Kept};
 use crate::peers::core::{Core, Entry, Peer, blob_of};
 use crate::peers::fetching::Fetches;
 use crate::peers::frame::{self, Kind, PROOF};
+use crate::peers::gossip::Member;
 use crate::peers::link::{Link, served_event};
+use crate::peers::orders::Orders;
 use crate::peers::outbox::{Lanes, Sending};
 use crate::peers::parking::{Parked, Parking};
 use crate::peers::status::Counts;
@@ -43,6 +45,9 @@ pub(super) struct Host {
     pub(super) fetches: Fetches,
     /// The machine wants to be woken earlier than it did.
     pub(super) earlier: Notify,
+    /// The other hosts, as the gossip has them, by name.
+    members: Mutex<Vec<Member>>,
+    pub(super) orders: Orders,
     core: Mutex<Core>,
     started: Instant,
 }
@@ -61,6 +66,8 @@ impl Host {
             parking: Parking::default(),
             fetches: Fetches::default(),
             earlier: Notify::new(),
+            members: Mutex::default(),
+            orders: Orders::default(),
             core: Mutex::new(Core::new(node)),
             started: Instant::now(),
         })
@@ -447,6 +454,15 @@ impl Host {
     }
 
     // For people.
+
+    /// The other hosts, as the gossip has them, by name.
+    pub(super) fn members(&self) -> Vec<Member> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_members(&self, members: &[Member]) {
+        *self.members.lock().unwrap_or_else(PoisonError::into_inner) = members.to_vec();
+    }
 
     pub(super) fn links(&self) -> Vec<(Arc<Link>, usize)> {
         self.core().peers.values().map(|peer| (Arc::clone(&peer.link), peer.shared.len())).collect()

@@ -158,6 +158,10 @@ impl Link {
         self.closing.notify_waiters();
     }
 
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
     /// Returns when it is to end.
     async fn closed(&self) {
         let mut closing = std::pin::pin!(self.closing.notified());
@@ -210,6 +214,8 @@ impl Link {
                 Kind::Withdrawn => host.withdrawn(self, header.a),
                 Kind::Ping => {}
                 Kind::Bye => return Ok(()),
+                Kind::Order => host.ordered(self, header.a, bytes)?,
+                Kind::Done => host.order_done(self, header.a, bytes)?,
                 Kind::Hello => return Err(Error::corrupt("a second hello")),
             }
         }

@@ -136,6 +136,7 @@ impl Door {
                 _ = stopping.wait_for(|stopping| *stopping) => None,
             };
             let Some(members) = members else { break };
+            self.host.set_members(&members);
             // One that is connected goes on until the connection ends.
             dialers.retain(|member, goes_on| {
                 let stays = members.binary_search(member).is_ok();

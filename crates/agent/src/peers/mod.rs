@@ -14,6 +14,7 @@
 //! | `fetching` | what the agent itself fetches from stores |
 //! | `members` | connections made, accepted, made anew |
 //! | `gossip` | who is there |
+//! | [`orders`] | what hosts ask each other to bring ahead of need |
 //! | `status` | all of it as plain data |
 //!
 //! # What is believed
@@ -32,6 +33,7 @@ mod gossip;
 mod host;
 mod link;
 mod members;
+pub mod orders;
 mod outbox;
 mod parking;
 mod proof;
@@ -40,7 +42,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-pub use status::{BlobStatus, Counters, PeerStatus, Status};
+pub use status::{BlobStatus, Counters, MemberStatus, PeerStatus, Status};
 
 use crate::credentials::Credentials;
 use crate::peers::blob::Blob;

@@ -1,5 +1,6 @@
 //! What the swarm does and did, as plain data.
 
+use crate::peers::gossip::Member;
 use crate::peers::host::Host;
 use headstart_swarm::Role;
 use serde::Serialize;
@@ -17,8 +18,23 @@ pub struct Status {
     pub address: Option<SocketAddr>,
     /// The hosts that it is connected to, by name.
     pub peers: Vec<PeerStatus>,
+    /// The hosts that it has heard of and is not connected to, by name.
+    pub unconnected: Vec<MemberStatus>,
     /// The blobs that it takes part in.
     pub blobs: Vec<BlobStatus>,
+    /// What its connections did so far.
+    pub counters: Counters,
+    /// What it decided so far.
+    pub decisions: headstart_swarm::Counters,
+}
+
+/// A host that others tell of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MemberStatus {
+    /// Its name.
+    pub name: String,
+    /// Where it says that it is.
+    pub address: SocketAddr,
 }
 
 /// One connection.
@@ -149,6 +165,18 @@ impl Status {
             })
             .collect();
         blobs.sort_unstable_by(|a, b| a.digest.cmp(&b.digest));
-        Self { name: name.to_owned(), role: word(role), address: Some(address), peers, blobs }
+        let is_connected = |name: &String| peers.binary_search_by(|peer| peer.name.cmp(name)).is_ok();
+        let unconnected = host.members().into_iter().filter(|member| !is_connected(&member.name));
+        let unconnected = unconnected.map(|Member { name, address, .. }| MemberStatus { name, address });
+        Self {
+            name: name.to_owned(),
+            role: word(role),
+            address: Some(address),
+            unconnected: unconnected.collect(),
+            peers,
+            blobs,
+            counters: host.counts.read(),
+            decisions: host.node_counters(),
+        }
     }
 }

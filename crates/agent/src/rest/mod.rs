@@ -6,8 +6,10 @@
 mod metrics;
 
 use crate::disks::{DiskSpec, DiskState, DiskStatus, Disks};
+use crate::keeper::{Keeper, WarmSpec, Warmed};
 use crate::local::bind;
 use crate::peers::Swarm;
+use crate::peers::orders::Order;
 use axum::extract::{Path as UrlPath, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
@@ -31,6 +33,8 @@ use utoipa::{OpenApi, ToSchema};
 pub(crate) struct Served {
     pub(crate) disks: Arc<Disks>,
     pub(crate) swarm: Option<Arc<Swarm>>,
+    /// What is kept here on purpose, where there is a swarm.
+    pub(crate) keeper: Option<Arc<Keeper>>,
 }
 
 type Shared = State<Arc<Served>>;
@@ -86,15 +90,18 @@ fn looking() -> Router<Arc<Served>> {
 }
 
 fn changing() -> Router<Arc<Served>> {
-    Router::new().route("/v1/disks", post(attach)).route("/v1/disks/{name}", axum::routing::delete(detach))
+    Router::new()
+        .route("/v1/disks", post(attach))
+        .route("/v1/disks/{name}", axum::routing::delete(detach))
+        .route("/v1/warm", post(warm))
 }
 
 /// The document that says what can be asked for.
 #[derive(OpenApi)]
 #[openapi(
     info(title = "headstart agent", description = "The disks of a host, and its part in the swarm."),
-    paths(list, show, attach, detach, watch, swarm, targets, metrics),
-    components(schemas(DiskSpec, DiskStatus, DiskState, Failure, Targets))
+    paths(list, show, attach, detach, watch, swarm, warm, targets, metrics),
+    components(schemas(DiskSpec, DiskStatus, DiskState, Failure, Targets, WarmSpec, Warmed, Order))
 )]
 struct Document;
 
@@ -183,6 +190,27 @@ async fn watch(State(served): Shared) -> Sse<impl Stream<Item = std::result::Res
 #[utoipa::path(get, path = "/v1/swarm", responses((status = 200, body = Object)))]
 async fn swarm(State(served): Shared) -> Response {
     Json(served.swarm.as_ref().map(|swarm| swarm.status())).into_response()
+}
+
+/// Brings blobs to this host, or to others that it is connected to, ahead of need; answers when that is done. They are
+/// brought from hosts that have them, else from their store, in parts, in the order that is given. Over the Unix socket
+/// alone.
+#[utoipa::path(post, path = "/v1/warm", request_body = WarmSpec,
+    responses((status = 200, description = "How it went on each host", body = Vec<Warmed>),
+        (status = 404, description = "A host is not connected", body = Failure),
+        (status = 422, description = "A blob is none", body = Failure),
+        (status = 503, description = "The agent is in no swarm", body = Failure)))]
+async fn warm(State(served): Shared, Json(spec): Json<WarmSpec>) -> Answer<Json<Vec<Warmed>>> {
+    let keeper = served.keeper.clone().ok_or_else(|| Refusal(no_swarm()))?;
+    // Who hangs up meanwhile changes nothing: it is brought all the same.
+    let warmed = tokio::spawn(async move { keeper.warm(&spec).await }).await;
+    let warmed = warmed.map_err(|e| Refusal(Error::invalid("bringing it broke off").caused_by(e)))?;
+    warmed.map(Json).map_err(Refusal)
+}
+
+fn no_swarm() -> Error {
+    Error::new(ErrorKind::Unavailable, "the agent is in no swarm")
+        .remedy("start it with --credentials, or with --plain on loopback")
 }
 
 /// A disk's metrics, as Prometheus' HTTP service discovery wants to be told.

@@ -3,6 +3,7 @@
 use super::default_dir;
 use headstart_agent::daemon::SOCKET;
 use headstart_agent::disks::DiskSpec;
+use headstart_agent::keeper::WarmSpec;
 use headstart_block::{Error, ErrorKind, Result};
 use reqwest::{Client, Method, StatusCode};
 use serde_json::Value;
@@ -58,6 +59,29 @@ impl AgentClient {
     /// As [`AgentClient::attach`].
     pub(crate) fn list(&self) -> Result<Value> {
         self.ask(Method::GET, "/v1/disks", None)
+    }
+
+    /// Its part in the swarm.
+    ///
+    /// # Errors
+    /// As [`AgentClient::attach`]; [`ErrorKind::NotFound`] where it has none.
+    pub(crate) fn swarm(&self) -> Result<Value> {
+        let status = self.ask(Method::GET, "/v1/swarm", None)?;
+        if status.is_null() {
+            return Err(Error::new(ErrorKind::NotFound, "the agent is in no swarm")
+                .about(self.socket.display())
+                .remedy("start it with --credentials, or with --plain on loopback"));
+        }
+        Ok(status)
+    }
+
+    /// Brings blobs to hosts; returns when that is done.
+    ///
+    /// # Errors
+    /// As [`AgentClient::attach`].
+    pub(crate) fn warm(&self, spec: &WarmSpec) -> Result<Value> {
+        let body = serde_json::to_string(spec).map_err(|e| Error::invalid("is no image").caused_by(e))?;
+        self.ask(Method::POST, "/v1/warm", Some(body))
     }
 
     fn ask(&self, method: Method, path: &str, body: Option<String>) -> Result<Value> {

@@ -36,16 +36,24 @@ pub(crate) struct AgentSocket {
     agent: Option<PathBuf>,
 }
 
+impl AgentSocket {
+    /// The agent there.
+    ///
+    /// # Errors
+    /// As [`AgentClient::new`].
+    pub(crate) fn client(&self) -> Result<AgentClient> {
+        AgentClient::new(self.agent.as_deref())
+    }
+}
+
 impl DiskCommand {
     pub(crate) fn run(&self) -> Result<Box<dyn Report>> {
         match self {
             Self::List { agent } => {
-                let disks = AgentClient::new(agent.agent.as_deref())?.list()?;
+                let disks = agent.client()?.list()?;
                 Ok(Box::new(Listed { disks }))
             }
-            Self::Detach { name, agent } => {
-                Ok(Box::new(DiskReport(AgentClient::new(agent.agent.as_deref())?.detach(name)?)))
-            }
+            Self::Detach { name, agent } => Ok(Box::new(DiskReport(agent.client()?.detach(name)?))),
         }
     }
 }

@@ -12,7 +12,7 @@ mod disk;
 
 pub(crate) use arguments::AgentArgs;
 pub(crate) use client::AgentClient;
-pub(crate) use disk::{DiskCommand, DiskReport};
+pub(crate) use disk::{AgentSocket, DiskCommand, DiskReport};
 
 use crate::report::{Outcome, Report};
 use crate::terminal::Terminal;

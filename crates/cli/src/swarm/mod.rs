@@ -1,5 +1,14 @@
 //! `headstart swarm`: hosts that help each other.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`status`] | what a host's agent says of its part |
+//! | [`warm`] | images are brought ahead of need |
 
+mod status;
+mod warm;
+
+use crate::agent::AgentSocket;
 use crate::report::{Outcome, Report};
 use clap::{Args, Subcommand};
 use headstart_agent::credentials;
@@ -17,6 +26,16 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  headstart swarm init cluster --host node1 --host node2\n  \
                       headstart swarm init cluster --host node3.example.com")]
     Init(Init),
+    /// Show this host's part in the swarm: the other hosts, the blobs that it shares, what went over the network
+    #[command(after_help = "Examples:\n  headstart swarm status\n  \
+                      headstart swarm status --agent /run/headstart/agent.sock --json")]
+    Status {
+        #[command(flatten)]
+        agent: AgentSocket,
+    },
+    /// Bring an image to hosts ahead of need: what boots read of it, or all
+    #[command(after_help = warm::EXAMPLES)]
+    Warm(warm::Warm),
 }
 
 #[derive(Args)]
@@ -37,6 +56,8 @@ impl Command {
                 let hosts = hosts.map(|(name, directory)| Host { name, directory }).collect();
                 Ok(Box::new(Made { directory: dir.clone(), hosts }))
             }
+            Self::Warm(warm) => Ok(Box::new(warm.run()?)),
+            Self::Status { agent } => Ok(Box::new(status::Part(agent.client()?.swarm()?))),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Hosts that give each other what they have.
 
 use crate::agent::Agent;
-use crate::attached::Attached;
+use crate::attached::{Attached, PATIENCE};
 use crate::images::{Web, can_check_bytes, check_bytes, noisy};
+use crate::scene::Scene;
 use serde_json::Value;
 
 #[test]
@@ -23,7 +24,7 @@ fn what_one_host_has_the_next_does_not_ask_the_store_for() {
         web.image()
     );
     let attached = Attached::start(&scene, &words);
-    let until = std::time::Instant::now() + crate::attached::PATIENCE;
+    let until = std::time::Instant::now() + PATIENCE;
     while !shares(&second) {
         assert!(
             std::time::Instant::now() < until,
@@ -44,6 +45,14 @@ fn what_one_host_has_the_next_does_not_ask_the_store_for() {
         page.lines().find_map(|line| line.strip_prefix("headstart_agent_swarm_received_bytes_total "));
     let received: f64 = received.unwrap().parse().unwrap();
     assert!(received > image * 0.8, "{received} of {image} came from the other host");
+    let status = scene.json(&format!("swarm status {}", second.option()));
+    assert_eq!((status["name"].as_str(), status["peers"][0]["name"].as_str()), (Some("b"), Some("a")));
+    assert!(status["counters"]["received_bytes"].as_u64() > Some(0), "{status}");
+    let said = scene.ok(&format!("swarm status {}", second.option())).stdout;
+    assert!(
+        said.starts_with("b: agent at 127.0.0.1:") && said.contains("\na: agent at 127.0.0.1:"),
+        "{said}"
+    );
     // Without its agent, it goes on by itself.
     second.kill();
     let lost =
@@ -62,4 +71,68 @@ fn shares(agent: &Agent<'_>) -> bool {
     let status: Value = serde_json::from_str(&body).unwrap();
     let blobs = status["blobs"].as_array().unwrap();
     !blobs.is_empty() && blobs.iter().all(|blob| blob["peers"].as_u64() > Some(0))
+}
+
+#[test]
+fn an_agent_without_a_swarm_has_no_part_in_one() {
+    let scene = noisy(1);
+    let agent = Agent::start(&scene, "a", "");
+    let words = format!("swarm status {}", agent.option());
+    scene.fails(&words, &["in no swarm", "--credentials"]);
+}
+
+/// Bytes of the blobs that a host takes part in, here and in all.
+fn local(agent: &Agent<'_>) -> (u64, u64) {
+    let (_, body) = agent.http("GET /v1/swarm");
+    let status: Value = serde_json::from_str(&body).unwrap();
+    let blobs = status["blobs"].as_array().unwrap();
+    let sum = |name: &str| blobs.iter().map(|blob| blob[name].as_u64().unwrap()).sum();
+    (sum("local_bytes"), sum("len"))
+}
+
+/// Hosts by these names, all of which know each other.
+fn hosts<'s>(scene: &'s Scene, names: &[&'static str]) -> Vec<Agent<'s>> {
+    let mut all: Vec<Agent<'s>> = Vec::new();
+    for name in names {
+        let join = all.first().map(|first| format!("--join {}", first.ready["address"].as_str().unwrap()));
+        let words = format!("--plain {name} --listen 127.0.0.1:0 {}", join.unwrap_or_default());
+        all.push(Agent::start(scene, name, &words));
+    }
+    let until = std::time::Instant::now() + PATIENCE;
+    let is_alone = |agent: &Agent<'_>| {
+        let (_, body) = agent.http("GET /v1/swarm");
+        let status: Value = serde_json::from_str(&body).unwrap();
+        status["peers"].as_array().unwrap().len() + 1 < names.len()
+    };
+    while all.iter().any(is_alone) {
+        assert!(std::time::Instant::now() < until, "the hosts do not find each other");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    all
+}
+
+#[test]
+fn an_image_is_warm_where_it_is_said() {
+    let scene = noisy(4);
+    let Some(web) = Web::before(&scene) else { return };
+    let agents = hosts(&scene, &["a", "b", "c"]);
+    let option = agents[0].option();
+    let words = format!("swarm warm {} {option}", web.image());
+    scene.fails(&format!("{words} --whole --on x"), &["x: ", "not connected", "swarm status"]);
+    scene.fails(&words, &["not known what its boots read", "--whole"]);
+    scene.fails(&format!("{words} --whole --roots"), &["no root", "--root"]);
+    let done = scene.json(&format!("{words} --whole --on a --on b"));
+    let hosts = done["hosts"].as_array().unwrap();
+    assert_eq!(hosts.iter().map(|host| host["host"].as_str().unwrap()).collect::<Vec<_>>(), ["a", "b"]);
+    for (host, agent) in hosts.iter().zip(&agents) {
+        let (here, all) = local(agent);
+        assert!(all > 0 && here == all, "{here} of {all}");
+        assert_eq!((host["bytes"].as_u64(), host["lacking_bytes"].as_u64()), (Some(all), Some(0)), "{done}");
+    }
+    assert_eq!(local(&agents[2]), (0, 0));
+    // Whom it is not for, it is told to by another, too.
+    let said = scene.ok(&format!("{words} --whole --on c")).stdout;
+    assert!(said.contains("\nc: ") && said.contains("are there"), "{said}");
+    let (here, all) = local(&agents[2]);
+    assert!(all > 0 && here == all, "{here} of {all}");
 }

@@ -1,0 +1,319 @@
+//! What one host asks another to bring ahead of need, and how it hears that it was done.
+//!
+//! An order is between two hosts of the cluster, and beside the state machine: it changes nothing of who is asked for
+//! what. Whoever orders something tells the root of the blob's hash tree, so that the other host may read it from then
+//! on; without it, it could not check what it brings. Nobody obeys on a host that does not look after what it keeps.
+
+use crate::peers::Swarm;
+use crate::peers::frame::{DONE, Kind, MESSAGE_MAX};
+use crate::peers::host::Host;
+use crate::peers::link::Link;
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
+use headstart_cache::BlobSpec;
+use headstart_image::hash_tree::TreeRoot;
+use headstart_image::manifest::Tree;
+use headstart_swarm::{PeerId, Role};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use tokio::sync::{mpsc, oneshot};
+use utoipa::ToSchema;
+
+/// Orders of other hosts that wait; more are refused.
+const WAITING_MAX: usize = 1024;
+
+/// Parts of one order; longer ones are several.
+const PARTS_MAX: usize = 2048;
+
+/// Longest name of a store, in bytes.
+const STORE_MAX: usize = 4096;
+
+/// A blob, and what of it is to be here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Order {
+    /// Its digest: `sha256:...`.
+    pub digest: String,
+    /// Its length in bytes.
+    pub len: u64,
+    /// The root of its hash tree, in hexadecimal.
+    pub tree_root: String,
+    /// The digest of that tree's outboard.
+    pub tree_digest: String,
+    /// The outboard's length in bytes.
+    pub tree_len: u64,
+    /// The store that has it, such as `https://host/images`. Where a host cannot use it, the bytes come from the others.
+    pub store: String,
+    /// What of it: offset and length in bytes, in the order in which they are brought. None: all of it.
+    #[serde(default)]
+    #[schema(value_type = Vec<Vec<u64>>)]
+    pub parts: Vec<(u64, u64)>,
+}
+
+impl Order {
+    /// Of all of a blob.
+    #[must_use]
+    pub fn of(digest: Digest, len: u64, tree: &Tree, store: String) -> Self {
+        Self {
+            digest: digest.to_string(),
+            len,
+            tree_root: tree.root.to_string(),
+            tree_digest: tree.digest.to_string(),
+            tree_len: tree.size,
+            store,
+            parts: Vec::new(),
+        }
+    }
+
+    /// The blob.
+    ///
+    /// # Errors
+    /// Where it is none.
+    pub(crate) fn spec(&self) -> Result<BlobSpec> {
+        let about = |e: Error| e.about("a blob");
+        let root: TreeRoot = self.tree_root.parse().map_err(about)?;
+        let tree = Tree { root, digest: self.tree_digest.parse().map_err(about)?, size: self.tree_len };
+        let digest = self.digest.parse().map_err(about)?;
+        if self.store.len() > STORE_MAX {
+            return Err(Error::invalid("a store of a name that is too long"));
+        }
+        Ok(BlobSpec { digest, len: self.len, tree: Some(tree), origin: None })
+    }
+
+    /// Its parts that there are, in order.
+    pub(crate) fn ranges(&self) -> Vec<ByteRange> {
+        let all = ByteRange::between(0, self.len);
+        if self.parts.is_empty() {
+            return vec![all];
+        }
+        let ranges = self.parts.iter().filter_map(|(offset, len)| ByteRange::new(*offset, *len));
+        ranges.map(|range| range.intersect(all)).filter(|range| !range.is_empty()).collect()
+    }
+
+    /// The same as several that can be sent.
+    fn split(&self) -> Vec<Self> {
+        if self.parts.len() <= PARTS_MAX {
+            return vec![self.clone()];
+        }
+        self.parts.chunks(PARTS_MAX).map(|parts| Self { parts: parts.to_vec(), ..self.clone() }).collect()
+    }
+
+    /// Of bytes that came.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] where they are none.
+    pub fn decode(body: &[u8]) -> Result<Self> {
+        let nonsense = || Error::corrupt("is no order");
+        let (order, rest): (Self, _) =
+            postcard::take_from_bytes(body).map_err(|e| nonsense().caused_by(e))?;
+        if rest.is_empty() && order.parts.len() <= PARTS_MAX { Ok(order) } else { Err(nonsense()) }
+    }
+
+    fn encode(&self) -> Result<Vec<u8>> {
+        let bytes = postcard::to_extend(self, Vec::new());
+        let bytes = bytes.map_err(|e| Error::invalid("is no order").caused_by(e))?;
+        if bytes.len() > MESSAGE_MAX {
+            return Err(Error::invalid("an order is too long to be sent"));
+        }
+        Ok(bytes)
+    }
+}
+
+/// What became of an order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Done {
+    /// Bytes of what was ordered, whole chunks.
+    pub(crate) bytes: u64,
+    /// Bytes of that which could not be had.
+    pub(crate) lacking: u64,
+}
+
+impl Done {
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            lacking: self.lacking.saturating_add(other.lacking),
+        }
+    }
+
+    fn encode(self) -> [u8; DONE] {
+        let mut bytes = [0; DONE];
+        bytes[..8].copy_from_slice(&self.bytes.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.lacking.to_le_bytes());
+        bytes
+    }
+
+    fn decode(body: &[u8]) -> Option<Self> {
+        let number = |at: usize| Some(u64::from_le_bytes(body.get(at..at + 8)?.try_into().ok()?));
+        Some(Self { bytes: number(0)?, lacking: number(8)? })
+    }
+}
+
+/// Another host's order.
+pub(crate) struct Asked {
+    peer: PeerId,
+    number: u32,
+    /// Its name.
+    pub(crate) host: String,
+    pub(crate) order: Order,
+}
+
+/// The orders of a host.
+#[derive(Default)]
+pub(super) struct Orders {
+    /// Where those of others go.
+    taken: OnceLock<mpsc::Sender<Asked>>,
+    /// Who waits for which to be done.
+    waiting: Mutex<HashMap<(PeerId, u32), oneshot::Sender<Done>>>,
+    last: AtomicU32,
+}
+
+impl Orders {
+    /// A host is not connected any more.
+    pub(super) fn gone(&self, peer: PeerId) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.retain(|(of, _), _| *of != peer);
+    }
+}
+
+impl Host {
+    /// Another host orders something.
+    pub(super) fn ordered(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
+        let order = Order::decode(body)?;
+        let asked = Asked { peer: link.peer, number, host: link.name.clone(), order };
+        let refused = match self.orders.taken.get() {
+            Some(taken) => taken.try_send(asked).err().map(|refused| match refused {
+                mpsc::error::TrySendError::Full(asked) | mpsc::error::TrySendError::Closed(asked) => asked,
+            }),
+            None => Some(asked),
+        };
+        if let Some(asked) = refused {
+            self.done(&asked, Done { bytes: asked.order.len, lacking: asked.order.len });
+        }
+        Ok(())
+    }
+
+    fn done(&self, asked: &Asked, done: Done) {
+        if let Some((link, _)) = self.links().into_iter().find(|(link, _)| link.peer == asked.peer) {
+            // One that does not read it will be cut off by what is sent to it next.
+            let _ = link.outbox.control(Kind::Done, asked.number, &done.encode());
+        }
+    }
+
+    /// What this host ordered is done.
+    pub(super) fn order_done(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
+        let done = Done::decode(body).ok_or_else(|| Error::corrupt("is no answer"))?;
+        let mut waiting = self.orders.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(waiting) = waiting.remove(&(link.peer, number)) {
+            // Who does not wait any more does not want to know.
+            let _ = waiting.send(done);
+        }
+        Ok(())
+    }
+}
+
+impl Swarm {
+    /// Takes other hosts' orders from now on. The first who does gets them.
+    pub(crate) fn take_orders(&self) -> mpsc::Receiver<Asked> {
+        let (taken, orders) = mpsc::channel(WAITING_MAX);
+        let _ = self.host.orders.taken.set(taken);
+        orders
+    }
+
+    /// An order was obeyed.
+    pub(crate) fn obeyed(&self, asked: &Asked, done: Done) {
+        self.host.done(asked, done);
+    }
+
+    /// Orders something of another host, and waits until it is done.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where there is no connection to it, [`ErrorKind::Unavailable`] where it ends.
+    pub(crate) async fn order(&self, name: &str, order: &Order) -> Result<Done> {
+        let link = self.host.links().into_iter().map(|(link, _)| link).find(|link| link.name == name);
+        let link = link.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, "this host is not connected to it")
+                .about(name)
+                .remedy("`headstart swarm status` lists the hosts")
+        })?;
+        let mut all = Done::default();
+        for order in order.split() {
+            let number = self.host.orders.last.fetch_add(1, Ordering::Relaxed);
+            let (done, waiting) = oneshot::channel();
+            let key = (link.peer, number);
+            self.host.orders.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(key, done);
+            let away = || Error::new(ErrorKind::Unavailable, "the connection broke off").about(name);
+            let sent = link.outbox.control(Kind::Order, number, &order.encode()?);
+            // It may have been closed before it was known that somebody waits.
+            if sent.is_err() || link.is_closed() {
+                self.host.orders.gone(link.peer);
+                return Err(away());
+            }
+            all = all.and(waiting.await.map_err(|_| away())?);
+        }
+        Ok(all)
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it is to others.
+    pub(crate) fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The hosts that it is connected to, by name.
+    pub(crate) fn connected_hosts(&self) -> Vec<(String, Role)> {
+        let links = self.host.links();
+        let mut hosts: Vec<_> = links.into_iter().map(|(link, _)| (link.name.clone(), link.role)).collect();
+        hosts.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        hosts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(parts: usize) -> Order {
+        let hex = "ab".repeat(32);
+        Order {
+            digest: format!("sha256:{hex}"),
+            len: 1 << 40,
+            tree_root: hex.clone(),
+            tree_digest: format!("sha256:{hex}"),
+            tree_len: 1 << 30,
+            store: "https://host/images".to_owned(),
+            parts: (0..parts as u64).map(|n| (n << 20, 1 << 19)).collect(),
+        }
+    }
+
+    #[test]
+    fn an_order_is_sent_in_frames_that_it_fits() {
+        let orders = order(5000).split();
+        assert_eq!(orders.len(), 3);
+        for sent in &orders {
+            assert_eq!(Order::decode(&sent.encode().unwrap()).unwrap(), *sent);
+            assert!(sent.spec().is_ok());
+        }
+        assert_eq!(orders.iter().map(|order| order.ranges().len()).sum::<usize>(), 5000);
+        assert_eq!(order(0).ranges(), [ByteRange::between(0, 1 << 40)]);
+        let done = Done { bytes: 5, lacking: 3 };
+        assert_eq!(Done::decode(&done.encode()), Some(done));
+    }
+
+    #[test]
+    fn nonsense_is_no_order() {
+        let sent = order(3).encode().unwrap();
+        for cut in 0..sent.len() {
+            assert!(Order::decode(&sent[..cut]).is_err());
+        }
+        assert!(Order::decode(&[&sent[..], &[0]].concat()).is_err());
+        assert!(Order { digest: "sha256:x".to_owned(), ..order(0) }.spec().is_err());
+        assert!(Order { store: "x".repeat(5000), ..order(0) }.spec().is_err());
+        let beyond = Order { parts: vec![(u64::MAX, 2), (1 << 41, 5), (0, 0)], ..order(0) };
+        assert_eq!(beyond.ranges(), []);
+    }
+}

@@ -1,0 +1,86 @@
+//! `headstart swarm status`: what an agent says of its part in the swarm.
+
+use crate::report::{Outcome, count};
+use headstart_block::ByteSize;
+use serde::Serialize;
+use serde_json::Value;
+use std::fmt;
+
+/// An agent's answer, as it is.
+#[derive(Serialize)]
+pub(super) struct Part(pub(super) Value);
+
+impl Outcome for Part {}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = &self.0;
+        let (peers, others, blobs) = (list(of, "peers"), list(of, "unconnected"), list(of, "blobs"));
+        write!(
+            f,
+            "{}: {} at {}, connected to {}, takes part in {}",
+            text(of, "name"),
+            text(of, "role"),
+            text(of, "address"),
+            count(peers.len() as u64, "host"),
+            count(blobs.len() as u64, "blob")
+        )?;
+        for peer in peers {
+            write!(
+                f,
+                "\n{}: {} at {}, {} shared, {} sent there, {} from there",
+                text(peer, "name"),
+                text(peer, "role"),
+                text(peer, "address"),
+                count(number(peer, "shared_blobs"), "blob"),
+                bytes(peer, "sent_bytes"),
+                bytes(peer, "received_bytes")
+            )?;
+        }
+        for host in others {
+            write!(f, "\n{}: not connected, said to be at {}", text(host, "name"), text(host, "address"))?;
+        }
+        for blob in blobs {
+            write!(
+                f,
+                "\n{}: {} of {} here, {}, {}",
+                text(blob, "digest"),
+                bytes(blob, "local_bytes"),
+                bytes(blob, "len"),
+                count(number(blob, "users"), "user"),
+                count(number(blob, "peers"), "other host")
+            )?;
+        }
+        let did = &of["counters"];
+        write!(
+            f,
+            "\nof what its disks wanted, {} came from other hosts and {} were left to the store",
+            bytes(did, "brought_bytes"),
+            bytes(did, "elsewhere_bytes")
+        )?;
+        write!(
+            f,
+            "\nfor other hosts {} were sent and {} fetched; {} dropped for wrong bytes, {} for other reasons",
+            bytes(did, "sent_bytes"),
+            bytes(did, "fetched_bytes"),
+            count(number(did, "dropped_corrupt"), "host"),
+            number(did, "dropped_other")
+        )
+    }
+}
+
+fn list<'a>(of: &'a Value, name: &str) -> &'a [Value] {
+    of[name].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn text<'a>(of: &'a Value, name: &str) -> &'a str {
+    of[name].as_str().unwrap_or_default()
+}
+
+fn number(of: &Value, name: &str) -> u64 {
+    of[name].as_u64().unwrap_or_default()
+}
+
+fn bytes(of: &Value, name: &str) -> String {
+    ByteSize(number(of, name)).to_string()
+}

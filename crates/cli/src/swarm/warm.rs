@@ -1,0 +1,266 @@
+//! `headstart swarm warm`: an image is where it will be needed before it is.
+
+use crate::agent::AgentSocket;
+use crate::image::on_remote;
+use crate::published;
+use crate::report::{Outcome, count};
+use crate::store_args::StoreArgs;
+use clap::Args;
+use headstart_agent::keeper::WarmSpec;
+use headstart_agent::peers::orders::Order;
+use headstart_block::{BlockDevice, ByteRange, ByteSize, Error, ErrorKind, FileSource, PlanItem, Result};
+use headstart_image::manifest::{Layer, Manifest};
+use headstart_image::open_image::OpenImage;
+use headstart_image::optimize::boot_order;
+use headstart_image::reference::Reference;
+use headstart_plan::knowledge::ImageKey;
+use headstart_plan::zero_shot::Metadata;
+use headstart_plan::{ImagePlans, PlanFile};
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::path::PathBuf;
+
+/// Bytes of a layer's start, and most of its end, that opening it reads.
+const HEAD: u64 = 32 << 10;
+const END_MAX: u64 = 16 << 20;
+
+/// Bytes that parts are rounded to: what hosts exchange.
+const CHUNK: u64 = headstart_swarm::CHUNK_SIZE;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  headstart swarm warm oci://registry.lan/vm/debian:12
+  headstart swarm warm oci://registry.lan/vm/debian:12 --whole --roots
+  headstart swarm warm oci://registry.lan/vm/debian:12 --plans plans --on node2 --on node3
+
+It ends when the bytes are there. The hosts ask each other first, so that the store is asked once for all of them; \
+those that cannot use the store by themselves get everything from the others. What is there can be evicted when the \
+cache is full, as anything else.";
+
+#[derive(Args)]
+pub(crate) struct Warm {
+    /// The image
+    image: Reference,
+    /// All of it, not only what boots read
+    #[arg(long, conflicts_with = "plans")]
+    whole: bool,
+    /// What boots read, as `headstart train` wrote it [default: the plan that is published with the image, or its
+    /// boot layer]
+    #[arg(long, value_name = "PLANS")]
+    plans: Option<PathBuf>,
+    /// A host that is to have it, by its name (may be repeated) [default: this one]
+    #[arg(long = "on", value_name = "HOST")]
+    hosts: Vec<String>,
+    /// All roots are to have it
+    #[arg(long)]
+    roots: bool,
+    #[command(flatten)]
+    agent: AgentSocket,
+    #[command(flatten)]
+    stores: StoreArgs,
+}
+
+impl Warm {
+    pub(super) fn run(&self) -> Result<WarmReport> {
+        let agent = self.agent.client()?;
+        // One that is away is told before anything is looked up.
+        agent.swarm()?;
+        let (blobs, left_out) = on_open(&self.image, &self.stores, |image| {
+            let orders = if self.whole { whole(&self.image, &image.manifest) } else { self.hot(image)? };
+            let all = image.manifest.disk_layers().count();
+            let known = image.manifest.disk_layers().filter(|layer| layer.tree.is_some()).count();
+            Ok((orders, all - known))
+        })?;
+        if blobs.is_empty() {
+            return Err(Error::unsupported("has no hash trees, without which hosts do not exchange it")
+                .about(&self.image)
+                .remedy("copy it with `headstart image copy`, which makes them"));
+        }
+        let spec = WarmSpec { blobs, hosts: self.hosts.clone(), roots: self.roots };
+        let hosts = agent.warm(&spec)?;
+        Ok(WarmReport { image: self.image.to_string(), layers_left_out: left_out as u64, hosts })
+    }
+
+    /// What boots read, in their order, and what opening the image reads.
+    fn hot(&self, image: &OpenImage) -> Result<Vec<Order>> {
+        let items = match &self.plans {
+            Some(path) => {
+                let known_as = image.manifest.known_as(image.digest).to_string();
+                let key = ImageKey { image: known_as, size: image.disk().size() };
+                let file = FileSource::open(path).and_then(PlanFile::open);
+                let plans = file.and_then(|file| file.choose(&key, &Metadata::default()));
+                items_of(&plans.map_err(|e| e.about(path.display()))?)
+            }
+            None => match published::find(&self.image, &self.stores)? {
+                Some((_, plans)) => plans.sole().map(|(_, plans)| items_of(plans)).unwrap_or_default(),
+                None => boot_order(image.disk(), &image.manifest),
+            },
+        };
+        if items.is_empty() {
+            return Err(Error::new(ErrorKind::NotFound, "it is not known what its boots read")
+                .about(&self.image)
+                .remedy(
+                    "publish a plan with `headstart train --publish`, name one by --plans, or say --whole",
+                ));
+        }
+        Ok(self.orders(image, &items))
+    }
+
+    fn orders(&self, image: &OpenImage, items: &[PlanItem]) -> Vec<Order> {
+        let layers: Vec<&Layer> = image.manifest.disk_layers().collect();
+        let mut parts: Vec<Parts> = layers.iter().map(|layer| Parts::opening(layer)).collect();
+        let disk = image.disk();
+        for part in items.iter().flat_map(|item| item.parts(disk.size())) {
+            disk.stored_ranges(part, &mut |layer, range| {
+                if let Some(parts) = parts.get_mut(layer) {
+                    parts.add(range);
+                }
+            });
+        }
+        let store = self.image.location.to_string();
+        let orders = layers
+            .into_iter()
+            .zip(parts)
+            .filter_map(|(layer, parts)| Some(Order { parts: parts.list, ..order(layer, &store)? }));
+        together(orders.collect())
+    }
+}
+
+/// Does `work` on an image in any store.
+pub(super) fn on_open<T>(
+    image: &Reference,
+    stores: &StoreArgs,
+    work: impl Fn(&OpenImage) -> Result<T>,
+) -> Result<T> {
+    if image.location.is_remote() {
+        on_remote(image, stores, |remote| work(&OpenImage::open_remote(remote)?))
+    } else {
+        work(&OpenImage::open(image)?)
+    }
+}
+
+/// All of an image's blobs that can be proved, each once.
+pub(super) fn whole(image: &Reference, manifest: &Manifest) -> Vec<Order> {
+    let store = image.location.to_string();
+    together(manifest.disk_layers().filter_map(|layer| order(layer, &store)).collect())
+}
+
+fn order(layer: &Layer, store: &str) -> Option<Order> {
+    Some(Order::of(layer.blob.digest, layer.blob.size, layer.tree.as_ref()?, store.to_owned()))
+}
+
+/// An image may have a blob several times.
+fn together(orders: Vec<Order>) -> Vec<Order> {
+    let mut places = HashMap::new();
+    let mut all: Vec<Order> = Vec::new();
+    for order in orders {
+        match places.get(&order.digest).and_then(|place: &usize| all.get_mut(*place)) {
+            Some(known) => known.parts.extend(order.parts),
+            None => {
+                places.insert(order.digest.clone(), all.len());
+                all.push(order);
+            }
+        }
+    }
+    all
+}
+
+fn items_of(plans: &ImagePlans) -> Vec<PlanItem> {
+    let plans = plans.groups.iter().flat_map(|group| &group.plans);
+    plans.flat_map(|plan| plan.items.iter().copied()).collect()
+}
+
+/// Parts of a blob in the order in which they were named, each chunk once.
+struct Parts {
+    len: u64,
+    known: HashSet<u64>,
+    list: Vec<(u64, u64)>,
+}
+
+impl Parts {
+    /// What opening a layer reads.
+    fn opening(layer: &Layer) -> Self {
+        let len = layer.blob.size;
+        let mut parts = Self { len, known: HashSet::new(), list: Vec::new() };
+        let end = match layer.index_offset() {
+            Some(start) if start < len && len - start <= END_MAX => start,
+            _ => len.saturating_sub((len / 256).clamp(CHUNK, 1 << 20)),
+        };
+        parts.add(ByteRange::between(0, HEAD.min(len)));
+        parts.add(ByteRange::between(end, len));
+        parts
+    }
+
+    fn add(&mut self, range: ByteRange) {
+        for chunk in range.offset() / CHUNK..range.end().min(self.len).div_ceil(CHUNK) {
+            if !self.known.insert(chunk) {
+                continue;
+            }
+            let start = chunk * CHUNK;
+            let len = CHUNK.min(self.len - start);
+            match self.list.last_mut() {
+                Some((first, before)) if *first + *before == start => *before += len,
+                _ => self.list.push((start, len)),
+            }
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Serialize)]
+pub(crate) struct WarmReport {
+    image: String,
+    /// Layers without a hash tree, which hosts do not exchange.
+    layers_left_out: u64,
+    /// How it went on each host.
+    hosts: Value,
+}
+
+impl WarmReport {
+    fn hosts(&self) -> &[Value] {
+        self.hosts.as_array().map(Vec::as_slice).unwrap_or_default()
+    }
+}
+
+impl Outcome for WarmReport {
+    fn is_right(&self) -> bool {
+        self.hosts().iter().all(|host| host["error"].is_null() && host["lacking_bytes"].as_u64() == Some(0))
+    }
+}
+
+impl fmt::Display for WarmReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.image)?;
+        if self.layers_left_out > 0 {
+            write!(f, ", without {} that has no hash tree", count(self.layers_left_out, "layer"))?;
+        }
+        for host in self.hosts() {
+            let number = |name: &str| host[name].as_u64().unwrap_or_default();
+            write!(f, "\n{}: ", host["host"].as_str().unwrap_or_default())?;
+            match (host["error"].as_str(), number("lacking_bytes")) {
+                (Some(error), _) => write!(f, "{error}")?,
+                (None, 0) => write!(f, "{} are there", ByteSize(number("bytes")))?,
+                (None, lacking) => {
+                    write!(f, "of {} {} could not be had", ByteSize(number("bytes")), ByteSize(lacking))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_chunk_is_named_once_in_order() {
+        let mut parts = Parts { len: CHUNK * 10 + 5, known: HashSet::new(), list: Vec::new() };
+        for (offset, len) in [(CHUNK * 3 + 7, 10), (CHUNK * 4, CHUNK + 1), (CHUNK * 3, 1), (CHUNK * 10, 5)] {
+            parts.add(ByteRange::new(offset, len).unwrap());
+        }
+        assert_eq!(parts.list, [(CHUNK * 3, CHUNK * 3), (CHUNK * 10, 5)]);
+    }
+}
