@@ -5,6 +5,7 @@
 //! DIR/agent.sock      where programs find the agent: HTTP
 //! DIR/swarm.sock      where disks' processes find the swarm
 //! DIR/disks/          its disks
+//! DIR/recent          what it was asked for lately, where it is a root
 //! ```
 //!
 //! No read of local bytes comes near it, and no disk needs it: it can be killed, started again and replaced by another
@@ -18,16 +19,22 @@ use crate::rest::{Rest, Served};
 use crate::stores::Stores;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_cache::Cache;
+use headstart_swarm::Role;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tokio::runtime::Handle;
 
 /// The socket at which disks find the swarm, in an agent's directory.
 const SWARM_SOCKET: &str = "swarm.sock";
+
+/// What a root was asked for lately, in an agent's directory, and how often it is written.
+const RECENT: &str = "recent";
+const REMEMBER_EVERY: Duration = Duration::from_secs(60);
 
 /// The socket at which programs find the agent there.
 pub const SOCKET: &str = "agent.sock";
@@ -56,6 +63,8 @@ pub struct Agent {
     obeying: Option<Obeying>,
     socket: PathBuf,
     rest: Rest,
+    /// Where a root writes down what it was asked for.
+    recent: Option<PathBuf>,
     /// Given up last.
     _lock: File,
 }
@@ -74,6 +83,13 @@ impl Agent {
             Some(swarm) => Some(Swarm::start(swarm, Arc::clone(&cache), runtime).await?),
             None => None,
         };
+        let recent = swarm.as_ref().filter(|swarm| swarm.role() == Role::Root).map(|_| dir.join(RECENT));
+        if let (Some(swarm), Some(path)) = (&swarm, &recent) {
+            if let Err(error) = swarm.remember(path) {
+                tracing::warn!(%error, "it is not known what was asked for before");
+            }
+            tokio::spawn(remember(Arc::downgrade(swarm), path.clone()));
+        }
         let local = match &swarm {
             Some(swarm) => {
                 Some(LocalServer::start(&swarm_socket, Arc::clone(swarm), cache.dir(), Arc::clone(&stores))?)
@@ -92,7 +108,7 @@ impl Agent {
         })?;
         let socket = dir.join(SOCKET);
         let rest = Rest::start(&socket, http, Served { disks, swarm: swarm.clone(), keeper }).await?;
-        Ok(Self { swarm, swarm_socket, local, obeying, socket, rest, _lock: lock })
+        Ok(Self { swarm, swarm_socket, local, obeying, socket, rest, recent, _lock: lock })
     }
 
     /// Where programs find it.
@@ -125,8 +141,26 @@ impl Agent {
         drop(self.obeying);
         drop(self.local);
         if let Some(swarm) = &self.swarm {
+            if let Some(path) = &self.recent {
+                write_recent(swarm, path);
+            }
             swarm.stop().await;
         }
+    }
+}
+
+/// Writes down from time to time what a root was asked for.
+async fn remember(swarm: Weak<Swarm>, path: PathBuf) {
+    loop {
+        tokio::time::sleep(REMEMBER_EVERY).await;
+        let Some(swarm) = swarm.upgrade() else { return };
+        tokio::task::block_in_place(|| write_recent(&swarm, &path));
+    }
+}
+
+fn write_recent(swarm: &Swarm, path: &Path) {
+    if let Err(error) = swarm.write_recent(path) {
+        tracing::warn!(%error, "what was asked for will not be known after a restart");
     }
 }
 

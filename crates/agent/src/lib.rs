@@ -7,6 +7,7 @@
 //! | [`disks`] | the disks' processes |
 //! | [`exposition`] | Prometheus' text format |
 //! | [`local`] | the socket between the disks' processes and the agent |
+//! | `file` | its small files |
 //! | [`keeper`] | what is here because somebody said so |
 //! | [`stores`] | the stores that the agent fetches from |
 //! | `rest` | what programs ask for over HTTP |
@@ -16,6 +17,7 @@ pub mod credentials;
 pub mod daemon;
 pub mod disks;
 pub mod exposition;
+mod file;
 pub mod keeper;
 pub mod local;
 pub mod peers;

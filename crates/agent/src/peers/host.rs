@@ -81,7 +81,7 @@ impl Host {
         self.now().0 / 1000
     }
 
-    fn core(&self) -> MutexGuard<'_, Core> {
+    pub(super) fn core(&self) -> MutexGuard<'_, Core> {
         // A panic in the machine leaves it as it is; wants have their time limits.
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -14,6 +14,7 @@
 //! | `fetching` | what the agent itself fetches from stores |
 //! | `members` | connections made, accepted, made anew |
 //! | `gossip` | who is there |
+//! | `remembering` | what a root was asked for, kept over a restart |
 //! | [`orders`] | what hosts ask each other to bring ahead of need |
 //! | `status` | all of it as plain data |
 //!
@@ -37,6 +38,7 @@ pub mod orders;
 mod outbox;
 mod parking;
 mod proof;
+mod remembering;
 mod status;
 
 #[cfg(test)]

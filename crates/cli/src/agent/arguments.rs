@@ -45,6 +45,10 @@ pub(crate) struct AgentArgs {
     /// Be a root: fetch for others, and keep what they read
     #[arg(long, help_heading = "Swarm")]
     root: bool,
+    /// As a root of the topology `roots`: most chunks of 64K that are sent unasked to an agent that is likely to want
+    /// them next, by what others asked for before; 0 for none
+    #[arg(long, value_name = "N", requires = "root", help_heading = "Swarm", default_value_t = 0)]
+    push: u32,
     /// Who tells whom what it has: random:N, ring, similar:N, roots or tree:N
     #[arg(long, value_name = "KIND", default_value = "random:4", help_heading = "Swarm")]
     topology: TopologyArg,
@@ -101,6 +105,7 @@ impl AgentArgs {
             node: Settings {
                 topology: self.topology.0,
                 homes: !self.no_homes,
+                push: self.push,
                 threshold: self.threshold.map(|Threshold(bytes)| bytes).or(defaults.threshold),
                 ..defaults
             },

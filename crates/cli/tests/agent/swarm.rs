@@ -136,3 +136,34 @@ fn an_image_is_warm_where_it_is_said() {
     let (here, all) = local(&agents[2]);
     assert!(all > 0 && here == all, "{here} of {all}");
 }
+
+#[test]
+fn a_root_knows_after_a_restart_what_was_asked_of_it() {
+    let scene = noisy(4);
+    let Some(web) = Web::before(&scene) else { return };
+    let common = "--listen 127.0.0.1:0 --topology roots";
+    let mut root = Agent::start(&scene, "a", &format!("--plain a --root --push 32 {common}"));
+    let join = root.ready["address"].as_str().unwrap().to_owned();
+    let agent = Agent::start(&scene, "b", &format!("--plain b {common} --join {join}"));
+    scene.ok(&format!("swarm warm {} --whole {}", web.image(), root.option()));
+    let path = scene.path("a/recent");
+    if !can_check_bytes() {
+        return;
+    }
+    let disk = agent.attach(&format!("vm={} --nbd unix:~/b.sock", web.image()));
+    let until = std::time::Instant::now() + PATIENCE;
+    while !shares(&agent) {
+        assert!(std::time::Instant::now() < until, "the hosts do not find each other");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    check_bytes(&scene, "disk.raw", disk["ready"]["ways"][0]["uri"].as_str().unwrap());
+    root.stop();
+    let recent = std::fs::read(&path).unwrap();
+    assert!(recent.starts_with(b"headstart recent 1\n") && recent.len() > 30, "{} bytes", recent.len());
+    // It begins with that, and would write it again.
+    root.again();
+    std::fs::remove_file(&path).unwrap();
+    root.stop();
+    assert_eq!(std::fs::read(&path).unwrap(), recent);
+    agent.detach("vm");
+}
