@@ -15,6 +15,7 @@ use crate::disks::{Disks, DisksSettings};
 use crate::keeper::{Keeper, Obeying};
 use crate::local::LocalServer;
 use crate::peers::{Swarm, SwarmSettings};
+use crate::proxy::Proxy;
 use crate::rest::{Rest, Served};
 use crate::stores::Stores;
 use headstart_block::{Error, ErrorKind, Result};
@@ -53,6 +54,8 @@ pub struct AgentSettings {
     pub program: PathBuf,
     /// Where what changes nothing is served over TCP.
     pub http: Option<SocketAddr>,
+    /// Where on loopback other programs get blobs over HTTP, as from their servers.
+    pub range_proxy: Option<SocketAddr>,
 }
 
 /// An agent that runs.
@@ -63,6 +66,7 @@ pub struct Agent {
     obeying: Option<Obeying>,
     socket: PathBuf,
     rest: Rest,
+    proxy: Option<Arc<Proxy>>,
     /// Where a root writes down what it was asked for.
     recent: Option<PathBuf>,
     /// Given up last.
@@ -75,14 +79,16 @@ impl Agent {
     /// # Errors
     /// [`ErrorKind::Conflict`] where another agent runs in that directory; what listening reports.
     pub async fn start(settings: AgentSettings, runtime: Handle) -> Result<Self> {
-        let AgentSettings { dir, cache, swarm, stores, program, http } = settings;
+        let AgentSettings { dir, cache, swarm, stores, program, http, range_proxy } = settings;
         let lock = take(&dir)?;
+        let reaching = stores.clone();
         let stores = Arc::new(Stores::new(stores));
         let swarm_socket = dir.join(SWARM_SOCKET);
         let swarm = match swarm {
             Some(swarm) => Some(Swarm::start(swarm, Arc::clone(&cache), runtime).await?),
             None => None,
         };
+        let proxy = proxy(range_proxy, swarm.as_ref(), &reaching).await?;
         let recent = swarm.as_ref().filter(|swarm| swarm.role() == Role::Root).map(|_| dir.join(RECENT));
         if let (Some(swarm), Some(path)) = (&swarm, &recent) {
             if let Err(error) = swarm.remember(path) {
@@ -107,8 +113,10 @@ impl Agent {
             swarm: local.as_ref().map(|_| absolute(&swarm_socket)),
         })?;
         let socket = dir.join(SOCKET);
-        let rest = Rest::start(&socket, http, Served { disks, swarm: swarm.clone(), keeper }).await?;
-        Ok(Self { swarm, swarm_socket, local, obeying, socket, rest, recent, _lock: lock })
+        let rest =
+            Rest::start(&socket, http, Served { disks, swarm: swarm.clone(), keeper, proxy: proxy.clone() })
+                .await?;
+        Ok(Self { swarm, swarm_socket, local, obeying, socket, rest, recent, proxy, _lock: lock })
     }
 
     /// Where programs find it.
@@ -121,6 +129,12 @@ impl Agent {
     #[must_use]
     pub fn http(&self) -> Option<SocketAddr> {
         self.rest.address
+    }
+
+    /// Where other programs get blobs over HTTP.
+    #[must_use]
+    pub fn range_proxy(&self) -> Option<SocketAddr> {
+        self.proxy.as_ref().map(|proxy| proxy.address())
     }
 
     /// Its part in the swarm, where it has one.
@@ -147,6 +161,21 @@ impl Agent {
             swarm.stop().await;
         }
     }
+}
+
+/// Blobs for other programs, where that was asked for.
+async fn proxy(
+    address: Option<SocketAddr>,
+    swarm: Option<&Arc<Swarm>>,
+    stores: &headstart_store::Settings,
+) -> Result<Option<Arc<Proxy>>> {
+    let Some(address) = address else { return Ok(None) };
+    let swarm = swarm.ok_or_else(|| {
+        Error::invalid("a range proxy needs a swarm")
+            .about(address)
+            .remedy("start the agent with --credentials, or with --plain on loopback")
+    })?;
+    Proxy::start(address, Arc::clone(swarm), stores).await.map(|proxy| Some(Arc::new(proxy)))
 }
 
 /// Writes down from time to time what a root was asked for.

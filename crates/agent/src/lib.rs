@@ -10,6 +10,7 @@
 //! | `file` | its small files |
 //! | [`keeper`] | what is here because somebody said so |
 //! | [`stores`] | the stores that the agent fetches from |
+//! | [`proxy`] | blobs for clients that are not ours, over HTTP |
 //! | `rest` | what programs ask for over HTTP |
 //! | [`peers`] | the swarm: connections to other hosts, and the state machine that decides what goes over them |
 
@@ -21,5 +22,6 @@ mod file;
 pub mod keeper;
 pub mod local;
 pub mod peers;
+pub mod proxy;
 mod rest;
 pub mod stores;

@@ -30,7 +30,7 @@ const MOST_REDIRECTS: usize = 5;
 
 /// What is done about a redirect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Redirects {
+pub enum Redirects {
     /// Followed, a few times.
     Follow,
     /// Given to the caller, who remembers them.

@@ -46,6 +46,7 @@ mod upload;
 mod web;
 
 pub use counters::Counters;
+pub use http::Redirects;
 pub use limit::RateLimit;
 pub use reference::{BucketScheme, Location, Reference, Selector, Tag, parse_store};
 pub use referrers::Referrer;
@@ -57,6 +58,15 @@ use std::sync::Arc;
 
 /// Largest manifest or config that is read: what registries accept.
 pub const MAX_MANIFEST_SIZE: u64 = 4 << 20;
+
+/// A client for plain requests that reaches servers as stores with these settings are reached: through the same proxy,
+/// trusting the same authorities. It follows redirects, without credentials to another host, or gives them to its user.
+///
+/// # Errors
+/// [`headstart_block::ErrorKind::Invalid`] where the settings make no sense.
+pub fn http_client(settings: &Settings, redirects: Redirects) -> Result<reqwest::Client> {
+    http::client(settings, redirects)
+}
 
 /// Opens the store at `location`. Does no I/O over the network: [`Store::check`] finds out whether it is there.
 ///

@@ -12,6 +12,7 @@
 //! | `blob` | how bytes that came are checked and kept |
 //! | `parking` | chunks that came before the pages of the tree that they are checked by |
 //! | `fetching` | what the agent itself fetches from stores |
+//! | `finding` | blobs for who has none of his own |
 //! | `members` | connections made, accepted, made anew |
 //! | `gossip` | who is there |
 //! | `remembering` | what a root was asked for, kept over a restart |
@@ -29,6 +30,7 @@ mod blob;
 mod channel;
 mod core;
 mod fetching;
+mod finding;
 pub mod frame;
 mod gossip;
 mod host;

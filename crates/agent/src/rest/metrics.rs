@@ -41,7 +41,29 @@ pub(super) fn render(served: &Served) -> String {
         counters(&mut page, &connections(&swarm.counters()));
         counters(&mut page, &decisions(&swarm.node_counters()));
     }
+    if let Some(proxy) = &served.proxy {
+        for (name, help, value) in proxied(&proxy.counters()) {
+            let metric = format!("headstart_agent_proxy_{name}_total");
+            page.metric(&metric, Kind::Counter, help);
+            page.sample(&metric, &[], value);
+        }
+    }
     page.finish()
+}
+
+fn proxied(c: &crate::proxy::ProxyCounters) -> [Number; 6] {
+    [
+        ("requests", "Requests to the range proxy.", c.requests),
+        ("served_requests", "Of those, what the cache and the swarm answered.", c.served),
+        (
+            "served_bytes",
+            "Bytes that the range proxy's clients got from the cache and the swarm.",
+            c.served_bytes,
+        ),
+        ("filled_bytes", "Bytes that their servers gave for what the swarm could not.", c.filled_bytes),
+        ("checks", "How often a server was asked whether a client may read a blob.", c.checks),
+        ("impostors", "Of those, servers that had other bytes than the blob's.", c.impostors),
+    ]
 }
 
 fn gauges(page: &mut Page, numbers: &[Number]) {

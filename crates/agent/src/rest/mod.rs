@@ -10,6 +10,7 @@ use crate::keeper::{Keeper, WarmSpec, Warmed};
 use crate::local::bind;
 use crate::peers::Swarm;
 use crate::peers::orders::Order;
+use crate::proxy::Proxy;
 use axum::extract::{Path as UrlPath, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
@@ -35,6 +36,8 @@ pub(crate) struct Served {
     pub(crate) swarm: Option<Arc<Swarm>>,
     /// What is kept here on purpose, where there is a swarm.
     pub(crate) keeper: Option<Arc<Keeper>>,
+    /// Blobs for other programs.
+    pub(crate) proxy: Option<Arc<Proxy>>,
 }
 
 type Shared = State<Arc<Served>>;

@@ -65,6 +65,10 @@ pub(crate) struct AgentArgs {
     /// Serve metrics and what else changes nothing at this address, too, such as 127.0.0.1:9647
     #[arg(long, value_name = "IP:PORT")]
     pub(super) http: Option<SocketAddr>,
+    /// Give blobs to other programs on this host that ask as OverlayBD's p2pConfig has them ask: at
+    /// http://IP:PORT/NAME/URL, with the authorization that the URL's server wants; such as 127.0.0.1:9731
+    #[arg(long, value_name = "IP:PORT", help_heading = "Swarm")]
+    pub(super) range_proxy: Option<SocketAddr>,
     #[command(flatten)]
     pub(super) store: StoreArgs,
 }

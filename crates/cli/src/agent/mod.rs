@@ -30,7 +30,8 @@ use tokio::runtime::Runtime;
 
 pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart agent --credentials /etc/headstart/swarm --join host1.lan:4647\n  \
-    headstart agent --plain a --listen 127.0.0.1:4647 --dir /var/lib/agent-a --cache /var/lib/cache-a\n\n\
+    headstart agent --plain a --listen 127.0.0.1:4647 --dir /var/lib/agent-a --cache /var/lib/cache-a\n  \
+    headstart agent --credentials /etc/headstart/swarm --join host1.lan:4647 --range-proxy 127.0.0.1:9731\n\n\
     It looks after the disks that it is given by `headstart attach IMAGE --agent DIR/agent.sock`, each with a \
     process of its own; other programs ask it by HTTP at the same socket, as /openapi.json there says. A disk that \
     is not to be the agent's still finds the swarm by `headstart attach IMAGE --swarm DIR/swarm.sock`. It ends at \
@@ -71,6 +72,7 @@ impl AgentArgs {
             stores: self.store.settings()?,
             program: program()?,
             http: self.http,
+            range_proxy: self.range_proxy,
         };
         let agent = runtime.block_on(Agent::start(settings, runtime.handle().clone()))?;
         announce(&agent, json)?;
@@ -102,6 +104,8 @@ struct Ready<'a> {
     /// Where programs find it.
     agent: &'a Path,
     http: Option<String>,
+    /// Where other programs get blobs, before a name and the blob's URL.
+    range_proxy: Option<String>,
 }
 
 /// This program, as it is on disk: after an upgrade that is the new one.
@@ -121,9 +125,11 @@ fn announce(agent: &Agent, json: bool) -> Result<()> {
         swarm: agent.swarm_socket(),
         agent: agent.socket(),
         http: None,
+        range_proxy: None,
     };
     let http = agent.http().map(|http| format!("http://{http}"));
-    let ready = Ready { http, ..ready };
+    let range_proxy = agent.range_proxy().map(|address| format!("http://{address}"));
+    let ready = Ready { http, range_proxy, ..ready };
     let mut out = std::io::stdout().lock();
     let written = if json {
         writeln!(out, "{}", serde_json::to_string(&ready).unwrap_or_default())

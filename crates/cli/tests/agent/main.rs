@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`disks`] | attaching, detaching, listing, watching; what cannot work; processes that die |
 //! | [`io`] | fio with verification, while the agent is killed, restarted and replaced by another program |
+//! | [`range_proxy`] | blobs for programs that are not ours |
 //! | [`swarm`] | hosts that give each other what they have |
 
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
@@ -20,6 +21,7 @@ mod disks;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod images;
 mod io;
+mod range_proxy;
 #[path = "../e2e/scene.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod scene;

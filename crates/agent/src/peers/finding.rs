@@ -1,0 +1,47 @@
+//! Blobs for who has none of his own: those that disks of this host have open.
+
+use crate::peers::blob::Blob;
+use crate::peers::{SharedBlob, Swarm};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
+use headstart_swarm::Urgency;
+use std::sync::Arc;
+
+impl Swarm {
+    /// Takes part in the blob of that digest once more, where this host does so anyway.
+    #[must_use]
+    pub fn find(self: &Arc<Self>, digest: &Digest) -> Option<SharedBlob> {
+        let is_it = |blob: &Blob| blob.identity.digest == *digest && !blob.is_outboard();
+        let blob = self.host.blobs().into_iter().map(|(blob, ..)| blob).find(|blob| is_it(blob))?;
+        match self.open(blob.cached.spec(), None) {
+            Ok(shared) => Some(shared),
+            Err(error) => {
+                tracing::debug!(%error, blob = %digest, "a blob that is open cannot be opened once more");
+                None
+            }
+        }
+    }
+}
+
+impl SharedBlob {
+    /// Returns when all of `range` is in the cache: from other hosts, and what they do not bring from the store from
+    /// which this host fetches the blob. Somebody waits for it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where this host has no store for it; else what fetching reports. Nothing is tried again.
+    pub async fn bring(&self, range: ByteRange) -> Result<()> {
+        // Disks are other processes, and one of them may have made the files.
+        self.cached.look_again();
+        let elsewhere = self.want(range, Urgency::Demand).await;
+        if elsewhere.is_empty() {
+            return Ok(());
+        }
+        let carrier = self.shared.as_ref().and_then(|shared| shared.blob.carrier());
+        let carrier = carrier.ok_or_else(|| Error::new(ErrorKind::NotFound, "it has no store here"))?;
+        for run in elsewhere {
+            let brought = carrier.bring(&self.cached, run, headstart_store::Urgency::Demand).await;
+            self.became_local(run);
+            brought?;
+        }
+        Ok(())
+    }
+}

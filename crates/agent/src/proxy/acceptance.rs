@@ -1,0 +1,199 @@
+//! Who may have a blob: whose server gave some of it.
+
+use crate::peers::SharedBlob;
+use crate::proxy::wish::Wish;
+use crate::proxy::{Face, add, local};
+use futures::future::try_join_all;
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long a server's word holds.
+const FRESH: Duration = Duration::from_secs(60);
+
+/// How long while the server cannot be reached.
+const STALE: Duration = Duration::from_secs(3600);
+
+/// How long a client that was refused is not asked for again.
+const REFUSED: Duration = Duration::from_secs(10);
+
+/// How long nobody is accepted for a blob of which somebody had other bytes.
+const DOUBT: Duration = Duration::from_secs(60);
+
+/// How long a client is remembered that asks for nothing; its blob is in use meanwhile.
+const UNUSED: Duration = Duration::from_secs(600);
+
+/// Clients times blobs that are remembered.
+const REMEMBERED_MAX: usize = 4096;
+
+/// The bytes of a part that a server has to give, and how many: who knows a tenth of a blob passes once in ten
+/// thousand minutes.
+const PART: u64 = 16 << 10;
+const PARTS: usize = 4;
+
+#[derive(Default)]
+pub(super) struct Acceptances {
+    clients: Mutex<HashMap<[u8; 32], Arc<Client>>>,
+    /// Since when.
+    doubted: Mutex<HashMap<Digest, Instant>>,
+}
+
+/// A client's requests for a blob: all that have the same authorization.
+struct Client {
+    word: tokio::sync::Mutex<Word>,
+    used: Mutex<Instant>,
+}
+
+/// What its server said last.
+#[derive(Clone)]
+enum Word {
+    Nothing,
+    Refused(Instant),
+    Accepted(Instant, Arc<SharedBlob>),
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Every change of what is in there is a single call.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Acceptances {
+    fn known(&self, key: &[u8; 32]) -> Option<Arc<Client>> {
+        let client = locked(&self.clients).get(key).map(Arc::clone)?;
+        *locked(&client.used) = Instant::now();
+        Some(client)
+    }
+
+    fn add(&self, key: [u8; 32]) -> Arc<Client> {
+        let now = Instant::now();
+        let mut clients = locked(&self.clients);
+        if clients.len() >= REMEMBERED_MAX || clients.len().is_power_of_two() {
+            clients.retain(|_, client| now.duration_since(*locked(&client.used)) < UNUSED);
+        }
+        if clients.len() >= REMEMBERED_MAX {
+            let oldest = clients.iter().min_by_key(|(_, client)| *locked(&client.used)).map(|(key, _)| *key);
+            oldest.and_then(|key| clients.remove(&key));
+        }
+        let new = || Arc::new(Client { word: Word::Nothing.into(), used: Mutex::new(now) });
+        Arc::clone(clients.entry(key).or_insert_with(new))
+    }
+
+    /// Leaves the blobs of clients that ask for nothing any more.
+    pub(super) fn forget_unused(&self) {
+        let now = Instant::now();
+        locked(&self.clients).retain(|_, client| now.duration_since(*locked(&client.used)) < UNUSED);
+    }
+
+    fn doubt(&self, digest: Digest) {
+        let now = Instant::now();
+        let mut doubted = locked(&self.doubted);
+        doubted.retain(|_, since| now.duration_since(*since) < DOUBT);
+        doubted.insert(digest, now);
+    }
+
+    fn is_doubted(&self, digest: &Digest) -> bool {
+        locked(&self.doubted).get(digest).is_some_and(|since| since.elapsed() < DOUBT)
+    }
+}
+
+impl Face {
+    /// The blob that a client asks for, if this host takes part in it and the client may have it.
+    pub(super) async fn accepted(&self, wish: &Wish, digest: &Digest) -> Option<Arc<SharedBlob>> {
+        let key = wish.key();
+        let client = match self.acceptances.known(&key) {
+            Some(client) => client,
+            None => {
+                // Nothing is remembered of what this host has no part in.
+                self.swarm.find(digest)?;
+                self.acceptances.add(key)
+            }
+        };
+        // Its other requests wait for the same answer.
+        let mut word = client.word.lock().await;
+        let (blob, before) = match &*word {
+            Word::Accepted(at, blob) if at.elapsed() < FRESH => return Some(Arc::clone(blob)),
+            Word::Accepted(at, blob) => (Arc::clone(blob), Some(*at)),
+            Word::Refused(at) if at.elapsed() < REFUSED => return None,
+            Word::Refused(_) | Word::Nothing => (Arc::new(self.swarm.find(digest)?), None),
+        };
+        if self.acceptances.is_doubted(digest) {
+            return None;
+        }
+        add(&self.counts.checks, 1);
+        let now = Instant::now();
+        match self.check(wish, &blob).await {
+            Ok(()) => *word = Word::Accepted(now, Arc::clone(&blob)),
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                tracing::debug!(%error, blob = %digest, "it cannot be said whether a client may have a blob");
+                // What was said before holds for a while.
+                if before.is_none_or(|at| at.elapsed() >= STALE) {
+                    *word = Word::Refused(now);
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, blob = %digest, "a client may not have a blob");
+                *word = Word::Refused(now);
+            }
+        }
+        matches!(*word, Word::Accepted(..)).then_some(blob)
+    }
+
+    /// Whether the client's server gives it bytes of this very blob.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] where that cannot be said; [`ErrorKind::Denied`] where it does not;
+    /// [`ErrorKind::Corrupt`] where they are others.
+    async fn check(&self, wish: &Wish, blob: &SharedBlob) -> Result<()> {
+        let len = blob.blob().spec().len;
+        let parts = draw(len)?;
+        // Who is refused makes nobody fetch anything.
+        let theirs = try_join_all(parts.iter().map(|part| self.origin.read(wish, *part, len))).await?;
+        let away = |e: Error| Error::new(ErrorKind::Unavailable, "the blob cannot be read").caused_by(e);
+        let ours = try_join_all(parts.iter().map(|part| local(blob, *part))).await.map_err(away)?;
+        if theirs == ours {
+            return Ok(());
+        }
+        add(&self.counts.impostors, 1);
+        let digest = blob.blob().spec().digest;
+        self.acceptances.doubt(digest);
+        let host = wish.url.host_str().unwrap_or_default();
+        tracing::warn!(blob = %digest, host, "a client's server has other bytes than this blob's");
+        Err(Error::corrupt("the client's server has other bytes"))
+    }
+}
+
+/// Parts of a blob of that length, by lot; all of one that is short.
+fn draw(len: u64) -> Result<Vec<ByteRange>> {
+    if len <= PART * PARTS as u64 {
+        return Ok(vec![ByteRange::between(0, len)]);
+    }
+    let mut lots = [[0; 8]; PARTS];
+    let drawn = aws_lc_rs::rand::fill(lots.as_flattened_mut());
+    drawn.map_err(|_| Error::new(ErrorKind::Unavailable, "this host has no random numbers"))?;
+    let part = |lot: [u8; 8]| {
+        // The bias is one in 2^40 and less.
+        let start = u64::from_le_bytes(lot) % (len - PART + 1);
+        ByteRange::between(start, start + PART)
+    };
+    Ok(lots.into_iter().map(part).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_of_the_blob() {
+        for len in [1, PART, PART * PARTS as u64] {
+            assert_eq!(draw(len).unwrap(), [ByteRange::between(0, len)]);
+        }
+        for len in [PART * PARTS as u64 + 1, 1 << 20, u64::MAX] {
+            for part in draw(len).unwrap() {
+                assert!(part.len() == PART && part.end() <= len, "{part:?} of {len}");
+            }
+        }
+        assert_ne!(draw(1 << 40).unwrap(), draw(1 << 40).unwrap());
+    }
+}

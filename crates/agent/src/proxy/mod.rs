@@ -1,0 +1,316 @@
+//! An HTTP proxy on loopback, as OverlayBD's `p2pConfig` wants one: for clients that are not ours.
+//!
+//! Such a client puts the proxy's address before the URL that it wants and asks for that, as it would have asked the
+//! server: `GET /dadip2p/https://registry/v2/app/blobs/sha256:...` with a `Range` and its own authorization.
+//! Registries that keep blobs in an object store have told it a signed URL there before, which it then puts in that
+//! place. A blob that this host takes part in comes from its cache and the swarm; everything else is passed
+//! through as it is.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `wish` | what a client asks for |
+//! | `origin` | the server that it would have asked |
+//! | `acceptance` | who may have a blob |
+//!
+//! # Who may have a blob
+//!
+//! This host may read its blobs, which does not mean that everybody on it may. A client gets bytes of one from here
+//! only after the server of its URL gave some of them in answer to the client's very own request: parts that are drawn
+//! by lot and that are the same as here. So neither the name of the server nor the URL's form have to be
+//! believed: a server of the client's own that says yes to everything does not know the bytes. What a server says is
+//! believed for a minute; and while it cannot be reached, an hour. What it refuses, the client hears from it.
+//!
+//! # What is bounded
+//!
+//! Requests under way, and the bytes that each has in memory. Only programs on this host reach the proxy, and it
+//! answers only to names of this host, so that no web page reaches it by a name of its own.
+
+mod acceptance;
+mod origin;
+mod wish;
+
+#[cfg(test)]
+mod tests;
+
+use crate::peers::{SharedBlob, Swarm};
+use crate::proxy::acceptance::Acceptances;
+use crate::proxy::origin::Origin;
+use crate::proxy::wish::{Asked, Wish, is_of_this_host};
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::header::{ACCEPT_RANGES, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HOST};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use futures::stream::{self, StreamExt};
+use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
+use headstart_store::Settings;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
+
+/// Requests under way; more wait.
+const REQUESTS_MAX: usize = 256;
+
+/// How long they wait.
+const TURN: Duration = Duration::from_secs(10);
+
+/// What is brought at once: OverlayBD asks for no more.
+const PART: u64 = 256 << 10;
+
+/// How many of them for one request, the one that is being sent among them.
+const PARTS_AHEAD: usize = 4;
+
+/// How long this host may take to bring a part, before the client's server is asked.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How often it is looked after blobs that no client reads any more.
+const TIDY_EVERY: Duration = Duration::from_secs(60);
+
+/// What the proxy did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProxyCounters {
+    /// Requests of clients.
+    pub requests: u64,
+    /// Of those, what was answered from the cache and the swarm.
+    pub served: u64,
+    /// Bytes that clients got from the cache and the swarm.
+    pub served_bytes: u64,
+    /// Bytes that their servers had to give for requests that began so.
+    pub filled_bytes: u64,
+    /// Servers that were asked whether a client may read a blob.
+    pub checks: u64,
+    /// Of those, who answered with other bytes than the blob's.
+    pub impostors: u64,
+}
+
+/// The same, counting.
+#[derive(Default)]
+struct Counts {
+    requests: AtomicU64,
+    served: AtomicU64,
+    served_bytes: AtomicU64,
+    filled_bytes: AtomicU64,
+    checks: AtomicU64,
+    impostors: AtomicU64,
+}
+
+fn add(count: &AtomicU64, more: u64) {
+    count.fetch_add(more, Ordering::Relaxed);
+}
+
+/// The proxy. It ends when dropped.
+pub struct Proxy {
+    address: SocketAddr,
+    face: Arc<Face>,
+    task: AbortHandle,
+}
+
+/// What all requests share.
+struct Face {
+    swarm: Arc<Swarm>,
+    origin: Origin,
+    acceptances: Acceptances,
+    turns: Arc<Semaphore>,
+    counts: Counts,
+    /// Where it listens.
+    port: u16,
+}
+
+impl Proxy {
+    /// Listens at `address`, which is one of loopback; `stores` say how servers are reached.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for another address; where it cannot listen.
+    pub async fn start(address: SocketAddr, swarm: Arc<Swarm>, stores: &Settings) -> Result<Self> {
+        if !address.ip().is_loopback() {
+            return Err(Error::invalid("the proxy is for programs on this host only")
+                .about(address)
+                .remedy("give an address of loopback, such as 127.0.0.1:9731"));
+        }
+        let failed = |e| Error::io("the proxy cannot listen", e).about(address);
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let face = Arc::new(Face {
+            swarm,
+            origin: Origin::new(stores)?,
+            acceptances: Acceptances::default(),
+            turns: Arc::new(Semaphore::new(REQUESTS_MAX)),
+            counts: Counts::default(),
+            port: address.port(),
+        });
+        let all = Router::new().fallback(answer).with_state(Arc::clone(&face));
+        let tidied = Arc::clone(&face);
+        let tidying = async move {
+            loop {
+                tokio::time::sleep(TIDY_EVERY).await;
+                tidied.acceptances.forget_unused();
+            }
+        };
+        let serving = async move { drop(axum::serve(listener, all).await) };
+        let both = async move {
+            tokio::select! {
+                () = serving => {}
+                () = tidying => {}
+            }
+        };
+        let task = tokio::spawn(both).abort_handle();
+        Ok(Self { address, face, task })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What it did so far.
+    #[must_use]
+    pub fn counters(&self) -> ProxyCounters {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let counts = &self.face.counts;
+        ProxyCounters {
+            requests: read(&counts.requests),
+            served: read(&counts.served),
+            served_bytes: read(&counts.served_bytes),
+            filled_bytes: read(&counts.filled_bytes),
+            checks: read(&counts.checks),
+            impostors: read(&counts.impostors),
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Why there is no answer but this.
+pub(crate) struct Refusal(StatusCode, String);
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.0, format!("headstart: {}\n", self.1)).into_response()
+    }
+}
+
+async fn answer(State(face): State<Arc<Face>>, request: Request) -> Response {
+    add(&face.counts.requests, 1);
+    let (head, _) = request.into_parts();
+    match face.answer(&head).await {
+        Ok(response) => response,
+        Err(refusal) => {
+            let refused = matches!(refusal.0, StatusCode::METHOD_NOT_ALLOWED);
+            let mut response = refusal.into_response();
+            if refused {
+                response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            }
+            response
+        }
+    }
+}
+
+impl Face {
+    async fn answer(self: &Arc<Self>, request: &Parts) -> std::result::Result<Response, Refusal> {
+        if !matches!(request.method, Method::GET | Method::HEAD) {
+            return Err(Refusal(StatusCode::METHOD_NOT_ALLOWED, "it only gives GET and HEAD on".to_owned()));
+        }
+        if !request.headers.get(HOST).is_some_and(is_of_this_host) {
+            let why = "it is asked by names of this host only, such as localhost";
+            return Err(Refusal(StatusCode::FORBIDDEN, why.to_owned()));
+        }
+        let wish = Wish::of(request, self.port)?;
+        let turn = tokio::time::timeout(TURN, Arc::clone(&self.turns).acquire_owned()).await;
+        let Ok(Ok(turn)) = turn else {
+            return Err(Refusal(StatusCode::SERVICE_UNAVAILABLE, "too many requests; ask again".to_owned()));
+        };
+        if let Some((digest, asked)) = wish.blob
+            && let Some(blob) = self.accepted(&wish, &digest).await
+            && let Some(range) = asked.within(blob.blob().spec().len)
+        {
+            return self.serve(Arc::new(wish), blob, asked, range, turn).await;
+        }
+        self.origin.pass(&wish, turn).await
+    }
+
+    /// Answers with bytes of a blob that the client may have.
+    async fn serve(
+        self: &Arc<Self>,
+        wish: Arc<Wish>,
+        blob: Arc<SharedBlob>,
+        asked: Asked,
+        range: ByteRange,
+        turn: OwnedSemaphorePermit,
+    ) -> std::result::Result<Response, Refusal> {
+        let spec = blob.blob().spec();
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+        headers.insert(CONTENT_LENGTH, range.len().into());
+        if let Ok(digest) = HeaderValue::from_str(&spec.digest.to_string()) {
+            headers.insert("docker-content-digest", digest);
+        }
+        let mut status = StatusCode::OK;
+        if asked != Asked::All {
+            status = StatusCode::PARTIAL_CONTENT;
+            let told = format!("bytes {}-{}/{}", range.offset(), range.end() - 1, spec.len);
+            headers
+                .insert(CONTENT_RANGE, HeaderValue::from_str(&told).unwrap_or(HeaderValue::from_static("")));
+        }
+        let mut parts = range.parts(PART);
+        // Before anything is said: this may fail.
+        let first = parts.next().unwrap_or(range);
+        let first = self.part(&wish, &blob, first).await.map_err(|e| {
+            Refusal(StatusCode::BAD_GATEWAY, format!("cannot get a part of {}: {e}", spec.digest))
+        })?;
+        add(&self.counts.served, 1);
+        let face = Arc::clone(self);
+        let rest = stream::iter(parts).map(move |part| {
+            let (face, wish, blob) = (Arc::clone(&face), Arc::clone(&wish), Arc::clone(&blob));
+            async move { face.part(&wish, &blob, part).await }
+        });
+        // Its turn is over with the last of it.
+        let rest = rest.buffered(PARTS_AHEAD - 1).map(move |part| {
+            let _ = &turn;
+            part.map_err(std::io::Error::other)
+        });
+        let body = stream::once(async { Ok(first) }).chain(rest);
+        Ok((status, headers, Body::from_stream(body)).into_response())
+    }
+
+    /// A part of a blob; from the client's server, where this host cannot get it.
+    async fn part(&self, wish: &Wish, blob: &SharedBlob, part: ByteRange) -> Result<Bytes> {
+        match local(blob, part).await {
+            Ok(bytes) => {
+                add(&self.counts.served_bytes, part.len());
+                Ok(bytes)
+            }
+            Err(error) => {
+                tracing::debug!(%error, blob = %blob.blob().spec().digest, "the client's server is asked instead");
+                let bytes = self.origin.read(wish, part, blob.blob().spec().len).await?;
+                add(&self.counts.filled_bytes, part.len());
+                Ok(bytes)
+            }
+        }
+    }
+}
+
+/// A part of a blob by the means of this host.
+async fn local(blob: &SharedBlob, part: ByteRange) -> Result<Bytes> {
+    let brought = tokio::time::timeout(PATIENCE, blob.bring(part)).await;
+    brought.map_err(|_| Error::new(ErrorKind::Unavailable, "it takes too long to bring"))??;
+    let cached = Arc::clone(blob.blob());
+    let read = tokio::task::spawn_blocking(move || {
+        let mut bytes = vec![0; usize::try_from(part.len()).unwrap_or(usize::MAX)];
+        cached.read_at(&mut bytes, part.offset()).map(|()| Bytes::from(bytes))
+    });
+    let bytes = read.await.map_err(|e| Error::invalid("reading broke off").caused_by(e))??;
+    blob.read(part);
+    Ok(bytes)
+}

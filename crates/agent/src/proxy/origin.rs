@@ -1,0 +1,114 @@
+//! The server that a client would have asked.
+
+use crate::proxy::Refusal;
+use crate::proxy::wish::{Wish, remove_of_connection};
+use axum::body::{Body, Bytes};
+use axum::http::StatusCode;
+use axum::http::header::{CONTENT_RANGE, RANGE};
+use axum::response::Response;
+use futures::stream::{self, Stream};
+use headstart_block::{ByteRange, Error, ErrorKind, Result};
+use headstart_store::{Redirects, Settings};
+use reqwest::Client;
+use std::io;
+use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+
+pub(super) struct Origin {
+    /// Gives redirects on to who asks.
+    passing: Client,
+    follows: Client,
+    first_byte: Duration,
+    stall: Duration,
+}
+
+impl Origin {
+    pub(super) fn new(stores: &Settings) -> Result<Self> {
+        Ok(Self {
+            passing: headstart_store::http_client(stores, Redirects::Report)?,
+            follows: headstart_store::http_client(stores, Redirects::Follow)?,
+            first_byte: stores.first_byte_timeout,
+            stall: stores.stall_timeout,
+        })
+    }
+
+    /// What it answers, as it is. `turn` is over with the last of it.
+    pub(super) async fn pass(
+        &self,
+        wish: &Wish,
+        turn: OwnedSemaphorePermit,
+    ) -> std::result::Result<Response, Refusal> {
+        let request =
+            self.passing.request(wish.method.clone(), wish.url.clone()).headers(wish.headers.clone());
+        let about = |status, why: &dyn std::fmt::Display| {
+            let host = wish.url.host_str().unwrap_or_default();
+            Refusal(status, format!("no answer from {host}: {why}"))
+        };
+        let answer = match timeout(self.first_byte, request.send()).await {
+            Ok(answer) => answer.map_err(|e| about(StatusCode::BAD_GATEWAY, &e.without_url()))?,
+            Err(_) => return Err(about(StatusCode::GATEWAY_TIMEOUT, &"it takes too long")),
+        };
+        let mut headers = answer.headers().clone();
+        remove_of_connection(&mut headers);
+        let status = answer.status();
+        let mut response = Response::new(Body::from_stream(body(answer, self.stall, turn)));
+        *response.status_mut() = status;
+        *response.headers_mut() = headers;
+        Ok(response)
+    }
+
+    /// Bytes of a blob of `len` bytes, asked for as the client asks.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] where it cannot say; [`ErrorKind::Denied`] where it gives anything else than those.
+    pub(super) async fn read(&self, wish: &Wish, range: ByteRange, len: u64) -> Result<Bytes> {
+        let away = |why: &str| Error::new(ErrorKind::Unavailable, format!("the client's server {why}"));
+        let mut headers = wish.headers.clone();
+        let told = format!("{}-{}", range.offset(), range.end().saturating_sub(1));
+        if let Ok(value) = format!("bytes={told}").parse() {
+            headers.insert(RANGE, value);
+        }
+        let request = self.follows.get(wish.url.clone()).headers(headers);
+        let answer = timeout(self.first_byte, request.send()).await.map_err(|_| away("takes too long"))?;
+        let mut answer = answer.map_err(|e| away("cannot be asked").caused_by(e.without_url()))?;
+        match answer.status() {
+            StatusCode::PARTIAL_CONTENT => {}
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => return Err(away("is busy")),
+            status if status.is_server_error() => return Err(away("is in trouble")),
+            status => {
+                let cause = format!("the client's server answers {status}");
+                return Err(Error::new(ErrorKind::Denied, cause));
+            }
+        }
+        let expected = format!("bytes {told}/{len}");
+        if answer.headers().get(CONTENT_RANGE).is_none_or(|range| range.as_bytes() != expected.as_bytes()) {
+            return Err(Error::new(ErrorKind::Denied, "the client's server answers with other bytes"));
+        }
+        let wanted = usize::try_from(range.len()).unwrap_or(usize::MAX);
+        let mut bytes = Vec::with_capacity(wanted);
+        while bytes.len() < wanted {
+            let chunk = timeout(self.stall, answer.chunk()).await.map_err(|_| away("stopped answering"))?;
+            let chunk = chunk.map_err(|e| away("broke off").caused_by(e.without_url()))?;
+            let chunk = chunk.ok_or_else(|| away("broke off"))?;
+            let fits = chunk.len().min(wanted - bytes.len());
+            bytes.extend_from_slice(chunk.get(..fits).unwrap_or_default());
+        }
+        Ok(bytes.into())
+    }
+}
+
+/// The bytes of an answer, as long as there is no long pause.
+fn body(
+    answer: reqwest::Response,
+    stall: Duration,
+    turn: OwnedSemaphorePermit,
+) -> impl Stream<Item = io::Result<Bytes>> {
+    stream::try_unfold((answer, turn), move |(mut answer, turn)| async move {
+        match timeout(stall, answer.chunk()).await {
+            Ok(Ok(chunk)) => Ok(chunk.map(|chunk| (chunk, (answer, turn)))),
+            Ok(Err(error)) => Err(io::Error::other(error.without_url())),
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        }
+    })
+}
