@@ -25,8 +25,8 @@
 //! 1. whoever was named by who was asked before;
 //! 2. of those who advertised it, the one with the fewest requests outstanding;
 //! 3. the *upstream*: with homes the one host that fetches this stripe from the store for all; an agent's root, or,
-//!    while it sees none, a home; a tree's parent; of a pinned blob those who keep the stripe. What is prefetched because it was advertised goes no
-//!    further than 2;
+//!    while it sees none, a home; a tree's parent; of a pinned blob those who keep the stripe. What is prefetched
+//!    because it was advertised goes no further than 2;
 //! 4. the store: the disk itself where disks alone wait for it and for nothing beside it, else the agent
 //!    ([`Action::Fetch`]), for a disk that waited for an answer first would begin too late.
 //!
@@ -58,7 +58,8 @@
 //! A peer that is silent is given up after the time that peers take lately (`patience`), and avoided for a while that
 //! doubles; one that promised, after the time that the store takes. The chunk is got from the next, at most `TRIES`
 //! times, then from the store. Any want is answered after a time that is the same for all, but where this host's own
-//! fetches show that the store takes longer: what is not here then is left to the disk, and nobody else is asked. Losing a message, hearing it twice or late, a peer that lies, promises everything, sends rubbish
+//! fetches show that the store takes longer: what is not here then is left to the disk, and nobody else is asked.
+//! Losing a message, hearing it twice or late, a peer that lies, promises everything, sends rubbish
 //! or dies: all of it ends in one of these. Bytes that are wrong never become a chunk (the driver verifies), who sent
 //! them is dropped at once; who has not what it says it has, or is silent all the time, when that was often.
 //!

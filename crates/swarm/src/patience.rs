@@ -63,6 +63,9 @@ const STORE: u32 = 4;
 /// How much longer it may take where this host's own fetches show that it does.
 const SLOW_STORE: u32 = 48;
 
+/// A span counts as so many times what was waited for at most.
+const SLOWER: u32 = 2;
+
 /// How much longer than to this host the store may take to another.
 const ELSEWHERE: u32 = 2;
 
@@ -82,9 +85,10 @@ impl Patience {
         self.sign.seen(now.since(asked));
     }
 
-    /// Bytes came, so long after they were promised.
+    /// Bytes came, so long after they were promised. One that is far slower than others shows little of the others.
     pub(crate) fn bytes(&mut self, promised: Time, now: Time) {
-        self.bytes.seen(now.since(promised));
+        let most = self.bytes.patience(self.most).saturating_mul(SLOWER);
+        self.bytes.seen(now.since(promised).min(most));
     }
 
     /// The store answered.
@@ -112,7 +116,7 @@ impl Patience {
     /// How long the store may take to another host, as this host's own fetches show: one of them has waited for
     /// `waited`.
     pub(crate) fn of_store(&self, waited: Duration) -> Duration {
-        self.store.patience(0).max(waited).saturating_mul(ELSEWHERE).min(self.hard)
+        self.store.patience(0).max(waited.saturating_mul(ELSEWHERE)).min(self.hard)
     }
 
     /// How often to say that what was promised is still coming.

@@ -149,7 +149,7 @@ impl Node {
         let came = chunks.count.min(known.chunks.count);
         (known.lively, known.moved) = (self.now, self.now);
         if let Some(known) = self.peers.get_mut(&peer) {
-            known.was_good();
+            known.was_good(self.now);
         }
         let (_, unmatched) = self.arrived(blob, chunks, false, actions);
         let wanted = u64::from(came).saturating_sub(unmatched);
@@ -364,8 +364,8 @@ impl Node {
         (known.lively + gap).min(known.moved + gap.max(self.store_takes(known.urgency)))
     }
 
-    /// How long the store may take, as what this host waits for itself shows. What nobody waits for may lie there for as
-    /// long as there is something else.
+    /// How long the store may take, as what this host waits for itself shows. What nobody waits for may lie there for
+    /// as long as there is something else.
     fn store_takes(&self, urgency: Urgency) -> Duration {
         if urgency == Urgency::Background {
             return self.patience.of_store(Duration::MAX);
@@ -397,13 +397,10 @@ impl Node {
             self.set_timer(due.min(self.now + LOOK_AGAIN), Timer::Request(request));
             return;
         }
-        let (peer, id, chunks, since) = (known.peer, known.blob, known.chunks, known.since);
+        let (peer, id, since) = (known.peer, known.blob, known.since);
         self.counters.broken += u64::from(known.promised);
         self.counters.timeouts += 1;
-        self.remember_late((request, peer, id, since));
-        actions.push(Action::Send { peer, message: Message::Cancel { request } });
-        let failed = self.detach(id, request, chunks, Some(peer), actions);
-        self.requests.remove(&request);
+        let failed = self.give_up_request(request, actions);
         let now = self.now;
         if self.peers.get_mut(&peer).is_some_and(|known| known.was_silent(since, now)) {
             self.drop_peer(peer, Offence::Slow, actions);
@@ -411,6 +408,17 @@ impl Node {
             self.root_is_silent(peer, actions);
         }
         self.obtain(id, &failed, actions);
+    }
+
+    /// Takes back a request. Says which chunks will not come of it.
+    pub(super) fn give_up_request(&mut self, request: RequestId, actions: &mut Vec<Action>) -> Vec<u32> {
+        let Some(known) = self.requests.get(&request) else { return Vec::new() };
+        let (peer, id, chunks, since) = (known.peer, known.blob, known.chunks, known.since);
+        self.remember_late((request, peer, id, since));
+        actions.push(Action::Send { peer, message: Message::Cancel { request } });
+        let failed = self.detach(id, request, chunks, Some(peer), actions);
+        self.requests.remove(&request);
+        failed
     }
 
     /// A request was given up; what it brings all the same is welcome.

@@ -136,6 +136,12 @@ impl Node {
         }
         for (request, runs) in asked {
             let Some(known) = self.requests.get_mut(&request) else { continue };
+            if self.peers.get(&known.peer).is_some_and(|peer| peer.is_avoided(self.now)) {
+                // Who was silent to others is not waited for.
+                let failed = self.give_up_request(request, actions);
+                self.obtain(id, &failed, actions);
+                continue;
+            }
             known.urgency = Urgency::Demand;
             (known.since, known.heard, known.promised, known.began) = (self.now, false, false, false);
             (known.lively, known.moved) = (self.now, self.now);
@@ -270,8 +276,10 @@ impl Node {
         }
         match self.settings.topology {
             Topology::Roots if self.role == Role::Agent && self.root.is_in_sight() => {
-                let root = self.root.of().filter(usable)?;
-                peers.get(&root).filter(|known| blob.is_shared_with(known.key)).map(|_| root)
+                let shares = |root: &PeerId| peers.get(root).is_some_and(|r| blob.is_shared_with(r.key));
+                let root = self.root.of().filter(|root| usable(root) && shares(root));
+                // Who has no root, or one that fails him, asks the one that others' roots would ask.
+                root.or_else(|| self.settings.homes.then(|| home(blob, me, stripe, usable)).flatten())
             }
             Topology::Tree(arity) => {
                 find_ancestors(blob, peers, me, self.role, arity);

@@ -74,9 +74,11 @@ impl Peer {
         self.silent >= SILENT_MOST
     }
 
-    /// It sent what was asked for.
-    pub(super) fn was_good(&mut self) {
-        self.silent = 0;
+    /// It sent what was asked for. Who is slow does so now and then: each silence takes a good answer to be forgotten.
+    pub(super) fn was_good(&mut self, now: Time) {
+        if !self.is_avoided(now) {
+            self.silent = self.silent.saturating_sub(1);
+        }
         self.lies = 0;
     }
 
