@@ -358,6 +358,7 @@ impl<'a> Fleet<'a> {
                 down: self.net.carried(host.down),
                 talk: host.talk,
                 died: host.died,
+                bad: host.conduct != Conduct::Honest,
             }
         });
         let hosts = hosts.collect();

@@ -61,6 +61,8 @@ pub struct HostOutcome {
     pub talk: u64,
     /// Whether it died.
     pub died: bool,
+    /// Whether it is slow, lies or sends rubbish.
+    pub bad: bool,
 }
 
 /// The whole fleet.
@@ -133,6 +135,12 @@ pub struct FleetSummary {
     pub sent_max: u64,
     /// Mean bytes of messages of a host, on the wire.
     pub talk: f64,
+    /// Half of the disks of hosts that are neither slow nor bad took at most so long.
+    pub honest_p50: f64,
+    /// All of them did.
+    pub honest_max: f64,
+    /// Mean bytes from the store of a host that is neither: what who is dropped by all reads for itself is not in it.
+    pub honest_from_store: f64,
     /// Hosts that others dropped, each time.
     pub dropped: u64,
     /// Wants that a node answered wrongly.
@@ -163,10 +171,13 @@ impl FleetOutcome {
         let done: Vec<_> = alive.iter().filter(|disk| disk.completed < Nanos::NEVER).collect();
         let mut took: Vec<_> = done.iter().map(|disk| disk.took().as_secs()).collect();
         took.sort_by(f64::total_cmp);
-        let percentile = |percent: usize| match took.len() {
-            0 => 0.0,
-            all => took[(all * percent).div_ceil(100).max(1) - 1],
-        };
+        let percentile = |percent| percentile(&took, percent);
+        let bad = |host: u32| self.hosts.get(host as usize).is_some_and(|host| host.bad);
+        let mut of_honest: Vec<_> =
+            done.iter().filter(|disk| !bad(disk.host)).map(|disk| disk.took().as_secs()).collect();
+        of_honest.sort_by(f64::total_cmp);
+        let honest: Vec<_> = self.hosts.iter().filter(|host| !host.bad).collect();
+        let honest_from_store = honest.iter().map(|host| host.from_store).sum::<u64>();
         let rates: Vec<_> = alive.iter().map(|disk| disk.throughput()).collect();
         let (sum, squares) =
             rates.iter().fold((0.0, 0.0), |(sum, squares), rate| (sum + rate, squares + rate * rate));
@@ -196,9 +207,18 @@ impl FleetOutcome {
             unread_max: most(|host| host.unread),
             sent_max: most(|host| host.sent),
             talk: mean(|host| host.talk),
+            honest_p50: self::percentile(&of_honest, 50),
+            honest_max: self::percentile(&of_honest, 100),
+            honest_from_store: honest_from_store as f64 / honest.len().max(1) as f64,
             dropped: self.dropped,
             wrong_answers: self.wrong_answers,
             happenings: self.happenings,
         }
     }
+}
+
+/// So many of 100 are at most this; 0 of none. They ascend.
+fn percentile(all: &[f64], percent: usize) -> f64 {
+    let place = (all.len() * percent).div_ceil(100).max(1) - 1;
+    all.get(place).copied().unwrap_or(0.0)
 }

@@ -140,3 +140,39 @@ fn a_store_slower_than_patience() {
     assert_eq!((swarm.incomplete, swarm.failed, swarm.wrong_answers), (0, 0, 0), "{swarm:?}");
     assert!(swarm.completion < 1.1 * alone.completion, "{swarm:?} {alone:?}");
 }
+
+/// Hosts that are slow, lie or send rubbish harm themselves; what they then read for themselves is not the others'.
+#[test]
+fn bad_hosts_cost_the_others_little() {
+    let workload = Workload::pattern(24, 64 * MIB, region(16 * MIB), Pattern::SyncSame);
+    let alone = simulate(&FleetModel::new(24, links(), Way::Independent), &workload).summary();
+    let all = [
+        Faults { slow: 2, ..Faults::default() },
+        Faults { corrupt: 2, ..Faults::default() },
+        Faults { liars: 2, ..Faults::default() },
+    ];
+    for (faults, seed) in all.iter().flat_map(|faults| (0..3).map(move |seed| (faults.clone(), seed))) {
+        let model = FleetModel { faults, seed, ..FleetModel::new(24, links(), Way::Swarm(Box::default())) };
+        let outcome = simulate(&model, &workload).summary();
+        assert!(outcome.honest_p50 < alone.took_p50 / 2.0, "{seed}: {outcome:?}");
+        // The region, and what is read ahead beyond its end, once for 22 hosts.
+        assert!(outcome.honest_from_store * 22.0 < 27.0 * MIB as f64, "{seed}: {outcome:?}");
+    }
+}
+
+/// A root dies: those that were its agents ask the others, not the store.
+#[test]
+fn dead_roots_cost_the_store_little() {
+    let workload = Workload::pattern(24, 64 * MIB, region(16 * MIB), Pattern::SyncSame);
+    for seed in 0..4 {
+        let topology = headstart_swarm::Topology::Roots;
+        let settings = headstart_swarm::Settings { topology, ..Default::default() };
+        let swarm = SwarmModel { settings, roots: 3, ..SwarmModel::default() };
+        let death = Death { at: Nanos(1_000_000_000), per_million: 300_000, roots: false };
+        let faults = Faults { deaths: vec![death], ..Faults::default() };
+        let model = FleetModel { faults, seed, ..FleetModel::new(24, links(), Way::Swarm(Box::new(swarm))) };
+        let outcome = simulate(&model, &workload).summary();
+        assert!(outcome.incomplete == 0 && outcome.failed == 0, "{seed}: {outcome:?}");
+        assert!(outcome.store_bytes < 16 * MIB * 115 / 100, "{seed}: {outcome:?}");
+    }
+}
