@@ -174,7 +174,7 @@ impl Keeper {
 async fn bring_all(shared: &SharedBlob, carrier: Option<&Carrier>, ranges: &[ByteRange]) -> Done {
     let mut done = Done { bytes: ranges.iter().map(|range| range.len()).sum(), lacking: 0 };
     for attempt in 1..=TRIES {
-        let parts = ranges.to_vec().into_iter().flat_map(|range| range.parts(PART));
+        let parts = ranges.iter().copied().flat_map(|range| range.parts(PART));
         let bringing = parts.map(|part| bring_part(shared, carrier, part));
         stream::iter(bringing).buffer_unordered(AT_ONCE).for_each(|()| async {}).await;
         done.lacking = missing(shared, ranges);

@@ -35,7 +35,7 @@ pub(crate) enum Command {
     },
     /// Bring an image to hosts ahead of need: what boots read of it, or all
     #[command(after_help = warm::EXAMPLES)]
-    Warm(warm::Warm),
+    Warm(Box<warm::Warm>),
 }
 
 #[derive(Args)]
