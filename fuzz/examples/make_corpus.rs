@@ -19,6 +19,7 @@ use headstart_plan::knowledge::Settings;
 use headstart_plan::layers::LayerMap;
 use headstart_plan::overlaybd_trace;
 use headstart_plan::{Bandwidth, ImageKey, Knowledge, Recipe, train};
+use headstart_swarm::tracker::{self, Access, Answer, Hint, Report};
 use headstart_swarm::{BlobId, Chunks, Message, PeerKey, RequestId, Urgency, Why};
 use headstart_trace::data_set::Limits;
 use headstart_trace::file::encode;
@@ -375,7 +376,8 @@ fn sparse() -> Vec<u8> {
 /// A connection with a frame of each kind in it, and a message of each.
 fn swarm() -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let hello = Hello { version: VERSION, name: "a.example".into(), is_root: true, nonce: [7; 32] };
+    let hello =
+        Hello { version: VERSION, name: "a.example".into(), is_root: true, is_tracker: true, nonce: [7; 32] };
     push_encoded(&mut bytes, Kind::Hello, &hello)?;
     push_frame(&mut bytes, Kind::Proof, 1, 0, &[9; 32]);
     let (blob, request) = (BlobId(1), RequestId(300));
@@ -399,6 +401,11 @@ fn swarm() -> Result<Vec<u8>> {
     push_frame(&mut bytes, Kind::Chunk, 300, 4, &[1; 100]);
     push_frame(&mut bytes, Kind::Push, 1, 5, &[2; 100]);
     push_frame(&mut bytes, Kind::Withdrawn, 1, 0, &[]);
+    let (image, epoch) = (tracker::ImageKey(1 << 60), 3);
+    let accesses = vec![Access { slice: 70, at_ms: 900 }, Access { slice: 3, at_ms: 1 }];
+    push_encoded(&mut bytes, Kind::Report, &Report { image, joined: 1, accesses, epoch, version: 2 })?;
+    let hints = vec![Hint { slice: 70, disks: 300, mean_ms: 900 }];
+    push_encoded(&mut bytes, Kind::Hints, &Answer { image, epoch, version: 4, disks: 400, hints })?;
     push_frame(&mut bytes, Kind::Ping, 0, 0, &[]);
     push_frame(&mut bytes, Kind::Bye, 0, 0, &[]);
     Ok(bytes)

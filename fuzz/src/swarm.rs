@@ -2,7 +2,9 @@
 //!
 //! What a frame says is looked at as a host does that shares one blob: whether the chunks it speaks of are there.
 
-use headstart_agent::peers::frame::{HEADER, Header, Hello, Kind, decode_message, is_within, push_encoded};
+use headstart_agent::peers::frame::{
+    HEADER, Header, Hello, Kind, decode_answer, decode_message, decode_report, is_within, push_encoded,
+};
 use headstart_block::{Error, Result};
 use headstart_swarm::Message;
 
@@ -27,9 +29,12 @@ pub fn swarm(input: &[u8]) -> Result<()> {
             return Err(Error::corrupt("a hello at the wrong place"));
         }
         is_first = false;
+        // What was understood can be said again, in no more bytes than a host takes.
         match header.kind {
             Kind::Hello => drop(Hello::decode(body)?),
             Kind::Message => message(body)?,
+            Kind::Report => push_encoded(&mut Vec::new(), header.kind, &decode_report(body)?)?,
+            Kind::Hints => push_encoded(&mut Vec::new(), header.kind, &decode_answer(body)?)?,
             _ => {}
         }
     }
@@ -38,9 +43,7 @@ pub fn swarm(input: &[u8]) -> Result<()> {
 
 fn message(body: &[u8]) -> Result<()> {
     let message = decode_message(body)?;
-    // What was understood can be said again, in no more bytes than a host takes.
-    let mut again = Vec::new();
-    push_encoded(&mut again, Kind::Message, &message)?;
+    push_encoded(&mut Vec::new(), Kind::Message, &message)?;
     let within = match &message {
         Message::Have { runs, .. } | Message::Lost { runs, .. } => {
             runs.iter().all(|run| is_within(*run, BLOB))

@@ -41,6 +41,7 @@ async fn start(dir: &Path, name: &str, join: Vec<String>) -> (Arc<Swarm>, Arc<Ca
         role: Role::Agent,
         node: Settings { serve_window: 64 << 20, ..Settings::default() },
         connections_max: 10,
+        tracker: None,
     };
     let runtime = tokio::runtime::Handle::current();
     (Swarm::start(settings, Arc::clone(&cache), runtime).await.unwrap(), cache)

@@ -273,6 +273,7 @@ mod tests {
             role: headstart_swarm::Role::Agent,
             node: headstart_swarm::Settings::default(),
             connections_max: 1,
+            tracker: None,
         };
         let started = runtime.block_on(crate::peers::Swarm::start(settings, cache, runtime.handle().clone()));
         assert_eq!(started.err().map(|e| e.kind()), Some(ErrorKind::Invalid));

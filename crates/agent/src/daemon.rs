@@ -6,6 +6,7 @@
 //! DIR/swarm.sock      where disks' processes find the swarm
 //! DIR/disks/          its disks
 //! DIR/recent          what it was asked for lately, where it is a root
+//! DIR/tracker         what it counts, where it is a tracker
 //! ```
 //!
 //! No read of local bytes comes near it, and no disk needs it: it can be killed, started again and replaced by another

@@ -3,10 +3,12 @@
 use super::wire::{BlobWords, DirectoryId, FromAgent, FromDisk, Part, VERSION, receive, send};
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, PlanItem, Result};
 use headstart_cache::{Cache, CachedBlob};
 use headstart_disk::Swarm;
+use headstart_disk::swarm::{Boot, Hinted};
 use headstart_store::Urgency;
+use headstart_swarm::tracker::{Access, ImageKey};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +21,12 @@ use tokio::time::{Instant, timeout};
 
 /// Words that wait to be sent. An agent that does not take them is as good as away.
 const OUTGOING_MAX: usize = 4096;
+
+/// First reads that go in one word.
+const ACCESSES_AT_ONCE: usize = 1024;
+
+/// First reads of a disk that are kept for an agent that is away; more are forgotten.
+const UNSAID_MAX: usize = 4096;
 
 /// How long connecting and being welcomed may take.
 const WELCOME: Duration = Duration::from_secs(2);
@@ -72,6 +80,18 @@ struct State {
     /// Where words go; none while the agent is away.
     outgoing: Option<mpsc::Sender<FromDisk>>,
     waiting: HashMap<u64, oneshot::Sender<()>>,
+    /// Disks that boot, by their numbers.
+    booting: HashMap<u32, Booting>,
+    next_disk: u32,
+}
+
+/// A disk that boots.
+struct Booting {
+    image: ImageKey,
+    /// Whether no agent was told of it so far.
+    is_new: bool,
+    /// What came for it and was not taken yet.
+    hinted: Option<Hinted>,
 }
 
 #[derive(Clone)]
@@ -97,6 +117,16 @@ impl State {
     /// Says something, where somebody listens; whether so.
     fn say(&self, word: FromDisk) -> bool {
         self.outgoing.as_ref().is_some_and(|outgoing| outgoing.try_send(word).is_ok())
+    }
+
+    /// Tells of a disk that boots.
+    fn say_boots(&mut self, disk: u32) {
+        let Some(booting) = self.booting.get(&disk) else { return };
+        let is_new = booting.is_new;
+        let said = self.say(FromDisk::Boots { disk, image: booting.image.0, is_new });
+        if let Some(booting) = self.booting.get_mut(&disk) {
+            booting.is_new = is_new && !said;
+        }
     }
 
     fn part(&self, blob: &Digest, range: ByteRange) -> Option<Part> {
@@ -185,6 +215,50 @@ impl Drop for Waiting<'_> {
     }
 }
 
+/// A disk that boots, until it is dropped.
+struct AgentBoot {
+    shared: Arc<Shared>,
+    disk: u32,
+    /// What was read and not said yet.
+    unsaid: Vec<Access>,
+}
+
+impl AgentBoot {
+    fn say(&mut self) {
+        let state = self.shared.state();
+        while !self.unsaid.is_empty() {
+            let rest = self.unsaid.split_off(self.unsaid.len().min(ACCESSES_AT_ONCE));
+            let accesses = std::mem::replace(&mut self.unsaid, rest);
+            let said = state.say(FromDisk::First { disk: self.disk, accesses: accesses.clone() });
+            if !said {
+                self.unsaid.splice(..0, accesses);
+                return;
+            }
+        }
+    }
+}
+
+impl Boot for AgentBoot {
+    fn read(&mut self, accesses: &[Access]) {
+        let room = UNSAID_MAX.saturating_sub(self.unsaid.len());
+        self.unsaid.extend(accesses.iter().take(room));
+        self.say();
+    }
+
+    fn hinted(&mut self) -> Option<Hinted> {
+        self.say();
+        self.shared.state().booting.get_mut(&self.disk)?.hinted.take()
+    }
+}
+
+impl Drop for AgentBoot {
+    fn drop(&mut self) {
+        let mut state = self.shared.state();
+        state.booting.remove(&self.disk);
+        state.say(FromDisk::Booted { disk: self.disk });
+    }
+}
+
 impl Swarm for AgentSwarm {
     fn join(&self, blob: &Arc<CachedBlob>, origin: &str) {
         let (Some(words), Some(tree)) = (BlobWords::of(blob.spec()), blob.spec().tree) else { return };
@@ -250,9 +324,22 @@ impl Swarm for AgentSwarm {
             state.say(FromDisk::Planned { blob, running: now });
         }
     }
+
+    fn boot(&self, image: ImageKey) -> Option<Box<dyn Boot>> {
+        Some(Box::new(self.shared.boot(image)))
+    }
 }
 
 impl Shared {
+    fn boot(self: &Arc<Self>, image: ImageKey) -> AgentBoot {
+        let mut state = self.state();
+        let disk = state.next_disk;
+        state.next_disk += 1;
+        state.booting.insert(disk, Booting { image, is_new: true, hinted: None });
+        state.say_boots(disk);
+        AgentBoot { shared: Arc::clone(self), disk, unsaid: Vec::new() }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing in here panics half-way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -277,6 +364,8 @@ impl Shared {
                 state.say(FromDisk::Planned { blob: joined.number, running: true });
             }
         }
+        let booting: Vec<_> = state.booting.keys().copied().collect();
+        booting.into_iter().for_each(|disk| state.say_boots(disk));
         drop(state);
         self.connected.send_replace(true);
         Ok((stream, words))
@@ -292,12 +381,21 @@ impl Shared {
         self.connected.send_replace(false);
     }
 
-    fn take(&self, word: &FromAgent) {
-        if let FromAgent::Answer { want } = word
-            && let Some(waiting) = self.state().waiting.remove(want)
-        {
-            // It may have gone this very moment.
-            let _ = waiting.send(());
+    fn take(&self, word: FromAgent) {
+        match word {
+            FromAgent::Answer { want } => {
+                if let Some(waiting) = self.state().waiting.remove(&want) {
+                    // It may have gone this very moment.
+                    let _ = waiting.send(());
+                }
+            }
+            FromAgent::Hinted { disk, items, disks } => {
+                if let Some(booting) = self.state().booting.get_mut(&disk) {
+                    let items = items.into_iter().map(|(block, mask)| PlanItem { block, mask }).collect();
+                    booting.hinted = Some(Hinted { items, disks });
+                }
+            }
+            FromAgent::Welcome | FromAgent::Refused { .. } | FromAgent::Pong => {}
         }
     }
 }
@@ -344,7 +442,7 @@ async fn converse(
         while let Some(word) = receive::<FromAgent>(&mut reading).await? {
             heard.send_replace(Instant::now());
             let Some(shared) = shared.upgrade() else { return Ok(()) };
-            shared.take(&word);
+            shared.take(word);
         }
         Ok(())
     };

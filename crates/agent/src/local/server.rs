@@ -1,10 +1,11 @@
 //! The agent's end.
 
 use super::wire::{DirectoryId, FromAgent, FromDisk, Part, VERSION, receive, send};
-use crate::peers::{SharedBlob, Swarm};
+use crate::peers::{Boots, SharedBlob, Swarm};
 use crate::stores::Stores;
 use headstart_block::{ByteRange, Error, Result};
 use headstart_swarm::Urgency;
+use headstart_swarm::tracker::ImageKey;
 use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,9 @@ const WANTS_MAX: usize = 4096;
 
 /// Blobs of one process.
 const BLOBS_MAX: usize = 4096;
+
+/// Disks of one process that boot.
+const BOOTING_MAX: usize = 1024;
 
 /// Processes of disks.
 const CONNECTIONS_MAX: usize = 16 << 10;
@@ -105,6 +109,7 @@ struct DiskSide {
     blobs: HashMap<u32, Arc<SharedBlob>>,
     wants: HashMap<u64, AbortHandle>,
     tasks: JoinSet<u64>,
+    booting: HashMap<u32, Booting>,
     answers: mpsc::Sender<FromAgent>,
 }
 
@@ -134,8 +139,13 @@ async fn serve(mut stream: UnixStream, host: &HostSide) -> Result<()> {
         Ok(())
     };
     let hearing = async {
-        let mut disk =
-            DiskSide { blobs: HashMap::new(), wants: HashMap::new(), tasks: JoinSet::new(), answers };
+        let mut disk = DiskSide {
+            blobs: HashMap::new(),
+            wants: HashMap::new(),
+            tasks: JoinSet::new(),
+            booting: HashMap::new(),
+            answers,
+        };
         while let Some(word) = receive(&mut reading).await? {
             disk.take(word, host).await?;
         }
@@ -144,6 +154,39 @@ async fn serve(mut stream: UnixStream, host: &HostSide) -> Result<()> {
     tokio::select! {
         ended = hearing => ended,
         ended = saying => ended,
+    }
+}
+
+/// A disk that boots.
+struct Booting {
+    boots: Boots,
+    /// Sends what it is to preload.
+    task: AbortHandle,
+}
+
+impl Drop for Booting {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Booting {
+    fn new(disk: u32, boots: Boots, answers: mpsc::Sender<FromAgent>) -> Self {
+        let mut plan = boots.plan();
+        let telling = async move {
+            loop {
+                let hinted = plan.borrow_and_update().clone();
+                let items: Vec<_> = hinted.items.iter().map(|item| (item.block, item.mask)).collect();
+                let word = FromAgent::Hinted { disk, items, disks: hinted.disks };
+                if !hinted.items.is_empty() && answers.send(word).await.is_err() {
+                    return;
+                }
+                if plan.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        Self { boots, task: tokio::spawn(telling).abort_handle() }
     }
 }
 
@@ -177,6 +220,19 @@ impl DiskSide {
                     blob.planned(running);
                 }
             }
+            FromDisk::Boots { disk, image, is_new } => {
+                let fits = self.booting.len() < BOOTING_MAX && !self.booting.contains_key(&disk);
+                let boots = fits.then(|| host.swarm.boots(ImageKey(image), is_new)).flatten();
+                if let Some(boots) = boots {
+                    self.booting.insert(disk, Booting::new(disk, boots, self.answers.clone()));
+                }
+            }
+            FromDisk::First { disk, accesses } => {
+                if let Some(booting) = self.booting.get(&disk) {
+                    booting.boots.read(&accesses);
+                }
+            }
+            FromDisk::Booted { disk } => _ = self.booting.remove(&disk),
             FromDisk::Ping => self.say(FromAgent::Pong).await,
         }
         Ok(())

@@ -4,12 +4,13 @@ use super::wire::{DirectoryId, FromAgent, FromDisk, VERSION, receive, send};
 use super::*;
 use crate::peers::{Security, Swarm, SwarmSettings};
 use crate::stores::Stores;
-use headstart_block::{ByteRange, Digest};
+use headstart_block::{ByteRange, Digest, PlanItem};
 use headstart_cache::{BlobSpec, Cache, CacheSettings, CachedBlob};
 use headstart_disk::Swarm as _;
 use headstart_image::hash_tree::{TreeRoot, outboard_len};
 use headstart_image::manifest::Tree;
 use headstart_store::{Settings, Urgency};
+use headstart_swarm::tracker::{Access, ImageKey};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,6 +54,7 @@ impl Rig {
             role: headstart_swarm::Role::Agent,
             node: headstart_swarm::Settings::default(),
             connections_max: 4,
+            tracker: Some(self.dir.path().join("counts")),
         };
         let swarm = Swarm::start(settings, Arc::clone(&self.cache), Handle::current()).await.unwrap();
         let dir = self.dir.path().join("cache");
@@ -180,4 +182,33 @@ async fn an_agent_that_does_not_answer_is_as_good_as_away() {
     bring(&disk, &rig.blob.spec().digest).await;
     assert!(started.elapsed() < Duration::from_secs(1), "it is known to be away");
     silent.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_disk_reads_is_told_to_the_next_and_again_to_another_agent() {
+    let rig = Rig::new();
+    let image = ImageKey(5);
+    let (disk, other) = (rig.disk().await, rig.disk().await);
+    let (mut first, mut second) = (disk.boot(image).unwrap(), other.boot(image).unwrap());
+    // Nobody is there yet: what was read is told later.
+    first.read(&[Access { slice: 33, at_ms: 4 }, Access { slice: 1, at_ms: 9 }]);
+    let item = |block, mask| PlanItem { block, mask };
+    for life in 0..2 {
+        let (swarm, server) = rig.agent().await;
+        let mut told = None;
+        until("the other disk is told", || {
+            let _ = first.hinted();
+            told = second.hinted().or(told.take());
+            told.is_some()
+        })
+        .await;
+        // Of the first life, the next agent knows what its tracker kept.
+        let told = told.unwrap();
+        assert_eq!(told.items, [item(1, 2), item(0, 2)]);
+        assert!((1..=2).contains(&told.disks), "{told:?}");
+        assert_eq!(swarm.hint_counters().reads, if life == 0 { 2 } else { 0 });
+        drop(server);
+        until("the agent is missed", || !disk.connection().connected && !other.connection().connected).await;
+        swarm.stop().await;
+    }
 }

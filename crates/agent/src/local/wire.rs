@@ -5,6 +5,7 @@ use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_cache::BlobSpec;
 use headstart_image::hash_tree::TreeRoot;
 use headstart_image::manifest::Tree;
+use headstart_swarm::tracker::Access;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::MetadataExt;
@@ -12,10 +13,10 @@ use std::path::Path;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// What both ends speak. They come from one package; in an upgrade one of them is older for a while.
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 
-/// Most bytes of a word: a blob with its store's name is the longest.
-const WORD_MAX: usize = 16 << 10;
+/// Most bytes of a word: what a disk is to preload is the longest, of as many items as the agent gives.
+const WORD_MAX: usize = 512 << 10;
 
 /// A directory, by what is the same for all processes of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,6 +106,12 @@ pub(super) enum FromDisk {
     Read { part: Part },
     /// Whether it follows a plan.
     Planned { blob: u32, running: bool },
+    /// A disk of an image boots, from now on under this number; `is_new` if that was not said to any agent before.
+    Boots { disk: u32, image: u64, is_new: bool },
+    /// It has read these slices for the first time.
+    First { disk: u32, accesses: Vec<Access> },
+    /// It has booted, or is gone.
+    Booted { disk: u32 },
     /// Is anybody there?
     Ping,
 }
@@ -118,6 +125,8 @@ pub(super) enum FromAgent {
     Refused { why: String },
     /// A want is over.
     Answer { want: u64 },
+    /// What a disk that boots is to preload: blocks, and their slices; and how many disks that was learned from.
+    Hinted { disk: u32, items: Vec<(u64, u32)>, disks: u32 },
     /// To a ping.
     Pong,
 }

@@ -20,6 +20,8 @@
 //! 8 bye                           nothing: the sender goes
 //! 9 order      number             an `Order`, postcard: to be brought ahead of need
 //! 10 done      number             of an order: bytes of it, and bytes that could not be had, 8 bytes each
+//! 11 report                       what disks of an image read, a tracker's `Report`, postcard
+//! 12 hints                        what it answers, an `Answer`, postcard
 //! ```
 //!
 //! Blobs go by the sender's numbers, except in answers, which go by the number of the request. Everything here comes
@@ -27,7 +29,9 @@
 //! nonsense is an offence that ends the connection.
 
 use headstart_block::{Error, Result};
+use headstart_swarm::tracker::{Answer, REPORT_MAX, Report};
 use headstart_swarm::{CHUNK_SIZE, Chunks, Message};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a header.
@@ -44,6 +48,9 @@ pub const OTHERS_MAX: usize = 64;
 
 /// Hashes that one sketch carries at most.
 pub const SKETCH_MAX: usize = 4096;
+
+/// Hints that one answer carries at most: fewer bytes than [`MESSAGE_MAX`], whatever their numbers.
+pub const HINTS_MAX: usize = 4096;
 
 /// Bytes of a chunk.
 const CHUNK: usize = 64 << 10;
@@ -87,6 +94,10 @@ pub enum Kind {
     Order,
     /// That is done.
     Done,
+    /// What disks of an image read first.
+    Report,
+    /// What a tracker says of that.
+    Hints,
 }
 
 impl Kind {
@@ -102,6 +113,8 @@ impl Kind {
             8 => Self::Bye,
             9 => Self::Order,
             10 => Self::Done,
+            11 => Self::Report,
+            12 => Self::Hints,
             _ => return None,
         })
     }
@@ -118,6 +131,8 @@ impl Kind {
             Self::Bye => 8,
             Self::Order => 9,
             Self::Done => 10,
+            Self::Report => 11,
+            Self::Hints => 12,
         }
     }
 
@@ -125,7 +140,7 @@ impl Kind {
     fn body(self) -> (usize, usize) {
         match self {
             Self::Hello => (1, HELLO_MAX),
-            Self::Message | Self::Order => (1, MESSAGE_MAX),
+            Self::Message | Self::Order | Self::Report | Self::Hints => (1, MESSAGE_MAX),
             Self::Done => (DONE, DONE),
             Self::Chunk | Self::Push => (1, CHUNK),
             Self::Proof => (PROOF, PROOF),
@@ -189,6 +204,8 @@ pub struct Hello {
     pub name: String,
     /// Whether he is a root.
     pub is_root: bool,
+    /// Whether he counts what disks read.
+    pub is_tracker: bool,
     /// Drawn for this connection.
     pub nonce: [u8; 32],
 }
@@ -269,6 +286,31 @@ pub fn decode_message(body: &[u8]) -> Result<Message> {
         return Err(nonsense());
     }
     Ok(message)
+}
+
+/// A report of a body that came.
+///
+/// # Errors
+/// [`headstart_block::ErrorKind::Corrupt`] where it is none.
+pub fn decode_report(body: &[u8]) -> Result<Report> {
+    decode(body, |report: &Report| report.accesses.len() <= REPORT_MAX)
+}
+
+/// A tracker's answer of a body that came.
+///
+/// # Errors
+/// [`headstart_block::ErrorKind::Corrupt`] where it is none.
+pub fn decode_answer(body: &[u8]) -> Result<Answer> {
+    decode(body, |answer: &Answer| answer.hints.len() <= HINTS_MAX)
+}
+
+fn decode<T: DeserializeOwned>(body: &[u8], fits: impl Fn(&T) -> bool) -> Result<T> {
+    let nonsense = || Error::corrupt("is neither a report nor an answer");
+    if body.len() > MESSAGE_MAX {
+        return Err(nonsense());
+    }
+    let (decoded, rest): (T, _) = postcard::take_from_bytes(body).map_err(|e| nonsense().caused_by(e))?;
+    if fits(&decoded) && rest.is_empty() { Ok(decoded) } else { Err(nonsense()) }
 }
 
 /// Whether chunks are some and within a blob of `len` bytes.

@@ -12,6 +12,7 @@ use crate::peers::core::{Core, Entry, Peer, blob_of};
 use crate::peers::fetching::Fetches;
 use crate::peers::frame::{self, Kind, PROOF};
 use crate::peers::gossip::Member;
+use crate::peers::hints::HintsSide;
 use crate::peers::link::{Link, served_event};
 use crate::peers::orders::Orders;
 use crate::peers::outbox::{Lanes, Sending};
@@ -43,6 +44,7 @@ pub(super) struct Host {
     pub(super) lanes: Lanes,
     pub(super) parking: Parking,
     pub(super) fetches: Fetches,
+    pub(super) hints: HintsSide,
     /// The machine wants to be woken earlier than it did.
     pub(super) earlier: Notify,
     /// The other hosts, as the gossip has them, by name.
@@ -57,7 +59,7 @@ pub(super) type Answer = oneshot::Receiver<Vec<Chunks>>;
 
 impl Host {
     #[expect(clippy::disallowed_methods, reason = "the clock that the state machine goes by")]
-    pub(super) fn new(cache: Arc<Cache>, runtime: Handle, node: Node) -> Arc<Self> {
+    pub(super) fn new(cache: Arc<Cache>, runtime: Handle, node: Node, hints: HintsSide) -> Arc<Self> {
         Arc::new(Self {
             cache,
             runtime,
@@ -65,6 +67,7 @@ impl Host {
             lanes: Lanes::default(),
             parking: Parking::default(),
             fetches: Fetches::default(),
+            hints,
             earlier: Notify::new(),
             members: Mutex::default(),
             orders: Orders::default(),
@@ -243,12 +246,13 @@ impl Host {
             core.disconnect(self, before);
             core.settle(self);
         }
-        if core.peers.len() >= connections_max {
-            return None;
-        }
         core.last_peer += 1;
         let peer = PeerId(core.last_peer);
         let link = Arc::new(make(peer, now.0 / 1000));
+        let connected = core.peers.values().filter(|peer| !peer.link.is_tracker).count();
+        if connected >= connections_max && !link.is_tracker {
+            return None;
+        }
         let theirs = link.side.other();
         let mut expected = HashMap::new();
         for entry in core.blobs.values() {
@@ -462,6 +466,14 @@ impl Host {
 
     pub(super) fn set_members(&self, members: &[Member]) {
         *self.members.lock().unwrap_or_else(PoisonError::into_inner) = members.to_vec();
+    }
+
+    /// The hosts that count what disks read, this one without a connection.
+    pub(super) fn trackers(&self) -> Vec<(PeerKey, Option<Arc<Link>>)> {
+        let core = self.core();
+        let own = self.hints.counting.is_some().then(|| (core.node.key(), None));
+        let others = core.peers.values().map(|peer| &peer.link).filter(|link| link.is_tracker);
+        own.into_iter().chain(others.map(|link| (link.key, Some(Arc::clone(link))))).collect()
     }
 
     pub(super) fn links(&self) -> Vec<(Arc<Link>, usize)> {

@@ -37,6 +37,8 @@ pub(super) struct Link {
     pub(super) key: PeerKey,
     pub(super) name: String,
     pub(super) role: Role,
+    /// Whether it counts what disks read.
+    pub(super) is_tracker: bool,
     pub(super) address: SocketAddr,
     /// Which end this host is.
     pub(super) side: Side,
@@ -82,6 +84,7 @@ impl Link {
         key: PeerKey,
         name: String,
         role: Role,
+        is_tracker: bool,
         address: SocketAddr,
         side: Side,
         binding: Binding,
@@ -92,6 +95,7 @@ impl Link {
             key,
             name,
             role,
+            is_tracker,
             address,
             side,
             binding,
@@ -212,6 +216,8 @@ impl Link {
                 Kind::Push => self.chunk_was_pushed(host, header, &mut body).await?,
                 Kind::Proof => host.proved(self, header.a, bytes)?,
                 Kind::Withdrawn => host.withdrawn(self, header.a),
+                Kind::Report => host.reported(self, bytes)?,
+                Kind::Hints => host.hinted(self, bytes)?,
                 Kind::Ping => {}
                 Kind::Bye => return Ok(()),
                 Kind::Order => host.ordered(self, header.a, bytes)?,

@@ -66,7 +66,7 @@ impl Door {
         let key = key_of(&hello.name);
         let role = if hello.is_root { Role::Root } else { Role::Agent };
         let link = self.host.connected(key, self.connections_max, |peer, now_ms| {
-            Link::new(peer, key, hello.name, role, address, side, binding, now_ms)
+            Link::new(peer, key, hello.name, role, hello.is_tracker, address, side, binding, now_ms)
         });
         let Some(link) = link else {
             self.host.counts.refused_connections.fetch_add(1, Ordering::Relaxed);

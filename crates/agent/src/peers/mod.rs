@@ -17,6 +17,7 @@
 //! | `gossip` | who is there |
 //! | `remembering` | what a root was asked for, kept over a restart |
 //! | [`orders`] | what hosts ask each other to bring ahead of need |
+//! | `hints` | what disks of an image read first, told and heard |
 //! | `status` | all of it as plain data |
 //!
 //! # What is believed
@@ -33,6 +34,7 @@ mod fetching;
 mod finding;
 pub mod frame;
 mod gossip;
+mod hints;
 mod host;
 mod link;
 mod members;
@@ -46,6 +48,8 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use hints::Boots;
+pub use hints::HintCounters;
 pub use status::{BlobStatus, Counters, MemberStatus, PeerStatus, Status};
 
 use crate::credentials::Credentials;
@@ -53,14 +57,17 @@ use crate::peers::blob::Blob;
 use crate::peers::channel::Wire;
 use crate::peers::frame::Hello;
 use crate::peers::gossip::Gossip;
+use crate::peers::hints::{Counting, HintsSide};
 use crate::peers::host::Host;
 use crate::peers::members::{Door, key_of};
 use headstart_block::{ByteRange, Error, Result};
 use headstart_cache::{BlobSpec, Cache, CachedBlob};
 use headstart_disk::Carrier;
 use headstart_store::Store;
+use headstart_swarm::tracker::ImageKey;
 use headstart_swarm::{Chunks, Event, Node, Role, Settings, Urgency, WantId};
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -95,8 +102,10 @@ pub struct SwarmSettings {
     pub role: Role,
     /// The state machine's knobs.
     pub node: Settings,
-    /// Most hosts that it is connected to.
+    /// Most hosts that it is connected to. Trackers come on top.
     pub connections_max: usize,
+    /// Where this host counts what disks of all hosts read: the file in which that is kept.
+    pub tracker: Option<PathBuf>,
 }
 
 /// How often a port is looked for that is free for both.
@@ -149,12 +158,17 @@ impl Swarm {
         let key = key_of(&name);
         let is_root = settings.role == Role::Root;
         let node = Node::new(key, settings.role, settings.node);
-        let host = Host::new(cache, runtime.clone(), node);
+        let counting = match &settings.tracker {
+            Some(file) => Some(tokio::task::block_in_place(|| Counting::start(file))?),
+            None => None,
+        };
+        let is_tracker = counting.is_some();
+        let host = Host::new(cache, runtime.clone(), node, HintsSide::new(counting));
         let (stopping, stopped) = watch::channel(false);
         let door = Arc::new(Door {
             host: Arc::clone(&host),
             wire,
-            hello: Hello { version: frame::VERSION, name: name.clone(), is_root, nonce: [0; 32] },
+            hello: Hello { version: frame::VERSION, name: name.clone(), is_root, is_tracker, nonce: [0; 32] },
             key,
             connections_max: settings.connections_max,
             only_loopback,
@@ -165,6 +179,7 @@ impl Swarm {
         tasks.spawn_on(Arc::clone(&host).keep_time(), &runtime);
         tasks.spawn_on(Arc::clone(&door).accept(listener), &runtime);
         tasks.spawn_on(Arc::clone(&door).follow(gossip), &runtime);
+        tasks.spawn_on(hints::keep_going(Arc::clone(&host), stopping.subscribe()), &runtime);
         tasks.spawn_on(door.look_after(), &runtime);
         let tasks = Mutex::new(Some(tasks));
         Ok(Arc::new(Self { host, name, role: settings.role, address, stopping, tasks }))
@@ -200,6 +215,17 @@ impl Swarm {
             Box::new(SharedBlob { cached, shared: Some(shared(outboard)), tree: None })
         });
         Ok(SharedBlob { cached, shared: Some(shared(&blob)), tree: outboard })
+    }
+
+    /// A disk of an image boots on this host, which was not counted before, or was. Nothing where too many do.
+    pub(crate) fn boots(&self, image: ImageKey, is_new: bool) -> Option<Boots> {
+        Boots::new(&self.host, image, is_new)
+    }
+
+    /// What hints were worth, and what they cost.
+    #[must_use]
+    pub fn hint_counters(&self) -> HintCounters {
+        self.host.hints.counters()
     }
 
     /// What it does at present, for people.

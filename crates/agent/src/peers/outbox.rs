@@ -11,6 +11,7 @@
 use crate::peers::blob::Blob;
 use crate::peers::frame::{self, Kind};
 use headstart_swarm::{Chunks, Class, Message, RequestId, Urgency};
+use serde::Serialize;
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +25,9 @@ const MESSAGES_MAX: usize = 16_384;
 
 /// Adverts that wait for one host at most.
 const ADVERTS_MAX: usize = 512;
+
+/// Reports and answers about what disks read that wait for one host at most.
+const STATISTICS_MAX: usize = 16;
 
 /// Chunks that wait for one host at most.
 const CHUNKS_MAX: u64 = 16_384;
@@ -126,6 +130,8 @@ struct Queues {
     urgent: VecDeque<Message>,
     adverts: VecDeque<Message>,
     later: VecDeque<Message>,
+    /// What trackers are told and tell, as frames.
+    statistics: VecDeque<Vec<u8>>,
     demand: VecDeque<(Serve, u32)>,
     background: VecDeque<(Serve, u32)>,
     /// Chunks that wait.
@@ -165,6 +171,23 @@ impl Outbox {
             frame::push_frame(&mut queues.control, kind, a, 0, body);
             Ok(())
         })
+    }
+
+    /// What a tracker is told, or tells. The oldest go where there are too many.
+    pub(super) fn statistics(&self, kind: Kind, body: &impl Serialize) {
+        let mut bytes = Vec::new();
+        if let Err(error) = frame::push_encoded(&mut bytes, kind, body) {
+            tracing::warn!(%error, "statistics are lost");
+            return;
+        }
+        // Who does not read is cut off by what matters.
+        let _ = self.change(|queues| {
+            if queues.statistics.len() >= STATISTICS_MAX {
+                queues.statistics.pop_front();
+            }
+            queues.statistics.push_back(bytes);
+            Ok(())
+        });
     }
 
     pub(super) fn send(&self, message: Message) -> Result<(), Overflow> {
@@ -238,6 +261,11 @@ impl Outbox {
         if !has_demand || queues.sent_since_small >= CHUNKS_BETWEEN {
             queues.fill(buf, Class::Advert);
             queues.fill(buf, Class::PrefetchRequest);
+            while buf.len() < BATCH
+                && let Some(frame) = queues.statistics.pop_front()
+            {
+                buf.extend_from_slice(&frame);
+            }
             queues.sent_since_small = 0;
         }
         if has_demand {

@@ -14,6 +14,8 @@ pub struct Status {
     pub name: String,
     /// What it is to others: `root` or `agent`.
     pub role: &'static str,
+    /// Whether it counts what disks read, as a tracker.
+    pub tracker: bool,
     /// Where it listens.
     pub address: Option<SocketAddr>,
     /// The hosts that it is connected to, by name.
@@ -44,6 +46,8 @@ pub struct PeerStatus {
     pub name: String,
     /// What it is: `root` or `agent`.
     pub role: &'static str,
+    /// Whether it counts what disks read, as a tracker.
+    pub tracker: bool,
     /// Its address.
     pub address: SocketAddr,
     /// How many blobs both have proved to each other that they may read.
@@ -144,6 +148,7 @@ impl Status {
             .map(|(link, shared_blobs)| PeerStatus {
                 name: link.name.clone(),
                 role: word(link.role),
+                tracker: link.is_tracker,
                 address: link.address,
                 shared_blobs,
                 sent_bytes: link.sent.load(Ordering::Relaxed),
@@ -171,6 +176,7 @@ impl Status {
         Self {
             name: name.to_owned(),
             role: word(role),
+            tracker: host.hints.counting.is_some(),
             address: Some(address),
             unconnected: unconnected.collect(),
             peers,

@@ -17,6 +17,8 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+mod hints;
+
 const LONG: Duration = Duration::from_secs(20);
 
 /// A blob with a tree of several chunks.
@@ -75,6 +77,14 @@ impl Cluster {
     }
 
     fn host(&self, name: &str, role: Role, join: &[SocketAddr]) -> TestHost {
+        self.host_with(name, role, join, None)
+    }
+
+    fn tracker(&self, name: &str, join: &[SocketAddr]) -> TestHost {
+        self.host_with(name, Role::Agent, join, Some(self.dir.path().join("counts")))
+    }
+
+    fn host_with(&self, name: &str, role: Role, join: &[SocketAddr], tracker: Option<PathBuf>) -> TestHost {
         let cache = self.cache(name);
         let settings = SwarmSettings {
             security: Security::Tls(self.credentials(name)),
@@ -84,6 +94,7 @@ impl Cluster {
             role,
             node: Settings::default(),
             connections_max: 100,
+            tracker,
         };
         let handle = self.runtime.handle().clone();
         let swarm = self.runtime.block_on(Swarm::start(settings, Arc::clone(&cache), handle)).unwrap();
@@ -185,8 +196,13 @@ struct Rogue {
 impl Rogue {
     /// Connects to `to` as host `name`, whose credentials it has.
     fn connect(cluster: &Cluster, credentials: &Credentials, to: (&str, SocketAddr)) -> Result<Self> {
-        let hello =
-            Hello { version: VERSION, name: credentials.name().to_owned(), is_root: false, nonce: [0; 32] };
+        let hello = Hello {
+            version: VERSION,
+            name: credentials.name().to_owned(),
+            is_root: false,
+            is_tracker: false,
+            nonce: [0; 32],
+        };
         let wire = Wire::tls(credentials)?;
         cluster.runtime.block_on(async {
             let socket = TcpStream::connect(to.1).await.map_err(|e| Error::io("cannot connect", e))?;
@@ -272,7 +288,8 @@ fn a_stranger_gets_nothing() {
     let nothing = cluster.runtime.block_on(async {
         let mut socket = TcpStream::connect(a.swarm.address()).await.unwrap();
         let mut frame = Vec::new();
-        let hello = Hello { version: VERSION, name: "b".into(), is_root: false, nonce: [0; 32] };
+        let hello =
+            Hello { version: VERSION, name: "b".into(), is_root: false, is_tracker: false, nonce: [0; 32] };
         push_encoded(&mut frame, Kind::Hello, &hello).unwrap();
         socket.write_all(&frame).await.unwrap();
         let mut answer = Vec::new();

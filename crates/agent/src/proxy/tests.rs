@@ -60,6 +60,7 @@ impl Host {
             role: Role::Agent,
             node: headstart_swarm::Settings::default(),
             connections_max: 10,
+            tracker: None,
         };
         let handle = tokio::runtime::Handle::current();
         let swarm = Swarm::start(settings, Arc::clone(&cache), handle).await.unwrap();

@@ -36,10 +36,16 @@ pub(super) fn render(served: &Served) -> String {
             &[
                 ("peers", "Hosts that it is connected to.", status.peers.len() as u64),
                 ("blobs", "Blobs that it takes part in.", status.blobs.len() as u64),
+                (
+                    "tracked_images",
+                    "Images of which it counts what disks read, as a tracker.",
+                    swarm.hint_counters().tracked_images,
+                ),
             ],
         );
         counters(&mut page, &connections(&swarm.counters()));
         counters(&mut page, &decisions(&swarm.node_counters()));
+        counters(&mut page, &hints(&swarm.hint_counters()));
     }
     if let Some(proxy) = &served.proxy {
         for (name, help, value) in proxied(&proxy.counters()) {
@@ -94,6 +100,17 @@ fn connections(c: &crate::peers::Counters) -> [Number; 10] {
         ("fetched_bytes", "Bytes that the agent fetched from stores for other hosts.", c.fetched_bytes),
         ("brought_bytes", "Bytes that disks wanted and other hosts brought.", c.brought_bytes),
         ("elsewhere_bytes", "Bytes that disks wanted and were left to the store.", c.elsewhere_bytes),
+    ]
+}
+
+fn hints(c: &crate::peers::HintCounters) -> [Number; 6] {
+    [
+        ("first_reads", "Slices of images that disks read for the first time while they booted.", c.reads),
+        ("foreseen_reads", "Of those, what other disks were known to have read.", c.foreseen),
+        ("hints", "Hints that came from trackers: slices that other disks read.", c.hints),
+        ("unreported_reads", "First reads that were too many to be reported.", c.dropped),
+        ("reports", "Reports to trackers of what disks read.", c.reports),
+        ("tracked_reports", "Such reports that came here, to a tracker.", c.tracked_reports),
     ]
 }
 

@@ -12,6 +12,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+/// What a tracker counts, in its agent's directory.
+const TRACKER_FILE: &str = "tracker";
+
 /// Arguments of `headstart agent`.
 #[derive(Args)]
 pub(crate) struct AgentArgs {
@@ -49,6 +52,10 @@ pub(crate) struct AgentArgs {
     /// them next, by what others asked for before; 0 for none
     #[arg(long, value_name = "N", requires = "root", help_heading = "Swarm", default_value_t = 0)]
     push: u32,
+    /// Be a tracker, too: count what disks of all hosts read first, so that other disks of the same image preload
+    /// that; counts are kept in --dir
+    #[arg(long, help_heading = "Swarm")]
+    tracker: bool,
     /// Who tells whom what it has: random:N, ring, similar:N, roots or tree:N
     #[arg(long, value_name = "KIND", default_value = "random:4", help_heading = "Swarm")]
     topology: TopologyArg,
@@ -114,6 +121,7 @@ impl AgentArgs {
                 ..defaults
             },
             connections_max: self.connections,
+            tracker: self.tracker.then(|| self.dir().join(TRACKER_FILE)),
         }))
     }
 }

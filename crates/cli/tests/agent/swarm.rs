@@ -1,7 +1,7 @@
 //! Hosts that give each other what they have.
 
 use crate::agent::Agent;
-use crate::attached::{Attached, PATIENCE};
+use crate::attached::{Attached, Metrics, PATIENCE};
 use crate::images::{Web, can_check_bytes, check_bytes, noisy};
 use crate::scene::Scene;
 use serde_json::Value;
@@ -63,6 +63,61 @@ fn what_one_host_has_the_next_does_not_ask_the_store_for() {
     attached.wait_for("that the agent is found again", |m| m.sum("headstart_swarm_connected", &[]) == 1.0);
     attached.detach();
     first.detach("vm");
+}
+
+/// An image that nobody has a plan for: a disk that nobody reads preloads what a disk of another host read.
+#[test]
+fn what_a_disk_of_one_host_reads_a_disk_of_another_preloads() {
+    let scene = noisy(8);
+    let Some(web) = Web::before(&scene) else { return };
+    if !can_check_bytes() {
+        return;
+    }
+    let mut tracker = Agent::start(&scene, "t", "--plain t --listen 127.0.0.1:0 --tracker");
+    let join = format!("--join {}", tracker.ready["address"].as_str().unwrap());
+    let first = Agent::start(&scene, "a", &format!("--plain a --listen 127.0.0.1:0 {join}"));
+    let second = Agent::start(&scene, "b", &format!("--plain b --listen 127.0.0.1:0 {join}"));
+    let attach = |name: &str, words: &str| {
+        let image = web.image();
+        Attached::start(
+            &scene,
+            &format!(
+                "{image} --cache ~/{name}-cache --swarm ~/{name}/swarm.sock --nbd unix:~/{name}.sock \
+                 --metrics 127.0.0.1:0 {words}"
+            ),
+        )
+    };
+    let read = attach("a", "");
+    let (unread, lazy) = (attach("b", ""), attach("t", "--policy none"));
+    check_bytes(&scene, "disk.raw", &read.uri());
+    let by_hints = |metrics: &Metrics| {
+        let plan = metrics.samples.iter().find(|sample| sample.name == "headstart_plan_info");
+        plan.is_some_and(|plan| plan.label("plan") == Some("hints"))
+    };
+    unread.wait_for("preloading of what the other disk read", |metrics| {
+        let [image, local] =
+            ["headstart_image_bytes", "headstart_image_local_bytes"].map(|name| metrics.sum(name, &[]));
+        by_hints(metrics) && local > image * 0.9
+    });
+    // Who wants nothing to be preloaded gets nothing.
+    assert!(!by_hints(&lazy.metrics()));
+    assert!(counted(&first, "first_reads_total") > 0.0 && counted(&second, "hints_total") > 0.0);
+    assert_eq!(counted(&tracker, "tracked_images"), 1.0);
+    let report = unread.detach();
+    assert_eq!(report["preloads"][0]["plan"], "hints", "{report}");
+    read.detach();
+    lazy.detach();
+    // It remembers.
+    tracker.stop();
+    tracker.again();
+    assert_eq!(counted(&tracker, "tracked_images"), 1.0);
+}
+
+/// A number of an agent's part in the swarm.
+fn counted(agent: &Agent<'_>, name: &str) -> f64 {
+    let page = agent.http("GET /metrics").1;
+    let name = format!("headstart_agent_swarm_{name} ");
+    page.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
 }
 
 /// Whether a host shares a blob with another.

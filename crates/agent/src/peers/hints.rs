@@ -1,0 +1,328 @@
+//! Hints: what disks of an image read first on all hosts, counted by a tracker, and back as a plan.
+//!
+//! An agent gathers what its disks read ([`Hints`]) and reports it to a tracker, a host of the swarm that counts
+//! ([`Tracker`]). Each answer says what many have read. Of several trackers, each image has one that all who see the
+//! same trackers agree on; where that one goes, another begins to count, and what was heard remains.
+//!
+//! # Who may ask
+//!
+//! An image goes by a number that only those know who have read its manifest (`headstart_disk` makes it of the roots of
+//! all its hash trees, which are never sent). It goes over encrypted connections to trackers alone, which give it to
+//! nobody. So who names it has proved by that that he may read the image, though a tracker need not know which image
+//! it is. What a tracker says is believed by nobody but a disk's engine, which brings what is named while it has
+//! nothing better to do, verified as everything, and stops where that does no good.
+//!
+//! # What is bounded
+//!
+//! Images and slices, on both sides; reports and answers, by a frame's length; what waits to be sent of either, the
+//! oldest first to go: these are statistics.
+
+mod counting;
+
+pub(super) use counting::Counting;
+
+use crate::peers::frame::{self, Kind};
+use crate::peers::host::Host;
+use crate::peers::link::Link;
+use headstart_block::{Plan, Result};
+use headstart_disk::swarm::Hinted;
+use headstart_swarm::hints::Hints;
+use headstart_swarm::tracker::{Access, Answer, ImageKey, Report};
+use headstart_swarm::{PeerKey, Time};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+
+/// How often an image's reads are reported, at most.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// How soon it is looked again whether something is due.
+const LEAST_PAUSE: Duration = Duration::from_millis(20);
+
+/// And how soon where there is no tracker.
+const NO_TRACKER: Duration = Duration::from_secs(1);
+
+/// How often what was counted is kept.
+const SAVE_EVERY: Duration = Duration::from_secs(30);
+
+/// Images that are gathered, or of which what was heard is kept for the next disk.
+const IMAGES_MAX: usize = 1024;
+
+/// Items of a plan that a disk is given: more than a boot reads.
+const ITEMS_MAX: usize = 1 << 15;
+
+/// What hints were worth, and what they cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct HintCounters {
+    /// Slices that disks of this host read for the first time.
+    pub reads: u64,
+    /// Of these, those that a hint had named before.
+    pub foreseen: u64,
+    /// Hints heard.
+    pub hints: u64,
+    /// First reads that were not reported because they were too many.
+    pub dropped: u64,
+    /// Reports that went to a tracker.
+    pub reports: u64,
+    /// Reports that came, where this host is a tracker.
+    pub tracked_reports: u64,
+    /// Images that it counts, where it is one.
+    pub tracked_images: u64,
+}
+
+/// This host's side of all of it.
+pub(super) struct HintsSide {
+    images: Mutex<Images>,
+    /// Where this host is a tracker.
+    pub(super) counting: Option<Counting>,
+    /// A disk has read something, or there is another one.
+    wake: Notify,
+    reports: AtomicU64,
+}
+
+#[derive(Default)]
+struct Images {
+    by_key: HashMap<ImageKey, Image>,
+    /// Counts uses, to tell which image was of no use for longest.
+    clock: u64,
+    /// What images counted that are forgotten.
+    before: HintCounters,
+}
+
+struct Image {
+    hints: Hints,
+    plan: watch::Sender<Hinted>,
+    disks: usize,
+    used: u64,
+}
+
+impl HintsSide {
+    pub(super) fn new(counting: Option<Counting>) -> Self {
+        Self { images: Mutex::default(), counting, wake: Notify::new(), reports: AtomicU64::new(0) }
+    }
+
+    fn images(&self) -> MutexGuard<'_, Images> {
+        // Nothing in here panics half-way.
+        self.images.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    fn due(&self) -> Option<Time> {
+        self.images().by_key.values().filter_map(|image| image.hints.due()).min()
+    }
+
+    fn take_due(&self, now: Time) -> Vec<Report> {
+        self.images().by_key.values_mut().filter_map(|image| image.hints.report(now)).collect()
+    }
+
+    fn heard(&self, answer: &Answer) {
+        if let Some(image) = self.images().by_key.get_mut(&answer.image)
+            && image.hints.heard(answer)
+        {
+            image.plan.send_replace(hinted(&image.hints));
+        }
+    }
+
+    pub(super) fn counters(&self) -> HintCounters {
+        let images = self.images();
+        let mut all = images.before;
+        images.by_key.values().for_each(|image| all.add(&image.hints));
+        drop(images);
+        all.reports = self.reports.load(Ordering::Relaxed);
+        if let Some(counting) = &self.counting {
+            (all.tracked_reports, all.tracked_images) = counting.counts();
+        }
+        all
+    }
+}
+
+impl HintCounters {
+    fn add(&mut self, hints: &Hints) {
+        let tally = hints.tally();
+        self.reads += tally.reads;
+        self.foreseen += tally.foreseen;
+        self.hints += tally.hints;
+        self.dropped += tally.dropped;
+    }
+}
+
+fn hinted(hints: &Hints) -> Hinted {
+    let mut items = match hints.plan() {
+        Plan::List(items) => items.to_vec(),
+        Plan::Lazy | Plan::Sequential => Vec::new(),
+    };
+    items.truncate(ITEMS_MAX);
+    Hinted { items, disks: hints.disks() }
+}
+
+impl Images {
+    /// One that was of no use for longest makes room, if there is any.
+    fn make_room(&mut self) {
+        if self.by_key.len() < IMAGES_MAX {
+            return;
+        }
+        let unused = self.by_key.iter().filter(|(_, image)| image.disks == 0);
+        let oldest = unused.min_by_key(|(_, image)| image.used).map(|(key, _)| *key);
+        if let Some(image) = oldest.and_then(|key| self.by_key.remove(&key)) {
+            self.before.add(&image.hints);
+        }
+    }
+}
+
+/// A disk that boots; dropped, it does no longer.
+pub(crate) struct Boots {
+    host: Arc<Host>,
+    image: ImageKey,
+}
+
+impl Boots {
+    /// A disk of an image, which was never counted before, or was. Nothing where there are too many images.
+    pub(super) fn new(host: &Arc<Host>, image: ImageKey, is_new: bool) -> Option<Self> {
+        let mut images = host.hints.images();
+        if !images.by_key.contains_key(&image) {
+            images.make_room();
+            if images.by_key.len() >= IMAGES_MAX {
+                return None;
+            }
+        }
+        images.clock += 1;
+        let used = images.clock;
+        let entry = images.by_key.entry(image).or_insert_with(|| Image {
+            hints: Hints::new(image, EVERY),
+            plan: watch::Sender::default(),
+            disks: 0,
+            used,
+        });
+        (entry.disks, entry.used) = (entry.disks + 1, used);
+        if is_new {
+            entry.hints.joined();
+        } else {
+            entry.hints.rejoined();
+        }
+        drop(images);
+        host.hints.wake();
+        Some(Self { host: Arc::clone(host), image })
+    }
+
+    /// It has read these slices for the first time.
+    pub(crate) fn read(&self, accesses: &[Access]) {
+        if let Some(image) = self.host.hints.images().by_key.get_mut(&self.image) {
+            for access in accesses {
+                image.hints.read(access.slice, Duration::from_millis(access.at_ms.into()));
+            }
+        }
+        self.host.hints.wake();
+    }
+
+    /// What is to be preloaded, now and from now on.
+    pub(crate) fn plan(&self) -> watch::Receiver<Hinted> {
+        let images = self.host.hints.images();
+        let plan = images.by_key.get(&self.image).map(|image| image.plan.subscribe());
+        // As long as this lives, the image is there.
+        plan.unwrap_or_else(|| watch::Sender::default().subscribe())
+    }
+}
+
+impl Drop for Boots {
+    fn drop(&mut self) {
+        if let Some(image) = self.host.hints.images().by_key.get_mut(&self.image) {
+            image.disks = image.disks.saturating_sub(1);
+            image.hints.booted();
+        }
+    }
+}
+
+/// Reports what disks read and keeps what was counted, until the swarm ends.
+pub(super) async fn keep_going(host: Arc<Host>, mut stopping: watch::Receiver<bool>) {
+    tokio::select! {
+        () = report(&host) => {}
+        () = keep_counts(&host) => {}
+        _ = stopping.wait_for(|stopping| *stopping) => {}
+    }
+    save(&host).await;
+}
+
+async fn keep_counts(host: &Arc<Host>) {
+    loop {
+        tokio::time::sleep(SAVE_EVERY).await;
+        save(host).await;
+    }
+}
+
+async fn save(host: &Arc<Host>) {
+    let host = Arc::clone(host);
+    let saved = tokio::task::spawn_blocking(move || {
+        if let Some(counting) = &host.hints.counting {
+            counting.save();
+        }
+    });
+    // One that panics costs statistics.
+    let _ = saved.await;
+}
+
+/// Reports whenever that is due.
+async fn report(host: &Arc<Host>) {
+    loop {
+        let (now, due) = (host.now(), host.hints.due());
+        let pause = due.map(|due| due.since(now).max(LEAST_PAUSE));
+        let woken = host.hints.wake.notified();
+        match pause {
+            // Whoever wakes it may have made something due: it looks again.
+            Some(pause) => _ = tokio::time::timeout(pause, woken).await,
+            None => woken.await,
+        }
+        let now = host.now();
+        if host.hints.due().is_none_or(|due| due > now) {
+            continue;
+        }
+        let trackers = host.trackers();
+        if trackers.is_empty() {
+            tokio::time::sleep(NO_TRACKER).await;
+            continue;
+        }
+        for report in host.hints.take_due(now) {
+            send(host, &trackers, &report);
+        }
+    }
+}
+
+/// Sends a report to the image's tracker: to that of all for which a number drawn from both is greatest.
+fn send(host: &Arc<Host>, trackers: &[(PeerKey, Option<Arc<Link>>)], report: &Report) {
+    let drawn = |key: PeerKey| {
+        let mixed = (key.0 ^ report.image.0.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        (mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9)
+    };
+    let Some((_, link)) = trackers.iter().max_by_key(|(key, _)| drawn(*key)) else { return };
+    host.hints.reports.fetch_add(1, Ordering::Relaxed);
+    match (link, &host.hints.counting) {
+        (Some(link), _) => link.outbox.statistics(Kind::Report, report),
+        (None, Some(counting)) => host.hints.heard(&counting.report(report)),
+        (None, None) => {}
+    }
+}
+
+impl Host {
+    /// Another host reports what its disks read, and is answered where this one counts.
+    pub(super) fn reported(&self, link: &Link, body: &[u8]) -> Result<()> {
+        let report = frame::decode_report(body)?;
+        if let Some(counting) = &self.hints.counting {
+            link.outbox.statistics(Kind::Hints, &counting.report(&report));
+        }
+        Ok(())
+    }
+
+    /// A tracker answers.
+    pub(super) fn hinted(&self, link: &Link, body: &[u8]) -> Result<()> {
+        let answer = frame::decode_answer(body)?;
+        if link.is_tracker {
+            self.hints.heard(&answer);
+        }
+        Ok(())
+    }
+}

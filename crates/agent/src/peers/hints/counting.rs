@@ -1,0 +1,172 @@
+//! A tracker's counts, and the file in which they outlive it.
+//!
+//! ```text
+//! 0   8   "HSHINTS" and the version, 1
+//! 8   32  BLAKE3 of the rest
+//! 40  ..  every image's counts, postcard
+//! ```
+//!
+//! It is replaced as a whole, now and then and at the end. One that cannot be used is said, left out, and replaced: what
+//! is lost are statistics, which the next boots make anew.
+
+use headstart_block::{Error, ErrorKind, Result};
+use headstart_swarm::tracker::{Answer, Counts, Report, Settings, Tracker};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What a file begins with.
+const HEAD: [u8; 8] = *b"HSHINTS1";
+
+/// Bytes of a hash.
+const HASH: usize = 32;
+
+/// Most bytes of a file: more than a tracker counts.
+const FILE_MAX: u64 = 64 << 20;
+
+/// A tracker that remembers.
+pub(in crate::peers) struct Counting {
+    tracker: Mutex<Tracker>,
+    file: PathBuf,
+    changed: AtomicBool,
+    reports: AtomicU64,
+}
+
+impl Counting {
+    /// With what is in `file`, where there is anything.
+    ///
+    /// # Errors
+    /// Where no random numbers are to be had.
+    pub(in crate::peers) fn start(file: &Path) -> Result<Self> {
+        let mut epoch = [0; 8];
+        aws_lc_rs::rand::fill(&mut epoch)
+            .map_err(|_| Error::new(ErrorKind::Io, "no random numbers are to be had"))?;
+        // An epoch of 0 is nobody's.
+        let mut tracker = Tracker::new(u64::from_le_bytes(epoch) | 1, Settings::default());
+        match load(file) {
+            Ok(images) => images.iter().for_each(|counts| tracker.load(counts)),
+            Err(error) => tracing::warn!(%error, "the tracker begins anew"),
+        }
+        Ok(Self {
+            tracker: Mutex::new(tracker),
+            file: file.to_owned(),
+            changed: AtomicBool::new(false),
+            reports: AtomicU64::new(0),
+        })
+    }
+
+    fn tracker(&self) -> MutexGuard<'_, Tracker> {
+        // A panic in between costs statistics.
+        self.tracker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn report(&self, report: &Report) -> Answer {
+        self.reports.fetch_add(1, Ordering::Relaxed);
+        if report.joined > 0 || !report.accesses.is_empty() {
+            self.changed.store(true, Ordering::Relaxed);
+        }
+        self.tracker().report(report)
+    }
+
+    /// Reports that came, and images that are counted.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        (self.reports.load(Ordering::Relaxed), self.tracker().images().count() as u64)
+    }
+
+    /// Keeps what is known now, where it has changed. That writes a file.
+    pub(in crate::peers) fn save(&self) {
+        if !self.changed.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let images: Vec<Counts> = {
+            let tracker = self.tracker();
+            let keys: Vec<_> = tracker.images().collect();
+            keys.into_iter().filter_map(|key| tracker.counts(key)).collect()
+        };
+        if let Err(error) = store(&self.file, &images) {
+            tracing::warn!(%error, "what the tracker counts is not kept");
+        }
+    }
+}
+
+fn store(path: &Path, images: &[Counts]) -> Result<()> {
+    let body = postcard::to_allocvec(images).map_err(|e| Error::invalid("cannot be kept").caused_by(e))?;
+    let new = path.with_extension("new");
+    let written = File::create(&new).and_then(|mut file| {
+        file.write_all(&HEAD)?;
+        file.write_all(blake3::hash(&body).as_bytes())?;
+        file.write_all(&body)?;
+        file.sync_all()
+    });
+    let kept = written.and_then(|()| fs::rename(&new, path));
+    kept.map_err(|e| Error::io("cannot write", e).about(path.display()))
+}
+
+/// Nothing where there is no file.
+fn load(path: &Path) -> Result<Vec<Counts>> {
+    let failed = |e| Error::io("cannot read", e).about(path.display());
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(failed(e)),
+    };
+    let mut bytes = Vec::new();
+    file.take(FILE_MAX).read_to_end(&mut bytes).map_err(failed)?;
+    let wrong = |what: &'static str| Error::corrupt(what).about(path.display());
+    let body = bytes.strip_prefix(&HEAD).ok_or_else(|| wrong("is no file of counts of this version"))?;
+    let (hash, body) = body.split_at_checked(HASH).ok_or_else(|| wrong("is cut off"))?;
+    if blake3::hash(body).as_bytes() != hash {
+        return Err(wrong("is damaged"));
+    }
+    postcard::from_bytes(body).map_err(|e| wrong("makes no sense").caused_by(e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headstart_swarm::tracker::{Access, ImageKey};
+
+    fn report(joined: u32, slices: &[u32]) -> Report {
+        let accesses = slices.iter().map(|slice| Access { slice: *slice, at_ms: *slice }).collect();
+        Report { image: ImageKey(7), joined, accesses, epoch: 0, version: 0 }
+    }
+
+    #[test]
+    fn counts_outlive_a_tracker() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tracker");
+        let asked = |counting: &Counting| {
+            let answer = counting.report(&report(0, &[]));
+            (answer.disks, answer.hints.iter().map(|hint| hint.slice).collect::<Vec<_>>())
+        };
+        let first = Counting::start(&path).unwrap();
+        first.save();
+        assert!(!path.exists(), "nothing was counted");
+        first.report(&report(2, &[5, 3, 5]));
+        first.save();
+        let epoch = first.report(&report(0, &[])).epoch;
+        let second = Counting::start(&path).unwrap();
+        assert_eq!(asked(&second), (2, vec![3, 5]));
+        assert_eq!(second.counts(), (1, 1));
+        assert_ne!(second.report(&report(0, &[])).epoch, epoch);
+        // Cut off or changed anywhere, it is nothing.
+        let whole = fs::read(&path).unwrap();
+        for len in [0, 7, 20, 45, whole.len() - 1] {
+            fs::write(&path, &whole[..len]).unwrap();
+            assert_eq!(asked(&Counting::start(&path).unwrap()), (0, vec![]));
+        }
+        for at in [0, 7, 8, 41, whole.len() - 1] {
+            let mut changed = whole.clone();
+            changed[at] ^= 1;
+            fs::write(&path, changed).unwrap();
+            assert!(load(&path).is_err(), "{at}");
+        }
+        // And is replaced.
+        let third = Counting::start(&path).unwrap();
+        third.report(&report(1, &[9]));
+        third.save();
+        assert_eq!(asked(&Counting::start(&path).unwrap()), (1, vec![9]));
+    }
+}

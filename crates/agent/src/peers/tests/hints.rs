@@ -1,0 +1,121 @@
+//! What disks read on one host is known on the others, by way of a tracker; and who may not know an image learns
+//! nothing of it.
+
+use super::*;
+use headstart_block::PlanItem;
+use headstart_swarm::tracker::{Access, Answer, ImageKey, Report};
+
+const IMAGE: ImageKey = ImageKey(0x1234_5678_9abc_def0);
+
+fn accesses(slices: &[u32]) -> Vec<Access> {
+    (0..).zip(slices).map(|(at, slice)| Access { slice: *slice, at_ms: at * 10 }).collect()
+}
+
+fn items(items: &[(u64, u32)]) -> Vec<PlanItem> {
+    items.iter().map(|(block, mask)| PlanItem { block: *block, mask: *mask }).collect()
+}
+
+#[test]
+fn a_disk_is_told_what_disks_of_other_hosts_read() {
+    let cluster = Cluster::new(&["t", "a", "b"]);
+    let mut t = cluster.tracker("t", &[]);
+    let join = [t.swarm.address()];
+    let a = cluster.host("a", Role::Agent, &join);
+    let b = cluster.host("b", Role::Agent, &join);
+    cluster.wait_until("they meet", || a.is_connected_to(2) && b.is_connected_to(2) && t.is_connected_to(2));
+    assert!(t.swarm.status().tracker && !a.swarm.status().tracker);
+    assert!(a.swarm.status().peers.iter().any(|peer| peer.name == "t" && peer.tracker));
+    // Whoever comes first has nothing to go by.
+    let first = a.swarm.boots(IMAGE, true).unwrap();
+    first.read(&accesses(&[70, 5, 64, 7]));
+    let second = b.swarm.boots(IMAGE, true).unwrap();
+    let plan = second.plan();
+    cluster.wait_until("it is told", || plan.borrow().items.len() == 2);
+    assert_eq!(plan.borrow().items, items(&[(2, 1 << 6 | 1), (0, 1 << 5 | 1 << 7)]));
+    assert!((1..=2).contains(&plan.borrow().disks));
+    // While both boot, either hears of more.
+    second.read(&accesses(&[5, 200]));
+    let plan = first.plan();
+    cluster.wait_until("it is told more", || plan.borrow().items.iter().any(|item| item.block == 200 / 32));
+    // Another disk of the same host is told at once; one of another image nothing.
+    assert!(!b.swarm.boots(IMAGE, true).unwrap().plan().borrow().items.is_empty());
+    assert!(b.swarm.boots(ImageKey(IMAGE.0 ^ 1), true).unwrap().plan().borrow().items.is_empty());
+    let counters = b.swarm.hint_counters();
+    assert_eq!((counters.reads, counters.foreseen), (2, 1));
+    assert!(counters.hints >= 4 && counters.reports > 0 && t.swarm.hint_counters().tracked_reports > 0);
+    drop((first, second));
+    // The counts outlive their tracker. Nobody is told by who is none.
+    cluster.runtime.block_on(t.swarm.stop());
+    drop(t);
+    cluster.wait_until("it is gone", || a.is_connected_to(1));
+    t = cluster.tracker("t", &[a.swarm.address()]);
+    let plan = a.swarm.boots(ImageKey(7), true).unwrap().plan();
+    cluster.wait_until("it is back", || t.is_connected_to(2));
+    let own = t.swarm.boots(IMAGE, true).unwrap();
+    cluster.wait_until("it knows", || own.plan().borrow().items.len() >= 3);
+    assert!(plan.borrow().items.is_empty());
+}
+
+#[test]
+fn a_tracker_answers_only_what_it_is_asked_and_nobody_else_is_believed() {
+    let cluster = Cluster::new(&["t", "b"]);
+    let t = cluster.tracker("t", &[]);
+    let boots = t.swarm.boots(IMAGE, true).unwrap();
+    boots.read(&accesses(&[1, 2]));
+    cluster.wait_until("it counts", || t.swarm.hint_counters().hints == 2);
+    let mut rogue = Rogue::connect(&cluster, &cluster.credentials("b"), ("t", t.swarm.address())).unwrap();
+    // It is no tracker: what it says is nothing to anybody.
+    let hints = vec![headstart_swarm::tracker::Hint { slice: 9, disks: 9, mean_ms: 0 }];
+    let lie = Answer { image: IMAGE, epoch: 1, version: 1 << 40, disks: 9, hints };
+    rogue.send(&cluster, &encoded(Kind::Hints, &lie));
+    // An image that it does not know by its number is one that nobody has read.
+    let report = |image| Report { image, joined: 0, accesses: Vec::new(), epoch: 0, version: 0 };
+    let mut ask = |image| {
+        rogue.send(&cluster, &encoded(Kind::Report, &report(image)));
+        loop {
+            let (header, body) = rogue.next(&cluster).unwrap();
+            if header.kind == Kind::Hints {
+                break frame::decode_answer(&body).unwrap();
+            }
+        }
+    };
+    assert!(ask(ImageKey(1)).hints.is_empty());
+    let told = ask(IMAGE);
+    assert_eq!((told.disks, told.hints.len()), (1, 2));
+    assert!(boots.plan().borrow().items.iter().all(|item| item.mask & 1 << 9 == 0));
+    // Nonsense ends the connection.
+    let mut frame = Vec::new();
+    push_frame(&mut frame, Kind::Report, 0, 0, &[0xff; 100]);
+    rogue.send(&cluster, &frame);
+    while rogue.next(&cluster).is_some() {}
+    cluster.wait_until("it is dropped", || t.swarm.counters().dropped_other == 1);
+}
+
+fn encoded(kind: Kind, body: &impl serde::Serialize) -> Vec<u8> {
+    let mut frame = Vec::new();
+    push_encoded(&mut frame, kind, body).unwrap();
+    frame
+}
+
+#[test]
+fn the_longest_report_and_answer_fit_a_frame() {
+    use headstart_swarm::tracker::{Hint, REPORT_MAX};
+    let access = Access { slice: u32::MAX, at_ms: u32::MAX };
+    let mut report = Report {
+        image: ImageKey(u64::MAX),
+        joined: u32::MAX,
+        accesses: vec![access; REPORT_MAX],
+        epoch: u64::MAX,
+        version: u64::MAX,
+    };
+    let hint = Hint { slice: u32::MAX, disks: u32::MAX, mean_ms: u32::MAX };
+    let (image, epoch, version) = (report.image, u64::MAX, u64::MAX);
+    let mut answer = Answer { image, epoch, version, disks: u32::MAX, hints: vec![hint; frame::HINTS_MAX] };
+    assert_eq!(frame::decode_report(&encoded(Kind::Report, &report)[HEADER..]).unwrap(), report);
+    assert_eq!(frame::decode_answer(&encoded(Kind::Hints, &answer)[HEADER..]).unwrap(), answer);
+    assert!(frame::HINTS_MAX >= headstart_swarm::tracker::Settings::default().hints_max);
+    report.accesses = vec![Access { slice: 0, at_ms: 0 }; REPORT_MAX + 1];
+    answer.hints = vec![Hint { slice: 0, disks: 0, mean_ms: 0 }; frame::HINTS_MAX + 1];
+    assert!(frame::decode_report(&encoded(Kind::Report, &report)[HEADER..]).is_err());
+    assert!(frame::decode_answer(&encoded(Kind::Hints, &answer)[HEADER..]).is_err());
+}
