@@ -42,7 +42,7 @@ pub struct Order {
     pub tree_digest: String,
     /// The outboard's length in bytes.
     pub tree_len: u64,
-    /// The store that has it, such as `https://host/images`. Where a host cannot use it, the bytes come from the others.
+    /// The store that has it, such as `https://host/images`. A host that cannot use it gets the bytes from others.
     pub store: String,
     /// What of it: offset and length in bytes, in the order in which they are brought. None: all of it.
     #[serde(default)]
