@@ -38,6 +38,10 @@ const AHEAD: u64 = 256 << 10;
 /// Bytes that who follows looks at and waits for at a time.
 const STEP: u64 = 64 << 10;
 
+/// A stream of at most so many bytes is claimed as a whole, as a request is, or not made where others have claimed
+/// some of it: they would bring the same bytes. Of more, others would have to wait too long.
+const SHORT: u64 = 1 << 20;
+
 /// What came of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Piece {
@@ -87,9 +91,12 @@ impl Fetcher {
             }
             at = next;
             refuse_bypassed(blob)?;
-            let step = ByteRange::between(at, end.min(at.saturating_add(STEP)));
+            let short = end.saturating_sub(at) <= SHORT;
+            let step = if short { end } else { end.min(at.saturating_add(STEP)) };
+            let step = ByteRange::between(at, step);
             let claim = claim(blob, step).await?;
-            if claim.owned().first().is_some_and(|run| run.offset() == at) {
+            let first = claim.owned().first().is_some_and(|run| run.offset() == at);
+            if first && !(short && claim.has_others()) {
                 brought = true;
                 self.lead(blob, ByteRange::between(at, end), claim, &mut streaming).await?;
                 at = end;
@@ -206,7 +213,7 @@ struct Ahead<'a> {
 
 impl<'a> Ahead<'a> {
     fn new(fetcher: &'a Fetcher, blob: &'a Arc<CachedBlob>, range: ByteRange, first: Claim) -> Self {
-        let end = range.end().min(range.offset().saturating_add(STEP));
+        let end = first.owned().last().map_or(range.offset(), |run| run.end().min(range.end()));
         let number = fetcher.stream_begins(blob, ByteRange::between(range.offset(), end));
         Self { fetcher, blob, range, claims: VecDeque::from([(end, first)]), number }
     }
