@@ -6,8 +6,8 @@
 //! 40  ..  every image's counts, postcard
 //! ```
 //!
-//! It is replaced as a whole, now and then and at the end. One that cannot be used is said, left out, and replaced: what
-//! is lost are statistics, which the next boots make anew.
+//! It is replaced as a whole, now and then and at the end. One that cannot be used is said, left out, and replaced:
+//! what is lost are statistics, which the next boots make anew.
 
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_swarm::tracker::{Answer, Counts, Report, Settings, Tracker};
