@@ -70,13 +70,16 @@ impl Engine {
             return true;
         }
         let (range, born, past) = (request.range, request.born, request.past.clone());
+        let streamed = request.priority() == Priority::Preload;
         let (mut own, mut trees) = (Vec::new(), Vec::new());
         world.missing(range, &mut |run| {
             let pieces = if run.blob == range.blob { &mut own } else { &mut trees };
             self.active.free(run, Some(fetch), pieces);
         });
         coalesce(&mut own, 0, &self.active);
-        self.stream_through(&mut own);
+        if streamed {
+            self.stream_through(&mut own);
+        }
         coalesce(&mut trees, 0, &self.active);
         if !request.waiters.is_empty() {
             return self.is_needed_by_waiters(fetch, own == [range], &trees, world, actions);
