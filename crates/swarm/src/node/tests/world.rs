@@ -293,16 +293,24 @@ impl World {
         self.push(Time(self.now.0 + micros), happens);
     }
 
-    /// Runs until nothing happens any more, or until `end`.
-    pub(super) fn run(&mut self, end: Time) {
-        while let Some(Reverse((at, id))) = self.heap.pop() {
+    /// Lets the next thing happen, if that is not after `end`; whether it did.
+    fn go_on(&mut self, end: Time) -> bool {
+        while let Some(Reverse((at, id))) = self.heap.peek().copied() {
             if at > end {
-                self.heap.push(Reverse((at, id)));
-                break;
+                return false;
             }
+            self.heap.pop();
             let Some(happens) = self.events.remove(&id) else { continue };
             self.now = at;
             self.happens(happens);
+            return true;
+        }
+        false
+    }
+
+    /// Runs until nobody reads any more, or until `end`.
+    pub(super) fn run(&mut self, end: Time) {
+        while self.go_on(end) {
             if self.hosts.iter().all(|host| host.dead || host.done.is_some() || host.plan.is_empty()) {
                 break;
             }
@@ -311,15 +319,7 @@ impl World {
 
     /// Runs until `end`, whether anybody reads or not.
     pub(super) fn run_all(&mut self, end: Time) {
-        while let Some(Reverse((at, id))) = self.heap.pop() {
-            if at > end {
-                self.heap.push(Reverse((at, id)));
-                break;
-            }
-            let Some(happens) = self.events.remove(&id) else { continue };
-            self.now = at;
-            self.happens(happens);
-        }
+        while self.go_on(end) {}
         self.now = end;
     }
 
