@@ -22,11 +22,11 @@ class Failed(Exception):
     """A measurement that came to nothing, with what its programs said."""
 
 
-def run(*command, within=LONGEST):
-    """Runs a program to its end; its standard output."""
+def run(*command, within=LONGEST, feed=None):
+    """Runs a program to its end, with `feed` as its standard input; its standard output."""
     try:
         done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                              text=True, timeout=within)
+                              text=True, timeout=within, input=feed)
     except subprocess.TimeoutExpired:
         raise Failed(f"{' '.join(map(str, command))}: takes longer than {within} s") from None
     if done.returncode != 0:

@@ -16,11 +16,11 @@ sys.dont_write_bytecode = True
 # Its processes and its words for failures.
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "boot"))
 
+import faults
 import figures
 import network
 import page
 from contestants import TITLES
-from faults import FAULTS
 from image import Image
 from measure import Results, calibrate, measured
 from patterns import PATTERNS
@@ -43,15 +43,16 @@ def arguments():
     parser.add_argument("--region", type=size, default=size("64M"), help="what is read, as stored [64M]")
     parser.add_argument("--uplink", type=float, default=12, help="the store's link, MB/s [12]")
     parser.add_argument("--rate", type=float, default=50, help="each host's link, MB/s [50]")
-    parser.add_argument("--patterns", type=names, default=list(PATTERNS),
-                        help=f"{', '.join(PATTERNS)}; with a fault as sync-same:FAULT: {', '.join(FAULTS)}")
+    parser.add_argument("--patterns", type=names, default=list(page.PATTERNS),
+                        help=f"{', '.join(PATTERNS)}; with a fault as sync-same:FAULT: {', '.join(faults.TITLES)}")
     parser.add_argument("--contestants", type=names, default=["independent", "tree"], help=", ".join(TITLES))
     parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument("--settle", type=float, default=2, help="seconds from open disks to the first read [2]")
     parser.add_argument("--longest", type=float, default=900, help="seconds until reading is given up [900]")
     parser.add_argument("--again", action="store_true", help="measure what is known as well")
     parser.add_argument("--logs", action="store_true", help="keep what programs said in DIR/logs (see HEADSTART_LOG)")
-    parser.add_argument("--page", action="store_true", help="write docs/benchmarks-swarm.md of what is known")
+    parser.add_argument("--page", action="store_true", help="write benchmarks-swarm.md of what is known")
+    parser.add_argument("--docs", type=pathlib.Path, default=ROOT / "docs", help="where that page goes [docs]")
     parser.add_argument("--note", default="", help="what a reader of the page has to know of this run")
     options = parser.parse_args()
     options.dir = options.dir.resolve()
@@ -87,7 +88,7 @@ def main():
             failed += 1
             print(f"  FAILED {error}", flush=True)
     if options.page:
-        print(page.write(options, results, ROOT / "docs"), flush=True)
+        print(page.write(options, image, results, options.docs), flush=True)
     if failed:
         sys.exit(f"{failed} measurements failed")
 

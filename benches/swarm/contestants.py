@@ -1,15 +1,18 @@
 """Who competes: each gives every host the disk of the image, as a file that the kernel reads through FUSE."""
 
 import json
+import os
 import pathlib
 import socket
 import subprocess
 import sys
 import time
 
+from faults import ROGUES, no_store
 from image import TAG
 from network import STORE, STORE_ADDRESS
-from rig import HEADSTART, Failed, Running, run
+from patterns import BAD
+from rig import HEADSTART, ROOT, Failed, Running, run
 
 TREE_PORT, TREE_ARITY = 7000, 2
 # A contestant is ready when every disk is there; 24 of them start on few processors.
@@ -25,8 +28,14 @@ CHUNK = 64 << 10
 # Where an agent answers in its directory, and what is asked.
 SOCKET, METRIC = "agent.sock", "headstart_agent_swarm_"
 
-# Thresholds beside each other.
-SWARMS = {"swarm-0": ["--threshold", "0"], "swarm": [], "swarm-inf": ["--threshold", "none"]}
+ROGUE = pathlib.Path(os.environ.get("BENCH_ROGUE", ROOT / "target/release/examples/rogue"))
+
+# Of a fleet with roots, how many are; and the host whose agent is the tracker, where there is one.
+ROOTS, TRACKER = 2, 2
+# Copies of each stripe, where hosts are the repository.
+COPIES = 2
+# How long it may take to make them, in seconds.
+PINNING = 300
 
 TITLES = {
     "independent": "each on its own",
@@ -34,8 +43,14 @@ TITLES = {
     "swarm-0": "swarm, nothing prefetched",
     "swarm": "swarm",
     "swarm-inf": "swarm, everything prefetched",
+    "swarm-roots": "swarm with two roots",
+    "swarm-tracker": "swarm with a tracker",
+    "pinned": "no store: two copies on the hosts",
     "local": "the image is on each host already",
 }
+
+
+IMAGE = f"http://{STORE_ADDRESS}/image:{TAG}"
 
 
 class Store:
@@ -80,10 +95,14 @@ class Contestant:
     def __init__(self, network, image):
         self.network, self.image = network, image
         self.disks, self.others = {}, []
+        # The hosts that get a disk.
+        self.readers = network.hosts
 
     def open(self):
-        started = [self._attach(host, f"http://{STORE_ADDRESS}/image:{TAG}") for host in self.network.hosts]
-        for host in started:
+        self._attach_all(IMAGE)
+
+    def _attach_all(self, reference):
+        for host in [self._attach(host, reference) for host in self.readers]:
             self._ready(host)
 
     def use(self, host):
@@ -118,6 +137,11 @@ class Contestant:
         """What runs for it."""
         return [program.process.pid for program in [*self.disks.values(), *self.others]]
 
+    def processes_of(self, host):
+        """What runs for it on a host, by what it is."""
+        disk = self.disks.get(host.number)
+        return {"disk": disk.process.pid} if disk else {}
+
     def end(self):
         """Ends everything, disks first; what each disk said at its end."""
         said = {}
@@ -147,8 +171,7 @@ class Local(Contestant):
     """What the machine carries, with nothing on the links."""
 
     def open(self):
-        for host in [self._attach(host, f"file://{self.image.layout}:{TAG}") for host in self.network.hosts]:
-            self._ready(host)
+        self._attach_all(f"file://{self.image.layout}:{TAG}")
 
 
 class Tree(Contestant):
@@ -182,36 +205,70 @@ class Tree(Contestant):
 class Swarm(Contestant):
     """An agent on every host, with certificates of one cluster; disks ask it first."""
 
-    def __init__(self, network, image, arguments):
+    # What all agents are told, and what some are.
+    arguments = []
+
+    def __init__(self, network, image, rogue=None):
         super().__init__(network, image)
-        self.arguments, self.agents = arguments, {}
+        self.agents, self.rogue = {}, rogue
+        self.honest = [host for host in network.hosts if not rogue or host.number != BAD]
 
     def open(self):
-        hosts = self.network.hosts
-        cluster = self.network.place / "cluster"
-        run(HEADSTART, "swarm", "init", cluster, *(part for host in hosts for part in ("--host", host.place.name)))
-        for host in hosts:
-            known = [other for other in hosts[:TOLD] if other is not host]
+        self._start()
+        self._meet()
+        if self.rogue:
+            self._invite()
+        self.prepare()
+        super().open()
+
+    def _start(self):
+        hosts, self.cluster = self.network.hosts, self.network.place / "cluster"
+        run(HEADSTART, "swarm", "init", self.cluster, *(part for host in hosts for part in ("--host", host.place.name)))
+        for host in self.honest:
+            known = [other for other in self.honest[:TOLD] if other is not host]
             agent = host.start("agent", HEADSTART, "agent", "--json", "--dir", host.place / "daemon",
-                               "--cache", host.place / "cache", "--credentials", cluster / "hosts" / host.place.name,
-                               "--name", host.place.name,
-                               "--listen", f"{host.address}:{SWARM_PORT}", *self.arguments,
-                               *(part for other in known for part in ("--join", f"{other.address}:{SWARM_PORT}")))
+                               "--cache", host.place / "cache", "--credentials", self.credentials(host),
+                               "--name", host.place.name, "--listen", self.at(host),
+                               *self.arguments, *self.arguments_of(host),
+                               *(part for other in known for part in ("--join", self.at(other))))
             self.agents[host.number] = agent
             self.others.append(agent)
         for agent in self.others:
             agent.wait_for(lambda agent=agent: "\n" in agent.said(), READY, LOOK)
-        self._meet()
-        super().open()
+
+    def credentials(self, host):
+        return self.cluster / "hosts" / host.place.name
+
+    @staticmethod
+    def at(host):
+        return f"{host.address}:{SWARM_PORT}"
+
+    def arguments_of(self, host):
+        return []
+
+    def prepare(self):
+        """Agents have met, and no disk is there yet."""
 
     def _meet(self):
         """Agents run for days before a disk is attached: each has found all others."""
-        until, count = time.monotonic() + READY, len(self.network.hosts) - 1
-        for host in self.network.hosts:
+        until, count = time.monotonic() + READY, len(self.honest) - 1
+        for host in self.honest:
             while metrics(host.place / "daemon" / SOCKET)["peers"] < count:
                 if time.monotonic() > until:
                     raise Failed(f"{host.name} does not find all others within {READY} s")
                 time.sleep(0.1)
+
+    def _invite(self):
+        """One more connects to all of them, that knows the image as well."""
+        host = self.network.hosts[BAD]
+        program = host.start("rogue", ROGUE, self.credentials(host), host.place.name, self.image.manifest, self.rogue,
+                             *(f"{other.place.name}@{self.at(other)}" for other in self.honest))
+        self.others.append(program)
+        program.wait_for(lambda: f"connected {len(self.honest)}\n" in program.said(), READY, LOOK)
+
+    def processes_of(self, host):
+        agent = self.agents.get(host.number)
+        return super().processes_of(host) | ({"agent": agent.process.pid} if agent else {})
 
     def options(self, host):
         return [*super().options(host), "--swarm", host.place / "daemon" / "swarm.sock"]
@@ -230,6 +287,54 @@ class Swarm(Contestant):
                 "unread": chunks("prefetched") - chunks("prefetched_read"), "counters": counts}
 
 
+class NoThreshold(Swarm):
+    arguments = ["--threshold", "none"]
+
+
+class NothingPrefetched(Swarm):
+    arguments = ["--threshold", "0"]
+
+
+class Rooted(Swarm):
+    """A few roots fetch for all."""
+
+    arguments = ["--topology", "roots"]
+
+    @property
+    def roots(self):
+        return self.honest[:ROOTS]
+
+    def arguments_of(self, host):
+        return ["--root"] if host in self.roots else []
+
+
+class Tracked(Swarm):
+    """Disks preload what a tracker has heard that others read."""
+
+    @property
+    def tracker(self):
+        return self.honest[TRACKER]
+
+    def arguments_of(self, host):
+        return ["--tracker"] if host is self.tracker else []
+
+    def options(self, host):
+        return [option if option != "lazy" else "auto" for option in super().options(host)]
+
+
+class Pinned(Swarm):
+    """The image is on the hosts, each stripe on some of them; then the store goes."""
+
+    def prepare(self):
+        sock = self.network.hosts[0].place / "daemon" / SOCKET
+        run(*self.network.hosts[0].command(HEADSTART, "swarm", "pin", IMAGE, "--copies", COPIES, "--agent", sock),
+            within=PINNING)
+
+    def open(self):
+        super().open()
+        no_store(self.network, self)
+
+
 def metrics(path):
     """What an agent counts of the swarm."""
     with socket.socket(socket.AF_UNIX) as connection:
@@ -241,10 +346,16 @@ def metrics(path):
     return {name: int(value) for name, value in lines}
 
 
-def contestant(name, network, image):
-    simple = {"independent": Contestant, "tree": Tree, "local": Local}
-    if name in simple:
-        return simple[name](network, image)
-    if name in SWARMS:
-        return Swarm(network, image, SWARMS[name])
-    raise Failed(f"there is no contestant '{name}'; there are {', '.join(TITLES)}")
+KINDS = {"independent": Contestant, "tree": Tree, "local": Local, "swarm-0": NothingPrefetched, "swarm": Swarm,
+         "swarm-inf": NoThreshold, "swarm-roots": Rooted, "swarm-tracker": Tracked, "pinned": Pinned}
+
+
+def contestant(name, network, image, fault):
+    kind = KINDS.get(name)
+    if not kind:
+        raise Failed(f"there is no contestant '{name}'; there are {', '.join(KINDS)}")
+    if fault not in ROGUES:
+        return kind(network, image)
+    if not issubclass(kind, Swarm):
+        raise Failed(f"to be {fault} takes a swarm")
+    return kind(network, image, rogue=fault)

@@ -35,6 +35,8 @@ class Image:
         self.stored = sum(path.stat().st_size for path in self.files)
         largest = max(self.files, key=lambda path: path.stat().st_size)
         self.layer, self.layer_path = largest.stat().st_size, largest.relative_to(self.layout)
+        index = json.loads((self.layout / "index.json").read_text())
+        self.manifest = self.layout / "blobs" / index["manifests"][0]["digest"].replace(":", "/")
 
     def _write_disk(self):
         noise = random.Random(self.region)

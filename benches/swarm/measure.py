@@ -67,7 +67,41 @@ def calibrate(options, image):
             finally:
                 store.end()
         found[name] = round(float(said) / 1e6, 2)
-    return found
+    return found | round_trips(options, image)
+
+
+LATENCY = """
+import http.client, json, socket, statistics, sys, time
+def median(what):
+    took = []
+    for _ in range(41):
+        start = time.perf_counter()
+        what()
+        took.append(time.perf_counter() - start)
+    return statistics.median(took)
+def refused():
+    with socket.socket() as asked:
+        asked.connect_ex((sys.argv[1], 9))
+store = http.client.HTTPConnection(sys.argv[2])
+def one_byte():
+    store.request("GET", sys.argv[3], headers={"Range": "bytes=0-0"})
+    store.getresponse().read()
+print(json.dumps({"round_trip": median(refused), "store_round_trip": median(one_byte)}))
+"""
+
+
+def round_trips(options, image):
+    """Seconds from one host to another and back, and for a byte of the store, with nothing else on the links."""
+    uplink, rate = round(options.uplink * 1e6), round(options.rate * 1e6)
+    with Room(options.dir) as room, Network(room, 2, uplink, rate) as network:
+        store = Store(room, image)
+        try:
+            here, there = network.hosts
+            said = run(*here.command(sys.executable, "-c", LATENCY, there.address, STORE_ADDRESS,
+                                     f"/image/{image.layer_path}"), within=60)
+        finally:
+            store.end()
+    return {name: round(seconds, 6) for name, seconds in json.loads(said).items()}
 
 
 def worked():
@@ -87,9 +121,10 @@ class Work:
         self.busy, self.before = Processors(), worked()
 
     def until_now(self, pids):
+        """What is said of it, and seconds by process."""
         ours = {*pids, os.getpid()}
-        spent = {pid: total - self.before.get(pid, 0) for pid, total in worked().items()}
-        return {"busy": self.busy.busy(), "worked": round(sum(spent.get(pid, 0) for pid in ours), 2),
+        spent = {pid: round(total - self.before.get(pid, 0), 2) for pid, total in worked().items()}
+        return spent, {"busy": self.busy.busy(), "worked": round(sum(spent.get(pid, 0) for pid in ours), 2),
                 "others": round(sum(work for pid, work in spent.items() if pid not in ours), 2)}
 
 
@@ -100,9 +135,10 @@ def difference(later, earlier):
 def measure(options, image, row):
     """Fills the row."""
     uplink, rate = round(options.uplink * 1e6), round(options.rate * 1e6)
+    fault = row["pattern"].partition(":")[2]
     with Room(options.dir) as room, Network(room, row["hosts"], uplink, rate) as network:
         store = Store(room, image)
-        ours = contestant(row["contestant"], network, image)
+        ours = contestant(row["contestant"], network, image, fault)
         try:
             _run(options, image, row, network, store, ours)
         finally:
@@ -126,20 +162,23 @@ def _keep(room, place):
 
 def _run(options, image, row, network, store, ours):
     hosts = network.hosts
+    # In bytes a second of payload: what all times go by.
+    who = plans(row["pattern"], image, len(hosts), row["links"]["uplink"] * 1e6)
+    ours.readers = [host for host, plan in zip(hosts, who) if plan.attached]
     began = time.monotonic()
     ours.open()
     row["open"] = round(time.monotonic() - began, 2)
     # Connections are made, adverts said, what was read ahead while opening has come.
     time.sleep(options.settle)
     before, asked, work = network.moved(), store.sent(), Work()
-    who = plans(row["pattern"], image, len(hosts), options.uplink * 1e6)
     fault = row["pattern"].partition(":")[2]
     least = image.region / options.uplink / 1e6
     with Strike(fault, network, ours, least) if fault else contextlib.nullcontext() as strike:
         readings = read_all(who, [lambda host=host: ours.use(host) for host in hosts], options.longest)
     if strike and strike.error:
         raise Failed(f"the fault did not come: {strike.error}")
-    row |= work.until_now([*ours.processes(), store.program.process.pid])
+    spent, said = work.until_now([*ours.processes(), store.program.process.pid])
+    row |= said
     # Requests are in the web server's log when they have been answered.
     time.sleep(0.5)
     moved, sent = difference(network.moved(), before), store.sent()
@@ -149,9 +188,10 @@ def _run(options, image, row, network, store, ours):
                    for host, plan, reading in zip(hosts, who, readings)]
     for host, one in zip(hosts, row["each"]):
         one["swarm"] = ours.exchanged(host)
+        one["worked"] = {what: spent.get(pid, 0) for what, pid in ours.processes_of(host).items()}
     row["completion"] = round(max(reading.ended for reading in readings), 3)
     row["wrong"] = sum(_wrong(image, ours.path(host), plan, one) for host, plan, one in zip(hosts, who, row["each"])
-                       if not one["error"])
+                       if plan.ranges and not one["error"])
     row["here"] = [round(at, 3) for _, at in sorted(getattr(ours, "here", {}).items())]
 
 

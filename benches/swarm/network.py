@@ -119,6 +119,8 @@ class Network:
         run("ip", "netns", "add", name)
         run("ip", "-n", SWITCH, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name)
         run("ip", "-n", SWITCH, "link", "set", port, "master", "bridge", "up")
+        # What goes to nobody goes nowhere, instead of to everybody.
+        run("ip", "-n", SWITCH, "link", "set", port, "type", "bridge_slave", "flood", "off")
         run("ip", "-n", name, "link", "set", "lo", "up")
         run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
         run("ip", "-n", name, "link", "set", "eth0", "up")

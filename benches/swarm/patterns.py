@@ -6,6 +6,8 @@ import random
 import threading
 import time
 
+from faults import ROGUES
+
 REQUEST = 1 << 20
 # The paper starts its machines 5 s after each other, which is this share of its region's time over its store's link
 # (1 GiB over 1 Gbit/s).
@@ -14,6 +16,12 @@ SHIFT = 0.54
 # MB to boot, then 128 MB.
 BOOT = 0.55
 BOOT_REQUEST = 256 << 10
+# Parts of the disk are whole multiples of it: half as much as stored, as in the simulation.
+PART = 2 << 20
+# How long nothing is read, in seconds.
+IDLE = 60
+# The host that is slow, or no honest one.
+BAD = 1
 
 
 @dataclasses.dataclass
@@ -24,6 +32,8 @@ class Plan:
     ranges: list
     # The largest request.
     request: int = REQUEST
+    # Whether the host has the disk at all.
+    attached: bool = True
 
     def length(self):
         return sum(length for _, length in self.ranges)
@@ -38,37 +48,50 @@ def sync_same(image, count, uplink):
 def shifted_same(image, count, uplink):
     """All read that region, each a while after the one before."""
     quarter = image.size // 4
-    delay = SHIFT * image.region / uplink
+    delay = SHIFT * image.as_stored(quarter) / uplink
     return [Plan(host * delay, [(quarter, quarter)]) for host in range(count)]
 
 
 def sync_disjoint(image, count, uplink):
     """Each reads a part of its own, at once; together it is the whole disk."""
-    part = image.size // count // REQUEST * REQUEST
+    part = image.size // count // PART * PART
     return [Plan(0.0, [(host * part, part)]) for host in range(count)]
 
 
 def boot_disjoint(image, count, uplink):
     """All read the same scattered pieces, as a boot does, and then each a part of its own."""
-    part = int(image.size / (count + BOOT)) // REQUEST * REQUEST
-    boot = int(part * BOOT) // BOOT_REQUEST * BOOT_REQUEST
+    part = int(image.size / (count + BOOT)) // PART * PART
+    boot = int(part * BOOT) // PART * PART
     pieces = [(at, BOOT_REQUEST) for at in range(0, boot, BOOT_REQUEST)]
     random.Random(1).shuffle(pieces)
     start = image.size - count * part
     return [Plan(0.0, pieces + [(start + host * part, part)]) for host in range(count)]
 
 
+def alone(image, count, uplink):
+    """One host has the disk and reads that region; the others are there, and have nothing to do with it."""
+    quarter = image.size // 4
+    return [Plan(0.0, [(quarter, quarter)])] + [Plan(0.0, [], attached=False) for _ in range(1, count)]
+
+
+def idle(image, count, uplink):
+    """All have the disk, and nobody reads."""
+    return [Plan(IDLE, []) for _ in range(count)]
+
+
 PATTERNS = {"sync-same": sync_same, "shifted-same": shifted_same, "sync-disjoint": sync_disjoint,
-            "boot-disjoint": boot_disjoint}
+            "boot-disjoint": boot_disjoint, "alone": alone, "idle": idle}
 
 
 def plans(name, image, count, uplink):
-    """Of a pattern, such as `sync-same`, or with a fault, as `sync-same:killed`."""
+    """Of a pattern, such as `sync-same`, or with a fault, as `sync-same:killed`. `uplink` is in bytes a second."""
     pattern, _, fault = name.partition(":")
     found = PATTERNS[pattern](image, count, uplink)
     if fault == "slow":
         # It takes part and reads nothing: what it is slow for is others.
-        found[1].ranges = []
+        found[BAD].ranges = []
+    if fault in ROGUES:
+        found[BAD] = Plan(0.0, [], attached=False)
     if fault == "no-store":
         # The first half has read everything when the store goes; then comes the other.
         for plan in found[count // 2:]:
@@ -94,6 +117,9 @@ class Reading:
 def read(plan, opened, start, reading):
     """What dd does: one request after the other, with the kernel's own read-ahead. Waits for its time first."""
     time.sleep(max(0.0, start + plan.after - time.monotonic()))
+    if not plan.ranges:
+        reading.ended = time.monotonic() - start
+        return
     try:
         # A host that has to get ready within the time, such as by a download, does so here.
         path = opened()
