@@ -268,9 +268,10 @@ impl Puller {
 
     fn perform(self: &Arc<Self>, state: &mut State, action: Action) {
         match action {
-            Action::Fetch { fetch, range, priority, stream, .. } => {
+            Action::Fetch { fetch, range, priority, stream, whole, .. } => {
                 let (held, steered) = watch::channel(false);
-                let fetched = self.clone().fetch(fetch, range, priority, stream.then_some(steered));
+                let stream = stream.then_some((steered, whole));
+                let fetched = self.clone().fetch(fetch, range, priority, stream);
                 let task = self.runtime.spawn(fetched).abort_handle();
                 state.fetching.insert(fetch, Fetching { task, held, priority });
             }
@@ -293,7 +294,7 @@ impl Puller {
         fetch: FetchId,
         range: BlobRange,
         priority: Priority,
-        stream: Option<watch::Receiver<bool>>,
+        stream: Option<(watch::Receiver<bool>, bool)>,
     ) {
         let urgency = match priority {
             Priority::Miss => Urgency::Demand,
@@ -306,8 +307,8 @@ impl Puller {
         let arrived = || self.arrived(fetch);
         let tell = |piece| self.progressed(fetch, range.blob, piece);
         let result = match stream {
-            Some(held) => {
-                let streaming = Streaming { held, tell: &tell, arrived: &arrived };
+            Some((held, whole)) => {
+                let streaming = Streaming { held, whole, tell: &tell, arrived: &arrived };
                 self.fetcher.stream(blob, range.range, streaming).await
             }
             None => self.fetcher.fetch(blob, range.range, urgency, &arrived).await,

@@ -8,6 +8,10 @@
 //! claimed. Whoever comes second follows: he waits for each stretch, and asks the store for nothing until what comes
 //! next is claimed by nobody. Since a claim is given back only when the next one is taken, he never gets ahead.
 //!
+//! *Whole ones*, which come soon, are claimed as a whole, as other requests are, and made only where others have claimed
+//! nothing of what they would bring: so disks that read the same at once fetch no byte twice. Who needs something of
+//! such a one waits for it, the own disk too.
+//!
 //! *Held*, a stream takes nothing from its connection, which holds the sender back when it is full.
 
 use crate::fetch::{Arrived, Fetcher, claim};
@@ -38,10 +42,6 @@ const AHEAD: u64 = 256 << 10;
 /// Bytes that who follows looks at and waits for at a time.
 const STEP: u64 = 64 << 10;
 
-/// A stream of at most so many bytes is claimed as a whole, as a request is, or not made where others have claimed
-/// some of it: they would bring the same bytes. Of more, others would have to wait too long.
-const SHORT: u64 = 1 << 20;
-
 /// What came of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Piece {
@@ -55,6 +55,8 @@ pub(crate) enum Piece {
 pub(crate) struct Streaming<'a> {
     /// Whether it is to take nothing for now.
     pub(crate) held: watch::Receiver<bool>,
+    /// Whether it is claimed as a whole.
+    pub(crate) whole: bool,
     pub(crate) tell: &'a (dyn Fn(Piece) + Send + Sync),
     /// The last byte has come over the link, before it is verified.
     pub(crate) arrived: Arrived<'a>,
@@ -91,12 +93,15 @@ impl Fetcher {
             }
             at = next;
             refuse_bypassed(blob)?;
-            let short = end.saturating_sub(at) <= SHORT;
-            let step = if short { end } else { end.min(at.saturating_add(STEP)) };
+            let step = if streaming.whole { end } else { end.min(at.saturating_add(STEP)) };
             let step = ByteRange::between(at, step);
             let claim = claim(blob, step).await?;
-            let first = claim.owned().first().is_some_and(|run| run.offset() == at);
-            if first && !(short && claim.has_others()) {
+            let mine = match claim.owned() {
+                [only] if streaming.whole => only.intersect(step) == step,
+                [first, ..] if !streaming.whole => first.offset() == at,
+                _ => false,
+            };
+            if mine {
                 brought = true;
                 self.lead(blob, ByteRange::between(at, end), claim, &mut streaming).await?;
                 at = end;
@@ -124,7 +129,7 @@ impl Fetcher {
     ) -> Result<()> {
         let digest = blob.spec().digest;
         let about = |e: Error| e.about(format!("blob {digest}"));
-        let mut ahead = Ahead::new(self, blob, range, claim);
+        let mut ahead = Ahead::new(self, blob, range, claim, streaming.whole);
         ahead.advance(range.offset()).await?;
         let asked = Instant::now();
         let mut parts = self.store().read_stream(&digest, range, Urgency::Background).await.map_err(about)?;
@@ -207,14 +212,21 @@ struct Ahead<'a> {
     range: ByteRange,
     /// Each with where it ends.
     claims: VecDeque<(u64, Claim)>,
-    /// Under which the fetcher knows it.
-    number: u64,
+    /// Under which the fetcher knows it, where it is not claimed as a whole.
+    number: Option<u64>,
 }
 
 impl<'a> Ahead<'a> {
-    fn new(fetcher: &'a Fetcher, blob: &'a Arc<CachedBlob>, range: ByteRange, first: Claim) -> Self {
+    fn new(
+        fetcher: &'a Fetcher,
+        blob: &'a Arc<CachedBlob>,
+        range: ByteRange,
+        first: Claim,
+        whole: bool,
+    ) -> Self {
         let end = first.owned().last().map_or(range.offset(), |run| run.end().min(range.end()));
-        let number = fetcher.stream_begins(blob, ByteRange::between(range.offset(), end));
+        let claimed = ByteRange::between(range.offset(), end);
+        let number = (!whole).then(|| fetcher.stream_begins(blob, claimed));
         Self { fetcher, blob, range, claims: VecDeque::from([(end, first)]), number }
     }
 
@@ -229,14 +241,18 @@ impl<'a> Ahead<'a> {
         while self.claims.front().is_some_and(|(end, _)| *end <= at) {
             self.claims.pop_front();
         }
-        self.fetcher.stream_is_at(self.number, ByteRange::between(at, end));
+        if let Some(number) = self.number {
+            self.fetcher.stream_is_at(number, ByteRange::between(at, end));
+        }
         Ok(())
     }
 }
 
 impl Drop for Ahead<'_> {
     fn drop(&mut self) {
-        self.fetcher.stream_ends(self.number);
+        if let Some(number) = self.number {
+            self.fetcher.stream_ends(number);
+        }
     }
 }
 

@@ -34,12 +34,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// How long a swarm may take for what somebody waits for. It bounds its waits itself, and sooner.
-const PATIENCE_DEMAND: Duration = Duration::from_secs(8);
-
-/// And for what may be wanted later.
-const PATIENCE_BACKGROUND: Duration = Duration::from_secs(30);
-
 /// Bytes of a long range that are asked for at once.
 const STEP: u64 = 512 << 10;
 
@@ -78,6 +72,10 @@ pub trait Swarm: Send + Sync {
     /// Returns when nothing more of the range is to be expected: what is missing then, the disk is to fetch from its
     /// store, and to tell by [`became_local`](Self::became_local). Dropped, nobody waits any more.
     fn bring<'a>(&'a self, blob: &'a Digest, range: ByteRange, urgency: Urgency) -> BoxFuture<'a, ()>;
+
+    /// How long that may take at most, whatever happens: it bounds its waits itself, and sooner, as it knows how long
+    /// the store takes now. After that it is dropped.
+    fn longest(&self) -> Duration;
 
     /// The disk has brought these bytes itself.
     fn became_local(&self, blob: &Digest, range: ByteRange);
@@ -166,11 +164,8 @@ impl Sharing {
 
     async fn bring(&self, blob: &CachedBlob, range: ByteRange, urgency: Urgency) {
         let before = missing_bytes(blob, range);
-        let patience = match urgency {
-            Urgency::Demand => PATIENCE_DEMAND,
-            Urgency::Background => PATIENCE_BACKGROUND,
-        };
-        if timeout(patience, self.swarm.bring(&blob.spec().digest, range, urgency)).await.is_err() {
+        let longest = self.swarm.longest();
+        if timeout(longest, self.swarm.bring(&blob.spec().digest, range, urgency)).await.is_err() {
             tracing::debug!(blob = %blob.spec().digest, %range, "the swarm does not answer");
         }
         let brought = before.saturating_sub(missing_bytes(blob, range));
@@ -329,7 +324,8 @@ impl Fetcher {
                 }
                 (streaming.tell)(piece);
             };
-            let streaming = Streaming { held: streaming.held.clone(), tell: &tell, arrived: &|| () };
+            let (held, whole) = (streaming.held.clone(), streaming.whole);
+            let streaming = Streaming { held, whole, tell: &tell, arrived: &|| () };
             brought |= self.stream_alone(blob, run, streaming).await?;
             let rest = whole_chunks(run, blob.len());
             let from = told.load(Ordering::Relaxed).max(rest.offset());

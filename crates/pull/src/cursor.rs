@@ -117,6 +117,15 @@ impl Rests {
             self.promote(block, &[before, !before], max);
             return false;
         }
+        self.push_once(block, max)
+    }
+
+    /// A read will miss in a block if it goes on as before; whether an older one had to go for it.
+    pub(crate) fn read_ahead(&mut self, block: u64, max: usize) -> bool {
+        max > 0 && self.known.insert(block) && self.push_once(block, max)
+    }
+
+    fn push_once(&mut self, block: u64, max: usize) -> bool {
         self.once.push_back(block);
         let full = self.once.len() > max;
         if full && let Some(oldest) = self.once.pop_front() {

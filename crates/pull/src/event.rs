@@ -126,6 +126,9 @@ pub enum Action {
         /// Whether it is long: its bytes are to be taken as they come, each piece told by [`Event::Progress`], and it
         /// may be held. Never where somebody waits for it.
         stream: bool,
+        /// Of a stream: whether all of it comes soon. It is never held, and all of it may be claimed at once: of a
+        /// longer one, others had to wait too long for what comes last.
+        whole: bool,
     },
     /// Do not take more bytes of this streamed fetch from its connection for now, so that what is more urgent has the
     /// link to itself. What has come is told all the same.

@@ -15,6 +15,7 @@
 //! | `queue` | strict priority: miss, preload, left |
 //! | `window` | what of a plan goes into one request |
 //! | `preload`, `cursor` | what of the [`Plan`] comes next, and how far it is |
+//! | `scans` | reading ahead |
 //! | `left` | filling the disk at a set rate, progress and ETA |
 //! | `estimator` | bandwidth and round trip; from them the depth and the size of background requests |
 //! | `retry`, `timers` | back-off, deadlines |
@@ -37,6 +38,7 @@ mod preload;
 mod queue;
 mod request;
 mod retry;
+mod scans;
 pub mod settings;
 mod source;
 pub mod switcher;

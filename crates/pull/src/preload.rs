@@ -11,6 +11,7 @@
 
 use crate::active::Active;
 use crate::cursor::{Cursor, Named, Rests};
+use crate::scans::Scans;
 use crate::window::{Shape, Window};
 use crate::{BLOCK_SIZE, BlobRange, Counters, Plan, PlanItem, SLICE_SIZE, World};
 use headstart_block::ByteRange;
@@ -22,6 +23,7 @@ pub(crate) struct Preload {
     planned: Window,
     named: Named,
     rests: Rests,
+    scans: Scans,
     urgent: Window,
     resting: Window,
 }
@@ -53,6 +55,10 @@ impl Preload {
             if slices.clone().any(|slice| place.mask >> slice & 1 == 0) {
                 if quickly && max > 0 && self.cursor.is_on_a_list() && !self.rests.knows(block) {
                     self.rests.promote(block, &[u32::MAX], max);
+                }
+                // What is behind it comes after it: the latest goes first.
+                for ahead in self.scans.missed(block).rev() {
+                    dropped += u64::from(self.rests.read_ahead(ahead, max));
                 }
                 dropped += u64::from(self.rests.push(block, slices.end, max));
             } else if place.last >= self.cursor.passed() {

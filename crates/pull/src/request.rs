@@ -42,6 +42,8 @@ pub(crate) struct Stream {
     pub(crate) heard: Option<Time>,
     /// Whether it is not to be read from for now.
     pub(crate) held: bool,
+    /// Whether it is so short that it is waited for as for other requests, and never held.
+    pub(crate) whole: bool,
 }
 
 /// What a request has been through.

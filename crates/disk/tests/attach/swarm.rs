@@ -130,6 +130,10 @@ impl Swarm for Fake {
         .boxed()
     }
 
+    fn longest(&self) -> Duration {
+        Duration::from_secs(2)
+    }
+
     fn became_local(&self, blob: &Digest, range: ByteRange) {
         self.told.lock().unwrap().push((*blob, range));
     }

@@ -27,6 +27,7 @@ impl Engine {
         if !self.is_needed(fetch, world, actions) {
             return;
         }
+        let soon = self.pace().request;
         let Some(request) = self.requests.get_mut(fetch) else { return };
         let (priority, range, attempt) = (request.priority(), request.range, request.past.attempt);
         if priority == Priority::Miss {
@@ -44,7 +45,8 @@ impl Engine {
         };
         let source = self.sources.choose();
         let long = priority == Priority::Preload && range.len() > self.settings.stream_min;
-        let stream = long.then_some(Stream { asked: self.now, heard: None, held: false });
+        let whole = long && range.len() <= soon;
+        let stream = long.then_some(Stream { asked: self.now, heard: None, held: false, whole });
         request.state = State::Sent(Sent { priority, source, late, stream });
         if long {
             self.streams.push(fetch);
@@ -59,7 +61,7 @@ impl Engine {
             self.counters.add_bytes(priority, range.len());
         }
         self.counters.retries += u64::from(attempt > 0);
-        actions.push(Action::Fetch { fetch, source, range, priority, attempt, stream: long });
+        actions.push(Action::Fetch { fetch, source, range, priority, attempt, stream: long, whole });
     }
 
     /// Looks again at what a request is to bring, since it was not made just now. Its bytes may have become local,

@@ -54,7 +54,8 @@ impl Engine {
         assert_eq!(sent.stream.is_some(), self.streams.contains(&fetch));
         let held = sent.stream.is_some_and(|stream| stream.held);
         assert!(!held || request.waiters.is_empty(), "somebody waits for what is held");
-        assert_eq!(held, sent.stream.is_some() && request.waiters.is_empty() && !self.misses_allow());
+        let long = sent.stream.is_some_and(|stream| !stream.whole);
+        assert_eq!(held, long && request.waiters.is_empty() && !self.misses_allow());
         if sent.priority != Priority::Miss && !request.waiters.is_empty() {
             assert!(
                 self.timers.contains(sent.late, Timer::Late(fetch)),

@@ -87,7 +87,8 @@ impl Engine {
                     joined.push((holder, part));
                     from = part.range.end();
                 } else if let State::Sent(sent) = request.state {
-                    let counter = if sent.stream.is_some() && !request.apart {
+                    let long = sent.stream.is_some_and(|stream| !stream.whole);
+                    let counter = if long && !request.apart {
                         &mut self.counters.ahead
                     } else {
                         &mut self.counters.rescued

@@ -121,6 +121,28 @@ fn who_reads_just_ahead_of_a_stream_waits_for_it() {
     assert!(sim.reads[1].wait() < 45 * MILLI, "{:?}", sim.reads[1].wait());
 }
 
+/// Of about a round trip's worth, as rests of blocks and scans are asked for: who asks for his part of it alone has it no
+/// sooner, and it is there twice.
+#[test]
+fn what_comes_soon_is_waited_for_and_never_held() {
+    for sharing in [Sharing::Fill, Sharing::Strict] {
+        let mut sim = streaming(50, 20, Settings { sharing, ..lazy() });
+        sim.run(millis(3000));
+        assert!(sim.disk.is_local(ByteRange::between(0, 64 << 20)));
+        let (held, streamed) = (sim.counters().held, streams(&sim).len());
+        sim.tell(Event::PlanChanged(Plan::List([PlanItem { block: 40, mask: 0x3ff }].into())));
+        assert_eq!(streams(&sim).len(), streamed + 1);
+        sim.read((80 << 20) + (600 << 10), 4096);
+        sim.read(100 << 20, 4096);
+        sim.run(millis(3500));
+        assert!(sim.reads[0].wait() < 50 * MILLI, "{:?}", sim.reads[0].wait());
+        let misses = sim.asked.iter().filter(|asked| asked.priority == Priority::Miss);
+        let misses: Vec<_> = misses.map(|asked| asked.range.range.offset() >> 20).collect();
+        assert!(misses.iter().all(|at| *at == 100 || *at == 0), "{misses:?}");
+        assert_eq!(sim.counters().held, held, "it is a request as any other");
+    }
+}
+
 /// Whoever reads a little ahead of it all the time: the stream does not bring again what is there already.
 #[test]
 fn a_stream_goes_on_behind_what_was_read_ahead() {

@@ -11,6 +11,10 @@
 //! apart at once. When the stream passes there, it brings those bytes again: as long as the pieces are small that
 //! costs less than another request would. But where a long stretch before it has become local, the stream is ended,
 //! and goes on behind that as another one.
+//!
+//! *Whole ones* come in about a round trip, as rests of blocks and scans do. They are waited for as any request is, and
+//! not held: their driver claims all of such a one at once, and what waits for the claim of one disk must not wait for
+//! that disk's own misses.
 
 use super::Engine;
 use crate::estimator::{Pace, span};
@@ -34,7 +38,7 @@ impl Engine {
     /// Whether a reader may wait for `part` in a request, or had better ask for it himself.
     pub(super) fn may_join(&self, request: &Request, part: BlobRange) -> bool {
         match request.state {
-            State::Sent(Sent { stream: Some(stream), .. }) => {
+            State::Sent(Sent { stream: Some(stream), .. }) if !stream.whole => {
                 !request.apart && self.comes_soon(request.range, stream, part)
             }
             _ => request.is_joinable(self.now),
@@ -82,12 +86,12 @@ impl Engine {
     pub(super) fn expect(&mut self, fetch: FetchId) {
         let Some(request) = self.requests.get(fetch) else { return };
         let State::Sent(Sent { stream: Some(stream), late: before, .. }) = request.state else { return };
-        self.timers.remove(before, Timer::Late(fetch));
-        let Some(last) =
-            request.waiters.iter().map(|waiter| waiter.range).max_by_key(|range| range.range.end())
-        else {
+        let last = request.waiters.iter().map(|waiter| waiter.range).max_by_key(|range| range.range.end());
+        if stream.whole && last.is_some() {
             return;
-        };
+        }
+        self.timers.remove(before, Timer::Late(fetch));
+        let Some(last) = last else { return };
         let late = self.late_for(request.range, stream, last);
         if let Some(Request { state: State::Sent(sent), .. }) = self.requests.get_mut(fetch) {
             sent.late = late;
@@ -244,8 +248,9 @@ impl Engine {
         let free = self.misses_allow();
         for fetch in &self.streams {
             let Some(request) = self.requests.get_mut(*fetch) else { continue };
-            let hold = !free && request.waiters.is_empty();
+            let wanted = !request.waiters.is_empty();
             let State::Sent(Sent { stream: Some(stream), .. }) = &mut request.state else { continue };
+            let hold = !(free || wanted || stream.whole);
             if stream.held == hold {
                 continue;
             }
