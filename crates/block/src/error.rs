@@ -54,6 +54,7 @@ struct Inner {
     source: Option<Box<dyn StdError + Send + Sync>>,
     absent: Option<ByteRange>,
     retry_after: Option<Duration>,
+    lasting: bool,
 }
 
 impl Error {
@@ -67,6 +68,7 @@ impl Error {
             source: None,
             absent: None,
             retry_after: None,
+            lasting: false,
         }))
     }
 
@@ -147,6 +149,19 @@ impl Error {
     #[must_use]
     pub fn asked_pause(&self) -> Option<Duration> {
         self.0.retry_after
+    }
+
+    /// Adds that it hardly goes away by itself: it is how the other end is set up.
+    #[must_use]
+    pub fn lasting(mut self) -> Self {
+        self.0.lasting = true;
+        self
+    }
+
+    /// Whether it hardly goes away by itself: who has not begun yet had better say so than wait.
+    #[must_use]
+    pub fn is_lasting(&self) -> bool {
+        self.0.lasting
     }
 
     /// What a caller can do about it.

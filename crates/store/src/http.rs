@@ -146,7 +146,9 @@ pub(crate) fn broken(error: reqwest::Error, url: &Url) -> Error {
         }
         _ => None,
     };
+    let certificate = is_connect && cause.contains("invalid peer certificate");
     let error = Error::new(ErrorKind::Unavailable, cause).about(redact(url));
+    let error = if certificate { error.lasting() } else { error };
     match remedy {
         Some(remedy) => error.remedy(remedy),
         None => error,
@@ -239,7 +241,7 @@ fn check_encoding(headers: &HeaderMap) -> Result<()> {
     let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
     let Some(encoding) = encodings.find(|encoding| *encoding != "identity") else { return Ok(()) };
     let cause = format!("the server compressed the answer ({encoding:?}), unasked");
-    let error = Error::new(ErrorKind::Unavailable, cause);
+    let error = Error::new(ErrorKind::Unavailable, cause).lasting();
     Err(error.remedy("turn off compression of what it stores at the server"))
 }
 
@@ -260,6 +262,7 @@ fn check_range(status: StatusCode, headers: &HeaderMap, range: ByteRange, url: &
         StatusCode::OK if range.offset() == 0 && length == Some(range.len()) => {}
         StatusCode::OK => {
             return Err(wrong(format!("was asked for the bytes {range}, but sent the whole blob"))
+                .lasting()
                 .remedy("serve it by a server that honours `Range`"));
         }
         status => return Err(refused(status, headers, url)),

@@ -8,6 +8,9 @@
 //!   once more at the deadline. Of object stores that is not known: their library keeps it to itself.
 //! * The deadline is for beginning another try. What a single try may take is bounded by the time-outs of each of its
 //!   steps, never as a whole: a long list of tags over a slow link is no failure.
+//! * What is a matter of how a server is set up ([`is_lasting`](headstart_block::Error::is_lasting): no ranges, a
+//!   certificate of nobody known) is tried again for a moment only (`LASTING`): a balancer may have sent one request
+//!   to the wrong server.
 //! * A blob that is not there, though a manifest names it, is asked for twice more within a second
 //!   (`ABSENT_PAUSES`): registries and mirrors of several places may show a manifest before its blobs. If it stays
 //!   away it is [`ErrorKind::NotFound`], which nobody tries again. For lengths and manifests, not being there is an
@@ -31,6 +34,9 @@ use tokio::time::{Instant, sleep};
 
 /// [`Store::check`] gives up after this: whoever attaches waits for it, and may have all bytes already.
 const CHECK_DEADLINE: Duration = Duration::from_secs(3);
+
+/// For how long other tries are begun where nothing is likely to change.
+const LASTING: Duration = Duration::from_secs(2);
 
 /// Pauses before a blob that is not there is asked for again, as multiples of the first pause of the settings: by
 /// default 200 and 800 ms.
@@ -57,7 +63,8 @@ impl RetrySettings {
                 result => return result,
             };
             let back_off = pause.min(self.most).mul_f64(1.0 - jitter() / 2.0);
-            let left = self.deadline.saturating_sub(begin.elapsed());
+            let deadline = if error.is_lasting() { LASTING.min(self.deadline) } else { self.deadline };
+            let left = deadline.saturating_sub(begin.elapsed());
             if back_off >= left {
                 return Err(error);
             }
@@ -262,6 +269,18 @@ mod tests {
         };
         RetrySettings::default().run(call, || ()).await.unwrap();
         assert_eq!(tries, 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_hardly_changes_is_said_soon() {
+        let (start, mut tries) = (Instant::now(), 0);
+        let call = || {
+            tries += 1;
+            async { Err::<(), _>(Error::new(ErrorKind::Unavailable, "no ranges").lasting()) }
+        };
+        let error = RetrySettings::default().run(call, || ()).await.unwrap_err();
+        assert!(error.is_lasting() && start.elapsed() <= LASTING, "{:?}", start.elapsed());
+        assert_eq!(tries, 5);
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,6 +4,7 @@ use crate::attached::Attached;
 use crate::images::{Web, can_check_bytes, check_bytes, layered};
 use crate::scene::Scene;
 use crate::tools::skipped;
+use headstart_testkit::faults::{Fault, Rule};
 use headstart_testkit::nginx::Nginx;
 use std::fs;
 use std::net::TcpListener;
@@ -24,6 +25,16 @@ fn refused(scene: &Scene, words: &str, parts: &[&str]) {
 }
 
 const SERVE: &str = "--nbd unix:~/d.sock --writable ~/vm";
+
+/// It is asked for a moment more, for it may be one of several, and not for as long as one that is away.
+#[test]
+fn a_web_server_that_gives_no_ranges() {
+    let scene = layered();
+    let Some(web) = Web::before(&scene) else { return };
+    web.proxy.add(Rule::new(Fault::IgnoreRange).on_path("/blobs/"));
+    let words = format!("{} --cache ~/cache {SERVE}", web.image());
+    refused(&scene, &words, &["sent the whole blob", "honours `Range`"]);
+}
 
 #[test]
 fn what_is_no_image() {
