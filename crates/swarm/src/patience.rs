@@ -72,10 +72,15 @@ const ELSEWHERE: u32 = 2;
 /// What was promised may take so many times what an answer may.
 const SIGNS: u32 = 5;
 
+/// The most that anybody waits for the store, where `most` is set.
+pub(crate) fn longest(most: Duration) -> Duration {
+    most.saturating_mul(SLOW_STORE)
+}
+
 impl Patience {
     pub(crate) fn new((least, most): (Duration, Duration)) -> Self {
         let bytes = Smoothed::new(least, most.saturating_mul(STORE));
-        let hard = most.saturating_mul(SLOW_STORE);
+        let hard = longest(most);
         let (sign, store) = (Smoothed::new(least, most), Smoothed::new(least, hard));
         Self { sign, most: bytes.most / u64::from(STORE), store, bytes, hard }
     }
@@ -152,6 +157,9 @@ mod tests {
         }
         assert_eq!(patience.of(Urgency::Demand, true), Duration::from_secs(20));
         assert_eq!(patience.for_want(), Duration::from_secs(40));
+        let longest = crate::Settings { patience: RANGE, ..crate::Settings::default() }.longest();
+        assert_eq!(patience.of_store(Duration::MAX), longest);
+        assert!(patience.for_want() <= longest);
     }
 
     #[test]

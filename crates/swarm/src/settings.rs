@@ -76,6 +76,14 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// How long a want, or a fetch for others, may take at most: so long only where this host's own fetches show that
+    /// the store does. The one limit that those have who wait for a node: with a shorter one they would fetch
+    /// themselves what others are fetching, and the slower the store, the more it would have to send.
+    #[must_use]
+    pub fn longest(&self) -> Duration {
+        crate::patience::longest(self.clone().sane().patience.1)
+    }
+
     /// Settings that make no sense are taken as the nearest that do.
     pub(crate) fn sane(mut self) -> Self {
         self.stripe = self.stripe.clamp(1, STRIPE_MOST);

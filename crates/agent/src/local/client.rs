@@ -37,6 +37,9 @@ const PING_EVERY: Duration = Duration::from_millis(500);
 /// How long it may say nothing then.
 const SILENCE: Duration = Duration::from_secs(3);
 
+/// By so much longer than its agent may take for a want is it waited for.
+const SLACK: Duration = Duration::from_secs(5);
+
 /// The pauses between tries to reach it: the first, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
@@ -300,6 +303,10 @@ impl Swarm for AgentSwarm {
         self.ask(blob, range, urgency).boxed()
     }
 
+    fn longest(&self) -> Duration {
+        headstart_swarm::Settings::default().longest() + SLACK
+    }
+
     fn became_local(&self, blob: &Digest, range: ByteRange) {
         let state = self.shared.state();
         if let Some(part) = state.part(blob, range) {
@@ -372,13 +379,15 @@ impl Shared {
     }
 
     fn disconnected(&self) {
-        let mut state = self.state();
-        state.outgoing = None;
-        // Whoever waits sees that nothing comes.
-        state.waiting.clear();
-        drop(state);
+        let waiting = {
+            let mut state = self.state();
+            state.outgoing = None;
+            std::mem::take(&mut state.waiting)
+        };
         self.lost.fetch_add(1, Ordering::Relaxed);
         self.connected.send_replace(false);
+        // Whoever waits sees that nothing comes, and by then that the agent is away.
+        drop(waiting);
     }
 
     fn take(&self, word: FromAgent) {

@@ -173,7 +173,7 @@ async fn an_agent_that_does_not_answer_is_as_good_as_away() {
     });
     let disk = rig.disk().await;
     disk.join(&rig.blob, "http://127.0.0.1:9/store");
-    assert!(disk.connection().connected);
+    until("it is welcomed", || disk.connection().connected).await;
     let started = Instant::now();
     bring(&disk, &rig.blob.spec().digest).await;
     assert!(started.elapsed() > Duration::from_secs(2), "it had no time to answer");

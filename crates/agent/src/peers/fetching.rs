@@ -14,18 +14,17 @@ use tokio::task::AbortHandle;
 /// How many fetches for which nobody waits go on at once.
 const BACKGROUND_MAX: usize = 4;
 
-/// How long a fetch may take.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 pub(super) struct Fetches {
+    /// How long a fetch may take: who waits for it has no more patience.
+    longest: Duration,
     background: Semaphore,
     /// Those for which nobody waits and that have not begun.
     queued: Mutex<HashMap<FetchId, AbortHandle>>,
 }
 
-impl Default for Fetches {
-    fn default() -> Self {
-        Self { background: Semaphore::new(BACKGROUND_MAX), queued: Mutex::default() }
+impl Fetches {
+    pub(super) fn new(longest: Duration) -> Self {
+        Self { longest, background: Semaphore::new(BACKGROUND_MAX), queued: Mutex::default() }
     }
 }
 
@@ -56,7 +55,7 @@ impl Host {
             };
             host.fetches.queued.lock().unwrap_or_else(PoisonError::into_inner).remove(&fetch);
             let fetched = match &blob {
-                Some(blob) => tokio::time::timeout(PATIENCE, host.fetch_now(blob, chunks, urgency))
+                Some(blob) => tokio::time::timeout(host.fetches.longest, host.fetch_now(blob, chunks, urgency))
                     .await
                     .unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "the store takes too long"))),
                 None => Err(Error::new(ErrorKind::NotFound, "the blob was closed")),

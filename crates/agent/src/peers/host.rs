@@ -66,7 +66,7 @@ impl Host {
             counts: Counts::default(),
             lanes: Lanes::default(),
             parking: Parking::default(),
-            fetches: Fetches::default(),
+            fetches: Fetches::new(node.settings().longest()),
             hints,
             earlier: Notify::new(),
             members: Mutex::default(),
