@@ -47,6 +47,7 @@ bench-boot: ## boots over slow links, ours and others', into docs/benchmarks.md:
 bench-swarm: ## many hosts read one image at once, as network namespaces of this machine (root): see BENCH=--help
 	@scripts/setup build servers clients
 	@$(CARGO) build --release --locked --quiet -p headstart --bin headstart
+	@$(CARGO) build --release --locked --quiet -p headstart-agent --example rogue
 	@python3 -B benches/swarm $(BENCH)
 
 lint: ## formatting, clippy, documentation, shell scripts, project rules
