@@ -5,6 +5,7 @@
 //! DIR/agent.sock      where programs find the agent: HTTP
 //! DIR/swarm.sock      where disks' processes find the swarm
 //! DIR/disks/          its disks
+//! DIR/pins            what hosts are to keep together
 //! DIR/recent          what it was asked for lately, where it is a root
 //! DIR/tracker         what it counts, where it is a tracker
 //! ```
@@ -103,7 +104,7 @@ impl Agent {
             }
             None => None,
         };
-        let keeper = swarm.as_ref().map(|swarm| Keeper::new(Arc::clone(swarm), stores));
+        let keeper = swarm.as_ref().map(|swarm| Keeper::new(Arc::clone(swarm), stores, &dir, cache.dir()));
         let obeying = keeper.as_ref().map(Keeper::obey);
         // Relative paths are not the same for disks, whose directories are others'.
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());

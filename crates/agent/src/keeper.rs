@@ -1,10 +1,12 @@
-//! What is on this host because somebody said so, and not because a disk read it: images that are to be warm.
+//! What is on this host because somebody said so, and not because a disk read it: images that are to be warm, and parts
+//! of images that hosts keep together ([`pinned`]).
 //!
 //! What is ordered is brought in parts, in order and without hurry, each from other hosts if they have it (so that the
 //! store is asked once for all who are told the same) and else from its store. From then on this host takes part in the
-//! blob as if a disk had it: others find it here. It is as evictable as anything else in the cache.
+//! blob as if a disk had it: others find it here. What is warm is as evictable as anything else in the cache; what is
+//! pinned is not.
 
-use crate::peers::orders::{Asked, Done, Order};
+use crate::peers::orders::{Asked, Done, Order, Word};
 use crate::peers::{SharedBlob, Swarm};
 use crate::stores::Stores;
 use futures::stream::{self, StreamExt};
@@ -14,11 +16,18 @@ use headstart_store::Location;
 use headstart_swarm::{Chunks, Role, Urgency};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 use utoipa::ToSchema;
+
+mod pinned;
+
+pub use pinned::PinStatus;
+
+use pinned::Keeping;
 
 /// Bytes that are brought at a time, and how many times that at once.
 const PART: u64 = 1 << 20;
@@ -66,29 +75,34 @@ pub struct Keeper {
     swarm: Arc<Swarm>,
     stores: Arc<Stores>,
     kept: Mutex<VecDeque<(Digest, Arc<SharedBlob>)>>,
+    keeping: Keeping,
 }
 
 /// Obeys other hosts until it is dropped.
-pub struct Obeying(AbortHandle);
+pub struct Obeying([AbortHandle; 2]);
 
 impl Drop for Obeying {
     fn drop(&mut self) {
-        self.0.abort();
+        self.0.iter().for_each(AbortHandle::abort);
     }
 }
 
 impl Keeper {
-    /// Nothing yet.
+    /// What the agent before this one kept, as is written in its directory `dir`; `cache` is the cache's. For a
+    /// runtime of several threads.
     #[must_use]
-    pub fn new(swarm: Arc<Swarm>, stores: Arc<Stores>) -> Arc<Self> {
-        Arc::new(Self { swarm, stores, kept: Mutex::default() })
+    pub fn new(swarm: Arc<Swarm>, stores: Arc<Stores>, dir: &Path, cache: &Path) -> Arc<Self> {
+        let keeping = Keeping::load(dir, cache);
+        Arc::new(Self { swarm, stores, kept: Mutex::default(), keeping })
     }
 
-    /// Does what other hosts order from now on.
+    /// Does what other hosts order from now on, and looks after what is pinned.
     #[must_use]
     pub fn obey(self: &Arc<Self>) -> Obeying {
         let orders = self.swarm.take_orders();
-        Obeying(tokio::spawn(obey(Arc::clone(self), orders)).abort_handle())
+        let obeying = tokio::spawn(obey(Arc::clone(self), orders)).abort_handle();
+        let looking = tokio::spawn(Self::look_after(Arc::downgrade(self))).abort_handle();
+        Obeying([obeying, looking])
     }
 
     /// Brings blobs to hosts, and returns when that is done.
@@ -101,24 +115,31 @@ impl Keeper {
             order.spec()?;
         }
         let hosts = self.hosts(&spec.hosts, spec.roots)?;
-        let warming = hosts.into_iter().map(async |host| {
-            let done = self.warm_host(&host, &spec.blobs).await;
-            let (Done { bytes, lacking }, error) = match done {
+        let words: Vec<_> = spec.blobs.iter().cloned().map(Word::Bring).collect();
+        Ok(self.tell(hosts, &words).await)
+    }
+
+    /// Has hosts do something, and waits until it is done.
+    async fn tell(&self, hosts: Vec<String>, words: &[Word]) -> Vec<Warmed> {
+        let telling = hosts.into_iter().map(async |host| {
+            let (Done { bytes, lacking }, error) = match self.tell_host(&host, words).await {
                 Ok(done) => (done, None),
                 Err(error) => (Done::default(), Some(error.to_string())),
             };
             Warmed { host, bytes, lacking_bytes: lacking, error }
         });
-        Ok(futures::future::join_all(warming).await)
+        futures::future::join_all(telling).await
     }
 
-    async fn warm_host(&self, host: &str, orders: &[Order]) -> Result<Done> {
+    async fn tell_host(&self, host: &str, words: &[Word]) -> Result<Done> {
         let mut all = Done::default();
-        for order in orders {
-            let done = if host == self.swarm.name() {
-                self.bring(order, self.stores.get(&order.store).map(Carrier::new)).await?
-            } else {
-                self.swarm.order(host, order).await?
+        for word in words {
+            let done = match word {
+                Word::Bring(order) if host == self.swarm.name() => {
+                    self.bring(order, self.stores.get(&order.store).map(Carrier::new)).await?
+                }
+                Word::Pin(pin) if host == self.swarm.name() => self.obey_pin(pin).await?,
+                word => self.swarm.order(host, word).await?,
             };
             all = all.and(done);
         }
@@ -145,6 +166,20 @@ impl Keeper {
                 .remedy("start agents with --root, or name hosts"));
         }
         Ok(meant)
+    }
+
+    /// Does what another host orders.
+    async fn obey_word(&self, word: &Word) -> Result<Done> {
+        match word {
+            Word::Bring(order) => {
+                // It has no say in what is read of this one's directories.
+                let location = order.store.parse::<Location>().ok().filter(Location::is_remote);
+                let carrier = location.and_then(|_| self.stores.get(&order.store)).map(Carrier::new);
+                self.bring(order, carrier).await
+            }
+            Word::Pin(pin) => self.obey_pin(pin).await,
+            Word::Known(_) => Ok(Done::default()),
+        }
     }
 
     /// Brings what an order says to this host, and takes part in the blob from now on.
@@ -223,18 +258,18 @@ async fn obey(keeper: Arc<Keeper>, mut orders: mpsc::Receiver<Asked>) {
     let room = Arc::new(Semaphore::new(OBEYED_AT_ONCE));
     let mut tasks = tokio::task::JoinSet::new();
     while let Some(asked) = orders.recv().await {
+        if let Word::Known(known) = &asked.word {
+            keeper.tell_unknown(&asked, known);
+            continue;
+        }
         // It is never closed.
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
         while tasks.try_join_next().is_some() {}
         let keeper = Arc::clone(&keeper);
         tasks.spawn(async move {
-            // Another host has no say in what is read of this one's directories.
-            let location = asked.order.store.parse::<Location>();
-            let store = location.ok().filter(Location::is_remote);
-            let carrier = store.and_then(|_| keeper.stores.get(&asked.order.store)).map(Carrier::new);
-            let done = keeper.bring(&asked.order, carrier).await.unwrap_or_else(|error| {
-                tracing::warn!(%error, host = %asked.host, "what another host ordered cannot be brought");
-                Done { bytes: asked.order.len, lacking: asked.order.len }
+            let done = keeper.obey_word(&asked.word).await.unwrap_or_else(|error| {
+                tracing::warn!(%error, host = %asked.host, "what another host ordered cannot be done");
+                Done { bytes: asked.word.len(), lacking: asked.word.len() }
             });
             keeper.swarm.obeyed(&asked, done);
             drop(permit);

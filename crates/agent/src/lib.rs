@@ -9,6 +9,7 @@
 //! | [`local`] | the socket between the disks' processes and the agent |
 //! | `file` | its small files |
 //! | [`keeper`] | what is here because somebody said so |
+//! | [`pins`] | what hosts are to keep together |
 //! | [`stores`] | the stores that the agent fetches from |
 //! | [`proxy`] | blobs for clients that are not ours, over HTTP |
 //! | `rest` | what programs ask for over HTTP |
@@ -22,6 +23,7 @@ mod file;
 pub mod keeper;
 pub mod local;
 pub mod peers;
+pub mod pins;
 pub mod proxy;
 mod rest;
 pub mod stores;

@@ -13,6 +13,7 @@ use crate::hints;
 use crate::known_images::KnownImages;
 use crate::known_links::KnownLinks;
 use crate::open::Located;
+use crate::pinned::PinnedImages;
 use crate::preloading::{self, Driving, PlanSource, Preloader, Searches};
 use crate::puller::Puller;
 use crate::stats::Stats;
@@ -159,13 +160,13 @@ pub async fn attach_remote(
     let searches = Searches::start(source, &named.digest, &manifest, &store, &host.runtime);
     let mut warnings = Vec::new();
     if let Some(refusal) = named.refusal {
-        if !located.are_whole() {
-            return Err(about(refusal));
-        }
-        warnings.push(format!(
-            "{reference}: {refusal}. All of it is in the cache, as it was seen last ({}): attached from there",
-            named.digest
-        ));
+        let (from, digest) = match refusal.kind() {
+            _ if located.are_whole() => ("All of it is in the cache, as it was seen last", named.digest),
+            // Who is refused is not to get it from others.
+            ErrorKind::Unavailable if named.is_pinned => ("Hosts of the swarm keep it", named.digest),
+            _ => return Err(about(refusal)),
+        };
+        warnings.push(format!("{reference}: {refusal}. {from} ({digest}): attached from there"));
     }
     let origin = store.location();
     // What is whole needs nobody, but others may need it.
@@ -232,16 +233,25 @@ struct Named {
     refusal: Option<Error>,
     /// Its blobs in the cache, where all of them were found whole there.
     located: Option<Located>,
+    /// Whether hosts of this one's swarm keep all of it.
+    is_pinned: bool,
 }
 
 async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Result<Named> {
     let known_images = KnownImages::of(host.cache.dir());
     // Of a bucket, the reference alone does not tell at which endpoint.
     let name = format!("{}{}", store.location(), reference.selector);
-    let Some((digest, bytes)) = known_images.recall(&name) else {
+    let pinned =
+        |digest: &Digest| host.swarm.as_ref().and_then(|_| PinnedImages::of(host.cache.dir()).get(digest));
+    let known = known_images.recall(&name).or_else(|| match &reference.selector {
+        Selector::Digest(digest) => pinned(digest).map(|bytes| (*digest, bytes)),
+        Selector::Tag(_) => None,
+    });
+    let Some((digest, bytes)) = known else {
         let (digest, bytes) = ask_manifest(store, &reference.selector).await?;
         remember(&known_images, &name, &digest, &bytes);
-        return Ok(Named { digest, bytes: bytes.to_vec(), refusal: None, located: None });
+        let bytes = bytes.to_vec();
+        return Ok(Named { digest, bytes, refusal: None, located: None, is_pinned: false });
     };
     // What a digest stands for cannot have changed: only whether the store can be used is asked.
     let asked = async {
@@ -252,7 +262,8 @@ async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Re
     };
     // Only what can do without its store is impatient with it.
     let located = locate_whole(host, store, &bytes).await;
-    let answer = if located.is_some() {
+    let is_pinned = pinned(&digest).is_some();
+    let answer = if located.is_some() || is_pinned {
         timeout(KNOWN_PATIENCE, asked).await.unwrap_or_else(|_| {
             let patience = KNOWN_PATIENCE.as_secs();
             Err(Error::new(ErrorKind::Unavailable, format!("does not answer within {patience} s")))
@@ -261,14 +272,14 @@ async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Re
         asked.await
     };
     match answer {
-        Ok(None) => Ok(Named { digest, bytes, refusal: None, located }),
+        Ok(None) => Ok(Named { digest, bytes, refusal: None, located, is_pinned }),
         Ok(Some((told, bytes))) => {
             remember(&known_images, &name, &told, &bytes);
             let located = located.filter(|_| told == digest);
-            Ok(Named { digest: told, bytes: bytes.to_vec(), refusal: None, located })
+            Ok(Named { digest: told, bytes: bytes.to_vec(), refusal: None, located, is_pinned: false })
         }
         Err(refusal) if matches!(refusal.kind(), ErrorKind::Unavailable | ErrorKind::Denied) => {
-            Ok(Named { digest, bytes, refusal: Some(refusal), located })
+            Ok(Named { digest, bytes, refusal: Some(refusal), located, is_pinned })
         }
         Err(error) => Err(error),
     }

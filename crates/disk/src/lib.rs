@@ -12,6 +12,7 @@
 //! | `open` | opening the layers of an image whose blobs are elsewhere |
 //! | `opening` | what a layer was opened by, where no hash tree proves it |
 //! | `known_images` | manifests seen before, for when the store is away |
+//! | [`pinned`] | manifests of images that the hosts of a swarm keep together, for the same |
 //! | [`accesses`] | what is read first: a log that reads write |
 //! | [`plans`] | plans as a disk follows them: in its image's order, in whole blocks |
 //! | [`preloading`] | finds plans, and follows them by that log |
@@ -35,6 +36,7 @@ mod known_images;
 mod known_links;
 mod open;
 mod opening;
+pub mod pinned;
 pub mod plans;
 pub mod preloading;
 pub mod puller;
@@ -46,6 +48,8 @@ pub use attach::{Attached, DiskOptions, Host, MadeDirectory, WritableOptions};
 pub use blobs::Blobs;
 pub use carrier::Carrier;
 pub use disk::Disk;
+pub use hints::image_key_of;
+pub use pinned::PinnedImages;
 pub use preloading::{Found, Origin, PlanSource, Preloaded, Preloader, Search, Sought};
 pub use puller::Puller;
 pub use swarm::Swarm;

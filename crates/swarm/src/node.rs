@@ -100,6 +100,7 @@ use blob::Blob;
 use headstart_block::random::Random;
 use links::Root;
 use peers::Peer;
+use pinned::Pinned;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::time::Duration;
@@ -112,6 +113,7 @@ mod getting;
 mod links;
 mod log;
 mod peers;
+mod pinned;
 mod serving;
 mod uplink;
 
@@ -292,7 +294,7 @@ impl Node {
             Event::Warm { blob, chunks } => self.warm(blob, chunks, actions),
             Event::Pinned { blob, holders, copies } => {
                 if let Some(blob) = self.blobs.get_mut(&blob) {
-                    blob.pinned = (!holders.is_empty()).then(|| (holders.to_vec(), copies));
+                    blob.pinned = Pinned::new(self.key, holders, copies);
                 }
             }
             Event::PeerUp { peer, key, role } => self.peer_up(peer, key, role),

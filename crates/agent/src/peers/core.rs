@@ -5,6 +5,7 @@ use crate::peers::frame::{self, Kind, PROOF};
 use crate::peers::host::Host;
 use crate::peers::link::Link;
 use crate::peers::outbox::{Overflow, Serve};
+use crate::peers::pinning::Holdings;
 use headstart_block::ByteRange;
 use headstart_swarm::{
     Action, BlobId, Chunks, Event, FetchId, Message, Node, Offence, PeerId, PeerKey, RequestId, Time,
@@ -37,6 +38,8 @@ pub(super) struct Core {
     pub(super) own_wants: HashMap<WantId, (Arc<Blob>, Chunks)>,
     pub(super) own_wanted: HashSet<(BlobId, Chunks)>,
     pub(super) fetching: HashSet<FetchId>,
+    /// Who keeps what, open or not.
+    pub(super) holdings: Holdings,
     /// What actions have led to: the machine hears of it when it is done with what it said.
     pub(super) deferred: VecDeque<Deferred>,
     pub(super) stopped: bool,
@@ -91,6 +94,7 @@ impl Core {
             own_wants: HashMap::new(),
             own_wanted: HashSet::new(),
             fetching: HashSet::new(),
+            holdings: Holdings::new(),
             deferred: VecDeque::new(),
             stopped: false,
         }
@@ -118,6 +122,7 @@ impl Core {
         let local = blob.local_chunks(ByteRange::between(0, blob.len()));
         let (key, len) = (blob.key(), blob.len());
         self.drive(host, Event::Opened { blob: id, key, len, local: &local, fetchable: carrier.is_some() });
+        self.tell_holding_of_new(host, &blob);
         let mut sharing = Vec::new();
         let mut full = Vec::new();
         for (name, peer) in &mut self.peers {

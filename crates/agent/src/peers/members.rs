@@ -51,7 +51,7 @@ pub(super) struct Door {
 }
 
 /// The name of a host as a number.
-pub(super) fn key_of(name: &str) -> PeerKey {
+pub(crate) fn key_of(name: &str) -> PeerKey {
     let mut hasher = blake3::Hasher::new_derive_key("headstart swarm 1 name of a host");
     hasher.update(name.as_bytes());
     let mut key = [0; 8];

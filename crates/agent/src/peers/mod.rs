@@ -16,6 +16,7 @@
 //! | `members` | connections made, accepted, made anew |
 //! | `gossip` | who is there |
 //! | `remembering` | what a root was asked for, kept over a restart |
+//! | `pinning` | who keeps which part of a blob |
 //! | [`orders`] | what hosts ask each other to bring ahead of need |
 //! | `hints` | what disks of an image read first, told and heard |
 //! | `status` | all of it as plain data |
@@ -41,6 +42,7 @@ mod members;
 pub mod orders;
 mod outbox;
 mod parking;
+pub(crate) mod pinning;
 mod proof;
 mod remembering;
 mod status;
@@ -59,13 +61,14 @@ use crate::peers::frame::Hello;
 use crate::peers::gossip::Gossip;
 use crate::peers::hints::{Counting, HintsSide};
 use crate::peers::host::Host;
-use crate::peers::members::{Door, key_of};
+use crate::peers::members::Door;
+pub(crate) use crate::peers::members::key_of;
 use headstart_block::{ByteRange, Error, Result};
 use headstart_cache::{BlobSpec, Cache, CachedBlob};
 use headstart_disk::Carrier;
 use headstart_store::Store;
 use headstart_swarm::tracker::ImageKey;
-use headstart_swarm::{Chunks, Event, Node, Role, Settings, Urgency, WantId};
+use headstart_swarm::{Chunks, Event, Node, PeerKey, Role, Settings, Urgency, WantId};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -119,6 +122,9 @@ pub struct Swarm {
     host: Arc<Host>,
     name: String,
     role: Role,
+    key: PeerKey,
+    /// Chunks of a stripe.
+    stripe: u32,
     address: SocketAddr,
     stopping: watch::Sender<bool>,
     tasks: Mutex<Option<JoinSet<()>>>,
@@ -157,6 +163,7 @@ impl Swarm {
         };
         let key = key_of(&name);
         let is_root = settings.role == Role::Root;
+        let stripe = settings.node.stripe;
         let node = Node::new(key, settings.role, settings.node);
         let counting = match &settings.tracker {
             Some(file) => Some(tokio::task::block_in_place(|| Counting::start(file))?),
@@ -182,7 +189,7 @@ impl Swarm {
         tasks.spawn_on(hints::keep_going(Arc::clone(&host), stopping.subscribe()), &runtime);
         tasks.spawn_on(door.look_after(), &runtime);
         let tasks = Mutex::new(Some(tasks));
-        Ok(Arc::new(Self { host, name, role: settings.role, address, stopping, tasks }))
+        Ok(Arc::new(Self { host, name, role: settings.role, key, stripe, address, stopping, tasks }))
     }
 
     /// Where others reach it.

@@ -8,6 +8,7 @@ use crate::peers::Swarm;
 use crate::peers::frame::{DONE, Kind, MESSAGE_MAX};
 use crate::peers::host::Host;
 use crate::peers::link::Link;
+use crate::pins::{Known, Pin};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_cache::BlobSpec;
 use headstart_image::hash_tree::TreeRoot;
@@ -27,7 +28,7 @@ const WAITING_MAX: usize = 1024;
 const PARTS_MAX: usize = 2048;
 
 /// Longest name of a store, in bytes.
-const STORE_MAX: usize = 4096;
+pub(crate) const STORE_MAX: usize = 4096;
 
 /// A blob, and what of it is to be here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -97,23 +98,67 @@ impl Order {
         }
         self.parts.chunks(PARTS_MAX).map(|parts| Self { parts: parts.to_vec(), ..self.clone() }).collect()
     }
+}
 
-    /// Of bytes that came.
+/// What hosts order of each other, and tell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Word {
+    /// To be brought.
+    Bring(Order),
+    /// To be kept, or not any more; done when what the host keeps of it is there.
+    Pin(Box<Pin>),
+    /// The sender knows these pins: others are to be told to it.
+    Known(Vec<Known>),
+}
+
+impl Word {
+    /// The same as several that can be sent.
+    fn split(&self) -> Vec<Self> {
+        match self {
+            Self::Bring(order) => order.split().into_iter().map(Self::Bring).collect(),
+            other => vec![other.clone()],
+        }
+    }
+
+    /// Bytes of what is ordered, as far as that is said.
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Bring(order) => order.len,
+            Self::Pin(pin) => {
+                let orders = pin.orders().unwrap_or_default();
+                orders.iter().fold(1, |sum: u64, order| sum.saturating_add(order.len))
+            }
+            Self::Known(_) => 0,
+        }
+    }
+
+    /// Whether it can be sent.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] where they are none.
-    pub fn decode(body: &[u8]) -> Result<Self> {
+    /// [`ErrorKind::Invalid`] where it is too long.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.encode().map(drop)
+    }
+
+    /// Of bytes that came.
+    fn decode(body: &[u8]) -> Result<Self> {
         let nonsense = || Error::corrupt("is no order");
-        let (order, rest): (Self, _) =
-            postcard::take_from_bytes(body).map_err(|e| nonsense().caused_by(e))?;
-        if rest.is_empty() && order.parts.len() <= PARTS_MAX { Ok(order) } else { Err(nonsense()) }
+        let (word, rest): (Self, _) = postcard::take_from_bytes(body).map_err(|e| nonsense().caused_by(e))?;
+        let fits = match &word {
+            Self::Bring(order) => order.parts.len() <= PARTS_MAX,
+            // What is in a pin is looked at by who takes it.
+            Self::Pin(_) | Self::Known(_) => true,
+        };
+        if fits && rest.is_empty() { Ok(word) } else { Err(nonsense()) }
     }
 
     fn encode(&self) -> Result<Vec<u8>> {
         let bytes = postcard::to_extend(self, Vec::new());
         let bytes = bytes.map_err(|e| Error::invalid("is no order").caused_by(e))?;
         if bytes.len() > MESSAGE_MAX {
-            return Err(Error::invalid("an order is too long to be sent"));
+            let error =
+                Error::invalid(format!("{} bytes to be told to a host, of {MESSAGE_MAX}", bytes.len()));
+            return Err(error.remedy("name fewer hosts, or flatten an image of many layers"));
         }
         Ok(bytes)
     }
@@ -155,7 +200,7 @@ pub(crate) struct Asked {
     number: u32,
     /// Its name.
     pub(crate) host: String,
-    pub(crate) order: Order,
+    pub(crate) word: Word,
 }
 
 /// The orders of a host.
@@ -179,8 +224,8 @@ impl Orders {
 impl Host {
     /// Another host orders something.
     pub(super) fn ordered(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
-        let order = Order::decode(body)?;
-        let asked = Asked { peer: link.peer, number, host: link.name.clone(), order };
+        let word = Word::decode(body)?;
+        let asked = Asked { peer: link.peer, number, host: link.name.clone(), word };
         let refused = match self.orders.taken.get() {
             Some(taken) => taken.try_send(asked).err().map(|refused| match refused {
                 mpsc::error::TrySendError::Full(asked) | mpsc::error::TrySendError::Closed(asked) => asked,
@@ -188,7 +233,7 @@ impl Host {
             None => Some(asked),
         };
         if let Some(asked) = refused {
-            self.done(&asked, Done { bytes: asked.order.len, lacking: asked.order.len });
+            self.done(&asked, Done { bytes: asked.word.len(), lacking: asked.word.len() });
         }
         Ok(())
     }
@@ -229,7 +274,7 @@ impl Swarm {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] where there is no connection to it, [`ErrorKind::Unavailable`] where it ends.
-    pub(crate) async fn order(&self, name: &str, order: &Order) -> Result<Done> {
+    pub(crate) async fn order(&self, name: &str, word: &Word) -> Result<Done> {
         let link = self.host.links().into_iter().map(|(link, _)| link).find(|link| link.name == name);
         let link = link.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "this host is not connected to it")
@@ -237,13 +282,13 @@ impl Swarm {
                 .remedy("`headstart swarm status` lists the hosts")
         })?;
         let mut all = Done::default();
-        for order in order.split() {
+        for word in word.split() {
             let number = self.host.orders.last.fetch_add(1, Ordering::Relaxed);
             let (done, waiting) = oneshot::channel();
             let key = (link.peer, number);
             self.host.orders.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(key, done);
             let away = || Error::new(ErrorKind::Unavailable, "the connection broke off").about(name);
-            let sent = link.outbox.control(Kind::Order, number, &order.encode()?);
+            let sent = link.outbox.control(Kind::Order, number, &word.encode()?);
             // It may have been closed before it was known that somebody waits.
             if sent.is_err() || link.is_closed() {
                 self.host.orders.gone(link.peer);
@@ -252,6 +297,20 @@ impl Swarm {
             all = all.and(waiting.await.map_err(|_| away())?);
         }
         Ok(all)
+    }
+
+    /// Tells a host something, and waits for nothing; where that is too long, or the host away, it is not told.
+    pub(crate) fn tell(&self, name: &str, word: &Word) {
+        let link = self.host.links().into_iter().map(|(link, _)| link).find(|link| link.name == name);
+        let number = self.host.orders.last.fetch_add(1, Ordering::Relaxed);
+        match (link, word.encode()) {
+            (Some(link), Ok(body)) => {
+                // One that does not read it will be cut off by what is sent to it next.
+                let _ = link.outbox.control(Kind::Order, number, &body);
+            }
+            (_, Err(error)) => tracing::warn!(%error, host = name, "a host is not told"),
+            (None, _) => {}
+        }
     }
 
     /// Its name.
@@ -295,7 +354,8 @@ mod tests {
         let orders = order(5000).split();
         assert_eq!(orders.len(), 3);
         for sent in &orders {
-            assert_eq!(Order::decode(&sent.encode().unwrap()).unwrap(), *sent);
+            let word = Word::Bring(sent.clone());
+            assert_eq!(Word::decode(&word.encode().unwrap()).unwrap(), word);
             assert!(sent.spec().is_ok());
         }
         assert_eq!(orders.iter().map(|order| order.ranges().len()).sum::<usize>(), 5000);
@@ -306,11 +366,13 @@ mod tests {
 
     #[test]
     fn nonsense_is_no_order() {
-        let sent = order(3).encode().unwrap();
+        let sent = Word::Bring(order(3)).encode().unwrap();
         for cut in 0..sent.len() {
-            assert!(Order::decode(&sent[..cut]).is_err());
+            assert!(Word::decode(&sent[..cut]).is_err());
         }
-        assert!(Order::decode(&[&sent[..], &[0]].concat()).is_err());
+        assert!(Word::decode(&[&sent[..], &[0]].concat()).is_err());
+        let long = Pin { manifest: "x".repeat(70_000), ..Pin::default() };
+        assert!(Word::Pin(Box::new(long)).encode().is_err());
         assert!(Order { digest: "sha256:x".to_owned(), ..order(0) }.spec().is_err());
         assert!(Order { store: "x".repeat(5000), ..order(0) }.spec().is_err());
         let beyond = Order { parts: vec![(u64::MAX, 2), (1 << 41, 5), (0, 0)], ..order(0) };

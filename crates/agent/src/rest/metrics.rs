@@ -3,6 +3,7 @@
 use super::Served;
 use crate::disks::DiskState;
 use crate::exposition::{Kind, Page};
+use crate::keeper::PinStatus;
 
 const STATES: [(DiskState, &str); 4] = [
     (DiskState::Starting, "starting"),
@@ -14,7 +15,7 @@ const STATES: [(DiskState, &str); 4] = [
 /// A number and what it is: the end of its metric's name, what it counts.
 type Number = (&'static str, &'static str, u64);
 
-pub(super) fn render(served: &Served) -> String {
+pub(super) fn render(served: &Served, pins: &[PinStatus]) -> String {
     let mut page = Page::default();
     page.metric("headstart_agent_info", Kind::Gauge, "The version of headstart.");
     page.sample("headstart_agent_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
@@ -31,11 +32,15 @@ pub(super) fn render(served: &Served) -> String {
     }
     if let Some(swarm) = &served.swarm {
         let status = swarm.status();
+        let sum = |number: fn(&PinStatus) -> u64| pins.iter().map(number).sum();
         gauges(
             &mut page,
             &[
                 ("peers", "Hosts that it is connected to.", status.peers.len() as u64),
                 ("blobs", "Blobs that it takes part in.", status.blobs.len() as u64),
+                ("pinned_images", "Images that hosts of the swarm keep together.", pins.len() as u64),
+                ("kept_bytes", "Bytes of these that this host keeps.", sum(|pin| pin.bytes)),
+                ("kept_lacking_bytes", "Of those, bytes that are not here.", sum(|pin| pin.lacking_bytes)),
                 (
                     "tracked_images",
                     "Images of which it counts what disks read, as a tracker.",

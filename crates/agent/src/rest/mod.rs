@@ -6,10 +6,11 @@
 mod metrics;
 
 use crate::disks::{DiskSpec, DiskState, DiskStatus, Disks};
-use crate::keeper::{Keeper, WarmSpec, Warmed};
+use crate::keeper::{Keeper, PinStatus, WarmSpec, Warmed};
 use crate::local::bind;
-use crate::peers::Swarm;
+use crate::peers::{Status, Swarm};
 use crate::peers::orders::Order;
+use crate::pins::Pin;
 use crate::proxy::Proxy;
 use axum::extract::{Path as UrlPath, State};
 use axum::http::StatusCode;
@@ -20,7 +21,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures::stream::{self, Stream};
 use headstart_block::{Error, ErrorKind, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -97,14 +98,16 @@ fn changing() -> Router<Arc<Served>> {
         .route("/v1/disks", post(attach))
         .route("/v1/disks/{name}", axum::routing::delete(detach))
         .route("/v1/warm", post(warm))
+        .route("/v1/pin", post(pin))
+        .route("/v1/unpin", post(unpin))
 }
 
 /// The document that says what can be asked for.
 #[derive(OpenApi)]
 #[openapi(
     info(title = "headstart agent", description = "The disks of a host, and its part in the swarm."),
-    paths(list, show, attach, detach, watch, swarm, warm, targets, metrics),
-    components(schemas(DiskSpec, DiskStatus, DiskState, Failure, Targets, WarmSpec, Warmed, Order))
+    paths(list, show, attach, detach, watch, swarm, warm, pin, unpin, targets, metrics),
+    components(schemas(DiskSpec, DiskStatus, DiskState, Failure, Targets, WarmSpec, Warmed, Order, Pin, PinStatus, Unpin))
 )]
 struct Document;
 
@@ -192,7 +195,24 @@ async fn watch(State(served): Shared) -> Sse<impl Stream<Item = std::result::Res
 /// This host's part in the swarm; `null` where it has none.
 #[utoipa::path(get, path = "/v1/swarm", responses((status = 200, body = Object)))]
 async fn swarm(State(served): Shared) -> Response {
-    Json(served.swarm.as_ref().map(|swarm| swarm.status())).into_response()
+    let Some(swarm) = &served.swarm else { return Json(()).into_response() };
+    Json(SwarmPart { swarm: swarm.status(), pins: pins(&served).await }).into_response()
+}
+
+/// A host's part in the swarm.
+#[derive(Serialize)]
+struct SwarmPart {
+    #[serde(flatten)]
+    swarm: Status,
+    /// Images that hosts keep together.
+    pins: Vec<PinStatus>,
+}
+
+async fn pins(served: &Served) -> Vec<PinStatus> {
+    match &served.keeper {
+        Some(keeper) => keeper.pinned().await,
+        None => Vec::new(),
+    }
 }
 
 /// Brings blobs to this host, or to others that it is connected to, ahead of need; answers when that is done. They are
@@ -209,6 +229,40 @@ async fn warm(State(served): Shared, Json(spec): Json<WarmSpec>) -> Answer<Json<
     let warmed = tokio::spawn(async move { keeper.warm(&spec).await }).await;
     let warmed = warmed.map_err(|e| Refusal(Error::invalid("bringing it broke off").caused_by(e)))?;
     warmed.map(Json).map_err(Refusal)
+}
+
+/// Has hosts keep an image together from now on, so that all of it can be had with its store away; answers when each
+/// has its part. `since` is not heeded; no `hosts` are all that are connected. Over the Unix socket alone.
+#[utoipa::path(post, path = "/v1/pin", request_body = Pin,
+    responses((status = 200, description = "How it went on each host", body = Vec<Warmed>),
+        (status = 404, description = "A host is not connected", body = Failure),
+        (status = 422, description = "It is no image, or there are fewer hosts than copies", body = Failure),
+        (status = 503, description = "The agent is in no swarm", body = Failure)))]
+async fn pin(State(served): Shared, Json(pin): Json<Pin>) -> Answer<Json<Vec<Warmed>>> {
+    let keeper = served.keeper.clone().ok_or_else(|| Refusal(no_swarm()))?;
+    // Who hangs up meanwhile changes nothing: it is kept all the same.
+    let pinned = tokio::spawn(async move { keeper.pin(&pin).await }).await;
+    let pinned = pinned.map_err(|e| Refusal(Error::invalid("pinning it broke off").caused_by(e)))?;
+    pinned.map(Json).map_err(Refusal)
+}
+
+/// An image that need not be kept any more.
+#[derive(Debug, Deserialize, ToSchema)]
+struct Unpin {
+    /// Its name, as it was pinned; or any that ends with its digest.
+    image: String,
+}
+
+/// Nobody needs to keep an image any more; answers with the digests of those of that name. Over the Unix socket alone.
+#[utoipa::path(post, path = "/v1/unpin", request_body = Unpin,
+    responses((status = 200, description = "Their digests", body = Vec<String>),
+        (status = 404, description = "None of that name is pinned", body = Failure),
+        (status = 503, description = "The agent is in no swarm", body = Failure)))]
+async fn unpin(State(served): Shared, Json(unpin): Json<Unpin>) -> Answer<Json<Vec<String>>> {
+    let keeper = served.keeper.clone().ok_or_else(|| Refusal(no_swarm()))?;
+    let unpinned = tokio::spawn(async move { keeper.unpin(&unpin.image).await }).await;
+    let unpinned = unpinned.map_err(|e| Refusal(Error::invalid("unpinning it broke off").caused_by(e)))?;
+    unpinned.map(Json).map_err(Refusal)
 }
 
 fn no_swarm() -> Error {
@@ -240,7 +294,7 @@ async fn targets(State(served): Shared) -> Json<Vec<Targets>> {
 /// Metrics of the agent and of its part in the swarm, for Prometheus.
 #[utoipa::path(get, path = "/metrics", responses((status = 200, content_type = "text/plain", body = String)))]
 async fn metrics(State(served): Shared) -> impl IntoResponse {
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], metrics::render(&served))
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], metrics::render(&served, &pins(&served).await))
 }
 
 async fn openapi() -> Json<utoipa::openapi::OpenApi> {

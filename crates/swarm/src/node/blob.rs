@@ -6,6 +6,7 @@ use crate::chain::Chain;
 use crate::event::{BlobKey, Chunks, FetchId, PeerId, PeerKey, Urgency, WantId};
 use crate::message::RequestId;
 use crate::node::log::Log;
+use crate::node::pinned::Pinned;
 use crate::placement::{BlobHomes, Homes};
 use crate::similarity::RecentReads;
 use crate::throttle::Throttle;
@@ -152,8 +153,8 @@ pub(super) struct Blob {
     pub(super) chains: BTreeMap<u32, Chain>,
     /// When old ones of these were looked for.
     pub(super) swept: Time,
-    /// Who keeps it, and how many of them each stripe.
-    pub(super) pinned: Option<(Vec<PeerKey>, u32)>,
+    /// Who keeps it, where somebody does.
+    pub(super) pinned: Option<Pinned>,
     /// What was read lately, where neighbours are chosen by it.
     pub(super) reads: Option<Box<RecentReads>>,
 }

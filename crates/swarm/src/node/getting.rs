@@ -2,7 +2,6 @@
 
 use super::blob::{Aim, Blob, Coming, How, State, push};
 use super::links::find_ancestors;
-use super::peers::Peer;
 use super::{Fetch, Node, Request, Timer, Want};
 use crate::event::{Action, BlobId, Chunks, FetchId, PeerId, PeerKey, Role, Urgency, WantId};
 use crate::message::{Message, RequestId, Why};
@@ -261,7 +260,8 @@ impl Node {
     }
 
     /// Who gets a chunk that nobody is known to have: another host, or none if that is for this one to do. It never
-    /// goes in a circle: homes ascend in weight, parents and holders in order, and agents ask roots.
+    /// goes in a circle: homes ascend in weight, parents in order, and agents ask roots; who keeps what is pinned is
+    /// asked with no hops.
     fn upstream(&mut self, id: BlobId, chunk: u32, tried: &[PeerId]) -> Option<PeerId> {
         let (peers, now, me) = (&self.peers, self.now, self.key);
         let usable = |peer: &PeerId| {
@@ -269,10 +269,12 @@ impl Node {
         };
         let blob = self.blobs.get_mut(&id)?;
         let stripe = placement::stripe_of(chunk, self.settings.stripe);
-        if let Some((holders, copies)) = &blob.pinned {
-            let before_me = placement::holders(holders, *copies, stripe).take_while(|key| *key != me);
-            let found = before_me.filter_map(|key| blob.sharer(key)).filter(usable);
-            return found.min_by_key(|peer| peers.get(peer).map(Peer::load));
+        if let Some(pinned) = &blob.pinned {
+            let load = |key| {
+                let peer = blob.sharer(key).filter(usable)?;
+                Some((peers.get(&peer)?.load(), peer))
+            };
+            return pinned.source(stripe, load, |key| blob.is_shared_with(key));
         }
         match self.settings.topology {
             Topology::Roots if self.role == Role::Agent && self.root.is_in_sight() => {

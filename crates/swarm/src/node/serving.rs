@@ -7,6 +7,7 @@ use crate::CHUNK_SIZE;
 use crate::chain;
 use crate::event::{Action, BlobId, Chunks, PeerId, PeerKey, Role, Urgency};
 use crate::message::{Message, RequestId, Why};
+use crate::placement;
 use crate::recent::Piece;
 use crate::settings::Topology;
 use std::time::Duration;
@@ -147,9 +148,16 @@ impl Node {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let bytes = blob.bytes(chunk);
         let Some(coming) = blob.coming.get_mut(&chunk) else { return };
-        if let How::Asked(request) = coming.how
-            && self.requests.get(&request).is_some_and(|known| known.peer == ask.peer)
-        {
+        let of_it = |request| self.requests.get(&request).is_some_and(|known| known.peer == ask.peer);
+        let circle = match (coming.how, &blob.pinned, self.peers.get(&ask.peer)) {
+            (How::Asked(_), Some(pinned), Some(peer)) => {
+                let stripe = placement::stripe_of(chunk, self.settings.stripe);
+                pinned.rank(stripe) >= pinned.rank_of(peer.key, stripe)
+            }
+            (How::Asked(request), _, _) => of_it(request),
+            _ => false,
+        };
+        if circle {
             // Each would wait for the other.
             push(&mut answers.missing, chunk);
             return;

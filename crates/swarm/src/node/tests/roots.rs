@@ -112,6 +112,29 @@ fn a_pinned_blob_comes_from_those_who_keep_it_and_the_store_is_away() {
     assert_eq!(world.store_chunks, 0);
 }
 
+/// The first of those that keep a stripe has lost it, and asks the second; nobody waits for nobody.
+#[test]
+fn who_lost_what_it_keeps_gets_it_from_the_others() {
+    for seed in 0..8 {
+        let rules = Rules { chunks: 64, seed, ..Rules::default() };
+        let settings = Settings { topology: Topology::Random(1), threshold: Some(0), ..Settings::default() };
+        let mut world = World::new(rules, &[Role::Agent; 5], &settings);
+        world.run(Time(1));
+        let holders: Vec<_> = (0..5).map(key).collect();
+        (0..5)
+            .for_each(|host| world.tell(host, Event::Pinned { blob: BLOB, holders: &holders, copies: 3 }));
+        for place in 2..5 {
+            let held: Vec<Chunks> = crate::placement::held(place, 5, 3, settings.stripe, 64).collect();
+            held.into_iter().for_each(|run| world.put(place, run));
+        }
+        world.store_away = true;
+        (0..5).for_each(|host| world.start(host, Time(100_000), (0..64).collect()));
+        world.run(Time(60_000_000));
+        assert!(world.hosts_left().all(|(_, host)| host.done.is_some()), "{seed}");
+        assert_eq!(world.store_chunks, 0);
+    }
+}
+
 /// Seconds that an agent takes after others have read the same, at 25 Mbit/s.
 fn start_after_others(push: u32) -> f64 {
     let rate = 25_000_000 / 8;

@@ -1,0 +1,371 @@
+//! What this host keeps of pinned images ([`crate::pins`]): brought here, locked in the cache so that nothing evicts
+//! it, and brought again where it was lost.
+//!
+//! What hosts kept that have been gone for long, those that come next keep in their place, until they are back.
+
+use super::{AT_ONCE, Keeper, Warmed, bring_all, missing};
+use crate::peers::SharedBlob;
+use crate::peers::orders::{Asked, Done, Order, Word};
+use crate::peers::pinning::Holding;
+use crate::pins::{Pin, Pins, now};
+use futures::stream::{self, StreamExt};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
+use headstart_cache::{BlobSpec, CachedBlob};
+use headstart_disk::{Carrier, PinnedImages};
+use headstart_store::Location;
+use headstart_swarm::PeerKey;
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use utoipa::ToSchema;
+
+/// The file of an agent's directory in which pins are.
+const FILE: &str = "pins";
+
+/// How often one other host is asked for pins that this one does not know, and how soon first.
+const COMPARED_EVERY: Duration = Duration::from_secs(10);
+const COMPARED_FIRST: Duration = Duration::from_secs(1);
+
+/// Every so many times it is looked whether all is here that is to be.
+const LOOKED_EVERY: u32 = 3;
+
+/// How long a host may be away before others take its place, in milliseconds.
+const AWAY_MS: u64 = 600_000;
+
+/// Until all who were told of a pin at the same time have opened its blobs: they bring parts of it to each other.
+const OPENING: Duration = Duration::from_millis(300);
+
+/// What is kept, and what is known of it.
+pub(super) struct Keeping {
+    pins: Mutex<Pins>,
+    images: PinnedImages,
+    /// Whoever changes it does so alone.
+    held: tokio::sync::Mutex<BTreeMap<Digest, Arc<Held>>>,
+    /// Hosts that are to keep something and are away, and since when.
+    away: Mutex<HashMap<String, u64>>,
+}
+
+/// This host's part of a blob.
+struct Held {
+    order: Order,
+    holding: Arc<Holding>,
+    gone: HashSet<PeerKey>,
+    /// It takes part in the blob, and what it keeps cannot be evicted, as long as these live.
+    shared: Arc<SharedBlob>,
+    carrier: Option<Carrier>,
+    own: Vec<ByteRange>,
+    of_tree: Vec<ByteRange>,
+    _locks: Vec<headstart_cache::Pin>,
+}
+
+impl Held {
+    /// Bytes of it, and bytes of that which are not here.
+    fn done(&self) -> Done {
+        let lens = self.own.iter().chain(&self.of_tree).map(|range| range.len());
+        let of_tree = self.shared.tree().map_or(0, |tree| missing(tree, &self.of_tree));
+        Done { bytes: lens.sum(), lacking: missing(&self.shared, &self.own) + of_tree }
+    }
+}
+
+/// A pinned image, as one host sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct PinStatus {
+    /// Its name, as it was pinned.
+    pub image: String,
+    /// The digest of its manifest.
+    pub digest: String,
+    /// How many hosts keep each byte.
+    pub copies: u32,
+    /// Who.
+    pub hosts: Vec<String>,
+    /// Those of them that this host is not connected to.
+    pub away: Vec<String>,
+    /// Bytes of it, hash trees included, that this host keeps.
+    pub bytes: u64,
+    /// Bytes of these that are not here.
+    pub lacking_bytes: u64,
+}
+
+impl Keeping {
+    /// What the agent before this one knew; `cache` is the cache's directory.
+    pub(super) fn load(dir: &Path, cache: &Path) -> Self {
+        let path: PathBuf = dir.join(FILE);
+        let pins = Pins::load(path.clone()).unwrap_or_else(|error| {
+            tracing::warn!(%error, "it is not known what was pinned; other hosts will tell");
+            Pins::empty(path)
+        });
+        let images = PinnedImages::of(cache);
+        Self { pins: Mutex::new(pins), images, held: tokio::sync::Mutex::default(), away: Mutex::default() }
+    }
+
+    fn pins(&self) -> MutexGuard<'_, Pins> {
+        self.pins.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn away(&self) -> MutexGuard<'_, HashMap<String, u64>> {
+        self.away.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Keeper {
+    /// Has hosts keep an image together from now on, and returns when each of them has its part: those it names, or
+    /// where it names none, this one and all that it is connected to. All others are told.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] where it is no image, or there are fewer hosts than copies; [`ErrorKind::Unsupported`]
+    /// where a layer has no hash tree; [`ErrorKind::NotFound`] where a host is not connected. What fails on a host is
+    /// in its part of the answer.
+    pub async fn pin(&self, pin: &Pin) -> Result<Vec<Warmed>> {
+        let location: Location = pin.store.parse()?;
+        if !location.is_remote() {
+            return Err(Error::unsupported("is in a directory, where other hosts do not find it")
+                .about(&pin.image)
+                .remedy("push it to a store, and pin it there"));
+        }
+        let mut all = self.swarm.connected_hosts();
+        all.insert(0, (self.swarm.name().to_owned(), self.swarm.role()));
+        let all: Vec<String> = all.into_iter().map(|(host, _)| host).collect();
+        let mut hosts = if pin.hosts.is_empty() { all.clone() } else { self.hosts(&pin.hosts, false)? };
+        hosts.sort_unstable();
+        hosts.dedup();
+        let since = self.keeping.pins().next_since(&pin.digest);
+        let pin = Pin { hosts, since, ..pin.clone() };
+        pin.orders()?;
+        let told = self.say(all, pin.clone()).await?;
+        Ok(told.into_iter().filter(|host| pin.hosts.contains(&host.host)).collect())
+    }
+
+    /// Nobody needs to keep the images of this name or digest any more: which these are. All hosts that this one is
+    /// connected to are told.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where none of that name is pinned.
+    pub async fn unpin(&self, image: &str) -> Result<Vec<String>> {
+        let pins = self.keeping.pins().named(image);
+        if pins.is_empty() {
+            return Err(Error::new(ErrorKind::NotFound, "is not pinned")
+                .about(image)
+                .remedy("`headstart swarm status` lists what is; name it like that, or by its digest"));
+        }
+        let mut unpinned = Vec::new();
+        for pin in pins {
+            let since = self.keeping.pins().next_since(&pin.digest);
+            let (image, digest) = (pin.image, pin.digest);
+            unpinned.push(digest.clone());
+            let mut all: Vec<_> = self.swarm.connected_hosts().into_iter().map(|(host, _)| host).collect();
+            all.insert(0, self.swarm.name().to_owned());
+            self.say(all, Pin { image, digest, since, ..Pin::default() }).await?;
+        }
+        Ok(unpinned)
+    }
+
+    /// Tells hosts of a pin, this one first.
+    async fn say(&self, hosts: Vec<String>, pin: Pin) -> Result<Vec<Warmed>> {
+        let word = Word::Pin(Box::new(pin));
+        word.check()?;
+        if let Word::Pin(pin) = &word {
+            self.adopt(pin)?;
+        }
+        Ok(self.tell(hosts, &[word]).await)
+    }
+
+    /// What is pinned, as this host sees it.
+    pub async fn pinned(&self) -> Vec<PinStatus> {
+        let held = self.keeping.held.lock().await;
+        let connected: HashSet<String> =
+            self.swarm.connected_hosts().into_iter().map(|(host, _)| host).collect();
+        let is_away = |host: &&String| *host != self.swarm.name() && !connected.contains(*host);
+        let pins: Vec<Pin> = self.keeping.pins().kept().cloned().collect();
+        let status = |pin: Pin| {
+            let orders = pin.orders().unwrap_or_default();
+            let parts = orders.iter().filter_map(|order| held.get(&order.digest.parse().ok()?));
+            let Done { bytes, lacking } = parts.map(|held| held.done()).fold(Done::default(), Done::and);
+            let away = pin.hosts.iter().filter(is_away).cloned().collect();
+            let Pin { image, digest, copies, hosts, .. } = pin;
+            PinStatus { image, digest, copies, hosts, away, bytes, lacking_bytes: lacking }
+        };
+        pins.into_iter().map(status).collect()
+    }
+
+    /// Takes note of a pin, and does as it says where it is news.
+    pub(super) async fn obey_pin(&self, pin: &Pin) -> Result<Done> {
+        self.adopt(pin)?;
+        let held = self.keep_up().await;
+        if !pin.hosts.iter().any(|host| host == self.swarm.name()) {
+            return Ok(Done::default());
+        }
+        let digests: HashSet<String> = pin.orders()?.into_iter().map(|order| order.digest).collect();
+        let parts: Vec<_> = held.into_iter().filter(|held| digests.contains(&held.order.digest)).collect();
+        if pin.hosts.len() > 1 {
+            tokio::time::sleep(OPENING).await;
+        }
+        Ok(Self::bring_held(&parts).await)
+    }
+
+    /// A host says which pins it knows: it is told the others.
+    pub(super) fn tell_unknown(&self, asked: &Asked, known: &[crate::pins::Known]) {
+        let unknown = self.keeping.pins().unknown_to(known);
+        unknown.into_iter().for_each(|pin| self.swarm.tell(&asked.host, &Word::Pin(Box::new(pin))));
+    }
+
+    /// Writes down a pin that is news, and tells the machine.
+    fn adopt(&self, pin: &Pin) -> Result<()> {
+        tokio::task::block_in_place(|| {
+            let mut pins = self.keeping.pins();
+            if pins.insert(pin)? {
+                let kept = if pin.is_kept() {
+                    self.keeping.images.insert(pin.manifest.as_bytes())
+                } else {
+                    self.keeping.images.remove(&pin.digest()?)
+                };
+                if let Err(error) = kept {
+                    tracing::warn!(%error, "a pinned image will not attach while its store is away");
+                }
+                self.tell_machine(&pins);
+            }
+            Ok(())
+        })
+    }
+
+    fn tell_machine(&self, pins: &Pins) {
+        let holdings = pins.holdings();
+        let specs: Vec<(BlobSpec, &Arc<Holding>)> =
+            holdings.values().filter_map(|(order, holding)| Some((order.spec().ok()?, holding))).collect();
+        self.swarm.set_holdings(specs.iter().map(|(spec, holding)| (spec, *holding)));
+    }
+
+    /// Locks what this host is to keep, and lets go what it is not; all of the former.
+    async fn keep_up(&self) -> Vec<Arc<Held>> {
+        let mut held = self.keeping.held.lock().await;
+        let gone = self.gone();
+        let holdings = self.keeping.pins().holdings();
+        // It looks into the cache's directory, and waits for who evicts.
+        tokio::task::block_in_place(|| {
+            let mut now = BTreeMap::new();
+            for (digest, (order, holding)) in holdings {
+                let is_same = |known: &&Arc<Held>| {
+                    known.holding == holding && known.gone == gone && known.order == order
+                };
+                if let Some(same) = held.get(&digest).filter(is_same) {
+                    now.insert(digest, Arc::clone(same));
+                } else if holding.has(self.swarm.key()) {
+                    match self.hold(order, holding, gone.clone()) {
+                        Ok(part) => _ = now.insert(digest, Arc::new(part)),
+                        Err(error) => {
+                            tracing::warn!(%error, blob = %digest, "a part of a pinned image cannot be kept")
+                        }
+                    }
+                }
+            }
+            let all = now.values().cloned().collect();
+            *held = now;
+            all
+        })
+    }
+
+    fn hold(&self, order: Order, holding: Arc<Holding>, gone: HashSet<PeerKey>) -> Result<Held> {
+        // Whoever pinned it has no say in what is read of this host's directories.
+        let location = order.store.parse::<Location>().ok().filter(Location::is_remote);
+        let store = location.and_then(|_| self.stores.get(&order.store));
+        let carrier = store.clone().map(Carrier::new);
+        let shared = Arc::new(self.swarm.open(&order.spec()?, store)?);
+        let part = |blob: &SharedBlob| blob.kept(&holding, &gone);
+        let (own, of_tree) = (part(&shared), shared.tree().map(part).unwrap_or_default());
+        let mut locks = lock(shared.blob(), &own)?;
+        if let Some(tree) = shared.tree() {
+            locks.extend(lock(tree.blob(), &of_tree)?);
+        }
+        Ok(Held { order, holding, gone, shared, carrier, own, of_tree, _locks: locks })
+    }
+
+    /// Brings what is lacking of these; what all of it is, and what is lacking still.
+    async fn bring_held(parts: &[Arc<Held>]) -> Done {
+        let mut lacking = Vec::new();
+        for held in parts {
+            if held.done().lacking > 0 {
+                lacking.push(bring(Arc::clone(held)));
+            }
+        }
+        let mut bringing = stream::iter(lacking).buffer_unordered(AT_ONCE);
+        while bringing.next().await.is_some() {}
+        parts.iter().map(|held| held.done()).fold(Done::default(), Done::and)
+    }
+
+    /// Those that are to keep something and have been away for long.
+    fn gone(&self) -> HashSet<PeerKey> {
+        let now = now();
+        let away = self.keeping.away();
+        let gone = away.iter().filter(|(_, since)| now.saturating_sub(**since) >= AWAY_MS);
+        gone.map(|(host, _)| crate::peers::key_of(host)).collect()
+    }
+
+    fn look_who_is_away(&self) {
+        let connected: HashSet<String> =
+            self.swarm.connected_hosts().into_iter().map(|(host, _)| host).collect();
+        let is_here = |host: &String| host == self.swarm.name() || connected.contains(host);
+        let missing: HashSet<String> = self
+            .keeping
+            .pins()
+            .kept()
+            .flat_map(|pin| &pin.hosts)
+            .filter(|host| !is_here(host))
+            .cloned()
+            .collect();
+        let (mut away, now) = (self.keeping.away(), now());
+        away.retain(|host, _| missing.contains(host));
+        for host in missing {
+            away.entry(host).or_insert(now);
+        }
+    }
+
+    /// Goes on keeping what the agent before this one kept, as long as it lives.
+    pub(super) async fn look_after(keeper: Weak<Self>) {
+        let first = |keeper: Arc<Self>| {
+            tokio::task::block_in_place(|| keeper.tell_machine(&keeper.keeping.pins()));
+        };
+        let Some(()) = keeper.upgrade().map(first) else { return };
+        let mut pause = COMPARED_FIRST;
+        for n in 0_u32.. {
+            {
+                let Some(keeper) = keeper.upgrade() else { return };
+                if keeper.compare(n) {
+                    pause = COMPARED_EVERY;
+                }
+                keeper.look_who_is_away();
+                if n % LOOKED_EVERY == 0 {
+                    let held = keeper.keep_up().await;
+                    let Done { lacking, .. } = Self::bring_held(&held).await;
+                    if lacking > 0 {
+                        tracing::warn!(lacking, "bytes of pinned images that this host keeps cannot be had");
+                    }
+                }
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Asks one of the other hosts, each in turn, for pins that this one does not know; whether there is one.
+    fn compare(&self, n: u32) -> bool {
+        let hosts = self.swarm.connected_hosts();
+        // Not all ask the same one.
+        let place = (self.swarm.key().0 as usize).wrapping_add(n as usize).checked_rem(hosts.len());
+        let Some((host, _)) = place.and_then(|place| hosts.get(place)) else { return false };
+        self.swarm.tell(host, &Word::Known(self.keeping.pins().known()));
+        true
+    }
+}
+
+/// Brings what is lacking of a part.
+async fn bring(held: Arc<Held>) {
+    let carrier = held.carrier.as_ref();
+    if let Some(tree) = held.shared.tree() {
+        bring_all(tree, carrier, &held.of_tree).await;
+    }
+    bring_all(&held.shared, carrier, &held.own).await;
+}
+
+fn lock(blob: &Arc<CachedBlob>, ranges: &[ByteRange]) -> Result<Vec<headstart_cache::Pin>> {
+    ranges.iter().map(|range| blob.pin(*range)).collect()
+}

@@ -1,0 +1,281 @@
+//! Images that the hosts of a swarm keep together: each host a part, so that all of an image can be had with its store
+//! away. What is to be kept, by whom, and how that is known everywhere.
+//!
+//! Whoever pins an image says which hosts keep it. Of each of its blobs, and of their hash trees, the hosts keep the
+//! stripes in turn, each in so many copies. Every host of the swarm knows all pins and has them in a file of its
+//! directory: who keeps nothing of an image still has to know whom to ask. The newest pin of an image counts; that an
+//! image is pinned no longer is a pin that names nobody. Hosts compare from time to time what they know, so that who
+//! was away learns what he missed.
+//!
+//! A pin has the image's manifest in it, and with that the roots of its hash trees: to pin an image is to say that all
+//! hosts of the swarm may read it.
+
+use crate::file;
+use crate::peers::orders::{Order, STORE_MAX};
+use crate::peers::pinning::Holding;
+use headstart_block::{Digest, Error, Result};
+use headstart_image::manifest::Manifest;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use utoipa::ToSchema;
+
+/// The version of the file.
+const VERSION: u32 = 1;
+
+/// Pins that are known at a time, with those that name nobody: a list of what is known of all fits a frame.
+pub(crate) const PINS_MAX: usize = 2048;
+
+/// Longest file that is believed to be one: a pin fits a frame.
+const LEN_MAX: u64 = PINS_MAX as u64 * (256 << 10);
+
+/// Longest name of an image or a host.
+const NAME_MAX: usize = 1024;
+
+/// How far ahead of this host's clock others' may be.
+const AHEAD_MS: u64 = 24 * 3600 * 1000;
+
+/// An image that hosts keep together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Pin {
+    /// Its name, as it was pinned.
+    pub image: String,
+    /// The digest of its manifest.
+    pub digest: String,
+    /// Its manifest; of one that is pinned no longer, nothing.
+    pub manifest: String,
+    /// The store that it lies in, such as `https://host/images`.
+    pub store: String,
+    /// How many hosts keep each byte.
+    pub copies: u32,
+    /// Who, in order; nobody any more, where there is none.
+    pub hosts: Vec<String>,
+    /// When that was said, in milliseconds since 1970.
+    #[serde(default)]
+    pub since: u64,
+}
+
+/// Who keeps an image's blobs: each with what is ordered of it.
+type Kept = BTreeMap<Digest, (Order, Arc<Holding>)>;
+
+impl Pin {
+    /// The digest of its manifest.
+    ///
+    /// # Errors
+    /// Where it is none.
+    pub(crate) fn digest(&self) -> Result<Digest> {
+        self.digest.parse().map_err(|e: Error| e.about("a pinned image"))
+    }
+
+    /// Whether anybody keeps it.
+    pub(crate) fn is_kept(&self) -> bool {
+        !self.hosts.is_empty()
+    }
+
+    /// Its blobs, each once.
+    ///
+    /// # Errors
+    /// Where it is none, or is longer than can be told; where a layer has no hash tree.
+    pub(crate) fn orders(&self) -> Result<Vec<Order>> {
+        let about = |e: Error| e.about(&self.image);
+        let digest = self.digest()?;
+        let long =
+            [&self.image, &self.digest].into_iter().chain(&self.hosts).any(|name| name.len() > NAME_MAX);
+        if long || self.store.len() > STORE_MAX {
+            return Err(Error::invalid("a pin with a name that is too long"));
+        }
+        if self.since > now().saturating_add(AHEAD_MS) {
+            return Err(about(Error::invalid("was pinned in the future").remedy("set the hosts' clocks")));
+        }
+        if !self.is_kept() {
+            return Ok(Vec::new());
+        }
+        let hosts = self.hosts.len();
+        if self.copies == 0 || self.copies as usize > hosts {
+            let error = Error::invalid(format!("{} copies of it on {hosts} hosts", self.copies));
+            return Err(about(
+                error.remedy("ask for one copy at least, and not for more than there are hosts"),
+            ));
+        }
+        if Digest::of(self.manifest.as_bytes()) != digest {
+            return Err(about(Error::corrupt("its manifest is another")));
+        }
+        let manifest = Manifest::parse(self.manifest.as_bytes()).map_err(about)?;
+        let mut orders = BTreeMap::new();
+        for layer in manifest.disk_layers() {
+            let tree = layer.tree.as_ref().ok_or_else(|| {
+                about(Error::unsupported("has a layer without a hash tree, which hosts do not exchange"))
+                    .remedy("copy it with `headstart image copy`, which makes them")
+            })?;
+            let order = Order::of(layer.blob.digest, layer.blob.size, tree, self.store.clone());
+            orders.insert(layer.blob.digest, order);
+        }
+        Ok(orders.into_values().collect())
+    }
+
+    /// Which pin of the same image counts: the greatest.
+    fn rank(&self) -> (u64, bool, &[String], u32) {
+        (self.since, !self.is_kept(), &self.hosts, self.copies)
+    }
+
+    /// A number that stands for the image and one for the pin, the same on all hosts.
+    fn known(&self) -> Known {
+        let hash = |parts: &[&[u8]]| {
+            let mut hasher = blake3::Hasher::new_derive_key("headstart swarm 1 pinned image");
+            for part in parts {
+                hasher.update(&(part.len() as u64).to_le_bytes()).update(part);
+            }
+            let mut number = [0; 8];
+            hasher.finalize_xof().fill(&mut number);
+            u64::from_le_bytes(number)
+        };
+        let mut parts = vec![self.digest.as_bytes()];
+        let image = hash(&parts);
+        let (since, copies) = (self.since.to_le_bytes(), self.copies.to_le_bytes());
+        parts.extend([since.as_slice(), &copies]);
+        parts.extend(self.hosts.iter().map(String::as_bytes));
+        Known { image, pin: hash(&parts) }
+    }
+}
+
+/// That a host knows a pin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Known {
+    image: u64,
+    pin: u64,
+}
+
+/// Milliseconds since 1970.
+#[expect(clippy::disallowed_methods, reason = "when something was pinned, to be compared among hosts")]
+pub(crate) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// All pins that a host knows.
+pub(crate) struct Pins {
+    path: PathBuf,
+    /// By the images' digests.
+    pins: BTreeMap<String, Pin>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Records {
+    version: u32,
+    pins: Vec<Pin>,
+}
+
+impl Pins {
+    /// Those that a file has, where it is there.
+    ///
+    /// # Errors
+    /// Where it cannot be read, or is something else.
+    pub(crate) fn load(path: PathBuf) -> Result<Self> {
+        let about = |e: Error| e.about(path.display());
+        let mut pins = BTreeMap::new();
+        if let Some(text) = file::read(&path, LEN_MAX)? {
+            let records: Records = serde_json::from_slice(&text)
+                .map_err(|e| about(Error::corrupt("is no list of pinned images").caused_by(e)))?;
+            if records.version != VERSION {
+                let error = Error::unsupported(format!("is a list of version {}", records.version));
+                return Err(about(error.remedy("start the agent of the release that wrote it")));
+            }
+            pins.extend(records.pins.into_iter().map(|pin| (pin.digest.clone(), pin)));
+        }
+        Ok(Self { path, pins })
+    }
+
+    /// None, where it is not known what there was; nothing is written in the place of that before there is something.
+    pub(crate) fn empty(path: PathBuf) -> Self {
+        Self { path, pins: BTreeMap::new() }
+    }
+
+    /// A pin that was said or told: whether it is news. It is written down.
+    ///
+    /// # Errors
+    /// Where it is none, there are too many, or it cannot be written.
+    pub(crate) fn insert(&mut self, pin: &Pin) -> Result<bool> {
+        pin.orders()?;
+        let known = self.pins.get(&pin.digest);
+        if known.is_some_and(|known| known.rank() >= pin.rank()) {
+            return Ok(false);
+        }
+        if known.is_none() && self.pins.len() >= PINS_MAX {
+            // What is pinned no longer is known to all by now.
+            let over = self.pins.values().filter(|pin| !pin.is_kept()).min_by_key(|pin| pin.since);
+            let over = over.map(|pin| pin.digest.clone()).ok_or_else(|| {
+                Error::invalid(format!("{PINS_MAX} images are pinned already"))
+                    .about(&pin.image)
+                    .remedy("unpin what is not needed any more")
+            })?;
+            self.pins.remove(&over);
+        }
+        let before = self.pins.insert(pin.digest.clone(), pin.clone());
+        self.write().map(|()| true).inspect_err(|_| {
+            match before {
+                Some(before) => self.pins.insert(pin.digest.clone(), before),
+                None => self.pins.remove(&pin.digest),
+            };
+        })
+    }
+
+    fn write(&self) -> Result<()> {
+        let records = Records { version: VERSION, pins: self.pins.values().cloned().collect() };
+        let text = serde_json::to_vec(&records);
+        file::replace(&self.path, &text.map_err(|e| Error::invalid("is no list").caused_by(e))?)
+    }
+
+    /// Those of images that are kept.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = &Pin> {
+        self.pins.values().filter(|pin| pin.is_kept())
+    }
+
+    /// The images of that name or digest that are kept.
+    pub(crate) fn named(&self, image: &str) -> Vec<Pin> {
+        let is_it = |pin: &&Pin| pin.image == image || image.ends_with(&pin.digest);
+        self.kept().filter(is_it).cloned().collect()
+    }
+
+    /// When an image is to be pinned so that nothing that was said before counts any more.
+    pub(crate) fn next_since(&self, digest: &str) -> u64 {
+        self.pins.get(digest).map_or(0, |pin| pin.since.saturating_add(1)).max(now())
+    }
+
+    /// Who keeps which blob; of a blob of several images the newest pin counts, on all hosts alike.
+    pub(crate) fn holdings(&self) -> Kept {
+        let mut pins: Vec<&Pin> = self.kept().collect();
+        pins.sort_unstable_by_key(|pin| (pin.since, &pin.digest));
+        let mut kept = Kept::new();
+        for pin in pins {
+            // What is here was looked at when it came.
+            let Ok(orders) = pin.orders() else { continue };
+            let holding = Arc::new(Holding::new(&pin.hosts, pin.copies));
+            for order in orders {
+                if let Ok(digest) = order.digest.parse() {
+                    kept.insert(digest, (order, Arc::clone(&holding)));
+                }
+            }
+        }
+        kept
+    }
+
+    /// What another host is told so that it can say what this one does not know.
+    pub(crate) fn known(&self) -> Vec<Known> {
+        self.pins.values().map(Pin::known).collect()
+    }
+
+    /// The pins that a host does not know that knows these. Which of them are newer it sees itself.
+    pub(crate) fn unknown_to(&self, known: &[Known]) -> Vec<Pin> {
+        let known: HashMap<u64, u64> = known.iter().map(|known| (known.image, known.pin)).collect();
+        let differs = |pin: &&Pin| {
+            let own = pin.known();
+            known.get(&own.image) != Some(&own.pin)
+        };
+        self.pins.values().filter(differs).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+//! Blobs that some hosts keep, stripe by stripe in turn, with or without a store behind them.
+//!
+//! Of each stripe the hosts stand in an order, from the one it begins with. The first so many keep it. Who lacks a
+//! chunk asks those that keep it, with no hops: nobody fetches for another. One of those that keep it asks those
+//! before it first, so that of all that lack it only the first goes to the store; and then those after it, who may have
+//! it when the store has gone. Where some are away, those that come next may have taken their place.
+//!
+//! Nobody waits in a circle: a host that has a chunk on its way from another lets only those wait who come later in the
+//! stripe's order, or are not in it.
+
+use crate::event::{PeerId, PeerKey};
+
+/// Who keeps a blob.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pinned {
+    /// In order.
+    hosts: Vec<PeerKey>,
+    /// How many keep each stripe: at least one, at most all.
+    copies: usize,
+    /// This host's place among them.
+    place: Option<usize>,
+}
+
+impl Pinned {
+    /// Of `me` and others; none where nobody keeps it.
+    pub(super) fn new(me: PeerKey, hosts: &[PeerKey], copies: u32) -> Option<Self> {
+        let place = hosts.iter().position(|host| *host == me);
+        let copies = (copies.max(1) as usize).min(hosts.len());
+        (!hosts.is_empty()).then(|| Self { hosts: hosts.to_vec(), copies, place })
+    }
+
+    /// How late this host comes in a stripe's order; beyond all others where it is not in it.
+    pub(super) fn rank(&self, stripe: u32) -> usize {
+        self.rank_at(self.place, stripe)
+    }
+
+    /// The same of another.
+    pub(super) fn rank_of(&self, host: PeerKey, stripe: u32) -> usize {
+        self.rank_at(self.hosts.iter().position(|known| *known == host), stripe)
+    }
+
+    fn rank_at(&self, place: Option<usize>, stripe: u32) -> usize {
+        let (all, first) = (self.hosts.len(), stripe as usize % self.hosts.len());
+        place.map_or(all, |place| (place + all - first) % all)
+    }
+
+    fn at(&self, stripe: u32, rank: usize) -> PeerKey {
+        self.hosts[(stripe as usize % self.hosts.len() + rank) % self.hosts.len()]
+    }
+
+    /// Who is asked for a stripe: of those to be preferred the one with the least load. `load` says what a host has to
+    /// do, nothing where it cannot be asked; `is_there` whether it is there at all.
+    pub(super) fn source<L: Ord>(
+        &self,
+        stripe: u32,
+        load: impl Fn(PeerKey) -> Option<(L, PeerId)>,
+        is_there: impl Fn(PeerKey) -> bool,
+    ) -> Option<PeerId> {
+        let mine = self.rank(stripe);
+        let best = |ranks: &mut dyn Iterator<Item = usize>| {
+            let least = ranks.filter_map(|rank| load(self.at(stripe, rank))).min_by(|a, b| a.0.cmp(&b.0));
+            least.map(|(_, peer)| peer)
+        };
+        best(&mut (0..self.copies.min(mine)))
+            .or_else(|| best(&mut (mine.saturating_add(1)..self.copies)))
+            .or_else(|| {
+                let keeps = |rank: &usize| is_there(self.at(stripe, *rank)) || *rank == mine;
+                let away = self.copies - (0..self.copies).filter(keeps).count();
+                if away == 0 {
+                    return None;
+                }
+                // Of those that come next, a few: who took whose place is not known.
+                let next = (self.copies..self.hosts.len()).filter(keeps).take(away);
+                best(&mut next.filter(|rank| *rank != mine))
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOSTS: [PeerKey; 5] = [PeerKey(40), PeerKey(10), PeerKey(30), PeerKey(20), PeerKey(50)];
+
+    /// Who of these is asked for stripe 3 of three copies, where the load of a host is its key: the order is 20, 50, 40.
+    fn asked(me: u64, there: &[u64], tried: &[u64]) -> Option<u32> {
+        let pinned = Pinned::new(PeerKey(me), &HOSTS, 3).unwrap();
+        let is_there = |key: PeerKey| there.contains(&key.0);
+        let load = |key: PeerKey| {
+            let usable = is_there(key) && !tried.contains(&key.0) && key.0 != me;
+            usable.then(|| (key.0, PeerId(u32::try_from(key.0).unwrap())))
+        };
+        pinned.source(3, load, is_there).map(|peer| peer.0)
+    }
+
+    #[test]
+    fn who_keeps_it_is_asked_and_of_these_who_comes_before() {
+        let all = [10, 20, 30, 40, 50];
+        assert_eq!(asked(7, &all, &[]), Some(20));
+        assert_eq!(asked(7, &all, &[20]), Some(40), "less to do than the second");
+        assert_eq!(asked(7, &all, &[20, 40, 50]), None, "nobody is away");
+        assert_eq!(asked(40, &all, &[]), Some(20));
+        assert_eq!(asked(40, &all, &[20]), Some(50));
+        assert_eq!(asked(50, &all, &[20]), Some(40), "behind it");
+        assert_eq!(asked(20, &all, &[]), Some(40), "none is before it");
+        assert_eq!(asked(10, &all, &[]), Some(20), "it keeps others");
+    }
+
+    #[test]
+    fn who_is_away_has_somebody_in_his_place() {
+        assert_eq!(asked(7, &[10, 30], &[]), Some(10));
+        assert_eq!(asked(7, &[10, 20, 30, 40], &[20, 40]), Some(10));
+        assert_eq!(asked(7, &[10, 20, 30, 40], &[10, 20, 40]), None, "one took the place of one");
+        assert_eq!(asked(10, &[20, 30, 40], &[20, 40]), None, "it is the one");
+        assert_eq!(Pinned::new(PeerKey(1), &[], 2), None);
+    }
+
+    #[test]
+    fn ranks_begin_with_the_stripe() {
+        let pinned = Pinned::new(PeerKey(30), &HOSTS, 9).unwrap();
+        assert_eq!([0, 1, 2, 3, 4, 7].map(|stripe| pinned.rank(stripe)), [2, 1, 0, 4, 3, 0]);
+        assert_eq!((pinned.rank_of(PeerKey(40), 3), pinned.rank_of(PeerKey(7), 3)), (2, 5));
+    }
+}
