@@ -4,6 +4,7 @@ use super::default_dir;
 use headstart_agent::daemon::SOCKET;
 use headstart_agent::disks::DiskSpec;
 use headstart_agent::keeper::WarmSpec;
+use headstart_agent::pins::Pin;
 use headstart_block::{Error, ErrorKind, Result};
 use reqwest::{Client, Method, StatusCode};
 use serde_json::Value;
@@ -82,6 +83,23 @@ impl AgentClient {
     pub(crate) fn warm(&self, spec: &WarmSpec) -> Result<Value> {
         let body = serde_json::to_string(spec).map_err(|e| Error::invalid("is no image").caused_by(e))?;
         self.ask(Method::POST, "/v1/warm", Some(body))
+    }
+
+    /// Has hosts keep an image; returns when each has its part.
+    ///
+    /// # Errors
+    /// As [`AgentClient::attach`].
+    pub(crate) fn pin(&self, pin: &Pin) -> Result<Value> {
+        let body = serde_json::to_string(pin).map_err(|e| Error::invalid("is no image").caused_by(e))?;
+        self.ask(Method::POST, "/v1/pin", Some(body))
+    }
+
+    /// Nobody needs to keep it any more.
+    ///
+    /// # Errors
+    /// As [`AgentClient::attach`].
+    pub(crate) fn unpin(&self, image: &str) -> Result<Value> {
+        self.ask(Method::POST, "/v1/unpin", Some(serde_json::json!({ "image": image }).to_string()))
     }
 
     fn ask(&self, method: Method, path: &str, body: Option<String>) -> Result<Value> {

@@ -3,6 +3,7 @@
 use crate::report::{Fields, Outcome, Report, count};
 use crate::runtime::with_runtime;
 use crate::store_args::StoreArgs;
+use crate::swarm::{AfterPush, OnPush, PushWarming};
 use clap::Args;
 use headstart_block::{ByteSize, Error, ErrorKind, Result};
 use headstart_image::progress::Progress;
@@ -20,12 +21,15 @@ pub(crate) struct Copy {
     /// Where to copy it; without a tag, the source's
     target: Target,
     #[command(flatten)]
+    warming: PushWarming,
+    #[command(flatten)]
     stores: StoreArgs,
 }
 
 impl Copy {
     pub(super) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
-        copy(&self.source, &self.target, &self.stores, progress)
+        let warm = self.warming.of_push()?;
+        copy(&self.source, &self.target, &self.stores, warm.as_ref(), progress)
     }
 }
 
@@ -61,11 +65,12 @@ impl Target {
     }
 }
 
-/// Copies an image.
+/// Copies an image, and has it brought to the swarm's roots where that is wanted.
 pub(super) fn copy(
     source: &Reference,
     target: &Target,
     stores: &StoreArgs,
+    warm: Option<&OnPush>,
     progress: &dyn Progress,
 ) -> Result<Box<dyn Report>> {
     let settings = stores.settings()?;
@@ -87,7 +92,11 @@ pub(super) fn copy(
         _ => e,
     })?;
     let image = Reference { location: target.location.clone(), selector: Selector::Tag(tag) };
-    Ok(Box::new(Copied::new(&image, &done)))
+    // What is copied into a directory is not there for others.
+    let warm = warm.filter(|_| target.location.is_remote());
+    let warmed = warm.map(|warm| warm.warm(&image, stores));
+    let is_right = warm.zip(warmed.as_ref()).is_none_or(|(warm, warmed)| warm.is_right(warmed));
+    Ok(Box::new(Copied { warmed, is_right, ..Copied::new(&image, &done) }))
 }
 
 /// An image that was copied.
@@ -103,6 +112,11 @@ struct Copied {
     /// The artifact with the plan that was taken along.
     plan: Option<String>,
     lost_plan: bool,
+    /// What came of bringing it to the swarm's roots.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warmed: Option<AfterPush>,
+    #[serde(skip)]
+    is_right: bool,
 }
 
 impl Copied {
@@ -120,11 +134,17 @@ impl Copied {
                 PlanFate::Unchanged | PlanFate::Lost => None,
             },
             lost_plan: done.plan == PlanFate::Lost,
+            warmed: None,
+            is_right: true,
         }
     }
 }
 
-impl Outcome for Copied {}
+impl Outcome for Copied {
+    fn is_right(&self) -> bool {
+        self.is_right
+    }
+}
 
 impl fmt::Display for Copied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -143,7 +163,8 @@ impl fmt::Display for Copied {
             let plan = if self.lost_plan { "could not be copied" } else { "taken along" };
             fields.push(("plan", plan.to_owned()));
         }
-        Fields(&fields).fmt(f)
+        Fields(&fields).fmt(f)?;
+        self.warmed.iter().try_for_each(|warmed| write!(f, "{warmed}"))
     }
 }
 

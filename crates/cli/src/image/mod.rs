@@ -54,6 +54,7 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  \
         headstart image push file:///srv/images:debian oci://registry.lan/vm/debian:12\n  \
         headstart image push file:///srv/images:debian s3://images/debian\n  \
+        headstart image push file:///srv/images:debian oci://registry.lan/vm/debian:12 --warm\n  \
         AWS_ENDPOINT=http://127.0.0.1:9000 headstart image push file:///srv/images:debian \\\n    \
         s3://images/debian:12 --plain-http 127.0.0.1:9000\n\n\
         A target without a tag takes the source's. What is there already is not copied: run it again to go on\n\

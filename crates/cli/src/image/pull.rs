@@ -26,6 +26,6 @@ impl Pull {
                 .about(&self.target.location)
                 .remedy("use `headstart image copy` between other stores"));
         }
-        copy(&self.source, &self.target, &self.stores, progress)
+        copy(&self.source, &self.target, &self.stores, None, progress)
     }
 }

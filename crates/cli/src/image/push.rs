@@ -3,6 +3,7 @@
 use super::copy::{Target, copy};
 use crate::report::Report;
 use crate::store_args::StoreArgs;
+use crate::swarm::PushWarming;
 use clap::Args;
 use headstart_block::{Error, Result};
 use headstart_image::progress::Progress;
@@ -16,6 +17,8 @@ pub(crate) struct Push {
     /// Where to copy it; without a tag, the source's
     target: Target,
     #[command(flatten)]
+    warming: PushWarming,
+    #[command(flatten)]
     stores: StoreArgs,
 }
 
@@ -26,6 +29,7 @@ impl Push {
                 .about(&self.source)
                 .remedy("use `headstart image copy` between other stores"));
         }
-        copy(&self.source, &self.target, &self.stores, progress)
+        let warm = self.warming.of_push()?;
+        copy(&self.source, &self.target, &self.stores, warm.as_ref(), progress)
     }
 }

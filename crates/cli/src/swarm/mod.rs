@@ -2,11 +2,15 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | [`pin`] | images that hosts keep together |
 //! | [`status`] | what a host's agent says of its part |
 //! | [`warm`] | images are brought ahead of need |
 
+mod pin;
 mod status;
 mod warm;
+
+pub(crate) use warm::{AfterPush, OnPush, PushWarming};
 
 use crate::agent::AgentSocket;
 use crate::report::{Outcome, Report};
@@ -36,6 +40,20 @@ pub(crate) enum Command {
     /// Bring an image to hosts ahead of need: what boots read of it, or all
     #[command(after_help = warm::EXAMPLES)]
     Warm(Box<warm::Warm>),
+    /// Have hosts keep an image together, each a part, so that disks of it do without its store
+    #[command(after_help = pin::EXAMPLES)]
+    Pin(Box<pin::PinImage>),
+    /// Let an image go that hosts keep together
+    #[command(after_help = "Examples:\n  headstart swarm unpin oci://registry.lan/vm/debian:12\n  \
+                      headstart swarm unpin oci://registry.lan/vm/debian:12 --json\n\n\
+                      What is there of it goes when the cache needs the room. Hosts that are away hear of it when \
+                      they are back.")]
+    Unpin {
+        /// The image, as `headstart swarm status` shows it, or any reference with its digest
+        image: String,
+        #[command(flatten)]
+        agent: AgentSocket,
+    },
 }
 
 #[derive(Args)]
@@ -57,6 +75,8 @@ impl Command {
                 Ok(Box::new(Made { directory: dir.clone(), hosts }))
             }
             Self::Warm(warm) => Ok(Box::new(warm.run()?)),
+            Self::Pin(pin) => Ok(Box::new(pin.run()?)),
+            Self::Unpin { image, agent } => Ok(Box::new(pin::unpin(image, agent)?)),
             Self::Status { agent } => Ok(Box::new(status::Part(agent.client()?.swarm()?))),
         }
     }

@@ -51,6 +51,25 @@ impl fmt::Display for Part {
                 count(number(blob, "peers"), "other host")
             )?;
         }
+        for pin in list(of, "pins") {
+            let copies = number(pin, "copies");
+            write!(
+                f,
+                "\n{}, {}: pinned, {copies} {} on {}, {} of it here",
+                text(pin, "image"),
+                text(pin, "digest"),
+                if copies == 1 { "copy" } else { "copies" },
+                count(list(pin, "hosts").len() as u64, "host"),
+                bytes(pin, "bytes")
+            )?;
+            if number(pin, "lacking_bytes") > 0 {
+                write!(f, ", {} lacking", bytes(pin, "lacking_bytes"))?;
+            }
+            let away: Vec<_> = list(pin, "away").iter().filter_map(Value::as_str).collect();
+            if !away.is_empty() {
+                write!(f, ", away: {}", away.join(", "))?;
+            }
+        }
         let did = &of["counters"];
         write!(
             f,

@@ -1,6 +1,6 @@
 //! `headstart swarm warm`: an image is where it will be needed before it is.
 
-use crate::agent::AgentSocket;
+use crate::agent::{AgentClient, AgentSocket};
 use crate::image::on_remote;
 use crate::published;
 use crate::report::{Outcome, count};
@@ -74,12 +74,10 @@ impl Warm {
             Ok((orders, all - known))
         })?;
         if blobs.is_empty() {
-            return Err(Error::unsupported("has no hash trees, without which hosts do not exchange it")
-                .about(&self.image)
-                .remedy("copy it with `headstart image copy`, which makes them"));
+            return Err(treeless(&self.image));
         }
         let spec = WarmSpec { blobs, hosts: self.hosts.clone(), roots: self.roots };
-        let hosts = agent.warm(&spec)?;
+        let hosts = HostReports(agent.warm(&spec)?);
         Ok(WarmReport { image: self.image.to_string(), layers_left_out: left_out as u64, hosts })
     }
 
@@ -93,10 +91,7 @@ impl Warm {
                 let plans = file.and_then(|file| file.choose(&key, &Metadata::default()));
                 items_of(&plans.map_err(|e| e.about(path.display()))?)
             }
-            None => match published::find(&self.image, &self.stores)? {
-                Some((_, plans)) => plans.sole().map(|(_, plans)| items_of(plans)).unwrap_or_default(),
-                None => boot_order(image.disk(), &image.manifest),
-            },
+            None => known_items(&self.image, image, &self.stores)?,
         };
         if items.is_empty() {
             return Err(Error::new(ErrorKind::NotFound, "it is not known what its boots read")
@@ -105,27 +100,43 @@ impl Warm {
                     "publish a plan with `headstart train --publish`, name one by --plans, or say --whole",
                 ));
         }
-        Ok(self.orders(image, &items))
+        Ok(hot(image, &items))
     }
+}
 
-    fn orders(&self, image: &OpenImage, items: &[PlanItem]) -> Vec<Order> {
-        let layers: Vec<&Layer> = image.manifest.disk_layers().collect();
-        let mut parts: Vec<Parts> = layers.iter().map(|layer| Parts::opening(layer)).collect();
-        let disk = image.disk();
-        for part in items.iter().flat_map(|item| item.parts(disk.size())) {
-            disk.stored_ranges(part, &mut |layer, range| {
-                if let Some(parts) = parts.get_mut(layer) {
-                    parts.add(range);
-                }
-            });
-        }
-        let store = self.image.location.to_string();
-        let orders = layers
-            .into_iter()
-            .zip(parts)
-            .filter_map(|(layer, parts)| Some(Order { parts: parts.list, ..order(layer, &store)? }));
-        together(orders.collect())
+/// What boots of an image read, by the plan that is published with it or by its boot layer; nothing, where that is not
+/// known.
+fn known_items(image: &Reference, open: &OpenImage, stores: &StoreArgs) -> Result<Vec<PlanItem>> {
+    Ok(match published::find(image, stores)? {
+        Some((_, plans)) => plans.sole().map(|(_, plans)| items_of(plans)).unwrap_or_default(),
+        None => boot_order(open.disk(), &open.manifest),
+    })
+}
+
+/// The parts of an image's blobs that opening it and these items read.
+fn hot(image: &OpenImage, items: &[PlanItem]) -> Vec<Order> {
+    let layers: Vec<&Layer> = image.manifest.disk_layers().collect();
+    let mut parts: Vec<Parts> = layers.iter().map(|layer| Parts::opening(layer)).collect();
+    let disk = image.disk();
+    for part in items.iter().flat_map(|item| item.parts(disk.size())) {
+        disk.stored_ranges(part, &mut |layer, range| {
+            if let Some(parts) = parts.get_mut(layer) {
+                parts.add(range);
+            }
+        });
     }
+    let store = image.reference.location.to_string();
+    let orders = layers
+        .into_iter()
+        .zip(parts)
+        .filter_map(|(layer, parts)| Some(Order { parts: parts.list, ..order(layer, &store)? }));
+    together(orders.collect())
+}
+
+fn treeless(image: &Reference) -> Error {
+    Error::unsupported("has no hash trees, without which hosts do not exchange it")
+        .about(image)
+        .remedy("copy it with `headstart image copy`, which makes them")
 }
 
 /// Does `work` on an image in any store.
@@ -215,18 +226,12 @@ pub(crate) struct WarmReport {
     /// Layers without a hash tree, which hosts do not exchange.
     layers_left_out: u64,
     /// How it went on each host.
-    hosts: Value,
-}
-
-impl WarmReport {
-    fn hosts(&self) -> &[Value] {
-        self.hosts.as_array().map(Vec::as_slice).unwrap_or_default()
-    }
+    hosts: HostReports,
 }
 
 impl Outcome for WarmReport {
     fn is_right(&self) -> bool {
-        self.hosts().iter().all(|host| host["error"].is_null() && host["lacking_bytes"].as_u64() == Some(0))
+        self.hosts.are_right()
     }
 }
 
@@ -236,7 +241,28 @@ impl fmt::Display for WarmReport {
         if self.layers_left_out > 0 {
             write!(f, ", without {} that has no hash tree", count(self.layers_left_out, "layer"))?;
         }
-        for host in self.hosts() {
+        write!(f, "{}", self.hosts)
+    }
+}
+
+/// How something went on each host, as the agent says.
+#[derive(Serialize)]
+pub(crate) struct HostReports(pub(crate) Value);
+
+impl HostReports {
+    fn list(&self) -> &[Value] {
+        self.0.as_array().map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Whether all of it is on all of them.
+    pub(crate) fn are_right(&self) -> bool {
+        self.list().iter().all(|host| host["error"].is_null() && host["lacking_bytes"].as_u64() == Some(0))
+    }
+}
+
+impl fmt::Display for HostReports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for host in self.list() {
             let number = |name: &str| host[name].as_u64().unwrap_or_default();
             write!(f, "\n{}: ", host["host"].as_str().unwrap_or_default())?;
             match (host["error"].as_str(), number("lacking_bytes")) {
@@ -248,6 +274,97 @@ impl fmt::Display for WarmReport {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether an image that is pushed is to be warm on the roots.
+#[derive(Args)]
+pub(crate) struct PushWarming {
+    /// Have this host's agent bring it to the swarm's roots: what boots read, where that is known, else all of it.
+    /// With $HEADSTART_WARM_ON_PUSH set to 1, every push does that
+    #[arg(long)]
+    warm: bool,
+    #[command(flatten)]
+    agent: AgentSocket,
+}
+
+/// The variable that makes every push do that.
+const ON_PUSH: &str = "HEADSTART_WARM_ON_PUSH";
+
+/// What is to be done after a push.
+pub(crate) struct OnPush {
+    agent: AgentClient,
+    /// Somebody asked for it, this time.
+    said: bool,
+}
+
+/// What came of that.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(crate) enum AfterPush {
+    /// How it went on each root.
+    Warm(HostReports),
+    /// Why not.
+    Not {
+        /// In words.
+        error: String,
+    },
+}
+
+impl PushWarming {
+    /// Whether it is to be done, where it can be.
+    ///
+    /// # Errors
+    /// Where it was asked for and no agent is there, or it is in no swarm.
+    pub(crate) fn of_push(&self) -> Result<Option<OnPush>> {
+        let always = std::env::var_os(ON_PUSH).is_some_and(|value| !value.is_empty() && value != "0");
+        if !self.warm && !always {
+            return Ok(None);
+        }
+        let agent = self.agent.client()?;
+        if self.warm {
+            // Told before anything is copied.
+            agent.swarm()?;
+        }
+        Ok(Some(OnPush { agent, said: self.warm }))
+    }
+}
+
+impl OnPush {
+    /// Brings an image that was pushed to the roots. That it cannot be does not undo the push.
+    pub(crate) fn warm(&self, image: &Reference, stores: &StoreArgs) -> AfterPush {
+        let orders = on_open(image, stores, |open| {
+            let items = known_items(image, open, stores)?;
+            Ok(if items.is_empty() { whole(image, &open.manifest) } else { hot(open, &items) })
+        });
+        let warmed = orders.and_then(|blobs| {
+            if blobs.is_empty() {
+                return Err(treeless(image));
+            }
+            self.agent.warm(&WarmSpec { blobs, hosts: Vec::new(), roots: true })
+        });
+        match warmed {
+            Ok(hosts) => AfterPush::Warm(HostReports(hosts)),
+            Err(error) => AfterPush::Not { error: error.to_string() },
+        }
+    }
+
+    /// Whether somebody who asked for it got it.
+    pub(crate) fn is_right(&self, after: &AfterPush) -> bool {
+        let is_warm = match after {
+            AfterPush::Warm(hosts) => hosts.are_right(),
+            AfterPush::Not { .. } => false,
+        };
+        is_warm || !self.said
+    }
+}
+
+impl fmt::Display for AfterPush {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Warm(hosts) => write!(f, "{hosts}"),
+            Self::Not { error } => write!(f, "\nnot warm on the roots: {error}"),
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`disks`] | attaching, detaching, listing, watching; what cannot work; processes that die |
 //! | [`io`] | fio with verification, while the agent is killed, restarted and replaced by another program |
+//! | [`pinned`] | images that hosts keep together, and images that are warm when they are pushed |
 //! | [`range_proxy`] | blobs for programs that are not ours |
 //! | [`swarm`] | hosts that give each other what they have |
 
@@ -21,6 +22,7 @@ mod disks;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod images;
 mod io;
+mod pinned;
 mod range_proxy;
 #[path = "../e2e/scene.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]

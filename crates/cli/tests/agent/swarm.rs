@@ -146,7 +146,7 @@ fn local(agent: &Agent<'_>) -> (u64, u64) {
 }
 
 /// Hosts by these names, all of which know each other.
-fn hosts<'s>(scene: &'s Scene, names: &[&'static str]) -> Vec<Agent<'s>> {
+pub(crate) fn hosts<'s>(scene: &'s Scene, names: &[&'static str]) -> Vec<Agent<'s>> {
     let mut all: Vec<Agent<'s>> = Vec::new();
     for name in names {
         let join = all.first().map(|first| format!("--join {}", first.ready["address"].as_str().unwrap()));

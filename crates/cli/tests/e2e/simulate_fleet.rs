@@ -42,3 +42,18 @@ fn boots_are_put_beside_warm_ones() {
     scene.fails("simulate fleet --hosts 2 --liars 3", &["only 2 hosts"]);
     assert_eq!(scene.run("simulate fleet --topology star").status, Some(2));
 }
+
+/// The hosts have the image, each a part, and the store has gone.
+#[test]
+fn a_fleet_is_its_own_repository() {
+    let scene = Scene::new();
+    let words = "simulate fleet --hosts 8 --region 8M --patterns sync-same,sync-disjoint";
+    let report = scene.json(&format!("{words} --ways independent,swarm --pinned 2"));
+    let found = rows(&report);
+    for (alone, swarm) in found.iter().zip(&found[1..]).step_by(2) {
+        assert!(alone.2 > 8 << 20 && swarm.2 == 0, "{found:?}");
+        assert!(swarm.1 * 2.0 < alone.1, "{found:?}");
+    }
+    assert!(report["rows"].as_array().unwrap().iter().all(|row| row["incomplete"] == 0), "{report}");
+    scene.fails(&format!("{words} --pinned 9"), &["9 copies on 8 hosts", "--pinned"]);
+}

@@ -1,0 +1,122 @@
+//! `headstart swarm pin` and `unpin`: the hosts of a swarm are an image's repository.
+
+use super::warm::HostReports;
+use crate::agent::AgentSocket;
+use crate::report::{Outcome, count};
+use crate::runtime::{FEW, with_runtime};
+use crate::store_args::StoreArgs;
+use clap::Args;
+use headstart_agent::pins::Pin;
+use headstart_block::{Error, Result};
+use headstart_image::reference::Reference;
+use serde::Serialize;
+use serde_json::Value;
+use std::fmt;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  headstart swarm pin oci://registry.lan/vm/debian:12
+  headstart swarm pin oci://registry.lan/vm/debian:12 --copies 1 --on node1 --on node2 --json
+
+It ends when each host has its part: stripe by stripe in turn, each byte on as many hosts as there are copies. What \
+is pinned is not evicted. While the store is away, disks of the image attach all the same: by its digest anywhere in \
+the swarm, by its tag where that was attached before; so all hosts of the swarm may read it. Of a host that is away \
+for ten minutes others take the part. Pin it again when hosts have come for good, or have gone.";
+
+#[derive(Args)]
+pub(crate) struct PinImage {
+    /// The image
+    image: Reference,
+    /// How many hosts keep each byte
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    copies: u32,
+    /// A host that is to keep a part, by its name (may be repeated) [default: this one and all that it is connected to]
+    #[arg(long = "on", value_name = "HOST")]
+    hosts: Vec<String>,
+    #[command(flatten)]
+    agent: AgentSocket,
+    #[command(flatten)]
+    stores: StoreArgs,
+}
+
+impl PinImage {
+    pub(super) fn run(&self) -> Result<PinReport> {
+        let agent = self.agent.client()?;
+        // One that is away is told before anything is looked up.
+        agent.swarm()?;
+        if !self.image.location.is_remote() {
+            return Err(Error::unsupported("is in a directory of this host, where others do not find it")
+                .about(&self.image)
+                .remedy("push it to a store with `headstart image push`, and pin it there"));
+        }
+        let store = headstart_store::open(&self.image.location, &self.stores.settings()?)?;
+        let named = async {
+            store.check().await?;
+            store.manifest(&self.image.selector).await
+        };
+        let (digest, manifest) = with_runtime(FEW, |runtime| runtime.block_on(named))?;
+        let manifest = String::from_utf8(manifest.to_vec())
+            .map_err(|e| Error::corrupt("has a manifest that is no text").caused_by(e).about(&self.image))?;
+        let (image, digest) = (self.image.to_string(), digest.to_string());
+        let pin = Pin {
+            image: image.clone(),
+            digest: digest.clone(),
+            manifest,
+            store: self.image.location.to_string(),
+            copies: self.copies,
+            hosts: self.hosts.clone(),
+            since: 0,
+        };
+        let hosts = HostReports(agent.pin(&pin)?);
+        Ok(PinReport { image, digest, copies: self.copies, hosts })
+    }
+}
+
+/// What came of it.
+#[derive(Serialize)]
+pub(super) struct PinReport {
+    image: String,
+    /// Of its manifest.
+    digest: String,
+    copies: u32,
+    /// How it went on each host.
+    hosts: HostReports,
+}
+
+impl Outcome for PinReport {
+    fn is_right(&self) -> bool {
+        self.hosts.are_right()
+    }
+}
+
+impl fmt::Display for PinReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.copies == 1 { "copy" } else { "copies" };
+        write!(f, "{}, {}: {} {plural}", self.image, self.digest, self.copies)?;
+        write!(f, "{}", self.hosts)
+    }
+}
+
+/// Lets go what is pinned of that name.
+pub(super) fn unpin(image: &str, agent: &AgentSocket) -> Result<Unpinned> {
+    let name = image.parse::<Reference>().map_or_else(|_| image.to_owned(), |image| image.to_string());
+    let digests = agent.client()?.unpin(&name)?;
+    Ok(Unpinned { image: name, digests })
+}
+
+/// What is not pinned any more.
+#[derive(Serialize)]
+pub(super) struct Unpinned {
+    image: String,
+    digests: Value,
+}
+
+impl Outcome for Unpinned {}
+
+impl fmt::Display for Unpinned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digests = self.digests.as_array().map(Vec::as_slice).unwrap_or_default();
+        write!(f, "{}: {} let go", self.image, count(digests.len() as u64, "image"))?;
+        digests.iter().try_for_each(|digest| write!(f, "\n{}", digest.as_str().unwrap_or_default()))
+    }
+}

@@ -1,0 +1,140 @@
+//! Images that hosts keep together, and images that are brought to the roots when they are pushed.
+
+use crate::agent::Agent;
+use crate::attached::PATIENCE;
+use crate::images::{Web, can_check_bytes, check_bytes, noisy};
+use crate::scene::{Run, Scene};
+use crate::swarm::hosts;
+use headstart_testkit::faults::Outage;
+use headstart_testkit::registry::{Access, Registry};
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+fn part(agent: &Agent<'_>) -> Value {
+    serde_json::from_str(&agent.http("GET /v1/swarm").1).unwrap()
+}
+
+/// What a host says of the only image that is pinned.
+fn pin(agent: &Agent<'_>) -> Option<Value> {
+    let part = part(agent);
+    let pins = part["pins"].as_array().unwrap();
+    assert!(pins.len() <= 1, "{part}");
+    pins.first().cloned()
+}
+
+#[track_caller]
+fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < until, "not {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Bytes of the image's blobs, hash trees included.
+fn stored(scene: &Scene) -> u64 {
+    let inspected = scene.json("image inspect file://~/store:v1");
+    let layers = inspected["layers"].as_array().unwrap();
+    let trees = layers.iter().map(|layer| {
+        let manifest = scene.manifest("store", &inspected["digest"]);
+        let of_layer = |of: &&Value| of["digest"] == layer["digest"];
+        let layer = manifest["layers"].as_array().unwrap().iter().find(of_layer).unwrap();
+        let annotations = layer["annotations"].as_object().unwrap();
+        let tree = annotations.values().filter_map(Value::as_str).find_map(|digest| {
+            let path = scene.path("store/blobs/sha256").join(digest.strip_prefix("sha256:")?);
+            Some(std::fs::metadata(path).ok()?.len()).filter(|_| digest != layer["digest"])
+        });
+        layer["size"].as_u64().unwrap() + tree.unwrap_or_default()
+    });
+    trees.sum()
+}
+
+#[test]
+fn the_fleet_is_a_repository() {
+    let scene = noisy(8);
+    let Some(web) = Web::before(&scene) else { return };
+    if !can_check_bytes() {
+        return;
+    }
+    let mut agents = hosts(&scene, &["a", "b", "c"]);
+    let option = agents[0].option();
+    let image = web.image();
+    scene.fails(&format!("swarm pin {image} --copies 4 {option}"), &["4 copies", "3 hosts"]);
+    scene.fails(&format!("swarm pin {image} --on x {option}"), &["x: ", "not connected"]);
+    scene.fails(&format!("swarm pin file://~/store:v1 {option}"), &["directory", "image push"]);
+    scene.fails(&format!("swarm unpin {image} {option}"), &["not pinned", "swarm status"]);
+    let done = scene.json(&format!("swarm pin {image} {option}"));
+    let digest = scene.json("image inspect file://~/store:v1")["digest"].as_str().unwrap().to_owned();
+    assert_eq!((&done["digest"], &done["copies"]), (&digest.clone().into(), &2.into()));
+    let kept: u64 =
+        done["hosts"].as_array().unwrap().iter().map(|host| host["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(kept, 2 * stored(&scene), "{done}");
+    // What one has, the other does not ask the store for.
+    let sent = web.reads(&scene).sent();
+    assert!(sent < stored(&scene) * 3 / 2, "{sent} of {} for two copies", stored(&scene));
+    let said = scene.ok(&format!("swarm status {option}")).stdout;
+    assert!(said.contains(&format!("{image}, {digest}: pinned, 2 copies on 3 hosts, ")), "{said}");
+    // Nothing of it goes for want of room.
+    scene.ok("cache prune --dir ~/b-cache");
+    assert_eq!(pin(&agents[1]).unwrap()["lacking_bytes"], 0);
+
+    web.proxy.set_outage(Outage::Refuse);
+    // One loses all that it has, and gets its part from the others.
+    agents[1].stop();
+    std::fs::remove_dir_all(scene.path("b-cache")).unwrap();
+    agents[1].again();
+    wait_for("a part that came again", || {
+        pin(&agents[1]).is_some_and(|pin| pin["lacking_bytes"] == 0 && pin["bytes"].as_u64() > Some(0))
+    });
+    // Who comes later learns of it, and reads all of it, though one of those that keep it dies.
+    let join = format!("--join {}", agents[0].ready["address"].as_str().unwrap());
+    let late = Agent::start(&scene, "d", &format!("--plain d --listen 127.0.0.1:0 {join}"));
+    wait_for("known to a host that came later", || pin(&late).is_some());
+    scene.fails(&format!("attach {image} --cache ~/d-cache --nbd unix:~/x.sock"), &["refused"]);
+    agents[2].kill();
+    let by_digest = image.replace(":v1", &format!("@{digest}"));
+    let disk = late.attach(&format!("vm={by_digest} --nbd unix:~/d.sock"));
+    check_bytes(&scene, "disk.raw", disk["ready"]["ways"][0]["uri"].as_str().unwrap());
+    late.detach("vm");
+    wait_for("seen that one is away", || pin(&late).unwrap()["away"] == serde_json::json!(["c"]));
+
+    // It is let go, and who was away hears of it.
+    let gone = scene.json(&format!("swarm unpin {image} {}", late.option()));
+    assert_eq!(gone["digests"], serde_json::json!([digest]));
+    assert!(agents[..2].iter().all(|agent| pin(agent).is_none()) && pin(&late).is_none());
+    agents[2].again();
+    wait_for("known to who was away", || pin(&agents[2]).is_none());
+    scene.ok("cache prune --dir ~/b-cache");
+    scene.fails(&format!("attach vm={by_digest} --nbd unix:~/e.sock {}", agents[1].option()), &["refused"]);
+}
+
+/// An image that is pushed is on the roots before anybody boots it.
+#[test]
+fn what_is_pushed_is_warm() {
+    let Some(registry) = Registry::start(Access::Open) else { return };
+    let (scene, host) = (noisy(4), registry.host());
+    let common = format!("--listen 127.0.0.1:0 --topology roots --plain-http {host}");
+    let root = Agent::start(&scene, "a", &format!("--plain a --root {common}"));
+    let join = root.ready["address"].as_str().unwrap().to_owned();
+    let agent = Agent::start(&scene, "b", &format!("--plain b {common} --join {join}"));
+    wait_for("connected", || part(&agent)["peers"].as_array().unwrap().len() == 1);
+    let push = |tag: &str| format!("image push file://~/store:v1 oci://{host}/vm:{tag} --plain-http {host}");
+    scene.fails(&format!("{} --warm --agent ~/x.sock", push("v1")), &["no agent answers", "x.sock"]);
+    let done = scene.json(&format!("{} --warm {}", push("v1"), agent.option()));
+    let warmed = done["warmed"].as_array().unwrap();
+    assert_eq!((warmed.len(), &warmed[0]["host"], &warmed[0]["lacking_bytes"]), (1, &"a".into(), &0.into()));
+    let blobs = part(&root);
+    let blobs = blobs["blobs"].as_array().unwrap();
+    assert!(!blobs.is_empty() && blobs.iter().all(|blob| blob["local_bytes"] == blob["len"]), "{blobs:?}");
+    assert!(part(&agent)["blobs"].as_array().unwrap().is_empty());
+    // The setting does the same for every push, and a push is done without an agent.
+    let always = |words: String| {
+        Run::of(&words, scene.command(&words).env("HEADSTART_WARM_ON_PUSH", "1")).succeeds().stdout
+    };
+    let said = always(format!("{} {}", push("v2"), agent.option()));
+    assert!(said.contains("\na: ") && said.contains("are there"), "{said}");
+    let said = always(format!("{} --agent ~/x.sock", push("v3")));
+    assert!(said.contains("not warm on the roots: ") && said.contains("no agent answers"), "{said}");
+    let said = scene.ok(&push("v4")).stdout;
+    assert!(!said.contains("warm"), "{said}");
+}
