@@ -30,6 +30,7 @@ Examples:
   headstart simulate fleet --hosts 32 --patterns sync-same --thresholds 0,default,inf --json
   headstart simulate fleet --hosts 1000 --disks 10 --patterns boots --traces boots --plan recorded
   headstart simulate fleet --hosts 120 --patterns boots --traces boots --hints --jitter 1s
+  headstart simulate fleet --pinned 2 --thresholds 0,default --kill 10%@1s
   headstart simulate fleet --kill 30%@1s --liars 2 --loss 1% --plot figures";
 
 /// What to simulate.
@@ -122,7 +123,8 @@ pub(crate) struct Fleet {
     /// Hosts that have the image beforehand
     #[arg(long, value_enum, default_value_t = WarmName::None)]
     warm: WarmName,
-    /// Keep the image on the hosts in so many copies, and no store
+    /// The hosts are the repository: they keep the image in so many copies, stripe by stripe in turn, and a swarm has
+    /// no store
     #[arg(long, value_name = "COPIES", default_value_t = 0)]
     pinned: u32,
     /// Hosts that die, and when, such as 30%@2s; may be given again
@@ -267,6 +269,10 @@ impl Fleet {
         if boots != self.traces.is_some() {
             return Err(Error::invalid("boots are replayed from traces, and traces replayed as boots")
                 .remedy("give both --patterns boots and --traces TRACES, or neither"));
+        }
+        if self.pinned > self.hosts {
+            return Err(Error::invalid(format!("{} copies on {} hosts", self.pinned, self.hosts))
+                .remedy("give more --hosts, or a smaller number with --pinned"));
         }
         let bad = u64::from(self.corrupt) + u64::from(self.liars) + u64::from(self.slow);
         if self.roots.max(u32::try_from(bad).unwrap_or(u32::MAX)) > self.hosts {
