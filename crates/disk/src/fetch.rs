@@ -6,7 +6,7 @@
 //! come later than the data, or were lost, they are waited for or fetched here.
 
 use crate::opening::Opening;
-use crate::stream::refuse_bypassed;
+use crate::stream::{PIECE_MOST, refuse_bypassed};
 use crate::swarm::Sharing;
 use futures::future::{BoxFuture, try_join_all};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
 /// How long others may take for what they have claimed before it is fetched here as well: they may be stopped, or
@@ -37,6 +37,9 @@ const PATIENCE_LEAST_MS: u64 = 100;
 /// What is left of the patience each time it was in vain: a fourth.
 const PATIENCE_LOSS: u64 = 4;
 
+/// What a stream of this disk brings next is waited for, but not where it brought nothing for so long.
+const STALLED: Duration = Duration::from_millis(500);
+
 /// How long to wait for a notice before looking again: one could be missed where a claim ends without bytes.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
@@ -53,9 +56,20 @@ pub(crate) struct Fetcher {
     sharing: Option<Sharing>,
     /// How long others may take, in milliseconds.
     patience: AtomicU64,
-    /// What its own streams have claimed.
-    streams: Mutex<HashMap<u64, (Digest, ByteRange)>>,
+    /// Its own streams that are not claimed as a whole.
+    streams: Mutex<HashMap<u64, OwnStream>>,
     next_stream: AtomicU64,
+}
+
+/// A stream of this disk.
+struct OwnStream {
+    blob: Digest,
+    /// From where it is to where its claims end.
+    claimed: ByteRange,
+    /// When it came there.
+    since: Instant,
+    /// Set by whoever waits for what comes next of it.
+    hurried: watch::Sender<bool>,
 }
 
 /// Waiting for what others fetch.
@@ -154,7 +168,7 @@ impl Fetcher {
                 }
                 return Ok(brought);
             }
-            if urgency == Urgency::Demand && self.is_streamed(blob, range) {
+            if urgency == Urgency::Demand && self.is_streamed_late(blob, range) {
                 // The engine knows, and asks all the same: it comes later there than from here.
                 self.fetch_unclaimed(blob, range, urgency).await?;
                 return Ok(true);
@@ -229,22 +243,30 @@ impl Fetcher {
         &*self.store
     }
 
-    fn streams(&self) -> MutexGuard<'_, HashMap<u64, (Digest, ByteRange)>> {
+    fn streams(&self) -> MutexGuard<'_, HashMap<u64, OwnStream>> {
         // Every change of it is a single call.
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A stream begins that has claimed `range`; under which number it is known.
-    pub(crate) fn stream_begins(&self, blob: &CachedBlob, range: ByteRange) -> u64 {
+    /// A stream begins that has claimed `claimed`; under which number it is known, and whether it is hurried.
+    pub(crate) fn stream_begins(
+        &self,
+        blob: &CachedBlob,
+        claimed: ByteRange,
+    ) -> (u64, watch::Receiver<bool>) {
         let number = self.next_stream.fetch_add(1, Ordering::Relaxed);
-        self.streams().insert(number, (blob.spec().digest, range));
-        number
+        let (hurried, hurry) = watch::channel(false);
+        self.streams()
+            .insert(number, OwnStream { blob: blob.spec().digest, claimed, since: Instant::now(), hurried });
+        (number, hurry)
     }
 
     /// It has claimed `range` by now.
     pub(crate) fn stream_is_at(&self, number: u64, range: ByteRange) {
-        if let Some((_, claimed)) = self.streams().get_mut(&number) {
-            *claimed = range;
+        if let Some(stream) = self.streams().get_mut(&number) {
+            (stream.claimed, stream.since) = (range, Instant::now());
+            // Who waits still says so again.
+            stream.hurried.send_replace(false);
         }
     }
 
@@ -252,16 +274,23 @@ impl Fetcher {
         self.streams().remove(&number);
     }
 
-    /// Whether a stream of this disk has claimed any of what is missing of `range`.
-    fn is_streamed(&self, blob: &CachedBlob, range: ByteRange) -> bool {
+    /// Whether a stream of this disk has claimed any of what is missing of `range`, and does not bring it as its next
+    /// piece. Those that do are hurried.
+    fn is_streamed_late(&self, blob: &CachedBlob, range: ByteRange) -> bool {
         let (streams, digest) = (self.streams(), blob.spec().digest);
-        let mut streamed = false;
+        let mut late = false;
         blob.missing(range, &mut |run| {
-            let claims =
-                |(of, claimed): &(Digest, ByteRange)| *of == digest && !run.intersect(*claimed).is_empty();
-            streamed |= streams.values().any(claims);
+            for stream in streams.values().filter(|stream| stream.blob == digest) {
+                let claimed = run.intersect(stream.claimed);
+                if claimed.is_empty() {
+                    continue;
+                }
+                late |= claimed.end() > stream.claimed.offset().saturating_add(PIECE_MOST)
+                    || stream.since.elapsed() > STALLED;
+                stream.hurried.send_replace(true);
+            }
         });
-        streamed
+        late
     }
 
     /// Verifies and keeps what came for `range`.

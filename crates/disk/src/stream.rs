@@ -12,7 +12,8 @@
 //! nothing of what they would bring: so disks that read the same at once fetch no byte twice. Who needs something of
 //! such a one waits for it, the own disk too.
 //!
-//! *Held*, a stream takes nothing from its connection, which holds the sender back when it is full.
+//! *Held*, a stream takes nothing from its connection, which holds the sender back when it is full. But where a read of
+//! this disk waits for its next piece, it goes on until that is there.
 
 use crate::fetch::{Arrived, Fetcher, claim};
 use bytes::{Bytes, BytesMut};
@@ -29,7 +30,7 @@ use tokio::sync::watch;
 const PIECE: u64 = 64 << 10;
 
 /// And the most.
-const PIECE_MOST: u64 = 128 << 10;
+pub(crate) const PIECE_MOST: u64 = 128 << 10;
 
 /// Bytes of a claim.
 const STRETCH: u64 = 128 << 10;
@@ -137,8 +138,7 @@ impl Fetcher {
         let mut at = range.offset();
         let mut first = true;
         loop {
-            // Whoever held it and is gone holds it no more.
-            let _ = streaming.held.wait_for(|held| !held).await;
+            ahead.may_go_on(&mut streaming.held).await;
             let Some(part) = parts.next().await else { break };
             buffer.extend_from_slice(&part.map_err(about)?);
             if std::mem::take(&mut first) {
@@ -212,8 +212,8 @@ struct Ahead<'a> {
     range: ByteRange,
     /// Each with where it ends.
     claims: VecDeque<(u64, Claim)>,
-    /// Under which the fetcher knows it, where it is not claimed as a whole.
-    number: Option<u64>,
+    /// Under which the fetcher knows it, and whether it is hurried; where it is not claimed as a whole.
+    known: Option<(u64, watch::Receiver<bool>)>,
 }
 
 impl<'a> Ahead<'a> {
@@ -226,8 +226,21 @@ impl<'a> Ahead<'a> {
     ) -> Self {
         let end = first.owned().last().map_or(range.offset(), |run| run.end().min(range.end()));
         let claimed = ByteRange::between(range.offset(), end);
-        let number = (!whole).then(|| fetcher.stream_begins(blob, claimed));
-        Self { fetcher, blob, range, claims: VecDeque::from([(end, first)]), number }
+        let known = (!whole).then(|| fetcher.stream_begins(blob, claimed));
+        Self { fetcher, blob, range, claims: VecDeque::from([(end, first)]), known }
+    }
+
+    /// Returns when the stream is not held, or somebody waits for what it has claimed.
+    async fn may_go_on(&mut self, held: &mut watch::Receiver<bool>) {
+        // Whoever held it and is gone holds it no more.
+        let free = held.wait_for(|held| !held);
+        match &mut self.known {
+            Some((_, hurried)) => tokio::select! {
+                _ = free => {}
+                _ = hurried.wait_for(|hurried| *hurried) => {}
+            },
+            None => _ = free.await,
+        }
     }
 
     /// The stream has come to `at`: claims what follows, then gives back what lies behind.
@@ -241,7 +254,7 @@ impl<'a> Ahead<'a> {
         while self.claims.front().is_some_and(|(end, _)| *end <= at) {
             self.claims.pop_front();
         }
-        if let Some(number) = self.number {
+        if let Some((number, _)) = self.known {
             self.fetcher.stream_is_at(number, ByteRange::between(at, end));
         }
         Ok(())
@@ -250,7 +263,7 @@ impl<'a> Ahead<'a> {
 
 impl Drop for Ahead<'_> {
     fn drop(&mut self) {
-        if let Some(number) = self.number {
+        if let Some((number, _)) = self.known {
             self.fetcher.stream_ends(number);
         }
     }
