@@ -5,6 +5,7 @@
 //! | [`disks`] | attaching, detaching, listing, watching; what cannot work; processes that die |
 //! | [`io`] | fio with verification, while the agent is killed, restarted and replaced by another program |
 //! | [`pinned`] | images that hosts keep together, and images that are warm when they are pushed |
+//! | [`machine`] | the same with a virtual machine over vhost-user-blk, and while the disk's own process is killed |
 //! | [`range_proxy`] | blobs for programs that are not ours |
 //! | [`swarm`] | hosts that give each other what they have |
 
@@ -22,6 +23,7 @@ mod disks;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod images;
 mod io;
+mod machine;
 mod pinned;
 mod range_proxy;
 #[path = "../e2e/scene.rs"]

@@ -1,0 +1,178 @@
+//! What trackers counted, as boots to learn from.
+//!
+//! A tracker knows of each slice how many disks have read it and when on average, but not which disks read which
+//! slices together. So its counts become a few *boots* that together read as the disks did: what a quarter of the disks
+//! read is in a quarter of the boots, drawn by the slice's number, at its mean time. That is all that training needs to
+//! tell what most boots read from what few do, and in which order; groups of unlike boots are told apart by recorded
+//! boots alone. Times are those of guests that waited for what they read, however long: a recorded boot also tells for
+//! how long.
+//!
+//! Counts that have not changed make the same boots, which are known then. Counts that have grown make others: they
+//! are learned beside those before, as the boots of another day would be.
+
+use crate::attach::NamedImage;
+use crate::published::{Stored, on_stored};
+use crate::report::count;
+use crate::store_args::StoreArgs;
+use headstart_block::random::mix;
+use headstart_block::{ByteRange, Result, SLICE_SIZE};
+use headstart_disk::image_key_of;
+use headstart_image::manifest::Manifest;
+use headstart_plan::knowledge::Knowledge;
+use headstart_swarm::tracker::{Counts, Hint};
+use headstart_trace::{Creation, DIGEST, Op, Record, Trace};
+use serde::Serialize;
+use std::fmt;
+
+/// As so many boots at most: what fewer than one in twice as many read is nothing to preload.
+const BOOTS_MAX: u32 = 8;
+
+/// What a tracker counted of an image.
+pub(crate) struct Counted {
+    counts: Counts,
+    image: String,
+    boots: Vec<Trace>,
+}
+
+impl Counted {
+    /// Of an image by its manifest; nothing where none of its disks was counted.
+    ///
+    /// # Errors
+    /// Where its manifest cannot be read.
+    pub(crate) fn find(all: &[Counts], image: &NamedImage, stores: &StoreArgs) -> Result<Option<Self>> {
+        let (digest, manifest) =
+            on_stored(&image.reference, stores, async |stored: Stored| Ok((stored.digest, stored.manifest)))?;
+        let key = image_key_of(&manifest);
+        let Some(counts) = all.iter().find(|counts| Some(counts.image) == key) else { return Ok(None) };
+        let known_as = manifest.known_as(digest).to_string();
+        let (name, label) = if image.name.is_empty() {
+            (image.reference.to_string(), Some(known_as))
+        } else {
+            (image.name.clone(), None)
+        };
+        let boots = boots_of(counts, &creation(counts, &manifest, &name, label));
+        Ok(Some(Self { counts: counts.clone(), image: name, boots }))
+    }
+
+    /// Learns from it.
+    pub(crate) fn learn(self, knowledge: &mut Knowledge) -> CountedReport {
+        let new = self.boots.iter().filter(|boot| knowledge.learn_one(boot)).count();
+        let (image, disks) = (self.image, self.counts.disks);
+        CountedReport { image, disks, slices: self.counts.slices.len(), boots: self.boots.len(), new }
+    }
+}
+
+/// What was learned from counts.
+#[derive(Serialize)]
+pub(crate) struct CountedReport {
+    image: String,
+    /// Disks that a tracker counted.
+    disks: u32,
+    /// Slices that they read.
+    slices: usize,
+    /// The boots that this was taken as, and how many of them were not known before.
+    boots: usize,
+    new: usize,
+}
+
+impl fmt::Display for CountedReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { image, disks, boots, new, .. } = self;
+        let known = if new == boots { "" } else { ", known before" };
+        write!(
+            f,
+            "{} of {image} that a tracker counted, as {}{known}",
+            count((*disks).into(), "disk"),
+            count(*boots as u64, "boot")
+        )
+    }
+}
+
+/// What all boots of an image are boots of.
+fn creation(counts: &Counts, manifest: &Manifest, name: &str, digest: Option<String>) -> Creation {
+    let end = counts.slices.last().map_or(0, |hint| (u64::from(hint.slice) + 1) * SLICE_SIZE);
+    Creation {
+        image: name.to_owned(),
+        size: manifest.virtual_size.unwrap_or(end),
+        labels: digest.map(|digest| (DIGEST.to_owned(), digest)).into_iter().collect(),
+        ..Creation::default()
+    }
+}
+
+/// Boots that together read as the counted disks did.
+fn boots_of(counts: &Counts, creation: &Creation) -> Vec<Trace> {
+    let boots = counts.disks.min(BOOTS_MAX);
+    let mut all: Vec<Vec<Record>> = (0..boots).map(|_| Vec::new()).collect();
+    let print =
+        counts.slices.iter().fold(u64::from(counts.disks), |print, Hint { slice, disks, mean_ms }| {
+            let read = u64::from(*slice) << 32 ^ u64::from(*disks) << 40 ^ u64::from(*mean_ms);
+            mix(print ^ read)
+        });
+    for Hint { slice, disks, mean_ms } in &counts.slices {
+        let share = u64::from(*disks) * u64::from(boots) * 2 / u64::from(counts.disks.max(1));
+        let of = share.div_ceil(2).min(boots.into());
+        let first = mix(u64::from(*slice));
+        let start = u64::from(*slice) * SLICE_SIZE;
+        let range = ByteRange::between(start, (start + SLICE_SIZE).min(creation.size.max(start)));
+        let record = Record { t_us: u64::from(*mean_ms) * 1000, op: Op::Read, range, service_us: None };
+        for n in 0..of {
+            let place = first.wrapping_add(n) % u64::from(boots.max(1));
+            all[usize::try_from(place).unwrap_or(0)].push(record);
+        }
+    }
+    let trace = |(n, mut records): (usize, Vec<Record>)| {
+        records.retain(|record| !record.range.is_empty());
+        records.sort_by_key(|record| record.t_us);
+        let volume = format!("counted-{:016x}-{print:016x}-{n}", counts.image.0);
+        Trace { creation: Creation { volume, ..creation.clone() }, records, ..Trace::default() }
+    };
+    all.into_iter().enumerate().map(trace).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headstart_swarm::tracker::ImageKey;
+
+    fn counts(disks: u32, slices: &[(u32, u32)]) -> Counts {
+        let hint = |(slice, disks): &(u32, u32)| Hint { slice: *slice, disks: *disks, mean_ms: 10 * slice };
+        Counts { image: ImageKey(7), disks, slices: slices.iter().map(hint).collect() }
+    }
+
+    fn boots(counts: &Counts) -> Vec<Trace> {
+        boots_of(counts, &Creation { size: 1 << 30, ..Creation::default() })
+    }
+
+    fn with(boots: &[Trace], slice: u64) -> usize {
+        let reads =
+            |boot: &&Trace| boot.records.iter().any(|record| record.range.offset() == slice * SLICE_SIZE);
+        boots.iter().filter(reads).count()
+    }
+
+    #[test]
+    fn each_slice_is_in_as_many_boots_as_disks_read_it() {
+        let all = boots(&counts(120, &[(3, 120), (4, 60), (5, 15), (6, 8), (7, 7), (9000, 119)]));
+        assert_eq!(all.len(), 8);
+        assert_eq!([3, 4, 5, 6, 7, 9000].map(|slice| with(&all, slice)), [8, 4, 1, 1, 0, 8]);
+        assert!(all.iter().all(|boot| boot.records.is_sorted_by_key(|record| record.t_us)));
+        assert_eq!(all[0].records.iter().find(|r| r.range.offset() == 3 * SLICE_SIZE).unwrap().t_us, 30_000);
+        // Few disks are as many boots.
+        let few = boots(&counts(2, &[(1, 2), (2, 1)]));
+        assert_eq!((few.len(), with(&few, 1), with(&few, 2)), (2, 2, 1));
+        assert!(boots(&counts(0, &[(1, 0)])).is_empty());
+    }
+
+    #[test]
+    fn what_has_not_changed_is_known() {
+        let names = |counts| boots(&counts).into_iter().map(|boot| boot.creation.volume).collect::<Vec<_>>();
+        assert_eq!(names(counts(20, &[(3, 9)])), names(counts(20, &[(3, 9)])));
+        assert_ne!(names(counts(20, &[(3, 9)])), names(counts(20, &[(3, 10)])));
+        let mut knowledge = Knowledge::default();
+        let slices: Vec<_> = (0..40).map(|n| (n * 8, 20)).collect();
+        let learn = |knowledge: &mut Knowledge| {
+            boots(&counts(20, &slices)).iter().filter(|boot| knowledge.learn_one(boot)).count()
+        };
+        assert_eq!((learn(&mut knowledge), learn(&mut knowledge)), (8, 0));
+        assert_eq!(knowledge.images().map(|(_, image)| image.traces()).collect::<Vec<_>>(), [8]);
+    }
+}
