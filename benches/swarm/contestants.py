@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from faults import ROGUES, no_store
+from faults import ROGUES
 from image import TAG
 from network import STORE, STORE_ADDRESS
 from patterns import BAD
@@ -91,6 +91,9 @@ http {{
 
 class Contestant:
     """Disks on all hosts. `open()` is before the time is taken, `use(host)` within it, `path(host)` thereafter."""
+
+    # Where the image lies.
+    store = None
 
     def __init__(self, network, image):
         self.network, self.image = network, image
@@ -323,16 +326,17 @@ class Tracked(Swarm):
 
 
 class Pinned(Swarm):
-    """The image is on the hosts, each stripe on some of them; then the store goes."""
+    """The image is on the hosts, each stripe on some of them, and the store ends before any disk is attached."""
 
     def prepare(self):
         sock = self.network.hosts[0].place / "daemon" / SOCKET
         run(*self.network.hosts[0].command(HEADSTART, "swarm", "pin", IMAGE, "--copies", COPIES, "--agent", sock),
             within=PINNING)
+        self.store.end()
 
-    def open(self):
-        super().open()
-        no_store(self.network, self)
+    def _attach_all(self, reference):
+        # Its tag was the store's to tell.
+        super()._attach_all(reference.removesuffix(f":{TAG}") + f"@{self.image.digest}")
 
 
 def metrics(path):

@@ -36,7 +36,8 @@ class Image:
         largest = max(self.files, key=lambda path: path.stat().st_size)
         self.layer, self.layer_path = largest.stat().st_size, largest.relative_to(self.layout)
         index = json.loads((self.layout / "index.json").read_text())
-        self.manifest = self.layout / "blobs" / index["manifests"][0]["digest"].replace(":", "/")
+        self.digest = index["manifests"][0]["digest"]
+        self.manifest = self.layout / "blobs" / self.digest.replace(":", "/")
 
     def _write_disk(self):
         noise = random.Random(self.region)

@@ -139,6 +139,7 @@ def measure(options, image, row):
     with Room(options.dir) as room, Network(room, row["hosts"], uplink, rate) as network:
         store = Store(room, image)
         ours = contestant(row["contestant"], network, image, fault)
+        ours.store = store
         try:
             _run(options, image, row, network, store, ours)
         finally:
