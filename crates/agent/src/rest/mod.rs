@@ -8,8 +8,8 @@ mod metrics;
 use crate::disks::{DiskSpec, DiskState, DiskStatus, Disks};
 use crate::keeper::{Keeper, PinStatus, WarmSpec, Warmed};
 use crate::local::bind;
-use crate::peers::{Status, Swarm};
 use crate::peers::orders::Order;
+use crate::peers::{Status, Swarm};
 use crate::pins::Pin;
 use crate::proxy::Proxy;
 use axum::extract::{Path as UrlPath, State};
@@ -107,7 +107,9 @@ fn changing() -> Router<Arc<Served>> {
 #[openapi(
     info(title = "headstart agent", description = "The disks of a host, and its part in the swarm."),
     paths(list, show, attach, detach, watch, swarm, warm, pin, unpin, targets, metrics),
-    components(schemas(DiskSpec, DiskStatus, DiskState, Failure, Targets, WarmSpec, Warmed, Order, Pin, PinStatus, Unpin))
+    components(schemas(
+        DiskSpec, DiskStatus, DiskState, Failure, Targets, WarmSpec, Warmed, Order, Pin, PinStatus, Unpin
+    ))
 )]
 struct Document;
 
@@ -294,7 +296,10 @@ async fn targets(State(served): Shared) -> Json<Vec<Targets>> {
 /// Metrics of the agent and of its part in the swarm, for Prometheus.
 #[utoipa::path(get, path = "/metrics", responses((status = 200, content_type = "text/plain", body = String)))]
 async fn metrics(State(served): Shared) -> impl IntoResponse {
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], metrics::render(&served, &pins(&served).await))
+    (
+        [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
+        metrics::render(&served, &pins(&served).await),
+    )
 }
 
 async fn openapi() -> Json<utoipa::openapi::OpenApi> {

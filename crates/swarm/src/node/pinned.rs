@@ -82,7 +82,7 @@ mod tests {
 
     const HOSTS: [PeerKey; 5] = [PeerKey(40), PeerKey(10), PeerKey(30), PeerKey(20), PeerKey(50)];
 
-    /// Who of these is asked for stripe 3 of three copies, where the load of a host is its key: the order is 20, 50, 40.
+    /// Who is asked for stripe 3 of three copies, where the load of a host is its key: the order is 20, 50, 40.
     fn asked(me: u64, there: &[u64], tried: &[u64]) -> Option<u32> {
         let pinned = Pinned::new(PeerKey(me), &HOSTS, 3).unwrap();
         let is_there = |key: PeerKey| there.contains(&key.0);

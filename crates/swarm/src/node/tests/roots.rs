@@ -121,8 +121,7 @@ fn who_lost_what_it_keeps_gets_it_from_the_others() {
         let mut world = World::new(rules, &[Role::Agent; 5], &settings);
         world.run(Time(1));
         let holders: Vec<_> = (0..5).map(key).collect();
-        (0..5)
-            .for_each(|host| world.tell(host, Event::Pinned { blob: BLOB, holders: &holders, copies: 3 }));
+        (0..5).for_each(|host| world.tell(host, Event::Pinned { blob: BLOB, holders: &holders, copies: 3 }));
         for place in 2..5 {
             let held: Vec<Chunks> = crate::placement::held(place, 5, 3, settings.stripe, 64).collect();
             held.into_iter().for_each(|run| world.put(place, run));
