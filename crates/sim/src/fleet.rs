@@ -30,12 +30,14 @@
 //! | `disks` | guests and engines |
 //! | `hints` | a tracker, and plans of what it says |
 //! | `peers` | nodes and what they say to each other |
+//! | `faults` | hosts that die, cannot reach each other, or do harm |
 //! | `broadcast` | the image sent to all beforehand, to compare with |
 //! | [`outcome`] | what came of it |
 
 mod bringing;
 mod broadcast;
 mod disks;
+mod faults;
 mod hints;
 mod keyed;
 pub mod model;
@@ -52,11 +54,12 @@ use crate::world::Local;
 use bringing::{Bringing, Coming, Request};
 use broadcast::Tree;
 use disks::Disk;
+use faults::{Conduct, Havoc};
 use headstart_block::random::Random;
 use headstart_swarm::{self as swarm, CHUNK_SIZE, Node};
 use keyed::{Keyed, NONE, Slab};
 use net::Net;
-use peers::{Conduct, Fault, Serving, What};
+use peers::{Serving, What};
 use queue::{Agenda, Happening};
 use std::collections::VecDeque;
 
@@ -177,9 +180,7 @@ struct Fleet<'a> {
     /// The first chunk of each blob among those of all.
     first_chunk: Vec<u32>,
     opened: u32,
-    parted: bool,
-    /// What goes wrong, and when.
-    faults: Vec<(Nanos, Fault)>,
+    havoc: Havoc,
     tree: Option<Tree>,
     hinting: Option<hints::Hinting>,
     random: Random,
@@ -243,8 +244,7 @@ impl<'a> Fleet<'a> {
             over: VecDeque::new(),
             first_chunk,
             opened: 0,
-            parted: false,
-            faults: Vec::new(),
+            havoc: Havoc::default(),
             tree: None,
             hinting: model
                 .hints
@@ -264,8 +264,8 @@ impl<'a> Fleet<'a> {
 
     /// The beginning of the fleet.
     fn begin(&mut self) {
-        self.meet();
         self.foresee_faults();
+        self.meet();
         match self.model.way {
             Way::Broadcast(arity) => {
                 // It is asked for when the disks are.
@@ -337,6 +337,7 @@ impl<'a> Fleet<'a> {
         match what {
             What::Message { from, to, message } => self.heard(from, to, message),
             What::Chunk(sent) => self.chunk_came(&sent),
+            What::Junk(sent) => self.junk_came(sent),
             What::Asked(request) => self.store_is_asked(request),
             What::Stored { request, bytes } => self.stored(request, bytes),
             What::Spread { to, number } => self.spread(to, number),

@@ -37,7 +37,8 @@ pub enum Message {
         /// What the receiver has not got it is to get first, through so many hosts at most; 0: only what it has, or
         /// what is on its way to it already.
         hops: u8,
-        /// Others that the receiver named before were asked in vain: name none again.
+        /// Others that the receiver named before were asked in vain: name none again. With no hops: only what it has,
+        /// and not what is on its way to it.
         insist: bool,
     },
     /// These chunks of a request will come, but not at once: they are on their way to the sender, or many wait.

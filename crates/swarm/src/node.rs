@@ -114,6 +114,7 @@ mod links;
 mod log;
 mod peers;
 mod pinned;
+mod resort;
 mod serving;
 mod uplink;
 
@@ -173,6 +174,8 @@ struct Request {
     insist: bool,
     /// When it was sent, or promised.
     since: Time,
+    /// When it was sent, or somebody began to wait for it.
+    asked: Time,
     /// Whether there was any sign of life.
     heard: bool,
     /// Whether bytes have come.
@@ -218,6 +221,8 @@ pub struct Node {
     next_fetch: u64,
     /// A chunk that a disk fetches from the store, and since when: it shows what the store takes.
     probe: Option<(BlobId, u32, Time)>,
+    /// When the store failed last, if it has not answered since.
+    store_failed: Option<Time>,
     timers: BinaryHeap<Reverse<(Time, Timer)>>,
     /// The tick asked for last.
     wake: Option<Time>,
@@ -256,6 +261,7 @@ impl Node {
             fetches: BTreeMap::new(),
             next_fetch: 0,
             probe: None,
+            store_failed: None,
             timers: BinaryHeap::new(),
             wake: None,
             telling: false,
@@ -287,6 +293,7 @@ impl Node {
             Event::Forget { want } => self.forget(want),
             Event::Read { blob, chunks } => self.read(blob, chunks, actions),
             Event::BecameLocal { blob, chunks } => {
+                self.store_answered(blob, chunks);
                 self.counters.from_store += self.arrived(blob, chunks, false, actions).0;
             }
             Event::Lost { blob, chunks } => self.lost(blob, chunks, actions),

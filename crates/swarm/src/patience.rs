@@ -64,7 +64,7 @@ const STORE: u32 = 4;
 const SLOW_STORE: u32 = 48;
 
 /// A span counts as so many times what was waited for at most.
-const SLOWER: u32 = 2;
+const SLOWER: u32 = 1;
 
 /// How much longer than to this host the store may take to another.
 const ELSEWHERE: u32 = 2;
@@ -79,10 +79,10 @@ pub(crate) fn longest(most: Duration) -> Duration {
 
 impl Patience {
     pub(crate) fn new((least, most): (Duration, Duration)) -> Self {
-        let bytes = Smoothed::new(least, most.saturating_mul(STORE));
+        let bytes = Smoothed::new(least, most);
         let hard = longest(most);
         let (sign, store) = (Smoothed::new(least, most), Smoothed::new(least, hard));
-        Self { sign, most: bytes.most / u64::from(STORE), store, bytes, hard }
+        Self { sign, most: bytes.most, store, bytes, hard }
     }
 
     /// A peer gave its first sign of life, so long after it was asked.
@@ -105,11 +105,24 @@ impl Patience {
     pub(crate) fn of(&self, urgency: Urgency, promised: bool) -> Duration {
         match urgency {
             Urgency::Demand if promised => {
-                let store = self.store.patience(0).min(Duration::from_micros(self.bytes.most));
-                self.bytes.patience(self.most).max(store).max(self.sign.patience(0) * SIGNS)
+                let most = Duration::from_micros(self.bytes.most);
+                let store = match self.store.known {
+                    Some(_) => self.store.patience(0).saturating_mul(ELSEWHERE).min(most),
+                    None => most / 4,
+                };
+                self.bytes.patience(0).max(store).max(self.sign.patience(0) * SIGNS)
             }
             Urgency::Demand => self.for_sign(),
-            Urgency::Background => Duration::from_micros(self.bytes.most),
+            Urgency::Background => Duration::from_micros(self.most),
+        }
+    }
+
+    /// What takes longer than this from a peer had better come from the store.
+    pub(crate) fn of_useful(&self) -> Duration {
+        let least = Duration::from_micros(self.most / 10);
+        match self.store.known {
+            Some(_) => self.store.patience(0).saturating_mul(ELSEWHERE).max(least),
+            None => Duration::from_micros(self.most / 4),
         }
     }
 

@@ -220,6 +220,7 @@ impl Fleet<'_> {
         let answered = at.plus(Nanos::from_duration(self.model.local_read));
         self.waits.add(wait);
         disk.outcome.waited = disk.outcome.waited.plus(wait);
+        disk.outcome.longest = disk.outcome.longest.max(wait);
         disk.guest.answered(boot, answered.since(disk.attached), read);
         disk.left = disk.left.saturating_sub(1);
         if disk.left == 0 {

@@ -158,9 +158,10 @@ impl Fleet<'_> {
 
     /// A report has come to the tracker, or its answer to the agent.
     pub(super) fn hint(&mut self, number: u32) {
+        let lost = self.has_no_tracker();
         let half = Nanos(Nanos::from_duration(self.model.links.round_trip).0 / 2);
         let Some(hinting) = &mut self.hinting else { return };
-        match hinting.under_way.take(number) {
+        match hinting.under_way.take(number).filter(|_| !lost) {
             Some(UnderWay::Report(host, report)) => {
                 let answer = hinting.tracker.report(&report);
                 self.hosts[host as usize].talk += HEAD + ITEM * answer.hints.len() as u64;

@@ -173,6 +173,14 @@ pub struct Faults {
     pub liars: u32,
     /// So many have links of a hundredth of the rate.
     pub slow: u32,
+    /// So many send what is asked for, and go on sending it without end.
+    pub endless: u32,
+    /// So many promise all that is asked for, again and again, and send nothing.
+    pub promisers: u32,
+    /// So many do not answer.
+    pub mutes: u32,
+    /// The tracker is lost: what it is told, and what it says, does not come.
+    pub tracker_away: Vec<(Nanos, Nanos)>,
 }
 
 /// Some hosts die at once.

@@ -23,6 +23,8 @@ pub struct DiskOutcome {
     pub bytes: u64,
     /// The sum of its waits.
     pub waited: Nanos,
+    /// The longest of them.
+    pub longest: Nanos,
 }
 
 impl DiskOutcome {

@@ -1,48 +1,19 @@
-//! Nodes, what they say to each other, and hosts that fail or do harm.
+//! Nodes, and what they say to each other.
 
 use super::bringing::Owner;
+use super::faults::Conduct;
 use super::keyed::NONE;
-use super::model::{NOTICED, SENT_AGAIN};
+use super::model::SENT_AGAIN;
 use super::net::{Parcel, on_wire};
 use super::queue::Happening;
 use super::{Fleet, FleetModel, SwarmModel, Warm, Way};
 use crate::time::Nanos;
-use headstart_block::random::{Random, STEP, mix};
+use headstart_block::random::{STEP, mix};
 use headstart_pull::{BlobId, BlobRange};
 use headstart_swarm::{
     self as swarm, Action, BlobKey, CHUNK_SIZE, Chunks, Class, Counters, Event, Message, Node, PeerId,
     PeerKey, RequestId, Role, Urgency,
 };
-use std::collections::BTreeSet;
-
-/// How a host behaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Conduct {
-    Honest,
-    /// What it sends is not what it should be.
-    Corrupt,
-    /// It says that it has everything, and sends nothing.
-    Liar,
-    /// Its links are slow.
-    Slow,
-}
-
-impl Conduct {
-    /// Of each host.
-    pub(super) fn draw(model: &FleetModel, random: &mut Random) -> Vec<Self> {
-        let mut conducts = vec![Self::Honest; model.hosts as usize];
-        let faults = &model.faults;
-        let bad = [(Self::Corrupt, faults.corrupt), (Self::Liar, faults.liars), (Self::Slow, faults.slow)];
-        let all: usize = bad.iter().map(|(_, count)| *count as usize).sum();
-        let mut drawn = random.sample(all, conducts.len());
-        for place in (1..drawn.len()).rev() {
-            drawn.swap(place, random.below(place + 1));
-        }
-        let which = bad.iter().flat_map(|(conduct, count)| std::iter::repeat_n(*conduct, *count as usize));
-        drawn.into_iter().zip(which).for_each(|(host, conduct)| conducts[host] = conduct);
-        conducts
-    }
-}
 
 /// What goes over the network.
 #[derive(Debug)]
@@ -53,6 +24,8 @@ pub(super) enum What {
         message: Message,
     },
     Chunk(SentChunk),
+    /// A chunk that nobody asked for.
+    Junk(SentChunk),
     /// A request to the store.
     Asked(u32),
     /// A part of the store's answer.
@@ -70,8 +43,8 @@ pub(super) enum What {
 /// A chunk that a host sends to another.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SentChunk {
-    from: u32,
-    to: u32,
+    pub(super) from: u32,
+    pub(super) to: u32,
     request: Option<RequestId>,
     blob: swarm::BlobId,
     chunk: u32,
@@ -92,7 +65,7 @@ pub(super) struct Serving {
 }
 
 /// The name of a host.
-fn key(host: u32) -> PeerKey {
+pub(super) fn key(host: u32) -> PeerKey {
     PeerKey(mix(STEP.wrapping_mul(u64::from(host) + 1)))
 }
 
@@ -103,7 +76,7 @@ pub(super) fn node(model: &FleetModel, host: u32) -> Option<Box<Node>> {
     Some(Box::new(Node::new(key(host), role(swarm.roots, host), settings)))
 }
 
-fn role(roots: u32, host: u32) -> Role {
+pub(super) fn role(roots: u32, host: u32) -> Role {
     if host < roots { Role::Root } else { Role::Agent }
 }
 
@@ -154,7 +127,7 @@ impl Fleet<'_> {
     }
 
     /// The hosts that a host knows of.
-    fn seen_by(&self, host: u32) -> Vec<u32> {
+    pub(super) fn seen_by(&self, host: u32) -> Vec<u32> {
         (0..self.model.hosts).filter(|peer| self.seen(host, *peer)).collect()
     }
 
@@ -227,6 +200,10 @@ impl Fleet<'_> {
         self.agenda.enter(self.now.plus(soon), Happening::Proved(host));
     }
 
+    pub(super) fn has_opened(&self, host: u32) -> bool {
+        self.hosts[host as usize].opened != NONE
+    }
+
     fn local_runs(&self, host: u32, blob: u32) -> Vec<Chunks> {
         let local = &self.hosts[host as usize].local;
         let Some((len, _)) = local.blobs().nth(blob as usize) else { return Vec::new() };
@@ -252,7 +229,7 @@ impl Fleet<'_> {
         }
     }
 
-    fn share(&mut self, host: u32, peer: u32) {
+    pub(super) fn share(&mut self, host: u32, peer: u32) {
         for n in 0..u32::try_from(self.first_chunk.len() - 1).unwrap_or(0) {
             let blob = swarm::BlobId(n);
             for (host, peer) in [(host, peer), (peer, host)] {
@@ -264,16 +241,6 @@ impl Fleet<'_> {
                 }
             }
         }
-    }
-
-    /// Whether what one host says comes to another.
-    fn reaches(&self, host: u32, peer: u32) -> bool {
-        let half = self.model.hosts / 2;
-        let (one, other) = (&self.hosts[host as usize], &self.hosts[peer as usize]);
-        one.alive
-            && other.alive
-            && !(self.parted && (host < half) != (peer < half))
-            && !one.strangers.contains(&peer)
     }
 
     /// Tells a node, and does what it asks for.
@@ -306,13 +273,7 @@ impl Fleet<'_> {
                 }
             }
             Action::Answer { want, elsewhere } => self.answered(want, &elsewhere),
-            Action::Drop { peer, .. } => {
-                self.dropped += 1;
-                self.hosts[host as usize].strangers.push(peer.0);
-                self.hosts[peer.0 as usize].strangers.push(host);
-                self.tell_node(host, Event::PeerDown { peer });
-                self.tell_node(peer.0, Event::PeerDown { peer: PeerId(host) });
-            }
+            Action::Drop { peer, .. } => self.part_from(host, peer.0),
             Action::WakeAt(time) => {
                 let known = &mut self.hosts[host as usize];
                 known.wake = Nanos::of_engine(time).max(self.now);
@@ -374,14 +335,14 @@ impl Fleet<'_> {
         self.net.send(self.now, parcel.packed(), &mut self.agenda);
     }
 
-    fn say(&mut self, from: u32, to: u32, message: Message) {
+    pub(super) fn say(&mut self, from: u32, to: u32, message: Message) {
         let (class, bytes) = (message.class(), bytes_of(&message));
         self.hosts[from as usize].talk += u64::from(on_wire(bytes));
         self.send(from, to, class, bytes, What::Message { from, to, message }, NONE);
     }
 
     pub(super) fn heard(&mut self, from: u32, to: u32, message: Message) {
-        if self.reaches(from, to) {
+        if self.reaches(from, to) && !self.ignores(to, from, &message) {
             self.tell_node(to, Event::Received { peer: PeerId(from), message });
         }
     }
@@ -402,8 +363,12 @@ impl Fleet<'_> {
             self.hosts[host as usize].sent += range.len();
             let corrupt = conduct == Conduct::Corrupt;
             let ahead = urgency == Urgency::Background;
-            let what = What::Chunk(SentChunk { from: host, to: peer, request, blob, chunk, corrupt, ahead });
-            self.send(host, peer, class, range.len() + 16, what, if chunk == last { note } else { NONE });
+            let sent = SentChunk { from: host, to: peer, request, blob, chunk, corrupt, ahead };
+            let note = if chunk == last { note } else { NONE };
+            self.send(host, peer, class, range.len() + 16, What::Chunk(sent), note);
+            if conduct == Conduct::Endless {
+                self.flood(sent);
+            }
         }
     }
 
@@ -443,103 +408,6 @@ impl Fleet<'_> {
             Some(request) => self.tell_node(to, Event::Came { peer, request, chunks, outcome }),
             None if corrupt => {}
             None => self.tell_node(to, Event::Pushed { peer, blob, chunks }),
-        }
-    }
-}
-
-/// Something that goes wrong, or is noticed, or mended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    Die(Vec<u32>),
-    NoticeDeaths(Vec<u32>),
-    Part,
-    NoticeParting,
-    Mend,
-}
-
-impl Fleet<'_> {
-    /// Enters what will go wrong.
-    pub(super) fn foresee_faults(&mut self) {
-        let faults = &self.model.faults;
-        for death in &faults.deaths {
-            let hosts = self.model.hosts as usize;
-            let dead: Vec<u32> = if death.roots {
-                let Way::Swarm(swarm) = &self.model.way else { continue };
-                (0..swarm.roots).collect()
-            } else {
-                let count = hosts * death.per_million as usize / 1_000_000;
-                self.random
-                    .sample(count, hosts)
-                    .into_iter()
-                    .filter_map(|host| u32::try_from(host).ok())
-                    .collect()
-            };
-            self.faults.push((death.at, Fault::Die(dead.clone())));
-            self.faults.push((death.at.plus(NOTICED), Fault::NoticeDeaths(dead)));
-        }
-        for (from, until) in &faults.partitions {
-            self.faults.push((*from, Fault::Part));
-            self.faults.push((from.plus(NOTICED), Fault::NoticeParting));
-            self.faults.push((*until, Fault::Mend));
-        }
-        for (n, (at, _)) in (0..).zip(&self.faults) {
-            self.agenda.enter(*at, Happening::Fault(n));
-        }
-    }
-
-    pub(super) fn fault(&mut self, n: u32) {
-        let Some((_, fault)) = self.faults.get(n as usize).cloned() else { return };
-        match fault {
-            Fault::Die(dead) => dead.into_iter().for_each(|host| self.die(host)),
-            Fault::NoticeDeaths(dead) => {
-                for peer in dead {
-                    for host in self.seen_by(peer) {
-                        self.tell_node(host, Event::PeerDown { peer: PeerId(peer) });
-                    }
-                }
-            }
-            Fault::Part => self.parted = true,
-            Fault::NoticeParting if self.parted => {
-                for (host, peer) in self.across() {
-                    self.tell_node(host, Event::PeerDown { peer: PeerId(peer) });
-                }
-            }
-            Fault::NoticeParting => {}
-            Fault::Mend => self.mend(),
-        }
-    }
-
-    fn die(&mut self, host: u32) {
-        let known = &mut self.hosts[host as usize];
-        if known.alive {
-            (known.alive, known.died) = (false, true);
-            self.reading -= self.disks.iter().filter(|disk| disk.is_of(host) && disk.is_reading()).count();
-        }
-    }
-
-    /// Pairs of hosts of the two halves that know each other, both ways.
-    fn across(&self) -> BTreeSet<(u32, u32)> {
-        let half = self.model.hosts / 2;
-        let all = (0..self.model.hosts)
-            .flat_map(|host| self.seen_by(host).into_iter().map(move |peer| (host, peer)));
-        all.filter(|(host, peer)| (*host < half) != (*peer < half)).collect()
-    }
-
-    fn mend(&mut self) {
-        self.parted = false;
-        let Way::Swarm(swarm) = &self.model.way else { return };
-        let roots = swarm.roots;
-        let pairs = self.across();
-        let pairs: Vec<_> = pairs.into_iter().filter(|(host, peer)| self.reaches(*host, *peer)).collect();
-        for (host, peer) in &pairs {
-            let event = Event::PeerUp { peer: PeerId(*peer), key: key(*peer), role: role(roots, *peer) };
-            self.tell_node(*host, event);
-        }
-        for (host, peer) in pairs {
-            let open = |host: u32| self.hosts[host as usize].opened != NONE;
-            if host < peer && open(host) && open(peer) {
-                self.share(host, peer);
-            }
         }
     }
 }

@@ -86,6 +86,8 @@ pub(super) struct Coming {
     pub(super) tried: Vec<PeerId>,
     /// Who is said to have it, to be asked next.
     pub(super) named: Vec<PeerId>,
+    /// The store may not give it: whoever may have it is asked.
+    pub(super) resort: bool,
     /// Somebody was named: who is asked with hops now is to name no more.
     pub(super) insist: bool,
     pub(super) tries: u8,
@@ -102,6 +104,7 @@ impl Coming {
             asks: Vec::new(),
             tried: Vec::new(),
             named: Vec::new(),
+            resort: false,
             insist: false,
             tries: 0,
             hops,

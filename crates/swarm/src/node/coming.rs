@@ -1,8 +1,8 @@
 //! What comes, what does not, and who hears of it.
 
 use super::blob::{Aim, How, State, Waiting, push};
-use super::getting::{DISK, PROBED};
-use super::{Fetch, Node, Request, Timer};
+use super::getting::DISK;
+use super::{Fetch, Node, Request, Timer, resort};
 use crate::Time;
 use crate::event::{Action, BlobId, Came, Chunks, FetchId, Offence, PeerId, PeerKey, Urgency, WantId};
 use crate::message::{Message, RequestId, Why};
@@ -41,9 +41,7 @@ impl Node {
             }
             push(&mut runs, chunk);
             let bytes = blob.bytes(chunk);
-            if let Some((_, _, since)) = self.probe.take_if(|probe| (probe.0, probe.1) == (id, chunk)) {
-                self.patience.store(since, self.now);
-            }
+            self.probe.take_if(|probe| (probe.0, probe.1) == (id, chunk));
             let (mut demanded, mut ahead) = (false, unasked);
             let coming = blob.coming.remove(&chunk);
             if let Some(coming) = coming {
@@ -73,6 +71,10 @@ impl Node {
                     ready.push((waiting, chunk));
                 }
                 if let How::Asked(request) = coming.how {
+                    if coming.resort {
+                        // The next is asked of others at once.
+                        self.store_failed = Some(self.now);
+                    }
                     self.release(request, 1, actions);
                 }
             }
@@ -92,6 +94,15 @@ impl Node {
         self.note(id, &runs);
         self.prefetch(id, actions);
         (new, unmatched)
+    }
+
+    /// A disk has brought these chunks from the store.
+    pub(super) fn store_answered(&mut self, id: BlobId, chunks: Chunks) {
+        self.store_failed = None;
+        let is_it = |probe: &mut (BlobId, u32, Time)| probe.0 == id && chunks.numbers().contains(&probe.1);
+        if let Some((_, _, since)) = self.probe.take_if(is_it) {
+            self.patience.store(since, self.now);
+        }
     }
 
     /// So many chunks of a request are not waited for any more: it is over when none is. What nobody sent is
@@ -119,6 +130,9 @@ impl Node {
         outcome: Came,
         actions: &mut Vec<Action>,
     ) {
+        if let Some(known) = self.peers.get_mut(&peer) {
+            known.heard = self.now;
+        }
         if outcome == Came::Corrupt {
             self.counters.corrupt += u64::from(chunks.count);
             self.drop_peer(peer, Offence::Corrupt, actions);
@@ -148,8 +162,14 @@ impl Node {
         (known.began, known.heard, known.answering) = (true, true, true);
         let came = chunks.count.min(known.chunks.count);
         (known.lively, known.moved) = (self.now, self.now);
+        let asked = known.asked;
+        let late = urgency == Urgency::Demand && self.now.since(asked) > self.patience.of_useful();
         if let Some(known) = self.peers.get_mut(&peer) {
-            known.was_good(self.now);
+            if late {
+                known.was_late(asked, self.now);
+            } else {
+                known.was_good(self.now);
+            }
         }
         let (_, unmatched) = self.arrived(blob, chunks, false, actions);
         let wanted = u64::from(came).saturating_sub(unmatched);
@@ -183,6 +203,7 @@ impl Node {
 
     pub(super) fn fetched(&mut self, fetch: FetchId, ok: bool, actions: &mut Vec<Action>) {
         let Some(Fetch { blob: id, chunks, since, urgency }) = self.fetches.remove(&fetch) else { return };
+        self.store_failed = (!ok).then_some(self.now);
         if ok {
             if urgency == Urgency::Demand {
                 self.patience.store(since, self.now);
@@ -218,13 +239,15 @@ impl Node {
             self.patience.sign(known.since, self.now);
         }
         let again = known.promised;
+        // Not at once, whatever comes: it would go round without end if hosts did wait for each other.
+        let pass_on = again && self.now.since(known.lively) >= self.patience.say_every() / 2;
         if !again {
             (known.since, known.moved) = (self.now, self.now);
         }
         (known.heard, known.promised) = (true, true);
         known.lively = self.now;
         let id = known.blob;
-        if again {
+        if pass_on {
             self.say_coming(id, chunks, |how| how == How::Asked(request), actions);
         }
     }
@@ -361,19 +384,18 @@ impl Node {
         if !known.promised {
             return known.lively + gap;
         }
-        (known.lively + gap).min(known.moved + gap.max(self.store_takes(known.urgency)))
+        // Who is asked only for what it has does not wait for the store.
+        let store = if known.hops == 0 { Duration::ZERO } else { self.store_takes(known.urgency) };
+        (known.lively + gap).min(known.moved + gap.max(store))
     }
 
     /// How long the store may take, as what this host waits for itself shows. What nobody waits for may lie there for
     /// as long as there is something else.
     fn store_takes(&self, urgency: Urgency) -> Duration {
-        if urgency == Urgency::Background {
-            return self.patience.of_store(Duration::MAX);
+        if self.store_failed.is_some() {
+            return Duration::ZERO;
         }
-        let fetch = self.fetches.values().find(|fetch| fetch.urgency == Urgency::Demand);
-        let probe = self.probe.map(|(_, _, since)| since).filter(|since| self.now.since(*since) < PROBED);
-        let since = fetch.map(|fetch| fetch.since).into_iter().chain(probe).min();
-        self.patience.of_store(since.map_or(Duration::ZERO, |since| self.now.since(since)))
+        self.patience.of_store(self.waits_for_store(urgency).unwrap_or_default())
     }
 
     /// Tells those who wait for chunks because another host sent them here that these do not come.
@@ -400,8 +422,14 @@ impl Node {
         let (peer, id, since) = (known.peer, known.blob, known.since);
         self.counters.broken += u64::from(known.promised);
         self.counters.timeouts += 1;
+        let idle = known.urgency == Urgency::Background;
         let failed = self.give_up_request(request, actions);
         let now = self.now;
+        // What nobody waits for comes behind all else: who sends something else meanwhile is not silent.
+        if idle && self.peers.get(&peer).is_some_and(|known| known.heard > since) {
+            self.obtain(id, &failed, actions);
+            return;
+        }
         if self.peers.get_mut(&peer).is_some_and(|known| known.was_silent(since, now)) {
             self.drop_peer(peer, Offence::Slow, actions);
         } else {
@@ -529,12 +557,16 @@ impl Node {
 
     /// A disk has had its time: what it did not fetch is fetched for those who wait, or forgotten.
     pub(super) fn disk_due(&mut self, id: BlobId, chunks: Chunks, actions: &mut Vec<Action>) {
+        let (now, after) = (self.now, self.resort_after());
         let Some(blob) = self.blobs.get_mut(&id) else { return };
-        let now = self.now;
-        let over = |how: How| matches!(how, How::Disk(until) if until <= now);
-        let (mut waited, mut idle) = (Vec::new(), Vec::new());
-        for (chunk, coming) in blob.coming.range_mut(chunks.numbers()).filter(|(_, c)| over(c.how)) {
-            if coming.asks.is_empty() {
+        let (mut waited, mut idle, mut late) = (Vec::new(), Vec::new(), Vec::new());
+        for (chunk, coming) in blob.coming.range_mut(chunks.numbers()) {
+            let How::Disk(until) = coming.how else { continue };
+            if until > now {
+                if now.since(resort::left_at(until)) >= after {
+                    late.push(*chunk);
+                }
+            } else if coming.asks.is_empty() {
                 idle.push(*chunk);
             } else {
                 coming.how = How::New;
@@ -542,6 +574,9 @@ impl Node {
             }
         }
         idle.into_iter().for_each(|chunk| self.give_up(id, chunk, Why::Failed, actions));
+        if !late.is_empty() {
+            self.resort(id, &late, actions);
+        }
         if !waited.is_empty() {
             self.leave_to_store(id, &waited, actions);
         }

@@ -2,7 +2,7 @@
 
 use super::blob::{Aim, Blob, Coming, How, State, push};
 use super::links::find_ancestors;
-use super::{Fetch, Node, Request, Timer, Want};
+use super::{Fetch, Node, Request, Timer, Want, resort};
 use crate::event::{Action, BlobId, Chunks, FetchId, PeerId, PeerKey, Role, Urgency, WantId};
 use crate::message::{Message, RequestId, Why};
 use crate::placement;
@@ -35,6 +35,8 @@ enum Route {
         peer: PeerId,
         hops: u8,
     },
+    /// Only for what is there.
+    Anybody(PeerId),
     Store,
     /// Nobody waits, or it was to be prefetched and nobody is known to have it.
     Nowhere,
@@ -59,13 +61,14 @@ impl Node {
         actions: &mut Vec<Action>,
     ) {
         self.counters.wants += 1;
+        let (now, after) = (self.now, self.resort_after());
         let Some(blob) = self.blobs.get_mut(&id) else {
             self.counters.elsewhere += u64::from(chunks.count);
             actions.push(Action::Answer { want, elsewhere: vec![chunks] });
             return;
         };
         let mut record = Want { blob: id, urgency, since: self.now, left: 0, elsewhere: Vec::new() };
-        let (mut new, mut hurried) = (Vec::new(), Vec::new());
+        let (mut new, mut hurried, mut again) = (Vec::new(), Vec::new(), Vec::new());
         for chunk in blob.cut(chunks).numbers() {
             if blob.is_here(chunk) {
                 continue;
@@ -80,9 +83,15 @@ impl Node {
                     }
                     entry.insert(Coming::new(Aim::Needed, urgency, HOPS))
                 }
-                Entry::Occupied(entry) if matches!(entry.get().how, How::Disk(_)) => {
-                    record.elsewhere.push(chunk);
-                    continue;
+                Entry::Occupied(mut entry) if let How::Disk(until) = entry.get().how => {
+                    if now.since(resort::left_at(until)) < after {
+                        record.elsewhere.push(chunk);
+                        continue;
+                    }
+                    // It asks again, after a while: the store has not given it.
+                    again.push(chunk);
+                    entry.get_mut().urgency = urgency.min(entry.get().urgency);
+                    entry.into_mut()
                 }
                 Entry::Occupied(entry) => entry.into_mut(),
             };
@@ -102,6 +111,9 @@ impl Node {
         self.wants.insert(want, record);
         self.hurry(id, &hurried, actions);
         self.obtain(id, &new, actions);
+        if !again.is_empty() {
+            self.resort(id, &again, actions);
+        }
         self.settle(want, actions);
         self.prefetch(id, actions);
     }
@@ -143,7 +155,7 @@ impl Node {
             }
             known.urgency = Urgency::Demand;
             (known.since, known.heard, known.promised, known.began) = (self.now, false, false, false);
-            (known.lively, known.moved) = (self.now, self.now);
+            (known.asked, known.lively, known.moved) = (self.now, self.now, self.now);
             let (peer, hops, insist) = (known.peer, known.hops, known.insist);
             let at = self.now + self.patience.for_sign();
             self.set_timer(at, Timer::Request(request));
@@ -174,8 +186,9 @@ impl Node {
             }
             let last =
                 batch.as_ref().filter(|batch| batch.chunks.numbers().end == chunk).map(|batch| batch.peer);
-            let (peer, hops) = match self.route(id, chunk, last) {
-                Route::Ask { peer, hops } => (peer, hops),
+            let (peer, hops, anybody) = match self.route(id, chunk, last) {
+                Route::Ask { peer, hops } => (peer, hops, false),
+                Route::Anybody(peer) => (peer, 0, true),
                 Route::Store => {
                     store.push(chunk);
                     continue;
@@ -186,7 +199,7 @@ impl Node {
                 }
             };
             let Some(coming) = self.blobs.get(&id).and_then(|blob| blob.coming.get(&chunk)) else { continue };
-            let (urgency, insist) = (coming.urgency, coming.insist && hops > 0);
+            let (urgency, insist) = (coming.urgency, anybody || (coming.insist && hops > 0));
             match &mut batch {
                 Some(known)
                     if last == Some(peer)
@@ -212,10 +225,13 @@ impl Node {
 
     /// Where to get one chunk. `last` is who was chosen for the one before: of equal sources it is taken again.
     fn route(&mut self, id: BlobId, chunk: u32, last: Option<PeerId>) -> Route {
+        let suspect = self.store_is_suspect();
         let Some(blob) = self.blobs.get_mut(&id) else { return Route::Nowhere };
         let Some(coming) = blob.coming.get_mut(&chunk) else { return Route::Nowhere };
         let idle = coming.wants.is_empty() && coming.asks.is_empty();
-        if coming.tries >= TRIES {
+        coming.resort |= suspect && !idle;
+        let resort = coming.resort;
+        if coming.tries >= if resort { resort::ASKED } else { TRIES } {
             return if idle && coming.aim != Aim::Warm { Route::Nowhere } else { Route::Store };
         }
         while !coming.named.is_empty() {
@@ -244,6 +260,21 @@ impl Node {
         if let Some((_, peer)) = best {
             return Route::Ask { peer, hops: 0 };
         }
+        let tried = std::mem::take(&mut coming.tried);
+        let anybody = if resort {
+            resort::next(blob, &self.peers, last, placement::stripe_of(chunk, self.settings.stripe), |peer| {
+                usable(peer, &tried).is_some()
+            })
+        } else {
+            None
+        };
+        if let Some(coming) = blob.coming.get_mut(&chunk) {
+            coming.tried = tried;
+        }
+        if let Some(peer) = anybody {
+            return Route::Anybody(peer);
+        }
+        let Some(coming) = blob.coming.get_mut(&chunk) else { return Route::Nowhere };
         if idle && coming.aim != Aim::Warm {
             return Route::Nowhere;
         }
@@ -316,6 +347,7 @@ impl Node {
             hops,
             insist,
             since: self.now,
+            asked: self.now,
             heard: false,
             promised: false,
             began: false,
@@ -379,7 +411,11 @@ impl Node {
             }
             push(&mut watched, chunk);
         }
-        watched.into_iter().for_each(|run| self.set_timer(until, Timer::Disk(id, run)));
+        let late = self.now + self.resort_after();
+        for run in watched {
+            self.set_timer(until, Timer::Disk(id, run));
+            self.set_timer(late, Timer::Disk(id, run));
+        }
         settled.into_iter().for_each(|want| self.settle(want, actions));
     }
 

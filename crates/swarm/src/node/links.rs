@@ -137,7 +137,7 @@ impl Node {
     }
 
     pub(super) fn peer_up(&mut self, peer: PeerId, key: PeerKey, role: Role) {
-        if key == self.key {
+        if key == self.key || self.peers.contains_key(&peer) {
             return;
         }
         self.peers.insert(peer, Peer::new(key, role));

@@ -9,6 +9,9 @@ use std::time::Duration;
 /// How long others are preferred to a peer that was silent; twice as long each time that it is again.
 const AVOIDED: Duration = Duration::from_secs(1);
 
+/// How many times as long as it was waited for in vain others are preferred at least.
+const WASTED: u32 = 4;
+
 /// Times in a row that a peer may be silent before it is dropped.
 const SILENT_MOST: u32 = 8;
 
@@ -33,9 +36,12 @@ pub(super) struct Peer {
     pub(super) role: Role,
     /// Chunks asked of it that have not come.
     pub(super) outstanding: u32,
-    /// Times in a row that it was silent beyond patience, and when that was last.
+    /// Times in a row that it was silent beyond patience, when that was last, and until when others are preferred.
     silent: u32,
     silent_at: Time,
+    avoided_until: Time,
+    /// When it sent or said anything last.
+    pub(super) heard: Time,
     /// Times in a row that it had not what it said.
     lies: u32,
     /// What it is being sent.
@@ -56,6 +62,8 @@ impl Peer {
             outstanding: 0,
             silent: 0,
             silent_at: Time(0),
+            avoided_until: Time(0),
+            heard: Time(0),
             lies: 0,
             serves: Vec::new(),
             unhurried: 0,
@@ -70,8 +78,18 @@ impl Peer {
         if self.silent == 0 || since > self.silent_at {
             self.silent += 1;
             self.silent_at = now;
+            let times = 1 << (self.silent - 1).min(SILENT_MOST);
+            let span = AVOIDED.max(now.since(since).saturating_mul(WASTED)).saturating_mul(times);
+            self.avoided_until = self.avoided_until.max(now + span);
         }
         self.silent >= SILENT_MOST
+    }
+
+    /// It sent what was asked for, but so late that the store would have been better.
+    pub(super) fn was_late(&mut self, since: Time, now: Time) {
+        let was = self.silent;
+        self.was_silent(since, now);
+        self.silent = self.silent.min(was.max(SILENT_MOST - 1));
     }
 
     /// It sent what was asked for. Who is slow does so now and then: each silence takes a good answer to be forgotten.
@@ -90,8 +108,7 @@ impl Peer {
 
     /// Whether others are to be preferred to it for now.
     pub(super) fn is_avoided(&self, now: Time) -> bool {
-        let span = AVOIDED.saturating_mul(1 << self.silent.saturating_sub(1).min(SILENT_MOST));
-        self.silent > 0 && now.since(self.silent_at) < span
+        now < self.avoided_until
     }
 
     /// The less of it, the better a source.

@@ -157,7 +157,8 @@ impl Node {
             (How::Asked(request), _, _) => of_it(request),
             _ => false,
         };
-        if circle {
+        // Who asks anybody does not wait: he may be the one who is waited for.
+        if circle || (ask.hops == 0 && ask.insist) {
             // Each would wait for the other.
             push(&mut answers.missing, chunk);
             return;

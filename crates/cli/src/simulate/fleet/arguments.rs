@@ -151,6 +151,18 @@ pub(crate) struct Fleet {
     /// Hosts whose links are a hundred times slower
     #[arg(long, value_name = "N", default_value_t = 0)]
     slow: u32,
+    /// Hosts that send what is asked for, and go on sending it without end
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    endless: u32,
+    /// Hosts that promise everything, and send nothing
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    promisers: u32,
+    /// Hosts that do not answer
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    mutes: u32,
+    /// The tracker is lost for so long from a moment on
+    #[arg(long, value_name = "TIME@TIME", value_parser = away, requires = "hints")]
+    tracker_away: Vec<Away>,
     /// Draw the figures into this directory, as SVG and PNG
     #[arg(long, value_name = "DIR")]
     pub(super) plot: Option<PathBuf>,
@@ -274,10 +286,11 @@ impl Fleet {
             return Err(Error::invalid(format!("{} copies on {} hosts", self.pinned, self.hosts))
                 .remedy("give more --hosts, or a smaller number with --pinned"));
         }
-        let bad = u64::from(self.corrupt) + u64::from(self.liars) + u64::from(self.slow);
-        if self.roots.max(u32::try_from(bad).unwrap_or(u32::MAX)) > self.hosts {
+        let bad = [self.corrupt, self.liars, self.slow, self.endless, self.promisers, self.mutes];
+        let bad = bad.into_iter().fold(0, u32::saturating_add);
+        if self.roots.max(bad) > self.hosts {
             return Err(Error::invalid(format!("there are only {} hosts", self.hosts))
-                .remedy("give more --hosts, or fewer that are roots, corrupt, slow or lie"));
+                .remedy("give more --hosts, or fewer that are roots or do harm"));
         }
         Ok(())
     }
@@ -341,6 +354,10 @@ impl Fleet {
             corrupt: self.corrupt,
             liars: self.liars,
             slow: self.slow,
+            endless: self.endless,
+            promisers: self.promisers,
+            mutes: self.mutes,
+            tracker_away: self.tracker_away.iter().map(Away::span).collect(),
         };
         FleetModel { faults, seed: self.seed, ..FleetModel::new(self.hosts, links, way) }
     }

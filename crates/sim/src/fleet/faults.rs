@@ -1,0 +1,256 @@
+//! What goes wrong: hosts that die, cannot reach each other, or do harm.
+//!
+//! Who does harm runs the same node as the others, and a disk of its own; what it sends is tampered with, as its
+//! [`Conduct`] says. What the product's connections do about it besides the node is modelled as well: who sends more
+//! than a few MiB that nobody asked for is dropped.
+
+use super::keyed::NONE;
+use super::model::NOTICED;
+use super::peers::{SentChunk, What, key, role};
+use super::queue::Happening;
+use super::{Fleet, FleetModel, Way};
+use crate::time::Nanos;
+use headstart_block::random::Random;
+use headstart_swarm::{CHUNK_SIZE, Class, Event, Message, PeerId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a host takes that it did not ask for, before it drops who sends it.
+const STRAYS: u64 = 9 << 20;
+
+/// Chunks that who sends without end has on their way to one host at a time.
+const FLOOD: u32 = 4;
+
+/// How often, and how many times, who promises everything says so again.
+const PROMISED_EVERY: Nanos = Nanos(400_000_000);
+const PROMISES: u32 = 1000;
+
+/// How a host behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Conduct {
+    Honest,
+    /// What it sends is not what it should be.
+    Corrupt,
+    /// It says that it has everything, and sends nothing.
+    Liar,
+    /// Its links are slow.
+    Slow,
+    /// It sends what is asked for, and goes on sending it without end.
+    Endless,
+    /// It promises all that is asked for, again and again, and sends nothing.
+    Promiser,
+    /// It does not answer.
+    Mute,
+}
+
+impl Conduct {
+    /// Of each host.
+    pub(super) fn draw(model: &FleetModel, random: &mut Random) -> Vec<Self> {
+        let mut conducts = vec![Self::Honest; model.hosts as usize];
+        let faults = &model.faults;
+        let bad = [
+            (Self::Corrupt, faults.corrupt),
+            (Self::Liar, faults.liars),
+            (Self::Slow, faults.slow),
+            (Self::Endless, faults.endless),
+            (Self::Promiser, faults.promisers),
+            (Self::Mute, faults.mutes),
+        ];
+        let all: usize = bad.iter().map(|(_, count)| *count as usize).sum();
+        let mut drawn = random.sample(all, conducts.len());
+        for place in (1..drawn.len()).rev() {
+            drawn.swap(place, random.below(place + 1));
+        }
+        let which = bad.iter().flat_map(|(conduct, count)| std::iter::repeat_n(*conduct, *count as usize));
+        drawn.into_iter().zip(which).for_each(|(host, conduct)| conducts[host] = conduct);
+        conducts
+    }
+}
+
+/// Something that goes wrong, or is noticed, or mended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Fault {
+    Die(Vec<u32>),
+    NoticeDeaths(Vec<u32>),
+    Part,
+    NoticeParting,
+    Mend,
+    /// Who promises everything says so again, so many times more.
+    Promise {
+        from: u32,
+        to: u32,
+        message: Message,
+        left: u32,
+    },
+}
+
+/// What goes wrong, and what came of it so far.
+#[derive(Debug, Default)]
+pub(super) struct Havoc {
+    foreseen: Vec<Option<Fault>>,
+    /// Whether the halves of the fleet do not reach each other.
+    parted: bool,
+    /// Who sends without end to whom.
+    floods: BTreeSet<(u32, u32)>,
+    /// Bytes that nobody had asked for: from whom to whom.
+    strays: BTreeMap<(u32, u32), u64>,
+}
+
+impl Fleet<'_> {
+    /// Enters what will go wrong. Nothing is to be drawn before, so that it is the same whatever the way.
+    pub(super) fn foresee_faults(&mut self) {
+        let faults = &self.model.faults;
+        for death in &faults.deaths {
+            let hosts = self.model.hosts as usize;
+            let dead: Vec<u32> = if death.roots {
+                let Way::Swarm(swarm) = &self.model.way else { continue };
+                (0..swarm.roots).collect()
+            } else {
+                let count = hosts * death.per_million as usize / 1_000_000;
+                let drawn = self.random.sample(count, hosts).into_iter();
+                drawn.filter_map(|host| u32::try_from(host).ok()).collect()
+            };
+            self.foresee(death.at, Fault::Die(dead.clone()));
+            self.foresee(death.at.plus(NOTICED), Fault::NoticeDeaths(dead));
+        }
+        for (from, until) in &faults.partitions {
+            self.foresee(*from, Fault::Part);
+            self.foresee(from.plus(NOTICED), Fault::NoticeParting);
+            self.foresee(*until, Fault::Mend);
+        }
+    }
+
+    fn foresee(&mut self, at: Nanos, fault: Fault) {
+        let number = u32::try_from(self.havoc.foreseen.len()).unwrap_or(u32::MAX);
+        self.havoc.foreseen.push(Some(fault));
+        self.agenda.enter(at, Happening::Fault(number));
+    }
+
+    pub(super) fn fault(&mut self, n: u32) {
+        let Some(fault) = self.havoc.foreseen.get_mut(n as usize).and_then(Option::take) else { return };
+        match fault {
+            Fault::Die(dead) => dead.into_iter().for_each(|host| self.die(host)),
+            Fault::NoticeDeaths(dead) => {
+                for peer in dead {
+                    for host in self.seen_by(peer) {
+                        self.tell_node(host, Event::PeerDown { peer: PeerId(peer) });
+                    }
+                }
+            }
+            Fault::Part => self.havoc.parted = true,
+            Fault::NoticeParting if self.havoc.parted => {
+                for (host, peer) in self.across() {
+                    self.tell_node(host, Event::PeerDown { peer: PeerId(peer) });
+                }
+            }
+            Fault::NoticeParting => {}
+            Fault::Mend => self.mend(),
+            Fault::Promise { from, to, message, left } => self.promise(from, to, message, left),
+        }
+    }
+
+    fn die(&mut self, host: u32) {
+        let known = &mut self.hosts[host as usize];
+        if known.alive {
+            (known.alive, known.died) = (false, true);
+            self.reading -= self.disks.iter().filter(|disk| disk.is_of(host) && disk.is_reading()).count();
+        }
+    }
+
+    /// Pairs of hosts of the two halves that know each other, both ways.
+    fn across(&self) -> BTreeSet<(u32, u32)> {
+        let half = self.model.hosts / 2;
+        let all = (0..self.model.hosts)
+            .flat_map(|host| self.seen_by(host).into_iter().map(move |peer| (host, peer)));
+        all.filter(|(host, peer)| (*host < half) != (*peer < half)).collect()
+    }
+
+    fn mend(&mut self) {
+        self.havoc.parted = false;
+        let Way::Swarm(swarm) = &self.model.way else { return };
+        let roots = swarm.roots;
+        let pairs = self.across();
+        let pairs: Vec<_> = pairs.into_iter().filter(|(host, peer)| self.reaches(*host, *peer)).collect();
+        for (host, peer) in &pairs {
+            let event = Event::PeerUp { peer: PeerId(*peer), key: key(*peer), role: role(roots, *peer) };
+            self.tell_node(*host, event);
+        }
+        for (host, peer) in pairs {
+            if host < peer && self.has_opened(host) && self.has_opened(peer) {
+                self.share(host, peer);
+            }
+        }
+    }
+
+    /// Whether what one host says comes to another.
+    pub(super) fn reaches(&self, host: u32, peer: u32) -> bool {
+        let half = self.model.hosts / 2;
+        let (one, other) = (&self.hosts[host as usize], &self.hosts[peer as usize]);
+        one.alive
+            && other.alive
+            && !(self.havoc.parted && (host < half) != (peer < half))
+            && !one.strangers.contains(&peer)
+    }
+
+    /// Whether the tracker is lost at present.
+    pub(super) fn has_no_tracker(&self) -> bool {
+        let away = &self.model.faults.tracker_away;
+        away.iter().any(|(from, until)| (*from..*until).contains(&self.now))
+    }
+
+    /// One host wants nothing more to do with another.
+    pub(super) fn part_from(&mut self, host: u32, peer: u32) {
+        self.dropped += 1;
+        self.hosts[host as usize].strangers.push(peer);
+        self.hosts[peer as usize].strangers.push(host);
+        self.tell_node(host, Event::PeerDown { peer: PeerId(peer) });
+        self.tell_node(peer, Event::PeerDown { peer: PeerId(host) });
+    }
+
+    /// Whether what a host is asked never comes to its node, for it behaves badly.
+    pub(super) fn ignores(&mut self, host: u32, asker: u32, message: &Message) -> bool {
+        let Message::Ask { request, chunks, .. } = message else { return false };
+        match self.hosts[host as usize].conduct {
+            Conduct::Mute => true,
+            Conduct::Promiser => {
+                let message = Message::Coming { request: *request, chunks: *chunks };
+                self.promise(host, asker, message, PROMISES);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn promise(&mut self, from: u32, to: u32, message: Message, left: u32) {
+        if left > 0 && self.reaches(from, to) {
+            self.say(from, to, message.clone());
+            self.foresee(self.now.plus(PROMISED_EVERY), Fault::Promise { from, to, message, left: left - 1 });
+        }
+    }
+
+    /// Who sends without end has sent what was asked for: it goes on.
+    pub(super) fn flood(&mut self, sent: SentChunk) {
+        if self.havoc.floods.insert((sent.from, sent.to)) {
+            (0..FLOOD).for_each(|_| self.send_junk(sent));
+        }
+    }
+
+    fn send_junk(&mut self, sent: SentChunk) {
+        let what = What::Junk(sent);
+        self.send(sent.from, sent.to, Class::DemandReply, CHUNK_SIZE + 16, what, NONE);
+    }
+
+    /// A chunk came that nobody had asked for.
+    pub(super) fn junk_came(&mut self, sent: SentChunk) {
+        let (from, to) = (sent.from, sent.to);
+        let strays = self.havoc.strays.entry((from, to)).or_default();
+        *strays += CHUNK_SIZE;
+        let too_many = *strays > STRAYS;
+        if !self.reaches(from, to) {
+            self.havoc.floods.remove(&(from, to));
+        } else if too_many {
+            self.part_from(to, from);
+        } else {
+            self.send_junk(sent);
+        }
+    }
+}
