@@ -385,7 +385,7 @@ fn swarm() -> Result<Vec<u8>> {
     let runs = vec![chunks, Chunks::one(150)];
     let messages = [
         Message::Have { blob, runs: runs.clone() },
-        Message::Lost { blob, runs },
+        Message::Lost { blob, runs: runs.clone() },
         Message::Ask { request, blob, chunks, urgency: Urgency::Demand, hops: 2, insist: false },
         Message::Coming { request, chunks },
         Message::Sorry { request, chunks, why: Why::Busy, others: vec![PeerKey(1 << 60), PeerKey(2)] },
@@ -394,6 +394,7 @@ fn swarm() -> Result<Vec<u8>> {
         Message::Welcome,
         Message::Full,
         Message::Sketch { blob, least: vec![1, 2, u32::MAX] },
+        Message::Read { blob, runs },
     ];
     for message in &messages {
         push_encoded(&mut bytes, Kind::Message, message)?;

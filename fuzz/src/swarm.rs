@@ -45,7 +45,7 @@ fn message(body: &[u8]) -> Result<()> {
     let message = decode_message(body)?;
     push_encoded(&mut Vec::new(), Kind::Message, &message)?;
     let within = match &message {
-        Message::Have { runs, .. } | Message::Lost { runs, .. } => {
+        Message::Have { runs, .. } | Message::Lost { runs, .. } | Message::Read { runs, .. } => {
             runs.iter().all(|run| is_within(*run, BLOB))
         }
         Message::Ask { chunks, .. } => is_within(*chunks, BLOB),

@@ -16,6 +16,7 @@
 use crate::model::Clock;
 use crate::time::Nanos;
 use headstart_block::ByteRange;
+use headstart_block::random::Random;
 use headstart_pull::{BLOCK_SIZE, PlanItem, SLICE_SIZE};
 use headstart_trace::{Op, Record, Trace};
 use std::cmp::Reverse;
@@ -24,6 +25,9 @@ use std::collections::{BTreeMap, BinaryHeap};
 /// The largest disk that is simulated; what a larger one has beyond is not read. A simulation keeps a bit for each
 /// 16 KiB: 64 MiB for this one.
 pub const DISK_MAX: u64 = 8 << 40;
+
+/// Bytes of a stray read.
+const STRAY: u64 = 16 << 10;
 
 /// Reads that arrive later after the creation are left out: a year.
 const LATEST_US: u64 = 365 * 86_400_000_000;
@@ -143,6 +147,18 @@ impl Boot {
         self
     }
 
+    /// The same of a part of a larger disk, of `disk_size` bytes, that begins at `start`.
+    #[must_use]
+    pub fn moved(mut self, start: u64, disk_size: u64) -> Self {
+        self.disk_size = disk_size.min(DISK_MAX);
+        let size = self.disk_size;
+        let place = |at: u64| start.saturating_add(at).min(size);
+        for access in self.reads.iter_mut().chain(&mut self.writes) {
+            access.range = ByteRange::between(place(access.range.offset()), place(access.range.end()));
+        }
+        self
+    }
+
     /// The size of the disk in bytes, at most [`DISK_MAX`].
     #[must_use]
     pub fn disk_size(&self) -> u64 {
@@ -178,6 +194,23 @@ impl Boot {
         }
         order
     }
+}
+
+/// The records of a boot with *strays* among them: beside so many of a million of its reads comes another, of 16 KiB
+/// anywhere on the disk, which nothing waits for but what comes after both.
+#[must_use]
+pub fn with_strays(records: &[Record], disk_size: u64, per_million: u32, seed: u64) -> Vec<Record> {
+    let mut random = Random::new(seed);
+    let places = usize::try_from(disk_size / STRAY).unwrap_or(usize::MAX);
+    let mut all = Vec::with_capacity(records.len() * 2);
+    for record in records {
+        all.push(*record);
+        if record.op == Op::Read && random.bits() % 1_000_000 < u64::from(per_million) {
+            let at = random.below(places) as u64 * STRAY;
+            all.push(Record { range: ByteRange::between(at, at + STRAY), ..*record });
+        }
+    }
+    all
 }
 
 /// The guest of a replay: when it reads and writes what, as its reads are answered. All its methods are to be given the

@@ -344,6 +344,14 @@ impl<'a> Fleet<'a> {
         }
     }
 
+    /// What the roots remember.
+    fn recent(&self) -> Vec<swarm::recent::Saved> {
+        let Way::Swarm(swarm) = &self.model.way else { return Vec::new() };
+        let roots = if swarm.settings.push == 0 { 0 } else { swarm.roots as usize };
+        let roots = self.hosts.iter().take(roots).filter_map(|host| host.node.as_ref());
+        roots.map(|node| node.recent().save()).collect()
+    }
+
     fn finish(self) -> FleetOutcome {
         let mut counters = swarm::Counters::default();
         let hosts = self.hosts.iter().map(|host| {
@@ -367,6 +375,7 @@ impl<'a> Fleet<'a> {
         FleetOutcome {
             counts,
             hints,
+            recent: self.recent(),
             disks: self.disks.iter().map(Disk::outcome).collect(),
             hosts,
             waits: self.waits,

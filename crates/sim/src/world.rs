@@ -11,6 +11,9 @@ use std::sync::Arc;
 
 const BLOB: BlobId = BlobId(0);
 
+/// Bytes of the disk that are compressed together, where several images are.
+const FRAME: u64 = 32 << 10;
+
 /// How the disk's bytes lie in the blob: each `frame` bytes of the disk in `stored` bytes, in the disk's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
@@ -70,6 +73,8 @@ pub(crate) struct Local {
 enum Place {
     /// In one blob, by a rule.
     Layout(Layout),
+    /// In so many blobs, one behind the other, each by the same rule.
+    Several(u32, Layout),
     /// In an image's blobs.
     Image(Arc<ImageMap>),
 }
@@ -122,6 +127,12 @@ impl Local {
             Shape::Plain(size) => {
                 let layout = Layout { disk_size: *size, frame: 1, stored: 1, unit: unit.unwrap_or(UNIT) };
                 Self::none(layout, Vec::new())
+            }
+            Shape::Several { images, size, stored } => {
+                let (disk_size, unit) = ((*size).max(FRAME), unit.unwrap_or(UNIT));
+                let layout = Layout { disk_size, frame: FRAME, stored: (*stored).clamp(1, FRAME), unit };
+                let shapes = (0..*images).map(|_| (layout.blob_len(), unit));
+                Self::of(Place::Several(*images, layout), shapes, Vec::new())
             }
             Shape::Image(image) => {
                 let shapes = image.blobs().iter().map(|blob| (blob.len, unit.unwrap_or(blob.unit)));
@@ -222,6 +233,10 @@ impl Local {
     pub(crate) fn blocks_of(&self, range: BlobRange, each: &mut dyn FnMut(u64)) {
         match &self.place {
             Place::Layout(layout) => layout.blocks_of(range.range).for_each(each),
+            Place::Several(_, layout) => {
+                let first = (layout.disk_size / BLOCK_SIZE).saturating_mul(range.blob.0.into());
+                layout.blocks_of(range.range).for_each(|block| each(first + block));
+            }
             Place::Image(image) => image.blocks_of(range, each),
         }
     }
@@ -260,6 +275,7 @@ impl World for Local {
     fn disk_size(&self) -> u64 {
         match &self.place {
             Place::Layout(layout) => layout.disk_size,
+            Place::Several(images, layout) => layout.disk_size.saturating_mul((*images).into()),
             Place::Image(image) => image.disk_size(),
         }
     }
@@ -267,13 +283,22 @@ impl World for Local {
     fn ranges(&self, part: ByteRange, each: &mut dyn FnMut(BlobRange)) {
         match &self.place {
             Place::Layout(layout) => each(BlobRange { blob: BLOB, range: layout.stored_range(part) }),
+            Place::Several(_, layout) => {
+                let size = layout.disk_size;
+                for n in part.offset() / size..part.end().div_ceil(size) {
+                    let inside = part.intersect(ByteRange::between(n * size, (n + 1) * size));
+                    let own = ByteRange::between(inside.offset() - n * size, inside.end() - n * size);
+                    let blob = BlobId(u32::try_from(n).unwrap_or(u32::MAX));
+                    each(BlobRange { blob, range: layout.stored_range(own) });
+                }
+            }
             Place::Image(image) => image.ranges(part, each),
         }
     }
 
     fn missing(&self, range: BlobRange, each: &mut dyn FnMut(BlobRange)) {
         match &self.place {
-            Place::Layout(_) => self.missing_runs(range, each),
+            Place::Layout(_) | Place::Several(..) => self.missing_runs(range, each),
             Place::Image(image) => self.missing_runs(range, &mut |run| {
                 each(run);
                 image.tree_pages(run, &mut |pages| self.missing_runs(pages, each));

@@ -77,6 +77,14 @@ pub enum Message {
         /// The least of so many hashes each.
         least: Vec<u32>,
     },
+    /// An agent's disks have read these, to its root: others of its agents may read the same next. Losing it does no
+    /// harm.
+    Read {
+        /// The blob.
+        blob: BlobId,
+        /// What, in the order in which it was read.
+        runs: Vec<Chunks>,
+    },
 }
 
 /// Why chunks do not come.
@@ -116,7 +124,7 @@ impl Message {
             | Self::Join
             | Self::Welcome
             | Self::Full => Class::DemandRequest,
-            Self::Have { .. } | Self::Lost { .. } | Self::Sketch { .. } => Class::Advert,
+            Self::Have { .. } | Self::Lost { .. } | Self::Sketch { .. } | Self::Read { .. } => Class::Advert,
             Self::Ask { urgency: Urgency::Demand, .. } => Class::DemandRequest,
             Self::Ask { urgency: Urgency::Background, .. } => Class::PrefetchRequest,
         }

@@ -375,6 +375,7 @@ impl Node {
         }
         match message {
             Message::Have { blob, runs } => self.heard_have(peer, blob, &runs, actions),
+            Message::Read { blob, runs } => self.heard_read(peer, blob, &runs, actions),
             Message::Lost { blob, runs } => self.heard_lost(peer, blob, &runs),
             Message::Ask { request, blob, chunks, urgency, hops, insist } => {
                 let ask = serving::Ask { peer, request, urgency, hops, insist };

@@ -343,6 +343,9 @@ fn split(message: Message) -> Vec<Message> {
         Message::Lost { blob, runs } if runs.len() > frame::RUNS_MAX => {
             parts(runs).into_iter().map(|runs| Message::Lost { blob, runs }).collect()
         }
+        Message::Read { blob, runs } if runs.len() > frame::RUNS_MAX => {
+            parts(runs).into_iter().map(|runs| Message::Read { blob, runs }).collect()
+        }
         Message::Sketch { blob, mut least } => {
             least.truncate(frame::SKETCH_MAX);
             vec![Message::Sketch { blob, least }]
@@ -361,7 +364,8 @@ pub(super) fn blob_of(message: &mut Message) -> Option<&mut BlobId> {
         Message::Have { blob, .. }
         | Message::Lost { blob, .. }
         | Message::Ask { blob, .. }
-        | Message::Sketch { blob, .. } => Some(blob),
+        | Message::Sketch { blob, .. }
+        | Message::Read { blob, .. } => Some(blob),
         _ => None,
     }
 }

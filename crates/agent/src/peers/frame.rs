@@ -277,7 +277,9 @@ pub fn decode_message(body: &[u8]) -> Result<Message> {
     let (message, rest): (Message, _) =
         postcard::take_from_bytes(body).map_err(|e| nonsense().caused_by(e))?;
     let fits = match &message {
-        Message::Have { runs, .. } | Message::Lost { runs, .. } => runs.len() <= RUNS_MAX,
+        Message::Have { runs, .. } | Message::Lost { runs, .. } | Message::Read { runs, .. } => {
+            runs.len() <= RUNS_MAX
+        }
         Message::Sorry { others, .. } => others.len() <= OTHERS_MAX,
         Message::Sketch { least, .. } => least.len() <= SKETCH_MAX,
         _ => true,

@@ -318,7 +318,7 @@ impl Host {
     }
 
     /// It does not share it any more.
-    pub(super) fn withdrawn(&self, link: &Link, number: u32) {
+    pub(super) fn withdrawn(self: &Arc<Self>, link: &Link, number: u32) {
         let mut core = self.core();
         let Some(peer) = core.peers.get_mut(&link.peer) else { return };
         if let Some(mac) = peer.proofs.remove(&number) {
@@ -326,6 +326,9 @@ impl Host {
         }
         if let Some(blob) = peer.shared.remove(&number) {
             peer.shared_blobs.remove(&blob);
+            // Else it would be asked, and taken for a liar.
+            let runs = vec![Chunks { first: 0, count: u32::MAX }];
+            core.drive(self, Event::Received { peer: link.peer, message: Message::Lost { blob, runs } });
         }
     }
 
@@ -498,7 +501,7 @@ impl Host {
 /// Whether a message speaks only of chunks that there are.
 fn check_numbers(message: &Message, len: u64) -> Result<()> {
     let within = match message {
-        Message::Have { runs, .. } | Message::Lost { runs, .. } => {
+        Message::Have { runs, .. } | Message::Lost { runs, .. } | Message::Read { runs, .. } => {
             runs.iter().all(|run| frame::is_within(*run, len))
         }
         Message::Ask { chunks, .. } => frame::is_within(*chunks, len),

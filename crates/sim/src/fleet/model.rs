@@ -3,9 +3,11 @@
 use crate::boot::Boot;
 use crate::image::ImageMap;
 use crate::time::Nanos;
-use headstart_block::{ByteRange, Plan};
+use headstart_block::random::Random;
+use headstart_block::{BLOCK_SIZE, ByteRange, Plan};
 use headstart_swarm as swarm;
 use headstart_trace::{Op, Record};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -129,6 +131,8 @@ pub struct SwarmModel {
     pub warm: Warm,
     /// The image is kept by all hosts, striped, in so many copies, and the store is not asked; 0: it is not.
     pub pinned: u32,
+    /// What each root was asked for before: see [`FleetOutcome::recent`](super::FleetOutcome::recent).
+    pub recent: Vec<swarm::recent::Saved>,
 }
 
 impl Default for SwarmModel {
@@ -140,6 +144,7 @@ impl Default for SwarmModel {
             tell_every: Duration::from_millis(50),
             warm: Warm::None,
             pinned: 0,
+            recent: Vec::new(),
         }
     }
 }
@@ -208,6 +213,16 @@ pub(crate) const SENT_AGAIN: Nanos = Nanos(200_000_000);
 pub enum Shape {
     /// So many bytes, stored as they are in one blob.
     Plain(u64),
+    /// So many images of so many bytes each, one behind the other, each compressed in a blob of its own: a disk is of
+    /// one of them, and reads what is there.
+    Several {
+        /// How many.
+        images: u32,
+        /// Of each, a multiple of a block.
+        size: u64,
+        /// Bytes of the blob for 32 KiB of the disk.
+        stored: u64,
+    },
     /// A real one.
     Image(Arc<ImageMap>),
 }
@@ -307,14 +322,56 @@ impl Workload {
         jitter: Nanos,
         seed: u64,
     ) -> Self {
-        let mut random = headstart_block::random::Random::new(seed);
+        let disks = Self::disks(hosts, each, std::slice::from_ref(&(0..boots.len())), jitter, seed);
+        Self { shape, boots, disks, plan: Plan::Lazy, opened_before: OPENING }
+    }
+
+    /// The same of several images, each of which has these boots, and takes `stored` bytes of a blob for each 32 KiB:
+    /// the disks of a host, and the first disks of all hosts, are of one image after the other.
+    #[must_use]
+    pub fn several(
+        (hosts, each): (u32, u32),
+        images: &[Vec<Arc<Boot>>],
+        stored: u64,
+        jitter: Nanos,
+        seed: u64,
+    ) -> Self {
+        let sizes = images.iter().flatten().map(|boot| boot.disk_size());
+        let size = sizes.max().unwrap_or(0).div_ceil(BLOCK_SIZE) * BLOCK_SIZE;
+        let all = size.saturating_mul(images.len() as u64);
+        let (mut boots, mut parts) = (Vec::new(), Vec::new());
+        for (n, of_image) in (0..).zip(images) {
+            let first = boots.len();
+            boots.extend(of_image.iter().map(|boot| Arc::new(boot.as_ref().clone().moved(n * size, all))));
+            parts.push(first..boots.len());
+        }
+        let disks = Self::disks(hosts, each, &parts, jitter, seed);
+        let images = u32::try_from(images.len()).unwrap_or(u32::MAX);
+        let shape = Shape::Several { images, size, stored };
+        Self { shape, boots, disks, plan: Plan::Lazy, opened_before: OPENING }
+    }
+
+    /// Draws disks: the first of the first host boots as the first part of the boots says, its second one as the second
+    /// part, as does the first of the second host, and so on.
+    fn disks(hosts: u32, each: u32, parts: &[Range<usize>], jitter: Nanos, seed: u64) -> Vec<DiskModel> {
+        let mut random = Random::new(seed);
         let mut disks = Vec::new();
         for n in 0..u64::from(hosts) * u64::from(each) {
             let host = u32::try_from(n % u64::from(hosts.max(1))).unwrap_or(0);
+            let before = u64::from(host) + n / u64::from(hosts.max(1));
+            let part = usize::try_from(before).unwrap_or(0) % parts.len().max(1);
+            let part = parts.get(part).cloned().unwrap_or_default();
             let at = Nanos(random.bits() % jitter.0.saturating_add(1).max(1));
-            let boot = u32::try_from(random.below(boots.len())).unwrap_or(0);
+            let boot = u32::try_from(part.start + random.below(part.len())).unwrap_or(0);
             disks.push(DiskModel { host, at, boot });
         }
-        Self { shape, boots, disks, plan: Plan::Lazy, opened_before: OPENING }
+        disks
+    }
+
+    /// The same with nothing on the first `roots` hosts: what was on the first is on the one behind them.
+    #[must_use]
+    pub fn beside(mut self, roots: u32) -> Self {
+        self.disks.iter_mut().for_each(|disk| disk.host = disk.host.saturating_add(roots));
+        self
     }
 }

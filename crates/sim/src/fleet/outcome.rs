@@ -80,6 +80,8 @@ pub struct FleetOutcome {
     pub counts: Option<headstart_swarm::tracker::Counts>,
     /// What hints were worth.
     pub hints: headstart_swarm::hints::Tally,
+    /// What each root was asked for, where roots send ahead: for a deployment that comes after this one.
+    pub recent: Vec<headstart_swarm::recent::Saved>,
     /// Bytes that the store sent, without what the wire adds.
     pub store_bytes: u64,
     /// Of those, about, what it had sent before.

@@ -10,10 +10,14 @@ use super::{Fleet, FleetModel, SwarmModel, Warm, Way};
 use crate::time::Nanos;
 use headstart_block::random::{STEP, mix};
 use headstart_pull::{BlobId, BlobRange};
+use headstart_swarm::recent::Recent;
 use headstart_swarm::{
     self as swarm, Action, BlobKey, CHUNK_SIZE, Chunks, Class, Counters, Event, Message, Node, PeerId,
     PeerKey, RequestId, Role, Urgency,
 };
+
+/// Requests that a root remembers, of a deployment before.
+const RECENT: usize = 1 << 16;
 
 /// What goes over the network.
 #[derive(Debug)]
@@ -73,7 +77,11 @@ pub(super) fn key(host: u32) -> PeerKey {
 pub(super) fn node(model: &FleetModel, host: u32) -> Option<Box<Node>> {
     let Way::Swarm(swarm) = &model.way else { return None };
     let settings = swarm::Settings { seed: model.seed, ..swarm.settings.clone() };
-    Some(Box::new(Node::new(key(host), role(swarm.roots, host), settings)))
+    let mut node = Box::new(Node::new(key(host), role(swarm.roots, host), settings));
+    if let Some(recent) = swarm.recent.get(host as usize) {
+        node.set_recent(Recent::load(recent, RECENT));
+    }
+    Some(node)
 }
 
 pub(super) fn role(roots: u32, host: u32) -> Role {
@@ -102,7 +110,9 @@ pub(super) fn add(sum: &mut Counters, one: &Counters) {
 fn bytes_of(message: &Message) -> u64 {
     let run = |count: usize| 4 * count as u64;
     8 + match message {
-        Message::Have { runs, .. } | Message::Lost { runs, .. } => 2 + run(runs.len()),
+        Message::Have { runs, .. } | Message::Lost { runs, .. } | Message::Read { runs, .. } => {
+            2 + run(runs.len())
+        }
         Message::Ask { .. } => 10,
         Message::Sorry { others, .. } => 8 + 9 * others.len() as u64,
         Message::Sketch { least, .. } => 2 + 5 * least.len() as u64,

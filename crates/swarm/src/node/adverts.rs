@@ -2,8 +2,9 @@
 
 use super::blob::{Aim, Coming, Map, State, push};
 use super::{Node, Timer};
-use crate::event::{Action, BlobId, Chunks, PeerId, Urgency};
+use crate::event::{Action, BlobId, Chunks, PeerId, Role, Urgency};
 use crate::message::Message;
+use crate::settings::Topology;
 
 /// Runs of one advert; more go into the next.
 const RUNS: usize = 1024;
@@ -38,8 +39,17 @@ impl Node {
     pub(super) fn tell(&mut self, actions: &mut Vec<Action>) {
         self.telling = false;
         let ids: Vec<BlobId> = self.blobs.keys().copied().collect();
+        let root = self.root.of().and_then(|root| Some((root, self.peers.get(&root)?.key)));
         for id in ids {
             let new = self.choose_neighbours(id);
+            if let Some(blob) = self.blobs.get_mut(&id)
+                && !blob.untold_reads.is_empty()
+            {
+                let runs = std::mem::take(&mut blob.untold_reads);
+                let root = root.filter(|(_, key)| blob.is_shared_with(*key));
+                let said = |(peer, _)| Action::Send { peer, message: Message::Read { blob: id, runs } };
+                actions.extend(root.map(said));
+            }
             let Some(blob) = self.blobs.get_mut(&id) else { continue };
             let have = |peer: PeerId, runs: &[Chunks], actions: &mut Vec<Action>| {
                 actions.extend(runs.chunks(RUNS).map(|runs| Action::Send {
@@ -104,6 +114,7 @@ impl Node {
         for run in runs.iter().take(RUNS) {
             map.has.clear(*run);
             map.pushed.clear(*run);
+            map.read.clear(*run);
         }
     }
 
@@ -167,6 +178,35 @@ impl Node {
             }
         }
         self.prefetch(id, actions);
+        self.tell_root(id, chunks);
+    }
+
+    /// A root hears what its agents read, for it may know what they will read next.
+    fn tell_root(&mut self, id: BlobId, chunks: Chunks) {
+        if self.settings.topology != Topology::Roots || self.role == Role::Root {
+            return;
+        }
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        // Of very many it misses some, as it does when a message is lost.
+        if blob.untold_reads.len() < RUNS {
+            blob.untold_reads.push(chunks);
+        }
+        self.tell_soon();
+    }
+
+    /// What an agent's disks have read.
+    pub(super) fn heard_read(
+        &mut self,
+        peer: PeerId,
+        id: BlobId,
+        runs: &[Chunks],
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(key) = self.peers.get(&peer).map(|peer| peer.key) else { return };
+        for run in runs.iter().take(RUNS) {
+            let Some(blob) = self.blobs.get(&id).filter(|blob| blob.is_shared_with(key)) else { return };
+            self.predict(peer, id, blob.cut(*run), actions);
+        }
     }
 
     /// Chunks are not here any more. Who was told that they are is told.

@@ -119,6 +119,8 @@ pub(super) struct Map {
     pub(super) has: Bits,
     /// What was sent there unasked.
     pub(super) pushed: Bits,
+    /// What it asked for because somebody waited, or said that it was read: what it will read next is known by.
+    pub(super) read: Bits,
 }
 
 /// A blob.
@@ -148,6 +150,8 @@ pub(super) struct Blob {
     pub(super) moved: bool,
     /// What came here, in order.
     pub(super) log: Log,
+    /// What disks read here and this host's root was not told, in order.
+    pub(super) untold_reads: Vec<Chunks>,
     /// What was advertised and not asked for, in order.
     pub(super) recorded: VecDeque<Chunks>,
     /// What the agent wants here and was not asked for yet, in order.
@@ -178,6 +182,7 @@ impl Blob {
             homes: Homes::new(),
             home_of: BlobHomes::new(key),
             maps: BTreeMap::new(),
+            untold_reads: Vec::new(),
             neighbours: Vec::new(),
             ancestors: Vec::new(),
             stale: true,

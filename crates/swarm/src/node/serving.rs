@@ -5,16 +5,21 @@ use super::blob::{Aim, Blob, Coming, How, Map, Waiting, push};
 use super::peers::Serve;
 use crate::CHUNK_SIZE;
 use crate::chain;
-use crate::event::{Action, BlobId, Chunks, PeerId, PeerKey, Role, Urgency};
+use crate::event::{Action, BlobId, BlobKey, Chunks, PeerId, PeerKey, Role, Urgency};
 use crate::message::{Message, RequestId, Why};
 use crate::placement;
 use crate::recent::Piece;
 use crate::settings::Topology;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Chunks that the driver is given for one peer that nobody waits for. What waits here can still be hurried or
 /// cancelled.
 const UNHURRIED: u32 = 4;
+
+/// Chunks that wait to be sent to one peer unasked: more would not come sooner, and what it asks for without hurry would
+/// wait behind them until it gave up.
+const AHEAD: usize = 32;
 
 /// Chunks that one peer may wait for, of all sorts; more are refused.
 const WAITING: u32 = 4096;
@@ -372,6 +377,9 @@ impl Node {
         } else {
             self.counters.served += u64::from(count);
         }
+        if urgency == Urgency::Background {
+            self.send_ahead(peer, actions);
+        }
         self.serve_later(peer, actions);
     }
 
@@ -423,36 +431,86 @@ impl Node {
     }
 
     /// A root remembers what its agents ask for, and sends one what it will ask for next.
-    fn predict(&mut self, peer: PeerId, id: BlobId, chunks: Chunks, actions: &mut Vec<Action>) {
+    pub(super) fn predict(&mut self, peer: PeerId, id: BlobId, chunks: Chunks, actions: &mut Vec<Action>) {
         if self.settings.push == 0 || !self.root.has_agent(peer) {
             return;
         }
         let Some(key) = self.peers.get(&peer).map(|peer| peer.key) else { return };
-        let Some(blob) = self.blobs.get(&id) else { return };
-        let (blobs, names) = (&self.blobs, &self.blob_keys);
-        let lacks = |piece: Piece| {
-            let Some(blob) = names.get(&piece.blob).and_then(|id| blobs.get(id)) else { return false };
-            blob.is_shared_with(key)
-                && blob.is_here(piece.chunk)
-                && blob
-                    .maps
-                    .get(&peer)
-                    .is_none_or(|map| !map.has.has(piece.chunk) && !map.pushed.has(piece.chunk))
-        };
-        self.recent.asked(key, blob.key, blob.cut(chunks), lacks);
-        let mut next = Vec::new();
+        // What was asked for is read then, and told a second time.
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let cut = blob.cut(chunks);
+        let map = blob.maps.entry(peer).or_default();
+        let mut new = Vec::new();
+        for chunk in cut.numbers().filter(|chunk| !map.read.has(*chunk)) {
+            push(&mut new, chunk);
+        }
+        map.read.set(cut);
+        if new.is_empty() {
+            return;
+        }
+        let name = blob.key;
+        let lacks = lacks(&self.blobs, &self.blob_keys, (peer, key));
+        new.into_iter().for_each(|run| self.recent.asked(key, name, run, lacks));
+        self.send_ahead(peer, actions);
+    }
+
+    /// Sends an agent what it will ask for next, as far as what it was to be sent before is on its way.
+    fn send_ahead(&mut self, peer: PeerId, actions: &mut Vec<Action>) {
+        if self.settings.push == 0 || !self.root.has_agent(peer) {
+            return;
+        }
+        let Some(known) = self.peers.get(&peer) else { return };
+        let mut room = AHEAD.saturating_sub(known.ahead());
+        if room == 0 {
+            return;
+        }
+        let (key, mut next) = (known.key, Vec::new());
+        let lacks = lacks(&self.blobs, &self.blob_keys, (peer, key));
         self.recent.next(key, self.settings.push as usize, lacks, &mut next);
         for piece in next {
             let Some(id) = self.blob_keys.get(&piece.blob).copied() else { continue };
-            if let Some(blob) = self.blobs.get_mut(&id) {
-                blob.maps.entry(peer).or_default().pushed.set(Chunks::one(piece.chunk));
+            let Some((known, blob)) = self.peers.get_mut(&peer).zip(self.blobs.get_mut(&id)) else {
+                continue;
+            };
+            if known.is_sent(id, piece.chunk) {
+                continue;
             }
-            self.serve(peer, None, id, Chunks::one(piece.chunk), Urgency::Background, actions);
+            if room == 0 {
+                return;
+            }
+            room -= 1;
+            let one = Chunks::one(piece.chunk);
+            blob.maps.entry(peer).or_default().pushed.set(one);
+            self.serve(peer, None, id, one, Urgency::Background, actions);
         }
     }
 }
 
+/// Whether an agent has not got a chunk that is here, nor is about to get it unasked.
+fn lacks(
+    blobs: &BTreeMap<BlobId, Blob>,
+    names: &BTreeMap<BlobKey, BlobId>,
+    (peer, key): (PeerId, PeerKey),
+) -> impl Fn(Piece) -> bool + Copy {
+    move |piece| {
+        let Some(blob) = names.get(&piece.blob).and_then(|id| blobs.get(id)) else { return false };
+        let is_there = |map: &Map| map.has.has(piece.chunk) || map.pushed.has(piece.chunk);
+        blob.is_shared_with(key) && blob.is_here(piece.chunk) && !blob.maps.get(&peer).is_some_and(is_there)
+    }
+}
+
 impl super::peers::Peer {
+    /// Chunks that wait to be sent there unasked.
+    fn ahead(&self) -> usize {
+        self.later.iter().filter(|serve| serve.request.is_none()).count()
+    }
+
+    /// Whether a chunk is on its way there, asked for or not.
+    fn is_sent(&self, blob: BlobId, chunk: u32) -> bool {
+        let holds = |serve: &Serve| serve.blob == blob && serve.chunks.numbers().contains(&chunk);
+        self.serves.iter().any(holds) || self.later.iter().any(holds)
+    }
+
     /// Chunks that it waits for and that are here.
     fn waits_for_bytes(&self) -> u32 {
         let demanded = self.serves.iter().filter(|serve| serve.urgency == Urgency::Demand);

@@ -1,0 +1,297 @@
+//! What a fleet is worth to recorded boots: hints, plans and a swarm when many disks of an image are created at once
+//! (Euro-Par paper, section 3.2), and roots that send ahead where the links are slow (DADI, section 4.5).
+//!
+//! On the small data set, on what is said to be like it, and on the shared data set; where that is not, nothing is
+//! shown, and it says so.
+
+#![expect(clippy::print_stderr, reason = "says what it finds")]
+#![expect(clippy::unwrap_used, reason = "a test fails by it")]
+
+use headstart_block::random::Random;
+use headstart_block::{ByteRange, Plan};
+use headstart_sim::boot::with_strays;
+use headstart_sim::fleet::{
+    FleetModel, FleetOutcome, HintsModel, Links, Shape, SwarmModel, Warm, Way, Workload, simulate,
+};
+use headstart_sim::{Boot, Nanos};
+use headstart_swarm::{Settings, Topology};
+use headstart_trace::data_set::{DataSet, Limits};
+use headstart_trace::{Op, Record, Trace};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+type Boots = Vec<Arc<Boot>>;
+
+/// Boots of an image of a data set, in the order of their creation.
+fn boots(set: &str, image: &str) -> Option<Vec<Trace>> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(set);
+    let Ok(set) = DataSet::open(&path, &Limits::default()) else {
+        eprintln!("SKIPPED: there is no data set at {}", path.display());
+        return None;
+    };
+    let mut boots = Vec::new();
+    set.filter(|_, creation| creation.image_id() == image)
+        .for_each(1, |_, trace| {
+            boots.push(trace?);
+            Ok(())
+        })
+        .unwrap();
+    Some(boots)
+}
+
+const SMALL: &str = "../../tests/data/traces";
+const SHARED: &str = "../../../shared/data/traces";
+
+// Many at once.
+
+/// So many disks of an image, each on a host of its own, that are created within a second.
+fn deployment(hosts: u32, boots: &[Arc<Boot>], seed: u64) -> Workload {
+    let shape = Shape::Plain(boots.iter().map(|boot| boot.disk_size()).max().unwrap());
+    Workload::boots(hosts, 1, shape, boots.to_vec(), Nanos(1_000_000_000), seed)
+}
+
+/// Gigabit Ethernet; an image striped over as many disks as there are hosts, 55 MB/s each, which seek.
+fn of_the_paper(hosts: u32) -> Links {
+    Links {
+        up: 117_500_000,
+        down: 117_500_000,
+        round_trip: Duration::from_micros(100),
+        store: 55_000_000 * u64::from(hosts),
+        store_round_trip: Duration::from_micros(100),
+        store_latency: Duration::from_millis(20),
+        racks: None,
+    }
+}
+
+/// Hosts of 1 Gbit/s before a store of as much, 5 ms away.
+fn quick(_: u32) -> Links {
+    Links {
+        up: 125_000_000,
+        down: 125_000_000,
+        round_trip: Duration::from_micros(200),
+        store: 125_000_000,
+        store_round_trip: Duration::from_millis(5),
+        store_latency: Duration::ZERO,
+        racks: None,
+    }
+}
+
+/// How long the reads of a disk waited, in all, in each way.
+#[derive(Debug)]
+struct Waited {
+    lazy: f64,
+    first: f64,
+    second: f64,
+    plan: f64,
+    swarm: f64,
+    both: f64,
+}
+
+fn waited(hosts: u32, links: &Links, mut boots: Boots) -> Waited {
+    // The plan is what another boot read.
+    let plan = Plan::List(boots.remove(0).recorded_order(usize::MAX).into());
+    let (now, before) = (deployment(hosts, &boots, 1), deployment(hosts, &boots, 2));
+    let planned = Workload { plan, ..now.clone() };
+    let swarm = || Way::Swarm(Box::<SwarmModel>::default());
+    let run = |way: Way, hints: Option<HintsModel>, workload: &Workload| -> FleetOutcome {
+        let outcome = simulate(&FleetModel { hints, ..FleetModel::new(hosts, links.clone(), way) }, workload);
+        let summary = outcome.summary();
+        assert_eq!((summary.incomplete, summary.failed, summary.wrong_answers), (0, 0, 0), "{summary:?}");
+        outcome
+    };
+    let hints = |known| Some(HintsModel { known, ..HintsModel::default() });
+    let of = |outcome: FleetOutcome| outcome.summary().waited;
+    let taught = run(Way::Independent, hints(None), &before).counts;
+    Waited {
+        lazy: of(run(Way::Independent, None, &now)),
+        first: of(run(Way::Independent, hints(None), &now)),
+        second: of(run(Way::Independent, hints(taught), &now)),
+        plan: of(run(Way::Independent, None, &planned)),
+        swarm: of(run(swarm(), None, &now)),
+        both: of(run(swarm(), None, &planned)),
+    }
+}
+
+fn check(waited: &Waited, what: &str) {
+    eprintln!("{what}: {waited:.2?}");
+    assert!(waited.first < 0.75 * waited.lazy, "{what}: {waited:?}");
+    assert!(waited.second < 0.5 * waited.lazy, "{what}: {waited:?}");
+    assert!(waited.both < waited.plan.min(waited.swarm), "{what}: {waited:?}");
+}
+
+/// An image that nobody has seen; the same once more; and what plans and a swarm are worth beside that.
+#[test]
+fn many_disks_of_an_image_at_once() {
+    let traces = boots(SMALL, "p-deb12min").unwrap();
+    let boots: Boots = traces.iter().map(|trace| Arc::new(Boot::of(trace))).collect();
+    check(&waited(40, &of_the_paper(40), boots.clone()), "40 disks, the paper's links");
+    check(&waited(40, &quick(40), boots), "40 disks, quick links");
+}
+
+/// The paper's number of instances, on every image that is there: minutes.
+#[test]
+fn deployments_of_all_images() {
+    if std::env::var_os("HEADSTART_SOAK").is_none() {
+        eprintln!("SKIPPED: set HEADSTART_SOAK to deploy every image of the shared data set");
+        return;
+    }
+    let images = [
+        "p-deb12min",
+        "p-deb11srv",
+        "p-deb13",
+        "m-nginx",
+        "m-redis",
+        "m-postgres",
+        "m-java",
+        "m-mariadb",
+        "m-node",
+        "m-flaskredis",
+    ];
+    for image in images {
+        let Some(traces) = boots(SHARED, image) else { return };
+        let boots: Boots = traces.iter().map(|trace| Arc::new(Boot::of(trace))).collect();
+        check(&waited(120, &of_the_paper(120), boots.clone()), &format!("{image}, the paper's links"));
+        check(&waited(120, &quick(120), boots), &format!("{image}, quick links"));
+    }
+}
+
+// Sending ahead.
+
+/// 25 Mbit/s, everywhere, and another region: 40 ms.
+fn slow() -> Links {
+    Links {
+        up: 3_125_000,
+        down: 3_125_000,
+        round_trip: Duration::from_millis(40),
+        store: 3_125_000,
+        store_round_trip: Duration::from_millis(40),
+        store_latency: Duration::ZERO,
+        racks: None,
+    }
+}
+
+/// Images are compressed to so many bytes for 32 KiB.
+const STORED: u64 = 14_900;
+
+/// Agents that have nothing, each with disks of some of the images, and as many roots, which have everything.
+struct Push<'a> {
+    agents: u32,
+    disks: u32,
+    images: &'a [Boots],
+}
+
+/// Seconds from a disk's creation to its last read, and how long its reads waited: means.
+type Took = (f64, f64);
+
+#[expect(clippy::cast_precision_loss, reason = "a few disks")]
+fn took(outcome: &FleetOutcome) -> Took {
+    let summary = outcome.summary();
+    assert_eq!((summary.incomplete, summary.failed, summary.wrong_answers), (0, 0, 0), "{summary:?}");
+    let sum: f64 = outcome.disks.iter().map(|disk| disk.took().as_secs()).sum();
+    (sum / outcome.disks.len() as f64, summary.waited)
+}
+
+impl Push<'_> {
+    fn workload(&self, images: &[Boots], seed: u64) -> Workload {
+        Workload::several((self.agents, self.disks), images, STORED, Nanos(0), seed).beside(self.agents)
+    }
+
+    fn run(&self, way: Way, workload: &Workload) -> FleetOutcome {
+        simulate(&FleetModel::new(2 * self.agents, slow(), way), workload)
+    }
+
+    fn swarm(&self, push: u32, recent: &[headstart_swarm::recent::Saved]) -> Way {
+        let settings = Settings { topology: Topology::Roots, push, ..Settings::default() };
+        let (roots, warm, recent) = (self.agents, Warm::Roots, recent.to_vec());
+        Way::Swarm(Box::new(SwarmModel { settings, roots, warm, recent, ..SwarmModel::default() }))
+    }
+
+    /// Without sending ahead, and with it after so many deployments of the same as `before`.
+    fn cold_and_pushed(&self, before: &[Boots], deployments: u64) -> [Took; 2] {
+        let now = self.workload(self.images, 1);
+        let mut recent = Vec::new();
+        for seed in 2..2 + deployments {
+            recent = self.run(self.swarm(512, &recent), &self.workload(before, seed)).recent;
+        }
+        [self.swarm(0, &[]), self.swarm(512, &recent)].map(|way| took(&self.run(way, &now)))
+    }
+
+    fn warm(&self) -> Took {
+        took(&self.run(Way::Local, &self.workload(self.images, 1)))
+    }
+}
+
+/// Starts of an application: the same reads nearly in one order, one after the other, each of which takes what it read
+/// a moment; and the same with strays of a tenth.
+fn application(seed: u64) -> [Boots; 2] {
+    const SIZE: u64 = 1 << 30;
+    let mut random = Random::new(seed);
+    let places: Vec<u64> = (0..300).map(|_| random.bits() % (SIZE >> 16) << 16).collect();
+    let start = |n: u64| {
+        let mut random = Random::new(seed ^ n << 32);
+        let mut order = places.clone();
+        for at in 4..order.len() {
+            order.swap(at, at - random.below(4));
+        }
+        let mut t_us = 0;
+        let record = |place: &u64| {
+            t_us += 2000 + random.bits() % 8000;
+            let range = ByteRange::between(*place, place + 16_384);
+            Record { t_us, op: Op::Read, range, service_us: Some(100) }
+        };
+        order.iter().map(record).collect::<Vec<_>>()
+    };
+    let plain = (0..6).map(|n| Arc::new(Boot::of_records(SIZE, &start(n), 1))).collect();
+    let stray = |n| Boot::of_records(SIZE, &with_strays(&start(n), SIZE, 100_000, n), 1);
+    [plain, (0..6).map(|n| Arc::new(stray(n))).collect()]
+}
+
+/// One application on one host, and several on as many, and on one. What they read takes the link half of the time.
+#[test]
+fn what_is_sent_ahead_starts_applications() {
+    let [plain, strayed]: [Vec<Boots>; 2] = {
+        let all: Vec<_> = [3, 5, 7].map(application).into_iter().collect();
+        [0, 1].map(|kind| all.iter().map(|application| application[kind].clone()).collect())
+    };
+    // Where the link is full either way, sending ahead is no worse.
+    let cases =
+        [("one", 1, 1, 1, 0.7), ("three on three hosts", 3, 1, 3, 0.9), ("three on one host", 1, 3, 3, 1.1)];
+    for (what, agents, disks, count, most) in cases {
+        let push = Push { agents, disks, images: &plain[..count] };
+        let [cold, pushed] = push.cold_and_pushed(&plain[..count], 2);
+        let [_, after_strays] = push.cold_and_pushed(&strayed[..count], 2);
+        let warm = push.warm();
+        eprintln!("{what}: cold {cold:.2?}, pushed {pushed:.2?}, {after_strays:.2?}, warm {warm:.2?}");
+        assert!(warm.0 < 0.43 * cold.0, "{what}: {warm:?} of {cold:?}");
+        assert!(pushed.0 < most * cold.0, "{what}: {pushed:?} of {cold:?}");
+        assert!(after_strays.0 < (most + 0.1) * cold.0, "{what}: {after_strays:?} of {cold:?}");
+    }
+}
+
+/// Real machines. They think for longer than they read: what a cold start takes more than a warm one is what can go,
+/// and three fifths of it do, of one at a time.
+#[test]
+fn what_is_sent_ahead_boots_machines() {
+    let images = ["p-deb12min", "m-nginx", "m-redis"].map(|image| boots(SMALL, image).unwrap());
+    // Of several some wait longer than others: three on three hosts with as many roots.
+    for (faster, count, most) in [(1, 1, 0.4), (2, 1, 0.4), (1, 3, 0.75), (2, 3, 0.75)] {
+        let of = |trace: &Trace, strays| {
+            let records = with_strays(&trace.records, trace.creation.size, strays, trace.creation.created_us);
+            Arc::new(Boot::of_records(trace.creation.size, &records, faster).with_grace(Nanos(0)))
+        };
+        let all = |strays| -> Vec<Boots> {
+            images[..count].iter().map(|boots| boots.iter().map(|boot| of(boot, strays)).collect()).collect()
+        };
+        let (plain, strayed) = (all(0), all(100_000));
+        let push = Push { agents: u32::try_from(count).unwrap(), disks: 1, images: &plain };
+        let [cold, pushed] = push.cold_and_pushed(&plain, 2);
+        let [_, after_strays] = push.cold_and_pushed(&strayed, 2);
+        let warm = push.warm();
+        eprintln!(
+            "{count}, {faster} times as fast: {cold:.2?}, {pushed:.2?}, {after_strays:.2?}, {warm:.2?}"
+        );
+        assert!(pushed.1 < most * cold.1, "{pushed:?} of {cold:?}");
+        assert!(after_strays.1 < (most + 0.2) * cold.1, "{after_strays:?} of {cold:?}");
+    }
+}
