@@ -17,6 +17,7 @@
 //! | [`zfile`] | `headstart zfile ...`: single compressed files |
 //! | [`store_args`] | options of every command that reaches a store over a network |
 //! | [`terminal`] | progress bars, Ctrl-C |
+//! | [`counted`] | what trackers counted, as boots to learn from |
 //! | [`layer_map`] | which layer each part of a disk comes from |
 //! | [`megabytes`] | bandwidths as arguments and in reports |
 //! | [`plots`] | pictures into files |
@@ -28,6 +29,7 @@
 mod agent;
 mod attach;
 mod cache;
+mod counted;
 mod doctor;
 mod image;
 mod layer;

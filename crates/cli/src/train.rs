@@ -1,6 +1,7 @@
 //! `headstart train`: recorded boots in, plans out.
 
 use crate::attach::NamedImage;
+use crate::counted::{Counted, CountedReport};
 use crate::layer_map;
 use crate::megabytes::Megabytes;
 use crate::published::{Publication, PublishedReport, no_boots_of};
@@ -12,14 +13,14 @@ use headstart_block::{ByteSize, Error, ErrorKind, FileSource, Result};
 use headstart_image::export::OutputFile;
 use headstart_image::progress::Progress;
 use headstart_plan::evaluate::Misses;
-use headstart_plan::knowledge::{self, ImageKey, ImageKnowledge, Knowledge, Settings};
+use headstart_plan::knowledge::{self, ImageKey, ImageKnowledge, Knowledge, Learned, Settings};
 use headstart_plan::policy::Objective;
 use headstart_plan::train::{self, Plans, Recipe};
 use headstart_plan::{Bandwidth, Bin, GroupPlans};
 use headstart_trace::data_set::{DataSet, Limits, Skipped};
 use serde::Serialize;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub(crate) const EXAMPLES: &str = "\
@@ -31,14 +32,21 @@ Examples:
   headstart train --traces /srv/tuesday --learned learned -o plans
   # What this host recorded, published with the image, for all who attach it:
   headstart train --traces /var/cache/headstart/traces --learned learned \\
-      --publish oci://registry.lan/vm/debian:12";
+      --publish oci://registry.lan/vm/debian:12
+  # What a tracker counted while the image was deployed, where nothing was recorded:
+  headstart train --counts /var/lib/headstart/agent/tracker --publish oci://registry.lan/vm/debian:12";
 
 /// What to learn from, and how.
 #[derive(Args)]
 pub(crate) struct Train {
     /// The boots to learn from: a directory of traces, a data set of the FAST'26 layout, or one trace
-    #[arg(long, value_name = "DIR")]
-    traces: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "counts")]
+    traces: Option<PathBuf>,
+    /// Learn also from what a tracker counted: the file `tracker` of its agent's directory. What the disks of each
+    /// image named by --image or --publish read is taken as up to eight boots that together read as they did (may
+    /// be repeated)
+    #[arg(long, value_name = "FILE")]
+    counts: Vec<PathBuf>,
     /// Where to write the plans; what is there is replaced
     #[arg(long, short, value_name = "PLANS", required_unless_present = "publish")]
     output: Option<PathBuf>,
@@ -107,15 +115,16 @@ impl Train {
         let recipe = self.recipe()?;
         let targets = self.publish.iter().map(|image| Publication::prepare(image, &self.stores));
         let targets: Vec<_> = targets.collect::<Result<_>>()?;
-        let set = DataSet::open(&self.traces, &Limits::default())?;
-        let mut skipped = set.skipped().clone();
         let mut knowledge = self.knowledge()?;
         let start = Instant::now();
-        let learned = with_bar(progress, "reading traces", |each| knowledge.learn(&set, 0, each))?;
-        skipped.add(&learned.skipped);
+        let counted = self.counted()?;
+        let (learned, skipped) = self.learn_traces(&mut knowledge, progress)?;
+        let counted = counted.into_iter().map(|counted| counted.learn(&mut knowledge)).collect();
         let learning_s = start.elapsed().as_secs_f64();
         if knowledge.images().all(|(_, image)| image.traces() == 0) {
-            return Err(nothing(&self.traces, "has no boot that could be learned from", &skipped));
+            let source = self.traces.as_deref().or(self.counts.first().map(PathBuf::as_path));
+            let source = source.unwrap_or(Path::new(""));
+            return Err(nothing(source, "has no boot that could be learned from", &skipped));
         }
         self.learn_layers(&mut knowledge, &targets)?;
         targets.iter().try_for_each(|target| target.key(&knowledge).map(drop))?;
@@ -138,11 +147,46 @@ impl Train {
             objective: self.objective,
             read: learned.read,
             known: learned.known,
+            counted,
             images,
             learning_s,
             planning_s,
             skipped,
         }))
+    }
+
+    /// Learns from recorded boots.
+    fn learn_traces(&self, knowledge: &mut Knowledge, progress: &dyn Progress) -> Result<(Learned, Skipped)> {
+        let Some(traces) = &self.traces else { return Ok((Learned::default(), Skipped::default())) };
+        let set = DataSet::open(traces, &Limits::default())?;
+        let mut skipped = set.skipped().clone();
+        let learned = with_bar(progress, "reading traces", |each| knowledge.learn(&set, 0, each))?;
+        skipped.add(&learned.skipped);
+        Ok((learned, skipped))
+    }
+
+    /// What trackers counted of the images that are named.
+    fn counted(&self) -> Result<Vec<Counted>> {
+        let named: Vec<&NamedImage> = self.image.iter().chain(&self.publish).collect();
+        if !self.counts.is_empty() && named.is_empty() {
+            return Err(Error::invalid("a tracker knows images by numbers that only their manifests tell")
+                .remedy("name the images with --image or --publish"));
+        }
+        let mut all = Vec::new();
+        for file in &self.counts {
+            let counts = headstart_agent::peers::read_counts(file)?;
+            let found = named.iter().map(|image| Counted::find(&counts, image, &self.stores));
+            let found: Vec<Counted> = found.filter_map(Result::transpose).collect::<Result<_>>()?;
+            if found.is_empty() {
+                let names: Vec<_> = named.iter().map(|image| image.reference.to_string()).collect();
+                let what = format!("has nothing of {}", names.join(", "));
+                return Err(Error::new(ErrorKind::NotFound, what).about(file.display()).remedy(
+                    "an image's disks are counted while they are attached to a swarm with a tracker",
+                ));
+            }
+            all.extend(found);
+        }
+        Ok(all)
     }
 
     fn recipe(&self) -> Result<Recipe> {
@@ -235,6 +279,9 @@ struct TrainReport {
     read: u64,
     /// Traces that were known before.
     known: u64,
+    /// What trackers counted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    counted: Vec<CountedReport>,
     images: Vec<ImageReport>,
     learning_s: f64,
     planning_s: f64,
@@ -342,6 +389,9 @@ impl fmt::Display for TrainReport {
         let known = if self.known > 0 { format!(", {} known before", self.known) } else { String::new() };
         write!(f, "{}{known}, in {:.1} s; ", count(self.read, "trace"), self.learning_s)?;
         write!(f, "plans by `{}` in {:.1} s", self.policy, self.planning_s)?;
+        for counted in &self.counted {
+            write!(f, "; {counted}")?;
+        }
         if let (Some(output), Some(bytes)) = (&self.output, self.bytes) {
             write!(f, ": {output} ({})", ByteSize(bytes))?;
         }

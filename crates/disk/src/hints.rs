@@ -10,8 +10,9 @@
 use crate::preloading::Preloader;
 use crate::puller::Puller;
 use crate::swarm::{BUSY, Boot, TELL_EVERY, TELL_IDLE};
-use headstart_block::{BLOCK_SIZE, SLICE_SIZE};
+use headstart_block::{BLOCK_SIZE, Digest, SLICE_SIZE};
 use headstart_cache::CachedBlob;
+use headstart_image::manifest::{Manifest, Tree};
 use headstart_swarm::tracker::{Access, ImageKey};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -26,11 +27,27 @@ const QUIET: Duration = Duration::from_secs(60);
 /// hash trees, which are in its manifest and are never sent. So who asks by it may read the image. Nothing for an
 /// image that has no such trees: nothing of it goes through a swarm.
 pub(crate) fn image_key(blobs: &[Arc<CachedBlob>]) -> Option<ImageKey> {
+    key_of(blobs.iter().map(|blob| (blob.spec().digest, blob.spec().tree)))
+}
+
+/// The number by which a tracker knows an image's disks, of its manifest; nothing for one without hash trees.
+#[must_use]
+pub fn image_key_of(manifest: &Manifest) -> Option<ImageKey> {
+    let mut blobs: Vec<(Digest, Option<Tree>)> = Vec::new();
+    for layer in manifest.disk_layers() {
+        if blobs.iter().all(|(known, _)| *known != layer.blob.digest) {
+            blobs.push((layer.blob.digest, layer.tree));
+        }
+    }
+    key_of(blobs.into_iter())
+}
+
+fn key_of(blobs: impl Iterator<Item = (Digest, Option<Tree>)>) -> Option<ImageKey> {
     let mut hasher = blake3::Hasher::new_derive_key("headstart swarm 1 image that hints are about");
     let mut is_secret = false;
-    for blob in blobs {
-        hasher.update(blob.spec().digest.as_bytes());
-        let root = blob.spec().tree.map(|tree| *tree.root.as_bytes());
+    for (digest, tree) in blobs {
+        hasher.update(digest.as_bytes());
+        let root = tree.map(|tree| *tree.root.as_bytes());
         is_secret |= root.is_some();
         hasher.update(&root.unwrap_or_default());
     }

@@ -20,6 +20,7 @@
 mod counting;
 
 pub(super) use counting::Counting;
+pub use counting::read_counts;
 
 use crate::peers::frame::{self, Kind};
 use crate::peers::host::Host;

@@ -51,7 +51,7 @@ mod status;
 mod tests;
 
 pub(crate) use hints::Boots;
-pub use hints::HintCounters;
+pub use hints::{HintCounters, read_counts};
 pub use status::{BlobStatus, Counters, MemberStatus, PeerStatus, Status};
 
 use crate::credentials::Credentials;

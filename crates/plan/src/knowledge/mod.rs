@@ -31,7 +31,7 @@ use crate::layers::LayerMap;
 use crate::{preprocess, tasks};
 use headstart_block::{Error, Result};
 use headstart_trace::data_set::Skipped;
-use headstart_trace::{Creation, DataSet};
+use headstart_trace::{Creation, DataSet, Trace};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -158,6 +158,16 @@ impl Knowledge {
             self.images.insert(key, image);
         }
         Ok(learned)
+    }
+
+    /// Learns from one more boot, unless it is known: whether it was not.
+    pub fn learn_one(&mut self, trace: &Trace) -> bool {
+        let key = ImageKey::of(&trace.creation);
+        let new = || ImageKnowledge::new(&key, self.settings);
+        let image = self.images.entry(key.clone()).or_insert_with(new);
+        let is_new = !image.knows(&trace.creation);
+        image.add(&trace.creation, trace);
+        is_new
     }
 
     /// What is known of an image when it has learned these traces of it, what was skipped, and how many were not.

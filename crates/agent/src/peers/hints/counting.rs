@@ -104,6 +104,19 @@ fn store(path: &Path, images: &[Counts]) -> Result<()> {
     kept.map_err(|e| Error::io("cannot write", e).about(path.display()))
 }
 
+/// What a tracker has kept in `file`, by image.
+///
+/// # Errors
+/// Where there is no such file, or another one.
+pub fn read_counts(file: &Path) -> Result<Vec<Counts>> {
+    if !file.exists() {
+        return Err(Error::new(ErrorKind::NotFound, "is not there")
+            .about(file.display())
+            .remedy("an agent that runs with --tracker keeps it in its directory, as `tracker`"));
+    }
+    load(file)
+}
+
 /// Nothing where there is no file.
 fn load(path: &Path) -> Result<Vec<Counts>> {
     let failed = |e| Error::io("cannot read", e).about(path.display());

@@ -69,9 +69,10 @@ pub(crate) struct Fleet {
     /// The boots to replay: a directory of traces, a data set of the FAST'26 layout, or one trace
     #[arg(long, value_name = "TRACES")]
     pub(super) traces: Option<PathBuf>,
-    /// Replay those of this image [default: of the image with the most]
-    #[arg(long, value_name = "NAME", requires = "traces")]
-    pub(super) boots_of: Option<String>,
+    /// Replay those of this image; of several, separated by commas, the disks of a host are of one after the other
+    /// [default: of the image with the most]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "traces")]
+    pub(super) boots_of: Vec<String>,
     /// The image that the boots are of, whose index and compressed frames are the simulated disk
     #[arg(long, value_name = "IMAGE", requires = "traces")]
     pub(super) image: Option<Reference>,
@@ -84,11 +85,12 @@ pub(crate) struct Fleet {
     /// Boots begin within this time, drawn
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration)]
     pub(super) jitter: Duration,
-    /// What disks preload: nothing, or what another boot of the image read
+    /// What disks preload: nothing, or what another boot of the image read. With --hints, each way is simulated also
+    /// with this instead
     #[arg(long, value_enum, default_value_t = PlanName::None)]
     pub(super) plan: PlanName,
     /// Simulate each way also with hints: an image that nobody has seen, and one that was deployed once before
-    #[arg(long, requires = "traces", conflicts_with = "plan")]
+    #[arg(long, requires = "traces")]
     pub(super) hints: bool,
     /// From the store to all hosts together
     #[arg(long, value_name = "RATE", default_value = "12MB/s")]
@@ -113,13 +115,23 @@ pub(crate) struct Fleet {
     topology: Topology,
     /// So many hosts are roots
     #[arg(long, value_name = "N", default_value_t = 0)]
-    roots: u32,
+    pub(super) roots: u32,
     /// Ask the store for what no neighbour has, as the paper's hosts do, and not one host for each part
     #[arg(long)]
     no_homes: bool,
     /// Hosts know only the others of their cell of so many, and one root [default: all]
     #[arg(long, value_name = "N", default_value_t = 0)]
     cell: u32,
+    /// Roots have no disks
+    #[arg(long, requires = "roots")]
+    pub(super) roots_apart: bool,
+    /// Simulate each swarm also with roots that send up to so many chunks ahead, and remember what they were asked for
+    /// when the image was deployed once before
+    #[arg(long, value_name = "CHUNKS", default_value_t = 0, requires = "traces")]
+    pub(super) push: u32,
+    /// And so that reads of anywhere came among those of that deployment, so many of a hundred, such as 10%
+    #[arg(long, value_name = "PERCENT", requires = "push", value_parser = percent)]
+    pub(super) strays: Option<u32>,
     /// Hosts that have the image beforehand
     #[arg(long, value_enum, default_value_t = WarmName::None)]
     warm: WarmName,
@@ -282,9 +294,22 @@ impl Fleet {
             return Err(Error::invalid("boots are replayed from traces, and traces replayed as boots")
                 .remedy("give both --patterns boots and --traces TRACES, or neither"));
         }
+        let several = self.boots_of.len() > 1;
+        if several && (self.image.is_some() || self.hints || self.plan != PlanName::None) {
+            return Err(Error::invalid("an image's index, plan and hints are of one image")
+                .remedy("give one name with --boots-of, or leave out --image, --plan and --hints"));
+        }
+        if self.push > 0 && (self.topology != Topology::Roots || self.roots == 0) {
+            return Err(Error::invalid("only roots send ahead, to agents of theirs")
+                .remedy("give --topology roots and --roots as well as --push"));
+        }
         if self.pinned > self.hosts {
             return Err(Error::invalid(format!("{} copies on {} hosts", self.pinned, self.hosts))
                 .remedy("give more --hosts, or a smaller number with --pinned"));
+        }
+        if self.roots_apart && self.roots >= self.hosts {
+            return Err(Error::invalid("all hosts are roots: none is left for disks")
+                .remedy("give more --hosts than --roots, or leave out --roots-apart"));
         }
         let bad = [self.corrupt, self.liars, self.slow, self.endless, self.promisers, self.mutes];
         let bad = bad.into_iter().fold(0, u32::saturating_add);

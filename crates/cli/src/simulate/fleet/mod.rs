@@ -16,11 +16,21 @@ pub(crate) use arguments::Fleet;
 pub(super) const AFTER_HELP: &str = arguments::AFTER_HELP;
 
 use crate::trace::cancelled;
-use headstart_block::Result;
+use headstart_block::{Plan, Result};
 use headstart_image::progress::Progress;
-use headstart_sim::fleet::{FleetModel, FleetOutcome, HintsModel, Way, Workload, simulate};
+use headstart_sim::fleet::{FleetModel, FleetOutcome, HintsModel, SwarmModel, Way, Workload, simulate};
+use headstart_swarm::Settings;
 use report::{FleetReport, Row};
 use std::time::Instant;
+use workload::Reads;
+
+/// A way, with what may come with it.
+struct Contestant {
+    way: String,
+    model: FleetModel,
+    /// Whether disks follow the workload's plan.
+    planned: bool,
+}
 
 /// What came of a way.
 struct Ran {
@@ -35,17 +45,18 @@ impl Fleet {
         let mut report = FleetReport::new(self);
         let ways = self.ways();
         for pattern in &self.patterns {
-            let workload = self.workload(*pattern, progress)?;
-            let warm = workload.is_boots.then(|| simulate(&self.model(Way::Local), &workload.workload));
-            let ways = self.with_hints(&ways, &workload.workload);
-            progress.begin("simulating", ways.len() as u64);
+            let reads = self.workload(*pattern, progress)?;
+            let warm = reads.before.as_ref().map(|_| simulate(&self.model(Way::Local), &reads.workload));
+            let contestants = self.models(&ways, &reads);
+            let lazily = Workload { plan: Plan::Lazy, ..reads.workload.clone() };
+            progress.begin("simulating", contestants.len() as u64);
             let mut ran = Vec::new();
-            for (way, model) in &ways {
+            for Contestant { way, model, planned } in contestants {
                 let started = Instant::now();
-                let outcome = simulate(model, &workload.workload);
+                let outcome = simulate(&model, if planned { &reads.workload } else { &lazily });
                 let took = started.elapsed();
-                report.rows.push(Row::new(*pattern, way, &outcome, warm.as_ref(), &workload, took));
-                ran.push(Ran { way: way.clone(), outcome });
+                report.rows.push(Row::new(*pattern, &way, &outcome, warm.as_ref(), &reads, took));
+                ran.push(Ran { way, outcome });
                 progress.advance(1);
                 cancelled(progress)?;
             }
@@ -57,20 +68,40 @@ impl Fleet {
     }
 
     /// The models of all ways, and of each also with hints: of a tracker that knows nothing, and of one that counted
-    /// what another deployment read.
-    fn with_hints(&self, ways: &[(String, Way)], workload: &Workload) -> Vec<(String, FleetModel)> {
+    /// what another deployment read; and with roots that send ahead.
+    fn models(&self, ways: &[(String, Way)], reads: &Reads) -> Vec<Contestant> {
         let mut models = Vec::new();
         for (name, way) in ways {
             let model = self.model(way.clone());
-            models.push((name.clone(), model.clone()));
-            if self.hints && !matches!(way, Way::Broadcast(_) | Way::Local) {
+            let both = self.hints && reads.workload.plan != Plan::Lazy;
+            let add = |models: &mut Vec<_>, kind: &str, model: &FleetModel, planned: bool| {
+                models.push(Contestant { way: format!("{name}{kind}"), model: model.clone(), planned });
+            };
+            add(&mut models, "", &model, !both);
+            if matches!(way, Way::Broadcast(_) | Way::Local) {
+                continue;
+            }
+            if both {
+                add(&mut models, "-plan", &model, true);
+            }
+            if let (true, Some(before)) = (self.hints, &reads.before) {
                 let with = |known| FleetModel {
                     hints: Some(HintsModel { known, ..HintsModel::default() }),
                     ..model.clone()
                 };
-                let before = simulate(&with(None), &self.deployed_before(workload));
-                models.push((format!("{name}-hints"), with(None)));
-                models.push((format!("{name}-known"), with(before.counts)));
+                add(&mut models, "-hints", &with(None), false);
+                add(&mut models, "-known", &with(simulate(&with(None), before).counts), false);
+            }
+            if let Way::Swarm(swarm) = way {
+                let strayed = [("-push", &reads.before), ("-push-strays", &reads.strayed)];
+                let deployed = strayed.into_iter().filter(|_| self.push > 0);
+                for (kind, before) in deployed.filter_map(|(kind, before)| Some((kind, before.as_ref()?))) {
+                    let with = |recent| {
+                        let settings = Settings { push: self.push, ..swarm.settings.clone() };
+                        self.model(Way::Swarm(Box::new(SwarmModel { settings, recent, ..(**swarm).clone() })))
+                    };
+                    add(&mut models, kind, &with(simulate(&with(Vec::new()), before).recent), true);
+                }
             }
         }
         models

@@ -6,6 +6,7 @@ use crate::simulate::images;
 use crate::trace::read_all;
 use headstart_block::{Error, ErrorKind, Plan, Result};
 use headstart_image::progress::Progress;
+use headstart_sim::boot::with_strays;
 use headstart_sim::fleet::{Pattern, Region, Shape, Workload};
 use headstart_sim::{Boot, Nanos};
 use headstart_trace::data_set::{DataSet, Limits};
@@ -26,16 +27,20 @@ pub(super) struct Reads {
     pub(super) workload: Workload,
     /// Bytes that the store has to send at least, and how long that takes, in seconds; unknown of boots.
     pub(super) region: Option<u64>,
-    pub(super) is_boots: bool,
+    /// Of boots: another deployment of the same, drawn otherwise.
+    pub(super) before: Option<Workload>,
+    /// And that with strays.
+    pub(super) strayed: Option<Workload>,
     pub(super) uplink: u64,
 }
+
+type Boots = Vec<Arc<Boot>>;
 
 impl Fleet {
     pub(super) fn workload(&self, pattern: PatternName, progress: &dyn Progress) -> Result<Reads> {
         let uplink = self.uplink();
         if pattern == PatternName::Boots {
-            let (workload, region) = (self.boots(progress)?, None);
-            return Ok(Reads { workload, region, is_boots: true, uplink });
+            return self.boots(progress);
         }
         let region = self.region.0.max(READ);
         let (size, hosts) = (region.saturating_mul(4), u64::from(self.hosts));
@@ -56,57 +61,98 @@ impl Fleet {
             PatternName::SyncSame | PatternName::Boots => (whole, Pattern::SyncSame, region),
         };
         let workload = Workload::pattern(self.hosts, size, shape, kind);
-        Ok(Reads { workload, region: Some(least), is_boots: false, uplink })
+        Ok(Reads { workload, region: Some(least), before: None, strayed: None, uplink })
     }
 
-    fn boots(&self, progress: &dyn Progress) -> Result<Workload> {
+    fn boots(&self, progress: &dyn Progress) -> Result<Reads> {
         let path = self.traces.as_deref().unwrap_or(Path::new("."));
         let all = DataSet::open(path, &Limits::default())?;
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         all.creations().iter().for_each(|creation| *counts.entry(creation.image_id()).or_default() += 1);
         let most = counts.iter().max_by_key(|(_, count)| **count).map(|(name, _)| (*name).to_owned());
-        let name = self.boots_of.clone().or(most).unwrap_or_default();
+        let names =
+            if self.boots_of.is_empty() { vec![most.unwrap_or_default()] } else { self.boots_of.clone() };
+        let (mut images, mut strayed) = (Vec::new(), Vec::new());
+        for name in &names {
+            let (boots, stray) = self.boots_of(name, &all, progress)?;
+            if boots.is_empty() {
+                let what = format!("has no boot of `{}`", name.escape_debug());
+                return Err(Error::new(ErrorKind::NotFound, what)
+                    .about(path.display())
+                    .remedy("`headstart trace stats` lists the images whose boots it has"));
+            }
+            images.push(boots);
+            strayed.push(stray);
+        }
+        let mut plan = Plan::Lazy;
+        if let (PlanName::Recorded, [boots]) = (self.plan, images.as_mut_slice()) {
+            plan =
+                boots.first().map_or(Plan::Lazy, |first| Plan::List(first.recorded_order(usize::MAX).into()));
+            // It is what another boot read, not the same one.
+            if boots.len() > 1 {
+                boots.remove(0);
+            }
+        }
+        let shape = match (&self.image, images.as_slice()) {
+            (Some(reference), _) => Some(Shape::Image(Arc::new(images::map(reference, &self.stores)?))),
+            (None, [boots]) => {
+                Some(Shape::Plain(boots.iter().map(|boot| boot.disk_size()).max().unwrap_or(0)))
+            }
+            (None, _) => None,
+        };
+        let before = self.seed.wrapping_add(1);
+        let workload = Workload { plan, ..self.deployed(shape.clone(), &images, self.seed) };
+        Ok(Reads {
+            before: Some(self.deployed(shape.clone(), &images, before)),
+            strayed: self.strays.map(|_| self.deployed(shape, &strayed, before)),
+            workload,
+            region: None,
+            uplink: self.uplink(),
+        })
+    }
+
+    /// The boots of an image; and where it is asked for, the same with strays.
+    fn boots_of(&self, name: &str, all: &DataSet, progress: &dyn Progress) -> Result<(Boots, Boots)> {
         let set = all.filter(|_, creation| creation.image_id() == name);
-        let mut boots = Vec::new();
+        let graced = |boot: Boot| match self.grace {
+            Some(grace) => boot.with_grace(Nanos::from_duration(grace)),
+            None => boot,
+        };
+        let (mut boots, mut strayed) = (Vec::new(), Vec::new());
         read_all(
             &set,
             ("reading boots", 0),
             progress,
-            |trace| Boot::faster(&trace, self.faster),
-            |_, boot| {
-                let boot = match self.grace {
-                    Some(grace) => boot.with_grace(Nanos::from_duration(grace)),
-                    None => boot,
-                };
+            |trace| {
+                let boot = Boot::faster(&trace, self.faster);
+                let stray = self.strays.map(|share| {
+                    let size = boot.disk_size();
+                    let records =
+                        with_strays(&trace.records, size, share, self.seed ^ trace.creation.created_us);
+                    Boot::of_records(size, &records, self.faster)
+                });
+                (boot, stray)
+            },
+            |_, (boot, stray)| {
                 if !boot.reads().is_empty() {
-                    boots.push(Arc::new(boot));
+                    boots.push(Arc::new(graced(boot)));
+                    strayed.extend(stray.map(graced).map(Arc::new));
                 }
                 Ok(())
             },
         )?;
-        if boots.is_empty() {
-            return Err(Error::new(ErrorKind::NotFound, format!("has no boot of `{}`", name.escape_debug()))
-                .about(path.display())
-                .remedy("`headstart trace stats` lists the images whose boots it has"));
-        }
-        let shape = match &self.image {
-            Some(reference) => Shape::Image(Arc::new(images::map(reference, &self.stores)?)),
-            None => Shape::Plain(boots.iter().map(|boot| boot.disk_size()).max().unwrap_or(0)),
-        };
-        let plan = match (self.plan, boots.first()) {
-            (PlanName::Recorded, Some(first)) => Plan::List(first.recorded_order(usize::MAX).into()),
-            _ => Plan::Lazy,
-        };
-        let jitter = Nanos::from_duration(self.jitter);
-        let workload = Workload::boots(self.hosts, self.disks, shape, boots, jitter, self.seed);
-        Ok(Workload { plan, ..workload })
+        Ok((boots, strayed))
     }
 
-    /// Another deployment of the same boots, drawn otherwise.
-    pub(super) fn deployed_before(&self, workload: &Workload) -> Workload {
-        let (shape, boots) = (workload.shape.clone(), workload.boots.clone());
-        let jitter = Nanos::from_duration(self.jitter);
-        Workload::boots(self.hosts, self.disks, shape, boots, jitter, self.seed.wrapping_add(1))
+    /// A deployment of these images, drawn by a seed.
+    fn deployed(&self, shape: Option<Shape>, images: &[Boots], seed: u64) -> Workload {
+        let apart = if self.roots_apart { self.roots } else { 0 };
+        let (hosts, jitter) = (self.hosts - apart, Nanos::from_duration(self.jitter));
+        let workload = match (shape, images) {
+            (Some(shape), [boots]) => Workload::boots(hosts, self.disks, shape, boots.clone(), jitter, seed),
+            _ => Workload::several((hosts, self.disks), images, 32 << 10, jitter, seed),
+        };
+        workload.beside(apart)
     }
 }
 
