@@ -52,6 +52,10 @@ impl<'s> Agent<'s> {
         (self.process, self.ready) = Self::run(&mut command);
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     pub(crate) fn kill(&mut self) {
         self.process.kill();
     }

@@ -3,9 +3,10 @@
 //! | module | what it tests |
 //! |---|---|
 //! | [`disks`] | attaching, detaching, listing, watching; what cannot work; processes that die |
+//! | [`idle`] | what hosts cost that have nothing to share |
 //! | [`io`] | fio with verification, while the agent is killed, restarted and replaced by another program |
-//! | [`pinned`] | images that hosts keep together, and images that are warm when they are pushed |
 //! | [`machine`] | the same with a virtual machine over vhost-user-blk, and while the disk's own process is killed |
+//! | [`pinned`] | images that hosts keep together, and images that are warm when they are pushed |
 //! | [`range_proxy`] | blobs for programs that are not ours |
 //! | [`swarm`] | hosts that give each other what they have |
 
@@ -19,6 +20,7 @@ mod attached;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod disk;
 mod disks;
+mod idle;
 #[path = "../attach/images.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod images;
