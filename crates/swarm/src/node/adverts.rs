@@ -15,7 +15,7 @@ const RECORDED: usize = 1 << 16;
 /// Hosts whose adverts are heeded for one blob.
 const MAPS: usize = 1024;
 
-/// Hosts through which what is to be warm is asked for.
+/// Hosts through which what is to be warm, or is advertised by a host's upstream, is asked for.
 const HOPS: u8 = 24;
 
 impl Node {
@@ -143,7 +143,7 @@ impl Node {
             let known = blob.maps.values().any(|map| map.has.has(chunk));
             if known && blob.state(chunk) == State::Remote && !blob.coming.contains_key(&chunk) {
                 let bytes = blob.bytes(chunk);
-                blob.coming.insert(chunk, Coming::new(Aim::Prefetch, Urgency::Background, 0));
+                blob.coming.insert(chunk, Coming::new(Aim::Prefetch, Urgency::Background, HOPS));
                 blob.set_state(chunk, State::Prefetch);
                 blob.throttle.asked(bytes);
                 self.prefetching += bytes;

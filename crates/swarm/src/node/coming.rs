@@ -4,8 +4,9 @@ use super::blob::{Aim, How, State, Waiting, push};
 use super::getting::DISK;
 use super::{Fetch, Node, Request, Timer, resort};
 use crate::Time;
-use crate::event::{Action, BlobId, Came, Chunks, FetchId, Offence, PeerId, PeerKey, Urgency, WantId};
+use crate::event::{Action, BlobId, Came, Chunks, FetchId, Offence, PeerId, PeerKey, Role, Urgency, WantId};
 use crate::message::{Message, RequestId, Why};
+use crate::settings::Topology;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -14,6 +15,9 @@ const LATE: usize = 256;
 
 /// How often patience with a request is thought over, while others show how long such things take now.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// How much longer than by who was asked to get it a chunk is waited for by who waits for that one.
+const PASSED_ON: u32 = 2;
 
 /// Hosts that are taken note of when they are named instead.
 const NAMED: usize = 4;
@@ -163,7 +167,9 @@ impl Node {
         let came = chunks.count.min(known.chunks.count);
         (known.lively, known.moved) = (self.now, self.now);
         let asked = known.asked;
-        let late = urgency == Urgency::Demand && self.now.since(asked) > self.patience.of_useful();
+        let in_turn = promised && waits_itself(known.hops, self.settings.topology, self.role);
+        let late =
+            urgency == Urgency::Demand && !in_turn && self.now.since(asked) > self.patience.of_useful();
         if let Some(known) = self.peers.get_mut(&peer) {
             if late {
                 known.was_late(asked, self.now);
@@ -326,12 +332,16 @@ impl Node {
             lied = hops == 0 && cut.numbers().take(64).any(|chunk| map.has.has(chunk));
             map.has.clear(cut);
         }
-        let failed = self.detach(id, request, chunks, named.is_empty().then_some(peer), actions);
-        if !named.is_empty()
+        // Who names others is to be asked again where they are strangers, and to name none.
+        let failed = self.detach(id, request, chunks, others.is_empty().then_some(peer), actions);
+        if !others.is_empty()
             && let Some(blob) = self.blobs.get_mut(&id)
         {
             for chunk in &failed {
                 let Some(coming) = blob.coming.get_mut(chunk) else { continue };
+                if named.is_empty() && coming.insist {
+                    coming.tried.push(peer);
+                }
                 coming.named = named.clone();
                 coming.insist = true;
             }
@@ -386,7 +396,21 @@ impl Node {
         }
         // Who is asked only for what it has does not wait for the store.
         let store = if known.hops == 0 { Duration::ZERO } else { self.store_takes(known.urgency) };
-        (known.lively + gap).min(known.moved + gap.max(store))
+        if known.urgency == Urgency::Background {
+            return (known.lively + gap).min(known.moved + gap.max(store));
+        }
+        // Who waits for another himself does something about it first.
+        let gap = match known.hops {
+            0 => gap * PASSED_ON,
+            _ if self.asks_in_turn(known) => gap.max(self.patience.of_another()),
+            _ => gap,
+        };
+        (known.lively + self.patience.between_signs()).min(known.moved + gap.max(store))
+    }
+
+    /// Whether who was asked asks others in turn: the store's slowness, or that a host is gone, is not his fault.
+    fn asks_in_turn(&self, known: &Request) -> bool {
+        waits_itself(known.hops, self.settings.topology, self.role)
     }
 
     /// How long the store may take, as what this host waits for itself shows. What nobody waits for may lie there for
@@ -420,6 +444,9 @@ impl Node {
             return;
         }
         let (peer, id, since) = (known.peer, known.blob, known.since);
+        let waits_too = known.promised
+            && self.asks_in_turn(known)
+            && self.now.since(known.lively) < self.patience.between_signs();
         self.counters.broken += u64::from(known.promised);
         self.counters.timeouts += 1;
         let idle = known.urgency == Urgency::Background;
@@ -430,7 +457,11 @@ impl Node {
             self.obtain(id, &failed, actions);
             return;
         }
-        if self.peers.get_mut(&peer).is_some_and(|known| known.was_silent(since, now)) {
+        if let Some(known) = self.peers.get_mut(&peer).filter(|_| waits_too)
+            && !known.is_doubted(since, now)
+        {
+            // It is as patient as this host is.
+        } else if self.peers.get_mut(&peer).is_some_and(|known| known.was_silent(since, now)) {
             self.drop_peer(peer, Offence::Slow, actions);
         } else {
             self.root_is_silent(peer, actions);
@@ -581,4 +612,14 @@ impl Node {
             self.leave_to_store(id, &waited, actions);
         }
     }
+}
+
+/// Whether a host of this role that asks with so many hops asks one that waits for another itself.
+fn waits_itself(hops: u8, topology: Topology, role: Role) -> bool {
+    let above = match topology {
+        Topology::Roots => role == Role::Agent,
+        Topology::Tree(_) => true,
+        Topology::Ring | Topology::Random(_) | Topology::Similar(_) => false,
+    };
+    hops == 0 || above
 }

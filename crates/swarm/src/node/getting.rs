@@ -236,7 +236,8 @@ impl Node {
         }
         while !coming.named.is_empty() {
             let peer = coming.named.remove(0);
-            if self.peers.contains_key(&peer) && !coming.tried.contains(&peer) {
+            let known = self.peers.get(&peer).filter(|known| !known.is_avoided(self.now));
+            if known.is_some() && !coming.tried.contains(&peer) {
                 return Route::Ask { peer, hops: 0 };
             }
         }
@@ -251,20 +252,18 @@ impl Node {
             }
             let Some(known) = usable(*peer, &coming.tried) else { continue };
             if last == Some(*peer) {
-                return Route::Ask { peer: *peer, hops: 0 };
+                best = Some((known.load(), *peer));
+                break;
             }
             if best.is_none_or(|(load, _)| known.load() < load) {
                 best = Some((known.load(), *peer));
             }
         }
-        if let Some((_, peer)) = best {
-            return Route::Ask { peer, hops: 0 };
-        }
+        let best = best.map(|(_, peer)| peer);
         let tried = std::mem::take(&mut coming.tried);
-        let anybody = if resort {
-            resort::next(blob, &self.peers, last, placement::stripe_of(chunk, self.settings.stripe), |peer| {
-                usable(peer, &tried).is_some()
-            })
+        let stripe = placement::stripe_of(chunk, self.settings.stripe);
+        let anybody = if resort && best.is_none() {
+            resort::next(blob, &self.peers, last, stripe, |peer| usable(peer, &tried).is_some())
         } else {
             None
         };
@@ -275,13 +274,17 @@ impl Node {
             return Route::Anybody(peer);
         }
         let Some(coming) = blob.coming.get_mut(&chunk) else { return Route::Nowhere };
-        if idle && coming.aim != Aim::Warm {
+        if best.is_none() && idle && coming.aim != Aim::Warm {
             return Route::Nowhere;
         }
         let (hops, tried) = (coming.hops, std::mem::take(&mut coming.tried));
         let upstream = if hops == 0 { None } else { self.upstream(id, chunk, &tried) };
         if let Some(coming) = self.blobs.get_mut(&id).and_then(|blob| blob.coming.get_mut(&chunk)) {
             coming.tried = tried;
+        }
+        // Who has it is asked for it and nothing else; but the upstream, who may name others if many ask.
+        if let Some(peer) = best.filter(|best| upstream != Some(*best)) {
+            return Route::Ask { peer, hops: 0 };
         }
         let pinned = self.blobs.get(&id).is_some_and(|blob| blob.pinned.is_some());
         match upstream {

@@ -24,6 +24,9 @@ const JOINED: Duration = Duration::from_secs(10);
 /// How long a root counts an agent that does not.
 const COUNTED: Duration = Duration::from_secs(35);
 
+/// Times in a row that a root may be silent before another is asked.
+const SILENCES: u32 = 3;
+
 /// Neighbours that are drawn anew each time, beside those that read alike: else who reads alike would never be met.
 const STRANGERS: usize = 1;
 
@@ -357,9 +360,10 @@ impl Node {
         }
     }
 
-    /// A peer was silent too long: if it is this host's root, another may do better.
+    /// A peer was silent too long: if it is this host's root, and it was not the first time, another may do better.
     pub(super) fn root_is_silent(&mut self, peer: PeerId, actions: &mut Vec<Action>) {
-        if self.root.of == Some(peer) {
+        let often = self.peers.get(&peer).is_some_and(|known| known.silences() >= SILENCES);
+        if self.root.of == Some(peer) && often {
             self.root.of = None;
             self.root.refused.insert(peer);
             self.seek_root(actions);

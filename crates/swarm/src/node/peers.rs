@@ -42,8 +42,12 @@ pub(super) struct Peer {
     avoided_until: Time,
     /// When it sent or said anything last.
     pub(super) heard: Time,
+    /// When one of those times was forgotten.
+    forgiven_at: Time,
     /// Times in a row that it had not what it said.
     lies: u32,
+    /// When it was the first time that it said that it waits, and sent nothing.
+    doubted_at: Option<Time>,
     /// What it is being sent.
     pub(super) serves: Vec<Serve>,
     /// Chunks of it that nobody waits for.
@@ -64,7 +68,9 @@ impl Peer {
             silent_at: Time(0),
             avoided_until: Time(0),
             heard: Time(0),
+            forgiven_at: Time(0),
             lies: 0,
+            doubted_at: None,
             serves: Vec::new(),
             unhurried: 0,
             later: VecDeque::new(),
@@ -92,18 +98,32 @@ impl Peer {
         self.silent = self.silent.min(was.max(SILENT_MOST - 1));
     }
 
-    /// It sent what was asked for. Who is slow does so now and then: each silence takes a good answer to be forgotten.
+    /// It waits for what was asked of it at `since`, as it says, and this host has waited long enough. Whether it has
+    /// done so before that, too, and sent nothing since: it may be that whom it asks is to blame.
+    pub(super) fn is_doubted(&mut self, since: Time, now: Time) -> bool {
+        since > *self.doubted_at.get_or_insert(now)
+    }
+
+    /// It sent what was asked for. Who is slow does so now and then: each silence takes a good answer to be forgotten,
+    /// and a time without another.
     pub(super) fn was_good(&mut self, now: Time) {
-        if !self.is_avoided(now) {
+        if !self.is_avoided(now) && now.since(self.forgiven_at) > AVOIDED {
             self.silent = self.silent.saturating_sub(1);
+            self.forgiven_at = now;
         }
         self.lies = 0;
+        self.doubted_at = None;
     }
 
     /// It has not what it said it had. Whether that was too often.
     pub(super) fn lied(&mut self) -> bool {
         self.lies += 1;
         self.lies >= LIES
+    }
+
+    /// How often it was silent lately.
+    pub(super) fn silences(&self) -> u32 {
+        self.silent
     }
 
     /// Whether others are to be preferred to it for now.

@@ -33,6 +33,9 @@ const CHAINS: usize = 1024;
 /// How often they are looked for: it takes a walk over all.
 const SWEPT_EVERY: Duration = Duration::from_secs(1);
 
+/// Who asks is told that bytes will come if they take longer than the least patience with a silent host by so many.
+const SIGN: u32 = 2;
+
 /// Who a chain begins with, of those that are known to have the chunk.
 const SEEDS: usize = 8;
 
@@ -129,7 +132,9 @@ impl Node {
         let most = self.settings.serve_window;
         let full = self.uplink.backlog() >= most;
         let queued = if full { peer.waits_for_bytes() } else { 0 };
-        let loaded = !waited && self.uplink.is_loaded(blob.bytes(chunk), most);
+        // All agents prefetch what their root tells them of: it sends that to a few, who send it on.
+        let ahead = self.is_root() && ask.urgency == Urgency::Background;
+        let loaded = !waited && (ahead || self.uplink.is_loaded(blob.bytes(chunk), most));
         if loaded && self.send_on(ask, id, chunk, self.is_root(), answers) {
             return;
         }
@@ -143,7 +148,8 @@ impl Node {
             Urgency::Background => backlog >= WAITING as usize,
         };
         push(if busy { &mut answers.busy } else { &mut answers.send }, chunk);
-        if full && !busy && ask.urgency == Urgency::Demand {
+        let late = self.uplink.takes_longer(self.now, self.settings.patience.0 / SIGN);
+        if (full || late) && !busy && ask.urgency == Urgency::Demand {
             push(&mut answers.wait, chunk);
         }
         self.has_soon(ask.peer, id, chunk);
@@ -224,6 +230,7 @@ impl Node {
     /// A peer will have this chunk: others can be sent there.
     fn has_soon(&mut self, peer: PeerId, id: BlobId, chunk: u32) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let Some(role) = self.peers.get(&peer).map(|known| known.role) else { return };
         let now = self.now;
         if blob.chains.len() >= CHAINS && now.since(blob.swept) >= SWEPT_EVERY {
             blob.swept = now;
@@ -232,7 +239,7 @@ impl Node {
         if blob.chains.len() < 4 * CHAINS || blob.chains.contains_key(&chunk) {
             let chain = blob.chains.entry(chunk).or_default();
             chain.used = now;
-            chain.has(peer);
+            chain.has(peer, role);
         }
     }
 
@@ -244,9 +251,11 @@ impl Node {
             return false;
         }
         let (now, peers) = (self.now, &self.peers);
+        let Some(role) = peers.get(&ask.peer).map(|asker| asker.role) else { return false };
+        let like = |peer: PeerId| peers.get(&peer).is_some_and(|known| known.role == role);
         let usable = |peer: PeerId| peers.get(&peer).is_some_and(|known| !known.is_avoided(now));
         for seeded in [false, true] {
-            if seeded && !(seed && seed_chain(blob, ask.peer, chunk)) {
+            if seeded && !(seed && seed_chain(blob, ask.peer, role, like, chunk)) {
                 return false;
             }
             let Some(chain) = blob.chains.get_mut(&chunk) else { continue };
@@ -255,7 +264,7 @@ impl Node {
                 // Asked again before he heard where to go: he will hear it.
                 return sent == Some(ask.request);
             }
-            let next = chain.next(ask.peer, ask.request, usable).and_then(|peer| peers.get(&peer));
+            let next = chain.next((ask.peer, role), ask.request, usable).and_then(|peer| peers.get(&peer));
             if let Some(other) = next {
                 run_of(&mut answers.named, chunk, other.key);
                 return true;
@@ -550,10 +559,12 @@ impl super::peers::Peer {
     }
 }
 
-/// Lets a chain go on, or begin, with those who are known to have the chunk, but for who asks. Whether there are any.
-fn seed_chain(blob: &mut Blob, asker: PeerId, chunk: u32) -> bool {
+/// Lets a chain go on, or begin, with those who are known to have the chunk and are `like` who asks, but for himself.
+/// Whether there are any.
+fn seed_chain(blob: &mut Blob, asker: PeerId, role: Role, like: impl Fn(PeerId) -> bool, chunk: u32) -> bool {
     let known = blob.chains.get(&chunk);
-    let is_new = |peer: PeerId| peer != asker && known.is_none_or(|chain| chain.knows(peer).is_none());
+    let is_new =
+        |peer: PeerId| peer != asker && like(peer) && known.is_none_or(|chain| chain.knows(peer).is_none());
     let having = blob.maps.iter().filter(|(_, map)| map.has.has(chunk)).map(|(peer, _)| *peer);
     let mut having: Vec<PeerId> = having.filter(|peer| is_new(*peer)).collect();
     if having.is_empty() {
@@ -563,7 +574,7 @@ fn seed_chain(blob: &mut Blob, asker: PeerId, chunk: u32) -> bool {
     let first = chunk as usize % having.len();
     having.rotate_left(first);
     let chain = blob.chains.entry(chunk).or_default();
-    having.into_iter().take(SEEDS).for_each(|peer| chain.has(peer));
+    having.into_iter().take(SEEDS).for_each(|peer| chain.has(peer, role));
     true
 }
 

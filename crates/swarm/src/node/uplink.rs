@@ -4,20 +4,22 @@ use crate::{CHUNK_SIZE, Time};
 use std::time::Duration;
 
 /// What may wait to be sent before others are named instead: as much as goes out in this time.
-const AHEAD: Duration = Duration::from_millis(10);
+const AHEAD: Duration = Duration::from_millis(2);
 
-/// Bytes over which the rate is measured.
+/// And at least so many bytes, on a slow link.
+const LEAST: u64 = 2 * CHUNK_SIZE;
+
+/// Bytes over which the rate is measured, or fewer that have taken long.
 const SAMPLE: u64 = 2 << 20;
+const LONG: Duration = Duration::from_millis(500);
 
 /// Bytes that go out, and are to.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Uplink {
     /// Given to the driver to be sent, because somebody waits.
     sending: u64,
     /// Promised to those who wait for what is on its way here.
     promised: u64,
-    /// The least that may wait before others are named.
-    least: u64,
     /// Bytes per second, as measured.
     rate: Option<u64>,
     /// Since when it has been sending without a pause, and how much has gone since.
@@ -25,11 +27,6 @@ pub(super) struct Uplink {
 }
 
 impl Uplink {
-    /// `stripe` in chunks: two of them may always wait.
-    pub(super) fn new(stripe: u64) -> Self {
-        Self { sending: 0, promised: 0, least: 2 * stripe * CHUNK_SIZE, rate: None, busy: None }
-    }
-
     pub(super) fn sends(&mut self, now: Time, bytes: u64) {
         self.sending += bytes;
         self.busy.get_or_insert((now, 0));
@@ -39,7 +36,7 @@ impl Uplink {
         self.sending = self.sending.saturating_sub(bytes);
         if let Some((since, sent)) = &mut self.busy {
             *sent += bytes;
-            if *sent >= SAMPLE {
+            if *sent >= SAMPLE || now.since(*since) >= LONG {
                 let micros = u64::try_from(now.since(*since).as_micros()).unwrap_or(u64::MAX).max(1);
                 let rate = sent.saturating_mul(1_000_000) / micros;
                 self.rate = Some(self.rate.map_or(rate, |known| known / 2 + rate / 2));
@@ -78,11 +75,20 @@ impl Uplink {
         self.sending + self.promised
     }
 
+    /// Whether what goes out and is to takes longer than `span`. Before the rate is known, whether it has.
+    pub(super) fn takes_longer(&self, now: Time, span: Duration) -> bool {
+        let micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        match self.rate {
+            Some(rate) => self.sending > rate.saturating_mul(micros) / 1_000_000,
+            None => self.sending > SAMPLE || self.busy.is_some_and(|(since, _)| now.since(since) > span),
+        }
+    }
+
     /// Whether others are to be named to who asks for so much more; `most` is what may ever wait.
     pub(super) fn is_loaded(&self, bytes: u64, most: u64) -> bool {
         let micros = u64::try_from(AHEAD.as_micros()).unwrap_or(u64::MAX);
         let ahead = self.rate.map_or(0, |rate| rate.saturating_mul(micros) / 1_000_000);
-        self.backlog() + bytes > ahead.max(self.least).min(most)
+        self.backlog() + bytes > ahead.max(LEAST).min(most)
     }
 }
 
@@ -92,16 +98,27 @@ mod tests {
 
     #[test]
     fn what_may_wait_grows_with_the_rate() {
-        let mut uplink = Uplink::new(4);
-        assert!(!uplink.is_loaded(512 << 10, 8 << 20));
-        assert!(uplink.is_loaded((512 << 10) + 1, 8 << 20));
+        let mut uplink = Uplink::default();
+        assert!(!uplink.is_loaded(128 << 10, 8 << 20));
+        assert!(uplink.is_loaded((128 << 10) + 1, 8 << 20));
         uplink.sends(Time(0), 4 << 20);
         uplink.sent(Time(4000), 4 << 20);
-        assert!(!uplink.is_loaded(8 << 20, 8 << 20), "a gigabyte per second");
-        assert!(uplink.is_loaded(11 << 20, 20 << 20));
+        assert!(!uplink.is_loaded(2 << 20, 8 << 20), "a gigabyte per second");
+        assert!(uplink.is_loaded(3 << 20, 20 << 20));
         uplink.promises(1 << 20);
         assert_eq!(uplink.backlog(), 1 << 20);
         uplink.promised_less(1 << 20);
         assert_eq!(uplink.backlog(), 0);
+    }
+    #[test]
+    fn what_takes_long_is_seen_before_the_rate_is_known_and_after() {
+        let (mut uplink, span) = (Uplink::default(), Duration::from_millis(100));
+        uplink.sends(Time(0), 1 << 20);
+        assert!(!uplink.takes_longer(Time(100_000), span));
+        assert!(uplink.takes_longer(Time(100_001), span));
+        uplink.sent(Time(600_000), 60_000);
+        assert!(uplink.takes_longer(Time(600_000), span), "a tenth of a megabyte per second");
+        uplink.sent(Time(600_000), (1 << 20) - 70_000);
+        assert!(!uplink.takes_longer(Time(600_000), span));
     }
 }
