@@ -313,7 +313,20 @@ impl Puller {
             }
             None => self.fetcher.fetch(blob, range.range, urgency, &arrived).await,
         };
+        let done = result.is_ok();
         self.fetched(fetch, result, !blob.is_refused());
+        // Found wrong after it came and before it was told: the filling took it for being under way, and went by.
+        if done && blob.tree().is_none() && !blob.is_bypassed() && !blob.is_local(range.range) {
+            self.fill_again(&mut self.state(), blob);
+        }
+    }
+
+    /// What was here of a blob is not any more: the filling of the disk begins anew.
+    fn fill_again(self: &Arc<Self>, state: &mut State, blob: &CachedBlob) {
+        if let Some(rate) = state.left_rate.filter(|_| !state.closed && !blob.is_refused()) {
+            self.turn(state, Event::LeftRate(None));
+            self.turn(state, Event::LeftRate(Some(rate)));
+        }
     }
 
     /// Some of a stream has come, or was found.
@@ -394,10 +407,7 @@ impl Watcher for Puller {
         if state.closed {
             return;
         }
-        if let Some(rate) = state.left_rate.filter(|_| !blob.is_refused()) {
-            self.turn(&mut state, Event::LeftRate(None));
-            self.turn(&mut state, Event::LeftRate(Some(rate)));
-        }
+        self.fill_again(&mut state, blob);
         let place = self.blobs.data().iter().position(|other| Arc::ptr_eq(other, blob));
         if let Some(Some(opening)) = place.and_then(|place| self.openings.get(place)) {
             let comparing = compare(Arc::downgrade(&self), Arc::clone(blob), Arc::clone(opening));
