@@ -227,7 +227,7 @@ impl Push<'_> {
 fn application(seed: u64) -> [Boots; 2] {
     const SIZE: u64 = 1 << 30;
     let mut random = Random::new(seed);
-    let places: Vec<u64> = (0..300).map(|_| random.bits() % (SIZE >> 16) << 16).collect();
+    let places: Vec<u64> = (0..300).map(|_| (random.bits() % (SIZE >> 16)) << 16).collect();
     let start = |n: u64| {
         let mut random = Random::new(seed ^ n << 32);
         let mut order = places.clone();

@@ -20,6 +20,10 @@ Ways: independent, each host from the store; tree, the image is sent to all host
 there already; swarm, hosts help each other. A swarm is simulated once for each threshold: bytes that a host may \
 have prefetched and not read, default or inf.
 
+With --hints a way is simulated once more with an image that nobody has seen (-hints) and with one that was deployed \
+before (-known); with --push a swarm once more with roots that send ahead (-push), also where reads of anywhere came \
+between when they learned (-push-strays).
+
 The figures: seconds from the first attachment to the last read's end; what disks took, half, 99 of 100 and all of \
 them; MB/s of the slowest and the fastest, and Jain's index of all; MB that the store sent; mean MB of a host from the \
 store, from peers on demand and ahead of need, and of that never read; kB of messages. With boots also how much later \
@@ -31,6 +35,8 @@ Examples:
   headstart simulate fleet --hosts 1000 --disks 10 --patterns boots --traces boots --plan recorded
   headstart simulate fleet --hosts 120 --patterns boots --traces boots --hints --jitter 1s
   headstart simulate fleet --pinned 2 --thresholds 0,default --kill 10%@1s
+  headstart simulate fleet --hosts 2 --patterns boots --traces boots --topology roots --roots 1 \\
+      --roots-apart --warm roots --push 512 --strays 10% --ratio 2.2 --uplink 3125kB/s --host-link 3125kB/s
   headstart simulate fleet --kill 30%@1s --liars 2 --loss 1% --plot figures";
 
 /// What to simulate.
@@ -76,6 +82,9 @@ pub(crate) struct Fleet {
     /// The image that the boots are of, whose index and compressed frames are the simulated disk
     #[arg(long, value_name = "IMAGE", requires = "traces")]
     pub(super) image: Option<Reference>,
+    /// Take the image as compressed so many times, where it is not given
+    #[arg(long, value_name = "TIMES", default_value = "1", value_parser = ratio, conflicts_with = "image")]
+    pub(super) ratio: f64,
     /// Take the guests as so many times as fast as they were recorded
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) faster: u32,
@@ -271,6 +280,11 @@ fn topology(text: &str) -> std::result::Result<Topology, String> {
     }
 }
 
+fn ratio(text: &str) -> std::result::Result<f64, String> {
+    let number = text.trim().parse().ok().filter(|ratio| (1.0..=100.0).contains(ratio));
+    number.ok_or_else(|| "not a number of times from 1 to 100, such as 2.2".to_owned())
+}
+
 fn racks(text: &str) -> std::result::Result<Racks, String> {
     let wrong = || "not hosts of a rack, `@` and the rate of its link, such as 40@1GB/s".to_owned();
     let (hosts, rate) = text.split_once('@').ok_or_else(wrong)?;
@@ -397,6 +411,8 @@ mod tests {
         assert_eq!(topology("similar:6"), Ok(Topology::Similar(6)));
         assert!(["star", "random:0", "random:x"].iter().all(|wrong| topology(wrong).is_err()));
         assert_eq!(racks("40@1GB/s"), Ok(Racks { hosts: 40, rate: 1_000_000_000 }));
+        assert_eq!(ratio("2.2"), Ok(2.2));
+        assert!(["0.5", "x", "1e9", "nan"].iter().all(|wrong| ratio(wrong).is_err()));
         assert!(["40", "0@1M", "x@1M"].iter().all(|wrong| racks(wrong).is_err()));
         let death = kill("30%@2s").unwrap();
         assert_eq!((death.at, death.per_million), (Nanos(2_000_000_000), 300_000));

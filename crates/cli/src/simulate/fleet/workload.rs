@@ -22,6 +22,9 @@ const SHIFT: f64 = 0.54;
 /// What all read before they go their own ways, as a share of what each then reads.
 const BOOT: f64 = 0.55;
 
+/// Bytes of an image that are compressed together.
+const FRAME: u64 = 32 << 10;
+
 /// What is read, and what of it is told.
 pub(super) struct Reads {
     pub(super) workload: Workload,
@@ -93,11 +96,10 @@ impl Fleet {
                 boots.remove(0);
             }
         }
+        let size = |boots: &Boots| boots.iter().map(|boot| boot.disk_size()).max().unwrap_or(0);
         let shape = match (&self.image, images.as_slice()) {
             (Some(reference), _) => Some(Shape::Image(Arc::new(images::map(reference, &self.stores)?))),
-            (None, [boots]) => {
-                Some(Shape::Plain(boots.iter().map(|boot| boot.disk_size()).max().unwrap_or(0)))
-            }
+            (None, [boots]) if self.ratio <= 1.0 => Some(Shape::Plain(size(boots))),
             (None, _) => None,
         };
         let before = self.seed.wrapping_add(1);
@@ -150,7 +152,10 @@ impl Fleet {
         let (hosts, jitter) = (self.hosts - apart, Nanos::from_duration(self.jitter));
         let workload = match (shape, images) {
             (Some(shape), [boots]) => Workload::boots(hosts, self.disks, shape, boots.clone(), jitter, seed),
-            _ => Workload::several((hosts, self.disks), images, 32 << 10, jitter, seed),
+            _ => {
+                let stored = share(FRAME, 1.0 / self.ratio);
+                Workload::several((hosts, self.disks), images, stored, jitter, seed)
+            }
         };
         workload.beside(apart)
     }
