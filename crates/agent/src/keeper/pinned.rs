@@ -254,7 +254,7 @@ impl Keeper {
                     match self.hold(order, holding, gone.clone()) {
                         Ok(part) => _ = now.insert(digest, Arc::new(part)),
                         Err(error) => {
-                            tracing::warn!(%error, blob = %digest, "a part of a pinned image cannot be kept")
+                            tracing::warn!(%error, blob = %digest, "a part of a pinned image cannot be kept");
                         }
                     }
                 }
@@ -326,7 +326,7 @@ impl Keeper {
             tokio::task::block_in_place(|| keeper.tell_machine(&keeper.keeping.pins()));
         };
         let Some(()) = keeper.upgrade().map(first) else { return };
-        let mut pause = COMPARED_FIRST;
+        let (mut pause, mut said) = (COMPARED_FIRST, false);
         for n in 0_u32.. {
             {
                 let Some(keeper) = keeper.upgrade() else { return };
@@ -337,9 +337,10 @@ impl Keeper {
                 if n % LOOKED_EVERY == 0 {
                     let held = keeper.keep_up().await;
                     let Done { lacking, .. } = Self::bring_held(&held).await;
-                    if lacking > 0 {
+                    if lacking > 0 && !said {
                         tracing::warn!(lacking, "bytes of pinned images that this host keeps cannot be had");
                     }
+                    said = lacking > 0;
                 }
             }
             tokio::time::sleep(pause).await;
@@ -350,7 +351,8 @@ impl Keeper {
     fn compare(&self, n: u32) -> bool {
         let hosts = self.swarm.connected_hosts();
         // Not all ask the same one.
-        let place = (self.swarm.key().0 as usize).wrapping_add(n as usize).checked_rem(hosts.len());
+        let place = self.swarm.key().0.wrapping_add(u64::from(n)).checked_rem(hosts.len() as u64);
+        let place = place.and_then(|place| usize::try_from(place).ok());
         let Some((host, _)) = place.and_then(|place| hosts.get(place)) else { return false };
         self.swarm.tell(host, &Word::Known(self.keeping.pins().known()));
         true

@@ -51,25 +51,7 @@ impl fmt::Display for Part {
                 count(number(blob, "peers"), "other host")
             )?;
         }
-        for pin in list(of, "pins") {
-            let copies = number(pin, "copies");
-            write!(
-                f,
-                "\n{}, {}: pinned, {copies} {} on {}, {} of it here",
-                text(pin, "image"),
-                text(pin, "digest"),
-                if copies == 1 { "copy" } else { "copies" },
-                count(list(pin, "hosts").len() as u64, "host"),
-                bytes(pin, "bytes")
-            )?;
-            if number(pin, "lacking_bytes") > 0 {
-                write!(f, ", {} lacking", bytes(pin, "lacking_bytes"))?;
-            }
-            let away: Vec<_> = list(pin, "away").iter().filter_map(Value::as_str).collect();
-            if !away.is_empty() {
-                write!(f, ", away: {}", away.join(", "))?;
-            }
-        }
+        list(of, "pins").iter().try_for_each(|pin| write_pin(f, pin))?;
         let did = &of["counters"];
         write!(
             f,
@@ -86,6 +68,25 @@ impl fmt::Display for Part {
             number(did, "dropped_other")
         )
     }
+}
+
+/// An image that hosts keep together.
+fn write_pin(f: &mut fmt::Formatter<'_>, pin: &Value) -> fmt::Result {
+    let copies = number(pin, "copies");
+    write!(
+        f,
+        "\n{}, {}: pinned, {copies} {} on {}, {} of it here",
+        text(pin, "image"),
+        text(pin, "digest"),
+        if copies == 1 { "copy" } else { "copies" },
+        count(list(pin, "hosts").len() as u64, "host"),
+        bytes(pin, "bytes")
+    )?;
+    if number(pin, "lacking_bytes") > 0 {
+        write!(f, ", {} lacking", bytes(pin, "lacking_bytes"))?;
+    }
+    let away: Vec<_> = list(pin, "away").iter().filter_map(Value::as_str).collect();
+    if away.is_empty() { Ok(()) } else { write!(f, ", away: {}", away.join(", ")) }
 }
 
 fn list<'a>(of: &'a Value, name: &str) -> &'a [Value] {
