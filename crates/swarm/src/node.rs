@@ -42,9 +42,11 @@
 //! is fetched the promise is said again and again, and passed on by those who wait and have others waiting: where
 //! nobody fetches it is not, so hosts that wait for each other do not keep each other's hopes alive.
 //!
-//! *Chains.* Who is asked for one chunk by more than its link can serve in some milliseconds names to each later
+//! *Chains.* Who is asked for one chunk by more than its link can serve in two milliseconds names to each later
 //! asker an earlier one, who has the chunk or will have it before him (`chain`): a tree grows in the order of asking,
-//! and a copy to each of a thousand hosts costs none of them more than a few.
+//! and a copy to each of a thousand hosts costs none of them more than a few. Who is sent on waits longer than the one
+//! before him does, so that not all of a chain give up at the same moment, and does not blame him at once. Who only
+//! knows strangers among the named asks the same host again, and insists.
 //!
 //! *No circles.* Hosts that wait for each other would wait until their patience ends. Five rules keep them from it:
 //! upstreams ascend in an order that is the same for all (weights of homes, places in the tree, roots above agents),
@@ -55,13 +57,15 @@
 //!
 //! # When something fails
 //!
-//! A peer that is silent is given up after the time that peers take lately (`patience`), and avoided for a while that
-//! doubles; one that promised, after the time that the store takes. The chunk is got from the next, at most `TRIES`
-//! times, then from the store. Any want is answered after a time that is the same for all, but where this host's own
-//! fetches show that the store takes longer: what is not here then is left to the disk, and nobody else is asked.
-//! Losing a message, hearing it twice or late, a peer that lies, promises everything, sends rubbish
-//! or dies: all of it ends in one of these. Bytes that are wrong never become a chunk (the driver verifies), who sent
-//! them is dropped at once; who has not what it says it has, or is silent all the time, when that was often.
+//! A peer that is silent is given up after the time that peers take lately (`patience`), one that promised after the
+//! time that the store takes. It is avoided for four times as long as it was waited for, twice as long each time; so
+//! is who delivers later than the store would. The chunk is got from the next, at most `TRIES` times, then from the
+//! store; where that does not answer, from whoever has it (`resort`). Any want is answered after a time that is the
+//! same for all, but where this host's own fetches show that the store takes longer: what is not here then is left
+//! to the disk, and nobody else is asked. Losing a message, hearing it twice or late, a peer that lies, promises
+//! everything, sends rubbish or dies: all of it ends in one of these. Bytes that are wrong never become a chunk (the
+//! driver verifies), who sent them is dropped at once; who has not what it says it has, or is silent all the time,
+//! when that was often.
 //!
 //! # Prefetching
 //!

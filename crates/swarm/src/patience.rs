@@ -6,7 +6,9 @@
 //! with round trips: the mean and four times the mean deviation.
 //!
 //! Patience that is too short would never learn that it is, for what takes longer is given up. Therefore what the
-//! store takes to this host itself is watched too, which nobody gives up, and what comes late all the same counts.
+//! store takes to this host itself is watched too, which nobody gives up, and what comes late all the same counts, as
+//! what was waited for. As long as nothing is known of it a fourth of what is set is enough: who is of no use is waited
+//! for by everybody at first, one after the other along a chain.
 //!
 //! A store that everybody waits for may take minutes. Who gave up what a home fetches then would ask another home,
 //! which would fetch it as well: the slower the store, the more it would have to send, and nobody would ever be done.
@@ -57,14 +59,8 @@ pub(crate) struct Patience {
     hard: Duration,
 }
 
-/// How much longer than what is set the store may take.
-const STORE: u32 = 4;
-
 /// How much longer it may take where this host's own fetches show that it does.
 const SLOW_STORE: u32 = 48;
-
-/// A span counts as so many times what was waited for at most.
-const SLOWER: u32 = 1;
 
 /// How much longer than to this host the store may take to another.
 const ELSEWHERE: u32 = 2;
@@ -92,7 +88,7 @@ impl Patience {
 
     /// Bytes came, so long after they were promised. One that is far slower than others shows little of the others.
     pub(crate) fn bytes(&mut self, promised: Time, now: Time) {
-        let most = self.bytes.patience(self.most).saturating_mul(SLOWER);
+        let most = self.bytes.patience(self.most).saturating_mul(5) / 4;
         self.bytes.seen(now.since(promised).min(most));
     }
 
@@ -178,8 +174,8 @@ mod tests {
         for _ in 0..100 {
             patience.bytes(Time(0), Time(u64::MAX));
         }
-        assert_eq!(patience.of(Urgency::Demand, true), Duration::from_secs(20));
-        assert_eq!(patience.for_want(), Duration::from_secs(40));
+        assert!((3.9..=5.0).contains(&patience.of(Urgency::Demand, true).as_secs_f64()));
+        assert_eq!(patience.for_want(), Duration::from_secs(10));
         let longest = crate::Settings { patience: RANGE, ..crate::Settings::default() }.longest();
         assert_eq!(patience.of_store(Duration::MAX), longest);
         assert!(patience.for_want() <= longest);
