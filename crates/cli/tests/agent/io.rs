@@ -86,7 +86,6 @@ fn nobody_notices(way: &str, engine: &[String]) {
     for kind in ["read", "write"] {
         let longest = Duration::from_nanos(job[kind]["clat_ns"]["max"].as_u64().unwrap());
         assert!(job[kind]["total_ios"].as_u64().unwrap() > 100, "{job}");
-        println!("the longest {kind} took {longest:?}");
         assert!(longest < PAUSE_MAX, "a {kind} took {longest:?}");
     }
     assert_eq!(agent.detach("vm")["state"], "detached");
