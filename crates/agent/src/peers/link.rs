@@ -31,6 +31,9 @@ const STRAY_MAX: u64 = 8 << 20;
 /// That part: an eighth.
 const STRAY_PART: u64 = 8;
 
+/// Of what is pushed half may come twice: it may come from others while it is on its way.
+const PUSHED_PART: u64 = 2;
+
 /// One connection.
 pub(super) struct Link {
     pub(super) peer: PeerId,
@@ -230,16 +233,11 @@ impl Link {
     async fn chunk_came(&self, host: &Arc<Host>, header: Header, body: &mut Vec<u8>) -> Result<()> {
         let (request, chunk) = (RequestId(header.a), header.b);
         let came = header.len as u64;
-        let received = self.received.fetch_add(came, Ordering::Relaxed) + came;
+        self.received.fetch_add(came, Ordering::Relaxed);
         host.counts.received_bytes.fetch_add(came, Ordering::Relaxed);
         let Some(blob) = self.take(request, chunk) else {
             // It may have been given up, and come twice by that.
-            host.counts.stray_bytes.fetch_add(came, Ordering::Relaxed);
-            let strays = self.strays.fetch_add(came, Ordering::Relaxed) + came;
-            if strays > STRAY_MAX + received / STRAY_PART {
-                return Err(Error::corrupt("it sends what nobody asked for"));
-            }
-            return Ok(());
+            return self.strayed(host, came, STRAY_PART);
         };
         if blob.bytes_of(chunk).len() != came {
             return Err(Error::corrupt("a chunk of another length"));
@@ -254,13 +252,25 @@ impl Link {
         host.counts.received_bytes.fetch_add(came, Ordering::Relaxed);
         // Only roots push. A blob that was closed meanwhile is no offence.
         let Some(blob) = host.shared_blob(self, header.a).filter(|_| self.role == Role::Root) else {
-            host.counts.stray_bytes.fetch_add(came, Ordering::Relaxed);
-            return Ok(());
+            return self.strayed(host, came, STRAY_PART);
         };
         if !frame::is_within(Chunks::one(header.b), blob.len()) || blob.bytes_of(header.b).len() != came {
             return Err(Error::corrupt("a chunk of another length"));
         }
+        if blob.cached.is_local(blob.bytes_of(header.b)) {
+            return self.strayed(host, came, PUSHED_PART);
+        }
         host.arrived(self.peer, None, &blob, header.b, body, header.len);
+        Ok(())
+    }
+
+    /// Bytes came that are of no use: some do, but not without end.
+    fn strayed(&self, host: &Host, came: u64, part: u64) -> Result<()> {
+        host.counts.stray_bytes.fetch_add(came, Ordering::Relaxed);
+        let strays = self.strays.fetch_add(came, Ordering::Relaxed) + came;
+        if strays > STRAY_MAX + self.received.load(Ordering::Relaxed) / part {
+            return Err(Error::corrupt("it sends what nobody asked for"));
+        }
         Ok(())
     }
 

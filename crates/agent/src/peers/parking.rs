@@ -25,6 +25,14 @@ pub(super) struct Parking {
     bytes: AtomicU64,
 }
 
+impl Parking {
+    /// What waits, in bytes.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
 /// A chunk that waits.
 pub(super) struct Parked {
     pub(super) peer: PeerId,

@@ -18,6 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 mod hints;
+mod rogues;
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -194,12 +195,21 @@ struct Rogue {
 }
 
 impl Rogue {
-    /// Connects to `to` as host `name`, whose credentials it has.
+    /// Connects to `to` as the host whose credentials it has.
     fn connect(cluster: &Cluster, credentials: &Credentials, to: (&str, SocketAddr)) -> Result<Self> {
+        Self::connect_as(cluster, credentials, to, false)
+    }
+
+    fn connect_as(
+        cluster: &Cluster,
+        credentials: &Credentials,
+        to: (&str, SocketAddr),
+        is_root: bool,
+    ) -> Result<Self> {
         let hello = Hello {
             version: VERSION,
             name: credentials.name().to_owned(),
-            is_root: false,
+            is_root,
             is_tracker: false,
             nonce: [0; 32],
         };
