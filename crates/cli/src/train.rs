@@ -34,7 +34,7 @@ Examples:
   headstart train --traces /var/cache/headstart/traces --learned learned \\
       --publish oci://registry.lan/vm/debian:12
   # What a tracker counted while the image was deployed, where nothing was recorded:
-  headstart train --counts /var/lib/headstart/agent/tracker --publish oci://registry.lan/vm/debian:12";
+  headstart train --counts /var/lib/headstart/tracker --publish oci://registry.lan/vm/debian:12";
 
 /// What to learn from, and how.
 #[derive(Args)]

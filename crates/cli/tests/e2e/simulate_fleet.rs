@@ -62,15 +62,16 @@ fn a_fleet_is_its_own_repository() {
 #[test]
 fn roots_send_ahead() {
     let scene = Scene::new();
-    data_set(&scene);
+    let traces = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/traces");
+    let boots = format!("--patterns boots --traces {traces} --boots-of p-deb12min --faster 2");
     let links = "--uplink 3125kB/s --host-link 3125kB/s --round-trip 40ms --ratio 2.2";
     let roots = "--hosts 2 --topology roots --roots 1 --roots-apart --warm roots";
-    let words = format!("simulate fleet --patterns boots --traces set {links} {roots} --ways swarm");
+    let words = format!("simulate fleet {boots} {links} {roots} --ways swarm");
     let report = scene.json(&format!("{words} --push 512 --strays 10%"));
     let rows = report["rows"].as_array().unwrap();
     let names: Vec<_> = rows.iter().map(|row| row["way"].as_str().unwrap()).collect();
     assert_eq!(names, ["swarm", "swarm-push", "swarm-push-strays"]);
     let waited: Vec<_> = rows.iter().map(|row| row["waited"].as_f64().unwrap()).collect();
-    assert!(waited[1] < waited[0] && rows.iter().all(|row| row["disks"] == 1), "{report}");
-    scene.fails("simulate fleet --patterns boots --traces set --push 9", &["--topology roots", "--push"]);
+    assert!(waited[1] < waited[0] / 2.0 && rows.iter().all(|row| row["disks"] == 1), "{report}");
+    scene.fails(&format!("simulate fleet {boots} --push 9"), &["--topology roots", "--push"]);
 }

@@ -36,7 +36,7 @@ Examples:
   headstart simulate fleet --hosts 120 --patterns boots --traces boots --hints --jitter 1s
   headstart simulate fleet --pinned 2 --thresholds 0,default --kill 10%@1s
   headstart simulate fleet --hosts 2 --patterns boots --traces boots --topology roots --roots 1 \\
-      --roots-apart --warm roots --push 512 --strays 10% --ratio 2.2 --uplink 3125kB/s --host-link 3125kB/s
+      --roots-apart --warm roots --push 512 --strays 10% --uplink 3MB/s --host-link 3MB/s
   headstart simulate fleet --kill 30%@1s --liars 2 --loss 1% --plot figures";
 
 /// What to simulate.
