@@ -30,10 +30,10 @@ LINKS = {
     "hosts of 30 MB/s, 20 ms": "--uplink 3600MB/s --host-link 30MB/s --store-round-trip 20ms",
 }
 
-# Everything at 25 Mbit/s, and the store far away.
+# Everything at 25 Mbit/s, in another region; images compressed as ours are, and guests that read at once.
 PUSH = (
-    "--uplink 3125kB/s --host-link 3125kB/s --round-trip 1ms --store-round-trip 20ms --topology roots --roots 1 "
-    "--roots-apart --warm roots --hosts 2"
+    "--uplink 3125kB/s --host-link 3125kB/s --round-trip 40ms --store-round-trip 40ms --ratio 2.2 --grace 0s "
+    "--topology roots --roots 1 --roots-apart --warm roots --hosts 2"
 )
 
 WAYS = {
@@ -88,7 +88,7 @@ def main():
     parser.add_argument("--hosts", type=int, default=120)
     parser.add_argument("--jitter", default="1s")
     parser.add_argument("--faster", type=int, default=1)
-    parser.add_argument("--push", type=int, default=64)
+    parser.add_argument("--push", type=int, default=512)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--links", help="of them, those whose name has this in it")
@@ -117,7 +117,9 @@ def main():
         rows = []
         for several, by_way in zip(together, ran):
             ways = [by_way[way] for way in ("swarm", "swarm-push", "swarm-push-strays", "local")]
-            rows.append([", ".join(several), *(less(row, ways[0], "took_p50") for row in ways)])
+            figures = ("took_p50", "waited")
+            cells = (", waited ".join(less(row, ways[0], figure) for figure in figures) for row in ways)
+            rows.append([", ".join(several), *cells])
         table(["images", "cold", "push", "push, after strays", "warm"], rows)
 
 

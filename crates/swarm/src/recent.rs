@@ -20,10 +20,12 @@
 //! many, do no harm. And since a track leads nowhere before its first step, the root does not send what follows a
 //! stray.
 //!
-//! What was sent ahead is never asked for, so that counting requests would make the known look unimportant. Therefore
-//! a chunk's worth is a comparison: how often it was *asked* for, and how often agents without it *passed* it by.
-//! What is passed as often as it is asked for is not sent, and in the end forgotten. And since what is sent to all
-//! can never be passed, chunks of which little is known are withheld from one agent in sixteen, which finds out.
+//! An agent that finds what it reads asks for nothing: it tells its root what its disks read all the same
+//! ([`Message::Read`](crate::Message::Read)), which counts here as if it had asked. So the root knows what came with
+//! something else, and how far the agent is. But what is told may be lost, or never said. Therefore a chunk's worth is
+//! a comparison: how often it was *asked* for, and how often agents without it *passed* it by. What is passed as often
+//! as it is asked for is not sent, and in the end forgotten. And since what is sent to all can never be passed, chunks
+//! of which little is known are withheld from one agent in sixteen, which finds out.
 //!
 //! How far ahead the root sends grows with an agent's steps in order, so that an agent that only looks in gets
 //! little.
