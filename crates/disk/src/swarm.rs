@@ -46,6 +46,10 @@ const STEPS_AHEAD: usize = 4;
 /// How long a blob comes from its store alone after a check of it failed.
 const DISTRUST: Duration = Duration::from_secs(30);
 
+/// How long pages of a hash tree may take the swarm, whatever it makes of that: data that came waits for them, and by how
+/// long that takes an agent would judge how slow the store is. They are few: who fetches them as well costs it little.
+const TREE_LONGEST: Duration = Duration::from_secs(3);
+
 /// How often the swarm is told what was read.
 pub(crate) const TELL_EVERY: Duration = Duration::from_millis(50);
 
@@ -164,7 +168,10 @@ impl Sharing {
 
     async fn bring(&self, blob: &CachedBlob, range: ByteRange, urgency: Urgency) {
         let before = missing_bytes(blob, range);
-        let longest = self.swarm.longest();
+        let mut longest = self.swarm.longest();
+        if blob.tree().is_none() {
+            longest = longest.min(TREE_LONGEST);
+        }
         if timeout(longest, self.swarm.bring(&blob.spec().digest, range, urgency)).await.is_err() {
             tracing::debug!(blob = %blob.spec().digest, %range, "the swarm does not answer");
         }

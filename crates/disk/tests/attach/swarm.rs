@@ -24,6 +24,8 @@ enum Gives {
     Half,
     /// No answer.
     Silence,
+    /// No data, and no answer where trees are asked for.
+    SilenceOfTrees,
     /// Of trees, wrong pages.
     WrongTrees,
 }
@@ -85,7 +87,7 @@ impl Fake {
         let (gives, from) = (*self.gives.lock().unwrap(), self.from.lock().unwrap());
         for chunk in range.parts(CHUNK) {
             let given = match gives {
-                Gives::Nothing | Gives::Silence => false,
+                Gives::Nothing | Gives::Silence | Gives::SilenceOfTrees => false,
                 Gives::All => true,
                 Gives::Half => is_tree || (chunk.offset() / CHUNK).is_multiple_of(2),
                 Gives::WrongTrees => is_tree,
@@ -120,7 +122,9 @@ impl Swarm for Fake {
     fn bring<'a>(&'a self, blob: &'a Digest, range: ByteRange, urgency: Urgency) -> BoxFuture<'a, ()> {
         async move {
             self.asked.lock().unwrap().push((*blob, range, urgency));
-            if *self.gives.lock().unwrap() == Gives::Silence {
+            let gives = *self.gives.lock().unwrap();
+            let is_tree = !self.blobs.lock().unwrap().contains_key(blob);
+            if gives == Gives::Silence || (gives == Gives::SilenceOfTrees && is_tree) {
                 std::future::pending::<()>().await;
             }
             let delay = *self.delay.lock().unwrap();
@@ -131,7 +135,10 @@ impl Swarm for Fake {
     }
 
     fn longest(&self) -> Duration {
-        Duration::from_secs(2)
+        match *self.gives.lock().unwrap() {
+            Gives::SilenceOfTrees => Duration::from_secs(240),
+            _ => Duration::from_secs(2),
+        }
     }
 
     fn became_local(&self, blob: &Digest, range: ByteRange) {
@@ -220,6 +227,15 @@ fn a_swarm_that_is_silent_costs_patience_and_no_error() {
     let started = Instant::now();
     rig.check(&disk, 4 << 20, 4096);
     assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+}
+
+/// An agent that was promised them waits as long as the store takes to this host's own disks; which wait for them.
+#[test]
+fn pages_of_a_tree_that_never_come_hold_nothing_up() {
+    let started = Instant::now();
+    let (rig, _, disk) = attached(Gives::SilenceOfTrees, &patient(LIMIT));
+    rig.check(&disk, 0, 4 << 20);
+    assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
 }
 
 /// Pages of a hash tree are believed until data is checked by them. Wrong ones cost another fetch.
