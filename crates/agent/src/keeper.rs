@@ -1,5 +1,5 @@
 //! What is on this host because somebody said so, and not because a disk read it: images that are to be warm, and parts
-//! of images that hosts keep together ([`pinned`]).
+//! of images that hosts keep together (`pinned`).
 //!
 //! What is ordered is brought in parts, in order and without hurry, each from other hosts if they have it (so that the
 //! store is asked once for all who are told the same) and else from its store. From then on this host takes part in the
