@@ -1,8 +1,8 @@
 //! A host that breaks the rules, for `benches/swarm` to put among honest ones: `rogue CREDENTIALS NAME MANIFEST HOW
 //! HOST@IP:PORT...`
 //!
-//! It has a certificate of the cluster, knows the image (MANIFEST is a file of an OCI layout), proves to every host that
-//! it may read the blobs, says that it has all of them, and does not keep its word:
+//! It has a certificate of the cluster, knows the image (MANIFEST is a file of an OCI layout), proves to every host
+//! that it may read the blobs, says that it has all of them, and does not keep its word:
 //!
 //! | HOW | what is asked of it |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! | `corrupt` | comes at once, with other bytes |
 //! | `endless` | comes at once, and then again and again |
 //!
-//! Whoever hangs up is called again a second later. Says `connected N` when it is with so many hosts, and ends when it
-//! is told to.
+//! Whoever hangs up is called again a second later. Says `connected N` when it is with so many hosts, and ends when
+//! it is told to.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a part of a measurement")]
 

@@ -2,8 +2,8 @@
 //! away.
 //!
 //! One file an image, in the cache's directory: the manifest, named by its digest and checked against it when it is
-//! read. So whoever wrote it has no say in what an image is: only who names it by its digest, or has seen its tag in the
-//! store before, attaches by it.
+//! read. So whoever wrote it has no say in what an image is: only who names it by its digest, or has seen its tag
+//! in the store before, attaches by it.
 
 use crate::known_files::KnownFiles;
 use headstart_block::{Digest, Error, Result};

@@ -8,12 +8,12 @@
 //! claimed. Whoever comes second follows: he waits for each stretch, and asks the store for nothing until what comes
 //! next is claimed by nobody. Since a claim is given back only when the next one is taken, he never gets ahead.
 //!
-//! *Whole ones*, which come soon, are claimed as a whole, as other requests are, and made only where others have claimed
-//! nothing of what they would bring: so disks that read the same at once fetch no byte twice. Who needs something of
-//! such a one waits for it, the own disk too.
+//! *Whole ones*, which come soon, are claimed as a whole, as other requests are, and made only where others have
+//! claimed nothing of what they would bring: so disks that read the same at once fetch no byte twice. Who needs
+//! something of such a one waits for it, the own disk too.
 //!
-//! *Held*, a stream takes nothing from its connection, which holds the sender back when it is full. But where a read of
-//! this disk waits for its next piece, it goes on until that is there.
+//! *Held*, a stream takes nothing from its connection, which holds the sender back when it is full. But where a
+//! read of this disk waits for its next piece, it goes on until that is there.
 
 use crate::fetch::{Arrived, Fetcher, claim};
 use bytes::{Bytes, BytesMut};

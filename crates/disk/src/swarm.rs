@@ -1,12 +1,12 @@
 //! A disk's bytes from other hosts that have the same image: asked for first, relied on for nothing.
 //!
-//! A [`Swarm`] brings verified chunks of blobs into the cache that this disk reads from. So its answer is only the end
-//! of a wait: what the cache lacks then, the disk fetches from its store, as it would without. Whoever answers late, or
-//! not at all, or wrongly, costs that wait, which is bounded, and nothing else.
+//! A [`Swarm`] brings verified chunks of blobs into the cache that this disk reads from. So its answer is only the
+//! end of a wait: what the cache lacks then, the disk fetches from its store, as it would without. Whoever answers
+//! late, or not at all, or wrongly, costs that wait, which is bounded, and nothing else.
 //!
-//! Bytes are exchanged in whole chunks. So with a swarm a disk also asks its store for whole chunks: what it has of one
-//! it can give away. Long ranges go in steps, several of them on their way at a time; what the swarm does not bring of
-//! them is streamed from the store.
+//! Bytes are exchanged in whole chunks. So with a swarm a disk also asks its store for whole chunks: what it has of
+//! one it can give away. Long ranges go in steps, several of them on their way at a time; what the swarm does not
+//! bring of them is streamed from the store.
 //!
 //! Only blobs with a hash tree are shared, and the trees themselves. Those are believed only when data is checked by
 //! them; where a check fails, the blob and its tree come from the store alone for a while.
@@ -46,8 +46,9 @@ const STEPS_AHEAD: usize = 4;
 /// How long a blob comes from its store alone after a check of it failed.
 const DISTRUST: Duration = Duration::from_secs(30);
 
-/// How long pages of a hash tree may take the swarm, whatever it makes of that: data that came waits for them, and by how
-/// long that takes an agent would judge how slow the store is. They are few: who fetches them as well costs it little.
+/// How long pages of a hash tree may take the swarm, whatever it makes of that: data that came waits for them, and
+/// by how long that takes an agent would judge how slow the store is. They are few: who fetches them as well costs
+/// it little.
 const TREE_LONGEST: Duration = Duration::from_secs(3);
 
 /// How often the swarm is told what was read.

@@ -18,8 +18,8 @@ const SECONDS: &str = "8";
 /// The longest that any request may take.
 pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Kills, stops, starts and replaces an agent that has this disk, as long as somebody is busy with it. It finds the disk
-/// again each time, and the disk has been there all the while.
+/// Kills, stops, starts and replaces an agent that has this disk, as long as somebody is busy with it. It finds the
+/// disk again each time, and the disk has been there all the while.
 #[track_caller]
 pub(crate) fn comes_and_goes(
     scene: &Scene,

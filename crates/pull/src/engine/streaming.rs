@@ -121,8 +121,8 @@ fn who_reads_just_ahead_of_a_stream_waits_for_it() {
     assert!(sim.reads[1].wait() < 45 * MILLI, "{:?}", sim.reads[1].wait());
 }
 
-/// Of about a round trip's worth, as rests of blocks and scans are asked for: who asks for his part of it alone has it no
-/// sooner, and it is there twice.
+/// Of about a round trip's worth, as rests of blocks and scans are asked for: who asks for his part of it alone has
+/// it no sooner, and it is there twice.
 #[test]
 fn what_comes_soon_is_waited_for_and_never_held() {
     for sharing in [Sharing::Fill, Sharing::Strict] {

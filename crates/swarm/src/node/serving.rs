@@ -17,8 +17,8 @@ use std::time::Duration;
 /// cancelled.
 const UNHURRIED: u32 = 4;
 
-/// Chunks that wait to be sent to one peer unasked: more would not come sooner, and what it asks for without hurry would
-/// wait behind them until it gave up.
+/// Chunks that wait to be sent to one peer unasked: more would not come sooner, and what it asks for without hurry
+/// would wait behind them until it gave up.
 const AHEAD: usize = 32;
 
 /// Chunks that one peer may wait for, of all sorts; more are refused.
