@@ -201,9 +201,15 @@ impl Node {
     }
 
     pub(super) fn pushed(&mut self, peer: PeerId, id: BlobId, chunks: Chunks, actions: &mut Vec<Action>) {
-        if self.peers.contains_key(&peer) {
-            let (new, _) = self.arrived(id, chunks, true, actions);
-            self.counters.prefetched += new;
+        if !self.peers.contains_key(&peer) {
+            return;
+        }
+        let (new, _) = self.arrived(id, chunks, true, actions);
+        self.counters.prefetched += new;
+        if new > 0
+            && let Some(known) = self.peers.get_mut(&peer)
+        {
+            known.heard = self.now;
         }
     }
 
@@ -391,13 +397,19 @@ impl Node {
     /// When a request is given up if nothing is heard of it: its peer is silent, or takes longer than the store.
     fn given_up_at(&self, known: &Request) -> Time {
         let gap = self.patience.of(known.urgency, known.promised);
+        // What nobody waits for comes behind all else: who sends other things meanwhile sends it when it is its turn.
+        let heard = self.peers.get(&known.peer).map_or(Time(0), |peer| peer.heard);
+        let busy = match known.urgency {
+            Urgency::Background => (heard + gap).min(known.asked + self.settings.longest()),
+            Urgency::Demand => Time(0),
+        };
         if !known.promised {
-            return known.lively + gap;
+            return (known.lively + gap).max(busy);
         }
         // Who is asked only for what it has does not wait for the store.
         let store = if known.hops == 0 { Duration::ZERO } else { self.store_takes(known.urgency) };
         if known.urgency == Urgency::Background {
-            return (known.lively + gap).min(known.moved + gap.max(store));
+            return (known.lively + gap).min(known.moved + gap.max(store)).max(busy);
         }
         // Who waits for another himself does something about it first.
         let gap = match known.hops {
