@@ -43,8 +43,8 @@ const STEP_MOST: u64 = 4 << 20;
 /// Steps that are on their way at a time.
 const STEPS_AHEAD: usize = 4;
 
-/// How long a blob comes from its store alone after a check of it failed.
-const DISTRUST: Duration = Duration::from_secs(30);
+/// How long a blob comes from its store alone after a check of it failed: agents leave alone who is to blame meanwhile.
+const DISTRUST: Duration = Duration::from_secs(5);
 
 /// How long pages of a hash tree may take the swarm, whatever it makes of that: data that came waits for them, and
 /// by how long that takes an agent would judge how slow the store is. They are few: who fetches them as well costs

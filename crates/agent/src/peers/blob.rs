@@ -28,16 +28,26 @@ pub(super) struct Blob {
     /// The outboard of its tree; an outboard has none.
     pub(super) tree: Option<Arc<Blob>>,
     carrier: Mutex<Option<Arc<Carrier>>>,
-    /// Of an outboard: chunks of which not all could be checked when they came, and who sent them.
+    /// Of an outboard: chunks of which not all could be checked when they came, and who sent them. They are here, but not
+    /// for others: who passes on what is wrong would be taken for a liar himself.
     unchecked: Mutex<HashMap<u32, PeerId>>,
 }
 
 /// What became of bytes that came.
 pub(super) enum Kept {
-    /// They are verified and here. Who turned out to have sent a wrong chunk of an outboard before.
-    Whole(Vec<PeerId>),
+    /// They are here, and verified as far as they can be. What that shows of chunks of an outboard that came before.
+    Whole(Late),
     /// They cannot be checked yet: pages of the hash tree are missing.
     TreeMissing,
+}
+
+/// What became of chunks of an outboard that could not be checked when they came.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Late {
+    /// Who had sent a wrong one.
+    pub(super) liars: Vec<PeerId>,
+    /// Those that are right.
+    pub(super) right: Vec<u32>,
 }
 
 impl Blob {
@@ -136,13 +146,13 @@ impl Blob {
     pub(super) fn keep(&self, chunk: u32, bytes: &[u8], from: PeerId) -> Result<Kept> {
         let range = self.bytes_of(chunk);
         if self.cached.is_local(range) {
-            return Ok(Kept::Whole(Vec::new()));
+            return Ok(Kept::Whole(Late::default()));
         }
         if let Some((data_len, tree)) = &self.outboard_of {
             return self.keep_of_outboard(tree, *data_len, chunk, bytes, from).map(Kept::Whole);
         }
         match self.cached.insert(range.offset(), bytes) {
-            Ok(()) => Ok(Kept::Whole(Vec::new())),
+            Ok(()) => Ok(Kept::Whole(Late::default())),
             Err(error) if error.kind() == ErrorKind::Absent => Ok(Kept::TreeMissing),
             // The cache forgets pages of the tree where these are to blame.
             Err(error) if error.kind() == ErrorKind::Corrupt && self.lacks_tree(range) => {
@@ -153,7 +163,7 @@ impl Blob {
     }
 
     /// The same of a chunk of an outboard. What cannot be checked yet, for what is above it is missing, is checked as
-    /// soon as that comes; the cache checks it at each use anyway. Gives who had sent what was found wrong so late.
+    /// soon as that comes; the cache checks it at each use anyway.
     fn keep_of_outboard(
         &self,
         tree: &Tree,
@@ -161,7 +171,7 @@ impl Blob {
         chunk: u32,
         bytes: &[u8],
         from: PeerId,
-    ) -> Result<Vec<PeerId>> {
+    ) -> Result<Late> {
         let range = self.bytes_of(chunk);
         let check = check_outboard(tree, data_len, &Overlaid { below: &self.cached, range, bytes }, range)?;
         if let Some(wrong) = check.wrong {
@@ -171,17 +181,26 @@ impl Blob {
             // What was here is wrong: it came from a store, or is a node of which two hosts sent a part each.
             self.cached.discard(wrong)?;
         }
-        self.cached.insert(range.offset(), bytes)?;
         let mut unchecked = self.unchecked.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut liars = Vec::new();
+        // Before it is here for others.
+        if !check.is_complete || check.wrong.is_some() {
+            unchecked.insert(chunk, from);
+        }
+        self.cached.insert(range.offset(), bytes)?;
+        let mut late = Late::default();
         let mut failed = Ok(());
         unchecked.retain(|&chunk, &mut sender| {
             let range = self.bytes_of(chunk);
             match check_outboard(tree, data_len, &self.cached, range) {
-                Ok(OutboardCheck { wrong: None, is_complete }) => !is_complete,
+                Ok(OutboardCheck { wrong: None, is_complete }) => {
+                    if is_complete {
+                        late.right.push(chunk);
+                    }
+                    !is_complete
+                }
                 Ok(OutboardCheck { wrong: Some(wrong), .. }) => {
                     if is_in(wrong, range) {
-                        liars.push(sender);
+                        late.liars.push(sender);
                     }
                     failed = std::mem::replace(&mut failed, Ok(())).and(self.cached.discard(wrong));
                     false
@@ -192,10 +211,13 @@ impl Blob {
                 }
             }
         });
-        if !check.is_complete || check.wrong.is_some() {
-            unchecked.insert(chunk, from);
-        }
-        failed.map(|()| liars)
+        failed.map(|()| late)
+    }
+
+    /// Whether a chunk is here, but could not be checked yet.
+    pub(super) fn is_unchecked(&self, chunk: u32) -> bool {
+        self.is_outboard()
+            && self.unchecked.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&chunk)
     }
 
     /// Whether pages of the tree that checking `range` needs are missing.

@@ -7,7 +7,7 @@
 //!
 //! Locks are taken in this order: the machine, then a connection's requests or its outbox.
 
-use crate::peers::blob::{Blob, Identity, Kept};
+use crate::peers::blob::{Blob, Identity, Kept, Late};
 use crate::peers::core::{Core, Entry, Peer, blob_of};
 use crate::peers::fetching::Fetches;
 use crate::peers::frame::{self, Kind, PROOF};
@@ -386,17 +386,22 @@ impl Host {
             Ok(Kept::TreeMissing) => {
                 self.park(Parked { peer, request, blob: Arc::clone(blob), chunk }, body, len);
             }
-            Ok(Kept::Whole(liars)) => {
+            Ok(Kept::Whole(late)) => {
                 self.tell_arrival(peer, request, blob, chunk, &Ok(()));
-                for liar in liars {
-                    self.shun(
-                        liar,
-                        Offence::Corrupt,
-                        "it sent a chunk of a hash tree that is not what it should be",
-                    );
-                }
+                self.checked_late(blob, &late);
             }
             Err(error) => self.tell_arrival(peer, request, blob, chunk, &Err(error)),
+        }
+    }
+
+    /// Chunks of an outboard could be checked at last: others may have them, or who sent them is a liar.
+    pub(super) fn checked_late(self: &Arc<Self>, blob: &Blob, late: &Late) {
+        for chunk in &late.right {
+            self.became_local(blob, blob.bytes_of(*chunk));
+        }
+        for liar in &late.liars {
+            let what = "it sent a chunk of a hash tree that is not what it should be";
+            self.shun(*liar, Offence::Corrupt, what);
         }
     }
 

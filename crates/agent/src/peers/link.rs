@@ -318,9 +318,12 @@ impl Link {
 }
 
 /// Appends a chunk's frame, its bytes read from the cache into place; how many, or `None` and nothing appended where
-/// they are not there.
+/// they are not there, or are not for others yet.
 fn put_chunk(buf: &mut Vec<u8>, sending: &Sending) -> Option<u64> {
     let serve = &sending.serve;
+    if serve.blob.is_unchecked(sending.chunk) {
+        return None;
+    }
     let range = serve.blob.bytes_of(sending.chunk);
     let len = usize::try_from(range.len()).ok().filter(|len| *len > 0)?;
     let start = buf.len();

@@ -6,7 +6,7 @@
 use crate::peers::blob::{Blob, Kept};
 use crate::peers::host::Host;
 use headstart_block::{Error, ErrorKind};
-use headstart_swarm::{Chunks, Offence, PeerId, RequestId, Urgency};
+use headstart_swarm::{Chunks, PeerId, RequestId, Urgency};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -70,10 +70,8 @@ impl Host {
                 }
             }
             match blob.keep(parked.chunk, bytes, parked.peer)? {
-                Kept::Whole(liars) => {
-                    for liar in liars {
-                        self.shun(liar, Offence::Corrupt, "it sent a wrong chunk of a hash tree");
-                    }
+                Kept::Whole(late) => {
+                    self.checked_late(blob, &late);
                     return Ok(());
                 }
                 Kept::TreeMissing => {}

@@ -422,18 +422,25 @@ fn a_wrong_chunk_of_a_tree_is_found() {
     let mut wrong = chunk(1).to_vec();
     wrong[5000] ^= 1;
     let kept = |kept: Result<blob::Kept>| match kept {
-        Ok(blob::Kept::Whole(liars)) => Ok(liars),
+        Ok(blob::Kept::Whole(late)) => Ok((late.liars, late.right)),
         Ok(blob::Kept::TreeMissing) => unreachable!("it has no tree"),
         Err(error) => Err(error.kind()),
     };
-    assert_eq!(kept(tree.keep(1, &wrong, from)), Ok(vec![]));
-    let first = kept(tree.keep(0, chunk(0), headstart_swarm::PeerId(2)));
-    assert_eq!(first, Ok(vec![from]));
+    let other = headstart_swarm::PeerId(2);
+    assert_eq!(kept(tree.keep(1, &wrong, from)), Ok((vec![], vec![])));
+    assert_eq!(kept(tree.keep(2, chunk(2), other)), Ok((vec![], vec![])));
+    // Until then they are not passed on.
+    assert!(tree.is_unchecked(1) && tree.is_unchecked(2));
+    let (liars, mut right) = kept(tree.keep(0, chunk(0), other)).unwrap();
+    assert_eq!(liars, [from]);
     // What was wrong is gone, and now a wrong one is found at once.
     assert!(!tree.cached.is_local(tree.bytes_of(1)));
     assert_eq!(kept(tree.keep(1, &wrong, from)), Err(ErrorKind::Corrupt));
-    assert_eq!(kept(tree.keep(1, chunk(1), from)), Ok(vec![]));
-    assert_eq!(kept(tree.keep(2, chunk(2), from)), Ok(vec![]));
+    let (liars, later) = kept(tree.keep(1, chunk(1), from)).unwrap();
+    assert_eq!(liars, []);
+    right.extend(later);
+    assert_eq!(right, [2]);
+    assert!((0..3).all(|chunk| !tree.is_unchecked(chunk)));
     let mut bytes = vec![0; sample.outboard.len()];
     tree.cached.read_at(&mut bytes, 0).unwrap();
     assert!(bytes == sample.outboard);
