@@ -28,8 +28,8 @@ pub(super) struct Blob {
     /// The outboard of its tree; an outboard has none.
     pub(super) tree: Option<Arc<Blob>>,
     carrier: Mutex<Option<Arc<Carrier>>>,
-    /// Of an outboard: chunks of which not all could be checked when they came, and who sent them. They are here, but not
-    /// for others: who passes on what is wrong would be taken for a liar himself.
+    /// Of an outboard: chunks of which not all could be checked when they came, and who sent them. They are here,
+    /// but not for others: who passes on what is wrong would be taken for a liar himself.
     unchecked: Mutex<HashMap<u32, PeerId>>,
 }
 
@@ -151,7 +151,13 @@ impl Blob {
         if let Some((data_len, tree)) = &self.outboard_of {
             return self.keep_of_outboard(tree, *data_len, chunk, bytes, from).map(Kept::Whole);
         }
-        match self.cached.insert(range.offset(), bytes) {
+        let insert = || self.cached.insert(range.offset(), bytes);
+        // Pages of the tree that were wrong may have come anew since.
+        let again = |error: Error| match error.kind() {
+            ErrorKind::Corrupt if !self.lacks_tree(range) => insert(),
+            _ => Err(error),
+        };
+        match insert().or_else(again) {
             Ok(()) => Ok(Kept::Whole(Late::default())),
             Err(error) if error.kind() == ErrorKind::Absent => Ok(Kept::TreeMissing),
             // The cache forgets pages of the tree where these are to blame.
@@ -186,6 +192,8 @@ impl Blob {
         if !check.is_complete || check.wrong.is_some() {
             unchecked.insert(chunk, from);
         }
+        // What is here of it may be what somebody else sent, and is not written over.
+        self.cached.discard(range)?;
         self.cached.insert(range.offset(), bytes)?;
         let mut late = Late::default();
         let mut failed = Ok(());
@@ -199,11 +207,14 @@ impl Blob {
                     !is_complete
                 }
                 Ok(OutboardCheck { wrong: Some(wrong), .. }) => {
-                    if is_in(wrong, range) {
+                    // All of what a liar sent goes. Where it is another chunk that is wrong, this one waits on.
+                    let lied = is_in(wrong, range);
+                    if lied {
                         late.liars.push(sender);
                     }
-                    failed = std::mem::replace(&mut failed, Ok(())).and(self.cached.discard(wrong));
-                    false
+                    let gone = self.cached.discard(if lied { range } else { wrong });
+                    failed = std::mem::replace(&mut failed, Ok(())).and(gone);
+                    !lied
                 }
                 Err(error) => {
                     failed = Err(error);

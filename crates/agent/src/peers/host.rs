@@ -357,8 +357,14 @@ impl Host {
             *theirs = blob.id;
             check_numbers(&message, blob.len())?;
         }
-        match &message {
-            Message::Sorry { request, chunks, .. } => link.refused(*request, *chunks),
+        match &mut message {
+            Message::Sorry { request, chunks, why, .. } => {
+                // Chunks of hash trees are told of when they come, and passed on when they are checked: that is no lie.
+                if *why == Why::Missing && link.asked_for_tree(*request) {
+                    *why = Why::Failed;
+                }
+                link.refused(*request, *chunks);
+            }
             Message::Cancel { request } => {
                 for serve in link.outbox.cancel(*request, &self.lanes) {
                     let (peer, request, blob) = (link.peer, serve.request, serve.blob.id);

@@ -145,6 +145,11 @@ impl Link {
         found
     }
 
+    /// Whether that is a request for chunks of a hash tree.
+    pub(super) fn asked_for_tree(&self, request: RequestId) -> bool {
+        self.requests().get(&request).is_some_and(|asked| asked.blob.is_outboard())
+    }
+
     /// These chunks do not come.
     pub(super) fn refused(&self, request: RequestId, chunks: Chunks) {
         let mut requests = self.requests();

@@ -331,11 +331,11 @@ impl Node {
         let named: Vec<PeerId> =
             named.filter(|named| *named != peer && self.peers.contains_key(named)).collect();
         let mut lied = false;
-        if why == Why::Missing
+        if why != Why::Busy
             && let Some(map) = blob.maps.get_mut(&peer)
         {
             let cut = Chunks { first: chunks.first.min(blob.chunks), count: chunks.count };
-            lied = hops == 0 && cut.numbers().take(64).any(|chunk| map.has.has(chunk));
+            lied = why == Why::Missing && hops == 0 && cut.numbers().take(64).any(|chunk| map.has.has(chunk));
             map.has.clear(cut);
         }
         // Who names others is to be asked again where they are strangers, and to name none.
