@@ -26,4 +26,6 @@ pub mod peers;
 pub mod pins;
 pub mod proxy;
 mod rest;
+#[cfg(test)]
+mod sample;
 pub mod stores;

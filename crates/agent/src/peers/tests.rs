@@ -7,10 +7,9 @@ use super::channel::Wire;
 use super::frame::{HEADER, Header, Hello, Kind, VERSION, push_encoded, push_frame};
 use super::*;
 use crate::credentials::{Credentials, init};
-use headstart_block::{Digest, ErrorKind, ReadAt};
+use crate::sample::{Sample, sample};
+use headstart_block::{ErrorKind, ReadAt};
 use headstart_cache::CacheSettings;
-use headstart_image::hash_tree::TreeBuilder;
-use headstart_image::manifest::Tree;
 use headstart_swarm::{CHUNK_SIZE, Message, RequestId};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -21,32 +20,6 @@ mod hints;
 mod rogues;
 
 const LONG: Duration = Duration::from_secs(20);
-
-/// A blob with a tree of several chunks.
-struct Sample {
-    bytes: Vec<u8>,
-    outboard: Vec<u8>,
-    spec: BlobSpec,
-}
-
-fn sample(len: usize, seed: u64) -> Sample {
-    let mut state = 0x9E37_79B9_7F4A_7C15u64 ^ seed;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(len);
-    let mut builder = TreeBuilder::new(&std::env::temp_dir());
-    builder.update(&bytes).unwrap();
-    let mut outboard = Vec::new();
-    let root = builder.finish(&mut outboard).unwrap();
-    let tree = Tree { root, digest: Digest::of(&outboard), size: outboard.len() as u64 };
-    let spec = BlobSpec { digest: Digest::of(&bytes), len: len as u64, tree: Some(tree), origin: None };
-    Sample { bytes, outboard, spec }
-}
 
 /// A cluster's certificates, and hosts.
 struct Cluster {

@@ -2,11 +2,10 @@
 
 use super::*;
 use crate::peers::{Security, SwarmSettings};
+use crate::sample::{Sample, sample};
 use axum::http::header::{AUTHORIZATION, CONTENT_RANGE, LOCATION, RANGE, WWW_AUTHENTICATE};
 use headstart_block::Digest;
-use headstart_cache::{BlobSpec, Cache, CacheSettings};
-use headstart_image::hash_tree::TreeBuilder;
-use headstart_image::manifest::Tree;
+use headstart_cache::{Cache, CacheSettings};
 use headstart_store::{Location, Redirects, Store};
 use headstart_swarm::Role;
 use headstart_testkit::redirect::{Behaviour, Front};
@@ -19,25 +18,6 @@ use tempfile::TempDir;
 const USER: &str = "reader";
 const PASSWORD: &str = "secret";
 const REPOSITORY: &str = "team/disk";
-
-/// A blob with a tree.
-struct Sample {
-    bytes: Vec<u8>,
-    outboard: Vec<u8>,
-    spec: BlobSpec,
-}
-
-fn sample(len: usize) -> Sample {
-    let mut bytes = vec![0; len];
-    aws_lc_rs::rand::fill(&mut bytes).unwrap();
-    let mut builder = TreeBuilder::new(&std::env::temp_dir());
-    builder.update(&bytes).unwrap();
-    let mut outboard = Vec::new();
-    let root = builder.finish(&mut outboard).unwrap();
-    let tree = Tree { root, digest: Digest::of(&outboard), size: outboard.len() as u64 };
-    let spec = BlobSpec { digest: Digest::of(&bytes), len: len as u64, tree: Some(tree), origin: None };
-    Sample { bytes, outboard, spec }
-}
 
 /// A host with a proxy.
 struct Host {
@@ -149,7 +129,7 @@ async fn who_may_read_a_blob_gets_it_from_here() {
     tokens.set_user(USER, PASSWORD);
     let Some(registry) = Registry::start(Access::Token(&tokens)) else { return };
     let config = TempDir::new().unwrap();
-    let (name, sample) = (registry.host(), sample((2 << 20) + 12345));
+    let (name, sample) = (registry.host(), sample((2 << 20) + 12345, 1));
     let stores = settings(&name, config.path());
     let store = push(&stores, &name, &sample).await;
     let host = Host::start(&stores).await;
@@ -211,7 +191,7 @@ async fn signed_urls_of_a_storage_are_good_for_what_they_are() {
     let Some(registry) = Registry::start(Access::Token(&tokens)) else { return };
     let front = Front::start(&registry, Behaviour::default()).await;
     let config = TempDir::new().unwrap();
-    let (name, sample) = (front.host(), sample(1 << 20));
+    let (name, sample) = (front.host(), sample(1 << 20, 2));
     let stores = settings(&name, config.path());
     let store = push(&stores, &name, &sample).await;
     let host = Host::start(&stores).await;
@@ -257,7 +237,7 @@ async fn server(bytes: Vec<u8>, len: u64) -> (String, Arc<AtomicU64>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_does_not_know_the_bytes_lets_nobody_in() {
-    let sample = sample(1 << 20);
+    let sample = sample(1 << 20, 3);
     let (host, _shared) = Host::with(&sample).await;
     let half = sample.bytes[..1 << 15].to_vec();
     let (liar, _) = server(half, sample.spec.len).await;
@@ -274,7 +254,7 @@ async fn a_server_that_does_not_know_the_bytes_lets_nobody_in() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_knows_them_is_asked_once() {
-    let sample = sample(3 << 20);
+    let sample = sample(3 << 20, 4);
     let (host, shared) = Host::with(&sample).await;
     let (server, asked) = server(sample.bytes.clone(), sample.spec.len).await;
     let url = format!(

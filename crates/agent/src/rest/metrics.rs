@@ -33,8 +33,10 @@ pub(super) fn render(served: &Served, pins: &[PinStatus]) -> String {
     if let Some(swarm) = &served.swarm {
         let status = swarm.status();
         let sum = |number: fn(&PinStatus) -> u64| pins.iter().map(number).sum();
-        gauges(
+        numbers(
             &mut page,
+            Kind::Gauge,
+            "swarm",
             &[
                 ("peers", "Hosts that it is connected to.", status.peers.len() as u64),
                 ("blobs", "Blobs that it takes part in.", status.blobs.len() as u64),
@@ -48,16 +50,12 @@ pub(super) fn render(served: &Served, pins: &[PinStatus]) -> String {
                 ),
             ],
         );
-        counters(&mut page, &connections(&swarm.counters()));
-        counters(&mut page, &decisions(&swarm.node_counters()));
-        counters(&mut page, &hints(&swarm.hint_counters()));
+        numbers(&mut page, Kind::Counter, "swarm", &connections(&swarm.counters()));
+        numbers(&mut page, Kind::Counter, "swarm", &decisions(&swarm.node_counters()));
+        numbers(&mut page, Kind::Counter, "swarm", &hints(&swarm.hint_counters()));
     }
     if let Some(proxy) = &served.proxy {
-        for (name, help, value) in proxied(&proxy.counters()) {
-            let metric = format!("headstart_agent_proxy_{name}_total");
-            page.metric(&metric, Kind::Counter, help);
-            page.sample(&metric, &[], value);
-        }
+        numbers(&mut page, Kind::Counter, "proxy", &proxied(&proxy.counters()));
     }
     page.finish()
 }
@@ -77,18 +75,12 @@ fn proxied(c: &crate::proxy::ProxyCounters) -> [Number; 6] {
     ]
 }
 
-fn gauges(page: &mut Page, numbers: &[Number]) {
+/// Numbers without labels, each a metric of its own: `headstart_agent_`, `of` what, its name.
+fn numbers(page: &mut Page, kind: Kind, of: &str, numbers: &[Number]) {
+    let ending = if matches!(kind, Kind::Counter) { "_total" } else { "" };
     for (name, help, value) in numbers {
-        let metric = format!("headstart_agent_swarm_{name}");
-        page.metric(&metric, Kind::Gauge, help);
-        page.sample(&metric, &[], value);
-    }
-}
-
-fn counters(page: &mut Page, numbers: &[Number]) {
-    for (name, help, value) in numbers {
-        let metric = format!("headstart_agent_swarm_{name}_total");
-        page.metric(&metric, Kind::Counter, help);
+        let metric = format!("headstart_agent_{of}_{name}{ending}");
+        page.metric(&metric, kind, help);
         page.sample(&metric, &[], value);
     }
 }

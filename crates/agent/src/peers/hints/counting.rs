@@ -9,10 +9,9 @@
 //! It is replaced as a whole, now and then and at the end. One that cannot be used is said, left out, and replaced:
 //! what is lost are statistics, which the next boots make anew.
 
+use crate::file;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_swarm::tracker::{Answer, Counts, Report, Settings, Tracker};
-use std::fs::{self, File};
-use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -46,7 +45,7 @@ impl Counting {
         // An epoch of 0 is nobody's.
         let mut tracker = Tracker::new(u64::from_le_bytes(epoch) | 1, Settings::default());
         match load(file) {
-            Ok(images) => images.iter().for_each(|counts| tracker.load(counts)),
+            Ok(images) => images.iter().flatten().for_each(|counts| tracker.load(counts)),
             Err(error) => tracing::warn!(%error, "the tracker begins anew"),
         }
         Ok(Self {
@@ -93,15 +92,7 @@ impl Counting {
 
 fn store(path: &Path, images: &[Counts]) -> Result<()> {
     let body = postcard::to_allocvec(images).map_err(|e| Error::invalid("cannot be kept").caused_by(e))?;
-    let new = path.with_extension("new");
-    let written = File::create(&new).and_then(|mut file| {
-        file.write_all(&HEAD)?;
-        file.write_all(blake3::hash(&body).as_bytes())?;
-        file.write_all(&body)?;
-        file.sync_all()
-    });
-    let kept = written.and_then(|()| fs::rename(&new, path));
-    kept.map_err(|e| Error::io("cannot write", e).about(path.display()))
+    file::replace(path, &[&HEAD[..], blake3::hash(&body).as_bytes(), &body].concat())
 }
 
 /// What a tracker has kept in `file`, by image.
@@ -109,37 +100,30 @@ fn store(path: &Path, images: &[Counts]) -> Result<()> {
 /// # Errors
 /// Where there is no such file, or another one.
 pub fn read_counts(file: &Path) -> Result<Vec<Counts>> {
-    if !file.exists() {
-        return Err(Error::new(ErrorKind::NotFound, "is not there")
+    load(file)?.ok_or_else(|| {
+        Error::new(ErrorKind::NotFound, "is not there")
             .about(file.display())
-            .remedy("an agent that runs with --tracker keeps it in its directory, as `tracker`"));
-    }
-    load(file)
+            .remedy("an agent that runs with --tracker keeps it in its directory, as `tracker`")
+    })
 }
 
 /// Nothing where there is no file.
-fn load(path: &Path) -> Result<Vec<Counts>> {
-    let failed = |e| Error::io("cannot read", e).about(path.display());
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(failed(e)),
-    };
-    let mut bytes = Vec::new();
-    file.take(FILE_MAX).read_to_end(&mut bytes).map_err(failed)?;
+fn load(path: &Path) -> Result<Option<Vec<Counts>>> {
+    let Some(bytes) = file::read(path, FILE_MAX)? else { return Ok(None) };
     let wrong = |what: &'static str| Error::corrupt(what).about(path.display());
     let body = bytes.strip_prefix(&HEAD).ok_or_else(|| wrong("is no file of counts of this version"))?;
     let (hash, body) = body.split_at_checked(HASH).ok_or_else(|| wrong("is cut off"))?;
     if blake3::hash(body).as_bytes() != hash {
         return Err(wrong("is damaged"));
     }
-    postcard::from_bytes(body).map_err(|e| wrong("makes no sense").caused_by(e))
+    postcard::from_bytes(body).map(Some).map_err(|e| wrong("makes no sense").caused_by(e))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use headstart_swarm::tracker::{Access, ImageKey};
+    use std::fs;
 
     fn report(joined: u32, slices: &[u32]) -> Report {
         let accesses = slices.iter().map(|slice| Access { slice: *slice, at_ms: *slice }).collect();
