@@ -129,6 +129,18 @@ fn a_pinned_image_needs_no_store() {
     assert_eq!((same.incomplete, same.store_bytes), (0, 0), "{same:?}");
 }
 
+/// However many want the same chunk of its two keepers at once: nobody is sent to the store, which is away.
+#[test]
+fn who_keeps_a_pinned_image_sends_a_large_fleet_to_each_other() {
+    let swarm = SwarmModel { pinned: 2, ..SwarmModel::default() };
+    let workload = Workload::pattern(200, 32 * MIB, region(8 * MIB), Pattern::SyncSame);
+    let outcome = simulate(&FleetModel::new(200, links(), Way::Swarm(Box::new(swarm))), &workload);
+    let (elsewhere, summary) = (outcome.counters.elsewhere, outcome.summary());
+    assert_eq!((elsewhere, summary.incomplete, summary.failed), (0, 0, 0), "{summary:?}");
+    // A host's link takes a fourth of that.
+    assert!(summary.completion < 8.0 * MIB as f64 / 12e6 * 1.5, "{summary:?}");
+}
+
 /// A store that takes longer than any peer is waited for: nothing is fetched twice for that.
 #[test]
 fn a_store_slower_than_patience() {

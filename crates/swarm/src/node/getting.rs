@@ -26,6 +26,9 @@ pub(super) const DISK: Duration = Duration::from_secs(20);
 /// How long a disk's fetch that does not end is believed to show that the store is slow.
 pub(super) const PROBED: Duration = Duration::from_secs(240);
 
+/// Hops of a request to a host that keeps what is pinned: it may name others who have it, and gets it for nobody.
+pub(super) const KEEPER: u8 = 1;
+
 /// Homes that are tried for a stripe.
 const HOMES: usize = 4;
 
@@ -288,14 +291,14 @@ impl Node {
         }
         let pinned = self.blobs.get(&id).is_some_and(|blob| blob.pinned.is_some());
         match upstream {
-            Some(peer) => Route::Ask { peer, hops: if pinned { 0 } else { hops } },
+            Some(peer) => Route::Ask { peer, hops: if pinned { KEEPER } else { hops } },
             None => Route::Store,
         }
     }
 
     /// Who gets a chunk that nobody is known to have: another host, or none if that is for this one to do. It never
-    /// goes in a circle: homes ascend in weight, parents in order, and agents ask roots; who keeps what is pinned is
-    /// asked with no hops.
+    /// goes in a circle: homes ascend in weight, parents in order, and agents ask roots; who keeps what is pinned
+    /// gets it for nobody.
     fn upstream(&mut self, id: BlobId, chunk: u32, tried: &[PeerId]) -> Option<PeerId> {
         let (peers, now, me) = (&self.peers, self.now, self.key);
         let usable = |peer: &PeerId| {

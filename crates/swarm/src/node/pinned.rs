@@ -1,12 +1,17 @@
 //! Blobs that some hosts keep, stripe by stripe in turn, with or without a store behind them.
 //!
 //! Of each stripe the hosts stand in an order, from the one it begins with. The first so many keep it. Who lacks a
-//! chunk asks those that keep it, with no hops: nobody fetches for another. One of those that keep it asks those
-//! before it first, so that of all that lack it only the first goes to the store; and then those after it, who may have
-//! it when the store has gone. Where some are away, those that come next may have taken their place.
+//! chunk asks those that keep it, and nobody gets anything for another: a keeper that lacks it says so. One of those
+//! that keep it asks those before it first, so that of all that lack it only the first goes to the store; and then
+//! those after it, who may have it when the store has gone. Where some are away, those that come next may have taken
+//! their place.
+//!
+//! Where a thousand hosts read the same at once, each chunk is wanted of its few keepers five hundred times. They name
+//! those who have it from them to those who ask later, as homes do (`chain`): else they would have to refuse most,
+//! who would ask the store, which may be away.
 //!
 //! Nobody waits in a circle: a host that has a chunk on its way from another lets only those wait who come later in the
-//! stripe's order, or are not in it.
+//! stripe's order, or are not in it; or who were sent to it, as in any chain.
 
 use crate::event::{PeerId, PeerKey};
 

@@ -2,6 +2,7 @@
 
 use super::Node;
 use super::blob::{Aim, Blob, Coming, How, Map, Waiting, push};
+use super::getting::KEEPER;
 use super::peers::Serve;
 use crate::CHUNK_SIZE;
 use crate::chain;
@@ -161,7 +162,8 @@ impl Node {
         let Some(coming) = blob.coming.get_mut(&chunk) else { return };
         let of_it = |request| self.requests.get(&request).is_some_and(|known| known.peer == ask.peer);
         let circle = match (coming.how, &blob.pinned, self.peers.get(&ask.peer)) {
-            (How::Asked(_), Some(pinned), Some(peer)) => {
+            // But who was sent on waits for who waits for a keeper already.
+            (How::Asked(_), Some(pinned), Some(peer)) if ask.hops > 0 => {
                 let stripe = placement::stripe_of(chunk, self.settings.stripe);
                 pinned.rank(stripe) >= pinned.rank_of(peer.key, stripe)
             }
@@ -194,7 +196,8 @@ impl Node {
         if self.is_root() && self.send_on(ask, id, chunk, true, answers) {
             return;
         }
-        if ask.hops == 0 {
+        let pinned = self.blobs.get(&id).is_some_and(|blob| blob.pinned.is_some());
+        if ask.hops == 0 || (pinned && ask.hops == KEEPER) {
             push(&mut answers.missing, chunk);
             return;
         }
