@@ -11,6 +11,7 @@
 //! A host is what its certificate says. Everybody who has one may connect; what he gets beyond that, he has to prove
 //! blob by blob.
 
+use crate::file::{Readers, replace};
 use aws_lc_rs::rand;
 use headstart_block::digest::parse_hex;
 use headstart_block::{Error, ErrorKind, Result};
@@ -20,9 +21,7 @@ use rcgen::{
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use std::fs::{File, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 const CA: &str = "ca.pem";
@@ -124,10 +123,10 @@ pub fn init(dir: &Path, hosts: &[String]) -> Result<Vec<PathBuf>> {
             make_dir(&dir.join(HOSTS))?;
             make_dir(&host_dir)?;
             let (certificate, key) = sign(&issuer, host)?;
-            replace(&host_dir.join(CA), &authority, 0o644)?;
-            replace(&host_dir.join(GOSSIP_KEY), &gossip_key, 0o600)?;
-            replace(&host_dir.join(HOST_KEY), &key, 0o600)?;
-            replace(&host_dir.join(HOST), &certificate, 0o644)?;
+            replace(&host_dir.join(CA), authority.as_bytes(), Readers::All)?;
+            replace(&host_dir.join(GOSSIP_KEY), gossip_key.as_bytes(), Readers::Owner)?;
+            replace(&host_dir.join(HOST_KEY), key.as_bytes(), Readers::Owner)?;
+            replace(&host_dir.join(HOST), certificate.as_bytes(), Readers::All)?;
         }
         made.push(host_dir);
     }
@@ -157,10 +156,10 @@ fn make_authority(dir: &Path) -> Result<()> {
     let certificate = authority_params().self_signed(&key).map_err(failed)?;
     let mut gossip_key = [0; 32];
     rand::fill(&mut gossip_key).map_err(|_| Error::new(ErrorKind::Io, "cannot draw a key"))?;
-    replace(&dir.join(GOSSIP_KEY), &format!("{}\n", hex(&gossip_key)), 0o600)?;
-    replace(&dir.join(CA_KEY), &key.serialize_pem(), 0o600)?;
+    replace(&dir.join(GOSSIP_KEY), format!("{}\n", hex(&gossip_key)).as_bytes(), Readers::Owner)?;
+    replace(&dir.join(CA_KEY), key.serialize_pem().as_bytes(), Readers::Owner)?;
     // Last: where it is, the others are.
-    replace(&dir.join(CA), &certificate.pem(), 0o644)
+    replace(&dir.join(CA), certificate.pem().as_bytes(), Readers::All)
 }
 
 /// What an authority is but for its key: so that hosts can be added who has that.
@@ -202,20 +201,6 @@ fn make_dir(path: &Path) -> Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-/// Writes a file whole or not at all; nobody reads it meanwhile who may not.
-fn replace(path: &Path, text: &str, mode: u32) -> Result<()> {
-    let failed = |e| Error::io("cannot write", e).about(path.display());
-    let new = path.with_extension("new");
-    match std::fs::remove_file(&new) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(failed(e)),
-        _ => {}
-    }
-    let mut file: File =
-        OpenOptions::new().write(true).create_new(true).mode(mode).open(&new).map_err(failed)?;
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
-    std::fs::rename(&new, path).map_err(failed)
 }
 
 #[cfg(test)]

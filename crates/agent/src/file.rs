@@ -1,9 +1,19 @@
-//! Small files of the agent's own: what it has to know when it starts again.
+//! Small files of the agent's own: what it has to know when it starts again, and what a cluster is made of.
 
 use headstart_block::{Error, Result};
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+/// Who may read a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readers {
+    /// Its owner alone: what is in it lets others read blobs, or belong to a cluster.
+    Owner,
+    /// Everybody.
+    All,
+}
 
 /// All of a file of at most `most` bytes; nothing where there is none.
 pub(crate) fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>> {
@@ -20,13 +30,24 @@ pub(crate) fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// Writes it in the place of the one before, at once or not at all.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+/// Writes a file in the place of the one before, at once or not at all, and durably. Nobody reads it meanwhile who may
+/// not.
+pub(crate) fn replace(path: &Path, bytes: &[u8], readers: Readers) -> Result<()> {
     let failed = |e| Error::io("cannot write", e).about(path.display());
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let new = path.with_file_name(name);
-    let mut file = File::create(&new).map_err(failed)?;
+    // One that was left half-way may be readable by others.
+    match fs::remove_file(&new) {
+        Err(e) if e.kind() != ErrorKind::NotFound => return Err(failed(e)),
+        _ => {}
+    }
+    let mode = match readers {
+        Readers::Owner => 0o600,
+        Readers::All => 0o644,
+    };
+    let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new);
+    let mut file = file.map_err(failed)?;
     file.write_all(bytes).and_then(|()| file.sync_data()).map_err(failed)?;
     fs::rename(&new, path).map_err(failed)
 }
@@ -34,16 +55,30 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn the_last_that_was_written_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.json");
         assert_eq!(read(&path, 3).unwrap(), None);
-        replace(&path, b"one").unwrap();
-        replace(&path, b"two").unwrap();
+        replace(&path, b"one", Readers::Owner).unwrap();
+        replace(&path, b"two", Readers::Owner).unwrap();
         assert_eq!(read(&path, 3).unwrap().as_deref(), Some(&b"two"[..]));
         assert!(read(&path, 2).is_err());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn only_who_may_reads_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.key");
+        let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        replace(&path, b"one", Readers::All).unwrap();
+        assert_eq!(mode() & 0o700, 0o600);
+        // An agent that was killed has left this.
+        fs::write(dir.path().join("a.key.new"), "half").unwrap();
+        replace(&path, b"two", Readers::Owner).unwrap();
+        assert_eq!((mode(), &fs::read(&path).unwrap()[..]), (0o600, &b"two"[..]));
     }
 }

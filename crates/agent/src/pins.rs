@@ -10,7 +10,7 @@
 //! A pin has the image's manifest in it, and with that the roots of its hash trees: to pin an image is to say that all
 //! hosts of the swarm may read it.
 
-use crate::file;
+use crate::file::{self, Readers};
 use crate::peers::orders::{Order, STORE_MAX};
 use crate::peers::pinning::Holding;
 use headstart_block::{Digest, Error, Result};
@@ -224,7 +224,8 @@ impl Pins {
     fn write(&self) -> Result<()> {
         let records = Records { version: VERSION, pins: self.pins.values().cloned().collect() };
         let text = serde_json::to_vec(&records);
-        file::replace(&self.path, &text.map_err(|e| Error::invalid("is no list").caused_by(e))?)
+        let text = text.map_err(|e| Error::invalid("is no list").caused_by(e))?;
+        file::replace(&self.path, &text, Readers::Owner)
     }
 
     /// Those of images that are kept.

@@ -230,8 +230,8 @@ pub enum Event<'a> {
         blob: BlobId,
         /// What.
         chunks: Chunks,
-        /// Chunks that turned out not to be here.
-        missing: bool,
+        /// What became of it.
+        outcome: Served,
     },
     /// An [`Action::Fetch`] ended; if it went well its chunks are verified and local.
     Fetched {
@@ -253,6 +253,17 @@ pub enum Came {
     Corrupt,
     /// This host could not keep them; it is not the peer's fault.
     Failed,
+}
+
+/// What became of chunks that were to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// They are sent, or need not be any more.
+    Well,
+    /// They turned out not to be here.
+    Missing,
+    /// They are here, but nobody could check them so far, and what is wrong is not to be passed on.
+    Unchecked,
 }
 
 /// Why a peer is dropped.

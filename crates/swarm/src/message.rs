@@ -96,6 +96,8 @@ pub enum Why {
     Busy,
     /// They were to be got first, and could not be.
     Failed,
+    /// They are there, but could not be checked so far: parts of a hash tree, while what is above them is missing.
+    Unchecked,
 }
 
 /// In which order what is to be sent is sent: the least first.

@@ -316,8 +316,8 @@ impl Node {
                 self.came(peer, request, chunks, outcome, actions);
             }
             Event::Pushed { peer, blob, chunks } => self.pushed(peer, blob, chunks, actions),
-            Event::Served { peer, request, blob, chunks, missing } => {
-                self.served(peer, request, blob, chunks, missing, actions);
+            Event::Served { peer, request, blob, chunks, outcome } => {
+                self.served(peer, request, blob, chunks, outcome, actions);
             }
             Event::Fetched { fetch, ok } => self.fetched(fetch, ok, actions),
             Event::Tick => {}

@@ -1,6 +1,7 @@
 //! What is kept of a disk for the next agent.
 
 use super::{DiskSpec, check_name, file};
+use crate::file::{Readers, replace};
 use headstart_block::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -35,12 +36,9 @@ impl Record {
 
     /// Writes it in the place of the one before, at once or not at all.
     pub(super) fn write(&self, dir: &Path) -> Result<()> {
-        let path = file(dir, &self.spec.name, "json");
-        let new = file(dir, &self.spec.name, "new");
-        let about = |e| Error::io("cannot write", e).about(path.display());
         let text =
             serde_json::to_vec_pretty(self).map_err(|e| Error::invalid("is no record").caused_by(e))?;
-        fs::write(&new, text).and_then(|()| fs::rename(&new, &path)).map_err(about)
+        replace(&file(dir, &self.spec.name, "json"), &text, Readers::Owner)
     }
 
     /// Forgets a disk.
@@ -52,11 +50,7 @@ impl Record {
 
     fn read(path: &Path) -> Result<Self> {
         let about = |e: Error| e.about(path.display());
-        let len = path.metadata().map_err(|e| about(Error::io("cannot read", e)))?.len();
-        if len > LEN_MAX {
-            return Err(about(Error::corrupt("is too long to be a disk's record")));
-        }
-        let text = fs::read(path).map_err(|e| about(Error::io("cannot read", e)))?;
+        let text = crate::file::read(path, LEN_MAX)?.ok_or_else(|| about(Error::corrupt("is gone")))?;
         let record: Self = serde_json::from_slice(&text)
             .map_err(|e| about(Error::corrupt("is no record of a disk").caused_by(e)))?;
         if record.version != VERSION {

@@ -7,6 +7,7 @@ use crate::peers::link::Link;
 use crate::peers::outbox::{Overflow, Serve};
 use crate::peers::pinning::Holdings;
 use headstart_block::ByteRange;
+use headstart_swarm::event::Served;
 use headstart_swarm::{
     Action, BlobId, Chunks, Event, FetchId, Message, Node, Offence, PeerId, PeerKey, RequestId, Time,
     Urgency, WantId, Why,
@@ -182,7 +183,8 @@ impl Core {
                     self.step(host, Event::Received { peer, message });
                 }
                 Deferred::NotServed(peer, request, blob, chunks) => {
-                    self.step(host, Event::Served { peer, request, blob, chunks, missing: false });
+                    let outcome = Served::Well;
+                    self.step(host, Event::Served { peer, request, blob, chunks, outcome });
                 }
             }
         }

@@ -21,7 +21,7 @@ use crate::peers::status::Counts;
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use headstart_cache::{Cache, CachedBlob};
 use headstart_image::manifest::Tree;
-use headstart_swarm::event::Came;
+use headstart_swarm::event::{Came, Served};
 use headstart_swarm::{
     BlobId, Chunks, Event, FetchId, Message, Node, Offence, PeerId, PeerKey, RequestId, Time, Urgency,
     WantId, Why,
@@ -357,19 +357,13 @@ impl Host {
             *theirs = blob.id;
             check_numbers(&message, blob.len())?;
         }
-        match &mut message {
-            Message::Sorry { request, chunks, why, .. } => {
-                // Chunks of hash trees are told of when they come, and passed on when they are checked: that is no lie.
-                if *why == Why::Missing && link.asked_for_tree(*request) {
-                    *why = Why::Failed;
-                }
-                link.refused(*request, *chunks);
-            }
+        match &message {
+            Message::Sorry { request, chunks, .. } => link.refused(*request, *chunks),
             Message::Cancel { request } => {
                 for serve in link.outbox.cancel(*request, &self.lanes) {
                     let (peer, request, blob) = (link.peer, serve.request, serve.blob.id);
-                    let chunks = serve.chunks;
-                    core.drive(self, Event::Served { peer, request, blob, chunks, missing: false });
+                    let (chunks, outcome) = (serve.chunks, Served::Well);
+                    core.drive(self, Event::Served { peer, request, blob, chunks, outcome });
                 }
             }
             _ => {}
@@ -438,15 +432,15 @@ impl Host {
         }
     }
 
-    /// A chunk is sent, or was not there.
-    pub(super) fn served(self: &Arc<Self>, link: &Link, sending: &Sending, missing: bool) {
+    /// A chunk is sent, or could not be.
+    pub(super) fn served(self: &Arc<Self>, link: &Link, sending: &Sending, outcome: Served) {
         let mut core = self.core();
         let (blob, chunks) = (sending.serve.blob.id, Chunks::one(sending.chunk));
-        if missing && core.blobs.contains_key(&blob) {
+        if outcome != Served::Well && core.blobs.contains_key(&blob) {
             core.drive(self, Event::Lost { blob, chunks });
         }
         if core.peers.contains_key(&link.peer) {
-            core.drive(self, served_event(link, sending, missing));
+            core.drive(self, served_event(link, sending, outcome));
         }
     }
 

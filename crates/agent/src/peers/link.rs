@@ -10,6 +10,7 @@ use crate::peers::host::Host;
 use crate::peers::outbox::{Next, Outbox, STALLED_MS, Sending};
 use crate::peers::proof::{Binding, Side};
 use headstart_block::{Error, ReadAt, Result};
+use headstart_swarm::event::Served;
 use headstart_swarm::{Chunks, Event, PeerId, PeerKey, RequestId, Role, Urgency};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -143,11 +144,6 @@ impl Link {
             requests.remove(&request);
         }
         found
-    }
-
-    /// Whether that is a request for chunks of a hash tree.
-    pub(super) fn asked_for_tree(&self, request: RequestId) -> bool {
-        self.requests().get(&request).is_some_and(|asked| asked.blob.is_outboard())
     }
 
     /// These chunks do not come.
@@ -286,15 +282,15 @@ impl Link {
             buf.clear();
             match self.outbox.next(&mut buf, &host.lanes, host.now_ms()) {
                 Next::Chunk(sending) => {
-                    let found = if sending.was_sent { Some(0) } else { put_chunk(&mut buf, &sending) };
+                    let put = if sending.was_sent { Ok(0) } else { put_chunk(&mut buf, &sending) };
                     let moving = host.lanes.sending(&sending);
                     send(host, &mut stream, &buf, Some(sending.serve.urgency)).await.map_err(lost)?;
                     drop(moving);
-                    if let Some(bytes) = found {
+                    if let Ok(bytes) = put {
                         self.sent.fetch_add(bytes, Ordering::Relaxed);
                         host.counts.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
                     }
-                    host.served(self, &sending, found.is_none());
+                    host.served(self, &sending, put.err().unwrap_or(Served::Well));
                 }
                 Next::Small => send(host, &mut stream, &buf, None).await.map_err(lost)?,
                 Next::Nothing { held_back } => {
@@ -322,15 +318,14 @@ impl Link {
     }
 }
 
-/// Appends a chunk's frame, its bytes read from the cache into place; how many, or `None` and nothing appended where
-/// they are not there, or are not for others yet.
-fn put_chunk(buf: &mut Vec<u8>, sending: &Sending) -> Option<u64> {
+/// Appends a chunk's frame, its bytes read from the cache into place; how many, or why nothing was appended.
+fn put_chunk(buf: &mut Vec<u8>, sending: &Sending) -> std::result::Result<u64, Served> {
     let serve = &sending.serve;
     if serve.blob.is_unchecked(sending.chunk) {
-        return None;
+        return Err(Served::Unchecked);
     }
     let range = serve.blob.bytes_of(sending.chunk);
-    let len = usize::try_from(range.len()).ok().filter(|len| *len > 0)?;
+    let len = usize::try_from(range.len()).ok().filter(|len| *len > 0).ok_or(Served::Missing)?;
     let start = buf.len();
     let (kind, a) = match serve.request {
         Some(request) => (Kind::Chunk, request.0),
@@ -339,10 +334,10 @@ fn put_chunk(buf: &mut Vec<u8>, sending: &Sending) -> Option<u64> {
     buf.extend_from_slice(&Header { kind, len, a, b: sending.chunk }.encode());
     buf.resize(start + HEADER + len, 0);
     match serve.blob.cached.read_at(&mut buf[start + HEADER..], range.offset()) {
-        Ok(()) => Some(range.len()),
+        Ok(()) => Ok(range.len()),
         Err(_) => {
             buf.truncate(start);
-            None
+            Err(Served::Missing)
         }
     }
 }
@@ -367,12 +362,12 @@ async fn send(
 }
 
 /// What a state machine is told of a chunk that is sent, or is not.
-pub(super) fn served_event<'a>(link: &Link, sending: &Sending, missing: bool) -> Event<'a> {
+pub(super) fn served_event<'a>(link: &Link, sending: &Sending, outcome: Served) -> Event<'a> {
     Event::Served {
         peer: link.peer,
         request: sending.serve.request,
         blob: sending.serve.blob.id,
         chunks: Chunks::one(sending.chunk),
-        missing,
+        outcome,
     }
 }

@@ -4,7 +4,7 @@
 //! headstart recent 1\n    then the list, postcard
 //! ```
 
-use crate::file;
+use crate::file::{self, Readers};
 use crate::peers::Swarm;
 use headstart_block::{Error, Result};
 use headstart_swarm::recent::{Recent, Saved};
@@ -44,7 +44,7 @@ impl Swarm {
             }
             recent.save()
         };
-        file::replace(path, &encode(&saved)?)
+        file::replace(path, &encode(&saved)?, Readers::Owner)
     }
 }
 

@@ -419,6 +419,47 @@ fn a_wrong_chunk_of_a_tree_is_found() {
     assert!(bytes == sample.outboard);
 }
 
+/// Which is no lie: it had said that it has it.
+#[test]
+fn what_cannot_be_checked_yet_is_not_passed_on() {
+    let cluster = Cluster::new(&["a", "b"]);
+    let sample = sample(40 << 20, 6);
+    let a = cluster.host("a", Role::Agent, &[]);
+    let at_a = a.swarm.open(&sample.spec, None).unwrap();
+    let outboard = at_a.tree().unwrap();
+    let tree = Arc::clone(&outboard.shared.as_ref().unwrap().blob);
+    let chunk = |at: usize| &sample.outboard[at << 16..(at + 1) << 16];
+    let keep = |at: u32| match tree.keep(at, chunk(at as usize), headstart_swarm::PeerId(9)).unwrap() {
+        blob::Kept::Whole(late) => late,
+        blob::Kept::TreeMissing => unreachable!("it has no tree"),
+    };
+    keep(1);
+    outboard.became_local(tree.bytes_of(1));
+    let known = sample.spec.tree.unwrap();
+    let mut other = Rogue::connect(&cluster, &cluster.credentials("b"), ("a", a.swarm.address())).unwrap();
+    let spec = BlobSpec { digest: known.digest, ..sample.spec.clone() };
+    other.prove(&cluster, 1, &spec, known.root.as_bytes());
+    other.say(&cluster, &ask(5, 1, 1));
+    let why = loop {
+        if let Some(Message::Sorry { why, .. }) = other.next_message(&cluster) {
+            break why;
+        }
+    };
+    assert_eq!(why, headstart_swarm::Why::Unchecked);
+    // As soon as it can be, it is.
+    let late = keep(0);
+    assert_eq!(late.right, [1]);
+    a.swarm.host.checked_late(&tree, &late);
+    other.say(&cluster, &ask(6, 1, 1));
+    let came = loop {
+        let (header, body) = other.next(&cluster).unwrap();
+        if header.kind == Kind::Chunk {
+            break body;
+        }
+    };
+    assert!(came == chunk(1));
+}
+
 #[test]
 fn nonsense_ends_the_connection() {
     let cluster = Cluster::new(&["a", "b", "c", "d", "e", "f"]);

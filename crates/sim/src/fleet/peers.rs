@@ -10,6 +10,7 @@ use super::{Fleet, FleetModel, SwarmModel, Warm, Way};
 use crate::time::Nanos;
 use headstart_block::random::{STEP, mix};
 use headstart_pull::{BlobId, BlobRange};
+use headstart_swarm::event::Served;
 use headstart_swarm::recent::Recent;
 use headstart_swarm::{
     self as swarm, Action, BlobKey, CHUNK_SIZE, Chunks, Class, Counters, Event, Message, Node, PeerId,
@@ -386,7 +387,8 @@ impl Fleet<'_> {
     pub(super) fn served(&mut self, number: u32) {
         let Some(serving) = self.servings.take(number) else { return };
         let Serving { host, peer, request, blob, chunks, missing } = serving;
-        self.tell_node(host, Event::Served { peer: PeerId(peer), request, blob, chunks, missing });
+        let outcome = if missing { Served::Missing } else { Served::Well };
+        self.tell_node(host, Event::Served { peer: PeerId(peer), request, blob, chunks, outcome });
     }
 
     /// Counts a chunk that came from a peer, if it is new.

@@ -6,7 +6,7 @@ use super::getting::KEEPER;
 use super::peers::Serve;
 use crate::CHUNK_SIZE;
 use crate::chain;
-use crate::event::{Action, BlobId, BlobKey, Chunks, PeerId, PeerKey, Role, Urgency};
+use crate::event::{Action, BlobId, BlobKey, Chunks, PeerId, PeerKey, Role, Served, Urgency};
 use crate::message::{Message, RequestId, Why};
 use crate::placement;
 use crate::recent::Piece;
@@ -354,10 +354,16 @@ impl Node {
         request: Option<RequestId>,
         id: BlobId,
         chunks: Chunks,
-        missing: bool,
+        outcome: Served,
         actions: &mut Vec<Action>,
     ) {
-        if missing {
+        let why = match outcome {
+            Served::Well => None,
+            Served::Missing => Some(Why::Missing),
+            Served::Unchecked => Some(Why::Unchecked),
+        };
+        if why.is_some() {
+            // What is only not checked yet is told of again when it is.
             self.lost(id, chunks, actions);
         }
         let Some(known) = self.peers.get_mut(&peer) else { return };
@@ -383,8 +389,8 @@ impl Node {
             }
             Urgency::Background => known.unhurried = known.unhurried.saturating_sub(count),
         }
-        if let (true, Some(request)) = (missing, request) {
-            let message = Message::Sorry { request, chunks, why: Why::Missing, others: Vec::new() };
+        if let (Some(why), Some(request)) = (why, request) {
+            let message = Message::Sorry { request, chunks, why, others: Vec::new() };
             actions.push(Action::Send { peer, message });
         } else {
             self.counters.served += u64::from(count);

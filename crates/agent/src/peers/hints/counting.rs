@@ -9,7 +9,7 @@
 //! It is replaced as a whole, now and then and at the end. One that cannot be used is said, left out, and replaced:
 //! what is lost are statistics, which the next boots make anew.
 
-use crate::file;
+use crate::file::{self, Readers};
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_swarm::tracker::{Answer, Counts, Report, Settings, Tracker};
 use std::path::{Path, PathBuf};
@@ -92,7 +92,8 @@ impl Counting {
 
 fn store(path: &Path, images: &[Counts]) -> Result<()> {
     let body = postcard::to_allocvec(images).map_err(|e| Error::invalid("cannot be kept").caused_by(e))?;
-    file::replace(path, &[&HEAD[..], blake3::hash(&body).as_bytes(), &body].concat())
+    let file = [&HEAD[..], blake3::hash(&body).as_bytes(), &body].concat();
+    file::replace(path, &file, Readers::Owner)
 }
 
 /// What a tracker has kept in `file`, by image.

@@ -2,7 +2,7 @@
 //! speed; hosts die, lie, send rubbish or are slow. Each host has a disk that reads, and truth: the chunks that its
 //! cache really has, by which every answer is checked.
 
-use crate::event::Came;
+use crate::event::{Came, Served};
 use crate::message::RequestId;
 use crate::node::blob::push;
 use crate::{
@@ -544,7 +544,8 @@ impl World {
         assert!(!missing || self.evicts, "host {host} was told to send chunk {chunk}, which it has not");
         if missing {
             let (peer, request, chunks) = (number(to), bytes.request, Chunks::one(chunk));
-            self.tell(host, Event::Served { peer, request, blob: BLOB, chunks, missing });
+            let outcome = Served::Missing;
+            self.tell(host, Event::Served { peer, request, blob: BLOB, chunks, outcome });
             self.send_next(host);
             return;
         }
@@ -558,7 +559,7 @@ impl World {
                 request: bytes.request,
                 blob: BLOB,
                 chunks: Chunks::one(chunk),
-                missing: false,
+                outcome: Served::Well,
             },
         );
         self.send_next(host);
