@@ -1,6 +1,6 @@
 //! Brings ranges into the cache for who is no disk: an agent that fetches what other hosts ask it to bring.
 
-use crate::fetch::Fetcher;
+use crate::fetch::{Fetcher, Need};
 use headstart_block::{ByteRange, Result};
 use headstart_cache::CachedBlob;
 use headstart_store::{Store, Urgency};
@@ -24,6 +24,6 @@ impl Carrier {
     /// # Errors
     /// Those of [`Store::read`] and of [`CachedBlob::insert`]. Nothing is tried again.
     pub async fn bring(&self, blob: &Arc<CachedBlob>, range: ByteRange, urgency: Urgency) -> Result<()> {
-        self.fetcher.fetch(blob, range, urgency, &|| ()).await.map(drop)
+        self.fetcher.fetch(blob, range, &Need::of(urgency), &|| ()).await.map(drop)
     }
 }

@@ -97,6 +97,48 @@ pub(crate) async fn claim(blob: &Arc<CachedBlob>, range: ByteRange) -> Result<Cl
     claimed.map_err(|e| Error::new(ErrorKind::Io, "claiming a range broke off").caused_by(e))?
 }
 
+/// How soon a fetch is needed. Somebody may begin to wait for what nobody waited for.
+///
+/// What the swarm was asked for is then asked for with more urgency. A request that the store has been sent is not:
+/// it has no order there, and is too short to be worth a second one.
+#[derive(Clone)]
+pub(crate) struct Need {
+    urgency: Urgency,
+    /// Up to where in the blob somebody waits.
+    hurried: Option<watch::Receiver<u64>>,
+}
+
+impl Need {
+    /// By who waits, from the beginning.
+    pub(crate) const DEMAND: Self = Self { urgency: Urgency::Demand, hurried: None };
+
+    /// So from the beginning to the end.
+    pub(crate) fn of(urgency: Urgency) -> Self {
+        Self { urgency, hurried: None }
+    }
+
+    /// By nobody at first; `hurried` says up to where in the blob somebody waits.
+    pub(crate) fn until_hurried(hurried: watch::Receiver<u64>) -> Self {
+        Self { urgency: Urgency::Background, hurried: Some(hurried) }
+    }
+
+    /// How soon what begins at `offset` is needed, as it is now.
+    pub(crate) fn at(&self, offset: u64) -> Urgency {
+        let hurried = self.hurried.as_ref().is_some_and(|hurried| *hurried.borrow() > offset);
+        if hurried { Urgency::Demand } else { self.urgency }
+    }
+
+    /// Returns when somebody waits for what begins at `offset`; never, where nobody can say so any more.
+    pub(crate) async fn hurried(&self, offset: u64) {
+        if let Some(mut hurried) = self.hurried.clone()
+            && hurried.wait_for(|upto| *upto > offset).await.is_ok()
+        {
+            return;
+        }
+        std::future::pending::<()>().await;
+    }
+}
+
 /// Called when the last byte has come over the link, before it is verified.
 pub(crate) type Arrived<'a> = &'a (dyn Fn() + Send + Sync);
 
@@ -117,12 +159,12 @@ impl Fetcher {
         &self,
         blob: &Arc<CachedBlob>,
         range: ByteRange,
-        urgency: Urgency,
+        need: &Need,
         arrived: Arrived<'_>,
     ) -> Result<bool> {
         match self.sharing().filter(|sharing| sharing.has(blob)) {
-            Some(sharing) => self.fetch_together(sharing, blob, range, urgency, arrived).await,
-            None => self.fetch_alone(blob, range, urgency, arrived).await,
+            Some(sharing) => self.fetch_together(sharing, blob, range, need, arrived).await,
+            None => self.fetch_alone(blob, range, need, arrived).await,
         }
     }
 
@@ -136,15 +178,16 @@ impl Fetcher {
         &self,
         blob: &Arc<CachedBlob>,
         range: ByteRange,
-        urgency: Urgency,
+        need: &Need,
         arrived: Arrived<'_>,
     ) -> Result<bool> {
-        if urgency == Urgency::Background {
-            refuse_bypassed(blob)?;
-        }
         let mut brought = false;
         let mut waiting: Option<Wait> = None;
         loop {
+            let urgency = need.at(range.offset());
+            if urgency == Urgency::Background {
+                refuse_bypassed(blob)?;
+            }
             let (wake, woken) = oneshot::channel();
             blob.subscribe(Box::new(move || {
                 // Whoever waited may have given up.
@@ -183,19 +226,26 @@ impl Fetcher {
                 return Ok(true);
             }
             waiting = Some(wait);
-            match hint {
-                // Timed out or not: look again.
-                WaitHint::Notified => drop(timeout(LOOK_AGAIN.min(patience), woken).await),
-                WaitHint::Poll(pause) => tokio::time::sleep(pause).await,
-                WaitHint::Nothing => {}
+            let looking_again = async {
+                match hint {
+                    // Timed out or not: look again.
+                    WaitHint::Notified => drop(timeout(LOOK_AGAIN.min(patience), woken).await),
+                    WaitHint::Poll(pause) => tokio::time::sleep(pause).await,
+                    WaitHint::Nothing => {}
+                }
+            };
+            tokio::select! {
+                () = looking_again => {}
+                () = need.hurried(range.offset()), if urgency == Urgency::Background => {}
             }
         }
     }
 
-    /// Whether a layer that was opened by these bytes would be opened by the same now: fetches what of them is missing.
+    /// Whether a layer that was opened by these bytes would be opened by the same now: fetches what of them is
+    /// missing.
     pub(crate) async fn is_same(&self, blob: &Arc<CachedBlob>, opening: &Opening) -> Result<bool> {
         for part in opening.ranges.iter().flat_map(|range| range.parts(OPENING_PART)) {
-            self.fetch(blob, part, Urgency::Demand, &|| ()).await?;
+            self.fetch(blob, part, &Need::DEMAND, &|| ()).await?;
         }
         tokio::task::block_in_place(|| opening.is_same(blob))
     }
@@ -329,7 +379,8 @@ impl Fetcher {
         Box::pin(async move {
             let mut pages = Vec::new();
             blob.tree_missing(range, &mut |run| pages.push(run));
-            try_join_all(pages.into_iter().map(|run| self.fetch(tree, run, urgency, &|| ()))).await?;
+            let need = Need::of(urgency);
+            try_join_all(pages.into_iter().map(|run| self.fetch(tree, run, &need, &|| ()))).await?;
             Ok(())
         })
     }

@@ -6,7 +6,7 @@
 //! once. For images of other tools the length of the end is guessed, and a short guess costs a step more; all layers
 //! take their steps in parallel.
 
-use crate::fetch::Fetcher;
+use crate::fetch::{Fetcher, Need};
 use crate::opening::{Noting, Opening};
 use futures::future::try_join_all;
 use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
@@ -14,7 +14,7 @@ use headstart_cache::{BlobSpec, Cache, CachedBlob};
 use headstart_image::manifest::{self, Manifest};
 use headstart_image::open_image::{open_layer_blob, stack_layers};
 use headstart_lsmt::{Layer, Stack};
-use headstart_store::{RetrySettings, Urgency};
+use headstart_store::RetrySettings;
 use std::sync::Arc;
 
 /// Bytes of a blob's start that opening reads: the headers, the second of them in the first frame.
@@ -247,14 +247,14 @@ async fn bring_with(
 /// Fetches a range; wrong bytes are fetched again at once, as the pull engine does.
 async fn bring_right(blob: &Arc<CachedBlob>, range: ByteRange, fetcher: &Fetcher) -> Result<bool> {
     for _ in 1..CORRUPT_TRIES {
-        match fetcher.fetch(blob, range, Urgency::Demand, &|| ()).await {
+        match fetcher.fetch(blob, range, &Need::DEMAND, &|| ()).await {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 tracing::warn!(%error, "wrong bytes came from the store; they are fetched again");
             }
             result => return result,
         }
     }
-    fetcher.fetch(blob, range, Urgency::Demand, &|| ()).await
+    fetcher.fetch(blob, range, &Need::DEMAND, &|| ()).await
 }
 
 #[cfg(test)]

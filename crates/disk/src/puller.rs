@@ -6,7 +6,7 @@
 
 use crate::base::Health;
 use crate::blobs::Blobs;
-use crate::fetch::Fetcher;
+use crate::fetch::{Fetcher, Need};
 use crate::opening::Opening;
 use crate::stream::{Piece, Streaming};
 use crate::swarm::Sharing;
@@ -15,7 +15,6 @@ use headstart_cache::{CachedBlob, Watcher};
 use headstart_pull::{
     Action, BlobId, BlobRange, Engine, Event, FetchId, Outcome, Plan, Priority, ReadId, Settings, Time,
 };
-use headstart_store::Urgency;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
@@ -57,6 +56,8 @@ struct Fetching {
     task: AbortHandle,
     /// Of a stream: whether it is to take nothing for now.
     held: watch::Sender<bool>,
+    /// Of what nobody waited for: up to where in its blob somebody does now.
+    hurried: watch::Sender<u64>,
     priority: Priority,
 }
 
@@ -270,14 +271,24 @@ impl Puller {
         match action {
             Action::Fetch { fetch, range, priority, stream, whole, .. } => {
                 let (held, steered) = watch::channel(false);
+                let (hurried, hurry) = watch::channel(0);
                 let stream = stream.then_some((steered, whole));
-                let fetched = self.clone().fetch(fetch, range, priority, stream);
+                let need = match priority {
+                    Priority::Miss => Need::DEMAND,
+                    Priority::Preload | Priority::Left => Need::until_hurried(hurry),
+                };
+                let fetched = self.clone().fetch(fetch, range, need, stream);
                 let task = self.runtime.spawn(fetched).abort_handle();
-                state.fetching.insert(fetch, Fetching { task, held, priority });
+                state.fetching.insert(fetch, Fetching { task, held, hurried, priority });
             }
             Action::Cancel { fetch } => {
                 if let Some(fetching) = state.fetching.remove(&fetch) {
                     fetching.task.abort();
+                }
+            }
+            Action::Hurry { fetch, upto } => {
+                if let Some(fetching) = state.fetching.get(&fetch) {
+                    fetching.hurried.send_replace(upto);
                 }
             }
             Action::Hold { fetch } => hold(state, fetch, true),
@@ -293,13 +304,9 @@ impl Puller {
         self: Arc<Self>,
         fetch: FetchId,
         range: BlobRange,
-        priority: Priority,
+        need: Need,
         stream: Option<(watch::Receiver<bool>, bool)>,
     ) {
-        let urgency = match priority {
-            Priority::Miss => Urgency::Demand,
-            Priority::Preload | Priority::Left => Urgency::Background,
-        };
         let Some(blob) = self.blobs.get(range.blob) else {
             let error = Error::invalid("the pull engine asked for a blob that is not there");
             return self.fetched(fetch, Err(error), false);
@@ -308,10 +315,10 @@ impl Puller {
         let tell = |piece| self.progressed(fetch, range.blob, piece);
         let result = match stream {
             Some((held, whole)) => {
-                let streaming = Streaming { held, whole, tell: &tell, arrived: &arrived };
+                let streaming = Streaming { need: &need, held, whole, tell: &tell, arrived: &arrived };
                 self.fetcher.stream(blob, range.range, streaming).await
             }
-            None => self.fetcher.fetch(blob, range.range, urgency, &arrived).await,
+            None => self.fetcher.fetch(blob, range.range, &need, &arrived).await,
         };
         let done = result.is_ok();
         self.fetched(fetch, result, !blob.is_refused());

@@ -15,7 +15,7 @@
 //! *Held*, a stream takes nothing from its connection, which holds the sender back when it is full. But where a
 //! read of this disk waits for its next piece, it goes on until that is there.
 
-use crate::fetch::{Arrived, Fetcher, claim};
+use crate::fetch::{Arrived, Fetcher, Need, claim};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
@@ -54,6 +54,8 @@ pub(crate) enum Piece {
 
 /// What a stream is told, and tells.
 pub(crate) struct Streaming<'a> {
+    /// How soon it is needed: by nobody at first.
+    pub(crate) need: &'a Need,
     /// Whether it is to take nothing for now.
     pub(crate) held: watch::Receiver<bool>,
     /// Whether it is claimed as a whole.
@@ -109,7 +111,7 @@ impl Fetcher {
                 continue;
             }
             drop(claim);
-            if self.fetch_alone(blob, step, Urgency::Background, &|| ()).await? {
+            if self.fetch_alone(blob, step, streaming.need, &|| ()).await? {
                 brought = true;
                 (streaming.tell)(Piece::Upto(step.end()));
             } else {

@@ -12,7 +12,7 @@
 //! them; where a check fails, the blob and its tree come from the store alone for a while.
 
 use crate::blobs::Blobs;
-use crate::fetch::{Arrived, Fetcher, missing_bytes};
+use crate::fetch::{Arrived, Fetcher, Need, missing_bytes};
 use crate::preloading::Preloader;
 use crate::puller::Puller;
 use crate::stream::{Piece, Streaming, refuse_bypassed};
@@ -43,7 +43,8 @@ const STEP_MOST: u64 = 4 << 20;
 /// Steps that are on their way at a time.
 const STEPS_AHEAD: usize = 4;
 
-/// How long a blob comes from its store alone after a check of it failed: agents leave alone who is to blame meanwhile.
+/// How long a blob comes from its store alone after a check of it failed: agents leave alone who is to blame
+/// meanwhile.
 const DISTRUST: Duration = Duration::from_secs(5);
 
 /// How long pages of a hash tree may take the swarm, whatever it makes of that: data that came waits for them, and
@@ -167,14 +168,25 @@ impl Sharing {
         self.brought.load(Ordering::Relaxed)
     }
 
-    async fn bring(&self, blob: &CachedBlob, range: ByteRange, urgency: Urgency) {
+    async fn bring(&self, blob: &CachedBlob, range: ByteRange, need: &Need) {
         let before = missing_bytes(blob, range);
+        let digest = &blob.spec().digest;
+        let bringing = async {
+            if need.at(range.offset()) == Urgency::Background {
+                tokio::select! {
+                    () = self.swarm.bring(digest, range, Urgency::Background) => return,
+                    () = need.hurried(range.offset()) => {}
+                }
+            }
+            // Of what is on its way nothing is asked for twice: it is the same want with more urgency.
+            self.swarm.bring(digest, range, Urgency::Demand).await;
+        };
         let mut longest = self.swarm.longest();
         if blob.tree().is_none() {
             longest = longest.min(TREE_LONGEST);
         }
-        if timeout(longest, self.swarm.bring(&blob.spec().digest, range, urgency)).await.is_err() {
-            tracing::debug!(blob = %blob.spec().digest, %range, "the swarm does not answer");
+        if timeout(longest, bringing).await.is_err() {
+            tracing::debug!(blob = %digest, %range, "the swarm does not answer");
         }
         let brought = before.saturating_sub(missing_bytes(blob, range));
         self.brought.fetch_add(brought, Ordering::Relaxed);
@@ -209,10 +221,10 @@ impl Fetcher {
         sharing: &Sharing,
         blob: &Arc<CachedBlob>,
         range: ByteRange,
-        urgency: Urgency,
+        need: &Need,
         arrived: Arrived<'_>,
     ) -> Result<bool> {
-        if urgency == Urgency::Background {
+        if need.at(range.offset()) == Urgency::Background {
             refuse_bypassed(blob)?;
         }
         let range = whole_chunks(range, blob.len());
@@ -220,7 +232,7 @@ impl Fetcher {
         if before == 0 {
             return Ok(false);
         }
-        sharing.bring(blob, range, urgency).await;
+        sharing.bring(blob, range, need).await;
         let mut runs = Vec::new();
         let mut left = 0;
         blob.missing(range, &mut |run| {
@@ -240,7 +252,7 @@ impl Fetcher {
         let fetching = runs.into_iter().map(|run| {
             let last_arrived = &last_arrived;
             async move {
-                let brought = self.fetch_alone(blob, run, urgency, last_arrived).await?;
+                let brought = self.fetch_alone(blob, run, need, last_arrived).await?;
                 sharing.became_local(blob, whole_chunks(run, blob.len()));
                 Ok::<_, Error>(brought)
             }
@@ -260,7 +272,7 @@ impl Fetcher {
         let range = whole_chunks(range, blob.len());
         let step = AtomicU64::new(STEP);
         let (send, mut steps) = mpsc::channel(1);
-        let held = streaming.held.clone();
+        let (held, need) = (streaming.held.clone(), streaming.need);
         let asking = async {
             let parts = stream::unfold(range.offset(), |at| {
                 let end = range.end().min(at.saturating_add(step.load(Ordering::Relaxed)));
@@ -273,7 +285,7 @@ impl Fetcher {
                     let _ = held.wait_for(|held| !held).await;
                     let before = missing_bytes(blob, part);
                     if before > 0 {
-                        sharing.bring(blob, part, Urgency::Background).await;
+                        sharing.bring(blob, part, need).await;
                     }
                     (part, before)
                 }
@@ -332,8 +344,8 @@ impl Fetcher {
                 }
                 (streaming.tell)(piece);
             };
-            let (held, whole) = (streaming.held.clone(), streaming.whole);
-            let streaming = Streaming { held, whole, tell: &tell, arrived: &|| () };
+            let (held, whole, need) = (streaming.held.clone(), streaming.whole, streaming.need);
+            let streaming = Streaming { need, held, whole, tell: &tell, arrived: &|| () };
             brought |= self.stream_alone(blob, run, streaming).await?;
             let rest = whole_chunks(run, blob.len());
             let from = told.load(Ordering::Relaxed).max(rest.offset());

@@ -26,8 +26,9 @@
 //! # Who waits for what
 //!
 //! A read holds the number of requests it waits for, a request the reads that wait for it and for which of its bytes.
-//! A request with waiters is a miss, whatever it was made for: *promotion* is nothing but the first waiter. Three
-//! special cases:
+//! A request with waiters is a miss, whatever it was made for: *promotion* is nothing but the first waiter. One
+//! that is sent by then is *hurried* ([`Action::Hurry`]), for it was sent as what nobody waits for, and may stand
+//! behind everything else wherever it is. Three special cases:
 //!
 //! * A miss in a background request that is not sent, or is late, does not wait for it. It *asks apart*: its own
 //!   range becomes a request of its own, which takes over the holding of those bytes in `active`. When the large one

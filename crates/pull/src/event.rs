@@ -141,6 +141,15 @@ pub enum Action {
         /// The fetch.
         fetch: FetchId,
     },
+    /// Somebody waits now for bytes of this fetch, which was asked for as background work and is under way: those
+    /// that lie before `upto` in its blob. What of it stands behind more urgent things, with other hosts or here,
+    /// stands there no longer. Said again where more is waited for.
+    Hurry {
+        /// The fetch.
+        fetch: FetchId,
+        /// Where in its blob what is waited for ends.
+        upto: u64,
+    },
     /// The fetch is not needed any more. Whether it is answered then makes no difference.
     Cancel {
         /// The fetch.

@@ -32,6 +32,8 @@ pub(crate) struct Sent {
     pub(crate) late: Time,
     /// Its bytes are taken as they come.
     pub(crate) stream: Option<Stream>,
+    /// Up to where it was hurried, as an offset in its blob; 0: it was not.
+    pub(crate) hurried: u64,
 }
 
 /// A stream on its way.

@@ -175,6 +175,8 @@ pub(crate) struct Asked {
     came: u64,
     told: u64,
     held: bool,
+    /// Up to where it was hurried; 0: it was not.
+    pub(crate) hurried: u64,
 }
 
 /// How a read went.
@@ -318,6 +320,13 @@ impl Sim {
             }
             Action::Hold { fetch } => self.steer(fetch, true),
             Action::Resume { fetch } => self.steer(fetch, false),
+            Action::Hurry { fetch, upto } => {
+                let number = *self.on_link.get(&fetch).expect("what is hurried is under way");
+                let asked = &mut self.asked[number];
+                let further = upto > asked.hurried && upto <= asked.range.range.end();
+                assert!(further && asked.priority != Priority::Miss, "{fetch:?} is hurried to {upto}");
+                asked.hurried = upto;
+            }
             Action::Complete { read } => self.end(read, Ok(())),
             Action::Fail { read, error } => self.end(read, Err(error)),
             Action::WakeAt(time) => self.wake = Some(time.max(self.now)),
@@ -342,6 +351,7 @@ impl Sim {
             came: start,
             told: start,
             held: false,
+            hurried: 0,
         });
         assert!(self.on_link.insert(fetch, number).is_none(), "{fetch:?} is sent twice");
         match fate {

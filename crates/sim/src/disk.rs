@@ -54,7 +54,8 @@ pub trait Guide {
     /// preload from now on instead; `None` to go on.
     fn on_read(&mut self, now: Nanos, range: ByteRange, engine: &Engine) -> Option<Plan>;
 
-    /// An answer came at `now`, of which `engine` has been told. What to preload from now on instead; `None` to go on.
+    /// An answer came at `now`, of which `engine` has been told. What to preload from now on instead; `None` to go
+    /// on.
     fn on_answer(&mut self, _now: Nanos, _engine: &Engine) -> Option<Plan> {
         None
     }
@@ -419,6 +420,8 @@ impl<'a, 'g> Run<'a, 'g> {
                 }
                 Action::Hold { fetch } => self.wire.hold(self.now, true, |flight| flight.fetch == fetch),
                 Action::Resume { fetch } => self.wire.hold(self.now, false, |flight| flight.fetch == fetch),
+                // Nothing overtakes anything on its link.
+                Action::Hurry { .. } => {}
                 Action::Complete { read } | Action::Fail { read, .. } => self.ended(read),
                 Action::WakeAt(time) => self.wake = Nanos::of_engine(time).max(self.now),
             }

@@ -172,6 +172,8 @@ struct Fleet<'a> {
     requests: Slab<Request>,
     servings: Slab<Serving>,
     wants: Keyed<u64, u32>,
+    /// Of bringings for which somebody began to wait: what is wanted once more, with more urgency.
+    hurried: Keyed<u64, (u32, headstart_pull::BlobRange)>,
     /// What agents fetch for their nodes.
     agents: Keyed<(u32, u64), u32>,
     next_want: u64,
@@ -239,6 +241,7 @@ impl<'a> Fleet<'a> {
             requests: Slab::default(),
             servings: Slab::default(),
             wants: Keyed::default(),
+            hurried: Keyed::default(),
             agents: Keyed::default(),
             next_want: 0,
             over: VecDeque::new(),

@@ -26,6 +26,8 @@ enum Gives {
     Silence,
     /// No data, and no answer where trees are asked for.
     SilenceOfTrees,
+    /// Every chunk where somebody waits, else no answer.
+    WhatIsUrgent,
     /// Of trees, wrong pages.
     WrongTrees,
 }
@@ -88,7 +90,7 @@ impl Fake {
         for chunk in range.parts(CHUNK) {
             let given = match gives {
                 Gives::Nothing | Gives::Silence | Gives::SilenceOfTrees => false,
-                Gives::All => true,
+                Gives::All | Gives::WhatIsUrgent => true,
                 Gives::Half => is_tree || (chunk.offset() / CHUNK).is_multiple_of(2),
                 Gives::WrongTrees => is_tree,
             };
@@ -124,7 +126,13 @@ impl Swarm for Fake {
             self.asked.lock().unwrap().push((*blob, range, urgency));
             let gives = *self.gives.lock().unwrap();
             let is_tree = !self.blobs.lock().unwrap().contains_key(blob);
-            if gives == Gives::Silence || (gives == Gives::SilenceOfTrees && is_tree) {
+            let silent = match gives {
+                Gives::Silence => true,
+                Gives::SilenceOfTrees => is_tree,
+                Gives::WhatIsUrgent => urgency == Urgency::Background && !is_tree,
+                Gives::Nothing | Gives::All | Gives::Half | Gives::WrongTrees => false,
+            };
+            if silent {
                 std::future::pending::<()>().await;
             }
             let delay = *self.delay.lock().unwrap();
@@ -136,7 +144,7 @@ impl Swarm for Fake {
 
     fn longest(&self) -> Duration {
         match *self.gives.lock().unwrap() {
-            Gives::SilenceOfTrees => Duration::from_secs(240),
+            Gives::SilenceOfTrees | Gives::WhatIsUrgent => Duration::from_secs(240),
             _ => Duration::from_secs(2),
         }
     }
@@ -227,6 +235,38 @@ fn a_swarm_that_is_silent_costs_patience_and_no_error() {
     let started = Instant::now();
     rig.check(&disk, 4 << 20, 4096);
     assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+}
+
+/// What nobody waits for may lie at other hosts behind everything else. As soon as somebody does, it is asked for
+/// again, with more urgency: a stream as far as he waits, another fetch whole. Here nothing else would help him:
+/// the engine asks for nothing twice.
+#[test]
+fn what_a_read_finds_on_its_way_is_hurried() {
+    let one_slice = Plan::List([headstart_block::PlanItem { block: 0, mask: 0b10 }].into());
+    for plan in [one_slice, Plan::Sequential] {
+        let pull = headstart_pull::Settings {
+            miss_rest: headstart_pull::Rest::None,
+            rescue: false,
+            ..patient(LIMIT).pull
+        };
+        let options = DiskOptions { pull, plan, ..DiskOptions::default() };
+        let (rig, fake, disk) = attached(Gives::WhatIsUrgent, &options);
+        wait_until("it preloads", || {
+            fake.asked_of_the_data().iter().any(|(_, urgency)| *urgency == Urgency::Background)
+        });
+        let given = rig.store.requests.load(Ordering::Relaxed);
+        let (before, started) = (fake.asked_of_the_data().len(), Instant::now());
+        // The first chunk is here since it was opened.
+        rig.check(&disk, 80 << 10, 4096);
+        assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
+        assert!(disk.puller().unwrap().counters().promoted > 0, "it waited for what was on its way");
+        assert_eq!(rig.store.requests.load(Ordering::Relaxed), given);
+        // What lies behind is as little urgent as before.
+        let since = fake.asked_of_the_data().split_off(before);
+        let urgent = since.into_iter().filter(|(_, how)| *how == Urgency::Demand).map(|(range, _)| range);
+        let urgent: Vec<_> = urgent.collect();
+        assert!(!urgent.is_empty() && urgent.iter().all(|range| range.end() <= 1 << 20), "{urgent:?}");
+    }
 }
 
 /// An agent that was promised them waits as long as the store takes to this host's own disks; which wait for them.

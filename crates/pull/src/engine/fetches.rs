@@ -47,7 +47,7 @@ impl Engine {
         let long = priority == Priority::Preload && range.len() > self.settings.stream_min;
         let whole = long && range.len() <= soon;
         let stream = long.then_some(Stream { asked: self.now, heard: None, held: false, whole });
-        request.state = State::Sent(Sent { priority, source, late, stream });
+        request.state = State::Sent(Sent { priority, source, late, stream, hurried: 0 });
         if long {
             self.streams.push(fetch);
         }
@@ -122,7 +122,7 @@ impl Engine {
         {
             let past = request.past.clone();
             for read in request.waiters.iter().map(|waiter| waiter.read).collect::<Vec<_>>() {
-                self.want(read, trees.to_vec(), 0, &past, world);
+                self.want(read, trees.to_vec(), 0, &past, world, actions);
             }
         }
         true

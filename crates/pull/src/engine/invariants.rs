@@ -61,6 +61,8 @@ impl Engine {
                 self.timers.contains(sent.late, Timer::Late(fetch)),
                 "{fetch:?} is waited for without end"
             );
+            let last = request.waiters.iter().map(|waiter| waiter.range.range.end()).max();
+            assert!(last.is_some_and(|last| last <= sent.hurried), "{fetch:?} is waited for and not hurried");
         }
     }
 

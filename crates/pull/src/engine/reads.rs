@@ -53,7 +53,7 @@ impl Engine {
         self.reads.insert(read, Read { pending: 0, deadline, fetches: Vec::new() });
         self.timers.add(deadline, Timer::Deadline(read));
         for wanted in [trees, data] {
-            self.want(read, wanted, self.settings.gap, &Past::default(), world);
+            self.want(read, wanted, self.settings.gap, &Past::default(), world, actions);
         }
         self.settle(read, actions);
     }
@@ -75,6 +75,7 @@ impl Engine {
         gap: u64,
         past: &Past,
         world: &dyn World,
+        actions: &mut Vec<Action>,
     ) {
         coalesce(&mut wanted, 0, &self.active);
         let (mut joined, mut free) = (Vec::new(), Vec::new());
@@ -99,7 +100,7 @@ impl Engine {
             push(&mut free, BlobRange::between(range.blob, from, range.range.end()));
         }
         for (fetch, part) in joined {
-            self.join(read, fetch, part);
+            self.join(read, fetch, part, actions);
         }
         let mut trees = Vec::new();
         let coalesced = coalesce(&mut free, gap, &self.active);
@@ -140,14 +141,19 @@ impl Engine {
         fetch
     }
 
-    fn join(&mut self, read: ReadId, fetch: FetchId, range: BlobRange) {
+    fn join(&mut self, read: ReadId, fetch: FetchId, range: BlobRange, actions: &mut Vec<Action>) {
         self.counters.joined += 1;
-        let Some(request) = self.requests.get(fetch) else { return };
-        if let State::Sent(sent) = request.state
+        let Some(request) = self.requests.get_mut(fetch) else { return };
+        if let State::Sent(sent) = &mut request.state
             && sent.priority != Priority::Miss
         {
             self.counters.promoted += 1;
             self.timers.add(sent.late, Timer::Late(fetch));
+            let upto = range.range.end();
+            if sent.hurried < upto {
+                sent.hurried = upto;
+                actions.push(Action::Hurry { fetch, upto });
+            }
         }
         self.wait(read, fetch, range);
         self.expect(fetch);
@@ -198,7 +204,7 @@ impl Engine {
             let (mut trees, mut data) = (Vec::new(), Vec::new());
             missing(range, world, &mut trees, &mut data);
             for wanted in [trees, data] {
-                self.want(read, wanted, 0, past, world);
+                self.want(read, wanted, 0, past, world, actions);
             }
             self.satisfy(read, actions);
         }

@@ -184,6 +184,23 @@ fn what_is_left_of_a_stream_that_breaks_is_asked_for_again() {
 }
 
 #[test]
+fn a_stream_is_hurried_as_far_as_somebody_waits() {
+    let mut sim = streaming(10, 20, lazy());
+    sim.run(millis(1000));
+    let come = sim.disk.local_bytes();
+    let hurried = |sim: &Sim| streams(sim).iter().map(|asked| asked.hurried).max().unwrap();
+    assert_eq!(hurried(&sim), 0);
+    sim.read(come + 100_000, 4096);
+    let first = hurried(&sim);
+    assert!((come + 104_096..come + 200_000).contains(&first), "{first} of {come}");
+    sim.read(come + 10_000, 4096);
+    assert_eq!(hurried(&sim), first);
+    // Who asks apart waits for nothing of it.
+    sim.read(come + 10 * MB, 4096);
+    assert_eq!(hurried(&sim), first);
+}
+
+#[test]
 fn who_waits_for_a_stream_that_stalls_asks_apart() {
     let mut first = true;
     let fates =

@@ -291,6 +291,30 @@ fn a_miss_joins_a_preload_on_the_wire() {
 }
 
 #[test]
+fn a_preload_that_a_miss_joins_is_hurried() {
+    let mut sim = Sim::new(Disk::plain(64 << 20), lazy());
+    sim.tell(Event::PlanChanged(plan([(0, 0b1111)])));
+    let data = |sim: &Sim| *sim.asked.iter().find(|asked| asked.range.blob == DATA).unwrap();
+    assert_eq!((data(&sim).priority, data(&sim).hurried), (Priority::Preload, 0));
+    sim.run(millis(1));
+    sim.read(0, 4096);
+    assert_eq!(data(&sim).hurried, UNIT);
+    // What is waited for already is not hurried again.
+    sim.read(4096, 4096);
+    sim.read(2 * UNIT, 4096);
+    assert_eq!(data(&sim).hurried, 3 * UNIT);
+    let hurried = sim.log.iter().filter(|line| line.contains("Hurry")).count();
+    sim.run(seconds(1));
+    // The data twice, and its page of the tree, which comes first and is waited for by all.
+    assert_eq!((hurried, sim.counters().promoted), (3, 6));
+    // A miss is urgent from the beginning.
+    sim.read(32 << 20, 4096);
+    sim.read(32 << 20, 4096);
+    sim.run(seconds(2));
+    assert_eq!(sim.log.iter().filter(|line| line.contains("Hurry")).count(), hurried);
+}
+
+#[test]
 fn a_miss_does_not_wait_for_a_preload_that_stalls() {
     let mut sim = Sim::new(Disk::plain(64 << 20), short(lazy()));
     sim.tell(Event::PlanChanged(Plan::Sequential));

@@ -18,6 +18,9 @@ const TIME_OUT: Duration = Duration::from_secs(15);
 /// The store's answers are cut into such pieces, which take turns.
 const PIECE: u64 = 64 << 10;
 
+/// Of what was asked for without hurry, so much is asked for at once where somebody waits: steps as disks have them.
+const STEP: u64 = 512 << 10;
+
 /// Bytes of a request to the store, and of an answer before its body.
 const HEAD: u64 = 300;
 
@@ -43,6 +46,8 @@ pub(super) struct Bringing {
     /// Whether the node has answered, where it was asked.
     answered: bool,
     want: Option<swarm::WantId>,
+    /// The same with more urgency, for parts of it.
+    hurried: Vec<swarm::WantId>,
     /// Whether it asked the store, or the node, for any of it.
     brought: bool,
     /// Whether its end is known, and its owner told or about to be.
@@ -77,7 +82,8 @@ impl Fleet<'_> {
         urgency: swarm::Urgency,
     ) -> u32 {
         let (want, answered, brought, over) = (None, false, false, false);
-        let bringing = Bringing { host, owner, range, left: 0, answered, want, brought, over };
+        let bringing =
+            Bringing { host, owner, range, left: 0, answered, want, hurried: Vec::new(), brought, over };
         let number = self.bringings.insert(bringing);
         let local = &self.hosts[host as usize].local;
         let mut left = 0;
@@ -99,8 +105,7 @@ impl Fleet<'_> {
     }
 
     fn want(&mut self, number: u32, host: u32, range: BlobRange, urgency: swarm::Urgency) {
-        let want = swarm::WantId(self.next_want);
-        self.next_want += 1;
+        let want = self.next_want();
         self.wants.insert(want.0, number);
         if let Some(bringing) = self.bringings.get_mut(number) {
             bringing.want = Some(want);
@@ -111,8 +116,38 @@ impl Fleet<'_> {
         self.tell_node(host, swarm::Event::Want { want, blob, chunks, urgency });
     }
 
+    /// Somebody waits now for what of a bringing lies before `upto`.
+    pub(super) fn hurry(&mut self, number: u32, upto: u64) {
+        let Some(bringing) = self.bringings.get(number) else { return };
+        let (host, BlobRange { blob, range }) = (bringing.host, bringing.range);
+        if bringing.want.is_none() || bringing.answered || bringing.over {
+            return;
+        }
+        let end = range.offset() + (upto - range.offset().min(upto)).next_multiple_of(STEP);
+        let part = BlobRange::between(blob, range.offset(), end.min(range.end()));
+        let want = self.next_want();
+        self.hurried.insert(want.0, (number, part));
+        if let Some(bringing) = self.bringings.get_mut(number) {
+            bringing.hurried.push(want);
+        }
+        let (chunks, urgency) = (swarm::Chunks::touched(part.range), swarm::Urgency::Demand);
+        self.tell_node(host, swarm::Event::Want { want, blob: swarm::BlobId(blob.0), chunks, urgency });
+    }
+
+    fn next_want(&mut self) -> swarm::WantId {
+        self.next_want += 1;
+        swarm::WantId(self.next_want)
+    }
+
     /// The node has answered.
     pub(super) fn answered(&mut self, want: swarm::WantId, elsewhere: &[swarm::Chunks]) {
+        if let Some((number, part)) = self.hurried.remove(&want.0) {
+            let known = self.bringings.get(number).filter(|bringing| !bringing.over);
+            if let Some((host, owner)) = known.map(|bringing| (bringing.host, bringing.owner)) {
+                self.ask_store_for(host, part, !matches!(owner, Owner::Agent(_)));
+            }
+            return;
+        }
         let Some(number) = self.wants.remove(&want.0) else { return };
         let Some(bringing) = self.bringings.get(number) else { return };
         let (host, range) = (bringing.host, bringing.range);
@@ -138,6 +173,14 @@ impl Fleet<'_> {
             bringing.over = true;
             return self.over.push_back((number, true));
         }
+        let asked = self.ask_store_for(host, range, by_disk);
+        if let Some(bringing) = self.bringings.get_mut(number) {
+            bringing.brought |= asked;
+        }
+    }
+
+    /// Asks the store for all of a range that nobody else brings to a host; whether that is any.
+    fn ask_store_for(&mut self, host: u32, range: BlobRange, by_disk: bool) -> bool {
         let local = &self.hosts[host as usize].local;
         let mut runs: Vec<BlobRange> = Vec::new();
         for unit in local.touched(range) {
@@ -152,10 +195,9 @@ impl Fleet<'_> {
                 _ => runs.push(part),
             }
         }
-        if let Some(bringing) = self.bringings.get_mut(number) {
-            bringing.brought |= !runs.is_empty();
-        }
+        let any = !runs.is_empty();
         runs.into_iter().for_each(|run| self.ask_store(host, run, by_disk));
+        any
     }
 
     fn ask_store(&mut self, host: u32, range: BlobRange, by_disk: bool) {
@@ -286,6 +328,7 @@ impl Fleet<'_> {
         let owner = std::mem::replace(&mut bringing.owner, Owner::Nobody);
         let (host, brought, done) = (bringing.host, bringing.brought, bringing.left == 0);
         let want = bringing.want.filter(|_| !bringing.answered);
+        let hurried = std::mem::take(&mut bringing.hurried);
         bringing.answered = true;
         if done {
             self.bringings.take(number);
@@ -293,6 +336,11 @@ impl Fleet<'_> {
         if let Some(want) = want {
             self.wants.remove(&want.0);
             self.tell_node(host, swarm::Event::Forget { want });
+        }
+        for want in hurried {
+            if self.hurried.remove(&want.0).is_some() {
+                self.tell_node(host, swarm::Event::Forget { want });
+            }
         }
         match owner {
             Owner::Disk(disk, fetch) => {

@@ -317,6 +317,12 @@ impl Fleet<'_> {
                         self.agenda.enter(disk.wake, Happening::Tick(n));
                     }
                 }
+                Action::Hurry { fetch, upto } => {
+                    let fetches = &self.disks[n as usize].fetches;
+                    let bringing =
+                        fetches.iter().find(|(known, _)| *known == fetch).map(|(_, number)| *number);
+                    bringing.into_iter().for_each(|number| self.hurry(number, upto));
+                }
                 // Nothing is streamed.
                 Action::Hold { .. } | Action::Resume { .. } => {}
             }
