@@ -20,9 +20,13 @@ use rcgen::{
     KeyUsagePurpose,
 };
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::sign::CertifiedKey;
+use rustls::{InconsistentKeys, RootCertStore};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const CA: &str = "ca.pem";
 const CA_KEY: &str = "ca.key";
@@ -44,8 +48,8 @@ impl Credentials {
     /// Reads what [`init`] made for one host, whose name it is.
     ///
     /// # Errors
-    /// What the operating system reports; [`ErrorKind::Corrupt`] where a file is not what it should be, or the
-    /// certificate is not for `name`.
+    /// What the operating system reports; [`ErrorKind::Corrupt`] where a file is not what it should be, the
+    /// certificate is not for `name`, or authority, certificate and key do not belong together.
     pub fn load(dir: &Path, name: &str) -> Result<Self> {
         let authority = certificates(&dir.join(CA))?;
         let certificate = certificates(&dir.join(HOST))?;
@@ -56,8 +60,9 @@ impl Credentials {
         if first != Some(true) {
             return Err(Error::corrupt(format!("is not the certificate of `{name}`"))
                 .about(dir.join(HOST).display())
-                .remedy("give the name that it was made for"));
+                .remedy("give the name that it was made for by --name"));
         }
+        check_together(dir, &authority, &certificate, &key)?;
         let gossip_path = dir.join(GOSSIP_KEY);
         let gossip_key =
             std::str::from_utf8(&read(&gossip_path)?).ok().and_then(|text| parse_hex(text.trim()));
@@ -71,6 +76,36 @@ impl Credentials {
     pub fn name(&self) -> &str {
         &self.name
     }
+}
+
+/// Whether other hosts of the cluster will believe a certificate, and its key is its own.
+fn check_together(
+    dir: &Path,
+    authority: &[CertificateDer<'static>],
+    certificate: &[CertificateDer<'static>],
+    key: &PrivateKeyDer<'static>,
+) -> Result<()> {
+    let wrong = |file: &str, what: &'static str, e: rustls::Error| {
+        let error = Error::corrupt(what).caused_by(e).about(dir.join(file).display());
+        error.remedy("copy all of what `headstart swarm init` made for this host")
+    };
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut roots = RootCertStore::empty();
+    for certificate in authority {
+        roots.add(certificate.clone()).map_err(|e| wrong(CA, "is no certificate of an authority", e))?;
+    }
+    let signing = provider.key_provider.load_private_key(key.clone_key());
+    let signing = signing.map_err(|e| wrong(HOST_KEY, "is no key that can be used", e))?;
+    let certified = CertifiedKey::new(certificate.to_vec(), signing);
+    if let Err(e @ rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) = certified.keys_match() {
+        return Err(wrong(HOST_KEY, "is not the key of the certificate beside it", e));
+    }
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+    let verifier =
+        verifier.map_err(|e| Error::corrupt("hosts cannot be checked by it").caused_by(e).about(CA))?;
+    let Some((first, others)) = certificate.split_first() else { return Ok(()) };
+    let checked = verifier.verify_client_cert(first, others, UnixTime::now());
+    checked.map(drop).map_err(|e| wrong(HOST, "is not a certificate of the authority in ca.pem", e))
 }
 
 /// Whether a certificate is for a host of this name.
@@ -133,7 +168,11 @@ pub fn init(dir: &Path, hosts: &[String]) -> Result<Vec<PathBuf>> {
     Ok(made)
 }
 
-fn check_name(name: &str) -> Result<()> {
+/// Whether a host can have this name.
+///
+/// # Errors
+/// Where it cannot.
+pub(crate) fn check_name(name: &str) -> Result<()> {
     let is_name = |part: &str| {
         !part.is_empty()
             && !part.starts_with('-')
@@ -232,6 +271,32 @@ mod tests {
             assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600, "{path:?}");
         }
         assert!(!made[0].join(CA_KEY).exists());
+    }
+
+    #[test]
+    fn what_does_not_belong_together_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = init(&dir.path().join("one"), &names(&["a", "b"])).unwrap();
+        let other = init(&dir.path().join("other"), &names(&["a"])).unwrap();
+        let mixed = dir.path().join("mixed");
+        make_dir(&mixed).unwrap();
+        let (a, b, elsewhere) = (&made[0], &made[1], &other[0]);
+        let because = |parts: [&Path; 3]| {
+            for (from, name) in parts.into_iter().zip([CA, HOST, HOST_KEY]) {
+                std::fs::copy(from.join(name), mixed.join(name)).unwrap();
+            }
+            std::fs::copy(a.join(GOSSIP_KEY), mixed.join(GOSSIP_KEY)).unwrap();
+            Credentials::load(&mixed, "a").err().map(|e| e.to_string())
+        };
+        assert_eq!(because([a, a, a]), None);
+        let why = because([a, a, b]).unwrap();
+        assert!(why.contains("host.key: is not the key of the certificate"), "{why}");
+        let why = because([elsewhere, a, a]).unwrap();
+        assert!(why.contains("host.pem: is not a certificate of the authority"), "{why}");
+        std::fs::write(mixed.join(CA), "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+            .unwrap();
+        let why = Credentials::load(&mixed, "a").err().map(|e| e.to_string()).unwrap();
+        assert!(why.contains("ca.pem: is no certificate of an authority"), "{why}");
     }
 
     #[test]

@@ -1,17 +1,20 @@
-//! The daemon put together: a directory of its own, the swarm, and the sockets at which it is found.
+//! The daemon put together: directories of its own, the swarm, and the sockets at which it is found.
 //!
 //! ```text
 //! DIR/lock            held while an agent runs there
 //! DIR/agent.sock      where programs find the agent: HTTP
 //! DIR/swarm.sock      where disks' processes find the swarm
 //! DIR/disks/          its disks
-//! DIR/pins            what hosts are to keep together
-//! DIR/recent          what it was asked for lately, where it is a root
-//! DIR/tracker         what it counts, where it is a tracker
+//! STATE/pins          what hosts are to keep together
+//! STATE/recent        what it was asked for lately, where it is a root
+//! STATE/tracker       what it counts, where it is a tracker
 //! ```
 //!
-//! No read of local bytes comes near it, and no disk needs it: it can be killed, started again and replaced by another
-//! release at any time.
+//! What is in DIR is good as long as the host runs, as its disks' processes are; what is in STATE outlives that. Both
+//! may be the same directory.
+//!
+//! No read of local bytes comes near it, and no disk needs it: it can be killed, started again and replaced by
+//! another release at any time.
 
 use crate::disks::{Disks, DisksSettings};
 use crate::keeper::{Keeper, Obeying};
@@ -35,7 +38,7 @@ use tokio::runtime::Handle;
 /// The socket at which disks find the swarm, in an agent's directory.
 const SWARM_SOCKET: &str = "swarm.sock";
 
-/// What a root was asked for lately, in an agent's directory, and how often it is written.
+/// What a root was asked for lately, in an agent's directory of what lasts, and how often it is written.
 const RECENT: &str = "recent";
 const REMEMBER_EVERY: Duration = Duration::from_secs(60);
 
@@ -46,6 +49,8 @@ pub const SOCKET: &str = "agent.sock";
 pub struct AgentSettings {
     /// Its directory, made where it is not there.
     pub dir: PathBuf,
+    /// What outlives the host's restart; made where it is not there.
+    pub state: PathBuf,
     /// What all disks of the host share.
     pub cache: Arc<Cache>,
     /// How it takes part in a swarm; without, it only looks after its disks.
@@ -81,8 +86,9 @@ impl Agent {
     /// # Errors
     /// [`ErrorKind::Conflict`] where another agent runs in that directory; what listening reports.
     pub async fn start(settings: AgentSettings, runtime: Handle) -> Result<Self> {
-        let AgentSettings { dir, cache, swarm, stores, program, http, range_proxy } = settings;
+        let AgentSettings { dir, state, cache, swarm, stores, program, http, range_proxy } = settings;
         let lock = take(&dir)?;
+        make(&state)?;
         let reaching = stores.clone();
         let stores = Arc::new(Stores::new(stores));
         let swarm_socket = dir.join(SWARM_SOCKET);
@@ -91,7 +97,7 @@ impl Agent {
             None => None,
         };
         let proxy = proxy(range_proxy, swarm.as_ref(), &reaching).await?;
-        let recent = swarm.as_ref().filter(|swarm| swarm.role() == Role::Root).map(|_| dir.join(RECENT));
+        let recent = swarm.as_ref().filter(|swarm| swarm.role() == Role::Root).map(|_| state.join(RECENT));
         if let (Some(swarm), Some(path)) = (&swarm, &recent) {
             if let Err(error) = swarm.remember(path) {
                 tracing::warn!(%error, "it is not known what was asked for before");
@@ -104,7 +110,7 @@ impl Agent {
             }
             None => None,
         };
-        let keeper = swarm.as_ref().map(|swarm| Keeper::new(Arc::clone(swarm), stores, &dir, cache.dir()));
+        let keeper = swarm.as_ref().map(|swarm| Keeper::new(Arc::clone(swarm), stores, &state, cache.dir()));
         let obeying = keeper.as_ref().map(Keeper::obey);
         // Relative paths are not the same for disks, whose directories are others'.
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -195,17 +201,24 @@ fn write_recent(swarm: &Swarm, path: &Path) {
     }
 }
 
-/// Makes an agent's directory, for this user alone, and takes its lock.
-fn take(dir: &Path) -> Result<File> {
+/// Makes a directory, for this user alone.
+fn make(dir: &Path) -> Result<()> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.map_err(|e| Error::io("cannot make it", e).about(dir.display()))?;
+    made.map_err(|e| Error::io("cannot make the directory", e).about(dir.display()))
+}
+
+/// Makes an agent's directory and takes its lock.
+fn take(dir: &Path) -> Result<File> {
+    make(dir)?;
     let path = dir.join("lock");
     let lock = File::options().create(true).truncate(false).write(true).open(&path);
     let lock = lock.map_err(|e| Error::io("cannot open", e).about(path.display()))?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(lock),
         Err(rustix::io::Errno::WOULDBLOCK) => {
-            Err(Error::new(ErrorKind::Conflict, "another agent runs there").about(dir.display()))
+            Err(Error::new(ErrorKind::Conflict, "another agent runs there")
+                .about(dir.display())
+                .remedy("end it first, or give this one a --dir and a --cache of its own"))
         }
         Err(e) => Err(Error::io("cannot lock", e.into()).about(path.display())),
     }

@@ -114,7 +114,7 @@ enum Command {
     /// Run the daemon of this host, in the foreground: its part in the swarm, and its disks
     #[command(after_help = agent::EXAMPLES)]
     Agent(Box<agent::AgentArgs>),
-    /// Hosts that help each other: what they know each other by
+    /// Hosts that help each other: what they know each other by, how they are, images that they bring ahead or keep
     #[command(subcommand)]
     Swarm(swarm::Command),
     /// The disks of this host's agent
@@ -150,7 +150,7 @@ fn run(cli: &Cli) -> Result<Box<dyn Report>> {
         Command::Attach(command) => command.run(&terminal, cli.global.quiet, cli.global.json),
         Command::Agent(command) => command.run(&terminal, cli.global.json),
         Command::Swarm(command) => command.run(),
-        Command::Disk(command) => command.run(),
+        Command::Disk(command) => command.run(&terminal, cli.global.json),
         Command::Cache(command) => command.run(),
         Command::Doctor(command) => Ok(command.run()),
     }

@@ -1,5 +1,6 @@
 //! `headstart train`: recorded boots in, plans out.
 
+use crate::agent::AgentClient;
 use crate::attach::NamedImage;
 use crate::counted::{Counted, CountedReport};
 use crate::layer_map;
@@ -20,6 +21,7 @@ use headstart_plan::{Bandwidth, Bin, GroupPlans};
 use headstart_trace::data_set::{DataSet, Limits, Skipped};
 use serde::Serialize;
 use std::fmt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -34,7 +36,9 @@ Examples:
   headstart train --traces /var/cache/headstart/traces --learned learned \\
       --publish oci://registry.lan/vm/debian:12
   # What a tracker counted while the image was deployed, where nothing was recorded:
-  headstart train --counts /var/lib/headstart/tracker --publish oci://registry.lan/vm/debian:12";
+  headstart train --counts /var/lib/headstart/tracker --publish oci://registry.lan/vm/debian:12
+  # The same, asked of the agent:
+  headstart train --counts /run/headstart/agent.sock --publish oci://registry.lan/vm/debian:12";
 
 /// What to learn from, and how.
 #[derive(Args)]
@@ -42,10 +46,10 @@ pub(crate) struct Train {
     /// The boots to learn from: a directory of traces, a data set of the FAST'26 layout, or one trace
     #[arg(long, value_name = "DIR", required_unless_present = "counts")]
     traces: Option<PathBuf>,
-    /// Learn also from what a tracker counted: the file `tracker` of its agent's directory. What the disks of each
-    /// image named by --image or --publish read is taken as up to eight boots that together read as they did (may
-    /// be repeated)
-    #[arg(long, value_name = "FILE")]
+    /// Learn also from what a tracker counted: the file `tracker` of its agent's directory, or that agent's
+    /// agent.sock while it runs. What the disks of each image named by --image or --publish read is taken as up to
+    /// eight boots that together read as they did (may be repeated)
+    #[arg(long, value_name = "FILE|SOCK")]
     counts: Vec<PathBuf>,
     /// Where to write the plans; what is there is replaced
     #[arg(long, short, value_name = "PLANS", required_unless_present = "publish")]
@@ -174,7 +178,12 @@ impl Train {
         }
         let mut all = Vec::new();
         for file in &self.counts {
-            let counts = headstart_agent::peers::read_counts(file)?;
+            let is_socket = file.metadata().is_ok_and(|of| of.file_type().is_socket());
+            let counts = if is_socket {
+                AgentClient::new(Some(file))?.counts().map_err(|e| e.about(file.display()))?
+            } else {
+                headstart_agent::peers::read_counts(file)?
+            };
             let found = named.iter().map(|image| Counted::find(&counts, image, &self.stores));
             let found: Vec<Counted> = found.filter_map(Result::transpose).collect::<Result<_>>()?;
             if found.is_empty() {

@@ -1,8 +1,8 @@
 //! The disks of a host: one process each, which lives without the agent.
 //!
-//! A disk is served by `headstart attach` in a process of its own, in a session of its own. The agent starts it, starts
-//! it again where it dies, and asks it to end when its disk is to be detached; it is in the way of no request. So
-//! whatever becomes of the agent, disks are served on, and the next agent finds them:
+//! A disk is served by `headstart attach` in a process of its own, in a session of its own. The agent starts it,
+//! starts it again where it dies, and asks it to end when its disk is to be detached; it is in the way of no
+//! request. So whatever becomes of the agent, disks are served on, and the next agent finds them:
 //!
 //! ```text
 //! DIR/disks/NAME.json    what was asked for, and how often it was started again
@@ -130,7 +130,7 @@ impl Disks {
     /// Where the directory cannot be used. A record that cannot be read is said and left alone.
     pub fn open(settings: DisksSettings) -> Result<Arc<Self>> {
         std::fs::create_dir_all(&settings.dir)
-            .map_err(|e| Error::io("cannot make it", e).about(settings.dir.display()))?;
+            .map_err(|e| Error::io("cannot make the directory", e).about(settings.dir.display()))?;
         let (events, _) = broadcast::channel(EVENTS_MAX);
         let disks = Arc::new(Self { settings: Arc::new(settings), keepers: Mutex::default(), events });
         for record in record::all(&disks.settings.dir)? {
@@ -164,10 +164,11 @@ impl Disks {
     /// Attaches a disk; returns when it can be used, or could not be attached.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where there is one of that name, [`ErrorKind::Invalid`] where that is no name, and what
-    /// its process says.
+    /// [`ErrorKind::Conflict`] where there is one of that name, [`ErrorKind::Invalid`] where that is no name, and
+    /// what its process says.
     pub async fn attach(self: &Arc<Self>, spec: DiskSpec) -> Result<DiskStatus> {
         check_name(&spec.name)?;
+        check_arguments(&spec)?;
         let keeper = {
             let mut keepers = self.keepers();
             if keepers.contains_key(&spec.name) {
@@ -234,6 +235,23 @@ fn check_name(name: &str) -> Result<()> {
             .remedy("write 1 to 64 letters, digits, `-`, `_` and `.`"));
     }
     Ok(())
+}
+
+/// Options of `headstart attach` that an agent gives itself, or that make no disk.
+const NOT_FOR_DISKS: [&str; 8] =
+    ["--agent", "--as", "--cache", "--swarm", "--pid-file", "--help", "-h", "--version"];
+
+fn check_arguments(spec: &DiskSpec) -> Result<()> {
+    let option = |word: &String| {
+        let name = word.split('=').next().unwrap_or_default();
+        NOT_FOR_DISKS.into_iter().find(|option| *option == name)
+    };
+    match spec.arguments.iter().find_map(option) {
+        None => Ok(()),
+        Some(option) => Err(Error::invalid(format!("`{option}` is not for a disk of an agent"))
+            .about(&spec.name)
+            .remedy("leave it out")),
+    }
 }
 
 /// A file of a disk.

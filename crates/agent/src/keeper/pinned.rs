@@ -371,3 +371,6 @@ async fn bring(held: Arc<Held>) {
 fn lock(blob: &Arc<CachedBlob>, ranges: &[ByteRange]) -> Result<Vec<headstart_cache::Pin>> {
     ranges.iter().map(|range| blob.pin(*range)).collect()
 }
+
+#[cfg(test)]
+mod tests;

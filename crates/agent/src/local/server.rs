@@ -69,7 +69,11 @@ pub(crate) fn bind(socket: &Path) -> Result<UnixListener> {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(Error::io("cannot replace", e)),
         _ => {}
     }
-    let listener = UnixListener::bind(socket).map_err(|e| Error::io("cannot listen", e))?;
+    let listener = UnixListener::bind(socket).map_err(|e| {
+        let is_long = e.kind() == std::io::ErrorKind::InvalidInput;
+        let failed = Error::io("cannot listen", e);
+        if is_long { failed.remedy("name a shorter directory by --dir") } else { failed }
+    })?;
     let only_mine = std::fs::Permissions::from_mode(0o600);
     std::fs::set_permissions(socket, only_mine).map_err(|e| Error::io("cannot protect", e))?;
     Ok(listener)

@@ -6,11 +6,11 @@
 //!
 //! # Who may ask
 //!
-//! An image goes by a number that only those know who have read its manifest (`headstart_disk` makes it of the roots of
-//! all its hash trees, which are never sent). It goes over encrypted connections to trackers alone, which give it to
-//! nobody. So who names it has proved by that that he may read the image, though a tracker need not know which image
-//! it is. What a tracker says is believed by nobody but a disk's engine, which brings what is named while it has
-//! nothing better to do, verified as everything, and stops where that does no good.
+//! An image goes by a number that only those know who have read its manifest (`headstart_disk` makes it of the
+//! roots of all its hash trees, which are never sent). It goes over encrypted connections to trackers alone, which
+//! give it to nobody. So who names it has proved by that that he may read the image, though a tracker need not know
+//! which image it is. What a tracker says is believed by nobody but a disk's engine, which brings what is named
+//! while it has nothing better to do, verified as everything, and stops where that does no good.
 //!
 //! # What is bounded
 //!
@@ -20,7 +20,7 @@
 mod counting;
 
 pub(super) use counting::Counting;
-pub use counting::read_counts;
+pub use counting::{CountedImage, read_counts};
 
 use crate::peers::frame::{self, Kind};
 use crate::peers::host::Host;

@@ -14,6 +14,7 @@ use crate::peers::frame::{self, Kind, PROOF};
 use crate::peers::gossip::Member;
 use crate::peers::hints::HintsSide;
 use crate::peers::link::{Link, served_event};
+use crate::peers::members::key_of;
 use crate::peers::orders::Orders;
 use crate::peers::outbox::{Lanes, Sending};
 use crate::peers::parking::{Parked, Parking};
@@ -49,6 +50,8 @@ pub(super) struct Host {
     pub(super) earlier: Notify,
     /// The other hosts, as the gossip has them, by name.
     members: Mutex<Vec<Member>>,
+    /// Why those of them that cannot be connected to cannot, at the last try.
+    unreached: Mutex<HashMap<PeerKey, String>>,
     pub(super) orders: Orders,
     core: Mutex<Core>,
     started: Instant,
@@ -70,6 +73,7 @@ impl Host {
             hints,
             earlier: Notify::new(),
             members: Mutex::default(),
+            unreached: Mutex::default(),
             orders: Orders::default(),
             core: Mutex::new(Core::new(node)),
             started: Instant::now(),
@@ -272,6 +276,7 @@ impl Host {
         core.peers.insert(peer, new);
         core.by_key.insert(key, peer);
         self.counts.connections.fetch_add(1, Ordering::Relaxed);
+        self.unreached().remove(&key);
         core.drive(self, Event::PeerUp { peer, key, role: link.role });
         Some(link)
     }
@@ -473,7 +478,24 @@ impl Host {
     }
 
     pub(super) fn set_members(&self, members: &[Member]) {
+        let keys: HashSet<PeerKey> = members.iter().map(|member| key_of(&member.name)).collect();
+        self.unreached().retain(|key, _| keys.contains(key));
         *self.members.lock().unwrap_or_else(PoisonError::into_inner) = members.to_vec();
+    }
+
+    fn unreached(&self) -> MutexGuard<'_, HashMap<PeerKey, String>> {
+        self.unreached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A host cannot be connected to: whether that, and why, is news.
+    pub(super) fn cannot_reach(&self, key: PeerKey, error: &Error) -> bool {
+        let why = error.to_string();
+        self.unreached().insert(key, why.clone()).is_none_or(|before| before != why)
+    }
+
+    /// Why a host could not be connected to at the last try.
+    pub(super) fn why_unreached(&self, key: PeerKey) -> Option<String> {
+        self.unreached().get(&key).cloned()
     }
 
     /// The hosts that count what disks read, this one without a connection.

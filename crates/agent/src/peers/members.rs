@@ -10,10 +10,10 @@ use crate::peers::host::Host;
 use crate::peers::link::Link;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_swarm::{Offence, PeerKey, Role};
-use std::collections::HashMap;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -21,6 +21,12 @@ use tokio::task::JoinSet;
 
 /// How long a connection may take to be made, before the other host is asked who it is.
 const CONNECT: Duration = Duration::from_secs(3);
+
+/// How long to wait for the first host of the swarm before somebody is told.
+const JOINING: Duration = Duration::from_secs(10);
+
+/// Addresses from which nobody may connect that are known, so that each is said once.
+const DENIED_MAX: usize = 64;
 
 /// How long to wait before the second try, and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -59,6 +65,12 @@ pub(crate) fn key_of(name: &str) -> PeerKey {
     PeerKey(u64::from_le_bytes(key))
 }
 
+/// Whether an address was not known, and is now.
+fn is_news(known: &Mutex<HashSet<IpAddr>>, address: IpAddr) -> bool {
+    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    known.len() < DENIED_MAX && known.insert(address)
+}
+
 impl Door {
     /// Runs one connection until it ends.
     async fn run(&self, channel: Channel, address: SocketAddr) -> Result<()> {
@@ -87,6 +99,7 @@ impl Door {
         let strangers = Arc::new(Semaphore::new(STRANGERS_MAX));
         let mut connections = JoinSet::new();
         let mut stopping = self.stopping.clone();
+        let denied: Arc<Mutex<HashSet<IpAddr>>> = Arc::default();
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
@@ -102,7 +115,7 @@ impl Door {
                 self.host.counts.refused_connections.fetch_add(1, Ordering::Relaxed);
                 continue;
             };
-            let door = Arc::clone(&self);
+            let (door, denied) = (Arc::clone(&self), Arc::clone(&denied));
             connections.spawn(async move {
                 let channel = door.wire.accept(socket, &door.hello).await;
                 drop(permit);
@@ -114,7 +127,11 @@ impl Door {
                     }
                     Err(error) => {
                         door.host.counts.refused_connections.fetch_add(1, Ordering::Relaxed);
-                        tracing::debug!(%error, %address, "a connection was refused");
+                        if error.kind() == ErrorKind::Denied && is_news(&denied, address.ip()) {
+                            tracing::warn!(%error, %address, "a connection was refused");
+                        } else {
+                            tracing::debug!(%error, %address, "a connection was refused");
+                        }
                     }
                 }
             });
@@ -185,12 +202,7 @@ impl Door {
                             pause = FIRST_PAUSE;
                         }
                     }
-                    Err(error) => {
-                        if error.kind() == ErrorKind::Denied {
-                            self.host.counts.refused_connections.fetch_add(1, Ordering::Relaxed);
-                        }
-                        tracing::debug!(%error, host = %member.name, address = %member.address, "cannot connect");
-                    }
+                    Err(error) => self.said_why(&member, key, &error),
                 }
             }
             tries = tries.wrapping_add(1);
@@ -203,6 +215,34 @@ impl Door {
                 return;
             }
             pause = (pause * 2).min(LAST_PAUSE);
+        }
+    }
+
+    /// A host cannot be connected to. Who reads the log hears of it once, if waiting does not help.
+    fn said_why(&self, member: &Member, key: PeerKey, error: &Error) {
+        let is_news = self.host.cannot_reach(key, error);
+        let (host, address) = (&member.name, member.address);
+        if error.kind() == ErrorKind::Denied {
+            self.host.counts.refused_connections.fetch_add(1, Ordering::Relaxed);
+            if is_news {
+                tracing::warn!(%error, %host, %address, "cannot connect to a host of the swarm");
+                return;
+            }
+        }
+        tracing::debug!(%error, %host, %address, "cannot connect");
+    }
+
+    /// Says once that nobody of those who were to be joined is heard of.
+    pub(super) async fn miss_all(self: Arc<Self>, join: Vec<String>) {
+        if join.is_empty() {
+            return;
+        }
+        let mut stopping = self.stopping.clone();
+        let stopped = tokio::time::timeout(JOINING, stopping.wait_for(|stopping| *stopping)).await;
+        if stopped.is_err() && self.host.members().is_empty() && self.host.links().is_empty() {
+            let why =
+                "they are not there, the network does not let UDP through, or they have another gossip key";
+            tracing::warn!(why, hosts = %join.join(" "), "no other host of the swarm is heard of");
         }
     }
 

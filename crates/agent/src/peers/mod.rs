@@ -51,10 +51,10 @@ mod status;
 mod tests;
 
 pub(crate) use hints::Boots;
-pub use hints::{HintCounters, read_counts};
+pub use hints::{CountedImage, HintCounters, read_counts};
 pub use status::{BlobStatus, Counters, MemberStatus, PeerStatus, Status};
 
-use crate::credentials::Credentials;
+use crate::credentials::{Credentials, check_name};
 use crate::peers::blob::Blob;
 use crate::peers::channel::Wire;
 use crate::peers::frame::Hello;
@@ -69,7 +69,7 @@ use headstart_disk::Carrier;
 use headstart_store::Store;
 use headstart_swarm::tracker::ImageKey;
 use headstart_swarm::{Chunks, Event, Node, PeerKey, Role, Settings, Urgency, WantId};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -146,13 +146,16 @@ impl Swarm {
             Security::Tls(credentials) => {
                 (Wire::tls(credentials)?, credentials.name.clone(), Some(credentials.gossip_key))
             }
-            Security::PlainOnLoopback { name } => (Wire::Plain, name.clone(), None),
+            Security::PlainOnLoopback { name } => {
+                check_name(name)?;
+                (Wire::Plain, name.clone(), None)
+            }
         };
         let only_loopback = matches!(settings.security, Security::PlainOnLoopback { .. });
-        let reached = [Some(settings.listen), settings.advertise];
-        if only_loopback && !reached.into_iter().flatten().all(|address| address.ip().is_loopback()) {
+        let mut reached = [Some(settings.listen), settings.advertise].into_iter().flatten();
+        if let Some(address) = reached.find(|address| only_loopback && !address.ip().is_loopback()) {
             return Err(Error::invalid("without certificates it listens on loopback only")
-                .about(settings.listen)
+                .about(address)
                 .remedy("make certificates by `headstart swarm init`, or listen on 127.0.0.1"));
         }
         let (listener, datagrams, listening) = listen(settings.listen).await?;
@@ -181,11 +184,12 @@ impl Swarm {
             only_loopback,
             stopping: stopped,
         });
-        let gossip = Gossip::join(datagrams, gossip_key, &name, address, settings.join).await?;
+        let gossip = Gossip::join(datagrams, gossip_key, &name, address, settings.join.clone()).await?;
         let mut tasks = JoinSet::new();
         tasks.spawn_on(Arc::clone(&host).keep_time(), &runtime);
         tasks.spawn_on(Arc::clone(&door).accept(listener), &runtime);
         tasks.spawn_on(Arc::clone(&door).follow(gossip), &runtime);
+        tasks.spawn_on(Arc::clone(&door).miss_all(settings.join), &runtime);
         tasks.spawn_on(hints::keep_going(Arc::clone(&host), stopping.subscribe()), &runtime);
         tasks.spawn_on(door.look_after(), &runtime);
         let tasks = Mutex::new(Some(tasks));
@@ -233,6 +237,13 @@ impl Swarm {
     #[must_use]
     pub fn hint_counters(&self) -> HintCounters {
         self.host.hints.counters()
+    }
+
+    /// What it has counted of images, where it is a tracker.
+    #[must_use]
+    pub fn counts(&self) -> Option<Vec<CountedImage>> {
+        let counting = self.host.hints.counting.as_ref()?;
+        Some(counting.all().iter().map(CountedImage::of).collect())
     }
 
     /// What it does at present, for people.
@@ -291,24 +302,35 @@ async fn listen(at: SocketAddr) -> Result<(TcpListener, UdpSocket, SocketAddr)> 
     Err(Error::invalid("cannot listen"))
 }
 
-/// Where others reach who listens there. If that is everywhere: the address that datagrams to the others come from.
+/// Addresses that are nobody's (RFC 5737, RFC 3849): what is sent there would go where most goes.
+const NOBODY: [&str; 2] = ["192.0.2.1:9", "[2001:db8::1]:9"];
+
+/// Where others reach who listens there. If that is everywhere: the address that datagrams to the others come from,
+/// or to anybody, where the others are on this host or nobody knows them yet.
 async fn reachable(listening: SocketAddr, others: &[String]) -> Result<SocketAddr> {
     if !listening.ip().is_unspecified() {
         return Ok(listening);
     }
     let unspecified = SocketAddr::new(listening.ip(), 0);
-    for other in others {
+    let mut on_loopback = None;
+    for other in others.iter().map(String::as_str).chain(NOBODY) {
         let Ok(socket) = UdpSocket::bind(unspecified).await else { continue };
+        // Nothing is sent by that.
         if socket.connect(other).await.is_ok()
             && let Ok(own) = socket.local_addr()
         {
-            return Ok(SocketAddr::new(own.ip(), listening.port()));
+            let own = SocketAddr::new(own.ip(), listening.port());
+            if !own.ip().is_loopback() {
+                return Ok(own);
+            }
+            on_loopback = Some(own);
         }
     }
-    let everywhere: IpAddr = listening.ip();
-    Err(Error::invalid("it is not known where other hosts reach this one")
-        .about(everywhere)
-        .remedy("say where, by the address to advertise"))
+    on_loopback.ok_or_else(|| {
+        Error::invalid("it is not known where other hosts reach this one")
+            .about(listening)
+            .remedy("say where, by --advertise")
+    })
 }
 
 /// One disk's part in one blob. All methods take ranges of the blob in bytes; what is past its end is not there.

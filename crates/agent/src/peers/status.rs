@@ -2,21 +2,25 @@
 
 use crate::peers::gossip::Member;
 use crate::peers::host::Host;
+use crate::peers::members::key_of;
 use headstart_swarm::Role;
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
+use utoipa::ToSchema;
 
 /// What it does at present.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Status {
     /// This host's name.
     pub name: String,
     /// What it is to others: `root` or `agent`.
+    #[schema(value_type = String)]
     pub role: &'static str,
     /// Whether it counts what disks read, as a tracker.
     pub tracker: bool,
     /// Where it listens.
+    #[schema(value_type = Option<String>)]
     pub address: Option<SocketAddr>,
     /// The hosts that it is connected to, by name.
     pub peers: Vec<PeerStatus>,
@@ -27,28 +31,34 @@ pub struct Status {
     /// What its connections did so far.
     pub counters: Counters,
     /// What it decided so far.
+    #[schema(value_type = std::collections::BTreeMap<String, u64>)]
     pub decisions: headstart_swarm::Counters,
 }
 
 /// A host that others tell of.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct MemberStatus {
     /// Its name.
     pub name: String,
     /// Where it says that it is.
+    #[schema(value_type = String)]
     pub address: SocketAddr,
+    /// Why it could not be connected to when that was tried last, where this host is the one to try.
+    pub error: Option<String>,
 }
 
 /// One connection.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct PeerStatus {
     /// The other host's name.
     pub name: String,
     /// What it is: `root` or `agent`.
+    #[schema(value_type = String)]
     pub role: &'static str,
     /// Whether it counts what disks read, as a tracker.
     pub tracker: bool,
-    /// Its address.
+    /// Where it listens, or else the other end of the connection.
+    #[schema(value_type = String)]
     pub address: SocketAddr,
     /// How many blobs both have proved to each other that they may read.
     pub shared_blobs: usize,
@@ -61,7 +71,7 @@ pub struct PeerStatus {
 }
 
 /// One blob.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct BlobStatus {
     /// Its digest.
     pub digest: String,
@@ -76,7 +86,7 @@ pub struct BlobStatus {
 }
 
 /// What it did so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Counters {
     /// Connections that were made, either way.
     pub connections: u64,
@@ -142,6 +152,12 @@ fn word(role: Role) -> &'static str {
 
 impl Status {
     pub(super) fn of(host: &Host, name: &str, role: Role, address: SocketAddr) -> Self {
+        let members = host.members();
+        // Who connected to this host has a port of the moment.
+        let listens_at = |name: &str| {
+            let at = members.binary_search_by(|member| member.name.as_str().cmp(name));
+            at.ok().and_then(|at| members.get(at)).map(|member| member.address)
+        };
         let mut peers: Vec<_> = host
             .links()
             .into_iter()
@@ -149,7 +165,7 @@ impl Status {
                 name: link.name.clone(),
                 role: word(link.role),
                 tracker: link.is_tracker,
-                address: link.address,
+                address: listens_at(&link.name).unwrap_or(link.address),
                 shared_blobs,
                 sent_bytes: link.sent.load(Ordering::Relaxed),
                 received_bytes: link.received.load(Ordering::Relaxed),
@@ -171,8 +187,11 @@ impl Status {
             .collect();
         blobs.sort_unstable_by(|a, b| a.digest.cmp(&b.digest));
         let is_connected = |name: &String| peers.binary_search_by(|peer| peer.name.cmp(name)).is_ok();
-        let unconnected = host.members().into_iter().filter(|member| !is_connected(&member.name));
-        let unconnected = unconnected.map(|Member { name, address, .. }| MemberStatus { name, address });
+        let unconnected = members.into_iter().filter(|member| !is_connected(&member.name));
+        let unconnected = unconnected.map(|Member { name, address }| {
+            let error = host.why_unreached(key_of(&name));
+            MemberStatus { name, address, error }
+        });
         Self {
             name: name.to_owned(),
             role: word(role),

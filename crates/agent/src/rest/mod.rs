@@ -9,18 +9,19 @@ use crate::disks::{DiskSpec, DiskState, DiskStatus, Disks};
 use crate::keeper::{Keeper, PinStatus, WarmSpec, Warmed};
 use crate::local::bind;
 use crate::peers::orders::Order;
-use crate::peers::{Status, Swarm};
+use crate::peers::{CountedImage, Status, Swarm};
 use crate::pins::Pin;
 use crate::proxy::Proxy;
-use axum::extract::{Path as UrlPath, State};
-use axum::http::StatusCode;
+use axum::extract::{FromRequest, Path as UrlPath, Request, State};
 use axum::http::header::CONTENT_TYPE;
+use axum::http::{Method, StatusCode, Uri};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures::stream::{self, Stream};
 use headstart_block::{Error, ErrorKind, Result};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -91,6 +92,8 @@ fn looking() -> Router<Arc<Served>> {
         .route("/v1/targets", get(targets))
         .route("/metrics", get(metrics))
         .route("/openapi.json", get(openapi))
+        .fallback(nothing)
+        .method_not_allowed_fallback(not_here)
 }
 
 fn changing() -> Router<Arc<Served>> {
@@ -100,15 +103,29 @@ fn changing() -> Router<Arc<Served>> {
         .route("/v1/warm", post(warm))
         .route("/v1/pin", post(pin))
         .route("/v1/unpin", post(unpin))
+        // It changes nothing; but who knows an image's number is taken for one who may read the image.
+        .route("/v1/counts", get(counts))
 }
 
 /// The document that says what can be asked for.
 #[derive(OpenApi)]
 #[openapi(
     info(title = "headstart agent", description = "The disks of a host, and its part in the swarm."),
-    paths(list, show, attach, detach, watch, swarm, warm, pin, unpin, targets, metrics),
+    paths(list, show, attach, detach, watch, swarm, warm, pin, unpin, counts, targets, metrics),
     components(schemas(
-        DiskSpec, DiskStatus, DiskState, Failure, Targets, WarmSpec, Warmed, Order, Pin, PinStatus, Unpin
+        DiskSpec,
+        DiskStatus,
+        DiskState,
+        Failure,
+        Targets,
+        WarmSpec,
+        Warmed,
+        Order,
+        Pin,
+        PinStatus,
+        Unpin,
+        CountedImage,
+        SwarmPart
     ))
 )]
 struct Document;
@@ -136,6 +153,34 @@ impl IntoResponse for Refusal {
     }
 }
 
+/// A request's body. What is none is refused as everything is.
+struct Body<T>(T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, state: &S) -> std::result::Result<Self, Response> {
+        match Json::from_request(request, state).await {
+            Ok(Json(body)) => Ok(Self(body)),
+            Err(rejection) => Err(refused(rejection.status(), &rejection.body_text())),
+        }
+    }
+}
+
+fn refused(status: StatusCode, why: &str) -> Response {
+    (status, Json(Failure { error: format!("{why}; /openapi.json says what can be asked for") }))
+        .into_response()
+}
+
+async fn nothing(uri: Uri) -> Response {
+    refused(StatusCode::NOT_FOUND, &format!("there is nothing at {}", uri.path()))
+}
+
+async fn not_here(method: Method, uri: Uri) -> Response {
+    let why = format!("{method} of {} is not for here, or over the agent's Unix socket alone", uri.path());
+    refused(StatusCode::METHOD_NOT_ALLOWED, &why)
+}
+
 type Answer<T> = std::result::Result<T, Refusal>;
 
 /// All disks.
@@ -156,7 +201,7 @@ async fn show(State(served): Shared, UrlPath(name): UrlPath<String>) -> Answer<J
     responses((status = 201, description = "It can be used", body = DiskStatus),
         (status = 409, description = "There is a disk of that name", body = Failure),
         (status = 422, description = "It cannot be attached", body = Failure)))]
-async fn attach(State(served): Shared, Json(spec): Json<DiskSpec>) -> Answer<(StatusCode, Json<DiskStatus>)> {
+async fn attach(State(served): Shared, Body(spec): Body<DiskSpec>) -> Answer<(StatusCode, Json<DiskStatus>)> {
     // Who hangs up meanwhile changes nothing: it is attached all the same.
     let disks = Arc::clone(&served.disks);
     let attached = tokio::spawn(async move { disks.attach(spec).await }).await;
@@ -195,14 +240,14 @@ async fn watch(State(served): Shared) -> Sse<impl Stream<Item = std::result::Res
 }
 
 /// This host's part in the swarm; `null` where it has none.
-#[utoipa::path(get, path = "/v1/swarm", responses((status = 200, body = Object)))]
+#[utoipa::path(get, path = "/v1/swarm", responses((status = 200, body = Option<SwarmPart>)))]
 async fn swarm(State(served): Shared) -> Response {
     let Some(swarm) = &served.swarm else { return Json(()).into_response() };
     Json(SwarmPart { swarm: swarm.status(), pins: pins(&served).await }).into_response()
 }
 
 /// A host's part in the swarm.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 struct SwarmPart {
     #[serde(flatten)]
     swarm: Status,
@@ -217,15 +262,15 @@ async fn pins(served: &Served) -> Vec<PinStatus> {
     }
 }
 
-/// Brings blobs to this host, or to others that it is connected to, ahead of need; answers when that is done. They are
-/// brought from hosts that have them, else from their store, in parts, in the order that is given. Over the Unix socket
-/// alone.
+/// Brings blobs to this host, or to others that it is connected to, ahead of need; answers when that is done. They
+/// are brought from hosts that have them, else from their store, in parts, in the order that is given. Over the
+/// Unix socket alone.
 #[utoipa::path(post, path = "/v1/warm", request_body = WarmSpec,
     responses((status = 200, description = "How it went on each host", body = Vec<Warmed>),
         (status = 404, description = "A host is not connected", body = Failure),
         (status = 422, description = "A blob is none", body = Failure),
         (status = 503, description = "The agent is in no swarm", body = Failure)))]
-async fn warm(State(served): Shared, Json(spec): Json<WarmSpec>) -> Answer<Json<Vec<Warmed>>> {
+async fn warm(State(served): Shared, Body(spec): Body<WarmSpec>) -> Answer<Json<Vec<Warmed>>> {
     let keeper = served.keeper.clone().ok_or_else(|| Refusal(no_swarm()))?;
     // Who hangs up meanwhile changes nothing: it is brought all the same.
     let warmed = tokio::spawn(async move { keeper.warm(&spec).await }).await;
@@ -240,7 +285,7 @@ async fn warm(State(served): Shared, Json(spec): Json<WarmSpec>) -> Answer<Json<
         (status = 404, description = "A host is not connected", body = Failure),
         (status = 422, description = "It is no image, or there are fewer hosts than copies", body = Failure),
         (status = 503, description = "The agent is in no swarm", body = Failure)))]
-async fn pin(State(served): Shared, Json(pin): Json<Pin>) -> Answer<Json<Vec<Warmed>>> {
+async fn pin(State(served): Shared, Body(pin): Body<Pin>) -> Answer<Json<Vec<Warmed>>> {
     let keeper = served.keeper.clone().ok_or_else(|| Refusal(no_swarm()))?;
     // Who hangs up meanwhile changes nothing: it is kept all the same.
     let pinned = tokio::spawn(async move { keeper.pin(&pin).await }).await;
@@ -255,16 +300,29 @@ struct Unpin {
     image: String,
 }
 
-/// Nobody needs to keep an image any more; answers with the digests of those of that name. Over the Unix socket alone.
+/// Nobody needs to keep an image any more; answers with the digests of those of that name. Over the Unix socket
+/// alone.
 #[utoipa::path(post, path = "/v1/unpin", request_body = Unpin,
     responses((status = 200, description = "Their digests", body = Vec<String>),
         (status = 404, description = "None of that name is pinned", body = Failure),
         (status = 503, description = "The agent is in no swarm", body = Failure)))]
-async fn unpin(State(served): Shared, Json(unpin): Json<Unpin>) -> Answer<Json<Vec<String>>> {
+async fn unpin(State(served): Shared, Body(unpin): Body<Unpin>) -> Answer<Json<Vec<String>>> {
     let keeper = served.keeper.clone().ok_or_else(|| Refusal(no_swarm()))?;
     let unpinned = tokio::spawn(async move { keeper.unpin(&unpin.image).await }).await;
     let unpinned = unpinned.map_err(|e| Refusal(Error::invalid("unpinning it broke off").caused_by(e)))?;
     unpinned.map(Json).map_err(Refusal)
+}
+
+/// What this host has counted as a tracker: `headstart train --counts` learns from it. Over the Unix socket alone.
+#[utoipa::path(get, path = "/v1/counts",
+    responses((status = 200, description = "All images of which disks were counted", body = Vec<CountedImage>),
+        (status = 404, description = "The agent is no tracker", body = Failure)))]
+async fn counts(State(served): Shared) -> Answer<Json<Vec<CountedImage>>> {
+    let counts = served.swarm.as_ref().and_then(|swarm| swarm.counts());
+    counts.map(Json).ok_or_else(|| {
+        let error = Error::new(ErrorKind::NotFound, "the agent is no tracker");
+        Refusal(error.remedy("ask the one that was started with --tracker"))
+    })
 }
 
 fn no_swarm() -> Error {

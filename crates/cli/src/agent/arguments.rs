@@ -1,6 +1,6 @@
 //! The arguments of `headstart agent`.
 
-use super::default_dir;
+use super::{default_dir, default_state};
 use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_agent::credentials::Credentials;
@@ -12,15 +12,20 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// What a tracker counts, in its agent's directory.
+/// What a tracker counts, in its agent's directory of what lasts.
 const TRACKER_FILE: &str = "tracker";
 
 /// Arguments of `headstart agent`.
 #[derive(Args)]
 pub(crate) struct AgentArgs {
-    /// Its directory, with its sockets [default: /run/headstart, or headstart in $XDG_RUNTIME_DIR]
+    /// Its directory, with its sockets and what is known of its disks [default: /run/headstart, or headstart in
+    /// $XDG_RUNTIME_DIR]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// What it is to know when the host has been started anew: what is pinned, what a tracker counted, what a root
+    /// was asked for [default: --dir, where that is given; else /var/lib/headstart, or ~/.local/state/headstart]
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
     /// The cache of this host's disks [default: /var/cache/headstart, or ~/.cache/headstart]
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
@@ -28,47 +33,59 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "SIZE")]
     cache_size: Option<ByteSize>,
     /// Take part in the swarm with what `headstart swarm init` made for this host
-    #[arg(long, value_name = "DIR", conflicts_with = "plain", help_heading = "Swarm")]
+    #[arg(long, value_name = "DIR", conflicts_with = "plain", group = "swarm", help_heading = "Swarm")]
     credentials: Option<PathBuf>,
     /// This host's name in the swarm, which its certificate has [default: the host's]
     #[arg(long, value_name = "NAME", requires = "credentials", help_heading = "Swarm")]
     name: Option<String>,
     /// Take part under this name without encryption, believing everybody: on loopback alone
-    #[arg(long, value_name = "NAME", help_heading = "Swarm")]
+    #[arg(long, value_name = "NAME", group = "swarm", help_heading = "Swarm")]
     plain: Option<String>,
     /// Where other hosts reach this one, with TCP and UDP
-    #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:4647", help_heading = "Swarm")]
+    #[arg(
+        long,
+        value_name = "IP:PORT",
+        default_value = "0.0.0.0:4647",
+        requires = "swarm",
+        help_heading = "Swarm"
+    )]
     listen: SocketAddr,
     /// The same as others see it, where it is another
-    #[arg(long, value_name = "IP:PORT", help_heading = "Swarm")]
+    #[arg(long, value_name = "IP:PORT", requires = "swarm", help_heading = "Swarm")]
     advertise: Option<SocketAddr>,
     /// A host that is in the swarm already (may be repeated)
-    #[arg(long, value_name = "HOST:PORT", help_heading = "Swarm")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, requires = "swarm", help_heading = "Swarm")]
     join: Vec<String>,
     /// Be a root: fetch for others, and keep what they read
-    #[arg(long, help_heading = "Swarm")]
+    #[arg(long, requires = "swarm", help_heading = "Swarm")]
     root: bool,
+    /// As a root of the topology `roots`: most agents that it takes; others are refused, and ask another root
+    /// [default: twice its share of them]
+    #[arg(long, value_name = "N", requires = "root", value_parser = clap::value_parser!(u32).range(1..),
+        help_heading = "Swarm")]
+    agents: Option<u32>,
     /// As a root of the topology `roots`: most chunks of 64K that are sent unasked to an agent that is likely to want
     /// them next, by what others asked for before; 0 for none
     #[arg(long, value_name = "N", requires = "root", help_heading = "Swarm", default_value_t = 0)]
     push: u32,
     /// Be a tracker, too: count what disks of all hosts read first, so that other disks of the same image preload
-    /// that; counts are kept in --dir
-    #[arg(long, help_heading = "Swarm")]
+    /// that; counts are kept in --state
+    #[arg(long, requires = "swarm", help_heading = "Swarm")]
     tracker: bool,
     /// Who tells whom what it has: random:N, ring, similar:N, roots or tree:N
-    #[arg(long, value_name = "KIND", default_value = "random:4", help_heading = "Swarm")]
+    #[arg(long, value_name = "KIND", default_value = "random:4", requires = "swarm", help_heading = "Swarm")]
     topology: TopologyArg,
     /// Let every host that lacks a chunk fetch it itself, instead of one for all
-    #[arg(long, help_heading = "Swarm")]
+    #[arg(long, requires = "swarm", help_heading = "Swarm")]
     no_homes: bool,
     /// How much may be prefetched and not read yet, such as 16M; 0 for nothing, none for no limit [default: the
     /// smaller of 16M and 512K and a hundredth of what was read]
-    #[arg(long, value_name = "SIZE", help_heading = "Swarm")]
+    #[arg(long, value_name = "SIZE", requires = "swarm", help_heading = "Swarm")]
     threshold: Option<Threshold>,
     /// Most hosts to be connected to
-    #[arg(long, value_name = "N", default_value_t = 256, help_heading = "Swarm")]
-    connections: usize,
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..),
+        requires = "swarm", help_heading = "Swarm")]
+    connections: u16,
     /// Serve metrics and what else changes nothing at this address, too, such as 127.0.0.1:9647
     #[arg(long, value_name = "IP:PORT")]
     pub(super) http: Option<SocketAddr>,
@@ -85,6 +102,10 @@ impl AgentArgs {
         self.dir.clone().unwrap_or_else(default_dir)
     }
 
+    pub(super) fn state(&self) -> PathBuf {
+        self.state.clone().or_else(|| self.dir.clone()).unwrap_or_else(default_state)
+    }
+
     pub(super) fn cache_dir(&self) -> PathBuf {
         self.cache.clone().unwrap_or_else(Cache::default_dir)
     }
@@ -96,8 +117,15 @@ impl AgentArgs {
     /// How it takes part in a swarm; not, where nothing was said of that.
     ///
     /// # Errors
-    /// Where the credentials cannot be read.
+    /// Where the credentials cannot be read, or options do not go together.
     pub(super) fn swarm(&self) -> Result<Option<SwarmSettings>> {
+        let is_roots = self.topology.0 == Topology::Roots;
+        for (option, is_given) in [("--push", self.push > 0), ("--agents", self.agents.is_some())] {
+            if is_given && !is_roots {
+                let error = Error::invalid("has a meaning in the topology `roots` only").about(option);
+                return Err(error.remedy("add --topology roots, here and on the other hosts"));
+            }
+        }
         let security = match (&self.credentials, &self.plain) {
             (Some(dir), _) => {
                 let name = self.name.clone().map_or_else(host_name, Ok)?;
@@ -117,11 +145,12 @@ impl AgentArgs {
                 topology: self.topology.0,
                 homes: !self.no_homes,
                 push: self.push,
+                agents_max: self.agents,
                 threshold: self.threshold.map(|Threshold(bytes)| bytes).or(defaults.threshold),
                 ..defaults
             },
-            connections_max: self.connections,
-            tracker: self.tracker.then(|| self.dir().join(TRACKER_FILE)),
+            connections_max: self.connections.into(),
+            tracker: self.tracker.then(|| self.state().join(TRACKER_FILE)),
         }))
     }
 }
@@ -129,6 +158,16 @@ impl AgentArgs {
 fn host_name() -> Result<String> {
     let name = rustix::system::uname().nodename().to_str().map(str::to_owned);
     name.map_err(|e| Error::invalid("this host's name is no text").caused_by(e).remedy("give one by --name"))
+}
+
+/// A host that is in the swarm, by name or address.
+fn host_and_port(text: &str) -> Result<String> {
+    let (host, port) = text.rsplit_once(':').unwrap_or((text, ""));
+    if host.is_empty() || !port.parse::<u16>().is_ok_and(|port| port > 0) {
+        return Err(Error::invalid(format!("`{}` is no host with a port", text.escape_debug()))
+            .remedy("write HOST:PORT, such as node1:4647"));
+    }
+    Ok(text.to_owned())
 }
 
 /// Bytes that may be prefetched and unread.
@@ -187,6 +226,15 @@ mod tests {
         assert_eq!(topology("tree"), Some(Topology::Tree(2)));
         for text in ["ring:2", "tree:0", "tree:65", "tree:x", "star", ""] {
             assert_eq!(topology(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn hosts_have_ports() {
+        assert_eq!(host_and_port("node1:4647").ok().as_deref(), Some("node1:4647"));
+        assert!(host_and_port("[::1]:4647").is_ok());
+        for text in ["node1", "node1:", ":4647", "node1:0", "node1:x", "node1:65536", ""] {
+            assert!(host_and_port(text).is_err(), "{text}");
         }
     }
 

@@ -1,12 +1,16 @@
 //! Asking an agent: HTTP over its socket.
 
-use super::default_dir;
+use super::{LOOK, default_dir};
+use crate::terminal::Terminal;
 use headstart_agent::daemon::SOCKET;
 use headstart_agent::disks::DiskSpec;
 use headstart_agent::keeper::WarmSpec;
+use headstart_agent::peers::CountedImage;
 use headstart_agent::pins::Pin;
 use headstart_block::{Error, ErrorKind, Result};
-use reqwest::{Client, Method, StatusCode};
+use headstart_image::progress::Progress;
+use headstart_swarm::tracker::Counts;
+use reqwest::{Client, Method, Response, StatusCode};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use tokio::runtime::Runtime;
@@ -102,33 +106,79 @@ impl AgentClient {
         self.ask(Method::POST, "/v1/unpin", Some(serde_json::json!({ "image": image }).to_string()))
     }
 
-    fn ask(&self, method: Method, path: &str, body: Option<String>) -> Result<Value> {
-        let away = |e: reqwest::Error| {
-            Error::new(ErrorKind::Unavailable, "no agent answers")
-                .caused_by(e)
-                .about(self.socket.display())
-                .remedy("start one by `headstart agent`, or name its agent.sock with --agent")
+    /// What its tracker has counted.
+    ///
+    /// # Errors
+    /// As [`AgentClient::attach`]; [`ErrorKind::NotFound`] where it is none.
+    pub(crate) fn counts(&self) -> Result<Vec<Counts>> {
+        let counts = self.ask(Method::GET, "/v1/counts", None)?;
+        let counts: Vec<CountedImage> = serde_json::from_value(counts)
+            .map_err(|e| Error::corrupt("the agent's counts make no sense").caused_by(e))?;
+        counts.iter().map(CountedImage::counts).collect()
+    }
+
+    /// All disks, for who is in a future.
+    ///
+    /// # Errors
+    /// As [`AgentClient::attach`].
+    pub(super) async fn list_now(&self) -> Result<Value> {
+        self.asked(Method::GET, "/v1/disks", None).await
+    }
+
+    /// Its events, as they come.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] where it is not there.
+    pub(super) async fn events(&self) -> Result<Response> {
+        let request = self.client.get(format!("{HOST}/v1/events"));
+        request.send().await.and_then(Response::error_for_status).map_err(|e| self.away(e))
+    }
+
+    /// What comes of `work`; nothing where the user wants it stopped first.
+    pub(super) fn until<T>(&self, terminal: &Terminal, work: impl Future<Output = T>) -> Option<T> {
+        let stopped = async {
+            while !terminal.is_cancelled() {
+                tokio::time::sleep(LOOK).await;
+            }
         };
         self.runtime.block_on(async {
-            let mut request = self.client.request(method, format!("{HOST}{path}"));
-            if let Some(body) = body {
-                request = request.header("content-type", "application/json").body(body);
+            tokio::select! {
+                done = work => Some(done),
+                () = stopped => None,
             }
-            let answer = request.send().await.map_err(away)?;
-            let status = answer.status();
-            let text = answer.text().await.map_err(away)?;
-            let value: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
-            if status.is_success() {
-                return Ok(value);
-            }
-            let why = value.get("error").and_then(Value::as_str).map_or(text.clone(), str::to_owned);
-            let kind = match status {
-                StatusCode::NOT_FOUND => ErrorKind::NotFound,
-                StatusCode::CONFLICT => ErrorKind::Conflict,
-                StatusCode::SERVICE_UNAVAILABLE => ErrorKind::Unavailable,
-                _ => ErrorKind::Invalid,
-            };
-            Err(Error::new(kind, why))
         })
+    }
+
+    fn away(&self, e: reqwest::Error) -> Error {
+        Error::new(ErrorKind::Unavailable, "no agent answers")
+            .caused_by(e)
+            .about(self.socket.display())
+            .remedy("start one by `headstart agent`, or name its agent.sock with --agent")
+    }
+
+    fn ask(&self, method: Method, path: &str, body: Option<String>) -> Result<Value> {
+        self.runtime.block_on(self.asked(method, path, body))
+    }
+
+    async fn asked(&self, method: Method, path: &str, body: Option<String>) -> Result<Value> {
+        let mut request = self.client.request(method, format!("{HOST}{path}"));
+        if let Some(body) = body {
+            request = request.header("content-type", "application/json").body(body);
+        }
+        let answer = request.send().await.map_err(|e| self.away(e))?;
+        let status = answer.status();
+        let text = answer.text().await.map_err(|e| self.away(e))?;
+        let value: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
+        if status.is_success() {
+            return Ok(value);
+        }
+        let why = value.get("error").and_then(Value::as_str).map_or(text.clone(), str::to_owned);
+        let kind = match status {
+            StatusCode::NOT_FOUND => ErrorKind::NotFound,
+            StatusCode::CONFLICT => ErrorKind::Conflict,
+            StatusCode::SERVICE_UNAVAILABLE => ErrorKind::Unavailable,
+            _ => ErrorKind::Invalid,
+        };
+        Err(Error::new(kind, why))
     }
 }

@@ -1,7 +1,9 @@
 //! `headstart disk ...`: the disks of an agent.
 
 use super::client::AgentClient;
+use super::watch::Watch;
 use crate::report::{Outcome, Report, count};
+use crate::terminal::Terminal;
 use clap::{Args, Subcommand};
 use headstart_block::Result;
 use serde::Serialize;
@@ -16,6 +18,16 @@ pub(crate) enum DiskCommand {
         after_help = "Examples:\n  headstart disk list\n  headstart disk list --agent /run/headstart/agent.sock --json"
     )]
     List {
+        #[command(flatten)]
+        agent: AgentSocket,
+    },
+    /// Say what becomes of disks from now on, line by line, until Ctrl-C; how they are comes first
+    #[command(after_help = "Examples:\n  headstart disk watch\n  headstart disk watch vm1 --json\n\n\
+                      With --json each line is what `headstart disk list --json` says of a disk. It ends with an error \
+                      where no agent answers at the start; one that is restarted or upgraded is waited for.")]
+    Watch {
+        /// The disks [default: all]
+        names: Vec<String>,
         #[command(flatten)]
         agent: AgentSocket,
     },
@@ -47,8 +59,9 @@ impl AgentSocket {
 }
 
 impl DiskCommand {
-    pub(crate) fn run(&self) -> Result<Box<dyn Report>> {
+    pub(crate) fn run(&self, terminal: &Terminal, json: bool) -> Result<Box<dyn Report>> {
         match self {
+            Self::Watch { names, agent } => Watch { names, terminal, json }.run(&agent.client()?),
             Self::List { agent } => {
                 let disks = agent.client()?.list()?;
                 Ok(Box::new(Listed { disks }))
@@ -89,7 +102,8 @@ impl fmt::Display for DiskReport {
     }
 }
 
-struct Line<'a>(&'a Value);
+/// A disk in words.
+pub(super) struct Line<'a>(pub(super) &'a Value);
 
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

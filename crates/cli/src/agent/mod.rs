@@ -5,10 +5,12 @@
 //! | [`arguments`] | what was asked for |
 //! | [`client`] | how other commands ask it |
 //! | [`disk`] | `headstart disk ...`: its disks |
+//! | [`watch`] | `headstart disk watch`: what becomes of them |
 
 mod arguments;
 mod client;
 mod disk;
+mod watch;
 
 pub(crate) use arguments::AgentArgs;
 pub(crate) use client::AgentClient;
@@ -30,7 +32,8 @@ use tokio::runtime::Runtime;
 
 pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart agent --credentials /etc/headstart/swarm --join host1.lan:4647\n  \
-    headstart agent --plain a --listen 127.0.0.1:4647 --dir /var/lib/agent-a --cache /var/lib/cache-a\n  \
+    headstart agent --plain a --listen 127.0.0.1:4647 --dir /tmp/agent-a --cache /tmp/cache-a\n  \
+    headstart agent --credentials /etc/headstart/swarm --topology roots --root --push 32 --tracker\n  \
     headstart agent --credentials /etc/headstart/swarm --join host1.lan:4647 --range-proxy 127.0.0.1:9731\n\n\
     It looks after the disks that it is given by `headstart attach IMAGE --agent DIR/agent.sock`, each with a \
     process of its own; other programs ask it by HTTP at the same socket, as /openapi.json there says. A disk that \
@@ -67,6 +70,7 @@ impl AgentArgs {
         let cache = Cache::open(&cache, CacheSettings { size_limit, ..CacheSettings::default() })?;
         let settings = AgentSettings {
             dir: self.dir(),
+            state: self.state(),
             cache: Arc::clone(&cache),
             swarm: self.swarm()?,
             stores: self.store.settings()?,
@@ -172,4 +176,14 @@ impl fmt::Display for Ended {
 pub(crate) fn default_dir() -> PathBuf {
     let of_user = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| !rustix::process::getuid().is_root());
     of_user.map_or_else(|| PathBuf::from("/run"), PathBuf::from).join("headstart")
+}
+
+/// Where what outlives the host's restart is where nobody says.
+fn default_state() -> PathBuf {
+    if rustix::process::getuid().is_root() {
+        return PathBuf::from("/var/lib/headstart");
+    }
+    let of_user = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let of_home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/state"));
+    of_user.or_else(of_home).map_or_else(default_dir, |state| state.join("headstart"))
 }

@@ -20,7 +20,7 @@ impl fmt::Display for Part {
             f,
             "{}: {} at {}, connected to {}, takes part in {}",
             text(of, "name"),
-            text(of, "role"),
+            role(of),
             text(of, "address"),
             count(peers.len() as u64, "host"),
             count(blobs.len() as u64, "blob")
@@ -30,7 +30,7 @@ impl fmt::Display for Part {
                 f,
                 "\n{}: {} at {}, {} shared, {} sent there, {} from there",
                 text(peer, "name"),
-                text(peer, "role"),
+                role(peer),
                 text(peer, "address"),
                 count(number(peer, "shared_blobs"), "blob"),
                 bytes(peer, "sent_bytes"),
@@ -39,6 +39,9 @@ impl fmt::Display for Part {
         }
         for host in others {
             write!(f, "\n{}: not connected, said to be at {}", text(host, "name"), text(host, "address"))?;
+            if let Some(error) = host["error"].as_str() {
+                write!(f, ": {error}")?;
+            }
         }
         for blob in blobs {
             write!(
@@ -95,6 +98,12 @@ fn list<'a>(of: &'a Value, name: &str) -> &'a [Value] {
 
 fn text<'a>(of: &'a Value, name: &str) -> &'a str {
     of[name].as_str().unwrap_or_default()
+}
+
+/// What a host is.
+fn role(of: &Value) -> String {
+    let tracker = if of["tracker"] == true { " and tracker" } else { "" };
+    format!("{}{tracker}", text(of, "role"))
 }
 
 fn number(of: &Value, name: &str) -> u64 {

@@ -56,6 +56,12 @@ impl<'s> Agent<'s> {
         self.process.id()
     }
 
+    /// A line that it has said, or says soon.
+    #[track_caller]
+    pub(crate) fn line(&mut self, part: &str) -> String {
+        self.process.line(part, PATIENCE, |line| line.contains(part))
+    }
+
     pub(crate) fn kill(&mut self) {
         self.process.kill();
     }

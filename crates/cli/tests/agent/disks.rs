@@ -4,6 +4,7 @@ use crate::agent::{Agent, ask};
 use crate::attached::PATIENCE;
 use crate::images::{Web, can_check_bytes, check_bytes, noisy, tool};
 use crate::tools::installed;
+use headstart_testkit::process::Process;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
@@ -76,6 +77,42 @@ fn what_cannot_work_is_said_and_leaves_nothing_behind() {
     agent.detach("vm");
     drop(agent);
     scene.fails("disk list --agent ~/a/agent.sock", &["no agent answers", "headstart agent"]);
+}
+
+/// Who watches sees what is there, what comes and what goes, whatever agent there is.
+#[test]
+fn disks_are_watched() {
+    let scene = noisy(1);
+    scene.fails("disk watch --agent ~/a/agent.sock", &["no agent answers", "headstart agent"]);
+    let mut agent = Agent::start(&scene, "a", "");
+    agent.attach("file://~/store:v1 --as one --nbd unix:~/1.sock");
+    let watch =
+        |words: &str| Process::start(&mut scene.command(&format!("disk watch {words} {}", agent.option())));
+    let (mut all, mut two) = (watch(""), watch("two --json"));
+    let line = |watching: &mut Process, start: &str| {
+        watching.line(start, PATIENCE, |line| line.starts_with(start));
+    };
+    line(&mut all, "one: serving, process ");
+    agent.attach("file://~/store:v1 --as two --nbd unix:~/2.sock");
+    line(&mut all, "two: starting");
+    line(&mut all, "two: serving, process ");
+    line(&mut all, "  nbd+unix://");
+    let is_two = |line: &str| {
+        let disk: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(disk["name"], "two");
+        disk["state"] == "serving"
+    };
+    two.line("that it is served", PATIENCE, is_two);
+    agent.kill();
+    agent.again();
+    agent.detach("one");
+    line(&mut all, "one: detached");
+    agent.detach("two");
+    line(&mut all, "two: detached");
+    two.line("that it is detached", PATIENCE, |line| line.contains("\"state\":\"detached\""));
+    for mut watching in [all, two] {
+        assert_eq!(watching.stop(PATIENCE).code(), Some(0), "{watching}");
+    }
 }
 
 /// A process that is killed is started again, with all that was flushed; watchers hear of it.

@@ -2,6 +2,7 @@
 //!
 //! | module | what it tests |
 //! |---|---|
+//! | [`cluster`] | hosts with certificates, and what is wrong with a set-up |
 //! | [`disks`] | attaching, detaching, listing, watching; what cannot work; processes that die |
 //! | [`idle`] | what hosts cost that have nothing to share |
 //! | [`io`] | fio with verification, while the agent is killed, restarted and replaced by another program |
@@ -16,6 +17,7 @@ mod agent;
 #[path = "../support/attached.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod attached;
+mod cluster;
 #[path = "../e2e/disk.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod disk;

@@ -107,8 +107,24 @@ fn what_a_disk_of_one_host_reads_a_disk_of_another_preloads() {
     assert_eq!(report["preloads"][0]["plan"], "hints", "{report}");
     read.detach();
     lazy.detach();
-    // What it counted can be learned from, where nothing was recorded, and once.
+    // What it counted can be learned from, where nothing was recorded, and once; asked of it, or from its file.
+    let (status, told) = tracker.http("GET /v1/counts");
+    let told: Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(
+        (status, told.as_array().unwrap().len(), told[0]["image"].as_str().unwrap().len()),
+        (200, 1, 16)
+    );
+    let counted_by = |source: &str| {
+        let words = format!("train --counts ~/{source} --image {} -o ~/plans", web.image());
+        scene.json(&words)["counted"][0]["disks"].clone()
+    };
+    let asked = counted_by("t/agent.sock");
     tracker.stop();
+    assert_eq!(asked, counted_by("t/tracker"));
+    scene.fails(
+        &format!("train --counts ~/b/agent.sock --image {} -o ~/p", web.image()),
+        &["no tracker", "--tracker"],
+    );
     let words = format!("train --counts ~/t/tracker --image {} --learned ~/learned -o ~/plans", web.image());
     let report = scene.json(&words);
     let taught = &report["counted"][0];

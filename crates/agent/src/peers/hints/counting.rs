@@ -11,10 +11,12 @@
 
 use crate::file::{self, Readers};
 use headstart_block::{Error, ErrorKind, Result};
-use headstart_swarm::tracker::{Answer, Counts, Report, Settings, Tracker};
+use headstart_swarm::tracker::{Answer, Counts, Hint, ImageKey, Report, Settings, Tracker};
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use utoipa::ToSchema;
 
 /// What a file begins with.
 const HEAD: [u8; 8] = *b"HSHINTS1";
@@ -74,19 +76,59 @@ impl Counting {
         (self.reports.load(Ordering::Relaxed), self.tracker().images().count() as u64)
     }
 
+    /// What is known of all images.
+    pub(in crate::peers) fn all(&self) -> Vec<Counts> {
+        let tracker = self.tracker();
+        let keys: Vec<_> = tracker.images().collect();
+        keys.into_iter().filter_map(|key| tracker.counts(key)).collect()
+    }
+
     /// Keeps what is known now, where it has changed. That writes a file.
     pub(in crate::peers) fn save(&self) {
         if !self.changed.swap(false, Ordering::Relaxed) {
             return;
         }
-        let images: Vec<Counts> = {
-            let tracker = self.tracker();
-            let keys: Vec<_> = tracker.images().collect();
-            keys.into_iter().filter_map(|key| tracker.counts(key)).collect()
-        };
-        if let Err(error) = store(&self.file, &images) {
+        if let Err(error) = store(&self.file, &self.all()) {
             tracing::warn!(%error, "what the tracker counts is not kept");
         }
+    }
+}
+
+/// What a tracker has counted of an image, for programs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CountedImage {
+    /// The image's number, in 16 hexadecimal digits. Who names it to a tracker is taken for one who may read the
+    /// image.
+    pub image: String,
+    /// How many disks were counted.
+    pub disks: u32,
+    /// Every slice of 64 KiB that was read, ascending: its number, how many disks have read it, and when on
+    /// average, in milliseconds after their creation.
+    #[schema(value_type = Vec<Vec<u32>>)]
+    pub slices: Vec<(u32, u32, u32)>,
+}
+
+impl CountedImage {
+    /// Of a tracker's.
+    #[must_use]
+    pub fn of(counts: &Counts) -> Self {
+        let slices = counts.slices.iter().map(|hint| (hint.slice, hint.disks, hint.mean_ms)).collect();
+        Self { image: format!("{:016x}", counts.image.0), disks: counts.disks, slices }
+    }
+
+    /// The same as a tracker has it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] where the number is none, or slices do not ascend.
+    pub fn counts(&self) -> Result<Counts> {
+        let image = u64::from_str_radix(&self.image, 16);
+        let image = image.map_err(|e| Error::corrupt("is no number of an image").caused_by(e))?;
+        if !self.slices.is_sorted_by(|(before, ..), (after, ..)| before < after) {
+            return Err(Error::corrupt("has slices that do not ascend").about(&self.image));
+        }
+        let hint = |&(slice, disks, mean_ms): &(u32, u32, u32)| Hint { slice, disks, mean_ms };
+        let slices = self.slices.iter().map(hint).collect();
+        Ok(Counts { image: ImageKey(image), disks: self.disks, slices })
     }
 }
 
@@ -123,7 +165,7 @@ fn load(path: &Path) -> Result<Option<Vec<Counts>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headstart_swarm::tracker::{Access, ImageKey};
+    use headstart_swarm::tracker::Access;
     use std::fs;
 
     fn report(joined: u32, slices: &[u32]) -> Report {
@@ -149,6 +191,17 @@ mod tests {
         assert_eq!(asked(&second), (2, vec![3, 5]));
         assert_eq!(second.counts(), (1, 1));
         assert_ne!(second.report(&report(0, &[])).epoch, epoch);
+        // Programs are told the same.
+        let told: Vec<_> = second.all().iter().map(CountedImage::of).collect();
+        assert_eq!((told[0].image.as_str(), told[0].disks), ("0000000000000007", 2));
+        assert_eq!(told[0].slices.iter().map(|(slice, ..)| *slice).collect::<Vec<_>>(), [3, 5]);
+        assert_eq!(told.iter().map(|told| told.counts().unwrap()).collect::<Vec<_>>(), second.all());
+        for wrong in [
+            CountedImage { image: "x".to_owned(), ..told[0].clone() },
+            CountedImage { slices: vec![(5, 1, 1), (5, 1, 1)], ..told[0].clone() },
+        ] {
+            assert!(wrong.counts().is_err(), "{wrong:?}");
+        }
         // Cut off or changed anywhere, it is nothing.
         let whole = fs::read(&path).unwrap();
         for len in [0, 7, 20, 45, whole.len() - 1] {

@@ -1,0 +1,138 @@
+//! What becomes of the part of a host that dies: real swarms over loopback, whose store is away all the time.
+
+use super::*;
+use crate::keeper::Obeying;
+use crate::peers::{Security, Swarm, SwarmSettings};
+use crate::sample::{Sample, sample};
+use crate::stores::Stores;
+use headstart_cache::{Cache, CacheSettings};
+use headstart_image::manifest::{Config, Layer, NewImage};
+use headstart_swarm::{CHUNK_SIZE, Role};
+use std::net::SocketAddr;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+const LONG: Duration = Duration::from_secs(30);
+
+struct Member {
+    keeper: Arc<Keeper>,
+    swarm: Arc<Swarm>,
+    cache: Arc<Cache>,
+    _obeying: Obeying,
+}
+
+fn member(runtime: &Runtime, dir: &TempDir, name: &str, join: Option<SocketAddr>) -> Member {
+    let cache = Cache::open(&dir.path().join(format!("{name}-cache")), CacheSettings::default()).unwrap();
+    let settings = SwarmSettings {
+        security: Security::PlainOnLoopback { name: name.to_owned() },
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        advertise: None,
+        join: join.iter().map(ToString::to_string).collect(),
+        role: Role::Agent,
+        node: headstart_swarm::Settings::default(),
+        connections_max: 100,
+        tracker: None,
+    };
+    let swarm = Swarm::start(settings, Arc::clone(&cache), runtime.handle().clone());
+    let swarm = runtime.block_on(swarm).unwrap();
+    let own = dir.path().join(name);
+    std::fs::create_dir_all(&own).unwrap();
+    let stores = Arc::new(Stores::new(headstart_store::Settings::default()));
+    let keeper = Keeper::new(Arc::clone(&swarm), stores, &own, cache.dir());
+    let _entered = runtime.enter();
+    let obeying = keeper.obey();
+    Member { keeper, swarm, cache, _obeying: obeying }
+}
+
+impl Member {
+    fn knows(&self, hosts: usize) -> bool {
+        self.swarm.connected_hosts().len() == hosts
+    }
+
+    /// What it does every half a minute; what it keeps then, and what is lacking of that.
+    fn looks(&self, runtime: &Runtime) -> (u64, u64) {
+        let keeper = Arc::clone(&self.keeper);
+        let looking = runtime.spawn(async move {
+            keeper.look_who_is_away();
+            let held = keeper.keep_up().await;
+            Keeper::bring_held(&held).await
+        });
+        let Done { bytes, lacking } = runtime.block_on(looking).unwrap();
+        (bytes, lacking)
+    }
+
+    /// Ten minutes go by.
+    fn waits(&self) {
+        self.keeper.keeping.away().values_mut().for_each(|since| *since -= AWAY_MS);
+    }
+}
+
+#[track_caller]
+#[expect(clippy::disallowed_methods, reason = "a time limit")]
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let since = std::time::Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < LONG, "not {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// An image of one layer. Nobody listens where its store is.
+fn image_of(sample: &Sample) -> Pin {
+    let layers = vec![Layer::new(sample.spec.digest, sample.spec.len, sample.spec.tree.unwrap())];
+    let (options, config) = (String::new(), Config::default());
+    let image = NewImage { layers, virtual_size: 1 << 30, options, config, optimized_from: None };
+    let manifest = image.documents().unwrap().manifest;
+    Pin {
+        image: "http://127.0.0.1:9/images:v1".to_owned(),
+        digest: Digest::of(&manifest).to_string(),
+        manifest: String::from_utf8(manifest).unwrap(),
+        store: "http://127.0.0.1:9/images".to_owned(),
+        copies: 1,
+        ..Pin::default()
+    }
+}
+
+#[test]
+fn others_take_the_part_of_a_host_that_is_gone_until_it_is_back() {
+    let dir = TempDir::new().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap();
+    let a = member(&runtime, &dir, "a", None);
+    let join = Some(a.swarm.address());
+    let (b, c) = (member(&runtime, &dir, "b", join), member(&runtime, &dir, "c", join));
+    wait_until("connected", || [&a, &b, &c].iter().all(|host| host.knows(2)));
+    // One of them has all of it.
+    let sample = sample(usize::try_from(CHUNK_SIZE).unwrap() * 50 + 7, 5);
+    let blob = a.cache.blob(&sample.spec).unwrap();
+    blob.tree().unwrap().insert(0, &sample.outboard).unwrap();
+    blob.insert(0, &sample.bytes).unwrap();
+    let (keeper, pin) = (Arc::clone(&a.keeper), image_of(&sample));
+    let pinned = runtime.block_on(runtime.spawn(async move { keeper.pin(&pin).await })).unwrap().unwrap();
+    assert!(pinned.len() == 3 && pinned.iter().all(|host| host.lacking_bytes == 0), "{pinned:?}");
+    let all = sample.spec.len + sample.outboard.len() as u64;
+    assert_eq!(pinned.iter().map(|host| host.bytes).sum::<u64>(), all, "{pinned:?}");
+    let parts = [a.looks(&runtime).0, c.looks(&runtime).0];
+
+    // One that is away may be back soon.
+    runtime.block_on(b.swarm.stop());
+    drop(b);
+    wait_until("left alone", || a.knows(1) && c.knows(1));
+    assert_eq!([a.looks(&runtime), c.looks(&runtime)], parts.map(|part| (part, 0)));
+    // Then its part is another's, who gets it from whoever has it.
+    a.waits();
+    c.waits();
+    let taken = [a.looks(&runtime), c.looks(&runtime)];
+    assert_eq!(taken.map(|(_, lacking)| lacking), [0, 0]);
+    assert_eq!(taken.iter().map(|(bytes, _)| bytes).sum::<u64>(), all);
+    assert!(taken[1].0 > parts[1], "{taken:?} {parts:?}");
+    let own = c.cache.blob(&sample.spec).unwrap();
+    let mut missing = 0;
+    own.missing(ByteRange::between(0, sample.spec.len), &mut |run| missing += run.len());
+    assert!(sample.spec.len - missing >= taken[1].0 - sample.outboard.len() as u64, "{missing} {taken:?}");
+
+    // It comes back with what it has, and the others let go.
+    let b = member(&runtime, &dir, "b", join);
+    wait_until("back", || a.knows(2) && b.knows(2) && c.knows(2));
+    assert_eq!([a.looks(&runtime).0, c.looks(&runtime).0], parts);
+    assert_eq!(b.looks(&runtime), (all - parts[0] - parts[1], 0));
+}

@@ -1,0 +1,185 @@
+//! `headstart disk watch`: what becomes of an agent's disks, line by line.
+//!
+//! It begins with the disks that there are. Where the agent goes away and another takes its place, as in an
+//! upgrade, it goes on with that one; what it missed meanwhile, or was too slow for, it makes up for by beginning
+//! anew.
+
+use super::client::AgentClient;
+use super::disk::Line;
+use crate::report::Report;
+use crate::terminal::Terminal;
+use headstart_block::{Error, ErrorKind, Result};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// How often an agent that went away is looked for.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// Longest event that is believed to be one, in bytes.
+const EVENT_MAX: usize = 16 << 20;
+
+/// What is told, and how.
+pub(super) struct Watch<'a> {
+    /// Disks by name; none: all.
+    pub(super) names: &'a [String],
+    pub(super) terminal: &'a Terminal,
+    pub(super) json: bool,
+}
+
+/// An event of an agent.
+#[derive(Debug, PartialEq)]
+enum Event {
+    /// A disk is so now.
+    Disk(Value),
+    /// Some were missed.
+    Missed,
+}
+
+/// Why it came to an end.
+#[derive(Debug, PartialEq)]
+enum Ended {
+    /// The user wants no more, or who reads has gone.
+    Well,
+    /// There is no more to be had of this connection.
+    Lost,
+}
+
+impl Watch<'_> {
+    /// Tells of changes until it is stopped.
+    ///
+    /// # Errors
+    /// Where there is no agent at the start; where nothing can be written.
+    pub(super) fn run(&self, agent: &AgentClient) -> Result<Box<dyn Report>> {
+        let mut told = HashMap::new();
+        let mut connected = false;
+        loop {
+            match agent.until(self.terminal, self.follow(agent, &mut told)) {
+                Some(Ok(Ended::Lost)) => connected = true,
+                // One that was there comes back.
+                Some(Err(e)) if connected && e.kind() == ErrorKind::Unavailable => {}
+                Some(Err(e)) => return Err(e),
+                Some(Ok(Ended::Well)) | None => return Ok(Box::new(Silent)),
+            }
+            if agent.until(self.terminal, async { tokio::time::sleep(AGAIN).await }).is_none() {
+                return Ok(Box::new(Silent));
+            }
+        }
+    }
+
+    /// What is, and what becomes of it, as long as the connection lasts.
+    async fn follow(&self, agent: &AgentClient, told: &mut HashMap<String, String>) -> Result<Ended> {
+        let mut events = agent.events().await?;
+        // From here on nothing is missed, so what is there now is where it begins.
+        let disks = agent.list_now().await?;
+        let disks = disks.as_array().map(Vec::as_slice).unwrap_or_default();
+        // What is there no more has gone while nobody listened.
+        let is_there = |name: &String| disks.iter().any(|disk| disk["name"] == **name);
+        let gone: Vec<String> = told.keys().filter(|name| !is_there(name)).cloned().collect();
+        let gone = gone.into_iter().map(|name| json!({ "name": name, "state": "detached" }));
+        for disk in gone.collect::<Vec<_>>().iter().chain(disks) {
+            if self.tell(disk, told)? == Ended::Lost {
+                return Ok(Ended::Well);
+            }
+        }
+        let mut buffer = Vec::new();
+        loop {
+            while let Some(event) = next_event(&mut buffer) {
+                match event {
+                    Event::Disk(disk) => {
+                        if self.tell(&disk, told)? == Ended::Lost {
+                            return Ok(Ended::Well);
+                        }
+                    }
+                    Event::Missed => return Ok(Ended::Lost),
+                }
+            }
+            match events.chunk().await {
+                Ok(Some(bytes)) if buffer.len() + bytes.len() <= EVENT_MAX => {
+                    buffer.extend_from_slice(&bytes);
+                }
+                // It ends, or makes no sense.
+                Ok(_) | Err(_) => return Ok(Ended::Lost),
+            }
+        }
+    }
+
+    /// Tells how a disk is, where that is news; `Lost` where nobody reads it any more.
+    fn tell(&self, disk: &Value, told: &mut HashMap<String, String>) -> Result<Ended> {
+        let name = disk["name"].as_str().unwrap_or_default();
+        if !self.names.is_empty() && !self.names.iter().any(|known| known == name) {
+            return Ok(Ended::Well);
+        }
+        let line = if self.json { disk.to_string() } else { Line(disk).to_string() };
+        if told.get(name) == Some(&line) {
+            return Ok(Ended::Well);
+        }
+        let is_over = matches!(disk["state"].as_str(), Some("detached" | "failed"));
+        if is_over {
+            told.remove(name);
+        } else {
+            told.insert(name.to_owned(), line.clone());
+        }
+        let mut out = std::io::stdout().lock();
+        match writeln!(out, "{line}").and_then(|()| out.flush()) {
+            Ok(()) => Ok(Ended::Well),
+            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(Ended::Lost),
+            Err(e) => Err(Error::io("cannot write to standard output", e)),
+        }
+    }
+}
+
+/// Takes the first whole event out of server-sent ones. What is no event for us is passed over.
+fn next_event(buffer: &mut Vec<u8>) -> Option<Event> {
+    loop {
+        let end = buffer.windows(2).position(|pair| pair == b"\n\n")?;
+        let text: Vec<u8> = buffer.drain(..end + 2).collect();
+        let text = String::from_utf8_lossy(&text);
+        let field = |name: &str| {
+            text.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned()))
+        };
+        match field("event").as_deref() {
+            Some("disk") => {
+                if let Some(disk) = field("data").and_then(|data| serde_json::from_str(&data).ok()) {
+                    return Some(Event::Disk(disk));
+                }
+            }
+            Some("missed") => return Some(Event::Missed),
+            _ => {}
+        }
+    }
+}
+
+/// All was said already.
+struct Silent;
+
+impl Report for Silent {
+    fn print(&self, _: bool) -> ExitCode {
+        ExitCode::SUCCESS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_found_however_they_come() {
+        let sent =
+            b":\n\nevent: disk\ndata: {\"name\":\"a\"}\n\nevent: other\ndata: {}\n\nevent: disk\ndata: {\n\n\
+                     event: missed\ndata\n\nevent: disk\ndata: {\"name\":\"b\"}\n";
+        let mut buffer = Vec::new();
+        let mut found = Vec::new();
+        for byte in sent {
+            buffer.push(*byte);
+            found.extend(next_event(&mut buffer));
+        }
+        let disk = |name: &str| Event::Disk(json!({ "name": name }));
+        assert_eq!(found, [disk("a"), Event::Missed]);
+        buffer.push(b'\n');
+        assert_eq!(next_event(&mut buffer), Some(disk("b")));
+        assert!(next_event(&mut buffer).is_none() && buffer.is_empty());
+    }
+}
