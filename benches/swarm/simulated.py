@@ -1,6 +1,7 @@
 """The same fleet in `headstart simulate fleet`: its figures beside the measured ones."""
 
 import dataclasses
+import os
 import statistics
 
 import figures
@@ -40,19 +41,61 @@ class Beside:
         return self.simulated / self.measured - 1 if self.measured else None
 
 
+# Of a packet, beside its payload: Ethernet's, IP's and TCP's heads. What a download gave is payload; shaped, and
+# simulated, is what goes over a link.
+HEADS, PAYLOAD = 66, 1448
+
+
 def _links(rows):
     """What the links gave and how far it is over them, in the median of all calibrations."""
     found = {name: statistics.median(row["links"][name] for row in rows) for name in rows[0]["links"]}
-    return ["--uplink", f"{found['uplink']:.2f}MB/s", "--host-link", f"{found['rate']:.2f}MB/s",
+    rate = lambda name: f"{found[name] * (1 + HEADS / PAYLOAD):.2f}MB/s"
+    return ["--uplink", rate("uplink"), "--host-link", rate("rate"),
             "--round-trip", f"{round(found['round_trip'] * 1e6)}us",
             "--store-round-trip", f"{round(found['store_round_trip'] * 1e6)}us"]
 
 
-def command(contestant, patterns, hosts, image, rows):
-    """What is simulated; settings as they were measured, and nothing fitted."""
+@dataclasses.dataclass
+class Costs:
+    """What the processors of this machine, which all hosts share, let them exchange. Taken from contestants that they
+    do not hold back."""
+
+    # Processor seconds for a GB that agents exchange and nobody reads: where everything is prefetched, what is read
+    # is the same, and so much more is exchanged.
+    exchanged: float
+    # And for a GB, as stored, that disks bring and somebody reads: all that is not the agents'.
+    read: float
+
+    @property
+    def together(self):
+        """MB/s that all hosts exchange, each byte once, and read."""
+        return 1e3 * os.cpu_count() / (self.exchanged + self.read)
+
+
+def costs(found):
+    """Nothing where what it takes was not measured."""
+    median = lambda pattern, contestant, figure: found.median(pattern, contestant, figure)
+    all_exchanged = lambda row: sum(figures.exchanged(row, what) for what in ("on_demand", "ahead", "prefetched")) \
+        * len(row["each"]) / 1e9
+    beside_agents = lambda row: (row["worked"] - sum(one["worked"].get("agent", 0) for one in row["each"])) \
+        / (row["region"] * len(row["each"]) / 1e9)
+    more = [[median("sync-disjoint", one, figure) for one in ("swarm-inf", "swarm")]
+            for figure in (lambda row: row["worked"], all_exchanged)]
+    read = median("sync-same", "swarm", beside_agents)
+    if None in (*more[0], *more[1], read):
+        return None
+    (worked, worked_less), (gave, gave_less) = more
+    return Costs((worked - worked_less) / (gave - gave_less), read)
+
+
+def command(contestant, patterns, hosts, image, found):
+    """What is simulated; settings as they were measured, and nothing fitted. The processors are those of a swarm's
+    programs: where there is none they do next to nothing, or it is another program's."""
     region = image.layer // TIMES // READ * READ
+    known = costs(found) if "swarm" in WAYS[contestant] else None
+    fabric = ["--fabric", f"{known.together:.0f}MB/s"] if known else []
     return ["simulate", "fleet", "--hosts", hosts, "--region", region, "--patterns", ",".join(patterns),
-            *_links(rows), *WAYS[contestant]]
+            *_links(found.rows), *fabric, *WAYS[contestant]]
 
 
 def all_beside(found, hosts, image):
@@ -61,7 +104,7 @@ def all_beside(found, hosts, image):
         measured = [pattern for pattern in PATTERNS if found.get(pattern, contestant)]
         if not measured:
             continue
-        report = headstart(*command(contestant, measured, hosts, image, found.rows))
+        report = headstart(*command(contestant, measured, hosts, image, found))
         for row in report["rows"]:
             # The last of those that begin one after the other says little: each host's own time counts.
             of, theirs, name = (figures.slowest, "took_max", "slowest host's own time, s") \

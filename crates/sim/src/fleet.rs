@@ -59,7 +59,7 @@ use headstart_block::random::Random;
 use headstart_swarm::{self as swarm, CHUNK_SIZE, Node};
 use keyed::{Keyed, NONE, Slab};
 use net::Net;
-use peers::{Serving, What};
+use peers::{Serving, Unhurried, What};
 use queue::{Agenda, Happening};
 use std::collections::VecDeque;
 
@@ -161,6 +161,8 @@ struct Fleet<'a> {
     agenda: Agenda,
     net: Net<What>,
     store: u32,
+    /// What all that hosts send each other goes through; [`NONE`]: nothing.
+    fabric: u32,
     racks: Vec<RackPorts>,
     hosts: Vec<Host>,
     disks: Vec<Disk>,
@@ -171,6 +173,8 @@ struct Fleet<'a> {
     coming: Keyed<(u32, u32, u32), Coming>,
     requests: Slab<Request>,
     servings: Slab<Serving>,
+    /// Chunks that were sent without hurry and have not come.
+    unhurried: Keyed<Unhurried, ()>,
     wants: Keyed<u64, u32>,
     /// Of bringings for which somebody began to wait: what is wanted once more, with more urgency.
     hurried: Keyed<u64, (u32, headstart_pull::BlobRange)>,
@@ -201,6 +205,7 @@ impl<'a> Fleet<'a> {
     fn new(model: &'a FleetModel, workload: &'a Workload) -> Self {
         let mut net = Net::new();
         let store = net.port(model.links.store);
+        let fabric = model.fabric.map_or(NONE, |rate| net.port(rate.max(1)));
         let mut random = Random::new(model.seed);
         let mut racks = Vec::new();
         let in_rack = model.links.racks.map_or(u32::MAX, |racks| racks.hosts.max(1));
@@ -233,6 +238,7 @@ impl<'a> Fleet<'a> {
             agenda: Agenda::default(),
             net,
             store,
+            fabric,
             racks,
             hosts,
             disks,
@@ -240,6 +246,7 @@ impl<'a> Fleet<'a> {
             coming: Keyed::default(),
             requests: Slab::default(),
             servings: Slab::default(),
+            unhurried: Keyed::default(),
             wants: Keyed::default(),
             hurried: Keyed::default(),
             agents: Keyed::default(),

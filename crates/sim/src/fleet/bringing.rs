@@ -207,7 +207,7 @@ impl Fleet<'_> {
             bytes: on_wire(HEAD),
             class: swarm::Class::DemandRequest as usize,
             flow: u64::MAX,
-            way: [self.hosts[host as usize].up, self.rack_up(host), NONE, NONE],
+            way: [self.hosts[host as usize].up, self.rack_up(host), NONE, NONE, NONE],
             latency: Nanos(Nanos::from_duration(self.model.links.store_round_trip).0 / 2),
             note: NONE,
         };
@@ -244,7 +244,7 @@ impl Fleet<'_> {
                 bytes: on_wire(bytes),
                 class: 0,
                 flow: u64::from(number),
-                way: [self.store, self.rack_down(host), self.hosts[host as usize].down, NONE],
+                way: [self.store, self.rack_down(host), self.hosts[host as usize].down, NONE, NONE],
                 latency: Nanos(Nanos::from_duration(self.model.links.store_round_trip).0 / 2),
                 note: NONE,
             };

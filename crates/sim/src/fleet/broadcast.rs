@@ -34,7 +34,7 @@ impl Fleet<'_> {
                 bytes: on_wire(self.length(number)),
                 class: 0,
                 flow: 0,
-                way: [self.store, self.rack_down(0), self.hosts[0].down, NONE],
+                way: [self.store, self.rack_down(0), self.hosts[0].down, NONE, NONE],
                 latency: Nanos(Nanos::from_duration(self.model.links.store_round_trip).0 / 2),
                 note: NONE,
             };

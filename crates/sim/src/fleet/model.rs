@@ -18,6 +18,10 @@ pub struct FleetModel {
     pub hosts: u32,
     /// What connects them.
     pub links: Links,
+    /// What all hosts together can send each other, in bytes a second, where that is less than what their links
+    /// carry: of an oversubscribed core, or of one machine's processors where the hosts are namespaces of it. What
+    /// the store sends does not count.
+    pub fabric: Option<u64>,
     /// How disks get what they read.
     pub way: Way,
     /// Whether disks without a plan follow hints.
@@ -43,6 +47,7 @@ impl FleetModel {
         Self {
             hosts: hosts.max(1),
             links,
+            fabric: None,
             way,
             hints: None,
             faults: Faults::default(),
@@ -121,9 +126,9 @@ pub struct SwarmModel {
     pub settings: swarm::Settings,
     /// The first so many hosts are roots.
     pub roots: u32,
-    /// Hosts that are no roots are parted into cells of so many. They know the others of their cell and one root, which
-    /// cells have in turn; roots know each other. 0: everybody knows everybody, which takes memory with the square
-    /// of the fleet.
+    /// Hosts that are no roots are parted into cells of so many. They know the others of their cell and one root,
+    /// which cells have in turn; roots know each other. 0: everybody knows everybody, which takes memory with the
+    /// square of the fleet.
     pub cell: u32,
     /// How long disks gather what was read before they tell their agent.
     pub tell_every: Duration,
@@ -351,8 +356,8 @@ impl Workload {
         Self { shape, boots, disks, plan: Plan::Lazy, opened_before: OPENING }
     }
 
-    /// Draws disks: the first of the first host boots as the first part of the boots says, its second one as the second
-    /// part, as does the first of the second host, and so on.
+    /// Draws disks: the first of the first host boots as the first part of the boots says, its second one as the
+    /// second part, as does the first of the second host, and so on.
     fn disks(hosts: u32, each: u32, parts: &[Range<usize>], jitter: Nanos, seed: u64) -> Vec<DiskModel> {
         let mut random = Random::new(seed);
         let mut disks = Vec::new();

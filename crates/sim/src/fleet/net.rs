@@ -1,10 +1,10 @@
 //! The network: hosts' links up and down, racks', the store's. It has to carry tens of millions of chunks a run.
 //!
 //! A *parcel* (a chunk, a message, a piece of the store's answer) goes through *ports*, one after the other: the
-//! sender's link up, its rack's up, the receiver's rack's down, the receiver's down. Each port sends one parcel at a
-//! time at its rate. Rates are never recomputed for all flows whenever one begins or ends, as in models of max-min
-//! fair flows; a chunk costs a few operations on a heap, whatever else is under way. What makes it like the real
-//! thing all the same:
+//! sender's link up, its rack's up, the fabric, the receiver's rack's down, the receiver's down. Each port sends
+//! one parcel at a time at its rate. Rates are never recomputed for all flows whenever one begins or ends, as in
+//! models of max-min fair flows; a chunk costs a few operations on a heap, whatever else is under way. What makes
+//! it like the real thing all the same:
 //!
 //! * *Parcels are small* (a chunk at most), and a port takes those of several *flows* in turn: over a few chunks each
 //!   has its even share, as connections over one link do.
@@ -26,7 +26,7 @@ use crate::time::Nanos;
 use std::collections::VecDeque;
 
 /// The most ports on a way.
-const HOPS: usize = 4;
+const HOPS: usize = 5;
 
 /// Classes at a sender's port.
 pub(super) const CLASSES: usize = 5;
@@ -156,6 +156,39 @@ impl<T> Net<T> {
     pub(super) fn send(&mut self, now: Nanos, parcel: Parcel<T>, agenda: &mut Agenda) {
         let number = self.travelling.insert(Travelling { parcel, passed: 0, came: now, next: NONE });
         self.at_port(now, number, agenda);
+    }
+
+    /// What waits of a flow at its first port in one class, and is meant, goes on waiting in another. Whether there
+    /// is any.
+    pub(super) fn reclass(
+        &mut self,
+        port: u32,
+        flow: u64,
+        (from, to): (usize, usize),
+        meant: impl Fn(&T) -> bool,
+    ) -> bool {
+        let key = (port, u32::try_from(from).unwrap_or(0), flow);
+        let Some(slot) = self.by_key.get(&key).copied() else { return false };
+        let Some(mut number) = self.flows.get_mut(slot).map(|known| known.first) else { return false };
+        let (mut kept, mut moved) = (Vec::new(), Vec::new());
+        while let Some(waiting) = self.travelling.get_mut(number) {
+            let next = std::mem::replace(&mut waiting.next, NONE);
+            let meant = waiting.passed == 0 && meant(&waiting.parcel.what);
+            (if meant { &mut moved } else { &mut kept }).push(number);
+            number = next;
+        }
+        self.by_key.remove(&key);
+        self.flows.take(slot);
+        let known = &mut self.ports[port as usize];
+        known.flows[from].retain(|known| *known != slot);
+        known.waiting -= kept.len() + moved.len();
+        moved.iter().for_each(|number| {
+            if let Some(waiting) = self.travelling.get_mut(*number) {
+                waiting.parcel.class = to;
+            }
+        });
+        kept.iter().chain(&moved).for_each(|number| self.queue(port, *number));
+        !moved.is_empty()
     }
 
     /// A parcel has come to its next port; at its end it is given back.
@@ -348,6 +381,25 @@ mod tests {
         rig.send(4, 10_000, 0, 7, &[0, 1]);
         let order: Vec<_> = rig.all().into_iter().map(|(what, _)| what).collect();
         assert_eq!(order, [0, 4, 1, 3, 2]);
+    }
+
+    #[test]
+    fn what_is_hurried_overtakes_and_is_there_once() {
+        let mut rig = Rig::new(&[1, 1]);
+        for what in 0..6 {
+            rig.send(what, 10_000, if what == 5 { 0 } else { 4 }, 7, &[0, 1]);
+        }
+        assert!(rig.net.reclass(0, 7, (4, 0), |what| [2, 4].contains(what)));
+        assert!(!rig.net.reclass(0, 7, (4, 0), |what| *what == 0), "it is being sent");
+        assert!(!rig.net.reclass(0, 8, (4, 0), |_| true));
+        let order: Vec<_> = rig.all().into_iter().map(|(what, _)| what).collect();
+        assert_eq!(order, [0, 5, 2, 4, 1, 3]);
+        let mut rig = Rig::new(&[1, 1]);
+        for what in 0..3 {
+            rig.send(what, 10_000, 4, 7, &[0, 1]);
+        }
+        assert!(rig.net.reclass(0, 7, (4, 0), |_| true));
+        assert_eq!(rig.all().iter().map(|(what, _)| *what).collect::<Vec<_>>(), [0, 1, 2]);
     }
 
     #[test]

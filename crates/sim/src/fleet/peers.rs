@@ -67,7 +67,16 @@ pub(super) struct Serving {
     blob: swarm::BlobId,
     chunks: Chunks,
     missing: bool,
+    urgency: Urgency,
 }
+
+/// All that one host sends to another.
+fn flow(from: u32, to: u32) -> u64 {
+    u64::from(from) << 32 | u64::from(to)
+}
+
+/// A chunk that a host sends another without hurry, in answer to a request, by the flow.
+pub(super) type Unhurried = (u64, RequestId, u32);
 
 /// The name of a host.
 pub(super) fn key(host: u32) -> PeerKey {
@@ -271,7 +280,7 @@ impl Fleet<'_> {
             Action::Send { peer, message } => self.say(host, peer.0, message),
             Action::Serve { peer, request, blob, chunks, urgency } => {
                 let missing = false;
-                self.serve(Serving { host, peer: peer.0, request, blob, chunks, missing }, urgency);
+                self.serve(Serving { host, peer: peer.0, request, blob, chunks, missing, urgency });
             }
             Action::Fetch { fetch, blob, chunks, urgency } => {
                 let len =
@@ -338,8 +347,8 @@ impl Fleet<'_> {
             what,
             bytes: on_wire(bytes),
             class: class as usize,
-            flow: u64::from(from) << 32 | u64::from(to),
-            way: [sender.up, up, down, receiver.down],
+            flow: flow(from, to),
+            way: [sender.up, up, self.fabric, down, receiver.down],
             latency,
             note,
         };
@@ -358,8 +367,11 @@ impl Fleet<'_> {
         }
     }
 
-    fn serve(&mut self, mut serving: Serving, urgency: Urgency) {
-        let Serving { host, peer, request, blob, chunks, .. } = serving;
+    fn serve(&mut self, mut serving: Serving) {
+        let Serving { host, peer, request, blob, chunks, urgency, .. } = serving;
+        if request.is_some_and(|request| self.hurried(&serving, request)) {
+            return;
+        }
         let class = if urgency == Urgency::Demand { Class::DemandReply } else { Class::PrefetchReply };
         let conduct = self.hosts[host as usize].conduct;
         let local = &self.hosts[host as usize].local;
@@ -383,10 +395,36 @@ impl Fleet<'_> {
         }
     }
 
+    /// Whether it is what was sent without hurry and has not come, in answer to the same request: it is not sent
+    /// twice, but what still waits at the sender's overtakes what nobody waits for.
+    fn hurried(&mut self, serving: &Serving, request: RequestId) -> bool {
+        let Serving { host, peer, blob, chunks, urgency, .. } = *serving;
+        let flow = flow(host, peer);
+        let key = |chunk: u32| (flow, request, chunk);
+        if urgency == Urgency::Background {
+            self.unhurried.extend(chunks.numbers().map(|chunk| (key(chunk), ())));
+            return false;
+        }
+        if !chunks.numbers().any(|chunk| self.unhurried.contains_key(&key(chunk))) {
+            return false;
+        }
+        let is_it = |what: &What| {
+            matches!(what, What::Chunk(sent) if (sent.request, sent.blob) == (Some(request), blob)
+                && chunks.numbers().contains(&sent.chunk))
+        };
+        let classes = (Class::PrefetchReply as usize, Class::DemandReply as usize);
+        if !self.net.reclass(self.hosts[host as usize].up, flow, classes, is_it) {
+            // It has left.
+            let note = self.servings.insert(*serving);
+            self.net.note(note);
+        }
+        true
+    }
+
     /// What a host was to send does not wait any more.
     pub(super) fn served(&mut self, number: u32) {
         let Some(serving) = self.servings.take(number) else { return };
-        let Serving { host, peer, request, blob, chunks, missing } = serving;
+        let Serving { host, peer, request, blob, chunks, missing, .. } = serving;
         let outcome = if missing { Served::Missing } else { Served::Well };
         self.tell_node(host, Event::Served { peer: PeerId(peer), request, blob, chunks, outcome });
     }
@@ -407,6 +445,9 @@ impl Fleet<'_> {
 
     pub(super) fn chunk_came(&mut self, sent: &SentChunk) {
         let SentChunk { from, to, request, blob, chunk, corrupt, ahead } = *sent;
+        if let Some(request) = request.filter(|_| ahead) {
+            self.unhurried.remove(&(flow(from, to), request, chunk));
+        }
         if !self.reaches(from, to) {
             return;
         }

@@ -141,6 +141,28 @@ fn who_keeps_a_pinned_image_sends_a_large_fleet_to_each_other() {
     assert!(summary.completion < 8.0 * MIB as f64 / 12e6 * 1.5, "{summary:?}");
 }
 
+/// What hosts send each other all goes through the fabric; what the store sends does not.
+#[test]
+fn a_fabric_holds_back_what_hosts_send_each_other() {
+    let workload = Workload::pattern(12, 64 * MIB, region(16 * MIB), Pattern::SyncSame);
+    let swarm = SwarmModel { pinned: 2, ..SwarmModel::default() };
+    for way in [Way::Swarm(Box::default()), Way::Swarm(Box::new(swarm)), Way::Independent] {
+        let run = |fabric| {
+            let model = FleetModel { fabric, ..FleetModel::new(12, links(), way.clone()) };
+            simulate(&model, &workload).summary()
+        };
+        let (free, wide, narrow) = (run(None), run(Some(600_000_000)), run(Some(60_000_000)));
+        let exchanged = (narrow.on_demand + narrow.prefetched) * 12.0;
+        assert!(wide.completion < 1.1 * free.completion, "{wide:?} {free:?}");
+        if way == Way::Independent {
+            assert_eq!((narrow.completion, exchanged), (free.completion, 0.0));
+            continue;
+        }
+        assert!((1.0..1.5).contains(&(narrow.completion / (exchanged / 60e6))), "{narrow:?} {free:?}");
+        assert_eq!((narrow.incomplete, narrow.failed), (0, 0), "{narrow:?}");
+    }
+}
+
 /// A store that takes longer than any peer is waited for: nothing is fetched twice for that.
 #[test]
 fn a_store_slower_than_patience() {

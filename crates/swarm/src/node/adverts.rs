@@ -4,6 +4,7 @@ use super::blob::{Aim, Coming, Map, State, push};
 use super::{Node, Timer};
 use crate::event::{Action, BlobId, Chunks, PeerId, Role, Urgency};
 use crate::message::Message;
+use crate::placement;
 use crate::settings::Topology;
 
 /// Runs of one advert; more go into the next.
@@ -86,7 +87,12 @@ impl Node {
         if blob.maps.len() >= MAPS && !blob.maps.contains_key(&peer) {
             return;
         }
-        let mut recorded = Vec::new();
+        let (mut recorded, stripe) = (Vec::new(), self.settings.stripe);
+        let pinned = blob.pinned.as_ref().map(|pinned| (pinned, pinned.place_of(key)));
+        let keeps = |chunk| {
+            let stripe = placement::stripe_of(chunk, stripe);
+            pinned.is_some_and(|(pinned, place)| pinned.keeps(place, stripe))
+        };
         let mut room = u64::from(blob.chunks) * 2;
         for run in runs.iter().map(|run| blob.cut(*run)).collect::<Vec<_>>() {
             room = room.saturating_sub(u64::from(run.count));
@@ -94,7 +100,8 @@ impl Node {
                 continue;
             }
             blob.maps.entry(peer).or_insert_with(Map::default).has.set(run);
-            for chunk in run.numbers().filter(|chunk| blob.state(*chunk) == State::Remote) {
+            let is_news = |chunk: &u32| blob.state(*chunk) == State::Remote && !keeps(*chunk);
+            for chunk in run.numbers().filter(is_news) {
                 push(&mut recorded, chunk);
             }
         }

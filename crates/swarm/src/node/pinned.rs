@@ -6,12 +6,15 @@
 //! those after it, who may have it when the store has gone. Where some are away, those that come next may have taken
 //! their place.
 //!
-//! Where a thousand hosts read the same at once, each chunk is wanted of its few keepers five hundred times. They name
-//! those who have it from them to those who ask later, as homes do (`chain`): else they would have to refuse most,
-//! who would ask the store, which may be away.
+//! Where a thousand hosts read the same at once, each chunk is wanted of its few keepers five hundred times. They
+//! name those who have it from them to those who ask later, as homes do (`chain`): else they would have to refuse
+//! most, who would ask the store, which may be away.
 //!
-//! Nobody waits in a circle: a host that has a chunk on its way from another lets only those wait who come later in the
-//! stripe's order, or are not in it; or who were sent to it, as in any chain.
+//! That a keeper has what it keeps is no news, and says nothing about what is read: it is a source, and no reason to
+//! prefetch.
+//!
+//! Nobody waits in a circle: a host that has a chunk on its way from another lets only those wait who come later in
+//! the stripe's order, or are not in it; or who were sent to it, as in any chain.
 
 use crate::event::{PeerId, PeerKey};
 
@@ -29,9 +32,9 @@ pub(super) struct Pinned {
 impl Pinned {
     /// Of `me` and others; none where nobody keeps it.
     pub(super) fn new(me: PeerKey, hosts: &[PeerKey], copies: u32) -> Option<Self> {
-        let place = hosts.iter().position(|host| *host == me);
         let copies = (copies.max(1) as usize).min(hosts.len());
-        (!hosts.is_empty()).then(|| Self { hosts: hosts.to_vec(), copies, place })
+        let known = Self { hosts: hosts.to_vec(), copies, place: None };
+        (!hosts.is_empty()).then(|| Self { place: known.place_of(me), ..known })
     }
 
     /// How late this host comes in a stripe's order; beyond all others where it is not in it.
@@ -41,7 +44,17 @@ impl Pinned {
 
     /// The same of another.
     pub(super) fn rank_of(&self, host: PeerKey, stripe: u32) -> usize {
-        self.rank_at(self.hosts.iter().position(|known| *known == host), stripe)
+        self.rank_at(self.place_of(host), stripe)
+    }
+
+    /// A host's place among them.
+    pub(super) fn place_of(&self, host: PeerKey) -> Option<usize> {
+        self.hosts.iter().position(|known| *known == host)
+    }
+
+    /// Whether the host at a place keeps a stripe, as long as nobody is away.
+    pub(super) fn keeps(&self, place: Option<usize>, stripe: u32) -> bool {
+        self.rank_at(place, stripe) < self.copies
     }
 
     fn rank_at(&self, place: Option<usize>, stripe: u32) -> usize {
@@ -53,8 +66,8 @@ impl Pinned {
         self.hosts[(stripe as usize % self.hosts.len() + rank) % self.hosts.len()]
     }
 
-    /// Who is asked for a stripe: of those to be preferred the one with the least load. `load` says what a host has to
-    /// do, nothing where it cannot be asked; `is_there` whether it is there at all.
+    /// Who is asked for a stripe: of those to be preferred the one with the least load. `load` says what a host has
+    /// to do, nothing where it cannot be asked; `is_there` whether it is there at all.
     pub(super) fn source<L: Ord>(
         &self,
         stripe: u32,
@@ -125,5 +138,12 @@ mod tests {
         let pinned = Pinned::new(PeerKey(30), &HOSTS, 9).unwrap();
         assert_eq!([0, 1, 2, 3, 4, 7].map(|stripe| pinned.rank(stripe)), [2, 1, 0, 4, 3, 0]);
         assert_eq!((pinned.rank_of(PeerKey(40), 3), pinned.rank_of(PeerKey(7), 3)), (2, 5));
+        let pinned = Pinned::new(PeerKey(7), &HOSTS, 2).unwrap();
+        let keeps = |host, stripe| pinned.keeps(pinned.place_of(PeerKey(host)), stripe);
+        assert_eq!(
+            [0, 1, 2, 3, 4, 5].map(|stripe| keeps(30, stripe)),
+            [false, true, true, false, false, false]
+        );
+        assert!(!keeps(7, 0), "it is none of them");
     }
 }

@@ -35,6 +35,7 @@ Examples:
   headstart simulate fleet --hosts 1000 --disks 10 --patterns boots --traces boots --plan recorded
   headstart simulate fleet --hosts 120 --patterns boots --traces boots --hints --jitter 1s
   headstart simulate fleet --pinned 2 --thresholds 0,default --kill 10%@1s
+  headstart simulate fleet --ways swarm --racks 8@200MB/s --fabric 400MB/s
   headstart simulate fleet --hosts 2 --patterns boots --traces boots --topology roots --roots 1 \\
       --roots-apart --warm roots --push 512 --strays 10% --uplink 3MB/s --host-link 3MB/s
   headstart simulate fleet --kill 30%@1s --liars 2 --loss 1% --plot figures";
@@ -119,6 +120,10 @@ pub(crate) struct Fleet {
     /// Hosts of a rack and the rate of its link to the others, such as 40@1GB/s [default: one rack]
     #[arg(long, value_name = "HOSTS@RATE", value_parser = racks)]
     racks: Option<Racks>,
+    /// What all hosts together can send each other, such as an oversubscribed core, or the processors where hosts are
+    /// namespaces of one machine [default: what their links carry]
+    #[arg(long, value_name = "RATE")]
+    fabric: Option<ByteRate>,
     /// Who tells whom what it has: ring, random:N, similar:N, roots or tree:N
     #[arg(long, value_name = "TOPOLOGY", default_value = "random:4", value_parser = topology)]
     topology: Topology,
@@ -134,8 +139,8 @@ pub(crate) struct Fleet {
     /// Roots have no disks
     #[arg(long, requires = "roots")]
     pub(super) roots_apart: bool,
-    /// Simulate each swarm also with roots that send up to so many chunks ahead, and remember what they were asked for
-    /// when the image was deployed once before
+    /// Simulate each swarm also with roots that send up to so many chunks ahead, and remember what they were asked
+    /// for when the image was deployed once before
     #[arg(long, value_name = "CHUNKS", default_value_t = 0, requires = "traces")]
     pub(super) push: u32,
     /// And so that reads of anywhere came among those of that deployment, so many of a hundred, such as 10%
@@ -398,7 +403,8 @@ impl Fleet {
             mutes: self.mutes,
             tracker_away: self.tracker_away.iter().map(Away::span).collect(),
         };
-        FleetModel { faults, seed: self.seed, ..FleetModel::new(self.hosts, links, way) }
+        let fabric = self.fabric.map(|rate| rate.0);
+        FleetModel { fabric, faults, seed: self.seed, ..FleetModel::new(self.hosts, links, way) }
     }
 }
 
