@@ -1,10 +1,10 @@
-//! What is on this host because somebody said so, and not because a disk read it: images that are to be warm, and parts
-//! of images that hosts keep together (`pinned`).
+//! What is on this host because somebody said so, and not because a disk read it: images that are to be warm, and
+//! parts of images that hosts keep together (`pinned`).
 //!
-//! What is ordered is brought in parts, in order and without hurry, each from other hosts if they have it (so that the
-//! store is asked once for all who are told the same) and else from its store. From then on this host takes part in the
-//! blob as if a disk had it: others find it here. What is warm is as evictable as anything else in the cache; what is
-//! pinned is not.
+//! What is ordered is brought in parts, in order and without hurry, each from other hosts if they have it (so that
+//! the store is asked once for all who are told the same) and else from its store. From then on this host takes
+//! part in the blob as if a disk had it: others find it here. What is warm is as evictable as anything else in the
+//! cache; what is pinned is not.
 
 use crate::peers::orders::{Asked, Done, Order, Word};
 use crate::peers::{SharedBlob, Swarm};
@@ -42,6 +42,9 @@ const KEPT_MAX: usize = 4096;
 
 /// Orders of other hosts that are obeyed at once.
 const OBEYED_AT_ONCE: usize = 4;
+
+/// And those that wait for that; more are refused.
+const OBEYED_MAX: usize = 1024;
 
 /// What is to be warm, and where.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -178,8 +181,24 @@ impl Keeper {
                 self.bring(order, carrier).await
             }
             Word::Pin(pin) => self.obey_pin(pin).await,
-            Word::Known(_) => Ok(Done::default()),
+            // Neither waits its turn.
+            Word::Known(_) | Word::Open(_) => Ok(Done::default()),
         }
+    }
+
+    /// A host of which this one is a root has a blob: this one takes part in it from now on. It has no say in what is
+    /// read of this host's directories.
+    fn take_part(&self, order: &Order) -> Result<()> {
+        if self.swarm.role() != Role::Root {
+            return Ok(());
+        }
+        let spec = order.spec()?;
+        let location = order.store.parse::<Location>().ok().filter(Location::is_remote);
+        let store = location.and_then(|_| self.stores.get(&order.store));
+        // It looks into the cache's directory.
+        let shared = tokio::task::block_in_place(|| self.swarm.open(&spec, store))?;
+        self.keep(spec.digest, &Arc::new(shared));
+        Ok(())
     }
 
     /// Brings what an order says to this host, and takes part in the blob from now on.
@@ -258,15 +277,28 @@ async fn obey(keeper: Arc<Keeper>, mut orders: mpsc::Receiver<Asked>) {
     let room = Arc::new(Semaphore::new(OBEYED_AT_ONCE));
     let mut tasks = tokio::task::JoinSet::new();
     while let Some(asked) = orders.recv().await {
-        if let Word::Known(known) = &asked.word {
-            keeper.tell_unknown(&asked, known);
-            continue;
-        }
-        // It is never closed.
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
         while tasks.try_join_next().is_some() {}
-        let keeper = Arc::clone(&keeper);
+        match &asked.word {
+            Word::Known(known) => {
+                keeper.tell_unknown(&asked, known);
+                continue;
+            }
+            Word::Open(order) => {
+                if let Err(error) = keeper.take_part(order) {
+                    tracing::warn!(%error, host = %asked.host, "a root cannot take part in a blob of an agent");
+                }
+                continue;
+            }
+            word if tasks.len() >= OBEYED_MAX => {
+                keeper.swarm.obeyed(&asked, Done { bytes: word.len(), lacking: word.len() });
+                continue;
+            }
+            Word::Bring(_) | Word::Pin(_) => {}
+        }
+        let (keeper, room) = (Arc::clone(&keeper), Arc::clone(&room));
         tasks.spawn(async move {
+            // It is never closed.
+            let Ok(permit) = room.acquire_owned().await else { return };
             let done = keeper.obey_word(&asked.word).await.unwrap_or_else(|error| {
                 tracing::warn!(%error, host = %asked.host, "what another host ordered cannot be done");
                 Done { bytes: asked.word.len(), lacking: asked.word.len() }

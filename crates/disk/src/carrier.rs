@@ -10,13 +10,21 @@ use std::sync::Arc;
 /// fetches them meanwhile, verified, kept. For a runtime of several threads.
 pub struct Carrier {
     fetcher: Fetcher,
+    location: String,
 }
 
 impl Carrier {
     /// From this store.
     #[must_use]
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { fetcher: Fetcher::new(store, None) }
+        let location = store.location();
+        Self { fetcher: Fetcher::new(store, None), location }
+    }
+
+    /// Where the store is.
+    #[must_use]
+    pub fn location(&self) -> &str {
+        &self.location
     }
 
     /// Returns when all of `range` is in the cache, with the pages of the hash tree that it needed.

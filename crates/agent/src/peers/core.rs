@@ -75,6 +75,8 @@ pub(super) struct Peer {
     /// What both share, by its numbers and by ours.
     pub(super) shared: HashMap<u32, BlobId>,
     pub(super) shared_blobs: HashSet<BlobId>,
+    /// Where it is a root: what it was told of, and when.
+    pub(super) told: HashMap<BlobId, Time>,
 }
 
 impl Core {
@@ -144,6 +146,7 @@ impl Core {
         }
         full.into_iter().for_each(|peer| self.disconnect(host, peer));
         self.settle(host);
+        host.opened.notify_one();
         blob
     }
 

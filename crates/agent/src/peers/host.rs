@@ -48,6 +48,8 @@ pub(super) struct Host {
     pub(super) hints: HintsSide,
     /// The machine wants to be woken earlier than it did.
     pub(super) earlier: Notify,
+    /// There is another blob.
+    pub(super) opened: Notify,
     /// The other hosts, as the gossip has them, by name.
     members: Mutex<Vec<Member>>,
     /// Why those of them that cannot be connected to cannot, at the last try.
@@ -72,6 +74,7 @@ impl Host {
             fetches: Fetches::new(node.settings().longest()),
             hints,
             earlier: Notify::new(),
+            opened: Notify::new(),
             members: Mutex::default(),
             unreached: Mutex::default(),
             orders: Orders::default(),
@@ -272,6 +275,7 @@ impl Host {
             numbers: HashMap::new(),
             shared: HashMap::new(),
             shared_blobs: HashSet::new(),
+            told: HashMap::new(),
         };
         core.peers.insert(peer, new);
         core.by_key.insert(key, peer);

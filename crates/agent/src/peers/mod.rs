@@ -18,13 +18,15 @@
 //! | `remembering` | what a root was asked for, kept over a restart |
 //! | `pinning` | who keeps which part of a blob |
 //! | [`orders`] | what hosts ask each other to bring ahead of need |
+//! | `telling_roots` | agents name what they have to roots, so that those can bring it |
 //! | `hints` | what disks of an image read first, told and heard |
 //! | `status` | all of it as plain data |
 //!
 //! # What is believed
 //!
 //! Nobody connects who has no certificate of the cluster. Who has one is asked and answered only about blobs that he
-//! proves that he may read: he knows the root of their hash trees. What he sends is checked against that root
+//! proves that he may read: he knows the root of their hash trees. (In the topology `roots`, agents tell it their
+//! roots.) What he sends is checked against that root
 //! before it is in the cache. Who sends what is not right is dropped, and left alone for a while. What waits in
 //! memory for or from anybody is bounded.
 
@@ -46,6 +48,7 @@ pub(crate) mod pinning;
 mod proof;
 mod remembering;
 mod status;
+mod telling_roots;
 
 #[cfg(test)]
 mod tests;
@@ -68,7 +71,7 @@ use headstart_cache::{BlobSpec, Cache, CachedBlob};
 use headstart_disk::Carrier;
 use headstart_store::Store;
 use headstart_swarm::tracker::ImageKey;
-use headstart_swarm::{Chunks, Event, Node, PeerKey, Role, Settings, Urgency, WantId};
+use headstart_swarm::{Chunks, Event, Node, PeerKey, Role, Settings, Topology, Urgency, WantId};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -167,6 +170,7 @@ impl Swarm {
         let key = key_of(&name);
         let is_root = settings.role == Role::Root;
         let stripe = settings.node.stripe;
+        let tells_roots = !is_root && settings.node.topology == Topology::Roots;
         let node = Node::new(key, settings.role, settings.node);
         let counting = match &settings.tracker {
             Some(file) => Some(tokio::task::block_in_place(|| Counting::start(file))?),
@@ -192,6 +196,9 @@ impl Swarm {
         tasks.spawn_on(Arc::clone(&door).miss_all(settings.join), &runtime);
         tasks.spawn_on(hints::keep_going(Arc::clone(&host), stopping.subscribe()), &runtime);
         tasks.spawn_on(door.look_after(), &runtime);
+        if tells_roots {
+            tasks.spawn_on(telling_roots::keep_telling(Arc::clone(&host), stopping.subscribe()), &runtime);
+        }
         let tasks = Mutex::new(Some(tasks));
         Ok(Arc::new(Self { host, name, role: settings.role, key, stripe, address, stopping, tasks }))
     }

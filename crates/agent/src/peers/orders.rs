@@ -1,8 +1,9 @@
 //! What one host asks another to bring ahead of need, and how it hears that it was done.
 //!
 //! An order is between two hosts of the cluster, and beside the state machine: it changes nothing of who is asked for
-//! what. Whoever orders something tells the root of the blob's hash tree, so that the other host may read it from then
-//! on; without it, it could not check what it brings. Nobody obeys on a host that does not look after what it keeps.
+//! what. Whoever orders something tells the root of the blob's hash tree, so that the other host may read it from
+//! then on; without it, it could not check what it brings. Nobody obeys on a host that does not look after what it
+//! keeps.
 
 use crate::peers::Swarm;
 use crate::peers::frame::{DONE, Kind, MESSAGE_MAX};
@@ -109,6 +110,8 @@ pub(crate) enum Word {
     Pin(Box<Pin>),
     /// The sender knows these pins: others are to be told to it.
     Known(Vec<Known>),
+    /// A disk of the sender has it, and the receiver, a root, is to take part in it; all of it has no parts.
+    Open(Order),
 }
 
 impl Word {
@@ -128,7 +131,7 @@ impl Word {
                 let orders = pin.orders().unwrap_or_default();
                 orders.iter().fold(1, |sum: u64, order| sum.saturating_add(order.len))
             }
-            Self::Known(_) => 0,
+            Self::Known(_) | Self::Open(_) => 0,
         }
     }
 
@@ -146,13 +149,14 @@ impl Word {
         let (word, rest): (Self, _) = postcard::take_from_bytes(body).map_err(|e| nonsense().caused_by(e))?;
         let fits = match &word {
             Self::Bring(order) => order.parts.len() <= PARTS_MAX,
+            Self::Open(order) => order.parts.is_empty(),
             // What is in a pin is looked at by who takes it.
             Self::Pin(_) | Self::Known(_) => true,
         };
         if fits && rest.is_empty() { Ok(word) } else { Err(nonsense()) }
     }
 
-    fn encode(&self) -> Result<Vec<u8>> {
+    pub(super) fn encode(&self) -> Result<Vec<u8>> {
         let bytes = postcard::to_extend(self, Vec::new());
         let bytes = bytes.map_err(|e| Error::invalid("is no order").caused_by(e))?;
         if bytes.len() > MESSAGE_MAX {
@@ -210,7 +214,7 @@ pub(super) struct Orders {
     taken: OnceLock<mpsc::Sender<Asked>>,
     /// Who waits for which to be done.
     waiting: Mutex<HashMap<(PeerId, u32), oneshot::Sender<Done>>>,
-    last: AtomicU32,
+    pub(super) last: AtomicU32,
 }
 
 impl Orders {
@@ -358,6 +362,9 @@ mod tests {
             assert_eq!(Word::decode(&word.encode().unwrap()).unwrap(), word);
             assert!(sent.spec().is_ok());
         }
+        let opened = Word::Open(order(0));
+        assert_eq!(Word::decode(&opened.encode().unwrap()).unwrap(), opened);
+        assert!(Word::decode(&Word::Open(order(1)).encode().unwrap()).is_err());
         assert_eq!(orders.iter().map(|order| order.ranges().len()).sum::<usize>(), 5000);
         assert_eq!(order(0).ranges(), [ByteRange::between(0, 1 << 40)]);
         let done = Done { bytes: 5, lacking: 3 };

@@ -173,10 +173,14 @@ fn local(agent: &Agent<'_>) -> (u64, u64) {
 
 /// Hosts by these names, all of which know each other.
 pub(crate) fn hosts<'s>(scene: &'s Scene, names: &[&'static str]) -> Vec<Agent<'s>> {
+    hosts_with(scene, names, "")
+}
+
+fn hosts_with<'s>(scene: &'s Scene, names: &[&'static str], more: &str) -> Vec<Agent<'s>> {
     let mut all: Vec<Agent<'s>> = Vec::new();
     for name in names {
         let join = all.first().map(|first| format!("--join {}", first.ready["address"].as_str().unwrap()));
-        let words = format!("--plain {name} --listen 127.0.0.1:0 {}", join.unwrap_or_default());
+        let words = format!("--plain {name} --listen 127.0.0.1:0 {more} {}", join.unwrap_or_default());
         all.push(Agent::start(scene, name, &words));
     }
     let until = std::time::Instant::now() + PATIENCE;
@@ -216,6 +220,95 @@ fn an_image_is_warm_where_it_is_said() {
     assert!(said.contains("\nc: ") && said.contains("are there"), "{said}");
     let (here, all) = local(&agents[2]);
     assert!(all > 0 && here == all, "{here} of {all}");
+}
+
+/// A root has no disk of the image: its agents tell it, and it brings what they lack; it also finds what lies in
+/// its cache when it begins anew.
+#[test]
+fn a_root_brings_what_its_agents_have() {
+    let scene = noisy(8);
+    let Some(web) = Web::before(&scene) else { return };
+    if !can_check_bytes() {
+        return;
+    }
+    let common = "--listen 127.0.0.1:0 --topology roots --no-homes";
+    let mut root = Agent::start(&scene, "a", &format!("--plain a --root --agents 8 {common}"));
+    let port = root.ready["address"].as_str().unwrap().to_owned();
+    let start =
+        |name: &'static str| Agent::start(&scene, name, &format!("--plain {name} {common} --join {port}"));
+    let read = |agent: &Agent<'_>, name: &str| {
+        let until = std::time::Instant::now() + PATIENCE;
+        let knows_root = || {
+            let status: Value = serde_json::from_str(&agent.http("GET /v1/swarm").1).unwrap();
+            status["peers"].as_array().unwrap().iter().any(|peer| peer["role"] == "root")
+        };
+        while !knows_root() {
+            assert!(std::time::Instant::now() < until, "{name} knows no root");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let disk = agent.attach(&format!("vm={} --nbd unix:~/{name}.sock", web.image()));
+        while !shares(agent) {
+            assert!(
+                std::time::Instant::now() < until,
+                "the root takes no part: {}",
+                agent.http("GET /v1/swarm").1
+            );
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        check_bytes(&scene, "disk.raw", disk["ready"]["ways"][0]["uri"].as_str().unwrap());
+    };
+    let sent = || web.reads(&scene).sent();
+    let b = start("b");
+    read(&b, "b");
+    let image = sent();
+    // What the root has brought for one, it has for the next, who asks nobody else.
+    b.detach("vm");
+    let c = start("c");
+    read(&c, "c");
+    c.detach("vm");
+    assert!(sent() - image < image / 4, "{} after {image} came from the store", sent() - image);
+    let (here, all) = local(&root);
+    assert!(here > all / 2, "the root has {here} of {all}");
+    // It begins anew, and so does an agent that has nothing.
+    drop((b, c));
+    root.stop();
+    root.again();
+    let join = root.ready["address"].as_str().unwrap();
+    let d = Agent::start(&scene, "d", &format!("--plain d {common} --join {join}"));
+    let before = sent();
+    read(&d, "d");
+    assert!(sent() - before < image / 4, "{} after {image} came from the store", sent() - before);
+    d.detach("vm");
+}
+
+/// Whoever tells whom what it has, everybody gets every byte, and the store is spared.
+#[test]
+fn every_topology_brings_an_image() {
+    for topology in ["ring", "similar:2", "tree:2", "random:1"] {
+        let scene = noisy(4);
+        let Some(web) = Web::before(&scene) else { return };
+        if !can_check_bytes() {
+            return;
+        }
+        let agents = hosts_with(&scene, &["a", "b", "c"], &format!("--topology {topology}"));
+        let attach = |agent: &Agent<'_>, name: &str| {
+            agent.attach(&format!("vm={} --nbd unix:~/{name}.sock", web.image()))
+        };
+        let disks = [attach(&agents[0], "a"), attach(&agents[1], "b"), attach(&agents[2], "c")];
+        let until = std::time::Instant::now() + PATIENCE;
+        while !agents.iter().all(shares) {
+            assert!(std::time::Instant::now() < until, "{topology}: they do not share");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let before = web.reads(&scene).sent();
+        for disk in &disks {
+            check_bytes(&scene, "disk.raw", disk["ready"]["ways"][0]["uri"].as_str().unwrap());
+        }
+        let sent = web.reads(&scene).sent() - before;
+        let image = local(&agents[0]).1;
+        assert!(sent < image * 3 / 2, "{topology}: {sent} of {image} came from the store, for three");
+        agents.iter().for_each(|agent| drop(agent.detach("vm")));
+    }
 }
 
 #[test]
