@@ -46,11 +46,15 @@ class Beside:
 HEADS, PAYLOAD = 66, 1448
 
 
+def _wire(payload):
+    """MB/s of it, as an option is given."""
+    return f"{payload * (1 + HEADS / PAYLOAD):.2f}MB/s"
+
+
 def _links(rows):
     """What the links gave and how far it is over them, in the median of all calibrations."""
     found = {name: statistics.median(row["links"][name] for row in rows) for name in rows[0]["links"]}
-    rate = lambda name: f"{found[name] * (1 + HEADS / PAYLOAD):.2f}MB/s"
-    return ["--uplink", rate("uplink"), "--host-link", rate("rate"),
+    return ["--uplink", _wire(found["uplink"]), "--host-link", _wire(found["rate"]),
             "--round-trip", f"{round(found['round_trip'] * 1e6)}us",
             "--store-round-trip", f"{round(found['store_round_trip'] * 1e6)}us"]
 
@@ -93,7 +97,7 @@ def command(contestant, patterns, hosts, image, found):
     programs: where there is none they do next to nothing, or it is another program's."""
     region = image.layer // TIMES // READ * READ
     known = costs(found) if "swarm" in WAYS[contestant] else None
-    fabric = ["--fabric", f"{known.together:.0f}MB/s"] if known else []
+    fabric = ["--fabric", _wire(known.together)] if known else []
     return ["simulate", "fleet", "--hosts", hosts, "--region", region, "--patterns", ",".join(patterns),
             *_links(found.rows), *fabric, *WAYS[contestant]]
 
