@@ -10,10 +10,8 @@
 use futures::StreamExt;
 use headstart_agent::credentials::{Credentials, init};
 use headstart_agent::peers::{Security, Swarm, SwarmSettings};
-use headstart_block::{ByteRange, Digest};
+use headstart_block::ByteRange;
 use headstart_cache::{BlobSpec, Cache, CacheSettings};
-use headstart_image::hash_tree::TreeBuilder;
-use headstart_image::manifest::Tree;
 use headstart_swarm::{Role, Settings, Urgency};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -56,12 +54,7 @@ async fn main() {
     init(&dir.path().join("pki"), &["a".to_owned(), "b".to_owned()]).unwrap();
     let mut bytes = vec![0; len];
     blake3::Hasher::new().finalize_xof().fill(&mut bytes);
-    let mut builder = TreeBuilder::new(dir.path());
-    builder.update(&bytes).unwrap();
-    let mut outboard = Vec::new();
-    let root = builder.finish(&mut outboard).unwrap();
-    let tree = Tree { root, digest: Digest::of(&outboard), size: outboard.len() as u64 };
-    let spec = BlobSpec { digest: Digest::of(b"any"), len: len as u64, tree: Some(tree), origin: None };
+    let (spec, outboard) = BlobSpec::of(&bytes).unwrap();
 
     let (a, cache) = start(dir.path(), "a", Vec::new()).await;
     let blob = cache.blob(&spec).unwrap();

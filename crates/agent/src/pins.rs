@@ -149,7 +149,7 @@ pub(crate) struct Known {
 
 /// Milliseconds since 1970.
 #[expect(clippy::disallowed_methods, reason = "when something was pinned, to be compared among hosts")]
-pub(crate) fn now() -> u64 {
+fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
@@ -279,4 +279,4 @@ impl Pins {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

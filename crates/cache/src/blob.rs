@@ -32,7 +32,7 @@ use crate::whole::{self, Check};
 use crate::writing::Writing;
 use crate::{Claim, Pin, Watcher};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
-use headstart_image::hash_tree::{HashTree, outboard_len, pages};
+use headstart_image::hash_tree::{HashTree, TreeBuilder, outboard_len, pages};
 use headstart_image::manifest::Tree;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -60,6 +60,21 @@ pub struct BlobSpec {
 }
 
 impl BlobSpec {
+    /// Of a blob that is in memory; and the outboard of its hash tree.
+    ///
+    /// # Errors
+    /// What spooling the tree reports, of blobs beyond 1 GiB.
+    pub fn of(bytes: &[u8]) -> Result<(Self, Vec<u8>)> {
+        let mut builder = TreeBuilder::new(&std::env::temp_dir());
+        builder.update(bytes)?;
+        let mut outboard = Vec::new();
+        let root = builder.finish(&mut outboard)?;
+        let tree = Tree { root, digest: Digest::of(&outboard), size: outboard.len() as u64 };
+        let spec =
+            Self { digest: Digest::of(bytes), len: bytes.len() as u64, tree: Some(tree), origin: None };
+        Ok((spec, outboard))
+    }
+
     pub(crate) fn identity(&self) -> Result<Identity> {
         if self.len > MAX_LEN {
             return Err(Error::unsupported(format!("a blob of {} bytes is too long to be cached", self.len))

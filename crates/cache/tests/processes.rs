@@ -15,10 +15,8 @@
     reason = "a child speaks so, and waits between looks"
 )]
 
-use headstart_block::{ByteRange, Digest, ReadAt};
+use headstart_block::{ByteRange, ReadAt};
 use headstart_cache::{BlobSpec, Cache, CacheSettings, CachedBlob, WaitHint};
-use headstart_image::hash_tree::TreeBuilder;
-use headstart_image::manifest::Tree;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -42,12 +40,7 @@ struct Sample {
 fn sample() -> Sample {
     let bytes: Vec<u8> =
         (0..LEN).map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8 | 1).collect();
-    let mut builder = TreeBuilder::new(&std::env::temp_dir());
-    builder.update(&bytes).unwrap();
-    let mut outboard = Vec::new();
-    let root = builder.finish(&mut outboard).unwrap();
-    let tree = Tree { root, digest: Digest::of(&outboard), size: outboard.len() as u64 };
-    let spec = BlobSpec { digest: Digest::of(&bytes), len: LEN, tree: Some(tree), origin: None };
+    let (spec, outboard) = BlobSpec::of(&bytes).unwrap();
     Sample { bytes, outboard, spec }
 }
 

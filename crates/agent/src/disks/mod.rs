@@ -228,7 +228,11 @@ fn not_found(name: &str) -> Error {
     Error::new(ErrorKind::NotFound, "there is no disk of that name").about(name)
 }
 
-fn check_name(name: &str) -> Result<()> {
+/// Whether a disk can be called so.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] where it cannot.
+pub fn check_name(name: &str) -> Result<()> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if !matches!(name.len(), 1..=NAME_MAX) || !name.chars().all(allowed) || name.starts_with('.') {
         return Err(Error::invalid(format!("`{}` is no name of a disk", name.escape_debug()))

@@ -7,7 +7,7 @@ use super::{AT_ONCE, Keeper, Warmed, bring_all, missing};
 use crate::peers::SharedBlob;
 use crate::peers::orders::{Asked, Done, Order, Word};
 use crate::peers::pinning::Holding;
-use crate::pins::{Pin, Pins, now};
+use crate::pins::{Pin, Pins};
 use futures::stream::{self, StreamExt};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_cache::{BlobSpec, CachedBlob};
@@ -17,22 +17,29 @@ use headstart_swarm::PeerKey;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
+use tokio::time::Instant;
 use utoipa::ToSchema;
 
 /// The file of an agent's directory in which pins are.
 const FILE: &str = "pins";
 
-/// How often one other host is asked for pins that this one does not know, and how soon first.
+/// How often one other host is asked for pins that this one does not know; and how soon first, and after there were
+/// some.
 const COMPARED_EVERY: Duration = Duration::from_secs(10);
 const COMPARED_FIRST: Duration = Duration::from_secs(1);
+
+/// Bytes of pins that a host is told in one answer, and then one pin: what waits for it beyond that would have it cut
+/// off as one that does not read.
+const TOLD_MAX: usize = 128 << 10;
 
 /// Every so many times it is looked whether all is here that is to be.
 const LOOKED_EVERY: u32 = 3;
 
-/// How long a host may be away before others take its place, in milliseconds.
-const AWAY_MS: u64 = 600_000;
+/// How long a host may be away before others take its place.
+const AWAY: Duration = Duration::from_secs(600);
 
 /// Until all who were told of a pin at the same time have opened its blobs: they bring parts of it to each other.
 const OPENING: Duration = Duration::from_millis(300);
@@ -43,8 +50,12 @@ pub(super) struct Keeping {
     images: PinnedImages,
     /// Whoever changes it does so alone.
     held: tokio::sync::Mutex<BTreeMap<Digest, Arc<Held>>>,
-    /// Hosts that are to keep something and are away, and since when.
-    away: Mutex<HashMap<String, u64>>,
+    /// Hosts that are to keep something and are away, and when others take their place.
+    away: Mutex<HashMap<String, Instant>>,
+    /// Another host told of a pin that was news.
+    has_news: AtomicBool,
+    /// Answers to hosts that know less.
+    answers: AtomicUsize,
 }
 
 /// This host's part of a blob.
@@ -97,14 +108,21 @@ impl Keeping {
             Pins::empty(path)
         });
         let images = PinnedImages::of(cache);
-        Self { pins: Mutex::new(pins), images, held: tokio::sync::Mutex::default(), away: Mutex::default() }
+        Self {
+            pins: Mutex::new(pins),
+            images,
+            held: tokio::sync::Mutex::default(),
+            away: Mutex::default(),
+            has_news: AtomicBool::new(false),
+            answers: AtomicUsize::new(0),
+        }
     }
 
     fn pins(&self) -> MutexGuard<'_, Pins> {
         self.pins.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn away(&self) -> MutexGuard<'_, HashMap<String, u64>> {
+    fn away(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
         self.away.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -191,7 +209,9 @@ impl Keeper {
 
     /// Takes note of a pin, and does as it says where it is news.
     pub(super) async fn obey_pin(&self, pin: &Pin) -> Result<Done> {
-        self.adopt(pin)?;
+        if self.adopt(pin)? {
+            self.keeping.has_news.store(true, Ordering::Relaxed);
+        }
         let held = self.keep_up().await;
         if !pin.hosts.iter().any(|host| host == self.swarm.name()) {
             return Ok(Done::default());
@@ -206,15 +226,29 @@ impl Keeper {
 
     /// A host says which pins it knows: it is told the others.
     pub(super) fn tell_unknown(&self, asked: &Asked, known: &[crate::pins::Known]) {
-        let unknown = self.keeping.pins().unknown_to(known);
-        unknown.into_iter().for_each(|pin| self.swarm.tell(&asked.host, &Word::Pin(Box::new(pin))));
+        let mut unknown = self.keeping.pins().unknown_to(known);
+        if unknown.is_empty() {
+            return;
+        }
+        // Each answer begins with another: one that the host does not take keeps none of the others from it.
+        let begin = self.keeping.answers.fetch_add(1, Ordering::Relaxed) % unknown.len();
+        unknown.rotate_left(begin);
+        let mut told = 0;
+        for pin in unknown {
+            if told > TOLD_MAX {
+                // It asks again soon.
+                break;
+            }
+            told += self.swarm.tell(&asked.host, &Word::Pin(Box::new(pin)));
+        }
     }
 
-    /// Writes down a pin that is news, and tells the machine.
-    fn adopt(&self, pin: &Pin) -> Result<()> {
+    /// Writes down a pin that is news, and tells the machine; whether it is.
+    fn adopt(&self, pin: &Pin) -> Result<bool> {
         tokio::task::block_in_place(|| {
             let mut pins = self.keeping.pins();
-            if pins.insert(pin)? {
+            let is_news = pins.insert(pin)?;
+            if is_news {
                 let kept = if pin.is_kept() {
                     self.keeping.images.insert(pin.manifest.as_bytes())
                 } else {
@@ -225,7 +259,7 @@ impl Keeper {
                 }
                 self.tell_machine(&pins);
             }
-            Ok(())
+            Ok(is_news)
         })
     }
 
@@ -295,9 +329,8 @@ impl Keeper {
 
     /// Those that are to keep something and have been away for long.
     fn gone(&self) -> HashSet<PeerKey> {
-        let now = now();
         let away = self.keeping.away();
-        let gone = away.iter().filter(|(_, since)| now.saturating_sub(**since) >= AWAY_MS);
+        let gone = away.iter().filter(|(_, until)| **until <= Instant::now());
         gone.map(|(host, _)| crate::peers::key_of(host)).collect()
     }
 
@@ -313,10 +346,10 @@ impl Keeper {
             .filter(|host| !is_here(host))
             .cloned()
             .collect();
-        let (mut away, now) = (self.keeping.away(), now());
+        let (mut away, until) = (self.keeping.away(), Instant::now() + AWAY);
         away.retain(|host, _| missing.contains(host));
         for host in missing {
-            away.entry(host).or_insert(now);
+            away.entry(host).or_insert(until);
         }
     }
 
@@ -330,7 +363,11 @@ impl Keeper {
         for n in 0_u32.. {
             {
                 let Some(keeper) = keeper.upgrade() else { return };
-                if keeper.compare(n) {
+                if keeper.keeping.has_news.swap(false, Ordering::Relaxed) {
+                    // There may be more.
+                    pause = COMPARED_FIRST;
+                    keeper.compare(n);
+                } else if keeper.compare(n) {
                     pause = COMPARED_EVERY;
                 }
                 keeper.look_who_is_away();

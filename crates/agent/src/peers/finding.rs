@@ -1,6 +1,5 @@
 //! Blobs for who has none of his own: those that disks of this host have open.
 
-use crate::peers::blob::Blob;
 use crate::peers::{SharedBlob, Swarm};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_swarm::Urgency;
@@ -10,8 +9,7 @@ impl Swarm {
     /// Takes part in the blob of that digest once more, where this host does so anyway.
     #[must_use]
     pub fn find(self: &Arc<Self>, digest: &Digest) -> Option<SharedBlob> {
-        let is_it = |blob: &Blob| blob.identity.digest == *digest && !blob.is_outboard();
-        let blob = self.host.blobs().into_iter().map(|(blob, ..)| blob).find(|blob| is_it(blob))?;
+        let blob = self.host.data_blob(digest)?;
         match self.open(blob.cached.spec(), None) {
             Ok(shared) => Some(shared),
             Err(error) => {

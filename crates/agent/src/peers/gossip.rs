@@ -39,6 +39,9 @@ use tokio::sync::watch;
 /// How often each host talks to a few others.
 const EVERY: Duration = Duration::from_millis(500);
 
+/// The pause after a datagram could not be received.
+const AFTER_ERROR: Duration = Duration::from_millis(2);
+
 /// Most bytes of a datagram.
 const DATAGRAM: usize = 65_507;
 
@@ -285,9 +288,10 @@ impl Socket for SealedSocket {
 
     async fn recv(&mut self) -> anyhow::Result<(SocketAddr, ChitchatMessage)> {
         loop {
-            // An error is about a datagram that was sent before, to somebody who is not there.
+            // An error is about a datagram that was sent before, to somebody who is not there. Where it is not, and
+            // stays, that is no reason to try as fast as a processor can.
             let Ok((len, from)) = self.socket.recv_from(&mut self.datagram).await else {
-                tokio::task::yield_now().await;
+                tokio::time::sleep(AFTER_ERROR).await;
                 continue;
             };
             let part = self.datagram.get_mut(..len).and_then(|datagram| self.seal.open(datagram));

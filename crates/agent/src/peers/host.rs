@@ -19,7 +19,7 @@ use crate::peers::orders::Orders;
 use crate::peers::outbox::{Lanes, Sending};
 use crate::peers::parking::{Parked, Parking};
 use crate::peers::status::Counts;
-use headstart_block::{ByteRange, Error, ErrorKind, Result};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_cache::{Cache, CachedBlob};
 use headstart_image::manifest::Tree;
 use headstart_swarm::event::{Came, Served};
@@ -472,6 +472,13 @@ impl Host {
         core.wants.clear();
         drop(core);
         self.earlier.notify_waiters();
+    }
+
+    /// The blob of that digest that this host takes part in; of outboards none.
+    pub(super) fn data_blob(&self, digest: &Digest) -> Option<Arc<Blob>> {
+        let core = self.core();
+        let is_it = |blob: &Blob| blob.identity.digest == *digest && !blob.is_outboard();
+        core.blobs.values().map(|entry| &entry.blob).find(|blob| is_it(blob)).cloned()
     }
 
     // For people.

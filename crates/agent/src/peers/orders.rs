@@ -218,6 +218,11 @@ pub(super) struct Orders {
 }
 
 impl Orders {
+    /// Nobody waits for this one.
+    fn forget(&self, key: (PeerId, u32)) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+    }
+
     /// A host is not connected any more.
     pub(super) fn gone(&self, peer: PeerId) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -292,29 +297,32 @@ impl Swarm {
             let key = (link.peer, number);
             self.host.orders.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(key, done);
             let away = || Error::new(ErrorKind::Unavailable, "the connection broke off").about(name);
-            let sent = link.outbox.control(Kind::Order, number, &word.encode()?);
+            let sent = word.encode().map(|body| link.outbox.control(Kind::Order, number, &body));
             // It may have been closed before it was known that somebody waits.
-            if sent.is_err() || link.is_closed() {
-                self.host.orders.gone(link.peer);
-                return Err(away());
+            if link.is_closed() || !matches!(sent, Ok(Ok(()))) {
+                self.host.orders.forget(key);
+                return Err(sent.err().unwrap_or_else(away));
             }
             all = all.and(waiting.await.map_err(|_| away())?);
         }
         Ok(all)
     }
 
-    /// Tells a host something, and waits for nothing; where that is too long, or the host away, it is not told.
-    pub(crate) fn tell(&self, name: &str, word: &Word) {
+    /// Tells a host something, and waits for nothing; where that is too long, or the host away, it is not told. Says
+    /// how many bytes that is.
+    pub(crate) fn tell(&self, name: &str, word: &Word) -> usize {
         let link = self.host.links().into_iter().map(|(link, _)| link).find(|link| link.name == name);
         let number = self.host.orders.last.fetch_add(1, Ordering::Relaxed);
         match (link, word.encode()) {
             (Some(link), Ok(body)) => {
                 // One that does not read it will be cut off by what is sent to it next.
                 let _ = link.outbox.control(Kind::Order, number, &body);
+                return body.len();
             }
             (_, Err(error)) => tracing::warn!(%error, host = name, "a host is not told"),
             (None, _) => {}
         }
+        0
     }
 
     /// Its name.

@@ -3,7 +3,7 @@ use headstart_image::hash_tree::{TreeRoot, outboard_len};
 use headstart_image::manifest::{Config, Layer, NewImage, Tree};
 
 /// An image of one layer, kept by these hosts.
-fn pin(layer: u8, hosts: &[&str], copies: u32, since: u64) -> Pin {
+pub(crate) fn pin(layer: u8, hosts: &[&str], copies: u32, since: u64) -> Pin {
     let root = TreeRoot::from_bytes([layer; 32]);
     let tree = Tree { root, digest: Digest::of(&[layer, 1]), size: outboard_len(5 << 20) };
     let layers = vec![Layer::new(Digest::of(&[layer]), 5 << 20, tree)];

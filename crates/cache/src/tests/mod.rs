@@ -12,9 +12,8 @@ mod whole;
 
 use crate::sidecar::BootId;
 use crate::{BlobSpec, Cache, CacheSettings, CachedBlob};
-use headstart_block::{ByteRange, Digest, ErrorKind, ReadAt};
-use headstart_image::hash_tree::TreeBuilder;
-use headstart_image::manifest::Tree;
+use headstart_block::random::Random;
+use headstart_block::{ByteRange, ErrorKind, ReadAt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -31,21 +30,10 @@ pub(super) struct Sample {
 impl Sample {
     /// Bytes that are nowhere zero and nowhere the same, so that any mix-up shows.
     pub(super) fn new(len: usize, seed: u64) -> Self {
-        let mut state = 0x9E37_79B9_7F4A_7C15u64 ^ seed;
-        let mut bytes = Vec::with_capacity(len + 8);
-        while bytes.len() < len {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            bytes.extend_from_slice(&(state | 0x0101_0101_0101_0101).to_le_bytes());
-        }
-        bytes.truncate(len);
-        let mut builder = TreeBuilder::new(&std::env::temp_dir());
-        builder.update(&bytes).unwrap();
-        let mut outboard = Vec::new();
-        let root = builder.finish(&mut outboard).unwrap();
-        let tree = Tree { root, digest: Digest::of(&outboard), size: outboard.len() as u64 };
-        let spec = BlobSpec { digest: Digest::of(&bytes), len: len as u64, tree: Some(tree), origin: None };
+        let mut random = Random::new(seed);
+        let nowhere_zero = move || (random.bits() | 0x0101_0101_0101_0101).to_le_bytes();
+        let bytes: Vec<u8> = std::iter::repeat_with(nowhere_zero).flatten().take(len).collect();
+        let (spec, outboard) = BlobSpec::of(&bytes).unwrap();
         Self { bytes, outboard, spec }
     }
 

@@ -3,7 +3,7 @@
 use super::{LOOK, default_dir};
 use crate::terminal::Terminal;
 use headstart_agent::daemon::SOCKET;
-use headstart_agent::disks::DiskSpec;
+use headstart_agent::disks::{DiskSpec, check_name};
 use headstart_agent::keeper::WarmSpec;
 use headstart_agent::peers::CountedImage;
 use headstart_agent::pins::Pin;
@@ -51,10 +51,10 @@ impl AgentClient {
     /// Detaches it.
     ///
     /// # Errors
-    /// As [`AgentClient::attach`].
+    /// As [`AgentClient::attach`]; [`ErrorKind::Invalid`] where no disk can be called so.
     pub(crate) fn detach(&self, name: &str) -> Result<Value> {
-        // A name has nothing in it that means something in a path; what has is no name.
-        let name = name.replace(['/', '?', '#', '%'], "_");
+        // A name has nothing in it that means something in a path.
+        check_name(name)?;
         self.ask(Method::DELETE, &format!("/v1/disks/{name}"), None)
     }
 

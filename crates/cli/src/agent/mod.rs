@@ -25,6 +25,7 @@ use headstart_image::progress::Progress;
 use serde::Serialize;
 use std::fmt;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -122,35 +123,42 @@ fn program() -> Result<PathBuf> {
 
 fn announce(agent: &Agent, json: bool) -> Result<()> {
     let status = agent.swarm().map(|swarm| swarm.status());
-    let address = status.as_ref().and_then(|status| Some(status.address?.to_string()));
+    let url = |address: SocketAddr| format!("http://{address}");
     let ready = Ready {
+        address: status.as_ref().and_then(|status| Some(status.address?.to_string())),
         name: status.map(|status| status.name),
-        address,
         swarm: agent.swarm_socket(),
         agent: agent.socket(),
-        http: None,
-        range_proxy: None,
+        http: agent.http().map(url),
+        range_proxy: agent.range_proxy().map(url),
     };
-    let http = agent.http().map(|http| format!("http://{http}"));
-    let range_proxy = agent.range_proxy().map(|address| format!("http://{address}"));
-    let ready = Ready { http, range_proxy, ..ready };
     let mut out = std::io::stdout().lock();
     let written = if json {
         writeln!(out, "{}", serde_json::to_string(&ready).unwrap_or_default())
     } else {
-        match (&ready.name, &ready.address, ready.swarm) {
-            (Some(name), Some(address), Some(socket)) => {
-                writeln!(
-                    out,
-                    "{name} is in the swarm at {address}; disks: --agent {} or --swarm {}",
-                    ready.agent.display(),
-                    socket.display()
-                )
-            }
-            _ => writeln!(out, "the agent runs, in no swarm; disks: --agent {}", ready.agent.display()),
-        }
+        writeln!(out, "{ready}")
     };
     written.and_then(|()| out.flush()).map_err(|e| Error::io("cannot write to standard output", e))
+}
+
+impl fmt::Display for Ready<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.name, &self.address) {
+            (Some(name), Some(address)) => write!(f, "{name} is in the swarm at {address}")?,
+            _ => write!(f, "the agent runs, in no swarm")?,
+        }
+        write!(f, "; disks: --agent {}", self.agent.display())?;
+        if let Some(socket) = self.swarm {
+            write!(f, " or --swarm {}", socket.display())?;
+        }
+        if let Some(http) = &self.http {
+            write!(f, "\nmetrics: {http}/metrics")?;
+        }
+        if let Some(proxy) = &self.range_proxy {
+            write!(f, "\nblobs for other programs: {proxy}/NAME/URL")?;
+        }
+        Ok(())
+    }
 }
 
 /// What is said at the end.

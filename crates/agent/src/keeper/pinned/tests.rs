@@ -1,8 +1,10 @@
-//! What becomes of the part of a host that dies: real swarms over loopback, whose store is away all the time.
+//! What becomes of the part of a host that dies, and of one that comes late: real swarms over loopback, whose store is
+//! away all the time.
 
 use super::*;
 use crate::keeper::Obeying;
 use crate::peers::{Security, Swarm, SwarmSettings};
+use crate::pins::tests::pin;
 use crate::sample::{Sample, sample};
 use crate::stores::Stores;
 use headstart_cache::{Cache, CacheSettings};
@@ -63,7 +65,7 @@ impl Member {
 
     /// Ten minutes go by.
     fn waits(&self) {
-        self.keeper.keeping.away().values_mut().for_each(|since| *since -= AWAY_MS);
+        self.keeper.keeping.away().values_mut().for_each(|until| *until = Instant::now());
     }
 }
 
@@ -135,4 +137,33 @@ fn others_take_the_part_of_a_host_that_is_gone_until_it_is_back() {
     wait_until("back", || a.knows(2) && b.knows(2) && c.knows(2));
     assert_eq!([a.looks(&runtime).0, c.looks(&runtime).0], parts);
     assert_eq!(b.looks(&runtime), (all - parts[0] - parts[1], 0));
+}
+
+/// An image with a manifest that fills a frame, kept by a host that is away.
+fn long_pin(layer: u8) -> Pin {
+    let mut pin = pin(layer, &["away"], 1, 10);
+    pin.manifest.push_str(&" ".repeat(60_000));
+    Pin { digest: Digest::of(pin.manifest.as_bytes()).to_string(), ..pin }
+}
+
+/// More than may wait for a host that does not read: it is told of them one part after the other.
+#[test]
+fn who_comes_late_learns_of_all_pins_and_is_not_cut_off() {
+    let dir = TempDir::new().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let a = member(&runtime, &dir, "a", None);
+    for layer in 0..20 {
+        assert!(a.keeper.adopt(&long_pin(layer)).unwrap());
+    }
+    // They have something to say to each other meanwhile, too.
+    let sample = sample(1 << 20, 1);
+    let at_a = a.swarm.open(&sample.spec, None).unwrap();
+    at_a.tree().unwrap().blob().insert(0, &sample.outboard).unwrap();
+    at_a.blob().insert(0, &sample.bytes).unwrap();
+    at_a.became_local(ByteRange::between(0, sample.spec.len));
+    let b = member(&runtime, &dir, "b", Some(a.swarm.address()));
+    let _at_b = b.swarm.open(&sample.spec, None).unwrap();
+    wait_until("told of all", || b.keeper.keeping.pins().kept().count() == 20);
+    assert_eq!(a.swarm.counters().dropped_other + b.swarm.counters().dropped_other, 0);
+    assert_eq!(a.swarm.counters().connections, 1);
 }
