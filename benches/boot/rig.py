@@ -68,6 +68,24 @@ class Running:
         return self.said()
 
 
+def web_server(place, address, directory, line):
+    """The command of a web server that keeps its files in `place`, and in `requests` there a line of each request."""
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    places = " ".join(f"{kind}_temp_path {place}/{kind};" for kind in kinds)
+    (place / "nginx.conf").write_text(f"""
+daemon off; master_process off; pid {place}/nginx.pid; error_log stderr;
+events {{ worker_connections 4096; }}
+http {{
+    {places}
+    log_format moved '{line}';
+    access_log {place}/requests moved;
+    default_type application/octet-stream; sendfile on; tcp_nodelay on; keepalive_requests 1000000;
+    server {{ listen {address}; root {directory}; }}
+}}
+""")
+    return "nginx", "-p", place, "-c", place / "nginx.conf"
+
+
 class Rig:
     """One link to a web server over a directory, with a place for what runs beside it. Ends all of it with itself."""
 
@@ -101,23 +119,9 @@ class Rig:
         return program.end()
 
     def _serve(self):
-        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-        places = " ".join(f"{kind}_temp_path {self.work}/{kind};" for kind in kinds)
         for _ in range(20):
-            port = random.randrange(20000, 32000)
-            (self.work / "nginx.conf").write_text(f"""
-daemon off; master_process off; pid {self.work}/nginx.pid; error_log stderr;
-events {{ worker_connections 1024; }}
-http {{
-    {places}
-    log_format moved '$status $bytes_sent';
-    access_log {self.work}/requests moved;
-    default_type application/octet-stream; sendfile on; tcp_nodelay on; keepalive_requests 1000000;
-    server {{ listen 127.0.0.1:{port}; root {self.directory}; }}
-}}
-""")
-            server = self.start("nginx", "nginx", "-p", self.work, "-c", self.work / "nginx.conf")
-            self.web = f"127.0.0.1:{port}"
+            self.web = f"127.0.0.1:{random.randrange(20000, 32000)}"
+            server = self.start("nginx", *web_server(self.work, self.web, self.directory, "$status $bytes_sent"))
             try:
                 server.wait_for((self.work / "nginx.pid").exists, 5)
                 time.sleep(0.05)

@@ -12,7 +12,7 @@ from faults import ROGUES
 from image import TAG
 from network import STORE, STORE_ADDRESS
 from patterns import BAD
-from rig import HEADSTART, ROOT, Failed, Running, run
+from rig import HEADSTART, ROOT, Failed, Running, run, web_server
 
 TREE_PORT, TREE_ARITY = 7000, 2
 # A contestant is ready when every disk is there; 24 of them start on few processors.
@@ -59,21 +59,8 @@ class Store:
     def __init__(self, place, image):
         self.place = place / "store"
         self.place.mkdir()
-        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-        places = " ".join(f"{kind}_temp_path {self.place}/{kind};" for kind in kinds)
-        (self.place / "nginx.conf").write_text(f"""
-daemon off; master_process off; pid {self.place}/nginx.pid; error_log stderr;
-events {{ worker_connections 4096; }}
-http {{
-    {places}
-    log_format moved '$remote_addr $bytes_sent';
-    access_log {self.place}/requests moved;
-    default_type application/octet-stream; sendfile on; tcp_nodelay on; keepalive_requests 1000000;
-    server {{ listen {STORE_ADDRESS}:80; root {image.layout.parent}; }}
-}}
-""")
-        self.program = Running(self.place, "nginx", "nsenter", f"--net=/var/run/netns/{STORE}", "nginx",
-                               "-p", self.place, "-c", self.place / "nginx.conf")
+        server = web_server(self.place, f"{STORE_ADDRESS}:80", image.layout.parent, "$remote_addr $bytes_sent")
+        self.program = Running(self.place, "nginx", "nsenter", f"--net=/var/run/netns/{STORE}", *server)
         self.program.wait_for((self.place / "nginx.pid").exists, 5)
 
     def sent(self):
