@@ -12,17 +12,10 @@ use futures::future::try_join_all;
 use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
 use headstart_cache::{BlobSpec, Cache, CachedBlob};
 use headstart_image::manifest::{self, Manifest};
-use headstart_image::open_image::{open_layer_blob, stack_layers};
+use headstart_image::open_image::{HEAD, open_layer_blob, opening_ranges, stack_layers};
 use headstart_lsmt::{Layer, Stack};
 use headstart_store::RetrySettings;
 use std::sync::Arc;
-
-/// Bytes of a blob's start that opening reads: the headers, the second of them in the first frame.
-const HEAD: u64 = 32 << 10;
-
-/// Most bytes of an end that are fetched because an annotation says so: the index of a layer of a terabyte in
-/// frames of 4 KiB is larger, but then one step more does not matter.
-const END_MAX: u64 = 16 << 20;
 
 /// Most bytes of all blobs of an image: so many are described by 704 MiB of memory and of the cache's disk, whatever is
 /// fetched of them. Lengths come from manifests.
@@ -127,7 +120,7 @@ async fn open_layer(
     fetcher: &Fetcher,
     retry: &RetrySettings,
 ) -> Result<(Layer, Option<Opening>)> {
-    let guess = first_guess(blob.len(), layer.index_offset());
+    let guess = opening_ranges(blob.len(), layer.index_offset());
     let is_boot_layer = layer.boot_bytes().is_some();
     let pages = match blob.tree() {
         Some(tree) if is_boot_layer && tree.len() <= BOOT_TREE_MAX => Pages::All,
@@ -172,20 +165,6 @@ async fn open_layer(
         bring(blob, &read, fetcher, retry).await?;
     }
     Err(Error::corrupt("its ends cannot be read in a sensible number of steps"))
-}
-
-/// What opening a blob of `len` bytes reads, most likely.
-fn first_guess(len: u64, index_offset: Option<u64>) -> Vec<ByteRange> {
-    let end = match index_offset {
-        Some(start) if start < len && len - start <= END_MAX => start,
-        // Frames of 4 KiB that shrink to a third take 0.3% of the blob in the jump table.
-        _ => len.saturating_sub((len / 256).clamp(64 << 10, 1 << 20)),
-    };
-    if end <= HEAD {
-        vec![ByteRange::between(0, len)]
-    } else {
-        vec![ByteRange::between(0, HEAD), ByteRange::between(end, len)]
-    }
 }
 
 /// What to fetch where opening met a gap: at the end of the blob all up to what is there, since indices are read
@@ -255,24 +234,4 @@ async fn bring_right(blob: &Arc<CachedBlob>, range: ByteRange, fetcher: &Fetcher
         }
     }
     fetcher.fetch(blob, range, &Need::DEMAND, &|| ()).await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn guess(len: u64, index_offset: Option<u64>) -> Vec<(u64, u64)> {
-        first_guess(len, index_offset).iter().map(|range| (range.offset(), range.end())).collect()
-    }
-
-    #[test]
-    fn heads_and_ends_come_first() {
-        assert_eq!(guess(0, None), [(0, 0)]);
-        assert_eq!(guess(50_000, None), [(0, 50_000)]);
-        assert_eq!(guess(1 << 30, None), [(0, 32 << 10), ((1 << 30) - (1 << 20), 1 << 30)]);
-        assert_eq!(guess(1 << 20, Some(1_000_000)), [(0, 32 << 10), (1_000_000, 1 << 20)]);
-        // What an annotation says is a hint.
-        assert_eq!(guess(1 << 20, Some(u64::MAX)), [(0, 32 << 10), ((1 << 20) - (64 << 10), 1 << 20)]);
-        assert_eq!(guess(1 << 30, Some(0)).len(), 2);
-    }
 }

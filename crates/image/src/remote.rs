@@ -11,6 +11,7 @@
 use crate::digest::Digest;
 use crate::hash_tree::pages;
 use crate::manifest::{Config, Layer, Manifest, Tree};
+use crate::open_image::opening_ranges;
 use crate::progress::{Progress, step};
 use crate::reference::{Reference, Selector};
 use crate::store::Image;
@@ -28,12 +29,6 @@ const CHUNK: u64 = 64 << 10;
 
 /// Reads of so many bytes go past the chunks: who reads that much goes through all of a blob once.
 const LARGE: usize = 1 << 20;
-
-/// Bytes of a blob's start that opening a layer reads.
-const HEAD: u64 = 32 << 10;
-
-/// Most bytes of an end that are fetched because an annotation says so.
-const END_MAX: u64 = 16 << 20;
 
 /// Chunks that are asked for by one request.
 const CHUNKS_AT_ONCE: usize = 16;
@@ -101,7 +96,7 @@ impl RemoteImage {
         for layer in self.image.manifest.disk_layers() {
             let Ok(blob) = self.blob_of(layer) else { continue };
             let tree = layer.tree.and_then(|tree| self.tree_of(&tree).ok());
-            for range in first_guess(blob.len, layer.index_offset()) {
+            for range in opening_ranges(blob.len, layer.index_offset()) {
                 if let Some(tree) = &tree {
                     pages(blob.len, range, &mut |pages| wanted.push((Arc::clone(tree), pages)));
                 }
@@ -189,18 +184,6 @@ impl Link {
     fn name(&self, digest: &Digest) -> String {
         format!("{}{}", self.store.location(), Selector::Digest(*digest))
     }
-}
-
-/// What opening a blob of `len` bytes reads: its head, and its end from where the manifest says that it begins.
-fn first_guess(len: u64, index_offset: Option<u64>) -> Vec<ByteRange> {
-    let end = match index_offset {
-        Some(start) if start < len && len - start <= END_MAX => start,
-        _ => len.saturating_sub((len / 256).clamp(CHUNK, 1 << 20)),
-    };
-    if end <= HEAD {
-        return vec![ByteRange::between(0, len)];
-    }
-    vec![ByteRange::between(0, HEAD), ByteRange::between(end, len)]
 }
 
 /// A blob in a store. Its reads block.

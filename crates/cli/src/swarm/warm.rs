@@ -10,7 +10,7 @@ use headstart_agent::keeper::WarmSpec;
 use headstart_agent::peers::orders::Order;
 use headstart_block::{BlockDevice, ByteRange, ByteSize, Error, ErrorKind, FileSource, PlanItem, Result};
 use headstart_image::manifest::{Layer, Manifest};
-use headstart_image::open_image::OpenImage;
+use headstart_image::open_image::{OpenImage, opening_ranges};
 use headstart_image::optimize::boot_order;
 use headstart_image::reference::Reference;
 use headstart_plan::knowledge::ImageKey;
@@ -21,10 +21,6 @@ use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::PathBuf;
-
-/// Bytes of a layer's start, and most of its end, that opening it reads.
-const HEAD: u64 = 32 << 10;
-const END_MAX: u64 = 16 << 20;
 
 /// Bytes that parts are rounded to: what hosts exchange.
 const CHUNK: u64 = headstart_swarm::CHUNK_SIZE;
@@ -195,12 +191,7 @@ impl Parts {
     fn opening(layer: &Layer) -> Self {
         let len = layer.blob.size;
         let mut parts = Self { len, known: HashSet::new(), list: Vec::new() };
-        let end = match layer.index_offset() {
-            Some(start) if start < len && len - start <= END_MAX => start,
-            _ => len.saturating_sub((len / 256).clamp(CHUNK, 1 << 20)),
-        };
-        parts.add(ByteRange::between(0, HEAD.min(len)));
-        parts.add(ByteRange::between(end, len));
+        opening_ranges(len, layer.index_offset()).into_iter().for_each(|range| parts.add(range));
         parts
     }
 
