@@ -69,13 +69,14 @@ def exchanged(row, what):
 
 
 def threshold(read):
-    """Bytes that a host may have prefetched and not read, by default, when it has read so many."""
+    """Bytes that a host may have prefetched and not read, by default, when it has read so many, as stored."""
     return min(16 << 20, (512 << 10) + read // 100)
 
 
 def unread_share(row):
     """The most that a host has prefetched and not read, as a share of what it may have: once anew after each reset."""
-    shares = [one["swarm"]["unread"] / threshold(one["read"]) / (1 + one["swarm"]["counters"].get("resets_total", 0))
+    read = lambda one: one.get("stored", one["read"] // 2)
+    shares = [one["swarm"]["unread"] / threshold(read(one)) / (1 + one["swarm"]["counters"].get("resets_total", 0))
               for one in row["each"] if one.get("swarm")]
     return max(shares, default=None)
 

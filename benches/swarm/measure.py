@@ -186,6 +186,7 @@ def _run(options, image, row, network, store, ours):
     row["uplink_bytes"] = moved["store"][1]
     row["opening"] = {"store": sum(count for count, _ in asked.values())}
     row["each"] = [_host(host, plan, reading, moved, sent, asked)
+                   | {"stored": round(image.as_stored(plan.length()))}
                    for host, plan, reading in zip(hosts, who, readings)]
     for host, one in zip(hosts, row["each"]):
         one["swarm"] = ours.exchanged(host)

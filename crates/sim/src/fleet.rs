@@ -372,6 +372,7 @@ impl<'a> Fleet<'a> {
                 on_demand: host.on_demand,
                 prefetched: host.prefetched,
                 unread: host.unread(),
+                unmatched: of_node.prefetched.saturating_sub(of_node.prefetched_read) * CHUNK_SIZE,
                 sent: host.sent,
                 up: self.net.carried(host.up),
                 down: self.net.carried(host.down),

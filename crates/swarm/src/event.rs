@@ -22,6 +22,10 @@ pub struct BlobId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BlobKey(pub u64);
 
+/// Who reads blobs on this host, a disk, by a number that the driver gives and uses once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ReaderId(pub u64);
+
 /// Something a disk of this host wants, by a number that the driver gives and uses once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WantId(pub u64);
@@ -104,6 +108,15 @@ pub enum Event<'a> {
         local: &'a [Chunks],
         /// Whether the agent can fetch it from its store: what others ask it to bring it brings only then.
         fetchable: bool,
+    },
+    /// A disk reads this blob from now on. What others advertise of it is prefetched, as long as little enough of all
+    /// that this disk reads is unread. Where several disks read it, it counts as the first's; what nobody is said to
+    /// read, such as a hash tree, is brought when it is wanted.
+    ReadBy {
+        /// The blob.
+        blob: BlobId,
+        /// Who reads it.
+        reader: ReaderId,
     },
     /// No disk has it any more and nothing of it is kept. Wants of it are forgotten.
     Closed {

@@ -34,7 +34,8 @@ pub mod tracker;
 
 pub use counters::Counters;
 pub use event::{
-    Action, BlobId, BlobKey, Chunks, Event, FetchId, Offence, PeerId, PeerKey, Role, Urgency, WantId,
+    Action, BlobId, BlobKey, Chunks, Event, FetchId, Offence, PeerId, PeerKey, ReaderId, Role, Urgency,
+    WantId,
 };
 #[doc(no_inline)]
 pub use headstart_block::Time;

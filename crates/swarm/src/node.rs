@@ -44,9 +44,9 @@
 //!
 //! *Chains.* Who is asked for one chunk by more than its link can serve in two milliseconds names to each later
 //! asker an earlier one, who has the chunk or will have it before him (`chain`): a tree grows in the order of asking,
-//! and a copy to each of a thousand hosts costs none of them more than a few. Who is sent on waits longer than the one
-//! before him does, so that not all of a chain give up at the same moment, and does not blame him at once. Who only
-//! knows strangers among the named asks the same host again, and insists.
+//! and a copy to each of a thousand hosts costs none of them more than a few. Who is sent on waits longer than the
+//! one before him does, so that not all of a chain give up at the same moment, and does not blame him at once. Who
+//! only knows strangers among the named asks the same host again, and insists.
 //!
 //! *No circles.* Hosts that wait for each other would wait until their patience ends. Five rules keep them from it:
 //! upstreams ascend in an order that is the same for all (weights of homes, places in the tree, roots above agents),
@@ -72,8 +72,10 @@
 //! What others advertise is asked for while little enough is unread (`throttle`), in the order in which it was
 //! advertised; what is withheld is remembered in that order and made up for when there is room: so who reads the same
 //! as a neighbour, only later, is a threshold ahead of his reads all the time. While a disk follows a plan adverts
-//! are only taken note of. The order in which chunks came here is kept, and told to who becomes a neighbour later, in
-//! bulk: what it prefetches first is what was read first.
+//! are only taken note of. What counts is how much of all that a disk reads is unread ([`Event::ReadBy`]), whatever
+//! layers its image has; what no disk reads, such as a hash tree, is not prefetched. The order in which chunks came
+//! here is kept, and told to who becomes a neighbour later, in bulk: what it prefetches first is what was read
+//! first.
 //!
 //! # Invariants
 //!
@@ -86,8 +88,8 @@
 //! 4. A chunk is in state `Prefetch` if and only if it is on its way for no other reason. Unmatched bytes and those
 //!    on their way never exceed the threshold when something is prefetched.
 //! 5. Everything is bounded: what peers wait for here, each (`WAITING`), and all, where others have it as well
-//!    (`serve_window`); what is prefetched (`prefetch_window`); adverts that are remembered, chains, the log, given-up
-//!    requests (constants beside each).
+//!    (`serve_window`); what is prefetched (`prefetch_window`); adverts that are remembered, chains, the log,
+//!    given-up requests (constants beside each).
 //!
 //! Within one event everything that follows from it happens; nothing is left for the next but timers. The same events
 //! and seed give the same actions.
@@ -99,8 +101,10 @@ use crate::patience::Patience;
 use crate::recent::Recent;
 use crate::settings::{Settings, Topology};
 use crate::similarity::Ranking;
+use crate::throttle::Accounts;
 use crate::{Time, Urgency};
 use blob::Blob;
+use coming::By;
 use headstart_block::random::Random;
 use links::Root;
 use peers::Peer;
@@ -216,6 +220,8 @@ pub struct Node {
     keys: BTreeMap<PeerKey, PeerId>,
     blobs: BTreeMap<BlobId, Blob>,
     blob_keys: BTreeMap<BlobKey, BlobId>,
+    /// What was prefetched for each reader.
+    accounts: Accounts,
     wants: BTreeMap<WantId, Want>,
     requests: BTreeMap<RequestId, Request>,
     next_request: u32,
@@ -258,6 +264,7 @@ impl Node {
             keys: BTreeMap::new(),
             blobs: BTreeMap::new(),
             blob_keys: BTreeMap::new(),
+            accounts: Accounts::default(),
             wants: BTreeMap::new(),
             requests: BTreeMap::new(),
             next_request: 0,
@@ -292,13 +299,14 @@ impl Node {
             Event::Opened { blob, key, len, local, fetchable } => {
                 self.opened(blob, key, len, local, fetchable);
             }
+            Event::ReadBy { blob, reader } => self.read_by(blob, reader, actions),
             Event::Closed { blob } => self.closed(blob, actions),
             Event::Want { want, blob, chunks, urgency } => self.want(want, blob, chunks, urgency, actions),
             Event::Forget { want } => self.forget(want),
             Event::Read { blob, chunks } => self.read(blob, chunks, actions),
             Event::BecameLocal { blob, chunks } => {
                 self.store_answered(blob, chunks);
-                self.counters.from_store += self.arrived(blob, chunks, false, actions).0;
+                self.counters.from_store += self.arrived(blob, chunks, By::Order, actions).0;
             }
             Event::Lost { blob, chunks } => self.lost(blob, chunks, actions),
             Event::Planned { blob, running } => self.planned(blob, running, actions),
@@ -356,10 +364,10 @@ impl Node {
         self.root.of()
     }
 
-    /// Bytes of a blob that were prefetched and not read yet.
+    /// Bytes that were prefetched and not read yet, and not forgiven.
     #[must_use]
-    pub fn unmatched(&self, blob: BlobId) -> u64 {
-        self.blobs.get(&blob).map_or(0, |blob| blob.throttle.unmatched())
+    pub fn unmatched(&self) -> u64 {
+        self.accounts.unmatched()
     }
 
     /// What agents asked for lately, to be kept over a restart.

@@ -7,6 +7,19 @@
 //!
 //! What was asked for ahead of need and has not come counts as if it had: else a fast link would bring more than the
 //! threshold before the first of it can be counted.
+//!
+//! The account is a reader's: a disk's. All blobs of its image count on it, for it is the disk that reads as the
+//! others do or does not. What no disk reads has no account, and nothing of it is prefetched because somebody has
+//! it: a hash tree is read by whoever checks data by it, and is asked for together with that data.
+//!
+//! *What holds.* A reader never has more than the threshold that was prefetched because it was advertised and was
+//! not read, once more for each time that all was forgiven; and to be forgiven, it must have read a threshold's worth
+//! of what was withheld. For `unmatched` and what was forgiven are together what is unread: a chunk that is read
+//! lessens the first, and where that is nothing the second. (What a root sends unasked counts as well, and can be
+//! more.)
+
+use crate::event::{BlobId, ReaderId};
+use std::collections::BTreeMap;
 
 /// What a disk may always leave unread.
 const LEAST: u64 = 512 << 10;
@@ -17,7 +30,7 @@ const PART: u64 = 100;
 /// But never more than this: the paper's 512 chunks of 32 KiB.
 const MOST: u64 = 16 << 20;
 
-/// The account of one blob, in bytes.
+/// The account of one reader, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Throttle {
     /// What is set, instead of the above.
@@ -87,6 +100,53 @@ impl Throttle {
             self.unmatched = 0;
         }
         converged
+    }
+}
+
+/// The accounts of all readers that a host has. Without a reader there is none, and nothing to count.
+#[derive(Debug, Default)]
+pub(crate) struct Accounts(BTreeMap<ReaderId, Account>);
+
+/// A reader's account, and the blobs that count on it.
+#[derive(Debug)]
+struct Account {
+    throttle: Throttle,
+    blobs: Vec<BlobId>,
+}
+
+impl Accounts {
+    /// A blob counts on a reader's account from now on.
+    pub(crate) fn join(&mut self, reader: ReaderId, blob: BlobId, set: Option<u64>) {
+        let new = || Account { throttle: Throttle::new(set), blobs: Vec::new() };
+        self.0.entry(reader).or_insert_with(new).blobs.push(blob);
+    }
+
+    /// It is gone; an account of none is, too. `unread` bytes of it are nobody's.
+    pub(crate) fn leave(&mut self, reader: ReaderId, blob: BlobId, unread: u64) {
+        let Some(account) = self.0.get_mut(&reader) else { return };
+        account.throttle.matched(unread);
+        account.blobs.retain(|known| *known != blob);
+        if account.blobs.is_empty() {
+            self.0.remove(&reader);
+        }
+    }
+
+    pub(crate) fn of(&mut self, reader: Option<ReaderId>) -> Option<&mut Throttle> {
+        self.0.get_mut(&reader?).map(|account| &mut account.throttle)
+    }
+
+    /// The blobs that count on the same account.
+    pub(crate) fn blobs(&self, reader: Option<ReaderId>) -> &[BlobId] {
+        reader.and_then(|reader| self.0.get(&reader)).map_or(&[], |account| &account.blobs)
+    }
+
+    pub(crate) fn unmatched(&self) -> u64 {
+        self.0.values().map(|account| account.throttle.unmatched()).sum()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn throttles(&self) -> impl Iterator<Item = (ReaderId, &Throttle)> {
+        self.0.iter().map(|(reader, account)| (*reader, &account.throttle))
     }
 }
 

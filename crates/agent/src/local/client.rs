@@ -1,6 +1,6 @@
 //! The disk's end.
 
-use super::wire::{BlobWords, DirectoryId, FromAgent, FromDisk, Part, VERSION, receive, send};
+use super::wire::{BlobWords, DirectoryId, FromAgent, FromDisk, Part, VERSION, receive, send, send_all};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, PlanItem, Result};
@@ -21,6 +21,12 @@ use tokio::time::{Instant, timeout};
 
 /// Words that wait to be sent. An agent that does not take them is as good as away.
 const OUTGOING_MAX: usize = 4096;
+
+/// Words that are sent at once.
+const WORDS_AT_ONCE: usize = 64;
+
+/// Parts of blobs that no other host has and that the agent is not told of yet.
+const UNTOLD_MAX: usize = 256;
 
 /// First reads that go in one word.
 const ACCESSES_AT_ONCE: usize = 1024;
@@ -83,6 +89,8 @@ struct State {
     /// Where words go; none while the agent is away.
     outgoing: Option<mpsc::Sender<FromDisk>>,
     waiting: HashMap<u64, oneshot::Sender<()>>,
+    /// What of blobs that no other host has is to be told: soon is soon enough.
+    untold: Untold,
     /// Disks that boot, by their numbers.
     booting: HashMap<u32, Booting>,
     next_disk: u32,
@@ -108,6 +116,23 @@ struct Joined {
     disks: usize,
     /// How many of them follow a plan.
     planned: usize,
+    /// Whether no other host has it, as far as the agent has said.
+    alone: bool,
+}
+
+/// What disks brought and read.
+#[derive(Default)]
+struct Untold {
+    local: Vec<Part>,
+    read: Vec<Part>,
+}
+
+/// Adds a part to those that are told later, often to the last.
+fn note(parts: &mut Vec<Part>, part: Part) {
+    match parts.last_mut().and_then(|last| Some((last.joined(part)?, last))) {
+        Some((both, last)) => *last = both,
+        None => parts.push(part),
+    }
 }
 
 impl Joined {
@@ -120,6 +145,34 @@ impl State {
     /// Says something, where somebody listens; whether so.
     fn say(&self, word: FromDisk) -> bool {
         self.outgoing.as_ref().is_some_and(|outgoing| outgoing.try_send(word).is_ok())
+    }
+
+    /// Tells of a part of a blob: at once where others have it.
+    fn say_of(
+        &mut self,
+        blob: &Digest,
+        range: ByteRange,
+        what: fn(Part) -> FromDisk,
+        later: fn(&mut Untold) -> &mut Vec<Part>,
+    ) {
+        let Some(joined) = self.joined.get(blob) else { return };
+        let part = Part::new(joined.number, joined.of_tree, range);
+        if !joined.alone {
+            self.say(what(part));
+        } else {
+            let parts = later(&mut self.untold);
+            note(parts, part);
+            if parts.len() > UNTOLD_MAX {
+                self.tell();
+            }
+        }
+    }
+
+    /// Tells what was not told yet, first what is here.
+    fn tell(&mut self) {
+        let Untold { local, read } = std::mem::take(&mut self.untold);
+        local.into_iter().for_each(|part| _ = self.say(FromDisk::BecameLocal { part }));
+        read.into_iter().for_each(|part| _ = self.say(FromDisk::Read { part }));
     }
 
     /// Tells of a disk that boots.
@@ -280,6 +333,7 @@ impl Swarm for AgentSwarm {
             tree: tree.digest,
             disks: 1,
             planned: 0,
+            alone: false,
         };
         state.say(joined.word());
         state.joined.insert(tree.digest, Joined { of_tree: true, ..joined.clone() });
@@ -294,12 +348,16 @@ impl Swarm for AgentSwarm {
             return;
         }
         let (number, tree) = (joined.number, joined.tree);
+        state.tell();
         state.joined.remove(blob);
         state.joined.remove(&tree);
         state.say(FromDisk::Leave { blob: number });
     }
 
     fn bring<'a>(&'a self, blob: &'a Digest, range: ByteRange, urgency: Urgency) -> BoxFuture<'a, ()> {
+        if self.shared.state().joined.get(blob).is_some_and(|joined| joined.alone) {
+            return std::future::ready(()).boxed();
+        }
         self.ask(blob, range, urgency).boxed()
     }
 
@@ -308,17 +366,13 @@ impl Swarm for AgentSwarm {
     }
 
     fn became_local(&self, blob: &Digest, range: ByteRange) {
-        let state = self.shared.state();
-        if let Some(part) = state.part(blob, range) {
-            state.say(FromDisk::BecameLocal { part });
-        }
+        let word = |part| FromDisk::BecameLocal { part };
+        self.shared.state().say_of(blob, range, word, |untold| &mut untold.local);
     }
 
     fn read(&self, blob: &Digest, range: ByteRange) {
-        let state = self.shared.state();
-        if let Some(part) = state.part(blob, range) {
-            state.say(FromDisk::Read { part });
-        }
+        let word = |part| FromDisk::Read { part };
+        self.shared.state().say_of(blob, range, word, |untold| &mut untold.read);
     }
 
     fn planned(&self, blob: &Digest, running: bool) {
@@ -365,6 +419,9 @@ impl Shared {
         let (outgoing, words) = mpsc::channel(OUTGOING_MAX);
         let mut state = self.state();
         state.outgoing = Some(outgoing);
+        // It sees for itself what is here.
+        state.untold = Untold::default();
+        state.joined.values_mut().for_each(|joined| joined.alone = false);
         for joined in state.joined.values().filter(|joined| !joined.of_tree) {
             state.say(joined.word());
             if joined.planned > 0 {
@@ -382,6 +439,7 @@ impl Shared {
         let waiting = {
             let mut state = self.state();
             state.outgoing = None;
+            state.joined.values_mut().for_each(|joined| joined.alone = false);
             std::mem::take(&mut state.waiting)
         };
         self.lost.fetch_add(1, Ordering::Relaxed);
@@ -403,6 +461,14 @@ impl Shared {
                     let items = items.into_iter().map(|(block, mask)| PlanItem { block, mask }).collect();
                     booting.hinted = Some(Hinted { items, disks });
                 }
+            }
+            FromAgent::Company { blob, any } => {
+                let mut state = self.state();
+                if any {
+                    state.tell();
+                }
+                let of_it = state.joined.values_mut().filter(|joined| joined.number == blob);
+                of_it.for_each(|joined| joined.alone = !any);
             }
             FromAgent::Welcome | FromAgent::Refused { .. } | FromAgent::Pong => {}
         }
@@ -458,11 +524,16 @@ async fn converse(
     let saying = async {
         let mut ticks = tokio::time::interval(PING_EVERY);
         let mut asked: Option<Instant> = None;
+        let mut said = Vec::new();
         loop {
-            let word = tokio::select! {
-                word = words.recv() => word,
+            said.clear();
+            tokio::select! {
+                count = words.recv_many(&mut said, WORDS_AT_ONCE) => if count == 0 {
+                    return Ok(());
+                },
                 _ = ticks.tick() => {
                     let Some(shared) = shared.upgrade() else { return Ok(()) };
+                    shared.state().tell();
                     let heard = *last.borrow_and_update();
                     asked = asked.filter(|asked| *asked > heard);
                     if shared.state().waiting.is_empty() {
@@ -473,12 +544,11 @@ async fn converse(
                         return Err(Error::new(ErrorKind::Unavailable, "the agent does not answer"));
                     }
                     asked.get_or_insert_with(Instant::now);
-                    Some(FromDisk::Ping)
+                    said.push(FromDisk::Ping);
                 }
-            };
-            let Some(word) = word else { return Ok(()) };
+            }
             // An agent that takes nothing is away, too.
-            let sent = timeout(SILENCE, send(&mut writing, &word)).await;
+            let sent = timeout(SILENCE, send_all(&mut writing, &said)).await;
             sent.map_err(|_| Error::new(ErrorKind::Unavailable, "the agent takes nothing"))??;
         }
     };

@@ -1,18 +1,20 @@
 //! The agent's end.
 
-use super::wire::{DirectoryId, FromAgent, FromDisk, Part, VERSION, receive, send};
+use super::wire::{
+    DirectoryId, FromAgent, FromDisk, Part, TELLS_OF_COMPANY, UNDERSTOOD, VERSION, receive, send, send_all,
+};
 use crate::peers::{Boots, SharedBlob, Swarm};
 use crate::stores::Stores;
 use headstart_block::{ByteRange, Error, Result};
-use headstart_swarm::Urgency;
 use headstart_swarm::tracker::ImageKey;
+use headstart_swarm::{ReaderId, Urgency};
 use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
@@ -30,6 +32,12 @@ const BOOTING_MAX: usize = 1024;
 
 /// Processes of disks.
 const CONNECTIONS_MAX: usize = 16 << 10;
+
+/// Words that are sent at once.
+const WORDS_AT_ONCE: usize = 64;
+
+/// How long no other host has had a blob when its disks are told so.
+const ALONE: Duration = Duration::from_secs(1);
 
 /// Answers that wait for their disk to take them.
 const ANSWERS_MAX: usize = 1024;
@@ -110,7 +118,9 @@ async fn accept(listener: UnixListener, host: Arc<HostSide>) {
 
 /// What a disk has.
 struct DiskSide {
-    blobs: HashMap<u32, Arc<SharedBlob>>,
+    reader: ReaderId,
+    hears_of_company: bool,
+    blobs: HashMap<u32, Joined>,
     wants: HashMap<u64, AbortHandle>,
     tasks: JoinSet<u64>,
     booting: HashMap<u32, Booting>,
@@ -119,14 +129,18 @@ struct DiskSide {
 
 async fn serve(mut stream: UnixStream, host: &HostSide) -> Result<()> {
     let hello = timeout(HELLO, receive(&mut stream)).await;
+    let mut spoken = VERSION;
     let refusal = match hello.map_err(|e| Error::invalid("no word came").caused_by(e))?? {
-        Some(FromDisk::Hello { version, .. }) if version != VERSION => {
+        Some(FromDisk::Hello { version, .. }) if !(UNDERSTOOD..=VERSION).contains(&version) => {
             Some(format!("it speaks version {VERSION} and not {version}; use programs of one release"))
         }
         Some(FromDisk::Hello { cache, .. }) if cache != host.cache => {
             Some("it has another cache directory; give both the same --cache".to_owned())
         }
-        Some(FromDisk::Hello { .. }) => None,
+        Some(FromDisk::Hello { version, .. }) => {
+            spoken = version;
+            None
+        }
         _ => Some("that is no disk".to_owned()),
     };
     if let Some(why) = refusal {
@@ -137,13 +151,17 @@ async fn serve(mut stream: UnixStream, host: &HostSide) -> Result<()> {
     let mut reading = tokio::io::BufReader::new(reading);
     let (answers, mut words) = mpsc::channel(ANSWERS_MAX);
     let saying = async {
-        while let Some(word) = words.recv().await {
-            send(&mut writing, &word).await?;
+        let mut said = Vec::new();
+        while words.recv_many(&mut said, WORDS_AT_ONCE).await > 0 {
+            send_all(&mut writing, &said).await?;
+            said.clear();
         }
         Ok(())
     };
     let hearing = async {
         let mut disk = DiskSide {
+            reader: host.swarm.new_reader(),
+            hears_of_company: spoken >= TELLS_OF_COMPANY,
             blobs: HashMap::new(),
             wants: HashMap::new(),
             tasks: JoinSet::new(),
@@ -159,6 +177,61 @@ async fn serve(mut stream: UnixStream, host: &HostSide) -> Result<()> {
         ended = hearing => ended,
         ended = saying => ended,
     }
+}
+
+/// A blob of a disk's.
+struct Joined {
+    blob: Arc<SharedBlob>,
+    /// Says whether others have it.
+    company: Option<AbortHandle>,
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        self.company.take().inspect(AbortHandle::abort);
+    }
+}
+
+impl Joined {
+    fn new(number: u32, blob: SharedBlob, tells: bool, answers: &mpsc::Sender<FromAgent>) -> Self {
+        let blob = Arc::new(blob);
+        let telling = blob.company().filter(|_| tells).map(|changes| {
+            tokio::spawn(tell_of_company(number, Arc::clone(&blob), changes, answers.clone())).abort_handle()
+        });
+        Self { blob, company: telling }
+    }
+}
+
+/// Says when no other host has a blob: then it is no use to ask for it here, and nobody waits for what the disk
+/// brings. And at once when one has.
+async fn tell_of_company(
+    number: u32,
+    blob: Arc<SharedBlob>,
+    mut changes: watch::Receiver<()>,
+    answers: mpsc::Sender<FromAgent>,
+) -> Option<()> {
+    loop {
+        until_company(&blob, &mut changes, false).await?;
+        // Not where one goes as another comes, or hosts begin together.
+        if let Ok(there) = timeout(ALONE, until_company(&blob, &mut changes, true)).await {
+            there?;
+            continue;
+        }
+        answers.send(FromAgent::Company { blob: number, any: false }).await.ok()?;
+        until_company(&blob, &mut changes, true).await?;
+        answers.send(FromAgent::Company { blob: number, any: true }).await.ok()?;
+    }
+}
+
+/// Returns when any other host has the blob, or none has; nothing where that will not be known any more.
+async fn until_company(blob: &SharedBlob, changes: &mut watch::Receiver<()>, any: bool) -> Option<()> {
+    while {
+        changes.borrow_and_update();
+        blob.has_company() != any
+    } {
+        changes.changed().await.ok()?;
+    }
+    Some(())
 }
 
 /// A disk that boots.
@@ -204,9 +277,13 @@ impl DiskSide {
                 }
                 let store = host.stores.get(&origin);
                 // It looks into the cache's directory.
-                let shared = tokio::task::block_in_place(|| host.swarm.open(&words.spec(), store));
+                let open = || host.swarm.open_for(Some(self.reader), &words.spec(), store);
+                let shared = tokio::task::block_in_place(open);
                 match shared {
-                    Ok(shared) => _ = self.blobs.insert(blob, Arc::new(shared)),
+                    Ok(shared) => {
+                        let joined = Joined::new(blob, shared, self.hears_of_company, &self.answers);
+                        self.blobs.insert(blob, joined);
+                    }
                     Err(error) => tracing::warn!(%error, "a blob does not go through the swarm"),
                 }
             }
@@ -220,8 +297,8 @@ impl DiskSide {
             FromDisk::BecameLocal { part } => self.with(part, SharedBlob::became_local),
             FromDisk::Read { part } => self.with(part, SharedBlob::read),
             FromDisk::Planned { blob, running } => {
-                if let Some(blob) = self.blobs.get(&blob) {
-                    blob.planned(running);
+                if let Some(joined) = self.blobs.get(&blob) {
+                    joined.blob.planned(running);
                 }
             }
             FromDisk::Boots { disk, image, is_new } => {
@@ -243,8 +320,8 @@ impl DiskSide {
     }
 
     fn with(&self, part: Part, what: impl FnOnce(&SharedBlob, ByteRange)) {
-        let Some((blob, range)) = self.blobs.get(&part.blob).zip(part.range()) else { return };
-        if let Some(blob) = of(blob, part) {
+        let Some((joined, range)) = self.blobs.get(&part.blob).zip(part.range()) else { return };
+        if let Some(blob) = of(&joined.blob, part) {
             what(blob, range);
         }
     }
@@ -256,10 +333,10 @@ impl DiskSide {
             }
         }
         let wanted = self.blobs.get(&part.blob).zip(part.range());
-        let Some((blob, range)) = wanted.filter(|_| self.wants.len() < WANTS_MAX) else {
+        let Some((joined, range)) = wanted.filter(|_| self.wants.len() < WANTS_MAX) else {
             return self.say(FromAgent::Answer { want }).await;
         };
-        let (blob, answers) = (Arc::clone(blob), self.answers.clone());
+        let (blob, answers) = (Arc::clone(&joined.blob), self.answers.clone());
         let urgency = if urgent { Urgency::Demand } else { Urgency::Background };
         let task = self.tasks.spawn(async move {
             if let Some(blob) = of(&blob, part) {

@@ -3,6 +3,7 @@
 use super::wire::{DirectoryId, FromAgent, FromDisk, VERSION, receive, send};
 use super::*;
 use crate::peers::{Security, Swarm, SwarmSettings};
+use crate::sample::sample;
 use crate::stores::Stores;
 use headstart_block::{ByteRange, Digest, PlanItem};
 use headstart_cache::{BlobSpec, Cache, CacheSettings, CachedBlob};
@@ -46,16 +47,7 @@ impl Rig {
     }
 
     async fn agent(&self) -> (Arc<Swarm>, LocalServer) {
-        let settings = SwarmSettings {
-            security: Security::PlainOnLoopback { name: "a".to_owned() },
-            listen: ([127, 0, 0, 1], 0).into(),
-            advertise: None,
-            join: Vec::new(),
-            role: headstart_swarm::Role::Agent,
-            node: headstart_swarm::Settings::default(),
-            connections_max: 4,
-            tracker: Some(self.dir.path().join("counts")),
-        };
+        let settings = settings("a", Vec::new(), Some(self.dir.path().join("counts")));
         let swarm = Swarm::start(settings, Arc::clone(&self.cache), Handle::current()).await.unwrap();
         let dir = self.dir.path().join("cache");
         let server = LocalServer::start(
@@ -70,6 +62,19 @@ impl Rig {
 
     async fn disk(&self) -> Arc<AgentSwarm> {
         AgentSwarm::start(&self.socket(), &self.cache, &Handle::current()).await.unwrap()
+    }
+}
+
+fn settings(name: &str, join: Vec<String>, tracker: Option<PathBuf>) -> SwarmSettings {
+    SwarmSettings {
+        security: Security::PlainOnLoopback { name: name.to_owned() },
+        listen: ([127, 0, 0, 1], 0).into(),
+        advertise: None,
+        join,
+        role: headstart_swarm::Role::Agent,
+        node: headstart_swarm::Settings::default(),
+        connections_max: 4,
+        tracker,
     }
 }
 
@@ -211,4 +216,48 @@ async fn what_one_disk_reads_is_told_to_the_next_and_again_to_another_agent() {
         until("the agent is missed", || !disk.connection().connected && !other.connection().connected).await;
         swarm.stop().await;
     }
+}
+
+/// Nobody can bring what no other host has, and nobody waits for what a disk brings of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_asks_for_a_blob_only_while_another_host_has_it() {
+    let rig = Rig::new();
+    let sample = sample(2 << 20, 1);
+    let (swarm, _server) = rig.agent().await;
+    let (disk, blob) = (rig.disk().await, rig.cache.blob(&sample.spec).unwrap());
+    disk.join(&blob, "http://127.0.0.1:9/store");
+    let asks = async |wanted: bool| {
+        let started = Instant::now();
+        loop {
+            let before = disk.connection().wants;
+            bring(&disk, &sample.spec.digest).await;
+            if (disk.connection().wants > before) == wanted {
+                return;
+            }
+            assert!(started.elapsed() < LIMIT, "it still asks, or does not: {wanted}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    asks(false).await;
+    // What it brings is told all the same.
+    blob.tree().unwrap().insert(0, &sample.outboard).unwrap();
+    for chunk in [0_u64, 1, 5] {
+        let at = chunk * (64 << 10);
+        let place = usize::try_from(at).unwrap();
+        blob.insert(at, &sample.bytes[place..place + (64 << 10)]).unwrap();
+        disk.became_local(&sample.spec.digest, ByteRange::between(at, at + (64 << 10)));
+    }
+    until("the agent is told", || swarm.node_counters().from_store == 3).await;
+    assert_eq!(disk.connection().unanswered, 0);
+    // Another host comes, and goes.
+    let there = tempfile::tempdir().unwrap();
+    let cache = Cache::open(there.path(), CacheSettings::default()).unwrap();
+    let settings = settings("b", vec![swarm.address().to_string()], None);
+    let other = Swarm::start(settings, cache, Handle::current()).await.unwrap();
+    let theirs = other.open(&sample.spec, None).unwrap();
+    asks(true).await;
+    drop(theirs);
+    other.stop().await;
+    asks(false).await;
+    swarm.stop().await;
 }

@@ -13,7 +13,13 @@ use std::path::Path;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// What both ends speak. They come from one package; in an upgrade one of them is older for a while.
-pub(super) const VERSION: u16 = 2;
+pub(super) const VERSION: u16 = 3;
+
+/// Of disks that speak this, or more, the agent says whether others have their blobs.
+pub(super) const TELLS_OF_COMPANY: u16 = 3;
+
+/// The oldest that the agent still understands: disks live longer than agents.
+pub(super) const UNDERSTOOD: u16 = 2;
 
 /// Most bytes of a word: what a disk is to preload is the longest, of as many items as the agent gives.
 const WORD_MAX: usize = 512 << 10;
@@ -81,6 +87,15 @@ impl Part {
         Self { blob, of_tree, offset: range.offset(), len: range.len() }
     }
 
+    /// Both as one, where they are of one blob and touch.
+    pub(super) fn joined(self, next: Self) -> Option<Self> {
+        let (ours, theirs) = (self.range()?, next.range()?);
+        let same = (self.blob, self.of_tree) == (next.blob, next.of_tree);
+        let touch = theirs.offset() <= ours.end() && ours.offset() <= theirs.end();
+        let both = ByteRange::between(ours.offset().min(theirs.offset()), ours.end().max(theirs.end()));
+        (same && touch).then(|| Self::new(self.blob, self.of_tree, both))
+    }
+
     /// Nothing where it ends beyond all numbers.
     pub(super) fn range(self) -> Option<ByteRange> {
         ByteRange::new(self.offset, self.len)
@@ -129,6 +144,8 @@ pub(super) enum FromAgent {
     Hinted { disk: u32, items: Vec<(u64, u32)>, disks: u32 },
     /// To a ping.
     Pong,
+    /// Whether any other host has this blob. Until that is said, one may have.
+    Company { blob: u32, any: bool },
 }
 
 pub(super) fn frame(word: &impl Serialize) -> Result<Vec<u8>> {
@@ -150,6 +167,18 @@ pub(super) async fn send(stream: &mut (impl AsyncWrite + Unpin), word: &impl Ser
 }
 
 /// The next word; nothing at the end.
+/// Several, at once.
+pub(super) async fn send_all<T: Serialize>(
+    stream: &mut (impl AsyncWrite + Unpin),
+    words: &[T],
+) -> Result<()> {
+    let mut bytes = Vec::new();
+    for word in words {
+        bytes.extend(frame(word)?);
+    }
+    stream.write_all(&bytes).await.map_err(|e| Error::io("cannot write to the other end", e))
+}
+
 pub(super) async fn receive<T: DeserializeOwned>(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<T>> {
     let mut len = [0; 4];
     match stream.read_exact(&mut len).await {

@@ -35,6 +35,7 @@ pub(super) struct Core {
     pub(super) last_blob: u32,
     pub(super) last_peer: u32,
     pub(super) last_want: u64,
+    pub(super) last_reader: u64,
     /// Wants of the agent's own: parts of trees. Where the swarm does not bring them, the agent fetches them.
     pub(super) own_wants: HashMap<WantId, (Arc<Blob>, Chunks)>,
     pub(super) own_wanted: HashSet<(BlobId, Chunks)>,
@@ -94,6 +95,7 @@ impl Core {
             last_blob: 0,
             last_peer: 0,
             last_want: 0,
+            last_reader: 0,
             own_wants: HashMap::new(),
             own_wanted: HashSet::new(),
             fetching: HashSet::new(),
@@ -324,6 +326,14 @@ impl Core {
         self.disconnect(host, name);
     }
 
+    /// A host shares a blob now, or does not any more: it may be the only one.
+    pub(super) fn look_for_company(&self, host: &Host, blob: BlobId) {
+        let sharers = self.peers.values().filter(|peer| peer.shared_blobs.contains(&blob));
+        if sharers.take(2).count() < 2 {
+            host.company.send_replace(());
+        }
+    }
+
     pub(super) fn disconnect(&mut self, host: &Arc<Host>, name: PeerId) {
         let Some(peer) = self.peers.remove(&name) else { return };
         if self.by_key.get(&peer.link.key) == Some(&name) {
@@ -332,6 +342,7 @@ impl Core {
         peer.link.outbox.close(&host.lanes);
         peer.link.close();
         host.orders.gone(name);
+        peer.shared_blobs.iter().for_each(|blob| self.look_for_company(host, *blob));
         // Not at once: this may be in the middle of what the machine has just said.
         self.deferred.push_back(Deferred::PeerDown(name));
     }

@@ -24,15 +24,15 @@ use headstart_cache::{Cache, CachedBlob};
 use headstart_image::manifest::Tree;
 use headstart_swarm::event::{Came, Served};
 use headstart_swarm::{
-    BlobId, Chunks, Event, FetchId, Message, Node, Offence, PeerId, PeerKey, RequestId, Time, Urgency,
-    WantId, Why,
+    BlobId, Chunks, Event, FetchId, Message, Node, Offence, PeerId, PeerKey, ReaderId, RequestId, Time,
+    Urgency, WantId, Why,
 };
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 
 /// Blobs that one host may prove that it may read, at a time.
 const PROOFS_MAX: usize = 16_384;
@@ -55,6 +55,8 @@ pub(super) struct Host {
     /// Why those of them that cannot be connected to cannot, at the last try.
     unreached: Mutex<HashMap<PeerKey, String>>,
     pub(super) orders: Orders,
+    /// Changes when another host shares a blob that did not, or the other way round.
+    pub(super) company: watch::Sender<()>,
     core: Mutex<Core>,
     started: Instant,
 }
@@ -78,6 +80,7 @@ impl Host {
             members: Mutex::default(),
             unreached: Mutex::default(),
             orders: Orders::default(),
+            company: watch::channel(()).0,
             core: Mutex::new(Core::new(node)),
             started: Instant::now(),
         })
@@ -149,6 +152,13 @@ impl Host {
         });
         let blob = Blob::data(core.next_blob(), Arc::clone(cached), identity.root, outboard);
         core.add(self, Arc::new(blob), carrier)
+    }
+
+    /// A name for a disk that reads.
+    pub(super) fn new_reader(&self) -> ReaderId {
+        let mut core = self.core();
+        core.last_reader += 1;
+        ReaderId(core.last_reader)
     }
 
     /// One user less.
@@ -322,6 +332,7 @@ impl Host {
             peer.shared.insert(number, blob);
             peer.shared_blobs.insert(blob);
             core.drive(self, Event::PeerShares { peer: link.peer, blob });
+            core.look_for_company(self, blob);
         }
         Ok(())
     }
@@ -335,6 +346,7 @@ impl Host {
         }
         if let Some(blob) = peer.shared.remove(&number) {
             peer.shared_blobs.remove(&blob);
+            core.look_for_company(self, blob);
             // Else it would be asked, and taken for a liar.
             let runs = vec![Chunks { first: 0, count: u32::MAX }];
             core.drive(self, Event::Received { peer: link.peer, message: Message::Lost { blob, runs } });
@@ -519,6 +531,11 @@ impl Host {
 
     pub(super) fn links(&self) -> Vec<(Arc<Link>, usize)> {
         self.core().peers.values().map(|peer| (Arc::clone(&peer.link), peer.shared.len())).collect()
+    }
+
+    /// Whether another host shares a blob.
+    pub(super) fn has_company(&self, id: BlobId) -> bool {
+        self.core().peers.values().any(|peer| peer.shared_blobs.contains(&id))
     }
 
     /// The blobs with their users, and how many hosts share each.

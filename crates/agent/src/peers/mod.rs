@@ -71,7 +71,7 @@ use headstart_cache::{BlobSpec, Cache, CachedBlob};
 use headstart_disk::Carrier;
 use headstart_store::Store;
 use headstart_swarm::tracker::ImageKey;
-use headstart_swarm::{Chunks, Event, Node, PeerKey, Role, Settings, Topology, Urgency, WantId};
+use headstart_swarm::{Chunks, Event, Node, PeerKey, ReaderId, Role, Settings, Topology, Urgency, WantId};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -218,11 +218,28 @@ impl Swarm {
     /// # Errors
     /// As [`Cache::blob`].
     pub fn open(self: &Arc<Self>, blob: &BlobSpec, store: Option<Arc<dyn Store>>) -> Result<SharedBlob> {
+        self.open_for(None, blob, store)
+    }
+
+    /// As [`open`](Self::open), for a disk that reads the blob: by its [reader](Self::new_reader) what is prefetched
+    /// of all its blobs is kept within what it reads of it.
+    ///
+    /// # Errors
+    /// As [`Cache::blob`].
+    pub fn open_for(
+        self: &Arc<Self>,
+        reader: Option<ReaderId>,
+        blob: &BlobSpec,
+        store: Option<Arc<dyn Store>>,
+    ) -> Result<SharedBlob> {
         let cached = self.host.cache.blob(blob)?;
         let tree = cached.spec().tree;
         let Some(tree) = tree else { return Ok(SharedBlob { cached, shared: None, tree: None }) };
         let carrier = store.map(|store| Arc::new(Carrier::new(store)));
         let blob = self.host.open(&cached, tree, carrier.as_ref());
+        if let Some(reader) = reader {
+            self.host.event(Event::ReadBy { blob: blob.id, reader });
+        }
         let shared = |blob: &Arc<Blob>| Shared {
             swarm: Arc::clone(self),
             blob: Arc::clone(blob),
@@ -233,6 +250,12 @@ impl Swarm {
             Box::new(SharedBlob { cached, shared: Some(shared(outboard)), tree: None })
         });
         Ok(SharedBlob { cached, shared: Some(shared(&blob)), tree: outboard })
+    }
+
+    /// A name for a disk, by which it opens all its blobs.
+    #[must_use]
+    pub fn new_reader(&self) -> ReaderId {
+        self.host.new_reader()
     }
 
     /// A disk of an image boots on this host, which was not counted before, or was. Nothing where too many do.
@@ -409,6 +432,16 @@ impl SharedBlob {
         if let Some(shared) = self.shared.as_ref().filter(|_| chunks.count > 0) {
             shared.swarm.host.event(Event::Read { blob: shared.blob.id, chunks });
         }
+    }
+
+    /// Whether another host shares it: else nobody brings anything, and nobody waits for what is brought here.
+    pub(crate) fn has_company(&self) -> bool {
+        self.shared.as_ref().is_some_and(|shared| shared.swarm.host.has_company(shared.blob.id))
+    }
+
+    /// Changes whenever that may have.
+    pub(crate) fn company(&self) -> Option<watch::Receiver<()>> {
+        self.shared.as_ref().map(|shared| shared.swarm.host.company.subscribe())
     }
 
     /// A disk preloads by a plan (or does so no longer): what others advertise is only taken note of meanwhile.

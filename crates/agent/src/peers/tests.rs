@@ -96,6 +96,11 @@ impl TestHost {
         }
     }
 
+    /// A disk of it reads a blob.
+    fn attach(&self, sample: &Sample) -> SharedBlob {
+        self.swarm.open_for(Some(self.swarm.new_reader()), &sample.spec, None).unwrap()
+    }
+
     fn is_connected_to(&self, hosts: usize) -> bool {
         self.swarm.status().peers.len() == hosts
     }
@@ -138,9 +143,9 @@ fn a_blob_goes_from_host_to_host() {
     let sample = sample((40 << 20) + 12345, 1);
     let a = cluster.host("a", Role::Agent, &[]);
     a.fill(&sample);
-    let at_a = a.swarm.open(&sample.spec, None).unwrap();
+    let at_a = a.attach(&sample);
     let b = cluster.host("b", Role::Agent, &[a.swarm.address()]);
-    let at_b = b.swarm.open(&sample.spec, None).unwrap();
+    let at_b = b.attach(&sample);
     cluster.wait_until("they share the blob", || b.shares_with(1) && b.is_connected_to(1) && b.has_heard());
     let all = ByteRange::between(0, sample.spec.len);
     let some = ByteRange::between(5 << 20, (5 << 20) + 1);
@@ -152,7 +157,7 @@ fn a_blob_goes_from_host_to_host() {
     drop(at_a);
     cluster.runtime.block_on(a.swarm.stop());
     let c = cluster.host("c", Role::Agent, &[b.swarm.address()]);
-    let at_c = c.swarm.open(&sample.spec, None).unwrap();
+    let at_c = c.attach(&sample);
     cluster.wait_until("they share the blob", || c.shares_with(1) && c.has_heard());
     bring(&cluster, &at_c, all);
     assert_same(at_c.blob(), &sample, all);
@@ -311,7 +316,7 @@ fn who_cannot_prove_that_he_may_read_a_blob_gets_nothing_of_it() {
     let sample = sample(300_000, 2);
     let a = cluster.host("a", Role::Agent, &[]);
     a.fill(&sample);
-    let _at_a = a.swarm.open(&sample.spec, None).unwrap();
+    let _at_a = a.attach(&sample);
     let root = *sample.spec.tree.unwrap().root.as_bytes();
     let mut rogue = Rogue::connect(&cluster, &cluster.credentials("b"), ("a", a.swarm.address())).unwrap();
     // Without a proof.
@@ -356,7 +361,7 @@ fn who_corrupts_is_dropped_and_left_alone() {
     let cluster = Cluster::new(&["a", "b"]);
     let sample = sample(1 << 20, 3);
     let a = cluster.host("a", Role::Agent, &[]);
-    let at_a = a.swarm.open(&sample.spec, None).unwrap();
+    let at_a = a.attach(&sample);
     at_a.tree().unwrap().blob().insert(0, &sample.outboard).unwrap();
     let root = *sample.spec.tree.unwrap().root.as_bytes();
     let b = cluster.credentials("b");
@@ -366,7 +371,7 @@ fn who_corrupts_is_dropped_and_left_alone() {
     rogue.say(&cluster, &Message::Have { blob: headstart_swarm::BlobId(1), runs: vec![all] });
     // It asks for what was advertised, and gets something else.
     let asked = loop {
-        if let Some(Message::Ask { request, chunks, .. }) = rogue.next_message(&cluster) {
+        if let Message::Ask { request, chunks, .. } = rogue.next_message(&cluster).expect("it asks") {
             break (request, chunks);
         }
     };
@@ -387,7 +392,7 @@ fn a_wrong_chunk_of_a_tree_is_found() {
     let cluster = Cluster::new(&["a", "b"]);
     let sample = sample(40 << 20, 4);
     let a = cluster.host("a", Role::Agent, &[]);
-    let at_a = a.swarm.open(&sample.spec, None).unwrap();
+    let at_a = a.attach(&sample);
     let tree = at_a.shared.as_ref().unwrap().blob.tree.clone().unwrap();
     let from = headstart_swarm::PeerId(1);
     let chunk = |at: usize| &sample.outboard[at << 16..sample.outboard.len().min((at + 1) << 16)];
@@ -425,7 +430,7 @@ fn what_cannot_be_checked_yet_is_not_passed_on() {
     let cluster = Cluster::new(&["a", "b"]);
     let sample = sample(40 << 20, 6);
     let a = cluster.host("a", Role::Agent, &[]);
-    let at_a = a.swarm.open(&sample.spec, None).unwrap();
+    let at_a = a.attach(&sample);
     let outboard = at_a.tree().unwrap();
     let tree = Arc::clone(&outboard.shared.as_ref().unwrap().blob);
     let chunk = |at: usize| &sample.outboard[at << 16..(at + 1) << 16];
@@ -441,7 +446,7 @@ fn what_cannot_be_checked_yet_is_not_passed_on() {
     other.prove(&cluster, 1, &spec, known.root.as_bytes());
     other.say(&cluster, &ask(5, 1, 1));
     let why = loop {
-        if let Some(Message::Sorry { why, .. }) = other.next_message(&cluster) {
+        if let Message::Sorry { why, .. } = other.next_message(&cluster).expect("it answers") {
             break why;
         }
     };
@@ -465,7 +470,7 @@ fn nonsense_ends_the_connection() {
     let cluster = Cluster::new(&["a", "b", "c", "d", "e", "f"]);
     let sample = sample(300_000, 5);
     let a = cluster.host("a", Role::Agent, &[]);
-    let _at_a = a.swarm.open(&sample.spec, None).unwrap();
+    let _at_a = a.attach(&sample);
     let root = *sample.spec.tree.unwrap().root.as_bytes();
     let header = |kind: u8, len: u32| {
         let mut bytes = [0; HEADER];

@@ -93,6 +93,7 @@ impl Fleet<'_> {
             return;
         }
         self.open(host);
+        self.read_by(host);
         if at > self.now {
             return self.agenda.enter(at, Happening::Attach(n));
         }

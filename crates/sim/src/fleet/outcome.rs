@@ -53,6 +53,8 @@ pub struct HostOutcome {
     pub prefetched: u64,
     /// Of both, what was not read.
     pub unread: u64,
+    /// What came because others had advertised or pushed it, and was not read.
+    pub unmatched: u64,
     /// To peers.
     pub sent: u64,
     /// On its link up, with everything.
@@ -135,6 +137,8 @@ pub struct FleetSummary {
     pub unread: f64,
     /// The most of any host.
     pub unread_max: u64,
+    /// The most of any host that came because others had advertised or pushed it, and was not read.
+    pub unmatched_max: u64,
     /// The most that a host sent to peers.
     pub sent_max: u64,
     /// Mean bytes of messages of a host, on the wire.
@@ -209,6 +213,7 @@ impl FleetOutcome {
             prefetched: mean(|host| host.prefetched),
             unread: mean(|host| host.unread),
             unread_max: most(|host| host.unread),
+            unmatched_max: most(|host| host.unmatched),
             sent_max: most(|host| host.sent),
             talk: mean(|host| host.talk),
             honest_p50: self::percentile(&of_honest, 50),

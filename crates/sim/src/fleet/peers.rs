@@ -14,7 +14,7 @@ use headstart_swarm::event::Served;
 use headstart_swarm::recent::Recent;
 use headstart_swarm::{
     self as swarm, Action, BlobKey, CHUNK_SIZE, Chunks, Class, Counters, Event, Message, Node, PeerId,
-    PeerKey, RequestId, Role, Urgency,
+    PeerKey, ReaderId, RequestId, Role, Urgency,
 };
 
 /// Requests that a root remembers, of a deployment before.
@@ -218,6 +218,13 @@ impl Fleet<'_> {
         }
         let soon = Nanos::from_duration(self.model.links.round_trip);
         self.agenda.enter(self.now.plus(soon), Happening::Proved(host));
+    }
+
+    /// A disk of a host reads the image; all of one host count as one reader.
+    pub(super) fn read_by(&mut self, host: u32) {
+        for (n, _) in (0..).zip(self.first_chunk.clone().windows(2)) {
+            self.tell_node(host, Event::ReadBy { blob: swarm::BlobId(n), reader: ReaderId(0) });
+        }
     }
 
     pub(super) fn has_opened(&self, host: u32) -> bool {

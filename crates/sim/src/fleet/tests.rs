@@ -93,6 +93,17 @@ fn hosts_help_each_other() {
     assert!(shifted.took_p50 * 3.5 < alone.took_p50, "{shifted:?} {alone:?}");
 }
 
+/// Hosts that read other things than the others leave no more unread than they may.
+#[test]
+fn who_reads_something_else_prefetches_no_more_than_the_threshold() {
+    let part = 2 * MIB;
+    let region = Region { start: part, len: part, read: MIB, ahead: 1, shared: 0 };
+    let workload = Workload::pattern(24, 64 * MIB, region, Pattern::SyncDisjoint);
+    let disjoint = simulate(&FleetModel::new(24, links(), Way::Swarm(Box::default())), &workload).summary();
+    assert!(disjoint.incomplete == 0 && disjoint.unmatched_max > 0, "{disjoint:?}");
+    assert!(disjoint.unmatched_max <= (512 << 10) + part / 100, "{disjoint:?}");
+}
+
 /// Whatever befalls the fleet: those who live read everything, as late as each for itself would at most.
 #[test]
 fn faults_degrade_no_further_than_to_lazy() {

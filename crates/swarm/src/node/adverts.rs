@@ -2,7 +2,7 @@
 
 use super::blob::{Aim, Coming, Map, State, push};
 use super::{Node, Timer};
-use crate::event::{Action, BlobId, Chunks, PeerId, Role, Urgency};
+use crate::event::{Action, BlobId, Chunks, PeerId, ReaderId, Role, Urgency};
 use crate::message::Message;
 use crate::placement;
 use crate::settings::Topology;
@@ -143,8 +143,9 @@ impl Node {
             }
         }
         while !blob.planned
-            && blob.throttle.has_room(crate::CHUNK_SIZE)
             && self.prefetching < window
+            && let Some(throttle) = self.accounts.of(blob.reader)
+            && throttle.has_room(crate::CHUNK_SIZE)
             && let Some(chunk) = pop(&mut blob.recorded)
         {
             let known = blob.maps.values().any(|map| map.has.has(chunk));
@@ -152,13 +153,36 @@ impl Node {
                 let bytes = blob.bytes(chunk);
                 blob.coming.insert(chunk, Coming::new(Aim::Prefetch, Urgency::Background, HOPS));
                 blob.set_state(chunk, State::Prefetch);
-                blob.throttle.asked(bytes);
+                throttle.asked(bytes);
                 self.prefetching += bytes;
                 ahead.push(chunk);
             }
         }
         self.obtain(id, &warm, actions);
         self.obtain(id, &ahead, actions);
+    }
+
+    /// The same for all blobs on the account of this one's reader, this one first.
+    pub(super) fn prefetch_all(&mut self, id: BlobId, actions: &mut Vec<Action>) {
+        self.prefetch(id, actions);
+        let reader = self.blobs.get(&id).and_then(|blob| blob.reader);
+        for at in 0.. {
+            let Some(other) = self.accounts.blobs(reader).get(at).copied() else { return };
+            if other != id {
+                self.prefetch(other, actions);
+            }
+        }
+    }
+
+    /// A disk reads a blob.
+    pub(super) fn read_by(&mut self, id: BlobId, reader: ReaderId, actions: &mut Vec<Action>) {
+        let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.reader.is_none()) else { return };
+        blob.reader = Some(reader);
+        self.accounts.join(reader, id, self.settings.threshold);
+        if let Some(throttle) = self.accounts.of(blob.reader) {
+            throttle.unread(blob.unread());
+        }
+        self.prefetch(id, actions);
     }
 
     pub(super) fn warm(&mut self, id: BlobId, chunks: Chunks, actions: &mut Vec<Action>) {
@@ -180,11 +204,11 @@ impl Node {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         for chunk in blob.cut(chunks).numbers() {
             if blob.is_here(chunk) {
-                let (_, prefetched) = blob.read(chunk);
+                let (_, prefetched) = blob.read(chunk, &mut self.accounts);
                 self.counters.prefetched_read += u64::from(prefetched);
             }
         }
-        self.prefetch(id, actions);
+        self.prefetch_all(id, actions);
         self.tell_root(id, chunks);
     }
 
@@ -224,9 +248,10 @@ impl Node {
             if !blob.is_here(chunk) {
                 continue;
             }
-            if blob.state(chunk) == State::Local {
-                let bytes = blob.bytes(chunk);
-                blob.throttle.matched(bytes);
+            if blob.state(chunk) == State::Local
+                && let Some(throttle) = self.accounts.of(blob.reader)
+            {
+                throttle.matched(blob.bytes(chunk));
             }
             blob.set_state(chunk, State::Remote);
             push(&mut runs, chunk);

@@ -3,13 +3,13 @@
 use crate::CHUNK_SIZE;
 use crate::bits::Bits;
 use crate::chain::Chain;
-use crate::event::{BlobKey, Chunks, FetchId, PeerId, PeerKey, Urgency, WantId};
+use crate::event::{BlobKey, Chunks, FetchId, PeerId, PeerKey, ReaderId, Urgency, WantId};
 use crate::message::RequestId;
 use crate::node::log::Log;
 use crate::node::pinned::Pinned;
 use crate::placement::{BlobHomes, Homes};
 use crate::similarity::RecentReads;
-use crate::throttle::Throttle;
+use crate::throttle::Accounts;
 use crate::{Settings, Time, Topology};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -156,7 +156,8 @@ pub(super) struct Blob {
     pub(super) recorded: VecDeque<Chunks>,
     /// What the agent wants here and was not asked for yet, in order.
     pub(super) warming: VecDeque<Chunks>,
-    pub(super) throttle: Throttle,
+    /// On whose account it is what is prefetched of it.
+    pub(super) reader: Option<ReaderId>,
     pub(super) chains: BTreeMap<u32, Chain>,
     /// When old ones of these were looked for.
     pub(super) swept: Time,
@@ -190,7 +191,7 @@ impl Blob {
             log: Log::default(),
             recorded: VecDeque::new(),
             warming: VecDeque::new(),
-            throttle: Throttle::new(settings.threshold),
+            reader: None,
             chains: BTreeMap::new(),
             swept: Time(0),
             pinned: None,
@@ -224,6 +225,12 @@ impl Blob {
         }
     }
 
+    /// Bytes that were prefetched and not read.
+    pub(super) fn unread(&self) -> u64 {
+        let unread = (0..self.chunks).filter(|chunk| self.state(*chunk) == State::Local);
+        unread.map(|chunk| self.bytes(chunk)).sum()
+    }
+
     pub(super) fn is_here(&self, chunk: u32) -> bool {
         self.state(chunk).is_here()
     }
@@ -241,17 +248,17 @@ impl Blob {
 
     /// A disk read a chunk that is here, or that has just come because it waited. Whether that was the first time, and
     /// whether it had been prefetched.
-    pub(super) fn read(&mut self, chunk: u32) -> (bool, bool) {
+    pub(super) fn read(&mut self, chunk: u32, accounts: &mut Accounts) -> (bool, bool) {
         let state = self.state(chunk);
         if state == State::Read {
             return (false, false);
         }
         let bytes = self.bytes(chunk);
-        if state == State::Local {
-            self.throttle.matched(bytes);
+        if let Some(throttle) = accounts.of(self.reader) {
+            throttle.matched(if state == State::Local { bytes } else { 0 });
+            throttle.read(bytes);
         }
         self.set_state(chunk, State::Read);
-        self.throttle.read(bytes);
         if let Some(reads) = &mut self.reads {
             reads.read(chunk);
         }

@@ -22,14 +22,25 @@ const PASSED_ON: u32 = 2;
 /// Hosts that are taken note of when they are named instead.
 const NAMED: usize = 4;
 
+/// Why chunks came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    /// This host asked for them, or fetched them.
+    Order,
+    /// They had been asked for, and given up. Where nobody waits for them any more nobody may ever read them.
+    Delay,
+    /// A peer sent them of its own accord.
+    Push,
+}
+
 impl Node {
-    /// Chunks are here now, by whatever way. `unasked` is what a peer sent of its own accord. Says how many were
-    /// new, and of them how many came only because they were advertised or pushed.
+    /// Chunks are here now, by whatever way. Says how many were new, and of them how many came only because they were
+    /// advertised or pushed.
     pub(super) fn arrived(
         &mut self,
         id: BlobId,
         chunks: Chunks,
-        unasked: bool,
+        by: By,
         actions: &mut Vec<Action>,
     ) -> (u64, u64) {
         let Some(blob) = self.blobs.get(&id) else { return (0, 0) };
@@ -46,7 +57,7 @@ impl Node {
             push(&mut runs, chunk);
             let bytes = blob.bytes(chunk);
             self.probe.take_if(|probe| (probe.0, probe.1) == (id, chunk));
-            let (mut demanded, mut ahead) = (false, unasked);
+            let (mut demanded, mut ahead) = (false, by != By::Order);
             let coming = blob.coming.remove(&chunk);
             if let Some(coming) = coming {
                 for want in &coming.wants {
@@ -57,13 +68,16 @@ impl Node {
                         settled.push(*want);
                     }
                 }
-                ahead = unasked && coming.wants.is_empty();
+                ahead = by == By::Push && coming.wants.is_empty();
                 match coming.aim {
                     Aim::Needed => {}
                     Aim::Warm => self.prefetching = self.prefetching.saturating_sub(bytes),
                     Aim::Prefetch => {
                         ahead = true;
-                        blob.throttle.settled(bytes);
+                        self.accounts
+                            .of(blob.reader)
+                            .into_iter()
+                            .for_each(|throttle| throttle.settled(bytes));
                         self.prefetching = self.prefetching.saturating_sub(bytes);
                     }
                 }
@@ -87,9 +101,9 @@ impl Node {
             blob.set_state(chunk, if ahead { State::Local } else { State::Kept });
             if demanded {
                 blob.set_state(chunk, State::Kept);
-                blob.read(chunk);
-            } else if ahead {
-                blob.throttle.unread(bytes);
+                blob.read(chunk, &mut self.accounts);
+            } else if ahead && let Some(throttle) = self.accounts.of(blob.reader) {
+                throttle.unread(bytes);
             }
         }
         self.hand_over(id, ready, actions);
@@ -147,7 +161,7 @@ impl Node {
             let late = self.late.iter().rev().find(|late| (late.0, late.1) == (request, peer));
             if let (Some((_, _, blob, since)), Came::Kept) = (late.copied(), outcome) {
                 self.patience.bytes(since, self.now);
-                self.arrived(blob, chunks, false, actions);
+                self.counters.prefetched += self.arrived(blob, chunks, By::Delay, actions).1;
             }
             return;
         };
@@ -177,7 +191,7 @@ impl Node {
                 known.was_good(self.now);
             }
         }
-        let (_, unmatched) = self.arrived(blob, chunks, false, actions);
+        let (_, unmatched) = self.arrived(blob, chunks, By::Order, actions);
         let wanted = u64::from(came).saturating_sub(unmatched);
         self.counters.prefetched += unmatched;
         match urgency {
@@ -204,7 +218,7 @@ impl Node {
         if !self.peers.contains_key(&peer) {
             return;
         }
-        let (new, _) = self.arrived(id, chunks, true, actions);
+        let (new, _) = self.arrived(id, chunks, By::Push, actions);
         self.counters.prefetched += new;
         if new > 0
             && let Some(known) = self.peers.get_mut(&peer)
@@ -221,7 +235,7 @@ impl Node {
                 self.patience.store(since, self.now);
             }
             let before = self.counters.duplicate;
-            self.counters.from_store += self.arrived(id, chunks, false, actions).0;
+            self.counters.from_store += self.arrived(id, chunks, By::Order, actions).0;
             // What the driver told of it before is not here twice.
             self.counters.duplicate = before;
             return;
@@ -518,7 +532,7 @@ impl Node {
             self.prefetching = self.prefetching.saturating_sub(bytes);
         }
         if coming.aim == Aim::Prefetch {
-            blob.throttle.settled(bytes);
+            self.accounts.of(blob.reader).into_iter().for_each(|throttle| throttle.settled(bytes));
             blob.set_state(chunk, State::Remote);
         }
         for waiting in coming.asks {

@@ -82,7 +82,9 @@ impl Node {
                     new.push(chunk);
                     let known = blob.maps.values().any(|map| map.has.has(chunk));
                     if known && urgency == Urgency::Demand && !blob.planned {
-                        self.counters.resets += u64::from(blob.throttle.withheld_hit(bytes));
+                        let account = self.accounts.of(blob.reader);
+                        let hit = account.is_some_and(|throttle| throttle.withheld_hit(bytes));
+                        self.counters.resets += u64::from(hit);
                     }
                     entry.insert(Coming::new(Aim::Needed, urgency, HOPS))
                 }
@@ -100,7 +102,7 @@ impl Node {
             };
             if coming.aim == Aim::Prefetch {
                 coming.aim = Aim::Needed;
-                blob.throttle.settled(bytes);
+                self.accounts.of(blob.reader).into_iter().for_each(|throttle| throttle.settled(bytes));
                 self.prefetching = self.prefetching.saturating_sub(bytes);
                 blob.states[chunk as usize] = State::Remote;
             }
@@ -118,7 +120,7 @@ impl Node {
             self.resort(id, &again, actions);
         }
         self.settle(want, actions);
-        self.prefetch(id, actions);
+        self.prefetch_all(id, actions);
     }
 
     /// Answers a want that waits for nothing more.

@@ -101,9 +101,11 @@ impl Node {
         self.probe.take_if(|probe| probe.0 == id);
         self.peers.values_mut().for_each(|peer| peer.later.retain(|serve| serve.blob != id));
         self.ranking.forget_blob(id);
-        if let Some(blob) = self.blobs.remove(&id)
-            && self.blob_keys.get(&blob.key) == Some(&id)
-        {
+        let Some(blob) = self.blobs.remove(&id) else { return };
+        if let Some(reader) = blob.reader {
+            self.accounts.leave(reader, id, blob.unread());
+        }
+        if self.blob_keys.get(&blob.key) == Some(&id) {
             self.blob_keys.remove(&blob.key);
         }
     }

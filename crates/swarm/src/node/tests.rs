@@ -11,4 +11,5 @@ mod faults;
 mod model;
 mod patterns;
 mod roots;
+mod throttling;
 mod world;

@@ -144,8 +144,8 @@ impl Scene {
         let reader = cluster.host("a", Role::Agent, &[]);
         let honest = cluster.host("c", Role::Agent, &[reader.swarm.address()]);
         honest.fill(&sample);
-        let at_honest = honest.swarm.open(&sample.spec, None).unwrap();
-        let wanted = reader.swarm.open(&sample.spec, None).unwrap();
+        let at_honest = honest.attach(&sample);
+        let wanted = reader.attach(&sample);
         // The outboard is here: the rogue is asked for nothing but what it spoils.
         wanted.tree().unwrap().blob().insert(0, &sample.outboard).unwrap();
         // Nothing is prefetched before it is wanted.
@@ -226,7 +226,7 @@ fn who_pushes_without_end_is_dropped() {
         let cluster = Cluster::new(&["a", "b"]);
         let sample = sample(1 << 20, 17);
         let a = cluster.host("a", Role::Agent, &[]);
-        let at_a = a.swarm.open(&sample.spec, None).unwrap();
+        let at_a = a.attach(&sample);
         at_a.tree().unwrap().blob().insert(0, &sample.outboard).unwrap();
         let root = *sample.spec.tree.unwrap().root.as_bytes();
         let credentials = cluster.credentials("b");
@@ -255,7 +255,7 @@ fn what_cannot_be_checked_yet_takes_bounded_memory() {
     let cluster = Cluster::new(&["a", "b"]);
     let sample = sample(40 << 20, 18);
     let a = cluster.host("a", Role::Agent, &[]);
-    let at_a = a.swarm.open(&sample.spec, None).unwrap();
+    let at_a = a.attach(&sample);
     let root = *sample.spec.tree.unwrap().root.as_bytes();
     let credentials = cluster.credentials("b");
     let mut rogue = Rogue::connect_as(&cluster, &credentials, ("a", a.swarm.address()), true).unwrap();
@@ -279,7 +279,7 @@ fn who_leaves_a_blob_is_no_liar() {
     let cluster = Cluster::new(&["a", "b"]);
     let sample = sample(8 << 20, 19);
     let a = cluster.host("a", Role::Agent, &[]);
-    let at_a = a.swarm.open(&sample.spec, None).unwrap();
+    let at_a = a.attach(&sample);
     at_a.planned(true);
     let root = *sample.spec.tree.unwrap().root.as_bytes();
     let mut rogue = Rogue::connect(&cluster, &cluster.credentials("b"), ("a", a.swarm.address())).unwrap();

@@ -12,6 +12,7 @@ impl Node {
         let mut waiting = BTreeMap::new();
         let mut left = BTreeMap::new();
         let mut of_requests = BTreeMap::new();
+        let mut of_readers = BTreeMap::new();
         for (id, blob) in &self.blobs {
             let mut asked = 0;
             for (chunk, coming) in &blob.coming {
@@ -44,13 +45,20 @@ impl Node {
                     *waiting.entry(ask.peer).or_insert(0) += 1;
                 }
             }
-            assert_eq!(blob.throttle.on_its_way(), asked);
-            let unread: u64 = (0..blob.chunks)
-                .filter(|chunk| blob.state(*chunk) == State::Local)
-                .map(|chunk| Chunks::one(chunk).bytes(blob.len).len())
-                .sum();
-            assert!(blob.throttle.unmatched() <= unread, "unmatched is unread, or forgiven");
+            let of_reader = of_readers.entry(blob.reader).or_insert((0, 0));
+            *of_reader = (of_reader.0 + asked, of_reader.1 + blob.unread());
         }
+        for (reader, throttle) in self.accounts.throttles() {
+            let (asked, unread) = of_readers.remove(&Some(reader)).expect("an account of blobs");
+            assert_eq!(throttle.on_its_way(), asked);
+            assert!(throttle.unmatched() <= unread, "unmatched is unread, or forgiven");
+        }
+        assert_eq!(
+            of_readers.remove(&None).map_or(0, |(asked, _)| asked),
+            0,
+            "for nobody nothing is prefetched"
+        );
+        assert!(of_readers.is_empty(), "readers have accounts");
         assert_eq!(self.prefetching, prefetching);
         assert_eq!(self.uplink.promised(), promised);
         for (want, known) in &self.wants {

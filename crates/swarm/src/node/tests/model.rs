@@ -5,8 +5,8 @@ use crate::message::RequestId;
 use crate::node::Node;
 use crate::node::blob::State;
 use crate::{
-    Action, BlobId, BlobKey, CHUNK_SIZE, Chunks, Event, Message, PeerId, PeerKey, Role, Settings, Time,
-    Topology, Urgency, WantId, Why,
+    Action, BlobId, BlobKey, CHUNK_SIZE, Chunks, Event, Message, PeerId, PeerKey, ReaderId, Role, Settings,
+    Time, Topology, Urgency, WantId, Why,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -161,6 +161,7 @@ impl Bench {
         let mut bench = Self { node, now: 0, wants: 0, asked: VecDeque::new(), elsewhere: BTreeSet::new() };
         let len = u64::from(CHUNKS) * CHUNK_SIZE;
         bench.tell(Event::Opened { blob: BLOB, key: BlobKey(1), len, local: &[], fetchable: true });
+        bench.tell(Event::ReadBy { blob: BLOB, reader: ReaderId(0) });
         for peer in 0..3 {
             bench.tell(Event::PeerUp {
                 peer: PeerId(peer),
@@ -252,7 +253,10 @@ proptest! {
             for chunk in 0..CHUNKS {
                 prop_assert_eq!(bench.state(chunk), model.state(chunk), "chunk {}", chunk);
             }
-            prop_assert_eq!(bench.node.unmatched(BLOB), model.unmatched);
+            prop_assert_eq!(bench.node.unmatched(), model.unmatched);
+            let on_its_way = model.state.values().filter(|state| **state == State::Prefetch).count() as u64;
+            let unread = bench.node.blobs[&BLOB].unread() + on_its_way * CHUNK_SIZE;
+            prop_assert!(unread <= THRESHOLD * (1 + bench.node.counters().resets), "{} bytes", unread);
             let asked: BTreeSet<u32> = bench.asked.iter().map(|known| known.2).collect();
             let prefetched = model.state.iter().filter(|(_, state)| **state == State::Prefetch).map(|(c, _)| *c);
             prop_assert_eq!(asked, prefetched.chain(model.waited.iter().copied()).collect());

@@ -44,7 +44,7 @@ fn run(
         first: times.iter().copied().fold(f64::MAX, f64::min),
         last: times.iter().copied().fold(0.0, f64::max),
         store: world.store_chunks as f64 / f64::from(REGION),
-        unread: world.hosts.iter().map(|host| host.node.unmatched(super::world::BLOB)).collect(),
+        unread: world.hosts.iter().map(|host| host.node.unmatched()).collect(),
         ideal: region as f64 / world.rules.store as f64,
     }
 }

@@ -88,7 +88,7 @@ fn what_is_to_be_warm_is_brought_through_homes() {
     pass(&mut world, Time(5_000_000));
     assert!(world.hosts.iter().all(|host| host.truth.len() == 64));
     assert_eq!(world.store_chunks, 64, "once for all");
-    assert!(world.hosts.iter().all(|host| host.node.unmatched(BLOB) == 0));
+    assert!(world.hosts.iter().all(|host| host.node.unmatched() == 0));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::message::RequestId;
 use crate::node::blob::push;
 use crate::{
     Action, BlobId, BlobKey, CHUNK_SIZE, Chunks, Event, FetchId, Message, Node, Offence, PeerId, PeerKey,
-    Role, Settings, Time, Urgency, WantId, Why,
+    ReaderId, Role, Settings, Time, Urgency, WantId, Why,
 };
 use headstart_block::random::{Random, mix};
 use std::cmp::Reverse;
@@ -228,6 +228,7 @@ impl World {
         for host in 0..roles.len() {
             let event = Event::Opened { blob: BLOB, key: BlobKey(99), len, local: &[], fetchable: true };
             world.tell(host, event);
+            world.tell(host, Event::ReadBy { blob: BLOB, reader: ReaderId(0) });
         }
         for at in 0..roles.len() {
             for peer in (0..roles.len()).filter(|peer| *peer != at) {
