@@ -73,6 +73,11 @@ def threshold(read):
     return min(16 << 20, (512 << 10) + read // 100)
 
 
+def most_unread(row):
+    """Bytes that a host prefetched and did not read, the most of any."""
+    return max((one["swarm"]["unread"] for one in row["each"] if one.get("swarm")), default=0)
+
+
 def unread_share(row):
     """The most that a host has prefetched and not read, as a share of what it may have: once anew after each reset."""
     read = lambda one: one.get("stored", one["read"] // 2)

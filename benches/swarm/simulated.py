@@ -103,7 +103,7 @@ def command(contestant, patterns, hosts, image, found):
 
 
 def all_beside(found, hosts, image):
-    """Of each contestant and pattern that were measured: a time, and what the store sent."""
+    """Of each contestant and pattern that were measured: a time, what the store sent, and what a host had in vain."""
     for contestant in WAYS:
         measured = [pattern for pattern in PATTERNS if found.get(pattern, contestant)]
         if not measured:
@@ -117,3 +117,6 @@ def all_beside(found, hosts, image):
             yield Beside(row["pattern"], contestant, name, median(of), row[theirs])
             yield Beside(row["pattern"], contestant, "from the store, MB", median(figures.from_store) / figures.MB,
                          row["store_bytes"] / figures.MB)
+            if contestant == "swarm":
+                yield Beside(row["pattern"], contestant, "prefetched and never read, the most of any host, kB",
+                             median(figures.most_unread) / 1e3, row["unmatched_max"] / 1e3)
