@@ -30,6 +30,7 @@
 //! | `disks` | guests and engines |
 //! | `hints` | a tracker, and plans of what it says |
 //! | `peers` | nodes and what they say to each other |
+//! | `restarts` | agents that end, and others that begin in their places |
 //! | `faults` | hosts that die, cannot reach each other, or do harm |
 //! | `broadcast` | the image sent to all beforehand, to compare with |
 //! | [`outcome`] | what came of it |
@@ -45,6 +46,7 @@ mod net;
 pub mod outcome;
 mod peers;
 mod queue;
+mod restarts;
 #[cfg(test)]
 mod tests;
 
@@ -61,11 +63,11 @@ use keyed::{Keyed, NONE, Slab};
 use net::Net;
 use peers::{Serving, Unhurried, What};
 use queue::{Agenda, Happening};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 pub use model::{
-    Death, DiskModel, Faults, FleetModel, HintsModel, Links, Pattern, Racks, Region, Shape, SwarmModel, Warm,
-    Way, Workload,
+    Death, DiskModel, Faults, FleetModel, HintsModel, Links, Pattern, Racks, Region, Restart, Shape,
+    SwarmModel, Warm, Way, Workload,
 };
 pub use outcome::{DiskOutcome, FleetOutcome, FleetSummary, HostOutcome};
 
@@ -87,6 +89,11 @@ struct Host {
     down: u32,
     rack: u32,
     alive: bool,
+    /// Whether its agent runs.
+    is_up: bool,
+    /// How often that has begun anew, and what the ones before counted.
+    restarts: u32,
+    before: swarm::Counters,
     conduct: Conduct,
     /// In which order hosts opened the image; [`NONE`] before it did.
     opened: u32,
@@ -121,6 +128,9 @@ impl Host {
             down: net.port((model.links.down / slower).max(1)),
             rack: n / model.links.racks.map_or(u32::MAX, |racks| racks.hosts.max(1)),
             alive: true,
+            is_up: true,
+            restarts: 0,
+            before: swarm::Counters::default(),
             conduct,
             opened: NONE,
             wake: Nanos::NEVER,
@@ -175,6 +185,8 @@ struct Fleet<'a> {
     servings: Slab<Serving>,
     /// Chunks that were sent without hurry and have not come.
     unhurried: Keyed<Unhurried, ()>,
+    /// Hosts whose agent has ended, and what a root remembers.
+    resting: BTreeMap<u32, Option<swarm::recent::Saved>>,
     wants: Keyed<u64, u32>,
     /// Of bringings for which somebody began to wait: what is wanted once more, with more urgency.
     hurried: Keyed<u64, (u32, headstart_pull::BlobRange)>,
@@ -247,6 +259,7 @@ impl<'a> Fleet<'a> {
             requests: Slab::default(),
             servings: Slab::default(),
             unhurried: Keyed::default(),
+            resting: BTreeMap::new(),
             wants: Keyed::default(),
             hurried: Keyed::default(),
             agents: Keyed::default(),
@@ -345,7 +358,11 @@ impl<'a> Fleet<'a> {
 
     fn receive(&mut self, what: What) {
         match what {
-            What::Message { from, to, message } => self.heard(from, to, message),
+            What::Message { from, to, connection, message } => {
+                if connection == self.connection(from, to) {
+                    self.heard(from, to, message);
+                }
+            }
             What::Chunk(sent) => self.chunk_came(&sent),
             What::Junk(sent) => self.junk_came(sent),
             What::Asked(request) => self.store_is_asked(request),
@@ -367,6 +384,7 @@ impl<'a> Fleet<'a> {
         let hosts = self.hosts.iter().map(|host| {
             let of_node = host.node.as_ref().map(|node| node.counters()).unwrap_or_default();
             peers::add(&mut counters, &of_node);
+            peers::add(&mut counters, &host.before);
             HostOutcome {
                 from_store: host.from_store,
                 on_demand: host.on_demand,

@@ -1,16 +1,16 @@
 //! All that can go wrong with a fleet, combined by lot: hundreds of fleets, thousands with `HEADSTART_SOAK=1`.
 //!
 //! Each seed is a fleet of some hosts, links and a topology, disks that read, and faults: hosts that die in the midst
-//! of a boot, halves that do not reach each other, a store that is away for a while, a tracker or roots that are lost,
-//! hosts that are a hundred times slower than others, lie about what they have, send wrong bytes, send without end,
-//! promise and do not keep, or do not answer. It is simulated twice, with and without the swarm. What must hold is said
-//! at [`judge`].
+//! of a boot, agents that are restarted, halves that do not reach each other, a store that is away for a while, a
+//! tracker or roots that are lost, hosts that are a hundred times slower than others, lie about what they have,
+//! send wrong bytes, send without end, promise and do not keep, or do not answer. It is simulated twice, with and
+//! without the swarm. What must hold is said at [`judge`].
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "small numbers")]
 
 use headstart_block::random::Random;
 use headstart_block::{ByteRange, Plan};
 use headstart_sim::fleet::{
-    Death, DiskModel, Faults, FleetModel, FleetOutcome, HintsModel, Links, Pattern, Region, Shape,
+    Death, DiskModel, Faults, FleetModel, FleetOutcome, HintsModel, Links, Pattern, Region, Restart, Shape,
     SwarmModel, Warm, Way, Workload, simulate,
 };
 use headstart_sim::{Boot, Nanos};
@@ -184,6 +184,19 @@ fn faults(random: &mut Random, hosts: u32, begin: Nanos, span: Nanos) -> Faults 
     faults
 }
 
+/// Agents that are restarted, in every fourth fleet: half of them, all, or one after the other.
+fn restarts(seed: u64, begin: Nanos, span: Nanos) -> Vec<Restart> {
+    let mut random = Random::new(seed ^ 0x4e57_a47e);
+    if !now_and_then(&mut random, 25) {
+        return Vec::new();
+    }
+    let per_million = one(&mut random, &[200_000, 500_000, 1_000_000]);
+    let away = Duration::from_millis(one(&mut random, &[50, 500, 2000]));
+    let times = 1 + random.below(3);
+    let restart = |_| Restart { at: Nanos(begin.0 + random.bits() % span.0.max(1)), per_million, away };
+    (0..times).map(restart).collect()
+}
+
 fn world(seed: u64) -> World {
     let mut random = Random::new(seed);
     let hosts = 4 + random.below(9) as u32;
@@ -194,7 +207,8 @@ fn world(seed: u64) -> World {
     };
     let bytes: u64 = workload.disks.iter().map(reads).sum();
     let span = Nanos(bytes * 1000 / (links.store / 1_000_000));
-    let faults = faults(&mut random, hosts, workload.opened_before, span);
+    let mut faults = faults(&mut random, hosts, workload.opened_before, span);
+    faults.restarts = restarts(seed, workload.opened_before, span);
     let hints = now_and_then(&mut random, 25).then(HintsModel::default);
     let model = FleetModel { hints, faults, seed, ..FleetModel::new(hosts, links, way) };
     World { model, workload }
@@ -233,9 +247,10 @@ fn took(outcome: &FleetOutcome, bad: &dyn Fn(u32) -> bool) -> (f64, f64, f64) {
     (longest, all.iter().sum::<f64>() / all.len().max(1) as f64, wait)
 }
 
-/// By how many seconds the swarm may be slower than lazy disks, beside a tenth of what they take. A host finds out that
-/// another is of no use by waiting for it, as long as its patience lasts, and more than once, for it tries again: some
-/// seconds for each. What is asked of a store that is away waits until it is back; a lazy disk may have asked in time.
+/// By how many seconds the swarm may be slower than lazy disks, beside a tenth of what they take. A host finds out
+/// that another is of no use by waiting for it, as long as its patience lasts, and more than once, for it tries
+/// again: some seconds for each. What is asked of a store that is away waits until it is back; a lazy disk may have
+/// asked in time.
 fn margin(model: &FleetModel) -> f64 {
     let Faults { store_away, slow, promisers, mutes, liars, corrupt, endless, .. } = &model.faults;
     let useless = slow + promisers + mutes + liars + corrupt + endless;

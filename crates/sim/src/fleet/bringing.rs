@@ -104,6 +104,32 @@ impl Fleet<'_> {
         number
     }
 
+    /// The agent of a host has ended: disks bring themselves what they wait for, and what it fetched for others comes
+    /// all the same, but nobody waits for it.
+    pub(super) fn agent_has_gone(&mut self, host: u32) {
+        let of_host = |bringing: &Bringing| bringing.host == host && !bringing.over;
+        for number in self.bringings.numbers(of_host) {
+            let Some(bringing) = self.bringings.get_mut(number) else { continue };
+            let want = bringing.want.filter(|_| !bringing.answered);
+            let hurried = std::mem::take(&mut bringing.hurried);
+            for want in hurried {
+                self.hurried.remove(&want.0);
+            }
+            match bringing.owner {
+                Owner::Agent(fetch) => {
+                    self.agents.remove(&(host, fetch.0));
+                    self.cancel(number);
+                }
+                Owner::Disk(..) | Owner::Nobody => {
+                    if let Some(want) = want {
+                        self.wants.remove(&want.0);
+                        self.elsewhere(number);
+                    }
+                }
+            }
+        }
+    }
+
     fn want(&mut self, number: u32, host: u32, range: BlobRange, urgency: swarm::Urgency) {
         let want = self.next_want();
         self.wants.insert(want.0, number);

@@ -79,6 +79,11 @@ impl Disk {
         self.host == host
     }
 
+    /// Whether it has the image open.
+    pub(super) fn is_attached(&self) -> bool {
+        self.attached < Nanos::NEVER
+    }
+
     /// Whether some of its reads are not complete.
     pub(super) fn is_reading(&self) -> bool {
         self.outcome.completed == Nanos::NEVER

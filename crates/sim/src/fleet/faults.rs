@@ -74,6 +74,10 @@ enum Fault {
     Part,
     NoticeParting,
     Mend,
+    /// Agents end.
+    Stop(Vec<u32>),
+    /// Others begin in their places.
+    Start(Vec<u32>),
     /// Who promises everything says so again, so many times more.
     Promise {
         from: u32,
@@ -112,6 +116,14 @@ impl Fleet<'_> {
             self.foresee(death.at, Fault::Die(dead.clone()));
             self.foresee(death.at.plus(NOTICED), Fault::NoticeDeaths(dead));
         }
+        for restart in &faults.restarts {
+            let hosts = self.model.hosts as usize;
+            let count = hosts * restart.per_million as usize / 1_000_000;
+            let drawn = self.random.sample(count, hosts).into_iter();
+            let hosts: Vec<u32> = drawn.filter_map(|host| u32::try_from(host).ok()).collect();
+            self.foresee(restart.at, Fault::Stop(hosts.clone()));
+            self.foresee(restart.at.plus(Nanos::from_duration(restart.away)), Fault::Start(hosts));
+        }
         for (from, until) in &faults.partitions {
             self.foresee(*from, Fault::Part);
             self.foresee(from.plus(NOTICED), Fault::NoticeParting);
@@ -144,6 +156,8 @@ impl Fleet<'_> {
             }
             Fault::NoticeParting => {}
             Fault::Mend => self.mend(),
+            Fault::Stop(hosts) => hosts.into_iter().for_each(|host| self.stop_agent(host)),
+            Fault::Start(hosts) => hosts.into_iter().for_each(|host| self.start_agent(host)),
             Fault::Promise { from, to, message, left } => self.promise(from, to, message, left),
         }
     }
@@ -187,6 +201,8 @@ impl Fleet<'_> {
         let (one, other) = (&self.hosts[host as usize], &self.hosts[peer as usize]);
         one.alive
             && other.alive
+            && one.is_up
+            && other.is_up
             && !(self.havoc.parted && (host < half) != (peer < half))
             && !one.strangers.contains(&peer)
     }

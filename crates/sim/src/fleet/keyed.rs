@@ -64,6 +64,12 @@ impl<T> Slab<T> {
         self.items.get_mut(number as usize)?.as_mut()
     }
 
+    /// The numbers of those that are so, ascending.
+    pub(super) fn numbers(&self, is_so: impl Fn(&T) -> bool) -> Vec<u32> {
+        let items = (0..).zip(&self.items);
+        items.filter(|(_, item)| item.as_ref().is_some_and(&is_so)).map(|(number, _)| number).collect()
+    }
+
     pub(super) fn take(&mut self, number: u32) -> Option<T> {
         let item = self.items.get_mut(number as usize)?.take()?;
         self.free.push(number);

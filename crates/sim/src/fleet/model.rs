@@ -173,6 +173,8 @@ pub struct Faults {
     pub loss_per_million: u32,
     /// Hosts that die.
     pub deaths: Vec<Death>,
+    /// Agents that are restarted.
+    pub restarts: Vec<Restart>,
     /// The second half of the fleet and the first do not reach each other.
     pub partitions: Vec<(Nanos, Nanos)>,
     /// The store does not answer.
@@ -202,6 +204,18 @@ pub struct Death {
     pub per_million: u32,
     /// Whether it is the roots that die instead.
     pub roots: bool,
+}
+
+/// The agents of some hosts end, and others begin in their places: what is local stays, and so do the disks, which do
+/// without an agent meanwhile. What an agent knew of others is lost, but for what a root remembers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restart {
+    /// When.
+    pub at: Nanos,
+    /// So many of a million hosts, drawn; roots among them.
+    pub per_million: u32,
+    /// How long there is none.
+    pub away: Duration,
 }
 
 /// What opening a disk takes: a few round trips for its manifest and the ends of its layers.

@@ -11,7 +11,7 @@ use crate::time::Nanos;
 use headstart_block::random::{STEP, mix};
 use headstart_pull::{BlobId, BlobRange};
 use headstart_swarm::event::Served;
-use headstart_swarm::recent::Recent;
+use headstart_swarm::recent::{Recent, Saved};
 use headstart_swarm::{
     self as swarm, Action, BlobKey, CHUNK_SIZE, Chunks, Class, Counters, Event, Message, Node, PeerId,
     PeerKey, ReaderId, RequestId, Role, Urgency,
@@ -26,6 +26,7 @@ pub(super) enum What {
     Message {
         from: u32,
         to: u32,
+        connection: u32,
         message: Message,
     },
     Chunk(SentChunk),
@@ -53,6 +54,8 @@ pub(super) struct SentChunk {
     request: Option<RequestId>,
     blob: swarm::BlobId,
     chunk: u32,
+    /// Which of those of the two hosts it goes over.
+    connection: u32,
     corrupt: bool,
     /// Nobody waits for it.
     ahead: bool,
@@ -66,6 +69,7 @@ pub(super) struct Serving {
     request: Option<RequestId>,
     blob: swarm::BlobId,
     chunks: Chunks,
+    connection: u32,
     missing: bool,
     urgency: Urgency,
 }
@@ -73,6 +77,11 @@ pub(super) struct Serving {
 /// All that one host sends to another.
 fn flow(from: u32, to: u32) -> u64 {
     u64::from(from) << 32 | u64::from(to)
+}
+
+/// Whether it begins or ends at a host.
+pub(super) fn is_of(flow: u64, host: u32) -> bool {
+    flow >> 32 == u64::from(host) || flow & u64::from(u32::MAX) == u64::from(host)
 }
 
 /// A chunk that a host sends another without hurry, in answer to a request, by the flow.
@@ -92,6 +101,11 @@ pub(super) fn node(model: &FleetModel, host: u32) -> Option<Box<Node>> {
         node.set_recent(Recent::load(recent, RECENT));
     }
     Some(node)
+}
+
+/// A node knows what the one before it on its host was asked for.
+pub(super) fn remember(node: &mut Node, before: &Saved) {
+    node.set_recent(Recent::load(before, RECENT));
 }
 
 pub(super) fn role(roots: u32, host: u32) -> Role {
@@ -286,8 +300,17 @@ impl Fleet<'_> {
         match action {
             Action::Send { peer, message } => self.say(host, peer.0, message),
             Action::Serve { peer, request, blob, chunks, urgency } => {
-                let missing = false;
-                self.serve(Serving { host, peer: peer.0, request, blob, chunks, missing, urgency });
+                let (missing, connection) = (false, self.connection(host, peer.0));
+                self.serve(Serving {
+                    host,
+                    peer: peer.0,
+                    request,
+                    blob,
+                    chunks,
+                    connection,
+                    missing,
+                    urgency,
+                });
             }
             Action::Fetch { fetch, blob, chunks, urgency } => {
                 let len =
@@ -365,7 +388,8 @@ impl Fleet<'_> {
     pub(super) fn say(&mut self, from: u32, to: u32, message: Message) {
         let (class, bytes) = (message.class(), bytes_of(&message));
         self.hosts[from as usize].talk += u64::from(on_wire(bytes));
-        self.send(from, to, class, bytes, What::Message { from, to, message }, NONE);
+        let connection = self.connection(from, to);
+        self.send(from, to, class, bytes, What::Message { from, to, connection, message }, NONE);
     }
 
     pub(super) fn heard(&mut self, from: u32, to: u32, message: Message) {
@@ -375,7 +399,7 @@ impl Fleet<'_> {
     }
 
     fn serve(&mut self, mut serving: Serving) {
-        let Serving { host, peer, request, blob, chunks, urgency, .. } = serving;
+        let Serving { host, peer, request, blob, chunks, urgency, connection, .. } = serving;
         if request.is_some_and(|request| self.hurried(&serving, request)) {
             return;
         }
@@ -393,7 +417,7 @@ impl Fleet<'_> {
             self.hosts[host as usize].sent += range.len();
             let corrupt = conduct == Conduct::Corrupt;
             let ahead = urgency == Urgency::Background;
-            let sent = SentChunk { from: host, to: peer, request, blob, chunk, corrupt, ahead };
+            let sent = SentChunk { from: host, to: peer, request, blob, chunk, connection, corrupt, ahead };
             let note = if chunk == last { note } else { NONE };
             self.send(host, peer, class, range.len() + 16, What::Chunk(sent), note);
             if conduct == Conduct::Endless {
@@ -431,7 +455,10 @@ impl Fleet<'_> {
     /// What a host was to send does not wait any more.
     pub(super) fn served(&mut self, number: u32) {
         let Some(serving) = self.servings.take(number) else { return };
-        let Serving { host, peer, request, blob, chunks, missing, .. } = serving;
+        let Serving { host, peer, request, blob, chunks, connection, missing, .. } = serving;
+        if connection != self.connection(host, peer) {
+            return;
+        }
         let outcome = if missing { Served::Missing } else { Served::Well };
         self.tell_node(host, Event::Served { peer: PeerId(peer), request, blob, chunks, outcome });
     }
@@ -451,7 +478,10 @@ impl Fleet<'_> {
     }
 
     pub(super) fn chunk_came(&mut self, sent: &SentChunk) {
-        let SentChunk { from, to, request, blob, chunk, corrupt, ahead } = *sent;
+        let SentChunk { from, to, request, blob, chunk, connection, corrupt, ahead } = *sent;
+        if connection != self.connection(from, to) {
+            return;
+        }
         if let Some(request) = request.filter(|_| ahead) {
             self.unhurried.remove(&(flow(from, to), request, chunk));
         }

@@ -68,6 +68,11 @@ fn the_same_twice() {
         faults: Faults {
             loss_per_million: 10_000,
             deaths: vec![Death { at: Nanos(300_000_000), per_million: 300_000, roots: false }],
+            restarts: vec![Restart {
+                at: Nanos(500_000_000),
+                per_million: 500_000,
+                away: Duration::from_millis(300),
+            }],
             corrupt: 1,
             liars: 1,
             slow: 1,
@@ -111,8 +116,11 @@ fn faults_degrade_no_further_than_to_lazy() {
     let workload = Workload::pattern(12, 64 * MIB, region(8 * MIB), Pattern::SyncSame);
     let alone = simulate(&FleetModel::new(12, links(), Way::Independent), &workload).summary();
     let death = |roots| Death { at: moment(1500), per_million: 300_000, roots };
+    let restart =
+        |ms: u64| Restart { at: moment(ms), per_million: 1_000_000, away: Duration::from_millis(500) };
     let all = [
         Faults { deaths: vec![death(false)], ..Faults::default() },
+        Faults { restarts: vec![restart(800), restart(1900)], ..Faults::default() },
         Faults { partitions: vec![(moment(1200), moment(3000))], ..Faults::default() },
         Faults { corrupt: 2, ..Faults::default() },
         Faults { liars: 2, ..Faults::default() },
@@ -130,6 +138,23 @@ fn faults_degrade_no_further_than_to_lazy() {
             assert!(outcome.completion < alone.completion, "{n} {seed}: {outcome:?} {alone:?}");
         }
     }
+}
+
+/// Half of the agents are restarted in the midst, then the others: disks ask the store meanwhile, and no longer.
+#[test]
+fn agents_that_are_restarted_cost_the_store_little() {
+    let workload = Workload::pattern(24, 64 * MIB, region(16 * MIB), Pattern::SyncSame);
+    let restart = |ms: u64| Restart {
+        at: Nanos(ms * 1_000_000),
+        per_million: 500_000,
+        away: Duration::from_millis(100),
+    };
+    let faults = Faults { restarts: vec![restart(500), restart(1000)], ..Faults::default() };
+    let model = FleetModel { faults, ..FleetModel::new(24, links(), Way::Swarm(Box::default())) };
+    let outcome = simulate(&model, &workload).summary();
+    assert_eq!((outcome.incomplete, outcome.failed, outcome.wrong_answers), (0, 0, 0), "{outcome:?}");
+    assert!(outcome.completion < 4.0 * 16.0 * MIB as f64 / 12e6, "{outcome:?}");
+    assert!(outcome.store_bytes < 4 * 16 * MIB, "{outcome:?}");
 }
 
 /// With everything on the hosts, striped, the store is not needed.

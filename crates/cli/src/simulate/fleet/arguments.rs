@@ -4,13 +4,16 @@ use crate::simulate::arguments::{Away, away, percent};
 use clap::{Args, ValueEnum};
 use headstart_block::{ByteRate, ByteSize, Error, Result};
 use headstart_sim::Nanos;
-use headstart_sim::fleet::{Death, Faults, FleetModel, Links, Racks, SwarmModel, Warm, Way};
+use headstart_sim::fleet::{Death, Faults, FleetModel, Links, Racks, Restart, SwarmModel, Warm, Way};
 use headstart_store::Reference;
 use headstart_swarm::{Settings, Topology};
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// How long an agent that is restarted is away.
+const RESTARTS: Duration = Duration::from_secs(1);
 
 pub(super) const AFTER_HELP: &str = "\
 Patterns: sync-same, all disks read the same region at once; shifted-same, each a while after the one before; \
@@ -38,6 +41,7 @@ Examples:
   headstart simulate fleet --ways swarm --racks 8@200MB/s --fabric 400MB/s
   headstart simulate fleet --hosts 2 --patterns boots --traces boots --topology roots --roots 1 \\
       --roots-apart --warm roots --push 512 --strays 10% --uplink 3MB/s --host-link 3MB/s
+  headstart simulate fleet --restart 50%@1s --restart 50%@3s
   headstart simulate fleet --kill 30%@1s --liars 2 --loss 1% --plot figures";
 
 /// What to simulate.
@@ -156,6 +160,10 @@ pub(crate) struct Fleet {
     /// Hosts that die, and when, such as 30%@2s; may be given again
     #[arg(long, value_name = "PERCENT@TIME", value_parser = kill)]
     kill: Vec<Death>,
+    /// Hosts whose agents are restarted, and when, such as 50%@2s: for a second their disks do without; may be given
+    /// again
+    #[arg(long, value_name = "PERCENT@TIME", value_parser = restart)]
+    restart: Vec<Restart>,
     /// When all roots die
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     kill_roots: Option<Duration>,
@@ -298,11 +306,20 @@ fn racks(text: &str) -> std::result::Result<Racks, String> {
     Ok(Racks { hosts, rate })
 }
 
-fn kill(text: &str) -> std::result::Result<Death, String> {
+/// A share of a million and a moment.
+fn share_at(text: &str) -> std::result::Result<(u32, Nanos), String> {
     let wrong = || "not a percentage, `@` and a moment, such as 30%@2s".to_owned();
     let (share, at) = text.split_once('@').ok_or_else(wrong)?;
     let at = humantime::parse_duration(at).map_err(|e| format!("{}: {e}", wrong()))?;
-    Ok(Death { at: Nanos::from_duration(at), per_million: percent(share)?, roots: false })
+    Ok((percent(share)?, Nanos::from_duration(at)))
+}
+
+fn kill(text: &str) -> std::result::Result<Death, String> {
+    share_at(text).map(|(per_million, at)| Death { at, per_million, roots: false })
+}
+
+fn restart(text: &str) -> std::result::Result<Restart, String> {
+    share_at(text).map(|(per_million, at)| Restart { at, per_million, away: RESTARTS })
 }
 
 impl Fleet {
@@ -393,6 +410,7 @@ impl Fleet {
         let faults = Faults {
             loss_per_million: self.loss.unwrap_or(0),
             deaths,
+            restarts: self.restart.clone(),
             partitions: self.partition.iter().map(Away::span).collect(),
             store_away: self.store_away.iter().map(Away::span).collect(),
             corrupt: self.corrupt,
@@ -422,6 +440,9 @@ mod tests {
         assert!(["40", "0@1M", "x@1M"].iter().all(|wrong| racks(wrong).is_err()));
         let death = kill("30%@2s").unwrap();
         assert_eq!((death.at, death.per_million), (Nanos(2_000_000_000), 300_000));
+        let restarted = restart("5%@1s").unwrap();
+        assert_eq!((restarted.at, restarted.per_million), (Nanos(1_000_000_000), 50_000));
+        assert!(["5", "5%", "x@1s", "200%@1s"].iter().all(|wrong| restart(wrong).is_err()));
         let thresholds =
             ["default", "inf", "0", "16M"].map(|text| text.parse::<Threshold>().unwrap().to_string());
         assert_eq!(thresholds, ["swarm", "swarm-inf", "swarm-0", "swarm-16384k"]);

@@ -1,0 +1,72 @@
+//! Agents that end, and others that begin in their places, as in an upgrade: disks go on meanwhile, each for itself.
+
+use super::keyed::NONE;
+use super::peers::{self, key, role};
+use super::{Fleet, Way};
+use crate::time::Nanos;
+use headstart_block::Plan;
+use headstart_swarm::{self as swarm, Event, PeerId, Role};
+
+impl Fleet<'_> {
+    /// Which of their connections, one after the other, two hosts have. What went over another comes no more.
+    pub(super) fn connection(&self, one: u32, other: u32) -> u32 {
+        self.hosts[one as usize].restarts + self.hosts[other as usize].restarts
+    }
+
+    /// The agent of a host ends. Its connections break off, which the others notice.
+    pub(super) fn stop_agent(&mut self, host: u32) {
+        let known = &mut self.hosts[host as usize];
+        if !known.alive || !known.is_up {
+            return;
+        }
+        let Some(node) = known.node.take() else { return };
+        known.is_up = false;
+        known.restarts += 1;
+        known.news.clear();
+        known.wake = Nanos::NEVER;
+        peers::add(&mut known.before, &node.counters());
+        // A root has written that down, and the next one reads it.
+        let recent = (node.role() == Role::Root).then(|| node.recent().save());
+        self.resting.insert(host, recent);
+        self.unhurried.retain(|(flow, ..), ()| !peers::is_of(*flow, host));
+        self.agent_has_gone(host);
+        for peer in self.seen_by(host) {
+            self.tell_node(peer, Event::PeerDown { peer: PeerId(host) });
+        }
+    }
+
+    /// Another begins. It connects to those that it reaches, and its disks tell it what they have.
+    pub(super) fn start_agent(&mut self, host: u32) {
+        let Some(recent) = self.resting.remove(&host) else { return };
+        let known = &self.hosts[host as usize];
+        let Way::Swarm(swarm) = &self.model.way else { return };
+        if !known.alive {
+            return;
+        }
+        let roots = swarm.roots;
+        let mut node = peers::node(self.model, host);
+        if let (Some(node), Some(recent)) = (&mut node, &recent) {
+            peers::remember(node, recent);
+        }
+        let opens =
+            known.opened != NONE || self.disks.iter().any(|disk| disk.is_of(host) && disk.is_attached());
+        let known = &mut self.hosts[host as usize];
+        (known.node, known.is_up, known.opened) = (node, true, NONE);
+        let peers = self.seen_by(host).into_iter().filter(|peer| self.reaches(host, *peer));
+        for peer in peers.collect::<Vec<_>>() {
+            for (one, other) in [(host, peer), (peer, host)] {
+                let event = Event::PeerUp { peer: PeerId(other), key: key(other), role: role(roots, other) };
+                self.tell_node(one, event);
+            }
+        }
+        if opens {
+            self.open(host);
+        }
+        let reads = self.disks.iter().any(|disk| disk.is_of(host) && disk.is_attached() && disk.is_reading());
+        if reads && self.workload.plan != Plan::Lazy {
+            for blob in 0..u32::try_from(self.first_chunk.len() - 1).unwrap_or(0) {
+                self.tell_node(host, Event::Planned { blob: swarm::BlobId(blob), running: true });
+            }
+        }
+    }
+}
