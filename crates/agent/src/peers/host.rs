@@ -529,8 +529,13 @@ impl Host {
         own.into_iter().chain(others.map(|link| (link.key, Some(Arc::clone(link))))).collect()
     }
 
+    /// The connections, and how many blobs both ends share, without outboards.
     pub(super) fn links(&self) -> Vec<(Arc<Link>, usize)> {
-        self.core().peers.values().map(|peer| (Arc::clone(&peer.link), peer.shared.len())).collect()
+        let core = self.core();
+        // An outboard goes with its blob.
+        let is_data = |id: &&BlobId| core.blobs.get(id).is_some_and(|entry| !entry.blob.is_outboard());
+        let shared = |peer: &Peer| peer.shared_blobs.iter().filter(is_data).count();
+        core.peers.values().map(|peer| (Arc::clone(&peer.link), shared(peer))).collect()
     }
 
     /// Whether another host shares a blob.

@@ -2,7 +2,7 @@
 
 use crate::agent::Agent;
 use crate::attached::{Attached, Metrics, PATIENCE};
-use crate::images::{Web, can_check_bytes, check_bytes, noisy};
+use crate::images::{Web, can_check_bytes, check_bytes, noisy, tool};
 use crate::scene::Scene;
 use serde_json::Value;
 
@@ -279,6 +279,44 @@ fn a_root_brings_what_its_agents_have() {
     read(&d, "d");
     assert!(sent() - before < image / 4, "{} after {image} came from the store", sent() - before);
     d.detach("vm");
+}
+
+/// A root that has seen an agent read sends the next one what it will read.
+#[test]
+fn a_root_sends_ahead() {
+    let scene = noisy(32);
+    let Some(web) = Web::before(&scene) else { return };
+    if !crate::tools::installed(&["qemu-io"]) {
+        return;
+    }
+    // Without a threshold, what is prefetched was sent unasked.
+    let common = "--listen 127.0.0.1:0 --topology roots --threshold 0";
+    let root = Agent::start(&scene, "a", &format!("--plain a --root --push 64 {common}"));
+    let join = format!("--join {}", root.ready["address"].as_str().unwrap());
+    // A little of each block, in an order that nothing foresees that has not seen it.
+    let reads: Vec<u64> = (0..16).map(|n| (n * 7 + 3) % 16 * (2 << 20) + (512 << 10)).collect();
+    for (name, reads) in [("b", &reads[..]), ("c", &reads[..4])] {
+        let agent = Agent::start(&scene, name, &format!("--plain {name} {common} {join}"));
+        let disk = agent.attach(&format!("vm={} --policy none --nbd unix:~/{name}.sock", web.image()));
+        let until = std::time::Instant::now() + PATIENCE;
+        while !shares(&agent) {
+            assert!(std::time::Instant::now() < until, "{name} has no root");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let uri = disk["ready"]["ways"][0]["uri"].as_str().unwrap();
+        for at in reads {
+            tool(&scene, "qemu-io", &["-r", "-f", "raw", uri, "-c", &format!("read {at} 64k")]);
+        }
+        while name == "c" && counted(&agent, "prefetched_chunks_total") < 4.0 {
+            assert!(
+                std::time::Instant::now() < until,
+                "nothing is sent ahead: {}",
+                agent.http("GET /v1/swarm").1
+            );
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        agent.detach("vm");
+    }
 }
 
 /// Whoever tells whom what it has, everybody gets every byte, and the store is spared.
