@@ -151,7 +151,8 @@ def write(options, image, results, docs):
     link = lambda name: statistics.median(row["links"][name] for row in rows)
     builds = sorted({row["build"] for row in rows})
     text = pathlib.Path(__file__).with_name("page.md").read_text().format(
-        date=datetime.date.today().isoformat(), machine=f"{os.cpu_count()} processors", kernel=platform.release().split("-")[0],
+        date=datetime.date.today().isoformat(), machine=f"{os.cpu_count()} processors",
+        kernel=platform.release().split("-")[0],
         build="build " + ", ".join(builds), hosts=options.hosts, rate=number(options.rate, 0),
         uplink=number(options.uplink, 0),
         links=" and ".join(number(link(kind)) for kind in ("rate", "uplink")),
