@@ -36,8 +36,8 @@ pub struct Settings {
     pub homes: bool,
     /// Chunks that have one home together, and go into one request; at most 64.
     pub stripe: u32,
-    /// How many unmatched (prefetched, unread) bytes stop prefetching. `None`: the smaller of 16 MiB and 512 KiB plus a
-    /// hundredth of what was read.
+    /// How many unmatched (prefetched, unread) bytes of all that one disk reads stop prefetching for it. `None`: the
+    /// smaller of 16 MiB and 512 KiB plus a hundredth of what it has read.
     pub threshold: Option<u64>,
     /// How many agents a root takes. `None`: twice its share.
     pub agents_max: Option<u32>,

@@ -78,8 +78,8 @@ pub(crate) struct AgentArgs {
     /// Let every host that lacks a chunk fetch it itself, instead of one for all
     #[arg(long, requires = "swarm", help_heading = "Swarm")]
     no_homes: bool,
-    /// How much may be prefetched and not read yet, such as 16M; 0 for nothing, none for no limit [default: the
-    /// smaller of 16M and 512K and a hundredth of what was read]
+    /// How much may be prefetched for a disk and not read yet, such as 16M; 0 for nothing, none for no limit [default:
+    /// the smaller of 16M and 512K and a hundredth of what it has read]
     #[arg(long, value_name = "SIZE", requires = "swarm", help_heading = "Swarm")]
     threshold: Option<Threshold>,
     /// Most hosts to be connected to
