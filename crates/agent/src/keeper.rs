@@ -12,7 +12,7 @@ use crate::stores::Stores;
 use futures::stream::{self, StreamExt};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_disk::Carrier;
-use headstart_store::Location;
+use headstart_store::{Location, Store};
 use headstart_swarm::{Chunks, Role, Urgency};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -139,7 +139,7 @@ impl Keeper {
         for word in words {
             let done = match word {
                 Word::Bring(order) if host == self.swarm.name() => {
-                    self.bring(order, self.stores.get(&order.store).map(Carrier::new)).await?
+                    self.bring(order, self.stores.get(&order.store)).await?
                 }
                 Word::Pin(pin) if host == self.swarm.name() => self.obey_pin(pin).await?,
                 word => self.swarm.order(host, word).await?,
@@ -149,10 +149,15 @@ impl Keeper {
         Ok(all)
     }
 
+    /// This host, and all that it is connected to by name.
+    fn known_hosts(&self) -> Vec<(String, Role)> {
+        let own = (self.swarm.name().to_owned(), self.swarm.role());
+        std::iter::once(own).chain(self.swarm.connected_hosts()).collect()
+    }
+
     /// Hosts by name, each once, this one first.
     fn hosts(&self, names: &[String], roots: bool) -> Result<Vec<String>> {
-        let mut known = self.swarm.connected_hosts();
-        known.insert(0, (self.swarm.name().to_owned(), self.swarm.role()));
+        let known = self.known_hosts();
         if let Some(name) = names.iter().find(|name| !known.iter().any(|(host, _)| host == *name)) {
             return Err(Error::new(ErrorKind::NotFound, "this host is not connected to it")
                 .about(name)
@@ -174,12 +179,7 @@ impl Keeper {
     /// Does what another host orders.
     async fn obey_word(&self, word: &Word) -> Result<Done> {
         match word {
-            Word::Bring(order) => {
-                // It has no say in what is read of this one's directories.
-                let location = order.store.parse::<Location>().ok().filter(Location::is_remote);
-                let carrier = location.and_then(|_| self.stores.get(&order.store)).map(Carrier::new);
-                self.bring(order, carrier).await
-            }
+            Word::Bring(order) => self.bring(order, self.store_of_others(order)).await,
             Word::Pin(pin) => self.obey_pin(pin).await,
             // Neither waits its turn.
             Word::Known(_) | Word::Open(_) => Ok(Done::default()),
@@ -201,10 +201,16 @@ impl Keeper {
         Ok(())
     }
 
+    /// The store that another host names: it has no say in what is read of this one's directories.
+    fn store_of_others(&self, order: &Order) -> Option<Arc<dyn Store>> {
+        let location = order.store.parse::<Location>().ok().filter(Location::is_remote);
+        location.and_then(|_| self.stores.get(&order.store))
+    }
+
     /// Brings what an order says to this host, and takes part in the blob from now on.
-    async fn bring(&self, order: &Order, carrier: Option<Carrier>) -> Result<Done> {
+    async fn bring(&self, order: &Order, store: Option<Arc<dyn Store>>) -> Result<Done> {
         let spec = order.spec()?;
-        let store = self.stores.get(&order.store).filter(|_| carrier.is_some());
+        let carrier = store.clone().map(Carrier::new);
         // It looks into the cache's directory.
         let shared = tokio::task::block_in_place(|| self.swarm.open(&spec, store))?;
         let shared = Arc::new(shared);

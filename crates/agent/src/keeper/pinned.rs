@@ -142,9 +142,7 @@ impl Keeper {
                 .about(&pin.image)
                 .remedy("push it to a store, and pin it there"));
         }
-        let mut all = self.swarm.connected_hosts();
-        all.insert(0, (self.swarm.name().to_owned(), self.swarm.role()));
-        let all: Vec<String> = all.into_iter().map(|(host, _)| host).collect();
+        let all: Vec<String> = self.known_hosts().into_iter().map(|(host, _)| host).collect();
         let mut hosts = if pin.hosts.is_empty() { all.clone() } else { self.hosts(&pin.hosts, false)? };
         hosts.sort_unstable();
         hosts.dedup();
@@ -172,8 +170,7 @@ impl Keeper {
             let since = self.keeping.pins().next_since(&pin.digest);
             let (image, digest) = (pin.image, pin.digest);
             unpinned.push(digest.clone());
-            let mut all: Vec<_> = self.swarm.connected_hosts().into_iter().map(|(host, _)| host).collect();
-            all.insert(0, self.swarm.name().to_owned());
+            let all = self.known_hosts().into_iter().map(|(host, _)| host).collect();
             self.say(all, Pin { image, digest, since, ..Pin::default() }).await?;
         }
         Ok(unpinned)
@@ -192,15 +189,13 @@ impl Keeper {
     /// What is pinned, as this host sees it.
     pub async fn pinned(&self) -> Vec<PinStatus> {
         let held = self.keeping.held.lock().await;
-        let connected: HashSet<String> =
-            self.swarm.connected_hosts().into_iter().map(|(host, _)| host).collect();
-        let is_away = |host: &&String| *host != self.swarm.name() && !connected.contains(*host);
+        let here: HashSet<String> = self.known_hosts().into_iter().map(|(host, _)| host).collect();
         let pins: Vec<Pin> = self.keeping.pins().kept().cloned().collect();
         let status = |pin: Pin| {
             let orders = pin.orders().unwrap_or_default();
             let parts = orders.iter().filter_map(|order| held.get(&order.digest.parse().ok()?));
             let Done { bytes, lacking } = parts.map(|held| held.done()).fold(Done::default(), Done::and);
-            let away = pin.hosts.iter().filter(is_away).cloned().collect();
+            let away = pin.hosts.iter().filter(|host| !here.contains(*host)).cloned().collect();
             let Pin { image, digest, copies, hosts, .. } = pin;
             PinStatus { image, digest, copies, hosts, away, bytes, lacking_bytes: lacking }
         };
@@ -300,9 +295,7 @@ impl Keeper {
     }
 
     fn hold(&self, order: Order, holding: Arc<Holding>, gone: HashSet<PeerKey>) -> Result<Held> {
-        // Whoever pinned it has no say in what is read of this host's directories.
-        let location = order.store.parse::<Location>().ok().filter(Location::is_remote);
-        let store = location.and_then(|_| self.stores.get(&order.store));
+        let store = self.store_of_others(&order);
         let carrier = store.clone().map(Carrier::new);
         let shared = Arc::new(self.swarm.open(&order.spec()?, store)?);
         let part = |blob: &SharedBlob| blob.kept(&holding, &gone);
@@ -335,15 +328,13 @@ impl Keeper {
     }
 
     fn look_who_is_away(&self) {
-        let connected: HashSet<String> =
-            self.swarm.connected_hosts().into_iter().map(|(host, _)| host).collect();
-        let is_here = |host: &String| host == self.swarm.name() || connected.contains(host);
+        let here: HashSet<String> = self.known_hosts().into_iter().map(|(host, _)| host).collect();
         let missing: HashSet<String> = self
             .keeping
             .pins()
             .kept()
             .flat_map(|pin| &pin.hosts)
-            .filter(|host| !is_here(host))
+            .filter(|host| !here.contains(*host))
             .cloned()
             .collect();
         let (mut away, until) = (self.keeping.away(), Instant::now() + AWAY);

@@ -240,17 +240,27 @@ impl Blob {
 
     /// The chunks of the outboard of which pages are missing that checking `range` needs.
     pub(super) fn missing_tree_chunks(&self, range: ByteRange) -> Vec<Chunks> {
-        let mut runs: Vec<Chunks> = Vec::new();
-        self.cached.tree_missing(range, &mut |run| {
-            let chunks = Chunks::touched(run);
-            match runs.last_mut() {
-                Some(last) if last.numbers().end >= chunks.first => {
-                    last.count = chunks.numbers().end.max(last.numbers().end) - last.first;
-                }
-                _ => runs.push(chunks),
-            }
-        });
+        let mut runs = Vec::new();
+        self.cached.tree_missing(range, &mut |run| push_touched(&mut runs, run));
         runs
+    }
+
+    /// The chunks of which anything is missing in `range`.
+    pub(super) fn missing_chunks(&self, range: ByteRange) -> Vec<Chunks> {
+        let mut runs = Vec::new();
+        self.cached.missing(range, &mut |run| push_touched(&mut runs, run));
+        runs
+    }
+}
+
+/// Adds the chunks that a range touches, which begins behind those before it, to runs of chunks.
+fn push_touched(runs: &mut Vec<Chunks>, range: ByteRange) {
+    let chunks = Chunks::touched(range);
+    match runs.last_mut() {
+        Some(last) if last.numbers().end >= chunks.first => {
+            last.count = chunks.numbers().end.max(last.numbers().end) - last.first;
+        }
+        _ => runs.push(chunks),
     }
 }
 

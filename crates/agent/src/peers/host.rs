@@ -208,16 +208,7 @@ impl Host {
         wanted: Chunks,
         elsewhere: &[Chunks],
     ) -> Vec<ByteRange> {
-        let mut missing: Vec<Chunks> = Vec::new();
-        blob.cached.missing(wanted.bytes(blob.len()), &mut |run| {
-            let chunks = Chunks::touched(run);
-            match missing.last_mut() {
-                Some(last) if last.numbers().end >= chunks.first => {
-                    last.count = chunks.numbers().end.max(last.numbers().end) - last.first;
-                }
-                _ => missing.push(chunks),
-            }
-        });
+        let missing = blob.missing_chunks(wanted.bytes(blob.len()));
         let is_said = |chunk: u32| elsewhere.iter().any(|run| run.numbers().contains(&chunk));
         for chunk in missing.iter().flat_map(|run| run.numbers()).filter(|chunk| !is_said(*chunk)) {
             self.event(Event::Lost { blob: blob.id, chunks: Chunks::one(chunk) });
@@ -527,6 +518,11 @@ impl Host {
         let own = self.hints.counting.is_some().then(|| (core.node.key(), None));
         let others = core.peers.values().map(|peer| &peer.link).filter(|link| link.is_tracker);
         own.into_iter().chain(others.map(|link| (link.key, Some(Arc::clone(link))))).collect()
+    }
+
+    /// The connection to a host.
+    pub(super) fn link_to(&self, name: &str) -> Option<Arc<Link>> {
+        self.core().peers.values().map(|peer| &peer.link).find(|link| link.name == name).cloned()
     }
 
     /// The connections, and how many blobs both ends share, without outboards.

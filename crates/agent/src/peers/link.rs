@@ -216,8 +216,8 @@ impl Link {
             self.heard.store(host.now_ms(), Ordering::Relaxed);
             match header.kind {
                 Kind::Message => host.received(self, frame::decode_message(bytes)?)?,
-                Kind::Chunk => self.chunk_came(host, header, &mut body).await?,
-                Kind::Push => self.chunk_was_pushed(host, header, &mut body).await?,
+                Kind::Chunk => self.chunk_came(host, header, &mut body)?,
+                Kind::Push => self.chunk_was_pushed(host, header, &mut body)?,
                 Kind::Proof => host.proved(self, header.a, bytes)?,
                 Kind::Withdrawn => host.withdrawn(self, header.a),
                 Kind::Report => host.reported(self, bytes)?,
@@ -231,7 +231,7 @@ impl Link {
         }
     }
 
-    async fn chunk_came(&self, host: &Arc<Host>, header: Header, body: &mut Vec<u8>) -> Result<()> {
+    fn chunk_came(&self, host: &Arc<Host>, header: Header, body: &mut Vec<u8>) -> Result<()> {
         let (request, chunk) = (RequestId(header.a), header.b);
         let came = header.len as u64;
         self.received.fetch_add(came, Ordering::Relaxed);
@@ -247,7 +247,7 @@ impl Link {
         Ok(())
     }
 
-    async fn chunk_was_pushed(&self, host: &Arc<Host>, header: Header, body: &mut Vec<u8>) -> Result<()> {
+    fn chunk_was_pushed(&self, host: &Arc<Host>, header: Header, body: &mut Vec<u8>) -> Result<()> {
         let came = header.len as u64;
         self.received.fetch_add(came, Ordering::Relaxed);
         host.counts.received_bytes.fetch_add(came, Ordering::Relaxed);

@@ -18,7 +18,7 @@ use headstart_swarm::{PeerId, Role};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::sync::{mpsc, oneshot};
 use utoipa::ToSchema;
 
@@ -248,7 +248,8 @@ impl Host {
     }
 
     fn done(&self, asked: &Asked, done: Done) {
-        if let Some((link, _)) = self.links().into_iter().find(|(link, _)| link.peer == asked.peer) {
+        let link = self.core().peers.get(&asked.peer).map(|peer| Arc::clone(&peer.link));
+        if let Some(link) = link {
             // One that does not read it will be cut off by what is sent to it next.
             let _ = link.outbox.control(Kind::Done, asked.number, &done.encode());
         }
@@ -284,8 +285,7 @@ impl Swarm {
     /// # Errors
     /// [`ErrorKind::NotFound`] where there is no connection to it, [`ErrorKind::Unavailable`] where it ends.
     pub(crate) async fn order(&self, name: &str, word: &Word) -> Result<Done> {
-        let link = self.host.links().into_iter().map(|(link, _)| link).find(|link| link.name == name);
-        let link = link.ok_or_else(|| {
+        let link = self.host.link_to(name).ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "this host is not connected to it")
                 .about(name)
                 .remedy("`headstart swarm status` lists the hosts")
@@ -311,9 +311,8 @@ impl Swarm {
     /// Tells a host something, and waits for nothing; where that is too long, or the host away, it is not told. Says
     /// how many bytes that is.
     pub(crate) fn tell(&self, name: &str, word: &Word) -> usize {
-        let link = self.host.links().into_iter().map(|(link, _)| link).find(|link| link.name == name);
         let number = self.host.orders.last.fetch_add(1, Ordering::Relaxed);
-        match (link, word.encode()) {
+        match (self.host.link_to(name), word.encode()) {
             (Some(link), Ok(body)) => {
                 // One that does not read it will be cut off by what is sent to it next.
                 let _ = link.outbox.control(Kind::Order, number, &body);
