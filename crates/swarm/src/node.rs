@@ -58,14 +58,14 @@
 //! # When something fails
 //!
 //! A peer that is silent is given up after the time that peers take lately (`patience`), one that promised after the
-//! time that the store takes. It is avoided for four times as long as it was waited for, twice as long each time; so
-//! is who delivers later than the store would. The chunk is got from the next, at most `TRIES` times, then from the
-//! store; where that does not answer, from whoever has it (`resort`). Any want is answered after a time that is the
-//! same for all, but where this host's own fetches show that the store takes longer: what is not here then is left
-//! to the disk, and nobody else is asked. Losing a message, hearing it twice or late, a peer that lies, promises
-//! everything, sends rubbish or dies: all of it ends in one of these. Bytes that are wrong never become a chunk (the
-//! driver verifies), who sent them is dropped at once; who has not what it says it has, or is silent all the time,
-//! when that was often.
+//! time that the store takes. It is avoided for twelve times as long as it was waited for, twice as long each time;
+//! so is who delivers later than the store would. The chunk is got from the next, at most `TRIES` times, then from
+//! the store; where that does not answer, from whoever has it (`resort`). Any want is answered after a time that is
+//! the same for all, but where this host's own fetches show that the store takes longer: what is not here then is
+//! left to the disk, and nobody else is asked. Losing a message, hearing it twice or late, a peer that lies,
+//! promises everything, sends rubbish or dies: all of it ends in one of these. Bytes that are wrong never become a
+//! chunk (the driver verifies), who sent them is dropped at once; who has not what it says it has, or is silent all
+//! the time, when that was often.
 //!
 //! # Prefetching
 //!

@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 /// How long others are preferred to a peer that was silent; twice as long each time that it is again.
-const AVOIDED: Duration = Duration::from_secs(1);
+const AVOIDED: Duration = Duration::from_secs(3);
 
 /// How many times as long as it was waited for in vain others are preferred at least.
-const WASTED: u32 = 4;
+const WASTED: u32 = 12;
 
 /// Times in a row that a peer may be silent before it is dropped.
 const SILENT_MOST: u32 = 8;
