@@ -27,13 +27,13 @@ use crate::files::{Files, lock};
 use crate::pin;
 use crate::policy;
 use crate::presence;
-use crate::sidecar::{CHUNK, Identity, Kind, Layout, MAX_LEN};
+use crate::sidecar::{CHUNK, Identity, Kind, Layout};
+use crate::spec::BlobSpec;
 use crate::whole::{self, Check};
 use crate::writing::Writing;
 use crate::{Claim, Pin, Watcher};
-use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
-use headstart_image::hash_tree::{HashTree, TreeBuilder, outboard_len, pages};
-use headstart_image::manifest::Tree;
+use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
+use headstart_image::hash_tree::{HashTree, pages};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
@@ -44,63 +44,6 @@ const READ_TRIES: usize = 64;
 
 /// An outboard up to this length, in bytes, is fetched as a whole: the first page costs a round trip anyway.
 const SMALL_TREE: u64 = 64 << 10;
-
-/// What names a blob in the cache, and what its bytes are checked by.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BlobSpec {
-    /// Its name in its store.
-    pub digest: Digest,
-    /// Its length in bytes.
-    pub len: u64,
-    /// Its hash tree. Without one its bytes are believed to its store until it is whole.
-    pub tree: Option<Tree>,
-    /// The store it comes from, as `Store::location` says it. Only looked at where there is no tree: bytes that
-    /// nothing proves are not shared between disks of different stores.
-    pub origin: Option<String>,
-}
-
-impl BlobSpec {
-    /// Of a blob that is in memory; and the outboard of its hash tree.
-    ///
-    /// # Errors
-    /// What spooling the tree reports, of blobs beyond 1 GiB.
-    pub fn of(bytes: &[u8]) -> Result<(Self, Vec<u8>)> {
-        let mut builder = TreeBuilder::new(&std::env::temp_dir());
-        builder.update(bytes)?;
-        let mut outboard = Vec::new();
-        let root = builder.finish(&mut outboard)?;
-        let tree = Tree { root, digest: Digest::of(&outboard), size: outboard.len() as u64 };
-        let spec =
-            Self { digest: Digest::of(bytes), len: bytes.len() as u64, tree: Some(tree), origin: None };
-        Ok((spec, outboard))
-    }
-
-    pub(crate) fn identity(&self) -> Result<Identity> {
-        if self.len > MAX_LEN {
-            return Err(Error::unsupported(format!("a blob of {} bytes is too long to be cached", self.len))
-                .about(self.digest)
-                .remedy("split the image into layers of less than 1 TiB"));
-        }
-        if let Some(tree) = self.tree.filter(|tree| tree.size != outboard_len(self.len)) {
-            return Err(Error::corrupt(format!(
-                "its hash tree is said to have {} bytes, that of {} bytes has {}",
-                tree.size,
-                self.len,
-                outboard_len(self.len)
-            ))
-            .about(self.digest));
-        }
-        let origin = self.origin.as_ref().filter(|_| self.tree.is_none());
-        Ok(Identity {
-            kind: if self.tree.is_some() { Kind::Verified } else { Kind::Plain },
-            digest: self.digest,
-            len: self.len,
-            root: self.tree.map_or([0; 32], |tree| *tree.root.as_bytes()),
-            outboard: self.tree.map_or([0; 32], |tree| *tree.digest.as_bytes()),
-            origin: origin.map_or([0; 32], |origin| *Digest::of(origin.as_bytes()).as_bytes()),
-        })
-    }
-}
 
 /// Called when something of a blob changed.
 type Waker = Box<dyn FnOnce() + Send>;

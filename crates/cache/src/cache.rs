@@ -1,11 +1,12 @@
 //! The cache directory as one process has it open.
 
-use crate::blob::{BlobSpec, CachedBlob};
+use crate::blob::CachedBlob;
 use crate::evict::{self, Evictor};
 use crate::files::{self, Directory, lock};
 use crate::overlay::Overlay;
 use crate::shared_state::SharedState;
 use crate::sidecar::{BootId, Identity, Kind};
+use crate::spec::BlobSpec;
 use crate::whole;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use rustix::io::Errno;

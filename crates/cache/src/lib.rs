@@ -45,7 +45,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `cache`, `blob` | what other crates see; the read path and why it is safe |
+//! | `cache`, `blob`, `spec` | what other crates see; the read path and why it is safe |
 //! | `claim`, `pin` | single-flight; what must stay |
 //! | `sidecar` | the format, byte by byte, and what of it is believed |
 //! | `durable` | what survives a loss of power; forgetting |
@@ -73,17 +73,19 @@ mod policy;
 mod presence;
 mod shared_state;
 mod sidecar;
+mod spec;
 mod whole;
 mod writing;
 
 #[cfg(test)]
 mod tests;
 
-pub use blob::{BlobSpec, CachedBlob};
+pub use blob::CachedBlob;
 pub use cache::{Cache, CacheSettings, Counters, Evicted};
 pub use claim::{Claim, WaitHint};
 pub use contents::{Entry, EntryKind, Usage};
 #[doc(hidden)]
 pub use files::recover_sidecar;
 pub use pin::Pin;
+pub use spec::BlobSpec;
 pub use whole::Watcher;

@@ -543,26 +543,14 @@ impl World {
         let (to, chunk) = (bytes.to, bytes.chunk);
         let missing = !self.hosts[host].truth.contains(&chunk) && self.hosts[host].nature == Nature::Honest;
         assert!(!missing || self.evicts, "host {host} was told to send chunk {chunk}, which it has not");
-        if missing {
-            let (peer, request, chunks) = (number(to), bytes.request, Chunks::one(chunk));
-            let outcome = Served::Missing;
-            self.tell(host, Event::Served { peer, request, blob: BLOB, chunks, outcome });
-            self.send_next(host);
-            return;
+        let (peer, request, chunks) = (number(to), bytes.request, Chunks::one(chunk));
+        let outcome = if missing { Served::Missing } else { Served::Well };
+        if !missing {
+            let came = self.hosts[to].down_free.max(self.now.0) + micros(CHUNK_SIZE, self.rate(to));
+            self.hosts[to].down_free = came;
+            self.push(Time(came + self.rules.latency), Happens::Landed { to, bytes });
         }
-        let came = self.hosts[to].down_free.max(self.now.0) + micros(CHUNK_SIZE, self.rate(to));
-        self.hosts[to].down_free = came;
-        self.push(Time(came + self.rules.latency), Happens::Landed { to, bytes });
-        self.tell(
-            host,
-            Event::Served {
-                peer: number(to),
-                request: bytes.request,
-                blob: BLOB,
-                chunks: Chunks::one(chunk),
-                outcome: Served::Well,
-            },
-        );
+        self.tell(host, Event::Served { peer, request, blob: BLOB, chunks, outcome });
         self.send_next(host);
     }
 
