@@ -24,15 +24,7 @@ fn what_one_host_has_the_next_does_not_ask_the_store_for() {
         web.image()
     );
     let attached = Attached::start(&scene, &words);
-    let until = std::time::Instant::now() + PATIENCE;
-    while !shares(&second) {
-        assert!(
-            std::time::Instant::now() < until,
-            "the hosts do not find each other: {}",
-            second.http("GET /v1/swarm").1
-        );
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
+    wait_for_company(&second);
     let before = attached.metrics().sum("headstart_store_bytes_total", &[]);
     check_bytes(&scene, "disk.raw", &attached.uri());
     let metrics = attached.metrics();
@@ -154,6 +146,18 @@ fn shares(agent: &Agent<'_>) -> bool {
     !blobs.is_empty() && blobs.iter().all(|blob| blob["peers"].as_u64() > Some(0))
 }
 
+/// Waits until other hosts share all that a host has, and its disks have heard of it: one that was alone for a second
+/// does not ask, and what it begins to fetch then it fetches to the end.
+#[track_caller]
+fn wait_for_company(agent: &Agent<'_>) {
+    let until = std::time::Instant::now() + PATIENCE;
+    while !shares(agent) {
+        assert!(std::time::Instant::now() < until, "nobody shares it: {}", agent.http("GET /v1/swarm").1);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    std::thread::sleep(std::time::Duration::from_millis(500));
+}
+
 #[test]
 fn an_agent_without_a_swarm_has_no_part_in_one() {
     let scene = noisy(1);
@@ -247,14 +251,7 @@ fn a_root_brings_what_its_agents_have() {
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         let disk = agent.attach(&format!("vm={} --nbd unix:~/{name}.sock", web.image()));
-        while !shares(agent) {
-            assert!(
-                std::time::Instant::now() < until,
-                "the root takes no part: {}",
-                agent.http("GET /v1/swarm").1
-            );
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
+        wait_for_company(agent);
         check_bytes(&scene, "disk.raw", disk["ready"]["ways"][0]["uri"].as_str().unwrap());
     };
     let sent = || web.reads(&scene).sent();
@@ -298,11 +295,8 @@ fn a_root_sends_ahead() {
     for (name, reads) in [("b", &reads[..]), ("c", &reads[..4])] {
         let agent = Agent::start(&scene, name, &format!("--plain {name} {common} {join}"));
         let disk = agent.attach(&format!("vm={} --policy none --nbd unix:~/{name}.sock", web.image()));
+        wait_for_company(&agent);
         let until = std::time::Instant::now() + PATIENCE;
-        while !shares(&agent) {
-            assert!(std::time::Instant::now() < until, "{name} has no root");
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
         let uri = disk["ready"]["ways"][0]["uri"].as_str().unwrap();
         for at in reads {
             tool(&scene, "qemu-io", &["-r", "-f", "raw", uri, "-c", &format!("read {at} 64k")]);
@@ -333,11 +327,7 @@ fn every_topology_brings_an_image() {
             agent.attach(&format!("vm={} --nbd unix:~/{name}.sock", web.image()))
         };
         let disks = [attach(&agents[0], "a"), attach(&agents[1], "b"), attach(&agents[2], "c")];
-        let until = std::time::Instant::now() + PATIENCE;
-        while !agents.iter().all(shares) {
-            assert!(std::time::Instant::now() < until, "{topology}: they do not share");
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
+        agents.iter().for_each(wait_for_company);
         let before = web.reads(&scene).sent();
         for disk in &disks {
             check_bytes(&scene, "disk.raw", disk["ready"]["ways"][0]["uri"].as_str().unwrap());
@@ -363,11 +353,7 @@ fn a_root_knows_after_a_restart_what_was_asked_of_it() {
         return;
     }
     let disk = agent.attach(&format!("vm={} --nbd unix:~/b.sock", web.image()));
-    let until = std::time::Instant::now() + PATIENCE;
-    while !shares(&agent) {
-        assert!(std::time::Instant::now() < until, "the hosts do not find each other");
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
+    wait_for_company(&agent);
     check_bytes(&scene, "disk.raw", disk["ready"]["ways"][0]["uri"].as_str().unwrap());
     root.stop();
     let recent = std::fs::read(&path).unwrap();
