@@ -31,6 +31,7 @@
 //! | `hints` | a tracker, and plans of what it says |
 //! | `peers` | nodes and what they say to each other |
 //! | `restarts` | agents that end, and others that begin in their places |
+//! | `outbox` | what hosts are to send: hurried, cancelled, sent once |
 //! | `faults` | hosts that die, cannot reach each other, or do harm |
 //! | `broadcast` | the image sent to all beforehand, to compare with |
 //! | [`outcome`] | what came of it |
@@ -43,6 +44,7 @@ mod hints;
 mod keyed;
 pub mod model;
 mod net;
+mod outbox;
 pub mod outcome;
 mod peers;
 mod queue;
@@ -61,7 +63,8 @@ use headstart_block::random::Random;
 use headstart_swarm::{self as swarm, CHUNK_SIZE, Node};
 use keyed::{Keyed, NONE, Slab};
 use net::Net;
-use peers::{Serving, Unhurried, What};
+use outbox::Outbox;
+use peers::{Serving, What};
 use queue::{Agenda, Happening};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -183,10 +186,9 @@ struct Fleet<'a> {
     coming: Keyed<(u32, u32, u32), Coming>,
     requests: Slab<Request>,
     servings: Slab<Serving>,
-    /// Chunks that were sent without hurry and have not come.
-    unhurried: Keyed<Unhurried, ()>,
     /// Hosts whose agent has ended, and what a root remembers.
     resting: BTreeMap<u32, Option<swarm::recent::Saved>>,
+    outbox: Outbox,
     wants: Keyed<u64, u32>,
     /// Of bringings for which somebody began to wait: what is wanted once more, with more urgency.
     hurried: Keyed<u64, (u32, headstart_pull::BlobRange)>,
@@ -258,8 +260,8 @@ impl<'a> Fleet<'a> {
             coming: Keyed::default(),
             requests: Slab::default(),
             servings: Slab::default(),
-            unhurried: Keyed::default(),
             resting: BTreeMap::new(),
+            outbox: Outbox::default(),
             wants: Keyed::default(),
             hurried: Keyed::default(),
             agents: Keyed::default(),

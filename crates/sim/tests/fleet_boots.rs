@@ -17,6 +17,7 @@ use headstart_sim::{Boot, Nanos};
 use headstart_swarm::{Settings, Topology};
 use headstart_trace::data_set::{DataSet, Limits};
 use headstart_trace::{Op, Record, Trace};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -174,7 +175,11 @@ fn slow() -> Links {
 /// Images are compressed to so many bytes for 32 KiB.
 const STORED: u64 = 14_900;
 
-/// Agents that have nothing, each with disks of some of the images, and as many roots, which have everything.
+/// How many deployments came before the one that is measured.
+const BEFORE: u64 = 2;
+
+/// Agents that have nothing, each with disks of some of the images, and as many roots, which have everything: each
+/// has one of its own.
 struct Push<'a> {
     agents: u32,
     disks: u32,
@@ -202,19 +207,42 @@ impl Push<'_> {
     }
 
     fn swarm(&self, push: u32, recent: &[headstart_swarm::recent::Saved]) -> Way {
-        let settings = Settings { topology: Topology::Roots, push, ..Settings::default() };
+        let settings =
+            Settings { topology: Topology::Roots, agents_max: Some(1), push, ..Settings::default() };
         let (roots, warm, recent) = (self.agents, Warm::Roots, recent.to_vec());
         Way::Swarm(Box::new(SwarmModel { settings, roots, warm, recent, ..SwarmModel::default() }))
     }
 
-    /// Without sending ahead, and with it after so many deployments of the same as `before`.
-    fn cold_and_pushed(&self, before: &[Boots], deployments: u64) -> [Took; 2] {
-        let now = self.workload(self.images, 1);
+    fn cold(&self) -> Took {
+        took(&self.run(self.swarm(0, &[]), &self.workload(self.images, 1)))
+    }
+
+    /// With roots that send ahead, after deployments of these.
+    fn pushed(&self, before: &[Vec<Boots>]) -> Took {
         let mut recent = Vec::new();
-        for seed in 2..2 + deployments {
-            recent = self.run(self.swarm(512, &recent), &self.workload(before, seed)).recent;
+        for (seed, images) in (2..).zip(before) {
+            recent = self.run(self.swarm(512, &recent), &self.workload(images, seed)).recent;
         }
-        [self.swarm(0, &[]), self.swarm(512, &recent)].map(|way| took(&self.run(way, &now)))
+        took(&self.run(self.swarm(512, &recent), &self.workload(self.images, 1)))
+    }
+
+    /// What the link to each agent needs at least for the chunks that its disks read; the mean, in seconds.
+    #[expect(clippy::cast_precision_loss, reason = "for people")]
+    fn least(&self) -> f64 {
+        let workload = self.workload(self.images, 1);
+        let chunks_of = |range: ByteRange| {
+            let place = |at: u64| at * STORED / (32 << 10);
+            place(range.offset()) >> 16..=place(range.end() - 1) >> 16
+        };
+        let disks = workload.disks.iter();
+        let chunks: BTreeSet<(u32, u64)> = disks
+            .flat_map(|disk| {
+                let reads = workload.boots[disk.boot as usize].reads().iter();
+                reads.flat_map(|read| chunks_of(read.range)).map(|chunk| (disk.host, chunk))
+            })
+            .collect();
+        let bytes = chunks.len() as u64 * (64 << 10) / u64::from(self.agents);
+        bytes as f64 / slow().down as f64
     }
 
     fn warm(&self) -> Took {
@@ -222,9 +250,9 @@ impl Push<'_> {
     }
 }
 
-/// Starts of an application: the same reads nearly in one order, one after the other, each of which takes what it read
-/// a moment; and the same with strays of a tenth.
-fn application(seed: u64) -> [Boots; 2] {
+/// Starts of an application: the same reads nearly in one order, one after the other, each of which takes what it
+/// read a moment; and the same with strays of a tenth, others in each deployment.
+fn application(seed: u64) -> (Boots, Vec<Boots>) {
     const SIZE: u64 = 1 << 30;
     let mut random = Random::new(seed);
     let places: Vec<u64> = (0..300).map(|_| (random.bits() % (SIZE >> 16)) << 16).collect();
@@ -243,55 +271,82 @@ fn application(seed: u64) -> [Boots; 2] {
         order.iter().map(record).collect::<Vec<_>>()
     };
     let plain = (0..6).map(|n| Arc::new(Boot::of_records(SIZE, &start(n), 1))).collect();
-    let stray = |n| Boot::of_records(SIZE, &with_strays(&start(n), SIZE, 100_000, n), 1);
-    [plain, (0..6).map(|n| Arc::new(stray(n))).collect()]
+    let stray = |seed| move |n| Boot::of_records(SIZE, &with_strays(&start(n), SIZE, 100_000, n ^ seed), 1);
+    let strayed = |deployment: u64| (0..6).map(stray(deployment << 32)).map(Arc::new).collect();
+    (plain, (0..BEFORE).map(strayed).collect())
 }
 
-/// One application on one host, and several on as many, and on one. What they read takes the link half of the time.
+/// Boots of all images, plain, and with strays by deployment.
+type WithStrays = (Vec<Boots>, Vec<Vec<Boots>>);
+
+fn turned(images: Vec<(Boots, Vec<Boots>)>) -> WithStrays {
+    let (plain, strayed): (Vec<_>, Vec<_>) = images.into_iter().unzip();
+    let of = |deployment: usize| strayed.iter().map(|image: &Vec<Boots>| image[deployment].clone()).collect();
+    (plain, (0..usize::try_from(BEFORE).unwrap()).map(of).collect())
+}
+
+/// The first so many images.
+fn first(count: usize, (plain, strayed): &WithStrays) -> WithStrays {
+    (plain[..count].to_vec(), strayed.iter().map(|images| images[..count].to_vec()).collect())
+}
+
+/// One application on one host, and several on as many: what is sent ahead takes three fifths off the start, and is
+/// nearly as quick as the link allows; so it is after strays.
 #[test]
 fn what_is_sent_ahead_starts_applications() {
-    let [plain, strayed]: [Vec<Boots>; 2] = {
-        let all: Vec<_> = [3, 5, 7].map(application).into_iter().collect();
-        [0, 1].map(|kind| all.iter().map(|application| application[kind].clone()).collect())
-    };
-    // Where the link is full either way, sending ahead is no worse.
-    let cases =
-        [("one", 1, 1, 1, 0.7), ("three on three hosts", 3, 1, 3, 0.9), ("three on one host", 1, 3, 3, 1.1)];
-    for (what, agents, disks, count, most) in cases {
-        let push = Push { agents, disks, images: &plain[..count] };
-        let [cold, pushed] = push.cold_and_pushed(&plain[..count], 2);
-        let [_, after_strays] = push.cold_and_pushed(&strayed[..count], 2);
-        let warm = push.warm();
-        eprintln!("{what}: cold {cold:.2?}, pushed {pushed:.2?}, {after_strays:.2?}, warm {warm:.2?}");
+    let all = turned([3, 5, 7].map(application).into_iter().collect());
+    for (what, agents, disks) in [("one", 1, 1), ("three on three hosts", 3, 1), ("three on one host", 1, 3)]
+    {
+        let (plain, strayed) = first((agents * disks) as usize, &all);
+        let push = Push { agents, disks, images: &plain };
+        let (cold, warm, least) = (push.cold(), push.warm(), push.least());
+        let pushed = push.pushed(&vec![plain.clone(); usize::try_from(BEFORE).unwrap()]);
+        let after_strays = push.pushed(&strayed);
+        eprintln!(
+            "{what}: {cold:.2?}; {pushed:.2?}, {after_strays:.2?}, at least {least:.2}; warm {warm:.2?}"
+        );
         assert!(warm.0 < 0.43 * cold.0, "{what}: {warm:?} of {cold:?}");
-        assert!(pushed.0 < most * cold.0, "{what}: {pushed:?} of {cold:?}");
-        assert!(after_strays.0 < (most + 0.1) * cold.0, "{what}: {after_strays:?} of {cold:?}");
+        // Three on one host fill its link from the beginning: what they read takes the most of a cold start.
+        let most = if disks == 1 { 0.4 * cold.0 } else { 1.2 * least };
+        assert!(pushed.0 < most && pushed.0 < 0.85 * cold.0, "{what}: {pushed:?} of {cold:?}, {least}");
+        assert!(after_strays.0 < most, "{what}: {after_strays:?} of {cold:?}, {least}");
     }
 }
 
-/// Real machines. They think for longer than they read: what a cold start takes more than a warm one is what can go,
-/// and three fifths of it do, of one at a time.
+/// Real machines, as they were recorded and several times as fast. They think: what a cold start takes more than a
+/// warm one is what can go, and three fifths of it do; two fifths where three are on one host. Or, where what they
+/// read takes the link longer than that, the start takes little longer than what they read takes the link.
 #[test]
 fn what_is_sent_ahead_boots_machines() {
     let images = ["p-deb12min", "m-nginx", "m-redis"].map(|image| boots(SMALL, image).unwrap());
-    // Of several some wait longer than others: three on three hosts with as many roots.
-    for (faster, count, most) in [(1, 1, 0.4), (2, 1, 0.4), (1, 3, 0.75), (2, 3, 0.75)] {
-        let of = |trace: &Trace, strays| {
-            let records = with_strays(&trace.records, trace.creation.size, strays, trace.creation.created_us);
+    for faster in [1, 2, 4, 8] {
+        let of = |trace: &Trace, strays, seed| {
+            let seed = trace.creation.created_us ^ seed << 32;
+            let records = with_strays(&trace.records, trace.creation.size, strays, seed);
             Arc::new(Boot::of_records(trace.creation.size, &records, faster).with_grace(Nanos(0)))
         };
-        let all = |strays| -> Vec<Boots> {
-            images[..count].iter().map(|boots| boots.iter().map(|boot| of(boot, strays)).collect()).collect()
+        let of_image = |traces: &Vec<Trace>| {
+            let plain = traces.iter().map(|trace| of(trace, 0, 0)).collect();
+            let strayed = |n| traces.iter().map(|trace| of(trace, 100_000, n)).collect();
+            (plain, (0..BEFORE).map(strayed).collect())
         };
-        let (plain, strayed) = (all(0), all(100_000));
-        let push = Push { agents: u32::try_from(count).unwrap(), disks: 1, images: &plain };
-        let [cold, pushed] = push.cold_and_pushed(&plain, 2);
-        let [_, after_strays] = push.cold_and_pushed(&strayed, 2);
-        let warm = push.warm();
-        eprintln!(
-            "{count}, {faster} times as fast: {cold:.2?}, {pushed:.2?}, {after_strays:.2?}, {warm:.2?}"
-        );
-        assert!(pushed.1 < most * cold.1, "{pushed:?} of {cold:?}");
-        assert!(after_strays.1 < (most + 0.2) * cold.1, "{after_strays:?} of {cold:?}");
+        let all = turned(images.iter().map(of_image).collect());
+        for (what, agents, disks) in [("one", 1, 1), ("three on three hosts", 3, 1), ("three on one", 1, 3)] {
+            let (plain, strayed) = first((agents * disks) as usize, &all);
+            let push = Push { agents, disks, images: &plain };
+            let (cold, warm, least) = (push.cold(), push.warm(), push.least());
+            let pushed = push.pushed(&vec![plain.clone(); usize::try_from(BEFORE).unwrap()]);
+            let after_strays = push.pushed(&strayed);
+            eprintln!(
+                "{what}, {faster} times as fast: {cold:.2?}; {pushed:.2?}, {after_strays:.2?}, at least {least:.2}; \
+                 warm {warm:.2?}"
+            );
+            assert!(faster < 4 || warm.0 < 0.43 * cold.0, "{warm:?} of {cold:?}");
+            for pushed in [pushed, after_strays] {
+                let most = if disks == 1 { 0.4 } else { 0.6 };
+                let is_quick = pushed.1 < most * cold.1 || pushed.0 < 1.1 * least;
+                assert!(is_quick && pushed.1 < 0.8 * cold.1, "{pushed:?} of {cold:?}, {least}");
+            }
+        }
     }
 }

@@ -303,8 +303,8 @@ pub enum Action {
         message: Message,
     },
     /// Send these chunks to a host, then say [`Event::Served`], of all of them at once or of one run after the
-    /// other. Said again of the same request and chunks when somebody waits for them who did not before: what of it
-    /// still queues moves up to what others wait for, and is sent once.
+    /// other. Said again of the same request (or of none) and chunks when somebody waits for them who did not before:
+    /// what of it still queues moves up to what others wait for, and is sent once.
     Serve {
         /// To whom.
         peer: PeerId,

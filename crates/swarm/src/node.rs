@@ -115,6 +115,7 @@ use std::time::Duration;
 use uplink::Uplink;
 
 mod adverts;
+mod ahead;
 mod blob;
 mod coming;
 mod getting;

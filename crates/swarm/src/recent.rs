@@ -22,10 +22,16 @@
 //!
 //! An agent that finds what it reads asks for nothing: it tells its root what its disks read all the same
 //! ([`Message::Read`](crate::Message::Read)), which counts here as if it had asked. So the root knows what came with
-//! something else, and how far the agent is. But what is told may be lost, or never said. Therefore a chunk's worth is
-//! a comparison: how often it was *asked* for, and how often agents without it *passed* it by. What is passed as often
-//! as it is asked for is not sent, and in the end forgotten. And since what is sent to all can never be passed, chunks
-//! of which little is known are withheld from one agent in sixteen, which finds out.
+//! something else, and how far the agent is. A chunk's worth is a comparison: how often it was asked for, and how often
+//! agents *passed* it by: went on to what comes after it and had not read it. Some are passed by because they are read
+//! a little later, or told of; but then they are asked for once more than they are passed. What is passed as often as
+//! it is asked for is not sent, and in the end forgotten.
+//!
+//! What is told may be lost, or never said. Of an agent that has told nothing yet only what it lacks counts as passed
+//! by; and since what is sent to all would never be passed then, chunks of which little is known are withheld from one
+//! such agent in sixteen, which finds out.
+//!
+//! What more than one agent has asked for goes first: what only one did may be a stray.
 //!
 //! How far ahead the root sends grows with an agent's steps in order, so that an agent that only looks in gets
 //! little.
@@ -34,7 +40,7 @@ use crate::event::{BlobKey, Chunks, PeerKey};
 use headstart_block::random;
 use list::{List, NONE, Slot};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 mod list;
 #[cfg(test)]
@@ -46,7 +52,7 @@ const REACH: usize = 64;
 const AGENTS_MAX: usize = 4096;
 /// What is sent ahead at the first step; it doubles with each that follows.
 const FIRST: usize = 8;
-/// One agent in so many finds out about chunks of which little is known.
+/// One agent in so many that tell nothing finds out about chunks of which little is known.
 const FINDS_OUT: u64 = 16;
 /// Up to so many times asked for or passed by, little is known of a chunk.
 const LITTLE: u16 = 4;
@@ -82,6 +88,8 @@ struct Agent {
     tracks: Vec<Track>,
     /// The first is a jump that others made from the same place.
     agreed: bool,
+    /// It has told what it reads.
+    tells: bool,
     /// When it last asked.
     asked: u64,
 }
@@ -171,21 +179,37 @@ impl Recent {
         self.list.len() == 0
     }
 
-    /// An agent asked for these chunks because something there waits for them. `lacks` says of a chunk whether that
-    /// agent has not got it, nor is about to get it.
+    /// An agent asked for these chunks because something there waits for them, or told that it read them. `unread` says
+    /// of a chunk that it went past whether it could have read it and has not.
     pub fn asked(
         &mut self,
         agent: PeerKey,
         blob: BlobKey,
         chunks: Chunks,
-        mut lacks: impl FnMut(Piece) -> bool,
+        mut unread: impl FnMut(Piece) -> bool,
     ) {
         self.clock += 1;
         let mut state = self.agents.remove(&agent).unwrap_or_default();
         state.asked = self.clock;
         for chunk in chunks.numbers() {
-            self.step(agent, &mut state, Piece { blob, chunk }, &mut lacks);
+            self.step(agent, &mut state, Piece { blob, chunk }, &mut unread);
         }
+        self.keep(agent, state);
+    }
+
+    /// An agent tells what it reads: what it has and does not tell of it has not read.
+    pub fn tells(&mut self, agent: PeerKey) {
+        let state = self.agents.remove(&agent).unwrap_or_default();
+        self.keep(agent, Agent { tells: true, ..state });
+    }
+
+    /// Whether it does.
+    #[must_use]
+    pub fn is_told_by(&self, agent: PeerKey) -> bool {
+        self.agents.get(&agent).is_some_and(|state| state.tells)
+    }
+
+    fn keep(&mut self, agent: PeerKey, state: Agent) {
         self.agents.insert(agent, state);
         if self.agents.len() > AGENTS_MAX {
             let quiet = self.agents.iter().min_by_key(|(_, state)| state.asked).map(|(key, _)| *key);
@@ -194,30 +218,37 @@ impl Recent {
     }
 
     /// What that agent will ask for next, as far as is known: chunks that it `lacks`, of the next `limit` in order
-    /// (32, say, which are 2 MiB), appended to `next`. None right after a jump.
+    /// (32, say, which are 2 MiB) on each of its tracks, in turn; at most `room`, appended to `next`. What only one
+    /// agent has asked for comes last. None of where an agent has just jumped to.
     pub fn next(
         &mut self,
         agent: PeerKey,
-        limit: usize,
+        (limit, room): (usize, usize),
         mut lacks: impl FnMut(Piece) -> bool,
         next: &mut Vec<Piece>,
     ) {
         let Some(state) = self.agents.get(&agent) else { return };
-        let Some(track) = state.tracks.first().filter(|track| track.steps > 0 || state.tracks.len() == 1)
-        else {
-            return;
-        };
-        let Some(mut slot) = self.list.find(track.at) else { return };
-        for _ in 0..limit.min(FIRST << track.steps) {
-            slot = self.list.after(slot);
-            if slot == NONE {
-                break;
-            }
-            let piece = self.list.piece(slot);
-            if self.is_worth(slot, agent) && lacks(piece) {
-                self.list.touch(slot);
-                next.push(piece);
-            }
+        let follows = |track: &&Track| track.steps > 0 || state.tracks.len() == 1;
+        let begin = |track: &Track| Some((self.list.find(track.at)?, limit.min(FIRST << track.steps)));
+        let mut tracks: Vec<_> = state.tracks.iter().filter(follows).filter_map(begin).collect();
+        let (tells, mut seen, mut found) = (state.tells, BTreeSet::new(), [Vec::new(), Vec::new()]);
+        while !tracks.is_empty() && found[1].len() < room {
+            tracks.retain_mut(|(slot, left)| {
+                *slot = self.list.after(*slot);
+                if *slot == NONE || *left == 0 {
+                    return false;
+                }
+                *left -= 1;
+                if self.is_worth(*slot, agent, tells) && lacks(self.list.piece(*slot)) && seen.insert(*slot) {
+                    found[usize::from(self.list.is_proven(*slot))].push(*slot);
+                }
+                true
+            });
+        }
+        let [unproven, proven] = found;
+        for slot in proven.into_iter().chain(unproven).take(room) {
+            self.list.touch(slot);
+            next.push(self.list.piece(slot));
         }
     }
 
@@ -245,17 +276,23 @@ impl Recent {
     }
 
     /// Whether a chunk is to be sent ahead to this agent.
-    fn is_worth(&self, slot: Slot, agent: PeerKey) -> bool {
+    fn is_worth(&self, slot: Slot, agent: PeerKey, tells: bool) -> bool {
         let (asked, passed) = self.list.worth(slot);
         let piece = self.list.piece(slot);
         let salt = piece.blob.0.wrapping_add(u64::from(piece.chunk).wrapping_mul(random::STEP));
         let draw = random::mix(random::mix(agent.0) ^ random::mix(salt));
-        let finds_out = asked.saturating_add(passed) <= LITTLE && draw.is_multiple_of(FINDS_OUT);
-        asked > passed && !finds_out
+        let little = !tells && asked.saturating_add(passed) <= LITTLE;
+        asked > passed && !(little && draw.is_multiple_of(FINDS_OUT))
     }
 
     /// One chunk is asked for.
-    fn step(&mut self, key: PeerKey, agent: &mut Agent, piece: Piece, lacks: &mut impl FnMut(Piece) -> bool) {
+    fn step(
+        &mut self,
+        key: PeerKey,
+        agent: &mut Agent,
+        piece: Piece,
+        unread: &mut impl FnMut(Piece) -> bool,
+    ) {
         agent.tracks.retain(|track| self.list.find(track.at).is_some());
         let known = self.list.find(piece);
         if agent.agreed && !known.is_some_and(|slot| self.is_ahead(agent, slot)) {
@@ -266,7 +303,7 @@ impl Recent {
         self.list.asked(slot, key);
         for track in 0..agent.tracks.len() {
             let Some(at) = self.list.find(agent.tracks[track].at) else { continue };
-            if let Some(way) = self.way(at, slot, lacks) {
+            if let Some(way) = self.way(at, slot, unread) {
                 self.list.met(slot);
                 agent.step(track, if way == Way::Ahead { piece } else { agent.tracks[track].at });
                 return;
@@ -332,7 +369,7 @@ impl Recent {
     }
 
     /// Whether `from` leads to `to`; what is passed by on the way is counted.
-    fn way(&mut self, from: Slot, to: Slot, lacks: &mut impl FnMut(Piece) -> bool) -> Option<Way> {
+    fn way(&mut self, from: Slot, to: Slot, unread: &mut impl FnMut(Piece) -> bool) -> Option<Way> {
         let ahead = |slot: &Slot| Some(self.list.after(*slot)).filter(|slot| *slot != NONE);
         let found = std::iter::successors(Some(from), ahead).take(REACH + 1).position(|slot| slot == to);
         match found {
@@ -342,7 +379,7 @@ impl Recent {
                 let mut slot = self.list.after(from);
                 while slot != to {
                     let next = self.list.after(slot);
-                    if lacks(self.list.piece(slot)) {
+                    if unread(self.list.piece(slot)) {
                         self.list.passed(slot);
                     }
                     slot = next;

@@ -213,6 +213,10 @@ impl Outbox {
 
     pub(super) fn serve(&self, serve: Serve, lanes: &Lanes, now_ms: u64) -> Result<(), Overflow> {
         self.change(|queues| {
+            if serve.request.is_none() && serve.urgency == Urgency::Demand {
+                queues.hurry(&serve, lanes, now_ms);
+                return Ok(());
+            }
             let count = serve.chunks.count;
             queues.chunks += u64::from(count);
             match serve.urgency {
@@ -323,6 +327,17 @@ impl Queues {
                 tracing::warn!(%error, "a message to another host is lost");
             }
         }
+    }
+
+    /// Somebody waits now for what is sent unasked: it moves up, if it has not gone.
+    fn hurry(&mut self, serve: &Serve, lanes: &Lanes, now_ms: u64) {
+        let is_it = |(known, _): &(Serve, u32)| {
+            (known.request, known.blob.id, known.chunks) == (None, serve.blob.id, serve.chunks)
+        };
+        let Some(at) = self.background.iter().position(is_it) else { return };
+        let Some((known, done)) = self.background.remove(at) else { return };
+        lanes.enter(known.chunks.count.saturating_sub(done) as usize, now_ms);
+        self.demand.push_back((Serve { urgency: Urgency::Demand, ..known }, done));
     }
 
     fn chunk(&mut self, demand: bool) -> Next {

@@ -153,42 +153,11 @@ impl<T> Net<T> {
         self.left.pop()
     }
 
-    pub(super) fn send(&mut self, now: Nanos, parcel: Parcel<T>, agenda: &mut Agenda) {
+    /// Sends a parcel; its number, until its first port begins to send it.
+    pub(super) fn send(&mut self, now: Nanos, parcel: Parcel<T>, agenda: &mut Agenda) -> u32 {
         let number = self.travelling.insert(Travelling { parcel, passed: 0, came: now, next: NONE });
         self.at_port(now, number, agenda);
-    }
-
-    /// What waits of a flow at its first port in one class, and is meant, goes on waiting in another. Whether there
-    /// is any.
-    pub(super) fn reclass(
-        &mut self,
-        port: u32,
-        flow: u64,
-        (from, to): (usize, usize),
-        meant: impl Fn(&T) -> bool,
-    ) -> bool {
-        let key = (port, u32::try_from(from).unwrap_or(0), flow);
-        let Some(slot) = self.by_key.get(&key).copied() else { return false };
-        let Some(mut number) = self.flows.get_mut(slot).map(|known| known.first) else { return false };
-        let (mut kept, mut moved) = (Vec::new(), Vec::new());
-        while let Some(waiting) = self.travelling.get_mut(number) {
-            let next = std::mem::replace(&mut waiting.next, NONE);
-            let meant = waiting.passed == 0 && meant(&waiting.parcel.what);
-            (if meant { &mut moved } else { &mut kept }).push(number);
-            number = next;
-        }
-        self.by_key.remove(&key);
-        self.flows.take(slot);
-        let known = &mut self.ports[port as usize];
-        known.flows[from].retain(|known| *known != slot);
-        known.waiting -= kept.len() + moved.len();
-        moved.iter().for_each(|number| {
-            if let Some(waiting) = self.travelling.get_mut(*number) {
-                waiting.parcel.class = to;
-            }
-        });
-        kept.iter().chain(&moved).for_each(|number| self.queue(port, *number));
-        !moved.is_empty()
+        number
     }
 
     /// A parcel has come to its next port; at its end it is given back.
@@ -283,6 +252,65 @@ impl<T> Net<T> {
         let slot = self.flows.insert(Flow { key, first: number, last: number });
         self.by_key.insert(key, slot);
         known.flows[class].push_back(slot);
+    }
+
+    /// What waits at its first port moves to a more urgent class, behind what is of it there.
+    pub(super) fn hurry(&mut self, number: u32, class: usize) {
+        if self.travelling.get(number).is_none_or(|travelling| travelling.parcel.class <= class) {
+            return;
+        }
+        let Some(port) = self.unlink(number) else { return };
+        if let Some(travelling) = self.travelling.get_mut(number) {
+            travelling.parcel.class = class;
+        }
+        self.queue(port, number);
+    }
+
+    /// What waits at its first port is not sent. Its note is told.
+    pub(super) fn cancel(&mut self, number: u32) {
+        if self.unlink(number).is_none() {
+            return;
+        }
+        let Some(travelling) = self.travelling.take(number) else { return };
+        if travelling.parcel.note != NONE {
+            self.left.push(travelling.parcel.note);
+        }
+    }
+
+    /// Takes a parcel from those that wait at its first port; which port that is.
+    fn unlink(&mut self, number: u32) -> Option<u32> {
+        let travelling = self.travelling.get(number).filter(|travelling| travelling.passed == 0)?;
+        let (port, next) = (travelling.port()?, travelling.next);
+        let class = travelling.parcel.class.min(CLASSES - 1);
+        let key = (port, u32::try_from(class).unwrap_or(0), travelling.parcel.flow);
+        let slot = *self.by_key.get(&key)?;
+        let flow = self.flows.get_mut(slot)?;
+        if flow.first == number {
+            flow.first = next;
+        } else {
+            let mut before = flow.first;
+            while let Some(known) = self.travelling.get_mut(before) {
+                if known.next == number {
+                    known.next = next;
+                    break;
+                }
+                before = known.next;
+            }
+            if before == NONE {
+                return None;
+            }
+            if flow.last == number {
+                flow.last = before;
+            }
+        }
+        if flow.first == NONE {
+            self.by_key.remove(&key);
+            self.flows.take(slot);
+            self.ports[port as usize].flows[class].retain(|known| *known != slot);
+        }
+        self.ports[port as usize].waiting -= 1;
+        self.travelling.get_mut(number)?.next = NONE;
+        Some(port)
     }
 
     /// Takes what a port is to send next.
@@ -384,22 +412,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hurried_overtakes_and_is_there_once() {
+    fn what_waits_is_hurried_or_cancelled_and_what_is_on_the_wire_is_not() {
         let mut rig = Rig::new(&[1, 1]);
         for what in 0..6 {
-            rig.send(what, 10_000, if what == 5 { 0 } else { 4 }, 7, &[0, 1]);
+            let (way, class) = ([0, 1, NONE, NONE, NONE], if what == 5 { 0 } else { 4 });
+            let parcel = Parcel { what, bytes: 10_000, class, flow: 7, way, latency: Nanos(MS), note: what };
+            let number = rig.net.send(rig.now, parcel, &mut rig.agenda);
+            assert_eq!(number, what);
         }
-        assert!(rig.net.reclass(0, 7, (4, 0), |what| [2, 4].contains(what)));
-        assert!(!rig.net.reclass(0, 7, (4, 0), |what| *what == 0), "it is being sent");
-        assert!(!rig.net.reclass(0, 8, (4, 0), |_| true));
+        [3, 0].into_iter().for_each(|number| rig.net.hurry(number, 0));
+        [1, 4, 0].into_iter().for_each(|number| rig.net.cancel(number));
+        let mut left: Vec<_> = std::iter::from_fn(|| rig.net.left()).collect();
+        left.sort_unstable();
+        assert_eq!(left, [0, 1, 4], "one is sent, two are not");
         let order: Vec<_> = rig.all().into_iter().map(|(what, _)| what).collect();
-        assert_eq!(order, [0, 5, 2, 4, 1, 3]);
-        let mut rig = Rig::new(&[1, 1]);
-        for what in 0..3 {
-            rig.send(what, 10_000, 4, 7, &[0, 1]);
-        }
-        assert!(rig.net.reclass(0, 7, (4, 0), |_| true));
-        assert_eq!(rig.all().iter().map(|(what, _)| *what).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(order, [0, 5, 3, 2]);
+        assert_eq!(rig.net.carried(0), 40_000);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::faults::Conduct;
 use super::keyed::NONE;
 use super::model::SENT_AGAIN;
 use super::net::{Parcel, on_wire};
+use super::outbox::{Key, Known};
 use super::queue::Happening;
 use super::{Fleet, FleetModel, SwarmModel, Warm, Way};
 use crate::time::Nanos;
@@ -71,21 +72,14 @@ pub(super) struct Serving {
     chunks: Chunks,
     connection: u32,
     missing: bool,
-    urgency: Urgency,
+    /// Nobody waited for it when it was given to be sent.
+    ahead: bool,
 }
 
 /// All that one host sends to another.
 fn flow(from: u32, to: u32) -> u64 {
     u64::from(from) << 32 | u64::from(to)
 }
-
-/// Whether it begins or ends at a host.
-pub(super) fn is_of(flow: u64, host: u32) -> bool {
-    flow >> 32 == u64::from(host) || flow & u64::from(u32::MAX) == u64::from(host)
-}
-
-/// A chunk that a host sends another without hurry, in answer to a request, by the flow.
-pub(super) type Unhurried = (u64, RequestId, u32);
 
 /// The name of a host.
 pub(super) fn key(host: u32) -> PeerKey {
@@ -300,17 +294,10 @@ impl Fleet<'_> {
         match action {
             Action::Send { peer, message } => self.say(host, peer.0, message),
             Action::Serve { peer, request, blob, chunks, urgency } => {
-                let (missing, connection) = (false, self.connection(host, peer.0));
-                self.serve(Serving {
-                    host,
-                    peer: peer.0,
-                    request,
-                    blob,
-                    chunks,
-                    connection,
-                    missing,
-                    urgency,
-                });
+                let (missing, ahead, connection) = (false, false, self.connection(host, peer.0));
+                let peer = peer.0;
+                let serving = Serving { host, peer, request, blob, chunks, connection, missing, ahead };
+                self.serve(serving, urgency);
             }
             Action::Fetch { fetch, blob, chunks, urgency } => {
                 let len =
@@ -360,8 +347,16 @@ impl Fleet<'_> {
         self.racks.get(self.hosts[host as usize].rack as usize).map_or(NONE, |rack| rack.down)
     }
 
-    /// Sends something from host to host.
-    pub(super) fn send(&mut self, from: u32, to: u32, class: Class, bytes: u64, what: What, note: u32) {
+    /// Sends something from host to host; the parcel's number.
+    pub(super) fn send(
+        &mut self,
+        from: u32,
+        to: u32,
+        class: Class,
+        bytes: u64,
+        what: What,
+        note: u32,
+    ) -> u32 {
         let (sender, receiver) = (&self.hosts[from as usize], &self.hosts[to as usize]);
         let apart = sender.rack != receiver.rack;
         let [up, down] = if apart { [self.rack_up(from), self.rack_down(to)] } else { [NONE; 2] };
@@ -369,7 +364,7 @@ impl Fleet<'_> {
         let loss = u64::from(self.model.faults.loss_per_million);
         if loss > 0 && self.random.bits() % 1_000_000 < loss {
             if class == Class::Advert {
-                return;
+                return NONE;
             }
             latency = latency.plus(SENT_AGAIN);
         }
@@ -382,7 +377,7 @@ impl Fleet<'_> {
             latency,
             note,
         };
-        self.net.send(self.now, parcel.packed(), &mut self.agenda);
+        self.net.send(self.now, parcel.packed(), &mut self.agenda)
     }
 
     pub(super) fn say(&mut self, from: u32, to: u32, message: Message) {
@@ -394,71 +389,62 @@ impl Fleet<'_> {
 
     pub(super) fn heard(&mut self, from: u32, to: u32, message: Message) {
         if self.reaches(from, to) && !self.ignores(to, from, &message) {
+            if let Message::Cancel { request } = message {
+                let waiting = self.outbox.of_request(to, from, request);
+                waiting.into_iter().for_each(|parcel| self.net.cancel(parcel));
+            }
             self.tell_node(to, Event::Received { peer: PeerId(from), message });
         }
     }
 
-    fn serve(&mut self, mut serving: Serving) {
-        let Serving { host, peer, request, blob, chunks, urgency, connection, .. } = serving;
-        if request.is_some_and(|request| self.hurried(&serving, request)) {
-            return;
-        }
-        let class = if urgency == Urgency::Demand { Class::DemandReply } else { Class::PrefetchReply };
-        let conduct = self.hosts[host as usize].conduct;
-        let local = &self.hosts[host as usize].local;
-        let here =
-            |chunk: &u32| local.has_unit(BlobId(blob.0), u64::from(*chunk)) && conduct != Conduct::Liar;
-        let there: Vec<_> = chunks.numbers().filter(here).collect();
-        serving.missing = there.len() < chunks.count as usize && conduct != Conduct::Liar;
-        let note = self.servings.insert(serving);
-        let Some(last) = there.last().copied() else { return self.net.note(note) };
-        for chunk in there {
-            let range = self.hosts[host as usize].local.unit_range(BlobId(blob.0), u64::from(chunk));
-            self.hosts[host as usize].sent += range.len();
-            let corrupt = conduct == Conduct::Corrupt;
-            let ahead = urgency == Urgency::Background;
-            let sent = SentChunk { from: host, to: peer, request, blob, chunk, connection, corrupt, ahead };
-            let note = if chunk == last { note } else { NONE };
-            self.send(host, peer, class, range.len() + 16, What::Chunk(sent), note);
-            if conduct == Conduct::Endless {
-                self.flood(sent);
-            }
+    /// Sends chunks, each for itself: what waits for it need not wait for the others.
+    fn serve(&mut self, serving: Serving, urgency: Urgency) {
+        for chunk in serving.chunks.numbers() {
+            self.serve_one(Serving { chunks: Chunks::one(chunk), ..serving }, urgency);
         }
     }
 
-    /// Whether it is what was sent without hurry and has not come, in answer to the same request: it is not sent
-    /// twice, but what still waits at the sender's overtakes what nobody waits for.
-    fn hurried(&mut self, serving: &Serving, request: RequestId) -> bool {
-        let Serving { host, peer, blob, chunks, urgency, .. } = *serving;
-        let flow = flow(host, peer);
-        let key = |chunk: u32| (flow, request, chunk);
-        if urgency == Urgency::Background {
-            self.unhurried.extend(chunks.numbers().map(|chunk| (key(chunk), ())));
-            return false;
+    fn serve_one(&mut self, mut serving: Serving, urgency: Urgency) {
+        let Serving { host, peer, request, blob, chunks: Chunks { first: chunk, .. }, connection, .. } =
+            serving;
+        let conduct = self.hosts[host as usize].conduct;
+        let local = &self.hosts[host as usize].local;
+        let here = local.has_unit(BlobId(blob.0), u64::from(chunk));
+        serving.missing = !here && conduct != Conduct::Liar;
+        let key = Key::new((host, peer), request, blob, chunk);
+        let known = if urgency == Urgency::Demand { self.outbox.known(key) } else { Known::New };
+        if let Known::Waits(parcel) = known {
+            return self.net.hurry(parcel, Class::DemandReply as usize);
         }
-        if !chunks.numbers().any(|chunk| self.unhurried.contains_key(&key(chunk))) {
-            return false;
+        if request.is_none() && urgency == Urgency::Demand {
+            return; // what was sent ahead is hurried where it waits, or has gone
         }
-        let is_it = |what: &What| {
-            matches!(what, What::Chunk(sent) if (sent.request, sent.blob) == (Some(request), blob)
-                && chunks.numbers().contains(&sent.chunk))
-        };
-        let classes = (Class::PrefetchReply as usize, Class::DemandReply as usize);
-        if !self.net.reclass(self.hosts[host as usize].up, flow, classes, is_it) {
-            // It has left.
-            let note = self.servings.insert(*serving);
-            self.net.note(note);
+        serving.ahead = urgency == Urgency::Background;
+        let note = self.servings.insert(serving);
+        if known == Known::Sent || !here || conduct == Conduct::Liar {
+            return self.net.note(note);
         }
-        true
+        let range = self.hosts[host as usize].local.unit_range(BlobId(blob.0), u64::from(chunk));
+        self.hosts[host as usize].sent += range.len();
+        let corrupt = conduct == Conduct::Corrupt;
+        let class = if serving.ahead { Class::PrefetchReply } else { Class::DemandReply };
+        let ahead = serving.ahead;
+        let sent = SentChunk { from: host, to: peer, request, blob, chunk, connection, corrupt, ahead };
+        let parcel = self.send(host, peer, class, range.len() + 16, What::Chunk(sent), note);
+        self.outbox.waits(key, parcel);
+        if conduct == Conduct::Endless {
+            self.flood(sent);
+        }
     }
 
     /// What a host was to send does not wait any more.
     pub(super) fn served(&mut self, number: u32) {
         let Some(serving) = self.servings.take(number) else { return };
-        let Serving { host, peer, request, blob, chunks, connection, missing, .. } = serving;
+        let Serving { host, peer, request, blob, chunks, connection, missing, ahead } = serving;
         if connection != self.connection(host, peer) {
             return;
         }
+        self.outbox.left(Key::new((host, peer), request, blob, chunks.first), ahead);
         let outcome = if missing { Served::Missing } else { Served::Well };
         self.tell_node(host, Event::Served { peer: PeerId(peer), request, blob, chunks, outcome });
     }
@@ -481,9 +467,6 @@ impl Fleet<'_> {
         let SentChunk { from, to, request, blob, chunk, connection, corrupt, ahead } = *sent;
         if connection != self.connection(from, to) {
             return;
-        }
-        if let Some(request) = request.filter(|_| ahead) {
-            self.unhurried.remove(&(flow(from, to), request, chunk));
         }
         if !self.reaches(from, to) {
             return;

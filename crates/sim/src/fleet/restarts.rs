@@ -28,7 +28,7 @@ impl Fleet<'_> {
         // A root has written that down, and the next one reads it.
         let recent = (node.role() == Role::Root).then(|| node.recent().save());
         self.resting.insert(host, recent);
-        self.unhurried.retain(|(flow, ..), ()| !peers::is_of(*flow, host));
+        self.outbox.forget(host);
         self.agent_has_gone(host);
         for peer in self.seen_by(host) {
             self.tell_node(peer, Event::PeerDown { peer: PeerId(host) });

@@ -100,6 +100,9 @@ impl Node {
                 continue;
             }
             blob.maps.entry(peer).or_insert_with(Map::default).has.set(run);
+            if let Some(known) = self.peers.get_mut(&peer) {
+                known.crossing.heard(self.now, id, run);
+            }
             let is_news = |chunk: &u32| blob.state(*chunk) == State::Remote && !keeps(*chunk);
             for chunk in run.numbers().filter(is_news) {
                 push(&mut recorded, chunk);
@@ -120,7 +123,7 @@ impl Node {
         let Some(map) = self.blobs.get_mut(&id).and_then(|blob| blob.maps.get_mut(&peer)) else { return };
         for run in runs.iter().take(RUNS) {
             map.has.clear(*run);
-            map.pushed.clear(*run);
+            map.sent.clear(*run);
             map.read.clear(*run);
         }
     }
@@ -234,6 +237,9 @@ impl Node {
         actions: &mut Vec<Action>,
     ) {
         let Some(key) = self.peers.get(&peer).map(|peer| peer.key) else { return };
+        if self.settings.push > 0 && self.root.has_agent(peer) {
+            self.recent.tells(key);
+        }
         for run in runs.iter().take(RUNS) {
             let Some(blob) = self.blobs.get(&id).filter(|blob| blob.is_shared_with(key)) else { return };
             self.predict(peer, id, blob.cut(*run), actions);

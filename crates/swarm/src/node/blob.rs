@@ -117,8 +117,8 @@ impl Coming {
 pub(super) struct Map {
     /// What it has.
     pub(super) has: Bits,
-    /// What was sent there unasked.
-    pub(super) pushed: Bits,
+    /// What was sent there unasked, or without hurry.
+    pub(super) sent: Bits,
     /// What it asked for because somebody waited, or said that it was read: what it will read next is known by.
     pub(super) read: Bits,
 }

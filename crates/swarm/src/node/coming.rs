@@ -137,6 +137,8 @@ impl Node {
             if !answered {
                 actions.push(Action::Send { peer, message: Message::Cancel { request } });
             }
+        } else {
+            self.calm(request);
         }
     }
 
@@ -200,6 +202,19 @@ impl Node {
         }
         if let Some(known) = self.requests.get_mut(&request) {
             known.answering = false;
+        }
+    }
+
+    /// Where what somebody waited for has come, and nobody waits for the rest of a request, that rest comes when it is
+    /// its turn, as if nobody ever had.
+    fn calm(&mut self, request: RequestId) {
+        let Some(known) = self.requests.get_mut(&request).filter(|r| r.urgency == Urgency::Demand) else {
+            return;
+        };
+        let Some(blob) = self.blobs.get(&known.blob) else { return };
+        let mut rest = blob.coming.range(known.chunks.numbers()).map(|(_, coming)| coming);
+        if !rest.any(|coming| coming.how == How::Asked(request) && coming.urgency == Urgency::Demand) {
+            known.urgency = Urgency::Background;
         }
     }
 
@@ -560,6 +575,16 @@ impl Node {
             self.set_timer(due.min(self.now + LOOK_AGAIN), Timer::Want(want));
             return;
         }
+        // What nobody waits for comes behind all else. While bytes come from who was asked, over the same link from
+        // the store it would only be in the way of those.
+        let patience = self.patience.of(Urgency::Background, false);
+        let may_wait = known.urgency == Urgency::Background
+            && self.now.since(known.since) < self.settings.longest()
+            && self.comes_later(id, want, patience);
+        if may_wait {
+            self.set_timer(self.now + patience, Timer::Want(want));
+            return;
+        }
         let left = self.unlink(id, want);
         self.left_to_disk(id, &left, actions);
         if let Some(known) = self.wants.get_mut(&want) {
@@ -567,6 +592,19 @@ impl Node {
             known.left = 0;
         }
         self.settle(want, actions);
+    }
+
+    /// Whether all that a want waits for was asked of peers that have sent something lately.
+    fn comes_later(&self, id: BlobId, want: WantId, lately: Duration) -> bool {
+        let Some(blob) = self.blobs.get(&id) else { return false };
+        let is_lively = |how| match how {
+            How::Asked(request) => {
+                let peer = self.requests.get(&request).and_then(|known| self.peers.get(&known.peer));
+                peer.is_some_and(|peer| self.now.since(peer.heard) < lately)
+            }
+            How::New | How::Fetch(_) | How::Disk(_) => false,
+        };
+        blob.coming.values().filter(|coming| coming.wants.contains(&want)).all(|coming| is_lively(coming.how))
     }
 
     /// Takes a want from the chunks that it waits for. What is on its way comes all the same.

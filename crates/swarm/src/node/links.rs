@@ -99,7 +99,10 @@ impl Node {
         }
         self.wants.retain(|_, want| want.blob != id);
         self.probe.take_if(|probe| probe.0 == id);
-        self.peers.values_mut().for_each(|peer| peer.later.retain(|serve| serve.blob != id));
+        for peer in self.peers.values_mut() {
+            peer.later.retain(|serve| serve.blob != id);
+            peer.ahead.retain(|serve| serve.blob != id);
+        }
         self.ranking.forget_blob(id);
         let Some(blob) = self.blobs.remove(&id) else { return };
         if let Some(reader) = blob.reader {

@@ -1,5 +1,6 @@
 //! The other hosts, and what is between this one and each of them.
 
+use super::ahead::Crossing;
 use crate::Time;
 use crate::event::{BlobId, Chunks, PeerKey, Role, Urgency};
 use crate::message::RequestId;
@@ -52,7 +53,11 @@ pub(super) struct Peer {
     pub(super) serves: Vec<Serve>,
     /// Chunks of it that nobody waits for.
     pub(super) unhurried: u32,
-    /// What it is sent when those are.
+    /// What it is sent when those are, because it will ask for it, or has and will wait for it: each is one chunk.
+    pub(super) ahead: VecDeque<Serve>,
+    /// What of that has left.
+    pub(super) crossing: Crossing,
+    /// What it is sent when nothing of that is left.
     pub(super) later: VecDeque<Serve>,
     /// Chunks that it waits for while they are on their way here.
     pub(super) waiting: u32,
@@ -73,6 +78,8 @@ impl Peer {
             doubted_at: None,
             serves: Vec::new(),
             unhurried: 0,
+            ahead: VecDeque::new(),
+            crossing: Crossing::default(),
             later: VecDeque::new(),
             waiting: 0,
         }

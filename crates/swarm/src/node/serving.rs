@@ -6,21 +6,15 @@ use super::getting::KEEPER;
 use super::peers::Serve;
 use crate::CHUNK_SIZE;
 use crate::chain;
-use crate::event::{Action, BlobId, BlobKey, Chunks, PeerId, PeerKey, Role, Served, Urgency};
+use crate::event::{Action, BlobId, Chunks, PeerId, PeerKey, Role, Served, Urgency};
 use crate::message::{Message, RequestId, Why};
 use crate::placement;
-use crate::recent::Piece;
 use crate::settings::Topology;
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Chunks that the driver is given for one peer that nobody waits for. What waits here can still be hurried or
 /// cancelled.
 const UNHURRIED: u32 = 4;
-
-/// Chunks that wait to be sent to one peer unasked: more would not come sooner, and what it asks for without hurry
-/// would wait behind them until it gave up.
-const AHEAD: usize = 32;
 
 /// Chunks that one peer may wait for, of all sorts; more are refused.
 const WAITING: u32 = 4096;
@@ -85,7 +79,11 @@ impl Node {
                 let rest = Chunks { first: cut.numbers().end, count: chunks.count.saturating_sub(cut.count) };
                 answers.missing.extend((rest.count > 0).then_some(rest));
                 for chunk in cut.numbers() {
-                    self.asked_for(ask, id, chunk, &mut answers);
+                    if self.is_sent_ahead(ask.peer, id, chunk, ask.urgency, actions) {
+                        push(&mut answers.wait, chunk);
+                    } else {
+                        self.asked_for(ask, id, chunk, &mut answers);
+                    }
                 }
             }
             _ => answers.missing.push(chunks),
@@ -113,10 +111,6 @@ impl Node {
     fn asked_for_here(&mut self, ask: Ask, id: BlobId, chunk: u32, answers: &mut Answers) {
         let Some(blob) = self.blobs.get(&id) else { return };
         let Some(peer) = self.peers.get_mut(&ask.peer) else { return };
-        if peer.is_being_pushed(id, chunk) {
-            push(&mut answers.wait, chunk);
-            return;
-        }
         if let Some(serve) = peer.being_sent(ask.request, id, chunk) {
             if ask.urgency < serve.urgency {
                 serve.urgency = Urgency::Demand;
@@ -328,10 +322,10 @@ impl Node {
     }
 
     /// Gives the driver more of what a peer gets without hurry.
-    fn serve_later(&mut self, peer: PeerId, actions: &mut Vec<Action>) {
+    pub(super) fn serve_later(&mut self, peer: PeerId, actions: &mut Vec<Action>) {
         let Some(known) = self.peers.get_mut(&peer) else { return };
         while known.unhurried < UNHURRIED
-            && let Some(mut next) = known.later.pop_front()
+            && let Some(mut next) = known.ahead.pop_front().or_else(|| known.later.pop_front())
         {
             let room = UNHURRIED - known.unhurried;
             if next.chunks.count > room {
@@ -389,6 +383,9 @@ impl Node {
             }
             Urgency::Background => known.unhurried = known.unhurried.saturating_sub(count),
         }
+        if request.is_none() && why.is_none() {
+            known.crossing.left(self.now, id, chunks);
+        }
         if let (Some(why), Some(request)) = (why, request) {
             let message = Message::Sorry { request, chunks, why, others: Vec::new() };
             actions.push(Action::Send { peer, message });
@@ -396,6 +393,9 @@ impl Node {
             self.counters.served += u64::from(count);
         }
         if urgency == Urgency::Background {
+            if why.is_none() {
+                self.was_sent_ahead(peer, id, chunks);
+            }
             self.send_ahead(peer, actions);
         }
         self.serve_later(peer, actions);
@@ -419,6 +419,7 @@ impl Node {
     pub(super) fn cancelled(&mut self, peer: PeerId, request: RequestId) {
         let Some(known) = self.peers.get_mut(&peer) else { return };
         known.later.retain(|serve| serve.request != Some(request));
+        known.ahead.retain(|serve| serve.request != Some(request));
         if known.waiting > 0 {
             self.stop_waiting(peer, Some(request));
         }
@@ -447,88 +448,9 @@ impl Node {
             known.waiting = known.waiting.saturating_sub(gone);
         }
     }
-
-    /// A root remembers what its agents ask for, and sends one what it will ask for next.
-    pub(super) fn predict(&mut self, peer: PeerId, id: BlobId, chunks: Chunks, actions: &mut Vec<Action>) {
-        if self.settings.push == 0 || !self.root.has_agent(peer) {
-            return;
-        }
-        let Some(key) = self.peers.get(&peer).map(|peer| peer.key) else { return };
-        // What was asked for is read then, and told a second time.
-        let Some(blob) = self.blobs.get_mut(&id) else { return };
-        let cut = blob.cut(chunks);
-        let map = blob.maps.entry(peer).or_default();
-        let mut new = Vec::new();
-        for chunk in cut.numbers().filter(|chunk| !map.read.has(*chunk)) {
-            push(&mut new, chunk);
-        }
-        map.read.set(cut);
-        if new.is_empty() {
-            return;
-        }
-        let name = blob.key;
-        let lacks = lacks(&self.blobs, &self.blob_keys, (peer, key));
-        new.into_iter().for_each(|run| self.recent.asked(key, name, run, lacks));
-        self.send_ahead(peer, actions);
-    }
-
-    /// Sends an agent what it will ask for next, as far as what it was to be sent before is on its way.
-    fn send_ahead(&mut self, peer: PeerId, actions: &mut Vec<Action>) {
-        if self.settings.push == 0 || !self.root.has_agent(peer) {
-            return;
-        }
-        let Some(known) = self.peers.get(&peer) else { return };
-        let mut room = AHEAD.saturating_sub(known.ahead());
-        if room == 0 {
-            return;
-        }
-        let (key, mut next) = (known.key, Vec::new());
-        let lacks = lacks(&self.blobs, &self.blob_keys, (peer, key));
-        self.recent.next(key, self.settings.push as usize, lacks, &mut next);
-        for piece in next {
-            let Some(id) = self.blob_keys.get(&piece.blob).copied() else { continue };
-            let Some((known, blob)) = self.peers.get_mut(&peer).zip(self.blobs.get_mut(&id)) else {
-                continue;
-            };
-            if known.is_sent(id, piece.chunk) {
-                continue;
-            }
-            if room == 0 {
-                return;
-            }
-            room -= 1;
-            let one = Chunks::one(piece.chunk);
-            blob.maps.entry(peer).or_default().pushed.set(one);
-            self.serve(peer, None, id, one, Urgency::Background, actions);
-        }
-    }
-}
-
-/// Whether an agent has not got a chunk that is here, nor is about to get it unasked.
-fn lacks(
-    blobs: &BTreeMap<BlobId, Blob>,
-    names: &BTreeMap<BlobKey, BlobId>,
-    (peer, key): (PeerId, PeerKey),
-) -> impl Fn(Piece) -> bool + Copy {
-    move |piece| {
-        let Some(blob) = names.get(&piece.blob).and_then(|id| blobs.get(id)) else { return false };
-        let is_there = |map: &Map| map.has.has(piece.chunk) || map.pushed.has(piece.chunk);
-        blob.is_shared_with(key) && blob.is_here(piece.chunk) && !blob.maps.get(&peer).is_some_and(is_there)
-    }
 }
 
 impl super::peers::Peer {
-    /// Chunks that wait to be sent there unasked.
-    fn ahead(&self) -> usize {
-        self.later.iter().filter(|serve| serve.request.is_none()).count()
-    }
-
-    /// Whether a chunk is on its way there, asked for or not.
-    fn is_sent(&self, blob: BlobId, chunk: u32) -> bool {
-        let holds = |serve: &Serve| serve.blob == blob && serve.chunks.numbers().contains(&chunk);
-        self.serves.iter().any(holds) || self.later.iter().any(holds)
-    }
-
     /// Chunks that it waits for and that are here.
     fn waits_for_bytes(&self) -> u32 {
         let demanded = self.serves.iter().filter(|serve| serve.urgency == Urgency::Demand);
@@ -543,19 +465,17 @@ impl super::peers::Peer {
         self.serves.iter_mut().find(is_it)
     }
 
-    /// Whether the driver has been given this chunk to send there unasked.
-    fn is_being_pushed(&self, blob: BlobId, chunk: u32) -> bool {
-        let holds = |serve: &Serve| serve.blob == blob && serve.chunks.numbers().contains(&chunk);
-        self.serves.iter().any(|serve| serve.request.is_none() && holds(serve))
-    }
-
     /// Takes a chunk of a request, or one that was to be pushed, from what it gets without hurry.
-    fn take_later(&mut self, request: RequestId, blob: BlobId, chunk: u32) -> bool {
+    pub(super) fn take_later(&mut self, request: RequestId, blob: BlobId, chunk: u32) -> bool {
         let is_it = |serve: &Serve| {
             serve.request.is_none_or(|known| known == request)
                 && serve.blob == blob
                 && serve.chunks.numbers().contains(&chunk)
         };
+        let ahead = self.ahead.iter().position(is_it);
+        if ahead.is_some_and(|at| self.ahead.remove(at).is_some()) {
+            return true; // each of those is one chunk
+        }
         let Some(at) = self.later.iter().position(is_it) else { return false };
         let Some(serve) = self.later.remove(at) else { return false };
         let (first, end) = (serve.chunks.first, serve.chunks.numbers().end);

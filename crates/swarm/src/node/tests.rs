@@ -6,6 +6,7 @@
     reason = "small numbers, and tests may fail"
 )]
 
+mod ahead;
 mod check;
 mod faults;
 mod model;

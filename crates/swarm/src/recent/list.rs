@@ -96,6 +96,11 @@ impl List {
         (item.asked, item.passed)
     }
 
+    /// Whether more than one agent has asked for it.
+    pub(super) fn is_proven(&self, slot: Slot) -> bool {
+        self.item(slot).proven
+    }
+
     /// Whether another agent asked for it last than the time before.
     pub(super) fn by_others(&self, slot: Slot) -> bool {
         self.item(slot).by_others

@@ -34,7 +34,7 @@ impl Host {
             recent.asked(self.key, piece.blob, Chunks::one(piece.chunk), |piece| !self.has.contains(&piece));
             self.has.insert(piece);
             let mut next = Vec::new();
-            recent.next(self.key, 32, |piece| !self.has.contains(&piece), &mut next);
+            recent.next(self.key, (32, 32), |piece| !self.has.contains(&piece), &mut next);
             recent.list.check();
             assert!(next.iter().all(|piece| self.has.insert(*piece)), "sent twice, or what was there");
             self.sent.extend(next);
@@ -225,7 +225,7 @@ proptest! {
             recent.asked(PeerKey(agent), first.blob, chunks, |piece| lacks && !has(piece));
             recent.list.check();
             let mut next = Vec::new();
-            recent.next(PeerKey(agent), limit, |piece| lacks && !has(piece), &mut next);
+            recent.next(PeerKey(agent), (limit, limit), |piece| lacks && !has(piece), &mut next);
             prop_assert!(next.len() <= limit && next.iter().all(|piece| lacks && !has(*piece)));
             let all: BTreeSet<_> = next.iter().collect();
             prop_assert_eq!(all.len(), next.len());

@@ -142,3 +142,29 @@ fn nothing_grows_without_bound() {
     assert_eq!(cut_off, 1);
     assert!(outbox.waiting() as u64 <= (MESSAGES_MAX + ADVERTS_MAX) as u64 + CHUNKS_MAX + 1);
 }
+
+#[test]
+fn what_is_sent_unasked_moves_up_when_somebody_waits_and_is_sent_once() {
+    let (outbox, lanes, blob) = (Outbox::default(), Lanes::default(), blob());
+    let pushed = |chunk, urgency| {
+        let (blob, chunks) = (Arc::clone(&blob), Chunks::one(chunk));
+        ok(outbox.serve(Serve { request: None, blob, chunks, urgency }, &lanes, 0));
+    };
+    let next = || match outbox.next(&mut Vec::new(), &lanes, 0) {
+        Next::Chunk(sending) => {
+            drop(lanes.sending(&sending));
+            Some((sending.serve.request, sending.chunk, sending.serve.urgency))
+        }
+        _ => None,
+    };
+    (0..3).for_each(|chunk| pushed(chunk, Urgency::Background));
+    ok(outbox.serve(serve(&blob, 1, 1, Urgency::Demand), &lanes, 0));
+    pushed(2, Urgency::Demand);
+    pushed(7, Urgency::Demand);
+    let (demand, background) = (Urgency::Demand, Urgency::Background);
+    assert_eq!(next(), Some((Some(RequestId(1)), 0, demand)));
+    assert_eq!(next(), Some((None, 2, demand)));
+    pushed(2, Urgency::Demand);
+    assert_eq!([next(), next(), next()], [Some((None, 0, background)), Some((None, 1, background)), None]);
+    assert_eq!(outbox.waiting(), 0);
+}
