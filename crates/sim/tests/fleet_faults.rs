@@ -276,9 +276,6 @@ enum Verdict {
 /// What must hold of any fleet: no want is answered wrongly, none hangs, and no read fails. And of 98 of 100: neither
 /// the last disk, nor the mean of them, nor any read takes longer than without the swarm, by more than the margin.
 /// Hosts that died or are bad themselves do not count.
-///
-/// Of a thousand one may be stuck for a while: where the store never says anything again, nothing shows that a host
-/// which promises does not wait for it, and it is believed for as long as a node believes anybody, four minutes.
 fn judge(seed: u64, World { model, workload }: &World) -> Verdict {
     let with = simulate(model, workload);
     let mut alone = FleetModel { way: Way::Independent, hints: None, ..model.clone() };
@@ -354,12 +351,7 @@ fn judge_all(seeds: std::ops::Range<u64>, world: fn(u64) -> World) {
     let count = (seeds.end - seeds.start) as usize;
     assert_eq!(wrong.len() + stuck.len() + late.len() + well, count, "a thread is lost");
     assert!(wrong.is_empty(), "{} of {count} fleets:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(
-        stuck.len() <= count / 1000,
-        "{} of {count} fleets are stuck:\n{}",
-        stuck.len(),
-        stuck.join("\n")
-    );
+    assert!(stuck.is_empty(), "{} of {count} fleets are stuck:\n{}", stuck.len(), stuck.join("\n"));
     assert!(late.len() * 50 <= count, "{} of {count} fleets are late:\n{}", late.len(), late.join("\n"));
 }
 
@@ -376,4 +368,17 @@ fn faults_cost_no_more_than_the_swarm_is_worth() {
 #[test]
 fn what_the_swarm_has_needs_no_store() {
     judge_all(seeds(), world_without_store);
+}
+
+/// What was found by thousands of seeds. Where the store says nothing, nothing shows that a host which promises
+/// does not wait for it: others are asked whether they have what is promised, else a read waits for minutes. And
+/// what others bring while the store is asked for it says nothing of the store.
+#[test]
+fn promises_that_nothing_bears_out() {
+    for seed in [1854, 2176, 2993, 3087, 4763, 4795, 4880, 5151, 5650] {
+        let mut world = world_without_store(seed);
+        world.model.faults.restarts.clear();
+        let verdict = judge(seed, &world);
+        assert!(matches!(verdict, Verdict::Well | Verdict::Late(_)), "{verdict:?}");
+    }
 }

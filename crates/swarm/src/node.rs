@@ -58,14 +58,14 @@
 //! # When something fails
 //!
 //! A peer that is silent is given up after the time that peers take lately (`patience`), one that promised after the
-//! time that the store takes. It is avoided for twelve times as long as it was waited for, twice as long each time;
-//! so is who delivers later than the store would. The chunk is got from the next, at most `TRIES` times, then from
-//! the store; where that does not answer, from whoever has it (`resort`). Any want is answered after a time that is
-//! the same for all, but where this host's own fetches show that the store takes longer: what is not here then is
-//! left to the disk, and nobody else is asked. Losing a message, hearing it twice or late, a peer that lies,
-//! promises everything, sends rubbish or dies: all of it ends in one of these. Bytes that are wrong never become a
-//! chunk (the driver verifies), who sent them is dropped at once; who has not what it says it has, or is silent all
-//! the time, when that was often.
+//! time that the store takes, but not on its bare word (`overdue`). It is avoided for twelve times as long as it was
+//! waited for, twice as long each time; so is who delivers later than the store would. The chunk is got from the
+//! next, at most `TRIES` times, then from the store; where that does not answer, from whoever has it (`resort`).
+//! Any want is answered after a time that is the same for all, but where this host's own fetches show that the
+//! store takes longer: what is not here then is left to the disk, and nobody else is asked. Losing a message,
+//! hearing it twice or late, a peer that lies, promises everything, sends rubbish or dies: all of it ends in one of
+//! these. Bytes that are wrong never become a chunk (the driver verifies), who sent them is dropped at once; who
+//! has not what it says it has, or is silent all the time, when that was often.
 //!
 //! # Prefetching
 //!
@@ -121,6 +121,7 @@ mod coming;
 mod getting;
 mod links;
 mod log;
+mod overdue;
 mod peers;
 mod pinned;
 mod resort;
@@ -197,6 +198,10 @@ struct Request {
     lively: Time,
     /// When bytes came last, or it was sent or promised: a sign of life alone is no progress.
     moved: Time,
+    /// How often promises had been kept when this was promised.
+    kept: u64,
+    /// How often others were asked whether they have it, while this was promised and did not come.
+    around: u8,
 }
 
 /// What the agent fetches from the store.
@@ -207,6 +212,8 @@ struct Fetch {
     /// When it began, or somebody began to wait for it.
     since: Time,
     urgency: Urgency,
+    /// Whether another host brought some of it meanwhile: then it shows nothing of the store.
+    helped: bool,
 }
 
 /// The state machine of one host.

@@ -57,6 +57,8 @@ pub(crate) struct Patience {
     most: u64,
     /// The most that anybody waits for the store.
     hard: Duration,
+    /// How often bytes came that had been promised.
+    kept: u64,
 }
 
 /// How much longer it may take where this host's own fetches show that it does.
@@ -64,6 +66,9 @@ const SLOW_STORE: u32 = 48;
 
 /// How much longer than to this host the store may take to another.
 const ELSEWHERE: u32 = 2;
+
+/// Promises that others must have kept since one was made, until that one's maker is believed less.
+const OVERTAKEN: u64 = 8;
 
 /// What was promised may take so many times what an answer may.
 const SIGNS: u32 = 5;
@@ -78,7 +83,7 @@ impl Patience {
         let bytes = Smoothed::new(least, most);
         let hard = longest(most);
         let (sign, store) = (Smoothed::new(least, most), Smoothed::new(least, hard));
-        Self { sign, most: bytes.most, store, bytes, hard }
+        Self { sign, most: bytes.most, store, bytes, hard, kept: 0 }
     }
 
     /// A peer gave its first sign of life, so long after it was asked.
@@ -90,6 +95,7 @@ impl Patience {
     pub(crate) fn bytes(&mut self, promised: Time, now: Time) {
         let most = self.bytes.patience(self.most).saturating_mul(5) / 4;
         self.bytes.seen(now.since(promised).min(most));
+        self.kept += 1;
     }
 
     /// The store answered.
@@ -111,6 +117,29 @@ impl Patience {
             Urgency::Demand => self.for_sign(),
             Urgency::Background => Duration::from_micros(self.most),
         }
+    }
+
+    /// How often promises were kept so far, by whomever.
+    pub(crate) fn kept(&self) -> u64 {
+        self.kept
+    }
+
+    /// How long to wait for what was promised by who never sent anything, when so many promises had been kept: as long
+    /// as others take, if enough of theirs were kept since.
+    pub(crate) fn of_stranger(&self, kept: u64) -> Option<Duration> {
+        let usual = self.bytes.patience(self.bytes.most);
+        (self.kept.saturating_sub(kept) >= OVERTAKEN && usual < Duration::from_micros(self.most))
+            .then_some(usual)
+    }
+
+    /// How long a promise that nothing bears out is relied on, where others were asked so often whether they have it.
+    pub(crate) fn of_word(&self, times: u8) -> Duration {
+        Duration::from_micros(self.most).saturating_mul(1 << times.min(8))
+    }
+
+    /// The most that anybody waits for the store.
+    pub(crate) fn hardest(&self) -> Duration {
+        self.hard
     }
 
     /// What takes longer than this from a peer had better come from the store.
@@ -179,6 +208,22 @@ mod tests {
         let longest = crate::Settings { patience: RANGE, ..crate::Settings::default() }.longest();
         assert_eq!(patience.of_store(Duration::MAX), longest);
         assert!(patience.for_want() <= longest);
+    }
+
+    #[test]
+    fn who_never_sent_anything_is_believed_as_long_as_others_take() {
+        let mut patience = Patience::new(RANGE);
+        assert_eq!(patience.of_stranger(0), None, "nothing is known");
+        for _ in 0..OVERTAKEN {
+            patience.bytes(Time(0), Time(400_000));
+        }
+        assert!(patience.of_stranger(0).unwrap() < Duration::from_secs(1));
+        assert_eq!(patience.of_stranger(1), None, "too few were kept since");
+        for _ in 0..100 {
+            patience.bytes(Time(0), Time(60_000_000));
+        }
+        assert_eq!(patience.of_stranger(0), None, "others take as long");
+        assert_eq!([0, 1, 2].map(|times| patience.of_word(times).as_secs()), [5, 10, 20]);
     }
 
     #[test]

@@ -88,6 +88,10 @@ pub(super) struct Coming {
     pub(super) named: Vec<PeerId>,
     /// The store may not give it: whoever may have it is asked.
     pub(super) resort: bool,
+    /// Who has promised it, and when, and is asked again when all others were asked whether they have it; and how often
+    /// they were.
+    pub(super) back: Option<(PeerId, Time)>,
+    pub(super) around: u8,
     /// Somebody was named: who is asked with hops now is to name no more.
     pub(super) insist: bool,
     pub(super) tries: u8,
@@ -105,6 +109,8 @@ impl Coming {
             tried: Vec::new(),
             named: Vec::new(),
             resort: false,
+            back: None,
+            around: 0,
             insist: false,
             tries: 0,
             hops,

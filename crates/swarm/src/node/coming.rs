@@ -2,22 +2,13 @@
 
 use super::blob::{Aim, How, State, Waiting, push};
 use super::getting::DISK;
-use super::{Fetch, Node, Request, Timer, resort};
+use super::overdue::LOOK_AGAIN;
+use super::{Fetch, Node, Timer, resort};
 use crate::Time;
-use crate::event::{Action, BlobId, Came, Chunks, FetchId, Offence, PeerId, PeerKey, Role, Urgency, WantId};
+use crate::event::{Action, BlobId, Came, Chunks, FetchId, Offence, PeerId, PeerKey, Urgency, WantId};
 use crate::message::{Message, RequestId, Why};
-use crate::settings::Topology;
 use std::collections::BTreeMap;
 use std::time::Duration;
-
-/// Requests that were given up and are remembered.
-const LATE: usize = 256;
-
-/// How often patience with a request is thought over, while others show how long such things take now.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
-
-/// How much longer than by who was asked to get it a chunk is waited for by who waits for that one.
-const PASSED_ON: u32 = 2;
 
 /// Hosts that are taken note of when they are named instead.
 const NAMED: usize = 4;
@@ -45,9 +36,8 @@ impl Node {
     ) -> (u64, u64) {
         let Some(blob) = self.blobs.get(&id) else { return (0, 0) };
         let mut unmatched = 0;
-        let mut ready: Vec<(Waiting, u32)> = Vec::new();
-        let mut settled: Vec<WantId> = Vec::new();
-        let mut runs: Vec<Chunks> = Vec::new();
+        let (mut ready, mut broken) = (Vec::new(), Vec::new());
+        let (mut settled, mut runs): (Vec<WantId>, Vec<Chunks>) = Default::default();
         for chunk in blob.cut(chunks).numbers() {
             let Some(blob) = self.blobs.get_mut(&id) else { return (0, 0) };
             if blob.is_here(chunk) {
@@ -89,7 +79,9 @@ impl Node {
                     ready.push((waiting, chunk));
                 }
                 if let How::Asked(request) = coming.how {
-                    if coming.resort {
+                    if let Some((peer, since)) = coming.back {
+                        broken.push((peer, since));
+                    } else if coming.resort {
                         // The next is asked of others at once.
                         self.store_failed = Some(self.now);
                     }
@@ -111,6 +103,7 @@ impl Node {
         let new = runs.iter().map(|run| u64::from(run.count)).sum();
         self.note(id, &runs);
         self.prefetch(id, actions);
+        broken.into_iter().for_each(|(peer, since)| self.blame(peer, since, actions));
         (new, unmatched)
     }
 
@@ -158,11 +151,14 @@ impl Node {
             self.drop_peer(peer, Offence::Corrupt, actions);
             return;
         }
+        let in_turn =
+            self.requests.get(&request).is_some_and(|known| known.promised && self.asks_in_turn(known));
         let known = self.requests.get_mut(&request).filter(|known| known.peer == peer);
         let Some(known) = known else {
             let late = self.late.iter().rev().find(|late| (late.0, late.1) == (request, peer));
             if let (Some((_, _, blob, since)), Came::Kept) = (late.copied(), outcome) {
                 self.patience.bytes(since, self.now);
+                self.helps(blob, chunks);
                 self.counters.prefetched += self.arrived(blob, chunks, By::Delay, actions).1;
             }
             return;
@@ -183,10 +179,10 @@ impl Node {
         let came = chunks.count.min(known.chunks.count);
         (known.lively, known.moved) = (self.now, self.now);
         let asked = known.asked;
-        let in_turn = promised && waits_itself(known.hops, self.settings.topology, self.role);
         let late =
             urgency == Urgency::Demand && !in_turn && self.now.since(asked) > self.patience.of_useful();
         if let Some(known) = self.peers.get_mut(&peer) {
+            known.gives = true;
             if late {
                 known.was_late(asked, self.now);
             } else {
@@ -233,6 +229,7 @@ impl Node {
         if !self.peers.contains_key(&peer) {
             return;
         }
+        self.helps(id, chunks);
         let (new, _) = self.arrived(id, chunks, By::Push, actions);
         self.counters.prefetched += new;
         if new > 0
@@ -242,11 +239,28 @@ impl Node {
         }
     }
 
+    /// Another host brings what is fetched from the store.
+    fn helps(&mut self, id: BlobId, chunks: Chunks) {
+        let Some(blob) = self.blobs.get(&id) else { return };
+        for (_, coming) in blob.coming.range(blob.cut(chunks).numbers()) {
+            if let How::Fetch(fetch) = coming.how
+                && let Some(known) = self.fetches.get_mut(&fetch)
+            {
+                known.helped = true;
+            }
+        }
+    }
+
     pub(super) fn fetched(&mut self, fetch: FetchId, ok: bool, actions: &mut Vec<Action>) {
-        let Some(Fetch { blob: id, chunks, since, urgency }) = self.fetches.remove(&fetch) else { return };
-        self.store_failed = (!ok).then_some(self.now);
+        let Some(known) = self.fetches.remove(&fetch) else { return };
+        let Fetch { blob: id, chunks, since, urgency, helped } = known;
+        if !ok {
+            self.store_failed = Some(self.now);
+        } else if !helped {
+            self.store_failed = None;
+        }
         if ok {
-            if urgency == Urgency::Demand {
+            if urgency == Urgency::Demand && !helped {
                 self.patience.store(since, self.now);
             }
             let before = self.counters.duplicate;
@@ -283,7 +297,7 @@ impl Node {
         // Not at once, whatever comes: it would go round without end if hosts did wait for each other.
         let pass_on = again && self.now.since(known.lively) >= self.patience.say_every() / 2;
         if !again {
-            (known.since, known.moved) = (self.now, self.now);
+            (known.since, known.moved, known.kept) = (self.now, self.now, self.patience.kept());
         }
         (known.heard, known.promised) = (true, true);
         known.lively = self.now;
@@ -390,7 +404,7 @@ impl Node {
 
     /// Takes chunks from a request, from which they will not come; `tried` is who is not to be asked again. Says
     /// which.
-    fn detach(
+    pub(super) fn detach(
         &mut self,
         id: BlobId,
         request: RequestId,
@@ -423,46 +437,6 @@ impl Node {
         failed
     }
 
-    /// When a request is given up if nothing is heard of it: its peer is silent, or takes longer than the store.
-    fn given_up_at(&self, known: &Request) -> Time {
-        let gap = self.patience.of(known.urgency, known.promised);
-        // What nobody waits for comes behind all else: who sends other things meanwhile sends it when it is its turn.
-        let heard = self.peers.get(&known.peer).map_or(Time(0), |peer| peer.heard);
-        let busy = match known.urgency {
-            Urgency::Background => (heard + gap).min(known.asked + self.settings.longest()),
-            Urgency::Demand => Time(0),
-        };
-        if !known.promised {
-            return (known.lively + gap).max(busy);
-        }
-        // Who is asked only for what it has does not wait for the store.
-        let store = if known.hops == 0 { Duration::ZERO } else { self.store_takes(known.urgency) };
-        if known.urgency == Urgency::Background {
-            return (known.lively + gap).min(known.moved + gap.max(store)).max(busy);
-        }
-        // Who waits for another himself does something about it first.
-        let gap = match known.hops {
-            0 => gap * PASSED_ON,
-            _ if self.asks_in_turn(known) => gap.max(self.patience.of_another()),
-            _ => gap,
-        };
-        (known.lively + self.patience.between_signs()).min(known.moved + gap.max(store))
-    }
-
-    /// Whether who was asked asks others in turn: the store's slowness, or that a host is gone, is not his fault.
-    fn asks_in_turn(&self, known: &Request) -> bool {
-        waits_itself(known.hops, self.settings.topology, self.role)
-    }
-
-    /// How long the store may take, as what this host waits for itself shows. What nobody waits for may lie there for
-    /// as long as there is something else.
-    fn store_takes(&self, urgency: Urgency) -> Duration {
-        if self.store_failed.is_some() {
-            return Duration::ZERO;
-        }
-        self.patience.of_store(self.waits_for_store(urgency).unwrap_or_default())
-    }
-
     /// Tells those who wait for chunks because another host sent them here that these do not come.
     fn let_go(&mut self, id: BlobId, asks: Vec<(Waiting, u32)>, actions: &mut Vec<Action>) {
         for (waiting, chunk) in asks {
@@ -474,58 +448,6 @@ impl Node {
             let (request, chunks, others) = (waiting.request, Chunks::one(chunk), Vec::new());
             let message = Message::Sorry { request, chunks, why: Why::Missing, others };
             actions.push(Action::Send { peer: waiting.peer, message });
-        }
-    }
-
-    pub(super) fn request_due(&mut self, request: RequestId, actions: &mut Vec<Action>) {
-        let Some(known) = self.requests.get(&request) else { return };
-        let due = self.given_up_at(known);
-        if due > self.now {
-            self.set_timer(due.min(self.now + LOOK_AGAIN), Timer::Request(request));
-            return;
-        }
-        let (peer, id, since) = (known.peer, known.blob, known.since);
-        let waits_too = known.promised
-            && self.asks_in_turn(known)
-            && self.now.since(known.lively) < self.patience.between_signs();
-        self.counters.broken += u64::from(known.promised);
-        self.counters.timeouts += 1;
-        let idle = known.urgency == Urgency::Background;
-        let failed = self.give_up_request(request, actions);
-        let now = self.now;
-        // What nobody waits for comes behind all else: who sends something else meanwhile is not silent.
-        if idle && self.peers.get(&peer).is_some_and(|known| known.heard > since) {
-            self.obtain(id, &failed, actions);
-            return;
-        }
-        if let Some(known) = self.peers.get_mut(&peer).filter(|_| waits_too)
-            && !known.is_doubted(since, now)
-        {
-            // It is as patient as this host is.
-        } else if self.peers.get_mut(&peer).is_some_and(|known| known.was_silent(since, now)) {
-            self.drop_peer(peer, Offence::Slow, actions);
-        } else {
-            self.root_is_silent(peer, actions);
-        }
-        self.obtain(id, &failed, actions);
-    }
-
-    /// Takes back a request. Says which chunks will not come of it.
-    pub(super) fn give_up_request(&mut self, request: RequestId, actions: &mut Vec<Action>) -> Vec<u32> {
-        let Some(known) = self.requests.get(&request) else { return Vec::new() };
-        let (peer, id, chunks, since) = (known.peer, known.blob, known.chunks, known.since);
-        self.remember_late((request, peer, id, since));
-        actions.push(Action::Send { peer, message: Message::Cancel { request } });
-        let failed = self.detach(id, request, chunks, Some(peer), actions);
-        self.requests.remove(&request);
-        failed
-    }
-
-    /// A request was given up; what it brings all the same is welcome.
-    fn remember_late(&mut self, late: (RequestId, PeerId, BlobId, Time)) {
-        self.late.push_back(late);
-        if self.late.len() > LATE {
-            self.late.pop_front();
         }
     }
 
@@ -623,7 +545,8 @@ impl Node {
 
     /// A disk fetches from the store itself what was asked of peers, who need not send it any more.
     fn left_to_disk(&mut self, id: BlobId, chunks: &[u32], actions: &mut Vec<Action>) {
-        let until = self.now + DISK;
+        let (until, enough) = (self.now + DISK, self.patience.of(Urgency::Demand, true));
+        let mut broken: BTreeMap<PeerId, Time> = BTreeMap::new();
         for &chunk in chunks {
             let Some(blob) = self.blobs.get_mut(&id) else { return };
             let Some(coming) = blob.coming.get_mut(&chunk).filter(|coming| coming.wants.is_empty()) else {
@@ -636,12 +559,18 @@ impl Node {
                 self.prefetching = self.prefetching.saturating_sub(Chunks::one(chunk).bytes(blob.len).len());
             }
             self.set_timer(until, Timer::Disk(id, Chunks::one(chunk)));
-            let known = self.requests.get(&request).map(|known| (request, known.peer, id, known.since));
+            let Some(known) = self.requests.get(&request) else { continue };
+            let (peer, since) = (known.peer, known.since);
+            // Who was to send what it has, said that it will, and did not for so long, would be asked first again.
+            if known.promised && self.gets_nothing(known) && self.now.since(known.moved) >= enough {
+                broken.insert(peer, since);
+            }
             self.release(request, 1, actions);
-            if let Some(late) = known.filter(|_| !self.requests.contains_key(&request)) {
-                self.remember_late(late);
+            if !self.requests.contains_key(&request) {
+                self.remember_late((request, peer, id, since));
             }
         }
+        broken.into_iter().for_each(|(peer, since)| self.blame(peer, since, actions));
     }
 
     pub(super) fn forget(&mut self, want: WantId) {
@@ -676,14 +605,4 @@ impl Node {
             self.leave_to_store(id, &waited, actions);
         }
     }
-}
-
-/// Whether a host of this role that asks with so many hops asks one that waits for another itself.
-fn waits_itself(hops: u8, topology: Topology, role: Role) -> bool {
-    let above = match topology {
-        Topology::Roots => role == Role::Agent,
-        Topology::Tree(_) => true,
-        Topology::Ring | Topology::Random(_) | Topology::Similar(_) => false,
-    };
-    hops == 0 || above
 }

@@ -1,7 +1,8 @@
 //! What disks want and others are to be brought: from whom it is got.
 
-use super::blob::{Aim, Blob, Coming, How, State, push};
+use super::blob::{Aim, Blob, Coming, How, Map, State, push};
 use super::links::find_ancestors;
+use super::peers::Peer;
 use super::{Fetch, Node, Request, Timer, Want, resort};
 use crate::event::{Action, BlobId, Chunks, FetchId, PeerId, PeerKey, Role, Urgency, WantId};
 use crate::message::{Message, RequestId, Why};
@@ -22,9 +23,6 @@ const FETCHED: u32 = 16;
 
 /// How long others wait for what a disk fetches from the store.
 pub(super) const DISK: Duration = Duration::from_secs(20);
-
-/// How long a disk's fetch that does not end is believed to show that the store is slow.
-pub(super) const PROBED: Duration = Duration::from_secs(240);
 
 /// Hops of a request to a host that keeps what is pinned: it may name others who have it, and gets it for nobody.
 pub(super) const KEEPER: u8 = 1;
@@ -236,7 +234,8 @@ impl Node {
         let idle = coming.wants.is_empty() && coming.asks.is_empty();
         coming.resort |= suspect && !idle;
         let resort = coming.resort;
-        if coming.tries >= if resort { resort::ASKED } else { TRIES } {
+        let over = coming.tries >= if resort { resort::ASKED } else { TRIES };
+        if over && coming.back.is_none() {
             return if idle && coming.aim != Aim::Warm { Route::Nowhere } else { Route::Store };
         }
         while !coming.named.is_empty() {
@@ -250,24 +249,10 @@ impl Node {
             let known = self.peers.get(&peer).filter(|known| !known.is_avoided(self.now));
             known.filter(|_| !tried.contains(&peer))
         };
-        let mut best: Option<((u32, u32), PeerId)> = None;
-        for (peer, map) in &blob.maps {
-            if !map.has.has(chunk) {
-                continue;
-            }
-            let Some(known) = usable(*peer, &coming.tried) else { continue };
-            if last == Some(*peer) {
-                best = Some((known.load(), *peer));
-                break;
-            }
-            if best.is_none_or(|(load, _)| known.load() < load) {
-                best = Some((known.load(), *peer));
-            }
-        }
-        let best = best.map(|(_, peer)| peer);
+        let best = least_loaded(&blob.maps, chunk, last, |peer| usable(peer, &coming.tried).map(Peer::load));
         let tried = std::mem::take(&mut coming.tried);
         let stripe = placement::stripe_of(chunk, self.settings.stripe);
-        let anybody = if resort && best.is_none() {
+        let anybody = if resort && best.is_none() && !over {
             resort::next(blob, &self.peers, last, stripe, |peer| usable(peer, &tried).is_some())
         } else {
             None
@@ -277,6 +262,17 @@ impl Node {
         }
         if let Some(peer) = anybody {
             return Route::Anybody(peer);
+        }
+        let Some(coming) = blob.coming.get_mut(&chunk) else { return Route::Nowhere };
+        // Nobody else has it: who has promised it is waited for again.
+        if best.is_none()
+            && let Some((peer, _)) = coming.back.take()
+        {
+            (coming.resort, coming.tries) = (false, 0);
+            coming.tried.clear();
+            if self.peers.get(&peer).is_some_and(|known| !known.is_avoided(self.now)) {
+                return Route::Ask { peer, hops: coming.hops };
+            }
         }
         let Some(coming) = blob.coming.get_mut(&chunk) else { return Route::Nowhere };
         if best.is_none() && idle && coming.aim != Aim::Warm {
@@ -335,11 +331,13 @@ impl Node {
         let Batch { peer, chunks, urgency, hops, insist } = *batch;
         let request = RequestId(self.next_request);
         self.next_request = self.next_request.wrapping_add(1);
+        let mut around = 0;
         if let Some(blob) = self.blobs.get_mut(&id) {
             for chunk in chunks.numbers() {
                 if let Some(coming) = blob.coming.get_mut(&chunk) {
                     coming.how = How::Asked(request);
                     coming.tries += 1;
+                    around = coming.around;
                 }
             }
         }
@@ -362,6 +360,8 @@ impl Node {
             answering: false,
             lively: self.now,
             moved: self.now,
+            kept: self.patience.kept(),
+            around,
         };
         self.requests.insert(request, known);
         self.set_timer(self.now + self.patience.of(urgency, false), Timer::Request(request));
@@ -401,7 +401,7 @@ impl Node {
                 continue;
             }
             coming.how = How::Disk(until);
-            let probed = self.probe.is_some_and(|probe| self.now.since(probe.2) < PROBED);
+            let probed = self.probe.is_some_and(|probe| self.now.since(probe.2) < self.patience.hardest());
             if coming.urgency == Urgency::Demand && !probed {
                 self.probe = Some((id, chunk, self.now));
             }
@@ -449,10 +449,30 @@ impl Node {
                     coming.how = How::Fetch(fetch);
                 }
             }
-            self.fetches.insert(fetch, Fetch { blob: id, chunks, since: self.now, urgency });
+            self.fetches.insert(fetch, Fetch { blob: id, chunks, since: self.now, urgency, helped: false });
             actions.push(Action::Fetch { fetch, blob: id, chunks, urgency });
         }
     }
+}
+
+/// Of those who advertised a chunk and can be asked, the one with the least load, or the `last`.
+fn least_loaded(
+    maps: &BTreeMap<PeerId, Map>,
+    chunk: u32,
+    last: Option<PeerId>,
+    load: impl Fn(PeerId) -> Option<(u32, u32)>,
+) -> Option<PeerId> {
+    let mut best: Option<((u32, u32), PeerId)> = None;
+    for (peer, _) in maps.iter().filter(|(_, map)| map.has.has(chunk)) {
+        let Some(load) = load(*peer) else { continue };
+        if last == Some(*peer) {
+            return last;
+        }
+        if best.is_none_or(|(least, _)| load < least) {
+            best = Some((load, *peer));
+        }
+    }
+    best.map(|(_, peer)| peer)
 }
 
 /// The home of a stripe, or who would be it without those that cannot be asked; none if that is this host.

@@ -41,6 +41,8 @@ pub(super) struct Peer {
     silent: u32,
     silent_at: Time,
     avoided_until: Time,
+    /// Whether it has ever sent what was asked for.
+    pub(super) gives: bool,
     /// When it sent or said anything last.
     pub(super) heard: Time,
     /// When one of those times was forgotten.
@@ -72,6 +74,7 @@ impl Peer {
             silent: 0,
             silent_at: Time(0),
             avoided_until: Time(0),
+            gives: false,
             heard: Time(0),
             forgiven_at: Time(0),
             lies: 0,

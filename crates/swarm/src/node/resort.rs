@@ -7,7 +7,7 @@
 
 use super::Node;
 use super::blob::{Blob, How};
-use super::getting::{DISK, PROBED};
+use super::getting::DISK;
 use super::peers::Peer;
 use crate::Time;
 use crate::event::{Action, BlobId, PeerId, Role, Urgency};
@@ -33,7 +33,8 @@ impl Node {
     /// How long this host has waited for the store at most.
     pub(super) fn waits_for_store(&self, urgency: Urgency) -> Option<Duration> {
         let fetches = self.fetches.values().filter(|fetch| fetch.urgency <= urgency).map(|fetch| fetch.since);
-        let probe = self.probe.map(|(_, _, since)| since).filter(|since| self.now.since(*since) < PROBED);
+        let hardest = self.patience.hardest();
+        let probe = self.probe.map(|(_, _, since)| since).filter(|since| self.now.since(*since) < hardest);
         fetches.chain(probe).min().map(|since| self.now.since(since))
     }
 
