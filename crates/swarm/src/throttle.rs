@@ -135,6 +135,13 @@ impl Accounts {
         self.0.get_mut(&reader?).map(|account| &mut account.throttle)
     }
 
+    /// A prefetch of a blob that counts on a reader's account, if any does, is none any more.
+    pub(crate) fn settled(&mut self, reader: Option<ReaderId>, bytes: u64) {
+        if let Some(throttle) = self.of(reader) {
+            throttle.settled(bytes);
+        }
+    }
+
     /// The blobs that count on the same account.
     pub(crate) fn blobs(&self, reader: Option<ReaderId>) -> &[BlobId] {
         reader.and_then(|reader| self.0.get(&reader)).map_or(&[], |account| &account.blobs)

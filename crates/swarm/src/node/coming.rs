@@ -64,10 +64,7 @@ impl Node {
                     Aim::Warm => self.prefetching = self.prefetching.saturating_sub(bytes),
                     Aim::Prefetch => {
                         ahead = true;
-                        self.accounts
-                            .of(blob.reader)
-                            .into_iter()
-                            .for_each(|throttle| throttle.settled(bytes));
+                        self.accounts.settled(blob.reader, bytes);
                         self.prefetching = self.prefetching.saturating_sub(bytes);
                     }
                 }
@@ -469,7 +466,7 @@ impl Node {
             self.prefetching = self.prefetching.saturating_sub(bytes);
         }
         if coming.aim == Aim::Prefetch {
-            self.accounts.of(blob.reader).into_iter().for_each(|throttle| throttle.settled(bytes));
+            self.accounts.settled(blob.reader, bytes);
             blob.set_state(chunk, State::Remote);
         }
         for waiting in coming.asks {

@@ -100,7 +100,7 @@ impl Node {
             };
             if coming.aim == Aim::Prefetch {
                 coming.aim = Aim::Needed;
-                self.accounts.of(blob.reader).into_iter().for_each(|throttle| throttle.settled(bytes));
+                self.accounts.settled(blob.reader, bytes);
                 self.prefetching = self.prefetching.saturating_sub(bytes);
                 blob.states[chunk as usize] = State::Remote;
             }

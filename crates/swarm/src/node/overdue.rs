@@ -77,7 +77,12 @@ impl Node {
 
     /// Whether who was asked asks others in turn: the store's slowness, or that a host is gone, is not his fault.
     pub(super) fn asks_in_turn(&self, known: &Request) -> bool {
-        self.gets_nothing(known) || waits_itself(known.hops, self.settings.topology, self.role)
+        let above = match self.settings.topology {
+            Topology::Roots => self.role == Role::Agent,
+            Topology::Tree(_) => true,
+            Topology::Ring | Topology::Random(_) | Topology::Similar(_) => false,
+        };
+        above || self.gets_nothing(known)
     }
 
     /// How long the store may take, as what this host waits for itself shows. What nobody waits for may lie there for
@@ -114,11 +119,9 @@ impl Node {
             self.obtain(id, &failed, actions);
             return;
         }
-        if let Some(known) = self.peers.get_mut(&peer).filter(|_| waits_too)
-            && !known.is_doubted(since, now)
-        {
-            // It is as patient as this host is.
-        } else {
+        // Who waits too is as patient as this host is.
+        let believed = self.peers.get_mut(&peer).filter(|_| waits_too);
+        if believed.is_none_or(|known| known.is_doubted(since, now)) {
             self.blame(peer, since, actions);
         }
         self.obtain(id, &failed, actions);
@@ -170,14 +173,4 @@ impl Node {
             self.late.pop_front();
         }
     }
-}
-
-/// Whether a host of this role that asks with so many hops asks one that waits for another itself.
-fn waits_itself(hops: u8, topology: Topology, role: Role) -> bool {
-    let above = match topology {
-        Topology::Roots => role == Role::Agent,
-        Topology::Tree(_) => true,
-        Topology::Ring | Topology::Random(_) | Topology::Similar(_) => false,
-    };
-    hops == 0 || above
 }
