@@ -1,0 +1,198 @@
+//! Scores every predictor on series in `data/harvest`'s layout, and says which ones should ship.
+//!
+//! `cargo run --release -p headstart-harvest --example predictors -- DIRECTORY` reads the series below `bandwidth/` and
+//! `capacity/` and prints, at 3 and 15 minutes: what each predictor wastes at equal coverage; which is chosen, each
+//! series left out in turn; the same for durations. What predictors cost in time and memory comes first, and is all
+//! that comes without a directory.
+#![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a report with timings, for a terminal")]
+
+use headstart_harvest::predict::lasted::{self, Ends};
+use headstart_harvest::predict::score::{self, Point};
+use headstart_harvest::predict::{
+    Forecaster, Kind, Need, Quantity, STEP, Sample, Series, Settings, Side, Stat, Step,
+};
+use headstart_harvest::{Error, Result};
+use std::path::Path;
+use std::time::Instant;
+
+const COVERAGES: [f64; 9] = [0.9, 0.93, 0.95, 0.96, 0.97, 0.98, 0.99, 0.995, 0.999];
+const LASTING: [f64; 6] = [0.7, 0.8, 0.9, 0.93, 0.95, 0.98];
+
+fn main() -> Result<()> {
+    [Kind::Steps, Kind::Plain, Kind::Paper].into_iter().for_each(cost);
+    let Some(directory) = std::env::args().nth(1) else { return Ok(()) };
+    let mut all = Vec::new();
+    for (name, quantity, highest) in
+        [("bandwidth", Quantity::Bandwidth, 16), ("capacity", Quantity::Capacity, 6)]
+    {
+        let series = read(&Path::new(&directory).join(name))?;
+        let steps: Vec<Vec<Step>> = series.iter().map(|(_, series)| series.steps(STEP).collect()).collect();
+        for (horizon, need) in [(1, Need::At), (5, Need::At), (5, Need::Within)] {
+            let begun = Instant::now();
+            let points: Vec<Vec<Point>> =
+                steps.iter().map(|steps| score::frontier(steps, quantity, highest, horizon, need)).collect();
+            println!("\n## {name}, {} minutes ahead, {need:?} ({:.1?})", 3 * horizon, begun.elapsed());
+            for (points, (file, _)) in points.iter().zip(&series) {
+                for point in points.iter().filter(|point| point.setting == 0.05) {
+                    let Point { predictor, coverage, waste, of_demand, .. } = point;
+                    println!(
+                        "{file}: {predictor} with 5% covers {coverage:.4}, wastes {waste:.3} ({of_demand:.3})"
+                    );
+                }
+            }
+            table(&points, &COVERAGES);
+            for coverage in [0.93, 0.95, 0.97, 0.99, 0.995] {
+                choice(&points, coverage);
+            }
+        }
+        all.push(steps);
+        for ends in [Ends::Other, Ends::More] {
+            for side in [Side::Supply, Side::Demand] {
+                println!("\n## how long {name} lasts until {ends:?}, {side:?}");
+                let points: Vec<Vec<Point>> =
+                    series.iter().map(|(_, s)| lasted::frontier(s.runs(), quantity, ends, side)).collect();
+                table(&points, &LASTING);
+                for coverage in [0.8, 0.93, 0.95] {
+                    choice(&points, coverage);
+                }
+            }
+        }
+    }
+    if let [bandwidth, capacity] = &all[..] {
+        println!(
+            "\n## spare as forecast, 15 minutes ahead: how often at least 30 minutes, how often it lasted"
+        );
+        for certainty in [0.5, 0.7, 0.8, 0.9, 0.95, 0.99] {
+            bandwidth
+                .iter()
+                .zip(capacity)
+                .for_each(|(bandwidth, capacity)| spare(certainty, bandwidth, capacity));
+        }
+    }
+    Ok(())
+}
+
+/// What a forecaster says of a vSSD that has both loads: how much is spare and for how long, and whether that was so.
+fn spare(certainty: f32, bandwidth: &[Step], capacity: &[Step]) {
+    const BLOCKS: u32 = 1000;
+    let settings = Settings { blocks: 6 * BLOCKS, unit: BLOCKS, certainty, ..Settings::default() };
+    let mut forecaster = Forecaster::new(settings);
+    let (mut asked, mut long, mut lasted, mut half_hour) = (0, 0, 0, 0);
+    let (mut channels, mut blocks, mut minutes) = (0.0, 0.0, 0.0);
+    for (at, (b, c)) in bandwidth.iter().zip(capacity).enumerate() {
+        let stat =
+            |step: &Step, by: f32| Stat { max: step.max * by, min: step.min * by, mean: step.mean * by };
+        forecaster.observe(&Sample { bandwidth: stat(b, 1.0), used: stat(c, 1000.0), ..Sample::default() });
+        let spare = forecaster.forecast(Side::Supply);
+        let follow = bandwidth.iter().zip(capacity).skip(at + 1);
+        let kept = follow
+            .take_while(|(b, c)| {
+                b.max <= f32::from(16 - spare.bandwidth)
+                    && c.max * 1000.0 <= (6 * BLOCKS - spare.capacity) as f32
+            })
+            .count();
+        let kept = STEP * u32::try_from(kept).unwrap_or(u32::MAX);
+        asked += 1;
+        lasted += usize::from(kept >= spare.lasts);
+        if spare.lasts >= 10 * STEP {
+            long += 1;
+            half_hour += usize::from(kept >= 10 * STEP);
+        }
+        channels += f64::from(spare.bandwidth);
+        blocks += f64::from(spare.capacity) / f64::from(BLOCKS);
+        minutes += spare.lasts.as_secs_f64() / 60.0;
+    }
+    let share = |count: usize, of: usize| count as f64 / of.max(1) as f64;
+    println!(
+        "certainty {certainty}: {:.3} at least 30 minutes (of these {:.3} did); {:.3} lasted as said; mean {:.1} \
+         channels, {:.2} units, {:.0} minutes",
+        share(long, asked),
+        share(half_hour, long),
+        share(lasted, asked),
+        channels / asked as f64,
+        blocks / asked as f64,
+        minutes / asked as f64
+    );
+}
+
+/// What the predictors of one vSSD cost, as its load goes up and down over all levels: every step that goes up ends
+/// what lasted at many.
+fn cost(kind: Kind) {
+    let mut forecaster = Forecaster::new(Settings { kind, ..Settings::default() });
+    let (mut trains, mut infers) = (Vec::new(), Vec::new());
+    for step in 0..2000_u16 {
+        let share = if step % 2 == 0 { 0.0 } else { f32::from(step % 17) / 16.0 };
+        let flat = |most: f32| Stat { max: most * share, min: most * share / 2.0, mean: most * share / 1.5 };
+        let sample = Sample { bandwidth: flat(16.0), iops: flat(9000.0), used: flat(262_144.0) };
+        let begun = Instant::now();
+        forecaster.observe(&sample);
+        trains.push(begun.elapsed());
+        let begun = Instant::now();
+        std::hint::black_box(forecaster.forecast(Side::Supply));
+        infers.push(begun.elapsed());
+    }
+    trains.sort();
+    infers.sort();
+    let of = |times: &[std::time::Duration]| (times[times.len() / 2], times[times.len() * 99 / 100]);
+    println!("\n{kind:?}: (median, P99) trains {:.1?}, forecasts {:.1?}", of(&trains), of(&infers));
+    println!("    {} KB", forecaster.bytes() / 1024);
+}
+
+/// All series of a directory, by name.
+fn read(directory: &Path) -> Result<Vec<(String, Series)>> {
+    let mut series = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let parsed = std::fs::read_to_string(&path)?.parse().map_err(|error: Error| error.about(&name))?;
+        series.push((name, parsed));
+    }
+    series.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(series)
+}
+
+/// What each predictor wastes, relative to the mean need, at equal coverage: the mean of all series.
+fn table(points: &[Vec<Point>], coverages: &[f64]) {
+    print!("{:14}", "coverage");
+    coverages.iter().for_each(|coverage| print!("{coverage:>8}"));
+    println!();
+    for learned in [false, true] {
+        for name in points.first().map(|points| score::names(points, learned)).unwrap_or_default() {
+            print!("{name:14}");
+            for coverage in coverages {
+                let wastes: Option<Vec<f64>> = points
+                    .iter()
+                    .map(|points| {
+                        let some = points.iter().find(|point| point.waste > 0.0)?;
+                        Some(score::waste_at(points, name, *coverage)? * some.of_demand / some.waste)
+                    })
+                    .collect();
+                match wastes {
+                    Some(wastes) => print!("{:8.3}", wastes.iter().sum::<f64>() / wastes.len() as f64),
+                    None => print!("{:>8}", "-"),
+                }
+            }
+            println!();
+        }
+    }
+}
+
+fn choice(points: &[Vec<Point>], coverage: f64) {
+    let Some(choice) = score::choose(points, coverage) else {
+        println!("at {coverage}: none covers as much");
+        return;
+    };
+    println!("at {coverage}: {} with {} (learned: {})", choice.predictor, choice.setting, choice.learned);
+    for fold in &choice.folds {
+        println!(
+            "    {} {:.4} against {} {:.4}: saves {:.3}; default covers {:.4}, wastes {:.4}",
+            fold.learned,
+            fold.learned_waste,
+            fold.plain,
+            fold.plain_waste,
+            fold.saving(),
+            fold.coverage,
+            fold.waste
+        );
+    }
+}

@@ -1,0 +1,135 @@
+//! Ghosts: what harvest VMs ask for, need and give back.
+
+use super::event::{Answer, Grant, Request};
+use super::report::What;
+use super::{Action, Broker, Report, Stage, Step, VssdKind, Why};
+use crate::gssd::{Offer, Want};
+use crate::{GssdId, Time, VssdId};
+use std::time::Duration;
+
+/// gSSDs that a ghost can have: slot 0 is its own.
+const SLOTS: usize = 255;
+
+impl Broker {
+    pub(super) fn request(&mut self, now: Time, request: Request, out: &mut Vec<Action>) {
+        self.counters.requests += 1;
+        let Request { request: id, vm, ghost, bandwidth, capacity, lasts, partial, grow } = request;
+        let want = Want { bandwidth, capacity, until: now + lasts };
+        let harvests = |vssd: &&mut super::Vssd| vssd.kind == VssdKind::Harvest && !vssd.deleting;
+        let answer = match self.vssds.get_mut(&ghost).filter(harvests) {
+            None => Answer::NoGhost,
+            Some(_) if bandwidth == 0 && capacity == 0 => Answer::Nothing,
+            Some(vssd) => {
+                (vssd.vm, vssd.grow) = (vm, grow);
+                let grant = self.grant(ghost, &want, partial, out);
+                let full = grant.bandwidth >= u32::from(bandwidth) && grant.capacity >= capacity;
+                match grant {
+                    grant if full => Answer::Granted(grant),
+                    grant if !grant.slots.is_empty() => Answer::Partly(grant),
+                    _ => {
+                        let (bandwidth, capacity) = self.pool.total(want.until);
+                        Answer::Short(bandwidth, capacity)
+                    }
+                }
+            }
+        };
+        match answer {
+            Answer::Granted(_) => self.counters.granted += 1,
+            Answer::Partly(_) => self.counters.partly += 1,
+            Answer::Short(..) | Answer::NoGhost | Answer::Nothing => self.counters.refused += 1,
+        }
+        out.push(Action::Answer { request: id, answer });
+    }
+
+    /// Leases what the pool has of this to a ghost.
+    pub(super) fn grant(
+        &mut self,
+        ghost: VssdId,
+        want: &Want,
+        partial: bool,
+        out: &mut Vec<Action>,
+    ) -> Grant {
+        let free = self.vssds.get(&ghost).map_or(0, |vssd| SLOTS.saturating_sub(vssd.slots.len()));
+        let mut grant = Grant { expire: Time(u64::MAX), ..Grant::default() };
+        for (id, offer) in self.pool.take_many(want, free, partial) {
+            let Some(slot) = self.lease(id, ghost, want.until, out) else {
+                self.pool.insert(id, offer);
+                continue;
+            };
+            let Offer { bandwidth, capacity, expire } = offer;
+            grant.slots.push((slot, id));
+            grant.bandwidth += u32::from(bandwidth);
+            grant.capacity = grant.capacity.saturating_add(capacity);
+            grant.expire = grant.expire.min(expire);
+        }
+        grant
+    }
+
+    fn lease(&mut self, id: GssdId, ghost: VssdId, until: Time, out: &mut Vec<Action>) -> Option<u8> {
+        let vssd = self.vssds.get(&ghost)?;
+        let slot = (1..=u8::MAX).find(|slot| !vssd.slots.contains_key(slot))?;
+        let vm = vssd.vm.clone();
+        self.commit(Step::Leased { gssd: id, vm, ghost, slot, until }, out);
+        self.counters.leases += 1;
+        out.push(Action::Attach { gssd: id, ghost, slot });
+        Some(slot)
+    }
+
+    /// A ghost is forecast to need something, `since` its last forecast.
+    pub(super) fn needs(&mut self, now: Time, ghost: VssdId, since: Duration, out: &mut Vec<Action>) {
+        let Some(vssd) = self.vssds.get(&ghost) else { return };
+        let Some(forecast) = vssd.forecast else { return };
+        let own = (u32::from(vssd.bandwidth), u64::from(vssd.capacity));
+        let leased = vssd.slots.values().filter_map(|id| self.gssds.get(id));
+        let leased = leased.filter(|entry| entry.stage == Stage::Leased).fold((0, 0), |sum, entry| {
+            (sum.0 + u32::from(entry.gssd.bandwidth), sum.1 + u64::from(entry.gssd.capacity))
+        });
+        let has = (own.0 + leased.0, own.1 + leased.1);
+        let short = (
+            u16::try_from(u32::from(forecast.bandwidth).saturating_sub(has.0)).unwrap_or(u16::MAX),
+            u32::try_from(u64::from(forecast.capacity).saturating_sub(has.1)).unwrap_or(u32::MAX),
+        );
+        let idle = has.1.saturating_sub(u64::from(forecast.capacity)).min(leased.1);
+        self.counters.waste_block_seconds += idle * since.as_secs();
+        let (grow, vm) = (vssd.grow, vssd.vm.clone());
+        let mut added = Grant::default();
+        if grow && short != (0, 0) {
+            let want = Want { bandwidth: short.0, capacity: short.1, until: forecast.expire };
+            added = self.grant(ghost, &want, true, out);
+            self.counters.added += added.slots.len() as u64;
+        }
+        let lacks = u32::from(short.0) > added.bandwidth || short.1 > added.capacity;
+        let Some(vssd) = self.vssds.get_mut(&ghost) else { return };
+        // Without any request there is nobody to tell, and without a lease nothing was harvested.
+        let tell = lacks && !vssd.lacking && !vssd.slots.is_empty();
+        vssd.lacking = lacks;
+        if tell {
+            self.counters.under_harvests += 1;
+            let has = (has.0 + added.bandwidth, has.1 + u64::from(added.capacity));
+            let what = What::UnderHarvest { needs: (forecast.bandwidth, forecast.capacity), has };
+            out.push(Action::Report(Report { vm, ghost, at: now, what }));
+        }
+    }
+
+    pub(super) fn release(&mut self, ghost: VssdId, gssd: Option<GssdId>, out: &mut Vec<Action>) -> bool {
+        let Some(id) = gssd else {
+            let known = self.vssds.get(&ghost).is_some_and(|vssd| !vssd.slots.is_empty());
+            self.give_all_back(ghost, out);
+            return known;
+        };
+        let is_its = |entry: &&super::Entry| entry.stage == Stage::Leased && entry.gssd.ghost == Some(ghost);
+        let Some(slot) = self.gssds.get(&id).filter(is_its).map(|entry| entry.slot) else { return false };
+        self.commit(Step::Evacuating { gssd: id, why: Why::Released }, out);
+        out.push(Action::Evacuate { gssd: id, ghost, slot });
+        true
+    }
+
+    /// All that a ghost has borrowed goes back, with what is on it.
+    pub(super) fn give_all_back(&mut self, ghost: VssdId, out: &mut Vec<Action>) {
+        let left = self.leave_all(ghost, None, Why::Released, out);
+        self.counters.released += left.len() as u64;
+        if let Some(vssd) = self.vssds.get_mut(&ghost) {
+            (vssd.grow, vssd.lacking) = (false, false);
+        }
+    }
+}

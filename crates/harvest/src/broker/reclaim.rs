@@ -1,0 +1,222 @@
+//! Leases that end: what is on a gSSD is moved or lost, then it is detached, erased, and pooled or given home.
+
+use super::report::What;
+use super::{Action, Broker, Report, Stage, Step, Why, after};
+use crate::flash::FlashBlock;
+use crate::gssd::Want;
+use crate::{GssdId, Time, VssdId};
+
+impl Broker {
+    /// The time has come to look at a lease.
+    pub(super) fn due(&mut self, now: Time, id: GssdId, out: &mut Vec<Action>) {
+        let Some(entry) = self.gssds.get_mut(&id).filter(|entry| entry.stage == Stage::Leased) else {
+            return;
+        };
+        entry.deadline = None;
+        let over = after(entry.until, self.settings.overstay) <= now;
+        let newest =
+            self.vssds.get(&entry.gssd.home).and_then(|home| home.forecast).map(|forecast| forecast.expire);
+        match newest {
+            Some(expire) if expire > now && !over => {
+                self.commit(Step::Redated { expire: vec![(id, expire.0)] }, out);
+            }
+            _ => self.reclaim(now, id, if over { Why::Over } else { Why::Expired }, out),
+        }
+    }
+
+    /// Takes a leased gSSD back from its ghost, with another in its place if there is one.
+    pub(super) fn reclaim(&mut self, now: Time, id: GssdId, why: Why, out: &mut Vec<Action>) {
+        let Some(entry) = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Leased) else { return };
+        let Some(ghost) = entry.gssd.ghost else { return };
+        let (slot, bandwidth, capacity) = (entry.slot, entry.gssd.bandwidth, entry.gssd.capacity);
+        let (soon, until) = (now + self.settings.grain.lasts, entry.until);
+        self.counters.early += u64::from(until > now);
+        // First, so that a crash in between costs a gSSD too many and not the harvest VM.
+        if why != Why::Over {
+            // As much for as long; else for a while; else what there is.
+            let tries = [(until.max(soon), false), (soon, false), (soon, true)];
+            for (until, partial) in tries {
+                if self.replace(ghost, Want { bandwidth, capacity, until }, partial, out) {
+                    break;
+                }
+            }
+        }
+        self.commit(Step::Evacuating { gssd: id, why }, out);
+        out.push(Action::Evacuate { gssd: id, ghost, slot });
+    }
+
+    /// Leases something in the place of a gSSD of this size; whether there was any.
+    fn replace(&mut self, ghost: VssdId, want: Want, partial: bool, out: &mut Vec<Action>) -> bool {
+        // In whole grains, as the pool counts: another gSSD of the same size is enough, whatever it has beyond them.
+        let grain = self.settings.grain;
+        let capacity = grain.units(want.capacity).max(1).saturating_mul(grain.capacity);
+        let mut added = self.grant(ghost, &Want { capacity, ..want }, partial, out);
+        let lacking = want.capacity.saturating_sub(added.capacity);
+        if lacking > 0 && !added.slots.is_empty() {
+            let rest = Want { bandwidth: 0, capacity: lacking, ..want };
+            added.slots.extend(self.grant(ghost, &rest, true, out).slots);
+        }
+        self.counters.replacements += added.slots.len() as u64;
+        !added.slots.is_empty()
+    }
+
+    pub(super) fn evacuated(&mut self, id: GssdId, out: &mut Vec<Action>) -> bool {
+        let Some(entry) = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Evacuating) else {
+            return false;
+        };
+        let (why, slot, ghost) = (entry.why, entry.slot, entry.gssd.ghost);
+        if why == Why::Released {
+            self.counters.released += 1;
+        } else {
+            self.counters.migrated += 1;
+        }
+        self.commit(Step::Leaving { gssds: vec![id], why, lost: false }, out);
+        out.extend(ghost.map(|ghost| Action::Detach { gssd: id, ghost, slot }));
+        true
+    }
+
+    pub(super) fn evacuation_failed(
+        &mut self,
+        now: Time,
+        id: GssdId,
+        cause: String,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let Some(entry) = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Evacuating) else {
+            return false;
+        };
+        let Some(ghost) = entry.gssd.ghost else { return false };
+        match (entry.why, entry.withdrawn) {
+            (Why::Released, false) => {
+                let vm = entry.gssd.vm_id.clone().unwrap_or_default();
+                self.commit(Step::Kept { gssd: id }, out);
+                let what = What::Kept { gssd: id, cause };
+                out.push(Action::Report(Report { vm, ghost, at: now, what }));
+            }
+            // It was being given back, and its home wants it meanwhile.
+            (Why::Released, true) => self.evict(now, ghost, id, Why::Pressed, cause, out),
+            (why, _) => self.evict(now, ghost, id, why, cause, out),
+        }
+        true
+    }
+
+    /// Ends all leases of a ghost, for one gSSD of it must go with what it holds.
+    fn evict(
+        &mut self,
+        now: Time,
+        ghost: VssdId,
+        gssd: GssdId,
+        why: Why,
+        cause: String,
+        out: &mut Vec<Action>,
+    ) {
+        let left = self.leave_all(ghost, Some(gssd), why, out);
+        self.counters.evicted += 1;
+        self.counters.evicted_leases += left.len() as u64;
+        out.extend(self.eviction(now, ghost, gssd, why, cause).map(Action::Report));
+        if let Some(vssd) = self.vssds.get_mut(&ghost) {
+            (vssd.grow, vssd.lacking) = (false, false);
+        }
+    }
+
+    /// What the user of an evicted harvest VM is told: all that it had is being detached.
+    pub(super) fn eviction(
+        &self,
+        now: Time,
+        ghost: VssdId,
+        gssd: GssdId,
+        why: Why,
+        cause: String,
+    ) -> Option<Report> {
+        let vssd = self.vssds.get(&ghost)?;
+        let lost = vssd.slots.values().filter_map(|id| Some((*id, self.gssds.get(id)?)));
+        let lost: Vec<_> = lost.filter(|(_, entry)| entry.stage == Stage::Detaching && entry.lost).collect();
+        let what = What::Evicted {
+            gssd,
+            why,
+            early: self.gssds.get(&gssd).is_some_and(|entry| entry.until > now),
+            capacity: lost.iter().map(|(_, entry)| u64::from(entry.gssd.capacity)).sum(),
+            lost: lost.into_iter().map(|(id, _)| id).collect(),
+            cause,
+        };
+        Some(Report { vm: vssd.vm.clone(), ghost, at: now, what })
+    }
+
+    /// Detaches all that a ghost has, with what is on it, because `first` must go, if there is such. Those that were
+    /// not being detached already.
+    pub(super) fn leave_all(
+        &mut self,
+        ghost: VssdId,
+        first: Option<GssdId>,
+        why: Why,
+        out: &mut Vec<Action>,
+    ) -> Vec<GssdId> {
+        let Some(vssd) = self.vssds.get(&ghost) else { return Vec::new() };
+        let attached = |id: GssdId| matches!(self.stage(id), Some(Stage::Leased | Stage::Evacuating));
+        let slots = vssd.slots.iter().map(|(slot, id)| (*slot, *id));
+        let mut leaving: Vec<(u8, GssdId)> = slots.filter(|(_, id)| attached(*id)).collect();
+        leaving.sort_by_key(|(_, id)| Some(*id) != first);
+        let gssds: Vec<GssdId> = leaving.iter().map(|(_, id)| *id).collect();
+        if !gssds.is_empty() {
+            self.commit(Step::Leaving { gssds: gssds.clone(), why, lost: true }, out);
+        }
+        out.extend(leaving.into_iter().map(|(slot, gssd)| Action::Detach { gssd, ghost, slot }));
+        gssds
+    }
+
+    pub(super) fn detached(&mut self, id: GssdId, out: &mut Vec<Action>) -> bool {
+        let Some(entry) = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Detaching) else {
+            return false;
+        };
+        let ghost = entry.gssd.ghost;
+        self.commit(Step::Detached { gssd: id }, out);
+        self.erase(id, out);
+        if let Some(ghost) = ghost {
+            self.finish_deletion(ghost, out);
+        }
+        true
+    }
+
+    pub(super) fn erase(&mut self, id: GssdId, out: &mut Vec<Action>) {
+        self.counters.erased_blocks += self.gssds.get(&id).map_or(0, |entry| u64::from(entry.gssd.capacity));
+        out.push(Action::Erase { gssd: id });
+    }
+
+    pub(super) fn erased(
+        &mut self,
+        now: Time,
+        id: GssdId,
+        bad: Vec<FlashBlock>,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let known = self.stage(id) == Some(Stage::Erasing);
+        if known {
+            self.counters.bad_blocks += bad.len() as u64;
+            self.commit(Step::Erased { gssd: id, bad }, out);
+            self.settle(now, id, out);
+        }
+        known
+    }
+
+    /// A clean gSSD is pooled, unless its home wants it or will soon (section 4.3.2).
+    pub(super) fn settle(&mut self, now: Time, id: GssdId, out: &mut Vec<Action>) {
+        let Some(entry) = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Pooled) else { return };
+        let Some(home) = self.vssds.get(&entry.gssd.home) else { return };
+        let newest = home.forecast.map(|forecast| forecast.expire);
+        let expire = newest.unwrap_or(entry.gssd.expire);
+        let wanted = entry.withdrawn || home.deleting || expire.since(now) < self.settings.grain.lasts;
+        let mut offer = entry.offer();
+        // Small changes wait for the timer.
+        let off = expire < offer.expire || expire.since(offer.expire) >= self.settings.grain.lasts;
+        if off && !wanted {
+            offer.expire = expire;
+            self.commit(Step::Redated { expire: vec![(id, expire.0)] }, out);
+        }
+        if wanted {
+            self.go_home_and_on(now, id, out);
+        } else if !self.pool.insert(id, offer) {
+            // Less than a grain: the home had no more free, or blocks were bad. Asked at once it would say the same.
+            self.go_home(id, out);
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! A broker's knobs.
+
+use crate::gssd::Grain;
+use std::time::Duration;
+
+/// Everything that can be set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The units in which gSSDs are made. A released gSSD whose home needs it within `grain.lasts` is not pooled.
+    pub grain: Grain,
+    /// gSSDs that one home lends at a time, at least 1; the paper's is 1.
+    pub per_home: usize,
+    /// How often gSSDs are re-dated, and expired ones leave the pool.
+    pub redate_every: Duration,
+    /// Forecasts in a row that say that a home needs blocks back, until a gSSD in use is taken from its harvest VM: at
+    /// least 1. One in the pool goes home at the first.
+    pub patience: u32,
+    /// Whether a forecast of less bandwidth (and not of less capacity) takes a gSSD back as well. Not by default: the
+    /// home's I/O goes first on its channels in any case, so that only the harvest VM is slower.
+    pub reclaim_for_bandwidth: bool,
+    /// By how much more than a pooled gSSD its home must have to spare, in percent of it, for it to be made anew when
+    /// gSSDs are re-dated; `None`: never. That costs an erasure of each of its blocks.
+    pub regrow_percent: Option<u32>,
+    /// How long a harvest VM may keep a gSSD after the time that it asked for, its home not needing it. `None`: as long
+    /// as that is so.
+    pub overstay: Option<Duration>,
+    /// Whether steps are given out to be journalled. Without (simulated fleets) nothing can be recovered.
+    pub journal: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            grain: Grain::default(),
+            per_home: 1,
+            redate_every: Duration::from_secs(15 * 60),
+            patience: 1,
+            reclaim_for_bandwidth: false,
+            regrow_percent: Some(25),
+            overstay: None,
+            journal: true,
+        }
+    }
+}
+
+impl Settings {
+    /// Settings that make no sense are taken as the nearest that do.
+    pub(crate) fn sane(mut self) -> Self {
+        self.grain = self.grain.sane();
+        self.per_home = self.per_home.max(1);
+        self.patience = self.patience.max(1);
+        self.redate_every = self.redate_every.max(Duration::from_secs(1));
+        self
+    }
+}

@@ -1,0 +1,308 @@
+//! What steps do to the state: live and after a crash the same.
+
+use super::{Action, Broker, Entry, Settings, Stage, Step, Vssd, VssdKind, Why, after};
+use crate::gssd::{Gssd, Offer};
+use crate::{Error, GssdId, Result, Time, VssdId};
+use std::collections::BTreeMap;
+
+use super::step::Run;
+
+impl Broker {
+    /// The broker that the steps of a journal leave, and what has to be done (again) to finish what was begun.
+    ///
+    /// # Errors
+    /// Steps that cannot follow one another: the journal is damaged, or another program's.
+    pub fn recover<'a>(
+        settings: Settings,
+        now: Time,
+        steps: impl IntoIterator<Item = &'a Step>,
+        out: &mut Vec<Action>,
+    ) -> Result<Self> {
+        let mut broker = Self::new(settings);
+        steps.into_iter().try_for_each(|step| broker.apply(step))?;
+        broker.redate_at = Some(now + broker.settings.redate_every);
+        broker.resume(now, out);
+        Ok(broker)
+    }
+
+    /// Steps that leave the state that this broker is in, for a journal to begin with. `blocks` says which a gSSD has
+    /// ([`crate::custody::Custody::blocks`]), `bad` which are nobody's ([`crate::custody::Custody::bad`]): all steps
+    /// given out until now must have been applied to custody.
+    #[must_use]
+    pub fn snapshot(&self, bad: Vec<Run>, mut blocks: impl FnMut(GssdId) -> Vec<Run>) -> Vec<Step> {
+        let mut steps = vec![Step::Next { gssd: GssdId(self.next_gssd) }, Step::Bad { blocks: bad }];
+        for (id, vssd) in &self.vssds {
+            steps.push(Step::Created {
+                vssd: *id,
+                kind: vssd.kind,
+                bandwidth: vssd.bandwidth,
+                capacity: vssd.capacity,
+                channels: vssd.channels.clone(),
+            });
+        }
+        for (id, entry) in self.gssds.iter().filter(|(_, entry)| entry.stage != Stage::Carving) {
+            entry.snapshot(*id, blocks(*id), &mut steps);
+        }
+        let deleting = self.vssds.iter().filter(|(_, vssd)| vssd.deleting);
+        steps.extend(deleting.map(|(id, _)| Step::Deleting { vssd: *id }));
+        steps
+    }
+
+    /// Does what a step says.
+    ///
+    /// # Errors
+    /// It cannot follow what was before. Nothing was done.
+    pub(super) fn apply(&mut self, step: &Step) -> Result<()> {
+        match step {
+            Step::Created { vssd, kind, bandwidth, capacity, channels } => {
+                if self.vssds.contains_key(vssd) {
+                    return Err(Error::corrupt("it is created twice").about(format_args!("vSSD {}", vssd.0)));
+                }
+                self.vssds.insert(*vssd, Vssd::new(*kind, *bandwidth, *capacity, channels.clone()));
+            }
+            Step::Deleting { vssd } => self.vssd_mut(*vssd)?.deleting = true,
+            Step::Deleted { vssd, .. } => {
+                let gone = self.vssd_mut(*vssd)?;
+                if !gone.lent.is_empty() || !gone.slots.is_empty() {
+                    let error = Error::corrupt("it goes while it lends or borrows");
+                    return Err(error.about(format_args!("vSSD {}", vssd.0)));
+                }
+                self.vssds.remove(vssd);
+            }
+            Step::Carved { gssd, home, bandwidth, capacity, expire, .. } => {
+                self.apply_carved(*gssd, *home, (*bandwidth, *capacity), *expire)?;
+            }
+            Step::Erased { gssd, bad } => {
+                let entry = self.entry_mut(*gssd, &[Stage::Erasing])?;
+                entry.stage = Stage::Pooled;
+                let bad = u32::try_from(bad.len()).unwrap_or(u32::MAX);
+                entry.gssd.capacity = entry.gssd.capacity.saturating_sub(bad);
+            }
+            Step::Leased { gssd, vm, ghost, slot, until } => {
+                self.apply_leased(*gssd, vm, *ghost, *slot, *until)?;
+            }
+            Step::Evacuating { gssd, why } => {
+                let entry = self.entry_mut(*gssd, &[Stage::Leased])?;
+                (entry.stage, entry.why) = (Stage::Evacuating, *why);
+                entry.withdrawn |= matches!(why, Why::Pressed | Why::Forecast | Why::HomeDeleted);
+                self.set_deadline(*gssd);
+            }
+            Step::Kept { gssd } => {
+                self.entry_mut(*gssd, &[Stage::Evacuating])?.stage = Stage::Leased;
+                self.set_deadline(*gssd);
+            }
+            Step::Leaving { gssds, why, lost } => self.apply_leaving(gssds, *why, *lost)?,
+            Step::Detached { gssd } => self.apply_detached(*gssd)?,
+            Step::Withdrawn { gssd } => self.known_mut(*gssd)?.withdrawn = true,
+            Step::Returned { gssd } => {
+                let home = self.entry_mut(*gssd, &[Stage::Pooled])?.gssd.home;
+                self.vssd_mut(home)?.lent.retain(|lent| lent != gssd);
+                self.gssds.remove(gssd);
+            }
+            Step::Redated { expire } => {
+                for (gssd, expire) in expire {
+                    self.known_mut(*gssd)?.gssd.expire = Time(*expire);
+                    self.set_deadline(*gssd);
+                }
+            }
+            Step::Next { gssd } => self.next_gssd = self.next_gssd.max(gssd.0),
+            Step::Bad { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn apply_carved(&mut self, id: GssdId, home: VssdId, size: (u16, u32), expire: Time) -> Result<()> {
+        let carving = self.stage(id).is_none_or(|stage| stage == Stage::Carving);
+        if !carving {
+            return Err(Error::corrupt("it is made twice").about(format_args!("gSSD {}", id.0)));
+        }
+        let lent = &mut self.vssd_mut(home)?.lent;
+        if !lent.contains(&id) {
+            lent.push(id);
+        }
+        let entry = self.gssds.entry(id).or_insert_with(|| Entry::new(home));
+        entry.stage = Stage::Erasing;
+        (entry.gssd.bandwidth, entry.gssd.capacity) = size;
+        entry.gssd.expire = expire;
+        self.next_gssd = self.next_gssd.max(id.0.saturating_add(1));
+        Ok(())
+    }
+
+    fn apply_leased(&mut self, id: GssdId, vm: &str, ghost: VssdId, slot: u8, until: Time) -> Result<()> {
+        self.entry_mut(id, &[Stage::Pooled])?;
+        let borrower = self.vssd_mut(ghost)?;
+        if slot == 0 || borrower.slots.contains_key(&slot) {
+            let error = Error::corrupt(format!("its slot {slot} is not free"));
+            return Err(error.about(format_args!("vSSD {}", ghost.0)));
+        }
+        borrower.slots.insert(slot, id);
+        vm.clone_into(&mut borrower.vm);
+        let entry = self.entry_mut(id, &[Stage::Pooled])?;
+        (entry.stage, entry.slot, entry.until) = (Stage::Leased, slot, until);
+        (entry.gssd.in_use, entry.gssd.vm_id, entry.gssd.ghost) = (true, Some(vm.to_owned()), Some(ghost));
+        self.set_deadline(id);
+        Ok(())
+    }
+
+    fn apply_leaving(&mut self, gssds: &[GssdId], why: Why, lost: bool) -> Result<()> {
+        for id in gssds {
+            self.entry_mut(*id, &[Stage::Leased, Stage::Evacuating])?;
+        }
+        for (number, id) in gssds.iter().enumerate() {
+            let entry = self.known_mut(*id)?;
+            let along = number > 0 && why != Why::Released;
+            (entry.stage, entry.why, entry.lost) =
+                (Stage::Detaching, if along { Why::Evicted } else { why }, lost);
+            self.set_deadline(*id);
+        }
+        Ok(())
+    }
+
+    fn apply_detached(&mut self, id: GssdId) -> Result<()> {
+        let entry = self.entry_mut(id, &[Stage::Detaching])?;
+        (entry.stage, entry.lost) = (Stage::Erasing, false);
+        (entry.gssd.in_use, entry.gssd.vm_id) = (false, None);
+        let (ghost, slot) = (entry.gssd.ghost.take(), entry.slot);
+        if let Some(ghost) = ghost.and_then(|ghost| self.vssds.get_mut(&ghost)) {
+            ghost.slots.remove(&slot);
+        }
+        Ok(())
+    }
+
+    /// Does again what may not have been done before the crash.
+    fn resume(&mut self, now: Time, out: &mut Vec<Action>) {
+        let mut pooled = Vec::new();
+        let mut lost: BTreeMap<VssdId, (GssdId, Why)> = BTreeMap::new();
+        // Slots are attached before anything is moved to them.
+        for (id, entry) in &self.gssds {
+            let (gssd, slot) = (*id, entry.slot);
+            match (entry.stage, entry.gssd.ghost) {
+                (Stage::Leased | Stage::Evacuating, Some(ghost)) => {
+                    out.push(Action::Attach { gssd, ghost, slot });
+                }
+                (Stage::Pooled, _) => pooled.push(gssd),
+                _ => {}
+            }
+        }
+        for (id, entry) in &self.gssds {
+            let (gssd, slot) = (*id, entry.slot);
+            match (entry.stage, entry.gssd.ghost) {
+                (Stage::Erasing, _) => out.push(Action::Erase { gssd }),
+                (Stage::Evacuating, Some(ghost)) => out.push(Action::Evacuate { gssd, ghost, slot }),
+                (Stage::Detaching, Some(ghost)) => {
+                    out.push(Action::Detach { gssd, ghost, slot });
+                    if entry.lost && !matches!(entry.why, Why::Released | Why::Evicted) {
+                        lost.insert(ghost, (gssd, entry.why));
+                    }
+                }
+                _ => {}
+            }
+        }
+        for (ghost, (gssd, why)) in lost {
+            let report = self.eviction(now, ghost, gssd, why, "the host was restarted".to_owned());
+            out.extend(report.map(Action::Report));
+        }
+        pooled.into_iter().for_each(|id| self.settle(now, id, out));
+        let vssds: Vec<VssdId> = self.vssds.keys().copied().collect();
+        vssds.into_iter().for_each(|vssd| self.resume_deletion(now, vssd, out));
+    }
+
+    pub(super) fn set_deadline(&mut self, id: GssdId) {
+        let Some(entry) = self.gssds.get_mut(&id) else { return };
+        if let Some(deadline) = entry.deadline.take() {
+            self.deadlines.remove(&(deadline, id));
+        }
+        if entry.stage == Stage::Leased {
+            let deadline = entry.gssd.expire.min(after(entry.until, self.settings.overstay));
+            entry.deadline = Some(deadline);
+            self.deadlines.insert((deadline, id));
+        }
+    }
+
+    fn vssd_mut(&mut self, id: VssdId) -> Result<&mut Vssd> {
+        let error = || Error::corrupt("there is none of this number").about(format_args!("vSSD {}", id.0));
+        self.vssds.get_mut(&id).ok_or_else(error)
+    }
+
+    fn known_mut(&mut self, id: GssdId) -> Result<&mut Entry> {
+        let error = || Error::corrupt("there is none of this number").about(format_args!("gSSD {}", id.0));
+        self.gssds.get_mut(&id).ok_or_else(error)
+    }
+
+    fn entry_mut(&mut self, id: GssdId, stages: &[Stage]) -> Result<&mut Entry> {
+        let entry = self.known_mut(id)?;
+        if stages.contains(&entry.stage) {
+            return Ok(entry);
+        }
+        let cause = format!("it is {:?}, where it should be {stages:?}", entry.stage);
+        Err(Error::corrupt(cause).about(format_args!("gSSD {}", id.0)))
+    }
+}
+
+impl Vssd {
+    fn new(kind: VssdKind, bandwidth: u16, capacity: u32, channels: Vec<u16>) -> Self {
+        Self {
+            kind,
+            bandwidth,
+            capacity,
+            channels,
+            deleting: false,
+            wiping: false,
+            forecast: None,
+            low: 0,
+            lent: Vec::new(),
+            slots: BTreeMap::new(),
+            vm: String::new(),
+            grow: false,
+            lacking: false,
+        }
+    }
+}
+
+impl Entry {
+    /// One that is being carved.
+    pub(super) fn new(home: VssdId) -> Self {
+        let gssd = Gssd {
+            bandwidth: 0,
+            capacity: 0,
+            expire: Time::default(),
+            in_use: false,
+            vm_id: None,
+            home,
+            ghost: None,
+        };
+        Self {
+            gssd,
+            stage: Stage::Carving,
+            withdrawn: false,
+            slot: 0,
+            until: Time::default(),
+            why: Why::Released,
+            lost: false,
+            deadline: None,
+        }
+    }
+
+    pub(super) fn offer(&self) -> Offer {
+        Offer::from(&self.gssd)
+    }
+
+    fn snapshot(&self, id: GssdId, blocks: Vec<Run>, steps: &mut Vec<Step>) {
+        let Gssd { bandwidth, capacity, expire, home, ref vm_id, ghost, .. } = self.gssd;
+        steps.push(Step::Carved { gssd: id, home, bandwidth, capacity, expire, blocks });
+        if self.stage != Stage::Erasing {
+            steps.push(Step::Erased { gssd: id, bad: Vec::new() });
+        }
+        if let (Some(vm), Some(ghost)) = (vm_id.clone(), ghost) {
+            steps.push(Step::Leased { gssd: id, vm, ghost, slot: self.slot, until: self.until });
+        }
+        match self.stage {
+            Stage::Evacuating => steps.push(Step::Evacuating { gssd: id, why: self.why }),
+            Stage::Detaching => steps.push(Step::Leaving { gssds: vec![id], why: self.why, lost: self.lost }),
+            Stage::Carving | Stage::Erasing | Stage::Pooled | Stage::Leased => {}
+        }
+        if self.withdrawn {
+            steps.push(Step::Withdrawn { gssd: id });
+        }
+    }
+}

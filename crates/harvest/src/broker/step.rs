@@ -1,0 +1,190 @@
+//! What a broker journals: each step before it is acted on.
+
+use crate::flash::FlashBlock;
+use crate::gssd::record::micros;
+use crate::{GssdId, Time, VssdId};
+use serde::{Deserialize, Serialize};
+
+/// Whose a vSSD is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum VssdKind {
+    /// A regular VM's: may lend.
+    Regular,
+    /// Nobody's, not sold yet: lends, and nobody touches its blocks at home.
+    Unsold,
+    /// A harvest VM's: borrows.
+    Harvest,
+}
+
+/// Flash blocks side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// The first.
+    pub first: FlashBlock,
+    /// How many.
+    pub count: u32,
+}
+
+impl Run {
+    /// Blocks in ascending order as runs; in any other order there are just more runs.
+    #[must_use]
+    pub fn gather(blocks: impl IntoIterator<Item = FlashBlock>) -> Vec<Self> {
+        let mut runs: Vec<Self> = Vec::new();
+        for block in blocks {
+            match runs.last_mut() {
+                Some(run) if run.first.0.checked_add(run.count) == Some(block.0) => run.count += 1,
+                _ => runs.push(Self { first: block, count: 1 }),
+            }
+        }
+        runs
+    }
+
+    /// Whether `block` is one of them.
+    #[must_use]
+    pub fn contains(&self, block: FlashBlock) -> bool {
+        block.0.checked_sub(self.first.0).is_some_and(|offset| offset < self.count)
+    }
+
+    /// The blocks. Never beyond the largest number, whatever `count` says.
+    pub fn blocks(self) -> impl Iterator<Item = FlashBlock> {
+        (self.first.0..self.first.0.saturating_add(self.count)).map(FlashBlock)
+    }
+}
+
+/// Why a lease ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Why {
+    /// Its harvest VM gave it back.
+    Released,
+    /// Its home needs the blocks now.
+    Pressed,
+    /// Its home is forecast to need the blocks.
+    Forecast,
+    /// The time that its home could do without is over.
+    Expired,
+    /// The time that its harvest VM asked for is over, and so is what it may stay beyond.
+    Over,
+    /// Its home is deleted, or was unsold and is sold.
+    HomeDeleted,
+    /// Another gSSD of the same ghost had to go with what it held, and what is left of the disk is of no use.
+    Evicted,
+}
+
+/// One step. A prefix of them says all that has to be known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Step {
+    /// A vSSD is there.
+    Created {
+        /// Its number.
+        vssd: VssdId,
+        /// Whose it is.
+        kind: VssdKind,
+        /// Channels that it owns.
+        bandwidth: u16,
+        /// Flash blocks that it owns.
+        capacity: u32,
+        /// Which channels.
+        channels: Vec<u16>,
+    },
+    /// A vSSD is to go.
+    Deleting {
+        /// The vSSD.
+        vssd: VssdId,
+    },
+    /// A vSSD is gone, and its channels are clean.
+    Deleted {
+        /// The vSSD.
+        vssd: VssdId,
+        /// Its blocks that could not be erased: bad.
+        bad: Vec<FlashBlock>,
+    },
+    /// Blocks left their home and are a gSSD, to be erased.
+    Carved {
+        /// The gSSD.
+        gssd: GssdId,
+        /// Its home.
+        home: VssdId,
+        /// Channels.
+        bandwidth: u16,
+        /// Flash blocks.
+        capacity: u32,
+        /// Until when.
+        #[serde(with = "micros")]
+        expire: Time,
+        /// Which blocks.
+        blocks: Vec<Run>,
+    },
+    /// All of a gSSD's blocks are clean.
+    Erased {
+        /// The gSSD.
+        gssd: GssdId,
+        /// But these, which are bad and not its any more.
+        bad: Vec<FlashBlock>,
+    },
+    /// A ghost has a gSSD.
+    Leased {
+        /// The gSSD.
+        gssd: GssdId,
+        /// The harvest VM.
+        vm: String,
+        /// Its vSSD.
+        ghost: VssdId,
+        /// The slot there.
+        slot: u8,
+        /// Until when the harvest VM wants it.
+        #[serde(with = "micros")]
+        until: Time,
+    },
+    /// What a leased gSSD holds is being moved to the ghost's other slots. Where its home needs it, it is withdrawn
+    /// too.
+    Evacuating {
+        /// The gSSD.
+        gssd: GssdId,
+        /// Why.
+        why: Why,
+    },
+    /// It could not be moved, and stays where it is.
+    Kept {
+        /// The gSSD.
+        gssd: GssdId,
+    },
+    /// Leased gSSDs are being detached, all or none of them.
+    Leaving {
+        /// Of one ghost.
+        gssds: Vec<GssdId>,
+        /// Why the first goes; with an eviction it takes the others along ([`Why::Evicted`]).
+        why: Why,
+        /// Whether they still hold data, which is lost.
+        lost: bool,
+    },
+    /// No ghost has the gSSD any more; it is to be erased.
+    Detached {
+        /// The gSSD.
+        gssd: GssdId,
+    },
+    /// The home wants the gSSD back as soon as it is clean.
+    Withdrawn {
+        /// The gSSD.
+        gssd: GssdId,
+    },
+    /// The gSSD's blocks are the home's again, and there is no such gSSD any more.
+    Returned {
+        /// The gSSD.
+        gssd: GssdId,
+    },
+    /// gSSDs expire then.
+    Redated {
+        /// Which, and when in microseconds.
+        expire: Vec<(GssdId, u64)>,
+    },
+    /// These blocks are bad: nobody has them, whatever else is said of their channels and gSSDs.
+    Bad {
+        /// Which.
+        blocks: Vec<Run>,
+    },
+    /// No gSSD below this number is made any more: numbers are used once.
+    Next {
+        /// The next number.
+        gssd: GssdId,
+    },
+}

@@ -1,0 +1,294 @@
+//! Homes: what they can spare, and what they want back.
+
+use super::step::Run;
+use super::{Action, Broker, Entry, Forecast, Stage, Step, VssdKind, Why};
+use crate::flash::FlashBlock;
+use crate::{GssdId, Time, VssdId};
+use std::time::Duration;
+
+impl Broker {
+    pub(super) fn forecast(
+        &mut self,
+        now: Time,
+        id: VssdId,
+        (bandwidth, capacity, lasts): (u16, u32, Duration),
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let Some(vssd) = self.vssds.get_mut(&id).filter(|vssd| !vssd.deleting) else { return false };
+        let expire = now + lasts;
+        if vssd.kind == VssdKind::Harvest {
+            let since = vssd.forecast.map(|before| now.since(before.at)).unwrap_or_default();
+            vssd.forecast = Some(Forecast { bandwidth, capacity, expire, at: now });
+            self.needs(now, id, since, out);
+            return true;
+        }
+        let (bandwidth, capacity) = (bandwidth.min(vssd.bandwidth), capacity.min(vssd.capacity));
+        vssd.forecast = Some(Forecast { bandwidth, capacity, expire, at: now });
+        self.shrink(now, id, out);
+        self.create(now, id, out);
+        true
+    }
+
+    /// Takes back what a home is forecast to need of what it lent.
+    fn shrink(&mut self, now: Time, home: VssdId, out: &mut Vec<Action>) {
+        let Some((forecast, lent)) =
+            self.vssds.get(&home).and_then(|vssd| vssd.forecast.zip(Some(&vssd.lent)))
+        else {
+            return;
+        };
+        let staying = lent.iter().filter_map(|id| self.gssds.get(id)).filter(|entry| !entry.withdrawn);
+        let (bandwidth, capacity) = staying.fold((0, 0), |(bandwidth, capacity), entry| {
+            (bandwidth + u32::from(entry.gssd.bandwidth), capacity + u64::from(entry.gssd.capacity))
+        });
+        let short = (
+            bandwidth.saturating_sub(u32::from(forecast.bandwidth)),
+            capacity.saturating_sub(u64::from(forecast.capacity)),
+        );
+        let short = (u16::try_from(short.0).unwrap_or(u16::MAX), u32::try_from(short.1).unwrap_or(u32::MAX));
+        let low = short.1 > 0 || (short.0 > 0 && self.settings.reclaim_for_bandwidth);
+        let patience = self.settings.patience;
+        let Some(vssd) = self.vssds.get_mut(&home) else { return };
+        vssd.low = if low { vssd.low + 1 } else { 0 };
+        let leased = vssd.low >= patience;
+        if short != (0, 0) {
+            let of_leased = if self.settings.reclaim_for_bandwidth { short } else { (0, short.1) };
+            self.withdraw_some(now, home, short, leased.then_some(of_leased), Why::Forecast, out);
+        }
+    }
+
+    pub(super) fn pressed(
+        &mut self,
+        now: Time,
+        home: VssdId,
+        bandwidth: u16,
+        capacity: u32,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let lends = |vssd: &&mut super::Vssd| !vssd.lent.is_empty();
+        let lender = self.vssds.get_mut(&home).filter(lends);
+        let known = lender.is_some();
+        if let Some(vssd) = lender {
+            // What was forecast was wrong: nothing is made until there is another.
+            vssd.forecast = None;
+            let needed = (bandwidth, capacity);
+            self.withdraw_some(now, home, needed, Some(needed), Why::Pressed, out);
+        }
+        known
+    }
+
+    /// Takes gSSDs back until so much is on its way home: unused ones for what is `needed`, leased ones for what is
+    /// `of_leased` after that; of those the smallest that suffices, else the largest. What is on its way already
+    /// counts.
+    fn withdraw_some(
+        &mut self,
+        now: Time,
+        home: VssdId,
+        needed: (u16, u32),
+        of_leased: Option<(u16, u32)>,
+        why: Why,
+        out: &mut Vec<Action>,
+    ) {
+        let (mut came, mut candidates) = ((0_u16, 0_u32), Vec::new());
+        let lent = self.vssds.get(&home).map(|vssd| vssd.lent.as_slice()).unwrap_or_default();
+        for (id, entry) in lent.iter().filter_map(|id| self.gssds.get_key_value(id)) {
+            let size = (entry.gssd.bandwidth, entry.gssd.capacity);
+            if !entry.withdrawn {
+                candidates.push((entry.gssd.in_use, size, *id));
+            } else if why == Why::Pressed {
+                came = (came.0.saturating_add(size.0), came.1.saturating_add(size.1));
+            }
+        }
+        loop {
+            let is_short = |needed: (u16, u32)| came.0 < needed.0 || came.1 < needed.1;
+            let wanted =
+                |in_use: bool| if in_use { of_leased.is_some_and(is_short) } else { is_short(needed) };
+            let enough = |size: (u16, u32)| {
+                came.0.saturating_add(size.0) >= needed.0 && came.1.saturating_add(size.1) >= needed.1
+            };
+            let best = candidates.iter().enumerate().filter(|(_, (in_use, ..))| wanted(*in_use)).min_by_key(
+                |(_, (in_use, size, _))| {
+                    let capacity = i64::from(size.1);
+                    (*in_use, !enough(*size), if enough(*size) { capacity } else { -capacity })
+                },
+            );
+            let Some((at, _)) = best else { break };
+            let (_, size, id) = candidates.swap_remove(at);
+            came = (came.0.saturating_add(size.0), came.1.saturating_add(size.1));
+            self.withdraw(now, id, why, out);
+        }
+    }
+
+    /// Takes one gSSD back, at whatever stage it is.
+    pub(super) fn withdraw(&mut self, now: Time, id: GssdId, why: Why, out: &mut Vec<Action>) {
+        let Some(entry) = self.gssds.get_mut(&id).filter(|entry| !entry.withdrawn) else { return };
+        match entry.stage {
+            // The journal knows nothing of it yet.
+            Stage::Carving => entry.withdrawn = true,
+            Stage::Pooled => self.go_home(id, out),
+            Stage::Erasing | Stage::Evacuating | Stage::Detaching => {
+                self.commit(Step::Withdrawn { gssd: id }, out);
+            }
+            Stage::Leased => self.reclaim(now, id, why, out),
+        }
+    }
+
+    /// Begins a gSSD where a home has one to spare.
+    pub(super) fn create(&mut self, now: Time, home: VssdId, out: &mut Vec<Action>) {
+        let Some(vssd) =
+            self.vssds.get(&home).filter(|vssd| !vssd.deleting && vssd.kind != VssdKind::Harvest)
+        else {
+            return;
+        };
+        let Some(forecast) = vssd.forecast.filter(|_| vssd.lent.len() < self.settings.per_home) else {
+            return;
+        };
+        let lent = vssd.lent.iter().filter_map(|id| self.gssds.get(id)).map(|entry| &entry.gssd);
+        let spare = lent.fold((forecast.bandwidth, forecast.capacity), |spare, gssd| {
+            (spare.0.saturating_sub(gssd.bandwidth), spare.1.saturating_sub(gssd.capacity))
+        });
+        let grain = self.settings.grain;
+        let (bandwidth, capacity, lasts) = grain.down(spare.0, spare.1, forecast.expire.since(now));
+        if bandwidth == 0 || capacity == 0 || lasts < grain.lasts || lasts.is_zero() {
+            return;
+        }
+        let id = GssdId(self.next_gssd);
+        self.next_gssd += 1;
+        let mut entry = Entry::new(home);
+        (entry.gssd.bandwidth, entry.gssd.capacity, entry.gssd.expire) = (bandwidth, capacity, now + lasts);
+        self.gssds.insert(id, entry);
+        if let Some(vssd) = self.vssds.get_mut(&home) {
+            vssd.lent.push(id);
+        }
+        out.push(Action::Carve { gssd: id, home, bandwidth, capacity });
+    }
+
+    pub(super) fn carved(
+        &mut self,
+        now: Time,
+        id: GssdId,
+        (bandwidth, capacity): (u16, u32),
+        blocks: Vec<Run>,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let Some(entry) = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Carving) else {
+            return false;
+        };
+        let (home, expire, withdrawn) = (entry.gssd.home, entry.gssd.expire, entry.withdrawn);
+        if capacity == 0 {
+            self.gssds.remove(&id);
+            if let Some(vssd) = self.vssds.get_mut(&home) {
+                vssd.lent.retain(|lent| *lent != id);
+            }
+            self.finish_deletion(home, out);
+            return true;
+        }
+        self.counters.created += 1;
+        self.commit(Step::Carved { gssd: id, home, bandwidth, capacity, expire, blocks }, out);
+        if withdrawn || expire <= now {
+            self.commit(Step::Withdrawn { gssd: id }, out);
+        }
+        self.erase(id, out);
+        true
+    }
+
+    /// Every so often: gSSDs last as long as their homes' newest forecasts say.
+    pub(super) fn redate(&mut self, now: Time, out: &mut Vec<Action>) {
+        let dated = self.gssds.iter().filter_map(|(id, entry)| {
+            let expire = self.vssds.get(&entry.gssd.home)?.forecast?.expire;
+            (entry.stage != Stage::Carving && expire != entry.gssd.expire).then_some((*id, expire.0))
+        });
+        let expire: Vec<(GssdId, u64)> = dated.collect();
+        if !expire.is_empty() {
+            for (id, expire) in &expire {
+                self.pool.redate(*id, Time(*expire));
+            }
+            self.commit(Step::Redated { expire }, out);
+        }
+        for id in self.pool.expired(now) {
+            self.counters.expired += 1;
+            self.go_home_and_on(now, id, out);
+        }
+        let Some(percent) = self.settings.regrow_percent else { return };
+        let outgrown: Vec<GssdId> = self
+            .gssds
+            .iter()
+            .filter_map(|(id, entry)| {
+                let vssd = self.vssds.get(&entry.gssd.home)?;
+                let forecast =
+                    vssd.forecast.filter(|_| entry.stage == Stage::Pooled && vssd.lent.len() == 1)?;
+                let Entry { gssd, .. } = entry;
+                let grain = self.settings.grain;
+                let (bandwidth, capacity, lasts) =
+                    grain.down(forecast.bandwidth, forecast.capacity, forecast.expire.since(now));
+                let grown = |before: u64, after: u64| {
+                    after * 100 >= before * (100 + u64::from(percent)) && after > before
+                };
+                let larger = bandwidth >= gssd.bandwidth
+                    && capacity >= gssd.capacity
+                    && (grown(gssd.capacity.into(), capacity.into())
+                        || grown(gssd.bandwidth.into(), bandwidth.into()));
+                (larger && lasts >= grain.lasts).then_some(*id)
+            })
+            .collect();
+        outgrown.into_iter().for_each(|id| self.go_home_and_on(now, id, out));
+    }
+
+    /// What nobody uses goes back to its home.
+    pub(super) fn go_home(&mut self, id: GssdId, out: &mut Vec<Action>) {
+        let Some(home) = self.gssds.get(&id).map(|entry| entry.gssd.home) else { return };
+        self.pool.remove(id);
+        self.commit(Step::Returned { gssd: id }, out);
+        self.counters.returned += 1;
+        out.push(Action::Return { gssd: id, home });
+        self.finish_deletion(home, out);
+    }
+
+    /// As [`Broker::go_home`]; the home may make another.
+    pub(super) fn go_home_and_on(&mut self, now: Time, id: GssdId, out: &mut Vec<Action>) {
+        let Some(home) = self.gssds.get(&id).map(|entry| entry.gssd.home) else { return };
+        self.go_home(id, out);
+        self.create(now, home, out);
+    }
+
+    pub(super) fn delete(&mut self, now: Time, id: VssdId, out: &mut Vec<Action>) -> bool {
+        let known = self.vssds.get(&id).is_some_and(|vssd| !vssd.deleting);
+        if known {
+            self.commit(Step::Deleting { vssd: id }, out);
+            self.resume_deletion(now, id, out);
+        }
+        known
+    }
+
+    /// Does what is left to do for a vSSD that is to go.
+    pub(super) fn resume_deletion(&mut self, now: Time, id: VssdId, out: &mut Vec<Action>) {
+        let Some(vssd) = self.vssds.get(&id).filter(|vssd| vssd.deleting) else { return };
+        let lent = vssd.lent.clone();
+        self.give_all_back(id, out);
+        lent.into_iter().for_each(|gssd| self.withdraw(now, gssd, Why::HomeDeleted, out));
+        self.finish_deletion(id, out);
+    }
+
+    /// Lets a vSSD go that is to go and neither lends nor borrows any more.
+    pub(super) fn finish_deletion(&mut self, id: VssdId, out: &mut Vec<Action>) {
+        let ready = |vssd: &&mut super::Vssd| {
+            vssd.deleting && !vssd.wiping && vssd.lent.is_empty() && vssd.slots.is_empty()
+        };
+        let Some(vssd) = self.vssds.get_mut(&id).filter(ready) else { return };
+        vssd.wiping = true;
+        // Nobody wrote to what was never sold, and what it lent came back clean.
+        if vssd.kind == VssdKind::Unsold || vssd.capacity == 0 {
+            self.commit(Step::Deleted { vssd: id, bad: Vec::new() }, out);
+        } else {
+            out.push(Action::Wipe { vssd: id });
+        }
+    }
+
+    pub(super) fn wiped(&mut self, id: VssdId, bad: Vec<FlashBlock>, out: &mut Vec<Action>) -> bool {
+        let known = self.vssds.get(&id).is_some_and(|vssd| vssd.wiping);
+        if known {
+            self.counters.bad_blocks += bad.len() as u64;
+            self.commit(Step::Deleted { vssd: id, bad }, out);
+        }
+        known
+    }
+}

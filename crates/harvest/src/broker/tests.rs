@@ -1,0 +1,112 @@
+use super::*;
+use crate::custody::Custody;
+use crate::flash::FlashBlock;
+use crate::gssd::Grain;
+
+mod rules;
+mod world;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn minutes(minutes: u64) -> Time {
+    Time(0) + MINUTE * u32::try_from(minutes).unwrap()
+}
+
+/// A broker whose gSSDs are made of channels and of 10 blocks, and whose actions are done at once.
+struct Host {
+    broker: Broker,
+    now: Time,
+    /// What was done but journalling.
+    done: Vec<Action>,
+    /// Whether data can be moved elsewhere.
+    fits: bool,
+    /// Blocks carved of those asked for, at most.
+    carves: u32,
+}
+
+impl Host {
+    fn new(mut settings: Settings) -> Self {
+        settings.grain = Grain { capacity: 10, ..Grain::default() };
+        Self {
+            broker: Broker::new(settings),
+            now: minutes(0),
+            done: Vec::new(),
+            fits: true,
+            carves: u32::MAX,
+        }
+    }
+
+    fn create(&mut self, id: u32, kind: VssdKind, bandwidth: u16, capacity: u32) {
+        self.event(Event::Created { vssd: VssdId(id), kind, bandwidth, capacity, channels: Vec::new() });
+    }
+
+    fn forecast(&mut self, id: u32, bandwidth: u16, capacity: u32, lasts: u64) {
+        let lasts = MINUTE * u32::try_from(lasts).unwrap();
+        self.event(Event::Forecast { vssd: VssdId(id), bandwidth, capacity, lasts });
+    }
+
+    fn request(&mut self, ghost: u32, bandwidth: u16, capacity: u32, lasts: u64) -> Answer {
+        self.request_as(ghost, bandwidth, capacity, lasts, false, false)
+    }
+
+    fn request_as(
+        &mut self,
+        ghost: u32,
+        bandwidth: u16,
+        capacity: u32,
+        lasts: u64,
+        partial: bool,
+        grow: bool,
+    ) -> Answer {
+        let lasts = MINUTE * u32::try_from(lasts).unwrap();
+        let (request, vm, ghost) = (RequestId(1), "job".to_owned(), VssdId(ghost));
+        self.event(Event::Request(Request { request, vm, ghost, bandwidth, capacity, lasts, partial, grow }));
+        let answers = self.done.iter().rev().filter_map(|action| match action {
+            Action::Answer { answer, .. } => Some(answer.clone()),
+            _ => None,
+        });
+        answers.into_iter().next().expect("an answer")
+    }
+
+    fn wait(&mut self, until: u64) {
+        while let Some(next) = self.broker.next().filter(|next| *next <= minutes(until)) {
+            self.now = self.now.max(next);
+            self.event(Event::Tick);
+        }
+        self.now = minutes(until);
+    }
+
+    fn event(&mut self, event: Event) {
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            let mut actions = Vec::new();
+            self.broker.on_event(self.now, event, &mut actions);
+            for action in actions {
+                match action.clone() {
+                    Action::Journal(_) => continue,
+                    Action::Carve { gssd, bandwidth, capacity, .. } => {
+                        let capacity = capacity.min(self.carves);
+                        events.push(Event::Carved { gssd, bandwidth, capacity, blocks: Vec::new() });
+                    }
+                    Action::Erase { gssd } => events.push(Event::Erased { gssd, bad: Vec::new() }),
+                    Action::Evacuate { gssd, .. } if self.fits => events.push(Event::Evacuated { gssd }),
+                    Action::Evacuate { gssd, .. } => {
+                        events.push(Event::EvacuationFailed { gssd, cause: "no space".to_owned() });
+                    }
+                    Action::Detach { gssd, .. } => events.push(Event::Detached { gssd }),
+                    Action::Wipe { vssd } => events.push(Event::Wiped { vssd, bad: Vec::new() }),
+                    _ => {}
+                }
+                self.done.push(action);
+            }
+        }
+    }
+
+    fn reports(&self) -> Vec<String> {
+        let reports = self.done.iter().filter_map(|action| match action {
+            Action::Report(report) => Some(report.to_string()),
+            _ => None,
+        });
+        reports.collect()
+    }
+}

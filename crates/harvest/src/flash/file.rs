@@ -1,0 +1,504 @@
+//! Flash in a file, a partition or an NVMe namespace: a channel is an extent of it, *erase* gives zeros for certain.
+//!
+//! **Erasure.** `fallocate` with `PUNCH_HOLE` frees a file's extent and reads as zeros ever after; on a block device
+//! the kernel turns the same call into a write of zeros that the device does by itself (never into a discard, which
+//! may leave the data readable). Where that is not possible it is asked for `ZERO_RANGE`, and else zeros are written.
+//! Then the file is synced: only so does an erasure outlast a loss of power, and only then does [`Flash::erase`]
+//! return. [`Flash::erase_many`] syncs once for all its blocks.
+//!
+//! **Rules.** What is below does not keep those of NAND. A page that this process programmed and did not erase is
+//! refused; of blocks not erased since they were opened nothing is known, and who opens flash again has to erase
+//! before he programs.
+//!
+//! **Bad blocks.** A block whose program or erasure fails is bad from then on, and that is on disk before anybody
+//! hears of it. A full file system is none of the block's fault: it is [`FlashError::Failed`] with
+//! [`ErrorKind::NoSpace`].
+//!
+//! **The table** beside the file holds what has to outlast the process. It is replaced whole, by a new file and a
+//! rename: when a block turns bad, after every 1,024 erasures, and at the end. A crash loses at most those counts.
+//!
+//! | bytes | what (little-endian) |
+//! |---|---|
+//! | 0..8 | `HSFLASH` and the version, 1 |
+//! | 8..14 | channels, dies, planes, of two bytes each |
+//! | 14..16 | zero |
+//! | 16..28 | blocks of a plane, pages of a block, bytes of a page, of four bytes each |
+//! | 28..32 | zero |
+//! | 32.. | four bytes a block: erasures, and the highest bit where it is bad |
+//! | the last 8 | CRC-64/NVME of all before |
+
+use super::{Flash, FlashBlock, FlashError, Geometry, failed, lock, outside, whole_pages, within};
+use crc_fast::{CrcAlgorithm, checksum};
+use headstart_block::{Error, ErrorKind};
+use rustix::fs::{FallocateFlags, OFlags, fallocate};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+const MAGIC: &[u8; 8] = b"HSFLASH\x01";
+const HEADER: usize = 32;
+const BAD: u32 = 1 << 31;
+
+/// Nothing is known of what a block holds.
+const UNKNOWN: u32 = u32::MAX;
+
+/// Erasures whose counts a crash may lose.
+const UNSAVED: u32 = 1024;
+
+/// Flash in a file or a block device.
+pub struct FileFlash {
+    file: File,
+    geometry: Geometry,
+    table: PathBuf,
+    /// Erasures and [`BAD`], as in the table.
+    blocks: Vec<AtomicU32>,
+    /// The first page that can still be programmed, or [`UNKNOWN`].
+    next: Vec<AtomicU32>,
+    /// Erasures since the table was saved; held while it is.
+    unsaved: Mutex<u32>,
+    /// A sync failed that no flush has told of: the system tells it once.
+    lost: AtomicBool,
+}
+
+impl FileFlash {
+    /// Makes flash of what `path` is: a file, which is made if need be and grows sparse, or a block device that nobody
+    /// has mounted. **All that it held is erased.** `table` is where bad blocks and wear are kept, by custom
+    /// [beside](Self::table_beside) a file.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] where it is in use, [`ErrorKind::Invalid`] where a device is too small, what the system
+    /// says.
+    pub fn create(path: &Path, table: &Path, geometry: Geometry) -> Result<Self, Error> {
+        geometry.check()?;
+        let file = open_locked(path, true)?;
+        let about = |error: io::Error| Error::io("cannot be made flash", error).about(path.display());
+        match std::fs::remove_file(table) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(about(error)),
+            _ => {}
+        }
+        if is_device(&file) {
+            check_length(&file, &geometry).map_err(|error| error.about(path.display()))?;
+            for block in 0..geometry.total_blocks() {
+                let size = u64::from(geometry.block_size());
+                zero(&file, u64::from(block) * size, size).map_err(about)?;
+            }
+        } else {
+            file.set_len(0).and_then(|()| file.set_len(geometry.size())).map_err(about)?;
+        }
+        file.sync_all().map_err(about)?;
+        let total = usize::try_from(geometry.total_blocks()).unwrap_or(usize::MAX);
+        let flash = Self::of(file, table, geometry, vec![0; total], 0);
+        flash.save(&mut lock(&flash.unsaved))?;
+        Ok(flash)
+    }
+
+    /// Opens what [`Self::create`] made.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where there is none, [`ErrorKind::Conflict`] where it is in use,
+    /// [`ErrorKind::Corrupt`] and [`ErrorKind::Unsupported`] where the table is damaged or of a later version, what
+    /// the system says.
+    pub fn open(path: &Path, table: &Path) -> Result<Self, Error> {
+        let bytes = std::fs::read(table);
+        let bytes = bytes.map_err(|error| Error::io("cannot be read", error).about(table.display()))?;
+        let (geometry, blocks) = decode(&bytes).map_err(|error| error.about(table.display()))?;
+        let file = open_locked(path, false)?;
+        check_length(&file, &geometry).map_err(|error| error.about(path.display()))?;
+        Ok(Self::of(file, table, geometry, blocks, UNKNOWN))
+    }
+
+    /// Where the table of a file is by custom: beside it, with `.flash` added to its name.
+    #[must_use]
+    pub fn table_beside(path: &Path) -> PathBuf {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".flash");
+        PathBuf::from(name)
+    }
+
+    fn of(file: File, table: &Path, geometry: Geometry, blocks: Vec<u32>, next: u32) -> Self {
+        Self {
+            file,
+            geometry,
+            table: table.to_owned(),
+            next: blocks.iter().map(|_| AtomicU32::new(next)).collect(),
+            blocks: blocks.into_iter().map(AtomicU32::new).collect(),
+            unsaved: Mutex::new(0),
+            lost: AtomicBool::new(false),
+        }
+    }
+
+    fn entry(&self, block: FlashBlock) -> Result<(&AtomicU32, &AtomicU32), FlashError> {
+        let index = usize::try_from(block.0).unwrap_or(usize::MAX);
+        self.blocks.get(index).zip(self.next.get(index)).ok_or_else(|| outside(block))
+    }
+
+    fn position(&self, block: FlashBlock, offset: u32) -> u64 {
+        u64::from(block.0) * u64::from(self.geometry.block_size()) + u64::from(offset)
+    }
+
+    /// Whether a failure makes the block bad, which is on disk then.
+    fn spoilt(&self, block: FlashBlock, cause: &'static str, error: io::Error) -> FlashError {
+        let error = Error::io(cause, error);
+        if error.kind() == ErrorKind::NoSpace {
+            return FlashError::Failed(error);
+        }
+        if let Ok((entry, _)) = self.entry(block) {
+            entry.fetch_or(BAD, Ordering::SeqCst);
+        }
+        match self.save(&mut lock(&self.unsaved)) {
+            Ok(()) => FlashError::Bad(block),
+            Err(error) => FlashError::Failed(error),
+        }
+    }
+
+    /// What is written is there for ever, or a flush will tell.
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data().inspect_err(|_| self.lost.store(true, Ordering::SeqCst))
+    }
+
+    /// Zeros a block's bytes, not yet for ever.
+    fn clear(&self, block: FlashBlock) -> Result<(), FlashError> {
+        let (entry, next) = self.entry(block)?;
+        if entry.load(Ordering::SeqCst) & BAD != 0 {
+            return Err(FlashError::Bad(block));
+        }
+        next.store(UNKNOWN, Ordering::SeqCst);
+        let zeroed = zero(&self.file, self.position(block, 0), u64::from(self.geometry.block_size()));
+        zeroed.map_err(|error| self.spoilt(block, "cannot be erased", error))
+    }
+
+    /// Counts an erasure that is there for ever.
+    fn erased(&self, block: FlashBlock) -> Result<(), FlashError> {
+        let (entry, next) = self.entry(block)?;
+        next.store(0, Ordering::SeqCst);
+        let more = |entry: u32| Some((entry & !BAD).saturating_add(1).min(BAD - 1) | entry & BAD);
+        entry.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).unwrap_or_default();
+        let mut unsaved = lock(&self.unsaved);
+        *unsaved += 1;
+        if *unsaved >= UNSAVED
+            && let Err(error) = self.save(&mut unsaved)
+        {
+            // It costs counts of erasures, no data: the next will try again.
+            tracing::warn!(%error, "cannot save the wear of flash");
+        }
+        Ok(())
+    }
+
+    /// Replaces the table.
+    fn save(&self, unsaved: &mut u32) -> Result<(), Error> {
+        let bytes = encode(&self.geometry, self.blocks.iter().map(|entry| entry.load(Ordering::SeqCst)));
+        let mut name = self.table.clone().into_os_string();
+        name.push(".new");
+        let replace = || {
+            let mut new = File::create(&name)?;
+            new.write_all(&bytes)?;
+            new.sync_all()?;
+            std::fs::rename(&name, &self.table)?;
+            let folder = self.table.parent().filter(|folder| !folder.as_os_str().is_empty());
+            File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+        };
+        let saved: io::Result<()> = replace();
+        saved.map_err(|error| Error::io("cannot be saved", error).about(self.table.display()))?;
+        *unsaved = 0;
+        Ok(())
+    }
+}
+
+impl Flash for FileFlash {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read(&self, block: FlashBlock, offset: u32, buf: &mut [u8]) -> Result<(), FlashError> {
+        within(&self.geometry, block, offset, buf.len())?;
+        let read = self.file.read_exact_at(buf, self.position(block, offset));
+        read.map_err(|error| failed("cannot read flash", error))
+    }
+
+    fn program(&self, block: FlashBlock, page: u32, data: &[u8]) -> Result<(), FlashError> {
+        let pages = whole_pages(&self.geometry, block, page, data.len())?;
+        let (entry, next) = self.entry(block)?;
+        if entry.load(Ordering::SeqCst) & BAD != 0 {
+            return Err(FlashError::Bad(block));
+        }
+        let first = next.load(Ordering::SeqCst);
+        if first != UNKNOWN && page < first {
+            return Err(FlashError::NotErased(block, page));
+        }
+        next.store(page + pages, Ordering::SeqCst);
+        let written = self.file.write_all_at(data, self.position(block, page * self.geometry.page_size));
+        written.map_err(|error| self.spoilt(block, "cannot be programmed", error))
+    }
+
+    fn erase(&self, block: FlashBlock) -> Result<(), FlashError> {
+        self.clear(block)?;
+        self.sync().map_err(|error| self.spoilt(block, "cannot be erased", error))?;
+        self.erased(block)
+    }
+
+    fn erase_many(&self, blocks: &[FlashBlock]) -> Vec<Result<(), FlashError>> {
+        let cleared: Vec<_> = blocks.iter().map(|block| self.clear(*block)).collect();
+        let synced = self.sync();
+        let finish = |(block, cleared): (&FlashBlock, Result<(), FlashError>)| {
+            cleared?;
+            match &synced {
+                Ok(()) => self.erased(*block),
+                Err(error) => Err(self.spoilt(*block, "cannot be erased", error.kind().into())),
+            }
+        };
+        blocks.iter().zip(cleared).map(finish).collect()
+    }
+
+    fn flush(&self) -> Result<(), FlashError> {
+        let synced = self.sync();
+        let lost = self.lost.swap(false, Ordering::SeqCst);
+        let earlier = || lost.then(|| Err(io::Error::other("an earlier sync failed")));
+        let synced = if synced.is_ok() { earlier().unwrap_or(synced) } else { synced };
+        synced.map_err(|error| failed("cannot flush flash", error))
+    }
+
+    fn is_bad(&self, block: FlashBlock) -> bool {
+        self.entry(block).map_or(true, |(entry, _)| entry.load(Ordering::SeqCst) & BAD != 0)
+    }
+
+    fn wear(&self, block: FlashBlock) -> u32 {
+        self.entry(block).map_or(0, |(entry, _)| entry.load(Ordering::SeqCst) & !BAD)
+    }
+}
+
+impl Drop for FileFlash {
+    fn drop(&mut self) {
+        let mut unsaved = lock(&self.unsaved);
+        if *unsaved > 0
+            && let Err(error) = self.save(&mut unsaved)
+        {
+            tracing::warn!(%error, "cannot save the wear of flash");
+        }
+    }
+}
+
+/// Makes bytes of a file or block device read as zeros, and gives back their space where that is possible. They stay
+/// zeros through a loss of power once the file is synced.
+pub(super) fn zero(file: &File, at: u64, len: u64) -> io::Result<()> {
+    for how in [FallocateFlags::PUNCH_HOLE, FallocateFlags::ZERO_RANGE] {
+        if fallocate(file, how | FallocateFlags::KEEP_SIZE, at, len).is_ok() {
+            return Ok(());
+        }
+    }
+    write_zeros(file, at, len)
+}
+
+fn write_zeros(file: &File, at: u64, len: u64) -> io::Result<()> {
+    let zeros = vec![0; 64 << 10];
+    let mut done = 0;
+    while done < len {
+        let part = usize::try_from(len - done).unwrap_or(usize::MAX).min(zeros.len());
+        file.write_all_at(&zeros[..part], at + done)?;
+        done += part as u64;
+    }
+    Ok(())
+}
+
+fn is_device(file: &File) -> bool {
+    file.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device())
+}
+
+/// Opens it for itself alone: a device also against being mounted.
+fn open_locked(path: &Path, make: bool) -> Result<File, Error> {
+    let device = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(make && !device).truncate(false);
+    if device {
+        options.custom_flags(OFlags::EXCL.bits().cast_signed());
+    }
+    let busy =
+        || Error::new(ErrorKind::Conflict, "is in use").about(path.display()).remedy("end who uses it");
+    let file = options.open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::ResourceBusy => busy(),
+        _ => Error::io("cannot be opened", error).about(path.display()),
+    })?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(busy()),
+        Err(TryLockError::Error(error)) => Err(Error::io("cannot be locked", error).about(path.display())),
+    }
+}
+
+fn check_length(mut file: &File, geometry: &Geometry) -> Result<(), Error> {
+    let len = file.seek(SeekFrom::End(0)).map_err(|error| Error::io("has no size", error))?;
+    if len < geometry.size() {
+        return Err(Error::invalid(format!("has {len} bytes, not the {} of its flash", geometry.size())));
+    }
+    Ok(())
+}
+
+fn encode(geometry: &Geometry, blocks: impl Iterator<Item = u32>) -> Vec<u8> {
+    let Geometry { channels, dies, planes, blocks: per_plane, pages, page_size } = *geometry;
+    let mut bytes = MAGIC.to_vec();
+    [channels, dies, planes, 0].iter().for_each(|field| bytes.extend(field.to_le_bytes()));
+    [per_plane, pages, page_size, 0].iter().for_each(|field| bytes.extend(field.to_le_bytes()));
+    blocks.for_each(|entry| bytes.extend(entry.to_le_bytes()));
+    let sum = checksum(CrcAlgorithm::Crc64Nvme, &bytes);
+    bytes.extend(sum.to_le_bytes());
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> Result<(Geometry, Vec<u32>), Error> {
+    let damaged =
+        || Error::corrupt("the table of flash is damaged").remedy("make it anew, without what it held");
+    let (body, sum) = bytes.split_last_chunk::<8>().ok_or_else(damaged)?;
+    let header = body.get(..HEADER).ok_or_else(damaged)?;
+    if header[..7] != MAGIC[..7] {
+        return Err(damaged());
+    }
+    if header[7] != MAGIC[7] {
+        return Err(Error::unsupported(format!("the table of flash has version {}", header[7])));
+    }
+    if checksum(CrcAlgorithm::Crc64Nvme, body) != u64::from_le_bytes(*sum) {
+        return Err(damaged());
+    }
+    let short = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
+    let long = |bytes: &[u8]| bytes.iter().rev().fold(0, |sum: u32, byte| sum << 8 | u32::from(*byte));
+    let geometry = Geometry {
+        channels: short(8),
+        dies: short(10),
+        planes: short(12),
+        blocks: long(&header[16..20]),
+        pages: long(&header[20..24]),
+        page_size: long(&header[24..28]),
+    };
+    geometry.check().map_err(|error| damaged().caused_by(error))?;
+    let blocks: Vec<u32> = body[HEADER..].chunks_exact(4).map(long).collect();
+    if blocks.len() as u64 != u64::from(geometry.total_blocks()) || body.len() % 4 != 0 {
+        return Err(damaged());
+    }
+    Ok((geometry, blocks))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tempfile::TempDir;
+
+    const SMALL: Geometry =
+        Geometry { channels: 2, dies: 1, planes: 1, blocks: 4, pages: 4, page_size: 4096 };
+
+    fn made() -> (TempDir, PathBuf, PathBuf, FileFlash) {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("flash");
+        let table = FileFlash::table_beside(&path);
+        let flash = FileFlash::create(&path, &table, SMALL).unwrap();
+        (folder, path, table, flash)
+    }
+
+    #[test]
+    fn a_bad_block_is_bad_for_ever() {
+        let (_folder, path, table, flash) = made();
+        flash.program(FlashBlock(3), 0, &[1; 4096]).unwrap();
+        let error = flash.spoilt(FlashBlock(3), "cannot be erased", io::ErrorKind::Other.into());
+        assert!(matches!(error, FlashError::Bad(FlashBlock(3))));
+        // As after a kill: nothing is saved at the end.
+        *lock(&flash.unsaved) = 0;
+        drop(flash);
+        let flash = FileFlash::open(&path, &table).unwrap();
+        assert!(flash.is_bad(FlashBlock(3)) && !flash.is_bad(FlashBlock(2)));
+        assert!(matches!(flash.erase(FlashBlock(3)), Err(FlashError::Bad(_))));
+        assert!(matches!(flash.program(FlashBlock(3), 1, &[1; 4096]), Err(FlashError::Bad(_))));
+        let mut byte = [0];
+        flash.read(FlashBlock(3), 0, &mut byte).unwrap();
+        assert_eq!(byte, [1]);
+    }
+
+    #[test]
+    fn a_full_file_system_is_not_the_blocks_fault() {
+        let (_folder, _, _, flash) = made();
+        let error = flash.spoilt(FlashBlock(3), "cannot be programmed", io::ErrorKind::StorageFull.into());
+        assert!(matches!(error, FlashError::Failed(error) if error.kind() == ErrorKind::NoSpace));
+        assert!(!flash.is_bad(FlashBlock(3)));
+    }
+
+    #[test]
+    fn a_failed_sync_is_told_by_the_next_flush() {
+        let (_folder, _, _, flash) = made();
+        flash.lost.store(true, Ordering::SeqCst);
+        assert!(matches!(flash.flush(), Err(FlashError::Failed(_))));
+        flash.flush().unwrap();
+    }
+
+    #[test]
+    fn one_at_a_time() {
+        let (_folder, path, table, flash) = made();
+        assert_eq!(FileFlash::open(&path, &table).err().unwrap().kind(), ErrorKind::Conflict);
+        drop(flash);
+        assert!(FileFlash::open(&path, &table).is_ok());
+    }
+
+    #[test]
+    fn made_anew_it_holds_nothing() {
+        let (_folder, path, table, flash) = made();
+        flash.program(FlashBlock(3), 0, &[1; 4096]).unwrap();
+        drop(flash);
+        let flash = FileFlash::create(&path, &table, SMALL).unwrap();
+        let mut bytes = [1; 4096];
+        flash.read(FlashBlock(3), 0, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 4096]);
+    }
+
+    #[test]
+    fn a_file_too_short_or_absent_is_refused() {
+        let (_folder, path, table, flash) = made();
+        drop(flash);
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(100).unwrap();
+        assert_eq!(FileFlash::open(&path, &table).err().unwrap().kind(), ErrorKind::Invalid);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(FileFlash::open(&path, &table).err().unwrap().kind(), ErrorKind::NotFound);
+        std::fs::remove_file(&table).unwrap();
+        assert_eq!(FileFlash::open(&path, &table).err().unwrap().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn the_table_round_trips_and_damage_is_seen() {
+        let entries = vec![0, 1, BAD | 7, BAD - 1, 5, 6, 7, 8];
+        let bytes = encode(&SMALL, entries.iter().copied());
+        assert_eq!(decode(&bytes).unwrap(), (SMALL, entries));
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            let kind = decode(&damaged).unwrap_err().kind();
+            assert_eq!(kind, if at == 7 { ErrorKind::Unsupported } else { ErrorKind::Corrupt }, "byte {at}");
+            assert!(decode(&bytes[..at]).is_err());
+        }
+    }
+
+    /// Version 1, as it was first written.
+    #[test]
+    fn the_first_version_is_read() {
+        let header = b"HSFLASH\x01\x02\x00\x01\x00\x01\x00\0\0\x04\0\0\0\x04\0\0\0\x00\x10\0\0\0\0\0\0";
+        assert!(encode(&SMALL, (0..8).map(|_| 0)).starts_with(header));
+    }
+
+    #[test]
+    fn zeros_are_written_where_no_call_gives_them() {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&[1; 300_000], 0).unwrap();
+        write_zeros(&file, 1000, 200_000).unwrap();
+        let mut bytes = vec![0; 300_000];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert!(bytes[1000..201_000].iter().all(|byte| *byte == 0));
+        assert!(bytes[..1000].iter().chain(&bytes[201_000..]).all(|byte| *byte == 1));
+    }
+
+    #[test]
+    fn an_erasure_gives_space_back() {
+        use std::os::unix::fs::MetadataExt;
+        let (_folder, _, _, flash) = made();
+        flash.program(FlashBlock(1), 0, &[1; 16384]).unwrap();
+        flash.flush().unwrap();
+        let before = flash.file.metadata().unwrap().blocks();
+        flash.erase(FlashBlock(1)).unwrap();
+        assert!(flash.file.metadata().unwrap().blocks() < before, "the file system cannot punch holes");
+    }
+}

@@ -1,0 +1,158 @@
+//! How flash is built: channels of dies of planes of blocks of pages.
+
+use headstart_block::{Error, SECTOR_SIZE};
+use serde::{Deserialize, Serialize};
+
+/// An erase block, by its number: all of the first channel's, then all of the second's, and so on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct FlashBlock(pub u32);
+
+/// How many of what. The default is BlockFlex's SSD (section 4.6): 1 TiB in 16 channels of 64 GiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Geometry {
+    /// Channels, which work independently: 1 to 65,535.
+    pub channels: u16,
+    /// Dies of a channel, which share its bus.
+    pub dies: u16,
+    /// Planes of a die.
+    pub planes: u16,
+    /// Blocks of a plane.
+    pub blocks: u32,
+    /// Pages of a block: at most 65,535.
+    pub pages: u32,
+    /// Bytes of a page: a multiple of a sector.
+    pub page_size: u32,
+}
+
+impl Default for Geometry {
+    fn default() -> Self {
+        Self { channels: 16, dies: 4, planes: 4, blocks: 1024, pages: 256, page_size: 16 << 10 }
+    }
+}
+
+/// Fewest blocks that a channel of [`Geometry::of_size`] has while its blocks or channels can still become fewer.
+const FEW_BLOCKS: u64 = 64;
+
+impl Geometry {
+    /// Flash of at most so many bytes: 16 channels of 4 dies, blocks of 4 MiB. Below 4 GiB blocks become smaller, down
+    /// to 256 KiB, below 256 MiB channels fewer. `None` for less than 1 MiB, and for more than block numbers reach (16
+    /// PiB).
+    #[must_use]
+    pub fn of_size(bytes: u64) -> Option<Self> {
+        let mut flash = Self { planes: 1, blocks: 1, ..Self::default() };
+        let fits =
+            |flash: &Self| bytes / u64::from(flash.block_size()) / u64::from(flash.channels) >= FEW_BLOCKS;
+        while flash.pages > 16 && !fits(&flash) {
+            flash.pages /= 2;
+        }
+        while flash.channels > 1 && !fits(&flash) {
+            flash.channels /= 2;
+        }
+        let blocks =
+            bytes / u64::from(flash.block_size()) / u64::from(flash.channels) / u64::from(flash.dies);
+        flash.blocks = u32::try_from(blocks).ok().filter(|blocks| *blocks > 0)?;
+        let total = u64::from(flash.blocks) * u64::from(flash.dies) * u64::from(flash.channels);
+        (total <= u64::from(u32::MAX)).then_some(flash)
+    }
+
+    /// Checks that nothing is zero and that all numbers stay within their types.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Invalid`].
+    pub fn check(&self) -> Result<(), Error> {
+        let channel = u64::from(self.dies) * u64::from(self.planes);
+        let total =
+            channel.checked_mul(u64::from(self.blocks)).map(|it| it.saturating_mul(u64::from(self.channels)));
+        let counts = total.is_some_and(|total| (1..=u64::from(u32::MAX)).contains(&total));
+        let pages = (1..=65_535).contains(&self.pages) && self.page_size > 0;
+        let sectors = u64::from(self.page_size).is_multiple_of(SECTOR_SIZE);
+        let block = u64::from(self.pages) * u64::from(self.page_size) <= u64::from(u32::MAX);
+        if counts && pages && sectors && block {
+            return Ok(());
+        }
+        Err(Error::invalid(format!("flash cannot be built like this: {self:?}")))
+    }
+
+    /// Bytes of a block.
+    #[must_use]
+    pub fn block_size(&self) -> u32 {
+        self.pages * self.page_size
+    }
+
+    /// Blocks of a channel.
+    #[must_use]
+    pub fn channel_blocks(&self) -> u32 {
+        u32::from(self.dies) * u32::from(self.planes) * self.blocks
+    }
+
+    /// Blocks in all.
+    #[must_use]
+    pub fn total_blocks(&self) -> u32 {
+        u32::from(self.channels) * self.channel_blocks()
+    }
+
+    /// Bytes in all.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        u64::from(self.total_blocks()) * u64::from(self.block_size())
+    }
+
+    /// The channel that a block belongs to.
+    #[must_use]
+    pub fn channel(&self, block: FlashBlock) -> u16 {
+        u16::try_from(block.0 / self.channel_blocks()).unwrap_or(u16::MAX)
+    }
+
+    /// The die, of its channel's, that a block lies on: neighbours lie on different ones.
+    #[must_use]
+    pub fn die(&self, block: FlashBlock) -> u16 {
+        u16::try_from(block.0 % self.channel_blocks() % u32::from(self.dies)).unwrap_or(0)
+    }
+
+    /// The blocks of a channel, by number.
+    #[must_use]
+    pub fn blocks_of(&self, channel: u16) -> std::ops::Range<u32> {
+        let first = u32::from(channel) * self.channel_blocks();
+        first..first + self.channel_blocks()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_is_the_papers_ssd() {
+        let ssd = Geometry::default();
+        assert_eq!(ssd.size(), 1 << 40);
+        assert_eq!((ssd.block_size(), ssd.channel_blocks()), (4 << 20, 16_384));
+        assert_eq!(ssd.channel(FlashBlock(16_383)), 0);
+        assert_eq!(ssd.channel(FlashBlock(16_384)), 1);
+        assert_eq!(ssd.blocks_of(1), 16_384..32_768);
+        assert_eq!([0, 1, 4].map(|block| ssd.die(FlashBlock(block))), [0, 1, 0]);
+    }
+
+    #[test]
+    fn a_size_is_enough() {
+        for (size, channels, block, blocks) in [
+            (1 << 40, 16, 4 << 20, 16_384),
+            (4 << 30, 16, 4 << 20, 64),
+            (1 << 30, 16, 1 << 20, 64),
+            (256 << 20, 16, 256 << 10, 64),
+            (64 << 20, 4, 256 << 10, 64),
+            (1 << 20, 1, 256 << 10, 4),
+        ] {
+            let flash = Geometry::of_size(size).unwrap();
+            assert_eq!(
+                (flash.channels, flash.block_size(), flash.channel_blocks()),
+                (channels, block, blocks)
+            );
+            flash.check().unwrap();
+        }
+        assert_eq!(Geometry::of_size((1 << 20) - 1), None);
+        assert_eq!(Geometry::of_size(u64::MAX), None);
+        assert!(Geometry { pages: 0, ..Geometry::default() }.check().is_err());
+        assert!(Geometry { blocks: u32::MAX, ..Geometry::default() }.check().is_err());
+        assert!(Geometry { page_size: 100, ..Geometry::default() }.check().is_err());
+    }
+}

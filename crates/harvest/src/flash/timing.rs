@@ -1,0 +1,296 @@
+//! How long operations take on one channel: a bus, dies, and one erasure at a time.
+//!
+//! The model is that of BlockFlex's SSD (section 4.6) as an engineer would reckon it:
+//! * a *read* senses a page in its die (70 us), then moves the bytes asked for over the bus. The die is held until the
+//!   last byte has left its register;
+//! * a *program* moves a page over the bus, then programs it (700 us): four dies in turn keep the bus busy;
+//! * an *erasure* holds its die (4.2 ms) and leaves the bus free. A channel erases one block at a time: 68 s for the
+//!   16,384 blocks of 64 GiB, and 17 and 34 s for a quarter and half of them (section 5.6);
+//! * the *bus* carries one transfer at a time, at 70 MB/s: 234 us for a page of 16 KiB.
+//!
+//! Where erasures may be suspended (off by default, as in the paper), an operation for the die that erases starts at
+//! once, and the erasure ends that much later (Wu and He, FAST 2012).
+
+use super::Geometry;
+use std::ops::Range;
+use std::time::Duration;
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Reads so many bytes of one page.
+    Read(u32),
+    /// Programs so many bytes, one page.
+    Program(u32),
+    /// Erases a block.
+    Erase,
+}
+
+/// An operation, as far as time is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Op {
+    /// The die of its channel: [`Geometry::die`].
+    pub die: u16,
+    /// What it does.
+    pub work: Work,
+}
+
+impl Op {
+    /// Bytes that it moves.
+    #[must_use]
+    pub fn bytes(&self) -> u32 {
+        match self.work {
+            Work::Read(bytes) | Work::Program(bytes) => bytes,
+            Work::Erase => 0,
+        }
+    }
+}
+
+/// How fast a channel is. The default is BlockFlex's SSD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Speeds {
+    /// Bytes a second over the bus, at least 1.
+    pub bus: u64,
+    /// From a cell array to its die's register.
+    pub read: Duration,
+    /// From a die's register to its cell array.
+    pub program: Duration,
+    /// One block.
+    pub erase: Duration,
+    /// How long an erasure takes to be suspended, and again to go on; `None` where that is not possible.
+    pub suspend: Option<Duration>,
+}
+
+impl Default for Speeds {
+    fn default() -> Self {
+        Self {
+            bus: 70_000_000,
+            read: Duration::from_micros(70),
+            program: Duration::from_micros(700),
+            erase: Duration::from_micros(4200),
+            suspend: None,
+        }
+    }
+}
+
+impl Speeds {
+    /// How long so many bytes take over the bus.
+    #[must_use]
+    pub fn transfer(&self, bytes: u32) -> Duration {
+        Duration::from_nanos(u64::from(bytes).saturating_mul(1_000_000_000) / self.bus.max(1))
+    }
+
+    /// How long the operation takes on a channel that does nothing else.
+    #[must_use]
+    pub fn alone(&self, work: Work) -> Duration {
+        match work {
+            Work::Read(bytes) => self.read + self.transfer(bytes),
+            Work::Program(bytes) => self.transfer(bytes) + self.program,
+            Work::Erase => self.erase,
+        }
+    }
+}
+
+/// When a started operation holds what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The die is its own. An erasure that is suspended ends later: ask [`Timing::erasing`].
+    pub die: Range<Duration>,
+    /// The bus is its own; empty for an erasure.
+    pub bus: Range<Duration>,
+}
+
+/// Most often that one erasure is suspended: it has to end, whatever else comes.
+const SUSPENSIONS: u32 = 32;
+
+/// The clock of one channel.
+#[derive(Clone, Debug)]
+pub struct Timing {
+    speeds: Speeds,
+    bus: Duration,
+    dies: Vec<Duration>,
+    erasing: Option<Erasing>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Erasing {
+    die: u16,
+    until: Duration,
+    /// When the die is done with what suspended the erasure.
+    free: Duration,
+    suspended: u32,
+}
+
+impl Timing {
+    /// A channel that does nothing yet.
+    #[must_use]
+    pub fn new(geometry: &Geometry, speeds: Speeds) -> Self {
+        let dies = vec![Duration::ZERO; usize::from(geometry.dies.max(1))];
+        Self { speeds, bus: Duration::ZERO, dies, erasing: None }
+    }
+
+    /// How fast it is.
+    #[must_use]
+    pub fn speeds(&self) -> &Speeds {
+        &self.speeds
+    }
+
+    /// Its dies.
+    #[must_use]
+    pub fn dies(&self) -> usize {
+        self.dies.len()
+    }
+
+    /// The earliest moment at which it makes sense to start the operation. A read may sense while the bus is still
+    /// busy with another's bytes; a program may be started as early, so that it has its turn among reads.
+    #[must_use]
+    pub fn ready(&self, op: Op) -> Duration {
+        let die = match self.suspendable(op) {
+            Some((_, free)) => free,
+            None => self.dies[self.slot(op.die)],
+        };
+        match op.work {
+            Work::Read(_) | Work::Program(_) => die.max(self.bus.saturating_sub(self.speeds.read)),
+            Work::Erase => die.max(self.erasing.map_or(Duration::ZERO, |erasing| erasing.until)),
+        }
+    }
+
+    /// Starts an operation now, or as soon as it is [ready](Self::ready). What it holds, until when; it is done when
+    /// its die is free again.
+    pub fn start(&mut self, now: Duration, op: Op) -> Span {
+        let slot = self.slot(op.die);
+        let suspend = self.suspendable(op);
+        let start = now.max(self.ready(op));
+        let held = suspend.map(|(pause, _)| pause).filter(|_| self.dies[slot] > start);
+        let begin = start + held.unwrap_or_default();
+        let span = match op.work {
+            Work::Read(bytes) => {
+                let out = self.bus.max(begin + self.speeds.read);
+                let end = out + self.speeds.transfer(bytes);
+                Span { die: start..end, bus: out..end }
+            }
+            Work::Program(bytes) => {
+                let into = self.bus.max(begin);
+                let end = into + self.speeds.transfer(bytes);
+                Span { die: start..end + self.speeds.program, bus: into..end }
+            }
+            Work::Erase => Span { die: start..start + self.speeds.erase, bus: start..start },
+        };
+        if op.work == Work::Erase {
+            self.erasing = Some(Erasing { die: op.die, until: span.die.end, free: start, suspended: 0 });
+        } else {
+            self.bus = self.bus.max(span.bus.end);
+        }
+        match (&mut self.erasing, held) {
+            (Some(erasing), Some(pause)) => {
+                // The die is its operation's, then the erasure's again, which goes on where it was.
+                erasing.until += span.die.end - start + pause;
+                erasing.suspended += 1;
+                erasing.free = span.die.end;
+                self.dies[slot] = erasing.until;
+            }
+            _ => self.dies[slot] = self.dies[slot].max(span.die.end),
+        }
+        span
+    }
+
+    /// When the last erasure ends, as things stand; `None` before the first.
+    #[must_use]
+    pub fn erasing(&self) -> Option<Duration> {
+        self.erasing.map(|erasing| erasing.until)
+    }
+
+    /// The time to suspend the erasure that this operation would find in its die, and when it can be.
+    fn suspendable(&self, op: Op) -> Option<(Duration, Duration)> {
+        let erasing =
+            self.erasing.filter(|erasing| erasing.die == op.die && erasing.suspended < SUSPENSIONS)?;
+        let alone = op.work != Work::Erase && erasing.until == self.dies[self.slot(op.die)];
+        self.speeds.suspend.filter(|_| alone).map(|pause| (pause, erasing.free))
+    }
+
+    fn slot(&self, die: u16) -> usize {
+        usize::from(die) % self.dies.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: u32 = 16 << 10;
+
+    fn channel() -> Timing {
+        Timing::new(&Geometry::default(), Speeds::default())
+    }
+
+    fn micros(time: Duration) -> u128 {
+        time.as_micros()
+    }
+
+    /// The end of so many operations that are started as soon as they are ready, on dies in turn.
+    fn run(timing: &mut Timing, count: u16, dies: u16, work: Work) -> Duration {
+        let ops = (0..count).map(|number| Op { die: number % dies, work });
+        ops.map(|op| timing.start(timing.ready(op), op).die.end).last().unwrap_or_default()
+    }
+
+    #[test]
+    fn one_operation_takes_what_it_takes() {
+        let speeds = Speeds::default();
+        assert_eq!(micros(speeds.transfer(PAGE)), 234);
+        for (work, time) in [(Work::Read(PAGE), 304), (Work::Read(4096), 128), (Work::Program(PAGE), 934)] {
+            assert_eq!(micros(channel().start(Duration::ZERO, Op { die: 0, work }).die.end), time);
+            assert_eq!(micros(speeds.alone(work)), time);
+        }
+    }
+
+    #[test]
+    fn four_dies_keep_the_bus_busy_and_one_does_not() {
+        let rate = |dies, work| {
+            let end = run(&mut channel(), 1000, dies, work);
+            1000.0 * f64::from(PAGE) / end.as_secs_f64() / 1e6
+        };
+        assert!(rate(4, Work::Program(PAGE)) > 69.5, "{}", rate(4, Work::Program(PAGE)));
+        assert!((17.0..18.0).contains(&rate(1, Work::Program(PAGE))));
+        assert!(rate(4, Work::Read(PAGE)) > 69.5);
+        assert!((53.0..55.0).contains(&rate(1, Work::Read(PAGE))));
+    }
+
+    #[test]
+    fn a_channel_is_erased_in_the_papers_time() {
+        for (share, seconds) in [(4, 17.2), (2, 34.4), (1, 68.8)] {
+            let end = run(&mut channel(), 16_384 / share, 4, Work::Erase).as_secs_f64();
+            assert!((end - seconds).abs() < 0.1, "{end}");
+        }
+    }
+
+    #[test]
+    fn the_bus_is_free_during_an_erasure() {
+        let mut timing = channel();
+        timing.start(Duration::ZERO, Op { die: 0, work: Work::Erase });
+        let read = |die| Op { die, work: Work::Read(PAGE) };
+        assert_eq!(micros(timing.start(Duration::ZERO, read(1)).die.end), 304);
+        assert_eq!(micros(timing.ready(read(0))), 4200);
+        assert_eq!(micros(timing.start(Duration::ZERO, read(0)).die.end), 4504);
+    }
+
+    #[test]
+    fn an_erasure_is_suspended_and_ends_later() {
+        let pause = Duration::from_micros(50);
+        let mut timing =
+            Timing::new(&Geometry::default(), Speeds { suspend: Some(pause), ..Speeds::default() });
+        timing.start(Duration::ZERO, Op { die: 0, work: Work::Erase });
+        let read = Op { die: 0, work: Work::Read(PAGE) };
+        let at = Duration::from_micros(1000);
+        assert_eq!(micros(timing.start(at, read).die.end), 1354);
+        assert_eq!(timing.erasing().map(micros), Some(4200 + 354 + 50));
+        // The die is one operation's at a time, suspended or not.
+        assert_eq!(micros(timing.ready(read)), 1354);
+        assert_eq!(micros(timing.start(at, read).die.end), 1708);
+        // Not for ever.
+        for _ in 0..100 {
+            timing.start(Duration::ZERO, read);
+        }
+        assert!(timing.erasing().is_some_and(|end| end < Duration::from_micros(20_000)));
+        assert!(timing.ready(read) > timing.erasing().unwrap_or_default());
+    }
+}

@@ -1,0 +1,269 @@
+//! The gSSDs that nobody uses: who needs one finds the best fit by binary search.
+//!
+//! As in section 4.3.2 of BlockFlex, gSSDs stand in lists sorted by `<capacity, bandwidth>` (capacity in whole grains),
+//! and within a list from the farthest expiry to the nearest: what a gSSD's home is predicted to need changes, its size
+//! does not. The best fit is the list of the least capacity that is enough, of those the least bandwidth that is
+//! enough, and within that the expiry that is just far enough, so that what is larger or lasts longer is left for who
+//! needs it.
+//!
+//! The paper's lists are lock-free. Here one lock is held for the fraction of a microsecond that a search takes: what a
+//! request takes is often several gSSDs, all of them or none, and that is one step under a lock and many without.
+
+use super::record::{Grain, Gssd, Want};
+use crate::{GssdId, Time};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What a pooled gSSD offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Channels.
+    pub bandwidth: u16,
+    /// Flash blocks.
+    pub capacity: u32,
+    /// Until when.
+    pub expire: Time,
+}
+
+impl From<&Gssd> for Offer {
+    fn from(gssd: &Gssd) -> Self {
+        Self { bandwidth: gssd.bandwidth, capacity: gssd.capacity, expire: gssd.expire }
+    }
+}
+
+/// The pool. All methods may be called from any thread.
+#[derive(Debug)]
+pub struct Pool {
+    grain: Grain,
+    lists: Mutex<Lists>,
+}
+
+impl Pool {
+    /// An empty pool, of gSSDs made in this grain.
+    #[must_use]
+    pub fn new(grain: Grain) -> Self {
+        Self { grain: grain.sane(), lists: Mutex::default() }
+    }
+
+    /// Adds a gSSD; one that is in it already is replaced. Whether it was added: not if it is less than a grain.
+    pub fn insert(&self, id: GssdId, offer: Offer) -> bool {
+        let units = self.grain.units(offer.capacity);
+        if units == 0 || offer.bandwidth < self.grain.bandwidth {
+            return false;
+        }
+        self.lock().insert(id, Place { units, offer });
+        true
+    }
+
+    /// Takes this gSSD out; what it offered, or nothing where it was not in the pool.
+    pub fn remove(&self, id: GssdId) -> Option<Offer> {
+        self.lock().remove(id)
+    }
+
+    /// Changes until when it can be had; whether it is in the pool.
+    pub fn redate(&self, id: GssdId, expire: Time) -> bool {
+        let mut lists = self.lock();
+        let Some(&place) = lists.places.get(&id) else { return false };
+        if place.offer.expire != expire {
+            lists.insert(id, Place { offer: Offer { expire, ..place.offer }, ..place });
+        }
+        true
+    }
+
+    /// The one that fits best, without taking it.
+    #[must_use]
+    pub fn find(&self, want: &Want) -> Option<GssdId> {
+        let units = want.capacity.div_ceil(self.grain.capacity);
+        self.lock().find(units, want.bandwidth, want.until).map(|(_, _, id)| id)
+    }
+
+    /// Takes the one that fits best.
+    pub fn take(&self, want: &Want) -> Option<GssdId> {
+        let units = want.capacity.div_ceil(self.grain.capacity);
+        let mut lists = self.lock();
+        let (list, at, _) = lists.find(units, want.bandwidth, want.until)?;
+        Some(lists.take_at(list, at).0)
+    }
+
+    /// Takes up to `most` that are together what is wanted, in the order taken: the best fit where one suffices, else
+    /// those that cover most of what is left, and what fits the rest best. Where the pool has not enough: with
+    /// `partial` what there is, without nothing.
+    pub fn take_many(&self, want: &Want, most: usize, partial: bool) -> Vec<(GssdId, Offer)> {
+        let mut units = want.capacity.div_ceil(self.grain.capacity);
+        let mut bandwidth = want.bandwidth;
+        let mut taken = Vec::new();
+        let mut lists = self.lock();
+        if !partial && (lists.units < u64::from(units) || lists.bandwidth < u64::from(bandwidth)) {
+            return Vec::new();
+        }
+        while taken.len() < most && (units > 0 || bandwidth > 0) {
+            let found = lists.find(units, bandwidth, want.until).map(|(list, at, _)| (list, at));
+            let Some((list, at)) = found.or_else(|| lists.largest(units, bandwidth, want.until)) else {
+                break;
+            };
+            let (id, place) = lists.take_at(list, at);
+            units = units.saturating_sub(place.units);
+            bandwidth = bandwidth.saturating_sub(place.offer.bandwidth);
+            taken.push((id, place));
+        }
+        if !partial && (units > 0 || bandwidth > 0) {
+            taken.drain(..).for_each(|(id, place)| lists.insert(id, place));
+        }
+        taken.into_iter().map(|(id, place)| (id, place.offer)).collect()
+    }
+
+    /// Those that expire at this time or before it, soonest first where they offer the same.
+    #[must_use]
+    pub fn expired(&self, now: Time) -> Vec<GssdId> {
+        let lists = self.lock();
+        let expired = |list: &Vec<Entry>| {
+            let first = list.partition_point(|entry| entry.offer.expire > now);
+            list[first..].iter().rev().map(|entry| entry.id).collect::<Vec<_>>()
+        };
+        lists.lists.iter().flat_map(expired).collect()
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.lock().places.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All that is offered until then, together: channels and flash blocks (whole grains).
+    #[must_use]
+    pub fn total(&self, until: Time) -> (u64, u64) {
+        let lists = self.lock();
+        let mut total = (0, 0);
+        for (head, list) in lists.heads.iter().zip(&lists.lists) {
+            let count = list.partition_point(|entry| entry.offer.expire >= until) as u64;
+            total.0 += count * u64::from(head.bandwidth);
+            total.1 += count * u64::from(head.units) * u64::from(self.grain.capacity);
+        }
+        total
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lists> {
+        // Nothing that holds the lock can panic half-way with an invariant broken.
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where a gSSD stands: the list and the place in it follow from this.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    units: u32,
+    offer: Offer,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    id: GssdId,
+    offer: Offer,
+}
+
+/// What a search looks at of a list, side by side so that it looks at little memory.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    units: u32,
+    bandwidth: u16,
+    /// The first entry's expiry.
+    farthest: Time,
+}
+
+/// `heads` ascend by `(units, bandwidth)`; no list is empty.
+#[derive(Debug, Default)]
+struct Lists {
+    heads: Vec<Head>,
+    lists: Vec<Vec<Entry>>,
+    places: BTreeMap<GssdId, Place>,
+    /// Sums of all entries.
+    units: u64,
+    bandwidth: u64,
+}
+
+impl Lists {
+    fn insert(&mut self, id: GssdId, place: Place) {
+        self.remove(id);
+        let (units, bandwidth) = (place.units, place.offer.bandwidth);
+        let expire = place.offer.expire;
+        let list = match self.list_of(units, bandwidth) {
+            Ok(list) => list,
+            Err(list) => {
+                self.heads.insert(list, Head { units, bandwidth, farthest: expire });
+                self.lists.insert(list, Vec::new());
+                list
+            }
+        };
+        let entries = &mut self.lists[list];
+        let at = entries.partition_point(|entry| Self::order(entry) < (Reverse(expire), id));
+        entries.insert(at, Entry { id, offer: place.offer });
+        self.heads[list].farthest = entries[0].offer.expire;
+        self.places.insert(id, place);
+        self.units += u64::from(units);
+        self.bandwidth += u64::from(bandwidth);
+    }
+
+    fn remove(&mut self, id: GssdId) -> Option<Offer> {
+        let place = *self.places.get(&id)?;
+        let list = self.list_of(place.units, place.offer.bandwidth).ok()?;
+        let key = (Reverse(place.offer.expire), id);
+        let at = self.lists[list].binary_search_by(|entry| Self::order(entry).cmp(&key)).ok()?;
+        Some(self.take_at(list, at).1.offer)
+    }
+
+    fn order(entry: &Entry) -> (Reverse<Time>, GssdId) {
+        (Reverse(entry.offer.expire), entry.id)
+    }
+
+    fn list_of(&self, units: u32, bandwidth: u16) -> Result<usize, usize> {
+        self.heads.binary_search_by_key(&(units, bandwidth), |head| (head.units, head.bandwidth))
+    }
+
+    /// The list, the place in it, and what stands there.
+    fn find(&self, units: u32, bandwidth: u16, until: Time) -> Option<(usize, usize, GssdId)> {
+        let first = self.heads.partition_point(|head| (head.units, head.bandwidth) < (units, bandwidth));
+        let fits = |head: &Head| head.bandwidth >= bandwidth && head.farthest >= until;
+        let list = first + self.heads[first..].iter().position(fits)?;
+        let at = self.lists[list].partition_point(|entry| entry.offer.expire >= until) - 1;
+        Some((list, at, self.lists[list][at].id))
+    }
+
+    /// The one that lasts and covers most of what is needed, capacity and bandwidth weighing the same; of several the
+    /// smallest.
+    fn largest(&self, units: u32, bandwidth: u16, until: Time) -> Option<(usize, usize)> {
+        let (of_units, of_bandwidth) = (u64::from(units.max(1)), u64::from(bandwidth.max(1)));
+        let covers = |head: &Head| {
+            u64::from(head.units.min(units)) * of_bandwidth
+                + u64::from(head.bandwidth.min(bandwidth)) * of_units
+        };
+        let lasting = self.heads.iter().enumerate().filter(|(_, head)| head.farthest >= until);
+        let (list, _) = lasting.min_by_key(|(_, head)| Reverse(covers(head)))?;
+        Some((list, self.lists[list].partition_point(|entry| entry.offer.expire >= until) - 1))
+    }
+
+    fn take_at(&mut self, list: usize, at: usize) -> (GssdId, Place) {
+        let entry = self.lists[list].remove(at);
+        let head = self.heads[list];
+        match self.lists[list].first() {
+            Some(first) => self.heads[list].farthest = first.offer.expire,
+            None => {
+                self.heads.remove(list);
+                self.lists.remove(list);
+            }
+        }
+        self.units -= u64::from(head.units);
+        self.bandwidth -= u64::from(head.bandwidth);
+        self.places.remove(&entry.id);
+        (entry.id, Place { units: head.units, offer: entry.offer })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! What is known of a gSSD, and of what is wanted of one.
+
+use crate::{Time, VssdId};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// A gSSD's metadata: figure 10 of BlockFlex.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gssd {
+    /// Channels that its blocks lie on: the most bandwidth that it gives.
+    pub bandwidth: u16,
+    /// Flash blocks, without those found bad since it was made.
+    pub capacity: u32,
+    /// Until when its home can do without it, as far as is known.
+    #[serde(with = "micros")]
+    pub expire: Time,
+    /// Whether a harvest VM has it.
+    pub in_use: bool,
+    /// The harvest VM that has it.
+    pub vm_id: Option<String>,
+    /// The vSSD that its blocks belong to.
+    pub home: VssdId,
+    /// The harvest VM's vSSD that it is a part of.
+    pub ghost: Option<VssdId>,
+}
+
+/// The units in which storage is harvested (section 4.3.2): of less no gSSD is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grain {
+    /// Channels.
+    pub bandwidth: u16,
+    /// Flash blocks.
+    pub capacity: u32,
+    /// Time.
+    pub lasts: Duration,
+}
+
+/// The paper's: one channel, 16 GiB (in blocks of 4 MiB), 30 minutes.
+impl Default for Grain {
+    fn default() -> Self {
+        Self { bandwidth: 1, capacity: 4096, lasts: Duration::from_secs(30 * 60) }
+    }
+}
+
+impl Grain {
+    /// Grains of nothing are taken as the smallest that are something; time may be in any units.
+    #[must_use]
+    pub fn sane(self) -> Self {
+        Self { bandwidth: self.bandwidth.max(1), capacity: self.capacity.max(1), lasts: self.lasts }
+    }
+
+    /// Whole grains of capacity in so many blocks.
+    #[must_use]
+    pub fn units(&self, blocks: u32) -> u32 {
+        blocks / self.capacity.max(1)
+    }
+
+    /// So many blocks or channels or so much time, without what is less than a grain.
+    #[must_use]
+    pub fn down(&self, bandwidth: u16, capacity: u32, lasts: Duration) -> (u16, u32, Duration) {
+        let grain = self.sane();
+        let bandwidth = bandwidth - bandwidth % grain.bandwidth;
+        let capacity = capacity - capacity % grain.capacity;
+        let grain_us = grain.lasts.as_micros().max(1);
+        let whole = lasts.as_micros() / grain_us * grain_us;
+        (bandwidth, capacity, Duration::from_micros(u64::try_from(whole).unwrap_or(u64::MAX)))
+    }
+}
+
+/// What is wanted of one gSSD or several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Want {
+    /// Channels, at least.
+    pub bandwidth: u16,
+    /// Flash blocks, at least; matched in whole grains.
+    pub capacity: u32,
+    /// Until when, at least.
+    pub until: Time,
+}
+
+/// [`Time`] as its microseconds, which is how records hold it.
+pub(crate) mod micros {
+    use crate::Time;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(time: &Time, serializer: S) -> Result<S::Ok, S::Error> {
+        time.0.serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Time, D::Error> {
+        u64::deserialize(deserializer).map(Time)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_less_than_a_grain_is_not_harvested() {
+        let grain = Grain::default();
+        let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+        assert_eq!(grain.down(3, 10_000, minutes(89)), (3, 8192, minutes(60)));
+        assert_eq!(grain.down(3, 4095, minutes(29)), (3, 0, minutes(0)));
+        assert_eq!(grain.units(8191), 1);
+        let nothing = Grain { bandwidth: 0, capacity: 0, lasts: Duration::ZERO };
+        assert_eq!(nothing.down(3, 7, minutes(1)), (3, 7, minutes(1)));
+    }
+}

@@ -1,0 +1,51 @@
+//! What the host itself writes to the journal: which flash it is about, and what vSSDs are called.
+
+use super::log::{decoded, encoded};
+use super::status::Kind;
+use super::volume::About;
+use crate::flash::Geometry;
+use crate::journal::Record;
+use crate::{Result, VssdId};
+use serde::{Deserialize, Serialize};
+
+/// A record of the host's. New kinds are added at the end: the number of a kind is its form on disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Meta {
+    /// The flash that all is about.
+    Flash(Geometry),
+    /// No vSSD below this number is made any more.
+    Next(u32),
+    /// What a vSSD is called, and what its user asked for.
+    Made { vssd: VssdId, name: String, kind: u8, channels: Vec<u16>, grows: bool, home_size: u64 },
+}
+
+impl Meta {
+    pub(crate) fn made(about: About) -> Self {
+        let About { id, name, kind, channels, grows, home_size } = about;
+        Self::Made { vssd: id, name, kind: kind as u8, channels, grows, home_size }
+    }
+
+    pub(crate) fn record(&self) -> Result<Record> {
+        Ok(Record::Host { meta: encoded(self)? })
+    }
+
+    pub(crate) fn of(bytes: &[u8]) -> Result<Self> {
+        decoded(bytes, "a record of the host")
+    }
+}
+
+/// The kind of this number; unknown ones are unsold, which nobody can use.
+pub(crate) fn kind_of(number: u8) -> Kind {
+    Kind::ALL.into_iter().find(|kind| *kind as u8 == number).unwrap_or(Kind::Unsold)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_keep_their_numbers() {
+        assert_eq!(Kind::ALL.map(|kind| kind as u8), [0, 1, 2]);
+        assert_eq!(Kind::ALL.map(|kind| kind_of(kind as u8)), Kind::ALL);
+    }
+}

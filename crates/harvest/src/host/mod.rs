@@ -1,0 +1,545 @@
+//! A host: everything of it put together. The parts below decide; here is who reads, programs, erases, writes the
+//! journal, and waits.
+//!
+//! * *Bytes*: [`disk`](crate::disk) and `program`: what VMs read and write, what collectors copy.
+//! * *Control*: `actions`: the broker's decisions, each durable before it is acted on; `jobs`: what takes time.
+//! * *Time*: [`Host::tick`], once a second by whoever serves: samples, forecasts, timers, work for idle times.
+//! * *After a crash*: `recover`: the journal is read, what was begun is finished, all of unknown state is erased.
+//!
+//! # What is durable when
+//!
+//! A page is programmed before its write returns, and mapped in memory. With a flush the flash is flushed first, then
+//! the journal, where the map's changes wait until then: so that no map ever speaks of pages that may be torn. A block
+//! that holds what a change replaced is erased only when that change is durable. So a crash, or a loss of power, takes
+//! back what was not flushed, whole pages of it, and nothing else.
+//!
+//! # Whose bytes
+//!
+//! Three things keep a holder's bytes from the next: custody lets a block change hands only by way of an erasure in the
+//! journal; every read, program and erasure of a VM asks custody first; and `media` skips an erasure only where this
+//! process erased the block itself and nobody programmed it since.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`status`] | what is asked of a host and what it answers |
+//! | [`options`] | the knobs; flash is opened and made |
+//! | `media` | the flash with its gate and counts |
+//! | `log` | the journal, after the flash |
+//! | `meta` | what the host itself remembers |
+//! | `volume` | a vSSD with its lock, its ranges and turns |
+//! | `program` | pages on their way to flash |
+//! | `actions` | the broker's actions |
+//! | `jobs` | what takes time |
+//! | `sampling` | what vSSDs use |
+//! | `recover` | opening, creating, and what a crash left |
+//! | `show` | status |
+
+pub(crate) mod actions;
+mod jobs;
+pub(crate) mod log;
+pub(crate) mod media;
+mod meta;
+pub mod options;
+pub(crate) mod program;
+mod recover;
+pub(crate) mod sampling;
+mod show;
+pub mod status;
+#[cfg(test)]
+mod tests;
+pub(crate) mod volume;
+
+pub use crate::gate::Clock;
+pub use options::Settings;
+pub use status::{
+    BrokerStatus, FlashPlace, FlashStatus, ForecastStatus, HostStatus, JournalStatus, Kind, LeaseStatus,
+    Options, PooledStatus, Report, ReportKind, VssdSpec, VssdStatus, Wish,
+};
+
+use crate::broker::{self, Action, Answer, Broker, Event, Request, RequestId};
+use crate::custody::Custody;
+use crate::disk::VssdDisk;
+use crate::flash::{FlashBlock, Geometry, lock};
+use crate::predict::forecaster::Forecast;
+use crate::vssd::{Effort, Vssd};
+use crate::{Error, ErrorKind, GssdId, Result, Time, VssdId};
+use actions::Job;
+use headstart_block::BlockDevice;
+use media::Media;
+use meta::Meta;
+use sampling::Sampler;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
+use std::time::Duration;
+use volume::{About, Volume};
+
+/// Reports that are kept.
+const REPORTS: usize = 256;
+/// How long a deletion is waited for, in pauses of 50 ms.
+const DELETED: usize = 40;
+
+/// A host. All methods may be called from any thread.
+pub struct Host {
+    me: Weak<Self>,
+    settings: Settings,
+    /// Where the flash is, for people.
+    place: String,
+    pub(crate) media: Media,
+    pub(crate) log: log::Log,
+    pub(crate) custody: Custody,
+    volumes: RwLock<BTreeMap<VssdId, Arc<Volume>>>,
+    inbox: Mutex<Vec<Event>>,
+    control: Mutex<Control>,
+    /// Something was settled, or a job is done.
+    changed: Condvar,
+    jobs: Mutex<Jobs>,
+    requests: AtomicU64,
+    clock: Arc<dyn Clock>,
+    /// Jobs are done by whoever caused them.
+    inline: bool,
+    closing: AtomicBool,
+    /// Why nothing is done any more.
+    broken: Mutex<Option<String>>,
+    /// Held while the host is open.
+    _lock: Option<std::fs::File>,
+}
+
+/// What decides, and what belongs to it.
+pub(crate) struct Control {
+    broker: Broker,
+    answers: BTreeMap<RequestId, Answer>,
+    reports: VecDeque<(u64, broker::Report)>,
+    reported: u64,
+    samples: BTreeMap<VssdId, Sampler>,
+    next_vssd: u32,
+    /// What is to be done (again) after a start.
+    resumed: Vec<Action>,
+}
+
+/// What is being done.
+#[derive(Default)]
+pub(crate) struct Jobs {
+    running: BTreeSet<Job>,
+    waiting: VecDeque<Job>,
+    failed: Vec<Job>,
+}
+
+impl Control {
+    fn report(&mut self, report: broker::Report) {
+        self.reported += 1;
+        self.reports.push_back((self.reported, report));
+        if self.reports.len() > REPORTS {
+            self.reports.pop_front();
+        }
+    }
+}
+
+impl Host {
+    /// Makes a vSSD of channels that belong to nobody, the least worn ones.
+    ///
+    /// # Errors
+    /// Conflict where there is one of this name; NoSpace where there are not so many channels, or the size does not fit
+    /// them; Invalid for a name or a size that cannot be.
+    #[expect(clippy::needless_pass_by_value, reason = "it is made for this call")]
+    pub fn create(&self, name: &str, spec: VssdSpec) -> Result<VssdStatus> {
+        self.check()?;
+        check_name(name)?;
+        let id = self.create_locked(&mut lock(&self.control), name, &spec)?;
+        self.settle()?;
+        let error =
+            || Error::new(ErrorKind::NotFound, "it is gone already").about(format_args!("vSSD {name}"));
+        self.status_of(&lock(&self.control), id).ok_or_else(error)
+    }
+
+    fn create_locked(&self, control: &mut Control, name: &str, spec: &VssdSpec) -> Result<VssdId> {
+        let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(there) = volumes.values().find(|volume| volume.name == name) {
+            let gone = there.gone.load(Ordering::Acquire);
+            let cause = if gone { "it is still being deleted" } else { "there is one of this name" };
+            let error = Error::new(ErrorKind::Conflict, cause).about(format_args!("vSSD {name}"));
+            return Err(if gone { error.remedy("wait until its flash is erased") } else { error });
+        }
+        let count = spec.channels.unwrap_or_else(|| self.channels_for(spec.size));
+        let channels = self.take_channels(name, count, &volumes)?;
+        let blocks =
+            channels.iter().flat_map(|channel| self.media.geometry().blocks_of(*channel)).map(FlashBlock);
+        let home = self.media.worn(blocks.filter(|block| !self.media.is_bad(*block)));
+        let about = |error: Error| error.about(format_args!("vSSD {name}"));
+        let settings = self.vssd_settings(spec, home.len() as u64).map_err(about)?;
+        let vssd = Vssd::new(&settings, &home).map_err(about)?;
+        let (capacity, id) = (u32::try_from(home.len()).unwrap_or(u32::MAX), VssdId(control.next_vssd));
+        let grows = spec.kind == Kind::Harvest && spec.size.is_none();
+        let known =
+            About { id, name: name.to_owned(), kind: spec.kind, channels, grows, home_size: settings.size };
+        let map = log::encoded(&vssd.snapshot())?;
+        self.log.append(&Meta::Next(id.0 + 1).record()?)?;
+        self.log.append(&Meta::made(known.clone()).record()?)?;
+        self.log.append(&crate::journal::Record::Snapshot { vssd: id, map })?;
+        control.next_vssd += 1;
+        self.add_volume(control, known.clone(), vssd, 0);
+        let kind = broker_kind(spec.kind);
+        let created = Event::Created { vssd: id, kind, bandwidth: count, capacity, channels: known.channels };
+        lock(&self.inbox).push(created);
+        if spec.kind == Kind::Unsold {
+            let lasts = self.settings.unsold_lasts;
+            lock(&self.inbox).push(Event::Forecast { vssd: id, bandwidth: count, capacity, lasts });
+        }
+        self.settle_with(control)?;
+        Ok(id)
+    }
+
+    /// All vSSDs, by number.
+    #[must_use]
+    pub fn list(&self) -> Vec<VssdStatus> {
+        let control = lock(&self.control);
+        let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let there = volumes.values().filter(|volume| !volume.gone.load(Ordering::Acquire));
+        there.filter_map(|volume| self.status_of(&control, volume.id)).collect()
+    }
+
+    /// Makes a vSSD larger or smaller; what lay beyond a smaller size is gone.
+    ///
+    /// # Errors
+    /// NotFound; NoSpace where its flash is not enough; Invalid where it is not of whole pages.
+    pub fn resize(&self, name: &str, size: u64) -> Result<VssdStatus> {
+        let volume = self.named(name)?;
+        self.resize_volume(&volume, size)?;
+        let error = || Error::new(ErrorKind::NotFound, "it is gone").about(format_args!("vSSD {name}"));
+        self.status_of(&lock(&self.control), volume.id).ok_or_else(error)
+    }
+
+    pub(crate) fn resize_volume(&self, volume: &Volume, size: u64) -> Result<()> {
+        self.check()?;
+        volume.check()?;
+        {
+            let mut inner = volume.write();
+            volume.check()?;
+            let change =
+                inner.vssd.resize(size).map_err(|error| error.about(format_args!("vSSD {}", volume.name)))?;
+            self.log.change(volume.id, &mut inner, &change)?;
+            volume.resized(size);
+        }
+        volume.flush(&self.log, &self.media)
+    }
+
+    /// Deletes a vSSD with all that it holds. What it lent is taken back, what it borrowed goes back; nobody has its
+    /// flash before that is erased, which may go on when this returns.
+    ///
+    /// # Errors
+    /// NotFound; what the journal's disk says.
+    pub fn delete(&self, name: &str) -> Result<()> {
+        self.check()?;
+        let volume = self.named(name)?;
+        volume.gone.store(true, Ordering::SeqCst);
+        self.tell(Event::Deleted { vssd: volume.id })?;
+        let mut control = lock(&self.control);
+        for _ in 0..DELETED {
+            if self.inline || self.volume(volume.id).is_none() {
+                break;
+            }
+            let waited = self.changed.wait_timeout(control, Duration::from_millis(50));
+            control = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(())
+    }
+
+    /// Harvests storage for a harvest vSSD. Gives what it was given: less than was asked for only where `partial` says
+    /// so.
+    ///
+    /// # Errors
+    /// NotFound; Invalid where it is no harvest VM's; NoSpace where the pool has not enough.
+    #[expect(clippy::needless_pass_by_value, reason = "it is made for this call")]
+    pub fn request(&self, name: &str, wish: Wish) -> Result<Vec<LeaseStatus>> {
+        self.check()?;
+        let volume = self.named(name)?;
+        let block = u64::from(self.media.geometry().block_size());
+        let capacity = u32::try_from(wish.capacity.div_ceil(block))
+            .map_err(|_| Error::invalid("so much is on no host").about(format_args!("vSSD {name}")))?;
+        let request = RequestId(self.requests.fetch_add(1, Ordering::Relaxed));
+        let event = Event::Request(Request {
+            request,
+            vm: name.to_owned(),
+            ghost: volume.id,
+            bandwidth: wish.bandwidth,
+            capacity,
+            lasts: wish.duration,
+            partial: wish.partial,
+            grow: self.settings.grow,
+        });
+        self.tell(event)?;
+        let about = |error: Error| error.about(format_args!("vSSD {name}"));
+        match self.answer_to(request) {
+            Some(Answer::Granted(grant) | Answer::Partly(grant)) => {
+                let control = lock(&self.control);
+                Ok(grant.slots.iter().filter_map(|(_, id)| self.lease_of(&control, *id)).collect())
+            }
+            Some(Answer::Short(channels, blocks)) => Err(about(Error::new(
+                ErrorKind::NoSpace,
+                format!(
+                    "for that long there are {channels} channels and {} bytes in the pool",
+                    blocks * block
+                ),
+            ))
+            .remedy("ask for less, for a shorter time, or with partial; or wait until more is spare")),
+            Some(Answer::NoGhost) => Err(about(Error::invalid("it is no harvest VM's, or is being deleted"))),
+            Some(Answer::Nothing) => Err(about(Error::invalid("nothing is asked for"))),
+            None => Err(about(Error::new(ErrorKind::Unavailable, "the request was not answered"))),
+        }
+    }
+
+    /// Gives storage back: one lease, whose data moves to the vSSD's other flash (a report says where it does not fit,
+    /// and it is kept), or all leases with all that they hold.
+    ///
+    /// # Errors
+    /// NotFound where it has no such lease.
+    pub fn release(&self, name: &str, lease: Option<GssdId>) -> Result<()> {
+        self.check()?;
+        let volume = self.named(name)?;
+        if let Some(id) = lease {
+            let control = lock(&self.control);
+            if control.broker.gssd(id).is_none_or(|gssd| gssd.ghost != Some(volume.id)) {
+                let error = Error::new(ErrorKind::NotFound, format!("it has no lease {}", id.0));
+                return Err(error.about(format_args!("vSSD {name}")));
+            }
+        }
+        self.tell(Event::Release { ghost: volume.id, gssd: lease })
+    }
+
+    /// Says what a vSSD can do without, as if it had been forecast: for who knows better.
+    ///
+    /// # Errors
+    /// NotFound.
+    pub fn offer(&self, name: &str, channels: u16, bytes: u64, lasts: Duration) -> Result<()> {
+        self.check()?;
+        let volume = self.named(name)?;
+        let blocks = bytes / u64::from(self.media.geometry().block_size());
+        let capacity = u32::try_from(blocks).unwrap_or(u32::MAX);
+        let forecast = Forecast { bandwidth: channels, capacity, lasts };
+        if let Some(sampler) = lock(&self.control).samples.get_mut(&volume.id) {
+            sampler.set_forecast(forecast);
+        }
+        self.tell(sampling::event(volume.id, forecast))
+    }
+
+    /// A vSSD as a disk.
+    ///
+    /// # Errors
+    /// NotFound; Invalid for an unsold one, which is nobody's.
+    pub fn disk(&self, name: &str) -> Result<Arc<dyn BlockDevice>> {
+        let volume = self.named(name)?;
+        if volume.kind == Kind::Unsold {
+            let error = Error::invalid("it is unsold, and nobody's").about(format_args!("vSSD {name}"));
+            return Err(error.remedy("delete it and create a regular one in its place"));
+        }
+        let host =
+            self.me.upgrade().ok_or_else(|| Error::new(ErrorKind::Cancelled, "the host is being closed"))?;
+        Ok(Arc::new(VssdDisk::new(host, volume)))
+    }
+
+    /// Time has passed: to be called every second. Does what is due, and begins what takes time.
+    pub fn tick(&self) {
+        if self.check().is_err() {
+            return;
+        }
+        let now = self.time();
+        let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut events = Vec::new();
+        {
+            let control = &mut *lock(&self.control);
+            if control.broker.next().is_some_and(|next| next <= now) {
+                events.push(Event::Tick);
+            }
+            for volume in volumes.values().filter(|volume| volume.kind != Kind::Unsold) {
+                let usage = volume.read().vssd.usage();
+                let used = usage.stored.div_ceil(self.media.geometry().pages.into());
+                let Some(sampler) = control.samples.get_mut(&volume.id) else { continue };
+                let counts = volume.meter.counts();
+                let forecast = sampler.observe(now, counts, used, volume.kind, self.settings.step);
+                events.extend(forecast.map(|forecast| sampling::event(volume.id, forecast)));
+                if let Some(blocks) = self.presses(&usage) {
+                    events.push(Event::Pressed { home: volume.id, bandwidth: 0, capacity: blocks });
+                }
+            }
+        }
+        lock(&self.inbox).extend(events);
+        if let Err(error) = self.settle() {
+            tracing::warn!(%error, "the broker's decisions cannot be carried out");
+        }
+        self.retry_jobs();
+        for volume in volumes.values().filter(|volume| volume.kind != Kind::Unsold) {
+            self.collect_soon(volume, Effort::Idle);
+        }
+        if self.log.has_grown()
+            && let Err(error) = self.rewrite()
+        {
+            tracing::warn!(%error, "the journal cannot be rewritten");
+        }
+    }
+
+    /// Blocks that a home wants back before its writes have to wait for them.
+    fn presses(&self, usage: &crate::vssd::Usage) -> Option<u32> {
+        let keep = self.keep(usage);
+        let room =
+            usage.capacity.saturating_sub(usage.stored) / u64::from(self.media.geometry().pages.max(1));
+        let short = usage.lent > 0 && room < u64::from(keep) / 2 && usage.capacity < u64::from(usage.pages);
+        short.then_some(keep)
+    }
+
+    /// Makes all durable and stops what is done in the background. Disks may still be used; what they write then is
+    /// durable with their own flushes.
+    ///
+    /// # Errors
+    /// What the flash or the journal's disk says.
+    pub fn close(&self) -> Result<()> {
+        self.closing.store(true, Ordering::Release);
+        self.changed.notify_all();
+        let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
+        volumes.values().try_for_each(|volume| volume.flush(&self.log, &self.media))?;
+        self.check()
+    }
+
+    /// Now, as the broker counts.
+    fn time(&self) -> Time {
+        Time(u64::try_from(self.clock.now().as_micros()).unwrap_or(u64::MAX))
+    }
+
+    pub(crate) fn volume(&self, id: VssdId) -> Option<Arc<Volume>> {
+        self.volumes.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    }
+
+    fn named(&self, name: &str) -> Result<Arc<Volume>> {
+        let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner);
+        let mut there = volumes.values().filter(|volume| !volume.gone.load(Ordering::Acquire));
+        there.find(|volume| volume.name == name).cloned().ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, "there is none of this name").about(format_args!("vSSD {name}"))
+        })
+    }
+
+    /// Nothing is decided any more: the journal may not say what was done.
+    pub(crate) fn broken(&self, error: &Error) {
+        lock(&self.broken).get_or_insert_with(|| error.to_string());
+    }
+
+    fn check(&self) -> Result<()> {
+        match &*lock(&self.broken) {
+            None => Ok(()),
+            Some(cause) => Err(Error::new(ErrorKind::Io, format!("it stopped: {cause}"))
+                .about("the host")
+                .remedy("see to the disk that its journal is on, then start it again")),
+        }
+    }
+
+    fn vssd_settings(&self, spec: &VssdSpec, blocks: u64) -> Result<crate::vssd::Settings> {
+        let geometry = *self.media.geometry();
+        let harvest = spec.kind == Kind::Harvest;
+        let fits = crate::vssd::Settings::new(geometry, 0).size_of_blocks(blocks);
+        let page = u64::from(geometry.page_size);
+        let size = match spec.size {
+            Some(size) if size == 0 || !size.is_multiple_of(page) => {
+                let error = Error::invalid(format!("{size} bytes are not whole flash pages of {page}"));
+                return Err(error.remedy(format!("give a multiple of {page}")));
+            }
+            Some(size) => size,
+            None if harvest => fits.max(page),
+            None if fits == 0 => {
+                let error = Error::new(
+                    ErrorKind::NoSpace,
+                    "so few channels hold nothing but what flash needs itself",
+                );
+                return Err(error.remedy("give it more channels"));
+            }
+            None => fits,
+        };
+        let mut settings =
+            crate::vssd::Settings { thin: harvest, ..crate::vssd::Settings::new(geometry, size) };
+        if harvest {
+            // It will be larger than it begins.
+            let all = crate::vssd::Settings::new(geometry, geometry.size() / 2);
+            settings.interleave = all.width();
+            settings.overlay_limit = all.overlay_limit;
+        }
+        Ok(settings)
+    }
+
+    /// Channels that belong to nobody, the least worn first.
+    /// How many channels hold so many bytes, and what flash needs for itself.
+    fn channels_for(&self, size: Option<u64>) -> u16 {
+        let geometry = *self.media.geometry();
+        let blocks = size.map_or(1, |size| crate::vssd::Settings::new(geometry, size).blocks_needed(size));
+        u16::try_from(blocks.div_ceil(geometry.channel_blocks().into()).max(1)).unwrap_or(u16::MAX)
+    }
+
+    fn take_channels(
+        &self,
+        name: &str,
+        count: u16,
+        volumes: &BTreeMap<VssdId, Arc<Volume>>,
+    ) -> Result<Vec<u16>> {
+        let geometry = self.media.geometry();
+        let taken: BTreeSet<u16> =
+            volumes.values().flat_map(|volume| volume.channels.iter().copied()).collect();
+        let mut free: Vec<u16> = (0..geometry.channels).filter(|channel| !taken.contains(channel)).collect();
+        if free.len() < usize::from(count) {
+            let cause = format!("{count} channels are asked for, {} are free", free.len());
+            let error = Error::new(ErrorKind::NoSpace, cause).about(format_args!("vSSD {name}"));
+            return Err(error.remedy("ask for fewer, or delete a vSSD"));
+        }
+        free.sort_by_key(|channel| (self.wear_of(geometry, *channel), *channel));
+        free.truncate(count.into());
+        free.sort_unstable();
+        Ok(free)
+    }
+
+    /// Erasures of a channel since it was made.
+    fn wear_of(&self, geometry: &Geometry, channel: u16) -> u64 {
+        geometry.blocks_of(channel).map(|block| u64::from(self.media.wear(FlashBlock(block)))).sum()
+    }
+
+    fn add_volume(&self, control: &mut Control, about: About, vssd: Vssd, last: u64) {
+        let geometry = *self.media.geometry();
+        let channels = u16::try_from(about.channels.len()).unwrap_or(u16::MAX);
+        about.channels.iter().for_each(|channel| self.media.gate().set_home(*channel, about.id.0));
+        // A ghost may need all that there is.
+        let (channels, blocks) = match about.kind {
+            Kind::Harvest => (geometry.channels, geometry.total_blocks()),
+            _ => (channels, u32::from(channels) * geometry.channel_blocks()),
+        };
+        let settings = crate::predict::forecaster::Settings {
+            channels,
+            blocks,
+            unit: self.settings.grain(&geometry).capacity,
+            horizon: self.settings.horizon,
+            kind: self.settings.predictors,
+            seed: u64::from(about.id.0) + 1,
+            ..crate::predict::forecaster::Settings::default()
+        };
+        let sampler = Sampler::new(settings, self.settings.channel_worth, self.time(), [0; 3]);
+        control.samples.insert(about.id, sampler);
+        let volume = Arc::new(Volume::new(about, vssd, last));
+        self.volumes.write().unwrap_or_else(PoisonError::into_inner).insert(volume.id, volume);
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.closing.store(true, Ordering::Release);
+    }
+}
+
+fn broker_kind(kind: Kind) -> broker::VssdKind {
+    match kind {
+        Kind::Regular => broker::VssdKind::Regular,
+        Kind::Unsold => broker::VssdKind::Unsold,
+        Kind::Harvest => broker::VssdKind::Harvest,
+    }
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let right = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    if name.is_empty() || name.len() > 64 || !name.chars().all(right) || name.starts_with(['.', '-']) {
+        let error = Error::invalid(format!("`{}` is no name for a vSSD", name.escape_debug()));
+        return Err(error.remedy("use up to 64 letters, digits, and - _ . after the first"));
+    }
+    Ok(())
+}

@@ -1,0 +1,178 @@
+//! The knobs of a host, and its flash.
+
+use super::status::{FlashPlace, Options};
+use crate::broker;
+use crate::flash::emulator::Faults;
+use crate::flash::timing::Speeds;
+use crate::flash::{Emulator, FileFlash, Flash, Geometry};
+use crate::gssd::Grain;
+use crate::lane::{self, Speed};
+use crate::{Error, ErrorKind, Result};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes that may go at once where a channel has a rate.
+const BURST: u64 = 1 << 20;
+
+/// The knobs of a host.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The units in which flash is lent; `None`: one channel, 30 minutes, and a quarter of a channel or 16 GiB,
+    /// whichever is less (the paper's, section 4.3.2, on flash of any size).
+    pub grain: Option<Grain>,
+    /// The broker's other knobs; its `grain` does not count.
+    pub broker: broker::Settings,
+    /// How regular VMs are protected on their channels.
+    pub lanes: lane::Settings,
+    /// The times of emulated flash.
+    pub speeds: Speeds,
+    /// Bytes a second that a channel of a file or device may be read and programmed; `None`: as many as there are.
+    pub channel_rate: Option<u64>,
+    /// Bytes a second that count as one channel's worth of bandwidth.
+    pub channel_worth: u64,
+    /// How often vSSDs are sampled and forecast.
+    pub step: Duration,
+    /// Steps that are forecast ahead.
+    pub horizon: usize,
+    /// Which predictors.
+    pub predictors: crate::predict::forecaster::Kind,
+    /// How long what is unsold is expected to stay so.
+    pub unsold_lasts: Duration,
+    /// Whether a harvest VM that is forecast to need more than it has is given more by itself.
+    pub grow: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            grain: None,
+            // A lease lasts while its home does without it: what forecasts keep back is there for that.
+            broker: broker::Settings { patience: u32::MAX, ..broker::Settings::default() },
+            lanes: lane::Settings::default(),
+            speeds: Speeds::default(),
+            channel_rate: None,
+            channel_worth: Speeds::default().bus,
+            step: crate::predict::series::STEP,
+            horizon: 5,
+            predictors: crate::predict::forecaster::Kind::default(),
+            unsold_lasts: Duration::from_secs(12 * 3600),
+            grow: true,
+        }
+    }
+}
+
+impl Settings {
+    /// The grain on flash that is built so.
+    #[must_use]
+    pub fn grain(&self, geometry: &Geometry) -> Grain {
+        let paper = Grain::default();
+        let bytes = u64::from(paper.capacity) * u64::from(Geometry::default().block_size());
+        let most = bytes / u64::from(geometry.block_size().max(1));
+        let quarter = geometry.channel_blocks() / 4;
+        let capacity = u32::try_from(most).unwrap_or(u32::MAX).min(quarter).max(1);
+        self.grain.unwrap_or(Grain { capacity, ..paper }).sane()
+    }
+
+    /// The broker's settings on flash that is built so.
+    #[must_use]
+    pub fn broker(&self, geometry: &Geometry) -> broker::Settings {
+        broker::Settings { grain: self.grain(geometry), journal: true, ..self.broker.clone() }
+    }
+}
+
+/// Flash, and what there is to know about it.
+pub(crate) struct Opened {
+    pub(crate) flash: Arc<dyn Flash>,
+    pub(crate) speed: Speed,
+    /// It is new: there is nothing on it, and nothing must be known of it.
+    pub(crate) new: bool,
+    /// It forgets everything when the host is closed.
+    pub(crate) forgets: bool,
+    /// For people.
+    pub(crate) place: String,
+}
+
+/// Opens a host's flash, or makes it where `known` says that there is no journal of it either.
+pub(crate) fn open_flash(options: &Options, known: bool) -> Result<Opened> {
+    let settings = &options.settings;
+    let speed = Speed::Bucket { rate: settings.channel_rate, burst: BURST };
+    let (path, wanted) = match &options.flash {
+        FlashPlace::Emulated { size } => {
+            let geometry = geometry(*size)?;
+            return Ok(Opened {
+                flash: Arc::new(Emulator::new(geometry, Faults::default())),
+                speed: Speed::Emulated(settings.speeds),
+                new: true,
+                forgets: true,
+                place: "emulated".to_owned(),
+            });
+        }
+        FlashPlace::File { path, size } => (path, size.or(options.size)),
+        FlashPlace::Device { path } => (path, options.size),
+    };
+    let device = matches!(options.flash, FlashPlace::Device { .. });
+    let table = if device { options.dir.join("flash.table") } else { FileFlash::table_beside(path) };
+    let flash = if known { open_known(path, &table, wanted)? } else { make(path, &table, wanted, device)? };
+    Ok(Opened {
+        flash: Arc::new(flash),
+        speed,
+        new: !known,
+        forgets: false,
+        place: path.display().to_string(),
+    })
+}
+
+fn open_known(path: &Path, table: &Path, wanted: Option<u64>) -> Result<FileFlash> {
+    let flash = FileFlash::open(path, table).map_err(|error| {
+        error.remedy("give the flash that this directory was made with, or another directory to begin anew")
+    })?;
+    let size = flash.geometry().size();
+    if let Some(wanted) = wanted.filter(|wanted| Geometry::of_size(*wanted).map(|it| it.size()) != Some(size))
+    {
+        let cause = format!("it was made with {size} bytes, not {wanted}");
+        let error = Error::new(ErrorKind::Conflict, cause).about(path.display());
+        return Err(error.remedy("leave out the size, or begin anew in another directory"));
+    }
+    Ok(flash)
+}
+
+fn make(path: &Path, table: &Path, wanted: Option<u64>, device: bool) -> Result<FileFlash> {
+    let there = std::fs::metadata(path).ok();
+    if table.exists() {
+        let error = Error::new(
+            ErrorKind::Conflict,
+            "it is the flash of another directory, or of one whose journal is lost",
+        );
+        return Err(error.about(path.display()).remedy(format!(
+            "open that directory; or remove {} to lose all that is on it and begin anew",
+            table.display()
+        )));
+    }
+    if !device && there.as_ref().is_some_and(|there| there.len() > 0) {
+        let error = Error::new(ErrorKind::Conflict, "there is a file already, which would be erased");
+        return Err(error.about(path.display()).remedy("give another path, or remove it"));
+    }
+    let size = match wanted {
+        Some(size) => size,
+        None if device => device_size(path)?,
+        None => {
+            let error = Error::invalid("it is not there, and no size is given").about(path.display());
+            return Err(error.remedy("give a size to make it with"));
+        }
+    };
+    FileFlash::create(path, table, geometry(size)?)
+}
+
+fn device_size(path: &Path) -> Result<u64> {
+    use std::io::{Seek, SeekFrom};
+    let size = std::fs::File::open(path).and_then(|mut device| device.seek(SeekFrom::End(0)));
+    size.map_err(|error| Error::io("cannot be opened", error).about(path.display()))
+}
+
+fn geometry(size: u64) -> Result<Geometry> {
+    Geometry::of_size(size).ok_or_else(|| {
+        Error::invalid(format!("{size} bytes of flash are too few or too many"))
+            .remedy("give 1 MiB to 16 PiB")
+    })
+}

@@ -1,0 +1,272 @@
+//! Pages on their way to flash: what VMs write, and what collectors copy.
+
+use super::Host;
+use super::log::from_flash;
+use super::volume::{Inner, Volume};
+use crate::flash::{FlashBlock, FlashError};
+use crate::gate::What;
+use crate::lane::Class;
+use crate::vssd::{Effort, Place, Placement, Step};
+use crate::{Error, ErrorKind, Result};
+
+/// A page of a disk, and its bytes.
+pub(crate) type Page<'a> = (u32, &'a [u8]);
+
+/// What became of a program.
+enum Burnt {
+    Done,
+    /// The flash block is bad.
+    Bad,
+    Failed(Error),
+}
+
+/// Steps that a collector takes at a time.
+const STEPS: usize = 16;
+
+impl Host {
+    /// Writes whole pages; the caller has their range.
+    pub(crate) fn store(&self, volume: &Volume, pages: &[Page<'_>]) -> Result<()> {
+        let mut todo = pages.to_vec();
+        while !todo.is_empty() {
+            let mut batch = Vec::with_capacity(todo.len());
+            let stopped = {
+                let mut inner = volume.write();
+                place_all(&mut inner, &todo, &mut batch)
+            };
+            if batch.is_empty() {
+                match stopped? {
+                    Some(Stop::Recall) => self.recall(volume, todo.len())?,
+                    _ => self.make_room(volume)?,
+                }
+                continue;
+            }
+            let rest = todo.split_off(batch.len());
+            let again = self.burn(volume, volume.class(), batch)?;
+            todo.retain(|(page, _)| again.contains(page));
+            todo.extend(rest);
+        }
+        Ok(())
+    }
+
+    /// Programs a batch and commits it; the pages whose flash block turned out to be bad. All of the batch is answered.
+    fn burn(&self, volume: &Volume, class: Class, batch: Vec<(Placement, &[u8])>) -> Result<Vec<u32>> {
+        let allowed = batch.iter().all(|(placement, _)| self.custody.may_touch(volume.id, placement.block));
+        if !allowed {
+            let mut inner = volume.write();
+            for (placement, _) in batch {
+                let change = inner.vssd.failed(placement, false);
+                debug_assert!(change.is_none(), "nothing was said to be bad");
+            }
+            volume.turn_over();
+            return Err(foreign(volume));
+        }
+        let media = &self.media;
+        if media.is_emulated() {
+            let bundle: Vec<(FlashBlock, What)> =
+                batch.iter().map(|(placement, _)| (placement.block, What::Program { pages: 1 })).collect();
+            drop(media.gate().enter(class, &bundle));
+        }
+        let (mut burnt, mut again, mut failure) = (Vec::with_capacity(batch.len()), Vec::new(), None);
+        for (placement, bytes) in batch {
+            if !volume.is_turn(&placement) {
+                // It may be one of these that is waited for.
+                self.answer(volume, &mut burnt, &mut again, &mut failure);
+                volume.wait_turn(&placement);
+            }
+            let bundle = [(placement.block, What::Program { pages: 1 })];
+            let _pass = (!media.is_emulated()).then(|| media.gate().enter(class, &bundle));
+            let result = match media.program(placement.block, placement.at, bytes) {
+                Ok(()) => Burnt::Done,
+                Err(FlashError::Bad(_)) => Burnt::Bad,
+                Err(error) => Burnt::Failed(from_flash(error, "a page cannot be programmed")),
+            };
+            burnt.push((placement, result));
+        }
+        self.answer(volume, &mut burnt, &mut again, &mut failure);
+        failure.map_or(Ok(again), Err)
+    }
+
+    /// Commits what was programmed, under one lock.
+    fn answer(
+        &self,
+        volume: &Volume,
+        burnt: &mut Vec<(Placement, Burnt)>,
+        again: &mut Vec<u32>,
+        failure: &mut Option<Error>,
+    ) {
+        let mut inner = volume.write();
+        for (placement, result) in burnt.drain(..) {
+            let page = placement.page;
+            let change = match result {
+                Burnt::Done => inner.vssd.commit(placement),
+                Burnt::Bad => {
+                    again.push(page);
+                    inner.vssd.failed(placement, true)
+                }
+                Burnt::Failed(error) => {
+                    failure.get_or_insert(error);
+                    inner.vssd.failed(placement, false)
+                }
+            };
+            if let Some(change) = change
+                && let Err(error) = self.log.change(volume.id, &mut inner, &change)
+            {
+                failure.get_or_insert(error);
+            }
+        }
+        drop(inner);
+        volume.turn_over();
+    }
+
+    /// Makes room where a write found none, or waits for those who do.
+    fn make_room(&self, volume: &Volume) -> Result<()> {
+        if self.collect(volume, Effort::Needed)? == 0 {
+            volume.wait_a_moment();
+        }
+        Ok(())
+    }
+
+    /// A few steps of a volume's collector; how many there were.
+    pub(crate) fn collect(&self, volume: &Volume, effort: Effort) -> Result<usize> {
+        // Who deletes the vSSD waits for this one, or this one hears of it.
+        let _in = volume.enter_collector();
+        if volume.check().is_err() {
+            return Ok(0);
+        }
+        let mut steps = Vec::with_capacity(STEPS);
+        {
+            let mut inner = volume.write();
+            while steps.len() < STEPS
+                && let Some(step) = inner.vssd.collect_next(effort)
+            {
+                let last = matches!(step, Step::Sync { .. });
+                steps.push(step);
+                if last {
+                    break;
+                }
+            }
+        }
+        let count = steps.len();
+        self.do_steps(volume, steps)?;
+        Ok(count)
+    }
+
+    fn do_steps(&self, volume: &Volume, steps: Vec<Step>) -> Result<()> {
+        let (mut copies, mut failure, mut sync) = (Vec::new(), None, false);
+        let mut erasures = Vec::new();
+        for step in steps {
+            match step {
+                Step::Copy { from, page, to } => copies.push((from, page, to)),
+                Step::Erase { block } => erasures.push(block),
+                Step::Sync { .. } => sync = true,
+            }
+        }
+        // Copies first: others may wait for their turn behind them.
+        if !copies.is_empty() {
+            failure = self.copy(volume, copies).err();
+        }
+        for block in erasures {
+            if let Err(error) = self.erase_one(volume, block) {
+                failure.get_or_insert(error);
+            }
+        }
+        if sync && failure.is_none() {
+            failure = volume.flush(&self.log, &self.media).err();
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Copies pages; the batch is answered whatever happens.
+    fn copy(&self, volume: &Volume, copies: Vec<(FlashBlock, u32, Placement)>) -> Result<()> {
+        let (media, class) = (&self.media, volume.collect_class());
+        let size = media.geometry().page_size;
+        let bytes = usize::try_from(size).unwrap_or(0);
+        let mut pages = vec![0; bytes * copies.len()];
+        let bundle: Vec<(FlashBlock, What)> = copies
+            .iter()
+            .map(|(from, page, _)| (*from, What::Read { offset: page * size, len: size }))
+            .collect();
+        if media.is_emulated() {
+            drop(media.gate().enter(class, &bundle));
+        }
+        let mut failed = None;
+        let mut readable = Vec::with_capacity(copies.len());
+        for (index, (from, page, to)) in copies.into_iter().enumerate() {
+            let one = &bundle[index..=index];
+            let _pass = (!media.is_emulated()).then(|| media.gate().enter(class, one));
+            let read = if self.custody.may_touch(volume.id, from) {
+                let part = &mut pages[index * bytes..][..bytes];
+                media
+                    .read(from, page * size, part)
+                    .map_err(|error| from_flash(error, "a page cannot be read"))
+            } else {
+                Err(foreign(volume))
+            };
+            match read {
+                Ok(()) => readable.push((index, to)),
+                Err(error) => {
+                    failed.get_or_insert(error);
+                    let change = volume.write().vssd.failed(to, false);
+                    debug_assert!(change.is_none(), "nothing was said to be bad");
+                    volume.turn_over();
+                }
+            }
+        }
+        let batch = readable.into_iter().map(|(index, to)| (to, &pages[index * bytes..][..bytes])).collect();
+        // What was to be copied to a block that is bad is still where it was, and is copied again.
+        self.burn(volume, class, batch)?;
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn erase_one(&self, volume: &Volume, block: FlashBlock) -> Result<()> {
+        let erased = if self.custody.may_touch(volume.id, block) {
+            self.media.erase(volume.collect_class(), block)
+        } else {
+            Err(FlashError::Failed(foreign(volume)))
+        };
+        let mut inner = volume.write();
+        if let Err(error) = erased {
+            // Nobody knows what a block holds whose erasure failed: it is never used again.
+            let change = inner.vssd.erase_failed(block)?;
+            self.log.change(volume.id, &mut inner, &change)?;
+            if !matches!(error, FlashError::Bad(_)) {
+                return Err(from_flash(error, "a flash block cannot be erased"));
+            }
+        } else {
+            inner.vssd.erased(block, self.media.wear(block))?;
+        }
+        drop(inner);
+        volume.turn_over();
+        Ok(())
+    }
+}
+
+/// Why not all pages were placed.
+enum Stop {
+    Collect,
+    Recall,
+}
+
+/// Places pages until one finds no place.
+fn place_all<'a>(
+    inner: &mut Inner,
+    pages: &[Page<'a>],
+    batch: &mut Vec<(Placement, &'a [u8])>,
+) -> Result<Option<Stop>> {
+    for (page, bytes) in pages {
+        match inner.vssd.place(*page)? {
+            Place::At(placement) => batch.push((placement, bytes)),
+            Place::Collect => return Ok(Some(Stop::Collect)),
+            Place::Recall => return Ok(Some(Stop::Recall)),
+        }
+    }
+    Ok(None)
+}
+
+/// The FTL named a flash block that is not its own: a fault of this program, stopped before it did harm.
+pub(crate) fn foreign(volume: &Volume) -> Error {
+    let cause = "a flash block is not its own to touch";
+    Error::new(ErrorKind::Io, cause)
+        .about(format_args!("vSSD {}", volume.name))
+        .remedy("restart the host, and report this as a fault of the program")
+}

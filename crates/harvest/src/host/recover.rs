@@ -1,0 +1,276 @@
+//! A host is opened: new, or as a crash left it.
+//!
+//! In order: the lock; the flash; the journal's records; custody and the broker from the steps; each vSSD from its
+//! snapshot and changes. Then what the broker and the FTLs disagree about is put right, where a crash came between
+//! the two: blocks that an FTL lent and no gSSD has are its own again, slots that were leased and not attached are
+//! attached. All that comes to an FTL this way comes before it is said to be
+//! [recovered](crate::vssd::Vssd::recovered), and so is erased before it is used. Last, what was begun is done again.
+
+use super::log::{Log, decoded};
+use super::media::Media;
+use super::meta::{Meta, kind_of};
+use super::options::{Opened, Settings, open_flash};
+use super::status::Options;
+use super::volume::About;
+use super::{Clock, Control, Host, Jobs, Kind};
+use crate::broker::{Action, Broker, Event, Run, Step};
+use crate::custody::Custody;
+use crate::flash::{FlashBlock, Geometry, lock};
+use crate::gate::Gate;
+use crate::journal::{Journal, Record};
+use crate::lane::{Lanes, Speed};
+use crate::vssd::{Change, Snapshot, Vssd};
+use crate::{Error, ErrorKind, Result, Time, VssdId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Condvar, Mutex, RwLock};
+
+/// What a journal says.
+#[derive(Default)]
+struct Known {
+    geometry: Option<Geometry>,
+    next_vssd: u32,
+    made: BTreeMap<VssdId, About>,
+    vssds: BTreeMap<VssdId, Vssd>,
+    last: BTreeMap<VssdId, u64>,
+    steps: Vec<Step>,
+}
+
+/// What a host is made of, apart from what its journal says.
+pub(crate) struct Parts {
+    pub(crate) opened: Opened,
+    pub(crate) settings: Settings,
+    pub(crate) journal: std::path::PathBuf,
+    pub(crate) lock: Option<File>,
+    pub(crate) inline: bool,
+    pub(crate) guard: Option<super::log::Guard>,
+}
+
+impl Host {
+    /// Opens the host of a directory, or makes it. The clock counts from a zero that stays the same from one opening to
+    /// the next: that of the Unix epoch.
+    ///
+    /// # Errors
+    /// Conflict where another process has it open, or the flash is another's or of another size; Corrupt where the
+    /// journal is damaged; what the system says.
+    #[expect(clippy::needless_pass_by_value, reason = "it is made for this call")]
+    pub fn open(options: Options, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
+        let dir = &options.dir;
+        let made = std::fs::create_dir_all(dir);
+        made.map_err(|error| Error::io("cannot be made", error).about(dir.display()))?;
+        let lock = lock_dir(dir)?;
+        let emulated = matches!(options.flash, super::FlashPlace::Emulated { .. });
+        let journal = dir.join(if emulated { "journal.emulated" } else { "journal" });
+        let opened = open_flash(&options, !emulated && journal.exists())?;
+        let settings = options.settings.clone();
+        Self::assemble(
+            Parts { opened, settings, journal, lock: Some(lock), inline: false, guard: None },
+            clock,
+        )
+    }
+
+    pub(crate) fn assemble(parts: Parts, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
+        let Parts { opened, settings, journal, lock: held, inline, guard } = parts;
+        let Opened { flash, speed, new, forgets, place } = opened;
+        let geometry = flash.geometry();
+        let now = Time(u64::try_from(clock.now().as_micros()).unwrap_or(u64::MAX));
+        let (zero, ticking) = (clock.now(), Arc::clone(&clock));
+        let lanes = Lanes::new(&geometry, speed, settings.lanes);
+        let gate = Gate::new(geometry, lanes, move || ticking.now().saturating_sub(zero));
+        let media = Media::new(flash, gate, matches!(speed, Speed::Emulated(_)), new);
+        let (journal, known) = if new || forgets {
+            let records = [Meta::Flash(geometry).record()?, Meta::Next(0).record()?];
+            (Journal::create(&journal, &records)?, Known { geometry: Some(geometry), ..Known::default() })
+        } else {
+            open_journal(&journal, &geometry)?
+        };
+        let mut resumed = Vec::new();
+        let custody = Custody::recover(geometry, &known.steps)?;
+        let broker = Broker::recover(settings.broker(&geometry), now, &known.steps, &mut resumed)?;
+        let control = Control {
+            broker,
+            answers: BTreeMap::new(),
+            reports: std::collections::VecDeque::new(),
+            reported: 0,
+            samples: BTreeMap::new(),
+            next_vssd: known.next_vssd,
+            resumed,
+        };
+        let host = Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            settings,
+            place,
+            media,
+            log: Log::new(journal, guard),
+            custody,
+            volumes: RwLock::default(),
+            inbox: Mutex::default(),
+            control: Mutex::new(control),
+            changed: Condvar::new(),
+            jobs: Mutex::new(Jobs::default()),
+            requests: AtomicU64::new(1),
+            clock,
+            inline,
+            closing: AtomicBool::new(false),
+            broken: Mutex::default(),
+            _lock: held,
+        });
+        host.recover(known)?;
+        host.settle()?;
+        Ok(host)
+    }
+
+    /// Puts the vSSDs in order.
+    fn recover(&self, known: Known) -> Result<()> {
+        let control = &mut *lock(&self.control);
+        let there: BTreeSet<VssdId> = control.broker.vssds().map(|(id, _)| id).collect();
+        let Known { mut made, vssds, last, .. } = known;
+        for (id, mut vssd) in vssds.into_iter().filter(|(id, _)| there.contains(id)) {
+            let Some(about) = made.remove(&id) else {
+                let error = Error::corrupt("its journal does not say what it is called");
+                return Err(error.about(format_args!("vSSD {}", id.0)));
+            };
+            let mut last = last.get(&id).copied().unwrap_or(0);
+            let mut changes = self.reconcile(control, id, &mut vssd)?;
+            if let Some(change) = changes.last() {
+                last = change.number;
+            }
+            vssd.recovered(|block| self.media.wear(block));
+            if control.broker.vssds().any(|(vssd, _)| vssd == id) {
+                self.add_volume(control, about, vssd, last);
+            }
+            let Some(volume) = self.volume(id) else { continue };
+            let mut inner = volume.write();
+            for change in changes.drain(..) {
+                self.log.change(id, &mut inner, &change)?;
+            }
+        }
+        let missing = there.iter().find(|id| self.volume(**id).is_none());
+        if let Some(id) = missing {
+            return Err(Error::corrupt("its map is not in the journal").about(format_args!("vSSD {}", id.0)));
+        }
+        for (id, kind) in control.broker.vssds().collect::<Vec<_>>() {
+            if control.broker.is_deleting(id)
+                && let Some(volume) = self.volume(id)
+            {
+                volume.gone.store(true, std::sync::atomic::Ordering::SeqCst);
+            }
+            if kind == crate::broker::VssdKind::Unsold
+                && let Some(volume) = self.volume(id)
+            {
+                let bandwidth = u16::try_from(volume.channels.len()).unwrap_or(u16::MAX);
+                let usage = volume.read().vssd.usage();
+                let (capacity, lasts) = (usage.blocks + usage.lent, self.settings.unsold_lasts);
+                lock(&self.inbox).push(Event::Forecast { vssd: id, bandwidth, capacity, lasts });
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts right what the broker and an FTL disagree about.
+    fn reconcile(&self, control: &Control, id: VssdId, vssd: &mut Vssd) -> Result<Vec<Change>> {
+        let mut changes = Vec::new();
+        let lent: BTreeSet<FlashBlock> =
+            self.custody.lent(id).into_iter().flat_map(|(_, runs)| runs).flat_map(Run::blocks).collect();
+        let bad: BTreeSet<FlashBlock> = self.custody.bad().into_iter().flat_map(Run::blocks).collect();
+        let mut home = Vec::new();
+        for block in vssd.lent_blocks() {
+            if bad.contains(&block) {
+                changes.push(vssd.lost_block(block)?);
+            } else if !lent.contains(&block) {
+                home.push((block, self.media.wear(block)));
+            }
+        }
+        if !home.is_empty() {
+            changes.push(vssd.take_back(&home)?);
+        }
+        for action in &control.resumed {
+            if let Action::Attach { gssd, ghost, slot } = action
+                && *ghost == id
+                && !vssd.has_slot(*slot)
+            {
+                let blocks = self.custody.blocks(*gssd).into_iter().flat_map(Run::blocks);
+                changes.push(vssd.add_slot(*slot, &self.media.worn(blocks))?);
+            }
+        }
+        let leased: BTreeSet<u8> = control.broker.slots(id).map(|(slot, _)| slot).collect();
+        if let Some(slot) = vssd.harvested().into_iter().find(|slot| !leased.contains(slot)) {
+            let error = Error::corrupt(format!("its slot {slot} is of a lease that there is not"));
+            return Err(error.about(format_args!("vSSD {}", id.0)));
+        }
+        Ok(changes)
+    }
+}
+
+fn open_journal(path: &Path, geometry: &Geometry) -> Result<(Journal, Known)> {
+    let (journal, read) = Journal::open(path)?;
+    if let Some(torn) = read.torn {
+        tracing::warn!(
+            at = torn.at,
+            bytes = torn.bytes,
+            "the end of the journal was torn by a crash and is cut off"
+        );
+    }
+    let known = Known::of(&read.records).map_err(|error| error.about(path.display()))?;
+    if known.geometry != Some(*geometry) {
+        let error = Error::new(ErrorKind::Conflict, "it is about flash of another size or build");
+        return Err(error.about(path.display()).remedy("give the flash that this directory was made with"));
+    }
+    Ok((journal, known))
+}
+
+impl Known {
+    fn of(records: &[Record]) -> Result<Self> {
+        let mut known = Self::default();
+        for record in records {
+            match record {
+                Record::Broker(step) => known.steps.push(step.clone()),
+                Record::Host { meta } => known.meta(Meta::of(meta)?),
+                Record::Snapshot { vssd, map } => {
+                    let snapshot: Snapshot = decoded(map, "a vSSD's map")?;
+                    known.last.insert(*vssd, snapshot.number);
+                    known.vssds.insert(*vssd, Vssd::restore(&snapshot)?);
+                }
+                Record::Map { vssd, change } => {
+                    let change: Change = decoded(change, "a change of a vSSD")?;
+                    let map = known.vssds.get_mut(vssd).ok_or_else(|| {
+                        Error::corrupt("it changes before it is there").about(format_args!("vSSD {}", vssd.0))
+                    })?;
+                    map.apply(&change)?;
+                    known.last.insert(*vssd, change.number);
+                }
+                Record::Whole => {}
+            }
+        }
+        Ok(known)
+    }
+
+    fn meta(&mut self, meta: Meta) {
+        match meta {
+            Meta::Flash(geometry) => self.geometry = Some(geometry),
+            Meta::Next(next) => self.next_vssd = self.next_vssd.max(next),
+            Meta::Made { vssd, name, kind, channels, grows, home_size } => {
+                self.next_vssd = self.next_vssd.max(vssd.0.saturating_add(1));
+                let kind: Kind = kind_of(kind);
+                self.made.insert(vssd, About { id: vssd, name, kind, channels, grows, home_size });
+            }
+        }
+    }
+}
+
+fn lock_dir(dir: &Path) -> Result<File> {
+    let path = dir.join("lock");
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(|error| Error::io("cannot be opened", error).about(path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            let error =
+                Error::new(ErrorKind::Conflict, "another process has this host open").about(dir.display());
+            Err(error.remedy("stop that one, or give another directory"))
+        }
+        Err(TryLockError::Error(error)) => Err(Error::io("cannot be locked", error).about(path.display())),
+    }
+}

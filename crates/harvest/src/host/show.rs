@@ -1,0 +1,156 @@
+//! What a host says of itself.
+
+use super::status::{
+    BrokerStatus, FlashStatus, ForecastStatus, HostStatus, JournalStatus, LeaseStatus, PooledStatus, Report,
+    ReportKind, VssdStatus,
+};
+use super::{Control, Host};
+use crate::broker::{Run, What};
+use crate::flash::{FlashBlock, lock};
+use crate::{GssdId, VssdId};
+use std::sync::PoisonError;
+
+impl Host {
+    /// The host as a whole.
+    #[must_use]
+    pub fn status(&self) -> HostStatus {
+        let control = lock(&self.control);
+        let ids: Vec<GssdId> = control.broker.gssds().map(|(id, _)| id).collect();
+        HostStatus {
+            pool: ids.iter().filter_map(|id| self.pooled_of(&control, *id)).collect(),
+            leases: ids.iter().filter_map(|id| self.lease_of(&control, *id)).collect(),
+            flash: self.flash_status(),
+            broker: broker_status(&control),
+            journal: self.journal_status(),
+        }
+    }
+
+    /// What harvest VMs' users have to know: the last 256, the newest last.
+    #[must_use]
+    pub fn reports(&self) -> Vec<Report> {
+        let (now, control) = (self.time(), lock(&self.control));
+        let reports = control.reports.iter().map(|(number, report)| Report {
+            number: *number,
+            ago_s: now.since(report.at).as_secs(),
+            vssd: report.vm.clone(),
+            what: match report.what {
+                What::Evicted { .. } => ReportKind::Evicted,
+                What::UnderHarvest { .. } => ReportKind::UnderHarvest,
+                What::Kept { .. } => ReportKind::Kept,
+            },
+            text: report.to_string(),
+        });
+        reports.collect()
+    }
+
+    pub(super) fn status_of(&self, control: &Control, id: VssdId) -> Option<VssdStatus> {
+        let volume = self.volume(id)?;
+        let geometry = self.media.geometry();
+        let block = u64::from(geometry.block_size());
+        let usage = volume.read().vssd.usage();
+        let leases: Vec<LeaseStatus> =
+            control.broker.slots(id).filter_map(|(_, gssd)| self.lease_of(control, gssd)).collect();
+        let forecast = control.samples.get(&id).and_then(super::sampling::Sampler::forecast);
+        let harvested: u64 = volume.channels.iter().map(|channel| self.media.harvest_wear(*channel)).sum();
+        let worn: u64 = volume.channels.iter().map(|channel| self.wear_of(geometry, *channel)).sum();
+        Some(VssdStatus {
+            name: volume.name.clone(),
+            id,
+            kind: volume.kind,
+            size: volume.size(),
+            channels: u16::try_from(volume.channels.len()).unwrap_or(u16::MAX),
+            used: usage.stored * u64::from(geometry.page_size),
+            lent: u64::from(usage.lent) * block,
+            borrowed: leases.iter().map(|lease| lease.capacity).sum(),
+            leases,
+            harvest_wear: share(harvested, worn),
+            forecast: forecast.map(|forecast| ForecastStatus {
+                bandwidth: forecast.bandwidth,
+                capacity: u64::from(forecast.capacity) * block,
+                lasts_s: forecast.lasts.as_secs(),
+            }),
+        })
+    }
+
+    pub(super) fn lease_of(&self, control: &Control, id: GssdId) -> Option<LeaseStatus> {
+        let gssd = control.broker.gssd(id).filter(|gssd| gssd.in_use)?;
+        let (now, name) =
+            (self.time(), |id| self.volume(id).map(|volume| volume.name.clone()).unwrap_or_default());
+        Some(LeaseStatus {
+            id,
+            vssd: name(gssd.ghost?),
+            home: name(gssd.home),
+            bandwidth: gssd.bandwidth,
+            capacity: u64::from(gssd.capacity) * u64::from(self.media.geometry().block_size()),
+            left_s: control.broker.until(id).map_or(0, |until| until.since(now).as_secs()),
+            spare_s: gssd.expire.since(now).as_secs(),
+            leaving: control.broker.is_leaving(id),
+        })
+    }
+
+    fn pooled_of(&self, control: &Control, id: GssdId) -> Option<PooledStatus> {
+        let gssd = control.broker.gssd(id).filter(|gssd| !gssd.in_use)?;
+        Some(PooledStatus {
+            id,
+            home: self.volume(gssd.home).map(|volume| volume.name.clone()).unwrap_or_default(),
+            bandwidth: gssd.bandwidth,
+            capacity: u64::from(gssd.capacity) * u64::from(self.media.geometry().block_size()),
+            spare_s: gssd.expire.since(self.time()).as_secs(),
+            ready: control.broker.is_pooled(id),
+        })
+    }
+
+    fn flash_status(&self) -> FlashStatus {
+        let geometry = self.media.geometry();
+        let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let taken: usize = volumes.values().map(|volume| volume.channels.len()).sum();
+        let bad = (0..geometry.total_blocks()).filter(|block| self.media.is_bad(FlashBlock(*block))).count();
+        let nobodys: u64 = self.custody.bad().iter().map(|run: &Run| u64::from(run.count)).sum();
+        let done = self.media.done();
+        FlashStatus {
+            place: self.place.clone(),
+            size: geometry.size(),
+            channels: geometry.channels,
+            free_channels: geometry.channels.saturating_sub(u16::try_from(taken).unwrap_or(u16::MAX)),
+            block_size: geometry.block_size().into(),
+            bad_blocks: (bad as u64).max(nobodys),
+            erasures: (0..geometry.channels).map(|channel| self.wear_of(geometry, channel)).sum(),
+            harvest_erasures: done.harvest_erased,
+            read_bytes: done.read,
+            programmed_bytes: done.programmed,
+            written_bytes: volumes.values().map(|volume| volume.meter.counts()[1]).sum(),
+        }
+    }
+
+    fn journal_status(&self) -> JournalStatus {
+        let [bytes, records, syncs, snapshots] = self.log.counts();
+        JournalStatus { bytes, records, syncs, snapshots }
+    }
+}
+
+fn broker_status(control: &Control) -> BrokerStatus {
+    let counters = control.broker.counters();
+    BrokerStatus {
+        created: counters.created,
+        returned: counters.returned,
+        expired: counters.expired,
+        requests: counters.requests,
+        granted: counters.granted,
+        partly: counters.partly,
+        refused: counters.refused,
+        leases: counters.leases,
+        replacements: counters.replacements,
+        added: counters.added,
+        released: counters.released,
+        early: counters.early,
+        migrated: counters.migrated,
+        evicted: counters.evicted,
+        under_harvests: counters.under_harvests,
+        erased_blocks: counters.erased_blocks,
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share for people")]
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { (part as f64 / whole as f64).min(1.0) }
+}

@@ -1,0 +1,367 @@
+//! What is asked of a host and what it answers: plain data, the same in memory, in JSON and over REST.
+//!
+//! Sizes are bytes, bandwidths channels, times whole seconds from now (`left_s`, `ago_s`), so that nobody needs the
+//! host's clock. With the feature `schema` all of it describes itself to OpenAPI.
+
+use super::Settings;
+use crate::{Error, GssdId, Result, VssdId};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+#[cfg(feature = "schema")]
+use utoipa::ToSchema;
+
+/// How a host is opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the host keeps what it knows: its journal, its lock and, where nothing else is said, its flash.
+    pub dir: PathBuf,
+    /// Where the flash is.
+    pub flash: FlashPlace,
+    /// Bytes of it to use; `None`: all of a device, or what the directory was made with.
+    pub size: Option<u64>,
+    /// The knobs.
+    pub settings: Settings,
+}
+
+/// What the flash is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FlashPlace {
+    /// A file, made where it is not there, sparse.
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// Its size in bytes; `None`: as it is.
+        size: Option<u64>,
+    },
+    /// A partition, or an NVMe namespace.
+    Device {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// None at all: in memory, with the times of real flash. What it holds is gone when the host is closed.
+    Emulated {
+        /// Its size in bytes.
+        size: u64,
+    },
+}
+
+/// Whose a vSSD is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// A regular VM's: its I/O goes first, and what it does not use for a while is lent.
+    Regular,
+    /// Nobody's yet: all of it is lent until it is sold.
+    Unsold,
+    /// A harvest VM's: it may borrow, and may lose what it borrowed.
+    Harvest,
+}
+
+impl Kind {
+    /// All.
+    pub const ALL: [Self; 3] = [Self::Regular, Self::Unsold, Self::Harvest];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Regular => "regular",
+            Self::Unsold => "unsold",
+            Self::Harvest => "harvest",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Kind {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == text).ok_or_else(|| {
+            Error::invalid(format!("`{}` is no kind of vSSD", text.escape_debug()))
+                .remedy("write regular, unsold or harvest")
+        })
+    }
+}
+
+/// A vSSD that is to be made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(ToSchema))]
+pub struct VssdSpec {
+    /// Whose it is.
+    pub kind: Kind,
+    /// Channels that it owns [default: as many as its size takes; one where none is given].
+    #[serde(default)]
+    pub channels: Option<u16>,
+    /// Its size in bytes [default: what the channels hold, less what flash needs for itself].
+    #[serde(default)]
+    pub size: Option<u64>,
+}
+
+/// A vSSD as it is now.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(ToSchema))]
+pub struct VssdStatus {
+    /// Its name.
+    pub name: String,
+    /// Its number, used once.
+    #[cfg_attr(feature = "schema", schema(value_type = u32))]
+    pub id: VssdId,
+    /// Whose it is.
+    pub kind: Kind,
+    /// Bytes of the disk that its VM sees.
+    pub size: u64,
+    /// Channels that it owns.
+    pub channels: u16,
+    /// Bytes of flash that hold what its VM wrote.
+    pub used: u64,
+    /// Bytes of its flash that are gSSDs, in the pool or leased.
+    pub lent: u64,
+    /// Bytes of flash that it has on lease.
+    pub borrowed: u64,
+    /// What it has on lease.
+    pub leases: Vec<LeaseStatus>,
+    /// Of all erasures of its channels, those for harvest VMs, 0 to 1.
+    pub harvest_wear: f64,
+    /// What it is forecast to need, or to do without; none while too little is known.
+    pub forecast: Option<ForecastStatus>,
+}
+
+/// What a vSSD is forecast to need (a harvest VM's) or to do without (another).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(ToSchema))]
+pub struct ForecastStatus {
+    /// Channels.
+    pub bandwidth: u16,
+    /// Bytes.
+    pub capacity: u64,
+    /// For so many seconds.
+    pub lasts_s: u64,
+}
+
+/// A gSSD in use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(ToSchema))]
+pub struct LeaseStatus {
+    /// Its number, used once.
+    #[cfg_attr(feature = "schema", schema(value_type = u64))]
+    pub id: GssdId,
+    /// The vSSD that has it.
+    pub vssd: String,
+    /// The vSSD whose flash it is.
+    pub home: String,
+    /// Channels.
+    pub bandwidth: u16,
+    /// Bytes.
+    pub capacity: u64,
+    /// Seconds until the time that was asked for is over; 0 where it is.
+    pub left_s: u64,
+    /// Seconds for which its home can do without it, as far as is known; 0 where that is over.
+    pub spare_s: u64,
+    /// Whether it is being taken back: what is on it moves elsewhere, or is lost.
+    pub leaving: bool,
+}
+
+/// What a harvest VM asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(ToSchema))]
+pub struct Wish {
+    /// Bytes, at least.
+    pub capacity: u64,
+    /// Channels, at least.
+    #[serde(default = "one")]
+    pub bandwidth: u16,
+    /// For how long, in seconds.
+    #[serde(rename = "duration_s", with = "seconds")]
+    #[cfg_attr(feature = "schema", schema(value_type = u64))]
+    pub duration: Duration,
+    /// Whether less is better than nothing.
+    #[serde(default)]
+    pub partial: bool,
+}
+
+fn one() -> u16 {
+    1
+}
+
+/// The host as a whole.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(ToSchema))]
+pub struct HostStatus {
+    /// The flash.
+    pub flash: FlashStatus,
+    /// gSSDs that nobody has on lease.
+    pub pool: Vec<PooledStatus>,
+    /// Those in use.
+    pub leases: Vec<LeaseStatus>,
+    /// What the broker has done.
+    pub broker: BrokerStatus,
+    /// The journal.
+    pub journal: JournalStatus,
+}
+
+/// A gSSD that nobody has on lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(ToSchema))]
+pub struct PooledStatus {
+    /// Its number, used once.
+    #[cfg_attr(feature = "schema", schema(value_type = u64))]
+    pub id: GssdId,
+    /// The vSSD whose flash it is.
+    pub home: String,
+    /// Channels.
+    pub bandwidth: u16,
+    /// Bytes.
+    pub capacity: u64,
+    /// Seconds for which its home can do without it, as far as is known.
+    pub spare_s: u64,
+    /// Whether it is erased and can be had; otherwise it is on its way into the pool or home.
+    pub ready: bool,
+}
+
+/// The flash of a host. What is counted is so since the host was opened, erasures since the flash was made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(ToSchema))]
+pub struct FlashStatus {
+    /// Where it is: a path, or `emulated`.
+    pub place: String,
+    /// Bytes in all.
+    pub size: u64,
+    /// Channels.
+    pub channels: u16,
+    /// Of those, such that belong to no vSSD.
+    pub free_channels: u16,
+    /// Bytes of a flash block.
+    pub block_size: u64,
+    /// Flash blocks that are not used any more.
+    pub bad_blocks: u64,
+    /// Erasures of flash blocks.
+    pub erasures: u64,
+    /// Of those, for harvest VMs: of what they wrote, and between holders.
+    pub harvest_erasures: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes programmed.
+    pub programmed_bytes: u64,
+    /// Bytes that VMs wrote: what was programmed beyond these was collected, or read, changed and written again.
+    pub written_bytes: u64,
+}
+
+/// What the broker has done since the directory was made, or the host was opened where it keeps no counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(ToSchema))]
+pub struct BrokerStatus {
+    /// gSSDs made.
+    pub created: u64,
+    /// gSSDs that went home.
+    pub returned: u64,
+    /// Of those, such that expired in the pool.
+    pub expired: u64,
+    /// Requests.
+    pub requests: u64,
+    /// Of those, granted in full.
+    pub granted: u64,
+    /// Of those, granted in part.
+    pub partly: u64,
+    /// Of those, refused.
+    pub refused: u64,
+    /// gSSDs given to harvest VMs, for whatever cause.
+    pub leases: u64,
+    /// Of those, in the place of such that were taken back.
+    pub replacements: u64,
+    /// Of those, added because a harvest VM needs more than it asked for.
+    pub added: u64,
+    /// Leases that were given back.
+    pub released: u64,
+    /// Leases taken back before the time asked for was over.
+    pub early: u64,
+    /// Leases taken back, early or not, whose data was moved elsewhere.
+    pub migrated: u64,
+    /// Harvest VMs that lost data with a lease.
+    pub evicted: u64,
+    /// Times that a harvest VM was told that there is not what it needs.
+    pub under_harvests: u64,
+    /// Flash blocks erased for a change of hands.
+    pub erased_blocks: u64,
+}
+
+/// The journal of a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(ToSchema))]
+pub struct JournalStatus {
+    /// Bytes that it has on disk.
+    pub bytes: u64,
+    /// Records written since the host was opened.
+    pub records: u64,
+    /// Times that it was made durable since then.
+    pub syncs: u64,
+    /// Snapshots that took the place of older records since then.
+    pub snapshots: u64,
+}
+
+/// Something that a harvest VM's user has to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(ToSchema))]
+pub struct Report {
+    /// Its number: 1 is the first since the host was opened.
+    pub number: u64,
+    /// So many seconds ago.
+    pub ago_s: u64,
+    /// The harvest vSSD.
+    pub vssd: String,
+    /// What happened.
+    pub what: ReportKind,
+    /// In words: what happened, why, and what can be done.
+    pub text: String,
+}
+
+/// What happened to a harvest VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum ReportKind {
+    /// It lost data with a lease.
+    Evicted,
+    /// It needs more than there is. What it has it keeps.
+    UnderHarvest,
+    /// A lease was to be given back and holds what fits nowhere else. It keeps it.
+    Kept,
+    /// A lease ended and what was on it was moved elsewhere.
+    Expired,
+}
+
+impl ReportKind {
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Evicted => "evicted",
+            Self::UnderHarvest => "under-harvest",
+            Self::Kept => "kept",
+            Self::Expired => "expired",
+        }
+    }
+}
+
+/// [`Duration`] as whole seconds.
+mod seconds {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::time::Duration;
+
+    pub(super) fn serialize<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(time.as_secs())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        u64::deserialize(deserializer).map(Duration::from_secs)
+    }
+}

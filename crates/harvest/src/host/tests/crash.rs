@@ -1,0 +1,265 @@
+//! A host crashes at every change of its flash and every write of its journal, and comes back.
+
+use super::super::{Host, Kind};
+use super::kit::{Fuse, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
+use crate::broker::Event;
+use crate::custody::Holder;
+use crate::flash::emulator::Faults;
+use crate::flash::{Flash, FlashBlock};
+use crate::{ErrorKind, Result};
+use headstart_block::ByteRange;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Holders by name: each writes its own letter.
+const HOLDERS: [(&str, u8); 3] = [("regular", b'R'), ("ghost", b'G'), ("second", b'S')];
+
+/// What a holder may find in a page: the generations that it can be, 0 for zeros.
+#[derive(Default)]
+struct Model {
+    pages: BTreeMap<(&'static str, u32), Vec<u32>>,
+    generation: u32,
+    /// Pages that a write may have written or not.
+    unsure: BTreeSet<(&'static str, u32)>,
+}
+
+impl Model {
+    fn write(&mut self, host: &Arc<Host>, name: &'static str, pages: std::ops::Range<u32>) -> Result<()> {
+        self.generation += 1;
+        let letter = HOLDERS.iter().find(|(holder, _)| *holder == name).unwrap().1;
+        let bytes: Vec<u8> = pages.clone().flat_map(|page| pattern(letter, page, self.generation)).collect();
+        for page in pages.clone() {
+            self.pages.entry((name, page)).or_insert_with(|| vec![0]).push(self.generation);
+            self.unsure.insert((name, page));
+        }
+        let disk = host.disk(name)?;
+        let written = disk.write_at(&bytes, u64::from(pages.start) * PAGE as u64);
+        if written.is_ok() {
+            self.unsure.retain(|(holder, page)| *holder != name || !pages.contains(page));
+        }
+        match written {
+            Err(error) if error.kind() == ErrorKind::NoSpace && name != "regular" => Ok(()),
+            written => written,
+        }
+    }
+
+    fn trim(&mut self, host: &Arc<Host>, name: &'static str, pages: std::ops::Range<u32>) -> Result<()> {
+        for page in pages.clone() {
+            self.pages.entry((name, page)).or_insert_with(|| vec![0]).push(0);
+            self.unsure.insert((name, page));
+        }
+        let (start, end) = (u64::from(pages.start) * PAGE as u64, u64::from(pages.end) * PAGE as u64);
+        host.disk(name)?.write_zeroes(ByteRange::between(start, end))?;
+        self.unsure.retain(|(holder, page)| *holder != name || !pages.contains(page));
+        Ok(())
+    }
+
+    fn flush(&mut self, host: &Arc<Host>, name: &'static str) -> Result<()> {
+        host.disk(name)?.flush()?;
+        for (key, generations) in &mut self.pages {
+            if key.0 == name && !self.unsure.contains(key) {
+                generations.drain(..generations.len() - 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything that each can read is his own, and a regular VM's is what it flushed or newer.
+    fn check(&mut self, host: &Arc<Host>) {
+        for (name, letter) in HOLDERS {
+            let Ok(disk) = host.disk(name) else { continue };
+            for page in 0..u32::try_from(disk.size() / PAGE as u64).unwrap() {
+                let read = match read_page(disk.as_ref(), page) {
+                    Ok(read) => read,
+                    Err(error) => {
+                        assert!(
+                            name != "regular" && error.kind() == ErrorKind::Io,
+                            "{name} page {page}: {error}"
+                        );
+                        continue;
+                    }
+                };
+                let told = read[0];
+                assert!(read.iter().all(|sector| *sector == told), "{name} page {page} is torn: {read:?}");
+                let generation = told.map_or(0, |(_, _, generation)| generation);
+                if let Some((holder, at, _)) = told {
+                    assert_eq!((holder, at), (letter, page), "{name} reads what is another's");
+                }
+                let may_be = self.pages.entry((name, page)).or_insert_with(|| vec![0]);
+                assert!(
+                    may_be.contains(&generation),
+                    "{name} page {page} is {generation}, not one of {may_be:?}"
+                );
+                // Once read after a start it is that for good.
+                *may_be = vec![generation];
+                self.unsure.remove(&(name, page));
+            }
+        }
+    }
+}
+
+/// All that can happen to a host, one after the other.
+fn live(host: &Arc<Host>, model: &mut Model) -> Result<()> {
+    host.create("regular", spec(Kind::Regular, 2, Some(36 * 8 * PAGE as u64)))?;
+    host.create("ghost", spec(Kind::Harvest, 1, None))?;
+    model.write(host, "regular", 0..60)?;
+    model.flush(host, "regular")?;
+    model.write(host, "ghost", 0..20)?;
+    model.flush(host, "ghost")?;
+    host.offer("regular", 2, 24 * 8 * PAGE as u64, 10 * HOUR)?;
+    harvest(host, "ghost", 8)?;
+    let most = u32::try_from(host.disk("ghost")?.size() / PAGE as u64).unwrap();
+    model.write(host, "ghost", 10..most)?;
+    model.flush(host, "ghost")?;
+    model.write(host, "regular", 20..70)?;
+    model.trim(host, "regular", 30..40)?;
+    host.tick();
+    model.flush(host, "regular")?;
+    // Given back while it does not fit, then while it does.
+    let lease = host.status().leases.first().map(|lease| lease.id);
+    host.release("ghost", lease)?;
+    model.trim(host, "ghost", 0..most - 10)?;
+    model.flush(host, "ghost")?;
+    if let Some(lease) = host.status().leases.first().map(|lease| lease.id) {
+        host.release("ghost", Some(lease))?;
+    }
+    host.offer("regular", 2, 24 * 8 * PAGE as u64, 10 * HOUR)?;
+    harvest(host, "ghost", 8)?;
+    model.write(host, "ghost", 0..most)?;
+    host.rewrite()?;
+    // Its owner wants it back, and it fits nowhere.
+    let home = host.list().iter().find(|vssd| vssd.name == "regular").map(|vssd| vssd.id).unwrap();
+    host.tell(Event::Pressed { home, bandwidth: 0, capacity: 8 })?;
+    model.write(host, "regular", 0..100)?;
+    model.flush(host, "regular")?;
+    host.offer("regular", 1, 12 * 8 * PAGE as u64, 10 * HOUR)?;
+    harvest(host, "ghost", 4)?;
+    model.write(host, "ghost", 0..40)?;
+    host.delete("ghost")?;
+    host.create("second", spec(Kind::Harvest, 1, None))?;
+    harvest(host, "second", 4)?;
+    model.write(host, "second", 30..50)?;
+    model.flush(host, "second")?;
+    host.tick();
+    Ok(())
+}
+
+/// Harvests what there is.
+fn harvest(host: &Arc<Host>, name: &str, blocks: u64) -> Result<()> {
+    match host.request(name, wish(blocks)) {
+        Err(error) if error.kind() != ErrorKind::NoSpace => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// No lease is stuck: what was begun is finished.
+fn settled(host: &Arc<Host>, point: u64) {
+    for _ in 0..3 {
+        host.tick();
+    }
+    let status = host.status();
+    assert!(status.leases.iter().all(|lease| !lease.leaving), "point {point}: {:?}", status.leases);
+    assert!(status.pool.iter().all(|pooled| pooled.ready), "point {point}: {:?}", status.pool);
+}
+
+/// What is nobody's holds nothing.
+fn nobodys_is_clean(machine: &Machine, host: &Arc<Host>, point: u64) {
+    let zeros = vec![0; usize::try_from(SMALL.block_size()).unwrap()];
+    let mut bytes = vec![0; usize::try_from(SMALL.block_size()).unwrap()];
+    let pooled: Vec<FlashBlock> = (0..SMALL.total_blocks())
+        .map(FlashBlock)
+        .filter(|block| host.custody.holder(*block) == Holder::Nobody)
+        .collect();
+    for block in pooled {
+        machine.flash.read(block, 0, &mut bytes).unwrap();
+        assert!(bytes == zeros, "point {point}: flash block {} is nobody's and not clean", block.0);
+    }
+}
+
+/// All leases can end and all flash comes back.
+fn ends_well(machine: &Machine, host: &Arc<Host>, point: u64) {
+    for (name, _) in HOLDERS {
+        if host.disk(name).is_ok() {
+            host.delete(name).unwrap();
+        }
+    }
+    host.tick();
+    let status = host.status();
+    assert!(status.leases.is_empty() && status.pool.is_empty(), "point {point}: {status:?}");
+    assert!(host.list().is_empty(), "point {point}");
+    assert_eq!(status.flash.free_channels, SMALL.channels, "point {point}");
+    nobodys_is_clean(machine, host, point);
+}
+
+/// How a host ends.
+#[derive(Clone, Copy, PartialEq)]
+enum End {
+    Killed,
+    PowerLost,
+}
+
+fn crash_at(point: u64, end: End, faults: Faults) -> bool {
+    let mut machine = Machine::new(SMALL, faults);
+    let (fuse, mut model) = (Fuse::of(point), Model::default());
+    let lived = machine.start(&fuse).and_then(|host| live(&host, &mut model));
+    assert!(lived.is_ok() != fuse.is_dead() || fuse.is_dead(), "{lived:?}");
+    let died = fuse.is_dead();
+    if end == End::PowerLost {
+        let garbage: Vec<u8> = (0..point % 60).map(|byte| u8::try_from(byte * 37 % 256).unwrap()).collect();
+        machine.lose_power(&garbage);
+    }
+    // It may crash while it recovers, too.
+    let early = Fuse::of(point % 17);
+    if let Ok(host) = machine.start(&early) {
+        host.tick();
+        drop(host);
+        if end == End::PowerLost {
+            machine.lose_power(&[]);
+        }
+    }
+    let host = machine.restart();
+    model.check(&host);
+    nobodys_is_clean(&machine, &host, point);
+    settled(&host, point);
+    model.check(&host);
+    // The disk works, and what it holds is there after another restart.
+    if host.disk("regular").is_ok() {
+        model.write(&host, "regular", 5..90).unwrap();
+        model.flush(&host, "regular").unwrap();
+        drop(host);
+        let host = machine.restart();
+        model.check(&host);
+        ends_well(&machine, &host, point);
+    }
+    died
+}
+
+fn enumerate(end: End, step: u64) {
+    let mut points = 0;
+    while crash_at(points, end, Faults::default()) {
+        points += step;
+    }
+    assert!(points > 300, "{points}");
+}
+
+#[test]
+fn killed_at_every_point() {
+    enumerate(End::Killed, 1);
+}
+
+#[test]
+fn power_lost_at_every_third_point() {
+    // At all of them where there is time.
+    let step = if std::env::var_os("SOAK_CASES").is_some() { 1 } else { 3 };
+    enumerate(End::PowerLost, step);
+}
+
+#[test]
+fn with_flash_that_fails() {
+    for seed in 1..30 {
+        let faults = Faults { seed, made_bad: 0.02, program: 0.004, erase: 0.01 };
+        for end in [End::Killed, End::PowerLost] {
+            crash_at(seed * 17, end, faults);
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! A host on emulated flash that can crash anywhere.
+
+use super::super::log::Guard;
+use super::super::options::{Opened, Settings};
+use super::super::recover::Parts;
+use super::super::{Clock, Host, Kind, VssdSpec, Wish};
+use crate::broker;
+use crate::flash::emulator::{Emulator, Faults};
+use crate::flash::{Flash, FlashBlock, FlashError, Geometry};
+use crate::gssd::Grain;
+use crate::lane::Speed;
+use crate::{Error, ErrorKind, Result};
+use headstart_block::BlockDevice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Four channels of 24 blocks of 8 pages of 4 KiB.
+pub(super) const SMALL: Geometry =
+    Geometry { channels: 4, dies: 2, planes: 1, blocks: 12, pages: 8, page_size: 4096 };
+pub(super) const PAGE: usize = 4096;
+pub(super) const BLOCK: u64 = 8 * 4096;
+pub(super) const HOUR: Duration = Duration::from_secs(3600);
+
+/// Burns down with every change of the flash and every write of the journal; then nothing gets through any more.
+#[derive(Debug)]
+pub(super) struct Fuse {
+    left: AtomicU64,
+    dead: AtomicBool,
+    pub(super) burnt: AtomicU64,
+}
+
+impl Fuse {
+    pub(super) fn of(left: u64) -> Arc<Self> {
+        Arc::new(Self { left: AtomicU64::new(left), dead: AtomicBool::new(false), burnt: AtomicU64::new(0) })
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::SeqCst)
+    }
+
+    fn burn(&self) -> Result<()> {
+        self.check()?;
+        self.burnt.fetch_add(1, Ordering::SeqCst);
+        if self.left.fetch_sub(1, Ordering::SeqCst) == 0 {
+            self.dead.store(true, Ordering::SeqCst);
+        }
+        self.check()
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.is_dead() { Err(Error::new(ErrorKind::Cancelled, "crashed")) } else { Ok(()) }
+    }
+}
+
+/// Flash behind a fuse.
+struct Fused(Arc<Emulator>, Arc<Fuse>);
+
+impl Flash for Fused {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn read(&self, block: FlashBlock, offset: u32, buf: &mut [u8]) -> Result<(), FlashError> {
+        self.1.check().map_err(FlashError::Failed)?;
+        self.0.read(block, offset, buf)
+    }
+
+    fn program(&self, block: FlashBlock, page: u32, data: &[u8]) -> Result<(), FlashError> {
+        self.1.burn().map_err(FlashError::Failed)?;
+        self.0.program(block, page, data)
+    }
+
+    fn erase(&self, block: FlashBlock) -> Result<(), FlashError> {
+        self.1.burn().map_err(FlashError::Failed)?;
+        self.0.erase(block)
+    }
+
+    fn flush(&self) -> Result<(), FlashError> {
+        self.1.burn().map_err(FlashError::Failed)?;
+        self.0.flush()
+    }
+
+    fn is_bad(&self, block: FlashBlock) -> bool {
+        self.0.is_bad(block)
+    }
+
+    fn wear(&self, block: FlashBlock) -> u32 {
+        self.0.wear(block)
+    }
+}
+
+/// A machine: flash, the directory that the journal is in, a clock.
+pub(super) struct Machine {
+    pub(super) flash: Arc<Emulator>,
+    dir: TempDir,
+    time: Arc<AtomicU64>,
+    new: bool,
+    pub(super) inline: bool,
+}
+
+impl Machine {
+    pub(super) fn new(geometry: Geometry, faults: Faults) -> Self {
+        let memory = std::path::Path::new("/dev/shm");
+        let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+        let flash = Arc::new(Emulator::new(geometry, faults));
+        let time = Arc::new(AtomicU64::new(1_000_000_000_000));
+        Self { flash, dir: dir.unwrap(), time, new: true, inline: true }
+    }
+
+    pub(super) fn pass(&self, time: Duration) {
+        self.time.fetch_add(u64::try_from(time.as_micros()).unwrap(), Ordering::SeqCst);
+    }
+
+    /// Starts a host, which crashes when the fuse has burnt down.
+    pub(super) fn start(&mut self, fuse: &Arc<Fuse>) -> Result<Arc<Host>> {
+        let (time, guard_fuse) = (Arc::clone(&self.time), Arc::clone(fuse));
+        let guard: Guard = Arc::new(move || guard_fuse.burn());
+        // Time passes whenever somebody looks.
+        let clock: Arc<dyn Clock> =
+            Arc::new(move || Duration::from_micros(time.fetch_add(500, Ordering::SeqCst)));
+        let journal = self.dir.path().join("journal");
+        let new = self.new && !journal.exists();
+        let opened = Opened {
+            flash: Arc::new(Fused(Arc::clone(&self.flash), Arc::clone(fuse))),
+            speed: Speed::Bucket { rate: None, burst: 1 << 20 },
+            new,
+            forgets: false,
+            place: "test".to_owned(),
+        };
+        let grain = Grain { bandwidth: 1, capacity: 4, lasts: Duration::from_secs(60) };
+        let settings = Settings {
+            grain: Some(grain),
+            lanes: crate::lane::Settings { guard: Duration::ZERO, ..crate::lane::Settings::default() },
+            broker: broker::Settings { patience: 1, ..broker::Settings::default() },
+            ..Settings::default()
+        };
+        let parts = Parts { opened, settings, journal, lock: None, inline: self.inline, guard: Some(guard) };
+        let host = Host::assemble(parts, clock)?;
+        self.new = false;
+        Ok(host)
+    }
+
+    /// Starts one that does not crash.
+    pub(super) fn restart(&mut self) -> Arc<Host> {
+        self.start(&Fuse::of(u64::MAX)).unwrap()
+    }
+
+    /// Power goes, and comes back: what was not flushed is gone or torn, and the journal ends in what was written.
+    pub(super) fn lose_power(&mut self, garbage: &[u8]) {
+        self.flash = Arc::new(self.flash.lose_power());
+        let path = self.dir.path().join("journal");
+        if let Ok(mut bytes) = std::fs::read(&path) {
+            bytes.extend_from_slice(garbage);
+            std::fs::write(&path, bytes).unwrap();
+        }
+    }
+}
+
+pub(super) fn spec(kind: Kind, channels: u16, size: Option<u64>) -> VssdSpec {
+    VssdSpec { kind, channels: Some(channels), size }
+}
+
+pub(super) fn wish(blocks: u64) -> Wish {
+    Wish { capacity: blocks * BLOCK, bandwidth: 1, duration: HOUR, partial: true }
+}
+
+/// The bytes of a page that says whose it is, where, and how new.
+pub(super) fn pattern(holder: u8, page: u32, generation: u32) -> Vec<u8> {
+    sector_of(holder, page, generation).repeat(PAGE / 512)
+}
+
+fn sector_of(holder: u8, page: u32, generation: u32) -> [u8; 512] {
+    let mut sector = [holder; 512];
+    sector[1..5].copy_from_slice(&page.to_le_bytes());
+    sector[5..9].copy_from_slice(&generation.to_le_bytes());
+    sector
+}
+
+/// What a sector says: holder, page, generation; nothing where it is zeros.
+pub(super) fn says(sector: &[u8]) -> Option<(u8, u32, u32)> {
+    if sector == [0; 512] {
+        return None;
+    }
+    let number = |at: usize| u32::from_le_bytes(sector[at..at + 4].try_into().unwrap());
+    let (holder, page, generation) = (sector[0], number(1), number(5));
+    assert_eq!(sector, sector_of(holder, page, generation), "torn within a sector");
+    Some((holder, page, generation))
+}
+
+/// Reads a page: each sector's word, or nothing where it is lost.
+pub(super) fn read_page(disk: &dyn BlockDevice, page: u32) -> Result<Vec<Option<(u8, u32, u32)>>> {
+    let mut bytes = vec![0; PAGE];
+    disk.read_at(&mut bytes, u64::from(page) * PAGE as u64)?;
+    Ok(bytes.chunks_exact(512).map(says).collect())
+}

@@ -1,0 +1,8 @@
+//! Whole hosts: small flash, real bytes, crashes.
+
+mod cost;
+mod crash;
+mod faults;
+mod integrity;
+mod kit;
+mod smoke;

@@ -1,0 +1,306 @@
+//! A vSSD with its lock, and how threads that use it keep out of each other's way.
+//!
+//! * The FTL is behind one lock, held for look-ups (shared) and for placing and committing pages (alone), never while
+//!   flash is read or programmed.
+//! * *Ranges*: who writes pages has them to himself from before he reads what he writes over to after the commit.
+//!   Readers need no range: a page is old or new.
+//! * *Turns*: pages of a flash block are programmed in the order in which they were placed. All that is placed under
+//!   one hold of the lock is a *batch*; batches wait only for batches before them, so that nobody waits in a circle.
+//!   Who has a batch finishes it before he does anything else.
+
+use super::media::Media;
+use super::sampling::Meter;
+use super::status::Kind;
+use crate::flash::{FlashBlock, lock};
+use crate::journal::Lsn;
+use crate::lane::Class;
+use crate::vssd::{Pins, Placement, Vssd};
+use crate::{Error, ErrorKind, Result, VssdId};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+/// A vSSD.
+pub(crate) struct Volume {
+    pub(crate) id: VssdId,
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
+    pub(crate) channels: Vec<u16>,
+    /// Its size follows what it has on lease.
+    pub(crate) grows: bool,
+    /// What it has without any lease.
+    pub(crate) home_size: u64,
+    inner: RwLock<Inner>,
+    pins: Arc<Pins>,
+    size: AtomicU64,
+    /// The last change known to be durable.
+    durable: AtomicU64,
+    pub(crate) ranges: Ranges,
+    turns: Turns,
+    pub(crate) meter: Meter,
+    /// It is deleted, or being.
+    pub(crate) gone: AtomicBool,
+    /// Somebody collects in the background.
+    pub(crate) collecting: AtomicBool,
+    /// How many copy or erase blocks of it right now.
+    collectors: AtomicUsize,
+}
+
+/// Somebody copies or erases blocks of a volume.
+#[must_use]
+pub(crate) struct Collector<'a>(&'a AtomicUsize);
+
+impl Drop for Collector<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// What is behind a volume's lock.
+pub(crate) struct Inner {
+    pub(crate) vssd: Vssd,
+    /// The last change that went to the journal.
+    pub(crate) last: u64,
+    /// Where that lies.
+    pub(crate) lsn: Lsn,
+}
+
+/// What is known of a volume beside its FTL.
+#[derive(Clone, Debug)]
+pub(crate) struct About {
+    pub(crate) id: VssdId,
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
+    pub(crate) channels: Vec<u16>,
+    pub(crate) grows: bool,
+    pub(crate) home_size: u64,
+}
+
+impl Volume {
+    pub(crate) fn new(about: About, vssd: Vssd, last: u64) -> Self {
+        let About { id, name, kind, channels, grows, home_size } = about;
+        Self {
+            id,
+            name,
+            kind,
+            channels,
+            grows,
+            home_size,
+            pins: vssd.pins(),
+            size: AtomicU64::new(vssd.size()),
+            inner: RwLock::new(Inner { vssd, last, lsn: Lsn::default() }),
+            durable: AtomicU64::new(0),
+            ranges: Ranges::default(),
+            turns: Turns::default(),
+            meter: Meter::default(),
+            gone: AtomicBool::new(false),
+            collecting: AtomicBool::new(false),
+            collectors: AtomicUsize::new(0),
+        }
+    }
+
+    pub(crate) fn about(&self) -> About {
+        About {
+            id: self.id,
+            name: self.name.clone(),
+            kind: self.kind,
+            channels: self.channels.clone(),
+            grows: self.grows,
+            home_size: self.home_size,
+        }
+    }
+
+    /// A thread that panicked left the FTL as it was before or after a call of it.
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Inner> {
+        self.inner.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`Volume::read`], alone.
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Inner> {
+        self.inner.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn pins(&self) -> &Pins {
+        &self.pins
+    }
+
+    /// Bytes that it shows.
+    pub(crate) fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// Its size changed, under its lock.
+    pub(crate) fn resized(&self, size: u64) {
+        self.size.store(size, Ordering::Release);
+    }
+
+    /// The class of what its VM waits for.
+    pub(crate) fn class(&self) -> Class {
+        if self.kind == Kind::Harvest { Class::Harvest } else { Class::Regular }
+    }
+
+    /// The class of what is done for it in the background.
+    pub(crate) fn collect_class(&self) -> Class {
+        if self.kind == Kind::Harvest { Class::HarvestCollect } else { Class::RegularCollect }
+    }
+
+    /// Fails for a vSSD that is deleted.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.gone.load(Ordering::SeqCst) {
+            let error = Error::new(ErrorKind::NotFound, "it is deleted");
+            return Err(error.about(format_args!("vSSD {}", self.name)));
+        }
+        Ok(())
+    }
+
+    /// Makes durable what was changed until now.
+    pub(crate) fn flush(&self, log: &super::log::Log, media: &Media) -> Result<()> {
+        let (last, lsn) = {
+            let inner = self.read();
+            (inner.last, inner.lsn)
+        };
+        log.sync(media, lsn)?;
+        if self.durable.fetch_max(last, Ordering::AcqRel) < last {
+            self.write().vssd.durable(last);
+            self.turns.over();
+        }
+        Ok(())
+    }
+
+    /// Whether what was placed before it in its flash block is through.
+    pub(crate) fn is_turn(&self, placement: &Placement) -> bool {
+        self.read().vssd.turn(placement)
+    }
+
+    /// Waits until what was placed before it in its flash block is through.
+    pub(crate) fn wait_turn(&self, placement: &Placement) {
+        loop {
+            let seen = self.turns.now();
+            if self.is_turn(placement) {
+                return;
+            }
+            self.turns.wait(seen, None);
+        }
+    }
+
+    /// A batch is through: others may go on.
+    pub(crate) fn turn_over(&self) {
+        self.turns.over();
+    }
+
+    /// Somebody copies or erases blocks of it, until what is given is dropped.
+    pub(crate) fn enter_collector(&self) -> Collector<'_> {
+        self.collectors.fetch_add(1, Ordering::SeqCst);
+        Collector(&self.collectors)
+    }
+
+    /// Whether anything of it is read, written or collected. Who is told it is gone does not begin any more.
+    pub(crate) fn is_busy(&self, blocks: impl IntoIterator<Item = FlashBlock>) -> bool {
+        // Who looked something up before it was gone has pinned it when this lock is had.
+        drop(self.write());
+        let collected = self.collectors.load(Ordering::SeqCst) > 0;
+        collected
+            || !lock(&self.ranges.held).is_empty()
+            || blocks.into_iter().any(|block| self.pins.is_pinned(block))
+    }
+
+    /// Waits a moment for something to change.
+    pub(crate) fn wait_a_moment(&self) {
+        self.turns.wait(self.turns.now(), Some(MOMENT));
+    }
+}
+
+/// How long who waits for others looks away: long beside a program, short beside what a user notices.
+const MOMENT: Duration = Duration::from_millis(2);
+
+/// Pages under writes.
+#[derive(Default)]
+pub(crate) struct Ranges {
+    held: Mutex<Vec<Range<u32>>>,
+    freed: Condvar,
+}
+
+/// Pages that nobody else writes, until it is dropped.
+pub(crate) struct Held<'a>(&'a Ranges, Range<u32>);
+
+impl Ranges {
+    /// Waits until nobody writes any of these pages.
+    pub(crate) fn enter(&self, pages: Range<u32>) -> Held<'_> {
+        let mut held = lock(&self.held);
+        while held.iter().any(|other| other.start < pages.end && pages.start < other.end) {
+            held = self.freed.wait(held).unwrap_or_else(PoisonError::into_inner);
+        }
+        held.push(pages.clone());
+        Held(self, pages)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let mut held = lock(&self.0.held);
+        if let Some(index) = held.iter().position(|range| *range == self.1) {
+            held.swap_remove(index);
+        }
+        self.0.freed.notify_all();
+    }
+}
+
+/// Counts what happened, for those who wait for it.
+#[derive(Default)]
+struct Turns {
+    count: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl Turns {
+    fn now(&self) -> u64 {
+        *lock(&self.count)
+    }
+
+    fn over(&self) {
+        *lock(&self.count) += 1;
+        self.changed.notify_all();
+    }
+
+    fn wait(&self, seen: u64, most: Option<Duration>) {
+        let mut count = lock(&self.count);
+        while *count == seen {
+            match most {
+                None => count = self.changed.wait(count).unwrap_or_else(PoisonError::into_inner),
+                Some(most) => {
+                    drop(self.changed.wait_timeout(count, most).unwrap_or_else(PoisonError::into_inner));
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_written_by_one_at_a_time() {
+        let (ranges, count) = (Ranges::default(), Mutex::new(0_u32));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for first in 0..200 {
+                        let _held = ranges.enter(first % 3..first % 3 + 2);
+                        assert!(
+                            first % 3 != 1
+                                || count.try_lock().is_ok_and(|mut count| {
+                                    *count += 1;
+                                    true
+                                })
+                        );
+                    }
+                });
+            }
+        });
+        assert_eq!(*lock(&count), 8 * 67);
+        assert!(lock(&ranges.held).is_empty());
+    }
+}

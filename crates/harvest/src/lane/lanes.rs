@@ -1,0 +1,105 @@
+//! All channels of flash, and which regular VM has which.
+
+use super::{Budget, Class, Done, Lane, Settings, Speed, Ticket};
+use crate::flash::Geometry;
+use crate::flash::timing::Op;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The schedulers of all channels. Channels of the same home share a [`Budget`].
+#[derive(Clone, Debug)]
+pub struct Lanes {
+    settings: Settings,
+    speed: Speed,
+    lanes: Vec<Lane>,
+    /// When each lane is to be advanced next, as of when it last was.
+    next: Vec<Option<Duration>>,
+    /// The home of each channel.
+    homes: Vec<u32>,
+    budgets: BTreeMap<u32, Budget>,
+}
+
+impl Lanes {
+    /// All channels of such flash, of one home, 0.
+    #[must_use]
+    pub fn new(geometry: &Geometry, speed: Speed, settings: Settings) -> Self {
+        let channels = usize::from(geometry.channels);
+        Self {
+            settings,
+            speed,
+            lanes: vec![Lane::new(geometry, speed, settings); channels],
+            next: vec![None; channels],
+            homes: vec![0; channels],
+            budgets: BTreeMap::from([(0, Budget::new(&settings))]),
+        }
+    }
+
+    /// How fast its channels are.
+    #[must_use]
+    pub fn speed(&self) -> Speed {
+        self.speed
+    }
+
+    /// From now on the channel belongs to another home (a vSSD's number), which is to be told before its operations
+    /// come. Nothing happens where there is no such channel.
+    pub fn set_home(&mut self, channel: u16, home: u32) {
+        if let Some(of) = self.homes.get_mut(usize::from(channel)) {
+            *of = home;
+            self.budgets.entry(home).or_insert_with(|| Budget::new(&self.settings));
+            self.budgets.retain(|home, _| self.homes.contains(home));
+        }
+    }
+
+    /// The account of a home.
+    #[must_use]
+    pub fn budget(&self, home: u32) -> Option<&Budget> {
+        self.budgets.get(&home)
+    }
+
+    /// The scheduler of a channel.
+    #[must_use]
+    pub fn lane(&self, channel: u16) -> Option<&Lane> {
+        self.lanes.get(usize::from(channel))
+    }
+
+    /// An operation comes. Where there is no such channel, it is never done.
+    pub fn submit(&mut self, now: Duration, channel: u16, ticket: Ticket, class: Class, op: Op) {
+        self.with(usize::from(channel), |lane, budget| lane.submit(now, ticket, class, op, budget));
+    }
+
+    /// On flash without a speed of its own: an operation that had leave has ended.
+    pub fn ended(&mut self, now: Duration, channel: u16, class: Class) {
+        self.with(usize::from(channel), |lane, budget| lane.ended(now, class, budget));
+    }
+
+    /// On flash without a speed of its own: a regular operation that was not submitted came or ended at `last`, and so
+    /// many are on their way.
+    pub fn passed(&mut self, channel: u16, last: Duration, afoot: u32) {
+        self.with(usize::from(channel), |lane, _| lane.passed(last, afoot));
+    }
+
+    /// Time passes. What was done by now is added to `done`, in order.
+    pub fn advance(&mut self, now: Duration, done: &mut Vec<Done>) {
+        // In order of time, as channels share budgets.
+        while let Some((at, index)) = self.first().filter(|(at, _)| *at <= now) {
+            self.with(index, |lane, budget| lane.advance(at, budget, done));
+        }
+    }
+
+    /// When to [advance](Self::advance) next; `None` while nothing waits or is on its way.
+    #[must_use]
+    pub fn next(&self) -> Option<Duration> {
+        self.first().map(|(at, _)| at)
+    }
+
+    fn first(&self) -> Option<(Duration, usize)> {
+        self.next.iter().enumerate().filter_map(|(index, next)| Some(((*next)?, index))).min()
+    }
+
+    fn with(&mut self, index: usize, act: impl FnOnce(&mut Lane, &mut Budget)) {
+        let Some((lane, home)) = self.lanes.get_mut(index).zip(self.homes.get(index)) else { return };
+        let budget = self.budgets.entry(*home).or_insert_with(|| Budget::new(&self.settings));
+        act(lane, budget);
+        self.next[index] = lane.next(budget);
+    }
+}

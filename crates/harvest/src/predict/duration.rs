@@ -1,0 +1,330 @@
+//! How long a level lasts: one sub-predictor for each level (BlockFlex, section 4.4.2).
+//!
+//! A level lasts until it ends; each time one does, its sub-predictor is told how long it was. Which end is meant is
+//! the caller's: that another level came (a line of a trace), or that more was needed ([`Stretches`]: what a lease
+//! cares about). A forecast names the level and how long it has lasted already, and says how much longer it will.
+//!
+//! A setting says how careful a forecast is, 0 to 1: higher never says longer.
+
+use super::level::{Level, level_above};
+use super::network::{Head, Network, Shape};
+use super::{Quantity, lstm::LOOK};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// Lengths that are remembered of each level.
+pub const REMEMBERED: usize = 100;
+
+/// Levels that have a sub-predictor at most; others are predicted from the lengths of all.
+const LEVELS: usize = 256;
+
+/// Who says how long a level lasts.
+pub trait Lasting {
+    /// A level has ended, after `length`.
+    fn ended(&mut self, level: Level, length: Duration);
+
+    /// How much longer a level lasts that has lasted `age`; zero where nothing is known.
+    fn forecast(&self, level: Level, age: Duration, setting: f32) -> Duration;
+
+    /// What it keeps in memory, in bytes.
+    fn bytes(&self) -> usize;
+}
+
+/// The last lengths of each level, in seconds, newest last, and those of all levels together.
+#[derive(Clone, Debug, Default)]
+struct Lengths {
+    levels: BTreeMap<Level, VecDeque<f32>>,
+    all: VecDeque<f32>,
+}
+
+impl Lengths {
+    fn push(&mut self, level: Level, length: Duration) {
+        if self.levels.len() < LEVELS || self.levels.contains_key(&level) {
+            remember(self.levels.entry(level).or_default(), length.as_secs_f32());
+        }
+        remember(&mut self.all, length.as_secs_f32());
+    }
+
+    /// Those of a level, or of all where it is new.
+    fn of(&self, level: Level) -> &VecDeque<f32> {
+        self.levels.get(&level).unwrap_or(&self.all)
+    }
+
+    fn bytes(&self) -> usize {
+        let lengths: usize = self.levels.values().map(VecDeque::capacity).sum();
+        let nodes = self.levels.len() * size_of::<(Level, VecDeque<f32>)>() * 3 / 2;
+        size_of::<Self>() + nodes + (lengths + self.all.capacity()) * size_of::<f32>()
+    }
+}
+
+fn remember(lengths: &mut VecDeque<f32>, length: f32) {
+    if lengths.len() == REMEMBERED {
+        lengths.pop_front();
+    }
+    lengths.push_back(length);
+}
+
+/// Some seconds, where they are any.
+fn seconds(seconds: f32) -> Duration {
+    Duration::try_from_secs_f32(seconds.max(0.0)).unwrap_or_default()
+}
+
+/// How many times as long as the longest a forecast can be.
+const FAR: f32 = 100.0;
+
+/// The last length times `1 - setting`, less what has passed.
+#[derive(Clone, Debug, Default)]
+pub struct LastLength(Lengths);
+
+impl Lasting for LastLength {
+    fn ended(&mut self, level: Level, length: Duration) {
+        self.0.push(level, length);
+    }
+
+    fn forecast(&self, level: Level, age: Duration, setting: f32) -> Duration {
+        let last = self.0.of(level).back().copied().unwrap_or(0.0);
+        seconds(last * (1.0 - setting) - age.as_secs_f32())
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+}
+
+/// As long as the share `setting` of the last lengths lasted, of those that were longer than what has passed.
+///
+/// Of `n` lengths the next is shorter than the `k`th shortest with probability `k / (n + 1)`; what lies between is
+/// interpolated, from 0 on. Beyond the longest, and where none was longer than what has passed, there is no scale but
+/// what has been, and then something that has lasted `t` lasts to `t / p` with probability `p`.
+#[derive(Clone, Debug)]
+pub struct LengthQuantile {
+    lengths: Lengths,
+    window: usize,
+}
+
+impl LengthQuantile {
+    /// Over the last `window` lengths of a level, at most [`REMEMBERED`].
+    #[must_use]
+    pub fn new(window: usize) -> Self {
+        Self { lengths: Lengths::default(), window: window.max(1) }
+    }
+}
+
+impl Lasting for LengthQuantile {
+    fn ended(&mut self, level: Level, length: Duration) {
+        self.lengths.push(level, length);
+    }
+
+    fn forecast(&self, level: Level, age: Duration, setting: f32) -> Duration {
+        let (age, missed) = (age.as_secs_f32(), (1.0 - setting).clamp(0.0, 1.0));
+        let lengths = self.lengths.of(level).iter().rev().take(self.window);
+        let mut longer: Vec<f32> = lengths.copied().filter(|length| *length > age).collect();
+        longer.sort_by(f32::total_cmp);
+        #[expect(clippy::cast_precision_loss, reason = "a window's length")]
+        let count = longer.len() as f32;
+        // Of `count` that were longer, and one that is as likely as any: the place of the quantile among them.
+        let place = missed * (count + 1.0);
+        if place >= count {
+            let longest = longer.last().copied().unwrap_or(age);
+            let beyond = (1.0 - missed) * (count + 1.0);
+            return seconds(longest / beyond.max(1.0 / FAR) - age);
+        }
+        let below = usize::from(level_above(place.floor()));
+        let shorter = below.checked_sub(1).and_then(|below| longer.get(below)).copied().unwrap_or(age);
+        let longer = longer.get(below).copied().unwrap_or(shorter);
+        seconds(shorter + (longer - shorter) * (place - place.floor()) - age)
+    }
+
+    fn bytes(&self) -> usize {
+        self.lengths.bytes()
+    }
+}
+
+/// The paper's: an LSTM of 50 nodes for each level, over the last [`LOOK`] lengths; what it says times `1 - setting`.
+///
+/// Lengths go in and come out as octaves of seconds, scaled to about 0 to 1. A network is made when its level ends for
+/// the second time, and learns, each time one ends, [`PASSES`] times from the lengths that are remembered, in turn. At
+/// 12 bytes a weight there is room for [`NETWORKS`] of them in a vSSD's 1.7 MB; levels beyond are predicted from the
+/// last length.
+#[derive(Clone, Debug)]
+pub struct LengthLstm {
+    quantity: Quantity,
+    lengths: Lengths,
+    networks: BTreeMap<Level, (Network, usize)>,
+    most: usize,
+    seed: u64,
+}
+
+/// Iterations of a duration's network each time a level ends: a level lasts about ten steps of three minutes, and the
+/// paper trains at each.
+pub const PASSES: usize = 10;
+
+/// Networks of durations that one predictor keeps, unless told otherwise.
+pub const NETWORKS: usize = 6;
+
+/// Octaves of seconds that are 1 to the network: 24 days.
+const OCTAVES: f32 = 21.0;
+
+impl LengthLstm {
+    /// One with weights from a seed, and at most `most` networks.
+    #[must_use]
+    pub fn new(quantity: Quantity, most: usize, seed: u64) -> Self {
+        Self { quantity, lengths: Lengths::default(), networks: BTreeMap::new(), most, seed }
+    }
+
+    /// The [`LOOK`] lengths before `end`, the oldest repeated where there are fewer.
+    fn shown(lengths: &VecDeque<f32>, end: usize) -> [f32; LOOK] {
+        std::array::from_fn(|at| {
+            let at = (end + at).saturating_sub(LOOK);
+            lengths.get(at).map_or(0.0, |length| (1.0 + length).log2() / OCTAVES)
+        })
+    }
+}
+
+impl Lasting for LengthLstm {
+    fn ended(&mut self, level: Level, length: Duration) {
+        self.lengths.push(level, length);
+        let Some(lengths) = self.lengths.levels.get(&level).filter(|lengths| lengths.len() > 1) else {
+            return;
+        };
+        if self.networks.len() >= self.most && !self.networks.contains_key(&level) {
+            return;
+        }
+        let rate = if self.quantity == Quantity::Bandwidth { 0.006 } else { 0.001 };
+        let shape = Shape { inputs: 1, hidden: 50, outputs: 1, head: Head::Linear, rate };
+        let (network, turn) = self
+            .networks
+            .entry(level)
+            .or_insert_with(|| (Network::new(shape, self.seed.wrapping_add(level.into())), 0));
+        for pass in 0..PASSES {
+            // The newest first, then the others in turn.
+            let end = if pass == 0 { lengths.len() - 1 } else { 1 + *turn % (lengths.len() - 1) };
+            *turn = turn.wrapping_add(1);
+            network.train(&Self::shown(lengths, end), &[(1.0 + lengths[end]).log2() / OCTAVES]);
+        }
+    }
+
+    fn forecast(&self, level: Level, age: Duration, setting: f32) -> Duration {
+        let lengths = self.lengths.of(level);
+        let last = lengths.back().copied().unwrap_or(0.0);
+        let said = self.networks.get(&level).map_or(last, |(network, _)| {
+            let said = network.infer(&Self::shown(lengths, lengths.len()))[0];
+            (said * OCTAVES).clamp(0.0, OCTAVES).exp2() - 1.0
+        });
+        seconds(said * (1.0 - setting) - age.as_secs_f32())
+    }
+
+    fn bytes(&self) -> usize {
+        self.lengths.bytes() + self.networks.values().map(|(network, _)| network.bytes()).sum::<usize>()
+    }
+}
+
+/// Cuts a level over time into stretches in which no more than each level was needed.
+///
+/// A stretch at `k` lasts from when `k` is enough until more is needed. So one step ends the stretches of all levels
+/// below it, and a stretch at a high level spans many at lower ones.
+#[derive(Clone, Debug)]
+pub struct Stretches {
+    /// For each level, how long it has been enough.
+    ages: Vec<Duration>,
+}
+
+impl Stretches {
+    /// For levels of 0 to `highest`.
+    #[must_use]
+    pub fn new(highest: Level) -> Self {
+        Self { ages: vec![Duration::ZERO; usize::from(highest) + 1] }
+    }
+
+    /// `level` was needed for `length`. Calls `ended` with the levels that were enough until now and how long.
+    pub fn needed(&mut self, level: Level, length: Duration, mut ended: impl FnMut(Level, Duration)) {
+        for (enough, age) in (0..).zip(&mut self.ages) {
+            if enough >= level {
+                *age += length;
+            } else if !age.is_zero() {
+                ended(enough, *age);
+                *age = Duration::ZERO;
+            }
+        }
+    }
+
+    /// How long `level` has been enough.
+    #[must_use]
+    pub fn age(&self, level: Level) -> Duration {
+        self.ages.get(usize::from(level)).or(self.ages.last()).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn minutes(minutes: u64) -> Duration {
+        Duration::from_secs(60 * minutes)
+    }
+
+    fn told(mut lasting: impl Lasting, lengths: &[(Level, u64)]) -> impl Lasting {
+        lengths.iter().for_each(|&(level, length)| lasting.ended(level, minutes(length)));
+        lasting
+    }
+
+    #[test]
+    fn the_plain_say_what_they_are() {
+        let last = told(LastLength::default(), &[(1, 100), (2, 10), (1, 20)]);
+        assert_eq!(last.forecast(1, Duration::ZERO, 0.0), minutes(20));
+        assert_eq!(last.forecast(1, minutes(4), 0.5), minutes(6));
+        assert_eq!(last.forecast(1, minutes(40), 0.5), Duration::ZERO);
+        assert_eq!(last.forecast(7, Duration::ZERO, 0.0), minutes(20));
+        let quantile = told(LengthQuantile::new(3), &[(1, 99), (1, 10), (1, 20), (2, 5), (1, 30)]);
+        assert_eq!(quantile.forecast(1, Duration::ZERO, 0.5), minutes(20));
+        assert_eq!(quantile.forecast(1, Duration::ZERO, 0.75), minutes(10));
+        assert_eq!(quantile.forecast(1, Duration::ZERO, 0.875), minutes(5));
+        assert_eq!(quantile.forecast(1, Duration::ZERO, 1.0), minutes(0));
+        assert_eq!(quantile.forecast(1, Duration::ZERO, 0.25), minutes(30));
+        assert_eq!(quantile.forecast(1, Duration::ZERO, 0.125), minutes(60));
+        assert_eq!(quantile.forecast(1, minutes(25), 0.75), Duration::from_secs(150));
+        assert_eq!(quantile.forecast(1, minutes(60), 0.5), minutes(60));
+        assert_eq!(LengthQuantile::new(3).forecast(1, Duration::ZERO, 0.5), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_network_learns_a_pattern_of_lengths() {
+        let lengths: Vec<(Level, u64)> = (0..300).map(|at| (3, [10, 10, 200][at % 3])).collect();
+        let lstm = told(LengthLstm::new(Quantity::Bandwidth, NETWORKS, 1), &lengths);
+        let said = lstm.forecast(3, Duration::ZERO, 0.0);
+        assert!(said < minutes(20), "{said:?}");
+        let lstm = told(lstm, &[(3, 10), (3, 10)]);
+        let said = lstm.forecast(3, Duration::ZERO, 0.0);
+        assert!(said > minutes(100), "{said:?}");
+        assert!(lstm.bytes() < 140_000, "{}", lstm.bytes());
+    }
+
+    proptest! {
+        /// Stretches against a model that looks at every minute, and careful forecasts say no more.
+        #[test]
+        fn stretches_are_where_a_level_was_enough(levels in prop::collection::vec(0_u16..5, 1..60)) {
+            let mut stretches = Stretches::new(4);
+            let mut ended: Vec<(Level, u64)> = Vec::new();
+            for level in &levels {
+                stretches.needed(*level, minutes(1), |level, age| ended.push((level, age.as_secs() / 60)));
+            }
+            for level in 0..5 {
+                let mut expected: Vec<u64> = levels
+                    .split(|other| *other > level)
+                    .map(|stretch| stretch.len() as u64)
+                    .collect();
+                let open = expected.pop().unwrap_or_default();
+                prop_assert_eq!(stretches.age(level), minutes(open));
+                expected.retain(|length| *length > 0);
+                let found: Vec<u64> = ended.iter().filter(|end| end.0 == level).map(|end| end.1).collect();
+                prop_assert_eq!(found, expected);
+            }
+            let lasting = told(LengthQuantile::new(9), &ended);
+            for age in [0, 1, 5] {
+                let said = [0.0, 0.5, 0.9, 1.0].map(|care| lasting.forecast(2, minutes(age), care));
+                prop_assert!(said.is_sorted_by(|a, b| a >= b));
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! How good predictors of durations are: did it last as long as was said?
+//!
+//! By the same rule as levels: a forecast for *supply* covers where what was said to last did last at least so long,
+//! and what it lasted longer is waste, as nobody was promised it; for *demand* it covers where it ended by then, and
+//! what was said beyond is waste. Waste is a mean in seconds, and relative to how long things lasted.
+//!
+//! [`Ends::Other`] scores the lines of a trace: at the start of each, how long will it be until another level comes?
+//! That is what the paper's sub-predictors are trained on. [`Ends::More`] scores what a lease depends on: every 15
+//! minutes, how long will no more be needed than now? What had not ended when the series did is left out.
+
+use super::Quantity;
+use super::duration::{LastLength, Lasting, LengthLstm, LengthQuantile, NETWORKS, Stretches};
+use super::level::{HIGHEST, Level, Side, level_above};
+use super::score::{Point, Sums};
+use super::series::{Run, STEP};
+use std::time::Duration;
+
+/// Which end is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// Another level came.
+    Other,
+    /// More was needed.
+    More,
+}
+
+/// How far apart forecasts of [`Ends::More`] are: gSSDs are dated anew every 15 minutes.
+const APART: Duration = Duration::from_secs(5 * STEP.as_secs());
+
+/// Shares of the last length that are taken off; negative ones are added, for demand.
+const CUTS: &[f32] = &[
+    -50.0, -20.0, -10.0, -4.0, -2.0, -1.0, -0.5, -0.2, -0.05, 0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.98,
+    1.0,
+];
+/// How careful a quantile is.
+const CARES: &[f32] = &[
+    0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99,
+    1.0,
+];
+
+/// A predictor that is scored.
+struct Candidate {
+    name: &'static str,
+    learned: bool,
+    settings: &'static [f32],
+    lasting: Box<dyn Lasting>,
+}
+
+fn candidates(quantity: Quantity) -> Vec<Candidate> {
+    let plain = |name, settings, lasting| Candidate { name, learned: false, settings, lasting };
+    vec![
+        plain("last-length", CUTS, Box::<LastLength>::default() as Box<dyn Lasting>),
+        plain("quantile-10", CARES, Box::new(LengthQuantile::new(10))),
+        plain("quantile-30", CARES, Box::new(LengthQuantile::new(30))),
+        plain("quantile-100", CARES, Box::new(LengthQuantile::new(100))),
+        Candidate {
+            name: "lstm",
+            learned: true,
+            settings: CUTS,
+            lasting: Box::new(LengthLstm::new(quantity, NETWORKS, 1)),
+        },
+    ]
+}
+
+/// What each predictor of durations is worth with each of its settings, on a series.
+#[must_use]
+pub fn frontier(runs: &[Run], quantity: Quantity, ends: Ends, side: Side) -> Vec<Point> {
+    let runs: Vec<(Level, Duration)> =
+        runs.iter().map(|run| (level_above(run.level).min(HIGHEST), run.length)).collect();
+    let mut points = Vec::new();
+    for mut candidate in candidates(quantity) {
+        let mut sums = vec![Sums::default(); candidate.settings.len()];
+        match ends {
+            Ends::Other => score_runs(&runs, &mut candidate, side, &mut sums),
+            Ends::More => score_stretches(&runs, &mut candidate, side, &mut sums),
+        }
+        let settings = sums.into_iter().zip(candidate.settings);
+        points
+            .extend(settings.map(|(sums, setting)| sums.point(candidate.name, candidate.learned, *setting)));
+    }
+    points
+}
+
+/// Asks for a level that has lasted `age` and was to last `left` more.
+fn ask(
+    candidate: &Candidate,
+    (level, age, left): (Level, Duration, Duration),
+    side: Side,
+    sums: &mut [Sums],
+) {
+    for (sums, setting) in sums.iter_mut().zip(candidate.settings) {
+        let said = candidate.lasting.forecast(level, age, *setting);
+        let (covered, waste) = match side {
+            Side::Supply => (left >= said, left.saturating_sub(said)),
+            Side::Demand => (said >= left, said.saturating_sub(left)),
+        };
+        sums.add(covered, waste.as_secs_f64(), left.as_secs_f64(), left.as_secs_f64());
+    }
+}
+
+fn score_runs(runs: &[(Level, Duration)], candidate: &mut Candidate, side: Side, sums: &mut [Sums]) {
+    // The last may go on after the trace.
+    for &(level, length) in runs.split_last().map_or(&[][..], |(_, runs)| runs) {
+        ask(candidate, (level, Duration::ZERO, length), side, sums);
+        candidate.lasting.ended(level, length);
+    }
+}
+
+fn score_stretches(runs: &[(Level, Duration)], candidate: &mut Candidate, side: Side, sums: &mut [Sums]) {
+    let mut stretches = Stretches::new(HIGHEST);
+    let mut next = Duration::ZERO;
+    for (at, &(level, length)) in runs.iter().enumerate() {
+        let more = runs.iter().skip(at).position(|(other, _)| *other > level);
+        stretches.needed(level, Duration::ZERO, |level, age| candidate.lasting.ended(level, age));
+        let age = stretches.age(level);
+        if let Some(more) = more {
+            let lasts: Duration = runs.iter().skip(at).take(more).map(|(_, length)| *length).sum();
+            while next < length {
+                ask(candidate, (level, age + next, lasts.saturating_sub(next)), side, sums);
+                next += APART;
+            }
+        }
+        while next < length {
+            next += APART;
+        }
+        next -= length;
+        stretches.needed(level, length, |_, _| ());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(minutes: &[(u64, u8)]) -> Vec<Run> {
+        let run = |&(minutes, level): &(u64, u8)| Run {
+            length: Duration::from_secs(60 * minutes),
+            level: f32::from(level),
+        };
+        minutes.iter().map(run).collect()
+    }
+
+    fn point(points: &[Point], predictor: &str, setting: f32) -> Point {
+        *points.iter().find(|point| point.predictor == predictor && point.setting == setting).unwrap()
+    }
+
+    #[test]
+    fn who_says_less_is_kept_more_often() {
+        let runs = runs(&[(60, 1), (10, 2), (40, 1), (10, 2), (80, 1), (5, 2)]);
+        let points = frontier(&runs, Quantity::Bandwidth, Ends::Other, Side::Supply);
+        // Lasted 60 10 40 10 80, said 0 60 60 10 40 (of all levels where one is new).
+        let last = point(&points, "last-length", 0.0);
+        assert_eq!(last.coverage, 0.6);
+        assert_eq!(last.waste, 60.0 * (60.0 + 40.0) / 5.0);
+        assert_eq!(last.of_supply, 100.0 / 200.0);
+        let none = point(&points, "last-length", 1.0);
+        assert_eq!((none.coverage, none.of_supply), (1.0, 1.0));
+        let points = frontier(&runs, Quantity::Bandwidth, Ends::Other, Side::Demand);
+        assert_eq!(point(&points, "last-length", 0.0).coverage, 0.6);
+    }
+
+    #[test]
+    fn a_lease_ends_when_more_is_needed() {
+        // Until more than 1 is needed: 45 minutes from the start, asked at 0, 15, 30; then 2 is enough for ever.
+        let runs = runs(&[(15, 1), (15, 0), (15, 1), (30, 2), (15, 1), (15, 2)]);
+        let points = frontier(&runs, Quantity::Bandwidth, Ends::More, Side::Supply);
+        let none = point(&points, "last-length", 1.0);
+        // At 0: 45 left. At 15 (level 0): 15. At 30: 15. At 75 (level 1): 15. Asked for 2: never more, left out.
+        assert_eq!((none.coverage, none.waste), (1.0, 60.0 * (45.0 + 15.0 + 15.0 + 15.0) / 4.0));
+    }
+}

@@ -1,0 +1,101 @@
+//! What predictors of a level see and say.
+//!
+//! A level is a whole number: channels' worth of bandwidth, or units of capacity. What is read may lie between two;
+//! what is needed is the next whole one. The same predictors serve both sides. Of *demand* (a harvest VM) they say
+//! what will be needed; *supply* (a regular VM's spare) is its mirror: all there is, less what its owner will need. So
+//! a forecast of supply is kept exactly where the owner's need was covered.
+
+/// A whole level.
+pub type Level = u16;
+
+/// The highest level that a learned predictor tells from others; above are one.
+pub const HIGHEST: Level = 64;
+
+/// For whom a forecast is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// A harvest VM, which needs something.
+    Demand,
+    /// A regular VM, which can spare something.
+    Supply,
+}
+
+/// What was read of a quantity during one step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stat {
+    /// The highest.
+    pub max: f32,
+    /// The lowest.
+    pub min: f32,
+    /// The mean over time.
+    pub mean: f32,
+}
+
+/// What a predictor of a level is shown of one step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Reading {
+    /// The level.
+    pub level: Stat,
+    /// Operations a second, where they count; only the LSTM looks at them.
+    pub iops: Stat,
+}
+
+impl Reading {
+    /// A step with one level, without operations.
+    #[must_use]
+    pub fn flat(level: f32) -> Self {
+        Self { level: Stat { max: level, min: level, mean: level }, iops: Stat::default() }
+    }
+}
+
+impl From<super::series::Step> for Reading {
+    fn from(step: super::series::Step) -> Self {
+        Self { level: Stat { max: step.max, min: step.min, mean: step.mean }, iops: Stat::default() }
+    }
+}
+
+/// Who says, step by step, which level will be needed.
+pub trait Predictor {
+    /// Takes the next step, and learns from it where it learns.
+    fn observe(&mut self, reading: &Reading);
+
+    /// What will be needed. `setting` trades coverage for waste: higher never says less.
+    fn forecast(&self, setting: f32) -> Level;
+
+    /// What it keeps in memory, in bytes.
+    fn bytes(&self) -> usize;
+}
+
+/// The lowest whole level that is not below; what hardly exceeds one (by a thousandth) is that one, so that sums of
+/// rounded numbers do not cost a level.
+#[must_use]
+pub fn level_above(level: f32) -> Level {
+    let above = (level - 1e-3).ceil();
+    if above >= f32::from(Level::MAX) {
+        return Level::MAX;
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+    let level = above.max(0.0) as Level;
+    level
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_rounded_up() {
+        for (level, above) in [
+            (0.0, 0),
+            (0.2, 1),
+            (1.0, 1),
+            (1.0001, 1),
+            (1.01, 2),
+            (-3.0, 0),
+            (1e9, Level::MAX),
+            (f32::NAN, 0),
+        ] {
+            assert_eq!(level_above(level), above, "{level}");
+        }
+    }
+}

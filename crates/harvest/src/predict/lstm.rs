@@ -1,0 +1,227 @@
+//! BlockFlex's predictors of a level: LSTMs that learn as they go (section 4.4.2).
+//!
+//! Every step (three minutes) the network learns from the last [`LOOK`] steps before the horizon what was needed after
+//! it, by one iteration, and says from the last [`LOOK`] steps how likely each level is. For bandwidth it is shown the
+//! maximum, the minimum and the mean of bandwidth and of operations a second, for capacity the same of use and how much
+//! it changed. What is shown is scaled to about 0 to 1. The rest is the paper's: [`Quantity`] says how many nodes.
+//!
+//! It may also learn again from steps of the last day, chosen by a seeded generator ([`LevelLstm::replaying`]): what
+//! the paper does not do, and what a network needs to learn much from a few hundred changes of level.
+
+use super::counts::{Need, cheapest};
+use super::level::{HIGHEST, Level, Predictor, Reading, Stat, level_above};
+use super::network::{Head, Network, Shape};
+use headstart_block::random::Random;
+use std::collections::VecDeque;
+
+/// Steps that it looks back over: 15 minutes.
+pub const LOOK: usize = 5;
+
+/// Steps that it can learn from again: a day.
+const REMEMBERED: usize = 480;
+
+/// What is predicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Quantity {
+    /// Channels' worth of bandwidth: 16 nodes, rate 0.005.
+    Bandwidth,
+    /// Units of capacity: 4 nodes, rate 0.04.
+    Capacity,
+}
+
+/// How what it says becomes one level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// The likeliest level times `1 + setting`, rounded up: the paper's.
+    Likeliest,
+    /// The level that costs least, where one not needed costs 1 and a need not covered `setting`.
+    Cheapest,
+}
+
+/// An LSTM that predicts a level.
+#[derive(Clone, Debug)]
+pub struct LevelLstm {
+    quantity: Quantity,
+    rule: Rule,
+    horizon: usize,
+    need: Need,
+    /// Levels are told apart up to this one.
+    highest: Level,
+    network: Network,
+    /// The last steps: what the network is shown of each, and its level.
+    steps: VecDeque<([f32; 6], Level)>,
+    /// The mean of use in the last step.
+    used: f32,
+    /// The most operations a second so far.
+    most_iops: f32,
+    /// Iterations on remembered steps, beside the one on the newest.
+    replays: usize,
+    random: Random,
+}
+
+impl LevelLstm {
+    /// One for levels of 0 to `highest`, at most [`HIGHEST`], with weights from a seed.
+    #[must_use]
+    pub fn new(
+        quantity: Quantity,
+        rule: Rule,
+        highest: Level,
+        horizon: usize,
+        need: Need,
+        seed: u64,
+    ) -> Self {
+        let highest = highest.clamp(1, HIGHEST);
+        let outputs = usize::from(highest) + 1;
+        let (inputs, hidden, rate) = match quantity {
+            Quantity::Bandwidth => (6, 16, 0.005),
+            Quantity::Capacity => (4, 4, 0.04),
+        };
+        let shape = Shape { inputs, hidden, outputs, head: Head::Softmax, rate };
+        Self {
+            quantity,
+            rule,
+            horizon: horizon.max(1),
+            need,
+            highest,
+            network: Network::new(shape, seed),
+            steps: VecDeque::new(),
+            used: 0.0,
+            most_iops: 1.0,
+            replays: 0,
+            random: Random::new(seed),
+        }
+    }
+
+    /// It learns again from `replays` remembered steps at each step.
+    #[must_use]
+    pub fn replaying(mut self, replays: usize) -> Self {
+        self.replays = replays;
+        self
+    }
+
+    /// What the network is shown of [`LOOK`] steps from `first` on.
+    fn shown(&self, first: usize) -> Vec<f32> {
+        let inputs = if self.quantity == Quantity::Bandwidth { 6 } else { 4 };
+        self.steps.iter().skip(first).take(LOOK).flat_map(|(shown, _)| shown[..inputs].to_vec()).collect()
+    }
+
+    /// Learns from the [`LOOK`] steps from `first` on what was needed one horizon after them.
+    fn learn(&mut self, first: usize) {
+        let (last, end) = (first + LOOK - 1, first + LOOK - 1 + self.horizon);
+        let from = if self.need == Need::At { end } else { last + 1 };
+        let need = self.steps.range(from..=end).map(|(_, level)| *level).max().unwrap_or(0);
+        let mut target = vec![0.0; usize::from(self.highest) + 1];
+        target[usize::from(need.min(self.highest))] = 1.0;
+        self.network.train(&self.shown(first), &target);
+    }
+
+    /// How likely each level is to be needed; together 1.
+    #[must_use]
+    pub fn likelihood(&self) -> Vec<f32> {
+        self.network.infer(&self.shown(self.steps.len().saturating_sub(LOOK)))
+    }
+}
+
+impl Predictor for LevelLstm {
+    fn observe(&mut self, reading: &Reading) {
+        let iops = reading.iops;
+        let highest = f32::from(self.highest);
+        let level =
+            [reading.level.max, reading.level.min, reading.level.mean].map(|level| level.min(highest));
+        let level = Stat { max: level[0], min: level[1], mean: level[2] };
+        let scale = 1.0 / highest;
+        let mut shown = [level.max * scale, level.min * scale, level.mean * scale, 0.0, 0.0, 0.0];
+        match self.quantity {
+            Quantity::Bandwidth => {
+                self.most_iops = self.most_iops.max(iops.max);
+                let scaled = [iops.max, iops.min, iops.mean].map(|iops| iops / self.most_iops);
+                shown[3..].copy_from_slice(&scaled);
+            }
+            Quantity::Capacity => {
+                let before = if self.steps.is_empty() { level.mean } else { self.used };
+                shown[3] = (level.mean - before) * scale;
+                self.used = level.mean;
+            }
+        }
+        if self.steps.len() == REMEMBERED.max(LOOK + self.horizon) {
+            self.steps.pop_front();
+        }
+        self.steps.push_back((shown, level_above(level.max)));
+        let Some(newest) = self.steps.len().checked_sub(LOOK + self.horizon) else { return };
+        for _ in 0..self.replays {
+            let first = self.random.below(newest + 1);
+            self.learn(first);
+        }
+        self.learn(newest);
+    }
+
+    fn forecast(&self, setting: f32) -> Level {
+        let Some((_, last)) = self.steps.back() else { return 0 };
+        if self.steps.len() < LOOK + self.horizon {
+            return level_above(f32::from(*last) * (1.0 + setting));
+        }
+        let chance = self.likelihood();
+        match self.rule {
+            Rule::Cheapest => cheapest(&chance, setting),
+            Rule::Likeliest => {
+                let likeliest = (0..).zip(&chance).max_by(|(_, a), (_, b)| a.total_cmp(b));
+                level_above(
+                    likeliest.map_or(0.0, |(level, _): (Level, _)| f32::from(level)) * (1.0 + setting),
+                )
+            }
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.network.bytes() + self.steps.capacity() * size_of::<([f32; 6], Level)>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A level that alternates in a way that the last one alone does not tell.
+    fn after(mut lstm: LevelLstm, steps: usize) -> Vec<(Level, Level)> {
+        let level = |step: usize| [1_u16, 1, 4][step % 3];
+        let mut said = Vec::new();
+        for step in 0..steps {
+            lstm.observe(&Reading::flat(level(step).into()));
+            said.push((lstm.forecast(0.0), level(step + 1)));
+        }
+        said.split_off(steps - 30)
+    }
+
+    #[test]
+    fn it_learns_what_margins_cannot() {
+        let lstm = LevelLstm::new(Quantity::Bandwidth, Rule::Likeliest, 16, 1, Need::At, 3);
+        let said = after(lstm, 600);
+        assert!(said.iter().all(|(said, needed)| said == needed), "{said:?}");
+        let lstm = LevelLstm::new(Quantity::Capacity, Rule::Likeliest, 6, 1, Need::At, 3).replaying(4);
+        let right = after(lstm, 600).iter().filter(|(said, needed)| said == needed).count();
+        assert!(right >= 29, "{right}");
+    }
+
+    #[test]
+    fn a_seed_makes_it() {
+        let lstm = |seed| {
+            LevelLstm::new(Quantity::Bandwidth, Rule::Cheapest, 16, 2, Need::Within, seed).replaying(2)
+        };
+        let chance = |seed| {
+            let mut lstm = lstm(seed);
+            (0..50_u8).for_each(|step| lstm.observe(&Reading::flat(f32::from(step % 7))));
+            lstm.likelihood()
+        };
+        assert_eq!(chance(1), chance(1));
+        assert_ne!(chance(1), chance(2));
+    }
+
+    #[test]
+    fn levels_out_of_its_range_do_no_harm() {
+        let mut lstm = LevelLstm::new(Quantity::Capacity, Rule::Cheapest, 0, 0, Need::Within, 1);
+        for level in [0.0, 1e9, 3.5, 0.0, 7.0, 1.0, 1.0, 2.0] {
+            lstm.observe(&Reading::flat(level));
+        }
+        assert!(lstm.forecast(1e6) <= 1);
+    }
+}

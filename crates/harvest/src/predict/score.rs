@@ -1,0 +1,414 @@
+//! How good predictors are: coverage against waste.
+//!
+//! At each step of a series a predictor, which has seen all up to it and learnt from that, says a level. It *covers*
+//! when that is at least what was needed one horizon later; what it said above the need is *waste*, counted where it
+//! covers and not, as the mean of `(said - needed)+` over all steps. What a step needs is its highest level, rounded
+//! up. [`Need::At`] asks for the step at the horizon's end: with it the last level times 1.05, rounded up, covers
+//! 96.5-98.0% (bandwidth) and 100% (capacity) of the public series 3 minutes ahead and 86.1-92.0% and 99.9-100% 15
+//! minutes ahead, which are the reference figures that come with them. [`Need::Within`] asks for the highest until the
+//! horizon's end; 3 minutes ahead both are one. Nothing said exceeds what there is.
+//!
+//! Supply is the mirror: who says that all but `k` is spare is right where `k` covers the owner's need, and wastes as
+//! much. So one frontier serves both sides; only what waste is compared to differs ([`Point::of_demand`],
+//! [`Point::of_supply`]).
+//!
+//! A predictor has a setting that trades coverage for waste, so it is not a point but a *frontier*. Between two
+//! settings lies every mixture of them (one now, the other then), so two predictors are compared at equal coverage on
+//! the lower hull of their points ([`waste_at`]). [`choose`] decides what ships.
+
+use super::counts::{Counts, Need};
+use super::level::{HIGHEST, Level, Predictor, Reading, level_above};
+use super::lstm::{LevelLstm, Quantity, Rule};
+use super::plain::{Added, Highest, Margin, Quantile, Smooth};
+use super::series::Step;
+
+/// What a predictor was worth with one setting.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// The predictor's name.
+    pub predictor: &'static str,
+    /// Whether it learns.
+    pub learned: bool,
+    /// Its setting.
+    pub setting: f32,
+    /// The share of forecasts that covered what was needed, 0 to 1.
+    pub coverage: f64,
+    /// The mean of what was said above the need: levels, or seconds of a duration.
+    pub waste: f64,
+    /// The same relative to the mean need.
+    pub of_demand: f64,
+    /// The same relative to the mean of what was not needed; for durations as [`Point::of_demand`].
+    pub of_supply: f64,
+}
+
+/// A predictor that is scored, with the settings that it is asked for.
+struct Candidate {
+    name: &'static str,
+    learned: bool,
+    settings: &'static [f32],
+    predictor: Box<dyn Predictor>,
+}
+
+/// Iterations on remembered steps of the LSTM that learns again.
+const REPLAYS: usize = 8;
+
+/// Margins of the last level, and of the likeliest.
+const MARGINS: &[f32] = &[0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0];
+/// Levels more than the last.
+const MORE: &[f32] = &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 12.0];
+/// Steps of which the highest is taken: up to a day.
+const WINDOWS: &[f32] = &[
+    1.0, 2.0, 3.0, 5.0, 8.0, 10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 80.0, 100.0, 120.0, 160.0, 200.0, 240.0,
+    320.0, 480.0,
+];
+/// Quantiles of a window.
+const QUANTILES: &[f32] = &[0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 1.0];
+/// Deviations above a mean.
+const DEVIATIONS: &[f32] = &[0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0];
+/// Prices of a miss, in levels of waste.
+const PRICES: &[f32] = &[
+    0.3, 0.6, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 200.0,
+    300.0, 500.0, 1000.0, 2000.0, 4000.0, 10_000.0,
+];
+
+/// All that is scored.
+fn candidates(quantity: Quantity, highest: Level, horizon: usize, need: Need) -> Vec<Candidate> {
+    let seed = 1;
+    let lstm = |rule| LevelLstm::new(quantity, rule, highest, horizon, need, seed);
+    let plain = |name, settings, predictor| Candidate { name, learned: false, settings, predictor };
+    let learned = |name, settings, predictor| Candidate { name, learned: true, settings, predictor };
+    vec![
+        plain("last-times", MARGINS, Box::<Margin>::default() as Box<dyn Predictor>),
+        plain("last-plus", MORE, Box::<Added>::default()),
+        plain("highest", WINDOWS, Box::new(Highest::new(480))),
+        plain("quantile-1h", QUANTILES, Box::new(Quantile::new(20))),
+        plain("quantile-3h", QUANTILES, Box::new(Quantile::new(60))),
+        plain("quantile-12h", QUANTILES, Box::new(Quantile::new(240))),
+        plain("quantile-24h", QUANTILES, Box::new(Quantile::new(480))),
+        plain("smooth-0.05", DEVIATIONS, Box::new(Smooth::new(0.05))),
+        plain("smooth-0.1", DEVIATIONS, Box::new(Smooth::new(0.1))),
+        plain("smooth-0.2", DEVIATIONS, Box::new(Smooth::new(0.2))),
+        plain("smooth-0.5", DEVIATIONS, Box::new(Smooth::new(0.5))),
+        learned("counts", PRICES, Box::new(Counts::new(horizon, need))),
+        learned("lstm", MARGINS, Box::new(lstm(Rule::Likeliest))),
+        learned("lstm-priced", PRICES, Box::new(lstm(Rule::Cheapest))),
+        learned("lstm-replay", PRICES, Box::new(lstm(Rule::Cheapest).replaying(REPLAYS))),
+    ]
+}
+
+/// Sums over forecasts.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Sums {
+    covered: usize,
+    forecasts: usize,
+    waste: f64,
+    needed: f64,
+    spare: f64,
+}
+
+impl Sums {
+    /// One forecast: whether it covered, what it wasted, what was needed and what was not.
+    pub(super) fn add(&mut self, covered: bool, waste: f64, needed: f64, spare: f64) {
+        self.covered += usize::from(covered);
+        self.forecasts += 1;
+        self.waste += waste;
+        self.needed += needed;
+        self.spare += spare;
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts")]
+    pub(super) fn point(self, predictor: &'static str, learned: bool, setting: f32) -> Point {
+        let forecasts = self.forecasts.max(1) as f64;
+        Point {
+            predictor,
+            learned,
+            setting,
+            coverage: self.covered as f64 / forecasts,
+            waste: self.waste / forecasts,
+            of_demand: self.waste / self.needed.max(f64::MIN_POSITIVE),
+            of_supply: self.waste / self.spare.max(f64::MIN_POSITIVE),
+        }
+    }
+}
+
+/// What each predictor is worth with each of its settings, on a series of steps, `horizon` steps ahead (at least 1).
+///
+/// `highest` is what there is: 16 channels, 6 units of capacity; or the highest of the series, where that is more.
+/// Each learns as it goes and starts with nothing. No points where the series is not longer than the horizon.
+#[must_use]
+pub fn frontier(
+    steps: &[Step],
+    quantity: Quantity,
+    highest: Level,
+    horizon: usize,
+    need: Need,
+) -> Vec<Point> {
+    frontier_of(|_| true, steps, quantity, highest, horizon, need)
+}
+
+/// The same for those predictors only whose names `wanted` accepts. Those that begin with `lstm` take most of the time.
+#[must_use]
+pub fn frontier_of(
+    wanted: impl Fn(&str) -> bool,
+    steps: &[Step],
+    quantity: Quantity,
+    highest: Level,
+    horizon: usize,
+    need: Need,
+) -> Vec<Point> {
+    let horizon = horizon.max(1);
+    let levels: Vec<Level> = steps.iter().map(|step| level_above(step.max)).collect();
+    let highest = levels.iter().copied().max().unwrap_or(0).clamp(highest, HIGHEST.max(highest));
+    if steps.len() <= horizon {
+        return Vec::new();
+    }
+    let mut points = Vec::new();
+    let all = candidates(quantity, highest, horizon, need).into_iter();
+    for mut candidate in all.filter(|candidate| wanted(candidate.name)) {
+        let mut sums = vec![Sums::default(); candidate.settings.len()];
+        for (step, follow) in steps.iter().zip(levels.windows(horizon + 1)) {
+            candidate.predictor.observe(&Reading::from(*step));
+            let until = &follow[if need == Need::At { horizon } else { 1 }..];
+            let needed = until.iter().copied().max().unwrap_or(0).min(highest);
+            for (sums, setting) in sums.iter_mut().zip(candidate.settings) {
+                let said = candidate.predictor.forecast(*setting).min(highest);
+                let waste = said.saturating_sub(needed);
+                sums.add(said >= needed, waste.into(), needed.into(), (highest - needed).into());
+            }
+        }
+        let settings = sums.into_iter().zip(candidate.settings);
+        points
+            .extend(settings.map(|(sums, setting)| sums.point(candidate.name, candidate.learned, *setting)));
+    }
+    points
+}
+
+/// The lower hull of a predictor's points: what can be had by mixing settings. Coverage and waste both rise along it.
+#[must_use]
+pub fn hull(points: &[Point], predictor: &str) -> Vec<(f64, f64)> {
+    let own = points.iter().filter(|point| point.predictor == predictor);
+    let mut sorted: Vec<(f64, f64)> = own.map(|point| (point.coverage, point.waste)).collect();
+    sorted.sort_by(|a, b| a.1.total_cmp(&b.1).then(b.0.total_cmp(&a.0)));
+    let mut hull: Vec<(f64, f64)> = Vec::new();
+    for point in sorted {
+        if hull.last().is_some_and(|last| point.0 <= last.0) {
+            continue;
+        }
+        while let [.., a, b] = hull[..]
+            && (b.1 - a.1) * (point.0 - a.0) >= (point.1 - a.1) * (b.0 - a.0)
+        {
+            hull.pop();
+        }
+        hull.push(point);
+    }
+    hull
+}
+
+/// The least that a predictor wastes where it covers at least `coverage`, by mixing its settings; none where it never
+/// covers as much.
+#[must_use]
+pub fn waste_at(points: &[Point], predictor: &str, coverage: f64) -> Option<f64> {
+    let hull = hull(points, predictor);
+    let after = hull.iter().position(|point| point.0 >= coverage)?;
+    let (right, Some(left)) = (hull[after], after.checked_sub(1).map(|left| hull[left])) else {
+        return Some(hull[after].1);
+    };
+    Some(left.1 + (right.1 - left.1) * (coverage - left.0) / (right.0 - left.0))
+}
+
+/// The names of the predictors among points, those that learn or those that do not, in order.
+#[must_use]
+pub fn names(points: &[Point], learned: bool) -> Vec<&'static str> {
+    let mut names: Vec<&'static str> =
+        points.iter().filter(|point| point.learned == learned).map(|point| point.predictor).collect();
+    names.dedup();
+    names
+}
+
+/// The predictor, of those that learn or those that do not, that wastes least at a coverage, and its waste.
+#[must_use]
+pub fn best(points: &[Point], learned: bool, coverage: f64) -> Option<(&'static str, f64)> {
+    let named = names(points, learned).into_iter();
+    let wastes = named.filter_map(|name| waste_at(points, name, coverage).map(|waste| (name, waste)));
+    wastes.min_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+/// How much less than every plain predictor a learned one has to waste, on data that it has not seen, to ship.
+pub const WORTH_IT: f64 = 0.1;
+
+/// What was found when one series was left out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fold {
+    /// The learned predictor that the other series speak for.
+    pub learned: &'static str,
+    /// What it wastes on the one left out, at the coverage asked for.
+    pub learned_waste: f64,
+    /// The plain predictor that wastes least on the one left out: chosen after the fact, so in its favour.
+    pub plain: &'static str,
+    /// What it wastes there at that coverage.
+    pub plain_waste: f64,
+    /// The default's coverage of the one left out, with the setting that the others speak for.
+    pub coverage: f64,
+    /// Its waste there.
+    pub waste: f64,
+}
+
+impl Fold {
+    /// How much less the learned predictor wastes, as a share; negative where it wastes more.
+    #[must_use]
+    pub fn saving(&self) -> f64 {
+        if self.plain_waste > 0.0 { 1.0 - self.learned_waste / self.plain_waste } else { 0.0 }
+    }
+}
+
+/// Which predictor ships.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// Whether a learned one does.
+    pub learned: bool,
+    /// Its name.
+    pub predictor: &'static str,
+    /// Its setting: the least wasteful one with which it covers as much as was asked for, on the mean of the series.
+    pub setting: f32,
+    /// What was found when each series was left out, in order.
+    pub folds: Vec<Fold>,
+}
+
+/// Chooses a default at a coverage from the points of several series of a kind, each left out in turn.
+///
+/// The learned predictor that wastes least on the others (relative to what the best plain one does) must waste
+/// [`WORTH_IT`] less than every plain one on each series left out; then the one that is best on all ships. Else the
+/// plain one that is best on all does. None with fewer than two series, or where none covers as much.
+#[must_use]
+pub fn choose(series: &[Vec<Point>], coverage: f64) -> Option<Choice> {
+    let mut folds = Vec::new();
+    for (left_out, points) in series.iter().enumerate() {
+        let others = without(series, left_out);
+        let (plain, plain_waste) = best(points, false, coverage)?;
+        let (learned, _) = overall(&others, true, coverage)?;
+        let learned_waste = waste_at(points, learned, coverage).unwrap_or(f64::INFINITY);
+        folds.push(Fold { learned, learned_waste, plain, plain_waste, coverage: 0.0, waste: 0.0 });
+    }
+    let learned = series.len() > 1 && folds.iter().all(|fold| fold.saving() >= WORTH_IT);
+    for (left_out, fold) in folds.iter_mut().enumerate() {
+        let others = without(series, left_out);
+        let (name, _) = overall(&others, learned, coverage)?;
+        let setting = setting(&others, name, coverage)?;
+        let point = series[left_out].iter().find(|point| is(point, name, setting))?;
+        (fold.coverage, fold.waste) = (point.coverage, point.waste);
+    }
+    let all: Vec<&Vec<Point>> = series.iter().collect();
+    let (predictor, _) = overall(&all, learned, coverage)?;
+    let setting = setting(&all, predictor, coverage)?;
+    (series.len() > 1).then_some(Choice { learned, predictor, setting, folds })
+}
+
+/// All series but one.
+fn without(series: &[Vec<Point>], left_out: usize) -> Vec<&Vec<Point>> {
+    series.iter().enumerate().filter(|(at, _)| *at != left_out).map(|(_, points)| points).collect()
+}
+
+fn is(point: &Point, predictor: &str, setting: f32) -> bool {
+    point.predictor == predictor && point.setting.total_cmp(&setting).is_eq()
+}
+
+/// The predictor that wastes least over several series, each relative to its best plain one.
+fn overall(series: &[&Vec<Point>], learned: bool, coverage: f64) -> Option<(&'static str, f64)> {
+    let names = names(series.first()?, learned).into_iter();
+    let wastes = names.filter_map(|name| {
+        let mut sum = 0.0;
+        for points in series {
+            // A hundredth of a level in both keeps a series that nothing is wasted on from deciding all.
+            let base = best(points, false, coverage)?.1 + 0.01;
+            sum += ((waste_at(points, name, coverage)? + 0.01) / base).ln();
+        }
+        Some((name, sum))
+    });
+    wastes.min_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+/// The setting of a predictor that wastes least among those with which it covers enough, on the mean of series.
+fn setting(series: &[&Vec<Point>], predictor: &str, coverage: f64) -> Option<f32> {
+    let first = series.first()?.iter().filter(|point| point.predictor == predictor);
+    let means = first.filter_map(|first| {
+        let (mut covered, mut waste, mut count) = (0.0, 0.0, 0.0);
+        for points in series {
+            let point = points.iter().find(|point| is(point, predictor, first.setting))?;
+            covered += point.coverage;
+            waste += point.of_demand;
+            count += 1.0;
+        }
+        (covered >= coverage * count).then_some((first.setting, waste))
+    });
+    means.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(setting, _)| setting)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(level: f32) -> Step {
+        Step { max: level, min: level, mean: level, last: level }
+    }
+
+    fn point(predictor: &'static str, learned: bool, setting: f32, coverage: f64, waste: f64) -> Point {
+        Point { predictor, learned, setting, coverage, waste, of_demand: waste, of_supply: waste }
+    }
+
+    #[test]
+    fn coverage_and_waste_are_what_they_say() {
+        let steps: Vec<Step> = [2.0, 2.0, 3.0, 1.0, 1.0].map(step).to_vec();
+        let points = frontier(&steps, Quantity::Bandwidth, 4, 1, Need::At);
+        let last = |setting| points.iter().find(|point| is(point, "last-plus", setting)).unwrap();
+        // Said 2 2 3 1, needed 2 3 1 1.
+        assert_eq!((last(0.0).coverage, last(0.0).waste), (0.75, 0.5));
+        assert_eq!((last(0.0).of_demand, last(0.0).of_supply), (2.0 / 7.0, 2.0 / 9.0));
+        // Said 3 3 4 2; four levels are all there is.
+        assert_eq!((last(1.0).coverage, last(1.0).waste), (1.0, 1.25));
+        assert_eq!(last(8.0).waste, 16.0 / 4.0 - 7.0 / 4.0);
+        let points = frontier(&steps, Quantity::Bandwidth, 4, 2, Need::Within);
+        // Said 2 2 3, needed within two steps 3 3 1.
+        let last = points.iter().find(|point| is(point, "last-plus", 0.0)).unwrap();
+        assert_eq!((last.coverage, last.waste), (1.0 / 3.0, 2.0 / 3.0));
+        assert!(frontier(&steps, Quantity::Capacity, 4, 5, Need::At).is_empty());
+    }
+
+    #[test]
+    fn equal_coverage_is_found_by_mixing() {
+        let points = [
+            point("a", false, 0.0, 0.8, 1.0),
+            point("a", false, 1.0, 0.9, 3.5),
+            point("a", false, 2.0, 0.9, 2.0),
+            point("a", false, 3.0, 0.95, 9.0),
+            point("a", false, 4.0, 1.0, 4.0),
+            point("b", true, 0.0, 0.9, 1.0),
+        ];
+        assert_eq!(hull(&points, "a"), [(0.8, 1.0), (0.9, 2.0), (1.0, 4.0)]);
+        assert_eq!(waste_at(&points, "a", 0.5), Some(1.0));
+        assert!((waste_at(&points, "a", 0.95).unwrap() - 3.0).abs() < 1e-9);
+        assert_eq!(waste_at(&points, "b", 0.91), None);
+        assert_eq!(best(&points, true, 0.9), Some(("b", 1.0)));
+        assert_eq!(best(&points, false, 0.9), Some(("a", 2.0)));
+    }
+
+    #[test]
+    fn a_learned_one_ships_only_where_it_saves_on_each() {
+        let with = |learned: f64| {
+            vec![
+                point("last", false, 0.0, 0.9, 1.0),
+                point("last", false, 1.0, 1.0, 2.0),
+                point("net", true, 5.0, 0.96, learned),
+                point("net", true, 9.0, 1.0, 2.0),
+            ]
+        };
+        let choice = choose(&[with(1.0), with(1.2), with(1.3)], 0.95).unwrap();
+        assert!(choice.learned);
+        assert_eq!((choice.predictor, choice.setting), ("net", 5.0));
+        assert_eq!((choice.folds[1].coverage, choice.folds[1].waste), (0.96, 1.2));
+        let choice = choose(&[with(1.0), with(1.0), with(1.4)], 0.95).unwrap();
+        assert_eq!((choice.learned, choice.predictor, choice.setting), (false, "last", 1.0));
+        assert!((choice.folds[2].saving() - 0.1 / 1.5).abs() < 1e-9);
+        assert_eq!(choose(&[with(0.1)], 0.95), None);
+        assert_eq!(choose(&[], 0.95), None);
+    }
+}

@@ -1,0 +1,274 @@
+//! Demand over time, as traces give it: levels and how long each was held.
+//!
+//! A file is text. Its first line is a summary, which is skipped; every other line is `duration_s level`: the level
+//! (flash channels' worth of bandwidth, or units of capacity) was held for that long. Either may have a fraction; a
+//! comma, a semicolon or any white space parts them; empty lines and lines that begin with `#` do not count. A first
+//! line of two numbers is no summary and counts.
+//!
+//! Predictors work on steps of one length ([`STEP`]): [`Series::steps`] cuts a series in such, each with the highest,
+//! the lowest, the mean (over time) and the last level in it. What remains at the end, shorter than a step, is left
+//! out.
+
+use headstart_block::{Error, Result};
+use std::str::FromStr;
+use std::time::Duration;
+
+/// How far apart predictors look: three minutes (BlockFlex, section 4.4.2).
+pub const STEP: Duration = Duration::from_secs(3 * 60);
+
+/// The longest series that is read: no trace is nearly as long, and sums of more could overflow.
+pub const MAX_LENGTH: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
+
+/// The highest level that is read.
+pub const MAX_LEVEL: f32 = 65_535.0;
+
+/// A level that was held for a while.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Run {
+    /// How long; never zero.
+    pub length: Duration,
+    /// The level: 0 to [`MAX_LEVEL`], with a fraction where the trace has one.
+    pub level: f32,
+}
+
+/// What the level was during one step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Step {
+    /// The highest level.
+    pub max: f32,
+    /// The lowest level.
+    pub min: f32,
+    /// The mean over time.
+    pub mean: f32,
+    /// The level at the step's end.
+    pub last: f32,
+}
+
+/// A level over time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Series {
+    runs: Vec<Run>,
+}
+
+impl Series {
+    /// From runs; those without length are left out.
+    ///
+    /// # Errors
+    /// A level that is no number, negative or above [`MAX_LEVEL`]; together longer than [`MAX_LENGTH`].
+    pub fn new(runs: impl IntoIterator<Item = Run>) -> Result<Self> {
+        let mut series = Self::default();
+        let mut length = Duration::ZERO;
+        for run in runs {
+            series.push(run, &mut length)?;
+        }
+        Ok(series)
+    }
+
+    /// Takes one more run, `length` being that of all so far.
+    fn push(&mut self, run: Run, length: &mut Duration) -> Result<()> {
+        if !(0.0..=MAX_LEVEL).contains(&run.level) {
+            return Err(Error::corrupt(format!("level {} is not within 0 and {MAX_LEVEL}", run.level)));
+        }
+        *length = length.saturating_add(run.length);
+        if *length > MAX_LENGTH {
+            return Err(Error::corrupt("the series is longer than a century"));
+        }
+        if !run.length.is_zero() {
+            self.runs.push(run);
+        }
+        Ok(())
+    }
+
+    /// The levels, each different from the one before or not, as they were given.
+    #[must_use]
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// How long it is in all.
+    #[must_use]
+    pub fn length(&self) -> Duration {
+        self.runs.iter().map(|run| run.length).sum()
+    }
+
+    /// The highest level; 0 where there is none.
+    #[must_use]
+    pub fn highest(&self) -> f32 {
+        self.runs.iter().map(|run| run.level).fold(0.0, f32::max)
+    }
+
+    /// Cuts it into steps of one length, in order; without the rest that is shorter than a step. No steps where
+    /// `step` is zero.
+    pub fn steps(&self, step: Duration) -> impl Iterator<Item = Step> + '_ {
+        Steps { runs: &self.runs, left: self.runs.first().map_or(Duration::ZERO, |run| run.length), step }
+    }
+}
+
+/// `text` is a whole file; errors name the line.
+impl FromStr for Series {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let mut series = Self::default();
+        let mut length = Duration::ZERO;
+        for (number, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let taken = match parse(line) {
+                Ok(run) => series.push(run, &mut length),
+                Err(_) if number == 0 => Ok(()),
+                Err(error) => Err(error),
+            };
+            taken.map_err(|error| Error::corrupt(format!("line {}: {error}", number + 1)))?;
+        }
+        if series.runs.is_empty() {
+            return Err(
+                Error::corrupt("no level in it").remedy("each line but the first is `duration_s level`")
+            );
+        }
+        Ok(series)
+    }
+}
+
+/// One line: a duration in seconds and a level.
+fn parse(line: &str) -> Result<Run> {
+    let mut fields = line.split([',', ';', ' ', '\t']).filter(|field| !field.is_empty());
+    let (Some(seconds), Some(level), None) = (fields.next(), fields.next(), fields.next()) else {
+        return Err(Error::corrupt("is not `duration_s level`"));
+    };
+    let seconds: f64 = seconds.parse().map_err(|_| Error::corrupt(format!("{seconds:?} is no duration")))?;
+    let level: f32 = level.parse().map_err(|_| Error::corrupt(format!("{level:?} is no level")))?;
+    let length = Duration::try_from_secs_f64(seconds)
+        .map_err(|_| Error::corrupt(format!("no time lasts {seconds} seconds")))?;
+    Ok(Run { length, level })
+}
+
+/// Steps of a series, one after the other.
+struct Steps<'a> {
+    /// What is left of it; the first may be used in part.
+    runs: &'a [Run],
+    /// What is left of the first run.
+    left: Duration,
+    step: Duration,
+}
+
+impl Iterator for Steps<'_> {
+    type Item = Step;
+
+    fn next(&mut self) -> Option<Step> {
+        if self.step.is_zero() {
+            return None;
+        }
+        let mut missing = self.step;
+        let (mut sum, mut max, mut min, mut last) = (0.0_f64, 0.0_f32, f32::INFINITY, 0.0);
+        while !missing.is_zero() {
+            let level = self.runs.first()?.level;
+            let part = missing.min(self.left);
+            sum += f64::from(level) * part.as_secs_f64();
+            (max, min, last) = (max.max(level), min.min(level), level);
+            missing -= part;
+            self.left -= part;
+            if self.left.is_zero() {
+                self.runs = self.runs.get(1..).unwrap_or_default();
+                self.left = self.runs.first().map_or(Duration::ZERO, |run| run.length);
+            }
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "a mean of f32")]
+        let mean = (sum / self.step.as_secs_f64()) as f32;
+        Some(Step { max, min, mean: mean.clamp(min, max), last })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn minutes(minutes: u64) -> Duration {
+        Duration::from_secs(60 * minutes)
+    }
+
+    #[test]
+    fn a_file_is_read_and_cut() {
+        let text = "total_obs: 3 diff:0 avg_duration: 1811.8\n120.0 2.0\n180 5\n\n1000.0 0.0\r\n";
+        let series: Series = text.parse().unwrap();
+        assert_eq!(
+            (series.runs().len(), series.length(), series.highest()),
+            (3, Duration::from_secs(1300), 5.0)
+        );
+        let steps: Vec<_> = series.steps(STEP).collect();
+        assert_eq!(steps.len(), 7);
+        assert_eq!(steps[0], Step { max: 5.0, min: 2.0, mean: 3.0, last: 5.0 });
+        assert_eq!(steps[1].last, 0.0);
+        assert_eq!(steps[2], Step { max: 0.0, min: 0.0, mean: 0.0, last: 0.0 });
+        assert_eq!(series.steps(Duration::ZERO).count(), 0);
+    }
+
+    #[test]
+    fn what_others_write_is_read() {
+        let runs = |text: &str| text.parse::<Series>().unwrap().runs().to_vec();
+        let expected = [Run { length: minutes(1), level: 2.5 }, Run { length: minutes(2), level: 0.0 }];
+        assert_eq!(runs("\u{feff}60,2.5\n# a word\n\t120 ; 0"), expected);
+        assert_eq!(runs("60 2.5\n0 7\n120 0"), expected);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_its_line() {
+        for (text, word) in [
+            ("", "no level"),
+            ("summary\n", "no level"),
+            ("summary\n60 1\nsummary\n", "line 3"),
+            ("s\n60\n", "line 2"),
+            ("s\n60 1 2\n", "line 2"),
+            ("s\n-60 1\n", "line 2"),
+            ("s\nNaN 1\n", "line 2"),
+            ("s\n1e300 1\n", "line 2"),
+            ("s\n3e9 1\n3e9 1", "line 3"),
+            ("s\n60 NaN\n", "line 2"),
+            ("s\n60 -1\n", "line 2"),
+            ("s\n60 1e9\n", "line 2"),
+        ] {
+            let error = text.parse::<Series>().unwrap_err().to_string();
+            assert!(error.contains(word), "{text:?}: {error}");
+        }
+    }
+
+    proptest! {
+        /// Against a model of seconds.
+        #[test]
+        fn steps_are_what_the_seconds_say(
+            runs in prop::collection::vec((0_u64..50, 0_u8..20), 0..40), step in 1_u64..40,
+        ) {
+            let seconds: Vec<f32> = runs
+                .iter()
+                .flat_map(|&(length, level)| (0..length).map(move |_| f32::from(level)))
+                .collect();
+            let series = Series::new(
+                runs.iter().map(|&(length, level)| Run { length: Duration::from_secs(length), level: level.into() }),
+            )
+            .unwrap();
+            let steps: Vec<_> = series.steps(Duration::from_secs(step)).collect();
+            let chunks: Vec<_> = seconds.chunks_exact(usize::try_from(step).unwrap()).collect();
+            prop_assert_eq!(steps.len(), chunks.len());
+            for (step, chunk) in steps.iter().zip(chunks) {
+                prop_assert_eq!(step.max, chunk.iter().copied().fold(0.0, f32::max));
+                prop_assert_eq!(step.min, chunk.iter().copied().fold(f32::INFINITY, f32::min));
+                prop_assert_eq!(step.last, chunk[chunk.len() - 1]);
+                #[expect(clippy::cast_precision_loss, reason = "few")]
+                let mean = chunk.iter().sum::<f32>() / chunk.len() as f32;
+                prop_assert!((step.mean - mean).abs() < 1e-4);
+            }
+        }
+
+        /// No text makes it panic.
+        #[test]
+        fn any_text_is_read_or_refused(text in "(\\PC|[0-9. ,\n#eE+-]){0,80}") {
+            if let Ok(series) = text.parse::<Series>() {
+                prop_assert!(series.length() <= MAX_LENGTH);
+                let _ = series.steps(MAX_LENGTH / 100).count();
+            }
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! How long what is unsold stays so: histograms of how long it did (BlockFlex, section 4.4.1).
+//!
+//! An unsold VM has no load to learn from. But how long VMs of one size stay unsold is stable, so a histogram of that
+//! for each size says how long the next will. Two questions are answered. [`Unsold::tag`] is the paper's: of the gSSDs
+//! made of unsold VMs of a size it tags shares with 12, 6 and 1 hours, as large as the shares that lasted so long.
+//! [`Unsold::lasts`] is for one VM: how much longer it stays with a given certainty, knowing how long it has.
+//!
+//! Until [`ENOUGH`] of a size have ended, the histogram of all sizes answers, and before that the paper's figures for
+//! VMs of 512 GB.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What gSSDs of unsold VMs are tagged with, longest first.
+pub const TAGS: [Duration; 3] =
+    [Duration::from_secs(12 * 3600), Duration::from_secs(6 * 3600), Duration::from_secs(3600)];
+
+/// The shares of unsold VMs of 512 GB that stayed so for 12, 6 and 1 hours (BlockFlex, section 1).
+const PAPER: [f32; 3] = [0.25, 0.43, 0.78];
+
+/// How many times of a size make its histogram worth more than that of all.
+pub const ENOUGH: u32 = 20;
+
+/// Buckets of a histogram: the first up to a minute, each four a factor of two more; the last 45 days and more.
+const BUCKETS: usize = 65;
+
+/// A histogram is halved when it holds so many, so that it follows the times.
+const FULL: u32 = 10_000;
+
+/// Sizes that are told apart at most; others are only counted among all.
+const SIZES: usize = 64;
+
+/// Histograms of how long VMs stayed unsold.
+#[derive(Clone, Debug, Default)]
+pub struct Unsold {
+    sizes: BTreeMap<u64, Size>,
+    all: Size,
+}
+
+/// What is known of one size.
+#[derive(Clone, Debug)]
+struct Size {
+    buckets: [u32; BUCKETS],
+    sum: u32,
+    /// How many were tagged with each of [`TAGS`].
+    tagged: [u32; TAGS.len()],
+}
+
+impl Default for Size {
+    fn default() -> Self {
+        Self { buckets: [0; BUCKETS], sum: 0, tagged: [0; TAGS.len()] }
+    }
+}
+
+/// The bucket of a time.
+fn bucket(time: Duration) -> usize {
+    let octaves = (time.as_secs_f32() / 60.0).max(1.0).log2();
+    (0..BUCKETS - 1).find(|at| octaves < quarter(*at)).unwrap_or(BUCKETS - 1)
+}
+
+/// The upper end of a bucket, in octaves of minutes.
+#[expect(clippy::cast_precision_loss, reason = "few buckets")]
+fn quarter(bucket: usize) -> f32 {
+    bucket as f32 / 4.0
+}
+
+impl Size {
+    fn add(&mut self, time: Duration) {
+        self.buckets[bucket(time)] += 1;
+        self.sum += 1;
+        if self.sum >= FULL {
+            self.buckets.iter_mut().for_each(|count| *count /= 2);
+            self.sum = self.buckets.iter().sum();
+        }
+    }
+
+    /// The share that lasted at least as long as a time, where any is known.
+    #[expect(clippy::cast_precision_loss, reason = "shares")]
+    fn share(&self, time: Duration) -> Option<f32> {
+        let longer: u32 = self.buckets[bucket(time)..].iter().sum();
+        (self.sum > 0).then(|| longer as f32 / self.sum as f32)
+    }
+}
+
+impl Unsold {
+    /// A VM of `size` bytes was unsold for `time`.
+    pub fn ended(&mut self, size: u64, time: Duration) {
+        self.all.add(time);
+        if self.sizes.len() < SIZES || self.sizes.contains_key(&size) {
+            self.sizes.entry(size).or_default().add(time);
+        }
+    }
+
+    /// The histogram that answers for a size.
+    fn of(&self, size: u64) -> &Size {
+        self.sizes.get(&size).filter(|size| size.sum >= ENOUGH).unwrap_or(&self.all)
+    }
+
+    /// How long the gSSD of an unsold VM of `size` bytes is said to last: one of [`TAGS`], so that of all that were
+    /// tagged each has the share that lasts so long.
+    pub fn tag(&mut self, size: u64) -> Duration {
+        let known = self.of(size);
+        let mut shares = PAPER;
+        if known.sum >= ENOUGH {
+            shares = TAGS.map(|time| known.share(time).unwrap_or(0.0));
+        }
+        // Of each tag as many as last so long and no longer; the rest gets the shortest.
+        let wanted = [shares[0], (shares[1] - shares[0]).max(0.0), 1.0 - shares[0].max(shares[1])];
+        let tagged = if self.sizes.len() < SIZES || self.sizes.contains_key(&size) {
+            &mut self.sizes.entry(size).or_default().tagged
+        } else {
+            &mut self.all.tagged
+        };
+        #[expect(clippy::cast_precision_loss, reason = "shares")]
+        let lacks = |at: usize| wanted[at] * (1 + tagged.iter().sum::<u32>()) as f32 - tagged[at] as f32;
+        let most = (0..TAGS.len()).rev().max_by(|a, b| lacks(*a).total_cmp(&lacks(*b))).unwrap_or(0);
+        tagged[most] += 1;
+        if tagged.iter().sum::<u32>() >= FULL {
+            tagged.iter_mut().for_each(|count| *count /= 2);
+        }
+        TAGS[most]
+    }
+
+    /// How much longer a VM of `size` bytes stays unsold that has been so for `age`, with certainty `cover` (0 to 1):
+    /// the share `cover` of those that lasted longer than `age` lasted that much longer. Zero where none did.
+    #[must_use]
+    pub fn lasts(&self, size: u64, age: Duration, cover: f32) -> Duration {
+        let known = self.of(size);
+        let from = if age.is_zero() { 0 } else { bucket(age) + 1 };
+        let longer = known.buckets.get(from..).unwrap_or_default();
+        #[expect(clippy::cast_precision_loss, reason = "shares")]
+        let needed = cover.clamp(0.0, 1.0) * longer.iter().sum::<u32>() as f32;
+        let mut left: u32 = longer.iter().sum();
+        let mut lasts = Duration::ZERO;
+        for (at, count) in (from..).zip(longer) {
+            #[expect(clippy::cast_precision_loss, reason = "shares")]
+            if left == 0 || (left as f32) < needed {
+                break;
+            }
+            // Who is in this bucket or a later one lasted at least to its lower end.
+            let lower = if at == 0 { 0.0 } else { 60.0 * quarter(at - 1).exp2() };
+            lasts = Duration::try_from_secs_f32(lower).unwrap_or_default();
+            left -= count;
+        }
+        lasts.saturating_sub(age)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn tags_have_the_shares_of_the_past() {
+        let mut unsold = Unsold::default();
+        let count = |unsold: &mut Unsold, size| {
+            let mut tags = [0; 3];
+            (0..100).for_each(|_| {
+                let tag = unsold.tag(size);
+                tags[TAGS.iter().position(|other| *other == tag).unwrap()] += 1;
+            });
+            tags
+        };
+        assert_eq!(count(&mut unsold, 512), [25, 18, 57]);
+        for time in (0..100).map(|at| if at < 50 { 20 * HOUR } else { HOUR * 7 }) {
+            unsold.ended(64, time);
+        }
+        assert_eq!(count(&mut unsold, 64), [50, 50, 0]);
+        assert_eq!(count(&mut unsold, 32), [50, 50, 0]);
+    }
+
+    #[test]
+    fn one_lasts_as_long_as_most_did() {
+        let mut unsold = Unsold::default();
+        assert_eq!(unsold.lasts(1, HOUR, 0.9), Duration::ZERO);
+        for hours in 1..=100 {
+            unsold.ended(64, hours * HOUR);
+        }
+        let within = |lasts: Duration, hours: u32| lasts <= hours * HOUR && lasts * 10 >= hours * HOUR * 8;
+        assert!(
+            within(unsold.lasts(64, Duration::ZERO, 0.9), 11),
+            "{:?}",
+            unsold.lasts(64, Duration::ZERO, 0.9)
+        );
+        assert!(
+            within(unsold.lasts(64, Duration::ZERO, 0.5), 51),
+            "{:?}",
+            unsold.lasts(64, Duration::ZERO, 0.5)
+        );
+        assert!(unsold.lasts(64, 50 * HOUR, 0.5) < 30 * HOUR);
+        assert_eq!(unsold.lasts(64, 1000 * HOUR, 0.5), Duration::ZERO);
+        // What is promised was kept by as many.
+        for cover in [0.1, 0.5, 0.9, 0.99] {
+            let lasts = unsold.lasts(64, Duration::ZERO, cover);
+            let kept: f32 =
+                (1..=100_u16).map(|hours| if u32::from(hours) * HOUR >= lasts { 0.01 } else { 0.0 }).sum();
+            assert!(kept >= cover - 1e-4, "{cover}: {lasts:?}, {kept}");
+        }
+    }
+
+    #[test]
+    fn what_is_long_past_fades() {
+        let mut unsold = Unsold::default();
+        (0..15_000).for_each(|_| unsold.ended(1, HOUR));
+        (0..15_000).for_each(|_| unsold.ended(1, 20 * HOUR));
+        assert!(unsold.lasts(1, Duration::ZERO, 0.6) > 10 * HOUR);
+    }
+}

@@ -1,0 +1,364 @@
+//! What makes room: collecting the blocks with the fewest valid pages, evacuating what is drained or failing, folding
+//! logical blocks that lie in pieces, and erasing.
+//!
+//! Collection is greedy: the sealed block with the fewest valid pages. Pages that are copied go to log blocks of their
+//! own, so that what is written rarely gathers; a data block that is nearly whole is copied to a data block. Each step
+//! is one page or one block, so that the user's I/O goes on between.
+
+use super::change::{Change, What};
+use super::map::{Entry, Spot};
+use super::place::{Placement, RESERVE};
+use super::space::{LOG, State, Stream};
+use super::{FlashBlock, Vssd};
+use crate::{Error, Result};
+
+/// Blocks that are evacuated at a time: their copies run on different channels.
+const EVACUATIONS: usize = 8;
+/// Tasks that turn out to have nothing more to copy, in one search for a step.
+const ROUNDS: u32 = 32;
+/// Logical blocks looked at in one search for one to fold.
+const LOOK: u32 = 256;
+
+/// How much is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// What is needed: room, evacuation, erasing.
+    Needed,
+    /// What pays when nothing else is to be done, too: making dead blocks ready, folding.
+    Idle,
+}
+
+/// What the driver is to do next, for the collector.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "every step is to be answered"]
+pub enum Step {
+    /// Read page `page` of `from`, program it at `to`, then [`Vssd::commit`] or [`Vssd::failed`] `to`. `from` is not
+    /// erased before that, pinned or not.
+    Copy {
+        /// The flash block to read.
+        from: FlashBlock,
+        /// The page of it.
+        page: u32,
+        /// Where it goes.
+        to: Placement,
+    },
+    /// Erase it, then [`Vssd::erased`] or [`Vssd::erase_failed`].
+    Erase {
+        /// Nobody reads it, and nobody will.
+        block: FlashBlock,
+    },
+    /// Flush the flash, make the journal durable at least to this change, then [`Vssd::durable`]: more may be erased
+    /// then.
+    Sync {
+        /// The change's number.
+        up_to: u64,
+    },
+}
+
+/// What the pages of a task come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// All that is valid in a flash block.
+    Block(Entry),
+    /// A logical block.
+    Fold(u32),
+}
+
+/// Why it is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    /// For room: it may take the last free blocks.
+    Room,
+    /// The block is drained or failing.
+    Leave,
+    /// The map gets smaller.
+    Tidy,
+}
+
+#[derive(Debug)]
+struct Task {
+    source: Source,
+    reason: Reason,
+    /// The next page to look at.
+    cursor: u16,
+    /// The data block that it goes to.
+    to: Option<Entry>,
+    /// It goes to a data block, once one is open.
+    whole: bool,
+}
+
+impl Task {
+    /// Whether it makes room of a block such as these.
+    fn is_room_of(&self, such: impl Fn(Entry) -> bool) -> bool {
+        matches!(*self, Self { source: Source::Block(entry), reason: Reason::Room, .. } if such(entry))
+    }
+}
+
+/// What is being copied.
+#[derive(Debug, Default)]
+pub(super) struct Tasks {
+    list: Vec<Task>,
+    turn: usize,
+    /// Where the search for logical blocks to fold goes on.
+    fold: u32,
+}
+
+impl Tasks {
+    /// A block is written no more: what would be copied to it goes to the log. It may be another's when it opens next.
+    pub(super) fn sealed(&mut self, entry: Entry) {
+        for task in self.list.iter_mut().filter(|task| task.to == Some(entry)) {
+            (task.to, task.whole) = (None, false);
+        }
+    }
+}
+
+impl Vssd {
+    /// The next step, if there is any now. Several may be under way. Choosing a block to collect takes time in
+    /// proportion to the number of blocks (some ten microseconds for 128 GB), once per block.
+    pub fn collect_next(&mut self, effort: Effort) -> Option<Step> {
+        if let Some(step) = self.erase_next() {
+            return Some(step);
+        }
+        if self.space.coming() < self.low() {
+            self.shed();
+        }
+        self.leave_drained();
+        for _ in 0..ROUNDS {
+            self.finish_tasks();
+            self.choose(effort);
+            if let Some(step) = self.copy_next() {
+                return Some(step);
+            }
+            if self.finish_tasks() == 0 {
+                break;
+            }
+        }
+        // What was sealed above may have held nothing.
+        if let Some(step) = self.erase_next() {
+            return Some(step);
+        }
+        let wanted = effort == Effort::Idle || self.space.free() < self.low() || self.space.is_any_draining();
+        self.space.waits_for().filter(|_| wanted).map(|up_to| Step::Sync { up_to })
+    }
+
+    /// The next page of a task, each having its turn.
+    fn copy_next(&mut self) -> Option<Step> {
+        let count = self.tasks.list.len();
+        (0..count).find_map(|_| {
+            self.tasks.turn += 1;
+            self.advance(self.tasks.turn % count)
+        })
+    }
+
+    fn erase_next(&mut self) -> Option<Step> {
+        let entry = self.space.erasable(|block| !self.pins.is_pinned(block))?;
+        self.space.put(entry, State::Erasing);
+        Some(Step::Erase { block: self.space.block(entry) })
+    }
+
+    /// Whether room is short, so that the user's writes may soon wait for the collector.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.space.free() < self.low()
+    }
+
+    /// A block was erased; it was `wear` times by now.
+    ///
+    /// # Errors
+    /// Invalid where it was not to be erased.
+    pub fn erased(&mut self, block: FlashBlock, wear: u32) -> Result<()> {
+        let entry = self.erasing(block)?;
+        self.space.change(entry, |info| info.wear = wear);
+        self.space.put(entry, State::Free);
+        self.counters.erased += 1;
+        Ok(())
+    }
+
+    /// A block could not be erased: it is never used again. Gives the change to write to the journal.
+    ///
+    /// # Errors
+    /// Invalid where it was not to be erased.
+    pub fn erase_failed(&mut self, block: FlashBlock) -> Result<Change> {
+        let entry = self.erasing(block)?;
+        self.space.put(entry, State::Bad);
+        Ok(self.next_change(What::Failing { block }))
+    }
+
+    /// All changes up to number `up_to` are durable, and the pages that they map.
+    pub fn durable(&mut self, up_to: u64) {
+        self.durable = self.durable.max(up_to.min(self.last));
+        self.space.durable(self.durable);
+    }
+
+    fn erasing(&self, block: FlashBlock) -> Result<Entry> {
+        let found = self.space.find(block).filter(|&entry| self.space.info(entry).state == State::Erasing);
+        found.ok_or_else(|| Error::invalid("was not to be erased").about(format!("flash block {}", block.0)))
+    }
+
+    /// Free blocks below which the collector makes room.
+    pub(super) fn low(&self) -> u32 {
+        // A stream that comes to a new group begins as many data blocks as the group is wide.
+        let collect = u32::try_from(self.widths().collect).unwrap_or(u32::MAX);
+        let most = self.space.active().max(collect).saturating_mul(2).max(self.settings.interleave).max(4);
+        RESERVE + (self.slack() / 4).clamp(1, most)
+    }
+
+    /// Blocks that are collected for room at a time: one for each channel, where there are spare blocks enough.
+    fn rooms(&self) -> usize {
+        self.widths().collect.min(self.space.active() as usize).max(1)
+    }
+
+    /// A block holds nothing more: its task ends here, before the block is another's.
+    pub(super) fn end_task(&mut self, entry: Entry) {
+        let found = self.tasks.list.iter().position(|task| task.source == Source::Block(entry));
+        if let Some(to) = found.and_then(|index| self.tasks.list.remove(index).to) {
+            self.seal(to);
+        }
+    }
+
+    /// Forgets tasks that have nothing more to copy, and seals where they copied to. How many.
+    pub(super) fn finish_tasks(&mut self) -> usize {
+        let mut done = 0;
+        let pages = self.settings.geometry.pages;
+        let mut index = 0;
+        while index < self.tasks.list.len() {
+            let Task { source, cursor, to, .. } = self.tasks.list[index];
+            let gone = match source {
+                Source::Block(entry) => self.space.info(entry).state != State::Sealed,
+                Source::Fold(block) => block >= self.map.blocks(),
+            };
+            if gone || u32::from(cursor) >= pages {
+                self.tasks.list.remove(index);
+                done += 1;
+                to.into_iter().for_each(|to| self.seal(to));
+            } else {
+                index += 1;
+            }
+        }
+        done
+    }
+
+    fn is_task(&self, entry: Entry) -> bool {
+        self.tasks.list.iter().any(|task| task.source == Source::Block(entry))
+    }
+
+    fn begin(&mut self, source: Source, reason: Reason, whole: bool) {
+        self.tasks.list.push(Task { source, reason, cursor: 0, to: None, whole });
+    }
+
+    /// Begins what is to be copied next.
+    fn choose(&mut self, effort: Effort) {
+        let pages = self.settings.geometry.pages;
+        let (low, free) = (self.low(), self.space.free());
+        let of = |tasks: &Tasks, reason| tasks.list.iter().filter(|task| task.reason == reason).count();
+        let rooms = if free > RESERVE { self.rooms() } else { 1 };
+        while self.space.coming() < low && of(&self.tasks, Reason::Room) < rooms {
+            // Of different channels: one cannot be read as fast as all are written.
+            let busy = |entry| {
+                self.tasks
+                    .list
+                    .iter()
+                    .any(|task| task.is_room_of(|other| self.space.are_together(entry, other)))
+            };
+            let found = self.space.fewest(false, |entry| !self.is_task(entry) && !busy(entry));
+            let pays = |valid: u16| {
+                let gain = pages.saturating_sub(valid.into());
+                gain > 0 && (free <= RESERVE + 1 || gain >= pages / 16)
+            };
+            let Some((entry, _)) = found.filter(|&(_, valid)| pays(valid)) else { break };
+            self.begin(Source::Block(entry), Reason::Room, false);
+        }
+        while free > RESERVE && of(&self.tasks, Reason::Leave) < EVACUATIONS {
+            let failing = |&entry: &Entry| {
+                let info = self.space.info(entry);
+                info.state == State::Sealed && info.holds == 0 && info.valid > 0 && !self.is_task(entry)
+            };
+            let drained = || self.space.fewest(true, |entry| !self.is_task(entry)).map(|(entry, _)| entry);
+            let found = self.space.failing.iter().copied().find(failing);
+            let Some(entry) = found.or_else(drained) else { break };
+            let info = self.space.info(entry);
+            // Copied to a data block it leaves holes: for one that is whole none, for others few enough with room.
+            let most = if free > low { pages / 8 } else { 0 };
+            let whole = info.owner != LOG && u32::from(info.valid) + most >= pages;
+            self.begin(Source::Block(entry), Reason::Leave, whole);
+        }
+        let tidy = effort == Effort::Idle && free > low && self.map.patches() > self.settings.overlay_limit;
+        if tidy && self.tasks.list.is_empty() {
+            self.choose_fold();
+        }
+    }
+
+    /// Begins to fold the next logical block that lies mostly in the log and is nearly whole.
+    fn choose_fold(&mut self) {
+        let pages = self.settings.geometry.pages;
+        for _ in 0..LOOK.min(self.map.blocks()) {
+            let block = self.tasks.fold % self.map.blocks();
+            self.tasks.fold = block + 1;
+            let logged = self.map.overlay(block).iter().filter(|patch| patch.spot().is_some()).count();
+            if logged * 2 >= pages as usize
+                && self.map.mapped(block) + pages / 8 >= pages
+                && !self.is_filling(block)
+            {
+                self.begin(Source::Fold(block), Reason::Tidy, true);
+                return;
+            }
+        }
+    }
+
+    /// The next page of a task; none where there is no more, or no place for it.
+    fn advance(&mut self, index: usize) -> Option<Step> {
+        let pages = u16::try_from(self.settings.geometry.pages).unwrap_or(u16::MAX);
+        loop {
+            let Task { source, reason, cursor, to, whole } = self.tasks.list[index];
+            // The last free blocks are the first's: it needs no more than there are, and makes room for the others.
+            let last = self.tasks.list[..index].iter().all(|task| task.reason != Reason::Room);
+            if cursor >= pages || reason == Reason::Room && !last && self.space.free() <= RESERVE {
+                return None;
+            }
+            let found = match source {
+                Source::Block(entry) => {
+                    if self.space.info(entry).state != State::Sealed {
+                        self.tasks.list[index].cursor = pages;
+                        return None;
+                    }
+                    let spot = Spot { entry, page: cursor };
+                    self.holder(spot).map(|page| (page, spot))
+                }
+                Source::Fold(block) if block < self.map.blocks() => {
+                    let page = u32::try_from(self.stripe.page(block, cursor)).ok();
+                    page.zip(self.map.lookup(block, cursor))
+                }
+                Source::Fold(_) => None,
+            };
+            let Some((page, from)) = found else {
+                self.tasks.list[index].cursor += 1;
+                continue;
+            };
+            let open = |to: &Entry| self.space.info(*to).state == State::Open;
+            let to = to.filter(open).or_else(|| {
+                let (block, _) = self.stripe.locate(page);
+                // Only from the start: a second block would be as good as the log.
+                if whole && to.is_none() { self.open(Stream::Fold, block, false) } else { None }
+            });
+            let spot = match to {
+                Some(to) => self.take(to, cursor),
+                None if reason == Reason::Tidy => {
+                    self.tasks.list[index].cursor = pages;
+                    return None;
+                }
+                // What leaves gives no room here: it must not use up what room is made with.
+                None if reason == Reason::Leave && self.space.free() <= RESERVE => return None,
+                None => self.log_spot(Stream::Collect, reason == Reason::Room && last)?,
+            };
+            // The block is sealed with its last page.
+            let open = to.filter(|to| self.space.info(*to).state == State::Open);
+            let task = &mut self.tasks.list[index];
+            task.cursor += 1;
+            (task.to, task.whole) = (open, whole && open.is_some());
+            self.space.change(from.entry, |info| info.holds += 1);
+            let old = Some((self.space.block(from.entry), u32::from(from.page)));
+            let to = self.placement(page, spot, Some(from), old, to.is_some());
+            return Some(Step::Copy { from: self.space.block(from.entry), page: from.page.into(), to });
+        }
+    }
+}

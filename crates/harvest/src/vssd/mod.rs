@@ -1,0 +1,328 @@
+//! A vSSD's flash translation layer: which flash page holds which page of the disk, and what is to be read, programmed
+//! and erased. Pure: no bytes, no flash, no clock.
+//!
+//! # What it is
+//!
+//! BlockFlex maps vSSDs by flash block (sections 4.3.1 and 4.3.2), which costs 9 bytes for 4 MiB but would rewrite 4
+//! MiB for 4 KiB. Here every page may lie anywhere, and the map writes down the usual case, a logical block that lies
+//! in one flash block in order, in 8 bytes (`map`: 4 for [slot, number], 4 for the slot's number -> flash block). What
+//! lies elsewhere is a *patch* of 8 bytes. So there are two kinds of flash blocks: *data blocks*, which belong to a
+//! logical block and hold its pages at their own numbers, and *log blocks*, which hold any pages in the order of
+//! writing and remember whose they are. Writes that follow each other (`sequence`) fill data blocks in place, all
+//! others go to the log. To the collector both are blocks with so many valid pages.
+//!
+//! A patch is 8 bytes, its logical block's table 32 more, and the page of a log block that it points to 4: some 34
+//! bytes a page where few of a logical block are in the log, 12 to 20 where many are. A page of data blocks costs
+//! none.
+//!
+//! # A page's way
+//!
+//! 1. [`Vssd::place`] reserves a page of an open block. Nothing changes for readers.
+//! 2. The driver programs it, without any lock. Placements in one block are programmed in the order in which they were
+//!    made; [`Vssd::turn`] says whether those before are through.
+//! 3. [`Vssd::commit`] maps it, and gives the [`Change`] to write to the journal; or [`Vssd::failed`], and the driver
+//!    places again.
+//!
+//! Any number of placements may be under way, for any pages, and be committed in any order. *The order of commits is
+//! the order of writes*: with two for one page the later commit wins. (Who writes part of a page reads the rest first;
+//! it must let nobody else write that page between its read and its commit.) A copy by the collector names where it
+//! copied from, and its commit is void where the page has moved since: it loses against every write.
+//!
+//! # What a driver must keep to
+//!
+//! * Changes go to the journal in the order of their numbers: append under the lock under which they were made.
+//! * A change may be *written* only once the page that it maps is durable, not only synced: it could survive a crash
+//!   that the page does not, and with a copy that would be data long since safe. So keep changes in memory; take what
+//!   there is, flush the flash, write and sync the journal, then call [`Vssd::durable`].
+//! * Reads: look up and [pin](Pins::pin) under one (shared) lock, read without it, unpin. No block is erased while
+//!   pinned.
+//! * Every placement and every step is answered, once. Who has several programs them in the order in which they were
+//!   made, or all at once: then nobody waits in a circle for a turn.
+//! * [`Place::Collect`] and [`Place::Recall`] are not errors: do steps of [`Vssd::collect_next`], or have lent blocks
+//!   given back, and place again. With neither a step nor a lent block, what is under way (programs, erasures, reads
+//!   that pin) will bring room.
+//!
+//! # A flash block's life
+//!
+//! ```text
+//! free -> open -> sealed -> dead -> dirty -> erasing -> free        lent: away, from free or dirty
+//!            `----> failing (a program failed) -> bad <-' (the erase failed)
+//! ```
+//!
+//! *Dead*: no page of it is valid, but the change that took the last one is not durable: after a crash it may be
+//! valid again. *Dirty*: it may be erased. After recovery nothing is known of what was programmed but not recorded:
+//! open blocks are sealed, and all that hold nothing are dirty, whatever they were.
+//!
+//! # Space
+//!
+//! With B blocks in use and P pages each, at most (B - 6) P pages are stored. Two blocks are kept free for the
+//! collector, at least one is open for it and one for the user; so more blocks are sealed than what is stored would
+//! fill, and the one with the fewest valid pages has fewer than P: collecting it gains at least a page. Therefore a
+//! write that is within the bound always finds a place in the end. More blocks are open only as far as there are spare
+//! ones (`widths` in `place`). Blocks of slots that are drained and blocks that fail do not count in B, though what
+//! they hold counts as stored: that is what [`Vssd::drain_slot`] checks before it begins. What leaves a drained or
+//! failing block may not use up the collector's two, as it gives no room here. Where failures did, or all that is free
+//! is being drained, the collector takes pages of the user's log or of a drained slot for once.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `settings` | what a vSSD is made to |
+//! | `stripe` | logical pages to pages of logical blocks |
+//! | `map` | pages of logical blocks to pages of flash blocks |
+//! | `space` | slots, channels, the states of flash blocks, free lists |
+//! | `sequence` | which writes follow each other |
+//! | `place` | open blocks; place, commit, failed, trim |
+//! | `collect` | garbage collection, evacuation, folding, erasing |
+//! | `slots` | blocks that come and go: harvested, drained, lent, taken back; resizing |
+//! | `lost` | what had to go with a slot |
+//! | `change` | journal records, snapshots, recovery |
+//! | `read` | what a range of the disk consists of |
+//! | `pins` | what is read right now |
+//! | `wear` | which channels to swap |
+
+mod change;
+mod collect;
+mod lost;
+mod map;
+mod pins;
+mod place;
+mod read;
+mod sequence;
+mod settings;
+mod slots;
+mod space;
+mod stripe;
+#[cfg(test)]
+mod tests;
+mod wear;
+
+pub use change::{Change, Snapshot, What};
+pub use collect::{Effort, Step};
+pub use pins::{Pin, Pins};
+pub use place::{Place, Placement};
+pub use read::{Piece, Pieces};
+pub use settings::Settings;
+pub use slots::{Fit, Leaving};
+pub use wear::{ChannelWear, SWAP_PERIOD, Swap, plan_swap};
+
+use crate::flash::FlashBlock;
+use crate::{Error, Result};
+use map::{Map, Spot};
+use sequence::Sequence;
+use space::Space;
+use std::sync::Arc;
+use stripe::Stripe;
+
+/// What a vSSD is, on what is its own and what it harvested.
+#[derive(Debug)]
+pub struct Vssd {
+    settings: Settings,
+    /// Logical pages that it shows.
+    pages: u32,
+    stripe: Stripe,
+    map: Map,
+    space: Space,
+    sequence: Sequence,
+    open: place::Open,
+    tasks: collect::Tasks,
+    pins: Arc<Pins>,
+    /// Pages mapped.
+    stored: u64,
+    /// The number of the last change made, and of the last that is durable.
+    last: u64,
+    durable: u64,
+    /// Changes are being applied: nothing dies, nothing is open.
+    replaying: bool,
+    counters: Counters,
+    lost: lost::Lost,
+}
+
+/// What a vSSD did since it was made or restored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Pages placed for the user in data blocks, and in the log.
+    pub in_place: u64,
+    /// See `in_place`.
+    pub logged: u64,
+    /// Pages copied by the collector.
+    pub copied: u64,
+    /// Copies that came too late: the page had been written meanwhile.
+    pub lost: u64,
+    /// Blocks erased.
+    pub erased: u64,
+}
+
+impl Counters {
+    /// Pages programmed for each that the user wrote, at least 1.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
+    pub fn write_amplification(&self) -> f64 {
+        let user = (self.in_place + self.logged).max(1);
+        (user + self.copied) as f64 / user as f64
+    }
+}
+
+/// How full a vSSD is. Flash blocks, unless it says pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Pages that it shows.
+    pub pages: u32,
+    /// Pages that hold something.
+    pub stored: u64,
+    /// Pages that can hold something now: less than `pages` while much is lent.
+    pub capacity: u64,
+    /// Blocks in use or free, without those lent, failed, or in slots that are drained.
+    pub blocks: u32,
+    /// Blocks ready to be written.
+    pub free: u32,
+    /// Blocks that hold nothing and are to be erased.
+    pub dirty: u32,
+    /// Blocks lent.
+    pub lent: u32,
+}
+
+/// Bytes of memory that a vSSD takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// The block map: logical block -> [slot, number], and number -> flash block.
+    pub map: usize,
+    /// Pages that do not lie in their logical block's base, by page.
+    pub overlays: usize,
+    /// The other way: whose the pages of log blocks are.
+    pub logs: usize,
+    /// Each flash block's state and count of valid pages; free lists.
+    pub blocks: usize,
+}
+
+impl Vssd {
+    /// A new vSSD on `home`: flash blocks, in any order, with how often each was erased. They are clean.
+    ///
+    /// # Errors
+    /// Invalid where the settings make no sense or a block comes twice; NoSpace where the blocks are too few.
+    pub fn new(settings: &Settings, home: &[(FlashBlock, u32)]) -> Result<Self> {
+        let pages = settings.check()?;
+        let needed = settings.blocks_needed(settings.size);
+        if !settings.thin && (home.len() as u64) < needed {
+            let cause =
+                format!("{} bytes take {needed} flash blocks, there are {}", settings.size, home.len());
+            let error = Error::new(crate::ErrorKind::NoSpace, cause);
+            return Err(error.remedy("give it more channels, or a smaller size"));
+        }
+        let mut vssd = Self::empty(settings, pages);
+        vssd.space.add(0, home)?;
+        Ok(vssd)
+    }
+
+    /// Without any block. From here on the interleave is what it was chosen to be, whatever the size becomes.
+    fn empty(settings: &Settings, pages: u32) -> Self {
+        let settings = Settings { interleave: settings.width(), ..settings.clone() };
+        let stripe = Stripe::new(settings.interleave, settings.unit, settings.geometry.pages);
+        let block_pages = u16::try_from(settings.geometry.pages).unwrap_or(u16::MAX);
+        Self {
+            pages,
+            stripe,
+            map: Map::new(block_pages, stripe.blocks(pages)),
+            space: Space::new(settings.geometry),
+            settings,
+            sequence: Sequence::default(),
+            open: place::Open::default(),
+            tasks: collect::Tasks::default(),
+            pins: Arc::default(),
+            stored: 0,
+            last: 0,
+            durable: 0,
+            replaying: false,
+            counters: Counters::default(),
+            lost: lost::Lost::default(),
+        }
+    }
+
+    /// What it was made to, with the size that it has now.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Bytes that it shows.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.settings.size
+    }
+
+    /// Pages that it shows.
+    #[must_use]
+    pub fn pages(&self) -> u32 {
+        self.pages
+    }
+
+    /// The pins that keep blocks from being erased, to be used without the lock that this is behind.
+    #[must_use]
+    pub fn pins(&self) -> Arc<Pins> {
+        Arc::clone(&self.pins)
+    }
+
+    /// The slots that it has, home first, with their flash blocks, ascending.
+    pub fn slots(&self) -> impl Iterator<Item = (u8, &[FlashBlock])> {
+        self.space.slots().map(|(number, slot)| (number, slot.blocks.as_slice()))
+    }
+
+    /// The blocks that it has lent, ascending.
+    #[must_use]
+    pub fn lent(&self) -> Vec<FlashBlock> {
+        let entries = self.space.entries();
+        let lent = entries.into_iter().filter(|&entry| self.space.info(entry).state == space::State::Lent);
+        let mut blocks: Vec<_> = lent.map(|entry| self.space.block(entry)).collect();
+        blocks.sort_unstable();
+        blocks
+    }
+
+    /// What it did.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// How full it is. Takes time in proportion to its channels.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        Usage {
+            pages: self.pages,
+            stored: self.stored,
+            capacity: self.space.capacity(),
+            blocks: self.space.usable(),
+            free: self.space.free(),
+            dirty: self.space.dirty(),
+            lent: self.space.lent(),
+        }
+    }
+
+    /// What it takes of memory. Takes time in proportion to its logical blocks.
+    #[must_use]
+    pub fn memory(&self) -> Memory {
+        let (bases, overlays) = self.map.memory();
+        let (numbers, logs, blocks) = self.space.memory();
+        Memory { map: bases + numbers, overlays, logs, blocks }
+    }
+
+    /// Whose spot it is and whether it is still valid there.
+    fn holder(&self, spot: Spot) -> Option<u32> {
+        let page = self.space.owner_of(spot, &self.stripe)?;
+        let (block, at) = self.stripe.locate(page);
+        (page < self.pages && self.map.lookup(block, at) == Some(spot)).then_some(page)
+    }
+
+    /// The number of the next change.
+    fn next_change(&mut self, what: What) -> Change {
+        self.last += 1;
+        Change { number: self.last, what }
+    }
+
+    /// Refuses pages beyond the disk.
+    fn check(&self, first: u32, count: u32) -> Result<()> {
+        if first.checked_add(count).is_none_or(|end| end > self.pages) {
+            let cause = format!("{count} pages from {first} on are beyond the disk's {}", self.pages);
+            return Err(Error::invalid(cause));
+        }
+        Ok(())
+    }
+}

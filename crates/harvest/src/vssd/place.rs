@@ -1,0 +1,434 @@
+//! Where the next page goes: open blocks, placements, and what becomes of them.
+
+use super::change::{Change, What};
+use super::map::{Entry, Spot, Table};
+use super::space::{LOG, State, Stream};
+use super::{FlashBlock, Vssd};
+use crate::{Error, ErrorKind, Result};
+use std::collections::BTreeSet;
+
+/// Free blocks that only the collector may take.
+pub(super) const RESERVE: u32 = 2;
+/// A data block may be begun after so many hundredths of its pages, and pass over as many at a time: they are lost
+/// until it is collected.
+const GAP: u32 = 6;
+/// Placements after which a data block that waits for its next page makes room for another, for each that is open.
+const PATIENCE: u64 = 32;
+
+/// A page of flash that is reserved for a page of the disk. It is to be given back to [`Vssd::commit`] or
+/// [`Vssd::failed`], once.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "it keeps its flash block from being collected until it is committed or failed"]
+pub struct Placement {
+    /// The logical page.
+    pub page: u32,
+    /// The flash block to program.
+    pub block: FlashBlock,
+    /// The page of it.
+    pub at: u32,
+    /// Where the logical page lay when this was made; `None` where it reads as zeros.
+    pub old: Option<(FlashBlock, u32)>,
+    pub(super) spot: Spot,
+    /// Where it is copied from, by the collector.
+    pub(super) from: Option<Spot>,
+    /// It goes into a data block.
+    in_place: bool,
+}
+
+/// What [`Vssd::place`] answers.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Here.
+    At(Placement),
+    /// Nowhere for now: do a few steps of [`Vssd::collect_next`] and place again.
+    Collect,
+    /// Nowhere while blocks are lent: have some of them given back ([`Vssd::take_back`]) and place again.
+    Recall,
+}
+
+/// A data block that is being written from its beginning on.
+#[derive(Clone, Copy, Debug)]
+struct Fill {
+    entry: Entry,
+    used: u64,
+}
+
+/// Blocks that are open, and placements under way.
+#[derive(Debug, Default)]
+pub(super) struct Open {
+    /// Open log blocks: the user's, the collector's.
+    logs: [Vec<Entry>; 2],
+    fills: Table<u32, Fill>,
+    flights: BTreeSet<Spot>,
+    /// Of those, the user's.
+    users: u64,
+    /// Which log block's turn it is, of each kind.
+    turns: [usize; 2],
+    clock: u64,
+}
+
+/// How many blocks may be open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Widths {
+    user: usize,
+    pub(super) collect: usize,
+    fill: usize,
+}
+
+impl Vssd {
+    /// Reserves a flash page for a logical page that is to be written whole.
+    ///
+    /// # Errors
+    /// Invalid beyond the disk; NoSpace where what is stored leaves no room, and nothing is lent that could.
+    pub fn place(&mut self, page: u32) -> Result<Place> {
+        self.check(page, 1)?;
+        let (block, offset) = self.stripe.locate(page);
+        let old = self.map.lookup(block, offset);
+        if old.is_none() && self.stored + self.open.users >= self.space.capacity() {
+            return self.refuse();
+        }
+        let follows = self.sequence.saw(page);
+        let in_place = self.fill_spot(block, offset, follows);
+        let Some(spot) = in_place.or_else(|| self.log_spot(Stream::User, false)) else {
+            // Too many blocks went bad, or the last free ones at once: collecting does not help, what is lent may.
+            let short =
+                self.stored > self.space.capacity() || self.space.lent() > 0 && self.space.coming() == 0;
+            return if short { self.refuse() } else { Ok(Place::Collect) };
+        };
+        self.open.users += 1;
+        let old = old.map(|spot| (self.space.block(spot.entry), spot.page.into()));
+        Ok(Place::At(self.placement(page, spot, None, old, in_place.is_some())))
+    }
+
+    /// Whether all placements before this one in its flash block are through, so that it may be programmed.
+    #[must_use]
+    pub fn turn(&self, placement: &Placement) -> bool {
+        let first = Spot { page: 0, ..placement.spot };
+        self.open.flights.range(first..placement.spot).next().is_none()
+    }
+
+    /// The page was programmed: maps it. Gives the change to write to the journal, or none where a copy came too
+    /// late, or where the disk has shrunk below the page.
+    #[expect(clippy::needless_pass_by_value, reason = "it is given up: nobody answers it twice")]
+    pub fn commit(&mut self, placement: Placement) -> Option<Change> {
+        let Placement { page, spot, from, in_place, .. } = placement;
+        self.land(spot, from);
+        let (block, at) = self.stripe.locate(page);
+        let current = if page < self.pages { self.map.lookup(block, at) } else { None };
+        let change = if page >= self.pages || from.is_some() && current != from {
+            self.counters.lost += u64::from(from.is_some());
+            None
+        } else {
+            self.space.fill(spot, page);
+            self.map.set(block, at, Some(spot));
+            self.lost.remove(page..page + 1);
+            let what = What::Map { page, block: self.space.block(spot.entry), at: spot.page };
+            let change = self.next_change(what);
+            match current {
+                Some(old) => self.forget(old.entry, 1),
+                None => self.stored += 1,
+            }
+            let counter = match (from, in_place) {
+                (Some(_), _) => &mut self.counters.copied,
+                (None, true) => &mut self.counters.in_place,
+                (None, false) => &mut self.counters.logged,
+            };
+            *counter += 1;
+            Some(change)
+        };
+        self.settle(spot.entry);
+        if let Some(from) = from {
+            self.settle(from.entry);
+        }
+        change
+    }
+
+    /// The page was not programmed, or nobody knows. `bad` says that its block is ([`crate::flash::FlashError::Bad`]):
+    /// it is written no more, and what it holds is copied elsewhere in time. Gives the change to write to the journal.
+    #[expect(clippy::needless_pass_by_value, reason = "it is given up: nobody answers it twice")]
+    pub fn failed(&mut self, placement: Placement, bad: bool) -> Option<Change> {
+        let Placement { spot, from, block, .. } = placement;
+        self.land(spot, from);
+        let news = bad && !self.space.info(spot.entry).failing;
+        if bad {
+            self.space.fail(spot.entry);
+            self.seal(spot.entry);
+        }
+        self.settle(spot.entry);
+        if let Some(from) = from {
+            self.settle(from.entry);
+        }
+        news.then(|| self.next_change(What::Failing { block }))
+    }
+
+    /// Makes pages read as zeros: what they held need not be kept (trim, and zeroes written without data). Gives the
+    /// change to write to the journal, or none where they did already. Whole logical blocks take a step each; what is
+    /// left at either end, at most a group of pages (256 MiB for the default), a step a page.
+    ///
+    /// # Errors
+    /// Invalid beyond the disk.
+    pub fn trim(&mut self, first: u32, count: u32) -> Result<Option<Change>> {
+        self.check(first, count)?;
+        let before = (self.stored, self.lost.count());
+        let change = self.next_change(What::Unmap { first, count });
+        self.unmap(first..first + count);
+        if (self.stored, self.lost.count()) == before {
+            self.last -= 1;
+            return Ok(None);
+        }
+        Ok(Some(change))
+    }
+
+    /// Unmaps pages: whole logical blocks at once.
+    pub(super) fn unmap(&mut self, run: std::ops::Range<u32>) {
+        self.lost.remove(run.clone());
+        let (blocks, whole) = self.stripe.whole_groups(&run);
+        for block in blocks {
+            let (base, patches) = self.map.clear(block);
+            if let Some((entry, count)) = base {
+                self.stored -= u64::from(count);
+                self.forget(entry, count);
+            }
+            for spot in patches.into_iter().filter_map(super::map::Patch::spot) {
+                self.stored -= 1;
+                self.forget(spot.entry, 1);
+            }
+        }
+        for page in (run.start..whole.start).chain(whole.end..run.end) {
+            let (block, at) = self.stripe.locate(page);
+            if self.map.lookup(block, at).is_some()
+                && let Some(old) = self.map.set(block, at, None)
+            {
+                self.stored -= 1;
+                self.forget(old.entry, 1);
+            }
+        }
+    }
+
+    fn refuse(&self) -> Result<Place> {
+        if self.space.lent() > 0 {
+            return Ok(Place::Recall);
+        }
+        let cause =
+            format!("{} pages are stored, {} fit its flash blocks", self.stored, self.space.capacity());
+        Err(Error::new(ErrorKind::NoSpace, cause).remedy("trim what is not needed, or harvest more"))
+    }
+
+    /// Blocks beyond what is stored.
+    pub(super) fn slack(&self) -> u32 {
+        let stored = self.stored.div_ceil(u64::from(self.settings.geometry.pages));
+        u32::try_from(u64::from(self.space.usable()).saturating_sub(stored)).unwrap_or(u32::MAX)
+    }
+
+    /// Half of the spare blocks may be open, and no more of a kind than can be programmed at once.
+    pub(super) fn widths(&self) -> Widths {
+        let most = (self.slack().saturating_sub(4) / 2).max(2);
+        let dies = self.space.active().saturating_mul(self.settings.geometry.dies.into()).max(1);
+        let user = (most / 4).clamp(1, dies);
+        let collect = (most / 8).clamp(1, dies);
+        let fill = most.saturating_sub(user + collect).min(self.settings.width().saturating_mul(4));
+        Widths { user: user as usize, collect: collect as usize, fill: fill as usize }
+    }
+
+    /// Makes a placement of a spot that was taken.
+    pub(super) fn placement(
+        &mut self,
+        page: u32,
+        spot: Spot,
+        from: Option<Spot>,
+        old: Option<(FlashBlock, u32)>,
+        in_place: bool,
+    ) -> Placement {
+        self.open.flights.insert(spot);
+        let block = self.space.block(spot.entry);
+        Placement { page, block, at: spot.page.into(), old, spot, from, in_place }
+    }
+
+    /// A placement is no longer under way.
+    fn land(&mut self, spot: Spot, from: Option<Spot>) {
+        self.open.flights.remove(&spot);
+        self.space.change(spot.entry, |info| info.holds = info.holds.saturating_sub(1));
+        match from {
+            Some(from) => self.space.change(from.entry, |info| info.holds = info.holds.saturating_sub(1)),
+            None => self.open.users = self.open.users.saturating_sub(1),
+        }
+    }
+
+    /// Pages of a block are no longer valid.
+    pub(super) fn forget(&mut self, entry: Entry, count: u16) {
+        self.space.invalidate(entry, count);
+        if self.space.info(entry).valid == 0 {
+            self.settle(entry);
+        }
+    }
+
+    /// Looks whether a sealed block that nobody holds is dead, or the new base of its logical block.
+    pub(super) fn settle(&mut self, entry: Entry) {
+        let info = *self.space.info(entry);
+        if self.replaying || info.state != State::Sealed || info.holds > 0 {
+            return;
+        }
+        if info.valid == 0 {
+            self.end_task(entry);
+        }
+        match (info.valid, info.failing) {
+            (0, true) => self.space.put(entry, State::Bad),
+            (0, false) => {
+                self.space.die(entry, self.last);
+                // Nothing may have been written since the last one that is durable: it waits for none then.
+                self.space.durable(self.durable);
+            }
+            _ if info.owner != LOG => drop(self.map.rebase(info.owner, entry)),
+            _ => {}
+        }
+    }
+
+    /// Writes no more to a block.
+    pub(super) fn seal(&mut self, entry: Entry) {
+        if self.space.info(entry).state != State::Open {
+            return;
+        }
+        self.open.logs.iter_mut().for_each(|logs| logs.retain(|&log| log != entry));
+        let owner = self.space.info(entry).owner;
+        if self.open.fills.get(&owner).is_some_and(|fill| fill.entry == entry) {
+            self.open.fills.remove(&owner);
+        }
+        self.tasks.sealed(entry);
+        self.space.put(entry, State::Sealed);
+        self.settle(entry);
+    }
+
+    /// Takes a page of an open block, which is sealed with its last.
+    pub(super) fn take(&mut self, entry: Entry, page: u16) -> Spot {
+        self.space.change(entry, |info| {
+            info.next = page + 1;
+            info.holds += 1;
+        });
+        if u32::from(page) + 1 == self.settings.geometry.pages {
+            self.seal(entry);
+        }
+        Spot { entry, page }
+    }
+
+    /// Opens a block. Only the collector may take the last ones, for room. It also keeps one for each that it writes
+    /// to, from the user: with all taken it could write to one only, and be as slow as a die as long as the user goes
+    /// on.
+    pub(super) fn open(&mut self, stream: Stream, owner: u32, last: bool) -> Option<Entry> {
+        let collect = u32::try_from(self.widths().collect).unwrap_or(u32::MAX);
+        let user = matches!(stream, Stream::User | Stream::Fill);
+        let kept = if user { RESERVE + collect.saturating_sub(1) } else { RESERVE };
+        if !last && self.space.free() <= kept {
+            return None;
+        }
+        self.space.open(stream, owner, false)
+    }
+
+    /// The page in the data block that the logical block is being written to, or that is begun for it.
+    fn fill_spot(&mut self, block: u32, offset: u16, follows: bool) -> Option<Spot> {
+        self.open.clock += 1;
+        let gap = self.settings.geometry.pages * GAP / 100;
+        if let Some(fill) = self.open.fills.get_mut(&block) {
+            let next = self.space.info(fill.entry).next;
+            if offset < next || u32::from(offset - next) > gap {
+                return None;
+            }
+            fill.used = self.open.clock;
+            let entry = fill.entry;
+            return Some(self.take(entry, offset));
+        }
+        let whole = self.stripe.is_whole(block, self.pages);
+        let width = self.widths().fill;
+        if !follows || !whole || u32::from(offset) > gap || width == 0 {
+            return None;
+        }
+        if self.open.fills.len() >= width {
+            let (_, oldest) = self.open.fills.iter().min_by_key(|(_, fill)| fill.used)?;
+            let (entry, used) = (oldest.entry, oldest.used);
+            if self.open.clock - used < PATIENCE * self.open.fills.len() as u64 {
+                return None;
+            }
+            self.seal(entry);
+        }
+        let entry = self.open(Stream::Fill, block, false)?;
+        self.open.fills.insert(block, Fill { entry, used: self.open.clock });
+        Some(self.take(entry, offset))
+    }
+
+    /// The next page of a log block: of those with the fewest placements under way, the one whose turn it is.
+    pub(super) fn log_spot(&mut self, stream: Stream, last: bool) -> Option<Spot> {
+        let widths = self.widths();
+        let (kind, width) = if stream == Stream::User { (0, widths.user) } else { (1, widths.collect) };
+        while self.open.logs[kind].len() < width {
+            // Only the first may come from the last free blocks.
+            let Some(entry) = self.open(stream, LOG, last && self.open.logs[kind].is_empty()) else { break };
+            self.open.logs[kind].push(entry);
+        }
+        if last && self.open.logs[kind].is_empty() {
+            return self.last_resort();
+        }
+        let logs = &self.open.logs[kind];
+        let (count, turn) = (logs.len(), self.open.turns[kind]);
+        let order = (0..count).map(|step| (turn + step) % count);
+        let index = order.min_by_key(|&index| self.space.info(logs[index]).holds)?;
+        let entry = logs[index];
+        self.open.turns[kind] = index + 1;
+        let page = self.space.info(entry).next;
+        Some(self.take(entry, page))
+    }
+
+    /// A page for the collector where its own blocks failed, or all free ones are being drained: the user's log, or a
+    /// block that is being drained, from which it moves on once there is another.
+    fn last_resort(&mut self) -> Option<Spot> {
+        let entry = match self.open.logs[0].first() {
+            Some(&log) => log,
+            None => {
+                let entry = self.space.open(Stream::Collect, LOG, true)?;
+                self.open.logs[1].push(entry);
+                entry
+            }
+        };
+        let page = self.space.info(entry).next;
+        Some(self.take(entry, page))
+    }
+
+    /// Seals what was opened as a last resort, once it is needed no more.
+    pub(super) fn leave_drained(&mut self) {
+        if self.space.free() > 0 {
+            let logs: Vec<_> =
+                self.open.logs[1].iter().copied().filter(|&log| self.space.is_draining(log)).collect();
+            logs.into_iter().for_each(|log| self.seal(log));
+        }
+    }
+
+    /// Seals blocks that are open beyond what there are spare ones for: they are collected then.
+    pub(super) fn shed(&mut self) {
+        let widths = self.widths();
+        while self.open.fills.len() > widths.fill {
+            let Some((_, oldest)) = self.open.fills.iter().min_by_key(|(_, fill)| fill.used) else { break };
+            self.seal(oldest.entry);
+        }
+        for (kind, width) in [(0, widths.user), (1, widths.collect)] {
+            while self.open.logs[kind].len() > width {
+                self.seal(self.open.logs[kind][0]);
+            }
+        }
+    }
+
+    /// Whether the user is writing a logical block from its beginning on.
+    pub(super) fn is_filling(&self, block: u32) -> bool {
+        self.open.fills.contains_key(&block)
+    }
+
+    /// Seals data blocks whose logical blocks the disk has no longer as a whole.
+    pub(super) fn seal_short_fills(&mut self) {
+        let fills = self.open.fills.iter();
+        let short = fills.filter(|(block, _)| !self.stripe.is_whole(**block, self.pages));
+        let entries: Vec<_> = short.map(|(_, fill)| fill.entry).collect();
+        entries.into_iter().for_each(|entry| self.seal(entry));
+    }
+
+    /// User placements under way.
+    pub(super) fn users(&self) -> u64 {
+        self.open.users
+    }
+}

@@ -1,0 +1,136 @@
+//! What a vSSD is made to.
+
+use crate::flash::Geometry;
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// Flash blocks beyond what is stored without which collecting does not get on: two kept free for it, one open for
+/// what the user writes and one for what is collected, and two that make sure that some block has a page to gain.
+pub(super) const LEAST_SPARE: u32 = 6;
+
+/// Logical blocks that a long transfer is spread over, at most: four for each of the 16 channels of BlockFlex's SSD,
+/// one for each die.
+const WIDEST: u32 = 64;
+/// The widest interleave that may be set: the map is made for whole groups.
+const MOST_INTERLEAVE: u32 = 4096;
+
+/// What a vSSD is made to. Nothing of it changes later but the size.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// The flash it lives on.
+    pub geometry: Geometry,
+    /// Bytes that it shows: a multiple of a page, at most 2^32 - 1 pages.
+    pub size: u64,
+    /// Blocks beyond `size`, in hundredths of it; never fewer than six. Collecting costs the less the more there are.
+    pub spare: u32,
+    /// Neighbouring pages that stay in one logical block before the next goes on. It divides the pages of a block.
+    pub unit: u32,
+    /// Logical blocks that neighbouring units are spread over; 0 leaves it to [`Settings::width`].
+    pub interleave: u32,
+    /// Pages that may be mapped one by one before an idle vSSD copies logical blocks together again ("folds"). Each
+    /// takes 8 to 16 bytes of memory, and 4 more where it lies.
+    pub overlay_limit: u64,
+    /// It may be larger than its blocks hold: those of a harvest VM come and go. A write may then find no space.
+    pub thin: bool,
+}
+
+impl Settings {
+    /// A vSSD of `size` bytes on `geometry` with 7% to spare, and folds beyond a sixteenth of its pages.
+    #[must_use]
+    pub fn new(geometry: Geometry, size: u64) -> Self {
+        let overlay_limit = size / u64::from(geometry.page_size.max(1)) / 16;
+        Self { geometry, size, spare: 7, unit: 1, interleave: 0, overlay_limit, thin: false }
+    }
+
+    /// Flash blocks that a vSSD of `size` bytes needs for its promise: what it stores, and the spare ones.
+    #[must_use]
+    pub fn blocks_needed(&self, size: u64) -> u64 {
+        let stored = size.div_ceil(u64::from(self.geometry.block_size().max(1)));
+        stored.saturating_add((stored.saturating_mul(self.spare.into()) / 100).max(LEAST_SPARE.into()))
+    }
+
+    /// The largest size that so many flash blocks are enough for: the other way round.
+    #[must_use]
+    pub fn size_of_blocks(&self, blocks: u64) -> u64 {
+        let block = u64::from(self.geometry.block_size());
+        let stored = (blocks.saturating_mul(100) / (100 + u64::from(self.spare)))
+            .min(blocks.saturating_sub(LEAST_SPARE.into()));
+        let fits = |stored: &u64| self.blocks_needed(stored * block) <= blocks;
+        (stored.saturating_sub(1)..=stored + 1).rev().find(fits).unwrap_or(0) * block
+    }
+
+    /// Over how many logical blocks neighbours are spread: as set, or as many as can be open at once, at most 64.
+    #[must_use]
+    pub fn width(&self) -> u32 {
+        if self.interleave > 0 {
+            return self.interleave;
+        }
+        let stored = self.size / u64::from(self.geometry.block_size().max(1));
+        let spare = self.blocks_needed(self.size).saturating_sub(stored);
+        let most = u32::try_from((spare / 4).min(stored / 4)).unwrap_or(u32::MAX).clamp(1, WIDEST);
+        1 << most.ilog2()
+    }
+
+    /// Pages that it shows.
+    ///
+    /// # Errors
+    /// Invalid where the settings make no sense.
+    pub(super) fn check(&self) -> Result<u32> {
+        let Geometry { channels, dies, planes, blocks, pages, page_size } = self.geometry;
+        let total = [u32::from(dies), planes.into(), blocks, channels.into()];
+        let total = total.into_iter().try_fold(1_u32, u32::checked_mul);
+        if total.is_none_or(|total| total == 0) || pages.checked_mul(page_size).is_none() {
+            return Err(Error::invalid("flash needs 1 to 2^32 - 1 blocks, of less than 4 GiB"));
+        }
+        if pages == 0 || pages > u32::from(u16::MAX) || page_size == 0 || page_size % 512 != 0 {
+            return Err(Error::invalid("flash needs 1 to 65,535 pages a block, of whole sectors"));
+        }
+        if self.unit == 0 || !pages.is_multiple_of(self.unit) {
+            return Err(Error::invalid("the unit must divide the pages of a block").remedy("take 1"));
+        }
+        if self.width() > MOST_INTERLEAVE {
+            return Err(Error::invalid(format!(
+                "an interleave over {MOST_INTERLEAVE} logical blocks is too wide"
+            )));
+        }
+        pages_of(self.size, page_size)
+    }
+}
+
+/// Pages of a size in bytes.
+pub(super) fn pages_of(size: u64, page_size: u32) -> Result<u32> {
+    let whole = size > 0 && size.is_multiple_of(page_size.into());
+    let pages = size / u64::from(page_size);
+    u32::try_from(pages).ok().filter(|&pages| whole && pages < u32::MAX).ok_or_else(|| {
+        Error::invalid(format!("a size of {size} bytes is not 1 to 2^32 - 2 pages of {page_size}"))
+            .remedy("round it to whole flash pages")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_papers_disk() {
+        let settings = Settings::new(Geometry::default(), 128 << 30);
+        assert_eq!((settings.check().unwrap(), settings.width()), (8 << 20, 64));
+        assert_eq!(settings.blocks_needed(settings.size), 32_768 + 2293);
+    }
+
+    #[test]
+    fn small_ones_are_spread_less() {
+        let width = |blocks: u64| Settings::new(Geometry::default(), blocks << 22).width();
+        assert_eq!([1, 8, 64, 256, 2048, 65_536].map(width), [1, 1, 1, 4, 32, 64]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let good = Settings::new(Geometry::default(), 1 << 30);
+        let odd = Settings { size: (1 << 30) + 1, ..good.clone() };
+        let none = Settings { size: 0, ..good.clone() };
+        let unit = Settings { unit: 3, ..good.clone() };
+        assert!(good.check().is_ok());
+        assert!([odd, none, unit].iter().all(|settings| settings.check().is_err()));
+    }
+}

@@ -1,0 +1,271 @@
+//! Blocks that come and go: harvested and drained, lent and taken back; and the size of the disk.
+
+use super::change::{Change, What};
+use super::settings::pages_of;
+use super::space::State;
+use super::{FlashBlock, Vssd};
+use crate::{Error, ErrorKind, Result};
+
+/// Whether what is stored fits without some of the blocks. In pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fit {
+    /// Pages that lie in those blocks, which is what evacuating them copies.
+    pub there: u64,
+    /// Pages stored in all, with those being written.
+    pub stored: u64,
+    /// Pages that can be stored without those blocks.
+    pub room: u64,
+}
+
+impl Fit {
+    /// Whether it does.
+    #[must_use]
+    pub fn fits(&self) -> bool {
+        self.stored <= self.room
+    }
+}
+
+/// What a vSSD gives up with [`Vssd::remove_slot`]. None of it was erased.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leaving {
+    /// The blocks, without the bad ones.
+    pub blocks: Vec<FlashBlock>,
+    /// Those that are bad.
+    pub bad: Vec<FlashBlock>,
+    /// The change to write to the journal.
+    pub change: Change,
+}
+
+impl Vssd {
+    /// Takes blocks as slot `slot`, from 1 on: clean ones, with how often each was erased. From now on what is written
+    /// is striped over their channels too. Gives the change to write to the journal.
+    ///
+    /// # Errors
+    /// Invalid where the slot is in use or a block is known.
+    pub fn add_slot(&mut self, slot: u8, blocks: &[(FlashBlock, u32)]) -> Result<Change> {
+        self.space.add(slot, blocks)?;
+        let blocks = blocks.iter().map(|&(block, _)| block).collect();
+        Ok(self.next_change(What::Added { slot, blocks }))
+    }
+
+    /// Whether what is stored fits without a slot, or without one of its channels. Takes time in proportion to their
+    /// blocks.
+    #[must_use]
+    pub fn fit_without(&self, slot: u8, channel: Option<u16>) -> Fit {
+        let mut usable = self.space.usable();
+        let mut there = 0;
+        for lane in self.space.lanes_of(slot, channel) {
+            let lane = self.space.lane(lane);
+            usable -= if lane.draining { 0 } else { lane.usable() };
+            there += lane.entries().map(|entry| u64::from(self.space.info(entry).valid)).sum::<u64>();
+        }
+        Fit { there, stored: self.stored + self.users(), room: self.space.capacity_of(usable) }
+    }
+
+    /// Writes no more to a slot, and has [`Vssd::collect_next`] copy what lies there elsewhere, page by page, while I/O
+    /// goes on. [`Vssd::drained`] says when that is done. `channel` says to drain only one of its channels.
+    ///
+    /// # Errors
+    /// NotFound; NoSpace where what is stored does not fit elsewhere: nothing was changed then.
+    pub fn drain_slot(&mut self, slot: u8, channel: Option<u16>) -> Result<Fit> {
+        let lanes = self.space.lanes_of(slot, channel);
+        if lanes.is_empty() {
+            return Err(
+                Error::new(ErrorKind::NotFound, "is not there").about(format!("slot {slot} of a vSSD"))
+            );
+        }
+        let fit = self.fit_without(slot, channel);
+        if !fit.fits() {
+            let cause = format!("{} pages are stored, {} fit elsewhere", fit.stored, fit.room);
+            return Err(Error::new(ErrorKind::NoSpace, cause)
+                .about(format!("slot {slot} of a vSSD"))
+                .remedy("harvest more, or trim what is not needed"));
+        }
+        for &lane in &lanes {
+            self.space.set_draining(lane, true);
+            let entries: Vec<_> = self.space.lane(lane).entries().collect();
+            entries.into_iter().for_each(|entry| self.seal(entry));
+        }
+        Ok(fit)
+    }
+
+    /// Says how much of a channel's bandwidth a slot has, 1 for all: what is written is spread in proportion. A gSSD
+    /// has its `bandwidth` over its channels. Spread evenly over channels that are not equally fast, a long transfer
+    /// would be as slow as the slowest. Not kept across restarts: it is a forecast.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+    pub fn set_bandwidth(&mut self, slot: u8, share: f64) {
+        let weight = (share.clamp(0.0, 1.0) * f64::from(super::space::WHOLE)) as u32;
+        for lane in self.space.lanes_of(slot, None) {
+            self.space.set_weight(lane, weight);
+        }
+    }
+
+    /// Uses a slot again that was being drained.
+    pub fn keep_slot(&mut self, slot: u8) {
+        for lane in self.space.lanes_of(slot, None) {
+            self.space.set_draining(lane, false);
+        }
+    }
+
+    /// Whether nothing of a slot, or of one of its channels, is needed any more, after a crash either, nor being
+    /// erased. Who looked a page up before may still read it. Takes time in proportion to its blocks.
+    #[must_use]
+    pub fn drained(&self, slot: u8, channel: Option<u16>) -> bool {
+        let lanes = self.space.lanes_of(slot, channel);
+        let leaves = |entry| {
+            matches!(self.space.info(entry).state, State::Free | State::Dirty | State::Bad | State::Vacant)
+        };
+        lanes
+            .iter()
+            .all(|&lane| self.space.lane(lane).draining && self.space.lane(lane).entries().all(leaves))
+            && !lanes.is_empty()
+    }
+
+    /// Gives up a slot that is drained, or one of its channels. The blocks were not erased; they may be as soon as the
+    /// change is durable, and each was seen without a [pin](super::Pins) once.
+    ///
+    /// # Errors
+    /// Conflict where it is not drained.
+    pub fn remove_slot(&mut self, slot: u8, channel: Option<u16>) -> Result<Leaving> {
+        if !self.drained(slot, channel) {
+            return Err(
+                Error::new(ErrorKind::Conflict, "is not drained").about(format!("slot {slot} of a vSSD"))
+            );
+        }
+        let (mut blocks, mut bad) = (Vec::new(), Vec::new());
+        for lane in self.space.lanes_of(slot, channel) {
+            for entry in self.space.lane(lane).entries() {
+                match self.space.info(entry).state {
+                    State::Vacant => {}
+                    State::Bad => bad.push(self.space.block(entry)),
+                    _ => blocks.push(self.space.block(entry)),
+                }
+            }
+            self.space.remove_lane(lane);
+        }
+        self.finish_tasks();
+        Ok(Leaving { blocks, bad, change: self.next_change(What::Removed { slot, channel }) })
+    }
+
+    /// How many blocks of each of its home channels could be lent now, where `keep` blocks stay for what will be
+    /// written beyond what is stored. The sum over channels is bounded too; the second value is that bound.
+    #[must_use]
+    pub fn lendable(&self, keep: u32) -> (Vec<(u16, u32)>, u32) {
+        let lanes = self.space.lanes_of(0, None);
+        let count = |lane: usize| u32::try_from(self.leaving(lane).count()).unwrap_or(u32::MAX);
+        let channels = lanes.into_iter().map(|lane| (self.space.lane(lane).channel, count(lane)));
+        (channels.filter(|&(_, count)| count > 0).collect(), self.spare_beyond(keep))
+    }
+
+    /// Lends free blocks of its home channels: so many of each. They leave as they are; who takes them erases them,
+    /// once the change is durable. `keep` blocks stay for what will be written beyond what is stored: with the rest of
+    /// its size here, what it promised its user is kept without anything being given back; with fewer, a write may
+    /// have to wait for blocks to come back ([`Place::Recall`](super::Place::Recall)).
+    ///
+    /// # Errors
+    /// NoSpace where there are fewer: nothing was changed then.
+    pub fn lend(&mut self, wanted: &[(u16, u32)], keep: u32) -> Result<(Vec<FlashBlock>, Change)> {
+        let mut entries = Vec::new();
+        for &(channel, count) in wanted {
+            let before = entries.len();
+            for lane in self.space.lanes_of(0, Some(channel)) {
+                let left = count as usize - (entries.len() - before);
+                entries.extend(self.leaving(lane).take(left));
+            }
+            if entries.len() - before < count as usize {
+                let cause =
+                    format!("channel {channel} has {} free blocks, not {count}", entries.len() - before);
+                return Err(Error::new(ErrorKind::NoSpace, cause));
+            }
+        }
+        let (total, most) = (entries.len(), self.spare_beyond(keep));
+        let mut sorted = entries.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        if total > most as usize || sorted.len() < total {
+            let cause = format!("{total} blocks are more than the {most} that it can do without");
+            return Err(Error::new(ErrorKind::NoSpace, cause));
+        }
+        for &entry in &entries {
+            self.space.put(entry, State::Lent);
+        }
+        let blocks: Vec<_> = entries.into_iter().map(|entry| self.space.block(entry)).collect();
+        let change = self.next_change(What::Lent { blocks: blocks.clone() });
+        Ok((blocks, change))
+    }
+
+    /// Takes back blocks that were lent: clean ones, with how often each was erased. Gives the change to write to the
+    /// journal.
+    ///
+    /// # Errors
+    /// Invalid where one was not lent: nothing was changed then.
+    pub fn take_back(&mut self, blocks: &[(FlashBlock, u32)]) -> Result<Change> {
+        let mut entries = Vec::with_capacity(blocks.len());
+        for &(block, wear) in blocks {
+            let entry = self.space.find(block).filter(|&entry| self.space.info(entry).state == State::Lent);
+            entries.push((entry.ok_or_else(|| not_lent(block))?, wear));
+        }
+        for (entry, wear) in entries {
+            if self.space.info(entry).state == State::Lent {
+                self.space.change(entry, |info| info.wear = wear);
+                self.space.put(entry, State::Free);
+            }
+        }
+        Ok(self.next_change(What::Returned { blocks: blocks.iter().map(|&(block, _)| block).collect() }))
+    }
+
+    /// A block that was lent does not come back: it is bad. Gives the change to write to the journal.
+    ///
+    /// # Errors
+    /// Invalid where it was not lent.
+    pub fn lost_block(&mut self, block: FlashBlock) -> Result<Change> {
+        let entry = self.space.find(block).filter(|&entry| self.space.info(entry).state == State::Lent);
+        self.space.put(entry.ok_or_else(|| not_lent(block))?, State::Bad);
+        Ok(self.next_change(What::Failing { block }))
+    }
+
+    /// Makes the disk larger or smaller; what lay beyond is gone. Gives the change to write to the journal.
+    ///
+    /// # Errors
+    /// Invalid where it is no multiple of a page; NoSpace where the blocks that it has, with those lent, are too few.
+    pub fn resize(&mut self, size: u64) -> Result<Change> {
+        let pages = pages_of(size, self.settings.geometry.page_size)?;
+        let (needed, there) = (self.settings.blocks_needed(size), self.space.usable() + self.space.lent());
+        if size > self.size() && !self.settings.thin && needed > u64::from(there) {
+            let cause = format!("{size} bytes take {needed} flash blocks, there are {there}");
+            return Err(Error::new(ErrorKind::NoSpace, cause).remedy("harvest more first"));
+        }
+        let change = self.next_change(What::Resized { size });
+        self.set_size(size, pages);
+        Ok(change)
+    }
+
+    /// Becomes larger or smaller.
+    pub(super) fn set_size(&mut self, size: u64, pages: u32) {
+        if pages < self.pages {
+            self.unmap(pages..self.pages);
+        }
+        self.map.resize(self.stripe.blocks(pages));
+        self.pages = pages;
+        self.settings.size = size;
+        self.seal_short_fills();
+    }
+
+    /// Blocks of a home lane that nobody reads.
+    fn leaving(&self, lane: usize) -> impl Iterator<Item = super::map::Entry> {
+        self.space.leaving(lane).filter(|&entry| !self.pins.is_pinned(self.space.block(entry)))
+    }
+
+    /// Blocks that it can do without, where it keeps `keep` for what will be written: two are left for what is open.
+    fn spare_beyond(&self, keep: u32) -> u32 {
+        let blocks = self.space.usable();
+        let stored = (self.stored + self.users()).div_ceil(u64::from(self.settings.geometry.pages));
+        let needed = stored + u64::from(keep) + u64::from(super::settings::LEAST_SPARE);
+        let ready = (self.space.free() + self.space.dirty()).saturating_sub(super::place::RESERVE);
+        u32::try_from(u64::from(blocks).saturating_sub(needed)).unwrap_or(u32::MAX).min(ready)
+    }
+}
+
+fn not_lent(block: FlashBlock) -> Error {
+    Error::invalid("was not lent").about(format!("flash block {}", block.0))
+}

@@ -1,0 +1,88 @@
+//! Which channels to swap so that all wear alike: FlashBlox's relaxed scheme, which BlockFlex relies on (section
+//! 4.3.2): blocks of a channel are levelled by taking the least worn free one, channels by swapping whole ones every
+//! 19 days.
+//!
+//! To swap, the vSSD with the hot channel gets blocks of the cold one as a slot
+//! ([`Vssd::add_slot`](super::Vssd::add_slot)), drains its channel ([`Vssd::drain_slot`](super::Vssd::drain_slot) with
+//! a channel) and gives it up; so does the other.
+
+use std::time::Duration;
+
+/// How often channels are looked at: the paper's average for data centers.
+pub const SWAP_PERIOD: Duration = Duration::from_secs(19 * 24 * 3600);
+
+/// What a channel went through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChannelWear {
+    /// The channel.
+    pub channel: u16,
+    /// Erasures of its blocks, ever.
+    pub total: u64,
+    /// Of those, the ones since channels were looked at last.
+    pub recent: u64,
+}
+
+/// Two channels to be swapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Swap {
+    /// The one that is erased the most now.
+    pub hot: u16,
+    /// The one that was erased the least ever.
+    pub cold: u16,
+}
+
+/// The swap to make, if any: where the most worn channel is more than `tolerance` hundredths above the mean, what
+/// wears the fastest changes places with what was worn the least.
+#[must_use]
+pub fn plan_swap(channels: &[ChannelWear], tolerance: u32) -> Option<Swap> {
+    let most = u128::from(channels.iter().map(|channel| channel.total).max()?);
+    let sum: u128 = channels.iter().map(|channel| u128::from(channel.total)).sum();
+    if most * channels.len() as u128 * 100 <= sum * (100 + u128::from(tolerance)) {
+        return None;
+    }
+    let hot = channels.iter().max_by_key(|channel| (channel.recent, channel.total))?;
+    let cold = channels.iter().min_by_key(|channel| (channel.total, channel.recent))?;
+    let pays = hot.channel != cold.channel && hot.total > cold.total && hot.recent > cold.recent;
+    pays.then_some(Swap { hot: hot.channel, cold: cold.channel })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wear(list: &[(u64, u64)]) -> Vec<ChannelWear> {
+        let channels = (0..).zip(list);
+        channels.map(|(channel, &(total, recent))| ChannelWear { channel, total, recent }).collect()
+    }
+
+    #[test]
+    fn the_fastest_for_the_least_worn() {
+        assert_eq!(plan_swap(&wear(&[(100, 5), (160, 9), (90, 1)]), 10), Some(Swap { hot: 1, cold: 2 }));
+    }
+
+    #[test]
+    fn not_for_little_nor_for_what_rights_itself() {
+        assert_eq!(plan_swap(&wear(&[(100, 5), (105, 9), (98, 1)]), 10), None);
+        assert_eq!(plan_swap(&wear(&[(90, 9), (160, 1), (100, 1)]), 10), None, "the least worn catches up");
+        assert_eq!(plan_swap(&[], 10), None);
+    }
+
+    /// A hot vSSD on one of four channels for ten years: the channels end alike.
+    #[test]
+    fn wear_evens_out() {
+        let mut channels = wear(&[(0, 0); 4]);
+        let mut loads = [1000_u64, 10, 10, 10];
+        for _ in 0..192 {
+            for (channel, load) in channels.iter_mut().zip(loads) {
+                channel.total += load;
+                channel.recent = load;
+            }
+            if let Some(swap) = plan_swap(&channels, 10) {
+                loads.swap(swap.hot.into(), swap.cold.into());
+            }
+        }
+        let most = channels.iter().map(|channel| channel.total).max().unwrap();
+        let least = channels.iter().map(|channel| channel.total).min().unwrap();
+        assert!(most * 100 < least * 115, "{channels:?}");
+    }
+}
