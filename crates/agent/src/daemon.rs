@@ -21,7 +21,7 @@ use crate::keeper::{Keeper, Obeying};
 use crate::local::LocalServer;
 use crate::peers::{Swarm, SwarmSettings};
 use crate::proxy::Proxy;
-use crate::rest::{Rest, Served};
+use crate::rest::{self, Rest, Served};
 use crate::stores::Stores;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_cache::Cache;
@@ -122,7 +122,7 @@ impl Agent {
         })?;
         let socket = dir.join(SOCKET);
         let rest =
-            Rest::start(&socket, http, Served { disks, swarm: swarm.clone(), keeper, proxy: proxy.clone() })
+            rest::start(&socket, http, Served { disks, swarm: swarm.clone(), keeper, proxy: proxy.clone() })
                 .await?;
         Ok(Self { swarm, swarm_socket, local, obeying, socket, rest, recent, proxy, _lock: lock })
     }

@@ -1,4 +1,4 @@
-//! The node daemon: what one host's disks share.
+//! The daemons of a host: the agent, which is what its disks share, and the one that lends spare flash.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -8,6 +8,7 @@
 //! | [`exposition`] | Prometheus' text format |
 //! | [`local`] | the socket between the disks' processes and the agent |
 //! | `file` | its small files |
+//! | [`harvest`] | the daemon that lends spare flash |
 //! | [`keeper`] | what is here because somebody said so |
 //! | [`pins`] | what hosts are to keep together |
 //! | [`stores`] | the stores that the agent fetches from |
@@ -20,6 +21,7 @@ pub mod daemon;
 pub mod disks;
 pub mod exposition;
 mod file;
+pub mod harvest;
 pub mod keeper;
 pub mod local;
 pub mod peers;

@@ -3,33 +3,34 @@
 //! Everything goes over a Unix socket in the agent's directory, which is for its user alone. What changes nothing is
 //! served over TCP as well, where that is asked for: for Prometheus, and for who looks.
 
+pub(crate) mod answers;
+mod listening;
 mod metrics;
 
+pub(crate) use listening::Rest;
+
+use self::answers::{Answer, Body, Failure, Refusal, not_here, nothing};
 use crate::disks::{DiskSpec, DiskState, DiskStatus, Disks};
 use crate::keeper::{Keeper, PinStatus, WarmSpec, Warmed};
-use crate::local::bind;
 use crate::peers::orders::Order;
 use crate::peers::{CountedImage, Status, Swarm};
 use crate::pins::Pin;
 use crate::proxy::Proxy;
-use axum::extract::{FromRequest, Path as UrlPath, Request, State};
+use axum::extract::{Path as UrlPath, State};
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{Method, StatusCode, Uri};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures::stream::{self, Stream};
 use headstart_block::{Error, ErrorKind, Result};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use tokio::net::TcpListener;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::task::AbortHandle;
 use utoipa::{OpenApi, ToSchema};
 
 /// What the answers are made of.
@@ -44,43 +45,14 @@ pub(crate) struct Served {
 
 type Shared = State<Arc<Served>>;
 
-/// The servers. They end when dropped.
-pub(crate) struct Rest {
-    socket: PathBuf,
-    tasks: Vec<AbortHandle>,
-    /// Where what changes nothing is served over TCP.
-    pub(crate) address: Option<SocketAddr>,
-}
-
-impl Rest {
-    /// Serves at a Unix socket, in the place of who served there before, and read-only at `address`.
-    ///
-    /// # Errors
-    /// Where it cannot listen.
-    pub(crate) async fn start(socket: &Path, address: Option<SocketAddr>, served: Served) -> Result<Self> {
-        let served = Arc::new(served);
-        let listener = bind(socket).map_err(|e| e.about(socket.display()))?;
-        let mut tasks = Vec::new();
-        let all = looking().merge(changing()).with_state(Arc::clone(&served));
-        tasks.push(tokio::spawn(async move { drop(axum::serve(listener, all).await) }).abort_handle());
-        let mut bound = None;
-        if let Some(address) = address {
-            let failed = |e| Error::io("cannot listen", e).about(address);
-            let listener = TcpListener::bind(address).await.map_err(failed)?;
-            bound = Some(listener.local_addr().map_err(failed)?);
-            let looking = looking().with_state(served);
-            tasks
-                .push(tokio::spawn(async move { drop(axum::serve(listener, looking).await) }).abort_handle());
-        }
-        Ok(Self { socket: socket.to_owned(), tasks, address: bound })
-    }
-}
-
-impl Drop for Rest {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(AbortHandle::abort);
-        let _ = std::fs::remove_file(&self.socket);
-    }
+/// Serves at a Unix socket, in the place of who served there before, and read-only at `address`.
+///
+/// # Errors
+/// Where it cannot listen.
+pub(crate) async fn start(socket: &Path, address: Option<SocketAddr>, served: Served) -> Result<Rest> {
+    let served = Arc::new(served);
+    let all = looking().merge(changing()).with_state(Arc::clone(&served));
+    Rest::start(socket, all, address, looking().with_state(served)).await
 }
 
 fn looking() -> Router<Arc<Served>> {
@@ -129,59 +101,6 @@ fn changing() -> Router<Arc<Served>> {
     ))
 )]
 struct Document;
-
-/// Why something could not be done.
-#[derive(Debug, Serialize, ToSchema)]
-struct Failure {
-    /// In words: the thing, the cause, and what to do.
-    error: String,
-}
-
-/// An error as an answer.
-struct Refusal(Error);
-
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        let status = match self.0.kind() {
-            ErrorKind::NotFound => StatusCode::NOT_FOUND,
-            ErrorKind::Conflict => StatusCode::CONFLICT,
-            ErrorKind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
-            ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-            _ => StatusCode::INTERNAL_SERVER_ERROR,
-        };
-        (status, Json(Failure { error: self.0.to_string() })).into_response()
-    }
-}
-
-/// A request's body. What is none is refused as everything is.
-struct Body<T>(T);
-
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
-    type Rejection = Response;
-
-    async fn from_request(request: Request, state: &S) -> std::result::Result<Self, Response> {
-        match Json::from_request(request, state).await {
-            Ok(Json(body)) => Ok(Self(body)),
-            Err(rejection) => Err(refused(rejection.status(), &rejection.body_text())),
-        }
-    }
-}
-
-fn refused(status: StatusCode, why: &str) -> Response {
-    (status, Json(Failure { error: format!("{why}; /openapi.json says what can be asked for") }))
-        .into_response()
-}
-
-async fn nothing(uri: Uri) -> Response {
-    refused(StatusCode::NOT_FOUND, &format!("there is nothing at {}", uri.path()))
-}
-
-async fn not_here(method: Method, uri: Uri) -> Response {
-    let why = format!("{method} of {} is not for here, or over the agent's Unix socket alone", uri.path());
-    refused(StatusCode::METHOD_NOT_ALLOWED, &why)
-}
-
-type Answer<T> = std::result::Result<T, Refusal>;
 
 /// All disks.
 #[utoipa::path(get, path = "/v1/disks", responses((status = 200, body = Vec<DiskStatus>)))]

@@ -1,17 +1,20 @@
 //! What the connections of a server share, and the count of them.
+//!
+//! Exports come and go while the server runs. A connection keeps the one that it has chosen; one that goes takes its
+//! connections along. The two locks are taken in the order `guests`, `exports`.
 
 use super::disk::ExportState;
 use super::wire::lock;
 use rustix::fd::OwnedFd;
 use rustix::net::{Shutdown, shutdown};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 use tokio_rustls::TlsAcceptor;
 
 /// See the module's documentation.
 pub(crate) struct Hall {
-    pub(crate) exports: Vec<Arc<ExportState>>,
+    exports: RwLock<Vec<Arc<ExportState>>>,
     pub(crate) tls: Option<TlsAcceptor>,
     pub(crate) handshake_timeout: Duration,
     connections_max: usize,
@@ -24,8 +27,34 @@ pub(crate) struct Hall {
 struct Guests {
     stopping: bool,
     next: u64,
-    /// The sockets of each connection; the last one is what is served. Not held open by being listed here.
-    sockets: BTreeMap<u64, Vec<Weak<OwnedFd>>>,
+    connections: BTreeMap<u64, Guest>,
+}
+
+/// A connection.
+struct Guest {
+    /// Its sockets; the last one is what is served. Not held open by being listed here.
+    sockets: Vec<Weak<OwnedFd>>,
+    /// What it has chosen.
+    export: Option<Arc<ExportState>>,
+}
+
+impl Guest {
+    fn has(&self, state: &Arc<ExportState>) -> bool {
+        self.export.as_ref().is_some_and(|export| Arc::ptr_eq(export, state))
+    }
+
+    /// What a client has sent is still received after this, then the end of the stream.
+    fn hear_no_more(&self) {
+        if let Some(socket) = self.sockets.last().and_then(Weak::upgrade) {
+            let _ = shutdown(&*socket, Shutdown::Read);
+        }
+    }
+
+    fn cut_off(&self) {
+        for socket in self.sockets.iter().filter_map(Weak::upgrade) {
+            let _ = shutdown(&*socket, Shutdown::Both);
+        }
+    }
 }
 
 /// A connection's place: freed when the last thread that works for it has ended.
@@ -41,19 +70,20 @@ impl Hall {
         handshake_timeout: Duration,
         connections_max: usize,
     ) -> Self {
-        let (guests, changed) = (Mutex::default(), Condvar::new());
+        let (guests, changed, exports) = (Mutex::default(), Condvar::new(), RwLock::new(exports));
         Self { exports, tls, handshake_timeout, connections_max, guests, changed }
     }
 
     /// A place for a client on `socket`, unless all are taken or the server stops.
     pub(crate) fn admit(self: &Arc<Self>, socket: &Arc<OwnedFd>) -> Option<Slot> {
         let mut guests = lock(&self.guests);
-        if guests.stopping || guests.sockets.len() >= self.connections_max {
+        if guests.stopping || guests.connections.len() >= self.connections_max {
             return None;
         }
         let number = guests.next;
         guests.next += 1;
-        guests.sockets.insert(number, vec![Arc::downgrade(socket)]);
+        let guest = Guest { sockets: vec![Arc::downgrade(socket)], export: None };
+        guests.connections.insert(number, guest);
         Some(Slot { hall: Arc::clone(self), number })
     }
 
@@ -62,7 +92,7 @@ impl Hall {
     }
 
     pub(crate) fn connections(&self) -> usize {
-        lock(&self.guests).sockets.len()
+        lock(&self.guests).connections.len()
     }
 
     /// Waits, unless the server stops.
@@ -78,16 +108,39 @@ impl Hall {
         let mut guests = lock(&self.guests);
         guests.stopping = true;
         self.changed.notify_all();
-        // What a client has sent is still received after this, then the end of the stream.
-        for socket in guests.sockets.values().filter_map(|sockets| sockets.last()?.upgrade()) {
-            let _ = shutdown(&*socket, Shutdown::Read);
-        }
-        let waited = self.changed.wait_timeout_while(guests, patience, |guests| !guests.sockets.is_empty());
+        guests.connections.values().for_each(Guest::hear_no_more);
+        let waited =
+            self.changed.wait_timeout_while(guests, patience, |guests| !guests.connections.is_empty());
         let guests = waited.unwrap_or_else(PoisonError::into_inner).0;
-        for socket in guests.sockets.values().flatten().filter_map(Weak::upgrade) {
-            let _ = shutdown(&*socket, Shutdown::Both);
-        }
-        guests.sockets.is_empty()
+        guests.connections.values().for_each(Guest::cut_off);
+        guests.connections.is_empty()
+    }
+
+    /// What can be chosen now.
+    pub(crate) fn exports(&self) -> Vec<Arc<ExportState>> {
+        self.exports.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes what can be chosen.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Vec<Arc<ExportState>>) -> T) -> T {
+        change(&mut self.exports.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Connections that have chosen this export.
+    pub(crate) fn connections_to(&self, state: &Arc<ExportState>) -> usize {
+        lock(&self.guests).connections.values().filter(|guest| guest.has(state)).count()
+    }
+
+    /// Takes no more requests for an export that cannot be chosen any more, and gives those in flight `patience`;
+    /// whether they finished. What has not is cut off.
+    pub(crate) fn part(&self, state: &Arc<ExportState>, patience: Duration) -> bool {
+        let is_used = |guests: &mut Guests| guests.connections.values().any(|guest| guest.has(state));
+        let guests = lock(&self.guests);
+        guests.connections.values().filter(|guest| guest.has(state)).for_each(Guest::hear_no_more);
+        let waited = self.changed.wait_timeout_while(guests, patience, is_used);
+        let mut guests = waited.unwrap_or_else(PoisonError::into_inner).0;
+        guests.connections.values().filter(|guest| guest.has(state)).for_each(Guest::cut_off);
+        !is_used(&mut guests)
     }
 }
 
@@ -98,16 +151,28 @@ impl Slot {
         if guests.stopping {
             let _ = shutdown(&**socket, Shutdown::Read);
         }
-        if let Some(sockets) = guests.sockets.get_mut(&self.number) {
-            sockets.push(Arc::downgrade(socket));
+        if let Some(guest) = guests.connections.get_mut(&self.number) {
+            guest.sockets.push(Arc::downgrade(socket));
         }
+    }
+
+    /// The client has chosen `state`; whether that is there still.
+    pub(crate) fn choose(&self, state: &Arc<ExportState>) -> bool {
+        let mut guests = lock(&self.hall.guests);
+        let exports = self.hall.exports.read().unwrap_or_else(PoisonError::into_inner);
+        let is_there = exports.iter().any(|export| Arc::ptr_eq(export, state));
+        drop(exports);
+        if let Some(guest) = guests.connections.get_mut(&self.number).filter(|_| is_there) {
+            guest.export = Some(Arc::clone(state));
+        }
+        is_there
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut guests = lock(&self.hall.guests);
-        guests.sockets.remove(&self.number);
+        guests.connections.remove(&self.number);
         drop(guests);
         self.hall.changed.notify_all();
     }

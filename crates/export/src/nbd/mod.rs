@@ -102,6 +102,18 @@ impl NbdServer {
     /// export at all, otherwise what the operating system reports.
     pub fn start(settings: &NbdSettings, exports: Vec<Export>) -> Result<Self> {
         check(&exports)?;
+        Self::listen(settings, exports)
+    }
+
+    /// Listens with nothing to serve yet: see [`NbdServer::add`].
+    ///
+    /// # Errors
+    /// As [`NbdServer::start`].
+    pub fn start_empty(settings: &NbdSettings) -> Result<Self> {
+        Self::listen(settings, Vec::new())
+    }
+
+    fn listen(settings: &NbdSettings, exports: Vec<Export>) -> Result<Self> {
         let tls = settings.tls.as_ref().map(tls::configure).transpose()?;
         let listener = Arc::new(Listener::open(&settings.address, settings.socket_mode)?);
         let exports = exports.into_iter().map(|export| Arc::new(ExportState::new(export))).collect();
@@ -121,6 +133,52 @@ impl NbdServer {
         self.hall.connections()
     }
 
+    /// Serves one more export, to whoever connects from now on.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Invalid`] for a name that is too long or has been given.
+    pub fn add(&self, export: Export) -> Result<()> {
+        self.hall.change(|exports| {
+            let mut all: Vec<_> = exports.iter().map(|state| state.export.clone()).collect();
+            all.push(export.clone());
+            check(&all)?;
+            exports.push(Arc::new(ExportState::new(export)));
+            Ok(())
+        })
+    }
+
+    /// Serves an export no longer: nobody can choose it any more, requests in flight have [`STOP_PATIENCE`] to finish,
+    /// its clients are cut off, and it is flushed. Whether there was one of that name.
+    ///
+    /// # Errors
+    /// Where the flush fails: what clients wrote since the last flush may be lost.
+    pub fn remove(&self, name: &str) -> Result<bool> {
+        let taken = self.hall.change(|exports| {
+            let at = exports.iter().position(|state| state.export.name == name)?;
+            Some(exports.remove(at))
+        });
+        let Some(state) = taken else { return Ok(false) };
+        if !self.hall.part(&state, STOP_PATIENCE) {
+            tracing::warn!(export = name, "requests in flight were given up");
+        }
+        flush(&state)?;
+        Ok(true)
+    }
+
+    /// Clients that have an export open at present.
+    #[must_use]
+    pub fn clients(&self, name: &str) -> usize {
+        let exports = self.hall.exports();
+        let state = exports.iter().find(|state| state.export.name == name);
+        state.map_or(0, |state| self.hall.connections_to(state))
+    }
+
+    /// Where clients find an export of this name.
+    #[must_use]
+    pub fn uri_of(&self, name: &str) -> String {
+        self.listener.uri(self.hall.tls.is_some(), name)
+    }
+
     fn end(&mut self) -> Result<()> {
         let Some(doorman) = self.doorman.take() else {
             return Ok(());
@@ -132,19 +190,16 @@ impl NbdServer {
         }
         // It does nothing that lasts: the socket it waits on is closed.
         let _ = doorman.join();
-        let flush = |state: &Arc<ExportState>| {
-            let device = &state.export.device;
-            if device.is_read_only() { Ok(()) } else { device.flush() }
-        };
         // Every disk is flushed, whatever becomes of the others; the first error counts.
-        let results: Vec<_> = self.hall.exports.iter().map(flush).collect();
+        let results: Vec<_> = self.hall.exports().iter().map(flush).collect();
         results.into_iter().collect()
     }
 }
 
 impl Server for NbdServer {
     fn uri(&self) -> String {
-        let export = match &*self.hall.exports {
+        let exports = self.hall.exports();
+        let export = match exports.as_slice() {
             [only] => only.export.name.as_str(),
             _ => "",
         };
@@ -170,6 +225,11 @@ impl Drop for NbdServer {
             tracing::warn!(%error, "a disk could not be flushed when its server stopped");
         }
     }
+}
+
+fn flush(state: &Arc<ExportState>) -> Result<()> {
+    let device = &state.export.device;
+    if device.is_read_only() { Ok(()) } else { device.flush() }
 }
 
 fn check(exports: &[Export]) -> Result<()> {

@@ -51,7 +51,8 @@ pub(crate) fn receive_client(
     is_tcp: bool,
     peer: String,
 ) {
-    let views: Vec<_> = hall.exports.iter().map(|state| view(&state.export)).collect();
+    let exports = hall.exports();
+    let views: Vec<_> = exports.iter().map(|state| view(&state.export)).collect();
     let encryption = if hall.tls.is_some() { Encryption::Demanded } else { Encryption::Unavailable };
     let mut handshake = Handshake::new(&views, encryption);
     // The longest message, and so always room for more of one.
@@ -87,7 +88,11 @@ pub(crate) fn receive_client(
     };
     let cleared = set_socket_timeout(&*served, Timeout::Recv, None)
         .and_then(|()| set_socket_timeout(&*served, Timeout::Send, None));
-    if let (Ok(()), Some(state)) = (cleared, hall.exports.get(chosen.export)) {
+    if let (Ok(()), Some(state)) = (cleared, exports.get(chosen.export)) {
+        if !slot.choose(state) {
+            tracing::debug!(peer, export = state.export.name, "an NBD client chose what has gone meanwhile");
+            return;
+        }
         tracing::debug!(
             peer,
             export = state.export.name,

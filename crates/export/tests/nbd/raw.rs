@@ -4,9 +4,10 @@ use super::raw_client::{DATA_HEADER, RawClient};
 use super::serve;
 use super::test_disk::TestDisk;
 use headstart_block::{ByteRange, ErrorKind};
-use headstart_export::Server;
 use headstart_export::nbd::proto::{Errno, Request, chunk, command, command_flag};
+use headstart_export::{Export, Server};
 use std::io::Write as _;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -277,4 +278,40 @@ fn a_stop_does_not_wait_for_ever() {
     assert!(begun.elapsed() < Duration::from_secs(8));
     assert!(client.is_closed());
     served.disk.arrive();
+}
+
+#[test]
+fn exports_come_and_go_while_others_are_served() {
+    let served = serve(TestDisk::new(vec![5; LEN], false));
+    let other = Arc::new(TestDisk::new(vec![6; LEN], false));
+    let export = || Export::new("other", Arc::clone(&other) as _);
+    served.server.add(export()).unwrap();
+    assert_eq!(served.server.add(export()).unwrap_err().kind(), ErrorKind::Invalid);
+    let mut stays = RawClient::open_named(&served.socket, false, "disk");
+    let mut goes = RawClient::open_named(&served.socket, false, "other");
+    for (client, byte) in [(&mut stays, 5), (&mut goes, 6)] {
+        client.read(1, 0, 512);
+        assert_eq!(client.reply(512).payload, [byte; 512]);
+    }
+    assert_eq!(["disk", "other", "none"].map(|name| served.server.clients(name)), [1, 1, 0]);
+    // A request in flight is finished before its export goes.
+    other.lose(ByteRange::between(0, 4096));
+    goes.read(2, 0, 4096);
+    while other.waiting.load(Ordering::SeqCst) == 0 {
+        sleep(Duration::from_millis(5));
+    }
+    std::thread::scope(|scope| {
+        let removing = scope.spawn(|| served.server.remove("other"));
+        sleep(Duration::from_millis(50));
+        other.arrive();
+        assert_eq!(goes.reply(4096).payload.len(), 4096);
+        assert!(goes.is_closed());
+        assert!(removing.join().unwrap().unwrap());
+    });
+    assert_eq!(other.flushes.load(Ordering::SeqCst), 1);
+    assert!(!served.server.remove("other").unwrap());
+    stays.read(2, 0, 512);
+    assert_eq!(stays.reply(512).payload, [5; 512]);
+    served.server.add(export()).unwrap();
+    RawClient::open_named(&served.socket, false, "other").read(1, 0, 512);
 }

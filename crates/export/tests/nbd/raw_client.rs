@@ -32,13 +32,19 @@ impl RawClient {
 
     /// With the handshake done.
     pub(crate) fn open(path: &Path, structured: bool) -> Self {
+        Self::open_named(path, structured, "")
+    }
+
+    /// The same, with an export named.
+    pub(crate) fn open_named(path: &Path, structured: bool, name: &str) -> Self {
         let mut client = Self::connect(path);
         client.bytes(18).unwrap();
         client.stream.write_all(&3u32.to_be_bytes()).unwrap();
         if structured {
             client.option(option::STRUCTURED_REPLY, &[]);
         }
-        client.option(option::GO, &[0; 6]);
+        let len = u32::try_from(name.len()).unwrap().to_be_bytes();
+        client.option(option::GO, &[&len[..], name.as_bytes(), &[0; 2]].concat());
         client
     }
 

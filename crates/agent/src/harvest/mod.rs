@@ -1,0 +1,194 @@
+//! The daemon of a host that lends spare flash: its vSSDs as disks, and the sockets at which it is asked.
+//!
+//! ```text
+//! DIR/lock, DIR/journal and so on   the host's own: see `headstart_harvest::host`
+//! DIR/harvest.sock                  where programs find the daemon: HTTP
+//! DIR/nbd.sock                      where clients find the vSSDs, each an export, unless another place is named
+//! DIR/exports.json                  which vSSDs are served in other ways as well
+//! ```
+//!
+//! A vSSD is served from the moment when it is made, or the daemon starts, until it is deleted, or the daemon ends.
+//! A second is what the host's timers count in: a thread of its own calls them, so that no request waits for them.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`exports`] | each vSSD as a disk, by NBD and what else was asked for |
+//! | `rest` | what programs ask for over HTTP |
+//! | `metrics` | what Prometheus scrapes |
+
+pub mod exports;
+mod metrics;
+mod rest;
+
+pub use rest::{NewSize, NewVssd, Vssd};
+
+use crate::rest::Rest;
+use exports::Exports;
+use headstart_block::{Error, ErrorKind, Result};
+use headstart_export::nbd::{Address, NbdSettings, TlsSettings};
+use headstart_harvest::host::{Host, Options};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+/// The socket at which programs find the daemon, in its directory.
+pub const SOCKET: &str = "harvest.sock";
+
+/// The socket at which clients find the vSSDs there, where no other place is named.
+const NBD_SOCKET: &str = "nbd.sock";
+
+/// How often the host's timers are looked after.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Most NBD clients at a time, of all vSSDs together.
+const CONNECTIONS_MAX: usize = 1024;
+
+/// What a daemon is to do.
+pub struct HarvestSettings {
+    /// The host.
+    pub host: Options,
+    /// Where its vSSDs are served by NBD [default: a Unix socket in its directory].
+    pub nbd: Option<Address>,
+    /// Certificates for that.
+    pub tls: Option<TlsSettings>,
+    /// Where what changes nothing is served over TCP.
+    pub http: Option<SocketAddr>,
+}
+
+/// A daemon that runs.
+pub struct Harvest {
+    host: Arc<Host>,
+    exports: Arc<Exports>,
+    ticker: Ticker,
+    rest: Rest,
+    socket: PathBuf,
+}
+
+impl Harvest {
+    /// Opens the host, serves its vSSDs, and listens; on the runtime that it is called on.
+    ///
+    /// # Errors
+    /// What [`Host::open`] and listening report. A vSSD that cannot be served in a way of its own does not keep the
+    /// others from being served: its status says why.
+    pub async fn start(settings: HarvestSettings) -> Result<Self> {
+        let HarvestSettings { host: options, nbd, tls, http } = settings;
+        let dir = options.dir.clone();
+        let address = nbd.unwrap_or_else(|| Address::Unix(dir.join(NBD_SOCKET)));
+        let nbd = NbdSettings { tls, connections_max: CONNECTIONS_MAX, ..NbdSettings::new(address) };
+        let opened = tokio::task::spawn_blocking({
+            let dir = dir.clone();
+            move || -> Result<_> {
+                let host = Host::open(options, Arc::new(clock()))?;
+                let exports = Exports::start(&nbd, &dir, &host)?;
+                Ok((host, Arc::new(exports)))
+            }
+        });
+        let (host, exports) = opened.await.map_err(broke_off)??;
+        let socket = dir.join(SOCKET);
+        let served = rest::Served { host: Arc::clone(&host), exports: Arc::clone(&exports) };
+        let rest = rest::start(&socket, http, served).await?;
+        let ticker = Ticker::start(Arc::clone(&host), Arc::clone(&exports))?;
+        Ok(Self { host, exports, ticker, rest, socket })
+    }
+
+    /// Where programs find it.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Where clients find its vSSDs: each is an export of this server.
+    #[must_use]
+    pub fn nbd(&self) -> String {
+        self.exports.uri()
+    }
+
+    /// Where what changes nothing is served over TCP.
+    #[must_use]
+    pub fn http(&self) -> Option<SocketAddr> {
+        self.rest.address
+    }
+
+    /// vSSDs that it has.
+    #[must_use]
+    pub fn vssds(&self) -> usize {
+        self.host.list().len()
+    }
+
+    /// Why it is of no more use, where that is so.
+    #[must_use]
+    pub fn failed(&self) -> Option<Error> {
+        self.exports.failed().or_else(|| {
+            let ended = || Error::new(ErrorKind::Unavailable, "the thread of the host's timers has ended");
+            self.ticker.has_ended().then(ended)
+        })
+    }
+
+    /// Takes no more requests, ends its exports and closes the host: what clients wrote is durable then.
+    ///
+    /// # Errors
+    /// Where that fails; the rest is done all the same.
+    pub async fn stop(self) -> Result<()> {
+        let Self { host, exports, ticker, rest, .. } = self;
+        drop(rest);
+        let stopped = tokio::task::spawn_blocking(move || {
+            drop(ticker);
+            let stopped = exports.stop();
+            stopped.and(host.close())
+        });
+        stopped.await.map_err(broke_off)?
+    }
+}
+
+fn broke_off(e: tokio::task::JoinError) -> Error {
+    Error::invalid("it broke off").caused_by(e)
+}
+
+/// A clock for a host: since the beginning of 1970, so that it goes on where the one before ended; it does not run
+/// backwards while the daemon lives, whatever becomes of the host's clock.
+#[expect(clippy::disallowed_methods, reason = "the daemon is where the time comes in")]
+fn clock() -> impl Fn() -> Duration + Send + Sync {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let zero = Instant::now();
+    move || since + zero.elapsed()
+}
+
+/// The thread that looks after the host's timers. Dropped, it ends.
+struct Ticker {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ticker {
+    fn start(host: Arc<Host>, exports: Arc<Exports>) -> Result<Self> {
+        let (stop, stopped) = channel::<()>();
+        let tick = move || {
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {
+                host.tick();
+                exports.refresh();
+            }
+        };
+        let thread = std::thread::Builder::new().name("harvest-timers".to_owned()).spawn(tick);
+        let thread = thread.map_err(|e| Error::io("cannot start a thread", e))?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+
+    fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,328 @@
+//! What programs ask the daemon for, over HTTP. The OpenAPI document says all of it.
+//!
+//! Everything goes over a Unix socket in the daemon's directory, which is for its user alone. What changes nothing is
+//! served over TCP as well, where that is asked for. The host's methods block, some for as long as flash takes to be
+//! erased: each runs on a thread for such work, and is finished also where who asked hangs up.
+
+use super::exports::{Exports, Ways};
+use super::{broke_off, metrics};
+use crate::disks::check_name;
+use crate::rest::Rest;
+use crate::rest::answers::{Answer, Body, Failure, Refusal, not_here, nothing};
+use axum::extract::{Path as UrlPath, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{StatusCode, Uri};
+use axum::response::IntoResponse;
+use axum::routing::{delete, get, patch, post};
+use axum::{Json, Router};
+use headstart_block::{Error, ErrorKind, Result};
+use headstart_harvest::GssdId;
+use headstart_harvest::host::{
+    BrokerStatus, FlashStatus, ForecastStatus, Host, HostStatus, JournalStatus, Kind, LeaseStatus,
+    PooledStatus, Report, ReportKind, VssdSpec, VssdStatus, Wish,
+};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use utoipa::{OpenApi, ToSchema};
+
+/// What the answers are made of.
+pub(super) struct Served {
+    pub(super) host: Arc<Host>,
+    pub(super) exports: Arc<Exports>,
+}
+
+type Shared = State<Arc<Served>>;
+
+/// Serves at a Unix socket, in the place of who served there before, and read-only at `address`.
+///
+/// # Errors
+/// Where it cannot listen.
+pub(super) async fn start(socket: &Path, address: Option<SocketAddr>, served: Served) -> Result<Rest> {
+    let served = Arc::new(served);
+    let all = looking().merge(changing()).with_state(Arc::clone(&served));
+    Rest::start(socket, all, address, looking().with_state(served)).await
+}
+
+fn looking() -> Router<Arc<Served>> {
+    Router::new()
+        .route("/v1/vssds", get(list))
+        .route("/v1/vssds/{name}", get(show))
+        .route("/v1/status", get(status))
+        .route("/v1/reports", get(reports))
+        .route("/metrics", get(page))
+        .route("/openapi.json", get(openapi))
+        .fallback(nothing)
+        .method_not_allowed_fallback(not_here)
+}
+
+fn changing() -> Router<Arc<Served>> {
+    Router::new()
+        .route("/v1/vssds", post(create))
+        .route("/v1/vssds/{name}", patch(resize).delete(remove))
+        .route("/v1/vssds/{name}/requests", post(request))
+        .route("/v1/vssds/{name}/leases", delete(release_all))
+        .route("/v1/vssds/{name}/leases/{id}", delete(release))
+}
+
+/// The document that says what can be asked for.
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "headstart harvest", description = "The vSSDs of a host, and what harvest VMs borrow."),
+    paths(list, show, create, resize, remove, request, release, release_all, status, reports, page),
+    components(schemas(
+        NewVssd,
+        NewSize,
+        Ways,
+        Vssd,
+        VssdSpec,
+        VssdStatus,
+        Kind,
+        LeaseStatus,
+        ForecastStatus,
+        Wish,
+        HostStatus,
+        FlashStatus,
+        PooledStatus,
+        BrokerStatus,
+        JournalStatus,
+        Report,
+        ReportKind,
+        Failure
+    ))
+)]
+struct Document;
+
+/// A vSSD that is to be made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NewVssd {
+    /// What it is called: letters, digits, `-`, `_` and `.`, 64 at most. Its NBD export is called so, too.
+    pub name: String,
+    /// What it is.
+    #[serde(flatten)]
+    pub spec: VssdSpec,
+    /// How it is served, beside NBD.
+    #[serde(flatten)]
+    pub ways: Ways,
+}
+
+/// How large a vSSD is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NewSize {
+    /// Bytes.
+    pub size: u64,
+}
+
+/// A vSSD, and where clients find it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Vssd {
+    /// How it is.
+    #[serde(flatten)]
+    pub status: VssdStatus,
+    /// Where it is served: by NBD first.
+    pub uris: Vec<String>,
+    /// Clients that have it open by NBD.
+    pub clients: usize,
+    /// Why it is not served in one of the ways that were asked for.
+    pub error: Option<String>,
+}
+
+impl Served {
+    pub(super) fn vssds(&self) -> Vec<Vssd> {
+        self.host.list().into_iter().map(|status| self.vssd(status)).collect()
+    }
+
+    fn vssd(&self, status: VssdStatus) -> Vssd {
+        let (uris, error) = self.exports.places(&status.name);
+        Vssd { clients: self.exports.clients(&status.name), uris, error, status }
+    }
+
+    fn get(&self, name: &str) -> Result<Vssd> {
+        let found = self.host.list().into_iter().find(|status| status.name == name);
+        found.map(|status| self.vssd(status)).ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, "there is no vSSD of that name")
+                .about(name.escape_debug())
+                .remedy("`headstart harvest vssd list` says which there are")
+        })
+    }
+
+    fn create(&self, new: NewVssd) -> Result<Vssd> {
+        let NewVssd { name, spec, ways } = new;
+        check_name(&name)?;
+        let is_served = spec.kind != Kind::Unsold;
+        if !is_served && !ways.is_none() {
+            let error = Error::invalid("an unsold vSSD is nobody's, and is served to nobody").about(&name);
+            return Err(error.remedy("make a regular one, or leave out vhost-user and FUSE"));
+        }
+        let status = self.host.create(&name, spec)?;
+        if is_served && let Err(error) = self.exports.add(&self.host, &name, ways) {
+            // What nobody can use is not there.
+            if let Err(error) = self.host.delete(&name) {
+                tracing::warn!(vssd = name, %error, "a vSSD that cannot be served is still there");
+            }
+            return Err(error);
+        }
+        Ok(self.vssd(status))
+    }
+
+    fn remove(&self, name: &str, force: bool) -> Result<Vssd> {
+        let gone = self.get(name)?;
+        if gone.clients > 0 && !force {
+            return Err(Error::new(ErrorKind::Conflict, "is in use: clients have it open by NBD")
+                .about(name)
+                .remedy("disconnect them first, or delete it with --force"));
+        }
+        let ways = self.exports.ways(name);
+        // What its clients wrote last is deleted along with the rest.
+        if let Err(error) = self.exports.remove(name) {
+            tracing::warn!(vssd = name, %error, "a vSSD that is to be deleted was not flushed");
+        }
+        if let Err(error) = self.host.delete(name) {
+            if gone.status.kind != Kind::Unsold
+                && let Err(error) = self.exports.add(&self.host, name, ways)
+            {
+                tracing::warn!(vssd = name, %error, "a vSSD that is not deleted is not served any more");
+            }
+            return Err(error);
+        }
+        Ok(gone)
+    }
+
+    fn resize(&self, name: &str, size: u64) -> Result<Vssd> {
+        self.get(name)?;
+        let status = self.host.resize(name, size);
+        self.exports.refresh();
+        Ok(self.vssd(status?))
+    }
+
+    fn request(&self, name: &str, wish: Wish) -> Result<Vec<LeaseStatus>> {
+        self.get(name)?;
+        let leases = self.host.request(name, wish);
+        self.exports.refresh();
+        leases
+    }
+
+    fn release(&self, name: &str, lease: Option<GssdId>) -> Result<Vssd> {
+        self.get(name)?;
+        let released = self.host.release(name, lease);
+        self.exports.refresh();
+        released?;
+        self.get(name)
+    }
+}
+
+/// Does what blocks on a thread for that.
+async fn blocking<T: Send + 'static>(
+    State(served): Shared,
+    work: impl FnOnce(&Served) -> Result<T> + Send + 'static,
+) -> Answer<T> {
+    let done = tokio::task::spawn_blocking(move || work(&served)).await;
+    done.map_err(|e| Refusal(broke_off(e)))?.map_err(Refusal)
+}
+
+/// All vSSDs.
+#[utoipa::path(get, path = "/v1/vssds", responses((status = 200, body = Vec<Vssd>)))]
+async fn list(served: Shared) -> Answer<Json<Vec<Vssd>>> {
+    blocking(served, |served| Ok(served.vssds())).await.map(Json)
+}
+
+/// One vSSD.
+#[utoipa::path(get, path = "/v1/vssds/{name}", params(("name" = String, Path, description = "The vSSD")),
+    responses((status = 200, body = Vssd), (status = 404, body = Failure)))]
+async fn show(served: Shared, UrlPath(name): UrlPath<String>) -> Answer<Json<Vssd>> {
+    blocking(served, move |served| served.get(&name)).await.map(Json)
+}
+
+/// Makes a vSSD and serves it. Over the Unix socket alone.
+#[utoipa::path(post, path = "/v1/vssds", request_body = NewVssd,
+    responses((status = 201, description = "It can be used", body = Vssd),
+        (status = 409, description = "There is a vSSD of that name", body = Failure),
+        (status = 422, description = "It cannot be so", body = Failure),
+        (status = 507, description = "There are not so many channels free", body = Failure)))]
+async fn create(served: Shared, Body(new): Body<NewVssd>) -> Answer<(StatusCode, Json<Vssd>)> {
+    blocking(served, move |served| served.create(new)).await.map(|vssd| (StatusCode::CREATED, Json(vssd)))
+}
+
+/// Makes a vSSD larger or smaller. Over the Unix socket alone.
+#[utoipa::path(patch, path = "/v1/vssds/{name}", params(("name" = String, Path, description = "The vSSD")),
+    request_body = NewSize,
+    responses((status = 200, description = "It has that size", body = Vssd), (status = 404, body = Failure),
+        (status = 422, description = "It cannot have that size", body = Failure),
+        (status = 507, description = "There is not so much flash for it", body = Failure)))]
+async fn resize(
+    served: Shared,
+    UrlPath(name): UrlPath<String>,
+    Body(NewSize { size }): Body<NewSize>,
+) -> Answer<Json<Vssd>> {
+    blocking(served, move |served| served.resize(&name, size)).await.map(Json)
+}
+
+/// Deletes a vSSD with all that is on it; its flash is erased before anybody else has it. Over the Unix socket alone.
+#[utoipa::path(delete, path = "/v1/vssds/{name}",
+    params(("name" = String, Path, description = "The vSSD"),
+        ("force" = Option<bool>, Query, description = "Cut off clients that have it open")),
+    responses((status = 200, description = "It was so, and is gone", body = Vssd), (status = 404, body = Failure),
+        (status = 409, description = "Clients have it open", body = Failure)))]
+async fn remove(served: Shared, UrlPath(name): UrlPath<String>, uri: Uri) -> Answer<Json<Vssd>> {
+    let force = uri.query().is_some_and(|query| query.split('&').any(|part| part == "force=true"));
+    blocking(served, move |served| served.remove(&name, force)).await.map(Json)
+}
+
+/// Asks for spare flash for a harvest vSSD; answers with what it was given, when it can be used. Over the Unix socket
+/// alone.
+#[utoipa::path(post, path = "/v1/vssds/{name}/requests",
+    params(("name" = String, Path, description = "The harvest vSSD")), request_body = Wish,
+    responses((status = 201, description = "What it was given", body = Vec<LeaseStatus>),
+        (status = 404, body = Failure),
+        (status = 422, description = "It is no harvest vSSD, or the wish makes no sense", body = Failure),
+        (status = 507, description = "There is not so much to spare", body = Failure)))]
+async fn request(
+    served: Shared,
+    UrlPath(name): UrlPath<String>,
+    Body(wish): Body<Wish>,
+) -> Answer<(StatusCode, Json<Vec<LeaseStatus>>)> {
+    let leases = blocking(served, move |served| served.request(&name, wish)).await;
+    leases.map(|leases| (StatusCode::CREATED, Json(leases)))
+}
+
+/// Gives one lease back. What is on it moves to what the vSSD has left, for as long as the lease is `leaving`; where it
+/// does not fit, the lease is kept, and a report says so. Over the Unix socket alone.
+#[utoipa::path(delete, path = "/v1/vssds/{name}/leases/{id}",
+    params(("name" = String, Path, description = "The harvest vSSD"),
+        ("id" = u64, Path, description = "The lease")),
+    responses((status = 200, description = "It goes back", body = Vssd), (status = 404, body = Failure)))]
+async fn release(served: Shared, UrlPath((name, id)): UrlPath<(String, u64)>) -> Answer<Json<Vssd>> {
+    blocking(served, move |served| served.release(&name, Some(GssdId(id)))).await.map(Json)
+}
+
+/// Gives all leases of a vSSD back, with all that is on them. Over the Unix socket alone.
+#[utoipa::path(delete, path = "/v1/vssds/{name}/leases",
+    params(("name" = String, Path, description = "The harvest vSSD")),
+    responses((status = 200, description = "They go back", body = Vssd), (status = 404, body = Failure)))]
+async fn release_all(served: Shared, UrlPath(name): UrlPath<String>) -> Answer<Json<Vssd>> {
+    blocking(served, move |served| served.release(&name, None)).await.map(Json)
+}
+
+/// The host as a whole: flash, pool, leases, what was done.
+#[utoipa::path(get, path = "/v1/status", responses((status = 200, body = HostStatus)))]
+async fn status(served: Shared) -> Answer<Json<HostStatus>> {
+    blocking(served, |served| Ok(served.host.status())).await.map(Json)
+}
+
+/// What users of harvest VMs have to know, newest last: evictions, and leases that ended.
+#[utoipa::path(get, path = "/v1/reports", responses((status = 200, body = Vec<Report>)))]
+async fn reports(served: Shared) -> Answer<Json<Vec<Report>>> {
+    blocking(served, |served| Ok(served.host.reports())).await.map(Json)
+}
+
+/// Metrics, for Prometheus.
+#[utoipa::path(get, path = "/metrics", responses((status = 200, content_type = "text/plain", body = String)))]
+async fn page(served: Shared) -> Answer<impl IntoResponse> {
+    let page = blocking(served, |served| Ok(metrics::render(served))).await?;
+    Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page))
+}
+
+async fn openapi() -> Json<utoipa::openapi::OpenApi> {
+    Json(Document::openapi())
+}

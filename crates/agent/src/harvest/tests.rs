@@ -1,0 +1,153 @@
+use super::exports::Ways;
+use super::rest::Vssd;
+use super::*;
+use headstart_harvest::VssdId;
+use headstart_harvest::host::{
+    BrokerStatus, FlashPlace, FlashStatus, HostStatus, JournalStatus, Kind, Settings, VssdSpec, VssdStatus,
+};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+fn options(dir: &Path) -> Options {
+    let flash = FlashPlace::File { path: dir.join("flash"), size: Some(1 << 30) };
+    Options { dir: dir.to_owned(), flash, size: Some(1 << 30), settings: Settings::default() }
+}
+
+async fn start(dir: &Path) -> Result<Harvest> {
+    Harvest::start(HarvestSettings { host: options(dir), nbd: None, tls: None, http: None }).await
+}
+
+/// A request as any program makes it; the answer's status and body.
+fn ask(socket: &Path, line: &str, body: &str) -> (u16, Value) {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    let length = body.len();
+    write!(
+        stream,
+        "{line} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Content-Length: {length}\r\n\r\n{body}"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, serde_json::from_str(body).unwrap_or(Value::String(body.to_owned())))
+}
+
+fn a_status() -> VssdStatus {
+    VssdStatus {
+        name: "a".into(),
+        id: VssdId(1),
+        kind: Kind::Regular,
+        size: 1 << 20,
+        channels: 2,
+        used: 4096,
+        lent: 8192,
+        borrowed: 0,
+        leases: Vec::new(),
+        harvest_wear: 0.25,
+        forecast: None,
+    }
+}
+
+#[test]
+fn a_vssd_is_one_object() {
+    let vssd = Vssd { status: a_status(), uris: vec!["nbd://h/a".into()], clients: 1, error: None };
+    let value = serde_json::to_value(&vssd).unwrap();
+    assert_eq!(
+        (&value["name"], &value["kind"], &value["uris"][0]),
+        (&json!("a"), &json!("regular"), &json!("nbd://h/a"))
+    );
+    assert_eq!(serde_json::from_value::<Vssd>(value).unwrap(), vssd);
+    let new: NewVssd =
+        serde_json::from_value(json!({ "name": "a", "kind": "harvest", "channels": 1 })).unwrap();
+    assert_eq!(new.spec, VssdSpec { kind: Kind::Harvest, channels: Some(1), size: None });
+    assert_eq!(new.ways, Ways::default());
+    let new = json!({ "name": "a", "kind": "unsold", "channels": 1, "size": 4096, "fuse": "/mnt/a" });
+    let new: NewVssd = serde_json::from_value(new).unwrap();
+    assert_eq!((new.spec.size, new.ways.fuse), (Some(4096), Some("/mnt/a".into())));
+}
+
+#[test]
+fn metrics_are_announced_and_have_numbers() {
+    let flash = FlashStatus {
+        place: "emulated".into(),
+        size: 1 << 30,
+        channels: 4,
+        free_channels: 1,
+        block_size: 1 << 20,
+        bad_blocks: 0,
+        erasures: 10,
+        harvest_erasures: 1,
+        read_bytes: 2,
+        programmed_bytes: 3,
+        written_bytes: 1,
+    };
+    let status = HostStatus {
+        flash,
+        pool: Vec::new(),
+        leases: Vec::new(),
+        broker: BrokerStatus { leases: 7, ..BrokerStatus::default() },
+        journal: JournalStatus::default(),
+    };
+    let vssd = Vssd { status: a_status(), uris: Vec::new(), clients: 0, error: None };
+    let page = metrics::page(&[vssd], &status);
+    for line in [
+        "headstart_harvest_vssd_size_bytes{vssd=\"a\",kind=\"regular\"} 1048576",
+        "headstart_harvest_vssd_harvest_wear_ratio{vssd=\"a\"} 0.25",
+        "headstart_harvest_leases_total 7",
+        "headstart_harvest_flash_erasures_total 10",
+    ] {
+        assert!(page.lines().any(|found| found == line), "{line} is not in {page}");
+    }
+    let mut kinds = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    assert!(kinds.all(|(name, kind)| (kind == "counter") == name.ends_with("_total")), "{page}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn vssds_are_made_served_and_found_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let harvest = start(dir.path()).await.unwrap();
+    assert!(start(dir.path()).await.is_err(), "two in one directory");
+    let socket = harvest.socket().to_owned();
+    let asked = |line: &'static str, body: Value| {
+        let socket = socket.clone();
+        async move { tokio::task::spawn_blocking(move || ask(&socket, line, &body.to_string())).await.unwrap() }
+    };
+    let vhost = dir.path().join("a.sock");
+    let new = json!({ "name": "a", "kind": "regular", "channels": 1, "vhost_user": &vhost });
+    let (status, made) = asked("POST /v1/vssds", new.clone()).await;
+    assert_eq!((status, made["uris"].as_array().unwrap().len()), (201, 2), "{made}");
+    assert!(vhost.exists());
+    assert_eq!(asked("POST /v1/vssds", new).await.0, 409);
+    assert_eq!(
+        asked("POST /v1/vssds", json!({ "name": "../a", "kind": "regular", "channels": 1 })).await.0,
+        422
+    );
+    assert_eq!(asked("POST /v1/vssds", json!({ "name": "b" })).await.0, 422);
+    // What cannot be served as asked for is not made.
+    let new = json!({ "name": "b", "kind": "regular", "channels": 1, "fuse": dir.path().join("nothing") });
+    assert!(asked("POST /v1/vssds", new).await.0 >= 400);
+    let (status, listed) = asked("GET /v1/vssds", Value::Null).await;
+    assert_eq!((status, listed.as_array().unwrap().len()), (200, 1), "{listed}");
+    let wish = json!({ "capacity": 1 << 20, "duration_s": 60 });
+    assert_eq!(asked("POST /v1/vssds/none/requests", wish).await.0, 404);
+    assert_eq!(asked("DELETE /v1/vssds/none", Value::Null).await.0, 404);
+    assert_eq!(asked("GET /v1/status", Value::Null).await.0, 200);
+    let document = asked("GET /openapi.json", Value::Null).await.1;
+    for path in ["/v1/vssds/{name}/leases/{id}", "/v1/reports", "/metrics"] {
+        assert!(document["paths"][path].is_object(), "{path}");
+    }
+    harvest.stop().await.unwrap();
+    assert!(!socket.exists() && !vhost.exists());
+    let harvest = start(dir.path()).await.unwrap();
+    assert_eq!(harvest.vssds(), 1);
+    assert!(vhost.exists(), "it is served as before");
+    let (status, gone) = asked("DELETE /v1/vssds/a", Value::Null).await;
+    assert_eq!((status, &gone["name"]), (200, &json!("a")), "{gone}");
+    assert!(!vhost.exists());
+    assert_eq!(asked("GET /v1/vssds/a", Value::Null).await.0, 404);
+    assert!(harvest.failed().is_none());
+    harvest.stop().await.unwrap();
+}

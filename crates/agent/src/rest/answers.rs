@@ -1,0 +1,65 @@
+//! How requests are refused: in words, with a status that says the kind.
+
+use axum::Json;
+use axum::extract::{FromRequest, Request};
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use headstart_block::{Error, ErrorKind};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use utoipa::ToSchema;
+
+/// Why something could not be done.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Failure {
+    /// In words: the thing, the cause, and what to do.
+    pub(crate) error: String,
+}
+
+/// An error as an answer.
+pub(crate) struct Refusal(pub(crate) Error);
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = match self.0.kind() {
+            ErrorKind::NotFound => StatusCode::NOT_FOUND,
+            ErrorKind::Conflict => StatusCode::CONFLICT,
+            ErrorKind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
+            ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            ErrorKind::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        (status, Json(Failure { error: self.0.to_string() })).into_response()
+    }
+}
+
+/// A request's body. What is none is refused as everything is.
+pub(crate) struct Body<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
+        match Json::from_request(request, state).await {
+            Ok(Json(body)) => Ok(Self(body)),
+            Err(rejection) => Err(refused(rejection.status(), &rejection.body_text())),
+        }
+    }
+}
+
+pub(crate) fn refused(status: StatusCode, why: &str) -> Response {
+    (status, Json(Failure { error: format!("{why}; /openapi.json says what can be asked for") }))
+        .into_response()
+}
+
+pub(crate) async fn nothing(uri: Uri) -> Response {
+    refused(StatusCode::NOT_FOUND, &format!("there is nothing at {}", uri.path()))
+}
+
+pub(crate) async fn not_here(method: Method, uri: Uri) -> Response {
+    let why = format!("{method} of {} is not for here, or over the Unix socket alone", uri.path());
+    refused(StatusCode::METHOD_NOT_ALLOWED, &why)
+}
+
+/// What a handler gives.
+pub(crate) type Answer<T> = Result<T, Refusal>;
