@@ -7,6 +7,7 @@
 //! | [`swarm`] | `headstart swarm ...`: hosts that help each other |
 //! | [`cache`] | `headstart cache ...`: what this host keeps of images |
 //! | [`doctor`] | `headstart doctor`: what works on this host |
+//! | [`harvest`] | `headstart harvest ...`: spare flash for evictable VMs |
 //! | [`image`] | `headstart image ...`: one file a command |
 //! | [`layer`] | `headstart layer ...`: single layer files |
 //! | [`plan`] | `headstart plan ...`: what was learned |
@@ -16,6 +17,7 @@
 //! | [`train`] | `headstart train`: from recorded boots to plans |
 //! | [`zfile`] | `headstart zfile ...`: single compressed files |
 //! | [`store_args`] | options of every command that reaches a store over a network |
+//! | [`local_client`] | how daemons of this host are asked |
 //! | [`terminal`] | progress bars, Ctrl-C |
 //! | [`counted`] | what trackers counted, as boots to learn from |
 //! | [`layer_map`] | which layer each part of a disk comes from |
@@ -31,9 +33,11 @@ mod attach;
 mod cache;
 mod counted;
 mod doctor;
+mod harvest;
 mod image;
 mod layer;
 mod layer_map;
+mod local_client;
 mod log;
 mod megabytes;
 mod plan;
@@ -120,6 +124,9 @@ enum Command {
     /// The disks of this host's agent
     #[command(subcommand)]
     Disk(agent::DiskCommand),
+    /// Spare flash of this host, lent to VMs that may be evicted, and given back in time
+    #[command(subcommand)]
+    Harvest(harvest::Command),
     /// What this host keeps of images: look at it, remove, give space back
     #[command(subcommand)]
     Cache(cache::Command),
@@ -151,6 +158,7 @@ fn run(cli: &Cli) -> Result<Box<dyn Report>> {
         Command::Agent(command) => command.run(&terminal, cli.global.json),
         Command::Swarm(command) => command.run(),
         Command::Disk(command) => command.run(&terminal, cli.global.json),
+        Command::Harvest(command) => command.run(&terminal, cli.global.json),
         Command::Cache(command) => command.run(),
         Command::Doctor(command) => Ok(command.run()),
     }

@@ -13,6 +13,7 @@
 //! | [`model`] | the two models, the paper's and the real one, as settings of engine, link and replay |
 //! | [`disk`] | the event loop of one disk (read this first) |
 //! | [`fleet`] | many hosts that boot at once, and help each other |
+//! | [`harvest`] | regular VMs, what they leave unused, and harvest VMs that borrow it |
 //! | [`image`] | a real image as the simulated disk |
 //! | [`guide`] | the pilot and policies that decide as reads come, in the simulator |
 //! | [`outcome`] | what came of it: hit rate, accuracy, waits, slow reads, bytes |
@@ -24,6 +25,7 @@ pub mod boot;
 pub mod disk;
 pub mod fleet;
 pub mod guide;
+pub mod harvest;
 pub mod image;
 pub mod link;
 pub mod model;

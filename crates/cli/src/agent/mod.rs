@@ -187,7 +187,7 @@ pub(crate) fn default_dir() -> PathBuf {
 }
 
 /// Where what outlives the host's restart is where nobody says.
-fn default_state() -> PathBuf {
+pub(crate) fn default_state() -> PathBuf {
     if rustix::process::getuid().is_root() {
         return PathBuf::from("/var/lib/headstart");
     }

@@ -11,6 +11,7 @@
 //! | [`report`] | the figures, for people and programs |
 //! | [`plots`] | the figures as pictures |
 //! | [`fleet`] | many hosts at once |
+//! | [`harvest`] | regular VMs, and harvest VMs that borrow what these leave unused |
 
 use crate::report::Report;
 use crate::trace::{nothing, read_all};
@@ -25,6 +26,7 @@ mod arguments;
 mod contenders;
 mod data;
 mod fleet;
+mod harvest;
 mod images;
 mod plots;
 mod replay;
@@ -43,6 +45,9 @@ pub(crate) enum Command {
     /// Let many hosts read the same image: completion, bytes from the store, fairness
     #[command(after_help = fleet::AFTER_HELP)]
     Fleet(Box<fleet::Fleet>),
+    /// Let harvest VMs borrow what regular VMs leave unused: utilisation, early reclamations, predictors
+    #[command(after_help = harvest::AFTER_HELP)]
+    Harvest(Box<harvest::Harvest>),
 }
 
 impl Command {
@@ -50,6 +55,7 @@ impl Command {
         match self {
             Self::Disk(disk) => Ok(Box::new(disk.run(progress)?)),
             Self::Fleet(fleet) => Ok(Box::new(fleet.run(progress)?)),
+            Self::Harvest(harvest) => Ok(Box::new(harvest.run(progress)?)),
         }
     }
 }

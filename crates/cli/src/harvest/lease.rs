@@ -1,0 +1,110 @@
+//! `headstart harvest request` and `release`: flash that is borrowed.
+
+use super::client::HarvestDir;
+use super::vssd::VssdReport;
+use crate::report::{Outcome, count};
+use clap::Args;
+use headstart_block::{ByteSize, Result};
+use headstart_harvest::host::{LeaseStatus, Wish};
+use serde::Serialize;
+use std::fmt;
+use std::time::Duration;
+
+pub(super) const REQUEST_EXAMPLES: &str = "Examples:\n  \
+    headstart harvest request batch --capacity 4G --for 2h\n  \
+    headstart harvest request batch --capacity 64G --bandwidth 4 --partial --json\n\n\
+    The disk is larger when it ends. What is borrowed may be taken back before its time, when its owner needs it: what \
+    is on it moves to other spare flash where there is any; else it is lost, reads of it fail, and `headstart harvest \
+    status` says so and why.";
+
+pub(super) const RELEASE_EXAMPLES: &str = "Examples:\n  \
+    headstart harvest release batch\n  \
+    headstart harvest release batch --lease 7\n\n\
+    One lease: what is on it moves to what the vSSD has left, and where it does not fit, the lease is kept and \
+    `headstart harvest status` says so. All: what is on them is lost, and the vSSD has its own flash alone.";
+
+#[derive(Args)]
+pub(crate) struct Request {
+    /// The harvest vSSD
+    name: String,
+    /// How much, at least
+    #[arg(long, value_name = "SIZE")]
+    capacity: ByteSize,
+    /// On how many channels, at least: more are faster
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    bandwidth: u16,
+    /// For how long, such as 30m or 2h
+    #[arg(long = "for", value_name = "TIME", default_value = "30m", value_parser = humantime::parse_duration)]
+    duration: Duration,
+    /// Take less where there is not so much
+    #[arg(long)]
+    partial: bool,
+    #[command(flatten)]
+    harvest: HarvestDir,
+}
+
+impl Request {
+    pub(super) fn run(&self) -> Result<Leased> {
+        let wish = Wish {
+            capacity: self.capacity.0,
+            bandwidth: self.bandwidth,
+            duration: self.duration,
+            partial: self.partial,
+        };
+        self.harvest.client()?.request(&self.name, &wish).map(|leases| Leased { leases })
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct Release {
+    /// The harvest vSSD
+    name: String,
+    /// The lease, by its number [default: all]
+    #[arg(long, value_name = "N")]
+    lease: Option<u64>,
+    #[command(flatten)]
+    harvest: HarvestDir,
+}
+
+impl Release {
+    pub(super) fn run(&self) -> Result<VssdReport> {
+        self.harvest.client()?.release(&self.name, self.lease).map(VssdReport)
+    }
+}
+
+/// What was given.
+#[derive(Serialize)]
+pub(super) struct Leased {
+    leases: Vec<LeaseStatus>,
+}
+
+impl Outcome for Leased {}
+
+impl fmt::Display for Leased {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", count(self.leases.len() as u64, "lease"))?;
+        self.leases.iter().try_for_each(|lease| write!(f, "\n{}", LeaseLine(lease)))
+    }
+}
+
+/// A lease in words, without the vSSD that has it.
+pub(super) struct LeaseLine<'a>(pub(super) &'a LeaseStatus);
+
+impl fmt::Display for LeaseLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LeaseStatus { id, home, bandwidth, capacity, left_s, leaving, .. } = self.0;
+        let channels = count(u64::from(*bandwidth), "channel");
+        write!(f, "lease {}: {} on {channels} of {home}", id.0, ByteSize(*capacity))?;
+        match (leaving, left_s) {
+            (true, _) => write!(f, ", being taken back"),
+            (false, 0) => write!(f, ", for as long as {home} does without it"),
+            (false, left) => write!(f, ", for {}", span(*left)),
+        }
+    }
+}
+
+/// Seconds as people write them; of long spans not each second.
+pub(super) fn span(seconds: u64) -> String {
+    let rounded = if seconds > 3600 { seconds - seconds % 60 } else { seconds };
+    humantime::format_duration(Duration::from_secs(rounded)).to_string()
+}

@@ -1,0 +1,51 @@
+//! `headstart harvest ...`: spare flash for evictable VMs.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`serve`] | the daemon, in the foreground |
+//! | [`client`] | how the other commands ask it |
+//! | [`vssd`] | `headstart harvest vssd ...`: disks made of flash |
+//! | [`lease`] | `request` and `release`: flash that is borrowed |
+//! | [`status`] | `status`: the host as a whole |
+
+mod client;
+mod lease;
+mod serve;
+mod status;
+mod vssd;
+
+use crate::report::Report;
+use crate::terminal::Terminal;
+use clap::Subcommand;
+use headstart_block::Result;
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Run the daemon, in the foreground: it keeps flash in a file or on a device, and serves each vSSD as a disk
+    #[command(after_help = serve::EXAMPLES)]
+    Serve(Box<serve::Serve>),
+    /// Disks made of the host's flash: make, list, resize, delete
+    #[command(subcommand, after_help = vssd::EXAMPLES)]
+    Vssd(vssd::Command),
+    /// Ask for spare flash for a harvest vSSD
+    #[command(after_help = lease::REQUEST_EXAMPLES)]
+    Request(lease::Request),
+    /// Give spare flash back before its time is over
+    #[command(after_help = lease::RELEASE_EXAMPLES)]
+    Release(lease::Release),
+    /// Say how the host is: flash, spare flash, what is lent to whom, who was evicted and why
+    #[command(after_help = status::EXAMPLES)]
+    Status(status::Status),
+}
+
+impl Command {
+    pub(crate) fn run(&self, terminal: &Terminal, json: bool) -> Result<Box<dyn Report>> {
+        match self {
+            Self::Serve(command) => command.run(terminal, json),
+            Self::Vssd(command) => command.run(),
+            Self::Request(command) => Ok(Box::new(command.run()?)),
+            Self::Release(command) => Ok(Box::new(command.run()?)),
+            Self::Status(command) => Ok(Box::new(command.run()?)),
+        }
+    }
+}

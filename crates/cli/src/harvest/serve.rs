@@ -1,0 +1,192 @@
+//! `headstart harvest serve`: the daemon of a host that lends spare flash.
+
+use super::client::default_dir;
+use crate::report::{Outcome, Report, count};
+use crate::terminal::Terminal;
+use clap::Args;
+use headstart_agent::harvest::{Harvest, HarvestSettings};
+use headstart_block::{ByteSize, Error, Result};
+use headstart_export::nbd::{Address, TlsSettings};
+use headstart_harvest::host::{FlashPlace, Options, Settings};
+use headstart_image::progress::Progress;
+use serde::Serialize;
+use std::fmt;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+
+pub(super) const EXAMPLES: &str = "Examples:\n  \
+    headstart harvest serve --size 20G\n  \
+    headstart harvest serve /var/lib/harvest --size 20G --nbd 127.0.0.1:10809 --http 127.0.0.1:9648\n  \
+    headstart harvest serve /var/lib/harvest --flash /dev/nvme1n1p3\n\n\
+    The first time, --size makes a sparse file of that size in DIR (or it is as much of --flash as may be used); from \
+    then on DIR knows. Each vSSD is an export of its name at DIR/nbd.sock, as `headstart harvest vssd list` says. \
+    Other programs ask the daemon by HTTP at DIR/harvest.sock, as /openapi.json there says. It ends at SIGTERM or \
+    Ctrl-C: what was written is durable then, and the next one finds it.";
+
+/// Often enough that nobody waits for the end.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Threads that answer requests. Disks have threads of their own.
+const RUNTIME_THREADS: usize = 2;
+
+/// Where the file is that holds the flash, in the daemon's directory.
+const FLASH: &str = "flash";
+
+#[derive(Args)]
+pub(crate) struct Serve {
+    /// The directory of all that it keeps, made where it is not there [default: harvest in /var/lib/headstart, or in
+    /// ~/.local/state/headstart]
+    dir: Option<PathBuf>,
+    /// How much flash there is, such as 20G [default: as before, or all of a device]
+    #[arg(long)]
+    size: Option<ByteSize>,
+    /// What the flash is: a file, or a partition or an NVMe namespace, whose content is lost [default: the file flash
+    /// in DIR]
+    #[arg(long, value_name = "PATH")]
+    flash: Option<PathBuf>,
+    /// Have no flash, but memory that takes as long as flash does: for trials. All is lost at the end
+    #[arg(long, requires = "size", conflicts_with = "flash")]
+    emulated: bool,
+    /// Serve the vSSDs by NBD at unix:/PATH or HOST:PORT [default: DIR/nbd.sock]
+    #[arg(long, value_name = "ADDR")]
+    nbd: Option<Address>,
+    /// Serve metrics and what else changes nothing at this address, too, such as 127.0.0.1:9648
+    #[arg(long, value_name = "IP:PORT")]
+    http: Option<SocketAddr>,
+    /// NBD over TLS: the server's certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// NBD over TLS: the certificate's key (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// NBD over TLS: take only clients with a certificate of this authority (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_client_ca: Option<PathBuf>,
+}
+
+impl Serve {
+    pub(super) fn run(&self, terminal: &Terminal, json: bool) -> Result<Box<dyn Report>> {
+        let started = Instant::now();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(RUNTIME_THREADS)
+            .thread_name("harvest")
+            .enable_all()
+            .build()
+            .map_err(|e| Error::io("cannot start threads", e))?;
+        let ended = self.run_on(&runtime, terminal, json);
+        runtime.shutdown_timeout(Duration::from_secs(1));
+        ended?;
+        Ok(Box::new(Ended { ran_s: started.elapsed().as_secs() }))
+    }
+
+    fn run_on(&self, runtime: &Runtime, terminal: &Terminal, json: bool) -> Result<()> {
+        let harvest = runtime.block_on(Harvest::start(self.settings()?))?;
+        announce(&harvest, json)?;
+        let served = loop {
+            if terminal.is_cancelled() {
+                break Ok(());
+            }
+            if let Some(error) = harvest.failed() {
+                break Err(error);
+            }
+            std::thread::sleep(LOOK);
+        };
+        served.and(runtime.block_on(harvest.stop()))
+    }
+
+    fn settings(&self) -> Result<HarvestSettings> {
+        let dir = self.dir.clone().unwrap_or_else(default_dir);
+        let size = self.size.map(|ByteSize(bytes)| bytes);
+        if size.is_none() && self.flash.is_none() && !dir.join(FLASH).exists() {
+            return Err(Error::invalid("there is no flash there yet")
+                .about(dir.display())
+                .remedy("say how much there is to be, such as --size 20G, or name a device by --flash"));
+        }
+        let flash = match (&self.flash, size) {
+            (None, Some(size)) if self.emulated => FlashPlace::Emulated { size },
+            (None, _) => FlashPlace::File { path: dir.join(FLASH), size },
+            (Some(path), _) if is_device(path)? => FlashPlace::Device { path: path.clone() },
+            (Some(path), _) => FlashPlace::File { path: path.clone(), size },
+        };
+        let tls = self.tls_cert.as_ref().zip(self.tls_key.as_ref()).map(|(certificate, key)| TlsSettings {
+            certificate: certificate.clone(),
+            key: key.clone(),
+            client_ca: self.tls_client_ca.clone(),
+        });
+        let host = Options { dir, flash, size, settings: Settings::default() };
+        Ok(HarvestSettings { host, nbd: self.nbd.clone(), tls, http: self.http })
+    }
+}
+
+/// Whether this is a block device; what is not there will be a file.
+fn is_device(path: &Path) -> Result<bool> {
+    let kind = match path.metadata() {
+        Ok(metadata) => metadata.file_type(),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(e) => return Err(Error::io("cannot look at it", e).about(path.display())),
+    };
+    if !kind.is_block_device() && !kind.is_file() {
+        return Err(Error::invalid("is neither a file nor a block device")
+            .about(path.display())
+            .remedy("name a file, a partition or an NVMe namespace by --flash"));
+    }
+    Ok(kind.is_block_device())
+}
+
+/// What is printed once it can be used.
+#[derive(Serialize)]
+struct Ready<'a> {
+    /// Where programs find it.
+    harvest: &'a Path,
+    /// Where clients find the vSSDs.
+    nbd: String,
+    http: Option<String>,
+    vssds: usize,
+}
+
+fn announce(harvest: &Harvest, json: bool) -> Result<()> {
+    let ready = Ready {
+        harvest: harvest.socket(),
+        nbd: harvest.nbd(),
+        http: harvest.http().map(|address| format!("http://{address}")),
+        vssds: harvest.vssds(),
+    };
+    let mut out = std::io::stdout().lock();
+    let written = if json {
+        writeln!(out, "{}", serde_json::to_string(&ready).unwrap_or_default())
+    } else {
+        writeln!(out, "{ready}")
+    };
+    written.and_then(|()| out.flush()).map_err(|e| Error::io("cannot write to standard output", e))
+}
+
+impl fmt::Display for Ready<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let vssds = count(self.vssds as u64, "vSSD");
+        write!(f, "{vssds} at {}; programs: {}", self.nbd, self.harvest.display())?;
+        self.http.as_ref().map_or(Ok(()), |http| write!(f, "; metrics: {http}/metrics"))
+    }
+}
+
+/// What is said at the end.
+#[derive(Serialize)]
+struct Ended {
+    ran_s: u64,
+}
+
+impl Outcome for Ended {
+    /// It is the second of two JSON lines.
+    fn is_line(&self) -> bool {
+        true
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "harvest has ended; what was written is kept")
+    }
+}

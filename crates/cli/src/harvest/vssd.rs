@@ -1,0 +1,184 @@
+//! `headstart harvest vssd ...`: disks made of the host's flash.
+
+use super::client::HarvestDir;
+use super::lease::LeaseLine;
+use crate::report::{Outcome, Report, count};
+use clap::{Args, Subcommand};
+use headstart_agent::harvest::exports::Ways;
+use headstart_agent::harvest::{NewVssd, Vssd};
+use headstart_block::{ByteSize, Error, Result};
+use headstart_harvest::host::{Kind, VssdSpec, VssdStatus};
+use serde::Serialize;
+use std::fmt;
+use std::path::PathBuf;
+
+pub(super) const EXAMPLES: &str = "Examples:\n  \
+    headstart harvest vssd create db --channels 4\n  \
+    headstart harvest vssd create batch --kind harvest\n  \
+    headstart harvest vssd list";
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Make a vSSD; it is served at once, unless it is unsold
+    #[command(after_help = "Examples:\n  \
+        headstart harvest vssd create db --channels 4 --size 4G\n  \
+        headstart harvest vssd create batch --kind harvest\n  \
+        headstart harvest vssd create vm1 --channels 2 --vhost-user /run/vm1.sock\n\n\
+        A regular vSSD's flash is lent while it is not used. An unsold one is nobody's: all of it is lent, and it is \
+        served to nobody. A harvest one borrows, by `headstart harvest request`, and may lose what it borrowed.")]
+    Create(Create),
+    /// List the vSSDs: what they are, what they use, lend and borrow, and where they are served
+    #[command(after_help = "Examples:\n  headstart harvest vssd list\n  headstart harvest vssd list --json")]
+    List {
+        #[command(flatten)]
+        harvest: HarvestDir,
+    },
+    /// Make a vSSD larger or smaller while it is used
+    #[command(after_help = "Example:\n  headstart harvest vssd resize db 8G\n\n\
+        Clients by vhost-user and FUSE are told; a client by NBD sees the new size when it connects anew. What lies \
+        beyond a smaller size is lost: make the file system on it smaller first.")]
+    Resize {
+        /// The vSSD
+        name: String,
+        /// Its new size
+        size: ByteSize,
+        #[command(flatten)]
+        harvest: HarvestDir,
+    },
+    /// Delete a vSSD with all that is on it; its flash is erased before anybody else has it
+    #[command(after_help = "Example:\n  headstart harvest vssd delete db")]
+    Delete {
+        /// The vSSD
+        name: String,
+        /// Cut off clients that have it open by NBD
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        harvest: HarvestDir,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct Create {
+    /// What it is called: letters, digits, `-`, `_` and `.`
+    name: String,
+    /// Whose it is: regular, unsold or harvest
+    #[arg(long, value_name = "KIND", default_value = "regular")]
+    kind: Kind,
+    /// Channels that it owns [default: as many as its size takes; one where none is given]
+    #[arg(long, value_name = "N")]
+    channels: Option<u16>,
+    /// Its size [default: what its channels hold, less what flash needs for itself]
+    #[arg(long)]
+    size: Option<ByteSize>,
+    /// Serve it by vhost-user-blk at this socket, too
+    #[arg(long, value_name = "SOCK")]
+    vhost_user: Option<PathBuf>,
+    /// Mount it as a file, too: over this file, or as disk.raw in this directory
+    #[arg(long, value_name = "PATH")]
+    fuse: Option<PathBuf>,
+    #[command(flatten)]
+    harvest: HarvestDir,
+}
+
+impl Command {
+    pub(super) fn run(&self) -> Result<Box<dyn Report>> {
+        Ok(match self {
+            Self::Create(create) => Box::new(create.run()?),
+            Self::List { harvest } => Box::new(Listed { vssds: harvest.client()?.list()? }),
+            Self::Resize { name, size, harvest } => {
+                Box::new(VssdReport(harvest.client()?.resize(name, size.0)?))
+            }
+            Self::Delete { name, force, harvest } => {
+                let gone = harvest.client()?.delete(name, *force)?;
+                Box::new(Deleted { name: gone.status.name, size: gone.status.size })
+            }
+        })
+    }
+}
+
+impl Create {
+    fn run(&self) -> Result<VssdReport> {
+        // The daemon's directory is another than ours.
+        let absolute = |path: &PathBuf| {
+            std::path::absolute(path).map_err(|e| Error::io("cannot be found", e).about(path.display()))
+        };
+        let new = NewVssd {
+            name: self.name.clone(),
+            spec: VssdSpec {
+                kind: self.kind,
+                channels: self.channels,
+                size: self.size.map(|ByteSize(bytes)| bytes),
+            },
+            ways: Ways {
+                vhost_user: self.vhost_user.as_ref().map(absolute).transpose()?,
+                fuse: self.fuse.as_ref().map(absolute).transpose()?,
+            },
+        };
+        self.harvest.client()?.create(&new).map(VssdReport)
+    }
+}
+
+#[derive(Serialize)]
+struct Listed {
+    vssds: Vec<Vssd>,
+}
+
+impl Outcome for Listed {}
+
+impl fmt::Display for Listed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", count(self.vssds.len() as u64, "vSSD"))?;
+        self.vssds.iter().try_for_each(|vssd| write!(f, "\n{}", Line(vssd)))
+    }
+}
+
+/// One vSSD, as the daemon sees it.
+#[derive(Serialize)]
+pub(super) struct VssdReport(pub(super) Vssd);
+
+impl Outcome for VssdReport {}
+
+impl fmt::Display for VssdReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Line(&self.0))
+    }
+}
+
+/// A vSSD that is there no more.
+#[derive(Serialize)]
+struct Deleted {
+    name: String,
+    size: u64,
+}
+
+impl Outcome for Deleted {}
+
+impl fmt::Display for Deleted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} is deleted", self.name, ByteSize(self.size))
+    }
+}
+
+/// A vSSD in words.
+struct Line<'a>(&'a Vssd);
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Vssd { status, uris, clients, error } = self.0;
+        let VssdStatus { name, kind, size, channels, used, lent, borrowed, leases, .. } = status;
+        let channels = count(u64::from(*channels), "channel");
+        write!(f, "{name}: {kind}, {} on {channels}, {} used", ByteSize(*size), ByteSize(*used))?;
+        for (bytes, word) in [(lent, "lent"), (borrowed, "borrowed")] {
+            if *bytes > 0 {
+                write!(f, ", {} {word}", ByteSize(*bytes))?;
+            }
+        }
+        if *clients > 0 {
+            write!(f, ", {}", count(*clients as u64, "client"))?;
+        }
+        leases.iter().try_for_each(|lease| write!(f, "\n  {}", LeaseLine(lease)))?;
+        uris.iter().try_for_each(|uri| write!(f, "\n  {uri}"))?;
+        error.as_ref().map_or(Ok(()), |error| write!(f, "\n  {error}"))
+    }
+}

@@ -1,0 +1,92 @@
+//! `headstart simulate harvest`: what storage that nobody uses is worth to harvest VMs, and who pays.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`arguments`] | what it is told, and the models that follow from it |
+//! | [`series`] | demand series as regular VMs |
+//! | [`report`] | the figures, for people and programs |
+//! | [`performance`] | the figures of single VMs |
+//! | [`plots`] | the figures as pictures |
+
+mod arguments;
+mod performance;
+mod plots;
+mod report;
+mod series;
+
+pub(crate) use arguments::Harvest;
+pub(super) const AFTER_HELP: &str = arguments::AFTER_HELP;
+
+use crate::trace::cancelled;
+use arguments::Figure;
+use headstart_block::Result;
+use headstart_image::progress::Progress;
+use headstart_sim::harvest::accuracy::accuracy;
+use headstart_sim::harvest::performance::{Length, measure};
+use headstart_sim::harvest::statistics::Statistics;
+use headstart_sim::harvest::{Fleet, Source, availability, simulate};
+use report::{Availability, HarvestReport, Ran, StatisticsRow};
+
+/// VMs that predictors are tried on.
+const ACCURACY_VMS: usize = 8;
+
+impl Harvest {
+    pub(super) fn run(&self, progress: &dyn Progress) -> Result<HarvestReport> {
+        self.check()?;
+        let plots = self.plot.as_deref().map(super::plots::open).transpose()?;
+        let settings = self.settings();
+        let fleet = match &self.series {
+            Some(directory) => {
+                let (bandwidth, capacity) = series::read(directory)?;
+                Fleet::replay(&settings, &bandwidth, &capacity)
+            }
+            None => Fleet::generate(&settings),
+        };
+        let mut report = HarvestReport::new(&settings);
+        let mut statistics = None;
+        let runs = self.foresight.len() * 2 * usize::from(self.shows(Figure::Utilisation));
+        progress.begin("simulating", 3 + runs as u64);
+        if self.shows(Figure::Statistics) {
+            let found = Statistics::of(&fleet);
+            report.statistics = StatisticsRow::all(&found);
+            statistics = Some(found);
+        }
+        progress.advance(1);
+        if self.shows(Figure::Availability) {
+            report.availability = Some(Availability {
+                hours: availability::hours(&fleet),
+                allocated: availability::allocated(&fleet),
+                unallocated: availability::unallocated(&fleet),
+                unsold_vms: availability::lots(&fleet),
+            });
+        }
+        progress.advance(1);
+        cancelled(progress)?;
+        if self.shows(Figure::Accuracy) {
+            report.accuracy = accuracy(&fleet, ACCURACY_VMS);
+        }
+        progress.advance(1);
+        if self.shows(Figure::Utilisation) {
+            for source in [Source::Regular, Source::Unsold] {
+                for foresight in &self.foresight {
+                    cancelled(progress)?;
+                    let outcome = simulate(&fleet, &self.model(source, *foresight));
+                    report.runs.push(Ran::new(source, *foresight, outcome));
+                    progress.advance(1);
+                }
+            }
+        }
+        if self.shows(Figure::Performance) {
+            let length = if self.short { Length::Short } else { Length::Full };
+            report.performance = Some(measure(length, self.seed, || cancelled(progress))?);
+        }
+        if let Some(directory) = plots {
+            report.plots = plots::draw(&report, statistics.as_ref(), &directory)?;
+        }
+        Ok(report)
+    }
+
+    fn shows(&self, figure: Figure) -> bool {
+        self.figures.contains(&figure)
+    }
+}

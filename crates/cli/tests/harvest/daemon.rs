@@ -1,0 +1,181 @@
+//! A daemon while it runs.
+
+use crate::scene::{Scene, run_tool};
+use crate::tools::find;
+use headstart_testkit::process::Process;
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// Until it is ready, and until it has ended: much longer than either takes, on a busy machine, too.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A daemon in the directory `h` of a scene. Killed when dropped.
+pub(crate) struct Daemon<'s> {
+    pub(crate) scene: &'s Scene,
+    words: String,
+    process: Process,
+    /// What it said when it could be used.
+    pub(crate) ready: Value,
+}
+
+impl<'s> Daemon<'s> {
+    /// Starts one; `words` follow `headstart harvest serve DIR`.
+    #[track_caller]
+    pub(crate) fn start(scene: &'s Scene, words: &str) -> Self {
+        let words = format!("harvest serve --json ~/h {words}");
+        let (process, ready) = Self::run(scene, &words);
+        Self { scene, words, process, ready }
+    }
+
+    #[track_caller]
+    fn run(scene: &Scene, words: &str) -> (Process, Value) {
+        let mut process = Process::start(&mut scene.command(words));
+        let line = process.line("that it is ready", PATIENCE, |line| line.starts_with("{\"harvest\""));
+        (process, serde_json::from_str(&line).unwrap())
+    }
+
+    /// Ends it in good order, and starts the next.
+    #[track_caller]
+    pub(crate) fn restart(&mut self) {
+        self.stop();
+        (self.process, self.ready) = Self::run(self.scene, &self.words);
+    }
+
+    /// Kills it, and starts the next.
+    #[track_caller]
+    pub(crate) fn kill_and_start(&mut self) {
+        self.process.kill();
+        (self.process, self.ready) = Self::run(self.scene, &self.words);
+    }
+
+    #[track_caller]
+    pub(crate) fn stop(&mut self) {
+        assert_eq!(self.process.stop(PATIENCE).code(), Some(0), "{}", self.process);
+    }
+
+    /// A command that asks it; what it says.
+    #[track_caller]
+    pub(crate) fn ask(&self, words: &str) -> Value {
+        self.scene.json(&format!("harvest {words} --dir ~/h"))
+    }
+
+    /// The same, for people.
+    #[track_caller]
+    pub(crate) fn say(&self, words: &str) -> String {
+        self.scene.ok(&format!("harvest {words} --dir ~/h")).stdout
+    }
+
+    /// The same, and it fails.
+    #[track_caller]
+    pub(crate) fn refuses(&self, words: &str, parts: &[&str]) {
+        self.scene.fails(&format!("harvest {words} --dir ~/h"), parts);
+    }
+
+    /// Makes a vSSD, and says where it is.
+    #[track_caller]
+    pub(crate) fn create(&self, words: &str) -> String {
+        uri(&self.ask(&format!("vssd create {words}")))
+    }
+
+    /// Makes a vSSD, which may have to wait until what had its name or its channels is erased.
+    #[track_caller]
+    pub(crate) fn create_soon(&self, words: &str) -> Value {
+        self.wait_for("there is room for it", || {
+            let run = self.scene.run(&format!("harvest vssd create {words} --dir ~/h --json"));
+            (run.status == Some(0)).then(|| run.json())
+        })
+    }
+
+    /// Waits until there is something.
+    #[track_caller]
+    pub(crate) fn wait_for<T>(&self, what: &str, mut there: impl FnMut() -> Option<T>) -> T {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(found) = there() {
+                return found;
+            }
+            assert!(Instant::now() < until, "not {what}: {}", self.ask("vssd list"));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// One vSSD as it is now.
+    #[track_caller]
+    pub(crate) fn vssd(&self, name: &str) -> Value {
+        let listed = self.ask("vssd list");
+        let found = listed["vssds"].as_array().unwrap().iter().find(|vssd| vssd["name"] == name);
+        found.unwrap_or_else(|| panic!("no {name} in {listed}")).clone()
+    }
+
+    /// Asks for spare flash until there is some: what is unsold is erased before it is lent.
+    #[track_caller]
+    pub(crate) fn request(&self, words: &str) -> Value {
+        self.wait_for("to spare", || {
+            let run = self.scene.run(&format!("harvest request {words} --dir ~/h --json"));
+            (run.status == Some(0)).then(|| run.json()["leases"].clone())
+        })
+    }
+
+    /// Waits until a vSSD has this lease no more; without a number, none at all.
+    #[track_caller]
+    pub(crate) fn wait_until_gone(&self, name: &str, lease: Option<u64>) {
+        self.wait_for("gone", || {
+            let held = self.vssd(name)["leases"].as_array().unwrap().clone();
+            held.iter().all(|held| lease.is_some_and(|lease| held["id"] != lease)).then_some(())
+        });
+    }
+
+    /// A request as any program makes it over the Unix socket; the answer's status and body.
+    #[track_caller]
+    pub(crate) fn http(&self, request: &str) -> (u16, String) {
+        let stream = UnixStream::connect(self.ready["harvest"].as_str().unwrap()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        http(stream, request)
+    }
+
+    /// The same over TCP.
+    #[track_caller]
+    pub(crate) fn tcp(&self, request: &str) -> (u16, String) {
+        let address = self.ready["http"].as_str().unwrap().strip_prefix("http://").unwrap();
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        http(stream, request)
+    }
+}
+
+/// Where a vSSD is served by NBD.
+#[track_caller]
+pub(crate) fn uri(vssd: &Value) -> String {
+    vssd["uris"][0].as_str().unwrap_or_else(|| panic!("{vssd}")).to_owned()
+}
+
+/// `GET /path` or the like, with a body in the lines after it, over a connection of its own.
+#[track_caller]
+fn http(mut stream: impl Read + Write, request: &str) -> (u16, String) {
+    let (line, body) = request.split_once('\n').unwrap_or((request, ""));
+    write!(
+        stream,
+        "{line} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// Commands of qemu-io, one after the other; all succeed, and what is read is what was expected.
+#[track_caller]
+pub(crate) fn qemu_io(scene: &Scene, uri: &str, commands: &[&str]) {
+    let mut args = vec!["-f", "raw"];
+    args.extend(commands.iter().flat_map(|command| ["-c", command]));
+    args.push(uri);
+    let output = run_tool(find("qemu-io").unwrap().to_str().unwrap(), &args, &scene.path(""));
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(!said.contains("failed") && !said.contains("rror"), "{commands:?}: {said}");
+}

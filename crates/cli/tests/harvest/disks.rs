@@ -1,0 +1,132 @@
+//! vSSDs as disks.
+
+use crate::daemon::{Daemon, PATIENCE, qemu_io, uri};
+use crate::scene::Scene;
+use crate::tools::{find, installed};
+use serde_json::{Value, json};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+/// A client that has a disk open until it is dropped.
+struct Client(Child);
+
+impl Client {
+    fn open(daemon: &Daemon<'_>, name: &str) -> Self {
+        let mut command = Command::new(find("qemu-io").unwrap());
+        command.args(["-f", "raw", &uri(&daemon.vssd(name))]);
+        let client = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let client = Self(client.unwrap());
+        let until = Instant::now() + PATIENCE;
+        while daemon.vssd(name)["clients"] == 0 {
+            assert!(Instant::now() < until, "the client is not there");
+        }
+        client
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn what_was_written_is_there_after_restarts_and_kills() {
+    if !installed(&["qemu-io"]) {
+        return;
+    }
+    let scene = Scene::new();
+    let mut daemon = Daemon::start(&scene, "--size 2G");
+    assert_eq!(daemon.ready["vssds"], 0);
+    let db = daemon.create("db --channels 2");
+    let other = daemon.create("other --channels 1 --size 32M");
+    assert!(db.contains("/db?socket=") && other.contains("/other?socket="), "{db} {other}");
+    qemu_io(&scene, &db, &["write -P 0x5a 0 4M", "write -P 0x33 10M 4k", "flush"]);
+    qemu_io(&scene, &other, &["read -P 0 0 32M", "write -P 0x77 1M 1M", "write -P 0x11 33550336 4096"]);
+    let written: &[&str] = &["read -P 0x5a 0 4M", "read -P 0 4M 6M", "read -P 0x33 10M 4k"];
+    qemu_io(&scene, &db, written);
+    // Ended in good order, nothing is lost, flushed or not.
+    daemon.restart();
+    assert_eq!(daemon.ready["vssds"], 2);
+    qemu_io(&scene, &db, written);
+    qemu_io(&scene, &other, &["read -P 0x77 1M 1M", "read -P 0 2M 1M", "read -P 0x11 33550336 4096"]);
+    // Killed, nothing that was flushed.
+    qemu_io(&scene, &db, &["write -P 0x44 20M 1M", "discard 0 1M", "flush"]);
+    daemon.kill_and_start();
+    qemu_io(&scene, &db, &["read -P 0 0 1M", "read -P 0x5a 1M 3M", "read -P 0x44 20M 1M"]);
+    daemon.stop();
+}
+
+#[test]
+fn sizes_change_while_disks_are_used() {
+    if !installed(&["qemu-io"]) {
+        return;
+    }
+    let scene = Scene::new();
+    let daemon = Daemon::start(&scene, "--size 2G");
+    let db = daemon.create("db --channels 2 --size 16M");
+    qemu_io(&scene, &db, &["write -P 1 15M 1M"]);
+    let resized = daemon.ask("vssd resize db 24M");
+    assert_eq!(resized["size"], 24 << 20);
+    qemu_io(&scene, &db, &["read -P 1 15M 1M", "read -P 0 16M 8M", "write -P 2 23M 1M"]);
+    assert_eq!(daemon.vssd("db")["size"], 24 << 20);
+    daemon.ask("vssd resize db 8M");
+    assert_eq!(daemon.vssd("db")["size"], 8 << 20);
+    // What was beyond the end has not come back.
+    daemon.ask("vssd resize db 24M");
+    qemu_io(&scene, &db, &["read -P 0 8M 16M"]);
+}
+
+#[test]
+fn a_disk_in_use_is_deleted_by_force_alone() {
+    if !installed(&["qemu-io"]) {
+        return;
+    }
+    let scene = Scene::new();
+    let daemon = Daemon::start(&scene, "--size 2G");
+    daemon.create("db --channels 2");
+    daemon.create("next");
+    let client = Client::open(&daemon, "db");
+    daemon.refuses("vssd delete db", &["db", "in use", "--force"]);
+    assert_eq!(daemon.vssd("db")["clients"], 1);
+    assert!(daemon.say("vssd list").contains("1 client\n"));
+    assert_eq!(daemon.ask("vssd delete db --force")["name"], "db");
+    drop(client);
+    daemon.refuses("vssd delete db", &["db", "vssd list"]);
+    assert_eq!(daemon.ask("vssd list")["vssds"].as_array().unwrap().len(), 1);
+    // Its name and its channels are free.
+    let db = uri(&daemon.create_soon("db --channels 2"));
+    qemu_io(&scene, &db, &["read -P 0 0 8M"]);
+}
+
+#[test]
+fn programs_ask_over_http_and_who_looks_over_tcp() {
+    let scene = Scene::new();
+    let daemon = Daemon::start(&scene, "--size 2G --http 127.0.0.1:0");
+    let (status, made) = daemon.http("POST /v1/vssds\n{\"name\":\"db\",\"kind\":\"regular\",\"channels\":1}");
+    assert_eq!(status, 201, "{made}");
+    let made: Value = serde_json::from_str(&made).unwrap();
+    assert_eq!(
+        (&made["name"], &made["kind"], &made["channels"]),
+        (&json!("db"), &json!("regular"), &json!(1))
+    );
+    for path in ["/v1/vssds", "/v1/vssds/db", "/v1/status", "/v1/reports", "/openapi.json"] {
+        let (status, body) = daemon.tcp(&format!("GET {path}"));
+        assert_eq!(status, 200, "{path}: {body}");
+        assert!(serde_json::from_str::<Value>(&body).is_ok(), "{path}: {body}");
+    }
+    let (status, page) = daemon.tcp("GET /metrics");
+    assert_eq!(status, 200);
+    for line in [
+        "headstart_harvest_vssd_channels{vssd=\"db\",kind=\"regular\"} 1",
+        "headstart_harvest_requests_total 0",
+    ] {
+        assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
+    }
+    for request in ["POST /v1/vssds\n{}", "DELETE /v1/vssds/db", "PATCH /v1/vssds/db\n{\"size\":1}"] {
+        let (status, body) = daemon.tcp(request);
+        assert_eq!(status, 405, "{request}: {body}");
+    }
+    assert_eq!(daemon.http("DELETE /v1/vssds/db").0, 200);
+}

@@ -1,0 +1,75 @@
+//! Spare flash: asked for, used, given back.
+
+use crate::daemon::{Daemon, qemu_io, uri};
+use crate::scene::Scene;
+use crate::tools::installed;
+
+#[test]
+fn a_harvest_disk_grows_is_used_and_found_again() {
+    if !installed(&["qemu-io"]) {
+        return;
+    }
+    let scene = Scene::new();
+    let mut daemon = Daemon::start(&scene, "--size 2G");
+    let db = daemon.create("db --channels 4");
+    let shelf = daemon.ask("vssd create shelf --kind unsold --channels 4");
+    assert!(shelf["uris"].as_array().unwrap().is_empty(), "{shelf}");
+    let batch = daemon.create("batch --kind harvest");
+    qemu_io(&scene, &db, &["write -P 0x5a 0 8M"]);
+    qemu_io(&scene, &batch, &["write -P 0x21 0 4M"]);
+    let before = daemon.vssd("batch")["size"].as_u64().unwrap();
+    let leases = daemon.request("batch --capacity 64M --for 2h");
+    let lease = &leases[0];
+    assert_eq!(lease["vssd"], "batch", "{leases}");
+    assert!(lease["left_s"].as_u64().is_some_and(|left| (7000..=7200).contains(&left)), "{lease}");
+    let grown = daemon.vssd("batch");
+    let size = grown["size"].as_u64().unwrap();
+    assert!(size > before && grown["borrowed"].as_u64().unwrap() >= 64 << 20, "{grown}");
+    assert_eq!(grown["leases"].as_array().unwrap().len(), leases.as_array().unwrap().len());
+    // All of it is written, so that leased flash is, too.
+    let all = format!("0 {}", size - size % 4096);
+    qemu_io(&scene, &batch, &[&format!("write -P 0x66 {all}"), "flush"]);
+    daemon.restart();
+    qemu_io(&scene, &uri(&daemon.vssd("batch")), &[&format!("read -P 0x66 {all}")]);
+    qemu_io(&scene, &db, &["read -P 0x5a 0 8M"]);
+    let status = daemon.say("status");
+    assert!(status.contains("batch: lease") && status.contains("flash:"), "{status}");
+    let host = daemon.ask("status");
+    assert_eq!(host["leases"].as_array().map(Vec::len), leases.as_array().map(Vec::len), "{host}");
+    // With room for it, nothing is lost when it goes back.
+    qemu_io(&scene, &batch, &[&format!("discard {all}"), "write -P 0x13 0 4M", "flush"]);
+    let id = lease["id"].as_u64().unwrap();
+    daemon.refuses("release batch --lease 999999", &["batch"]);
+    daemon.ask(&format!("release batch --lease {id}"));
+    daemon.wait_until_gone("batch", Some(id));
+    qemu_io(&scene, &batch, &["read -P 0x13 0 4M"]);
+    daemon.ask("release batch");
+    daemon.wait_until_gone("batch", None);
+    // A disk in use does not shrink under its file system.
+    assert_eq!(daemon.vssd("batch")["size"], size);
+    daemon.stop();
+}
+
+#[test]
+fn who_has_it_next_reads_nothing_of_who_had_it() {
+    if !installed(&["qemu-io"]) {
+        return;
+    }
+    let scene = Scene::new();
+    let daemon = Daemon::start(&scene, "--size 2G");
+    let batch = daemon.create("batch --kind harvest");
+    // All channels but the harvest VM's own: whoever is next has the same flash.
+    let db = daemon.create("db --channels 15 --size 1G");
+    qemu_io(&scene, &db, &["write -P 0x5a 0 1G", "flush"]);
+    daemon.ask("vssd delete db");
+    daemon.create_soon("shelf --kind unsold --channels 15");
+    daemon.request("batch --capacity 64M");
+    let size = daemon.vssd("batch")["size"].as_u64().unwrap();
+    let all = format!("0 {}", size - size % 4096);
+    qemu_io(&scene, &batch, &[&format!("read -P 0 {all}"), &format!("write -P 0x66 {all}"), "flush"]);
+    daemon.ask("release batch");
+    daemon.wait_until_gone("batch", None);
+    daemon.ask("vssd delete shelf");
+    let db = uri(&daemon.create_soon("db --channels 15 --size 1G"));
+    qemu_io(&scene, &db, &["read -P 0 0 1G"]);
+}

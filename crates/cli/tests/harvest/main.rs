@@ -1,0 +1,23 @@
+//! `headstart harvest` as its users run it: vSSDs on a file, what is lent, restarts, mistakes.
+//!
+//! | module | what it tests |
+//! |---|---|
+//! | [`daemon`] | the daemon while it runs |
+//! | [`disks`] | vSSDs as disks: written, resized, found again after restarts and kills |
+//! | [`fio`] | load on a harvest disk while flash is lent, moved and taken back under it |
+//! | [`leases`] | spare flash: asked for, used, given back |
+//! | [`refusals`] | what cannot work, and what is said then |
+
+#![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
+
+mod daemon;
+mod disks;
+mod fio;
+mod leases;
+mod refusals;
+#[path = "../e2e/scene.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod scene;
+#[path = "../e2e/tools.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod tools;

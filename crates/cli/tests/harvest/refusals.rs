@@ -1,0 +1,84 @@
+//! What cannot work, and what is said then.
+
+use crate::daemon::Daemon;
+use crate::scene::Scene;
+use serde_json::Value;
+use std::fs;
+
+#[test]
+fn without_a_daemon_it_is_said_how_to_start_one() {
+    let scene = Scene::new();
+    for words in ["vssd list", "status", "request a --capacity 1G", "release a", "vssd create a"] {
+        scene.fails(
+            &format!("harvest {words} --dir ~/h"),
+            &["h/harvest.sock", "no daemon answers", "headstart harvest serve", "--dir"],
+        );
+    }
+}
+
+#[test]
+fn a_daemon_that_cannot_start_says_why() {
+    let scene = Scene::new();
+    scene.fails("harvest serve ~/h", &["--size"]);
+    fs::create_dir(scene.path("dir")).unwrap();
+    scene.fails("harvest serve ~/h --size 1G --flash ~/dir", &["dir", "neither a file nor a block device"]);
+    scene.fails("harvest serve ~/h --size 1G --nbd unix:~/none/d.sock", &["none/d.sock"]);
+    fs::write(scene.path("file"), "precious").unwrap();
+    scene.fails("harvest serve ~/file --size 1G", &["file"]);
+    assert_eq!(scene.bytes("file"), b"precious");
+    let mut daemon = Daemon::start(&scene, "--size 1G");
+    scene.fails("harvest serve ~/h --nbd unix:~/other.sock", &["h"]);
+    assert!(daemon.ask("vssd list")["vssds"].as_array().unwrap().is_empty(), "the first is as it was");
+    daemon.stop();
+    assert!(!scene.path("h/harvest.sock").exists() && !scene.path("h/nbd.sock").exists());
+}
+
+/// Names, sizes and numbers of leases.
+fn vssds(daemon: &Daemon<'_>) -> Vec<(Value, Value, usize)> {
+    let listed = daemon.ask("vssd list");
+    let of = |vssd: &Value| {
+        (vssd["name"].clone(), vssd["size"].clone(), vssd["leases"].as_array().map_or(0, Vec::len))
+    };
+    listed["vssds"].as_array().unwrap().iter().map(of).collect()
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_changes_nothing() {
+    let scene = Scene::new();
+    let daemon = Daemon::start(&scene, "--size 1G");
+    daemon.create("db --channels 2");
+    daemon.create("batch --kind harvest");
+    let before = vssds(&daemon);
+    for (words, parts) in [
+        ("vssd create db", &["db"][..]),
+        ("vssd create ../db", &["../db", "letters"]),
+        ("vssd create more --channels 999", &["channels"]),
+        ("vssd create more --size 1T", &["more"]),
+        ("vssd create more --fuse ~/nothing", &["nothing"]),
+        ("vssd resize none 1G", &["none", "vssd list"]),
+        ("vssd resize db 1T", &["db"]),
+        ("vssd delete none", &["none", "vssd list"]),
+        ("request none --capacity 1G", &["none", "vssd list"]),
+        ("request db --capacity 16M", &["db", "harvest"]),
+        ("request batch --capacity 1T", &["batch"]),
+        ("release none", &["none", "vssd list"]),
+        ("release batch --lease 7", &["batch"]),
+    ] {
+        daemon.refuses(words, parts);
+    }
+    assert_eq!(vssds(&daemon), before);
+    for words in ["vssd create x --kind spare", "request batch --capacity much", "vssd resize db", "burn"] {
+        assert_eq!(scene.run(&format!("harvest {words}")).status, Some(2), "{words}");
+    }
+}
+
+#[test]
+fn where_nothing_is_to_spare_it_is_said_so() {
+    let scene = Scene::new();
+    let daemon = Daemon::start(&scene, "--size 1G");
+    // Nobody is there to lend.
+    daemon.create("batch --kind harvest");
+    daemon.refuses("request batch --capacity 16M", &["batch"]);
+    let status = daemon.ask("status");
+    assert_eq!((status["leases"].as_array().unwrap().len(), &status["pool"]), (0, &serde_json::json!([])));
+}

@@ -1,0 +1,142 @@
+//! How often predictors cover what comes, by provisioning ratio (section 4.4.3, figure 14).
+//!
+//! A forecast of a level covers where it is at least what was needed; one of a duration, where it lasted as long. The
+//! ratio is added to levels and taken off durations. Levels are a VM's own channels, and units of 16 GB.
+
+use super::course::{Course, STEP, Seconds};
+use super::fleet::Fleet;
+use headstart_harvest::predict::duration::{LastLength, Lasting, LengthLstm, NETWORKS};
+use headstart_harvest::predict::level::level_above;
+use headstart_harvest::predict::lstm::{LevelLstm, Rule};
+use headstart_harvest::predict::plain::Margin;
+use headstart_harvest::predict::{Level, Need, Predictor, Quantity, Reading, Stat};
+use serde::Serialize;
+use std::time::Duration;
+
+/// Ratios of the figure.
+pub const RATIOS: [f32; 6] = [0.0, 0.05, 0.10, 0.15, 0.20, 0.30];
+/// How far ahead levels are forecast, in steps: 3 and 15 minutes.
+pub const HORIZONS: [usize; 2] = [1, 5];
+
+/// One line of the figure.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Accuracy {
+    /// What is predicted.
+    pub what: &'static str,
+    /// By whom.
+    pub predictor: &'static str,
+    /// Minutes ahead; 0 of durations.
+    pub minutes: usize,
+    /// The share that is covered, for each of [`RATIOS`].
+    pub covered: Vec<f64>,
+    /// What levels were said above the need, or durations below, as a share of the mean need.
+    pub waste: Vec<f64>,
+}
+
+/// Counts for each ratio.
+#[derive(Default)]
+struct Sums {
+    count: f64,
+    needed: f64,
+    covered: [f64; RATIOS.len()],
+    waste: [f64; RATIOS.len()],
+}
+
+impl Sums {
+    fn add(&mut self, needed: f64, said: impl Fn(f32) -> f64, covers: impl Fn(f64, f64) -> bool) {
+        self.count += 1.0;
+        self.needed += needed;
+        for ((ratio, covered), waste) in RATIOS.into_iter().zip(&mut self.covered).zip(&mut self.waste) {
+            let said = said(ratio);
+            let right = covers(said, needed);
+            *covered += f64::from(u8::from(right));
+            *waste += if right { (said - needed).abs() } else { 0.0 };
+        }
+    }
+
+    fn line(&self, what: &'static str, predictor: &'static str, minutes: usize) -> Accuracy {
+        let share = |sums: &[f64], of: f64| sums.iter().map(|sum| sum / of.max(1e-9)).collect();
+        let (covered, waste) = (share(&self.covered, self.count), share(&self.waste, self.needed));
+        Accuracy { what, predictor, minutes, covered, waste }
+    }
+}
+
+/// Of so many VMs of a fleet, those that come first.
+#[must_use]
+pub fn accuracy(fleet: &Fleet, vms: usize) -> Vec<Accuracy> {
+    let span = fleet.settings.span();
+    let mut lines = Vec::new();
+    for (what, lasting, quantity) in [
+        ("bandwidth", "bandwidth duration", Quantity::Bandwidth),
+        ("capacity", "capacity duration", Quantity::Capacity),
+    ] {
+        let courses: Vec<(&Course, Level)> = fleet
+            .vms
+            .iter()
+            .take(vms)
+            .map(|vm| match quantity {
+                Quantity::Bandwidth => (&vm.bandwidth, vm.channels),
+                Quantity::Capacity => (&vm.capacity, vm.channels * 4),
+            })
+            .collect();
+        for horizon in HORIZONS {
+            let lstm = |highest| LevelLstm::new(quantity, Rule::Likeliest, highest, horizon, Need::At, 1);
+            let plain = levels(&courses, span, horizon, |_| Margin::default());
+            lines.push(plain.line(what, "last value", horizon * 3));
+            lines.push(levels(&courses, span, horizon, lstm).line(what, "lstm", horizon * 3));
+        }
+        let plain = lengths(&courses, span, LastLength::default);
+        lines.push(plain.line(lasting, "last value", 0));
+        let lstm = || LengthLstm::new(quantity, NETWORKS, 1);
+        lines.push(lengths(&courses, span, lstm).line(lasting, "lstm", 0));
+    }
+    lines
+}
+
+fn levels<P: Predictor>(
+    courses: &[(&Course, Level)],
+    span: Seconds,
+    horizon: usize,
+    make: impl Fn(Level) -> P,
+) -> Sums {
+    let mut sums = Sums::default();
+    for (course, highest) in courses {
+        let mut predictor = make(*highest);
+        let owned = f32::from(*highest);
+        let reading = |step: Seconds| {
+            let window = course.over(step * STEP, (step + 1) * STEP);
+            Stat { max: window.max * owned, min: window.min * owned, mean: window.mean * owned }
+        };
+        let ahead = u32::try_from(horizon).unwrap_or(1);
+        for step in 0..(span / STEP).saturating_sub(ahead) {
+            let level = reading(step);
+            predictor.observe(&Reading { level, iops: level });
+            let needed = level_above(reading(step + ahead).max).min(*highest);
+            let said = |ratio| f64::from(predictor.forecast(ratio).min(*highest));
+            sums.add(needed.into(), said, |said, needed| said >= needed);
+        }
+    }
+    sums
+}
+
+fn lengths<L: Lasting>(courses: &[(&Course, Level)], span: Seconds, make: impl Fn() -> L) -> Sums {
+    let mut sums = Sums::default();
+    for (course, highest) in courses {
+        let mut lasting = make();
+        let mut runs: Vec<(Level, Seconds)> = Vec::new();
+        for (at, level) in course.steps().iter().filter(|(at, _)| *at < span) {
+            let level = level_above(level * f32::from(*highest));
+            if runs.last().is_none_or(|(last, _)| *last != level) {
+                runs.push((level, *at));
+            }
+        }
+        for two in runs.windows(2) {
+            let [(level, from), (_, until)] = two else { continue };
+            let length = Duration::from_secs(u64::from(until - from));
+            let said = |ratio| lasting.forecast(*level, Duration::ZERO, ratio).as_secs_f64();
+            sums.add(length.as_secs_f64(), said, |said, lasted| lasted >= said);
+            lasting.ended(*level, length);
+        }
+    }
+    sums
+}

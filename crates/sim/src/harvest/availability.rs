@@ -1,0 +1,94 @@
+//! What could be harvested, and for how long (section 2.2, figures 4 to 6).
+//!
+//! The paper asks at each moment of a trace whether a hypothetical harvest VM that came now could have what it asks for
+//! without a break for a given time, and reports the mean over the trace. Here each moment counts from which the time
+//! still fits into what was watched.
+
+use super::course::{Course, Seconds, share_of_starts};
+use super::fleet::Fleet;
+use super::statistics::{regular_servers, unsold_servers};
+use serde::Serialize;
+
+/// How long is asked for, in hours: those of the paper's figures and some between.
+pub const HOURS: [u32; 8] = [1, 3, 6, 12, 24, 36, 48, 72];
+/// Shares of a server's bandwidth that are asked for (figure 4).
+pub const SHARES: [f64; 3] = [0.10, 0.25, 0.50];
+/// GB that are asked for (figures 5 and 6).
+pub const GIGABYTES: [u32; 3] = [128, 256, 512];
+
+/// One line of a figure: what is asked for, and how many could give it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Available {
+    /// What is asked for.
+    pub request: String,
+    /// The share of those asked that could give it, for each of the figure's [`HOURS`].
+    pub share: Vec<f64>,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a number of servers")]
+fn mean(shares: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = shares.len().max(1) as f64;
+    shares.sum::<f64>() / count
+}
+
+fn hours_within(span: Seconds) -> impl Iterator<Item = Seconds> {
+    HOURS.into_iter().map(|hours| hours * 3600).filter(move |lasts| *lasts <= span)
+}
+
+/// The hours of a figure of this fleet: those that fit into the time that it is watched.
+#[must_use]
+pub fn hours(fleet: &Fleet) -> Vec<u32> {
+    hours_within(fleet.settings.span()).map(|lasts| lasts / 3600).collect()
+}
+
+/// Figure 4: the share of servers that can spare a share of their sold bandwidth.
+#[must_use]
+pub fn allocated(fleet: &Fleet) -> Vec<Available> {
+    let span = fleet.settings.span();
+    let servers = regular_servers(fleet);
+    let line = |share: f64| {
+        // A course is of single numbers: what is exactly that much is enough.
+        let most = super::regular::single(1.0 - share) + 1e-6;
+        let whiles: Vec<_> = servers.iter().map(|course| course.below(most, span)).collect();
+        let share_for = |lasts| mean(whiles.iter().map(|whiles| share_of_starts(whiles, lasts, span)));
+        let request = format!("{:.0}% of the bandwidth", share * 100.0);
+        Available { request, share: hours_within(span).map(share_for).collect() }
+    };
+    SHARES.into_iter().map(line).collect()
+}
+
+/// Figure 5: the share of servers with so much unsold.
+#[must_use]
+pub fn unallocated(fleet: &Fleet) -> Vec<Available> {
+    let span = fleet.settings.span();
+    // Sold is what is not unsold: `below` finds where that is little.
+    let total = super::regular::single(f64::from(fleet.server_gigabytes));
+    let sold: Vec<_> = unsold_servers(fleet)
+        .iter()
+        .map(|unsold| {
+            let mut sold = Course::constant(total);
+            unsold.steps().iter().for_each(|(at, level)| sold.push(*at, total - level));
+            sold
+        })
+        .collect();
+    let line = |gigabytes: u32| {
+        let most = total - super::regular::single(f64::from(gigabytes));
+        let whiles: Vec<_> = sold.iter().map(|course| course.below(most, span)).collect();
+        let share_for = |lasts| mean(whiles.iter().map(|whiles| share_of_starts(whiles, lasts, span)));
+        Available { request: format!("{gigabytes} GB"), share: hours_within(span).map(share_for).collect() }
+    };
+    GIGABYTES.into_iter().map(line).collect()
+}
+
+/// Figure 6: of the unsold VMs of each size, the share that stays unsold so long, from its beginning on.
+#[must_use]
+pub fn lots(fleet: &Fleet) -> Vec<Available> {
+    let span = fleet.settings.span();
+    let line = |gigabytes: u32| {
+        let of_size = fleet.lots.iter().filter(|lot| lot.gigabytes() == gigabytes);
+        let lasted: Vec<_> = of_size.filter_map(super::fleet::Lot::lasted).collect();
+        let share_for = |lasts| mean(lasted.iter().map(|lasted| f64::from(u8::from(*lasted >= lasts))));
+        Available { request: format!("{gigabytes} GB"), share: hours_within(span).map(share_for).collect() }
+    };
+    GIGABYTES.into_iter().map(line).collect()
+}

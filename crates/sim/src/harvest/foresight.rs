@@ -1,0 +1,165 @@
+//! Who forecasts for a simulated fleet: the product's predictors, or one who knows the future.
+//!
+//! The *clairvoyant* says of a home, by what it will really use, the gSSD that is worth most: of all whiles from now on
+//! the one whose free capacity, in whole grains, times its length is largest, no longer than nine days. It drives
+//! the same broker under the same rules, so what it gains can be reached; [`super::ceiling`] says what cannot.
+
+use super::course::{Course, STEP, Seconds, Window};
+use super::fleet::{DAY, Request};
+use super::regular::seconds;
+use headstart_harvest::predict::{Forecast, Forecaster, Kind, Sample, Settings, Side, Stat};
+use std::time::Duration;
+
+/// Flash blocks of a channel.
+pub const CHANNEL_BLOCKS: u32 = 16_384;
+/// Flash blocks of a GB.
+pub const GB_BLOCKS: u32 = 256;
+
+/// The longest that anybody asks for.
+const FARTHEST: Seconds = 9 * DAY;
+
+/// How forecasts are made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Foresight {
+    /// By the product's predictors.
+    Product {
+        /// Which.
+        kind: Kind,
+        /// How far ahead, in steps.
+        horizon: usize,
+        /// The share of durations that are to be covered.
+        certainty: f32,
+        /// How far [`Kind::Default`] looks back, in steps.
+        window: usize,
+        /// The share of what was spare so long that it keeps back.
+        kept_back: f32,
+    },
+    /// By the future.
+    Clairvoyant,
+}
+
+impl Foresight {
+    /// The product's predictors of a kind, set as they ship.
+    #[must_use]
+    pub fn product(kind: Kind) -> Self {
+        let Settings { horizon, certainty, window, kept_back, .. } = Settings::default();
+        Self::Product { kind, horizon, certainty, window, kept_back }
+    }
+
+    /// The same, but for the share of what was spare for weeks that is kept back.
+    #[must_use]
+    pub fn keeping_back(mut self, share: f32) -> Self {
+        if let Self::Product { kept_back, .. } = &mut self {
+            *kept_back = share;
+        }
+        self
+    }
+}
+
+/// Who forecasts for one vSSD.
+pub(super) enum Seer {
+    Product(Box<Forecaster>),
+    /// What it says until then.
+    Clairvoyant(Option<(Forecast, Seconds)>),
+}
+
+/// What a vSSD owns and uses: shares of that.
+pub(super) struct Owned<'a> {
+    pub(super) channels: u16,
+    pub(super) blocks: u32,
+    pub(super) bandwidth: &'a Course,
+    pub(super) capacity: &'a Course,
+}
+
+impl Seer {
+    pub(super) fn new(foresight: Foresight, channels: u16, seed: u64) -> Self {
+        match foresight {
+            Foresight::Product { kind, horizon, certainty, window, kept_back } => {
+                let (blocks, unit) = (u32::from(channels) * CHANNEL_BLOCKS, 16 * GB_BLOCKS);
+                let settings =
+                    Settings { channels, blocks, unit, horizon, kind, certainty, window, kept_back, seed };
+                Self::Product(Box::new(Forecaster::new(settings)))
+            }
+            Foresight::Clairvoyant => Self::Clairvoyant(None),
+        }
+    }
+
+    /// Takes what was used in the step before `now`.
+    pub(super) fn observe(&mut self, owned: &Owned<'_>, now: Seconds) {
+        let from = now.saturating_sub(STEP);
+        let (bandwidth_used, used) = (owned.bandwidth.over(from, now), owned.capacity.over(from, now));
+        match self {
+            Self::Product(forecaster) => {
+                #[expect(clippy::cast_precision_loss, reason = "samples are f32")]
+                let blocks = owned.blocks as f32;
+                let channels = f32::from(owned.channels);
+                // Demand series have no operations: as many as pages of 16 KiB at a channel's 70 MB/s.
+                forecaster.observe(&Sample {
+                    bandwidth: stat(bandwidth_used, channels),
+                    iops: stat(bandwidth_used, channels * 4272.0),
+                    used: stat(used, blocks),
+                });
+            }
+            Self::Clairvoyant(_) => {}
+        }
+    }
+
+    /// What a home can spare.
+    pub(super) fn supply(&mut self, owned: &Owned<'_>, now: Seconds, end: Seconds, grain: u32) -> Forecast {
+        match self {
+            Self::Product(forecaster) => forecaster.forecast(Side::Supply),
+            // A lease whose storage stays free is dated anew before it ends.
+            Self::Clairvoyant(Some((forecast, until))) if *until > now + 2 * STEP => {
+                let left = Duration::from_secs(u64::from(*until - now));
+                Forecast { lasts: left, ..*forecast }
+            }
+            Self::Clairvoyant(said) => {
+                let (capacity, lasts) = best(owned, now, end, grain);
+                let used = owned.bandwidth.over(now, now + STEP).max * f32::from(owned.channels);
+                let used = u16::try_from(seconds(f64::from(used).ceil())).unwrap_or(u16::MAX);
+                let forecast = Forecast {
+                    bandwidth: owned.channels.saturating_sub(used),
+                    capacity,
+                    lasts: Duration::from_secs(u64::from(lasts)),
+                };
+                *said = Some((forecast, now + lasts));
+                forecast
+            }
+        }
+    }
+}
+
+fn stat(window: Window, times: f32) -> Stat {
+    Stat { max: window.max * times, min: window.min * times, mean: window.mean * times }
+}
+
+/// Of all whiles from now on: flash blocks in whole grains and seconds, for the greatest product.
+fn best(owned: &Owned<'_>, now: Seconds, end: Seconds, grain: u32) -> (u32, Seconds) {
+    let steps = owned.capacity.steps();
+    let first = steps.partition_point(|(at, _)| *at <= now).saturating_sub(1);
+    let (mut used, mut most) = (0.0_f32, (0, 0));
+    let farthest = now + FARTHEST;
+    for (n, (at, level)) in steps.iter().enumerate().skip(first) {
+        if *at >= farthest {
+            break;
+        }
+        used = used.max(*level);
+        let free = seconds(f64::from(owned.blocks) * (1.0 - f64::from(used))) / grain * grain;
+        if free == 0 {
+            break;
+        }
+        // After the end of what is watched nothing changes.
+        let until = steps.get(n + 1).map_or(farthest, |(next, _)| *next).min(farthest);
+        let until = if until >= end { farthest } else { until };
+        let lasts = until - now;
+        if u64::from(free) * u64::from(lasts) > u64::from(most.0) * u64::from(most.1) {
+            most = (free, lasts);
+        }
+    }
+    most
+}
+
+/// What a harvest VM asks for, in flash blocks.
+pub(super) fn blocks(request: &Request) -> u32 {
+    request.gigabytes * GB_BLOCKS
+}

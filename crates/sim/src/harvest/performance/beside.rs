@@ -1,0 +1,84 @@
+//! A key-value store's mixed load as the regular VM, beside a sort as the harvest VM (section 5.1's pair).
+
+use super::load::{RECORD, Sort, Ycsb};
+use super::machine::{Machine, Vm};
+use super::tally::Figures;
+use super::wear::{self, Wear};
+use super::{Length, stage};
+use headstart_block::Result;
+use headstart_harvest::lane::Settings;
+use serde::Serialize;
+use std::time::Duration;
+
+/// Both, with and without harvesting.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Pair {
+    /// YCSB's workload A in ten threads on four channels, nobody harvesting.
+    pub store: Figures,
+    /// And while the sort harvests half of the blocks of all four.
+    pub store_with: Figures,
+    /// The sort on four channels of its own.
+    pub sort: Figures,
+    /// And on the store's four besides.
+    pub sort_with: Figures,
+    /// What the lease cost when it ended.
+    pub wear: Wear,
+}
+
+impl Pair {
+    /// Share of the store's throughput lost.
+    #[must_use]
+    pub fn loss(&self) -> f64 {
+        1.0 - self.store_with.rate / self.store.rate.max(1e-9)
+    }
+
+    /// How many times as fast the sort is.
+    #[must_use]
+    pub fn gain(&self) -> f64 {
+        self.sort_with.bandwidth() / self.sort.bandwidth().max(1e-9)
+    }
+}
+
+/// Runs both for virtual minutes.
+///
+/// # Errors
+/// A vSSD has no room: a fault of the run's.
+pub fn measure(length: Length, think: Duration, seed: u64) -> Result<Pair> {
+    let (store, sort, _) = run(false, length, think, seed)?;
+    let (store_with, sort_with, wear) = run(true, length, think, seed)?;
+    Ok(Pair { store, store_with, sort, sort_with, wear })
+}
+
+/// Channels of each.
+const CHANNELS: u16 = 4;
+
+fn run(harvest: bool, length: Length, think: Duration, seed: u64) -> Result<(Figures, Figures, Wear)> {
+    let geometry = stage::flash(2 * CHANNELS, length.blocks());
+    let mut machine = Machine::new(geometry, Settings::default());
+    let all = stage::blocks(&geometry, 0..CHANNELS);
+    let mut store = stage::vssd(&geometry, &all, stage::size(&geometry, all.len(), 0.25))?;
+    stage::fill(&mut store)?;
+    let lent = stage::lend(&mut store, &geometry, 0.5)?;
+    let load = Ycsb::new(store.size() / u64::from(RECORD), 10, think, seed);
+    let store = machine.add(Vm::new(store, true, usize::from(CHANNELS), Box::new(load)), 0..CHANNELS);
+    let own = stage::blocks(&geometry, CHANNELS..2 * CHANNELS);
+    let mut sort = stage::vssd(&geometry, &own, stage::size(&geometry, own.len(), 0.8))?;
+    if harvest {
+        sort.add_slot(1, &lent)?;
+        sort.set_bandwidth(1, super::fio::SOLD);
+    }
+    stage::fill(&mut sort)?;
+    let load = Sort::new(0..sort.size(), 16);
+    let channels = usize::from(2 * CHANNELS);
+    let sort = machine.add(Vm::new(sort, false, channels, Box::new(load)), CHANNELS..2 * CHANNELS);
+    [store, sort].into_iter().for_each(|vm| machine.start(vm));
+    let (warm, measured) = length.of_runs();
+    let minutes = if length == Length::Short { measured * 2 } else { Duration::from_secs(120) };
+    machine.run(warm)?;
+    machine.vms.iter_mut().for_each(|vm| vm.tally.clear(warm));
+    machine.run(warm + minutes)?;
+    let of = |vm: usize| machine.vms[vm].tally.figures(machine.now());
+    let written = lent.iter().filter(|(block, _)| machine.vms[sort].written.contains(block)).count();
+    let own = lent.iter().map(|(block, _)| u64::from(machine.wear_of(*block))).sum();
+    Ok((of(store), of(sort), wear::of_lease(lent.len() as u64, written as u64, own)))
+}

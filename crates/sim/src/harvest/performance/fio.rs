@@ -1,0 +1,181 @@
+//! A harvest disk as fio sees it: half as many channels again, against a disk that owns them all and one that harvests
+//! nothing (section 5.3, figure 18).
+
+use super::load::{Fio, Paced};
+use super::machine::{Machine, Vm};
+use super::tally::Figures;
+use super::{Length, stage};
+use headstart_block::Result;
+use headstart_harvest::flash::Geometry;
+use headstart_harvest::lane::Settings;
+use serde::Serialize;
+use std::time::Duration;
+
+/// What harvested channels are besides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Owner {
+    /// There are none: they are the disk's own, or it has no more.
+    None,
+    /// Nobody's.
+    Unsold,
+    /// A regular VM's that moves half of what they can, steadily.
+    Steady,
+    /// A regular VM's that moves all that they can half of the time.
+    Bursts,
+}
+
+/// What fio does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Pattern {
+    /// It writes.
+    pub write: bool,
+    /// Here and there.
+    pub random: bool,
+    /// Bytes of a request.
+    pub block: u32,
+    /// Requests at a time.
+    pub depth: usize,
+}
+
+impl Pattern {
+    /// As fio calls it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let kind = match (self.random, self.write) {
+            (false, false) => "read",
+            (false, true) => "write",
+            (true, false) => "randread",
+            (true, true) => "randwrite",
+        };
+        let size = if self.block < 1 << 20 {
+            format!("{}k", self.block >> 10)
+        } else {
+            format!("{}M", self.block >> 20)
+        };
+        format!("{kind} {size} x{}", self.depth)
+    }
+}
+
+/// What a pattern gets, in MB/s.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// What fio does.
+    pub pattern: Pattern,
+    /// On home's channels alone.
+    pub home: f64,
+    /// On half as many again that are its own.
+    pub owned: f64,
+    /// On half as many again that are harvested from nobody.
+    pub unsold: f64,
+    /// From a regular VM that uses half of their bandwidth steadily.
+    pub steady: f64,
+    /// From one that uses it half of the time.
+    pub bursts: f64,
+}
+
+/// All patterns of a run.
+#[must_use]
+pub fn patterns(length: Length) -> Vec<Pattern> {
+    let (blocks, depths): (&[u32], &[usize]) = match length {
+        Length::Short => (&[4 << 10, 1 << 20], &[32]),
+        Length::Full => (&[4 << 10, 128 << 10, 1 << 20], &[1, 4, 32]),
+    };
+    let mut list = Vec::new();
+    for (write, random) in [(false, false), (false, true), (true, false), (true, true)] {
+        for &block in blocks {
+            list.extend(depths.iter().map(|&depth| Pattern { write, random, block, depth }));
+        }
+    }
+    list
+}
+
+/// Measures patterns on `home` channels and half as many more.
+///
+/// # Errors
+/// A vSSD has no room: a fault of the run's.
+pub fn measure(home: u16, patterns: &[Pattern], length: Length, seed: u64) -> Result<Vec<Row>> {
+    let run = |pattern, more, owner| one(home, more, pattern, owner, length, seed).map(|it| it.0.bandwidth());
+    let half = home / 2;
+    let rows = patterns.iter().map(|&pattern| {
+        Ok(Row {
+            pattern,
+            home: run(pattern, 0, Owner::None)?,
+            owned: run(pattern, half, Owner::None)?,
+            unsold: run(pattern, half, Owner::Unsold)?,
+            steady: run(pattern, half, Owner::Steady)?,
+            bursts: run(pattern, half, Owner::Bursts)?,
+        })
+    });
+    rows.collect()
+}
+
+/// How full disks are, of the blocks that they have.
+const FULL: f64 = 0.8;
+
+/// What a harvest VM gets of a channel that a regular VM uses half: seven tenths of the other half, as it waits for its
+/// turn.
+pub(super) const SOLD: f64 = 0.35;
+
+/// What the disk gets, and the regular VM whose channels they are.
+pub(super) fn one(
+    home: u16,
+    more: u16,
+    pattern: Pattern,
+    owner: Owner,
+    length: Length,
+    seed: u64,
+) -> Result<(Figures, Option<Figures>)> {
+    // Collecting needs spare blocks in a real disk's numbers.
+    let blocks = if pattern.write { length.blocks() } else { stage::FEW };
+    let geometry = stage::flash(home + more, blocks);
+    let mut machine = Machine::new(geometry, Settings::default());
+    let own = if owner == Owner::None { home + more } else { home };
+    let blocks = stage::blocks(&geometry, 0..own);
+    let mut disk = stage::vssd(&geometry, &blocks, stage::size(&geometry, blocks.len(), FULL))?;
+    let (harvested, regular) = harvested(&geometry, own..home + more, owner, seed)?;
+    if !harvested.is_empty() {
+        disk.add_slot(1, &harvested)?;
+        disk.set_bandwidth(1, if regular.is_some() { SOLD } else { 1.0 });
+        disk.resize(stage::size(&geometry, blocks.len() + harvested.len(), FULL))?;
+    }
+    stage::fill(&mut disk)?;
+    if pattern.write && pattern.random {
+        stage::age(&mut disk, 1.0, seed)?;
+    }
+    let fio =
+        Fio::new(0..disk.size(), pattern.write, pattern.block, pattern.depth, pattern.random.then_some(seed));
+    let channels = usize::from(home + more);
+    let disk = machine.add(Vm::new(disk, false, channels, Box::new(fio)), 0..own);
+    let regular = regular.map(|vm| machine.add(vm, own..home + more));
+    regular.into_iter().chain([disk]).for_each(|vm| machine.start(vm));
+    let (warm, measured) = length.of_runs();
+    machine.run(warm)?;
+    machine.vms.iter_mut().for_each(|vm| vm.tally.clear(warm));
+    machine.run(warm + measured)?;
+    let of = |vm: usize| machine.vms[vm].tally.figures(machine.now());
+    Ok((of(disk), regular.map(of)))
+}
+
+/// Blocks of channels that are harvested, and the VM whose they are: half of the blocks of a regular one.
+pub(super) fn harvested(
+    geometry: &Geometry,
+    channels: std::ops::Range<u16>,
+    owner: Owner,
+    seed: u64,
+) -> Result<(stage::Blocks, Option<Vm>)> {
+    let bursts = match owner {
+        Owner::None => return Ok((Vec::new(), None)),
+        Owner::Unsold => return Ok((stage::blocks(geometry, channels), None)),
+        Owner::Steady => None,
+        Owner::Bursts => Some((Duration::from_secs(1), Duration::from_millis(500))),
+    };
+    let all = stage::blocks(geometry, channels.clone());
+    let mut vssd = stage::vssd(geometry, &all, stage::size(geometry, all.len(), FULL / 2.0))?;
+    stage::fill(&mut vssd)?;
+    let lent = stage::lend(&mut vssd, geometry, 0.5)?;
+    // Half of 70 MB/s for each channel, in requests of 64 KiB of which three of ten write.
+    let rate = 0.5 * 70e6 / 65_536.0 * f64::from(u16::try_from(channels.len()).unwrap_or(0));
+    let load = Paced::new(0..vssd.size(), (64 << 10, 0.3), (rate, 16), bursts, seed);
+    Ok((lent, Some(Vm::new(vssd, true, channels.len(), Box::new(load)))))
+}

@@ -1,0 +1,582 @@
+//! One host in virtual time: vSSDs that VMs drive in closed loops, on channels that the product's lanes schedule.
+//!
+//! Everything that decides is the product's: [`Vssd`] says what is read, programmed, copied and erased, [`Lanes`] when
+//! each operation starts and ends. What is left is what the host does between them:
+//! * a *read* is one operation per page that it touches, all at once;
+//! * a *write* locks its pages; of a page that it writes in part it reads the rest first; then it places, programs and
+//!   commits. Pages of a flash block are programmed in order, one at a time;
+//! * the *collector* runs while the vSSD is short of room or a write waits for it, so many steps at a time;
+//! * the *journal* makes changes durable after [`JOURNAL`], on a device of its own;
+//! * a request costs the host [`HOST`] besides.
+//!
+//! No bytes are moved. Time is `Duration` since the machine began.
+
+use super::load::{Io, Load};
+use super::slab::Slab;
+use super::tally::{Finished, Tally};
+use headstart_block::{Error, Result};
+use headstart_harvest::flash::timing::{Op, Speeds, Work};
+use headstart_harvest::flash::{FlashBlock, Geometry};
+use headstart_harvest::lane::{Class, Done, Lanes, Settings, Speed, Ticket};
+use headstart_harvest::vssd::{Effort, Place, Placement, Step, Vssd};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// What a request costs beside flash: a VM's exit, a thread's wake-up.
+const HOST: Duration = Duration::from_micros(10);
+/// Until what the journal was told is durable: what the issue allows for a lease.
+const JOURNAL: Duration = Duration::from_millis(2);
+/// Steps of the collector at a time, for each channel: two for each die.
+const STEPS: usize = 8;
+/// Erasures of a channel's reclaim that wait in its lane at a time: one for each die.
+const ERASURES: usize = 4;
+
+/// What an operation is for.
+#[derive(Clone, Copy, Debug)]
+enum Use {
+    /// Part of a read.
+    Read {
+        vm: usize,
+        request: usize,
+    },
+    /// What a write of part of a page leaves of it.
+    Rest {
+        vm: usize,
+        write: usize,
+    },
+    /// The first of a block's queue.
+    Program {
+        vm: usize,
+        block: FlashBlock,
+    },
+    /// The copy that goes to this page.
+    Copy {
+        vm: usize,
+        block: FlashBlock,
+        at: u32,
+    },
+    Erase {
+        vm: usize,
+        block: FlashBlock,
+    },
+    Reclaim {
+        block: FlashBlock,
+    },
+}
+
+/// What happens at a time of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    /// A thread asks what to do.
+    Ask { vm: usize, thread: usize },
+    /// It does what it was told.
+    Issue { vm: usize, thread: usize, io: Io },
+    /// The journal is durable.
+    Durable { vm: usize, up_to: u64 },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    thread: usize,
+    io: Io,
+    issued: Duration,
+    /// Operations and page writes to go.
+    left: u32,
+}
+
+/// A page that is written.
+#[derive(Clone, Copy, Debug)]
+struct PageWrite {
+    request: usize,
+    page: u32,
+    /// Bytes of it that stay.
+    rest: u32,
+}
+
+/// A page that is programmed when its turn comes.
+#[derive(Debug)]
+struct Queued {
+    placement: Placement,
+    /// Whose it is; the collector's where there is none.
+    write: Option<usize>,
+    ready: bool,
+    running: bool,
+}
+
+/// A virtual machine with its disk.
+pub(super) struct Vm {
+    pub(super) vssd: Vssd,
+    pub(super) tally: Tally,
+    /// Flash blocks that were ever written.
+    pub(super) written: BTreeSet<FlashBlock>,
+    classes: [Class; 2],
+    load: Box<dyn Load>,
+    requests: Slab<Request>,
+    writes: Slab<PageWrite>,
+    /// Pages being written, and who waits for them.
+    locks: BTreeMap<u32, VecDeque<usize>>,
+    queues: BTreeMap<FlashBlock, VecDeque<Queued>>,
+    /// Writes that found no place.
+    stalled: VecDeque<usize>,
+    /// Steps of the collector under way, at most, and of the journal.
+    steps: usize,
+    depth: usize,
+    syncing: bool,
+}
+
+impl Vm {
+    /// A VM; it uses so many channels.
+    pub(super) fn new(vssd: Vssd, regular: bool, channels: usize, load: Box<dyn Load>) -> Self {
+        let classes = match regular {
+            true => [Class::Regular, Class::RegularCollect],
+            false => [Class::Harvest, Class::HarvestCollect],
+        };
+        let written = (0..vssd.pages()).filter_map(|page| vssd.locate(page).ok()?.map(|(block, _)| block));
+        Self {
+            written: written.collect(),
+            vssd,
+            tally: Tally::default(),
+            classes,
+            load,
+            requests: Slab::default(),
+            writes: Slab::default(),
+            locks: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            stalled: VecDeque::new(),
+            steps: 0,
+            depth: channels * STEPS,
+            syncing: false,
+        }
+    }
+}
+
+/// What is reclaimed of a channel.
+#[derive(Debug, Default)]
+struct Reclaim {
+    blocks: VecDeque<FlashBlock>,
+    afoot: usize,
+    ended: Duration,
+}
+
+/// The host.
+pub(super) struct Machine {
+    pub(super) vms: Vec<Vm>,
+    geometry: Geometry,
+    lanes: Lanes,
+    now: Duration,
+    uses: Slab<Use>,
+    /// By time; those of a moment in the order in which they were set.
+    timers: BTreeMap<(Duration, u64), Timer>,
+    /// Numbers timers.
+    count: u64,
+    wear: Vec<u32>,
+    reclaims: BTreeMap<u16, Reclaim>,
+    fault: Option<Error>,
+}
+
+impl Machine {
+    /// A host with emulated flash that is new.
+    pub(super) fn new(geometry: Geometry, settings: Settings) -> Self {
+        let lanes = Lanes::new(&geometry, Speed::Emulated(Speeds::default()), settings);
+        let blocks = usize::try_from(geometry.total_blocks()).unwrap_or(0);
+        Self {
+            vms: Vec::new(),
+            geometry,
+            lanes,
+            now: Duration::ZERO,
+            uses: Slab::default(),
+            timers: BTreeMap::new(),
+            count: 0,
+            wear: vec![0; blocks],
+            reclaims: BTreeMap::new(),
+            fault: None,
+        }
+    }
+
+    /// A VM comes, whose home these channels are.
+    pub(super) fn add(&mut self, vm: Vm, home: impl Iterator<Item = u16>) -> usize {
+        self.vms.push(vm);
+        let number = u32::try_from(self.vms.len()).unwrap_or(u32::MAX);
+        home.for_each(|channel| self.lanes.set_home(channel, number));
+        self.vms.len() - 1
+    }
+
+    /// The threads of a VM begin, a microsecond after one another.
+    pub(super) fn start(&mut self, vm: usize) {
+        for thread in 0..self.vms[vm].load.threads() {
+            let after = Duration::from_micros(thread as u64);
+            self.at(self.now + after, Timer::Ask { vm, thread });
+        }
+    }
+
+    /// Now.
+    pub(super) fn now(&self) -> Duration {
+        self.now
+    }
+
+    /// A VM's disk gets harvested blocks, with such a share of their channels' bandwidth.
+    ///
+    /// # Errors
+    /// It has them already.
+    pub(super) fn attach(&mut self, vm: usize, blocks: &[(FlashBlock, u32)], share: f64) -> Result<()> {
+        let vssd = &mut self.vms[vm].vssd;
+        vssd.add_slot(1, blocks)?;
+        vssd.set_bandwidth(1, share);
+        Ok(())
+    }
+
+    /// How long regular operations of a VM waited for harvest ones, in all; for erasures.
+    pub(super) fn spent(&self, vm: usize) -> [Duration; 2] {
+        let home = u32::try_from(vm + 1).unwrap_or(u32::MAX);
+        self.lanes.budget(home).map(headstart_harvest::lane::Budget::spent).unwrap_or_default()
+    }
+
+    /// Erases blocks of reclaimed gSSDs, channels in parallel.
+    pub(super) fn reclaim(&mut self, blocks: impl IntoIterator<Item = FlashBlock>) {
+        for block in blocks {
+            self.reclaims.entry(self.geometry.channel(block)).or_default().blocks.push_back(block);
+        }
+        let channels: Vec<_> = self.reclaims.keys().copied().collect();
+        channels.into_iter().for_each(|channel| self.reclaim_more(channel));
+    }
+
+    /// When the last reclaimed block was erased; `None` while some are left.
+    pub(super) fn reclaimed(&self) -> Option<Duration> {
+        let done = self.reclaims.values().all(|it| it.blocks.is_empty() && it.afoot == 0);
+        done.then(|| self.reclaims.values().map(|it| it.ended).max().unwrap_or_default())
+    }
+
+    /// Reclaimed blocks that were not erased yet.
+    pub(super) fn left(&self) -> u64 {
+        self.reclaims.values().map(|it| (it.blocks.len() + it.afoot) as u64).sum()
+    }
+
+    /// How often a block was erased.
+    pub(super) fn wear_of(&self, block: FlashBlock) -> u32 {
+        usize::try_from(block.0).ok().and_then(|index| self.wear.get(index)).copied().unwrap_or(0)
+    }
+
+    /// Lets time pass.
+    ///
+    /// # Errors
+    /// A vSSD has no room, or contradicts itself.
+    pub(super) fn run(&mut self, until: Duration) -> Result<()> {
+        let mut done = Vec::new();
+        loop {
+            let timer = self.timers.first_key_value().map(|((at, _), _)| *at);
+            let next = [timer, self.lanes.next()].into_iter().flatten().min();
+            let Some(next) = next.filter(|next| *next <= until) else { break };
+            self.now = self.now.max(next);
+            while let Some(timer) = self.due(next) {
+                self.ring(timer);
+            }
+            self.lanes.advance(self.now, &mut done);
+            for Done { ticket, .. } in done.drain(..) {
+                let number = usize::try_from(ticket.0).unwrap_or(usize::MAX);
+                if let Some(purpose) = self.uses.remove(number) {
+                    self.done(purpose);
+                }
+            }
+            if let Some(fault) = self.fault.take() {
+                return Err(fault);
+            }
+        }
+        self.now = until;
+        Ok(())
+    }
+
+    /// The next timer that is due by then.
+    fn due(&mut self, by: Duration) -> Option<Timer> {
+        let due = self.timers.first_key_value().filter(|((at, _), _)| *at <= by)?;
+        let key = *due.0;
+        self.timers.remove(&key)
+    }
+
+    fn at(&mut self, at: Duration, timer: Timer) {
+        self.count += 1;
+        self.timers.insert((at, self.count), timer);
+    }
+
+    fn submit(&mut self, class: Class, block: FlashBlock, work: Work, purpose: Use) {
+        let ticket = Ticket(self.uses.insert(purpose) as u64);
+        let op = Op { die: self.geometry.die(block), work };
+        self.lanes.submit(self.now, self.geometry.channel(block), ticket, class, op);
+    }
+
+    fn ring(&mut self, timer: Timer) {
+        match timer {
+            Timer::Ask { vm, thread } => {
+                let (pause, io) = self.vms[vm].load.next(thread, self.now);
+                self.at(self.now + pause + HOST, Timer::Issue { vm, thread, io });
+            }
+            Timer::Issue { vm, thread, io } => self.issue(vm, thread, io),
+            Timer::Durable { vm, up_to } => {
+                self.vms[vm].vssd.durable(up_to);
+                self.vms[vm].syncing = false;
+                self.go_on(vm);
+            }
+        }
+    }
+
+    fn done(&mut self, purpose: Use) {
+        match purpose {
+            Use::Read { vm, request } => self.part_done(vm, request),
+            Use::Rest { vm, write } => self.place(vm, write),
+            Use::Program { vm, block } => self.programmed(vm, block),
+            Use::Copy { vm, block, at } => {
+                let queue = self.vms[vm].queues.entry(block).or_default();
+                if let Some(queued) = queue.iter_mut().find(|it| it.placement.at == at) {
+                    queued.ready = true;
+                }
+                self.pump(vm, block);
+            }
+            Use::Erase { vm, block } => {
+                let wear = self.worn(block);
+                let result = self.vms[vm].vssd.erased(block, wear);
+                self.note(result);
+                self.vms[vm].steps -= 1;
+                self.go_on(vm);
+            }
+            Use::Reclaim { block } => {
+                self.worn(block);
+                let channel = self.geometry.channel(block);
+                let reclaim = self.reclaims.entry(channel).or_default();
+                reclaim.afoot -= 1;
+                reclaim.ended = self.now;
+                self.reclaim_more(channel);
+            }
+        }
+    }
+
+    fn note<T>(&mut self, result: Result<T>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(fault) => {
+                self.fault.get_or_insert(fault);
+                None
+            }
+        }
+    }
+
+    fn worn(&mut self, block: FlashBlock) -> u32 {
+        let found = usize::try_from(block.0).ok().and_then(|index| self.wear.get_mut(index));
+        found.map_or(0, |wear| {
+            *wear += 1;
+            *wear
+        })
+    }
+
+    fn reclaim_more(&mut self, channel: u16) {
+        loop {
+            let reclaim = self.reclaims.entry(channel).or_default();
+            if reclaim.afoot >= ERASURES {
+                return;
+            }
+            let Some(block) = reclaim.blocks.pop_front() else { return };
+            reclaim.afoot += 1;
+            self.submit(Class::HarvestCollect, block, Work::Erase, Use::Reclaim { block });
+        }
+    }
+
+    fn issue(&mut self, vm: usize, thread: usize, io: Io) {
+        let request = Request { thread, io, issued: self.now, left: 1 };
+        let number = self.vms[vm].requests.insert(request);
+        if io.write {
+            self.issue_write(vm, number, io);
+        } else {
+            self.issue_read(vm, number, io);
+        }
+        self.part_done(vm, number);
+    }
+
+    fn issue_read(&mut self, vm: usize, request: usize, io: Io) {
+        let page = self.geometry.page_size;
+        let found = self.vms[vm].vssd.read(io.at, u64::from(io.length)).map(Iterator::collect::<Vec<_>>);
+        for piece in self.note(found).unwrap_or_default() {
+            let Some((block, mut offset)) = piece.from else { continue };
+            let mut left = u32::try_from(piece.length).unwrap_or(0);
+            while left > 0 {
+                let bytes = left.min(page - offset % page);
+                self.more(vm, request);
+                let class = self.vms[vm].classes[0];
+                self.submit(class, block, Work::Read(bytes), Use::Read { vm, request });
+                (offset, left) = (offset + bytes, left - bytes);
+            }
+        }
+    }
+
+    fn issue_write(&mut self, vm: usize, request: usize, io: Io) {
+        let size = u64::from(self.geometry.page_size);
+        let (mut at, end) = (io.at, io.at + u64::from(io.length));
+        while at < end {
+            let bytes = (end - at).min(size - at % size);
+            let page = u32::try_from(at / size).unwrap_or(u32::MAX);
+            let rest = u32::try_from(size - bytes).unwrap_or(0);
+            at += bytes;
+            self.more(vm, request);
+            let one = &mut self.vms[vm];
+            let write = one.writes.insert(PageWrite { request, page, rest });
+            match one.locks.get_mut(&page) {
+                Some(waiting) => waiting.push_back(write),
+                None => {
+                    one.locks.insert(page, VecDeque::new());
+                    self.begin_write(vm, write);
+                }
+            }
+        }
+    }
+
+    fn more(&mut self, vm: usize, request: usize) {
+        if let Some(request) = self.vms[vm].requests.get(request) {
+            request.left += 1;
+        }
+    }
+
+    fn part_done(&mut self, vm: usize, number: usize) {
+        let now = self.now;
+        let one = &mut self.vms[vm];
+        let Some(request) = one.requests.get(number) else { return };
+        request.left -= 1;
+        if request.left > 0 {
+            return;
+        }
+        let Request { thread, io, issued, .. } = *request;
+        one.requests.remove(number);
+        let took = now - issued + HOST;
+        one.tally.add(Finished { at: now, took, bytes: io.length, write: io.write });
+        self.at(now, Timer::Ask { vm, thread });
+    }
+
+    /// Its page is locked: reads the rest of it, or goes on at once.
+    fn begin_write(&mut self, vm: usize, write: usize) {
+        let one = &mut self.vms[vm];
+        let Some(PageWrite { page, rest, .. }) = one.writes.get(write).copied() else { return };
+        let old = if rest > 0 { one.vssd.locate(page) } else { Ok(None) };
+        let class = one.classes[0];
+        match self.note(old).flatten() {
+            Some((block, _)) => self.submit(class, block, Work::Read(rest), Use::Rest { vm, write }),
+            None => self.place(vm, write),
+        }
+    }
+
+    fn place(&mut self, vm: usize, write: usize) {
+        let one = &mut self.vms[vm];
+        if !one.stalled.is_empty() || !self.try_place(vm, write) {
+            self.vms[vm].stalled.push_back(write);
+        }
+        self.collect(vm);
+    }
+
+    /// Whether it found a place.
+    fn try_place(&mut self, vm: usize, write: usize) -> bool {
+        let one = &mut self.vms[vm];
+        let Some(PageWrite { page, .. }) = one.writes.get(write).copied() else { return true };
+        let place = one.vssd.place(page);
+        match self.note(place) {
+            Some(Place::At(placement)) => {
+                let block = placement.block;
+                let queued = Queued { placement, write: Some(write), ready: true, running: false };
+                self.vms[vm].queues.entry(block).or_default().push_back(queued);
+                self.pump(vm, block);
+                true
+            }
+            Some(Place::Recall) => {
+                self.note::<()>(Err(Error::invalid("it lent too much").about("vSSD")));
+                true
+            }
+            Some(Place::Collect) => false,
+            None => true,
+        }
+    }
+
+    /// Programs the first of a block's queue.
+    fn pump(&mut self, vm: usize, block: FlashBlock) {
+        let Vm { vssd, queues, classes, .. } = &mut self.vms[vm];
+        let Some(queue) = queues.get_mut(&block) else { return };
+        let Some(first) = queue.front_mut() else {
+            queues.remove(&block);
+            return;
+        };
+        if first.ready && !first.running && vssd.turn(&first.placement) {
+            first.running = true;
+            let class = classes[usize::from(first.write.is_none())];
+            self.submit(class, block, Work::Program(self.geometry.page_size), Use::Program { vm, block });
+        }
+    }
+
+    fn programmed(&mut self, vm: usize, block: FlashBlock) {
+        let Some(queued) = self.vms[vm].queues.get_mut(&block).and_then(VecDeque::pop_front) else { return };
+        self.vms[vm].vssd.commit(queued.placement);
+        self.vms[vm].written.insert(block);
+        self.pump(vm, block);
+        match queued.write {
+            Some(write) => self.written(vm, write),
+            None => self.vms[vm].steps -= 1,
+        }
+        self.go_on(vm);
+    }
+
+    fn written(&mut self, vm: usize, write: usize) {
+        let one = &mut self.vms[vm];
+        let Some(PageWrite { request, page, .. }) = one.writes.remove(write) else { return };
+        let next = one.locks.get_mut(&page).and_then(VecDeque::pop_front);
+        if let Some(next) = next {
+            self.begin_write(vm, next);
+        } else {
+            one.locks.remove(&page);
+        }
+        self.part_done(vm, request);
+    }
+
+    /// Something ended that others may have waited for.
+    fn go_on(&mut self, vm: usize) {
+        while let Some(&write) = self.vms[vm].stalled.front() {
+            if !self.try_place(vm, write) {
+                break;
+            }
+            self.vms[vm].stalled.pop_front();
+        }
+        self.collect(vm);
+    }
+
+    fn collect(&mut self, vm: usize) {
+        loop {
+            let one = &mut self.vms[vm];
+            let wanted = !one.stalled.is_empty() || one.vssd.is_short();
+            if !wanted || one.steps >= one.depth {
+                return;
+            }
+            let class = one.classes[1];
+            match one.vssd.collect_next(Effort::Needed) {
+                Some(Step::Copy { from, page: _, to }) => {
+                    one.steps += 1;
+                    let (block, at) = (to.block, to.at);
+                    let queued = Queued { placement: to, write: None, ready: false, running: false };
+                    one.queues.entry(block).or_default().push_back(queued);
+                    let work = Work::Read(self.geometry.page_size);
+                    self.submit(class, from, work, Use::Copy { vm, block, at });
+                }
+                Some(Step::Erase { block }) => {
+                    one.steps += 1;
+                    self.submit(class, block, Work::Erase, Use::Erase { vm, block });
+                }
+                Some(Step::Sync { up_to }) => {
+                    if !one.syncing {
+                        one.syncing = true;
+                        self.at(self.now + JOURNAL, Timer::Durable { vm, up_to });
+                    }
+                    return;
+                }
+                None => {
+                    let idle = one.steps == 0 && one.queues.is_empty() && !one.syncing;
+                    if idle && !one.stalled.is_empty() {
+                        self.note::<()>(Err(
+                            Error::invalid("writes wait, and nothing makes room").about("vSSD")
+                        ));
+                    }
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What harvesting gives to harvest VMs and takes from regular ones (sections 5.3 to 5.5), in virtual time.
+//!
+//! The product's vSSDs and lanes on emulated flash: see `machine`. Flash is BlockFlex's but smaller: fewer blocks, so
+//! that disks fill quickly; channels, dies, pages and times are the same. [`measure`] runs everything.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `machine` | the event loop (read this first) |
+//! | `load` | what VMs do: fio, YCSB, a sort |
+//! | `stage` | full and aged vSSDs |
+//! | `tally` | what a VM got |
+//! | [`fio`] | a harvest disk against one that owns its channels |
+//! | [`spread`] | read bandwidth over time after a harvest |
+//! | [`regular`] | a regular VM whose channels are all harvested |
+//! | [`reclaim`] | how long it takes to erase a channel, and what it costs |
+//! | [`beside`] | a key-value store and a sort on the same channels |
+//! | [`wear`] | erasures that harvesting causes |
+
+pub mod beside;
+pub mod fio;
+mod load;
+mod machine;
+pub mod reclaim;
+pub mod regular;
+mod slab;
+pub mod spread;
+mod stage;
+mod tally;
+#[cfg(test)]
+mod tests;
+pub mod wear;
+
+pub use tally::Figures;
+
+use fio::Owner;
+use headstart_block::Result;
+use headstart_harvest::lane::Settings;
+use reclaim::Meanwhile;
+use serde::Serialize;
+use std::time::Duration;
+
+/// Everything that is measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// fio on eight channels and half as many more.
+    pub fio: Vec<fio::Row>,
+    /// Read bandwidth over time after a harvest.
+    pub spread: Vec<spread::Course>,
+    /// Regular VMs whose channels are all harvested.
+    pub regular: Vec<regular::Row>,
+    /// A quarter, half and all of a channel that is reclaimed; a quarter beside a VM at work.
+    pub reclaim: Vec<reclaim::Row>,
+    /// A key-value store beside a sort: with pauses of 1 ms, 0.2 ms, none.
+    pub beside: Vec<beside::Pair>,
+}
+
+/// Measures everything. `step` is called before each of the runs, and may end them with an error.
+///
+/// # Errors
+/// Those of `step`; a vSSD has no room, which would be a fault of the runs'.
+pub fn measure(length: Length, seed: u64, mut step: impl FnMut() -> Result<()>) -> Result<Report> {
+    let mut report = Report::default();
+    for pattern in fio::patterns(length) {
+        step()?;
+        report.fio.extend(fio::measure(8, &[pattern], length, seed)?);
+    }
+    for writes in [25, 100] {
+        for owner in [Owner::None, Owner::Unsold, Owner::Steady, Owner::Bursts] {
+            step()?;
+            report.spread.push(spread::measure(8, writes, owner, length, seed)?);
+        }
+    }
+    for case in regular::cases(length) {
+        step()?;
+        report.regular.push(regular::measure(case, length, Settings::default(), seed)?);
+    }
+    for meanwhile in Meanwhile::ALL {
+        // Beside a VM at work it takes too long to wait for more.
+        for part in [4, 2, 1].into_iter().filter(|part| meanwhile == Meanwhile::Idle || *part == 4) {
+            step()?;
+            report.reclaim.push(reclaim::measure(reclaim::CHANNEL / part, meanwhile, length, seed)?);
+        }
+    }
+    for think in [1000, 200, 0] {
+        step()?;
+        report.beside.push(beside::measure(length, Duration::from_micros(think), seed)?);
+    }
+    Ok(report)
+}
+
+/// How long runs are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Length {
+    /// A second of virtual time or two, few cases: for tests.
+    Short,
+    /// All cases.
+    Full,
+}
+
+impl Length {
+    /// How long a reclaim is watched.
+    fn of_reclaim(self) -> Duration {
+        if self == Self::Short { Duration::from_secs(20) } else { Duration::from_secs(120) }
+    }
+
+    /// Blocks of a die where collecting matters.
+    fn blocks(self) -> u32 {
+        if self == Self::Short { 64 } else { 128 }
+    }
+
+    /// How long a run warms up, and how long it is measured.
+    pub(super) fn of_runs(self) -> (Duration, Duration) {
+        match self {
+            Self::Short => (Duration::from_millis(500), Duration::from_secs(1)),
+            Self::Full => (Duration::from_secs(1), Duration::from_secs(10)),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Taking a channel back: how long its erasure takes, and what that costs the regular VM meanwhile (sections 5.4 and
+//! 5.5).
+
+use super::load::{Fio, Load, RECORD, Ycsb};
+use super::machine::{Machine, Vm};
+use super::tally::{Figures, ratio};
+use super::{Length, stage};
+use headstart_block::Result;
+use headstart_harvest::flash::{FlashBlock, Geometry};
+use headstart_harvest::lane::Settings;
+use serde::Serialize;
+use std::time::Duration;
+
+/// What the regular VM does meanwhile, on four channels of which one is reclaimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Meanwhile {
+    /// Nothing.
+    Idle,
+    /// YCSB's workload A in ten threads, with small pauses.
+    Ycsb,
+    /// The same without pauses.
+    Busy,
+    /// Random reads of 128 KiB, sixteen at a time.
+    Reads,
+}
+
+impl Meanwhile {
+    /// All.
+    pub const ALL: [Self; 4] = [Self::Idle, Self::Ycsb, Self::Busy, Self::Reads];
+
+    fn load(self, bytes: u64, seed: u64) -> Box<dyn Load> {
+        let ycsb = |think| Box::new(Ycsb::new(bytes / u64::from(RECORD), 10, think, seed));
+        match self {
+            Self::Idle => Box::new(Fio::new(0..bytes, false, RECORD, 0, None)),
+            Self::Ycsb => ycsb(Duration::from_micros(200)),
+            Self::Busy => ycsb(Duration::ZERO),
+            Self::Reads => Box::new(Fio::new(0..bytes, false, 128 << 10, 16, Some(seed))),
+        }
+    }
+}
+
+/// One reclaim.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// What the regular VM does.
+    pub meanwhile: Meanwhile,
+    /// Blocks of the channel that were written, of 16,384.
+    pub blocks: u32,
+    /// How long it took to erase them, in s; as long as was waited where it was not finished.
+    pub seconds: f64,
+    /// Share of them erased by then.
+    pub erased: f64,
+    /// The regular VM without a reclaim, and during it.
+    pub without: Figures,
+    /// See `without`.
+    pub with: Figures,
+}
+
+impl Row {
+    /// Share of its bandwidth that the regular VM lost while the channel was erased.
+    #[must_use]
+    pub fn loss(&self) -> f64 {
+        if self.without.requests == 0 { 0.0 } else { 1.0 - self.with.bandwidth() / self.without.bandwidth() }
+    }
+}
+
+/// Blocks of a channel of 64 GiB.
+pub const CHANNEL: u32 = 16_384;
+/// Channels of the regular VM.
+const CHANNELS: u16 = 4;
+/// Blocks of each channel beside those that are reclaimed.
+const OWN: u32 = 128;
+
+/// Reclaims so many written blocks of one channel.
+///
+/// # Errors
+/// A vSSD has no room: a fault of the run's.
+pub fn measure(blocks: u32, meanwhile: Meanwhile, length: Length, seed: u64) -> Result<Row> {
+    let geometry = stage::flash(CHANNELS, (CHANNEL + OWN) / 4);
+    let (with, seconds, left) = run(&geometry, blocks, meanwhile, length.of_reclaim(), seed)?;
+    // As long, as a VM that writes has to collect after a while.
+    let (without, _, _) = run(&geometry, 0, meanwhile, Duration::from_secs_f64(seconds), seed)?;
+    let erased = 1.0 - ratio(left, blocks.into());
+    Ok(Row { meanwhile, blocks, seconds, erased, without, with })
+}
+
+/// What the VM gets, how long it took, how many blocks are left.
+fn run(
+    geometry: &Geometry,
+    blocks: u32,
+    meanwhile: Meanwhile,
+    limit: Duration,
+    seed: u64,
+) -> Result<(Figures, f64, u64)> {
+    let mut machine = Machine::new(*geometry, Settings::default());
+    let own = (0..CHANNELS).flat_map(|channel| geometry.blocks_of(channel).skip(CHANNEL as usize));
+    let own: Vec<_> = own.map(|number| (FlashBlock(number), 0)).collect();
+    let mut vssd = stage::vssd(geometry, &own, stage::size(geometry, own.len(), 0.5))?;
+    stage::fill(&mut vssd)?;
+    let load = meanwhile.load(vssd.size(), seed);
+    let vm = machine.add(Vm::new(vssd, true, usize::from(CHANNELS), load), 0..CHANNELS);
+    machine.start(vm);
+    let warm = Duration::from_millis(500);
+    machine.run(warm)?;
+    machine.vms[vm].tally.clear(warm);
+    machine.reclaim(geometry.blocks_of(0).take(blocks as usize).map(FlashBlock));
+    while (blocks == 0 || machine.reclaimed().is_none()) && machine.now() < warm + limit {
+        machine.run((machine.now() + Duration::from_millis(100)).min(warm + limit))?;
+    }
+    let ended = machine.reclaimed().filter(|_| blocks > 0).unwrap_or_else(|| machine.now());
+    let figures = machine.vms[vm].tally.figures(machine.now());
+    Ok((figures, (ended - warm).as_secs_f64(), machine.left()))
+}

@@ -1,0 +1,131 @@
+//! A regular VM whose channels are all harvested (section 5.4, figure 20).
+
+use super::load::{RECORD, Sort, Ycsb};
+use super::machine::{Machine, Vm};
+use super::tally::Figures;
+use super::{Length, stage};
+use headstart_block::Result;
+use headstart_harvest::flash::timing::Speeds;
+use headstart_harvest::lane::Settings;
+use serde::Serialize;
+use std::time::Duration;
+
+/// What a regular VM is like. It runs YCSB's workload A in ten threads.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Case {
+    /// Its channels.
+    pub channels: u16,
+    /// The mean pause of a thread before a request.
+    pub think: Duration,
+    /// How full the blocks are that it did not lend: 0 to 0.9.
+    pub full: f64,
+    /// All its pages were overwritten, so that it collects all the time.
+    pub aged: bool,
+}
+
+/// What became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// What it is like.
+    pub case: Case,
+    /// The regular VM while nobody harvests.
+    pub without: Figures,
+    /// And while a sort uses half of the blocks of all its channels as fast as it can.
+    pub with: Figures,
+    /// What the sort got.
+    pub harvest: Figures,
+    /// Share of its threads' time that the lanes reckon harvest reads and programs cost it, and erasures.
+    pub reckoned: [f64; 2],
+}
+
+impl Row {
+    /// Share of throughput lost.
+    #[must_use]
+    pub fn loss(&self) -> f64 {
+        1.0 - self.with.rate / self.without.rate.max(1e-9)
+    }
+
+    /// Share by which the 95th percentile is higher.
+    #[must_use]
+    pub fn p95_loss(&self) -> f64 {
+        self.with.p95 / self.without.p95.max(1e-9) - 1.0
+    }
+
+    /// Whether throughput is down by at most 5%, and the 95th percentile up by at most 5% or the time that programming
+    /// a page takes.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        let program = Speeds::default().program.as_secs_f64() * 1e3;
+        self.loss() <= 0.05 && self.with.p95 <= (self.without.p95 * 1.05).max(self.without.p95 + program)
+    }
+}
+
+/// The cases of a run.
+#[must_use]
+pub fn cases(length: Length) -> Vec<Case> {
+    let think = Duration::from_micros(200);
+    let (channels, ages): (&[u16], &[bool]) = match length {
+        Length::Short => (&[4], &[false]),
+        Length::Full => (&[2, 4, 6, 8, 10], &[false, true]),
+    };
+    let mut list = Vec::new();
+    for &aged in ages {
+        for think in [think, Duration::ZERO] {
+            let case = |&channels| Case { channels, think, full: if aged { 0.8 } else { 0.4 }, aged };
+            list.extend(channels.iter().map(case));
+        }
+    }
+    list
+}
+
+/// Measures a case.
+///
+/// # Errors
+/// A vSSD has no room: a fault of the run's.
+pub fn measure(case: Case, length: Length, settings: Settings, seed: u64) -> Result<Row> {
+    let (without, _, _) = run(case, false, length, settings, seed)?;
+    let (with, harvest, reckoned) = run(case, true, length, settings, seed)?;
+    Ok(Row { case, without, with, harvest, reckoned })
+}
+
+/// Threads of the regular VM.
+const THREADS: usize = 10;
+
+fn run(
+    case: Case,
+    harvest: bool,
+    length: Length,
+    settings: Settings,
+    seed: u64,
+) -> Result<(Figures, Figures, [f64; 2])> {
+    let geometry = stage::flash(case.channels, if case.aged { length.blocks() } else { stage::FEW });
+    let mut machine = Machine::new(geometry, settings);
+    let all = stage::blocks(&geometry, 0..case.channels);
+    let mut vssd = stage::vssd(&geometry, &all, stage::size(&geometry, all.len(), case.full / 2.0))?;
+    stage::fill(&mut vssd)?;
+    let lent = stage::lend(&mut vssd, &geometry, 0.5)?;
+    if case.aged {
+        stage::age(&mut vssd, 1.5, seed)?;
+    }
+    let channels = usize::from(case.channels);
+    let load = Ycsb::new(vssd.size() / u64::from(RECORD), THREADS, case.think, seed);
+    let regular = machine.add(Vm::new(vssd, true, channels, Box::new(load)), 0..case.channels);
+    machine.start(regular);
+    let mut ghost = stage::vssd(&geometry, &lent, stage::size(&geometry, lent.len(), 0.8))?;
+    stage::fill(&mut ghost)?;
+    let sort = Sort::new(0..ghost.size(), 16);
+    let ghost = machine.add(Vm::new(ghost, false, channels, Box::new(sort)), 0..0);
+    if harvest {
+        machine.start(ghost);
+    }
+    let (warm, measured) = length.of_runs();
+    machine.run(warm)?;
+    machine.vms.iter_mut().for_each(|vm| vm.tally.clear(warm));
+    let before = machine.spent(regular);
+    machine.run(warm + measured)?;
+    let spent = machine.spent(regular);
+    let threads = measured.as_secs_f64() * 10.0;
+    let reckoned = [0, 1].map(|kind| (spent[kind] - before[kind]).as_secs_f64() / threads);
+    let of = |vm: usize| machine.vms[vm].tally.figures(machine.now());
+    Ok((of(regular), of(ghost), reckoned))
+}

@@ -1,0 +1,64 @@
+//! Read bandwidth over time after a harvest (figure 19): data lies on home's channels at first; what is written is
+//! spread, and so is what is read later.
+
+use super::fio::{self, Owner};
+use super::load::Job;
+use super::machine::{Machine, Vm};
+use super::{Length, stage};
+use headstart_block::Result;
+use headstart_harvest::lane::Settings;
+use serde::Serialize;
+use std::time::Duration;
+
+/// What came of one job.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Course {
+    /// Blocks that the job writes for each hundred that it reads.
+    pub writes: u64,
+    /// Whose the harvested channels are.
+    pub owner: Owner,
+    /// Seconds since the job began, and MB/s read: a point a second.
+    pub read: Vec<(f64, f64)>,
+    /// When half as many channels were harvested, in s.
+    pub harvested: f64,
+}
+
+impl Course {
+    /// Mean MB/s read between two times, in seconds after the harvest.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a number of seconds")]
+    pub fn mean(&self, from: f64, to: f64) -> f64 {
+        let within = self.read.iter().filter(|(at, _)| (from..to).contains(&(at - self.harvested)));
+        let rates: Vec<f64> = within.map(|(_, rate)| *rate).collect();
+        rates.iter().sum::<f64>() / rates.len().max(1) as f64
+    }
+}
+
+/// Runs a job on `home` channels that harvests half as many more after a while.
+///
+/// # Errors
+/// A vSSD has no room: a fault of the run's.
+pub fn measure(home: u16, writes: u64, owner: Owner, length: Length, seed: u64) -> Result<Course> {
+    let (before, after) = if length == Length::Short { (2, 4) } else { (10, 120) };
+    let more = home / 2;
+    let geometry = stage::flash(home + more, length.blocks());
+    let mut machine = Machine::new(geometry, Settings::default());
+    let blocks = stage::blocks(&geometry, 0..home);
+    let mut disk = stage::vssd(&geometry, &blocks, stage::size(&geometry, blocks.len(), 0.8))?;
+    stage::fill(&mut disk)?;
+    let job = Job::new(0..disk.size(), writes, 16);
+    let disk = machine.add(Vm::new(disk, false, usize::from(home + more), Box::new(job)), 0..home);
+    let (harvested, regular) = fio::harvested(&geometry, home..home + more, owner, seed)?;
+    let share = if regular.is_some() { fio::SOLD } else { 1.0 };
+    let regular = regular.map(|vm| machine.add(vm, home..home + more));
+    regular.into_iter().chain([disk]).for_each(|vm| machine.start(vm));
+    machine.run(Duration::from_secs(before))?;
+    if !harvested.is_empty() {
+        machine.attach(disk, &harvested, share)?;
+    }
+    machine.run(Duration::from_secs(before + after))?;
+    let read = machine.vms[disk].tally.course(machine.now(), Duration::from_secs(1), false);
+    #[expect(clippy::cast_precision_loss, reason = "a number of seconds")]
+    let harvested = before as f64;
+    Ok(Course { writes, owner, read, harvested })
+}

@@ -1,0 +1,103 @@
+//! What runs begin with: flash, vSSDs that are full and aged, blocks that are lent.
+
+use headstart_block::random::Random;
+use headstart_block::{Error, Result};
+use headstart_harvest::flash::{FlashBlock, Geometry};
+use headstart_harvest::vssd::{Effort, Place, Settings, Step, Vssd};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Blocks with how often each was erased.
+pub(super) type Blocks = Vec<(FlashBlock, u32)>;
+
+/// Blocks of a die where collecting does not matter.
+pub(super) const FEW: u32 = 32;
+
+/// Flash of BlockFlex's dies and pages, with fewer blocks: so many a die instead of 4,096. How long an operation takes
+/// does not depend on how many blocks there are; how well collecting goes does, as it keeps some open on every die.
+pub(super) fn flash(channels: u16, blocks: u32) -> Geometry {
+    Geometry { channels, planes: 1, blocks, ..Geometry::default() }
+}
+
+/// All blocks of channels.
+pub(super) fn blocks(geometry: &Geometry, channels: Range<u16>) -> Blocks {
+    channels.flat_map(|channel| geometry.blocks_of(channel)).map(|number| (FlashBlock(number), 0)).collect()
+}
+
+/// The bytes of a disk that fills such a share of so many blocks.
+#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "a size for a test")]
+#[expect(clippy::cast_sign_loss, reason = "at least zero")]
+pub(super) fn size(geometry: &Geometry, blocks: usize, share: f64) -> u64 {
+    // Whole groups of the interleave, so that every logical block can be filled in place.
+    let group = u64::from(WIDTH) / 4;
+    let count = (blocks as f64 * share) as u64 / group * group;
+    count.max(group) * u64::from(geometry.block_size())
+}
+
+/// Logical blocks that neighbours are spread over: as of a disk of 128 GB, though these are smaller.
+const WIDTH: u32 = 64;
+
+/// A vSSD of `bytes`.
+pub(super) fn vssd(geometry: &Geometry, home: &[(FlashBlock, u32)], bytes: u64) -> Result<Vssd> {
+    let settings = Settings { interleave: WIDTH, ..Settings::new(*geometry, bytes) };
+    Vssd::new(&settings, home)
+}
+
+/// Writes all pages, in order, in no time.
+pub(super) fn fill(vssd: &mut Vssd) -> Result<()> {
+    (0..vssd.pages()).try_for_each(|page| write(vssd, page))
+}
+
+/// Overwrites so many pages for each that it has, here and there, in no time: collecting has to begin sooner.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count for a test")]
+pub(super) fn age(vssd: &mut Vssd, times: f64, seed: u64) -> Result<()> {
+    let mut random = Random::new(seed);
+    let (pages, count) = (vssd.pages() as usize, (f64::from(vssd.pages()) * times) as u64);
+    for _ in 0..count {
+        write(vssd, u32::try_from(random.below(pages)).unwrap_or(0))?;
+    }
+    Ok(())
+}
+
+fn write(vssd: &mut Vssd, page: u32) -> Result<()> {
+    loop {
+        while vssd.is_short() && collect(vssd)? {}
+        match vssd.place(page)? {
+            Place::At(placement) => {
+                vssd.commit(placement);
+                return Ok(());
+            }
+            Place::Collect if collect(vssd)? => {}
+            _ => return Err(Error::invalid("has no room").about("vSSD")),
+        }
+    }
+}
+
+/// One step; whether there was one.
+fn collect(vssd: &mut Vssd) -> Result<bool> {
+    match vssd.collect_next(Effort::Needed) {
+        Some(Step::Copy { to, .. }) => drop(vssd.commit(to)),
+        Some(Step::Erase { block }) => vssd.erased(block, 1)?,
+        Some(Step::Sync { up_to }) => vssd.durable(up_to),
+        None => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// Lends such a share of each of its channels' blocks; they are clean.
+pub(super) fn lend(vssd: &mut Vssd, geometry: &Geometry, share: f64) -> Result<Blocks> {
+    let mut counts: BTreeMap<u16, u32> = BTreeMap::new();
+    let (channels, _) = vssd.lendable(0);
+    for (channel, _) in channels {
+        counts.insert(channel, part(geometry.channel_blocks(), share));
+    }
+    let wanted: Vec<_> = counts.into_iter().collect();
+    let (blocks, _) = vssd.lend(&wanted, 0)?;
+    Ok(blocks.into_iter().map(|block| (block, 0)).collect())
+}
+
+/// A share of a number.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a small number")]
+pub(super) fn part(of: u32, share: f64) -> u32 {
+    (f64::from(of) * share) as u32
+}

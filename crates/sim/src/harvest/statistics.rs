@@ -1,0 +1,155 @@
+//! How much of a fleet is used and sold (section 2.1, figures 1 to 3).
+
+use super::course::Course;
+use super::fleet::{Fleet, Lot, RegularVm};
+use std::collections::BTreeMap;
+
+/// Some numbers, in order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Distribution(Vec<f64>);
+
+impl FromIterator<f64> for Distribution {
+    fn from_iter<I: IntoIterator<Item = f64>>(numbers: I) -> Self {
+        let mut all: Vec<_> = numbers.into_iter().collect();
+        all.sort_by(f64::total_cmp);
+        Self(all)
+    }
+}
+
+impl Distribution {
+    /// The numbers, least first.
+    #[must_use]
+    pub fn numbers(&self) -> &[f64] {
+        &self.0
+    }
+
+    /// The mean; 0 of none.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a number of numbers")]
+    pub fn mean(&self) -> f64 {
+        self.0.iter().sum::<f64>() / self.0.len().max(1) as f64
+    }
+
+    /// The number below which that share of them is; 0 of none.
+    #[must_use]
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a place among them"
+    )]
+    pub fn quantile(&self, share: f64) -> f64 {
+        let place = (self.0.len() as f64 * share.clamp(0.0, 1.0)) as usize;
+        self.0.get(place.min(self.0.len().saturating_sub(1))).copied().unwrap_or(0.0)
+    }
+
+    /// The greatest; 0 of none.
+    #[must_use]
+    pub fn max(&self) -> f64 {
+        self.quantile(1.0)
+    }
+
+    /// The share of them that is at least so much.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a number of numbers")]
+    pub fn at_least(&self, least: f64) -> f64 {
+        let count = self.0.len() - self.0.partition_point(|number| *number < least);
+        count as f64 / self.0.len().max(1) as f64
+    }
+
+    /// The mean of those that come from one share to another, least first.
+    #[must_use]
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "places among them"
+    )]
+    pub fn mean_between(&self, from: f64, to: f64) -> f64 {
+        let place = |share: f64| ((self.0.len() as f64 * share) as usize).min(self.0.len());
+        self.0.get(place(from)..place(to)).unwrap_or_default().iter().copied().collect::<Self>().mean()
+    }
+
+    /// Points of the cumulative distribution, for a picture: `(number, share below)`.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a picture")]
+    pub fn curve(&self) -> Vec<(f64, f64)> {
+        let count = self.0.len().max(1) as f64;
+        self.0.iter().enumerate().map(|(n, number)| (*number, (n + 1) as f64 / count)).collect()
+    }
+}
+
+/// What figures 1 to 3 show.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Statistics {
+    /// Each regular VM's mean share of its bandwidth (figure 1a).
+    pub vm_bandwidth: Distribution,
+    /// Each server's mean share of the bandwidth that is sold (figure 1b).
+    pub server_bandwidth: Distribution,
+    /// Each regular VM's mean share of its capacity (figure 2).
+    pub vm_capacity: Distribution,
+    /// The greatest share of each in time.
+    pub vm_capacity_max: Distribution,
+    /// The greatest share of bandwidth.
+    pub vm_bandwidth_max: Distribution,
+    /// Each server's mean share that is unsold (figure 3).
+    pub unsold: Distribution,
+}
+
+impl Statistics {
+    /// Of a fleet.
+    #[must_use]
+    pub fn of(fleet: &Fleet) -> Self {
+        let span = fleet.settings.span();
+        let each = |of: &dyn Fn(&RegularVm) -> f32| fleet.vms.iter().map(|vm| f64::from(of(vm))).collect();
+        let servers = regular_servers(fleet);
+        let server_gigabytes = f64::from(fleet.server_gigabytes);
+        Self {
+            vm_bandwidth: each(&|vm| vm.bandwidth.over(0, span).mean),
+            server_bandwidth: servers.iter().map(|course| f64::from(course.over(0, span).mean)).collect(),
+            vm_capacity: each(&|vm| vm.capacity.over(0, span).mean),
+            vm_capacity_max: each(&|vm| vm.capacity.over(0, span).max),
+            vm_bandwidth_max: each(&|vm| vm.bandwidth.over(0, span).max),
+            unsold: unsold_servers(fleet)
+                .iter()
+                .map(|course| f64::from(course.over(0, span).mean) / server_gigabytes)
+                .collect(),
+        }
+    }
+}
+
+/// The share of sold bandwidth that is used on each server with regular VMs.
+pub(super) fn regular_servers(fleet: &Fleet) -> Vec<Course> {
+    let mut by_server: BTreeMap<u32, Vec<&RegularVm>> = BTreeMap::new();
+    fleet.vms.iter().for_each(|vm| by_server.entry(vm.server).or_default().push(vm));
+    let sum = |vms: &Vec<&RegularVm>| {
+        let all: f32 = vms.iter().map(|vm| f32::from(vm.channels)).sum();
+        Course::sum(vms.iter().map(|vm| (&vm.bandwidth, f32::from(vm.channels) / all)))
+    };
+    by_server.values().map(sum).collect()
+}
+
+/// The GB that are unsold on each server.
+pub(super) fn unsold_servers(fleet: &Fleet) -> Vec<Course> {
+    let mut by_server: Vec<Vec<&Lot>> = vec![Vec::new(); fleet.settings.servers];
+    for lot in &fleet.lots {
+        if let Some(list) = by_server.get_mut(lot.server as usize) {
+            list.push(lot);
+        }
+    }
+    let of = |lots: &Vec<&Lot>| {
+        let mut changes: Vec<(u32, i64)> = Vec::new();
+        for lot in lots {
+            changes.push((lot.from, i64::from(lot.gigabytes())));
+            changes.push((lot.until, -i64::from(lot.gigabytes())));
+        }
+        changes.sort_unstable();
+        let (mut course, mut level) = (Course::constant(0.0), 0);
+        for (at, change) in changes {
+            level += change;
+            course.push(at, f32::from(u16::try_from(level).unwrap_or(u16::MAX)));
+        }
+        course
+    };
+    by_server.iter().map(of).collect()
+}

@@ -1,0 +1,650 @@
+//! The event loop: the product's broker and predictors, a fleet that uses and frees storage, harvest VMs that come and
+//! go, all in steps of three minutes.
+//!
+//! What takes time on real flash takes its time here: erasing a gSSD 4.2 ms a block on each of its channels at once,
+//! moving data 70 MB/s a channel. In each step, in this order: unsold storage appears and is sold, harvest VMs leave
+//! and come; every home is sampled and forecast; homes that will need more than is left press; what was begun and is
+//! done is reported to the broker; what is used is counted.
+
+use super::ceiling::{Ceiling, Rules};
+use super::course::{STEP, Seconds};
+use super::fleet::{Demand, Fleet};
+use super::foresight::{CHANNEL_BLOCKS, Foresight, GB_BLOCKS, Owned, Seer, blocks};
+use super::outcome::{Ended, Outcome, Point};
+use super::utilisation::{Usage, Utilisation};
+use headstart_harvest::broker::{
+    Action, Answer, Broker, Event, Request, RequestId, Settings, VssdKind, What,
+};
+use headstart_harvest::predict::{Forecast, Unsold};
+use headstart_harvest::{GssdId, Time, VssdId};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// MB that a channel moves in a second (section 4.3).
+const CHANNEL_MB: f64 = 70.0;
+/// Microseconds to erase a block.
+const ERASE_US: u64 = 4_200;
+/// How often a harvest VM asks that got nothing.
+const RETRY: Seconds = 5 * STEP;
+
+/// What is harvested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// What regular VMs do not use (figures 15 and 16).
+    Regular,
+    /// What is not sold (figure 17).
+    Unsold,
+}
+
+/// How a fleet is harvested.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HarvestModel {
+    /// What.
+    pub source: Source,
+    /// Who forecasts for regular VMs.
+    pub foresight: Foresight,
+    /// Channels of the vSSDs that unsold storage is registered as: 0 for all that was free together as one. A home
+    /// lends one gSSD to one harvest VM, so that smaller ones serve more.
+    pub part: u16,
+    /// The certainty with which unsold storage is said to last.
+    pub cover: f32,
+    /// The longest that is asked for at once: a harvest VM that stays longer keeps what it has while its home lets it.
+    pub ask: Duration,
+    /// Whether a harvest VM takes less than it asked for.
+    pub partial: bool,
+    /// The broker.
+    pub broker: Settings,
+}
+
+impl HarvestModel {
+    /// The product's defaults.
+    #[must_use]
+    pub fn new(source: Source, foresight: Foresight) -> Self {
+        let broker = Settings { journal: false, ..Settings::default() };
+        Self {
+            source,
+            foresight,
+            part: 1,
+            cover: 0.5,
+            ask: Duration::from_secs(1800),
+            partial: false,
+            broker,
+        }
+    }
+}
+
+/// Storage that may lend.
+struct Home {
+    kind: VssdKind,
+    /// Its place in the fleet's list.
+    index: usize,
+    channels: u16,
+    seer: Option<Seer>,
+    lent: Vec<GssdId>,
+    capacity: Usage,
+    bandwidth: Usage,
+    /// Used by harvest VMs in this step: GB and channels.
+    harvested: (f64, f64),
+    gone: bool,
+}
+
+impl Home {
+    fn blocks(&self) -> u32 {
+        u32::from(self.channels) * CHANNEL_BLOCKS
+    }
+}
+
+/// A harvest VM that runs.
+struct Ghost {
+    request: usize,
+    since: Seconds,
+    until: Seconds,
+    demand: Demand,
+    slots: Vec<GssdId>,
+    granted: bool,
+    /// Requests by its name.
+    asked: u64,
+}
+
+/// A gSSD, as the host sees it.
+struct Lent {
+    home: u32,
+    ghost: Option<u32>,
+    channels: u16,
+    blocks: u32,
+}
+
+struct World<'a> {
+    fleet: &'a Fleet,
+    model: &'a HarvestModel,
+    broker: Broker,
+    /// By the number of their vSSD.
+    homes: Vec<Home>,
+    ghosts: BTreeMap<u32, Ghost>,
+    gssds: BTreeMap<GssdId, Lent>,
+    /// What will be done when.
+    pending: BTreeMap<(Time, u64), Event>,
+    sequence: u64,
+    unsold: Unsold,
+    servers: Vec<Usage>,
+    now: Seconds,
+    outcome: Outcome,
+}
+
+/// Harvests a fleet.
+#[must_use]
+pub fn simulate(fleet: &Fleet, model: &HarvestModel) -> Outcome {
+    let mut world = World::new(fleet, model);
+    let steps = fleet.settings.span() / STEP;
+    for step in 0..steps {
+        world.step(step * STEP);
+    }
+    world.finish()
+}
+
+fn time(at: Seconds) -> Time {
+    Time(u64::from(at) * 1_000_000)
+}
+
+fn number(of: usize) -> u32 {
+    u32::try_from(of).unwrap_or(u32::MAX)
+}
+
+impl<'a> World<'a> {
+    fn new(fleet: &'a Fleet, model: &'a HarvestModel) -> Self {
+        let home = |kind, index, channels, seer| Home {
+            kind,
+            index,
+            channels,
+            seer,
+            lent: Vec::new(),
+            capacity: Usage::default(),
+            bandwidth: Usage::default(),
+            harvested: (0.0, 0.0),
+            gone: false,
+        };
+        let homes = match model.source {
+            Source::Regular => (0..)
+                .zip(&fleet.vms)
+                .map(|(n, vm)| {
+                    home(
+                        VssdKind::Regular,
+                        n,
+                        vm.channels,
+                        Some(Seer::new(model.foresight, vm.channels, n as u64)),
+                    )
+                })
+                .collect(),
+            Source::Unsold => {
+                let part = |channels: u16| if model.part == 0 { channels } else { model.part.min(channels) };
+                let parts = (0..).zip(&fleet.lots).flat_map(|(n, lot)| {
+                    let part = part(lot.channels).max(1);
+                    (0..lot.channels.div_ceil(part)).map(move |at| (n, part.min(lot.channels - at * part)))
+                });
+                parts.map(|(n, channels)| home(VssdKind::Unsold, n, channels, None)).collect()
+            }
+        };
+        Self {
+            fleet,
+            model,
+            broker: Broker::new(model.broker.clone()),
+            homes,
+            ghosts: BTreeMap::new(),
+            gssds: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            sequence: 0,
+            unsold: Unsold::default(),
+            servers: vec![Usage::default(); fleet.settings.servers],
+            now: 0,
+            outcome: Outcome::default(),
+        }
+    }
+
+    fn step(&mut self, now: Seconds) {
+        self.now = now;
+        self.appear();
+        self.depart();
+        self.run_until(now);
+        self.forecast();
+        self.arrive();
+        self.ask();
+        self.press();
+        self.run_until(now + STEP - 1);
+        if now >= self.fleet.settings.begins() {
+            self.count();
+        }
+    }
+
+    /// Tells the broker, and does what it says.
+    fn tell(&mut self, now: Time, event: Event) {
+        let mut actions = Vec::new();
+        self.broker.on_event(now, event, &mut actions);
+        for action in actions {
+            self.act(now, action);
+        }
+    }
+
+    fn later(&mut self, now: Time, span: Duration, event: Event) {
+        self.sequence += 1;
+        self.pending.insert((now + span, self.sequence), event);
+    }
+
+    /// Reports what is done by then, and ticks when it is time.
+    fn run_until(&mut self, until: Seconds) {
+        let until = time(until);
+        loop {
+            let tick = self.broker.next().filter(|at| *at <= until);
+            let due = self.pending.first_key_value().map(|((at, _), _)| *at).filter(|at| *at <= until);
+            match (tick, due) {
+                (Some(tick), due) if due.is_none_or(|due| tick <= due) => {
+                    self.tell(tick.max(time(self.now)), Event::Tick);
+                }
+                (_, Some(_)) => {
+                    if let Some(((at, _), event)) = self.pending.pop_first() {
+                        self.tell(at, event);
+                    }
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn act(&mut self, now: Time, action: Action) {
+        match action {
+            Action::Carve { gssd, home, bandwidth, capacity } => {
+                let free = self.free(home.0);
+                let capacity = if free < capacity { 0 } else { capacity };
+                if capacity > 0 {
+                    let lent = Lent { home: home.0, ghost: None, channels: bandwidth, blocks: capacity };
+                    self.gssds.insert(gssd, lent);
+                    if let Some(home) = self.homes.get_mut(home.0 as usize) {
+                        home.lent.push(gssd);
+                    }
+                }
+                let carved = Event::Carved { gssd, bandwidth, capacity, blocks: Vec::new() };
+                self.later(now, Duration::ZERO, carved);
+            }
+            Action::Erase { gssd } => {
+                let took = self
+                    .gssds
+                    .get(&gssd)
+                    .map_or(0, |lent| u64::from(lent.blocks) * ERASE_US / u64::from(lent.channels.max(1)));
+                self.later(now, Duration::from_micros(took), Event::Erased { gssd, bad: Vec::new() });
+            }
+            Action::Attach { gssd, ghost, .. } => {
+                if let (Some(lent), Some(to)) = (self.gssds.get_mut(&gssd), self.ghosts.get_mut(&ghost.0)) {
+                    lent.ghost = Some(ghost.0);
+                    to.slots.push(gssd);
+                }
+            }
+            Action::Evacuate { gssd, ghost, .. } => self.evacuate(now, gssd, ghost.0),
+            Action::Detach { gssd, ghost, .. } => {
+                if let Some(ghost) = self.ghosts.get_mut(&ghost.0) {
+                    ghost.slots.retain(|slot| *slot != gssd);
+                }
+                if let Some(lent) = self.gssds.get_mut(&gssd) {
+                    lent.ghost = None;
+                }
+                self.later(now, Duration::ZERO, Event::Detached { gssd });
+            }
+            Action::Return { gssd, home } => {
+                self.gssds.remove(&gssd);
+                if let Some(home) = self.homes.get_mut(home.0 as usize) {
+                    home.lent.retain(|lent| *lent != gssd);
+                }
+            }
+            Action::Wipe { vssd } => self.later(now, Duration::ZERO, Event::Wiped { vssd, bad: Vec::new() }),
+            Action::Answer { request, answer } => self.answered(request, &answer),
+            Action::Report(report) => {
+                if let What::Evicted { .. } = report.what {
+                    self.outcome.evicted += 1;
+                    // It asks for other storage, and begins anew there.
+                    if let Some(ghost) = self.ghosts.get_mut(&report.ghost.0) {
+                        ghost.granted = false;
+                    }
+                }
+            }
+            Action::Journal(_) => {}
+        }
+    }
+
+    /// Flash blocks that a home neither uses nor has lent.
+    fn free(&self, id: u32) -> u32 {
+        let Some(home) = self.homes.get(id as usize) else { return 0 };
+        let lent: u32 = home.lent.iter().filter_map(|id| self.gssds.get(id)).map(|lent| lent.blocks).sum();
+        home.blocks().saturating_sub(lent).saturating_sub(self.used(home))
+    }
+
+    /// Flash blocks that a home uses at most in this step.
+    fn used(&self, home: &Home) -> u32 {
+        let Some(vm) = self.fleet.vms.get(home.index).filter(|_| home.kind == VssdKind::Regular) else {
+            return 0;
+        };
+        let share = vm.capacity.over(self.now, self.now + STEP).max;
+        super::regular::seconds((f64::from(home.blocks()) * f64::from(share)).ceil())
+    }
+
+    /// GB that a harvest VM has to store now, and those that its gSSDs hold but for one.
+    fn stored(&self, ghost: &Ghost, without: Option<GssdId>) -> (f64, f64) {
+        let gigabytes = self.fleet.requests.get(ghost.request).map_or(0, |request| request.gigabytes);
+        let share = ghost.demand.capacity.at(self.now.saturating_sub(ghost.since));
+        let others = ghost.slots.iter().filter(|slot| Some(**slot) != without);
+        let room: u32 = others.filter_map(|id| self.gssds.get(id)).map(|lent| lent.blocks).sum();
+        (f64::from(gigabytes) * f64::from(share), f64::from(room) / f64::from(GB_BLOCKS))
+    }
+
+    fn evacuate(&mut self, now: Time, gssd: GssdId, id: u32) {
+        let (Some(ghost), Some(lent)) = (self.ghosts.get(&id), self.gssds.get(&gssd)) else { return };
+        let (stored, room) = self.stored(ghost, Some(gssd));
+        let own = f64::from(lent.blocks) / f64::from(GB_BLOCKS);
+        if stored > room {
+            let cause = "the other gSSDs of the disk have no room".to_owned();
+            self.later(now, Duration::ZERO, Event::EvacuationFailed { gssd, cause });
+            return;
+        }
+        // Data are striped over all: its part is moved.
+        let part = stored * own / (room + own).max(1e-9);
+        let took = Duration::from_secs_f64(part * 1024.0 / (CHANNEL_MB * f64::from(lent.channels.max(1))));
+        self.later(now, took, Event::Evacuated { gssd });
+    }
+
+    /// Unsold storage is there, and is sold.
+    fn appear(&mut self) {
+        if self.now == 0 && self.model.source == Source::Regular {
+            for n in 0..self.homes.len() {
+                self.create(n);
+            }
+        }
+        if self.model.source != Source::Unsold {
+            return;
+        }
+        let (fleet, now) = (self.fleet, self.now);
+        let since = |at: Seconds| (at <= now && at + STEP > now) || (now == 0 && at == 0);
+        for n in 0..self.homes.len() {
+            let Some(lot) = self.homes.get(n).and_then(|home| fleet.lots.get(home.index)) else { continue };
+            if since(lot.from) {
+                self.create(n);
+            }
+            if lot.until <= now && lot.until + STEP > now {
+                if let Some(home) = self.homes.get_mut(n) {
+                    home.gone = true;
+                }
+                self.outcome.ended.sold += self.leased(n);
+                self.unsold.ended(u64::from(lot.gigabytes()) << 30, seconds(lot.until - lot.from));
+                self.tell(time(now), Event::Deleted { vssd: VssdId(number(n)) });
+            }
+        }
+    }
+
+    /// A home's gSSDs in use.
+    fn leased(&self, home: usize) -> u64 {
+        let lent = self.homes.get(home).into_iter().flat_map(|home| &home.lent);
+        lent.filter(|id| self.gssds.get(id).is_some_and(|lent| lent.ghost.is_some())).count() as u64
+    }
+
+    fn create(&mut self, n: usize) {
+        let Some(home) = self.homes.get(n) else { return };
+        let created = Event::Created {
+            vssd: VssdId(number(n)),
+            kind: home.kind,
+            bandwidth: home.channels,
+            capacity: home.blocks(),
+            channels: Vec::new(),
+        };
+        self.tell(time(self.now), created);
+    }
+
+    /// Harvest VMs that are done go.
+    fn depart(&mut self) {
+        let now = self.now;
+        let done: Vec<u32> =
+            self.ghosts.iter().filter(|(_, ghost)| ghost.until <= now).map(|(id, _)| *id).collect();
+        for id in done {
+            if let Some(ghost) = self.ghosts.get_mut(&id) {
+                self.outcome.ended.done += ghost.slots.len() as u64;
+                (ghost.until, ghost.granted) = (Seconds::MAX, false);
+            }
+            self.tell(time(now), Event::Deleted { vssd: VssdId(id) });
+        }
+        // What they had is detached by now.
+        self.ghosts.retain(|_, ghost| ghost.until < Seconds::MAX || !ghost.slots.is_empty());
+    }
+
+    fn forecast(&mut self) {
+        for n in 0..self.homes.len() {
+            let forecast = match self.homes.get_mut(n) {
+                Some(home) if home.kind == VssdKind::Regular => {
+                    let Some(vm) = self.fleet.vms.get(home.index) else { continue };
+                    let owned = Owned {
+                        channels: home.channels,
+                        blocks: home.blocks(),
+                        bandwidth: &vm.bandwidth,
+                        capacity: &vm.capacity,
+                    };
+                    let Some(seer) = &mut home.seer else { continue };
+                    if self.now > 0 {
+                        seer.observe(&owned, self.now);
+                    }
+                    let end = self.fleet.settings.span();
+                    seer.supply(&owned, self.now, end, self.model.broker.grain.capacity)
+                }
+                _ => match self.unsold_forecast(n) {
+                    Some(forecast) => forecast,
+                    None => continue,
+                },
+            };
+            let event = Event::Forecast {
+                vssd: VssdId(number(n)),
+                bandwidth: forecast.bandwidth,
+                capacity: forecast.capacity,
+                lasts: forecast.lasts,
+            };
+            self.tell(time(self.now), event);
+        }
+    }
+
+    /// All of a lot that is there, for as long as lots of its size last that have lasted as long.
+    fn unsold_forecast(&self, n: usize) -> Option<Forecast> {
+        let home = self.homes.get(n)?;
+        let lot = self.fleet.lots.get(home.index)?;
+        if home.gone || lot.from > self.now {
+            return None;
+        }
+        let age = seconds(self.now - lot.from);
+        let lasts = match self.model.foresight {
+            Foresight::Clairvoyant => seconds(lot.until.saturating_sub(self.now)),
+            Foresight::Product { .. } => {
+                self.unsold.lasts(u64::from(lot.gigabytes()) << 30, age, self.model.cover)
+            }
+        };
+        let (bandwidth, capacity) = (home.channels, home.blocks());
+        Some(Forecast { bandwidth, capacity, lasts })
+    }
+
+    fn arrive(&mut self) {
+        let (fleet, now) = (self.fleet, self.now);
+        let first = fleet.requests.partition_point(|request| request.at < now);
+        for (n, request) in fleet.requests.iter().enumerate().skip(first) {
+            if request.at >= now + STEP {
+                break;
+            }
+            let id = number(self.homes.len() + n);
+            let ghost = Ghost {
+                request: n,
+                since: now,
+                until: now.saturating_add(request.lasts),
+                demand: request.demand(),
+                slots: Vec::new(),
+                granted: false,
+                asked: 0,
+            };
+            self.ghosts.insert(id, ghost);
+            let (kind, channels) = (VssdKind::Harvest, Vec::new());
+            let vssd = VssdId(id);
+            self.tell(time(now), Event::Created { vssd, kind, bandwidth: 0, capacity: 0, channels });
+        }
+    }
+
+    /// Harvest VMs without storage ask, and ask again every so often.
+    fn ask(&mut self) {
+        let now = self.now;
+        let due = |ghost: &Ghost| {
+            !ghost.granted
+                && ghost.slots.is_empty()
+                && ghost.until < Seconds::MAX
+                && (now - ghost.since).is_multiple_of(RETRY)
+        };
+        let asking: Vec<u32> =
+            self.ghosts.iter().filter(|(_, ghost)| due(ghost)).map(|(id, _)| *id).collect();
+        for id in asking {
+            let Some(ghost) = self.ghosts.get_mut(&id) else { continue };
+            ghost.asked += 1;
+            let Some(request) = self.fleet.requests.get(ghost.request) else { continue };
+            let wanted = Request {
+                request: RequestId(ghost.asked << 32 | u64::from(id)),
+                vm: format!("harvest-{}", ghost.request),
+                ghost: VssdId(id),
+                bandwidth: request.channels,
+                capacity: blocks(request),
+                lasts: seconds(ghost.until - now).min(self.model.ask),
+                partial: self.model.partial,
+                grow: false,
+            };
+            self.tell(time(now), Event::Request(wanted));
+        }
+    }
+
+    fn answered(&mut self, request: RequestId, answer: &Answer) {
+        let id = u32::try_from(request.0 & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+        let Some(ghost) = self.ghosts.get_mut(&id) else { return };
+        match answer {
+            Answer::Granted(_) | Answer::Partly(_) => {
+                self.outcome.granted += 1;
+                ghost.granted = true;
+            }
+            _ => self.outcome.refused += 1,
+        }
+    }
+
+    /// Homes that need more than is left of theirs say so.
+    fn press(&mut self) {
+        if self.model.source != Source::Regular {
+            return;
+        }
+        for n in 0..self.homes.len() {
+            let Some(home) = self.homes.get(n).filter(|home| !home.lent.is_empty()) else { continue };
+            let lent: u32 =
+                home.lent.iter().filter_map(|id| self.gssds.get(id)).map(|lent| lent.blocks).sum();
+            let short = (lent + self.used(home)).saturating_sub(home.blocks());
+            if short > 0 {
+                self.outcome.pressed += 1;
+                self.outcome.short_block_seconds += u64::from(short) * u64::from(STEP);
+                let event = Event::Pressed { home: VssdId(number(n)), bandwidth: 0, capacity: short };
+                self.tell(time(self.now), event);
+            }
+        }
+    }
+
+    /// What harvest VMs really use of what they have: capacity in proportion to their gSSDs, bandwidth to the channels.
+    fn harvest(&mut self) {
+        self.homes.iter_mut().for_each(|home| home.harvested = (0.0, 0.0));
+        for ghost in self.ghosts.values().filter(|ghost| ghost.granted) {
+            let (stored, room) = self.stored(ghost, None);
+            let channels: f64 = ghost
+                .slots
+                .iter()
+                .filter_map(|id| self.gssds.get(id))
+                .map(|lent| f64::from(lent.channels))
+                .sum();
+            let asked = self.fleet.requests.get(ghost.request).map_or(0, |request| request.channels);
+            let age = self.now.saturating_sub(ghost.since);
+            let share = ghost.demand.bandwidth.over(age, age + STEP).mean;
+            let moves = f64::from(asked) * f64::from(share);
+            for lent in ghost.slots.iter().filter_map(|id| self.gssds.get(id)) {
+                let Some(home) = self.homes.get_mut(lent.home as usize) else { continue };
+                let gigabytes = f64::from(lent.blocks) / f64::from(GB_BLOCKS);
+                home.harvested.0 += stored.min(room) * gigabytes / room.max(1e-9);
+                let own = f64::from(lent.channels);
+                home.harvested.1 += (moves * own / channels.max(1e-9)).min(own);
+            }
+        }
+    }
+
+    fn count(&mut self) {
+        self.harvest();
+        let (from, to) = (self.now, self.now + STEP);
+        let long = f64::from(STEP);
+        let mut point = Point { seconds: from, ..Point::default() };
+        let mut by_server: Vec<(f64, f64)> = vec![(0.0, 0.0); self.servers.len()];
+        for home in &mut self.homes {
+            let owned = f64::from(home.channels) * 64.0;
+            if let (VssdKind::Regular, Some(vm)) = (home.kind, self.fleet.vms.get(home.index)) {
+                let (capacity, bandwidth) = (vm.capacity.over(from, to), vm.bandwidth.over(from, to));
+                let both = |window: super::course::Window| (f64::from(window.mean), f64::from(window.max));
+                home.capacity.add(long, both(capacity), home.harvested.0 / owned);
+                point.harvested += home.harvested.0;
+                let channels = f64::from(home.channels);
+                // The home's I/O goes first: harvest VMs have what it leaves.
+                let harvested = (home.harvested.1 / channels).min(1.0 - f64::from(bandwidth.mean));
+                home.bandwidth.add(long, both(bandwidth), harvested.max(0.0));
+                point.used += f64::from(capacity.mean) * owned;
+                point.owned += owned;
+            } else if let Some(lot) = self.fleet.lots.get(home.index) {
+                let part = f64::from(lot.until.min(to).saturating_sub(lot.from.max(from))) / long;
+                if let Some(server) = by_server.get_mut(lot.server as usize) {
+                    server.0 += owned * part;
+                    server.1 += home.harvested.0 * part;
+                }
+                point.harvested += home.harvested.0 * part;
+            }
+        }
+        if self.model.source == Source::Unsold {
+            let all = f64::from(self.fleet.server_gigabytes);
+            for (usage, (unsold, harvested)) in self.servers.iter_mut().zip(by_server) {
+                let sold = 1.0 - unsold / all;
+                usage.add(long, (sold, sold), harvested / all);
+                point.used += sold * all;
+                point.owned += all;
+            }
+        }
+        self.outcome.gain += point.harvested * long;
+        self.outcome.push(point);
+    }
+
+    fn finish(mut self) -> Outcome {
+        let begins = (self.fleet.settings.begins() / STEP) as usize;
+        let rules = Rules {
+            gigabytes: self.model.broker.grain.capacity / GB_BLOCKS,
+            lasts: u32::try_from(self.model.broker.grain.lasts.as_secs()).unwrap_or(Seconds::MAX),
+        };
+        let all = |of: fn(&Home) -> &Usage| self.homes.iter().map(of).collect::<Vec<_>>();
+        let mut outcome = std::mem::take(&mut self.outcome);
+        let (things, ceiling) = match self.model.source {
+            Source::Regular => (all(|home| &home.capacity), Ceiling::regular(self.fleet, rules)),
+            Source::Unsold => {
+                (self.servers.iter().collect(), Ceiling::unsold(self.fleet, rules, self.model.part))
+            }
+        };
+        let group = |least: f64, most: f64| {
+            let within = |usage: &&&Usage| (least..most).contains(&usage.average());
+            Utilisation::of(things.iter().filter(within).copied())
+        };
+        outcome.capacity = group(0.0, f64::INFINITY);
+        outcome.capacity_low = group(0.0, 0.6);
+        outcome.capacity_fifth = group(0.0, 0.799);
+        if self.model.source == Source::Regular {
+            outcome.bandwidth = Utilisation::of(all(|home| &home.bandwidth).into_iter());
+        }
+        outcome.ceiling = ceiling.gain();
+        outcome.needed = ceiling.needed();
+        outcome.lendable = ceiling.supply.iter().skip(begins).sum::<f64>() * f64::from(STEP);
+        outcome.counters = self.broker.counters();
+        let counters = &outcome.counters;
+        outcome.ended = Ended { taken: counters.migrated + counters.evicted_leases, ..outcome.ended };
+        outcome
+    }
+}
+
+fn seconds(seconds: Seconds) -> Duration {
+    Duration::from_secs(u64::from(seconds))
+}
