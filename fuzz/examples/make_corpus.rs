@@ -5,10 +5,16 @@
 //! The two qcow2 disks are not made here but by `qemu-img convert -O qcow2 -o cluster_size=512`, once with `-c`.
 
 use headstart_agent::peers::frame::{Hello, Kind, VERSION, push_encoded, push_frame};
-use headstart_block::{BlockDevice, ByteRange, Result};
+use headstart_block::{BlockDevice, ByteRange, Error, Result, Time};
 use headstart_cache::{BlobSpec, Cache, CacheSettings};
 use headstart_export::nbd::proto::{OptionHeader, Request, command, command_flag, option};
+use headstart_fuzz::harvest::{GEOMETRY, vssd};
 use headstart_fuzz::{WRITABLE_FILES, join, scratch_directory};
+use headstart_harvest::broker::{self as harvest, Action, Broker, Event, Run, VssdKind};
+use headstart_harvest::flash::FlashBlock;
+use headstart_harvest::journal::{self, Record as Entry};
+use headstart_harvest::vssd::Place;
+use headstart_harvest::{GssdId, VssdId};
 use headstart_image::digest::Digest;
 use headstart_image::hash_tree::{TreeRoot, outboard_len};
 use headstart_image::manifest::{Config, Layer, NewImage, Tree};
@@ -31,6 +37,7 @@ use headstart_zfile::{Codec, ZFileOptions, ZFileWriter};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
+use std::time::Duration;
 use uuid::Uuid;
 
 const DISK_SIZE: u64 = 1 << 20;
@@ -59,6 +66,8 @@ fn main() -> Result<()> {
     save("oci_index", "one-image", OCI_INDEX.as_bytes())?;
     save("cache_sidecar", "synced-twice", &cache_sidecar()?)?;
     save("swarm", "each-kind", &swarm()?)?;
+    save("harvest_journal", "lent-once", &harvest_journal()?)?;
+    save("demand_series", "capacity", b"total_obs: 3, avg_duration: 720\n300 2\n1700 3.5\n160 0\n")?;
     for (name, trace) in [("requests-and-link", trace()), ("nothing", Trace::default())] {
         save("trace", name, &encode(&trace)?)?;
         save("npy", name, &npy::encode(&fast26::rows(&trace)?))?;
@@ -374,6 +383,45 @@ fn sparse() -> Vec<u8> {
 }
 
 /// A connection with a frame of each kind in it, and a message of each.
+/// A vSSD lends, another borrows; a third's page is written and goes away again.
+fn harvest_journal() -> Result<Vec<u8>> {
+    let (mut broker, mut actions) = (Broker::new(harvest::Settings::default()), Vec::new());
+    let created = |vssd, kind, channel| Event::Created {
+        vssd: VssdId(vssd),
+        kind,
+        bandwidth: 1,
+        capacity: 32,
+        channels: vec![channel],
+    };
+    let lent = GEOMETRY.blocks_of(0).map(FlashBlock);
+    for event in [
+        created(1, VssdKind::Regular, 0),
+        created(2, VssdKind::Harvest, 1),
+        Event::Forecast { vssd: VssdId(1), bandwidth: 1, capacity: 9000, lasts: Duration::from_secs(9000) },
+        Event::Carved { gssd: GssdId(0), bandwidth: 1, capacity: 32, blocks: Run::gather(lent) },
+        Event::Erased { gssd: GssdId(0), bad: vec![FlashBlock(3)] },
+        Event::Deleted { vssd: VssdId(2) },
+    ] {
+        broker.on_event(Time(1), event, &mut actions);
+    }
+    let mut written = journal::header().to_vec();
+    for action in actions {
+        if let Action::Journal(step) = action {
+            journal::encode(&Entry::Broker(step), 0, &mut written)?;
+        }
+    }
+    let mut disk = vssd()?;
+    let snapshot = postcard::to_allocvec(&disk.snapshot()).map_err(|_| Error::invalid("too long"))?;
+    journal::encode(&Entry::Snapshot { vssd: VssdId(1), map: snapshot }, 0, &mut written)?;
+    let Place::At(placement) = disk.place(5)? else { return Err(Error::invalid("there is room")) };
+    for change in disk.commit(placement).into_iter().chain(disk.trim(0, 9)?) {
+        let change = postcard::to_allocvec(&change).map_err(|_| Error::invalid("too long"))?;
+        journal::encode(&Entry::Map { vssd: VssdId(1), change }, 16, &mut written)?;
+    }
+    journal::encode(&Entry::Whole, written.len() as u64, &mut written)?;
+    Ok(written)
+}
+
 fn swarm() -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let hello =

@@ -9,9 +9,11 @@
 //! * `make test`: `tests/replay.rs` replays the committed corpus, with every byte of it flipped in turn;
 //! * `examples/make_corpus.rs` writes the corpus's valid inputs with our own writers.
 
+pub mod harvest;
 mod nbd;
 mod swarm;
 
+pub use harvest::{demand_series, harvest_journal};
 pub use nbd::nbd;
 pub use swarm::swarm;
 
@@ -63,6 +65,8 @@ pub const TARGETS: &[Target] = &[
     ("knowledge", knowledge),
     ("overlaybd_trace", overlaybd_trace),
     ("swarm", swarm),
+    ("harvest_journal", harvest_journal),
+    ("demand_series", demand_series),
 ];
 
 /// Bytes that a target reads from one thing: an input of a few bytes can claim to be terabytes of zeros.

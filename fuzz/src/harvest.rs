@@ -1,0 +1,75 @@
+//! What a host that harvests reads back: its journal; and demand series.
+
+use headstart_block::{Error, ErrorKind, Result, Time};
+use headstart_harvest::VssdId;
+use headstart_harvest::broker::{Broker, Settings};
+use headstart_harvest::custody::Custody;
+use headstart_harvest::flash::{FlashBlock, Geometry};
+use headstart_harvest::journal::{Record, decode, encode, header};
+use headstart_harvest::predict::{STEP, Series};
+use headstart_harvest::vssd::{self, Change, Snapshot, Vssd};
+
+/// A small SSD: 2 channels of 32 blocks of 8 pages of 4 KiB.
+pub const GEOMETRY: Geometry =
+    Geometry { channels: 2, dies: 2, planes: 1, blocks: 16, pages: 8, page_size: 4 << 10 };
+/// Steps of a series that are looked at: a line of a few bytes may be a hundred years.
+const STEPS_MOST: usize = 10_000;
+
+/// The vSSD whose changes a journal holds, on the first channel.
+///
+/// # Errors
+/// None.
+pub fn vssd() -> Result<Vssd> {
+    let home: Vec<_> = GEOMETRY.blocks_of(0).map(|block| (FlashBlock(block), 0)).collect();
+    Vssd::new(&vssd::Settings::new(GEOMETRY, 12 * u64::from(GEOMETRY.block_size())), &home)
+}
+
+/// A host's journal: custody, the broker and a vSSD are recovered from it. What is read is written again, and must then
+/// be the same.
+///
+/// # Errors
+/// Where the input is not one, or says what cannot have happened.
+///
+/// # Panics
+/// Where it is not the same.
+pub fn harvest_journal(input: &[u8]) -> Result<()> {
+    let decoded = decode(input)?;
+    let mut written = header().to_vec();
+    decoded.records.iter().try_for_each(|record| encode(record, 0, &mut written))?;
+    assert!(decode(&written)?.records == decoded.records, "written, it is another journal");
+    let steps = || {
+        decoded.records.iter().filter_map(|record| match record {
+            Record::Broker(step) => Some(step),
+            _ => None,
+        })
+    };
+    Custody::recover(GEOMETRY, steps())?;
+    Broker::recover(Settings::default(), Time(0), steps(), &mut Vec::new())?;
+    let mut disk = vssd()?;
+    let damaged = |error| Error::new(ErrorKind::Corrupt, "is not a change").caused_by(error);
+    for record in &decoded.records {
+        match record {
+            Record::Map { vssd: VssdId(_), change } => {
+                disk.apply(&postcard::from_bytes::<Change>(change).map_err(damaged)?)?;
+            }
+            Record::Snapshot { map, .. } => {
+                let snapshot: Snapshot = postcard::from_bytes(map).map_err(damaged)?;
+                disk = Vssd::restore(&snapshot)?;
+            }
+            Record::Broker(_) | Record::Host { .. } | Record::Whole => {}
+        }
+    }
+    disk.recovered(|_| 0);
+    Ok(())
+}
+
+/// A demand series, and the steps of three minutes that predictors see.
+///
+/// # Errors
+/// Where the input is not one.
+pub fn demand_series(input: &[u8]) -> Result<()> {
+    let text = str::from_utf8(input).map_err(|_| Error::invalid("it is not text"))?;
+    let series: Series = text.parse()?;
+    let _ = series.steps(STEP).take(STEPS_MOST).count();
+    Ok(())
+}
