@@ -280,7 +280,8 @@ mod tests {
         };
         let error = RetrySettings::default().run(call, || ()).await.unwrap_err();
         assert!(error.is_lasting() && start.elapsed() <= LASTING, "{:?}", start.elapsed());
-        assert_eq!(tries, 5);
+        // Pauses are of random length.
+        assert!((4..=8).contains(&tries), "{tries}");
     }
 
     #[tokio::test(start_paused = true)]
