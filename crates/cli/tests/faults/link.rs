@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 const RATE: u64 = 10_000_000;
 const ROUND_TRIP: Duration = Duration::from_millis(20);
+/// Of a link on which round trips are counted.
+const FAR: Duration = Duration::from_millis(120);
 const LAYERS: u64 = 20;
 const SEGMENTS: u64 = 4500;
 
@@ -52,11 +54,12 @@ fn an_attach_and_cold_reads_over_a_slow_link() {
     assert_eq!(inspected["layers"].as_array().unwrap().len() as u64, LAYERS);
     let nginx = Nginx::serve(&scene.path(""));
     let proxy = FaultProxy::start(nginx.addr());
+    attach_in_few_steps(&scene, &proxy);
     let link = Link::new(Some(RATE), ROUND_TRIP);
     println!("the link gives {:?}", measure(&link, Duration::from_millis(200)).unwrap());
     let shaper = Shaper::start(&link, proxy.addr()).unwrap();
     let reference = format!("http://{}/store:{}", shaper.addr(), LAYERS - 1);
-    let attached = attach_in_few_steps(&scene, &reference, &proxy);
+    let attached = Attached::start(&scene, &reference, "~/cache", "");
     let mut client = attached.client();
     let check = |offset: u64, bytes: &[u8]| {
         let (start, data) = content.range(..=offset).next_back().unwrap();
@@ -85,14 +88,17 @@ fn an_attach_and_cold_reads_over_a_slow_link() {
     }
 }
 
-/// Attaches with an empty cache. What else the machine does delays requests, so that they look as if they had waited
-/// for the answers to others: it may take a few tries until nothing does.
-fn attach_in_few_steps(scene: &Scene, reference: &str, proxy: &FaultProxy) -> Attached {
+/// Attaches with an empty cache, over a link so slow that what else the machine does is little beside a round trip:
+/// it delays requests, so that they look as if they had waited for the answers to others. It may still take a few
+/// tries until nothing does.
+fn attach_in_few_steps(scene: &Scene, proxy: &FaultProxy) {
+    let shaper = Shaper::start(&Link::new(Some(RATE), FAR), proxy.addr()).unwrap();
+    let reference = format!("http://{}/store:{}", shaper.addr(), LAYERS - 1);
     let mut failure = String::new();
     for n in 0..8 {
         proxy.clear_log();
         let since = Instant::now();
-        let attached = Attached::start(scene, reference, &format!("~/cache-{n}"), "");
+        let _attached = Attached::start(scene, &reference, &format!("~/cache-{n}"), "");
         println!("attached after {:?}", since.elapsed());
         let log = proxy.log();
         let (steps, again) = (in_sequence(&log), log.to("/blobs/").sent_again());
@@ -100,7 +106,7 @@ fn attach_in_few_steps(scene: &Scene, reference: &str, proxy: &FaultProxy) -> At
         // The manifest (with a plain web server: the index of tags, then the manifest), all tails, all indices. And
         // what is read by no guess is in no layer twice.
         if steps <= 4 && again == 0 {
-            return attached;
+            return;
         }
         failure = format!("{steps} in sequence, {again} bytes again:\n{log}");
         quiet(proxy);
@@ -113,7 +119,7 @@ fn attach_in_few_steps(scene: &Scene, reference: &str, proxy: &FaultProxy) -> At
 /// and a half before on a new connection, and its answer was known half a round trip after it was given.
 fn in_sequence(log: &Log) -> usize {
     let mut seen = BTreeSet::new();
-    let way = ROUND_TRIP / 2;
+    let way = FAR / 2;
     let mut times: Vec<_> = log
         .iter()
         .map(|request| {
