@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`agent`] | `headstart agent`: the daemon of a host; `headstart disk ...`: its disks |
 //! | [`attach`] | `headstart attach`: images become disks |
+//! | [`daemon`] | what `agent` and `harvest serve` have in common |
 //! | [`swarm`] | `headstart swarm ...`: hosts that help each other |
 //! | [`cache`] | `headstart cache ...`: what this host keeps of images |
 //! | [`doctor`] | `headstart doctor`: what works on this host |
@@ -32,6 +33,7 @@ mod agent;
 mod attach;
 mod cache;
 mod counted;
+mod daemon;
 mod doctor;
 mod harvest;
 mod image;

@@ -16,7 +16,8 @@ pub(crate) use arguments::AgentArgs;
 pub(crate) use client::AgentClient;
 pub(crate) use disk::{AgentSocket, DiskCommand, DiskReport};
 
-use crate::report::{Outcome, Report};
+use crate::daemon::{self, LOOK};
+use crate::report::Report;
 use crate::terminal::Terminal;
 use headstart_agent::daemon::{Agent, AgentSettings};
 use headstart_block::{Error, Result};
@@ -24,7 +25,6 @@ use headstart_cache::{Cache, CacheSettings};
 use headstart_image::progress::Progress;
 use serde::Serialize;
 use std::fmt;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,9 +41,6 @@ pub(crate) const EXAMPLES: &str = "Examples:\n  \
     is not to be the agent's still finds the swarm by `headstart attach IMAGE --swarm DIR/swarm.sock`. It ends at \
     SIGTERM or Ctrl-C; disks go on without it, and the next agent finds them.";
 
-/// Often enough that nobody waits for the end.
-const LOOK: Duration = Duration::from_millis(50);
-
 /// How often the cache is made durable and its size limit looked after.
 const SYNC_EVERY: Duration = Duration::from_secs(5);
 
@@ -52,17 +49,8 @@ const RUNTIME_THREADS: usize = 2;
 
 impl AgentArgs {
     pub(crate) fn run(&self, terminal: &Terminal, json: bool) -> Result<Box<dyn Report>> {
-        let started = Instant::now();
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(RUNTIME_THREADS)
-            .thread_name("agent")
-            .enable_all()
-            .build()
-            .map_err(|e| Error::io("cannot start threads", e))?;
-        let ended = self.run_on(&runtime, terminal, json);
-        runtime.shutdown_timeout(Duration::from_secs(1));
-        ended?;
-        Ok(Box::new(Ended { ran_s: started.elapsed().as_secs() }))
+        let farewell = "the agent has ended; its disks go on";
+        daemon::run("agent", RUNTIME_THREADS, farewell, |runtime| self.run_on(runtime, terminal, json))
     }
 
     fn run_on(&self, runtime: &Runtime, terminal: &Terminal, json: bool) -> Result<()> {
@@ -132,13 +120,7 @@ fn announce(agent: &Agent, json: bool) -> Result<()> {
         http: agent.http().map(url),
         range_proxy: agent.range_proxy().map(url),
     };
-    let mut out = std::io::stdout().lock();
-    let written = if json {
-        writeln!(out, "{}", serde_json::to_string(&ready).unwrap_or_default())
-    } else {
-        writeln!(out, "{ready}")
-    };
-    written.and_then(|()| out.flush()).map_err(|e| Error::io("cannot write to standard output", e))
+    daemon::announce(&ready, json)
 }
 
 impl fmt::Display for Ready<'_> {
@@ -158,25 +140,6 @@ impl fmt::Display for Ready<'_> {
             write!(f, "\nblobs for other programs: {proxy}/NAME/URL")?;
         }
         Ok(())
-    }
-}
-
-/// What is said at the end.
-#[derive(Serialize)]
-struct Ended {
-    ran_s: u64,
-}
-
-impl Outcome for Ended {
-    /// It is the second of two JSON lines.
-    fn is_line(&self) -> bool {
-        true
-    }
-}
-
-impl fmt::Display for Ended {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the agent has ended; its disks go on")
     }
 }
 

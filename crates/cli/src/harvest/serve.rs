@@ -1,7 +1,8 @@
 //! `headstart harvest serve`: the daemon of a host that lends spare flash.
 
 use super::client::default_dir;
-use crate::report::{Outcome, Report, count};
+use crate::daemon::{self, LOOK};
+use crate::report::{Report, count};
 use crate::terminal::Terminal;
 use clap::Args;
 use headstart_agent::harvest::{Harvest, HarvestSettings};
@@ -11,11 +12,9 @@ use headstart_harvest::host::{FlashPlace, Options, Settings};
 use headstart_image::progress::Progress;
 use serde::Serialize;
 use std::fmt;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
 pub(super) const EXAMPLES: &str = "Examples:\n  \
@@ -26,9 +25,6 @@ pub(super) const EXAMPLES: &str = "Examples:\n  \
     then on DIR knows. Each vSSD is an export of its name at DIR/nbd.sock, as `headstart harvest vssd list` says. \
     Other programs ask the daemon by HTTP at DIR/harvest.sock, as /openapi.json there says. It ends at SIGTERM or \
     Ctrl-C: what was written is durable then, and the next one finds it.";
-
-/// Often enough that nobody waits for the end.
-const LOOK: Duration = Duration::from_millis(50);
 
 /// Threads that answer requests. Disks have threads of their own.
 const RUNTIME_THREADS: usize = 2;
@@ -70,17 +66,8 @@ pub(crate) struct Serve {
 
 impl Serve {
     pub(super) fn run(&self, terminal: &Terminal, json: bool) -> Result<Box<dyn Report>> {
-        let started = Instant::now();
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(RUNTIME_THREADS)
-            .thread_name("harvest")
-            .enable_all()
-            .build()
-            .map_err(|e| Error::io("cannot start threads", e))?;
-        let ended = self.run_on(&runtime, terminal, json);
-        runtime.shutdown_timeout(Duration::from_secs(1));
-        ended?;
-        Ok(Box::new(Ended { ran_s: started.elapsed().as_secs() }))
+        let farewell = "harvest has ended; what was written is kept";
+        daemon::run("harvest", RUNTIME_THREADS, farewell, |runtime| self.run_on(runtime, terminal, json))
     }
 
     fn run_on(&self, runtime: &Runtime, terminal: &Terminal, json: bool) -> Result<()> {
@@ -155,13 +142,7 @@ fn announce(harvest: &Harvest, json: bool) -> Result<()> {
         http: harvest.http().map(|address| format!("http://{address}")),
         vssds: harvest.vssds(),
     };
-    let mut out = std::io::stdout().lock();
-    let written = if json {
-        writeln!(out, "{}", serde_json::to_string(&ready).unwrap_or_default())
-    } else {
-        writeln!(out, "{ready}")
-    };
-    written.and_then(|()| out.flush()).map_err(|e| Error::io("cannot write to standard output", e))
+    daemon::announce(&ready, json)
 }
 
 impl fmt::Display for Ready<'_> {
@@ -169,24 +150,5 @@ impl fmt::Display for Ready<'_> {
         let vssds = count(self.vssds as u64, "vSSD");
         write!(f, "{vssds} at {}; programs: {}", self.nbd, self.harvest.display())?;
         self.http.as_ref().map_or(Ok(()), |http| write!(f, "; metrics: {http}/metrics"))
-    }
-}
-
-/// What is said at the end.
-#[derive(Serialize)]
-struct Ended {
-    ran_s: u64,
-}
-
-impl Outcome for Ended {
-    /// It is the second of two JSON lines.
-    fn is_line(&self) -> bool {
-        true
-    }
-}
-
-impl fmt::Display for Ended {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "harvest has ended; what was written is kept")
     }
 }

@@ -16,13 +16,13 @@ pub(crate) enum Meta {
     /// No vSSD below this number is made any more.
     Next(u32),
     /// What a vSSD is called, and what its user asked for.
-    Made { vssd: VssdId, name: String, kind: u8, channels: Vec<u16>, grows: bool, home_size: u64 },
+    Made { vssd: VssdId, name: String, kind: u8, channels: Vec<u16>, grows: bool },
 }
 
 impl Meta {
     pub(crate) fn made(about: About) -> Self {
-        let About { id, name, kind, channels, grows, home_size } = about;
-        Self::Made { vssd: id, name, kind: kind as u8, channels, grows, home_size }
+        let About { id, name, kind, channels, grows } = about;
+        Self::Made { vssd: id, name, kind: kind as u8, channels, grows }
     }
 
     pub(crate) fn record(&self) -> Result<Record> {

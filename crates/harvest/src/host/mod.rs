@@ -170,8 +170,7 @@ impl Host {
         let vssd = Vssd::new(&settings, &home).map_err(about)?;
         let (capacity, id) = (u32::try_from(home.len()).unwrap_or(u32::MAX), VssdId(control.next_vssd));
         let grows = spec.kind == Kind::Harvest && spec.size.is_none();
-        let known =
-            About { id, name: name.to_owned(), kind: spec.kind, channels, grows, home_size: settings.size };
+        let known = About { id, name: name.to_owned(), kind: spec.kind, channels, grows };
         let map = log::encoded(&vssd.snapshot())?;
         self.log.append(&Meta::Next(id.0 + 1).record()?)?;
         self.log.append(&Meta::made(known.clone()).record()?)?;
@@ -462,7 +461,6 @@ impl Host {
         Ok(settings)
     }
 
-    /// Channels that belong to nobody, the least worn first.
     /// How many channels hold so many bytes, and what flash needs for itself.
     fn channels_for(&self, size: Option<u64>) -> u16 {
         let geometry = *self.media.geometry();
@@ -470,6 +468,7 @@ impl Host {
         u16::try_from(blocks.div_ceil(geometry.channel_blocks().into()).max(1)).unwrap_or(u16::MAX)
     }
 
+    /// Channels that belong to nobody, the least worn first.
     fn take_channels(
         &self,
         name: &str,

@@ -251,10 +251,10 @@ impl Known {
         match meta {
             Meta::Flash(geometry) => self.geometry = Some(geometry),
             Meta::Next(next) => self.next_vssd = self.next_vssd.max(next),
-            Meta::Made { vssd, name, kind, channels, grows, home_size } => {
+            Meta::Made { vssd, name, kind, channels, grows } => {
                 self.next_vssd = self.next_vssd.max(vssd.0.saturating_add(1));
                 let kind: Kind = kind_of(kind);
-                self.made.insert(vssd, About { id: vssd, name, kind, channels, grows, home_size });
+                self.made.insert(vssd, About { id: vssd, name, kind, channels, grows });
             }
         }
     }

@@ -29,8 +29,6 @@ pub(crate) struct Volume {
     pub(crate) channels: Vec<u16>,
     /// Its size follows what it has on lease.
     pub(crate) grows: bool,
-    /// What it has without any lease.
-    pub(crate) home_size: u64,
     inner: RwLock<Inner>,
     pins: Arc<Pins>,
     size: AtomicU64,
@@ -74,19 +72,17 @@ pub(crate) struct About {
     pub(crate) kind: Kind,
     pub(crate) channels: Vec<u16>,
     pub(crate) grows: bool,
-    pub(crate) home_size: u64,
 }
 
 impl Volume {
     pub(crate) fn new(about: About, vssd: Vssd, last: u64) -> Self {
-        let About { id, name, kind, channels, grows, home_size } = about;
+        let About { id, name, kind, channels, grows } = about;
         Self {
             id,
             name,
             kind,
             channels,
             grows,
-            home_size,
             pins: vssd.pins(),
             size: AtomicU64::new(vssd.size()),
             inner: RwLock::new(Inner { vssd, last, lsn: Lsn::default() }),
@@ -107,7 +103,6 @@ impl Volume {
             kind: self.kind,
             channels: self.channels.clone(),
             grows: self.grows,
-            home_size: self.home_size,
         }
     }
 

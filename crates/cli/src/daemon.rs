@@ -1,0 +1,73 @@
+//! What the commands have in common that serve until they are asked to stop.
+
+use crate::report::{Outcome, Report};
+use headstart_block::{Error, Result};
+use serde::Serialize;
+use std::fmt;
+use std::io::Write;
+use std::time::{Duration, Instant};
+use tokio::runtime::{Builder, Runtime};
+
+/// How often it is looked whether it is to end: often enough that nobody waits for it.
+pub(crate) const LOOK: Duration = Duration::from_millis(50);
+
+/// How long threads that wait for others are waited for at the end.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Does `work` on so many threads of this name, until it ends. Then says how long it ran, and `farewell` to people.
+///
+/// # Errors
+/// Where there are no threads to be had, and what `work` reports.
+pub(crate) fn run(
+    name: &'static str,
+    threads: usize,
+    farewell: &'static str,
+    work: impl FnOnce(&Runtime) -> Result<()>,
+) -> Result<Box<dyn Report>> {
+    let started = Instant::now();
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(threads)
+        .thread_name(name)
+        .enable_all()
+        .build()
+        .map_err(|e| Error::io("cannot start threads", e))?;
+    let ended = work(&runtime);
+    runtime.shutdown_timeout(PATIENCE);
+    ended?;
+    Ok(Box::new(Ended { ran_s: started.elapsed().as_secs(), farewell }))
+}
+
+/// Prints where it can be used, as soon as it can: one line of JSON, or what people read.
+///
+/// # Errors
+/// Where it cannot be written.
+pub(crate) fn announce(ready: &(impl Serialize + fmt::Display), json: bool) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    let written = if json {
+        writeln!(out, "{}", serde_json::to_string(ready).unwrap_or_default())
+    } else {
+        writeln!(out, "{ready}")
+    };
+    written.and_then(|()| out.flush()).map_err(|e| Error::io("cannot write to standard output", e))
+}
+
+/// What is said at the end.
+#[derive(Serialize)]
+struct Ended {
+    ran_s: u64,
+    #[serde(skip)]
+    farewell: &'static str,
+}
+
+impl Outcome for Ended {
+    /// It is the second of two JSON lines.
+    fn is_line(&self) -> bool {
+        true
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.farewell)
+    }
+}
