@@ -13,7 +13,7 @@ use headstart_fuzz::{WRITABLE_FILES, join, scratch_directory};
 use headstart_harvest::broker::{self as harvest, Action, Broker, Event, Run, VssdKind};
 use headstart_harvest::flash::FlashBlock;
 use headstart_harvest::journal::{self, Record as Entry};
-use headstart_harvest::vssd::Place;
+use headstart_harvest::vssd::{Change, Place, What};
 use headstart_harvest::{GssdId, VssdId};
 use headstart_image::digest::Digest;
 use headstart_image::hash_tree::{TreeRoot, outboard_len};
@@ -412,11 +412,20 @@ fn harvest_journal() -> Result<Vec<u8>> {
     }
     let mut disk = vssd()?;
     let snapshot = postcard::to_allocvec(&disk.snapshot()).map_err(|_| Error::invalid("too long"))?;
-    journal::encode(&Entry::Snapshot { vssd: VssdId(1), map: snapshot }, 0, &mut written)?;
+    // In two parts, as if it were long.
+    let vssd = VssdId(1);
+    let (first, second) = snapshot.split_at(snapshot.len() / 2);
+    for (part, map) in (0..).zip([first, second]) {
+        let part = Entry::Snapshot { vssd, part, last: part == 1, map: map.to_vec() };
+        journal::encode(&part, 0, &mut written)?;
+    }
     let Place::At(placement) = disk.place(5)? else { return Err(Error::invalid("there is room")) };
-    for change in disk.commit(placement).into_iter().chain(disk.trim(0, 9)?) {
+    let mut changes: Vec<_> = disk.commit(placement).into_iter().collect();
+    changes.push(Change { number: 2, what: What::Lost { page: 5 } });
+    changes.push(Change { number: 3, what: What::Unmap { first: 0, count: 9 } });
+    for change in changes {
         let change = postcard::to_allocvec(&change).map_err(|_| Error::invalid("too long"))?;
-        journal::encode(&Entry::Map { vssd: VssdId(1), change }, 16, &mut written)?;
+        journal::encode(&Entry::Map { vssd, change }, 16, &mut written)?;
     }
     journal::encode(&Entry::Whole, written.len() as u64, &mut written)?;
     Ok(written)

@@ -5,7 +5,7 @@ use headstart_harvest::VssdId;
 use headstart_harvest::broker::{Broker, Settings};
 use headstart_harvest::custody::Custody;
 use headstart_harvest::flash::{FlashBlock, Geometry};
-use headstart_harvest::journal::{Record, decode, encode, header};
+use headstart_harvest::journal::{self, Record, Snapshots, decode, encode, header};
 use headstart_harvest::predict::{STEP, Series};
 use headstart_harvest::vssd::{self, Change, Snapshot, Vssd};
 
@@ -45,15 +45,25 @@ pub fn harvest_journal(input: &[u8]) -> Result<()> {
     };
     Custody::recover(GEOMETRY, steps())?;
     Broker::recover(Settings::default(), Time(0), steps(), &mut Vec::new())?;
-    let mut disk = vssd()?;
+    let (mut disk, mut snapshots) = (vssd()?, Snapshots::default());
     let damaged = |error| Error::new(ErrorKind::Corrupt, "is not a change").caused_by(error);
     for record in &decoded.records {
         match record {
             Record::Map { vssd: VssdId(_), change } => {
                 disk.apply(&postcard::from_bytes::<Change>(change).map_err(damaged)?)?;
             }
-            Record::Snapshot { map, .. } => {
-                let snapshot: Snapshot = postcard::from_bytes(map).map_err(damaged)?;
+            Record::Snapshot { vssd, part, last, map } => {
+                let Some(map) = snapshots.add(*vssd, *part, *last, map.clone())? else { continue };
+                // What is put together is what it was cut from.
+                let cut = journal::parts(*vssd, &map).collect::<Vec<_>>();
+                let mut again = Snapshots::default();
+                let mut whole = None;
+                for record in cut {
+                    let Record::Snapshot { vssd, part, last, map } = record else { continue };
+                    whole = again.add(vssd, part, last, map)?;
+                }
+                assert!(whole.as_ref() == Some(&map), "cut up, it is another map");
+                let snapshot: Snapshot = postcard::from_bytes(&map).map_err(damaged)?;
                 disk = Vssd::restore(&snapshot)?;
             }
             Record::Broker(_) | Record::Host { .. } | Record::Whole => {}

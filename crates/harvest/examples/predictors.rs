@@ -1,9 +1,9 @@
 //! Scores every predictor on series in `data/harvest`'s layout, and says which ones should ship.
 //!
-//! `cargo run --release -p headstart-harvest --example predictors -- DIRECTORY` reads the series below `bandwidth/` and
-//! `capacity/` and prints, at 3 and 15 minutes: what each predictor wastes at equal coverage; which is chosen, each
-//! series left out in turn; the same for durations. What predictors cost in time and memory comes first, and is all
-//! that comes without a directory.
+//! `cargo run --release -p headstart-harvest --example predictors -- DIRECTORY [FILE.svg]` reads the series below
+//! `bandwidth/` and `capacity/` and prints, at 3 and 15 minutes: what each predictor wastes at equal coverage; which is
+//! chosen, each series left out in turn; the same for durations. What predictors cost in time and memory comes first,
+//! and is all that comes without a directory. With `FILE.svg` as well the frontiers are drawn into that.
 #![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a report with timings, for a terminal")]
 
 use headstart_harvest::predict::lasted::{self, Ends};
@@ -12,15 +12,29 @@ use headstart_harvest::predict::{
     Forecaster, Kind, Need, Quantity, STEP, Sample, Series, Settings, Side, Stat, Step,
 };
 use headstart_harvest::{Error, Result};
+use headstart_plot::{Axis, Chart, Picture, Series as Drawn};
 use std::path::Path;
 use std::time::Instant;
 
 const COVERAGES: [f64; 9] = [0.9, 0.93, 0.95, 0.96, 0.97, 0.98, 0.99, 0.995, 0.999];
+/// Those that are drawn.
+const DRAWN: [&str; 8] = [
+    "last-times",
+    "last-plus",
+    "highest",
+    "quantile-24h",
+    "smooth-0.2",
+    "counts",
+    "lstm-priced",
+    "lstm-replay",
+];
 const LASTING: [f64; 6] = [0.7, 0.8, 0.9, 0.93, 0.95, 0.98];
 
 fn main() -> Result<()> {
     [Kind::Steps, Kind::Plain, Kind::Paper].into_iter().for_each(cost);
     let Some(directory) = std::env::args().nth(1) else { return Ok(()) };
+    let drawn = std::env::args().nth(2);
+    let mut picture = Picture::new("What predictors waste at equal coverage").panel(380.0, 280.0);
     let mut all = Vec::new();
     for (name, quantity, highest) in
         [("bandwidth", Quantity::Bandwidth, 16), ("capacity", Quantity::Capacity, 6)]
@@ -41,6 +55,9 @@ fn main() -> Result<()> {
                 }
             }
             table(&points, &COVERAGES);
+            if need == Need::At {
+                picture = picture.with(frontier(&format!("{name}, {} minutes ahead", 3 * horizon), &points));
+            }
             for coverage in [0.93, 0.95, 0.97, 0.99, 0.995] {
                 choice(&points, coverage);
             }
@@ -69,7 +86,21 @@ fn main() -> Result<()> {
                 .for_each(|(bandwidth, capacity)| spare(certainty, bandwidth, capacity));
         }
     }
+    if let Some(file) = drawn {
+        std::fs::write(file, picture.svg())?;
+    }
     Ok(())
+}
+
+/// What those of [`DRAWN`] waste, by what they cover.
+fn frontier(title: &str, points: &[Vec<Point>]) -> Chart {
+    let mut chart = Chart::new(Axis::linear("covered"), Axis::log("waste / mean need")).titled(title);
+    for name in DRAWN {
+        let coverages = (0..=40).map(|step| 0.9 + f64::from(step) / 400.0);
+        let points = coverages.filter_map(|coverage| Some((coverage, wastes(points, name, coverage)?)));
+        chart = chart.with(Drawn::line(name, points.collect()));
+    }
+    chart
 }
 
 /// What a forecaster says of a vSSD that has both loads: how much is spare and for how long, and whether that was so.
@@ -151,7 +182,18 @@ fn read(directory: &Path) -> Result<Vec<(String, Series)>> {
     Ok(series)
 }
 
-/// What each predictor wastes, relative to the mean need, at equal coverage: the mean of all series.
+/// What a predictor wastes at this coverage, as a share of the mean need: the mean of all series, if it gets so far on
+/// each of them.
+fn wastes(points: &[Vec<Point>], name: &str, coverage: f64) -> Option<f64> {
+    let of = |points: &Vec<Point>| {
+        let some = points.iter().find(|point| point.waste > 0.0)?;
+        Some(score::waste_at(points, name, coverage)? * some.of_demand / some.waste)
+    };
+    let wastes: Option<Vec<f64>> = points.iter().map(of).collect();
+    wastes.map(|wastes| wastes.iter().sum::<f64>() / wastes.len() as f64)
+}
+
+/// What each predictor wastes at equal coverage.
 fn table(points: &[Vec<Point>], coverages: &[f64]) {
     print!("{:14}", "coverage");
     coverages.iter().for_each(|coverage| print!("{coverage:>8}"));
@@ -160,15 +202,8 @@ fn table(points: &[Vec<Point>], coverages: &[f64]) {
         for name in points.first().map(|points| score::names(points, learned)).unwrap_or_default() {
             print!("{name:14}");
             for coverage in coverages {
-                let wastes: Option<Vec<f64>> = points
-                    .iter()
-                    .map(|points| {
-                        let some = points.iter().find(|point| point.waste > 0.0)?;
-                        Some(score::waste_at(points, name, *coverage)? * some.of_demand / some.waste)
-                    })
-                    .collect();
-                match wastes {
-                    Some(wastes) => print!("{:8.3}", wastes.iter().sum::<f64>() / wastes.len() as f64),
+                match wastes(points, name, *coverage) {
+                    Some(waste) => print!("{waste:8.3}"),
                     None => print!("{:>8}", "-"),
                 }
             }

@@ -18,8 +18,9 @@
 //! [`Custody::may_touch`] is on the way of every read and write: one atomic load. It is a second pair of eyes: FTLs
 //! touch none but their own blocks anyway, and I/O that runs while a gSSD is detached is waited for by the driver.
 //!
-//! A channel of a deleted vSSD is given to another only after it was wiped. Flash that is new to the host is to be
-//! erased before the first step: custody takes what nobody ever owned as clean.
+//! Channels change owners in pairs (`Swapped`) where all of both is at home and was erased: that is the driver's to do
+//! before the step. A channel of a deleted vSSD is given to another only after it was wiped. Flash that is new to the
+//! host is to be erased before the first step: custody takes what nobody ever owned as clean.
 
 use crate::broker::step::{Run, Step};
 use crate::flash::{FlashBlock, Geometry};
@@ -178,6 +179,7 @@ impl Custody {
                 ledger.bad.extend(blocks.iter().flat_map(|run| run.blocks()).map(|block| block.0));
                 Ok(())
             }
+            Step::Swapped { one, other, bad } => self.swap(&mut ledger, *one, *other, bad),
             Step::Deleting { .. }
             | Step::Evacuating { .. }
             | Step::Kept { .. }
@@ -228,6 +230,40 @@ impl Custody {
             ledger.channels.remove(&channel);
             for word in self.channel(channel).filter(|word| !is_bad(word.load(Ordering::Relaxed))) {
                 word.store(NOBODY, Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets two channels change owners, all blocks of which are at home.
+    fn swap(
+        &self,
+        ledger: &mut Ledger,
+        one: (VssdId, u16),
+        other: (VssdId, u16),
+        bad: &[FlashBlock],
+    ) -> Result<()> {
+        for (vssd, channel) in [one, other] {
+            let about = |error: Error| error.about(format_args!("channel {channel}"));
+            if ledger.channels.get(&channel) != Some(&vssd) {
+                let cause = format!("vSSD {} does not own it", vssd.0);
+                return Err(about(Error::new(ErrorKind::Conflict, cause)));
+            }
+            let at_home = |word: &AtomicU32| [word_of(vssd), BAD].contains(&word.load(Ordering::Relaxed));
+            if !self.channel(channel).all(at_home) {
+                return Err(about(Error::new(ErrorKind::Conflict, "some of it is lent")));
+            }
+        }
+        let channels = [one.1, other.1];
+        if bad.iter().any(|block| !channels.contains(&self.geometry.channel(*block))) {
+            return Err(Error::corrupt("a block is bad that is of neither channel").about("channels"));
+        }
+        self.set(&Run::gather(bad.iter().copied()), BAD);
+        ledger.bad.extend(bad.iter().map(|block| block.0));
+        for ((_, channel), (vssd, _)) in [(one, other), (other, one)] {
+            ledger.channels.insert(channel, vssd);
+            for word in self.channel(channel).filter(|word| word.load(Ordering::Relaxed) != BAD) {
+                word.store(word_of(vssd), Ordering::Release);
             }
         }
         Ok(())

@@ -11,7 +11,8 @@
 //! that gathers neighbouring small writes would help only who writes in pieces smaller than a page, in order, without
 //! a cache of his own and without a flush after each; it would make every read look in two places.
 //!
-//! Pages that were lost with a lease give an I/O error until they are written whole or trimmed.
+//! Pages that were lost, with a lease or because flash cannot be read any more, give an I/O error until they are
+//! written whole or trimmed.
 
 use crate::flash::FlashBlock;
 use crate::gate::What;
@@ -70,7 +71,7 @@ impl VssdDisk {
     }
 
     fn lost(&self) -> Error {
-        let cause = "what was here was lost with a lease that was taken back";
+        let cause = "what was here was lost, with a lease that was taken back or because flash cannot be read any more";
         Error::new(ErrorKind::Io, cause)
             .about(format_args!("vSSD {}", self.volume.name))
             .remedy("trim the disk or write whole flash pages anew, then restore what was on it")
@@ -140,6 +141,7 @@ impl VssdDisk {
     fn write_some(&self, data: &[u8], offset: u64) -> Result<()> {
         let size = self.page_size();
         let (first, end) = self.pages(offset, data.len() as u64);
+        self.host.help(&self.volume);
         let _held = self.volume.ranges.enter(first..end);
         self.volume.check()?;
         // The parts of pages at both ends.

@@ -121,6 +121,13 @@ impl Gate {
         lock(&self.state).lanes.budget(home).map(Budget::spent)
     }
 
+    /// How long a harvest VM's program takes now on each channel, to be compared: see
+    /// [`Lane::program_time`](crate::lane::Lane::program_time).
+    pub fn program_times(&self) -> Vec<Duration> {
+        let now = self.clock.now();
+        lock(&self.state).lanes.program_times(now)
+    }
+
     /// Waits until all of a bundle is done, or has leave to begin where flash takes its own time. What lies outside of
     /// flash is not waited for: the flash will say so.
     pub fn enter<'a>(&'a self, class: Class, bundle: &'a [(FlashBlock, What)]) -> Pass<'a> {

@@ -7,7 +7,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 0..8 | `HSharvst` |
-//! | 8..12 | the version, 1 |
+//! | 8..12 | the version, 2 |
 //! | 12..16 | CRC-32C of the bytes before |
 //!
 //! Then frames, without gaps:
@@ -26,36 +26,45 @@
 //! follows from it. Unless a later frame is right and says that more was synced: then what broke was durable once,
 //! somebody damaged it, and leases may be missing. That is an error, not a tail; a journal is not repaired by guessing.
 //!
+//! # Snapshots
+//!
+//! A vSSD's whole map may be long: it lies in as many records as it takes, [`PART`] bytes each, numbered from 0, and
+//! the last says so ([`parts`]). Other records may lie between them. It counts when the last is there, and not at all
+//! before ([`Snapshots`]); a part that does not follow the one before is damage.
+//!
 //! # Rewriting
 //!
-//! [`Journal::rewrite`] replaces the file by one that begins with records that lead to the present state (snapshots),
-//! by way of a second file and a rename, so that at any time one of the two is whole.
+//! [`Journal::rewriting`] begins a second file with records that lead to the present state (snapshots), while the
+//! first is used as before; what is appended meanwhile follows them, and a rename puts it in the place of the first.
+//! So at any time one of the two is whole, and nobody waits for longer than a few syncs. A snapshot may be newer than
+//! the beginning of the rewriting: who reads changes that it has already passes over them.
+//!
+//! # Memory
+//!
+//! A journal is read record by record ([`replay`]): what it takes is its longest record, and the parts of snapshots
+//! that are not complete. Only where something is damaged is all that follows read at once.
+
+mod file;
+
+pub use file::{Journal, Lsn, Rewriting};
 
 use crate::broker::Step;
 use crate::{Error, ErrorKind, Result, VssdId};
 use crc_fast::{CrcAlgorithm, Digest};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::io::Read;
 
 const MAGIC: [u8; 8] = *b"HSharvst";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes of the file's header.
 const HEADER: usize = 16;
 /// Bytes of a frame before its record.
 const FRAME: usize = 16;
-/// Bytes of a record at most: a vSSD's whole map takes a few MiB.
+/// Bytes of a record at most: the blocks of a slot of many TB.
 const RECORD_MOST: usize = 64 << 20;
-/// A journal is worth rewriting when it is so many times as long as it was when it was written...
-const GROWN_TIMES: u64 = 2;
-/// ... and has so many bytes more.
-const GROWN_BYTES: u64 = 1 << 20;
-
-/// A buffer of more bytes is not kept for the next batch.
-const KEPT: usize = 1 << 20;
+/// Bytes of a snapshot in one record.
+pub const PART: usize = 1 << 20;
 
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,11 +78,15 @@ pub enum Record {
         /// The change.
         change: Vec<u8>,
     },
-    /// The whole of a vSSD's map, in the FTL's own form: what was before does not count.
+    /// A part of the whole of a vSSD's map, in the FTL's own form: with the last what was before does not count.
     Snapshot {
         /// The vSSD.
         vssd: VssdId,
-        /// The map.
+        /// The part's number, from 0 on.
+        part: u32,
+        /// It is the last.
+        last: bool,
+        /// Its bytes.
         map: Vec<u8>,
     },
     /// Says nothing but that what is before it was durable: written last where a journal is rewritten or closed, so
@@ -94,6 +107,15 @@ pub struct Decoded {
     /// How many bytes are right.
     pub end: u64,
     /// What was cut off, if anything was.
+    pub torn: Option<Torn>,
+}
+
+/// Where a journal ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// How many bytes are right.
+    pub end: u64,
+    /// What follows them and is to be cut off, if anything does.
     pub torn: Option<Torn>,
 }
 
@@ -141,35 +163,102 @@ pub fn encode(record: &Record, synced: u64, out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
+/// A vSSD's map as records.
+pub fn parts(vssd: VssdId, map: &[u8]) -> impl Iterator<Item = Record> {
+    let count = map.len().div_ceil(PART).max(1);
+    (0..).take(count).map(move |part: u32| {
+        let at = part as usize * PART;
+        let end = map.len().min(at + PART);
+        Record::Snapshot { vssd, part, last: end == map.len(), map: map[at..end].to_vec() }
+    })
+}
+
+/// Snapshots whose last part was not read yet.
+#[derive(Debug, Default)]
+pub struct Snapshots(BTreeMap<VssdId, (u32, Vec<u8>)>);
+
+impl Snapshots {
+    /// Adds a part; the whole map with the last. What was there of an earlier one that was not completed is forgotten
+    /// with the first part of another.
+    ///
+    /// # Errors
+    /// Corrupt where it does not follow the part before.
+    pub fn add(&mut self, vssd: VssdId, part: u32, last: bool, map: Vec<u8>) -> Result<Option<Vec<u8>>> {
+        if part == 0 {
+            self.0.remove(&vssd);
+        }
+        let (next, bytes) = self.0.entry(vssd).or_default();
+        if *next != part {
+            let error = Error::corrupt(format!("part {part} of a snapshot does not follow {next} others"));
+            return Err(error.about(format_args!("vSSD {}", vssd.0)));
+        }
+        if bytes.is_empty() {
+            *bytes = map;
+        } else {
+            bytes.extend_from_slice(&map);
+        }
+        *next = part.saturating_add(1);
+        Ok(if last { self.0.remove(&vssd).map(|(_, bytes)| bytes) } else { None })
+    }
+}
+
 /// What these bytes, a whole journal, say. Never panics, and takes no more memory than a few times their length.
 ///
 /// # Errors
-/// This is no journal, of a version that is not known, or damaged where it was durable.
+/// As [`replay`].
 pub fn decode(bytes: &[u8]) -> Result<Decoded> {
-    check_header(bytes)?;
-    let mut decoded = Decoded { records: Vec::new(), end: HEADER as u64, torn: None };
-    let mut at = HEADER;
-    while at < bytes.len() {
-        let Some(payload) = frame(bytes, at).filter(Frame::is_right) else {
-            if was_durable(bytes, at) {
-                let error = Error::corrupt(format!("it is damaged at byte {at}, which was durable once"));
+    let mut records = Vec::new();
+    let End { end, torn } = replay(bytes, |record| {
+        records.push(record);
+        Ok(())
+    })?;
+    Ok(Decoded { records, end, torn })
+}
+
+/// Reads a journal from its beginning, record by record. Never panics, and allocates no more than is there.
+///
+/// # Errors
+/// This is no journal, of a version that is not known, or damaged where it was durable; it cannot be read; what `each`
+/// says.
+pub fn replay(mut from: impl Read, mut each: impl FnMut(Record) -> Result<()>) -> Result<End> {
+    let mut bytes = Vec::new();
+    fill(&mut from, &mut bytes, HEADER)?;
+    check_header(&bytes)?;
+    let mut end = HEADER as u64;
+    loop {
+        bytes.clear();
+        fill(&mut from, &mut bytes, FRAME)?;
+        if bytes.is_empty() {
+            return Ok(End { end, torn: None });
+        }
+        let len = number(&bytes, 0) as usize;
+        if (1..=RECORD_MOST).contains(&len) {
+            fill(&mut from, &mut bytes, len)?;
+        }
+        let Some(frame) = frame(&bytes, 0, end).filter(Frame::is_right) else {
+            from.read_to_end(&mut bytes).map_err(|error| Error::io("cannot read it", error))?;
+            if was_durable(&bytes, end) {
+                let error = Error::corrupt(format!("it is damaged at byte {end}, which was durable once"));
                 return Err(error
                     .remedy("restore it from a backup, or begin anew: all harvested storage is lost then"));
             }
-            decoded.torn = Some(Torn { at: at as u64, bytes: (bytes.len() - at) as u64 });
-            break;
+            return Ok(End { end, torn: Some(Torn { at: end, bytes: bytes.len() as u64 }) });
         };
-        let record = postcard::from_bytes(payload.record).map_err(|error| {
-            let cause = format!("the record at byte {at} is not one that this version knows");
+        let record = postcard::from_bytes(frame.record).map_err(|error| {
+            let cause = format!("the record at byte {end} is not one that this version knows");
             Error::unsupported(cause).caused_by(error).remedy("use the version that wrote it")
         })?;
         if record != Record::Whole {
-            decoded.records.push(record);
+            each(record)?;
         }
-        at += FRAME + payload.record.len();
-        decoded.end = at as u64;
+        end += bytes.len() as u64;
     }
-    Ok(decoded)
+}
+
+/// Reads so many bytes more, or what there is.
+fn fill(from: &mut impl Read, bytes: &mut Vec<u8>, more: usize) -> Result<()> {
+    let read = from.by_ref().take(more as u64).read_to_end(bytes);
+    read.map(drop).map_err(|error| Error::io("cannot read it", error))
 }
 
 fn check_header(bytes: &[u8]) -> Result<()> {
@@ -204,23 +293,24 @@ impl Frame<'_> {
     }
 }
 
-/// The frame at a place, if what is there can be one.
-fn frame(bytes: &[u8], at: usize) -> Option<Frame<'_>> {
+/// The frame at a place, if what is there can be one; `position` is where that is in the file.
+fn frame(bytes: &[u8], at: usize, position: u64) -> Option<Frame<'_>> {
     let rest = bytes.get(at..)?;
     let head = rest.get(..FRAME)?;
     let len = number(head, 0) as usize;
     let record = rest.get(FRAME..FRAME.checked_add(len)?)?;
     let synced = u64::from(number(head, 8)) | u64::from(number(head, 12)) << 32;
-    let plausible = (1..=RECORD_MOST).contains(&len) && synced <= at as u64;
+    let plausible = (1..=RECORD_MOST).contains(&len) && synced <= position;
     plausible.then(|| Frame { crc: number(head, 4), synced, checked: &rest[8..FRAME + len], record })
 }
 
-/// Whether a frame after `at` says that more was synced than up to there. It stops looking when it has summed up four
-/// times as many bytes as there are, so that hostile bytes do not take for ever.
-fn was_durable(bytes: &[u8], at: usize) -> bool {
-    let mut budget = 4 * bytes.len();
-    for place in at + 1..bytes.len().saturating_sub(FRAME) {
-        let Some(frame) = frame(bytes, place).filter(|frame| frame.synced > at as u64) else { continue };
+/// Whether a frame in `rest`, which begins at `position`, says that more was synced than up to there. It stops looking
+/// when it has summed up four times as many bytes as there are, so that hostile bytes do not take for ever.
+fn was_durable(rest: &[u8], position: u64) -> bool {
+    let mut budget = 4 * rest.len();
+    for place in 1..rest.len().saturating_sub(FRAME) {
+        let found = frame(rest, place, position + place as u64);
+        let Some(frame) = found.filter(|frame| frame.synced > position) else { continue };
         if frame.is_right() {
             return true;
         }
@@ -230,6 +320,18 @@ fn was_durable(bytes: &[u8], at: usize) -> bool {
         }
     }
     false
+}
+
+/// Says of frames that were encoded already how long the file was when it was last synced before each.
+fn reframe(frames: &mut [u8], synced: impl Fn(usize) -> u64) {
+    let mut at = 0;
+    while at + FRAME <= frames.len() {
+        let end = (at + FRAME + number(frames, at) as usize).min(frames.len());
+        frames[at + 8..at + FRAME].copy_from_slice(&synced(at).to_le_bytes());
+        let crc = crc(&frames[at + 8..end]);
+        frames[at + 4..at + 8].copy_from_slice(&crc.to_le_bytes());
+        at = end;
+    }
 }
 
 /// The little-endian number at a place where there is one.
@@ -262,253 +364,6 @@ impl postcard::ser_flavors::Flavor for Appended<'_> {
     fn finalize(self) -> postcard::Result<()> {
         Ok(())
     }
-}
-
-/// How much was appended to a journal, since it was opened: what is to be synced.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Lsn(pub u64);
-
-/// A journal in a file. All methods may be called from any thread; those who sync at the same time share a sync.
-#[derive(Debug)]
-pub struct Journal {
-    path: PathBuf,
-    state: Mutex<State>,
-    synced: Condvar,
-}
-
-#[derive(Debug)]
-struct State {
-    file: std::sync::Arc<File>,
-    /// Frames that were not written yet.
-    pending: Vec<u8>,
-    /// The file's length, without `pending`, and with what is being written.
-    len: u64,
-    /// The file's length as last synced.
-    durable_len: u64,
-    /// Its length when it was last rewritten.
-    written_len: u64,
-    appended: Lsn,
-    durable: Lsn,
-    writing: bool,
-    /// Why it failed once: then nobody knows what is in the file.
-    failed: Option<String>,
-}
-
-impl Journal {
-    /// Makes a journal that begins with these records, in place of one that may be there.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub fn create<'a>(path: &Path, records: impl IntoIterator<Item = &'a Record>) -> Result<Self> {
-        let create = || -> Result<Self> {
-            let (file, len) = write_beside(path, records)?;
-            put_in_place(path)?;
-            Ok(Self::over(path, file, len, len))
-        };
-        create().map_err(|error| error.about(path.display()))
-    }
-
-    /// Opens a journal, and cuts off its torn tail.
-    ///
-    /// # Errors
-    /// As [`decode`], or the file cannot be read.
-    pub fn open(path: &Path) -> Result<(Self, Decoded)> {
-        let open = || -> Result<(File, Decoded)> {
-            let file = File::options().read(true).write(true).open(path);
-            let mut file = file.map_err(|error| Error::io("cannot open it", error))?;
-            let mut bytes = Vec::new();
-            file.read_to_end(&mut bytes).map_err(|error| Error::io("cannot read it", error))?;
-            let decoded = decode(&bytes)?;
-            if decoded.torn.is_some() {
-                file.set_len(decoded.end).map_err(|error| Error::io("cannot cut off its torn end", error))?;
-            }
-            // What was written may not have been durable: from here on it is relied upon.
-            file.sync_all().map_err(|error| Error::io("cannot sync it", error))?;
-            Ok((file, decoded))
-        };
-        let (file, decoded) = open().map_err(|error| error.about(path.display()))?;
-        Ok((Self::over(path, file, decoded.end, HEADER as u64), decoded))
-    }
-
-    fn over(path: &Path, file: File, len: u64, written_len: u64) -> Self {
-        let state = State {
-            file: std::sync::Arc::new(file),
-            pending: Vec::new(),
-            len,
-            durable_len: len,
-            written_len,
-            appended: Lsn(0),
-            durable: Lsn(0),
-            writing: false,
-            failed: None,
-        };
-        Self { path: path.to_owned(), state: Mutex::new(state), synced: Condvar::new() }
-    }
-
-    /// Appends a record; [`Journal::sync`] makes it durable.
-    ///
-    /// # Errors
-    /// The journal failed before, or the record is too long.
-    pub fn append(&self, record: &Record) -> Result<Lsn> {
-        let mut state = self.lock();
-        self.check(&state)?;
-        let (before, synced) = (state.pending.len(), state.durable_len);
-        encode(record, synced, &mut state.pending)?;
-        state.appended.0 += (state.pending.len() - before) as u64;
-        Ok(state.appended)
-    }
-
-    /// Makes all durable that was appended up to `lsn`, and whatever others appended meanwhile.
-    ///
-    /// # Errors
-    /// The file cannot be written. Nothing that was not durable before may be relied upon, and the journal takes no
-    /// more: what the file holds is known when it is opened again.
-    pub fn sync(&self, lsn: Lsn) -> Result<()> {
-        self.sync_after(lsn, || Ok(()))
-    }
-
-    /// As [`Journal::sync`], with something to be done when it is settled which records are written, and before they
-    /// are: what they speak of is made durable first.
-    ///
-    /// # Errors
-    /// As [`Journal::sync`]; what `before` says, which counts as if the file could not be written.
-    pub fn sync_after(&self, lsn: Lsn, before: impl FnOnce() -> Result<()>) -> Result<()> {
-        let mut state = self.lock();
-        loop {
-            self.check(&state)?;
-            if state.durable >= lsn {
-                return Ok(());
-            }
-            if !state.writing {
-                break;
-            }
-            state = self.synced.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        state.writing = true;
-        let (batch, at, upto) = (std::mem::take(&mut state.pending), state.len, state.appended);
-        state.len += batch.len() as u64;
-        let file = state.file.clone();
-        drop(state);
-        let written = before().and_then(|()| {
-            let written = file.write_all_at(&batch, at).and_then(|()| file.sync_data());
-            written.map_err(|error| Error::io("it cannot be written", error))
-        });
-        let mut state = self.lock();
-        state.writing = false;
-        match written {
-            Ok(()) => (state.durable, state.durable_len) = (upto, at + batch.len() as u64),
-            Err(error) => state.failed = Some(error.to_string()),
-        }
-        // The buffer is kept for the next batch.
-        if state.pending.is_empty() && batch.capacity() <= KEPT {
-            state.pending = batch;
-            state.pending.clear();
-        }
-        self.synced.notify_all();
-        self.check(&state)
-    }
-
-    /// Appends a record and makes it durable.
-    ///
-    /// # Errors
-    /// As [`Journal::append`] and [`Journal::sync`].
-    pub fn write(&self, record: &Record) -> Result<()> {
-        let lsn = self.append(record)?;
-        self.sync(lsn)
-    }
-
-    /// Up to where it is durable.
-    #[must_use]
-    pub fn durable(&self) -> Lsn {
-        self.lock().durable
-    }
-
-    /// Bytes of the file, with what waits to be written.
-    #[must_use]
-    pub fn size(&self) -> u64 {
-        let state = self.lock();
-        state.len + state.pending.len() as u64
-    }
-
-    /// Whether it has grown so much that it should be rewritten.
-    #[must_use]
-    pub fn has_grown(&self) -> bool {
-        let state = self.lock();
-        state.len >= state.written_len * GROWN_TIMES && state.len - state.written_len >= GROWN_BYTES
-    }
-
-    /// Replaces all records by these, which lead to the same state as all that were appended until now: the caller sees
-    /// to it that nobody appends meanwhile. They are durable when this returns, and so is what was appended.
-    ///
-    /// # Errors
-    /// The new file cannot be written, and the old one is as it was; or it is not known which of them is there after a
-    /// crash, and the journal takes no more.
-    pub fn rewrite<'a>(&self, records: impl IntoIterator<Item = &'a Record>) -> Result<()> {
-        let mut state = self.lock();
-        while state.writing {
-            state = self.synced.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        self.check(&state)?;
-        let (file, len) =
-            write_beside(&self.path, records).map_err(|error| error.about(self.path.display()))?;
-        if let Err(error) = put_in_place(&self.path) {
-            state.failed = Some(error.to_string());
-            return Err(error.about(self.path.display()));
-        }
-        state.file = std::sync::Arc::new(file);
-        state.pending.clear();
-        (state.len, state.durable_len, state.written_len) = (len, len, len);
-        state.durable = state.appended;
-        self.synced.notify_all();
-        Ok(())
-    }
-
-    fn check(&self, state: &State) -> Result<()> {
-        match &state.failed {
-            None => Ok(()),
-            Some(cause) => Err(Error::new(ErrorKind::Io, format!("a write to it failed: {cause}"))
-                .about(self.path.display())
-                .remedy("see to its disk, then start again")),
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Where a journal is written that is to take the place of the one at `path`.
-fn beside(path: &Path) -> PathBuf {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    PathBuf::from(beside)
-}
-
-/// Writes a journal of these records beside the one at `path`, durably; its length.
-fn write_beside<'a>(path: &Path, records: impl IntoIterator<Item = &'a Record>) -> Result<(File, u64)> {
-    let mut bytes = header().to_vec();
-    for record in records.into_iter().chain([&Record::Whole]) {
-        let synced = bytes.len() as u64;
-        encode(record, synced, &mut bytes)?;
-    }
-    let write = || -> io::Result<File> {
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(beside(path))?;
-        file.write_all_at(&bytes, 0)?;
-        file.sync_all()?;
-        Ok(file)
-    };
-    let file = write().map_err(|error| Error::io("cannot write the new one beside it", error))?;
-    Ok((file, bytes.len() as u64))
-}
-
-/// Puts what was written beside a journal in its place, durably.
-fn put_in_place(path: &Path) -> Result<()> {
-    let replace = || -> io::Result<()> {
-        std::fs::rename(beside(path), path)?;
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
-    };
-    replace().map_err(|error| Error::io("cannot be replaced by the new one", error))
 }
 
 #[cfg(test)]

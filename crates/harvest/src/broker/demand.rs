@@ -111,17 +111,20 @@ impl Broker {
         }
     }
 
-    pub(super) fn release(&mut self, ghost: VssdId, gssd: Option<GssdId>, out: &mut Vec<Action>) -> bool {
+    pub(super) fn release(
+        &mut self,
+        now: Time,
+        ghost: VssdId,
+        gssd: Option<GssdId>,
+        out: &mut Vec<Action>,
+    ) -> bool {
         let Some(id) = gssd else {
             let known = self.vssds.get(&ghost).is_some_and(|vssd| !vssd.slots.is_empty());
             self.give_all_back(ghost, out);
             return known;
         };
-        let is_its = |entry: &&super::Entry| entry.stage == Stage::Leased && entry.gssd.ghost == Some(ghost);
-        let Some(slot) = self.gssds.get(&id).filter(is_its).map(|entry| entry.slot) else { return false };
-        self.commit(Step::Evacuating { gssd: id, why: Why::Released }, out);
-        out.push(Action::Evacuate { gssd: id, ghost, slot });
-        true
+        let is_its = self.gssds.get(&id).is_some_and(|entry| entry.gssd.ghost == Some(ghost));
+        is_its && self.evacuate(now, id, Why::Released, out)
     }
 
     /// All that a ghost has borrowed goes back, with what is on it.

@@ -101,6 +101,21 @@ pub enum Event {
         /// The gSSD.
         gssd: GssdId,
     },
+    /// A home wants back what it lent and nobody uses, though it needs nothing. It may lend again.
+    Unpool {
+        /// The home.
+        home: VssdId,
+    },
+    /// Nothing is left on these two channels, of which nothing is lent, and both were erased: they are to change
+    /// owners, so that both wear alike. With [`Step::Swapped`] they have.
+    Swapped {
+        /// A vSSD and a channel of it.
+        one: (VssdId, u16),
+        /// Another vSSD and a channel of it.
+        other: (VssdId, u16),
+        /// Flash blocks of both whose erasure failed.
+        bad: Vec<FlashBlock>,
+    },
     /// [`Action::Wipe`] is done.
     Wiped {
         /// The vSSD.

@@ -17,15 +17,16 @@
 //! ```
 //!
 //! The words on the arrows are the [`Step`]s that are journalled before anything is done about them. One decision leads
-//! to one step, and all state but forecasts follows from the steps alone (`apply`): what a running broker knows is what
-//! it would know after a crash. After one, whatever was begun is begun again ([`Broker::recover`]): erasures from the
-//! start, evacuations with what is left. The blocks of a gSSD that was being carved when the host crashed never left
-//! their home.
+//! to one step, and all state but forecasts and how long something has been going on follows from the steps alone
+//! (`apply`): what a running broker knows is what it would know after a crash. After one, whatever was begun is begun
+//! again ([`Broker::recover`]): erasures from the start, evacuations with what is left. The blocks of a gSSD that was
+//! being carved when the host crashed never left their home.
 //!
 //! # Decisions
 //!
 //! * *Creation*: with every forecast of what a home can spare (margins are the predictor's), in whole grains, one gSSD
-//!   a home. The newest forecast dates it.
+//!   a home. The newest forecast dates it. The paper allows no more so that a harvest VM has the regular VM's channels
+//!   to itself; an unsold home has no VM, and lends one gSSD a channel, so that who needs little takes little.
 //! * *Re-dating*: every 15 minutes by the newest forecast; unused ones that expired, or could be larger by a quarter,
 //!   go home then.
 //! * *Waste* (a harvest VM has more than it needs) is counted: it is the price of margins.
@@ -65,6 +66,7 @@ mod supply;
 
 pub use counters::Counters;
 pub use event::{Action, Answer, Event, Grant, Request, RequestId};
+pub use reclaim::Evacuation;
 pub use report::{Report, What};
 pub use settings::Settings;
 pub use step::{Run, Step, VssdKind, Why};
@@ -128,6 +130,10 @@ struct Entry {
     /// Until when its harvest VM wants it.
     until: Time,
     why: Why,
+    /// Since when it is being evacuated, if it is.
+    since: Time,
+    /// Since when its home has needed it at once.
+    pressed: Option<Time>,
     /// Whether it is detached with data that is lost.
     lost: bool,
     deadline: Option<Time>,
@@ -177,16 +183,18 @@ impl Broker {
                 self.request(now, request, out);
                 true
             }
-            Event::Release { ghost, gssd } => self.release(ghost, gssd, out),
+            Event::Release { ghost, gssd } => self.release(now, ghost, gssd, out),
             Event::Pressed { home, bandwidth, capacity } => self.pressed(now, home, bandwidth, capacity, out),
             Event::Carved { gssd, bandwidth, capacity, blocks } => {
                 self.carved(now, gssd, (bandwidth, capacity), blocks, out)
             }
             Event::Erased { gssd, bad } => self.erased(now, gssd, bad, out),
-            Event::Evacuated { gssd } => self.evacuated(gssd, out),
+            Event::Evacuated { gssd } => self.evacuated(now, gssd, out),
             Event::EvacuationFailed { gssd, cause } => self.evacuation_failed(now, gssd, cause, out),
             Event::Detached { gssd } => self.detached(gssd, out),
             Event::Wiped { vssd, bad } => self.wiped(vssd, bad, out),
+            Event::Unpool { home } => self.unpool(now, home, out),
+            Event::Swapped { one, other, bad } => self.swapped(one, other, bad, out),
         };
         self.counters.ignored += u64::from(!known);
     }
@@ -242,10 +250,38 @@ impl Broker {
         matches!(self.stage(id), Some(Stage::Evacuating | Stage::Detaching))
     }
 
+    /// Whether what an action says is still to be done: it was given out, and nobody answered it since. Only of those
+    /// that are answered by an event; of others never.
+    #[must_use]
+    pub fn awaits(&self, action: &Action) -> bool {
+        let is = |id: GssdId, stage| self.stage(id) == Some(stage);
+        let there = |id: GssdId, ghost: VssdId, slot: u8| {
+            self.gssds.get(&id).is_some_and(|entry| entry.gssd.ghost == Some(ghost) && entry.slot == slot)
+        };
+        match *action {
+            Action::Carve { gssd, .. } => is(gssd, Stage::Carving),
+            Action::Erase { gssd } => is(gssd, Stage::Erasing),
+            Action::Evacuate { gssd, ghost, slot } => is(gssd, Stage::Evacuating) && there(gssd, ghost, slot),
+            Action::Detach { gssd, ghost, slot } => is(gssd, Stage::Detaching) && there(gssd, ghost, slot),
+            Action::Wipe { vssd } => self.vssds.get(&vssd).is_some_and(|vssd| vssd.wiping),
+            Action::Journal(_)
+            | Action::Attach { .. }
+            | Action::Return { .. }
+            | Action::Answer { .. }
+            | Action::Report(_) => false,
+        }
+    }
+
     /// Whether a gSSD is clean and can be had.
     #[must_use]
     pub fn is_pooled(&self, id: GssdId) -> bool {
         self.stage(id) == Some(Stage::Pooled)
+    }
+
+    /// The channels that a vSSD owns.
+    #[must_use]
+    pub fn channels(&self, id: VssdId) -> &[u16] {
+        self.vssds.get(&id).map(|vssd| vssd.channels.as_slice()).unwrap_or_default()
     }
 
     /// Whether a vSSD is to go.

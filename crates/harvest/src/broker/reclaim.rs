@@ -6,6 +6,19 @@ use crate::flash::FlashBlock;
 use crate::gssd::Want;
 use crate::{GssdId, Time, VssdId};
 
+/// A lease whose data is being moved elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Evacuation {
+    /// The vSSD that has it.
+    pub ghost: VssdId,
+    /// The slot there.
+    pub slot: u8,
+    /// Since when; no longer than since the host was started.
+    pub since: Time,
+    /// Since when its home has needed it at once ([`super::Event::Pressed`]), if it does.
+    pub pressed: Option<Time>,
+}
+
 impl Broker {
     /// The time has come to look at a lease.
     pub(super) fn due(&mut self, now: Time, id: GssdId, out: &mut Vec<Action>) {
@@ -28,7 +41,7 @@ impl Broker {
     pub(super) fn reclaim(&mut self, now: Time, id: GssdId, why: Why, out: &mut Vec<Action>) {
         let Some(entry) = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Leased) else { return };
         let Some(ghost) = entry.gssd.ghost else { return };
-        let (slot, bandwidth, capacity) = (entry.slot, entry.gssd.bandwidth, entry.gssd.capacity);
+        let (bandwidth, capacity) = (entry.gssd.bandwidth, entry.gssd.capacity);
         let (soon, until) = (now + self.settings.grain.lasts, entry.until);
         self.counters.early += u64::from(until > now);
         // First, so that a crash in between costs a gSSD too many and not the harvest VM.
@@ -41,8 +54,27 @@ impl Broker {
                 }
             }
         }
+        self.evacuate(now, id, why, out);
+    }
+
+    /// Has what a leased gSSD holds moved to the ghost's other slots; whether it is leased.
+    pub(super) fn evacuate(&mut self, now: Time, id: GssdId, why: Why, out: &mut Vec<Action>) -> bool {
+        let leased = |entry: &&mut super::Entry| entry.stage == Stage::Leased;
+        let Some(entry) = self.gssds.get_mut(&id).filter(leased) else { return false };
+        let (Some(ghost), slot) = (entry.gssd.ghost, entry.slot) else { return false };
+        (entry.since, entry.pressed) = (now, (why == Why::Pressed).then_some(now));
         self.commit(Step::Evacuating { gssd: id, why }, out);
         out.push(Action::Evacuate { gssd: id, ghost, slot });
+        true
+    }
+
+    /// The evacuation of a gSSD, where there is one. How long it may take is the driver's to say, who knows what is
+    /// there and how fast it can be moved: [`Event::EvacuationFailed`](super::Event::EvacuationFailed) ends it.
+    #[must_use]
+    pub fn evacuation(&self, id: GssdId) -> Option<Evacuation> {
+        let entry = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Evacuating)?;
+        let (ghost, slot) = (entry.gssd.ghost?, entry.slot);
+        Some(Evacuation { ghost, slot, since: entry.since, pressed: entry.pressed })
     }
 
     /// Leases something in the place of a gSSD of this size; whether there was any.
@@ -60,7 +92,7 @@ impl Broker {
         !added.slots.is_empty()
     }
 
-    pub(super) fn evacuated(&mut self, id: GssdId, out: &mut Vec<Action>) -> bool {
+    pub(super) fn evacuated(&mut self, now: Time, id: GssdId, out: &mut Vec<Action>) -> bool {
         let Some(entry) = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Evacuating) else {
             return false;
         };
@@ -70,8 +102,17 @@ impl Broker {
         } else {
             self.counters.migrated += 1;
         }
+        let ended = matches!(why, Why::Expired | Why::Over).then_some(What::Expired {
+            gssd: id,
+            why,
+            capacity: entry.gssd.capacity,
+        });
+        let vm = entry.gssd.vm_id.clone().unwrap_or_default();
         self.commit(Step::Leaving { gssds: vec![id], why, lost: false }, out);
-        out.extend(ghost.map(|ghost| Action::Detach { gssd: id, ghost, slot }));
+        if let Some(ghost) = ghost {
+            out.push(Action::Detach { gssd: id, ghost, slot });
+            out.extend(ended.map(|what| Action::Report(Report { vm, ghost, at: now, what })));
+        }
         true
     }
 

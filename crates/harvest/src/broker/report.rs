@@ -1,13 +1,14 @@
-//! What a harvest VM's user is told: what happened, when, why, and what can be done.
+//! What a VM's user is told: what happened, when, why, and what can be done.
 
 use super::step::Why;
+use crate::flash::FlashBlock;
 use crate::{GssdId, Time, VssdId};
 use std::fmt;
 
-/// Something a harvest VM's user has to know.
+/// Something a VM's user has to know, mostly a harvest VM's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// The harvest VM.
+    /// The VM.
     pub vm: String,
     /// Its vSSD.
     pub ghost: VssdId,
@@ -49,6 +50,24 @@ pub enum What {
         /// Why.
         cause: String,
     },
+    /// Flash pages of any VM's vSSD cannot be read any more, and are lost.
+    Unreadable {
+        /// How many.
+        pages: u64,
+        /// Where the first was on the disk, in bytes.
+        offset: u64,
+        /// Where it lay: the flash block and the page of it.
+        at: (FlashBlock, u32),
+    },
+    /// A lease is over. What was on it was moved to the harvest VM's other storage.
+    Expired {
+        /// The gSSD.
+        gssd: GssdId,
+        /// Which time is over.
+        why: Why,
+        /// Its flash blocks.
+        capacity: u32,
+    },
 }
 
 impl fmt::Display for Why {
@@ -67,7 +86,8 @@ impl fmt::Display for Why {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "harvest VM {}: ", self.vm)?;
+        let whose = if matches!(self.what, What::Unreadable { .. }) { "vSSD" } else { "harvest VM" };
+        write!(f, "{whose} {}: ", self.vm)?;
         match &self.what {
             What::Evicted { gssd, why, early, lost, capacity, cause } => write!(
                 f,
@@ -89,6 +109,21 @@ impl fmt::Display for Report {
                 f,
                 "gSSD {} was not given back, for its data fits nowhere else ({cause}); nothing was lost; delete data \
                  and make the disk smaller, then release it again",
+                gssd.0
+            ),
+            What::Unreadable { pages, offset, at: (block, page) } => write!(
+                f,
+                "the flash cannot read {pages} page{} of it any more, though it was tried again and other flash can be \
+                 read: the first is at byte {offset} of the disk (page {page} of flash block {}); they are lost, and \
+                 reads of them fail; restore from a copy what was there, by writing it anew, and replace the flash if \
+                 more follow",
+                if *pages == 1 { "" } else { "s" },
+                block.0,
+            ),
+            What::Expired { gssd, why, capacity } => write!(
+                f,
+                "gSSD {} of {capacity} flash blocks was taken back because {why}; what was on it was moved, nothing \
+                 was lost; ask again where the space is needed",
                 gssd.0
             ),
         }

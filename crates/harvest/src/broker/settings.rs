@@ -8,7 +8,8 @@ use std::time::Duration;
 pub struct Settings {
     /// The units in which gSSDs are made. A released gSSD whose home needs it within `grain.lasts` is not pooled.
     pub grain: Grain,
-    /// gSSDs that one home lends at a time, at least 1; the paper's is 1.
+    /// gSSDs that one home whose VM runs lends at a time, at least 1; the paper's is 1. An unsold one lends as many as
+    /// it has channels.
     pub per_home: usize,
     /// How often gSSDs are re-dated, and expired ones leave the pool.
     pub redate_every: Duration,

@@ -107,6 +107,7 @@ impl Broker {
             }
             Step::Next { gssd } => self.next_gssd = self.next_gssd.max(gssd.0),
             Step::Bad { .. } => {}
+            Step::Swapped { one, other, .. } => self.apply_swapped(*one, *other)?,
         }
         Ok(())
     }
@@ -158,6 +159,21 @@ impl Broker {
         Ok(())
     }
 
+    fn apply_swapped(&mut self, one: (VssdId, u16), other: (VssdId, u16)) -> Result<()> {
+        for (id, channel) in [one, other] {
+            if !self.vssd_mut(id)?.channels.contains(&channel) {
+                let error = Error::corrupt(format!("it does not own channel {channel}"));
+                return Err(error.about(format_args!("vSSD {}", id.0)));
+            }
+        }
+        for ((id, from), to) in [(one, other.1), (other, one.1)] {
+            for channel in self.vssd_mut(id)?.channels.iter_mut().filter(|channel| **channel == from) {
+                *channel = to;
+            }
+        }
+        Ok(())
+    }
+
     fn apply_detached(&mut self, id: GssdId) -> Result<()> {
         let entry = self.entry_mut(id, &[Stage::Detaching])?;
         (entry.stage, entry.lost) = (Stage::Erasing, false);
@@ -171,6 +187,9 @@ impl Broker {
 
     /// Does again what may not have been done before the crash.
     fn resume(&mut self, now: Time, out: &mut Vec<Action>) {
+        for entry in self.gssds.values_mut().filter(|entry| entry.stage == Stage::Evacuating) {
+            (entry.since, entry.pressed) = (now, (entry.why == Why::Pressed).then_some(now));
+        }
         let mut pooled = Vec::new();
         let mut lost: BTreeMap<VssdId, (GssdId, Why)> = BTreeMap::new();
         // Slots are attached before anything is moved to them.
@@ -278,6 +297,8 @@ impl Entry {
             slot: 0,
             until: Time::default(),
             why: Why::Released,
+            since: Time::default(),
+            pressed: None,
             lost: false,
             deadline: None,
         }

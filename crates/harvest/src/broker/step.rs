@@ -187,4 +187,13 @@ pub enum Step {
         /// The next number.
         gssd: GssdId,
     },
+    /// Two channels changed owners. Both were erased, and nothing of either was lent.
+    Swapped {
+        /// An owner, and the channel that was its own.
+        one: (VssdId, u16),
+        /// The other owner, and its channel.
+        other: (VssdId, u16),
+        /// Flash blocks of both that could not be erased: bad.
+        bad: Vec<FlashBlock>,
+    },
 }

@@ -78,7 +78,7 @@ impl Broker {
 
     /// Takes gSSDs back until so much is on its way home: unused ones for what is `needed`, leased ones for what is
     /// `of_leased` after that; of those the smallest that suffices, else the largest. What is on its way already
-    /// counts.
+    /// counts, and is waited for from now on.
     fn withdraw_some(
         &mut self,
         now: Time,
@@ -88,7 +88,7 @@ impl Broker {
         why: Why,
         out: &mut Vec<Action>,
     ) {
-        let (mut came, mut candidates) = ((0_u16, 0_u32), Vec::new());
+        let (mut came, mut candidates, mut coming) = ((0_u16, 0_u32), Vec::new(), Vec::new());
         let lent = self.vssds.get(&home).map(|vssd| vssd.lent.as_slice()).unwrap_or_default();
         for (id, entry) in lent.iter().filter_map(|id| self.gssds.get_key_value(id)) {
             let size = (entry.gssd.bandwidth, entry.gssd.capacity);
@@ -96,6 +96,12 @@ impl Broker {
                 candidates.push((entry.gssd.in_use, size, *id));
             } else if why == Why::Pressed {
                 came = (came.0.saturating_add(size.0), came.1.saturating_add(size.1));
+                coming.push(*id);
+            }
+        }
+        for id in coming {
+            if let Some(entry) = self.gssds.get_mut(&id) {
+                entry.pressed.get_or_insert(now);
             }
         }
         loop {
@@ -126,40 +132,58 @@ impl Broker {
             Stage::Carving => entry.withdrawn = true,
             Stage::Pooled => self.go_home(id, out),
             Stage::Erasing | Stage::Evacuating | Stage::Detaching => {
+                entry.pressed = (why == Why::Pressed).then_some(now);
                 self.commit(Step::Withdrawn { gssd: id }, out);
             }
             Stage::Leased => self.reclaim(now, id, why, out),
         }
     }
 
-    /// Begins a gSSD where a home has one to spare.
+    /// Begins gSSDs where a home has any to spare.
     pub(super) fn create(&mut self, now: Time, home: VssdId, out: &mut Vec<Action>) {
-        let Some(vssd) =
-            self.vssds.get(&home).filter(|vssd| !vssd.deleting && vssd.kind != VssdKind::Harvest)
-        else {
-            return;
+        while let Some((bandwidth, capacity, lasts)) = self.next_of(now, home) {
+            let id = GssdId(self.next_gssd);
+            self.next_gssd += 1;
+            let mut entry = Entry::new(home);
+            (entry.gssd.bandwidth, entry.gssd.capacity, entry.gssd.expire) =
+                (bandwidth, capacity, now + lasts);
+            self.gssds.insert(id, entry);
+            if let Some(vssd) = self.vssds.get_mut(&home) {
+                vssd.lent.push(id);
+            }
+            out.push(Action::Carve { gssd: id, home, bandwidth, capacity });
+            if !self.vssds.get(&home).is_some_and(|vssd| vssd.kind == VssdKind::Unsold) {
+                break;
+            }
+        }
+    }
+
+    /// The next gSSD that a home can make: all that it has to spare, or, unsold, one channel's part of it.
+    fn next_of(&self, now: Time, home: VssdId) -> Option<(u16, u32, Duration)> {
+        let vssd = self.vssds.get(&home)?;
+        let forecast = vssd.forecast.filter(|_| !vssd.deleting)?;
+        let grain = self.settings.grain;
+        let (most, part) = match vssd.kind {
+            VssdKind::Harvest => return None,
+            VssdKind::Regular => (self.settings.per_home, (u16::MAX, u32::MAX)),
+            VssdKind::Unsold => {
+                let channels = u32::from(vssd.bandwidth / grain.bandwidth);
+                let parts = channels.min(vssd.capacity / grain.capacity).max(1);
+                let bandwidth = u32::from(vssd.bandwidth).div_ceil(parts);
+                (parts as usize, (u16::try_from(bandwidth).unwrap_or(u16::MAX), vssd.capacity / parts))
+            }
         };
-        let Some(forecast) = vssd.forecast.filter(|_| vssd.lent.len() < self.settings.per_home) else {
-            return;
-        };
+        if vssd.lent.len() >= most {
+            return None;
+        }
         let lent = vssd.lent.iter().filter_map(|id| self.gssds.get(id)).map(|entry| &entry.gssd);
         let spare = lent.fold((forecast.bandwidth, forecast.capacity), |spare, gssd| {
             (spare.0.saturating_sub(gssd.bandwidth), spare.1.saturating_sub(gssd.capacity))
         });
-        let grain = self.settings.grain;
+        let spare = (spare.0.min(part.0), spare.1.min(part.1));
         let (bandwidth, capacity, lasts) = grain.down(spare.0, spare.1, forecast.expire.since(now));
-        if bandwidth == 0 || capacity == 0 || lasts < grain.lasts || lasts.is_zero() {
-            return;
-        }
-        let id = GssdId(self.next_gssd);
-        self.next_gssd += 1;
-        let mut entry = Entry::new(home);
-        (entry.gssd.bandwidth, entry.gssd.capacity, entry.gssd.expire) = (bandwidth, capacity, now + lasts);
-        self.gssds.insert(id, entry);
-        if let Some(vssd) = self.vssds.get_mut(&home) {
-            vssd.lent.push(id);
-        }
-        out.push(Action::Carve { gssd: id, home, bandwidth, capacity });
+        let enough = bandwidth > 0 && capacity > 0 && lasts >= grain.lasts && !lasts.is_zero();
+        enough.then_some((bandwidth, capacity, lasts))
     }
 
     pub(super) fn carved(
@@ -262,7 +286,9 @@ impl Broker {
     /// Does what is left to do for a vSSD that is to go.
     pub(super) fn resume_deletion(&mut self, now: Time, id: VssdId, out: &mut Vec<Action>) {
         let Some(vssd) = self.vssds.get(&id).filter(|vssd| vssd.deleting) else { return };
-        let lent = vssd.lent.clone();
+        let mut lent = vssd.lent.clone();
+        // What nobody has goes first: else what is leased would be moved there, and on at once.
+        lent.sort_by_key(|id| self.gssds.get(id).is_some_and(|entry| entry.gssd.in_use));
         self.give_all_back(id, out);
         lent.into_iter().for_each(|gssd| self.withdraw(now, gssd, Why::HomeDeleted, out));
         self.finish_deletion(id, out);
@@ -281,6 +307,29 @@ impl Broker {
         } else {
             out.push(Action::Wipe { vssd: id });
         }
+    }
+
+    pub(super) fn unpool(&mut self, now: Time, home: VssdId, out: &mut Vec<Action>) -> bool {
+        self.withdraw_some(now, home, (u16::MAX, u32::MAX), None, Why::Forecast, out);
+        self.vssds.contains_key(&home)
+    }
+
+    pub(super) fn swapped(
+        &mut self,
+        one: (VssdId, u16),
+        other: (VssdId, u16),
+        bad: Vec<FlashBlock>,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let stays = |(id, channel): (VssdId, u16)| {
+            self.vssds.get(&id).is_some_and(|vssd| !vssd.deleting && vssd.channels.contains(&channel))
+        };
+        let known = one.0 != other.0 && stays(one) && stays(other);
+        if known {
+            self.counters.bad_blocks += bad.len() as u64;
+            self.commit(Step::Swapped { one, other, bad }, out);
+        }
+        known
     }
 
     pub(super) fn wiped(&mut self, id: VssdId, bad: Vec<FlashBlock>, out: &mut Vec<Action>) -> bool {

@@ -20,6 +20,8 @@ struct Host {
     done: Vec<Action>,
     /// Whether data can be moved elsewhere.
     fits: bool,
+    /// Whether data that is to be moved is.
+    moves: bool,
     /// Blocks carved of those asked for, at most.
     carves: u32,
 }
@@ -32,6 +34,7 @@ impl Host {
             now: minutes(0),
             done: Vec::new(),
             fits: true,
+            moves: true,
             carves: u32::MAX,
         }
     }
@@ -89,6 +92,7 @@ impl Host {
                         events.push(Event::Carved { gssd, bandwidth, capacity, blocks: Vec::new() });
                     }
                     Action::Erase { gssd } => events.push(Event::Erased { gssd, bad: Vec::new() }),
+                    Action::Evacuate { .. } if !self.moves => {}
                     Action::Evacuate { gssd, .. } if self.fits => events.push(Event::Evacuated { gssd }),
                     Action::Evacuate { gssd, .. } => {
                         events.push(Event::EvacuationFailed { gssd, cause: "no space".to_owned() });

@@ -134,3 +134,26 @@ fn what_is_not_a_homes_is_not_lent() {
     assert_eq!((custody.holder(FlashBlock(6)), custody.blocks(other)), (Holder::Vssd(HOME), vec![]));
     assert_eq!(custody.lent(HOME), [(GSSD, vec![run(2, 3)])]);
 }
+
+#[test]
+fn channels_swap_owners_whole_and_at_home() {
+    let (one, other) = ((HOME, 1), (GHOST, 2));
+    let swapped =
+        |bad: &[u32]| Step::Swapped { one, other, bad: bad.iter().copied().map(FlashBlock).collect() };
+    let custody = custody(&[carved(GSSD, &[run(2, 3)])]);
+    custody.apply(&swapped(&[9])).unwrap();
+    let holder = |block| custody.holder(FlashBlock(block));
+    let (home, ghost) = (Holder::Vssd(HOME), Holder::Vssd(GHOST));
+    assert_eq!([0, 7, 8, 9, 15, 16, 23].map(holder), [home, home, ghost, Holder::Bad, ghost, home, home]);
+    assert!(custody.apply(&swapped(&[])).is_err(), "the owners are others now");
+    let back = Step::Swapped { one: (HOME, 2), other: (GHOST, 1), bad: vec![] };
+    let wrong = Step::Swapped { one: (HOME, 2), other: (GHOST, 1), bad: vec![FlashBlock(0)] };
+    assert!(custody.apply(&wrong).is_err(), "a block of another channel");
+    let lent = Step::Swapped { one: (HOME, 0), other: (GHOST, 1), bad: vec![] };
+    assert!(custody.apply(&lent).is_err(), "some of channel 0 is lent");
+    assert_eq!([0, 8, 16].map(holder), [home, ghost, home], "nothing of that was done");
+    custody.apply(&back).unwrap();
+    assert_eq!([8, 9, 15, 16].map(holder), [home, Holder::Bad, home, ghost]);
+    custody.apply(&Step::Deleted { vssd: GHOST, bad: vec![] }).unwrap();
+    assert_eq!([8, 16].map(holder), [home, Holder::Nobody]);
+}

@@ -3,7 +3,9 @@
 use super::emulator::Faults;
 use super::*;
 use proptest::prelude::*;
+use rustix::fs::{Advice, fadvise};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -264,6 +266,33 @@ fn is_as_the_model<S: Subject>(steps: &[Step]) {
             assert_eq!(subject.flash().wear(FlashBlock(*block)), *wear);
         }
     }
+}
+
+/// The file below a device is shorter than the device: the system says EIO beyond its end, as for sectors that are
+/// gone.
+#[test]
+fn a_device_says_which_page_cannot_be_read() {
+    let Some(subject) = InDevice::new() else { return };
+    let flash = subject.flash();
+    let (block, other) = (FlashBlock(5), FlashBlock(0));
+    flash.program(other, 0, &[1; 8192]).unwrap();
+    flash.program(block, 0, &[2; 8192]).unwrap();
+    flash.flush().unwrap();
+    let cut_at = |len| {
+        let below = File::options().write(true).open(subject.folder.path().join("device")).unwrap();
+        below.set_len(len).unwrap();
+        let device = File::open(&subject.device).unwrap();
+        fadvise(&device, 0, None, Advice::DontNeed).unwrap();
+    };
+    // In pages of memory, which are four of its own.
+    cut_at(5 * 8192 + 4096);
+    assert!(flash.read(block, 0, &mut [0; 4096]).is_ok());
+    let read = flash.read(block, 2048, &mut [0; 6144]);
+    assert!(matches!(read, Err(FlashError::Unreadable(FlashBlock(5), 4))), "{read:?}");
+    assert!(flash.answers(block));
+    cut_at(0);
+    assert!(matches!(flash.read(other, 0, &mut [0; 1024]), Err(FlashError::Unreadable(FlashBlock(0), 0))));
+    assert!(!flash.answers(block));
 }
 
 fn erase(model: &mut BTreeMap<u32, (u32, Vec<u8>, u32)>, block: u32) {

@@ -4,6 +4,8 @@
 //! * *rules*: pages of a block are programmed in ascending order, each once between two erasures;
 //! * *bad blocks*: as made (a share of all, from a seed), and where a program or an erasure failed. A failed program
 //!   leaves the first half of its pages, a failed erasure leaves the data;
+//! * *what cannot be read*: a page, until its block is erased; or all of it ([`Emulator::unplug`]). An erasure may also
+//!   fail for a passing reason;
 //! * *power*: what was programmed since the last flush is volatile. After a [loss](Emulator::lose_power) each such
 //!   page is there, is gone, or is torn at a sector; what was flushed is there. Power can be cut in the middle of the
 //!   n-th operation that changes something ([`Emulator::cut_power_after`]): then that one is done in part.
@@ -65,6 +67,7 @@ pub struct Emulator {
     /// Changes until power goes; `u64::MAX` for never.
     left: AtomicU64,
     dead: AtomicBool,
+    unplugged: AtomicBool,
     counts: [AtomicU64; 4],
 }
 
@@ -73,6 +76,8 @@ pub struct Emulator {
 struct Told {
     program: BTreeSet<u32>,
     erase: BTreeSet<u32>,
+    /// Erasures that fail for a passing reason.
+    busy: BTreeSet<u32>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -85,6 +90,8 @@ struct Block {
     pages: BTreeMap<u32, Box<[u8]>>,
     /// Programmed since the last flush.
     volatile: BTreeSet<u32>,
+    /// Pages that cannot be read.
+    unreadable: BTreeSet<u32>,
 }
 
 /// How much of an operation is done.
@@ -136,6 +143,7 @@ impl Emulator {
             volatile: Mutex::default(),
             left: AtomicU64::new(u64::MAX),
             dead: AtomicBool::new(false),
+            unplugged: AtomicBool::new(false),
             counts: Default::default(),
         }
     }
@@ -148,6 +156,25 @@ impl Emulator {
     /// The next erasure of this block fails.
     pub fn fail_next_erase(&self, block: FlashBlock) {
         lock(&self.told).erase.insert(block.0);
+    }
+
+    /// The next erasure of this block fails, and it is not the block's fault.
+    pub fn interrupt_next_erase(&self, block: FlashBlock) {
+        lock(&self.told).busy.insert(block.0);
+    }
+
+    /// What this page holds cannot be read from now on, until its block is erased.
+    ///
+    /// # Errors
+    /// There is no such block, or no power.
+    pub fn make_unreadable(&self, block: FlashBlock, page: u32) -> Result<(), FlashError> {
+        self.block(block)?.unreadable.insert(page);
+        Ok(())
+    }
+
+    /// Nothing can be read any more, as with a cable that is loose; or again.
+    pub fn unplug(&self, unplugged: bool) {
+        self.unplugged.store(unplugged, Ordering::SeqCst);
     }
 
     /// Power goes in the middle of the program, erasure or flush that comes after so many others: that one is done in
@@ -266,6 +293,7 @@ impl Emulator {
         }
         block.pages.retain(|page, _| *page < first);
         block.volatile.retain(|page| *page < first);
+        block.unreadable.retain(|page| *page < first);
         Ok(())
     }
 
@@ -282,13 +310,19 @@ impl Flash for Emulator {
     fn read(&self, block: FlashBlock, offset: u32, buf: &mut [u8]) -> Result<(), FlashError> {
         within(&self.geometry, block, offset, buf.len())?;
         let held = self.block(block)?;
+        let size = self.geometry.page_size;
+        let pages =
+            offset / size..offset.saturating_add(u32::try_from(buf.len()).unwrap_or(u32::MAX)).div_ceil(size);
+        let unplugged = self.unplugged.load(Ordering::SeqCst).then_some(pages.start);
+        if let Some(page) = unplugged.or_else(|| held.unreadable.range(pages).next().copied()) {
+            return Err(FlashError::Unreadable(block, page));
+        }
         self.count(0, buf.len());
         if let Some(file) = &self.file {
             drop(held);
             let at = self.position(block.0, offset);
             return file.read_exact_at(buf, at).map_err(|error| failed("cannot read emulated flash", error));
         }
-        let size = self.geometry.page_size;
         let mut at = offset;
         let mut rest = buf;
         while !rest.is_empty() {
@@ -339,6 +373,9 @@ impl Flash for Emulator {
         if held.bad {
             return Err(FlashError::Bad(block));
         }
+        if lock(&self.told).busy.remove(&block.0) {
+            return Err(FlashError::Failed(Error::new(ErrorKind::Io, "emulated flash is busy")));
+        }
         if self.change()? == Extent::Part {
             let first = held.next / 2;
             self.clear(block, &mut held, first)?;
@@ -369,6 +406,10 @@ impl Flash for Emulator {
         }
         self.count(3, 1);
         if extent == Extent::Part { Err(no_power()) } else { Ok(()) }
+    }
+
+    fn answers(&self, _apart: FlashBlock) -> bool {
+        !self.unplugged.load(Ordering::SeqCst) && !self.dead.load(Ordering::SeqCst)
     }
 
     fn is_bad(&self, block: FlashBlock) -> bool {
@@ -436,6 +477,28 @@ mod tests {
         }
         let flash = Emulator::new(SMALL, Faults { erase: 1.0, program: 1.0, ..Faults::default() });
         assert!(flash.erase(BLOCK).is_err() && flash.program(FlashBlock(1), 0, &[1; 1024]).is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_so_until_it_is_erased() {
+        for flash in both(Faults::default()) {
+            flash.program(BLOCK, 0, &[5; 4096]).unwrap();
+            flash.flush().unwrap();
+            flash.make_unreadable(BLOCK, 2).unwrap();
+            assert!(flash.answers(BLOCK));
+            let after = flash.lose_power();
+            after.read(BLOCK, 0, &mut [0; 2048]).unwrap();
+            assert!(matches!(after.read(BLOCK, 0, &mut [0; 4096]), Err(FlashError::Unreadable(BLOCK, 2))));
+            assert!(matches!(after.read(BLOCK, 3071, &mut [0]), Err(FlashError::Unreadable(BLOCK, 2))));
+            after.unplug(true);
+            assert!(matches!(after.read(BLOCK, 1024, &mut [0]), Err(FlashError::Unreadable(BLOCK, 1))));
+            assert!(!after.answers(BLOCK));
+            after.unplug(false);
+            after.interrupt_next_erase(BLOCK);
+            assert!(matches!(after.erase(BLOCK), Err(FlashError::Failed(_))) && !after.is_bad(BLOCK));
+            after.erase(BLOCK).unwrap();
+            assert_eq!(whole(&after), [0; 4096]);
+        }
     }
 
     #[test]

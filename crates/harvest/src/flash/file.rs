@@ -1,18 +1,23 @@
 //! Flash in a file, a partition or an NVMe namespace: a channel is an extent of it, *erase* gives zeros for certain.
 //!
 //! **Erasure.** `fallocate` with `PUNCH_HOLE` frees a file's extent and reads as zeros ever after; on a block device
-//! the kernel turns the same call into a write of zeros that the device does by itself (never into a discard, which
-//! may leave the data readable). Where that is not possible it is asked for `ZERO_RANGE`, and else zeros are written.
-//! Then the file is synced: only so does an erasure outlast a loss of power, and only then does [`Flash::erase`]
-//! return. [`Flash::erase_many`] syncs once for all its blocks.
+//! the kernel turns the same call into a write of zeros that the device does by itself (never into a discard, which may
+//! leave the data readable). Where that is not possible it is asked for `ZERO_RANGE`, and else zeros are written. Then
+//! the file is synced: only so does an erasure outlast a loss of power, and only then does [`Flash::erase`] return.
+//! [`Flash::erase_many`] syncs once for all its blocks. [`Flash::erase_soon`] does not: a sync writes out all that was
+//! programmed since the last one, and who erases blocks for himself as he goes would write no faster than the disk.
 //!
 //! **Rules.** What is below does not keep those of NAND. A page that this process programmed and did not erase is
 //! refused; of blocks not erased since they were opened nothing is known, and who opens flash again has to erase
 //! before he programs.
 //!
-//! **Bad blocks.** A block whose program or erasure fails is bad from then on, and that is on disk before anybody
-//! hears of it. A full file system is none of the block's fault: it is [`FlashError::Failed`] with
-//! [`ErrorKind::NoSpace`].
+//! **Bad blocks.** A block whose program or erasure fails as a broken medium fails is bad from then on, and that is on
+//! disk before anybody hears of it. A full file system, a device that is gone, and the like are none of the block's
+//! fault: they are [`FlashError::Failed`]. A sync does not say what it could not write: a block is to blame where its
+//! erasure by itself cannot be synced twice, and a sync without it can.
+//!
+//! **What cannot be read.** The system says EIO for a sector that is gone and for a device that is. A read that fails
+//! so is tried again, page by page; the first page that fails again is [`FlashError::Unreadable`].
 //!
 //! **The table** beside the file holds what has to outlast the process. It is replaced whole, by a new file and a
 //! rename: when a block turns bad, after every 1,024 erasures, and at the end. A crash loses at most those counts.
@@ -30,9 +35,11 @@
 use super::{Flash, FlashBlock, FlashError, Geometry, failed, lock, outside, whole_pages, within};
 use crc_fast::{CrcAlgorithm, checksum};
 use headstart_block::{Error, ErrorKind};
-use rustix::fs::{FallocateFlags, OFlags, fallocate};
+use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate};
+use rustix::io::Errno;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
+use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -41,6 +48,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 const MAGIC: &[u8; 8] = b"HSFLASH\x01";
 const HEADER: usize = 32;
 const BAD: u32 = 1 << 31;
+
+/// Reads that are tried elsewhere, to see whether the flash answers.
+const PROBES: u32 = 8;
 
 /// Nothing is known of what a block holds.
 const UNKNOWN: u32 = u32::MAX;
@@ -139,11 +149,10 @@ impl FileFlash {
         u64::from(block.0) * u64::from(self.geometry.block_size()) + u64::from(offset)
     }
 
-    /// Whether a failure makes the block bad, which is on disk then.
+    /// A program or an erasure failed: where that makes the block bad, it is on disk then.
     fn spoilt(&self, block: FlashBlock, cause: &'static str, error: io::Error) -> FlashError {
-        let error = Error::io(cause, error);
-        if error.kind() == ErrorKind::NoSpace {
-            return FlashError::Failed(error);
+        if !is_of_medium(&error) {
+            return failed(cause, error);
         }
         if let Ok((entry, _)) = self.entry(block) {
             entry.fetch_or(BAD, Ordering::SeqCst);
@@ -170,7 +179,37 @@ impl FileFlash {
         zeroed.map_err(|error| self.spoilt(block, "cannot be erased", error))
     }
 
-    /// Counts an erasure that is there for ever.
+    /// A sync after the block's bytes were zeroed failed: does it again, and finds out who is to blame.
+    fn erase_again(&self, block: FlashBlock) -> Result<(), FlashError> {
+        self.clear(block)?;
+        match self.sync() {
+            Ok(()) => Ok(()),
+            // There is nothing more to be written for it now.
+            Err(error) if self.sync().is_ok() => Err(self.spoilt(block, "cannot be erased", error)),
+            Err(error) => Err(failed("flash cannot be synced after an erasure", error)),
+        }
+    }
+
+    /// Reads a page of the data in or after a block, if that is not in `apart`, from the medium: whether that worked.
+    fn reads_after(&self, block: u32, apart: FlashBlock) -> bool {
+        let size = u64::from(self.geometry.page_size);
+        // Holes of a file are on no medium.
+        let start = self.position(FlashBlock(block), 0);
+        let at = match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(start)) {
+            Ok(at) => at / size * size,
+            // A device knows of no holes.
+            Err(Errno::INVAL) => start,
+            Err(_) => return false,
+        };
+        if at / u64::from(self.geometry.block_size()) == u64::from(apart.0) {
+            return false;
+        }
+        let forgotten = fadvise(&self.file, at, NonZeroU64::new(size), Advice::DontNeed);
+        let mut page = vec![0; usize::try_from(size).unwrap_or(0)];
+        forgotten.is_ok() && self.file.read_exact_at(&mut page, at).is_ok()
+    }
+
+    /// Counts an erasure.
     fn erased(&self, block: FlashBlock) -> Result<(), FlashError> {
         let (entry, next) = self.entry(block)?;
         next.store(0, Ordering::SeqCst);
@@ -214,8 +253,16 @@ impl Flash for FileFlash {
 
     fn read(&self, block: FlashBlock, offset: u32, buf: &mut [u8]) -> Result<(), FlashError> {
         within(&self.geometry, block, offset, buf.len())?;
-        let read = self.file.read_exact_at(buf, self.position(block, offset));
-        read.map_err(|error| failed("cannot read flash", error))
+        let at = self.position(block, offset);
+        let page = usize::try_from(self.geometry.page_size).unwrap_or(usize::MAX);
+        let read = read_pages(buf, at, page, |part, at| self.file.read_exact_at(part, at));
+        read.map_err(|(at, error)| {
+            let within = (at - self.position(block, 0)) / u64::from(self.geometry.page_size);
+            match u32::try_from(within) {
+                Ok(page) if is_of_medium(&error) => FlashError::Unreadable(block, page),
+                _ => failed("cannot read flash", error),
+            }
+        })
     }
 
     fn program(&self, block: FlashBlock, page: u32, data: &[u8]) -> Result<(), FlashError> {
@@ -235,19 +282,27 @@ impl Flash for FileFlash {
 
     fn erase(&self, block: FlashBlock) -> Result<(), FlashError> {
         self.clear(block)?;
-        self.sync().map_err(|error| self.spoilt(block, "cannot be erased", error))?;
+        if self.sync().is_err() {
+            self.erase_again(block)?;
+        }
         self.erased(block)
+    }
+
+    fn erase_soon(&self, block: FlashBlock) -> Result<bool, FlashError> {
+        self.clear(block)?;
+        self.erased(block)?;
+        Ok(false)
     }
 
     fn erase_many(&self, blocks: &[FlashBlock]) -> Vec<Result<(), FlashError>> {
         let cleared: Vec<_> = blocks.iter().map(|block| self.clear(*block)).collect();
-        let synced = self.sync();
+        let synced = self.sync().is_ok();
         let finish = |(block, cleared): (&FlashBlock, Result<(), FlashError>)| {
             cleared?;
-            match &synced {
-                Ok(()) => self.erased(*block),
-                Err(error) => Err(self.spoilt(*block, "cannot be erased", error.kind().into())),
+            if !synced {
+                self.erase_again(*block)?;
             }
+            self.erased(*block)
         };
         blocks.iter().zip(cleared).map(finish).collect()
     }
@@ -258,6 +313,13 @@ impl Flash for FileFlash {
         let earlier = || lost.then(|| Err(io::Error::other("an earlier sync failed")));
         let synced = if synced.is_ok() { earlier().unwrap_or(synced) } else { synced };
         synced.map_err(|error| failed("cannot flush flash", error))
+    }
+
+    fn answers(&self, apart: FlashBlock) -> bool {
+        let total = self.geometry.total_blocks().max(1);
+        let other = |probe: u32| (apart.0 % total + (total / (PROBES + 1)).max(1) * probe) % total;
+        // What is in memory and not on the medium yet could be read from there.
+        self.sync().is_ok() && (1..=PROBES).map(other).any(|block| self.reads_after(block, apart))
     }
 
     fn is_bad(&self, block: FlashBlock) -> bool {
@@ -278,6 +340,34 @@ impl Drop for FileFlash {
             tracing::warn!(%error, "cannot save the wear of flash");
         }
     }
+}
+
+/// Whether an error is one that a broken medium gives (a device that is gone may give it too).
+fn is_of_medium(error: &io::Error) -> bool {
+    let medium = [Errno::IO, Errno::NODATA, Errno::REMOTEIO, Errno::ILSEQ, Errno::BADMSG];
+    error.raw_os_error().is_some_and(|code| medium.iter().any(|errno| errno.raw_os_error() == code))
+}
+
+/// Reads; where that fails as a broken medium does, again and page by page. What fails then, and where.
+fn read_pages(
+    buf: &mut [u8],
+    at: u64,
+    page: usize,
+    read: impl Fn(&mut [u8], u64) -> io::Result<()>,
+) -> Result<(), (u64, io::Error)> {
+    match read(buf, at) {
+        Err(error) if is_of_medium(&error) => {}
+        read => return read.map_err(|error| (at, error)),
+    }
+    let (mut rest, mut at) = (buf, at);
+    while !rest.is_empty() {
+        let within = usize::try_from(at % page as u64).unwrap_or(0);
+        let len = rest.len().min(page - within);
+        let (part, more) = rest.split_at_mut(len);
+        read(part, at).map_err(|error| (at, error))?;
+        (rest, at) = (more, at + len as u64);
+    }
+    Ok(())
 }
 
 /// Makes bytes of a file or block device read as zeros, and gives back their space where that is possible. They stay
@@ -310,7 +400,8 @@ fn is_device(file: &File) -> bool {
 fn open_locked(path: &Path, make: bool) -> Result<File, Error> {
     let device = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(make && !device).truncate(false);
+    // What VMs wrote is for nobody else to read.
+    options.read(true).write(true).create(make && !device).truncate(false).mode(0o600);
     if device {
         options.custom_flags(OFlags::EXCL.bits().cast_signed());
     }
@@ -398,7 +489,7 @@ mod tests {
     fn a_bad_block_is_bad_for_ever() {
         let (_folder, path, table, flash) = made();
         flash.program(FlashBlock(3), 0, &[1; 4096]).unwrap();
-        let error = flash.spoilt(FlashBlock(3), "cannot be erased", io::ErrorKind::Other.into());
+        let error = flash.spoilt(FlashBlock(3), "cannot be erased", broken());
         assert!(matches!(error, FlashError::Bad(FlashBlock(3))));
         // As after a kill: nothing is saved at the end.
         *lock(&flash.unsaved) = 0;
@@ -412,12 +503,66 @@ mod tests {
         assert_eq!(byte, [1]);
     }
 
+    fn broken() -> io::Error {
+        io::Error::from_raw_os_error(Errno::IO.raw_os_error())
+    }
+
     #[test]
-    fn a_full_file_system_is_not_the_blocks_fault() {
+    fn what_passes_is_not_the_blocks_fault() {
         let (_folder, _, _, flash) = made();
         let error = flash.spoilt(FlashBlock(3), "cannot be programmed", io::ErrorKind::StorageFull.into());
         assert!(matches!(error, FlashError::Failed(error) if error.kind() == ErrorKind::NoSpace));
+        for passing in [Errno::NXIO, Errno::NODEV, Errno::ROFS, Errno::AGAIN, Errno::TIMEDOUT] {
+            let error = io::Error::from_raw_os_error(passing.raw_os_error());
+            assert!(matches!(flash.spoilt(FlashBlock(3), "cannot be erased", error), FlashError::Failed(_)));
+        }
         assert!(!flash.is_bad(FlashBlock(3)));
+    }
+
+    #[test]
+    fn what_cannot_be_written_for_now_costs_no_block() {
+        let (_folder, path, _, mut flash) = made();
+        let blocks = [FlashBlock(3), FlashBlock(4)];
+        let writable = std::mem::replace(&mut flash.file, File::open(&path).unwrap());
+        assert!(matches!(flash.erase(blocks[0]), Err(FlashError::Failed(_))));
+        assert!(flash.erase_many(&blocks).iter().all(|it| matches!(it, Err(FlashError::Failed(_)))));
+        assert!(matches!(flash.program(blocks[1], 0, &[1; 4096]), Err(FlashError::Failed(_))));
+        flash.file = writable;
+        assert!(flash.erase_many(&blocks).iter().all(Result::is_ok));
+        assert!(blocks.iter().all(|block| !flash.is_bad(*block) && flash.wear(*block) == 1));
+    }
+
+    #[test]
+    fn a_read_that_fails_is_tried_again_page_by_page() {
+        let reads = std::cell::RefCell::new(Vec::new());
+        let read = |fails: &dyn Fn(usize, u64) -> bool, at: u64, len: usize| {
+            reads.borrow_mut().clear();
+            read_pages(&mut vec![0; len], at, 4096, |part, at| {
+                reads.borrow_mut().push((at, part.len()));
+                let fails = fails(reads.borrow().len(), at);
+                if fails { Err(broken()) } else { Ok(()) }
+            })
+        };
+        assert!(read(&|_, _| false, 4096, 8192).is_ok() && reads.borrow().len() == 1);
+        assert!(read(&|count, _| count == 1, 5120, 8192).is_ok());
+        assert_eq!(*reads.borrow(), [(5120, 8192), (5120, 3072), (8192, 4096), (12288, 1024)]);
+        let (at, error) = read(&|count, at| count == 1 || at == 8192, 4096, 12288).unwrap_err();
+        assert!(at == 8192 && is_of_medium(&error) && reads.borrow().len() == 3);
+        let gone = |_: &mut [u8], _| Err(io::ErrorKind::UnexpectedEof.into());
+        let (at, error) = read_pages(&mut [0; 8192], 4096, 4096, gone).unwrap_err();
+        assert!(at == 4096 && !is_of_medium(&error));
+    }
+
+    #[test]
+    fn flash_answers_where_something_of_it_can_be_read() {
+        let (_folder, path, _, flash) = made();
+        flash.program(FlashBlock(3), 1, &[1; 4096]).unwrap();
+        assert!(flash.answers(FlashBlock(5)), "there is something in block 3");
+        assert!(!flash.answers(FlashBlock(3)), "there is nothing but what is in doubt");
+        flash.program(FlashBlock(6), 0, &[1; 4096]).unwrap();
+        assert!(flash.answers(FlashBlock(3)));
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
+        assert!(!flash.answers(FlashBlock(3)));
     }
 
     #[test]

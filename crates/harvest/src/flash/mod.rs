@@ -28,6 +28,9 @@ pub enum FlashError {
     /// The page was not erased since it was last programmed, or the pages before it were passed: a fault of the
     /// caller.
     NotErased(FlashBlock, u32),
+    /// What this page of the block holds cannot be read, though it was tried again. It is the page's own fault only
+    /// where the flash [answers](Flash::answers) otherwise.
+    Unreadable(FlashBlock, u32),
     /// Anything else: the file below cannot be read, power was lost.
     Failed(headstart_block::Error),
 }
@@ -37,6 +40,9 @@ impl fmt::Display for FlashError {
         match self {
             Self::Bad(block) => write!(f, "flash block {} is bad", block.0),
             Self::NotErased(block, page) => write!(f, "page {page} of flash block {} is not erased", block.0),
+            Self::Unreadable(block, page) => {
+                write!(f, "page {page} of flash block {} cannot be read", block.0)
+            }
             Self::Failed(error) => error.fmt(f),
         }
     }
@@ -53,7 +59,7 @@ pub trait Flash: Send + Sync {
     /// Fills `buf` with the bytes of `block` from `offset` on, which may span pages. What was erased reads as zeros.
     ///
     /// # Errors
-    /// [`FlashError::Failed`].
+    /// [`FlashError::Unreadable`] for the first page that cannot be read; [`FlashError::Failed`].
     fn read(&self, block: FlashBlock, offset: u32, buf: &mut [u8]) -> Result<(), FlashError>;
 
     /// Programs whole pages of `block`, from `page` on. Pages of a block are programmed in ascending order, each once
@@ -66,8 +72,18 @@ pub trait Flash: Send + Sync {
     /// Erases `block`: when it returns, every byte of it reads as zero, after a loss of power too.
     ///
     /// # Errors
-    /// [`FlashError::Bad`]; what the block held may still be there.
+    /// [`FlashError::Bad`]; what the block held may still be there. Any other error is none of the block's fault: it is
+    /// as if it had not been erased, and may be tried again.
     fn erase(&self, block: FlashBlock) -> Result<(), FlashError>;
+
+    /// Erases `block` for who has it already: every byte of it reads as zero, but after a loss of power it may hold
+    /// what it held, until the next [`flush`](Self::flush). Whether it outlasts one already.
+    ///
+    /// # Errors
+    /// As [`Self::erase`].
+    fn erase_soon(&self, block: FlashBlock) -> Result<bool, FlashError> {
+        self.erase(block).map(|()| true)
+    }
 
     /// Erases several blocks, which costs a file one wait for its disk instead of one a block. The first result is
     /// that of the first block, and so on.
@@ -80,6 +96,13 @@ pub trait Flash: Send + Sync {
     /// # Errors
     /// [`FlashError::Failed`]; then nothing since the last flush may be relied on.
     fn flush(&self) -> Result<(), FlashError>;
+
+    /// Whether something of other blocks than `apart` can be read now, from the flash itself and not from memory. Takes
+    /// as long as a flush and a few reads.
+    fn answers(&self, apart: FlashBlock) -> bool {
+        let _ = apart;
+        true
+    }
 
     /// Whether the block was found bad: as made, or since.
     fn is_bad(&self, block: FlashBlock) -> bool;

@@ -7,6 +7,7 @@
 //! Locks, in the order in which they are taken: control, a volume's, the journal's. Nobody who holds a volume's lock
 //! waits for flash or for control.
 
+use super::levelling::Owned;
 use super::log::encoded;
 use super::meta::Meta;
 use super::volume::Volume;
@@ -14,7 +15,7 @@ use super::{Control, Host};
 use crate::broker::event::Answer;
 use crate::broker::{Action, Event, Step};
 use crate::flash::{FlashBlock, lock};
-use crate::journal::Record;
+use crate::journal::{Record, parts};
 use crate::{Error, ErrorKind, GssdId, Result, VssdId};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -32,6 +33,27 @@ pub(crate) enum Job {
     Detach(GssdId, VssdId, u8),
     /// [`Action::Wipe`].
     Wipe(VssdId),
+    /// Two channels are to swap owners.
+    Swap(Owned, Owned),
+}
+
+impl Job {
+    /// The channels that it empties and erases.
+    pub(crate) fn channels(&self) -> impl Iterator<Item = u16> + use<> {
+        let channels = if let Self::Swap(one, other) = self { Some([one.1, other.1]) } else { None };
+        channels.into_iter().flatten()
+    }
+
+    /// The action that it does, where the broker gave it out.
+    pub(crate) fn action(self) -> Option<Action> {
+        Some(match self {
+            Self::Erase(gssd) => Action::Erase { gssd },
+            Self::Evacuate(gssd, ghost, slot) => Action::Evacuate { gssd, ghost, slot },
+            Self::Detach(gssd, ghost, slot) => Action::Detach { gssd, ghost, slot },
+            Self::Wipe(vssd) => Action::Wipe { vssd },
+            Self::Swap(..) => return None,
+        })
+    }
 }
 
 /// How long who waits for blocks to come home sleeps at a time.
@@ -64,6 +86,8 @@ impl Host {
 
     fn settle_all(&self, control: &mut Control) -> Result<()> {
         loop {
+            // The broker may be ahead of the journal then.
+            self.check()?;
             let events = std::mem::take(&mut *lock(&self.inbox));
             let mut actions = std::mem::take(&mut control.resumed);
             if events.is_empty() && actions.is_empty() {
@@ -77,7 +101,7 @@ impl Host {
         }
     }
 
-    fn act(&self, control: &mut Control, actions: Vec<Action>) -> Result<()> {
+    pub(super) fn act(&self, control: &mut Control, actions: Vec<Action>) -> Result<()> {
         let mut steps = Vec::new();
         for action in &actions {
             if let Action::Journal(step) = action {
@@ -91,22 +115,36 @@ impl Host {
         for (step, _) in steps {
             self.custody.apply(step).inspect_err(|error| self.broken(error))?;
         }
+        // What the steps say is so from here on. An action that cannot be done takes none of the others along, and the
+        // host stops: the broker is ahead of it, and what was not done is done after a restart.
+        let mut failure = None;
         for action in actions {
-            self.do_action(control, action)?;
+            if let Err(error) = self.do_action(control, action) {
+                self.broken(&error);
+                failure.get_or_insert(error);
+            }
         }
-        Ok(())
+        failure.map_or(Ok(()), Err)
     }
 
     fn do_action(&self, control: &mut Control, action: Action) -> Result<()> {
         match action {
             Action::Journal(Step::Deleted { vssd, .. }) => self.forget(control, vssd),
+            Action::Journal(Step::Swapped { one, other, .. }) => self.swapped(control, one, other)?,
             Action::Journal(_) => {}
             Action::Carve { gssd, home, bandwidth, capacity } => {
-                let event = self.carve(gssd, home, bandwidth, capacity)?;
+                let event = self
+                    .carve(control, gssd, home, bandwidth, capacity)
+                    .map_err(|error| undone(gssd, "it cannot be taken from its home", error))?;
                 lock(&self.inbox).push(event);
             }
-            Action::Attach { gssd, ghost, slot } => self.attach(gssd, ghost, slot)?,
-            Action::Return { gssd, home } => self.take_home(gssd, home)?,
+            Action::Attach { gssd, ghost, slot } => {
+                self.attach(gssd, ghost, slot)
+                    .map_err(|error| undone(gssd, "it cannot be given to its ghost", error))?;
+            }
+            Action::Return { gssd, home } => {
+                self.take_home(gssd, home).map_err(|error| undone(gssd, "it cannot go home", error))?;
+            }
             Action::Erase { gssd } => self.begin(Job::Erase(gssd)),
             Action::Evacuate { gssd, ghost, slot } => self.begin(Job::Evacuate(gssd, ghost, slot)),
             Action::Detach { gssd, ghost, slot } => self.begin(Job::Detach(gssd, ghost, slot)),
@@ -123,17 +161,34 @@ impl Host {
     }
 
     /// Takes blocks from a home, spread over as many of its channels as are wanted.
-    fn carve(&self, gssd: GssdId, home: VssdId, bandwidth: u16, capacity: u32) -> Result<Event> {
+    fn carve(
+        &self,
+        control: &Control,
+        gssd: GssdId,
+        home: VssdId,
+        bandwidth: u16,
+        capacity: u32,
+    ) -> Result<Event> {
         let nothing = Event::Carved { gssd, bandwidth: 0, capacity: 0, blocks: Vec::new() };
         let Some(volume) = self.volume(home) else { return Ok(nothing) };
         let mut inner = volume.write();
-        let keep = if volume.kind == super::Kind::Unsold { 0 } else { self.keep(&inner.vssd.usage()) };
-        let (channels, most) = inner.vssd.lendable(keep);
+        let swapped = control.levelling.keeps(home);
+        let beside = swapped.map_or(0, |_| self.media.geometry().channel_blocks());
+        let keep = self.keep_of(&volume, &inner.vssd.usage()) + beside;
+        let (mut channels, most) = inner.vssd.lendable(keep);
+        channels.retain(|(channel, _)| Some(*channel) != swapped);
         let wanted = spread(&channels, bandwidth, capacity.min(most));
         if wanted.is_empty() {
             return Ok(nothing);
         }
-        let (mut blocks, change) = inner.vssd.lend(&wanted, keep)?;
+        let (mut blocks, change) = match inner.vssd.lend(&wanted, keep) {
+            Ok(lent) => lent,
+            Err(error) => {
+                // It has kept all that it has; there is just no such gSSD.
+                tracing::warn!(%error, vssd = volume.name, "nothing can be lent");
+                return Ok(nothing);
+            }
+        };
         self.log.change(home, &mut inner, &change)?;
         drop(inner);
         blocks.sort_unstable();
@@ -143,6 +198,11 @@ impl Host {
             capacity: u32::try_from(blocks.len()).unwrap_or(u32::MAX),
             blocks: crate::broker::Run::gather(blocks),
         })
+    }
+
+    /// Blocks that a vSSD does not lend; nobody writes to one that is unsold.
+    pub(super) fn keep_of(&self, volume: &Volume, usage: &crate::vssd::Usage) -> u32 {
+        if volume.kind == super::Kind::Unsold { 0 } else { self.keep(usage) }
     }
 
     /// Blocks that a home keeps for what it may write before any come back.
@@ -168,9 +228,14 @@ impl Host {
             let usage = inner.vssd.usage();
             let size = inner.vssd.settings().size_of_blocks(usage.blocks.into());
             if size > inner.vssd.size() {
-                let change = inner.vssd.resize(size)?;
-                self.log.change(ghost, &mut inner, &change)?;
-                volume.resized(size);
+                match inner.vssd.resize(size) {
+                    Ok(change) => {
+                        self.log.change(ghost, &mut inner, &change)?;
+                        volume.resized(size);
+                    }
+                    // It has the space all the same.
+                    Err(error) => tracing::warn!(%error, vssd = volume.name, "the disk cannot grow"),
+                }
             }
         }
         Ok(())
@@ -242,42 +307,60 @@ impl Host {
         lock(&self.control).answers.remove(&request)
     }
 
-    /// The records that a journal is to begin with to lead to the present state. All volumes are locked.
-    pub(crate) fn records(
-        &self,
-        control: &Control,
-        volumes: &BTreeMap<VssdId, Arc<Volume>>,
-        snapshots: &[(VssdId, crate::vssd::Snapshot)],
-    ) -> Result<Vec<Record>> {
+    /// The records that a journal is to begin with to lead to the present state, without the maps.
+    fn records(&self, control: &Control, volumes: &BTreeMap<VssdId, Arc<Volume>>) -> Result<Vec<Record>> {
         let mut records =
             vec![Meta::Flash(*self.media.geometry()).record()?, Meta::Next(control.next_vssd).record()?];
         for volume in volumes.values() {
             records.push(Meta::made(volume.about()).record()?);
         }
-        for (vssd, snapshot) in snapshots {
-            records.push(Record::Snapshot { vssd: *vssd, map: encoded(snapshot)? });
-        }
+        records.extend(control.shelf.records()?);
+        records.extend(control.levelling.record()?);
         let steps = control.broker.snapshot(self.custody.bad(), |id| self.custody.blocks(id));
         records.extend(steps.into_iter().map(Record::Broker));
         Ok(records)
     }
 
-    /// Replaces old records of the journal by what they lead to.
+    /// Replaces old records of the journal by what they lead to. What is decided is looked at where the new journal
+    /// begins, each map some time after that, under its own lock: changes that come between the two are in the new
+    /// journal twice, and read once. So I/O waits only while the map of its vSSD is copied in memory.
     pub(crate) fn rewrite(&self) -> Result<()> {
-        let control = lock(&self.control);
-        let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let locked: Vec<_> = volumes.iter().map(|(id, volume)| (*id, volume.write())).collect();
-        let snapshots: Vec<_> = locked.iter().map(|(id, inner)| (*id, inner.vssd.snapshot())).collect();
-        let records = self.records(&control, &volumes, &snapshots)?;
-        self.log.rewrite(&self.media, &records)?;
-        drop(locked);
-        for (id, snapshot) in snapshots {
-            if let Some(volume) = volumes.get(&id) {
-                volume.write().vssd.durable(snapshot.number);
-            }
+        // What takes long on the flash, while nobody waits.
+        self.log.sync_all(&self.media)?;
+        let (mut new, records, volumes) = {
+            let control = lock(&self.control);
+            let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
+            let new = self.log.rewriting()?;
+            (new, self.records(&control, &volumes)?, volumes)
+        };
+        records.iter().try_for_each(|record| new.write(record))?;
+        let mut numbers = Vec::with_capacity(volumes.len());
+        for (id, volume) in &volumes {
+            let snapshot = volume.read().vssd.snapshot();
+            numbers.push((volume, snapshot.number));
+            let map = encoded(&snapshot)?;
+            drop(snapshot);
+            parts(*id, &map).try_for_each(|part| new.write(&part))?;
+        }
+        self.log.replace(&self.media, new)?;
+        for (volume, number) in numbers {
+            volume.write().vssd.durable(number);
+            volume.turn_over();
         }
         Ok(())
     }
+
+    /// As [`Host::rewrite`] where it is time to; where it fails, less and less often.
+    pub(crate) fn rewrite_if_grown(&self) {
+        if self.log.is_rewriting_due() {
+            self.log.rewrote(self.rewrite());
+        }
+    }
+}
+
+/// What was decided for a gSSD is not done.
+fn undone(gssd: GssdId, what: &'static str, error: Error) -> Error {
+    Error::new(error.kind(), what).caused_by(error).about(format_args!("gSSD {}", gssd.0))
 }
 
 /// Shares so many blocks out over so many channels, the ones with the most first, as evenly as they have them.

@@ -1,34 +1,65 @@
 //! What takes time: erasing what changes hands, moving what is taken back, collecting.
 //!
 //! Each job has its thread; in tests they are done one after the other by whoever caused them. One that fails (the
-//! flash cannot be reached) waits for the next tick and is begun anew; all may be done twice.
+//! flash cannot be reached) waits for the next tick and is begun anew, if the broker still awaits it; all may be done
+//! twice.
+//!
+//! # Who waits for whom
+//!
+//! Moving what is on a lease ends: after [`urgent_limit`](super::Settings::urgent_limit) from when its home needs it at
+//! once, else after a time that follows from how much is there. No new page is placed on such a lease. While a home
+//! waits, copies take turns with the harvest VM's own I/O, and who writes moves as well, so that no ghost writes faster
+//! than it is moved.
 
 use super::actions::Job;
 use super::volume::Volume;
-use super::{Host, Kind};
-use crate::broker::{Event, Run};
+use super::{Host, Jobs, Kind};
+use crate::broker::{Evacuation, Event, Run};
 use crate::flash::{FlashBlock, FlashError, lock};
 use crate::lane::Class;
 use crate::vssd::Effort;
 use crate::{Error, ErrorKind, GssdId, Result, VssdId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Moments without any step after which an evacuation is given up: ten seconds.
-const PATIENCE: u32 = 5000;
+use std::time::Duration;
 
 /// Steps of the collector between two looks at whether it should stop.
 const IDLE_STEPS: usize = 8;
 
-impl Host {
-    /// Begins a job, unless the same one runs.
-    pub(crate) fn begin(&self, job: Job) {
-        if !lock(&self.jobs).running.insert(job) {
-            return;
+/// By when an evacuation is to be done.
+struct Deadline {
+    /// The time has come.
+    is_over: bool,
+    /// Its home waits for it.
+    is_urgent: bool,
+    /// How long it may take.
+    limit: Duration,
+}
+
+impl Jobs {
+    /// A job is to be tried again. A swap is planned anew.
+    fn fail(&mut self, job: Job) {
+        if !matches!(job, Job::Swap(..)) {
+            self.failed.push(job);
         }
-        if self.inline {
-            lock(&self.jobs).waiting.push_back(job);
-            return;
+    }
+}
+
+impl Host {
+    /// Begins a job; where the same one runs, after that.
+    pub(crate) fn begin(&self, job: Job) {
+        {
+            let jobs = &mut *lock(&self.jobs);
+            if let Some(again) = jobs.running.get_mut(&job) {
+                // It may have looked for the last time.
+                *again = true;
+                return;
+            }
+            jobs.running.insert(job, false);
+            if self.inline {
+                jobs.waiting.push_back(job);
+                return;
+            }
         }
         let host = self.me.upgrade();
         let spawned = host.map(|host| {
@@ -38,7 +69,7 @@ impl Host {
         if !matches!(spawned, Some(Ok(()))) {
             let mut jobs = lock(&self.jobs);
             jobs.running.remove(&job);
-            jobs.failed.push(job);
+            jobs.fail(job);
         }
     }
 
@@ -61,28 +92,38 @@ impl Host {
     }
 
     fn do_job(&self, job: Job) {
+        // Since it was begun, or failed, the broker may have gone on.
+        let awaited = job.action().is_none_or(|action| lock(&self.control).broker.awaits(&action));
         let done = match job {
+            _ if !awaited => Ok(None),
             Job::Erase(gssd) => self.erase(gssd),
             Job::Evacuate(gssd, ghost, slot) => self.evacuate(gssd, ghost, slot),
             Job::Detach(gssd, ghost, slot) => self.detach(gssd, ghost, slot),
             Job::Wipe(vssd) => self.wipe(vssd),
+            Job::Swap(one, other) => self.swap(one, other),
         };
-        lock(&self.jobs).running.remove(&job);
         let told = match done {
             Ok(Some(event)) => self.tell(event),
             Ok(None) => Ok(()),
             Err(error) => Err(error),
         };
+        if let Job::Swap(one, other) = job {
+            self.keep_channels(one, other);
+        }
+        // Only now: nobody does the same for another while this one's word is on its way.
+        let again = lock(&self.jobs).running.remove(&job).unwrap_or(false);
         if let Err(error) = told {
             if !self.closing.load(Ordering::Acquire) {
                 tracing::warn!(%error, ?job, "will be tried again");
             }
-            lock(&self.jobs).failed.push(job);
+            lock(&self.jobs).fail(job);
+        } else if again {
+            self.begin(job);
         }
         self.changed.notify_all();
     }
 
-    fn goes_on(&self) -> bool {
+    pub(super) fn goes_on(&self) -> bool {
         !self.closing.load(Ordering::Acquire)
     }
 
@@ -98,7 +139,7 @@ impl Host {
     }
 
     /// Erases blocks, channels in parallel; those that cannot be.
-    fn erase_runs(&self, runs: &[Run]) -> Result<Vec<FlashBlock>> {
+    pub(super) fn erase_runs(&self, runs: &[Run]) -> Result<Vec<FlashBlock>> {
         let geometry = self.media.geometry();
         let blocks: Vec<FlashBlock> = runs.iter().copied().flat_map(Run::blocks).collect();
         let channels: Vec<&[FlashBlock]> =
@@ -132,40 +173,39 @@ impl Host {
             }
             inner.vssd.drain_slot(slot, None)
         };
-        if let Err(error) = begun {
-            return match error.kind() {
-                ErrorKind::NoSpace => Ok(Some(Event::EvacuationFailed { gssd, cause: error.to_string() })),
-                _ => Err(error),
-            };
-        }
-        let mut idle = 0;
+        let bytes = match begun {
+            Ok(fit) => fit.there.saturating_mul(self.media.geometry().page_size.into()),
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                return Ok(Some(Event::EvacuationFailed { gssd, cause: error.to_string() }));
+            }
+            Err(error) => return Err(error),
+        };
+        let (mut hurry, mut idle) = (None, 0);
         loop {
-            {
-                let inner = volume.read();
-                if !inner.vssd.has_slot(slot)
-                    || !inner.vssd.is_draining(slot)
-                    || volume.gone.load(Ordering::Acquire)
-                {
-                    // It was detached, or is kept.
-                    return Ok(None);
-                }
-                if inner.vssd.drained(slot, None) {
-                    break;
-                }
+            // It was detached, or is kept, and another may have the slot by now.
+            let Some(deadline) = self.deadline(gssd, ghost, slot, bytes) else { return Ok(None) };
+            if volume.gone.load(Ordering::Acquire) {
+                return Ok(None);
+            }
+            if volume.read().vssd.drained(slot, None) && volume.write().vssd.close_slot(slot, None) {
+                break;
             }
             if !self.goes_on() {
                 return Err(Error::new(ErrorKind::Cancelled, "the host is being closed"));
+            }
+            if deadline.is_over {
+                volume.write().vssd.keep_slot(slot, None);
+                let cause = format!("it was not done within {} s", deadline.limit.as_secs());
+                return Ok(Some(Event::EvacuationFailed { gssd, cause }));
+            }
+            if deadline.is_urgent {
+                hurry.get_or_insert_with(|| volume.hurry());
             }
             if self.collect(&volume, Effort::Needed)? > 0 {
                 idle = 0;
                 continue;
             }
             idle += 1;
-            if idle > PATIENCE {
-                volume.write().vssd.keep_slot(slot);
-                let cause = "what is there could not be moved in time".to_owned();
-                return Ok(Some(Event::EvacuationFailed { gssd, cause }));
-            }
             volume.flush(&self.log, &self.media)?;
             if idle > 1 {
                 volume.wait_a_moment();
@@ -173,6 +213,34 @@ impl Host {
         }
         volume.flush(&self.log, &self.media)?;
         Ok(Some(Event::Evacuated { gssd }))
+    }
+
+    /// By when so many bytes are to be moved from a slot; nothing where the broker does not await that any more.
+    fn deadline(&self, gssd: GssdId, ghost: VssdId, slot: u8, bytes: u64) -> Option<Deadline> {
+        let control = lock(&self.control);
+        let awaited = control.broker.evacuation(gssd);
+        let Evacuation { since, pressed, .. } = awaited.filter(|it| it.ghost == ghost && it.slot == slot)?;
+        let channels = control.broker.gssd(gssd)?.bandwidth;
+        drop(control);
+        let (now, limit) = (self.time(), self.settings.moving_limit(bytes, channels));
+        let urgent = self.settings.urgent_limit;
+        let late = now.since(since) >= limit;
+        match pressed {
+            Some(pressed) if !late => {
+                Some(Deadline { is_urgent: true, is_over: now.since(pressed) >= urgent, limit: urgent })
+            }
+            _ => Some(Deadline { is_urgent: pressed.is_some(), is_over: late, limit }),
+        }
+    }
+
+    /// While a home waits for what is on a lease, who writes beside it moves some of it. What fails here fails for who
+    /// moves it as well, and he is asked.
+    pub(crate) fn help(&self, volume: &Volume) {
+        if volume.is_hurried()
+            && let Err(error) = self.collect(volume, Effort::Needed)
+        {
+            tracing::debug!(%error, vssd = volume.name, "cannot help to move what is on a lease");
+        }
     }
 
     /// Takes a slot from a ghost, with what is still in it, and waits for I/O that runs.
@@ -212,6 +280,14 @@ impl Host {
             }
             volume.wait_a_moment();
         }
+        // Who moves what was there notices that it is not awaited. Whatever he says then must not be taken for a word
+        // on who has the slot next. (Where all is done by one thread, he may be the one who told of this.)
+        while !self.inline && lock(&self.jobs).running.contains_key(&Job::Evacuate(gssd, ghost, slot)) {
+            if !self.goes_on() {
+                return Err(Error::new(ErrorKind::Cancelled, "the host is being closed"));
+            }
+            volume.wait_a_moment();
+        }
         Ok(Some(Event::Detached { gssd }))
     }
 
@@ -221,7 +297,8 @@ impl Host {
         volume.gone.store(true, Ordering::SeqCst);
         let geometry = *self.media.geometry();
         // Nobody comes in any more; who is in is waited for.
-        let all = volume.channels.iter().flat_map(|channel| geometry.blocks_of(*channel)).map(FlashBlock);
+        let channels = volume.channels();
+        let all = channels.into_iter().flat_map(|channel| geometry.blocks_of(channel)).map(FlashBlock);
         let runs = Run::gather(all);
         let blocks = || runs.iter().copied().flat_map(Run::blocks);
         while volume.is_busy(blocks()) || volume.collecting.load(Ordering::Acquire) {

@@ -3,9 +3,11 @@
 use super::media::Media;
 use super::volume::Inner;
 use crate::broker::Step;
-use crate::journal::{Journal, Lsn, Record};
+use crate::flash::lock;
+use crate::journal::{Journal, Lsn, Record, Rewriting};
 use crate::vssd::Change;
 use crate::{Error, Result, VssdId};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Asked before the journal is written: tests let a host crash there.
@@ -20,6 +22,34 @@ pub(crate) struct Log {
     records: AtomicU64,
     syncs: AtomicU64,
     rewrites: AtomicU64,
+    pause: Mutex<Pause>,
+}
+
+/// Seconds between tries of what failed: twice as many each time.
+#[derive(Debug, Default)]
+struct Pause {
+    whole: u32,
+    left: u32,
+}
+
+/// Seconds of a pause at most.
+const PAUSE_MOST: u32 = 4096;
+
+impl Pause {
+    /// A second is over: whether it is to be tried.
+    fn is_over(&mut self) -> bool {
+        let over = self.left == 0;
+        self.left = self.left.saturating_sub(1);
+        over
+    }
+
+    /// It was tried: whether it had failed before.
+    fn tried(&mut self, well: bool) -> bool {
+        let before = self.whole > 0;
+        self.whole = if well { 0 } else { (self.whole * 2).clamp(2, PAUSE_MOST) };
+        self.left = self.whole;
+        before
+    }
 }
 
 impl Log {
@@ -31,6 +61,7 @@ impl Log {
             records: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             rewrites: AtomicU64::new(0),
+            pause: Mutex::default(),
         }
     }
 
@@ -57,24 +88,56 @@ impl Log {
     pub(crate) fn sync(&self, media: &Media, lsn: Lsn) -> Result<()> {
         self.journal.sync_after(lsn, || {
             self.syncs.fetch_add(1, Ordering::Relaxed);
-            if self.maps.swap(false, Ordering::SeqCst) {
-                media.flush().map_err(|error| from_flash(error, "the flash cannot be flushed"))?;
-            }
-            self.guard.as_ref().map_or(Ok(()), |guard| guard())
+            self.before_written(media)
         })
     }
 
-    /// Whether it is time to replace old records by snapshots.
-    pub(crate) fn has_grown(&self) -> bool {
-        self.journal.has_grown()
+    /// What maps speak of is made durable before they are.
+    fn before_written(&self, media: &Media) -> Result<()> {
+        if self.maps.swap(false, Ordering::SeqCst) {
+            media.flush().map_err(|error| from_flash(error, "the flash cannot be flushed"))?;
+        }
+        self.guard.as_ref().map_or(Ok(()), |guard| guard())
     }
 
-    /// Replaces all by these. Nobody appends meanwhile.
-    pub(crate) fn rewrite(&self, media: &Media, records: &[Record]) -> Result<()> {
-        media.flush().map_err(|error| from_flash(error, "the flash cannot be flushed"))?;
-        self.rewrites.fetch_add(1, Ordering::Relaxed);
+    /// Makes all durable.
+    pub(crate) fn sync_all(&self, media: &Media) -> Result<()> {
+        self.sync(media, self.journal.appended())
+    }
+
+    /// Whether it is time to replace old records by snapshots; asked once a second.
+    pub(crate) fn is_rewriting_due(&self) -> bool {
+        self.journal.has_grown() && lock(&self.pause).is_over()
+    }
+
+    /// Replacing old records went well or not.
+    pub(crate) fn rewrote(&self, result: Result<()>) {
+        let failed_before = lock(&self.pause).tried(result.is_ok());
+        match result {
+            Ok(()) if failed_before => tracing::info!("the journal could be rewritten again"),
+            Ok(()) => {}
+            Err(error) if failed_before => tracing::debug!(%error, "the journal still cannot be rewritten"),
+            Err(error) => {
+                let error = error.remedy(
+                    "make room on its disk: until then it grows, and takes longer to be read at a start; it is tried \
+                     again, less and less often",
+                );
+                tracing::warn!(%error, "the journal cannot be rewritten");
+            }
+        }
+    }
+
+    /// Begins to replace all records by others; see [`Journal::rewriting`].
+    pub(crate) fn rewriting(&self) -> Result<Rewriting<'_>> {
         self.guard.as_ref().map_or(Ok(()), |guard| guard())?;
-        self.journal.rewrite(records)
+        self.journal.rewriting()
+    }
+
+    /// Replaces all by these, and what was appended meanwhile.
+    pub(crate) fn replace(&self, media: &Media, new: Rewriting<'_>) -> Result<()> {
+        new.finish(|| self.before_written(media))?;
+        self.rewrites.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Bytes, records, syncs, rewrites.
@@ -103,5 +166,23 @@ pub(crate) fn from_flash(error: crate::flash::FlashError, cause: &'static str) -
     match error {
         crate::flash::FlashError::Failed(error) => error.about("the flash"),
         other => Error::new(crate::ErrorKind::Io, cause).caused_by(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Pause;
+
+    #[test]
+    fn what_fails_is_tried_less_and_less_often() {
+        let (mut pause, mut tries) = (Pause::default(), Vec::new());
+        for second in 0..20 {
+            if pause.is_over() {
+                tries.push((second, pause.tried(false)));
+            }
+        }
+        assert_eq!(tries, [(0, false), (3, true), (8, true), (17, true)]);
+        assert!((0..9999).any(|_| pause.is_over()) && pause.tried(true) && pause.is_over());
+        assert!(!pause.tried(true));
     }
 }

@@ -1,7 +1,9 @@
 //! What the host itself writes to the journal: which flash it is about, and what vSSDs are called.
 
+use super::levelling::Looked;
 use super::log::{decoded, encoded};
 use super::status::Kind;
+use super::unsold::Sold;
 use super::volume::About;
 use crate::flash::Geometry;
 use crate::journal::Record;
@@ -17,6 +19,12 @@ pub(crate) enum Meta {
     Next(u32),
     /// What a vSSD is called, and what its user asked for.
     Made { vssd: VssdId, name: String, kind: u8, channels: Vec<u16>, grows: bool },
+    /// An unsold vSSD is there since this time of the host's clock, in microseconds.
+    Since { vssd: VssdId, at_us: u64 },
+    /// Unsold vSSDs were sold, the latest last.
+    Sold(Vec<Sold>),
+    /// The wear of channels was looked at.
+    Looked(Looked),
 }
 
 impl Meta {

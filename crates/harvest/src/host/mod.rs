@@ -28,14 +28,19 @@
 //! | `meta` | what the host itself remembers |
 //! | `volume` | a vSSD with its lock, its ranges and turns |
 //! | `program` | pages on their way to flash |
+//! | `doubts` | pages that could not be read |
 //! | `actions` | the broker's actions |
 //! | `jobs` | what takes time |
+//! | `levelling` | channels that swap owners to wear alike |
 //! | `sampling` | what vSSDs use |
+//! | `unsold` | how long what is unsold stays so |
 //! | `recover` | opening, creating, and what a crash left |
 //! | `show` | status |
 
 pub(crate) mod actions;
+mod doubts;
 mod jobs;
+mod levelling;
 pub(crate) mod log;
 pub(crate) mod media;
 mod meta;
@@ -47,6 +52,7 @@ mod show;
 pub mod status;
 #[cfg(test)]
 mod tests;
+mod unsold;
 pub(crate) mod volume;
 
 pub use crate::gate::Clock;
@@ -64,7 +70,8 @@ use crate::predict::forecaster::Forecast;
 use crate::vssd::{Effort, Vssd};
 use crate::{Error, ErrorKind, GssdId, Result, Time, VssdId};
 use actions::Job;
-use headstart_block::BlockDevice;
+use headstart_block::{BlockDevice, ByteSize};
+use levelling::Levelling;
 use media::Media;
 use meta::Meta;
 use sampling::Sampler;
@@ -72,6 +79,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
+use unsold::Shelf;
 use volume::{About, Volume};
 
 /// Reports that are kept.
@@ -112,6 +120,8 @@ pub(crate) struct Control {
     reports: VecDeque<(u64, broker::Report)>,
     reported: u64,
     samples: BTreeMap<VssdId, Sampler>,
+    shelf: Shelf,
+    levelling: Levelling,
     next_vssd: u32,
     /// What is to be done (again) after a start.
     resumed: Vec<Action>,
@@ -120,7 +130,8 @@ pub(crate) struct Control {
 /// What is being done.
 #[derive(Default)]
 pub(crate) struct Jobs {
-    running: BTreeSet<Job>,
+    /// Each with whether it is to be begun anew when it has ended.
+    running: BTreeMap<Job, bool>,
     waiting: VecDeque<Job>,
     failed: Vec<Job>,
 }
@@ -174,15 +185,20 @@ impl Host {
         let map = log::encoded(&vssd.snapshot())?;
         self.log.append(&Meta::Next(id.0 + 1).record()?)?;
         self.log.append(&Meta::made(known.clone()).record()?)?;
-        self.log.append(&crate::journal::Record::Snapshot { vssd: id, map })?;
+        crate::journal::parts(id, &map).try_for_each(|part| self.log.append(&part).map(drop))?;
         control.next_vssd += 1;
         self.add_volume(control, known.clone(), vssd, 0);
         let kind = broker_kind(spec.kind);
         let created = Event::Created { vssd: id, kind, bandwidth: count, capacity, channels: known.channels };
         lock(&self.inbox).push(created);
-        if spec.kind == Kind::Unsold {
-            let lasts = self.settings.unsold_lasts;
-            lock(&self.inbox).push(Event::Forecast { vssd: id, bandwidth: count, capacity, lasts });
+        if spec.kind == Kind::Unsold
+            && let Some(volume) = self.volume(id)
+        {
+            let now = self.time();
+            self.log.append(&Meta::Since { vssd: id, at_us: now.0 }.record()?)?;
+            control.shelf.put(id, now);
+            let offer = self.offer_unsold(control, &volume);
+            lock(&self.inbox).push(offer);
         }
         self.settle_with(control)?;
         Ok(id)
@@ -231,6 +247,7 @@ impl Host {
         self.check()?;
         let volume = self.named(name)?;
         volume.gone.store(true, Ordering::SeqCst);
+        self.take_from_shelf(&mut lock(&self.control), &volume)?;
         self.tell(Event::Deleted { vssd: volume.id })?;
         let mut control = lock(&self.control);
         for _ in 0..DELETED {
@@ -276,8 +293,8 @@ impl Host {
             Some(Answer::Short(channels, blocks)) => Err(about(Error::new(
                 ErrorKind::NoSpace,
                 format!(
-                    "for that long there are {channels} channels and {} bytes in the pool",
-                    blocks * block
+                    "for that long {} on {channels} channels are to be had at once",
+                    ByteSize(blocks * block)
                 ),
             ))
             .remedy("ask for less, for a shorter time, or with partial; or wait until more is spare")),
@@ -299,19 +316,25 @@ impl Host {
             let control = lock(&self.control);
             if control.broker.gssd(id).is_none_or(|gssd| gssd.ghost != Some(volume.id)) {
                 let error = Error::new(ErrorKind::NotFound, format!("it has no lease {}", id.0));
+                let error = error.remedy("the status of the vSSD says which it has");
                 return Err(error.about(format_args!("vSSD {name}")));
             }
         }
         self.tell(Event::Release { ghost: volume.id, gssd: lease })
     }
 
-    /// Says what a vSSD can do without, as if it had been forecast: for who knows better.
+    /// Says what a vSSD can do without, as if it had been forecast: for who knows better. What is not leased when its
+    /// next forecast says otherwise goes home.
     ///
     /// # Errors
-    /// NotFound.
+    /// NotFound; Invalid for a harvest VM's, which lends nothing.
     pub fn offer(&self, name: &str, channels: u16, bytes: u64, lasts: Duration) -> Result<()> {
         self.check()?;
         let volume = self.named(name)?;
+        if volume.kind == Kind::Harvest {
+            let error = Error::invalid("a harvest VM's lends nothing").about(format_args!("vSSD {name}"));
+            return Err(error.remedy("release what it borrowed and does not need"));
+        }
         let blocks = bytes / u64::from(self.media.geometry().block_size());
         let capacity = u32::try_from(blocks).unwrap_or(u32::MAX);
         let forecast = Forecast { bandwidth: channels, capacity, lasts };
@@ -343,12 +366,17 @@ impl Host {
         }
         let now = self.time();
         let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut events = Vec::new();
+        let (mut events, mut swap) = (Vec::new(), None);
         {
             let control = &mut *lock(&self.control);
+            match self.level(control, now, &volumes) {
+                Ok(planned) => swap = planned,
+                Err(error) => tracing::warn!(%error, "wear cannot be levelled"),
+            }
             if control.broker.next().is_some_and(|next| next <= now) {
                 events.push(Event::Tick);
             }
+            events.extend(self.offer_all_unsold(control, now, volumes.values().map(AsRef::as_ref)));
             for volume in volumes.values().filter(|volume| volume.kind != Kind::Unsold) {
                 let usage = volume.read().vssd.usage();
                 let used = usage.stored.div_ceil(self.media.geometry().pages.into());
@@ -365,15 +393,14 @@ impl Host {
         if let Err(error) = self.settle() {
             tracing::warn!(%error, "the broker's decisions cannot be carried out");
         }
+        if let Some(job) = swap {
+            self.begin(job);
+        }
         self.retry_jobs();
         for volume in volumes.values().filter(|volume| volume.kind != Kind::Unsold) {
             self.collect_soon(volume, Effort::Idle);
         }
-        if self.log.has_grown()
-            && let Err(error) = self.rewrite()
-        {
-            tracing::warn!(%error, "the journal cannot be rewritten");
-        }
+        self.rewrite_if_grown();
     }
 
     /// Blocks that a home wants back before its writes have to wait for them.
@@ -476,13 +503,15 @@ impl Host {
         volumes: &BTreeMap<VssdId, Arc<Volume>>,
     ) -> Result<Vec<u16>> {
         let geometry = self.media.geometry();
-        let taken: BTreeSet<u16> =
-            volumes.values().flat_map(|volume| volume.channels.iter().copied()).collect();
-        let mut free: Vec<u16> = (0..geometry.channels).filter(|channel| !taken.contains(channel)).collect();
+        let taken: BTreeSet<u16> = volumes.values().flat_map(|volume| volume.channels()).collect();
+        // One that is being swapped may be erased until that has ended.
+        let swapped: BTreeSet<u16> = lock(&self.jobs).running.keys().flat_map(Job::channels).collect();
+        let is_free = |channel: &u16| !taken.contains(channel) && !swapped.contains(channel);
+        let mut free: Vec<u16> = (0..geometry.channels).filter(is_free).collect();
         if free.len() < usize::from(count) {
-            let cause = format!("{count} channels are asked for, {} are free", free.len());
+            let cause = format!("it takes {count} channels, {} are free", free.len());
             let error = Error::new(ErrorKind::NoSpace, cause).about(format_args!("vSSD {name}"));
-            return Err(error.remedy("ask for fewer, or delete a vSSD"));
+            return Err(error.remedy("make it smaller, or delete a vSSD"));
         }
         free.sort_by_key(|channel| (self.wear_of(geometry, *channel), *channel));
         free.truncate(count.into());

@@ -15,6 +15,9 @@ use std::time::Duration;
 /// Bytes that may go at once where a channel has a rate.
 const BURST: u64 = 1 << 20;
 
+/// What moving a lease always has time for: flushes, and what is under way.
+const MOVING_LEAST: Duration = Duration::from_secs(60);
+
 /// The knobs of a host.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -37,8 +40,21 @@ pub struct Settings {
     pub horizon: usize,
     /// Which predictors.
     pub predictors: crate::predict::forecaster::Kind,
-    /// How long what is unsold is expected to stay so.
+    /// How long what is unsold is expected to stay so, while too little is known of how long such did.
     pub unsold_lasts: Duration,
+    /// The certainty with which what is unsold is said to stay so, 0 to 1: the share of those that have been so for as
+    /// long that stay so for longer than is said.
+    pub unsold_cover: f32,
+    /// How long what is on a lease may take to be moved elsewhere when its home needs it at once; then the lease ends
+    /// with what is still on it. The default is 10 s: guests give a write up after 30 (Linux: NVMe and SCSI), and
+    /// erasing the paper's gSSD of 16 GiB on one channel takes 17.
+    pub urgent_limit: Duration,
+    /// Bytes a second that moving what is on a lease is expected to manage for each of its channels, at least, where
+    /// its home can wait: it gets the time that follows, and a minute. The default is a sixteenth of a channel, which
+    /// is what harvest VMs are left beside a busy owner; on idle flash it is done in a sixteenth of the time.
+    pub moving_rate: u64,
+    /// How often channels are looked at for two to swap owners, so that all wear alike.
+    pub swap_every: Duration,
     /// Whether a harvest VM that is forecast to need more than it has is given more by itself.
     pub grow: bool,
 }
@@ -57,6 +73,10 @@ impl Default for Settings {
             horizon: 5,
             predictors: crate::predict::forecaster::Kind::default(),
             unsold_lasts: Duration::from_secs(12 * 3600),
+            unsold_cover: 0.5,
+            urgent_limit: Duration::from_secs(10),
+            moving_rate: Speeds::default().bus / 16,
+            swap_every: crate::vssd::SWAP_PERIOD,
             grow: true,
         }
     }
@@ -72,6 +92,13 @@ impl Settings {
         let quarter = geometry.channel_blocks() / 4;
         let capacity = u32::try_from(most).unwrap_or(u32::MAX).min(quarter).max(1);
         self.grain.unwrap_or(Grain { capacity, ..paper }).sane()
+    }
+
+    /// How long it may take to move so many bytes from a lease of so many channels, where its home can wait.
+    #[must_use]
+    pub fn moving_limit(&self, bytes: u64, channels: u16) -> Duration {
+        let rate = self.moving_rate.max(1).saturating_mul(channels.max(1).into());
+        MOVING_LEAST + Duration::from_secs(bytes / rate)
     }
 
     /// The broker's settings on flash that is built so.

@@ -3,8 +3,9 @@
 use super::Host;
 use super::log::from_flash;
 use super::volume::{Inner, Volume};
-use crate::flash::{FlashBlock, FlashError};
-use crate::gate::What;
+use crate::broker::{Report, What};
+use crate::flash::{FlashBlock, FlashError, lock};
+use crate::gate;
 use crate::lane::Class;
 use crate::vssd::{Effort, Place, Placement, Step};
 use crate::{Error, ErrorKind, Result};
@@ -29,8 +30,14 @@ impl Host {
         let mut todo = pages.to_vec();
         while !todo.is_empty() {
             let mut batch = Vec::with_capacity(todo.len());
+            // A regular VM's channels are all its own.
+            let times = volume.class().is_harvest().then(|| self.media.gate().program_times());
             let stopped = {
                 let mut inner = volume.write();
+                if let Some(times) = times {
+                    let of = |channel: u16| times.get(usize::from(channel)).copied().unwrap_or_default();
+                    inner.vssd.set_program_times(of);
+                }
                 place_all(&mut inner, &todo, &mut batch)
             };
             if batch.is_empty() {
@@ -62,8 +69,10 @@ impl Host {
         }
         let media = &self.media;
         if media.is_emulated() {
-            let bundle: Vec<(FlashBlock, What)> =
-                batch.iter().map(|(placement, _)| (placement.block, What::Program { pages: 1 })).collect();
+            let bundle: Vec<(FlashBlock, gate::What)> = batch
+                .iter()
+                .map(|(placement, _)| (placement.block, gate::What::Program { pages: 1 }))
+                .collect();
             drop(media.gate().enter(class, &bundle));
         }
         let (mut burnt, mut again, mut failure) = (Vec::with_capacity(batch.len()), Vec::new(), None);
@@ -73,7 +82,7 @@ impl Host {
                 self.answer(volume, &mut burnt, &mut again, &mut failure);
                 volume.wait_turn(&placement);
             }
-            let bundle = [(placement.block, What::Program { pages: 1 })];
+            let bundle = [(placement.block, gate::What::Program { pages: 1 })];
             let _pass = (!media.is_emulated()).then(|| media.gate().enter(class, &bundle));
             let result = match media.program(placement.block, placement.at, bytes) {
                 Ok(()) => Burnt::Done,
@@ -120,9 +129,17 @@ impl Host {
 
     /// Makes room where a write found none, or waits for those who do.
     fn make_room(&self, volume: &Volume) -> Result<()> {
-        if self.collect(volume, Effort::Needed)? == 0 {
-            volume.wait_a_moment();
+        if self.collect(volume, Effort::Needed)? > 0 {
+            return Ok(());
         }
+        let doubtful = lock(&volume.doubts).long(self.clock.now());
+        if let Some((block, page)) = doubtful {
+            let cause = "no room can be made: the flash does not answer";
+            let error = Error::new(ErrorKind::Io, cause).caused_by(FlashError::Unreadable(block, page));
+            let error = error.about(format_args!("vSSD {}", volume.name));
+            return Err(error.remedy("see to the flash; nothing on it is given up meanwhile"));
+        }
+        volume.wait_a_moment();
         Ok(())
     }
 
@@ -134,8 +151,12 @@ impl Host {
             return Ok(0);
         }
         let mut steps = Vec::with_capacity(STEPS);
+        let again = lock(&volume.doubts).are_due(self.clock.now());
         {
             let mut inner = volume.write();
+            if again {
+                inner.vssd.look_again();
+            }
             while steps.len() < STEPS
                 && let Some(step) = inner.vssd.collect_next(effort)
             {
@@ -146,14 +167,13 @@ impl Host {
                 }
             }
         }
-        let count = steps.len();
-        self.do_steps(volume, steps)?;
-        Ok(count)
+        self.do_steps(volume, steps)
     }
 
-    fn do_steps(&self, volume: &Volume, steps: Vec<Step>) -> Result<()> {
-        let (mut copies, mut failure, mut sync) = (Vec::new(), None, false);
-        let mut erasures = Vec::new();
+    /// Does all of the steps; how many could be done. Fails where none could.
+    fn do_steps(&self, volume: &Volume, steps: Vec<Step>) -> Result<usize> {
+        let (mut copies, mut erasures, mut sync) = (Vec::new(), Vec::new(), false);
+        let (mut done, mut failure) = (0, None);
         for step in steps {
             match step {
                 Step::Copy { from, page, to } => copies.push((from, page, to)),
@@ -163,17 +183,30 @@ impl Host {
         }
         // Copies first: others may wait for their turn behind them.
         if !copies.is_empty() {
-            failure = self.copy(volume, copies).err();
+            let count = copies.len();
+            match self.copy(volume, copies) {
+                Ok(()) => done += count,
+                Err(error) => failure = Some(error),
+            }
         }
         for block in erasures {
-            if let Err(error) = self.erase_one(volume, block) {
-                failure.get_or_insert(error);
+            match self.erase_one(volume, block) {
+                Ok(()) => done += 1,
+                Err(error) => drop(failure.get_or_insert(error)),
             }
         }
         if sync && failure.is_none() {
-            failure = volume.flush(&self.log, &self.media).err();
+            volume.flush(&self.log, &self.media)?;
+            done += 1;
         }
-        failure.map_or(Ok(()), Err)
+        match failure {
+            Some(error) if done == 0 => Err(error),
+            Some(error) => {
+                tracing::warn!(%error, vssd = volume.name, "a step of the collector failed; it will be tried again");
+                Ok(done)
+            }
+            None => Ok(done),
+        }
     }
 
     /// Copies pages; the batch is answered whatever happens.
@@ -182,40 +215,102 @@ impl Host {
         let size = media.geometry().page_size;
         let bytes = usize::try_from(size).unwrap_or(0);
         let mut pages = vec![0; bytes * copies.len()];
-        let bundle: Vec<(FlashBlock, What)> = copies
+        let bundle: Vec<(FlashBlock, gate::What)> = copies
             .iter()
-            .map(|(from, page, _)| (*from, What::Read { offset: page * size, len: size }))
+            .map(|(from, page, _)| (*from, gate::What::Read { offset: page * size, len: size }))
             .collect();
         if media.is_emulated() {
             drop(media.gate().enter(class, &bundle));
         }
-        let mut failed = None;
         let mut readable = Vec::with_capacity(copies.len());
+        let mut unread = Unread::default();
         for (index, (from, page, to)) in copies.into_iter().enumerate() {
             let one = &bundle[index..=index];
             let _pass = (!media.is_emulated()).then(|| media.gate().enter(class, one));
+            let part = &mut pages[index * bytes..][..bytes];
             let read = if self.custody.may_touch(volume.id, from) {
-                let part = &mut pages[index * bytes..][..bytes];
-                media
-                    .read(from, page * size, part)
-                    .map_err(|error| from_flash(error, "a page cannot be read"))
+                media.read(from, page * size, part)
             } else {
-                Err(foreign(volume))
+                Err(FlashError::Failed(foreign(volume)))
             };
             match read {
-                Ok(()) => readable.push((index, to)),
-                Err(error) => {
-                    failed.get_or_insert(error);
-                    let change = volume.write().vssd.failed(to, false);
-                    debug_assert!(change.is_none(), "nothing was said to be bad");
-                    volume.turn_over();
+                Ok(()) => {
+                    lock(&volume.doubts).settled((from, page));
+                    readable.push((index, to));
                 }
+                Err(error) => self.not_read(volume, (from, page), to, error, &mut unread),
             }
         }
         let batch = readable.into_iter().map(|(index, to)| (to, &pages[index * bytes..][..bytes])).collect();
         // What was to be copied to a block that is bad is still where it was, and is copied again.
-        self.burn(volume, class, batch)?;
-        failed.map_or(Ok(()), Err)
+        let burnt = self.burn(volume, class, batch);
+        self.report_lost(volume, &unread);
+        burnt?;
+        unread.failure.map_or(Ok(()), Err)
+    }
+
+    /// A page that is to be copied was not read: it stays where it is, or is lost.
+    fn not_read(
+        &self,
+        volume: &Volume,
+        at: (FlashBlock, u32),
+        to: Placement,
+        error: FlashError,
+        unread: &mut Unread,
+    ) {
+        let unreadable = matches!(error, FlashError::Unreadable(..));
+        let lost = unreadable && self.is_lost(volume, at, unread);
+        let page = to.page;
+        let mut inner = volume.write();
+        if lost {
+            if let Some(change) = inner.vssd.lose(to) {
+                unread.lost.push((page, at));
+                if let Err(error) = self.log.change(volume.id, &mut inner, &change) {
+                    unread.failure.get_or_insert(error);
+                }
+            }
+        } else if unreadable {
+            inner.vssd.unread(to);
+        } else {
+            unread.failure.get_or_insert(from_flash(error, "a page cannot be read"));
+            let change = inner.vssd.failed(to, false);
+            debug_assert!(change.is_none(), "nothing was said to be bad");
+        }
+        drop(inner);
+        volume.turn_over();
+    }
+
+    /// Whether a page that cannot be read is to be given up.
+    fn is_lost(&self, volume: &Volume, at: (FlashBlock, u32), unread: &mut Unread) -> bool {
+        let (block, page) = at;
+        if !lock(&volume.doubts).failed(at, self.clock.now()) {
+            return false;
+        }
+        let media = &self.media;
+        if !*unread.answers.get_or_insert_with(|| media.answers(block)) {
+            return false;
+        }
+        let size = media.geometry().page_size;
+        let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
+        let lost = matches!(media.read(block, page * size, &mut bytes), Err(FlashError::Unreadable(..)));
+        if lost {
+            lock(&volume.doubts).settled(at);
+        }
+        lost
+    }
+
+    /// Says what was lost.
+    fn report_lost(&self, volume: &Volume, unread: &Unread) {
+        let Some(&(page, (block, at))) = unread.lost.first() else { return };
+        self.media.gave_up(unread.lost.len() as u64);
+        let what = What::Unreadable {
+            pages: unread.lost.len() as u64,
+            offset: u64::from(page) * u64::from(self.media.geometry().page_size),
+            at: (block, at),
+        };
+        let report = Report { vm: volume.name.clone(), ghost: volume.id, at: self.time(), what };
+        tracing::warn!(vssd = volume.name, "{report}");
+        lock(&self.control).report(report);
     }
 
     fn erase_one(&self, volume: &Volume, block: FlashBlock) -> Result<()> {
@@ -225,20 +320,33 @@ impl Host {
             Err(FlashError::Failed(foreign(volume)))
         };
         let mut inner = volume.write();
-        if let Err(error) = erased {
+        let done = match erased {
+            Ok(()) => inner.vssd.erased(block, self.media.wear(block)),
             // Nobody knows what a block holds whose erasure failed: it is never used again.
-            let change = inner.vssd.erase_failed(block)?;
-            self.log.change(volume.id, &mut inner, &change)?;
-            if !matches!(error, FlashError::Bad(_)) {
-                return Err(from_flash(error, "a flash block cannot be erased"));
+            Err(FlashError::Bad(_)) => {
+                let change = inner.vssd.erase_failed(block)?;
+                self.log.change(volume.id, &mut inner, &change)
             }
-        } else {
-            inner.vssd.erased(block, self.media.wear(block))?;
-        }
+            Err(error) => {
+                inner.vssd.erase_later(block)?;
+                Err(from_flash(error, "a flash block cannot be erased"))
+            }
+        };
         drop(inner);
         volume.turn_over();
-        Ok(())
+        done
     }
+}
+
+/// What became of the pages of a batch that could not be read.
+#[derive(Default)]
+struct Unread {
+    /// Why others than such as are in doubt were not read.
+    failure: Option<Error>,
+    /// Pages of the disk that are lost, and where they lay.
+    lost: Vec<(u32, (FlashBlock, u32))>,
+    /// Whether other flash answers, once that was asked.
+    answers: Option<bool>,
 }
 
 /// Why not all pages were placed.

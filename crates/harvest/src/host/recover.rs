@@ -6,18 +6,20 @@
 //! attached. All that comes to an FTL this way comes before it is said to be
 //! [recovered](crate::vssd::Vssd::recovered), and so is erased before it is used. Last, what was begun is done again.
 
+use super::levelling::{Levelling, Looked};
 use super::log::{Log, decoded};
 use super::media::Media;
 use super::meta::{Meta, kind_of};
 use super::options::{Opened, Settings, open_flash};
 use super::status::Options;
+use super::unsold::{Shelf, Sold};
 use super::volume::About;
 use super::{Clock, Control, Host, Jobs, Kind};
-use crate::broker::{Action, Broker, Event, Run, Step};
+use crate::broker::{Action, Broker, Run, Step};
 use crate::custody::Custody;
 use crate::flash::{FlashBlock, Geometry, lock};
 use crate::gate::Gate;
-use crate::journal::{Journal, Record};
+use crate::journal::{Journal, Record, Snapshots};
 use crate::lane::{Lanes, Speed};
 use crate::vssd::{Change, Snapshot, Vssd};
 use crate::{Error, ErrorKind, Result, Time, VssdId};
@@ -36,6 +38,9 @@ struct Known {
     vssds: BTreeMap<VssdId, Vssd>,
     last: BTreeMap<VssdId, u64>,
     steps: Vec<Step>,
+    since: BTreeMap<VssdId, Time>,
+    sold: Vec<Sold>,
+    looked: Option<Looked>,
 }
 
 /// What a host is made of, apart from what its journal says.
@@ -95,6 +100,8 @@ impl Host {
             reports: std::collections::VecDeque::new(),
             reported: 0,
             samples: BTreeMap::new(),
+            shelf: Shelf::default(),
+            levelling: Levelling::default(),
             next_vssd: known.next_vssd,
             resumed,
         };
@@ -126,18 +133,34 @@ impl Host {
     fn recover(&self, known: Known) -> Result<()> {
         let control = &mut *lock(&self.control);
         let there: BTreeSet<VssdId> = control.broker.vssds().map(|(id, _)| id).collect();
-        let Known { mut made, vssds, last, .. } = known;
+        let Known { mut made, vssds, last, since, sold, looked, .. } = known;
+        looked.into_iter().for_each(|looked| control.levelling.looked(looked));
+        sold.into_iter().for_each(|sold| control.shelf.remember(sold));
         for (id, mut vssd) in vssds.into_iter().filter(|(id, _)| there.contains(id)) {
-            let Some(about) = made.remove(&id) else {
+            let Some(mut about) = made.remove(&id) else {
                 let error = Error::corrupt("its journal does not say what it is called");
                 return Err(error.about(format_args!("vSSD {}", id.0)));
             };
             let mut last = last.get(&id).copied().unwrap_or(0);
+            // Its record may be older than a swap.
+            about.channels = control.broker.channels(id).to_vec();
+            about.channels.sort_unstable();
             let mut changes = self.reconcile(control, id, &mut vssd)?;
             if let Some(change) = changes.last() {
                 last = change.number;
             }
             vssd.recovered(|block| self.media.wear(block));
+            for action in &control.resumed {
+                // Before anybody writes there: what is there was moved, or its user was told that it is lost.
+                if let Action::Detach { ghost, slot, .. } = action
+                    && *ghost == id
+                    && vssd.has_slot(*slot)
+                    && let Some(change) = vssd.abandon_slot(*slot)?
+                {
+                    last = change.number;
+                    changes.push(change);
+                }
+            }
             if control.broker.vssds().any(|(vssd, _)| vssd == id) {
                 self.add_volume(control, about, vssd, last);
             }
@@ -159,11 +182,11 @@ impl Host {
             }
             if kind == crate::broker::VssdKind::Unsold
                 && let Some(volume) = self.volume(id)
+                && !control.broker.is_deleting(id)
             {
-                let bandwidth = u16::try_from(volume.channels.len()).unwrap_or(u16::MAX);
-                let usage = volume.read().vssd.usage();
-                let (capacity, lasts) = (usage.blocks + usage.lent, self.settings.unsold_lasts);
-                lock(&self.inbox).push(Event::Forecast { vssd: id, bandwidth, capacity, lasts });
+                control.shelf.put(id, since.get(&id).copied().unwrap_or_else(|| self.time()));
+                let offer = self.offer_unsold(control, &volume);
+                lock(&self.inbox).push(offer);
             }
         }
         Ok(())
@@ -171,7 +194,8 @@ impl Host {
 
     /// Puts right what the broker and an FTL disagree about.
     fn reconcile(&self, control: &Control, id: VssdId, vssd: &mut Vssd) -> Result<Vec<Change>> {
-        let mut changes = Vec::new();
+        let mut changes: Vec<Change> =
+            self.follow_swap(vssd, control.broker.channels(id))?.into_iter().collect();
         let lent: BTreeSet<FlashBlock> =
             self.custody.lent(id).into_iter().flat_map(|(_, runs)| runs).flat_map(Run::blocks).collect();
         let bad: BTreeSet<FlashBlock> = self.custody.bad().into_iter().flat_map(Run::blocks).collect();
@@ -205,15 +229,15 @@ impl Host {
 }
 
 fn open_journal(path: &Path, geometry: &Geometry) -> Result<(Journal, Known)> {
-    let (journal, read) = Journal::open(path)?;
-    if let Some(torn) = read.torn {
+    let (mut known, mut snapshots) = (Known::default(), Snapshots::default());
+    let (journal, end) = Journal::open(path, |record| known.add(&mut snapshots, record))?;
+    if let Some(torn) = end.torn {
         tracing::warn!(
             at = torn.at,
             bytes = torn.bytes,
             "the end of the journal was torn by a crash and is cut off"
         );
     }
-    let known = Known::of(&read.records).map_err(|error| error.about(path.display()))?;
     if known.geometry != Some(*geometry) {
         let error = Error::new(ErrorKind::Conflict, "it is about flash of another size or build");
         return Err(error.about(path.display()).remedy("give the flash that this directory was made with"));
@@ -222,29 +246,30 @@ fn open_journal(path: &Path, geometry: &Geometry) -> Result<(Journal, Known)> {
 }
 
 impl Known {
-    fn of(records: &[Record]) -> Result<Self> {
-        let mut known = Self::default();
-        for record in records {
-            match record {
-                Record::Broker(step) => known.steps.push(step.clone()),
-                Record::Host { meta } => known.meta(Meta::of(meta)?),
-                Record::Snapshot { vssd, map } => {
-                    let snapshot: Snapshot = decoded(map, "a vSSD's map")?;
-                    known.last.insert(*vssd, snapshot.number);
-                    known.vssds.insert(*vssd, Vssd::restore(&snapshot)?);
-                }
-                Record::Map { vssd, change } => {
-                    let change: Change = decoded(change, "a change of a vSSD")?;
-                    let map = known.vssds.get_mut(vssd).ok_or_else(|| {
-                        Error::corrupt("it changes before it is there").about(format_args!("vSSD {}", vssd.0))
-                    })?;
-                    map.apply(&change)?;
-                    known.last.insert(*vssd, change.number);
-                }
-                Record::Whole => {}
+    /// What the next record says. `snapshots` gathers their parts.
+    fn add(&mut self, snapshots: &mut Snapshots, record: Record) -> Result<()> {
+        match record {
+            Record::Broker(step) => self.steps.push(step),
+            Record::Host { meta } => self.meta(Meta::of(&meta)?),
+            Record::Snapshot { vssd, part, last, map } => {
+                let Some(map) = snapshots.add(vssd, part, last, map)? else { return Ok(()) };
+                let snapshot: Snapshot = decoded(&map, "a vSSD's map")?;
+                drop(map);
+                self.last.insert(vssd, snapshot.number);
+                self.vssds.insert(vssd, Vssd::restore(&snapshot)?);
             }
+            Record::Map { vssd, change } => {
+                let change: Change = decoded(&change, "a change of a vSSD")?;
+                let map = self.vssds.get_mut(&vssd).ok_or_else(|| {
+                    Error::corrupt("it changes before it is there").about(format_args!("vSSD {}", vssd.0))
+                })?;
+                map.apply(&change)?;
+                let last = self.last.entry(vssd).or_default();
+                *last = change.number.max(*last);
+            }
+            Record::Whole => {}
         }
-        Ok(known)
+        Ok(())
     }
 
     fn meta(&mut self, meta: Meta) {
@@ -256,6 +281,9 @@ impl Known {
                 let kind: Kind = kind_of(kind);
                 self.made.insert(vssd, About { id: vssd, name, kind, channels, grows });
             }
+            Meta::Since { vssd, at_us } => drop(self.since.insert(vssd, Time(at_us))),
+            Meta::Sold(sold) => self.sold.extend(sold),
+            Meta::Looked(looked) => self.looked = Some(looked),
         }
     }
 }

@@ -22,10 +22,11 @@ impl Host {
             flash: self.flash_status(),
             broker: broker_status(&control),
             journal: self.journal_status(),
+            stopped: lock(&self.broken).clone(),
         }
     }
 
-    /// What harvest VMs' users have to know: the last 256, the newest last.
+    /// What VMs' users have to know: the last 256, the newest last.
     #[must_use]
     pub fn reports(&self) -> Vec<Report> {
         let (now, control) = (self.time(), lock(&self.control));
@@ -37,6 +38,8 @@ impl Host {
                 What::Evicted { .. } => ReportKind::Evicted,
                 What::UnderHarvest { .. } => ReportKind::UnderHarvest,
                 What::Kept { .. } => ReportKind::Kept,
+                What::Unreadable { .. } => ReportKind::Unreadable,
+                What::Expired { .. } => ReportKind::Expired,
             },
             text: report.to_string(),
         });
@@ -51,18 +54,22 @@ impl Host {
         let leases: Vec<LeaseStatus> =
             control.broker.slots(id).filter_map(|(_, gssd)| self.lease_of(control, gssd)).collect();
         let forecast = control.samples.get(&id).and_then(super::sampling::Sampler::forecast);
-        let harvested: u64 = volume.channels.iter().map(|channel| self.media.harvest_wear(*channel)).sum();
-        let worn: u64 = volume.channels.iter().map(|channel| self.wear_of(geometry, *channel)).sum();
+        let channels = volume.channels();
+        let harvested: u64 = channels.iter().map(|channel| self.media.harvest_wear(*channel)).sum();
+        let [read_bytes, written_bytes, _] = volume.meter.counts();
+        let worn: u64 = channels.iter().map(|channel| self.wear_of(geometry, *channel)).sum();
         Some(VssdStatus {
             name: volume.name.clone(),
             id,
             kind: volume.kind,
             size: volume.size(),
-            channels: u16::try_from(volume.channels.len()).unwrap_or(u16::MAX),
+            channels: u16::try_from(channels.len()).unwrap_or(u16::MAX),
             used: usage.stored * u64::from(geometry.page_size),
             lent: u64::from(usage.lent) * block,
             borrowed: leases.iter().map(|lease| lease.capacity).sum(),
             leases,
+            read_bytes,
+            written_bytes,
             harvest_wear: share(harvested, worn),
             forecast: forecast.map(|forecast| ForecastStatus {
                 bandwidth: forecast.bandwidth,
@@ -103,7 +110,7 @@ impl Host {
     fn flash_status(&self) -> FlashStatus {
         let geometry = self.media.geometry();
         let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let taken: usize = volumes.values().map(|volume| volume.channels.len()).sum();
+        let taken: usize = volumes.values().map(|volume| volume.channels().len()).sum();
         let bad = (0..geometry.total_blocks()).filter(|block| self.media.is_bad(FlashBlock(*block))).count();
         let nobodys: u64 = self.custody.bad().iter().map(|run: &Run| u64::from(run.count)).sum();
         let done = self.media.done();
@@ -114,6 +121,7 @@ impl Host {
             free_channels: geometry.channels.saturating_sub(u16::try_from(taken).unwrap_or(u16::MAX)),
             block_size: geometry.block_size().into(),
             bad_blocks: (bad as u64).max(nobodys),
+            unreadable_pages: done.given_up,
             erasures: (0..geometry.channels).map(|channel| self.wear_of(geometry, channel)).sum(),
             harvest_erasures: done.harvest_erased,
             read_bytes: done.read,
@@ -145,8 +153,11 @@ fn broker_status(control: &Control) -> BrokerStatus {
         early: counters.early,
         migrated: counters.migrated,
         evicted: counters.evicted,
+        evicted_leases: counters.evicted_leases,
         under_harvests: counters.under_harvests,
+        waste_block_seconds: counters.waste_block_seconds,
         erased_blocks: counters.erased_blocks,
+        bad_blocks: counters.bad_blocks,
     }
 }
 

@@ -94,16 +94,13 @@ impl FromStr for Kind {
 }
 
 /// A vSSD that is to be made.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VssdSpec {
     /// Whose it is.
     pub kind: Kind,
-    /// Channels that it owns [default: as many as its size takes; one where none is given].
-    #[serde(default)]
+    /// Channels that it owns; `None`: as many as its size takes, one where none is given.
     pub channels: Option<u16>,
-    /// Its size in bytes [default: what the channels hold, less what flash needs for itself].
-    #[serde(default)]
+    /// Its size in bytes; `None`: what the channels hold, less what flash needs for itself.
     pub size: Option<u64>,
 }
 
@@ -130,6 +127,10 @@ pub struct VssdStatus {
     pub borrowed: u64,
     /// What it has on lease.
     pub leases: Vec<LeaseStatus>,
+    /// Bytes that its VM read since the host was opened.
+    pub read_bytes: u64,
+    /// Bytes that its VM wrote since then.
+    pub written_bytes: u64,
     /// Of all erasures of its channels, those for harvest VMs, 0 to 1.
     pub harvest_wear: f64,
     /// What it is forecast to need, or to do without; none while too little is known.
@@ -174,8 +175,9 @@ pub struct LeaseStatus {
 /// What a harvest VM asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct Wish {
-    /// Bytes, at least.
+    /// Bytes, at least: gSSDs are lent whole.
     pub capacity: u64,
     /// Channels, at least.
     #[serde(default = "one")]
@@ -207,6 +209,8 @@ pub struct HostStatus {
     pub broker: BrokerStatus,
     /// The journal.
     pub journal: JournalStatus,
+    /// Why nothing is decided and nothing made durable any more, until the host is opened again.
+    pub stopped: Option<String>,
 }
 
 /// A gSSD that nobody has on lease.
@@ -244,6 +248,8 @@ pub struct FlashStatus {
     pub block_size: u64,
     /// Flash blocks that are not used any more.
     pub bad_blocks: u64,
+    /// Flash pages that could not be read any more, and are lost.
+    pub unreadable_pages: u64,
     /// Erasures of flash blocks.
     pub erasures: u64,
     /// Of those, for harvest VMs: of what they wrote, and between holders.
@@ -256,7 +262,7 @@ pub struct FlashStatus {
     pub written_bytes: u64,
 }
 
-/// What the broker has done since the directory was made, or the host was opened where it keeps no counts.
+/// What the broker has done since the host was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(ToSchema))]
 pub struct BrokerStatus {
@@ -288,10 +294,16 @@ pub struct BrokerStatus {
     pub migrated: u64,
     /// Harvest VMs that lost data with a lease.
     pub evicted: u64,
+    /// Leases that ended with those.
+    pub evicted_leases: u64,
     /// Times that a harvest VM was told that there is not what it needs.
     pub under_harvests: u64,
+    /// Leased flash blocks that a harvest VM was forecast not to need, times seconds.
+    pub waste_block_seconds: u64,
     /// Flash blocks erased for a change of hands.
     pub erased_blocks: u64,
+    /// Flash blocks that could not be erased for one, and are not used any more.
+    pub bad_blocks: u64,
 }
 
 /// The journal of a host.
@@ -308,7 +320,7 @@ pub struct JournalStatus {
     pub snapshots: u64,
 }
 
-/// Something that a harvest VM's user has to know.
+/// Something that a VM's user has to know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(ToSchema))]
 pub struct Report {
@@ -316,7 +328,7 @@ pub struct Report {
     pub number: u64,
     /// So many seconds ago.
     pub ago_s: u64,
-    /// The harvest vSSD.
+    /// The vSSD.
     pub vssd: String,
     /// What happened.
     pub what: ReportKind,
@@ -324,7 +336,7 @@ pub struct Report {
     pub text: String,
 }
 
-/// What happened to a harvest VM.
+/// What happened to a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(ToSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -337,6 +349,8 @@ pub enum ReportKind {
     Kept,
     /// A lease ended and what was on it was moved elsewhere.
     Expired,
+    /// Flash pages cannot be read any more, and are lost: of any vSSD.
+    Unreadable,
 }
 
 impl ReportKind {
@@ -348,6 +362,7 @@ impl ReportKind {
             Self::UnderHarvest => "under-harvest",
             Self::Kept => "kept",
             Self::Expired => "expired",
+            Self::Unreadable => "unreadable",
         }
     }
 }

@@ -8,6 +8,7 @@
 //!   one hold of the lock is a *batch*; batches wait only for batches before them, so that nobody waits in a circle.
 //!   Who has a batch finishes it before he does anything else.
 
+use super::doubts::Doubts;
 use super::media::Media;
 use super::sampling::Meter;
 use super::status::Kind;
@@ -26,7 +27,8 @@ pub(crate) struct Volume {
     pub(crate) id: VssdId,
     pub(crate) name: String,
     pub(crate) kind: Kind,
-    pub(crate) channels: Vec<u16>,
+    /// See [`Volume::channels`].
+    channels: RwLock<Vec<u16>>,
     /// Its size follows what it has on lease.
     pub(crate) grows: bool,
     inner: RwLock<Inner>,
@@ -43,6 +45,20 @@ pub(crate) struct Volume {
     pub(crate) collecting: AtomicBool,
     /// How many copy or erase blocks of it right now.
     collectors: AtomicUsize,
+    /// What its collectors could not read.
+    pub(crate) doubts: Mutex<Doubts>,
+    /// How many leases of it are moved for homes that wait.
+    hurries: AtomicUsize,
+}
+
+/// A lease is moved for a home that waits.
+#[must_use]
+pub(crate) struct Hurry<'a>(&'a AtomicUsize);
+
+impl Drop for Hurry<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// Somebody copies or erases blocks of a volume.
@@ -81,7 +97,7 @@ impl Volume {
             id,
             name,
             kind,
-            channels,
+            channels: RwLock::new(channels),
             grows,
             pins: vssd.pins(),
             size: AtomicU64::new(vssd.size()),
@@ -93,6 +109,8 @@ impl Volume {
             gone: AtomicBool::new(false),
             collecting: AtomicBool::new(false),
             collectors: AtomicUsize::new(0),
+            doubts: Mutex::default(),
+            hurries: AtomicUsize::new(0),
         }
     }
 
@@ -101,9 +119,21 @@ impl Volume {
             id: self.id,
             name: self.name.clone(),
             kind: self.kind,
-            channels: self.channels.clone(),
+            channels: self.channels(),
             grows: self.grows,
         }
+    }
+
+    /// The channels that it owns.
+    pub(crate) fn channels(&self) -> Vec<u16> {
+        self.channels.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// It owns another channel in the place of this one.
+    pub(crate) fn swap_channel(&self, from: u16, to: u16) {
+        let mut channels = self.channels.write().unwrap_or_else(PoisonError::into_inner);
+        channels.iter_mut().filter(|channel| **channel == from).for_each(|channel| *channel = to);
+        channels.sort_unstable();
     }
 
     /// A thread that panicked left the FTL as it was before or after a call of it.
@@ -135,9 +165,25 @@ impl Volume {
         if self.kind == Kind::Harvest { Class::Harvest } else { Class::Regular }
     }
 
-    /// The class of what is done for it in the background.
+    /// The class of what is done for it in the background. What a home waits for goes with what the harvest VM does,
+    /// not after it.
     pub(crate) fn collect_class(&self) -> Class {
-        if self.kind == Kind::Harvest { Class::HarvestCollect } else { Class::RegularCollect }
+        match self.kind {
+            Kind::Harvest if self.is_hurried() => Class::Harvest,
+            Kind::Harvest => Class::HarvestCollect,
+            _ => Class::RegularCollect,
+        }
+    }
+
+    /// A home waits for what is on a lease of it, until what is given is dropped.
+    pub(crate) fn hurry(&self) -> Hurry<'_> {
+        self.hurries.fetch_add(1, Ordering::SeqCst);
+        Hurry(&self.hurries)
+    }
+
+    /// Whether a home waits for what is on a lease of it.
+    pub(crate) fn is_hurried(&self) -> bool {
+        self.hurries.load(Ordering::Relaxed) > 0
     }
 
     /// Fails for a vSSD that is deleted.

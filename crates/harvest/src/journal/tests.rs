@@ -4,7 +4,7 @@ use crate::flash::FlashBlock;
 use crate::{GssdId, Time};
 use proptest::prelude::*;
 
-fn records() -> Vec<Record> {
+pub(super) fn records() -> Vec<Record> {
     let (vssd, gssd) = (VssdId(3), GssdId(9));
     let blocks = vec![Run { first: FlashBlock(70_000), count: 4096 }];
     vec![
@@ -32,7 +32,7 @@ fn records() -> Vec<Record> {
             slot: 2,
             until: Time(99),
         }),
-        Record::Snapshot { vssd, map: vec![0; 300] },
+        Record::Snapshot { vssd, part: 0, last: true, map: vec![0; 300] },
     ]
 }
 
@@ -105,95 +105,61 @@ fn zeros_after_the_end_are_a_tail() {
 }
 
 #[test]
-fn a_file_keeps_what_was_synced() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("journal");
-    let records = records();
-    let journal = Journal::create(&path, &records[..2]).unwrap();
-    journal.append(&records[2]).unwrap();
-    let lsn = journal.append(&records[3]).unwrap();
-    assert!(journal.durable() < lsn);
-    assert_eq!(Journal::open(&path).unwrap().1.records, records[..2]);
-    journal.sync(lsn).unwrap();
-    assert_eq!(journal.durable(), lsn);
-    journal.write(&records[4]).unwrap();
-    assert_eq!(journal.size(), std::fs::metadata(&path).unwrap().len());
-    drop(journal);
-
-    // A tail is cut off, and what is appended then follows what was right.
-    let whole = std::fs::read(&path).unwrap();
-    std::fs::write(&path, [&whole[..], &[7; 20]].concat()).unwrap();
-    let (journal, decoded) = Journal::open(&path).unwrap();
-    assert_eq!(decoded.records, records[..5]);
-    assert_eq!(decoded.torn, Some(Torn { at: whole.len() as u64, bytes: 20 }));
-    journal.write(&records[5]).unwrap();
-    let (again, decoded) = Journal::open(&path).unwrap();
-    assert_eq!((decoded.records, decoded.torn), (records.clone(), None));
-
-    again.append(&records[0]).unwrap();
-    again.rewrite(&records[4..]).unwrap();
-    again.write(&records[1]).unwrap();
-    let expected = [&records[4..], &records[1..2]].concat();
-    assert_eq!(Journal::open(&path).unwrap().1.records, expected);
-}
-
-#[test]
-fn what_a_rewritten_journal_begins_with_is_known_to_have_been_durable() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("journal");
-    drop(Journal::create(&path, &records()).unwrap());
-    let whole = std::fs::read(&path).unwrap();
-    let last = whole.len() - FRAME - 1;
-    for at in HEADER..last {
-        let mut broken = whole.clone();
-        broken[at] ^= 1;
-        assert!(decode(&broken).is_err(), "{at}");
-    }
-    std::fs::write(&path, &whole[..last]).unwrap();
-    assert_eq!(Journal::open(&path).unwrap().1.records, records());
-    std::fs::write(&path, b"something else entirely").unwrap();
-    let error = Journal::open(&path).unwrap_err();
-    assert!(error.to_string().contains("journal: it is not a journal"), "{error}");
-}
-
-#[test]
-fn who_syncs_at_the_same_time_shares_a_sync() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("journal");
-    let journal = Journal::create(&path, &[]).unwrap();
-    std::thread::scope(|scope| {
-        for thread in 0..8 {
-            let journal = &journal;
-            scope.spawn(move || {
-                for change in 0..25 {
-                    let lsn =
-                        journal.append(&Record::Map { vssd: VssdId(thread), change: vec![change] }).unwrap();
-                    journal.sync(lsn).unwrap();
-                    assert!(journal.durable() >= lsn);
-                }
-            });
-        }
+fn a_journal_is_read_record_by_record() {
+    let (bytes, _) = bytes(&records(), 6);
+    let mut seen = Vec::new();
+    let result = replay(&bytes[..], |record| {
+        seen.push(record);
+        if seen.len() < 4 { Ok(()) } else { Err(Error::invalid("enough")) }
     });
-    let records = Journal::open(&path).unwrap().1.records;
-    for thread in 0..8 {
-        let changes = records.iter().filter_map(|record| match record {
-            Record::Map { vssd, change } if vssd.0 == thread => Some(change[0]),
-            _ => None,
-        });
-        assert_eq!(changes.collect::<Vec<_>>(), (0..25).collect::<Vec<_>>());
-    }
+    assert!(result.is_err() && seen == records()[..4]);
 }
 
 #[test]
-fn a_write_that_fails_is_the_last() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("journal");
-    let journal = Journal::create(&path, &[]).unwrap();
-    journal.lock().file = std::sync::Arc::new(File::open(&path).unwrap());
-    let error = journal.write(&records()[0]).unwrap_err();
-    assert!(error.to_string().contains("a write to it failed"), "{error}");
-    assert!(journal.append(&records()[0]).is_err() && journal.rewrite(&[]).is_err());
-    assert_eq!(decode(&std::fs::read(&path).unwrap()).unwrap().records, []);
+fn what_a_frame_says_of_syncs_can_be_said_anew() {
+    let (mut bytes, begins) = bytes(&records(), 3);
+    reframe(&mut bytes[HEADER..], |at| (HEADER + at) as u64);
+    assert_eq!(decode(&bytes).unwrap().records, records());
+    for at in begins[..5].iter().map(|begin| begin + FRAME) {
+        let mut broken = bytes.clone();
+        broken[at] ^= 1;
+        assert!(decode(&broken).is_err(), "what is before the last is known to be durable");
+    }
+    reframe(&mut [0; 9], |_| 0);
+    reframe(&mut [0xff; 40], |_| 0);
+}
+
+#[test]
+fn a_long_map_is_in_parts_that_count_together() {
+    let (vssd, other) = (VssdId(1), VssdId(2));
+    let byte = |at: usize| u8::try_from(at * at % 251).unwrap();
+    let map = |length: usize| (0..length).map(byte).collect::<Vec<_>>();
+    for length in [0, 1, PART - 1, PART, PART + 1, 3 * PART, 3 * PART + 7] {
+        let mut bytes = header().to_vec();
+        for part in parts(vssd, &map(length)) {
+            encode(&part, 0, &mut bytes).unwrap();
+        }
+        let (mut snapshots, mut whole) = (Snapshots::default(), Vec::new());
+        for record in decode(&bytes).unwrap().records {
+            let Record::Snapshot { vssd, part, last, map } = record else { unreachable!() };
+            assert!(map.len() <= PART);
+            whole.extend(snapshots.add(vssd, part, last, map).unwrap());
+        }
+        assert_eq!((whole.len(), snapshots.0.len()), (1, 0), "{length}");
+        assert!(whole[0] == map(length));
+    }
+    let mut snapshots = Snapshots::default();
+    let mut add = |vssd, part, last| snapshots.add(vssd, part, last, vec![u8::try_from(part).unwrap()]);
+    assert_eq!(add(vssd, 0, false).unwrap(), None);
+    assert_eq!(add(other, 0, false).unwrap(), None);
+    assert_eq!(add(vssd, 1, false).unwrap(), None);
+    // It is begun anew: what was there does not count.
+    assert_eq!(add(vssd, 0, false).unwrap(), None);
+    assert_eq!(add(vssd, 1, true).unwrap(), Some(vec![0, 1]));
+    assert_eq!(add(other, 1, true).unwrap(), Some(vec![0, 1]));
+    assert!(add(vssd, 1, false).is_err() && add(other, 2, true).is_err());
+    assert_eq!(add(vssd, 0, false).unwrap(), None);
+    assert!(add(vssd, 2, true).is_err() && add(vssd, 0, true).is_ok());
 }
 
 proptest! {
@@ -213,5 +179,30 @@ proptest! {
             framed[begin + 4..begin + 8].copy_from_slice(&crc.to_le_bytes());
         }
         let _ = decode(&framed);
+    }
+
+    /// Parts in any order: they give what was cut up, all of it or nothing, or are refused.
+    #[test]
+    fn parts_are_whole_maps_or_nothing(
+        steps in prop::collection::vec((0_u32..3, 0_u32..4, any::<bool>()), 0..60),
+    ) {
+        let mut snapshots = Snapshots::default();
+        // What a reader of all may make of it: for each vSSD the parts since the last number 0.
+        let mut model: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
+        for (vssd, part, last) in steps {
+            let byte = u8::try_from(vssd * 16 + part).unwrap();
+            let added = snapshots.add(VssdId(vssd), part, last, vec![byte]);
+            if part == 0 {
+                model.remove(&vssd);
+            }
+            let there = model.entry(vssd).or_default();
+            if there.len() != part as usize {
+                prop_assert_eq!(added.unwrap_err().kind(), ErrorKind::Corrupt);
+                break;
+            }
+            there.push(byte);
+            let whole = if last { model.remove(&vssd) } else { None };
+            prop_assert_eq!(added.unwrap(), whole);
+        }
     }
 }

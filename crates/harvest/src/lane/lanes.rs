@@ -62,6 +62,12 @@ impl Lanes {
         self.lanes.get(usize::from(channel))
     }
 
+    /// How long a harvest VM's program takes now on each channel: [`Lane::program_time`].
+    #[must_use]
+    pub fn program_times(&self, now: Duration) -> Vec<Duration> {
+        self.lanes.iter().map(|lane| lane.program_time(now)).collect()
+    }
+
     /// An operation comes. Where there is no such channel, it is never done.
     pub fn submit(&mut self, now: Duration, channel: u16, ticket: Ticket, class: Class, op: Op) {
         self.with(usize::from(channel), |lane, budget| lane.submit(now, ticket, class, op, budget));

@@ -28,6 +28,7 @@
 mod budget;
 mod lanes;
 mod pace;
+mod program;
 #[cfg(test)]
 mod tests;
 
@@ -38,6 +39,7 @@ pub use pace::Speed;
 use crate::flash::Geometry;
 use crate::flash::timing::{Op, Work};
 use pace::Pace;
+use program::ProgramTime;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -129,6 +131,7 @@ pub struct Lane {
     holds: VecDeque<Hold>,
     /// Operations that have leave and have not ended, of regular and of harvest VMs.
     afoot: [u32; 2],
+    program_time: ProgramTime,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -137,6 +140,8 @@ struct Waiting {
     op: Op,
     since: Duration,
     number: u64,
+    /// Harvest operations that were there when it came, for each die, and it.
+    rounds: f64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -145,6 +150,8 @@ struct Flight {
     class: Class,
     done: Duration,
     erase: bool,
+    /// Of a harvest VM's program: when it came, and [`Waiting::rounds`].
+    program: Option<(Duration, f64)>,
 }
 
 /// What a harvest operation held.
@@ -169,6 +176,7 @@ impl Lane {
     pub fn new(geometry: &Geometry, speed: Speed, settings: Settings) -> Self {
         let pace = Pace::new(geometry, speed);
         let queues = [(); 4].map(|()| vec![VecDeque::new(); pace.dies()]);
+        let program_time = ProgramTime::new(pace.alone(geometry.page_size));
         Self {
             settings,
             pace,
@@ -182,6 +190,7 @@ impl Lane {
             forced: [Duration::ZERO; 4],
             holds: VecDeque::new(),
             afoot: [0; 2],
+            program_time,
         }
     }
 
@@ -197,7 +206,8 @@ impl Lane {
         }
         self.came += 1;
         let die = usize::from(op.die) % self.pace.dies();
-        let waiting = Waiting { ticket, op, since: self.now, number: self.came };
+        let rounds = if class.is_harvest() { self.rounds() } else { 1.0 };
+        let waiting = Waiting { ticket, op, since: self.now, number: self.came, rounds };
         self.queues[class as usize][die].push_back(waiting);
         self.waiting[class as usize] += 1;
         self.start_all(budget);
@@ -241,6 +251,23 @@ impl Lane {
         self.waiting[class as usize]
     }
 
+    /// How long a harvest VM's program takes now, for each that can be done at a time of those that wait here: to
+    /// compare channels by. Where one waits it is at least as long as that does.
+    #[must_use]
+    pub fn program_time(&self, now: Duration) -> Duration {
+        let fronts = self.fronts().filter(|(class, front)| class.is_harvest() && is_program(front.op));
+        let waited = fronts.map(|(_, front)| now.saturating_sub(front.since).as_secs_f64() / front.rounds);
+        Duration::from_secs_f64(waited.fold(self.program_time.at(now), f64::max))
+    }
+
+    /// How often over those harvest operations that are here keep every die busy, and one more.
+    fn rounds(&self) -> f64 {
+        let waiting = self.waiting[Class::Harvest as usize] + self.waiting[Class::HarvestCollect as usize];
+        let flying = self.flights.iter().filter(|flight| flight.class.is_harvest()).count();
+        let here = u32::try_from(waiting + flying).unwrap_or(u32::MAX).saturating_add(self.afoot[1]);
+        f64::from(here) / f64::from(u32::try_from(self.pace.dies()).unwrap_or(1)) + 1.0
+    }
+
     fn run(&mut self, now: Duration, budget: &mut Budget) {
         self.start_all(budget);
         while let Some(next) = self.next_event(budget).filter(|next| *next <= now) {
@@ -275,6 +302,9 @@ impl Lane {
     fn tell(&mut self, flight: Flight, at: Duration, budget: &mut Budget) {
         if flight.class == Class::Regular {
             budget.went(at);
+        }
+        if let Some((since, rounds)) = flight.program {
+            self.program_time.add(at, at.saturating_sub(since), rounds);
         }
         self.done.push(Done { ticket: flight.ticket, at });
     }
@@ -314,7 +344,8 @@ impl Lane {
         }
         let span = self.pace.start(self.now, front.op);
         let erase = front.op.work == Work::Erase;
-        let flight = Flight { ticket: front.ticket, class, done: span.die.end, erase };
+        let program = (class.is_harvest() && is_program(front.op)).then_some((front.since, front.rounds));
+        let flight = Flight { ticket: front.ticket, class, done: span.die.end, erase, program };
         if class.is_harvest() {
             self.holds.push_back(Hold { die: front.op.die, span, erase });
         }
@@ -382,4 +413,8 @@ impl Lane {
             _ => Turn { at: ready.max(early), forced: true },
         }
     }
+}
+
+fn is_program(op: Op) -> bool {
+    matches!(op.work, Work::Program(_))
 }

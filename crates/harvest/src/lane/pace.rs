@@ -1,7 +1,7 @@
 //! What makes a channel as fast as it is: emulated flash, or a token bucket.
 
 use crate::flash::Geometry;
-use crate::flash::timing::{Op, Span, Speeds, Timing};
+use crate::flash::timing::{Op, Span, Speeds, Timing, Work};
 use std::time::Duration;
 
 /// Where a channel's speed comes from.
@@ -70,6 +70,14 @@ impl Pace {
                 bucket.full = bucket.full.max(now) + spend(bucket.rate, u64::from(op.bytes()));
                 Span { die: now..now, bus: now..now }
             }
+        }
+    }
+
+    /// How long a page's program takes where nobody else is; at least a tenth of a millisecond where nobody knows.
+    pub(super) fn alone(&self, page: u32) -> Duration {
+        match self {
+            Self::Emulated(timing) => timing.speeds().alone(Work::Program(page)),
+            Self::Bucket(bucket) => spend(bucket.rate, page.into()).max(Duration::from_micros(100)),
         }
     }
 

@@ -121,13 +121,24 @@ impl Unsold {
         TAGS[most]
     }
 
+    /// How many VMs are known that say how much longer one of `size` bytes stays unsold that has been so for `age`:
+    /// those that were so for longer.
+    #[must_use]
+    pub fn known(&self, size: u64, age: Duration) -> u32 {
+        self.longer(size, age).1.iter().sum()
+    }
+
+    /// The first bucket of VMs that were unsold for longer than `age`, and the counts from there on.
+    fn longer(&self, size: u64, age: Duration) -> (usize, &[u32]) {
+        let from = if age.is_zero() { 0 } else { bucket(age) + 1 };
+        (from, self.of(size).buckets.get(from..).unwrap_or_default())
+    }
+
     /// How much longer a VM of `size` bytes stays unsold that has been so for `age`, with certainty `cover` (0 to 1):
     /// the share `cover` of those that lasted longer than `age` lasted that much longer. Zero where none did.
     #[must_use]
     pub fn lasts(&self, size: u64, age: Duration, cover: f32) -> Duration {
-        let known = self.of(size);
-        let from = if age.is_zero() { 0 } else { bucket(age) + 1 };
-        let longer = known.buckets.get(from..).unwrap_or_default();
+        let (from, longer) = self.longer(size, age);
         #[expect(clippy::cast_precision_loss, reason = "shares")]
         let needed = cover.clamp(0.0, 1.0) * longer.iter().sum::<u32>() as f32;
         let mut left: u32 = longer.iter().sum();

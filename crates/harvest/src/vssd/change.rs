@@ -6,9 +6,8 @@
 
 use super::map::{Entry, Patch, Spot};
 use super::place::Open;
-use super::settings::{Settings, pages_of};
+use super::settings::pages_of;
 use super::space::{LOG, State};
-use super::stripe::Stripe;
 use super::{FlashBlock, Vssd};
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -80,165 +79,33 @@ pub enum What {
         /// Its number.
         slot: u8,
     },
-}
-
-/// A flash block in a [`Snapshot`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Kept {
-    /// In use or free: what is mapped there says which.
-    Here,
-    /// In use, and failing.
-    Failing,
-    /// Lent.
-    Lent,
-    /// Bad.
-    Bad,
-    /// Gone with its channel.
-    Gone,
-}
-
-/// All that a vSSD knows, in a form to be written down. The changes up to `number` are in it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Snapshot {
-    /// The last change that it includes.
-    pub number: u64,
-    settings: Settings,
-    slots: Vec<(u8, Vec<(FlashBlock, Kept)>)>,
-    bases: Vec<Entry>,
-    overlays: Vec<(u32, Vec<Patch>)>,
-    lost: Vec<u64>,
+    /// A logical page is lost: its flash cannot be read any more.
+    Lost {
+        /// The logical page.
+        page: u32,
+    },
+    /// Another channel took the place of one of home's.
+    Replaced {
+        /// That which went.
+        channel: u16,
+        /// The other's blocks.
+        blocks: Vec<FlashBlock>,
+        /// Of those, the ones that are bad.
+        bad: Vec<FlashBlock>,
+    },
 }
 
 impl Vssd {
-    /// What to write down so that earlier changes are not needed any more. Placements under way are not in it.
-    #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
-        let kept = |info: &super::space::Info| match info.state {
-            State::Lent => Kept::Lent,
-            State::Bad => Kept::Bad,
-            State::Vacant => Kept::Gone,
-            _ if info.failing => Kept::Failing,
-            _ => Kept::Here,
-        };
-        let slots = self.space.slots().map(|(number, slot)| {
-            (number, slot.blocks.iter().copied().zip(slot.info.iter().map(kept)).collect())
-        });
-        let blocks = 0..self.map.blocks();
-        let mut overlays: Vec<u32> = self.map.overlaid().map(|(block, _)| block).collect();
-        overlays.sort_unstable();
-        Snapshot {
-            number: self.last,
-            settings: self.settings.clone(),
-            slots: slots.collect(),
-            bases: blocks.map(|block| self.map.base(block).unwrap_or(Entry::NONE)).collect(),
-            overlays: overlays.into_iter().map(|block| (block, self.map.overlay(block).to_vec())).collect(),
-            lost: self.lost.words().to_vec(),
-        }
-    }
-
-    /// What a snapshot says; [`Vssd::recovered`] makes it ready.
-    ///
-    /// # Errors
-    /// Corrupt where it contradicts itself.
-    pub fn restore(snapshot: &Snapshot) -> Result<Self> {
-        let corrupt = |cause: &'static str| Error::corrupt(cause).about("a vSSD's snapshot");
-        let settings = &snapshot.settings;
-        let pages = settings.check().map_err(|error| corrupt("has impossible settings").caused_by(error))?;
-        let stripe = Stripe::new(settings.width(), settings.unit, settings.geometry.pages);
-        if snapshot.bases.len() != stripe.blocks(pages) as usize {
-            return Err(corrupt("maps another size"));
-        }
-        // The home blocks need not be as many as for a new one: some may be bad, some of its size may be harvested.
-        let mut vssd = Self::empty(settings, pages);
-        vssd.replaying = true;
-        for (slot, blocks) in &snapshot.slots {
-            let here: Vec<_> = blocks.iter().map(|&(block, _)| (block, 0)).collect();
-            if here.windows(2).any(|pair| pair[0].0 >= pair[1].0) {
-                return Err(corrupt("has blocks out of order"));
-            }
-            vssd.space
-                .add(*slot, &here)
-                .map_err(|error| corrupt("has impossible blocks").caused_by(error))?;
-            for (number, &(_, kept)) in (0..).zip(blocks) {
-                let entry = Entry::new(*slot, number);
-                match kept {
-                    Kept::Here => {}
-                    Kept::Failing => vssd.space.fail(entry),
-                    Kept::Lent => vssd.space.put(entry, State::Lent),
-                    Kept::Bad => vssd.space.put(entry, State::Bad),
-                    Kept::Gone => vssd.space.put(entry, State::Vacant),
-                }
-            }
-        }
-        vssd.last = snapshot.number;
-        vssd.lost = super::lost::Lost::of(snapshot.lost.clone(), pages)
-            .ok_or_else(|| corrupt("lost what it never had"))?;
-        vssd.restore_map(snapshot).map_err(corrupt)?;
-        Ok(vssd)
-    }
-
-    /// Puts the map, all of which is checked.
-    fn restore_map(&mut self, snapshot: &Snapshot) -> Result<(), &'static str> {
-        let pages = self.settings.geometry.pages;
-        let mut overlays = snapshot.overlays.iter().peekable();
-        for (block, &base) in (0..).zip(&snapshot.bases) {
-            let overlay =
-                overlays.next_if(|(number, _)| *number == block).map_or(&[][..], |(_, patches)| patches);
-            let ascending = overlay.windows(2).all(|pair| pair[0].page < pair[1].page);
-            let inside = |patch: &Patch| u32::from(patch.page) < pages && u32::from(patch.at) < pages;
-            if !ascending || !overlay.iter().all(inside) {
-                return Err("has patches out of order");
-            }
-            let based = base != Entry::NONE;
-            if based
-                && (overlay.len() >= pages as usize || !self.is_here(base) || self.space.info(base).valid > 0)
-            {
-                return Err("has a base that cannot be");
-            }
-            if !based && overlay.iter().any(|patch| patch.spot().is_none()) {
-                return Err("has holes in nothing");
-            }
-            self.map.put(block, base, overlay.to_vec());
-            if based {
-                // Every page of it counts; patches elsewhere take away again below.
-                self.space.set_owner(base, block, &self.stripe);
-                let left = u16::try_from(pages as usize - overlay.len()).unwrap_or(u16::MAX);
-                self.space.change(base, |info| info.valid = left);
-                self.stored += u64::from(left);
-            }
-        }
-        if overlays.next().is_some() {
-            return Err("has patches of no block");
-        }
-        for (block, patch) in
-            snapshot.overlays.iter().flat_map(|(block, list)| list.iter().map(move |p| (*block, p)))
-        {
-            let Some(spot) = patch.spot() else { continue };
-            let page = u32::try_from(self.stripe.page(block, patch.page)).unwrap_or(u32::MAX);
-            if !self.is_here(spot.entry) || page >= self.pages {
-                return Err("maps what is not there");
-            }
-            self.claim(spot, page).map_err(|_| "maps two pages to one place")?;
-            self.stored += 1;
-        }
-        let whole = |block| self.map.base(block).is_none() || self.stripe.is_whole(block, self.pages);
-        let beyond = |block: u32| {
-            let page = |at| self.stripe.page(block, at) >= u64::from(self.pages);
-            (0..u16::try_from(pages).unwrap_or(u16::MAX))
-                .any(|at| page(at) && self.map.lookup(block, at).is_some())
-        };
-        if (0..self.map.blocks()).any(|block| !whole(block) && beyond(block)) {
-            return Err("maps pages beyond the disk");
-        }
-        Ok(())
-    }
-
-    /// Does again what a change of the journal says. Only before [`Vssd::recovered`].
+    /// Does again what a change of the journal says; what was done already, as the snapshot may have been taken after
+    /// it, is passed over. Only before [`Vssd::recovered`].
     ///
     /// # Errors
     /// Corrupt where it does not follow the change before it, or contradicts what is known.
     pub fn apply(&mut self, change: &Change) -> Result<()> {
         let about = |error: Error| error.about(format!("change {} of a vSSD", change.number));
+        if change.number <= self.last {
+            return Ok(());
+        }
         if change.number != self.last + 1 {
             return Err(about(Error::corrupt(format!("follows change {}", self.last))));
         }
@@ -254,21 +121,7 @@ impl Vssd {
             found.ok_or_else(|| Error::corrupt(format!("flash block {} is not there", block.0)))
         };
         match *what {
-            What::Map { page, block, at } => {
-                let entry = entry(self, block)?;
-                if page >= self.pages || u32::from(at) >= self.settings.geometry.pages || !self.is_here(entry)
-                {
-                    return Err(Error::corrupt("maps what is not there"));
-                }
-                let spot = Spot { entry, page: at };
-                self.claim(spot, page)?;
-                let (block, offset) = self.stripe.locate(page);
-                self.lost.remove(page..page + 1);
-                match self.map.set(block, offset, Some(spot)) {
-                    Some(old) => self.forget(old.entry, 1),
-                    None => self.stored += 1,
-                }
-            }
+            What::Map { page, block, at } => self.apply_map(page, entry(self, block)?, at)?,
             What::Unmap { first, count } => {
                 self.check(first, count).map_err(|_| Error::corrupt("is beyond the disk"))?;
                 self.unmap(first..first + count);
@@ -308,7 +161,32 @@ impl Vssd {
                 }
             }
             What::Abandoned { slot } => self.abandon(slot),
+            What::Lost { page } => {
+                if page >= self.pages || self.lose_page(page).is_none() {
+                    return Err(Error::corrupt("loses what is not there"));
+                }
+            }
+            What::Replaced { channel, ref blocks, ref bad } => {
+                let blocks: Vec<_> =
+                    blocks.iter().map(|block| (*block, (!bad.contains(block)).then_some(0))).collect();
+                self.replace(channel, &blocks)?;
+            }
             What::Resized { size } => self.apply_resized(size)?,
+        }
+        Ok(())
+    }
+
+    fn apply_map(&mut self, page: u32, entry: Entry, at: u16) -> Result<()> {
+        if page >= self.pages || u32::from(at) >= self.settings.geometry.pages || !self.is_here(entry) {
+            return Err(Error::corrupt("maps what is not there"));
+        }
+        let spot = Spot { entry, page: at };
+        self.claim(spot, page)?;
+        let (block, offset) = self.stripe.locate(page);
+        self.lost.remove(page..page + 1);
+        match self.map.set(block, offset, Some(spot)) {
+            Some(old) => self.forget(old.entry, 1),
+            None => self.stored += 1,
         }
         Ok(())
     }
@@ -370,13 +248,13 @@ impl Vssd {
     }
 
     /// A block that can hold something.
-    fn is_here(&self, entry: Entry) -> bool {
+    pub(super) fn is_here(&self, entry: Entry) -> bool {
         let there = self.space.has(entry);
         there && !matches!(self.space.info(entry).state, State::Lent | State::Bad | State::Vacant)
     }
 
     /// Notes that a spot holds a logical page, which may belong to any block, where nobody has it.
-    fn claim(&mut self, spot: Spot, page: u32) -> Result<()> {
+    pub(super) fn claim(&mut self, spot: Spot, page: u32) -> Result<()> {
         if self.holder(spot).is_some() {
             return Err(Error::corrupt("maps two pages to one place"));
         }

@@ -11,11 +11,14 @@ use super::place::{Placement, RESERVE};
 use super::space::{LOG, State, Stream};
 use super::{FlashBlock, Vssd};
 use crate::{Error, Result};
+use std::collections::BTreeSet;
 
 /// Blocks that are evacuated at a time: their copies run on different channels.
 const EVACUATIONS: usize = 8;
 /// Tasks that turn out to have nothing more to copy, in one search for a step.
 const ROUNDS: u32 = 32;
+/// Blocks that are put off at a time: where nothing can be read, not the whole disk is tried every second.
+const PUT_OFF: usize = 8;
 /// Logical blocks looked at in one search for one to fold.
 const LOOK: u32 = 256;
 
@@ -32,8 +35,8 @@ pub enum Effort {
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "every step is to be answered"]
 pub enum Step {
-    /// Read page `page` of `from`, program it at `to`, then [`Vssd::commit`] or [`Vssd::failed`] `to`. `from` is not
-    /// erased before that, pinned or not.
+    /// Read page `page` of `from`, program it at `to`, then [`Vssd::commit`] or [`Vssd::failed`] `to`; [`Vssd::unread`]
+    /// or [`Vssd::lose`] where it cannot be read. `from` is not erased before that, pinned or not.
     Copy {
         /// The flash block to read.
         from: FlashBlock,
@@ -42,7 +45,7 @@ pub enum Step {
         /// Where it goes.
         to: Placement,
     },
-    /// Erase it, then [`Vssd::erased`] or [`Vssd::erase_failed`].
+    /// Erase it, then [`Vssd::erased`], [`Vssd::erase_failed`] or [`Vssd::erase_later`].
     Erase {
         /// Nobody reads it, and nobody will.
         block: FlashBlock,
@@ -101,6 +104,10 @@ pub(super) struct Tasks {
     turn: usize,
     /// Where the search for logical blocks to fold goes on.
     fold: u32,
+    /// Blocks that hold what cannot be read just now.
+    put_off: BTreeSet<Entry>,
+    /// No block on quick channels paid: they are looked at again after this change.
+    again: u64,
 }
 
 impl Tasks {
@@ -110,13 +117,23 @@ impl Tasks {
             (task.to, task.whole) = (None, false);
         }
     }
+
+    /// No task begins with this block for now. One that has begun goes on: its other pages may be readable.
+    pub(super) fn put_off(&mut self, entry: Entry) {
+        self.put_off.insert(entry);
+    }
+
+    /// Tasks may begin with any block again.
+    pub(super) fn look_again(&mut self) {
+        self.put_off.clear();
+    }
 }
 
 impl Vssd {
     /// The next step, if there is any now. Several may be under way. Choosing a block to collect takes time in
     /// proportion to the number of blocks (some ten microseconds for 128 GB), once per block.
     pub fn collect_next(&mut self, effort: Effort) -> Option<Step> {
-        if let Some(step) = self.erase_next() {
+        if let Some(step) = self.erase_next(effort) {
             return Some(step);
         }
         if self.space.coming() < self.low() {
@@ -134,10 +151,11 @@ impl Vssd {
             }
         }
         // What was sealed above may have held nothing.
-        if let Some(step) = self.erase_next() {
+        if let Some(step) = self.erase_next(effort) {
             return Some(step);
         }
-        let wanted = effort == Effort::Idle || self.space.free() < self.low() || self.space.is_any_draining();
+        let short = self.space.quick() < self.low();
+        let wanted = effort == Effort::Idle || short || self.space.is_any_draining();
         self.space.waits_for().filter(|_| wanted).map(|up_to| Step::Sync { up_to })
     }
 
@@ -150,8 +168,9 @@ impl Vssd {
         })
     }
 
-    fn erase_next(&mut self) -> Option<Step> {
-        let entry = self.space.erasable(|block| !self.pins.is_pinned(block))?;
+    fn erase_next(&mut self, effort: Effort) -> Option<Step> {
+        let all = effort == Effort::Idle || self.space.free() < self.low();
+        let entry = self.space.erasable(all, |block| !self.pins.is_pinned(block))?;
         self.space.put(entry, State::Erasing);
         Some(Step::Erase { block: self.space.block(entry) })
     }
@@ -159,7 +178,8 @@ impl Vssd {
     /// Whether room is short, so that the user's writes may soon wait for the collector.
     #[must_use]
     pub fn is_short(&self) -> bool {
-        self.space.free() < self.low()
+        let low = self.low();
+        self.space.free() < low || self.space.quick() < low && self.pays()
     }
 
     /// A block was erased; it was `wear` times by now.
@@ -182,6 +202,16 @@ impl Vssd {
         let entry = self.erasing(block)?;
         self.space.put(entry, State::Bad);
         Ok(self.next_change(What::Failing { block }))
+    }
+
+    /// A block could not be erased, and it is not its fault: it is erased before it is used, as it was to be.
+    ///
+    /// # Errors
+    /// Invalid where it was not to be erased.
+    pub fn erase_later(&mut self, block: FlashBlock) -> Result<()> {
+        let entry = self.erasing(block)?;
+        self.space.put(entry, State::Dirty);
+        Ok(())
     }
 
     /// All changes up to number `up_to` are durable, and the pages that they map.
@@ -210,6 +240,7 @@ impl Vssd {
 
     /// A block holds nothing more: its task ends here, before the block is another's.
     pub(super) fn end_task(&mut self, entry: Entry) {
+        self.tasks.put_off.remove(&entry);
         let found = self.tasks.list.iter().position(|task| task.source == Source::Block(entry));
         if let Some(to) = found.and_then(|index| self.tasks.list.remove(index).to) {
             self.seal(to);
@@ -238,21 +269,36 @@ impl Vssd {
         done
     }
 
-    fn is_task(&self, entry: Entry) -> bool {
-        self.tasks.list.iter().any(|task| task.source == Source::Block(entry))
+    /// Whether a task with this block cannot begin: there is one, or it is put off.
+    fn is_taken(&self, entry: Entry) -> bool {
+        let put_off = self.tasks.put_off.contains(&entry);
+        put_off || self.tasks.list.iter().any(|task| task.source == Source::Block(entry))
     }
 
     fn begin(&mut self, source: Source, reason: Reason, whole: bool) {
         self.tasks.list.push(Task { source, reason, cursor: 0, to: None, whole });
     }
 
+    /// Whether room is short: everywhere, or on quick channels, unless nothing there paid a moment ago.
+    fn wants_room(&self, low: u32) -> bool {
+        self.space.coming() < low || self.space.quick_coming() < low && self.pays()
+    }
+
+    /// Whether collecting may bring room on quick channels.
+    pub(super) fn pays(&self) -> bool {
+        self.last >= self.tasks.again
+    }
+
     /// Begins what is to be copied next.
     fn choose(&mut self, effort: Effort) {
+        if self.tasks.put_off.len() >= PUT_OFF {
+            return;
+        }
         let pages = self.settings.geometry.pages;
         let (low, free) = (self.low(), self.space.free());
         let of = |tasks: &Tasks, reason| tasks.list.iter().filter(|task| task.reason == reason).count();
         let rooms = if free > RESERVE { self.rooms() } else { 1 };
-        while self.space.coming() < low && of(&self.tasks, Reason::Room) < rooms {
+        while self.wants_room(low) && of(&self.tasks, Reason::Room) < rooms {
             // Of different channels: one cannot be read as fast as all are written.
             let busy = |entry| {
                 self.tasks
@@ -260,20 +306,30 @@ impl Vssd {
                     .iter()
                     .any(|task| task.is_room_of(|other| self.space.are_together(entry, other)))
             };
-            let found = self.space.fewest(false, |entry| !self.is_task(entry) && !busy(entry));
+            let slow = self.tasks.list.iter().any(|task| task.is_room_of(|entry| self.space.is_slow(entry)));
+            let taken = |entry| self.is_taken(entry) || busy(entry) || slow && self.space.is_slow(entry);
+            let short = self.space.coming() < low;
             let pays = |valid: u16| {
                 let gain = pages.saturating_sub(valid.into());
-                gain > 0 && (free <= RESERVE + 1 || gain >= pages / 16)
+                // With room on slow channels it must pay more than writing there.
+                let least = if short { pages / 16 } else { pages / 4 };
+                gain > 0 && (free <= RESERVE + 1 || gain >= least)
             };
-            let Some((entry, _)) = found.filter(|&(_, valid)| pays(valid)) else { break };
+            let fewest = |all: bool| self.space.fewest(false, all, |entry| !taken(entry));
+            let find = |all: bool| fewest(all).filter(|&(_, valid)| pays(valid));
+            let Some((entry, _)) = find(false).or_else(|| if short { find(true) } else { None }) else {
+                self.tasks.again = self.last + u64::from(pages / 4);
+                break;
+            };
             self.begin(Source::Block(entry), Reason::Room, false);
         }
         while free > RESERVE && of(&self.tasks, Reason::Leave) < EVACUATIONS {
             let failing = |&entry: &Entry| {
                 let info = self.space.info(entry);
-                info.state == State::Sealed && info.holds == 0 && info.valid > 0 && !self.is_task(entry)
+                info.state == State::Sealed && info.holds == 0 && info.valid > 0 && !self.is_taken(entry)
             };
-            let drained = || self.space.fewest(true, |entry| !self.is_task(entry)).map(|(entry, _)| entry);
+            let drained =
+                || self.space.fewest(true, true, |entry| !self.is_taken(entry)).map(|(entry, _)| entry);
             let found = self.space.failing.iter().copied().find(failing);
             let Some(entry) = found.or_else(drained) else { break };
             let info = self.space.info(entry);
@@ -283,7 +339,7 @@ impl Vssd {
             self.begin(Source::Block(entry), Reason::Leave, whole);
         }
         let tidy = effort == Effort::Idle && free > low && self.map.patches() > self.settings.overlay_limit;
-        if tidy && self.tasks.list.is_empty() {
+        if tidy && self.tasks.list.is_empty() && self.tasks.put_off.is_empty() {
             self.choose_fold();
         }
     }
@@ -321,6 +377,9 @@ impl Vssd {
                         self.tasks.list[index].cursor = pages;
                         return None;
                     }
+                    if reason == Reason::Room && self.space.is_busy(entry) {
+                        return None;
+                    }
                     let spot = Spot { entry, page: cursor };
                     self.holder(spot).map(|page| (page, spot))
                 }
@@ -338,7 +397,11 @@ impl Vssd {
             let to = to.filter(open).or_else(|| {
                 let (block, _) = self.stripe.locate(page);
                 // Only from the start: a second block would be as good as the log.
-                if whole && to.is_none() { self.open(Stream::Fold, block, false) } else { None }
+                if whole && to.is_none() {
+                    self.open(Stream::Fold, block, Some(from.entry), false)
+                } else {
+                    None
+                }
             });
             let spot = match to {
                 Some(to) => self.take(to, cursor),
@@ -348,7 +411,7 @@ impl Vssd {
                 }
                 // What leaves gives no room here: it must not use up what room is made with.
                 None if reason == Reason::Leave && self.space.free() <= RESERVE => return None,
-                None => self.log_spot(Stream::Collect, reason == Reason::Room && last)?,
+                None => self.log_spot(Stream::Collect, Some(from.entry), reason == Reason::Room && last)?,
             };
             // The block is sealed with its last page.
             let open = to.filter(|to| self.space.info(*to).state == State::Open);
@@ -356,6 +419,7 @@ impl Vssd {
             task.cursor += 1;
             (task.to, task.whole) = (open, whole && open.is_some());
             self.space.change(from.entry, |info| info.holds += 1);
+            self.space.placed(from.entry);
             let old = Some((self.space.block(from.entry), u32::from(from.page)));
             let to = self.placement(page, spot, Some(from), old, to.is_some());
             return Some(Step::Copy { from: self.space.block(from.entry), page: from.page.into(), to });

@@ -1,11 +1,13 @@
-//! Pages that were lost: their slot had to go with what it held.
+//! Pages that were lost: their slot had to go with what it held, or the flash cannot read them any more.
 //!
-//! That is the deal of an evictable disk. Whoever reads such a page is told so, rather than given zeros or, worse,
-//! bytes of whoever has the flash now; writing it whole, or trimming it, makes it a page like any other.
+//! The first is the deal of an evictable disk, the second happens to any. Whoever reads such a page is told so, rather
+//! than given zeros or, worse, bytes of whoever has the flash now; writing it whole, or trimming it, makes it a page
+//! like any other.
 
 use super::Vssd;
 use super::change::{Change, What};
 use super::map::Spot;
+use super::place::Placement;
 use super::space::State;
 use crate::flash::FlashBlock;
 use crate::{Error, ErrorKind, Result};
@@ -101,22 +103,25 @@ fn words(run: Range<u32>) -> impl Iterator<Item = (usize, u64)> {
 }
 
 impl Vssd {
-    /// Gives up what a slot holds: those pages are lost. No more is written there, and once the change is durable and
-    /// what is under way has ended, the slot is [drained](Self::drained). What is being placed there may still be
-    /// committed: then this is to be done again. Gives the change to write to the journal, or none where the slot holds
-    /// nothing.
+    /// Gives up what a slot holds: those pages are lost. No more is placed there, copies to it are void, and once the
+    /// change is durable and what is under way has ended, the slot is [drained](Self::drained). What the user is
+    /// writing there may still be committed: then this is to be done again. Gives the change to write to the journal,
+    /// or none where the slot holds nothing.
     ///
     /// # Errors
-    /// NotFound.
+    /// NotFound; Invalid for home, whose bytes are never given up.
     pub fn abandon_slot(&mut self, slot: u8) -> Result<Option<Change>> {
+        let about = |error: Error| error.about(format!("slot {slot} of a vSSD"));
+        if slot == 0 {
+            return Err(about(Error::invalid("is home")));
+        }
         let lanes = self.space.lanes_of(slot, None);
         if lanes.is_empty() {
-            return Err(
-                Error::new(ErrorKind::NotFound, "is not there").about(format!("slot {slot} of a vSSD"))
-            );
+            return Err(about(Error::new(ErrorKind::NotFound, "is not there")));
         }
         for &lane in &lanes {
             self.space.set_draining(lane, true);
+            self.space.set_closed(lane, true);
             let entries: Vec<_> = self.space.lane(lane).entries().collect();
             entries.into_iter().for_each(|entry| self.seal(entry));
         }
@@ -140,17 +145,54 @@ impl Vssd {
                         break;
                     }
                     let Some(holder) = self.holder(Spot { entry, page }) else { continue };
-                    let (block, at) = self.stripe.locate(holder);
-                    self.map.set(block, at, None);
-                    self.stored -= 1;
-                    self.lost.add(holder);
-                    self.forget(entry, 1);
+                    self.lose_page(holder);
                 }
             }
         }
     }
 
-    /// Whether any of these pages was lost with a slot, and was neither written nor trimmed since.
+    /// A page is not mapped any more, and lost; none where it reads as zeros.
+    pub(super) fn lose_page(&mut self, page: u32) -> Option<Spot> {
+        let (block, at) = self.stripe.locate(page);
+        let old = self.map.lookup(block, at)?;
+        self.map.set(block, at, None);
+        self.stored -= 1;
+        self.lost.add(page);
+        self.forget(old.entry, 1);
+        Some(old)
+    }
+
+    /// What was to be copied cannot be read just now, and the copy is given up: the block that it is in is not
+    /// collected again before [`Vssd::look_again`].
+    pub fn unread(&mut self, placement: Placement) {
+        if let Some(from) = placement.from {
+            self.tasks.put_off(from.entry);
+        }
+        let change = self.failed(placement, false);
+        debug_assert!(change.is_none(), "nothing was said to be bad");
+    }
+
+    /// What was put off because it could not be read is collected again.
+    pub fn look_again(&mut self) {
+        self.tasks.look_again();
+    }
+
+    /// What was to be copied cannot be read and never will be: the page is lost. Gives the change to write to the
+    /// journal, or none where the page was written or trimmed meanwhile.
+    pub fn lose(&mut self, placement: Placement) -> Option<Change> {
+        let (page, from) = (placement.page, placement.from);
+        let (block, at) = self.stripe.locate(page);
+        let there = page < self.pages && from.is_some() && self.map.lookup(block, at) == from;
+        let change = there.then(|| self.next_change(What::Lost { page }));
+        if there {
+            self.lose_page(page);
+        }
+        let failed = self.failed(placement, false);
+        debug_assert!(failed.is_none(), "nothing was said to be bad");
+        change
+    }
+
+    /// Whether any of these pages was lost, and was neither written nor trimmed since.
     #[must_use]
     pub fn is_lost(&self, first: u32, count: u32) -> bool {
         self.lost.any(first..first.saturating_add(count))

@@ -64,6 +64,15 @@
 //! failing block may not use up the collector's two, as it gives no room here. Where failures did, or all that is free
 //! is being drained, the collector takes pages of the user's log or of a drained slot for once.
 //!
+//! # Slow channels
+//!
+//! Others may use a channel, too: the owner of what is harvested. A long transfer is as slow as the slowest channel
+//! that it is spread over, so that pages are placed by how long they will wait: [`Vssd::set_program_times`] says how
+//! long a program takes on each channel, and how many are under way is known here. Data blocks are opened in inverse
+//! proportion to that time. A page of a data block whose channel has fallen behind goes to the log elsewhere, and a few
+//! pages of others go to the log of a slow channel that has time for them. What is free on slow channels does not count
+//! as room where collecting pays: else all that is free would be there in the end, and all writes wait for it.
+//!
 //! | module | what it is |
 //! |---|---|
 //! | `settings` | what a vSSD is made to |
@@ -74,8 +83,9 @@
 //! | `place` | open blocks; place, commit, failed, trim |
 //! | `collect` | garbage collection, evacuation, folding, erasing |
 //! | `slots` | blocks that come and go: harvested, drained, lent, taken back; resizing |
-//! | `lost` | what had to go with a slot |
-//! | `change` | journal records, snapshots, recovery |
+//! | `lost` | what had to go with a slot, or cannot be read any more |
+//! | `change` | journal records, recovery |
+//! | `snapshot` | all that is known, at once |
 //! | `read` | what a range of the disk consists of |
 //! | `pins` | what is read right now |
 //! | `wear` | which channels to swap |
@@ -90,19 +100,21 @@ mod read;
 mod sequence;
 mod settings;
 mod slots;
+mod snapshot;
 mod space;
 mod stripe;
 #[cfg(test)]
 mod tests;
 mod wear;
 
-pub use change::{Change, Snapshot, What};
+pub use change::{Change, What};
 pub use collect::{Effort, Step};
 pub use pins::{Pin, Pins};
 pub use place::{Place, Placement};
 pub use read::{Piece, Pieces};
 pub use settings::Settings;
 pub use slots::{Fit, Leaving};
+pub use snapshot::Snapshot;
 pub use wear::{ChannelWear, SWAP_PERIOD, Swap, plan_swap};
 
 use crate::flash::FlashBlock;

@@ -2,7 +2,7 @@
 
 use super::change::{Change, What};
 use super::map::{Entry, Spot, Table};
-use super::space::{LOG, State, Stream};
+use super::space::{LOG, Lane, State, Stream};
 use super::{FlashBlock, Vssd};
 use crate::{Error, ErrorKind, Result};
 use std::collections::BTreeSet;
@@ -89,10 +89,11 @@ impl Vssd {
         }
         let follows = self.sequence.saw(page);
         let in_place = self.fill_spot(block, offset, follows);
-        let Some(spot) = in_place.or_else(|| self.log_spot(Stream::User, false)) else {
+        let Some(spot) = in_place.or_else(|| self.log_spot(Stream::User, None, false)) else {
             // Too many blocks went bad, or the last free ones at once: collecting does not help, what is lent may.
-            let short =
-                self.stored > self.space.capacity() || self.space.lent() > 0 && self.space.coming() == 0;
+            let short = self.stored > self.space.capacity()
+                || self.space.lent() > 0 && self.space.coming() == 0
+                || self.is_stuck();
             return if short { self.refuse() } else { Ok(Place::Collect) };
         };
         self.open.users += 1;
@@ -115,7 +116,9 @@ impl Vssd {
         self.land(spot, from);
         let (block, at) = self.stripe.locate(page);
         let current = if page < self.pages { self.map.lookup(block, at) } else { None };
-        let change = if page >= self.pages || from.is_some() && current != from {
+        // A copy to what is given up would lose a page that is safe where it is.
+        let void = from.is_some() && (current != from || self.space.is_closed(spot.entry));
+        let change = if page >= self.pages || void {
             self.counters.lost += u64::from(from.is_some());
             None
         } else {
@@ -205,13 +208,40 @@ impl Vssd {
         }
     }
 
-    fn refuse(&self) -> Result<Place> {
+    /// Uses a channel of home again that is being drained: what is written goes first. Whether there is one, or one
+    /// that is closed, which comes back by itself.
+    pub(super) fn keep_home(&mut self) -> bool {
+        if self.space.is_slot_draining(0) {
+            for lane in self.space.lanes_of(0, None) {
+                if !self.space.lane(lane).closed {
+                    self.space.set_draining(lane, false);
+                }
+            }
+            return true;
+        }
+        self.space.is_slot_closed(0)
+    }
+
+    fn refuse(&mut self) -> Result<Place> {
+        if self.keep_home() {
+            return Ok(Place::Collect);
+        }
         if self.space.lent() > 0 {
             return Ok(Place::Recall);
         }
-        let cause =
-            format!("{} pages are stored, {} fit its flash blocks", self.stored, self.space.capacity());
+        let cause = if self.stored < self.space.capacity() {
+            "no flash block is left to collect with".to_owned()
+        } else {
+            format!("{} pages are stored, {} fit its flash blocks", self.stored, self.space.capacity())
+        };
         Err(Error::new(ErrorKind::NoSpace, cause).remedy("trim what is not needed, or harvest more"))
+    }
+
+    /// Whether nothing is left to collect with: the last free blocks went with a slot that was given up, or bad. What
+    /// is trimmed helps.
+    fn is_stuck(&self) -> bool {
+        let idle = self.space.coming() == 0 && self.open.flights.is_empty() && self.open.logs[1].is_empty();
+        idle && !self.space.is_anything_left()
     }
 
     /// Blocks beyond what is stored.
@@ -247,9 +277,13 @@ impl Vssd {
     /// A placement is no longer under way.
     fn land(&mut self, spot: Spot, from: Option<Spot>) {
         self.open.flights.remove(&spot);
+        self.space.landed(spot.entry);
         self.space.change(spot.entry, |info| info.holds = info.holds.saturating_sub(1));
         match from {
-            Some(from) => self.space.change(from.entry, |info| info.holds = info.holds.saturating_sub(1)),
+            Some(from) => {
+                self.space.landed(from.entry);
+                self.space.change(from.entry, |info| info.holds = info.holds.saturating_sub(1));
+            }
             None => self.open.users = self.open.users.saturating_sub(1),
         }
     }
@@ -304,23 +338,45 @@ impl Vssd {
             info.next = page + 1;
             info.holds += 1;
         });
+        self.space.placed(entry);
         if u32::from(page) + 1 == self.settings.geometry.pages {
             self.seal(entry);
         }
         Spot { entry, page }
     }
 
-    /// Opens a block. Only the collector may take the last ones, for room. It also keeps one for each that it writes
-    /// to, from the user: with all taken it could write to one only, and be as slow as a die as long as the user goes
-    /// on.
-    pub(super) fn open(&mut self, stream: Stream, owner: u32, last: bool) -> Option<Entry> {
+    /// Opens a block; the collector says what it copies from. Only the collector may take the last ones, for room. It
+    /// also keeps one for each that it writes to, from the user: with all taken it could write to one only, and be as
+    /// slow as a die as long as the user goes on.
+    pub(super) fn open(
+        &mut self,
+        stream: Stream,
+        owner: u32,
+        from: Option<Entry>,
+        last: bool,
+    ) -> Option<Entry> {
         let collect = u32::try_from(self.widths().collect).unwrap_or(u32::MAX);
         let user = matches!(stream, Stream::User | Stream::Fill);
         let kept = if user { RESERVE + collect.saturating_sub(1) } else { RESERVE };
         if !last && self.space.free() <= kept {
             return None;
         }
-        self.space.open(stream, owner, false)
+        // The last blocks of quick channels are the collector's, for what is there, while that pays.
+        let quick = match from {
+            Some(from) if !self.space.is_slow(from) => 0,
+            _ if self.pays() => kept,
+            _ => RESERVE,
+        };
+        let slow = self.space.quick() <= quick;
+        // Nobody waits for a data block on a slow one then.
+        if slow && stream == Stream::Fill && self.space.is_any_slow() {
+            return None;
+        }
+        let share =
+            self.widths().user.max(self.widths().collect).div_ceil(self.space.active().max(1) as usize);
+        let hogs = |lane: &Lane| owner == LOG && lane.is_slow() && lane.opens(stream) as usize >= share;
+        self.space
+            .open(stream, owner, |lane| !lane.draining && (lane.is_slow() || !slow || last) && !hogs(lane))
     }
 
     /// The page in the data block that the logical block is being written to, or that is begun for it.
@@ -329,12 +385,16 @@ impl Vssd {
         let gap = self.settings.geometry.pages * GAP / 100;
         if let Some(fill) = self.open.fills.get_mut(&block) {
             let next = self.space.info(fill.entry).next;
+            let entry = fill.entry;
             if offset < next || u32::from(offset - next) > gap {
+                if follows && offset > next {
+                    // The stream has gone on without it, and does not come back.
+                    self.seal(entry);
+                }
                 return None;
             }
             fill.used = self.open.clock;
-            let entry = fill.entry;
-            return Some(self.take(entry, offset));
+            return (!self.is_late(entry)).then(|| self.take(entry, offset));
         }
         let whole = self.stripe.is_whole(block, self.pages);
         let width = self.widths().fill;
@@ -349,18 +409,30 @@ impl Vssd {
             }
             self.seal(entry);
         }
-        let entry = self.open(Stream::Fill, block, false)?;
+        let entry = self.open(Stream::Fill, block, None, false)?;
         self.open.fills.insert(block, Fill { entry, used: self.open.clock });
         Some(self.take(entry, offset))
     }
 
-    /// The next page of a log block: of those with the fewest placements under way, the one whose turn it is.
-    pub(super) fn log_spot(&mut self, stream: Stream, last: bool) -> Option<Spot> {
+    /// Whether a page would be through much sooner in the log: all other channels wait for its own, which is slow, or
+    /// a slow one has time for some. The pages are few; but each is mapped by itself.
+    fn is_late(&self, entry: Entry) -> bool {
+        if self.space.lags(entry) {
+            return true;
+        }
+        let few = self.map.patches() < self.settings.overlay_limit / 2;
+        few && self.space.is_slow_sooner(self.space.wait(entry) / 2)
+    }
+
+    /// The next page of a log block: of those that will be through with what was placed the soonest, the one whose turn
+    /// it is. None where there are only blocks on slow channels, which are busy: it is sooner elsewhere.
+    pub(super) fn log_spot(&mut self, stream: Stream, from: Option<Entry>, last: bool) -> Option<Spot> {
         let widths = self.widths();
         let (kind, width) = if stream == Stream::User { (0, widths.user) } else { (1, widths.collect) };
         while self.open.logs[kind].len() < width {
             // Only the first may come from the last free blocks.
-            let Some(entry) = self.open(stream, LOG, last && self.open.logs[kind].is_empty()) else { break };
+            let last = last && self.open.logs[kind].is_empty();
+            let Some(entry) = self.open(stream, LOG, from, last) else { break };
             self.open.logs[kind].push(entry);
         }
         if last && self.open.logs[kind].is_empty() {
@@ -369,20 +441,24 @@ impl Vssd {
         let logs = &self.open.logs[kind];
         let (count, turn) = (logs.len(), self.open.turns[kind]);
         let order = (0..count).map(|step| (turn + step) % count);
-        let index = order.min_by_key(|&index| self.space.info(logs[index]).holds)?;
+        let load = |entry: Entry| (self.space.wait(entry), self.space.info(entry).holds);
+        let index = order.min_by_key(|&index| load(logs[index]))?;
         let entry = logs[index];
+        if !last && self.space.is_busy(entry) && logs.iter().all(|&log| self.space.is_slow(log)) {
+            return None;
+        }
         self.open.turns[kind] = index + 1;
         let page = self.space.info(entry).next;
         Some(self.take(entry, page))
     }
 
     /// A page for the collector where its own blocks failed, or all free ones are being drained: the user's log, or a
-    /// block that is being drained, from which it moves on once there is another.
+    /// block that is being drained and not given up, from which it moves on once there is another.
     fn last_resort(&mut self) -> Option<Spot> {
         let entry = match self.open.logs[0].first() {
             Some(&log) => log,
             None => {
-                let entry = self.space.open(Stream::Collect, LOG, true)?;
+                let entry = self.space.open(Stream::Collect, LOG, |lane| lane.draining)?;
                 self.open.logs[1].push(entry);
                 entry
             }

@@ -5,6 +5,7 @@ use super::settings::pages_of;
 use super::space::State;
 use super::{FlashBlock, Vssd};
 use crate::{Error, ErrorKind, Result};
+use std::time::Duration;
 
 /// Whether what is stored fits without some of the blocks. In pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,22 +90,31 @@ impl Vssd {
         Ok(fit)
     }
 
-    /// Says how much of a channel's bandwidth a slot has, 1 for all: what is written is spread in proportion. A gSSD
-    /// has its `bandwidth` over its channels. Spread evenly over channels that are not equally fast, a long transfer
-    /// would be as slow as the slowest. Not kept across restarts: it is a forecast.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
-    pub fn set_bandwidth(&mut self, slot: u8, share: f64) {
-        let weight = (share.clamp(0.0, 1.0) * f64::from(super::space::WHOLE)) as u32;
-        for lane in self.space.lanes_of(slot, None) {
-            self.space.set_weight(lane, weight);
+    /// Says how long a program takes now on each channel, to be compared. Channels where it takes more than twice as
+    /// long as on the quickest are *slow*: others use them. What is written is spread in proportion, as a long transfer
+    /// is as slow as the slowest channel that it is spread over. A driver whose channels are shared says so often.
+    pub fn set_program_times(&mut self, time: impl Fn(u16) -> Duration) {
+        self.space.set_program_times(time);
+    }
+
+    /// Uses a slot again that was being drained, or one of its channels.
+    pub fn keep_slot(&mut self, slot: u8, channel: Option<u16>) {
+        for lane in self.space.lanes_of(slot, channel) {
+            self.space.set_draining(lane, false);
+            self.space.set_closed(lane, false);
         }
     }
 
-    /// Uses a slot again that was being drained.
-    pub fn keep_slot(&mut self, slot: u8) {
-        for lane in self.space.lanes_of(slot, None) {
-            self.space.set_draining(lane, false);
+    /// Closes a slot that is [drained](Self::drained), or one of its channels, so that it stays so: the collector may
+    /// write to one that is being drained where it has no other place. Whether it is drained.
+    pub fn close_slot(&mut self, slot: u8, channel: Option<u16>) -> bool {
+        let drained = self.drained(slot, channel);
+        if drained {
+            for lane in self.space.lanes_of(slot, channel) {
+                self.space.set_closed(lane, true);
+            }
         }
+        drained
     }
 
     /// Whether nothing of a slot, or of one of its channels, is needed any more, after a crash either, nor being
@@ -147,11 +157,86 @@ impl Vssd {
         Ok(Leaving { blocks, bad, change: self.next_change(What::Removed { slot, channel }) })
     }
 
+    /// Has another channel take the place of one of home's that is closed: its flash blocks, clean, with how often each
+    /// was erased, or nothing where it is bad. As many are taken as the channel had that goes; bad ones only where
+    /// there are no others. Gives the change to write to the journal.
+    ///
+    /// # Errors
+    /// Conflict where the channel is not drained; Invalid where the blocks are too few, or not of one other channel.
+    pub fn replace_channel(&mut self, channel: u16, blocks: &[(FlashBlock, Option<u32>)]) -> Result<Change> {
+        if !self.replaying && !self.drained(0, Some(channel)) {
+            let error = Error::new(ErrorKind::Conflict, "is not drained");
+            return Err(error.about(format!("channel {channel} of a vSSD")));
+        }
+        let lanes = self.space.lanes_of(0, Some(channel));
+        let count = lanes.first().map_or(0, |&lane| self.space.lane(lane).entries().count());
+        let mut taken = blocks.to_vec();
+        taken.sort_by_key(|(block, wear)| (wear.is_none(), *block));
+        taken.truncate(count);
+        taken.sort_unstable_by_key(|(block, _)| *block);
+        self.replace(channel, &taken)?;
+        let bad = taken.iter().filter(|(_, wear)| wear.is_none()).map(|(block, _)| *block).collect();
+        let blocks = taken.into_iter().map(|(block, _)| block).collect();
+        Ok(self.next_change(What::Replaced { channel, blocks, bad }))
+    }
+
+    /// See [`Vssd::replace_channel`].
+    pub(super) fn replace(&mut self, channel: u16, blocks: &[(FlashBlock, Option<u32>)]) -> Result<()> {
+        let about = |error: Error| error.about(format!("channel {channel} of a vSSD"));
+        let [lane] = self.space.lanes_of(0, Some(channel))[..] else {
+            return Err(about(Error::corrupt("is not home's")));
+        };
+        let geometry = self.settings.geometry;
+        let entries: Vec<_> = self.space.lane(lane).entries().collect();
+        let holds = |&entry: &super::map::Entry| {
+            let info = self.space.info(entry);
+            info.valid > 0 || info.holds > 0 || info.state == State::Lent
+        };
+        let is_one = blocks
+            .windows(2)
+            .all(|pair| pair[0].0 < pair[1].0 && geometry.channel(pair[0].0) == geometry.channel(pair[1].0));
+        let is_new = blocks.iter().all(|(block, _)| {
+            block.0 < geometry.total_blocks()
+                && self.space.lanes_of(0, Some(geometry.channel(*block))).is_empty()
+        });
+        if entries.iter().any(holds) {
+            return Err(about(Error::corrupt("is replaced while it holds something")));
+        }
+        if blocks.len() != entries.len() || !is_one || !is_new {
+            return Err(about(Error::corrupt("is replaced by blocks that cannot be")));
+        }
+        self.space.replace_lane(lane, blocks);
+        self.finish_tasks();
+        Ok(())
+    }
+
+    /// The channels of home.
+    #[must_use]
+    pub fn home_channels(&self) -> Vec<u16> {
+        let lanes = self.space.lanes_of(0, None);
+        lanes.into_iter().map(|lane| self.space.lane(lane).channel).collect()
+    }
+
+    /// Whether a channel of home is being drained.
+    #[must_use]
+    pub fn is_channel_draining(&self, channel: u16) -> bool {
+        self.space.lanes_of(0, Some(channel)).iter().any(|&lane| self.space.lane(lane).draining)
+    }
+
+    /// Whether any block of a home channel is lent.
+    #[must_use]
+    pub fn lends_of(&self, channel: u16) -> bool {
+        let lanes = self.space.lanes_of(0, Some(channel)).into_iter();
+        let mut entries = lanes.flat_map(|lane| self.space.lane(lane).entries());
+        entries.any(|entry| self.space.info(entry).state == State::Lent)
+    }
+
     /// How many blocks of each of its home channels could be lent now, where `keep` blocks stay for what will be
     /// written beyond what is stored. The sum over channels is bounded too; the second value is that bound.
     #[must_use]
     pub fn lendable(&self, keep: u32) -> (Vec<(u16, u32)>, u32) {
-        let lanes = self.space.lanes_of(0, None);
+        let mut lanes = self.space.lanes_of(0, None);
+        lanes.retain(|&lane| !self.space.lane(lane).draining);
         let count = |lane: usize| u32::try_from(self.leaving(lane).count()).unwrap_or(u32::MAX);
         let channels = lanes.into_iter().map(|lane| (self.space.lane(lane).channel, count(lane)));
         (channels.filter(|&(_, count)| count > 0).collect(), self.spare_beyond(keep))
@@ -230,10 +315,16 @@ impl Vssd {
     /// Invalid where it is no multiple of a page; NoSpace where the blocks that it has, with those lent, are too few.
     pub fn resize(&mut self, size: u64) -> Result<Change> {
         let pages = pages_of(size, self.settings.geometry.page_size)?;
-        let (needed, there) = (self.settings.blocks_needed(size), self.space.usable() + self.space.lent());
+        // A channel that is being emptied comes back, or another in its place.
+        let home = self.space.lanes_of(0, None).into_iter().map(|lane| self.space.lane(lane));
+        let emptied: u32 = home.filter(|lane| lane.draining).map(super::space::Lane::usable).sum();
+        let there = self.space.usable() + self.space.lent() + emptied;
+        let needed = self.settings.blocks_needed(size);
         if size > self.size() && !self.settings.thin && needed > u64::from(there) {
             let cause = format!("{size} bytes take {needed} flash blocks, there are {there}");
-            return Err(Error::new(ErrorKind::NoSpace, cause).remedy("harvest more first"));
+            return Err(
+                Error::new(ErrorKind::NoSpace, cause).remedy("make a vSSD of more channels and copy it")
+            );
         }
         let change = self.next_change(What::Resized { size });
         self.set_size(size, pages);

@@ -3,11 +3,14 @@
 //! A *lane* is what a slot has of one channel: it lies together, ascending, in the slot's list. Counts over all lanes
 //! are kept ready; they change with blocks, not with pages.
 
+mod slow;
+
 use super::map::{Entry, SLOT_BLOCKS, Spot, Table};
 use super::settings::LEAST_SPARE;
 use super::stripe::Stripe;
 use crate::flash::{FlashBlock, Geometry};
 use crate::{Error, Result};
+use slow::{LOG_COST, WHOLE};
 use std::collections::{BTreeSet, VecDeque};
 
 /// The owner of a log block.
@@ -89,20 +92,28 @@ pub(super) struct Lane {
     free: BTreeSet<(u32, u32)>,
     dirty: BTreeSet<u32>,
     pub(super) draining: bool,
+    /// It is drained for good: nothing is placed here any more, not even where there is no other place.
+    pub(super) closed: bool,
     opens: [u32; STREAMS],
     /// When a block was taken here last.
     turn: u64,
-    /// How much of what is written goes here, in parts of [`WHOLE`].
-    weight: u32,
+    /// How long a program takes here, [`WHOLE`] for as long as on the quickest channel or not much longer.
+    cost: u32,
+    /// Placements under way, and copies from here.
+    placed: u32,
+    /// Blocks that are being erased.
+    erasing: u32,
 }
-
-/// The weight of a channel that has no other user.
-pub(super) const WHOLE: u32 = 256;
 
 impl Lane {
     /// Blocks that hold or may hold something.
     pub(super) fn usable(&self) -> u32 {
         self.usable
+    }
+
+    /// Open blocks of a kind.
+    pub(super) fn opens(&self, stream: Stream) -> u32 {
+        self.opens[stream as usize]
     }
 
     pub(super) fn entries(&self) -> impl Iterator<Item = Entry> + use<> {
@@ -128,6 +139,8 @@ pub(super) struct Space {
     dirty: u32,
     lent: u32,
     active: u32,
+    /// Of those that are free or dirty, the ones on channels that are not slow.
+    quick: [u32; 2],
 }
 
 impl Space {
@@ -146,6 +159,7 @@ impl Space {
             dirty: 0,
             lent: 0,
             active: 0,
+            quick: [0; 2],
         }
     }
 
@@ -153,10 +167,17 @@ impl Space {
     pub(super) fn add(&mut self, slot: u8, blocks: &[(FlashBlock, u32)]) -> Result<()> {
         let mut blocks = blocks.to_vec();
         blocks.sort_unstable();
-        let known = blocks.windows(2).any(|pair| pair[0].0 == pair[1].0)
-            || blocks
+        self.add_ordered(slot, &blocks)
+    }
+
+    /// Adds a slot of blocks that lie together by channel, ascending in each: their order is their numbers.
+    pub(super) fn add_ordered(&mut self, slot: u8, blocks: &[(FlashBlock, u32)]) -> Result<()> {
+        let mut sorted: Vec<FlashBlock> = blocks.iter().map(|&(block, _)| block).collect();
+        sorted.sort_unstable();
+        let known = sorted.windows(2).any(|pair| pair[0] == pair[1])
+            || sorted
                 .iter()
-                .any(|&(block, _)| block.0 >= self.geometry.total_blocks() || self.find(block).is_some());
+                .any(|&block| block.0 >= self.geometry.total_blocks() || self.find(block).is_some());
         if known || blocks.is_empty() || blocks.len() >= SLOT_BLOCKS as usize || self.slot(slot).is_some() {
             return Err(Error::invalid("blocks that it has already or cannot have, or a slot in use")
                 .about(format!("slot {slot} of a vSSD")));
@@ -175,9 +196,12 @@ impl Space {
                 free: (first..).zip(channel).map(|(number, &(_, wear))| (wear, number)).collect(),
                 dirty: BTreeSet::new(),
                 draining: false,
+                closed: false,
                 opens: [0; STREAMS],
                 turn: 0,
-                weight: WHOLE,
+                cost: WHOLE,
+                placed: 0,
+                erasing: 0,
             })?;
             info.extend(channel.iter().map(|&(_, wear)| Info {
                 owner: LOG,
@@ -210,6 +234,40 @@ impl Space {
             self.lanes[index] = lane;
         }
         Ok(number)
+    }
+
+    /// Has a lane whose blocks hold nothing be another channel's: as many blocks of that, ascending, with how often
+    /// each was erased, or nothing where it is bad.
+    pub(super) fn replace_lane(&mut self, index: usize, blocks: &[(FlashBlock, Option<u32>)]) {
+        let entries: Vec<_> = self.lanes[index].entries().collect();
+        self.failing.retain(|failing| !entries.contains(failing));
+        let (slot, number) = (usize::from(self.lanes[index].slot), u16::try_from(index).unwrap_or(u16::MAX));
+        let lane = &mut self.lanes[index];
+        (lane.free, lane.dirty, lane.usable, lane.lent) = Default::default();
+        (lane.draining, lane.closed) = (false, false);
+        for (&entry, &(block, wear)) in entries.iter().zip(blocks) {
+            lane.channel = self.geometry.channel(block);
+            let number_in_slot = u32::try_from(entry.number()).unwrap_or(SLOT_BLOCKS);
+            let info = Info {
+                owner: LOG,
+                wear: wear.unwrap_or(0),
+                valid: 0,
+                next: 0,
+                holds: 0,
+                lane: number,
+                state: if wear.is_some() { State::Free } else { State::Bad },
+                stream: Stream::User,
+                failing: false,
+            };
+            if let Some(wear) = wear {
+                lane.free.insert((wear, number_in_slot));
+                lane.usable += 1;
+            }
+            if let Some(slot) = &mut self.slots[slot] {
+                (slot.blocks[entry.number()], slot.info[entry.number()]) = (block, info);
+            }
+        }
+        self.recount();
     }
 
     /// Forgets a lane, all of whose blocks hold nothing; with its slot where that was the last.
@@ -248,13 +306,41 @@ impl Space {
         &self.lanes[index]
     }
 
-    pub(super) fn set_weight(&mut self, index: usize, weight: u32) {
-        self.lanes[index].weight = weight.clamp(1, WHOLE);
+    fn lane_of(&self, entry: Entry) -> &Lane {
+        &self.lanes[usize::from(self.info(entry).lane)]
     }
 
     pub(super) fn set_draining(&mut self, index: usize, draining: bool) {
         self.lanes[index].draining = draining;
         self.recount();
+    }
+
+    pub(super) fn set_closed(&mut self, index: usize, closed: bool) {
+        self.lanes[index].closed = closed;
+    }
+
+    pub(super) fn is_closed(&self, entry: Entry) -> bool {
+        self.lanes[usize::from(self.info(entry).lane)].closed
+    }
+
+    /// Whether a channel of a slot is drained, and may be used again.
+    pub(super) fn is_slot_draining(&self, slot: u8) -> bool {
+        let drained = |lane: &Lane| lane.draining && !lane.closed;
+        self.lanes.iter().any(|lane| lane.count > 0 && lane.slot == slot && drained(lane))
+    }
+
+    /// Whether a channel of a slot is closed.
+    pub(super) fn is_slot_closed(&self, slot: u8) -> bool {
+        self.lanes.iter().any(|lane| lane.count > 0 && lane.slot == slot && lane.closed)
+    }
+
+    /// Whether a block that is drained could be written, or one is being erased.
+    pub(super) fn is_anything_left(&self) -> bool {
+        let erasing = |entry| self.info(entry).state == State::Erasing;
+        self.lanes
+            .iter()
+            .filter(|lane| lane.count > 0)
+            .any(|lane| lane.draining && !lane.closed && !lane.free.is_empty() || lane.entries().any(erasing))
     }
 
     /// Every block there is.
@@ -335,6 +421,7 @@ impl Space {
             State::Dirty => drop(lane.dirty.remove(&number)),
             State::Open => lane.opens[before.stream as usize] -= 1,
             State::Lent => lane.lent -= 1,
+            State::Erasing => lane.erasing -= 1,
             _ => {}
         }
         match state {
@@ -342,6 +429,7 @@ impl Space {
             State::Dirty => drop(lane.dirty.insert(number)),
             State::Open => lane.opens[after.stream as usize] += 1,
             State::Lent => lane.lent += 1,
+            State::Erasing => lane.erasing += 1,
             _ => {}
         }
         lane.usable = lane.usable + u32::from(after.counts()) - u32::from(before.counts());
@@ -367,7 +455,7 @@ impl Space {
     }
 
     fn recount(&mut self) {
-        (self.usable, self.free, self.dirty, self.lent, self.active) = (0, 0, 0, 0, 0);
+        (self.usable, self.free, self.dirty, self.lent, self.active, self.quick) = (0, 0, 0, 0, 0, [0; 2]);
         let size = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
         for lane in &self.lanes {
             self.lent += lane.lent;
@@ -375,6 +463,10 @@ impl Space {
                 self.usable += lane.usable;
                 self.free += size(lane.free.len());
                 self.dirty += size(lane.dirty.len());
+                if !lane.is_slow() {
+                    self.quick[0] += size(lane.free.len());
+                    self.quick[1] += size(lane.dirty.len());
+                }
                 self.active += u32::from(lane.usable > 0);
             }
         }
@@ -417,11 +509,20 @@ impl Space {
         self.capacity_of(self.usable)
     }
 
-    /// Takes a free block: of the lane with the fewest open ones for this purpose for its weight, then of that which
-    /// waited longest; there the least worn. `draining` says to take it of a lane that is drained.
-    pub(super) fn open(&mut self, stream: Stream, owner: u32, draining: bool) -> Option<Entry> {
-        let ready = |lane: &&mut Lane| lane.draining == draining && !lane.free.is_empty();
-        let load = |lane: &Lane| (lane.opens[stream as usize] + 1) * WHOLE / lane.weight.max(1);
+    /// Takes a free block of a lane that passes: of that with the fewest open ones for this purpose for what it costs,
+    /// then of that which waited longest; there the least worn. Where a stream's blocks are written evenly, as data
+    /// blocks are, the channel that is last is so as early as can be.
+    pub(super) fn open(
+        &mut self,
+        stream: Stream,
+        owner: u32,
+        passes: impl Fn(&Lane) -> bool,
+    ) -> Option<Entry> {
+        let ready = |lane: &&mut Lane| !lane.closed && !lane.free.is_empty() && passes(lane);
+        let load = |lane: &Lane| {
+            let cost = if owner == LOG { lane.cost.min(LOG_COST * WHOLE) } else { lane.cost };
+            u64::from(lane.opens[stream as usize] + 1) * u64::from(cost)
+        };
         let lane = self.lanes.iter_mut().filter(ready).min_by_key(|lane| (load(lane), lane.turn))?;
         self.turn += 1;
         lane.turn = self.turn;
@@ -501,22 +602,34 @@ impl Space {
         self.dead.back().map(|&(number, _)| number)
     }
 
-    /// A dirty block that passes, of a lane with few free ones.
-    pub(super) fn erasable(&self, passes: impl Fn(FlashBlock) -> bool) -> Option<Entry> {
+    /// A dirty block that passes, of a lane with few free ones; on slow channels where they have few free ones, or
+    /// `all` are wanted.
+    pub(super) fn erasable(&self, all: bool, passes: impl Fn(FlashBlock) -> bool) -> Option<Entry> {
         let mut lanes: Vec<&Lane> = Vec::new();
-        lanes.extend(self.lanes.iter().filter(|lane| !lane.draining && !lane.dirty.is_empty()));
-        lanes.sort_by_key(|lane| lane.free.len());
+        let dies = self.geometry.dies.into();
+        lanes.extend(self.lanes.iter().filter(|lane| lane.erases(dies, all) && !lane.dirty.is_empty()));
+        lanes.sort_by_key(|lane| (lane.is_slow(), lane.free.len()));
         let entries =
             lanes.iter().flat_map(|lane| lane.dirty.iter().map(|&number| Entry::new(lane.slot, number)));
         entries.take(64).find(|&entry| passes(self.block(entry)))
     }
 
     /// The sealed block, of lanes that are drained or not, with the fewest valid pages, where it passes. A lane
-    /// without a free block is preferred a little.
-    pub(super) fn fewest(&self, draining: bool, passes: impl Fn(Entry) -> bool) -> Option<(Entry, u16)> {
+    /// without a free block is preferred a little. Of slow channels only those that have few, unless `all` are wanted.
+    pub(super) fn fewest(
+        &self,
+        draining: bool,
+        all: bool,
+        passes: impl Fn(Entry) -> bool,
+    ) -> Option<(Entry, u16)> {
         let mut best: Option<(u16, Entry, u16)> = None;
         for lane in self.lanes.iter().filter(|lane| lane.count > 0 && lane.draining == draining) {
             let Some(slot) = self.slot(lane.slot) else { continue };
+            // On a slow channel only as much room is made as is used.
+            let idle = lane.is_slow() && lane.free.len() >= usize::from(self.geometry.dies);
+            if idle && !all && !draining {
+                continue;
+            }
             let more = if lane.free.is_empty() { 0 } else { self.pages / 16 };
             for (number, info) in (lane.first..).zip(&slot.info[lane.first as usize..][..lane.count as usize])
             {

@@ -2,9 +2,11 @@
 //! 4.3.2): blocks of a channel are levelled by taking the least worn free one, channels by swapping whole ones every
 //! 19 days.
 //!
-//! To swap, the vSSD with the hot channel gets blocks of the cold one as a slot
-//! ([`Vssd::add_slot`](super::Vssd::add_slot)), drains its channel ([`Vssd::drain_slot`](super::Vssd::drain_slot) with
-//! a channel) and gives it up; so does the other.
+//! To swap, both vSSDs drain their channel ([`Vssd::drain_slot`](super::Vssd::drain_slot) with a channel) to what else
+//! they have, and close it; both are erased; then each takes the other's place
+//! ([`Vssd::replace_channel`](super::Vssd::replace_channel)). That needs a channel's worth of room in both, which is
+//! there where SSDs are half empty, and costs no third channel. What is written goes first: it takes back a channel
+//! that is being drained where there is no other room.
 
 use std::time::Duration;
 

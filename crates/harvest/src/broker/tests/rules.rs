@@ -44,6 +44,34 @@ fn a_gssd_is_what_a_home_can_spare_in_whole_grains() {
 }
 
 #[test]
+fn an_unsold_home_lends_one_gssd_a_channel() {
+    let mut host = host();
+    host.create(2, Unsold, 4, 100);
+    host.forecast(2, 4, 100, 90);
+    let sizes = |host: &Host| {
+        let pieces = host.broker.gssds().map(|(_, gssd)| (gssd.bandwidth, gssd.capacity));
+        pieces.collect::<Vec<_>>()
+    };
+    assert_eq!(sizes(&host), [(1, 20); 4]);
+    // Who needs little takes little.
+    assert_eq!(granted(host.request(9, 1, 20, 60)).len(), 1);
+    assert_eq!(granted(host.request(9, 2, 30, 60)).len(), 2);
+    assert_eq!(host.broker.pool().len(), 1);
+    host.event(Event::Release { ghost: VssdId(9), gssd: None });
+    host.forecast(2, 4, 100, 90);
+    assert_eq!((sizes(&host).len(), host.broker.pool().len()), (4, 4));
+    host.event(Event::Deleted { vssd: VssdId(2) });
+    assert!(host.broker.gssds().next().is_none());
+    // As many parts as are a grain of each: of 25 blocks two, of 9 none.
+    for (capacity, expected) in [(25, vec![(2, 10); 2]), (9, vec![])] {
+        let mut host = Host::new(Settings::default());
+        host.create(2, Unsold, 4, capacity);
+        host.forecast(2, 4, capacity, 90);
+        assert_eq!(sizes(&host), expected);
+    }
+}
+
+#[test]
 fn a_home_carves_what_it_has() {
     let mut host = host();
     host.carves = 0;
@@ -230,6 +258,11 @@ fn a_lease_stays_as_long_as_its_home_does_not_need_it() {
     assert_eq!(host.broker.slots(VssdId(9)).count(), 0);
     let counters = host.broker.counters();
     assert_eq!((counters.early, counters.migrated), (0, 1), "the time asked for was over");
+    let [report] = &host.reports()[..] else { unreachable!("{:?}", host.reports()) };
+    assert!(
+        report.contains("gSSD 1 of 20 flash blocks was taken back because the time that its owner"),
+        "{report}"
+    );
 
     let mut host = host_with(Settings { overstay: Some(MINUTE * 5), ..Settings::default() });
     host.forecast(1, 1, 20, 600);
@@ -263,6 +296,52 @@ fn who_needs_more_gets_more_or_is_told_once() {
 }
 
 #[test]
+fn a_home_that_is_pressed_waits_for_what_is_being_moved() {
+    let mut host = host();
+    host.moves = false;
+    host.forecast(1, 2, 40, 600);
+    granted(host.request(9, 2, 40, 300));
+    let (gssd, ghost, slot) = (GssdId(1), VssdId(9), 1);
+    let evacuate = Action::Evacuate { gssd, ghost, slot };
+    assert_eq!((host.broker.evacuation(gssd), host.broker.awaits(&evacuate)), (None, false));
+    host.now = minutes(3);
+    host.event(Event::Release { ghost, gssd: Some(gssd) });
+    let released = Evacuation { ghost, slot, since: minutes(3), pressed: None };
+    assert_eq!((host.broker.evacuation(gssd), host.broker.awaits(&evacuate)), (Some(released), true));
+    assert!(!host.broker.awaits(&Action::Evacuate { gssd, ghost, slot: 2 }));
+    for minute in [5, 6] {
+        host.now = minutes(minute);
+        host.event(Event::Pressed { home: VssdId(1), bandwidth: 0, capacity: 1 });
+        let pressed = Evacuation { pressed: Some(minutes(5)), ..released };
+        assert_eq!(host.broker.evacuation(gssd), Some(pressed), "as long as it has been so");
+    }
+    host.moves = true;
+    host.event(Event::Evacuated { gssd });
+    assert_eq!((host.broker.evacuation(gssd), host.broker.awaits(&evacuate)), (None, false));
+}
+
+#[test]
+fn what_is_on_its_way_for_a_forecast_is_hurried_when_its_home_is_pressed() {
+    let mut host = host();
+    host.moves = false;
+    host.forecast(1, 2, 40, 600);
+    granted(host.request(9, 2, 40, 300));
+    host.now = minutes(3);
+    host.forecast(1, 2, 0, 600);
+    assert_eq!(host.broker.evacuation(GssdId(1)).unwrap().pressed, None);
+    host.now = minutes(4);
+    host.event(Event::Pressed { home: VssdId(1), bandwidth: 0, capacity: 1 });
+    let evacuation = host.broker.evacuation(GssdId(1)).unwrap();
+    assert_eq!((evacuation.since, evacuation.pressed), (minutes(3), Some(minutes(4))));
+    // After a crash time is counted anew.
+    let steps: Vec<Step> = host.broker.snapshot(Vec::new(), |_| Vec::new());
+    let settings = host.broker.settings().clone();
+    let recovered = Broker::recover(settings, minutes(9), &steps, &mut Vec::new()).unwrap();
+    let evacuation = recovered.evacuation(GssdId(1)).unwrap();
+    assert_eq!((evacuation.since, evacuation.pressed), (minutes(9), None));
+}
+
+#[test]
 fn a_ghost_gives_one_back_if_the_rest_has_space() {
     let mut host = host();
     host.create(2, Regular, 4, 100);
@@ -279,12 +358,31 @@ fn a_ghost_gives_one_back_if_the_rest_has_space() {
 }
 
 #[test]
+fn a_home_has_back_what_nobody_uses() {
+    let mut host = host_with(Settings { per_home: 2, ..Settings::default() });
+    host.forecast(1, 2, 40, 600);
+    granted(host.request(9, 2, 40, 300));
+    host.forecast(1, 4, 100, 600);
+    assert_eq!(host.broker.pool().len(), 1);
+    host.event(Event::Unpool { home: VssdId(1) });
+    assert_eq!(
+        (host.broker.pool().len(), host.broker.lent(VssdId(1)).count()),
+        (0, 1),
+        "what is leased stays"
+    );
+    host.forecast(1, 4, 100, 600);
+    assert_eq!(host.broker.pool().len(), 1);
+}
+
+#[test]
 fn unsold_space_is_lent_until_it_is_sold() {
     let mut host = host();
     host.create(2, Unsold, 4, 100);
     host.forecast(2, 4, 100, 720);
-    granted(host.request(9, 4, 100, 600));
+    assert_eq!(granted(host.request(9, 1, 20, 600)).len(), 1);
     host.event(Event::Deleted { vssd: VssdId(2) });
+    // It was not moved to what else its home had lent.
+    assert_eq!((host.broker.counters().replacements, host.broker.slots(VssdId(9)).count()), (0, 0));
     assert!(host.broker.vssds().all(|(id, _)| id != VssdId(2)));
     assert!(!host.done.iter().any(|action| matches!(action, Action::Wipe { .. })), "nobody wrote to it");
     assert_eq!(host.broker.counters().early, 1);

@@ -273,11 +273,40 @@ impl World {
             13..15 => self.event(Event::Tick),
             15 if below(4) == 0 => self.event(Event::Deleted { vssd: home }),
             16 if below(4) == 0 && !own.is_empty() => self.event(Event::Deleted { vssd: ghost }),
+            17 if below(3) == 0 => self.swap(home, ghost),
             _ => {
                 let writer = if below(3) == 0 { home } else { ghost };
                 self.work(writer)
             }
         }
+    }
+
+    /// Two channels change owners, where nothing of them is lent: emptied and erased before.
+    fn swap(&mut self, one: VssdId, ghost: VssdId) -> Result<(), Crash> {
+        let known: Vec<VssdId> = self.broker.vssds.keys().copied().filter(|id| *id != one).collect();
+        let other = if self.random.below(2) == 0 { ghost } else { known[self.random.below(known.len())] };
+        let channels = [one, other].map(|id| self.broker.channels(id).to_vec());
+        if channels.iter().any(Vec::is_empty) {
+            return Ok(());
+        }
+        let channels = channels.map(|list| list[self.random.below(list.len())]);
+        let blocks =
+            channels.map(|channel| geometry().blocks_of(channel).map(FlashBlock).collect::<Vec<_>>());
+        let home =
+            |block: &FlashBlock, id| [Holder::Vssd(id), Holder::Bad].contains(&self.custody.holder(*block));
+        let at_home = |(id, blocks): (&VssdId, &Vec<FlashBlock>)| blocks.iter().all(|block| home(block, *id));
+        if ![one, other].iter().zip(&blocks).all(at_home) {
+            return Ok(());
+        }
+        let mut bad = Vec::new();
+        for block in blocks.into_iter().flatten() {
+            // What was there is elsewhere.
+            self.live.remove(&block);
+            if !self.erase(block)? {
+                bad.push(block);
+            }
+        }
+        self.event(Event::Swapped { one: (one, channels[0]), other: (other, channels[1]), bad })
     }
 
     /// Creates a vSSD that there is not.
@@ -290,7 +319,12 @@ impl World {
                 self.next_number += 1;
                 self.numbers.insert(id, vssd);
                 let bandwidth = u16::try_from(channels.len()).unwrap();
-                let (capacity, channels) = (u32::from(bandwidth) * CHANNEL_BLOCKS, channels.to_vec());
+                let capacity = u32::from(bandwidth) * CHANNEL_BLOCKS;
+                // As many as it had, which need not be the same.
+                let owned: BTreeSet<u16> =
+                    self.broker.vssds.values().flat_map(|vssd| vssd.channels.iter().copied()).collect();
+                let free = (0..geometry().channels).filter(|channel| !owned.contains(channel));
+                let channels = free.take(channels.len()).collect();
                 self.event(Event::Created { vssd, kind, bandwidth, capacity, channels })?;
             }
         }

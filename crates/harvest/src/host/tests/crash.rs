@@ -198,7 +198,10 @@ enum End {
     PowerLost,
 }
 
-fn crash_at(point: u64, end: End, faults: Faults) -> bool {
+/// What a host goes through.
+type Life = fn(&Arc<Host>, &mut Model) -> Result<()>;
+
+fn crash_at(point: u64, end: End, faults: Faults, live: Life) -> bool {
     let mut machine = Machine::new(SMALL, faults);
     let (fuse, mut model) = (Fuse::of(point), Model::default());
     let lived = machine.start(&fuse).and_then(|host| live(&host, &mut model));
@@ -234,24 +237,63 @@ fn crash_at(point: u64, end: End, faults: Faults) -> bool {
     died
 }
 
-fn enumerate(end: End, step: u64) {
+fn enumerate(end: End, step: u64, live: Life) {
     let mut points = 0;
-    while crash_at(points, end, Faults::default()) {
+    while crash_at(points, end, Faults::default(), live) {
         points += step;
     }
     assert!(points > 300, "{points}");
 }
 
+/// Channels change owners under data of both, there and back.
+fn swap(host: &Arc<Host>, model: &mut Model) -> Result<()> {
+    for name in ["regular", "second"] {
+        host.create(name, spec(Kind::Regular, 2, Some(20 * 8 * PAGE as u64)))?;
+        model.write(host, name, 0..60)?;
+        model.flush(host, name)?;
+    }
+    let owned = |name: &str| {
+        let id = host.list().iter().find(|vssd| vssd.name == name).map(|vssd| vssd.id).unwrap();
+        (id, host.volume(id).unwrap().channels())
+    };
+    for round in 0..2 {
+        let (one, other) = (owned("regular"), owned("second"));
+        host.plan((one.0, one.1[1]), (other.0, other.1[round]));
+        host.tick();
+        model.write(host, "second", 20..90)?;
+        model.write(host, "regular", 10..70)?;
+        model.flush(host, "regular")?;
+        assert_eq!(owned("regular").1.contains(&one.1[1]), host.planned_swap().is_some());
+        assert_eq!(owned("second").1.contains(&one.1[1]), host.planned_swap().is_none());
+    }
+    model.flush(host, "second")?;
+    Ok(())
+}
+
+#[test]
+fn killed_at_every_point_of_a_swap() {
+    enumerate(End::Killed, 1, swap);
+}
+
+#[test]
+fn power_lost_at_every_point_of_a_swap() {
+    enumerate(End::PowerLost, 1, swap);
+}
+
 #[test]
 fn killed_at_every_point() {
-    enumerate(End::Killed, 1);
+    enumerate(End::Killed, 1, live);
 }
 
 #[test]
 fn power_lost_at_every_third_point() {
     // At all of them where there is time.
-    let step = if std::env::var_os("SOAK_CASES").is_some() { 1 } else { 3 };
-    enumerate(End::PowerLost, step);
+    let step = if std::env::var_os("HEADSTART_SOAK").is_some_and(|value| !value.is_empty() && value != "0") {
+        1
+    } else {
+        3
+    };
+    enumerate(End::PowerLost, step, live);
 }
 
 #[test]
@@ -259,7 +301,8 @@ fn with_flash_that_fails() {
     for seed in 1..30 {
         let faults = Faults { seed, made_bad: 0.02, program: 0.004, erase: 0.01 };
         for end in [End::Killed, End::PowerLost] {
-            crash_at(seed * 17, end, faults);
+            crash_at(seed * 17, end, faults, live);
+            crash_at(seed * 17, end, faults, swap);
         }
     }
 }

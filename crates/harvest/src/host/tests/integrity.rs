@@ -9,7 +9,7 @@ use crate::flash::emulator::Faults;
 use headstart_block::random::Random;
 use headstart_block::{BlockDevice, ByteRange};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 const MEDIUM: Geometry = Geometry { channels: 6, dies: 2, planes: 1, blocks: 16, pages: 16, page_size: 4096 };
 const SECTOR: usize = 512;
@@ -129,7 +129,8 @@ fn use_disk(host: &Arc<Host>, name: &str, letter: u8, evictable: bool, seed: u64
     });
 }
 
-fn live(seed: u64, faults: Faults, size: Option<u64>, steps: usize) {
+/// How often channels swapped owners.
+fn live(seed: u64, faults: Faults, size: Option<u64>, steps: usize, swapping: bool) -> usize {
     let mut machine = Machine::new(MEDIUM, faults);
     machine.inline = false;
     let host = machine.restart();
@@ -137,9 +138,9 @@ fn live(seed: u64, faults: Faults, size: Option<u64>, steps: usize) {
     host.create("other", spec(Kind::Regular, 2, size)).unwrap();
     host.create("ghost", spec(Kind::Harvest, 2, Some(80 * 16 * PAGE as u64))).unwrap();
     let homes: Vec<_> = host.list().iter().filter(|it| it.kind == Kind::Regular).map(|it| it.id).collect();
-    let over = AtomicBool::new(false);
+    let (over, swaps) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
-        let (host, over) = (&host, &over);
+        let (host, over, swaps) = (&host, &over, &swaps);
         let disks = [("regular", 16, false), ("other", 64, false), ("ghost", 128, true)];
         let users = disks.map(|(name, letter, evictable)| {
             scope.spawn(move || use_disk(host, name, letter, evictable, seed + u64::from(letter), steps))
@@ -147,9 +148,14 @@ fn live(seed: u64, faults: Faults, size: Option<u64>, steps: usize) {
         let machine = &machine;
         scope.spawn(move || {
             let mut random = Random::new(seed);
+            let owned = |home| host.volume(home).unwrap().channels();
+            let mut before = owned(homes[0]);
             while !over.load(Ordering::Acquire) {
                 let name = ["regular", "other"][random.below(2)];
-                match random.below(8) {
+                let now = owned(homes[0]);
+                swaps.fetch_add(usize::from(now != before), Ordering::Relaxed);
+                before = now;
+                match random.below(if swapping { 9 } else { 8 }) {
                     0 | 1 => host.offer(name, 2, (random.below(40) * 16 * PAGE) as u64, 10 * HOUR).unwrap(),
                     2 | 3 => drop(host.request("ghost", wish(4 + random.below(20) as u64))),
                     4 => {
@@ -163,6 +169,12 @@ fn live(seed: u64, faults: Faults, size: Option<u64>, steps: usize) {
                         let home = homes[random.below(2)];
                         let capacity = u32::try_from(random.below(10)).unwrap();
                         host.tell(Event::Pressed { home, bandwidth: 0, capacity }).unwrap();
+                    }
+                    8 => {
+                        let one = (homes[0], owned(homes[0])[random.below(2)]);
+                        let other = (homes[1], owned(homes[1])[random.below(2)]);
+                        host.plan(one, other);
+                        host.tick();
                     }
                     _ => {
                         machine.pass(std::time::Duration::from_secs(20));
@@ -182,21 +194,33 @@ fn live(seed: u64, faults: Faults, size: Option<u64>, steps: usize) {
     });
     let broker = host.status().broker;
     assert!(broker.leases > 0 && broker.erased_blocks > 0, "{broker:?}");
+    swaps.into_inner()
 }
 
 #[test]
 fn bytes_stay_whose_they_are() {
     for seed in 1..4 {
-        live(seed, Faults::default(), None, 1500);
+        live(seed, Faults::default(), None, 1500, false);
     }
+}
+
+/// Disks with room for a channel's worth.
+#[test]
+fn bytes_stay_whose_they_are_while_channels_swap() {
+    let size = Some(12 * 16 * PAGE as u64);
+    let swaps: usize = (1..4).map(|seed| live(seed, Faults::default(), size, 1500, true)).sum();
+    assert!(swaps > 3, "{swaps}");
+    live(7, Faults { seed: 3, made_bad: 0.01, program: 0.0002, erase: 0.001 }, size, 1500, true);
 }
 
 #[test]
 fn bytes_stay_whose_they_are_on_failing_flash() {
     live(
         9,
-        Faults { seed: 3, made_bad: 0.01, program: 0.0005, erase: 0.001 },
+        // Fewer blocks turn bad than a disk has to spare, however the threads run.
+        Faults { seed: 3, made_bad: 0.01, program: 0.0002, erase: 0.001 },
         Some(40 * 16 * PAGE as u64),
         1200,
+        false,
     );
 }

@@ -6,13 +6,15 @@ use super::super::recover::Parts;
 use super::super::{Clock, Host, Kind, VssdSpec, Wish};
 use crate::broker;
 use crate::flash::emulator::{Emulator, Faults};
-use crate::flash::{Flash, FlashBlock, FlashError, Geometry};
+use crate::flash::{Flash, FlashBlock, FlashError, Geometry, lock};
 use crate::gssd::Grain;
 use crate::lane::Speed;
 use crate::{Error, ErrorKind, Result};
 use headstart_block::BlockDevice;
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -29,11 +31,18 @@ pub(super) struct Fuse {
     left: AtomicU64,
     dead: AtomicBool,
     pub(super) burnt: AtomicU64,
+    /// Flash blocks that cannot be read.
+    pub(super) unreadable: Mutex<BTreeSet<FlashBlock>>,
 }
 
 impl Fuse {
     pub(super) fn of(left: u64) -> Arc<Self> {
-        Arc::new(Self { left: AtomicU64::new(left), dead: AtomicBool::new(false), burnt: AtomicU64::new(0) })
+        Arc::new(Self {
+            left: AtomicU64::new(left),
+            dead: AtomicBool::new(false),
+            burnt: AtomicU64::new(0),
+            unreadable: Mutex::default(),
+        })
     }
 
     pub(super) fn is_dead(&self) -> bool {
@@ -64,6 +73,9 @@ impl Flash for Fused {
 
     fn read(&self, block: FlashBlock, offset: u32, buf: &mut [u8]) -> Result<(), FlashError> {
         self.1.check().map_err(FlashError::Failed)?;
+        if lock(&self.1.unreadable).contains(&block) {
+            return Err(FlashError::Failed(Error::new(ErrorKind::Io, "unreadable")));
+        }
         self.0.read(block, offset, buf)
     }
 
@@ -82,6 +94,10 @@ impl Flash for Fused {
         self.0.flush()
     }
 
+    fn answers(&self, apart: FlashBlock) -> bool {
+        !self.1.is_dead() && self.0.answers(apart)
+    }
+
     fn is_bad(&self, block: FlashBlock) -> bool {
         self.0.is_bad(block)
     }
@@ -98,6 +114,8 @@ pub(super) struct Machine {
     time: Arc<AtomicU64>,
     new: bool,
     pub(super) inline: bool,
+    /// Microseconds that pass whenever somebody looks.
+    pub(super) pace: Arc<AtomicU64>,
 }
 
 impl Machine {
@@ -106,7 +124,12 @@ impl Machine {
         let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
         let flash = Arc::new(Emulator::new(geometry, faults));
         let time = Arc::new(AtomicU64::new(1_000_000_000_000));
-        Self { flash, dir: dir.unwrap(), time, new: true, inline: true }
+        let pace = Arc::new(AtomicU64::new(500));
+        Self { flash, dir: dir.unwrap(), time, new: true, inline: true, pace }
+    }
+
+    pub(super) fn journal(&self) -> PathBuf {
+        self.dir.path().join("journal")
     }
 
     pub(super) fn pass(&self, time: Duration) {
@@ -117,10 +140,12 @@ impl Machine {
     pub(super) fn start(&mut self, fuse: &Arc<Fuse>) -> Result<Arc<Host>> {
         let (time, guard_fuse) = (Arc::clone(&self.time), Arc::clone(fuse));
         let guard: Guard = Arc::new(move || guard_fuse.burn());
+        let pace = Arc::clone(&self.pace);
         // Time passes whenever somebody looks.
-        let clock: Arc<dyn Clock> =
-            Arc::new(move || Duration::from_micros(time.fetch_add(500, Ordering::SeqCst)));
-        let journal = self.dir.path().join("journal");
+        let clock: Arc<dyn Clock> = Arc::new(move || {
+            Duration::from_micros(time.fetch_add(pace.load(Ordering::SeqCst), Ordering::SeqCst))
+        });
+        let journal = self.journal();
         let new = self.new && !journal.exists();
         let opened = Opened {
             flash: Arc::new(Fused(Arc::clone(&self.flash), Arc::clone(fuse))),
@@ -142,6 +167,11 @@ impl Machine {
         Ok(host)
     }
 
+    /// The time on its clock.
+    pub(super) fn time(&self) -> Duration {
+        Duration::from_micros(self.time.load(Ordering::SeqCst))
+    }
+
     /// Starts one that does not crash.
     pub(super) fn restart(&mut self) -> Arc<Host> {
         self.start(&Fuse::of(u64::MAX)).unwrap()
@@ -150,7 +180,7 @@ impl Machine {
     /// Power goes, and comes back: what was not flushed is gone or torn, and the journal ends in what was written.
     pub(super) fn lose_power(&mut self, garbage: &[u8]) {
         self.flash = Arc::new(self.flash.lose_power());
-        let path = self.dir.path().join("journal");
+        let path = self.journal();
         if let Ok(mut bytes) = std::fs::read(&path) {
             bytes.extend_from_slice(garbage);
             std::fs::write(&path, bytes).unwrap();

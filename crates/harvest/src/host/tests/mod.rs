@@ -4,5 +4,8 @@ mod cost;
 mod crash;
 mod faults;
 mod integrity;
+mod jobs;
 mod kit;
+mod levelling;
+mod rewrite;
 mod smoke;

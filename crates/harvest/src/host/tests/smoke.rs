@@ -47,7 +47,8 @@ fn on_a_file() {
     let bytes: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 251) as u8).collect();
     sold.write_at(&bytes[..2_999_808], 4096 + 512).unwrap();
     sold.flush().unwrap();
-    wait_for(&host, |host| host.status().pool.iter().any(|pooled| pooled.ready));
+    // Of the unsold one a gSSD a channel.
+    wait_for(&host, |host| host.status().pool.iter().filter(|pooled| pooled.ready).count() >= 4);
     let size = job.size();
     let wish = Wish { capacity: 32 << 20, bandwidth: 2, duration: HOUR, partial: false };
     let leases = host.request("job", wish).unwrap();

@@ -4,6 +4,7 @@ use super::toy::Toy;
 use crate::flash::{FlashBlock, Geometry};
 use crate::vssd::{Effort, Place, Settings, Step, Vssd};
 use headstart_block::random::Random;
+use std::time::Duration;
 
 /// One thing at a time; the journal is always durable.
 pub(super) struct Simple {
@@ -112,8 +113,8 @@ fn a_full_disk_still_takes_writes() {
     assert!(cost < 12.0, "{cost}");
 }
 
-#[test]
-fn a_harvested_channel_is_used_at_once() {
+/// A disk on four channels that harvested two more.
+fn harvester() -> Simple {
     let geometry = Geometry { channels: 6, ..geometry() };
     let home = (0..4).flat_map(|channel| geometry.blocks_of(channel)).map(|block| (FlashBlock(block), 0));
     let home: Vec<_> = home.collect();
@@ -125,13 +126,48 @@ fn a_harvested_channel_is_used_at_once() {
     let harvested: Vec<_> = (4..6).flat_map(|channel| geometry.blocks_of(channel)).collect();
     let harvested: Vec<_> = harvested.into_iter().map(|block| (FlashBlock(block), 0)).collect();
     disk.vssd.add_slot(1, &harvested).unwrap();
+    disk
+}
+
+/// The share of writes that lies on the harvested channels.
+fn share_there(disk: &mut Simple, pages: &[u32]) -> f64 {
+    let geometry = disk.vssd.settings().geometry;
+    let there = pages.iter().filter(|&&page| geometry.channel(disk.write(page)) >= 4).count();
+    there as f64 / pages.len() as f64
+}
+
+#[test]
+fn a_busy_channel_gets_little_until_it_is_free() {
+    let mut disk = harvester();
+    let mut random = Random::new(3);
+    let mut shares = |disk: &mut Simple, slow: u32| {
+        disk.vssd.set_program_times(|channel| Duration::from_millis(1) * if channel < 4 { 1 } else { slow });
+        let scattered: Vec<_> = (0..20_000).map(|_| below(&mut random, 20_000)).collect();
+        [share_there(disk, &(20_000..40_000).collect::<Vec<_>>()), share_there(disk, &scattered)]
+    };
+    let (busy, free) = (shares(&mut disk, 20), shares(&mut disk, 1));
+    assert!(busy.iter().all(|&share| share < 0.02), "{busy:?}");
+    assert!(free.iter().all(|&share| share > 0.25), "{free:?}");
+}
+
+/// With all that is free on busy channels, writes and collecting still find a place.
+#[test]
+fn a_full_disk_on_busy_channels_takes_writes() {
+    let mut disk = harvester();
+    let pages = disk.vssd.pages();
+    disk.vssd.set_program_times(|channel| Duration::from_millis(1) * if channel < 4 { 1 } else { 20 });
+    let mut random = Random::new(1);
+    let cost = disk.amplification((0..pages * 3).map(|_| below(&mut random, pages)));
+    assert!(cost < 5.0, "{cost}");
+}
+
+#[test]
+fn a_harvested_channel_is_used_at_once() {
+    let mut disk = harvester();
     // New pages in order, and old ones here and there.
     let mut random = Random::new(3);
-    let mut share = |pages: Vec<u32>| {
-        let there = pages.iter().filter(|&&page| geometry.channel(disk.write(page)) >= 4).count();
-        there as f64 / pages.len() as f64
-    };
-    let ordered = share((20_000..40_000).collect());
-    let scattered = share((0..20_000).map(|_| below(&mut random, 20_000)).collect());
+    let ordered = share_there(&mut disk, &(20_000..40_000).collect::<Vec<_>>());
+    let scattered: Vec<_> = (0..20_000).map(|_| below(&mut random, 20_000)).collect();
+    let scattered = share_there(&mut disk, &scattered);
     assert!((0.25..0.45).contains(&ordered) && (0.25..0.45).contains(&scattered), "{ordered} {scattered}");
 }

@@ -8,9 +8,12 @@ use headstart_block::ErrorKind;
 use headstart_block::random::Random;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 const PAGES: u32 = 8;
 const SECRET: u64 = 1 << 60;
+/// What a page that is lost reads as, in the model.
+const LOST: u64 = 1 << 61;
 
 fn geometry() -> Geometry {
     Geometry { channels: 4, dies: 2, planes: 1, blocks: 12, pages: PAGES, page_size: 512 }
@@ -32,10 +35,10 @@ struct Reader {
 }
 
 /// A driver that keeps the rules, and what must be true.
-struct Driver {
-    vssd: Vssd,
-    toy: Toy,
-    random: Random,
+pub(super) struct Driver {
+    pub(super) vssd: Vssd,
+    pub(super) toy: Toy,
+    pub(super) random: Random,
     /// What every page reads as.
     pages: Vec<u64>,
     flights: Vec<Flight>,
@@ -67,7 +70,7 @@ fn pins_of(vssd: &Vssd) -> &'static Pins {
 }
 
 impl Driver {
-    fn new(blocks: u64, interleave: u32, seed: u64) -> Self {
+    pub(super) fn new(blocks: u64, interleave: u32, seed: u64) -> Self {
         let geometry = geometry();
         let mut settings =
             Settings { interleave, ..Settings::new(geometry, blocks * u64::from(geometry.block_size())) };
@@ -99,13 +102,40 @@ impl Driver {
         }
     }
 
+    /// Notes a change that changes no page.
+    pub(super) fn note(&mut self, change: Option<Change>) {
+        self.record(change, Effect::None);
+    }
+
+    /// Writes a page where there is a place, and does not wait for what never comes.
+    pub(super) fn write_or_be_refused(&mut self, page: u32) {
+        for tries in 0.. {
+            match self.vssd.place(page) {
+                Ok(Place::Collect) => {
+                    let stepped = self.step(Effort::Needed);
+                    self.finish();
+                    assert!(stepped || tries < 3, "page {page} waits for nothing");
+                }
+                Ok(Place::At(to)) => {
+                    let number = Some(self.next);
+                    self.next += 1;
+                    self.flights.push(Flight { to, number, from: None, programmed: false });
+                    self.finish();
+                    return;
+                }
+                Ok(Place::Recall) => unreachable!("nothing is lent"),
+                Err(error) => return assert_eq!(error.kind(), ErrorKind::NoSpace),
+            }
+        }
+    }
+
     fn record(&mut self, change: Option<Change>, effect: Effect) {
         if let Some(change) = change {
             self.journal.push((change, effect));
         }
     }
 
-    fn sync(&mut self) {
+    pub(super) fn sync(&mut self) {
         self.toy.flush();
         self.durable = self.journal.len();
         if let Some((change, _)) = self.journal.last() {
@@ -113,16 +143,19 @@ impl Driver {
         }
     }
 
-    fn checkpoint(&mut self) {
+    /// All is written down; `keeps` says that changes which are in it stay in the journal, too.
+    fn checkpoint(&mut self, keeps: bool) {
         self.toy.flush();
         self.saved = (self.vssd.snapshot(), self.pages.clone());
         self.vssd.durable(self.saved.0.number);
-        self.journal.clear();
-        self.durable = 0;
+        if !keeps {
+            self.journal.clear();
+        }
+        self.durable = self.journal.len();
     }
 
     /// Begins a write; false where there is no room at all.
-    fn write(&mut self, page: u32) -> bool {
+    pub(super) fn write(&mut self, page: u32) -> bool {
         for attempt in 0..10_000 {
             assert!(attempt < 9_999, "collecting does not end: {:?}", self.vssd.usage());
             match self.vssd.place(page) {
@@ -135,6 +168,7 @@ impl Driver {
                 Ok(Place::Collect) => {
                     let busy = !self.flights.is_empty() || !self.erasing.is_empty();
                     self.finish();
+                    self.vssd.look_again();
                     if !self.step(Effort::Needed) && !busy {
                         assert!(!self.readers.is_empty(), "nothing to collect: {:?}", self.vssd.usage());
                         self.end_read(0);
@@ -160,7 +194,7 @@ impl Driver {
     }
 
     /// Begins what the collector wants.
-    fn step(&mut self, effort: Effort) -> bool {
+    pub(super) fn step(&mut self, effort: Effort) -> bool {
         match self.vssd.collect_next(effort) {
             None => return false,
             Some(Step::Copy { from, page, to }) => {
@@ -222,7 +256,7 @@ impl Driver {
         }
     }
 
-    fn erase(&mut self, index: usize, fails: bool) {
+    fn erase(&mut self, index: usize, fails: bool, passes: bool) {
         let block = self.erasing.swap_remove(index);
         assert!(self.readers.iter().all(|reader| reader.at.0 != block), "what is read is erased");
         let bad = self.toy.bad.contains(&block);
@@ -231,14 +265,36 @@ impl Driver {
             self.toy.bad.insert(block);
             let change = self.vssd.erase_failed(block).unwrap();
             self.record(Some(change), Effect::None);
+        } else if passes {
+            self.vssd.erase_later(block).unwrap();
         } else {
             let wear = self.toy.erase(block);
             self.vssd.erased(block, wear).unwrap();
         }
     }
 
+    /// What a copy was to read cannot be read: for now, or ever.
+    fn unread(&mut self, index: usize, ever: bool) {
+        if self.flights[index].from.is_none() || self.flights[index].programmed {
+            return;
+        }
+        let flight = self.flights.swap_remove(index);
+        if !ever {
+            self.vssd.unread(flight.to);
+            return;
+        }
+        let (page, from) = (flight.to.page, flight.from);
+        let there = (page as usize) < self.pages.len() && self.vssd.locate(page).unwrap() == from;
+        let change = self.vssd.lose(flight.to);
+        assert_eq!(change.is_some(), there);
+        if there {
+            self.pages[page as usize] = LOST;
+        }
+        self.record(change, Effect::Write(page, LOST));
+    }
+
     /// Ends all that is under way.
-    fn finish(&mut self) {
+    pub(super) fn finish(&mut self) {
         while !self.flights.is_empty() {
             let before = self.flights.len();
             for index in (0..self.flights.len()).rev() {
@@ -252,7 +308,7 @@ impl Driver {
             assert!(self.flights.len() < before, "nothing has its turn");
         }
         while !self.erasing.is_empty() {
-            self.erase(0, false);
+            self.erase(0, false, false);
         }
     }
 
@@ -298,7 +354,7 @@ impl Driver {
         self.record(Some(change), Effect::None);
     }
 
-    fn add_slot(&mut self, slot: usize) {
+    pub(super) fn add_slot(&mut self, slot: usize) {
         if self.foreign[slot].is_some() {
             return;
         }
@@ -311,7 +367,7 @@ impl Driver {
         self.record(Some(change), Effect::None);
     }
 
-    fn remove_slot(&mut self, slot: usize) {
+    pub(super) fn remove_slot(&mut self, slot: usize) {
         let number = u8::try_from(slot + 1).unwrap();
         if !self.vssd.drained(number, None) {
             return;
@@ -351,7 +407,7 @@ impl Driver {
     }
 
     /// Power is lost: of the changes that were being made durable some prefix is.
-    fn crash(&mut self) {
+    pub(super) fn crash(&mut self) {
         let more = self.random.below(self.journal.len() - self.durable + 1);
         if more > 0 {
             // They were being written, for which the flash was flushed before.
@@ -364,6 +420,9 @@ impl Driver {
         let mut pages = self.saved.1.clone();
         for (change, effect) in &self.journal {
             vssd.apply(change).unwrap();
+            if change.number <= self.saved.0.number {
+                continue;
+            }
             match *effect {
                 Effect::Write(page, number) => pages[page as usize] = number,
                 Effect::Zero(first, count) => pages[first as usize..(first + count) as usize].fill(0),
@@ -397,10 +456,11 @@ impl Driver {
     }
 
     /// Everything reads as it should, and all counts are right.
-    fn audit(&self) {
+    pub(super) fn audit(&self) {
         let vssd = &self.vssd;
         for (page, &number) in (0..).zip(&self.pages) {
-            let found = vssd.locate(page).unwrap().map_or(0, |(block, at)| self.toy.read(block, at));
+            let none = if vssd.is_lost(page, 1) { LOST } else { 0 };
+            let found = vssd.locate(page).unwrap().map_or(none, |(block, at)| self.toy.read(block, at));
             assert_eq!(found, number, "page {page}");
         }
         let mut valid = BTreeMap::new();
@@ -445,26 +505,34 @@ impl Driver {
             20..=39 if !self.flights.is_empty() => self.program(pick(self.flights.len()), b % 64 == 0),
             40..=59 if !self.flights.is_empty() => self.commit(pick(self.flights.len())),
             60..=65 => drop(self.step(if b % 4 == 0 { Effort::Idle } else { Effort::Needed })),
-            66..=69 if !self.erasing.is_empty() => self.erase(pick(self.erasing.len()), b % 16 == 0),
+            66..=69 if !self.erasing.is_empty() => {
+                self.erase(pick(self.erasing.len()), b % 16 == 0, b % 16 == 1);
+            }
             70..=72 => self.trim(page, u32::from(b) % (pages - page).min(70)),
             73..=75 => self.sync(),
-            76 => self.checkpoint(),
+            76 => self.checkpoint(b % 2 == 0),
             77..=78 => self.lend(a % 2, u32::from(b) % 12),
             79 => self.take_back(usize::from(a) % 12),
             80 => self.add_slot(pick(2)),
             81 => drop(self.vssd.drain_slot(u8::try_from(pick(2) + 1).unwrap(), None)),
             82..=83 => self.remove_slot(pick(2)),
-            84 if b % 4 == 0 => self.vssd.keep_slot(u8::try_from(pick(2) + 1).unwrap()),
+            84 if b % 4 == 0 => self.vssd.keep_slot(u8::try_from(pick(2) + 1).unwrap(), None),
             85..=88 => self.read(page),
             89..=92 if !self.readers.is_empty() => self.end_read(pick(self.readers.len())),
             93 => self.crash(),
             94 => self.finish(),
+            97..=98 if !self.flights.is_empty() => self.unread(pick(self.flights.len()), b % 2 == 0),
+            99 => self.vssd.look_again(),
             95 if b % 4 == 0 => self.resize(1 + u32::from(a) % 500),
             96 => {
                 for _ in 0..b % 64 {
                     self.step(Effort::Needed);
                     self.finish();
                 }
+            }
+            97 => {
+                let slow = |channel: u16| u64::from(a >> (channel * 4) & 15).pow(2);
+                self.vssd.set_program_times(|channel| Duration::from_micros(slow(channel)));
             }
             _ => {}
         }
@@ -491,6 +559,7 @@ proptest! {
         driver.finish();
         driver.audit();
         driver.take_back(100);
+        driver.vssd.look_again();
         // Once nothing more is written, the collector comes to an end.
         let mut steps = 0;
         while driver.step(Effort::Idle) {
@@ -536,6 +605,8 @@ fn a_journal_that_lies_is_refused() {
         What::Removed { slot: 0, channel: None },
         What::Resized { size: 1 },
         What::Resized { size: 1 << 40 },
+        What::Lost { page: 1 },
+        What::Lost { page: 64 },
     ];
     for what in lies {
         assert_eq!(said(what.clone()).unwrap_err().kind(), ErrorKind::Corrupt, "{what:?}");

@@ -1,0 +1,97 @@
+//! Pages that a collector could not read: whether they are lost, or may yet be read.
+//!
+//! One page that cannot be read is no reason to stop collecting, and a cable that is loose none to give up what is on
+//! the flash. So the block of such a page is put off, others are collected meanwhile, and it is looked at again every
+//! second. The page is lost when it failed [`TRIES`] times over [`PATIENCE`], other flash
+//! [answers](crate::flash::Flash::answers) then, and it fails once more after that. Where nothing answers, nothing is
+//! lost, and who needs room is told after [`LONG`] why there is none.
+
+use crate::flash::FlashBlock;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How often a page is tried at least.
+const TRIES: u32 = 3;
+/// For how long at least: longer than a device takes that is reset. Shorter than an evacuation waits.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How long what is put off stays so.
+const PAUSE: Duration = Duration::from_secs(1);
+/// A page that is not tried for so long was written, trimmed or read meanwhile.
+const FORGOTTEN: Duration = Duration::from_secs(10);
+/// In doubt for so long, it keeps others from what they need.
+const LONG: Duration = Duration::from_secs(30);
+
+/// Pages in doubt, by where they lie.
+#[derive(Debug, Default)]
+pub(crate) struct Doubts {
+    pages: BTreeMap<(FlashBlock, u32), Doubt>,
+    /// When what was put off is looked at again.
+    again: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Doubt {
+    first: Duration,
+    last: Duration,
+    tries: u32,
+}
+
+impl Doubts {
+    /// A page cannot be read: whether it was tried often and long enough.
+    pub(crate) fn failed(&mut self, at: (FlashBlock, u32), now: Duration) -> bool {
+        let doubt = self.pages.entry(at).or_insert(Doubt { first: now, last: now, tries: 0 });
+        (doubt.last, doubt.tries) = (now, doubt.tries + 1);
+        self.again.get_or_insert(now + PAUSE);
+        doubt.tries >= TRIES && now.saturating_sub(doubt.first) >= PATIENCE
+    }
+
+    /// It was read, or is lost.
+    pub(crate) fn settled(&mut self, at: (FlashBlock, u32)) {
+        self.pages.remove(&at);
+    }
+
+    /// Whether what was put off is to be looked at again.
+    pub(crate) fn are_due(&mut self, now: Duration) -> bool {
+        let due = self.again.is_some_and(|again| again <= now);
+        if due {
+            self.again = None;
+            self.pages.retain(|_, doubt| now.saturating_sub(doubt.last) < FORGOTTEN);
+        }
+        due
+    }
+
+    /// A page that has been in doubt for long.
+    pub(crate) fn long(&self, now: Duration) -> Option<(FlashBlock, u32)> {
+        let long = |doubt: &Doubt| {
+            now.saturating_sub(doubt.first) >= LONG && now.saturating_sub(doubt.last) < FORGOTTEN
+        };
+        self.pages.iter().find(|(_, doubt)| long(doubt)).map(|(at, _)| *at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_tried_often_and_for_long() {
+        let (mut doubts, page) = (Doubts::default(), (FlashBlock(3), 7));
+        let at = |millis: u64| Duration::from_millis(1_000_000 + millis);
+        // Often does not help where it is all at once, nor long where it was only twice.
+        assert!((0..10).all(|_| !doubts.failed(page, at(0))));
+        assert!(!doubts.are_due(at(999)) && doubts.are_due(at(1000)) && !doubts.are_due(at(1000)));
+        assert!(!doubts.failed(page, at(2999)) && doubts.failed(page, at(3000)));
+        let other = (FlashBlock(3), 8);
+        assert!(
+            !doubts.failed(other, at(0)) && !doubts.failed(other, at(9000)) && doubts.failed(other, at(9001))
+        );
+        doubts.settled(page);
+        assert!(!doubts.failed(page, at(9002)));
+        // What is not tried any more is forgotten.
+        assert!(doubts.long(at(30_000)).is_none() && doubts.are_due(at(20_000)));
+        assert!(!doubts.failed(page, at(20_000)) && !doubts.failed(page, at(22_000)));
+        // What is tried for long is named.
+        assert!(!doubts.failed(other, at(20_000)));
+        assert!(!doubts.failed(other, at(50_000)) && doubts.long(at(50_000)) == Some(other));
+    }
+}

@@ -1,0 +1,237 @@
+use super::super::tests::records;
+use super::super::{Decoded, FRAME, Torn, decode};
+use super::*;
+use crate::VssdId;
+
+fn opened(path: &Path) -> (Journal, Decoded) {
+    let mut records = Vec::new();
+    let opened = Journal::open(path, |record| {
+        records.push(record);
+        Ok(())
+    });
+    let (journal, End { end, torn }) = opened.unwrap();
+    (journal, Decoded { records, end, torn })
+}
+
+fn rewrite(journal: &Journal, records: &[Record]) -> Result<()> {
+    let mut new = journal.rewriting()?;
+    records.iter().try_for_each(|record| new.write(record))?;
+    new.finish(|| Ok(()))
+}
+
+#[test]
+fn a_file_keeps_what_was_synced() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
+    let records = records();
+    let journal = Journal::create(&path, &records[..2]).unwrap();
+    journal.append(&records[2]).unwrap();
+    let lsn = journal.append(&records[3]).unwrap();
+    assert!(journal.durable() < lsn);
+    assert_eq!(opened(&path).1.records, records[..2]);
+    journal.sync(lsn).unwrap();
+    assert_eq!(journal.durable(), lsn);
+    journal.write(&records[4]).unwrap();
+    assert_eq!(journal.size(), std::fs::metadata(&path).unwrap().len());
+    drop(journal);
+
+    // A tail is cut off, and what is appended then follows what was right.
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, [&whole[..], &[7; 20]].concat()).unwrap();
+    let (journal, decoded) = opened(&path);
+    assert_eq!(decoded.records, records[..5]);
+    assert_eq!(decoded.torn, Some(Torn { at: whole.len() as u64, bytes: 20 }));
+    journal.write(&records[5]).unwrap();
+    let (again, decoded) = opened(&path);
+    assert_eq!((decoded.records, decoded.torn), (records.clone(), None));
+
+    again.append(&records[0]).unwrap();
+    rewrite(&again, &records[4..]).unwrap();
+    again.write(&records[1]).unwrap();
+    let expected = [&records[4..], &records[1..2]].concat();
+    assert_eq!(opened(&path).1.records, expected);
+}
+
+#[test]
+fn what_a_rewritten_journal_begins_with_is_known_to_have_been_durable() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
+    drop(Journal::create(&path, &records()).unwrap());
+    let whole = std::fs::read(&path).unwrap();
+    let last = whole.len() - FRAME - 1;
+    for at in HEADER..last {
+        let mut broken = whole.clone();
+        broken[at] ^= 1;
+        assert!(decode(&broken).is_err(), "{at}");
+    }
+    std::fs::write(&path, &whole[..last]).unwrap();
+    assert_eq!(opened(&path).1.records, records());
+    std::fs::write(&path, b"something else entirely").unwrap();
+    let error = Journal::open(&path, |_| Ok(())).unwrap_err();
+    assert!(error.to_string().contains("journal: it is not a journal"), "{error}");
+}
+
+#[test]
+fn who_syncs_at_the_same_time_shares_a_sync() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
+    let journal = Journal::create(&path, &[]).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let journal = &journal;
+            scope.spawn(move || {
+                for change in 0..25 {
+                    let lsn =
+                        journal.append(&Record::Map { vssd: VssdId(thread), change: vec![change] }).unwrap();
+                    journal.sync(lsn).unwrap();
+                    assert!(journal.durable() >= lsn);
+                }
+            });
+        }
+    });
+    let records = opened(&path).1.records;
+    for thread in 0..8 {
+        let changes = records.iter().filter_map(|record| match record {
+            Record::Map { vssd, change } if vssd.0 == thread => Some(change[0]),
+            _ => None,
+        });
+        assert_eq!(changes.collect::<Vec<_>>(), (0..25).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_write_that_fails_is_the_last() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
+    let journal = Journal::create(&path, &[]).unwrap();
+    journal.lock().file = Arc::new(File::open(&path).unwrap());
+    let error = journal.write(&records()[0]).unwrap_err();
+    assert!(error.to_string().contains("a write to it failed"), "{error}");
+    assert!(journal.append(&records()[0]).is_err() && rewrite(&journal, &[]).is_err());
+    assert_eq!(decode(&std::fs::read(&path).unwrap()).unwrap().records, []);
+}
+
+#[test]
+fn what_is_appended_while_it_is_rewritten_follows() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
+    let records = records();
+    let journal = Journal::create(&path, &records).unwrap();
+    journal.append(&records[0]).unwrap();
+    let mut new = journal.rewriting().unwrap();
+    assert_eq!(journal.rewriting().unwrap_err().kind(), ErrorKind::Conflict);
+    new.write(&records[5]).unwrap();
+    journal.write(&records[1]).unwrap();
+    journal.append(&records[2]).unwrap();
+    new.write(&records[4]).unwrap();
+    new.finish(|| {
+        assert_eq!(journal.rewriting().unwrap_err().kind(), ErrorKind::Conflict);
+        // What comes now was not taken along, and is not lost either.
+        journal.append(&records[3]).map(drop)
+    })
+    .unwrap();
+    let begin = [&records[5], &records[4], &records[1], &records[2]].map(Clone::clone);
+    assert_eq!(opened(&path).1.records, begin);
+    assert!(journal.durable() < journal.appended());
+    journal.sync(journal.appended()).unwrap();
+    let whole = [&begin[..], &records[3..4]].concat();
+    assert_eq!((opened(&path).1.records, journal.size()), (whole, std::fs::metadata(&path).unwrap().len()));
+    // All but the last is known to have been durable.
+    let bytes = std::fs::read(&path).unwrap();
+    for at in (HEADER..bytes.len() - 100).step_by(7) {
+        let mut broken = bytes.clone();
+        broken[at] ^= 1;
+        assert!(decode(&broken).is_err(), "{at}");
+    }
+}
+
+#[test]
+fn a_rewriting_that_fails_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
+    let records = records();
+    let journal = Journal::create(&path, &records[..1]).unwrap();
+    // Given up.
+    let mut new = journal.rewriting().unwrap();
+    new.write(&records[5]).unwrap();
+    journal.append(&records[1]).unwrap();
+    drop(new);
+    assert!(!beside(&path).exists());
+    // The new one cannot be written.
+    let mut new = journal.rewriting().unwrap();
+    new.new.file = Arc::new(File::open(&path).unwrap());
+    journal.append(&records[2]).unwrap();
+    new.write(&records[5]).unwrap();
+    assert!(new.finish(|| Ok(())).is_err() && !beside(&path).exists());
+    // It cannot be written any more when all is settled.
+    let mut new = journal.rewriting().unwrap();
+    new.write(&records[5]).unwrap();
+    new.new.sync().unwrap();
+    new.new.file = Arc::new(File::open(&path).unwrap());
+    assert!(new.finish(|| journal.append(&records[3]).map(drop)).is_err());
+    journal.sync(journal.appended()).unwrap();
+    assert_eq!(opened(&path).1.records, records[..4]);
+    rewrite(&journal, &records[4..]).unwrap();
+    assert_eq!(opened(&path).1.records, records[4..]);
+    // What the new one relies on cannot be made durable: nobody knows what is.
+    let new = journal.rewriting().unwrap();
+    let error = new.finish(|| Err(Error::invalid("no flash"))).unwrap_err();
+    assert!(error.to_string().contains("no flash"), "{error}");
+    assert!(journal.append(&records[0]).unwrap_err().to_string().contains("no flash"));
+    assert_eq!(opened(&path).1.records, records[4..]);
+}
+
+#[test]
+fn it_is_rewritten_while_it_is_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
+    let journal = Journal::create(&path, &[]).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4_u32)
+            .map(|thread| {
+                let journal = &journal;
+                scope.spawn(move || {
+                    for change in 0..100 {
+                        let record = Record::Map { vssd: VssdId(thread), change: vec![change] };
+                        let lsn = journal.append(&record).unwrap();
+                        if change % 3 == 0 {
+                            journal.sync(lsn).unwrap();
+                        }
+                    }
+                })
+            })
+            .collect();
+        let (journal, done) = (&journal, &done);
+        scope.spawn(move || {
+            while !done.load(std::sync::atomic::Ordering::SeqCst) {
+                // All that there is, and then what comes.
+                let mut new = journal.rewriting().unwrap();
+                let state = journal.lock();
+                let upto = state.appended;
+                let before = state.tail.as_ref().map_or(0, Vec::len);
+                drop(state);
+                assert!(before as u64 <= upto.0);
+                let marker = Record::Host { meta: upto.0.to_le_bytes().to_vec() };
+                new.write(&marker).unwrap();
+                new.finish(|| Ok(())).unwrap();
+            }
+        });
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        done.store(true, std::sync::atomic::Ordering::SeqCst);
+    });
+    journal.sync(journal.appended()).unwrap();
+    // What is there of each thread are its last changes, in order, without gaps.
+    let records = opened(&path).1.records;
+    for thread in 0..4 {
+        let changes: Vec<u8> = records
+            .iter()
+            .filter_map(|record| match record {
+                Record::Map { vssd, change } if vssd.0 == thread => Some(change[0]),
+                _ => None,
+            })
+            .collect();
+        assert!(changes.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{changes:?}");
+        assert!(changes.is_empty() || changes.last() == Some(&99), "{changes:?}");
+    }
+}

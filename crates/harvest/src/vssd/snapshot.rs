@@ -1,0 +1,184 @@
+//! All that a vSSD knows, at once: taken, and restored from what may be damaged.
+
+use super::map::{Entry, Patch};
+use super::settings::Settings;
+use super::space::State;
+use super::stripe::Stripe;
+use super::{FlashBlock, Vssd};
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// A flash block in a [`Snapshot`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Kept {
+    /// In use or free: what is mapped there says which.
+    Here,
+    /// In use, and failing.
+    Failing,
+    /// Lent.
+    Lent,
+    /// Bad.
+    Bad,
+    /// Gone with its channel.
+    Gone,
+}
+
+/// All that a vSSD knows, in a form to be written down. The changes up to `number` are in it. It is made of long lists
+/// of plain numbers, for it is taken under the lock that the vSSD is behind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// The last change that it includes.
+    pub number: u64,
+    settings: Settings,
+    slots: Vec<(u8, Vec<(FlashBlock, Kept)>)>,
+    bases: Vec<Entry>,
+    /// Logical blocks with patches, and how many.
+    overlaid: Vec<(u32, u32)>,
+    patches: Vec<Patch>,
+    lost: Vec<u64>,
+}
+
+impl Snapshot {
+    /// The patches of each logical block; none where there are not as many as are counted.
+    fn overlays(&self) -> Option<Vec<(u32, &[Patch])>> {
+        let mut rest = self.patches.as_slice();
+        let lists = self.overlaid.iter().map(|&(block, count)| {
+            let (list, more) = rest.split_at_checked(count as usize)?;
+            rest = more;
+            Some((block, list))
+        });
+        let lists: Option<Vec<_>> = lists.collect();
+        lists.filter(|_| rest.is_empty())
+    }
+}
+
+impl Vssd {
+    /// What to write down so that earlier changes are not needed any more. Placements under way are not in it.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let kept = |info: &super::space::Info| match info.state {
+            State::Lent => Kept::Lent,
+            State::Bad => Kept::Bad,
+            State::Vacant => Kept::Gone,
+            _ if info.failing => Kept::Failing,
+            _ => Kept::Here,
+        };
+        let slots = self.space.slots().map(|(number, slot)| {
+            (number, slot.blocks.iter().copied().zip(slot.info.iter().map(kept)).collect())
+        });
+        let blocks = 0..self.map.blocks();
+        let count = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
+        let mut overlaid: Vec<_> =
+            self.map.overlaid().map(|(block, length)| (block, count(length))).collect();
+        overlaid.sort_unstable();
+        let mut patches = Vec::with_capacity(usize::try_from(self.map.patches()).unwrap_or(0));
+        overlaid.iter().for_each(|(block, _)| patches.extend_from_slice(self.map.overlay(*block)));
+        Snapshot {
+            number: self.last,
+            settings: self.settings.clone(),
+            slots: slots.collect(),
+            bases: blocks.map(|block| self.map.base(block).unwrap_or(Entry::NONE)).collect(),
+            overlaid,
+            patches,
+            lost: self.lost.words().to_vec(),
+        }
+    }
+
+    /// What a snapshot says; [`Vssd::recovered`] makes it ready.
+    ///
+    /// # Errors
+    /// Corrupt where it contradicts itself.
+    pub fn restore(snapshot: &Snapshot) -> Result<Self> {
+        let corrupt = |cause: &'static str| Error::corrupt(cause).about("a vSSD's snapshot");
+        let settings = &snapshot.settings;
+        let pages = settings.check().map_err(|error| corrupt("has impossible settings").caused_by(error))?;
+        let stripe = Stripe::new(settings.width(), settings.unit, settings.geometry.pages);
+        if snapshot.bases.len() != stripe.blocks(pages) as usize {
+            return Err(corrupt("maps another size"));
+        }
+        // The home blocks need not be as many as for a new one: some may be bad, some of its size may be harvested.
+        let mut vssd = Self::empty(settings, pages);
+        vssd.replaying = true;
+        for (slot, blocks) in &snapshot.slots {
+            let here: Vec<_> = blocks.iter().map(|&(block, _)| (block, 0)).collect();
+            let channel = |block: &(FlashBlock, u32)| settings.geometry.channel(block.0);
+            let mut lanes = here.chunk_by(|a, b| channel(a) == channel(b));
+            if lanes.any(|lane| lane.windows(2).any(|pair| pair[0].0 >= pair[1].0)) {
+                return Err(corrupt("has blocks out of order"));
+            }
+            vssd.space
+                .add_ordered(*slot, &here)
+                .map_err(|error| corrupt("has impossible blocks").caused_by(error))?;
+            for (number, &(_, kept)) in (0..).zip(blocks) {
+                let entry = Entry::new(*slot, number);
+                match kept {
+                    Kept::Here => {}
+                    Kept::Failing => vssd.space.fail(entry),
+                    Kept::Lent => vssd.space.put(entry, State::Lent),
+                    Kept::Bad => vssd.space.put(entry, State::Bad),
+                    Kept::Gone => vssd.space.put(entry, State::Vacant),
+                }
+            }
+        }
+        vssd.last = snapshot.number;
+        vssd.lost = super::lost::Lost::of(snapshot.lost.clone(), pages)
+            .ok_or_else(|| corrupt("lost what it never had"))?;
+        vssd.restore_map(snapshot).map_err(corrupt)?;
+        Ok(vssd)
+    }
+
+    /// Puts the map, all of which is checked.
+    fn restore_map(&mut self, snapshot: &Snapshot) -> Result<(), &'static str> {
+        let pages = self.settings.geometry.pages;
+        let lists = snapshot.overlays().ok_or("has other patches than it says")?;
+        let mut overlays = lists.iter().peekable();
+        for (block, &base) in (0..).zip(&snapshot.bases) {
+            let overlay =
+                overlays.next_if(|(number, _)| *number == block).map_or(&[][..], |&(_, patches)| patches);
+            let ascending = overlay.windows(2).all(|pair| pair[0].page < pair[1].page);
+            let inside = |patch: &Patch| u32::from(patch.page) < pages && u32::from(patch.at) < pages;
+            if !ascending || !overlay.iter().all(inside) {
+                return Err("has patches out of order");
+            }
+            let based = base != Entry::NONE;
+            if based
+                && (overlay.len() >= pages as usize || !self.is_here(base) || self.space.info(base).valid > 0)
+            {
+                return Err("has a base that cannot be");
+            }
+            if !based && overlay.iter().any(|patch| patch.spot().is_none()) {
+                return Err("has holes in nothing");
+            }
+            self.map.put(block, base, overlay.to_vec());
+            if based {
+                // Every page of it counts; patches elsewhere take away again below.
+                self.space.set_owner(base, block, &self.stripe);
+                let left = u16::try_from(pages as usize - overlay.len()).unwrap_or(u16::MAX);
+                self.space.change(base, |info| info.valid = left);
+                self.stored += u64::from(left);
+            }
+        }
+        if overlays.next().is_some() {
+            return Err("has patches of no block");
+        }
+        for (block, patch) in lists.iter().flat_map(|(block, list)| list.iter().map(move |p| (*block, p))) {
+            let Some(spot) = patch.spot() else { continue };
+            let page = u32::try_from(self.stripe.page(block, patch.page)).unwrap_or(u32::MAX);
+            if !self.is_here(spot.entry) || page >= self.pages {
+                return Err("maps what is not there");
+            }
+            self.claim(spot, page).map_err(|_| "maps two pages to one place")?;
+            self.stored += 1;
+        }
+        let whole = |block| self.map.base(block).is_none() || self.stripe.is_whole(block, self.pages);
+        let beyond = |block: u32| {
+            let page = |at| self.stripe.page(block, at) >= u64::from(self.pages);
+            (0..u16::try_from(pages).unwrap_or(u16::MAX))
+                .any(|at| page(at) && self.map.lookup(block, at).is_some())
+        };
+        if (0..self.map.blocks()).any(|block| !whole(block) && beyond(block)) {
+            return Err("maps pages beyond the disk");
+        }
+        Ok(())
+    }
+}
