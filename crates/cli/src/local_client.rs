@@ -3,6 +3,7 @@
 use headstart_block::{Error, ErrorKind, Result};
 use reqwest::{Client, Method, Response, StatusCode};
 use serde_json::Value;
+use std::error::Error as StdError;
 use std::path::{Path, PathBuf};
 use tokio::runtime::Runtime;
 
@@ -61,9 +62,9 @@ impl LocalClient {
         if let Some(body) = body {
             request = request.header("content-type", "application/json").body(body);
         }
-        let answer = request.send().await.map_err(|e| self.not_there(e))?;
+        let answer = request.send().await.map_err(|e| self.not_there(&e))?;
         let status = answer.status();
-        let text = answer.text().await.map_err(|e| self.not_there(e))?;
+        let text = answer.text().await.map_err(|e| self.not_there(&e))?;
         let value: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
         if status.is_success() {
             return Ok(value);
@@ -85,11 +86,17 @@ impl LocalClient {
     /// [`ErrorKind::Unavailable`] where it is not there.
     pub(crate) async fn stream(&self, path: &str) -> Result<Response> {
         let request = self.client.get(format!("{HOST}{path}"));
-        request.send().await.and_then(Response::error_for_status).map_err(|e| self.not_there(e))
+        request.send().await.and_then(Response::error_for_status).map_err(|e| self.not_there(&e))
     }
 
-    fn not_there(&self, e: reqwest::Error) -> Error {
+    fn not_there(&self, e: &reqwest::Error) -> Error {
         let Away { cause, remedy } = self.away;
-        Error::new(ErrorKind::Unavailable, cause).caused_by(e).about(self.socket.display()).remedy(remedy)
+        // The innermost says it: that the socket is another user's, or not there.
+        let mut why: &dyn StdError = e;
+        while let Some(source) = why.source() {
+            why = source;
+        }
+        let why = why.to_string();
+        Error::new(ErrorKind::Unavailable, cause).caused_by(why).about(self.socket.display()).remedy(remedy)
     }
 }

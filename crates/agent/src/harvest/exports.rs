@@ -14,25 +14,25 @@ use headstart_harvest::host::{Host, Kind, VssdStatus};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
-use utoipa::ToSchema;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Which vSSDs are served in other ways than by NBD, in the daemon's directory.
 const FILE: &str = "exports.json";
+
+/// The same of a host that forgets its vSSDs: it has the directory between times when another has it.
+const FORGOTTEN: &str = "exports.emulated.json";
 
 /// Largest such file, in bytes: what thousands of paths need.
 const FILE_MAX: u64 = 16 << 20;
 
 /// How a vSSD is served, beside NBD.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ways {
     /// By vhost-user-blk, at this socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub vhost_user: Option<PathBuf>,
     /// As a file: over this one, or as disk.raw in this directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub fuse: Option<PathBuf>,
 }
 
@@ -63,12 +63,12 @@ pub struct Exports {
 }
 
 impl Exports {
-    /// Serves all vSSDs that the host has.
+    /// Serves all vSSDs that the host has. `forgets` says that it has none when it is opened.
     ///
     /// # Errors
     /// Where NBD cannot be served at all, or what was asked for before cannot be read.
-    pub fn start(settings: &NbdSettings, dir: &Path, host: &Host) -> Result<Self> {
-        let file = dir.join(FILE);
+    pub fn start(settings: &NbdSettings, dir: &Path, forgets: bool, host: &Host) -> Result<Self> {
+        let file = dir.join(if forgets { FORGOTTEN } else { FILE });
         let ways = read(&file)?;
         let nbd = RwLock::new(Some(Box::new(NbdServer::start_empty(settings)?)));
         let exports = Self { nbd, served: Mutex::default(), file };
@@ -92,10 +92,11 @@ impl Exports {
     /// What starting a server reports; then it is not served at all.
     pub fn add(&self, host: &Host, name: &str, ways: Ways) -> Result<()> {
         let mut served = self.serve(host, name)?;
+        let plain = ways.is_none();
         served.ways = ways;
         let started = served.start_others();
         self.lock().insert(name.to_owned(), served);
-        let added = started.and_then(|()| self.write());
+        let added = started.and_then(|()| if plain { Ok(()) } else { self.write() });
         if added.is_err()
             && let Err(error) = self.remove(name)
         {
@@ -156,6 +157,16 @@ impl Exports {
                 }
                 failed.is_none()
             });
+        }
+    }
+
+    /// Makes durable what clients wrote. They hear of failures from their own flushes.
+    pub fn flush(&self) {
+        let devices: Vec<_> = self.lock().values().map(|served| Arc::clone(&served.export.device)).collect();
+        for device in devices {
+            if let Err(error) = device.flush() {
+                tracing::debug!(%error, "what was written is not durable yet");
+            }
         }
     }
 

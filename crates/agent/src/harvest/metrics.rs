@@ -3,6 +3,7 @@
 use super::rest::{Served, Vssd};
 use crate::exposition::{Kind, Page};
 use headstart_harvest::host::{BrokerStatus, FlashStatus, HostStatus, JournalStatus};
+use std::fmt::Display;
 
 /// A number and what it is: the end of its metric's name, what it counts.
 type Number = (&'static str, &'static str, u64);
@@ -10,7 +11,7 @@ type Number = (&'static str, &'static str, u64);
 /// A number of a vSSD: the end of its metric's name, what it is, the number.
 type OfVssd = (&'static str, &'static str, fn(&Vssd) -> u64);
 
-const VSSD: [OfVssd; 8] = [
+const VSSD: [OfVssd; 7] = [
     ("size_bytes", "Size of the disk that a vSSD's VM sees.", |vssd| vssd.status.size),
     ("channels", "Channels that a vSSD owns.", |vssd| u64::from(vssd.status.channels)),
     ("used_bytes", "Flash that holds what a vSSD's VM wrote.", |vssd| vssd.status.used),
@@ -18,40 +19,58 @@ const VSSD: [OfVssd; 8] = [
     ("borrowed_bytes", "Flash that a harvest vSSD has on lease.", |vssd| vssd.status.borrowed),
     ("leases", "gSSDs that a harvest vSSD has on lease.", |vssd| vssd.status.leases.len() as u64),
     ("clients", "Clients that have a vSSD open by NBD.", |vssd| vssd.clients as u64),
-    ("forecast_bytes", "What a vSSD is forecast to need, or to do without.", |vssd| {
-        vssd.status.forecast.as_ref().map_or(0, |forecast| forecast.capacity)
-    }),
+];
+
+const VSSD_IO: [OfVssd; 2] = [
+    ("read_bytes", "Bytes that a vSSD's VM read.", |vssd| vssd.status.read_bytes),
+    ("written_bytes", "Bytes that a vSSD's VM wrote.", |vssd| vssd.status.written_bytes),
 ];
 
 pub(super) fn render(served: &Served) -> String {
     page(&served.vssds(), &served.host.status())
 }
 
+/// What is counted begins at zero with each daemon, as Prometheus expects of counters; erasures of flash go on.
 pub(super) fn page(vssds: &[Vssd], status: &HostStatus) -> String {
     let mut page = Page::default();
     page.metric("headstart_harvest_info", Kind::Gauge, "The version of headstart.");
     page.sample("headstart_harvest_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
-    for (name, help, number) in VSSD {
-        let name = format!("headstart_harvest_vssd_{name}");
-        page.metric(&name, Kind::Gauge, help);
-        for vssd in vssds {
-            page.sample(
-                &name,
-                &[("vssd", &vssd.status.name), ("kind", vssd.status.kind.name())],
-                number(vssd),
-            );
+    for (kind, ending, numbers) in [(Kind::Gauge, "", &VSSD[..]), (Kind::Counter, "_total", &VSSD_IO[..])] {
+        for (name, help, number) in numbers {
+            let all = vssds.iter().map(|vssd| (vssd, Some(number(vssd))));
+            of_vssds(&mut page, &format!("{name}{ending}"), kind, help, all);
         }
     }
-    let name = "headstart_harvest_vssd_harvest_wear_ratio";
-    page.metric(name, Kind::Gauge, "Of all erasures of a vSSD's channels, those for harvest VMs.");
-    for vssd in vssds {
-        page.sample(name, &[("vssd", &vssd.status.name)], vssd.status.harvest_wear);
-    }
+    let wear = vssds.iter().map(|vssd| (vssd, Some(vssd.status.harvest_wear)));
+    let help = "Of all erasures of a vSSD's channels, those for harvest VMs.";
+    of_vssds(&mut page, "harvest_wear_ratio", Kind::Gauge, help, wear);
+    let forecast = |vssd: &Vssd| vssd.status.forecast.as_ref().map(|forecast| forecast.capacity);
+    let forecasts = vssds.iter().map(|vssd| (vssd, forecast(vssd)));
+    let help = "What a harvest vSSD is forecast to need, or another to do without.";
+    of_vssds(&mut page, "forecast_bytes", Kind::Gauge, help, forecasts);
     numbers(&mut page, Kind::Gauge, &now(status));
     numbers(&mut page, Kind::Counter, &broker(&status.broker));
     numbers(&mut page, Kind::Counter, &flash(&status.flash));
     numbers(&mut page, Kind::Counter, &journal(&status.journal));
     page.finish()
+}
+
+/// A metric of each vSSD that has it.
+fn of_vssds<'a>(
+    page: &mut Page,
+    name: &str,
+    kind: Kind,
+    help: &str,
+    values: impl Iterator<Item = (&'a Vssd, Option<impl Display>)>,
+) {
+    let name = format!("headstart_harvest_vssd_{name}");
+    page.metric(&name, kind, help);
+    for (vssd, value) in values {
+        if let Some(value) = value {
+            let labels = [("vssd", vssd.status.name.as_str()), ("kind", vssd.status.kind.name())];
+            page.sample(&name, &labels, value);
+        }
+    }
 }
 
 /// Numbers without labels, each a metric of its own.
@@ -64,7 +83,7 @@ fn numbers(page: &mut Page, kind: Kind, numbers: &[Number]) {
     }
 }
 
-fn now(status: &HostStatus) -> [Number; 10] {
+fn now(status: &HostStatus) -> [Number; 11] {
     let HostStatus { flash, pool, leases, journal, .. } = status;
     let ready = || pool.iter().filter(|gssd| gssd.ready);
     [
@@ -78,10 +97,13 @@ fn now(status: &HostStatus) -> [Number; 10] {
         ("leased_gssds", "gSSDs that harvest VMs have on lease.", leases.len() as u64),
         ("leased_bytes", "Flash of these.", leases.iter().map(|lease| lease.capacity).sum()),
         ("journal_bytes", "What the journal has on disk.", journal.bytes),
+        ("stopped", "1 where nothing is made durable any more until it is started again.", {
+            u64::from(status.stopped.is_some())
+        }),
     ]
 }
 
-fn broker(c: &BrokerStatus) -> [Number; 16] {
+fn broker(c: &BrokerStatus) -> [Number; 19] {
     [
         ("created_gssds", "gSSDs made.", c.created),
         ("returned_gssds", "gSSDs that went home.", c.returned),
@@ -97,18 +119,30 @@ fn broker(c: &BrokerStatus) -> [Number; 16] {
         ("early_reclamations", "Leases taken back before the time asked for was over.", c.early),
         ("migrated_leases", "Leases taken back whose data was moved elsewhere.", c.migrated),
         ("evictions", "Harvest VMs that lost data with a lease.", c.evicted),
+        ("evicted_leases", "Leases that ended with those.", c.evicted_leases),
         ("under_harvests", "Times that a harvest VM needed what was not there.", c.under_harvests),
+        (
+            "waste_block_seconds",
+            "Leased flash blocks that a harvest VM was forecast not to need, times seconds.",
+            c.waste_block_seconds,
+        ),
         ("handover_erased_blocks", "Flash blocks erased for a change of hands.", c.erased_blocks),
+        ("handover_bad_blocks", "Flash blocks that could not be erased for one.", c.bad_blocks),
     ]
 }
 
-fn flash(f: &FlashStatus) -> [Number; 5] {
+fn flash(f: &FlashStatus) -> [Number; 6] {
     [
         ("flash_erasures", "Erasures of flash blocks, since the flash was made.", f.erasures),
         ("flash_harvest_erasures", "Of those, for harvest VMs.", f.harvest_erasures),
         ("flash_read_bytes", "Bytes read from flash.", f.read_bytes),
         ("flash_programmed_bytes", "Bytes programmed into flash.", f.programmed_bytes),
         ("written_bytes", "Bytes that VMs wrote.", f.written_bytes),
+        (
+            "flash_unreadable_pages",
+            "Pages that could not be read any more, and are lost.",
+            f.unreadable_pages,
+        ),
     ]
 }
 

@@ -9,6 +9,7 @@
 //!
 //! A vSSD is served from the moment when it is made, or the daemon starts, until it is deleted, or the daemon ends.
 //! A second is what the host's timers count in: a thread of its own calls them, so that no request waits for them.
+//! Another makes durable what clients do not flush themselves.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -20,13 +21,13 @@ pub mod exports;
 mod metrics;
 mod rest;
 
-pub use rest::{NewSize, NewVssd, Vssd};
+pub use rest::{NewOffer, NewSize, NewVssd, Vssd};
 
 use crate::rest::Rest;
 use exports::Exports;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_export::nbd::{Address, NbdSettings, TlsSettings};
-use headstart_harvest::host::{Host, Options};
+use headstart_harvest::host::{FlashPlace, Host, Options};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,6 +43,9 @@ const NBD_SOCKET: &str = "nbd.sock";
 
 /// How often the host's timers are looked after.
 const TICK: Duration = Duration::from_secs(1);
+
+/// How long what clients wrote and did not flush may be in memory alone: as long as of a file on Linux.
+const FLUSH: Duration = Duration::from_secs(30);
 
 /// Most NBD clients at a time, of all vSSDs together.
 const CONNECTIONS_MAX: usize = 1024;
@@ -63,6 +67,7 @@ pub struct Harvest {
     host: Arc<Host>,
     exports: Arc<Exports>,
     ticker: Ticker,
+    flusher: Ticker,
     rest: Rest,
     socket: PathBuf,
 }
@@ -81,8 +86,9 @@ impl Harvest {
         let opened = tokio::task::spawn_blocking({
             let dir = dir.clone();
             move || -> Result<_> {
+                let forgets = matches!(options.flash, FlashPlace::Emulated { .. });
                 let host = Host::open(options, Arc::new(clock()))?;
-                let exports = Exports::start(&nbd, &dir, &host)?;
+                let exports = Exports::start(&nbd, &dir, forgets, &host)?;
                 Ok((host, Arc::new(exports)))
             }
         });
@@ -90,8 +96,18 @@ impl Harvest {
         let socket = dir.join(SOCKET);
         let served = rest::Served { host: Arc::clone(&host), exports: Arc::clone(&exports) };
         let rest = rest::start(&socket, http, served).await?;
-        let ticker = Ticker::start(Arc::clone(&host), Arc::clone(&exports))?;
-        Ok(Self { host, exports, ticker, rest, socket })
+        let ticker = Ticker::start("harvest-timers", TICK, {
+            let (host, exports) = (Arc::clone(&host), Arc::clone(&exports));
+            move || {
+                host.tick();
+                exports.refresh();
+            }
+        })?;
+        let flusher = Ticker::start("harvest-flush", FLUSH, {
+            let exports = Arc::clone(&exports);
+            move || exports.flush()
+        })?;
+        Ok(Self { host, exports, ticker, flusher, rest, socket })
     }
 
     /// Where programs find it.
@@ -123,7 +139,7 @@ impl Harvest {
     pub fn failed(&self) -> Option<Error> {
         self.exports.failed().or_else(|| {
             let ended = || Error::new(ErrorKind::Unavailable, "the thread of the host's timers has ended");
-            self.ticker.has_ended().then(ended)
+            (self.ticker.has_ended() || self.flusher.has_ended()).then(ended)
         })
     }
 
@@ -132,10 +148,10 @@ impl Harvest {
     /// # Errors
     /// Where that fails; the rest is done all the same.
     pub async fn stop(self) -> Result<()> {
-        let Self { host, exports, ticker, rest, .. } = self;
+        let Self { host, exports, ticker, flusher, rest, .. } = self;
         drop(rest);
         let stopped = tokio::task::spawn_blocking(move || {
-            drop(ticker);
+            drop((ticker, flusher));
             let stopped = exports.stop();
             stopped.and(host.close())
         });
@@ -156,22 +172,21 @@ fn clock() -> impl Fn() -> Duration + Send + Sync {
     move || since + zero.elapsed()
 }
 
-/// The thread that looks after the host's timers. Dropped, it ends.
+/// A thread that does something now and then. Dropped, it ends.
 struct Ticker {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Ticker {
-    fn start(host: Arc<Host>, exports: Arc<Exports>) -> Result<Self> {
+    fn start(name: &str, every: Duration, work: impl Fn() + Send + 'static) -> Result<Self> {
         let (stop, stopped) = channel::<()>();
         let tick = move || {
-            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {
-                host.tick();
-                exports.refresh();
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(every) {
+                work();
             }
         };
-        let thread = std::thread::Builder::new().name("harvest-timers".to_owned()).spawn(tick);
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(tick);
         let thread = thread.map_err(|e| Error::io("cannot start a thread", e))?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }

@@ -8,8 +8,8 @@ use super::exports::{Exports, Ways};
 use super::{broke_off, metrics};
 use crate::disks::check_name;
 use crate::rest::Rest;
-use crate::rest::answers::{Answer, Body, Failure, Refusal, not_here, nothing};
-use axum::extract::{Path as UrlPath, State};
+use crate::rest::answers::{Answer, Body, Failure, Refusal, UrlPath, not_here, nothing};
+use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{StatusCode, Uri};
 use axum::response::IntoResponse;
@@ -23,8 +23,9 @@ use headstart_harvest::host::{
 };
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use utoipa::{OpenApi, ToSchema};
 
 /// What the answers are made of.
@@ -61,6 +62,7 @@ fn changing() -> Router<Arc<Served>> {
     Router::new()
         .route("/v1/vssds", post(create))
         .route("/v1/vssds/{name}", patch(resize).delete(remove))
+        .route("/v1/vssds/{name}/offers", post(offer))
         .route("/v1/vssds/{name}/requests", post(request))
         .route("/v1/vssds/{name}/leases", delete(release_all))
         .route("/v1/vssds/{name}/leases/{id}", delete(release))
@@ -70,13 +72,12 @@ fn changing() -> Router<Arc<Served>> {
 #[derive(OpenApi)]
 #[openapi(
     info(title = "headstart harvest", description = "The vSSDs of a host, and what harvest VMs borrow."),
-    paths(list, show, create, resize, remove, request, release, release_all, status, reports, page),
+    paths(list, show, create, resize, remove, offer, request, release, release_all, status, reports, page),
     components(schemas(
         NewVssd,
         NewSize,
-        Ways,
+        NewOffer,
         Vssd,
-        VssdSpec,
         VssdStatus,
         Kind,
         LeaseStatus,
@@ -96,22 +97,51 @@ struct Document;
 
 /// A vSSD that is to be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct NewVssd {
     /// What it is called: letters, digits, `-`, `_` and `.`, 64 at most. Its NBD export is called so, too.
     pub name: String,
-    /// What it is.
-    #[serde(flatten)]
-    pub spec: VssdSpec,
-    /// How it is served, beside NBD.
-    #[serde(flatten)]
-    pub ways: Ways,
+    /// Whose it is.
+    pub kind: Kind,
+    /// Channels that it owns [default: as many as its size takes; one where none is given].
+    #[serde(default)]
+    pub channels: Option<u16>,
+    /// Its size in bytes [default: what the channels hold, less what flash needs for itself].
+    #[serde(default)]
+    pub size: Option<u64>,
+    /// Served by vhost-user-blk at this socket, too.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub vhost_user: Option<PathBuf>,
+    /// A file, too: over this one, or as disk.raw in this directory.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub fuse: Option<PathBuf>,
 }
 
 /// How large a vSSD is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct NewSize {
     /// Bytes.
     pub size: u64,
+}
+
+/// What a vSSD can do without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewOffer {
+    /// Bytes, at most; none takes back what is not leased.
+    pub capacity: u64,
+    /// Channels, at most.
+    #[serde(default = "one")]
+    pub bandwidth: u16,
+    /// For how long, in seconds.
+    pub duration_s: u64,
+}
+
+fn one() -> u16 {
+    1
 }
 
 /// A vSSD, and where clients find it.
@@ -148,9 +178,10 @@ impl Served {
     }
 
     fn create(&self, new: NewVssd) -> Result<Vssd> {
-        let NewVssd { name, spec, ways } = new;
+        let NewVssd { name, kind, channels, size, vhost_user, fuse } = new;
+        let (spec, ways) = (VssdSpec { kind, channels, size }, Ways { vhost_user, fuse });
         check_name(&name)?;
-        let is_served = spec.kind != Kind::Unsold;
+        let is_served = kind != Kind::Unsold;
         if !is_served && !ways.is_none() {
             let error = Error::invalid("an unsold vSSD is nobody's, and is served to nobody").about(&name);
             return Err(error.remedy("make a regular one, or leave out vhost-user and FUSE"));
@@ -194,6 +225,13 @@ impl Served {
         let status = self.host.resize(name, size);
         self.exports.refresh();
         Ok(self.vssd(status?))
+    }
+
+    fn offer(&self, name: &str, offer: NewOffer) -> Result<Vssd> {
+        self.get(name)?;
+        let NewOffer { capacity, bandwidth, duration_s } = offer;
+        self.host.offer(name, bandwidth, capacity, Duration::from_secs(duration_s))?;
+        self.get(name)
     }
 
     fn request(&self, name: &str, wish: Wish) -> Result<Vec<LeaseStatus>> {
@@ -267,6 +305,21 @@ async fn resize(
 async fn remove(served: Shared, UrlPath(name): UrlPath<String>, uri: Uri) -> Answer<Json<Vssd>> {
     let force = uri.query().is_some_and(|query| query.split('&').any(|part| part == "force=true"));
     blocking(served, move |served| served.remove(&name, force)).await.map(Json)
+}
+
+/// Says what a vSSD can do without, as if it had been forecast, for who knows better: it can be lent once it is erased.
+/// What is not leased when the next forecast, within three minutes, says otherwise goes home. Over the Unix socket
+/// alone.
+#[utoipa::path(post, path = "/v1/vssds/{name}/offers",
+    params(("name" = String, Path, description = "A regular or unsold vSSD")), request_body = NewOffer,
+    responses((status = 200, description = "It was heard", body = Vssd), (status = 404, body = Failure),
+        (status = 422, description = "A harvest vSSD lends nothing", body = Failure)))]
+async fn offer(
+    served: Shared,
+    UrlPath(name): UrlPath<String>,
+    Body(offer): Body<NewOffer>,
+) -> Answer<Json<Vssd>> {
+    blocking(served, move |served| served.offer(&name, offer)).await.map(Json)
 }
 
 /// Asks for spare flash for a harvest vSSD; answers with what it was given, when it can be used. Over the Unix socket

@@ -1,9 +1,8 @@
-use super::exports::Ways;
 use super::rest::Vssd;
 use super::*;
 use headstart_harvest::VssdId;
 use headstart_harvest::host::{
-    BrokerStatus, FlashPlace, FlashStatus, HostStatus, JournalStatus, Kind, Settings, VssdSpec, VssdStatus,
+    BrokerStatus, FlashPlace, FlashStatus, HostStatus, JournalStatus, Kind, Settings, VssdStatus,
 };
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -22,12 +21,12 @@ async fn start(dir: &Path) -> Result<Harvest> {
 fn ask(socket: &Path, line: &str, body: &str) -> (u16, Value) {
     let mut stream = UnixStream::connect(socket).unwrap();
     let length = body.len();
-    write!(
-        stream,
+    // At once: who is answered before all of it is read is cut off.
+    let asked = format!(
         "{line} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Type: application/json\r\n\
          Content-Length: {length}\r\n\r\n{body}"
-    )
-    .unwrap();
+    );
+    stream.write_all(asked.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -46,6 +45,8 @@ fn a_status() -> VssdStatus {
         lent: 8192,
         borrowed: 0,
         leases: Vec::new(),
+        read_bytes: 512,
+        written_bytes: 1024,
         harvest_wear: 0.25,
         forecast: None,
     }
@@ -62,11 +63,14 @@ fn a_vssd_is_one_object() {
     assert_eq!(serde_json::from_value::<Vssd>(value).unwrap(), vssd);
     let new: NewVssd =
         serde_json::from_value(json!({ "name": "a", "kind": "harvest", "channels": 1 })).unwrap();
-    assert_eq!(new.spec, VssdSpec { kind: Kind::Harvest, channels: Some(1), size: None });
-    assert_eq!(new.ways, Ways::default());
+    assert_eq!((new.kind, new.channels, new.size), (Kind::Harvest, Some(1), None));
+    assert_eq!((&new.vhost_user, &new.fuse), (&None, &None));
     let new = json!({ "name": "a", "kind": "unsold", "channels": 1, "size": 4096, "fuse": "/mnt/a" });
     let new: NewVssd = serde_json::from_value(new).unwrap();
-    assert_eq!((new.spec.size, new.ways.fuse), (Some(4096), Some("/mnt/a".into())));
+    assert_eq!((new.size, new.fuse), (Some(4096), Some("/mnt/a".into())));
+    // A word that is none is not passed over.
+    let typo = json!({ "name": "a", "kind": "regular", "chanels": 4 });
+    assert!(serde_json::from_value::<NewVssd>(typo).is_err());
 }
 
 #[test]
@@ -78,6 +82,7 @@ fn metrics_are_announced_and_have_numbers() {
         free_channels: 1,
         block_size: 1 << 20,
         bad_blocks: 0,
+        unreadable_pages: 0,
         erasures: 10,
         harvest_erasures: 1,
         read_bytes: 2,
@@ -88,19 +93,24 @@ fn metrics_are_announced_and_have_numbers() {
         flash,
         pool: Vec::new(),
         leases: Vec::new(),
-        broker: BrokerStatus { leases: 7, ..BrokerStatus::default() },
+        broker: BrokerStatus { leases: 7, waste_block_seconds: 5, ..BrokerStatus::default() },
         journal: JournalStatus::default(),
+        stopped: Some("its disk is full".into()),
     };
     let vssd = Vssd { status: a_status(), uris: Vec::new(), clients: 0, error: None };
     let page = metrics::page(&[vssd], &status);
     for line in [
         "headstart_harvest_vssd_size_bytes{vssd=\"a\",kind=\"regular\"} 1048576",
-        "headstart_harvest_vssd_harvest_wear_ratio{vssd=\"a\"} 0.25",
+        "headstart_harvest_vssd_harvest_wear_ratio{vssd=\"a\",kind=\"regular\"} 0.25",
+        "headstart_harvest_vssd_written_bytes_total{vssd=\"a\",kind=\"regular\"} 1024",
+        "headstart_harvest_stopped 1",
+        "headstart_harvest_waste_block_seconds_total 5",
         "headstart_harvest_leases_total 7",
         "headstart_harvest_flash_erasures_total 10",
     ] {
         assert!(page.lines().any(|found| found == line), "{line} is not in {page}");
     }
+    assert!(!page.contains("vssd_forecast_bytes{"), "there is no forecast: {page}");
     let mut kinds = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     assert!(kinds.all(|(name, kind)| (kind == "counter") == name.ends_with("_total")), "{page}");
 }
@@ -134,11 +144,32 @@ async fn vssds_are_made_served_and_found_again() {
     let wish = json!({ "capacity": 1 << 20, "duration_s": 60 });
     assert_eq!(asked("POST /v1/vssds/none/requests", wish).await.0, 404);
     assert_eq!(asked("DELETE /v1/vssds/none", Value::Null).await.0, 404);
+    for nothing in ["DELETE /v1/vssds/a/leases/seven", "GET /v1/vssds/%ff"] {
+        let (status, said) = asked(nothing, Value::Null).await;
+        assert!(status == 404 && said["error"].is_string(), "{nothing}: {status} {said}");
+    }
+    let offer = json!({ "capacity": 16 << 20, "bandwidth": 1, "duration_s": 3600 });
+    assert_eq!(asked("POST /v1/vssds/none/offers", offer.clone()).await.0, 404);
+    let (status, offers) = asked("POST /v1/vssds/a/offers", offer.clone()).await;
+    assert_eq!((status, &offers["lent"]), (200, &json!(16 << 20)), "{offers}");
+    let ghost = json!({ "name": "ghost", "kind": "harvest" });
+    assert_eq!(asked("POST /v1/vssds", ghost).await.0, 201);
+    assert_eq!(asked("POST /v1/vssds/ghost/offers", offer).await.0, 422);
+    assert_eq!(asked("DELETE /v1/vssds/ghost", Value::Null).await.0, 200);
     assert_eq!(asked("GET /v1/status", Value::Null).await.0, 200);
     let document = asked("GET /openapi.json", Value::Null).await.1;
     for path in ["/v1/vssds/{name}/leases/{id}", "/v1/reports", "/metrics"] {
         assert!(document["paths"][path].is_object(), "{path}");
     }
+    // What nobody flushes is flushed.
+    let syncs = || harvest.host.status().journal.syncs;
+    let before = syncs();
+    harvest.host.disk("a").unwrap().write_at(&[1; 4096], 0).unwrap();
+    assert_eq!(syncs(), before);
+    harvest.exports.flush();
+    assert_eq!(syncs(), before + 1);
+    harvest.exports.flush();
+    assert_eq!(syncs(), before + 1, "nothing is new");
     harvest.stop().await.unwrap();
     assert!(!socket.exists() && !vhost.exists());
     let harvest = start(dir.path()).await.unwrap();

@@ -1,7 +1,8 @@
 //! How requests are refused: in words, with a status that says the kind.
 
 use axum::Json;
-use axum::extract::{FromRequest, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, Request};
+use axum::http::request::Parts;
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use headstart_block::{Error, ErrorKind};
@@ -47,12 +48,28 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     }
 }
 
+/// What a path names. What it cannot name is not there.
+pub(crate) struct UrlPath<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for UrlPath<T> {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        let path = Path::from_request_parts(parts, state).await;
+        path.map(|Path(named)| Self(named)).map_err(|_| no_such(&parts.uri))
+    }
+}
+
 pub(crate) fn refused(status: StatusCode, why: &str) -> Response {
     (status, Json(Failure { error: format!("{why}; /openapi.json says what can be asked for") }))
         .into_response()
 }
 
 pub(crate) async fn nothing(uri: Uri) -> Response {
+    no_such(&uri)
+}
+
+fn no_such(uri: &Uri) -> Response {
     refused(StatusCode::NOT_FOUND, &format!("there is nothing at {}", uri.path()))
 }
 

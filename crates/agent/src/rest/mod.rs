@@ -9,14 +9,14 @@ mod metrics;
 
 pub(crate) use listening::Rest;
 
-use self::answers::{Answer, Body, Failure, Refusal, not_here, nothing};
+use self::answers::{Answer, Body, Failure, Refusal, UrlPath, not_here, nothing};
 use crate::disks::{DiskSpec, DiskState, DiskStatus, Disks};
 use crate::keeper::{Keeper, PinStatus, WarmSpec, Warmed};
 use crate::peers::orders::Order;
 use crate::peers::{CountedImage, Status, Swarm};
 use crate::pins::Pin;
 use crate::proxy::Proxy;
-use axum::extract::{Path as UrlPath, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::sse::{Event, KeepAlive, Sse};

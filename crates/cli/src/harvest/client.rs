@@ -4,7 +4,7 @@ use crate::agent::default_state;
 use crate::local_client::{Away, LocalClient};
 use clap::Args;
 use headstart_agent::disks::check_name;
-use headstart_agent::harvest::{NewSize, NewVssd, SOCKET, Vssd};
+use headstart_agent::harvest::{NewOffer, NewSize, NewVssd, SOCKET, Vssd};
 use headstart_block::{Error, Result};
 use headstart_harvest::host::{HostStatus, LeaseStatus, Report, Wish};
 use reqwest::Method;
@@ -63,6 +63,10 @@ impl HarvestClient {
     pub(super) fn delete(&self, name: &str, force: bool) -> Result<Vssd> {
         let path = of(name, if force { "?force=true" } else { "" })?;
         self.ask(Method::DELETE, &path, None::<()>)
+    }
+
+    pub(super) fn offer(&self, name: &str, offer: NewOffer) -> Result<Vssd> {
+        self.ask(Method::POST, &of(name, "/offers")?, Some(offer))
     }
 
     pub(super) fn request(&self, name: &str, wish: &Wish) -> Result<Vec<LeaseStatus>> {

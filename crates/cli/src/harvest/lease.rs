@@ -1,9 +1,10 @@
-//! `headstart harvest request` and `release`: flash that is borrowed.
+//! `headstart harvest offer`, `request` and `release`: flash that is lent.
 
 use super::client::HarvestDir;
 use super::vssd::VssdReport;
 use crate::report::{Outcome, count};
 use clap::Args;
+use headstart_agent::harvest::NewOffer;
 use headstart_block::{ByteSize, Result};
 use headstart_harvest::host::{LeaseStatus, Wish};
 use serde::Serialize;
@@ -17,6 +18,12 @@ pub(super) const REQUEST_EXAMPLES: &str = "Examples:\n  \
     is on it moves to other spare flash where there is any; else it is lost, reads of it fail, and `headstart harvest \
     status` says so and why.";
 
+pub(super) const OFFER_EXAMPLES: &str = "Examples:\n  \
+    headstart harvest offer db --capacity 4G --bandwidth 2 --for 12h\n  \
+    headstart harvest offer db --capacity 0\n\n\
+    As if it had been forecast so: it can be requested as soon as it is erased. What nobody has on lease when the next \
+    forecast comes, within three minutes, and says otherwise, goes home; a lease stays until the vSSD needs its flash.";
+
 pub(super) const RELEASE_EXAMPLES: &str = "Examples:\n  \
     headstart harvest release batch\n  \
     headstart harvest release batch --lease 7\n\n\
@@ -24,10 +31,38 @@ pub(super) const RELEASE_EXAMPLES: &str = "Examples:\n  \
     `headstart harvest status` says so. All: what is on them is lost, and the vSSD has its own flash alone.";
 
 #[derive(Args)]
+pub(crate) struct Offer {
+    /// The vSSD: a regular one, or an unsold one
+    name: String,
+    /// How much it can do without, at most: it is offered in quarters of a channel, or 16 GiB where those are less
+    #[arg(long, value_name = "SIZE")]
+    capacity: ByteSize,
+    /// On how many of its channels, at most
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    bandwidth: u16,
+    /// For how long, such as 2h: a request for longer is not answered from it
+    #[arg(long = "for", value_name = "TIME", default_value = "12h", value_parser = humantime::parse_duration)]
+    duration: Duration,
+    #[command(flatten)]
+    harvest: HarvestDir,
+}
+
+impl Offer {
+    pub(super) fn run(&self) -> Result<VssdReport> {
+        let offer = NewOffer {
+            capacity: self.capacity.0,
+            bandwidth: self.bandwidth,
+            duration_s: self.duration.as_secs(),
+        };
+        self.harvest.client()?.offer(&self.name, offer).map(VssdReport)
+    }
+}
+
+#[derive(Args)]
 pub(crate) struct Request {
     /// The harvest vSSD
     name: String,
-    /// How much, at least
+    /// How much, at least: gSSDs are lent whole
     #[arg(long, value_name = "SIZE")]
     capacity: ByteSize,
     /// On how many channels, at least: more are faster

@@ -5,7 +5,7 @@
 //! | [`serve`] | the daemon, in the foreground |
 //! | [`client`] | how the other commands ask it |
 //! | [`vssd`] | `headstart harvest vssd ...`: disks made of flash |
-//! | [`lease`] | `request` and `release`: flash that is borrowed |
+//! | [`lease`] | `offer`, `request` and `release`: flash that is lent |
 //! | [`status`] | `status`: the host as a whole |
 
 mod client;
@@ -27,6 +27,9 @@ pub(crate) enum Command {
     /// Disks made of the host's flash: make, list, resize, delete
     #[command(subcommand, after_help = vssd::EXAMPLES)]
     Vssd(vssd::Command),
+    /// Say what a vSSD can do without, for who knows better than a forecast
+    #[command(after_help = lease::OFFER_EXAMPLES)]
+    Offer(lease::Offer),
     /// Ask for spare flash for a harvest vSSD
     #[command(after_help = lease::REQUEST_EXAMPLES)]
     Request(lease::Request),
@@ -43,6 +46,7 @@ impl Command {
         match self {
             Self::Serve(command) => command.run(terminal, json),
             Self::Vssd(command) => command.run(),
+            Self::Offer(command) => Ok(Box::new(command.run()?)),
             Self::Request(command) => Ok(Box::new(command.run()?)),
             Self::Release(command) => Ok(Box::new(command.run()?)),
             Self::Status(command) => Ok(Box::new(command.run()?)),

@@ -22,15 +22,18 @@ pub(super) const EXAMPLES: &str = "Examples:\n  \
     headstart harvest serve /var/lib/harvest --size 20G --nbd 127.0.0.1:10809 --http 127.0.0.1:9648\n  \
     headstart harvest serve /var/lib/harvest --flash /dev/nvme1n1p3\n\n\
     The first time, --size makes a sparse file of that size in DIR (or it is as much of --flash as may be used); from \
-    then on DIR knows. Each vSSD is an export of its name at DIR/nbd.sock, as `headstart harvest vssd list` says. \
-    Other programs ask the daemon by HTTP at DIR/harvest.sock, as /openapi.json there says. It ends at SIGTERM or \
-    Ctrl-C: what was written is durable then, and the next one finds it.";
+    then on DIR knows; --flash is named each time. Each vSSD is an export of its name at DIR/nbd.sock, as \
+    `headstart harvest vssd list` says. Other programs ask the daemon by HTTP at DIR/harvest.sock, as /openapi.json \
+    there says. It ends at SIGTERM or Ctrl-C: what was written is durable then, and the next one finds it.";
 
 /// Threads that answer requests. Disks have threads of their own.
 const RUNTIME_THREADS: usize = 2;
 
 /// Where the file is that holds the flash, in the daemon's directory.
 const FLASH: &str = "flash";
+
+/// What a directory has that has been used, wherever its flash is.
+const JOURNAL: &str = "journal";
 
 #[derive(Args)]
 pub(crate) struct Serve {
@@ -47,6 +50,10 @@ pub(crate) struct Serve {
     /// Have no flash, but memory that takes as long as flash does: for trials. All is lost at the end
     #[arg(long, requires = "size", conflicts_with = "flash")]
     emulated: bool,
+    /// Bytes a second that each channel may be read and written, such as 70M: what one vSSD does then leaves the
+    /// others' channels alone [default: as many as the flash can]
+    #[arg(long, value_name = "RATE", conflicts_with = "emulated")]
+    channel_rate: Option<ByteSize>,
     /// Serve the vSSDs by NBD at unix:/PATH or HOST:PORT [default: DIR/nbd.sock]
     #[arg(long, value_name = "ADDR")]
     nbd: Option<Address>,
@@ -86,27 +93,49 @@ impl Serve {
     }
 
     fn settings(&self) -> Result<HarvestSettings> {
-        let dir = self.dir.clone().unwrap_or_else(default_dir);
+        // Clients may be in other directories than this one.
+        let dir = absolute(&self.dir.clone().unwrap_or_else(default_dir))?;
+        let nbd = match &self.nbd {
+            Some(Address::Unix(path)) => Some(Address::Unix(absolute(path)?)),
+            other => other.clone(),
+        };
         let size = self.size.map(|ByteSize(bytes)| bytes);
-        if size.is_none() && self.flash.is_none() && !dir.join(FLASH).exists() {
-            return Err(Error::invalid("there is no flash there yet")
-                .about(dir.display())
-                .remedy("say how much there is to be, such as --size 20G, or name a device by --flash"));
+        if self.flash.is_none() && !self.emulated && !dir.join(FLASH).exists() {
+            let known = dir.join(JOURNAL).exists();
+            if known || size.is_none() {
+                let cause = if known { "its flash is elsewhere" } else { "there is no flash there yet" };
+                let error = Error::invalid(cause).about(dir.display());
+                return Err(error.remedy(if known {
+                    "name it by --flash, as when the directory was made"
+                } else {
+                    "say how much there is to be, such as --size 20G, or name a device by --flash"
+                }));
+            }
         }
         let flash = match (&self.flash, size) {
             (None, Some(size)) if self.emulated => FlashPlace::Emulated { size },
             (None, _) => FlashPlace::File { path: dir.join(FLASH), size },
-            (Some(path), _) if is_device(path)? => FlashPlace::Device { path: path.clone() },
-            (Some(path), _) => FlashPlace::File { path: path.clone(), size },
+            (Some(path), _) if is_device(path)? => FlashPlace::Device { path: absolute(path)? },
+            (Some(path), _) => FlashPlace::File { path: absolute(path)?, size },
         };
         let tls = self.tls_cert.as_ref().zip(self.tls_key.as_ref()).map(|(certificate, key)| TlsSettings {
             certificate: certificate.clone(),
             key: key.clone(),
             client_ca: self.tls_client_ca.clone(),
         });
-        let host = Options { dir, flash, size, settings: Settings::default() };
-        Ok(HarvestSettings { host, nbd: self.nbd.clone(), tls, http: self.http })
+        let mut settings = Settings::default();
+        if let Some(ByteSize(rate)) = self.channel_rate {
+            // A vSSD that takes a channel's rate is forecast to need a channel.
+            (settings.channel_rate, settings.channel_worth) = (Some(rate), rate);
+        }
+        let host = Options { dir, flash, size, settings };
+        Ok(HarvestSettings { host, nbd, tls, http: self.http })
     }
+}
+
+/// A path for programs in any directory.
+pub(super) fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|e| Error::io("cannot be found", e).about(path.display()))
 }
 
 /// Whether this is a block device; what is not there will be a file.

@@ -83,6 +83,9 @@ impl fmt::Display for StatusReport {
             ),
         ];
         write!(f, "{}", Fields(&fields))?;
+        if let Some(cause) = &self.host.stopped {
+            write!(f, "\nnothing is made durable any more, until it is started again: {cause}")?;
+        }
         leases.iter().try_for_each(|lease| write!(f, "\n{}: {}", lease.vssd, LeaseLine(lease)))?;
         let earlier = self.reports.len().saturating_sub(REPORTS_SHOWN);
         if earlier > 0 {

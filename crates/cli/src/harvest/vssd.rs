@@ -2,12 +2,12 @@
 
 use super::client::HarvestDir;
 use super::lease::LeaseLine;
+use super::serve::absolute;
 use crate::report::{Outcome, Report, count};
 use clap::{Args, Subcommand};
-use headstart_agent::harvest::exports::Ways;
 use headstart_agent::harvest::{NewVssd, Vssd};
-use headstart_block::{ByteSize, Error, Result};
-use headstart_harvest::host::{Kind, VssdSpec, VssdStatus};
+use headstart_block::{ByteSize, Result};
+use headstart_harvest::host::{Kind, VssdStatus};
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
@@ -66,7 +66,7 @@ pub(crate) struct Create {
     #[arg(long, value_name = "KIND", default_value = "regular")]
     kind: Kind,
     /// Channels that it owns [default: as many as its size takes; one where none is given]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     channels: Option<u16>,
     /// Its size [default: what its channels hold, less what flash needs for itself]
     #[arg(long)]
@@ -100,20 +100,14 @@ impl Command {
 impl Create {
     fn run(&self) -> Result<VssdReport> {
         // The daemon's directory is another than ours.
-        let absolute = |path: &PathBuf| {
-            std::path::absolute(path).map_err(|e| Error::io("cannot be found", e).about(path.display()))
-        };
+        let absolute = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
         let new = NewVssd {
             name: self.name.clone(),
-            spec: VssdSpec {
-                kind: self.kind,
-                channels: self.channels,
-                size: self.size.map(|ByteSize(bytes)| bytes),
-            },
-            ways: Ways {
-                vhost_user: self.vhost_user.as_ref().map(absolute).transpose()?,
-                fuse: self.fuse.as_ref().map(absolute).transpose()?,
-            },
+            kind: self.kind,
+            channels: self.channels,
+            size: self.size.map(|ByteSize(bytes)| bytes),
+            vhost_user: absolute(&self.vhost_user)?,
+            fuse: absolute(&self.fuse)?,
         };
         self.harvest.client()?.create(&new).map(VssdReport)
     }

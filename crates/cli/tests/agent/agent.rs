@@ -1,11 +1,11 @@
 //! An agent while it runs, and the disks that it has.
 
 use crate::attached::PATIENCE;
+use crate::http::ask;
 use crate::scene::Scene;
 use headstart_testkit::process::Process;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
@@ -139,21 +139,4 @@ impl Drop for Agent<'_> {
 fn is_locked(path: &Path) -> bool {
     let Ok(file) = std::fs::File::open(path) else { return false };
     rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared).is_err()
-}
-
-/// `GET /path` or the like, over a connection of its own.
-#[track_caller]
-pub(crate) fn ask(mut stream: impl Read + Write, request: &str) -> (u16, String) {
-    let (line, body) = request.split_once('\n').unwrap_or((request, ""));
-    write!(
-        stream,
-        "{line} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }

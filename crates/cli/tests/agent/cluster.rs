@@ -1,7 +1,8 @@
 //! Hosts with certificates, as they are set up by `headstart swarm init`; what is wrong with a set-up is said.
 
-use crate::agent::{Agent, ask};
+use crate::agent::Agent;
 use crate::attached::PATIENCE;
+use crate::http::ask;
 use crate::images::{Web, can_check_bytes, check_bytes, noisy};
 use crate::scene::Scene;
 use serde_json::Value;

@@ -1,7 +1,8 @@
 //! Attaching, detaching, listing, watching; what cannot work; processes that die.
 
-use crate::agent::{Agent, ask};
+use crate::agent::Agent;
 use crate::attached::PATIENCE;
+use crate::http::ask;
 use crate::images::{Web, can_check_bytes, check_bytes, noisy, tool};
 use crate::tools::installed;
 use headstart_testkit::process::Process;

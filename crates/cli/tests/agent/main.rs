@@ -22,6 +22,8 @@ mod cluster;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod disk;
 mod disks;
+#[path = "../support/http.rs"]
+mod http;
 mod idle;
 #[path = "../attach/images.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]

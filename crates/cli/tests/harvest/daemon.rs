@@ -1,10 +1,10 @@
 //! A daemon while it runs.
 
+use crate::http;
 use crate::scene::{Scene, run_tool};
 use crate::tools::find;
 use headstart_testkit::process::Process;
 use serde_json::Value;
-use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -133,7 +133,7 @@ impl<'s> Daemon<'s> {
     pub(crate) fn http(&self, request: &str) -> (u16, String) {
         let stream = UnixStream::connect(self.ready["harvest"].as_str().unwrap()).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        http(stream, request)
+        http::ask(stream, request)
     }
 
     /// The same over TCP.
@@ -142,7 +142,7 @@ impl<'s> Daemon<'s> {
         let address = self.ready["http"].as_str().unwrap().strip_prefix("http://").unwrap();
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        http(stream, request)
+        http::ask(stream, request)
     }
 }
 
@@ -150,23 +150,6 @@ impl<'s> Daemon<'s> {
 #[track_caller]
 pub(crate) fn uri(vssd: &Value) -> String {
     vssd["uris"][0].as_str().unwrap_or_else(|| panic!("{vssd}")).to_owned()
-}
-
-/// `GET /path` or the like, with a body in the lines after it, over a connection of its own.
-#[track_caller]
-fn http(mut stream: impl Read + Write, request: &str) -> (u16, String) {
-    let (line, body) = request.split_once('\n').unwrap_or((request, ""));
-    write!(
-        stream,
-        "{line} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
 /// Commands of qemu-io, one after the other; all succeed, and what is read is what was expected.

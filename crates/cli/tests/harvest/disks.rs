@@ -5,7 +5,7 @@ use crate::scene::Scene;
 use crate::tools::{find, installed};
 use serde_json::{Value, json};
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A client that has a disk open until it is dropped.
 struct Client(Child);
@@ -56,6 +56,25 @@ fn what_was_written_is_there_after_restarts_and_kills() {
     daemon.kill_and_start();
     qemu_io(&scene, &db, &["read -P 0 0 1M", "read -P 0x5a 1M 3M", "read -P 0x44 20M 1M"]);
     daemon.stop();
+}
+
+#[test]
+fn a_channel_has_the_rate_that_it_was_given() {
+    if !installed(&["qemu-io"]) {
+        return;
+    }
+    let scene = Scene::new();
+    let daemon = Daemon::start(&scene, "--size 1G --channel-rate 16M");
+    let (one, two) = (daemon.create("one --channels 1"), daemon.create("two --channels 2"));
+    let begun = Instant::now();
+    // Of both, what comes in a burst is ahead of its time.
+    qemu_io(&scene, &one, &["write -P 1 0 32M"]);
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_millis(1700), "{took:?}");
+    let begun = Instant::now();
+    qemu_io(&scene, &two, &["write -P 1 0 32M"]);
+    let half = begun.elapsed();
+    assert!(half >= Duration::from_millis(700), "{half:?}");
 }
 
 #[test]

@@ -51,6 +51,28 @@ fn a_harvest_disk_grows_is_used_and_found_again() {
 }
 
 #[test]
+fn what_its_owner_offers_is_lent() {
+    if !installed(&["qemu-io"]) {
+        return;
+    }
+    let scene = Scene::new();
+    let daemon = Daemon::start(&scene, "--size 2G");
+    let db = daemon.create("db --channels 4");
+    daemon.create("batch --kind harvest");
+    daemon.refuses("request batch --capacity 64M", &["batch", "0 B on 0 channels"]);
+    let offered = daemon.ask("offer db --capacity 128M --bandwidth 2 --for 4h");
+    assert_eq!((&offered["lent"], &offered["forecast"]["lasts_s"]), (&(128 << 20).into(), &14_400.into()));
+    let leases = daemon.request("batch --capacity 64M --for 1h");
+    assert_eq!(leases[0]["home"], "db", "{leases}");
+    // What is leased stays, and what is not goes home.
+    let lent =
+        leases.as_array().unwrap().iter().map(|lease| lease["capacity"].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(daemon.ask("offer db --capacity 0")["lent"], lent, "{leases}");
+    qemu_io(&scene, &db, &["write -P 0x5a 0 32M", "read -P 0x5a 0 32M"]);
+    assert_eq!(daemon.vssd("db")["written_bytes"], 32 << 20);
+}
+
+#[test]
 fn who_has_it_next_reads_nothing_of_who_had_it() {
     if !installed(&["qemu-io"]) {
         return;

@@ -13,6 +13,8 @@
 mod daemon;
 mod disks;
 mod fio;
+#[path = "../support/http.rs"]
+mod http;
 mod leases;
 mod refusals;
 #[path = "../e2e/scene.rs"]

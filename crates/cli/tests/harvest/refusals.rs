@@ -11,7 +11,7 @@ fn without_a_daemon_it_is_said_how_to_start_one() {
     for words in ["vssd list", "status", "request a --capacity 1G", "release a", "vssd create a"] {
         scene.fails(
             &format!("harvest {words} --dir ~/h"),
-            &["h/harvest.sock", "no daemon answers", "headstart harvest serve", "--dir"],
+            &["h/harvest.sock", "no daemon answers", "o such file", "headstart harvest serve", "--dir"],
         );
     }
 }
@@ -19,7 +19,9 @@ fn without_a_daemon_it_is_said_how_to_start_one() {
 #[test]
 fn a_daemon_that_cannot_start_says_why() {
     let scene = Scene::new();
-    scene.fails("harvest serve ~/h", &["--size"]);
+    // In whatever directory it is started, it names places for programs in any.
+    let absolute = scene.path("h").display().to_string();
+    scene.fails("harvest serve h", &[&absolute, "--size"]);
     fs::create_dir(scene.path("dir")).unwrap();
     scene.fails("harvest serve ~/h --size 1G --flash ~/dir", &["dir", "neither a file nor a block device"]);
     scene.fails("harvest serve ~/h --size 1G --nbd unix:~/none/d.sock", &["none/d.sock"]);
@@ -31,6 +33,19 @@ fn a_daemon_that_cannot_start_says_why() {
     assert!(daemon.ask("vssd list")["vssds"].as_array().unwrap().is_empty(), "the first is as it was");
     daemon.stop();
     assert!(!scene.path("h/harvest.sock").exists() && !scene.path("h/nbd.sock").exists());
+}
+
+#[test]
+fn a_directory_whose_flash_is_elsewhere_is_told_where() {
+    let scene = Scene::new();
+    let mut daemon = Daemon::start(&scene, "--size 1G --flash ~/elsewhere");
+    daemon.create("db");
+    daemon.stop();
+    for words in ["", "--size 1G"] {
+        scene.fails(&format!("harvest serve ~/h {words}"), &["h: ", "elsewhere", "--flash"]);
+    }
+    daemon.restart();
+    assert_eq!(daemon.ready["vssds"], 1);
 }
 
 /// Names, sizes and numbers of leases.
@@ -52,7 +67,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     for (words, parts) in [
         ("vssd create db", &["db"][..]),
         ("vssd create ../db", &["../db", "letters"]),
-        ("vssd create more --channels 999", &["channels"]),
+        ("vssd create more --channels 999", &["more", "999 channels", "are free"]),
         ("vssd create more --size 1T", &["more"]),
         ("vssd create more --fuse ~/nothing", &["nothing"]),
         ("vssd resize none 1G", &["none", "vssd list"]),
@@ -61,13 +76,21 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         ("request none --capacity 1G", &["none", "vssd list"]),
         ("request db --capacity 16M", &["db", "harvest"]),
         ("request batch --capacity 1T", &["batch"]),
+        ("offer none --capacity 1G", &["none", "vssd list"]),
+        ("offer batch --capacity 1G", &["batch", "lends nothing"]),
         ("release none", &["none", "vssd list"]),
         ("release batch --lease 7", &["batch"]),
     ] {
         daemon.refuses(words, parts);
     }
     assert_eq!(vssds(&daemon), before);
-    for words in ["vssd create x --kind spare", "request batch --capacity much", "vssd resize db", "burn"] {
+    for words in [
+        "vssd create x --kind spare",
+        "vssd create x --channels 0",
+        "request batch --capacity much",
+        "vssd resize db",
+        "burn",
+    ] {
         assert_eq!(scene.run(&format!("harvest {words}")).status, Some(2), "{words}");
     }
 }

@@ -2,9 +2,8 @@
 
 use clap::{Args, ValueEnum};
 use headstart_block::{Error, Result};
-use headstart_harvest::predict::Kind;
+use headstart_harvest::predict::{Kind, Settings};
 use headstart_sim::harvest::{FleetSettings, Foresight, HarvestModel, Source};
-use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -21,11 +20,12 @@ product's translation layer and scheduler on emulated flash: what a harvest VM g
 (20), reclaiming, wear.
 
 Utilisation is what owners use and what harvest VMs really use of what they borrowed, over what is owned, by thing and \
-then averaged. Each fleet is harvested once by each foresight: default lends \
-what was free for weeks, steps, plain and paper what predictors say that is free in 15 minutes, clairvoyant knows the \
-future. `of ceiling` is \
-the gain as a share of what no allocator exceeds that knows everything and moves data in no time. Leases are `early` \
-where they were taken from a harvest VM that was not done (its data was moved, or it was evicted), `lost` where it was.
+then averaged. Regular VMs' storage is harvested once by each foresight: default lends what was free for weeks; steps, \
+plain and paper what predictors say that is free in 15 minutes; clairvoyant knows the future. What is unsold lasts as \
+long as its size did before (histogram), or as long as the clairvoyant knows. `of ceiling` is the gain as a share of \
+what no allocator exceeds that knows everything and moves data in no time; `of plan`, of what a plan gains that is \
+made with everything known (--plan). Leases are `early` where they were taken from a harvest VM that was not done \
+(its data was moved, or it was evicted), `lost` where it was evicted.
 
 Examples:
   headstart simulate harvest
@@ -33,7 +33,7 @@ Examples:
   headstart simulate harvest --figures availability --json
   headstart simulate harvest --figures performance --short
   headstart simulate harvest --series data/harvest --figures accuracy,utilisation
-  headstart simulate harvest --figures utilisation --foresight default,clairvoyant --ask 12h";
+  headstart simulate harvest --figures utilisation --foresight default,clairvoyant --plan";
 
 /// What to simulate.
 #[derive(Args)]
@@ -81,17 +81,17 @@ pub(crate) struct Harvest {
     )]
     pub(super) foresight: Vec<ForesightName>,
     /// The share of what was free for weeks that is not lent, in percent, with --foresight default
-    #[arg(long, value_name = "PERCENT", default_value_t = 20.0)]
-    margin: f64,
+    #[arg(long, value_name = "PERCENT", default_value_t = Settings::default().kept_back * 100.0)]
+    margin: f32,
     /// The longest that a harvest VM asks for at once; it keeps what it has while its home lets it
     #[arg(long, value_name = "TIME", default_value = "30m", value_parser = humantime::parse_duration)]
     ask: Duration,
-    /// Forecasts in a row that a home needs its storage back, until a lease is ended [default: never, but when it does]
-    #[arg(long, value_name = "FORECASTS", default_value_t = u32::MAX, hide_default_value = true)]
-    patience: u32,
-    /// Channels of the vSSDs that unsold storage is registered as; 0: all that is free together as one
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    part: u16,
+    /// Forecasts in a row that a home needs its storage back, until a lease is ended [default: forecasts end none]
+    #[arg(long, value_name = "FORECASTS")]
+    patience: Option<u32>,
+    /// Compare with a plan for regular VMs' storage that is made with all of the future known: minutes in large fleets
+    #[arg(long)]
+    pub(super) plan: bool,
     /// Seconds of virtual time instead of minutes, and few cases, with --figures performance
     #[arg(long)]
     pub(super) short: bool,
@@ -116,8 +116,7 @@ pub(super) enum Figure {
 }
 
 /// Who forecasts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum ForesightName {
     /// The most that was used in four weeks, as ships
     Default,
@@ -165,9 +164,8 @@ impl Harvest {
     }
 
     pub(super) fn model(&self, source: Source, foresight: ForesightName) -> HarvestModel {
-        #[expect(clippy::cast_possible_truncation, reason = "a share")]
-        let kept_back = (self.margin / 100.0) as f32;
-        let product = |kind| Foresight::product(kind).keeping_back(kept_back);
+        let shipped = Settings { kept_back: self.margin / 100.0, ..Settings::default() };
+        let product = |kind| Foresight::Product(Settings { kind, ..shipped });
         let foresight = match foresight {
             ForesightName::Default => product(Kind::Default),
             ForesightName::Paper => product(Kind::Paper),
@@ -176,9 +174,10 @@ impl Harvest {
             ForesightName::Clairvoyant => Foresight::Clairvoyant,
         };
         let mut model = HarvestModel::new(source, foresight);
-        (model.ask, model.part) = (self.ask, self.part);
-        // Who knows the future knows when storage is needed.
-        model.broker.patience = if foresight == Foresight::Clairvoyant { 1 } else { self.patience };
+        model.ask = self.ask;
+        if let (Some(patience), Foresight::Product(_)) = (self.patience, foresight) {
+            model.broker.patience = patience;
+        }
         model
     }
 }

@@ -18,11 +18,14 @@ pub(crate) use arguments::Harvest;
 pub(super) const AFTER_HELP: &str = arguments::AFTER_HELP;
 
 use crate::trace::cancelled;
-use arguments::Figure;
+use arguments::{Figure, ForesightName};
 use headstart_block::Result;
+use headstart_harvest::gssd::Grain;
 use headstart_image::progress::Progress;
 use headstart_sim::harvest::accuracy::accuracy;
+use headstart_sim::harvest::ceiling::Rules;
 use headstart_sim::harvest::performance::{Length, measure};
+use headstart_sim::harvest::planner::planned;
 use headstart_sim::harvest::statistics::Statistics;
 use headstart_sim::harvest::{Fleet, Source, availability, simulate};
 use report::{Availability, HarvestReport, Ran, StatisticsRow};
@@ -44,7 +47,8 @@ impl Harvest {
         };
         let mut report = HarvestReport::new(&settings);
         let mut statistics = None;
-        let runs = self.foresight.len() * 2 * usize::from(self.shows(Figure::Utilisation));
+        let runs = self.foresight.len() + self.unsold().len();
+        let runs = runs * usize::from(self.shows(Figure::Utilisation));
         progress.begin("simulating", 3 + runs as u64);
         if self.shows(Figure::Statistics) {
             let found = Statistics::of(&fleet);
@@ -67,13 +71,18 @@ impl Harvest {
         }
         progress.advance(1);
         if self.shows(Figure::Utilisation) {
-            for source in [Source::Regular, Source::Unsold] {
-                for foresight in &self.foresight {
-                    cancelled(progress)?;
-                    let outcome = simulate(&fleet, &self.model(source, *foresight));
-                    report.runs.push(Ran::new(source, *foresight, outcome));
-                    progress.advance(1);
-                }
+            let plan = self.plan.then(|| planned(&fleet, Rules::of(&Grain::default())));
+            for foresight in &self.foresight {
+                cancelled(progress)?;
+                let outcome = simulate(&fleet, &self.model(Source::Regular, *foresight));
+                report.runs.push(Ran::regular(*foresight, outcome, plan));
+                progress.advance(1);
+            }
+            for foresight in self.unsold() {
+                cancelled(progress)?;
+                let outcome = simulate(&fleet, &self.model(Source::Unsold, foresight));
+                report.runs.push(Ran::unsold(foresight, outcome));
+                progress.advance(1);
             }
         }
         if self.shows(Figure::Performance) {
@@ -84,6 +93,13 @@ impl Harvest {
             report.plots = plots::draw(&report, statistics.as_ref(), &directory)?;
         }
         Ok(report)
+    }
+
+    /// Who forecasts for unsold storage: no predictor does, so that one stands for all of them.
+    fn unsold(&self) -> Vec<ForesightName> {
+        let knows = |name: &ForesightName| *name == ForesightName::Clairvoyant;
+        let predictor = self.foresight.iter().find(|name| !knows(name));
+        predictor.into_iter().chain(self.foresight.iter().find(|name| knows(name))).copied().collect()
     }
 
     fn shows(&self, figure: Figure) -> bool {

@@ -48,15 +48,15 @@ fn used(of: &Statistics) -> Picture {
         .columns(3)
         .with(
             chart("bandwidth", "used on average")
-                .with(Series::steps("VMs", of.vm_bandwidth.curve()))
-                .with(Series::steps("servers", of.server_bandwidth.curve())),
+                .with(Series::line("VMs", of.vm_bandwidth.curve()))
+                .with(Series::line("servers", of.server_bandwidth.curve())),
         )
         .with(
             chart("capacity", "used")
-                .with(Series::steps("on average", of.vm_capacity.curve()))
-                .with(Series::steps("at most", of.vm_capacity_max.curve())),
+                .with(Series::line("on average", of.vm_capacity.curve()))
+                .with(Series::line("at most", of.vm_capacity_max.curve())),
         )
-        .with(chart("servers", "unsold on average").with(Series::steps("", of.unsold.curve())))
+        .with(chart("servers", "unsold on average").with(Series::line("", of.unsold.curve())))
 }
 
 fn lasting(title: &str, hours: &[u32], lines: &[Available]) -> Chart {
@@ -90,12 +90,12 @@ fn accuracy(report: &HarvestReport) -> Picture {
 
 /// Figures 15 to 17, and what is harvested over time.
 fn utilisation(source: &str, runs: &[&Ran]) -> Picture {
-    let mut picture = Picture::new(format!("Utilisation: {source}")).columns(2);
+    let mut picture = Picture::new(format!("Utilisation: {source}")).columns(3);
     let count = runs.first().map_or(0, |ran| ran.groups().len());
     for group in 0..count {
         let of = |ran: &Ran| ran.groups().get(group).copied();
         let Some((title, first)) = runs.first().and_then(|ran| of(ran)) else { continue };
-        let names = std::iter::once("without".to_owned()).chain(runs.iter().map(|ran| ran.foresight.name()));
+        let names = std::iter::once("without".to_owned()).chain(runs.iter().map(|ran| ran.foresight.clone()));
         let with = |figure: fn(&headstart_sim::harvest::utilisation::Utilisation) -> f64, base: f64| {
             let each = runs.iter().filter_map(|ran| of(ran)).map(|(_, group)| figure(&group));
             std::iter::once(base).chain(each).collect::<Vec<_>>()
@@ -106,8 +106,26 @@ fn utilisation(source: &str, runs: &[&Ran]) -> Picture {
             .with(Series::bars("maximum", with(|group| group.with_max, first.base_max)));
         picture = picture.with(chart);
     }
+    if let Some(first) = runs.first() {
+        let thing = if source == "regular" { "VM" } else { "server" };
+        let y = Axis::share(format!("share of {thing}s"));
+        let mut chart = Chart::new(Axis::share("capacity used on average"), y);
+        chart = chart
+            .titled(format!("each {thing}"))
+            .with(Series::line("without", first.outcome.averages.0.curve()));
+        for ran in runs {
+            chart = chart.with(Series::line(ran.foresight.clone(), ran.outcome.averages.1.curve()));
+        }
+        picture = picture.with(chart);
+    }
+    picture.with(over_time(runs))
+}
+
+/// What is used of all that is owned.
+fn over_time(runs: &[&Ran]) -> Chart {
     let days = |seconds: u32| f64::from(seconds) / 86_400.0;
-    let mut chart = Chart::new(Axis::linear("days"), Axis::share("used")).titled("over time");
+    let y = Axis::share("capacity used, of all");
+    let mut chart = Chart::new(Axis::linear("days"), y).titled("over time");
     if let Some(first) = runs.first() {
         let points = first.outcome.points.iter().map(|point| (days(point.seconds), point.used / point.owned));
         chart = chart.with(Series::line("without", points.collect()));
@@ -115,7 +133,7 @@ fn utilisation(source: &str, runs: &[&Ran]) -> Picture {
     for ran in runs {
         let points = ran.outcome.points.iter();
         let points = points.map(|at| (days(at.seconds), (at.used + at.harvested) / at.owned));
-        chart = chart.with(Series::line(ran.foresight.name(), points.collect()));
+        chart = chart.with(Series::line(ran.foresight.clone(), points.collect()));
     }
-    picture.with(chart)
+    chart
 }

@@ -2,13 +2,13 @@
 
 use super::arguments::ForesightName;
 use super::performance;
-use crate::report::Outcome;
+use crate::report::{Outcome, count};
 use headstart_sim::harvest::accuracy::{Accuracy, RATIOS};
 use headstart_sim::harvest::availability::Available;
 use headstart_sim::harvest::performance::Report as Performance;
 use headstart_sim::harvest::statistics::{Distribution, Statistics};
 use headstart_sim::harvest::utilisation::Utilisation;
-use headstart_sim::harvest::{FleetSettings, Outcome as Harvested, Source};
+use headstart_sim::harvest::{FleetSettings, Outcome as Harvested};
 use serde::Serialize;
 use std::fmt;
 
@@ -83,9 +83,12 @@ pub(super) struct Availability {
 #[derive(Serialize)]
 pub(super) struct Ran {
     pub(super) source: &'static str,
-    pub(super) foresight: ForesightName,
+    pub(super) foresight: String,
     /// The gain as a share of what no allocator exceeds.
     of_ceiling: f64,
+    /// The gain as a share of a plan's that was made with all known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    of_plan: Option<f64>,
     /// The share of leases that were taken from a harvest VM that was not done.
     early: f64,
     /// The share of leases that were lost with their data.
@@ -95,13 +98,22 @@ pub(super) struct Ran {
 }
 
 impl Ran {
-    pub(super) fn new(source: Source, foresight: ForesightName, outcome: Harvested) -> Self {
-        let source = match source {
-            Source::Regular => "regular",
-            Source::Unsold => "unsold",
-        };
+    /// Of regular VMs, and what a plan gained.
+    pub(super) fn regular(foresight: ForesightName, outcome: Harvested, plan: Option<f64>) -> Self {
+        let of_plan = plan.map(|plan| outcome.gain / plan.max(1e-9));
+        Self { of_plan, ..Self::new("regular", foresight.name(), outcome) }
+    }
+
+    /// Of unsold storage.
+    pub(super) fn unsold(foresight: ForesightName, outcome: Harvested) -> Self {
+        let clairvoyant = foresight == ForesightName::Clairvoyant;
+        let name = if clairvoyant { foresight.name() } else { "histogram".to_owned() };
+        Self::new("unsold", name, outcome)
+    }
+
+    fn new(source: &'static str, foresight: String, outcome: Harvested) -> Self {
         let (of_ceiling, early, lost) = (outcome.of_ceiling(), outcome.early(), outcome.lost());
-        Self { source, foresight, of_ceiling, early, lost, outcome }
+        Self { source, foresight, of_ceiling, of_plan: None, early, lost, outcome }
     }
 
     /// Groups of things: their names and figures.
@@ -149,8 +161,13 @@ fn percent(share: f64) -> String {
 
 impl fmt::Display for HarvestReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { vms, servers, requests, days, .. } = self;
-        write!(f, "{vms} VMs, {servers} servers with unsold storage, {requests} requests, {days} days")?;
+        let parts = [
+            count(self.vms as u64, "VM"),
+            count(self.servers as u64, "server") + " with unsold storage",
+            count(self.requests as u64, "request"),
+            count(self.days.into(), "day"),
+        ];
+        write!(f, "{}", parts.join(", "))?;
         self.statistics(f)?;
         if let Some(availability) = &self.availability {
             availability.write(f)?;
@@ -206,10 +223,17 @@ impl HarvestReport {
             write!(f, "\n\n{title:40}  without     with  times  max with  times")?;
             for ran in runs {
                 let counters = &ran.outcome.counters;
-                write!(f, "\n{}: {} of ceiling", ran.foresight.name(), percent(ran.of_ceiling))?;
+                write!(f, "\n{}: {} of ceiling", ran.foresight, percent(ran.of_ceiling))?;
+                if let Some(of_plan) = ran.of_plan {
+                    write!(f, ", {} of plan", percent(of_plan))?;
+                }
                 write!(f, ", {} leases, {} early", counters.leases, percent(ran.early))?;
                 write!(f, ", {} lost", percent(ran.lost))?;
                 for (name, group) in ran.groups() {
+                    if group.count == 0 {
+                        write!(f, "\n  {name:38} {:>8}", "none")?;
+                        continue;
+                    }
                     write!(f, "\n  {name:38} {:>8} {:>8}", percent(group.base), percent(group.with))?;
                     write!(f, " {:>6.2} {:>9}", group.times(), percent(group.with_max))?;
                     write!(f, " {:>6.2}", group.times_max())?;
@@ -231,6 +255,9 @@ impl Availability {
             self.hours.iter().try_for_each(|hours| write!(f, " {:>8}", format!("{hours} h")))?;
             for line in lines {
                 write!(f, "\n{:40}", line.request)?;
+                if line.share.is_empty() {
+                    write!(f, " {:>8}", "-")?;
+                }
                 line.share.iter().try_for_each(|share| write!(f, " {:>8}", percent(*share)))?;
             }
         }
