@@ -52,6 +52,7 @@ mod restarts;
 #[cfg(test)]
 mod tests;
 
+use crate::slab::{NONE, Slab};
 use crate::time::Nanos;
 use crate::waits::Waits;
 use crate::world::Local;
@@ -61,7 +62,7 @@ use disks::Disk;
 use faults::{Conduct, Havoc};
 use headstart_block::random::Random;
 use headstart_swarm::{self as swarm, CHUNK_SIZE, Node};
-use keyed::{Keyed, NONE, Slab};
+use keyed::Keyed;
 use net::Net;
 use outbox::Outbox;
 use peers::{Serving, What};

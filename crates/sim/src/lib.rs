@@ -30,6 +30,7 @@ pub mod image;
 pub mod link;
 pub mod model;
 pub mod outcome;
+mod slab;
 pub mod time;
 pub mod waits;
 mod world;

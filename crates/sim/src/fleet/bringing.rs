@@ -1,10 +1,10 @@
 //! What somebody on a host waits for, who brings it, and the store.
 
-use super::keyed::NONE;
 use super::net::{Parcel, on_wire};
 use super::peers::What;
 use super::queue::Happening;
 use super::{Fleet, Way};
+use crate::slab::NONE;
 use crate::time::Nanos;
 use headstart_block::{Error, ErrorKind};
 use headstart_pull::{BlobId, BlobRange, Outcome as Fetched};

@@ -4,9 +4,9 @@
 //! has it. When all hosts have everything the disks are attached, and find all that they read.
 
 use super::Fleet;
-use super::keyed::NONE;
 use super::net::{Parcel, on_wire};
 use super::peers::What;
+use crate::slab::NONE;
 use crate::time::Nanos;
 use headstart_pull::{BlobId, BlobRange};
 use headstart_swarm::{CHUNK_SIZE, Class};

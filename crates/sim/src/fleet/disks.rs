@@ -4,13 +4,13 @@
 //! to be read, runs ahead of the others, up to its first miss: nothing that it does can be seen by them.
 
 use super::bringing::Owner;
-use super::keyed::NONE;
 use super::model::DiskModel;
 use super::outcome::DiskOutcome;
 use super::queue::Happening;
 use super::{Fleet, Way};
 use crate::boot::Guest;
 use crate::model::Clock;
+use crate::slab::NONE;
 use crate::time::Nanos;
 use crate::world::Written;
 use headstart_block::{ByteRange, Plan};

@@ -4,11 +4,11 @@
 //! [`Conduct`] says. What the product's connections do about it besides the node is modelled as well: who sends more
 //! than a few MiB that nobody asked for is dropped.
 
-use super::keyed::NONE;
 use super::model::NOTICED;
 use super::peers::{SentChunk, What, key, role};
 use super::queue::Happening;
 use super::{Fleet, FleetModel, Way};
+use crate::slab::NONE;
 use crate::time::Nanos;
 use headstart_block::random::Random;
 use headstart_swarm::{CHUNK_SIZE, Class, Event, Message, PeerId};

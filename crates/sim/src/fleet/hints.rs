@@ -2,9 +2,9 @@
 //! disks of the host. What they say to each other takes a round trip; its bytes are counted, and are too few to queue.
 
 use super::Fleet;
-use super::keyed::Slab;
 use super::model::HintsModel;
 use super::queue::Happening;
+use crate::slab::Slab;
 use crate::time::Nanos;
 use headstart_block::{ByteRange, Plan, SLICE_SIZE};
 use headstart_swarm::hints::{Hints, Tally};

@@ -19,9 +19,10 @@
 //! Ports on the way have room for everything: a sender is not slowed down by a receiver that is slow, and sends to
 //! others meanwhile. The rest is left out: slow start, lost packets of a connection, acknowledgements.
 
-use super::keyed::{Keyed, NONE, Slab};
+use super::keyed::Keyed;
 use super::queue::{Agenda, Happening};
 use crate::link::span;
+use crate::slab::{NONE, Slab};
 use crate::time::Nanos;
 use std::collections::VecDeque;
 

@@ -1,7 +1,8 @@
 //! What hosts are to send to others and have not begun to: as in the product's outbox, who asks for it again with more
 //! urgency gets it once, and what nobody wants any more is not sent.
 
-use super::keyed::{Keyed, NONE};
+use super::keyed::Keyed;
+use crate::slab::NONE;
 use headstart_swarm::{self as swarm, RequestId};
 use std::collections::{BTreeMap, VecDeque};
 

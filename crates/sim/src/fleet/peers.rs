@@ -2,12 +2,12 @@
 
 use super::bringing::Owner;
 use super::faults::Conduct;
-use super::keyed::NONE;
 use super::model::SENT_AGAIN;
 use super::net::{Parcel, on_wire};
 use super::outbox::{Key, Known};
 use super::queue::Happening;
 use super::{Fleet, FleetModel, SwarmModel, Warm, Way};
+use crate::slab::NONE;
 use crate::time::Nanos;
 use headstart_block::random::{STEP, mix};
 use headstart_pull::{BlobId, BlobRange};

@@ -1,8 +1,8 @@
 //! Agents that end, and others that begin in their places, as in an upgrade: disks go on meanwhile, each for itself.
 
-use super::keyed::NONE;
 use super::peers::{self, key, role};
 use super::{Fleet, Way};
+use crate::slab::NONE;
 use crate::time::Nanos;
 use headstart_block::Plan;
 use headstart_swarm::{self as swarm, Event, PeerId, Role};

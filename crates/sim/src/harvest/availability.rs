@@ -21,7 +21,8 @@ pub const GIGABYTES: [u32; 3] = [128, 256, 512];
 pub struct Available {
     /// What is asked for.
     pub request: String,
-    /// The share of those asked that could give it, for each of the figure's [`HOURS`].
+    /// The share of those asked that could give it, for each of the figure's [`HOURS`]; nothing where there was nobody
+    /// to ask.
     pub share: Vec<f64>,
 }
 
@@ -88,7 +89,8 @@ pub fn lots(fleet: &Fleet) -> Vec<Available> {
         let of_size = fleet.lots.iter().filter(|lot| lot.gigabytes() == gigabytes);
         let lasted: Vec<_> = of_size.filter_map(super::fleet::Lot::lasted).collect();
         let share_for = |lasts| mean(lasted.iter().map(|lasted| f64::from(u8::from(*lasted >= lasts))));
-        Available { request: format!("{gigabytes} GB"), share: hours_within(span).map(share_for).collect() }
+        let share = hours_within(span).filter(|_| !lasted.is_empty()).map(share_for).collect();
+        Available { request: format!("{gigabytes} GB"), share }
     };
     GIGABYTES.into_iter().map(line).collect()
 }

@@ -1,21 +1,24 @@
 //! The oracle's ceiling: what no allocator can exceed, whatever it knows of the future.
 //!
 //! The rules are the product's: a gSSD is a multiple of the capacity grain and lasts at least the grain of time; a home
-//! lends one gSSD at a time, to one harvest VM; a harvest VM uses no more than it really needs, and only while it is
-//! there. All else is given to the oracle for nothing: it knows what every VM will use; it cuts gSSDs anew at every
-//! step, moves data between them in no time, and serves any part of any request. So at each step it gains at most the
-//! lesser of
+//! lends one gSSD at a time, to one harvest VM, an unsold one as many as it has channels; a harvest VM uses no more
+//! than it really needs, and only while it is there. All else is given to the oracle for nothing: it knows what every
+//! VM will use; it cuts gSSDs anew at every step, moves data between them in no time, and serves any part of any
+//! request. So at each step it gains at most the lesser of
 //!
 //! * what homes can lend: each the largest multiple of the grain that stays free through *some* while of the least
 //!   length around that step, and
 //! * what as many harvest VMs need as there are homes with something to lend: those that need most.
 //!
 //! The sum over the steps is above what the best allocator can reach; how far above is not known (to find the best is a
-//! packing problem). Below it lies the *clairvoyant*: the product's broker with forecasts that come true
-//! (`foresight`). The best allocator is between the two.
+//! packing problem). Below it lie two that know the future and whose gain can be reached: the *clairvoyant*, the
+//! product's broker with forecasts that come true (`foresight`), and a plan made of everything at once
+//! ([`super::planner`]). The best allocator is between those and the ceiling.
 
 use super::course::{STEP, Seconds};
 use super::fleet::{Fleet, RegularVm, Request};
+use super::foresight::GB_BLOCKS;
+use headstart_harvest::gssd::Grain;
 
 /// The least that is lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +27,15 @@ pub struct Rules {
     pub gigabytes: u32,
     /// Seconds that a gSSD lasts at least.
     pub lasts: Seconds,
+}
+
+impl Rules {
+    /// A broker's.
+    #[must_use]
+    pub fn of(grain: &Grain) -> Self {
+        let lasts = Seconds::try_from(grain.lasts.as_secs()).unwrap_or(Seconds::MAX);
+        Self { gigabytes: grain.capacity / GB_BLOCKS, lasts }
+    }
 }
 
 /// What homes can lend and harvest VMs need in each step, in GB.
@@ -55,18 +67,17 @@ impl Ceiling {
         Self::with(fleet, supply, homes)
     }
 
-    /// Of unsold storage, in vSSDs of so many channels; 0: all that was free together.
+    /// Of unsold storage.
     #[must_use]
-    pub fn unsold(fleet: &Fleet, rules: Rules, part: u16) -> Self {
+    pub fn unsold(fleet: &Fleet, rules: Rules) -> Self {
         let steps = (fleet.settings.span() / STEP) as usize;
         let (mut supply, mut count) = (vec![0.0; steps], vec![0; steps]);
         for lot in fleet.lots.iter().filter(|lot| lot.until - lot.from >= rules.lasts) {
-            let homes = if part == 0 { 1 } else { usize::from(lot.channels.div_ceil(part)) };
             let whole = lot.gigabytes() / rules.gigabytes.max(1) * rules.gigabytes;
             each_step(lot.from, lot.until, steps, |step, share| {
                 if let (Some(sum), Some(count)) = (supply.get_mut(step), count.get_mut(step)) {
                     *sum += f64::from(whole) * share;
-                    *count += homes;
+                    *count += usize::from(lot.channels);
                 }
             });
         }
@@ -103,7 +114,7 @@ fn each_step(from: Seconds, until: Seconds, steps: usize, mut each: impl FnMut(u
 }
 
 /// The GB that a VM leaves free in each step, at the least.
-fn free(vm: &RegularVm, steps: usize) -> Vec<u32> {
+pub(super) fn free(vm: &RegularVm, steps: usize) -> Vec<u32> {
     let owned = f64::from(vm.gigabytes());
     let of = |step: usize| {
         let start = u32::try_from(step).unwrap_or(u32::MAX).saturating_mul(STEP);

@@ -21,19 +21,8 @@ const FARTHEST: Seconds = 9 * DAY;
 /// How forecasts are made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Foresight {
-    /// By the product's predictors.
-    Product {
-        /// Which.
-        kind: Kind,
-        /// How far ahead, in steps.
-        horizon: usize,
-        /// The share of durations that are to be covered.
-        certainty: f32,
-        /// How far [`Kind::Default`] looks back, in steps.
-        window: usize,
-        /// The share of what was spare so long that it keeps back.
-        kept_back: f32,
-    },
+    /// By the product's predictors. What a vSSD owns, the unit and the seed are its own, whatever is said here.
+    Product(Settings),
     /// By the future.
     Clairvoyant,
 }
@@ -42,17 +31,7 @@ impl Foresight {
     /// The product's predictors of a kind, set as they ship.
     #[must_use]
     pub fn product(kind: Kind) -> Self {
-        let Settings { horizon, certainty, window, kept_back, .. } = Settings::default();
-        Self::Product { kind, horizon, certainty, window, kept_back }
-    }
-
-    /// The same, but for the share of what was spare for weeks that is kept back.
-    #[must_use]
-    pub fn keeping_back(mut self, share: f32) -> Self {
-        if let Self::Product { kept_back, .. } = &mut self {
-            *kept_back = share;
-        }
-        self
+        Self::Product(Settings { kind, ..Settings::default() })
     }
 }
 
@@ -74,11 +53,15 @@ pub(super) struct Owned<'a> {
 impl Seer {
     pub(super) fn new(foresight: Foresight, channels: u16, seed: u64) -> Self {
         match foresight {
-            Foresight::Product { kind, horizon, certainty, window, kept_back } => {
+            Foresight::Product(settings) => {
                 let (blocks, unit) = (u32::from(channels) * CHANNEL_BLOCKS, 16 * GB_BLOCKS);
-                let settings =
-                    Settings { channels, blocks, unit, horizon, kind, certainty, window, kept_back, seed };
-                Self::Product(Box::new(Forecaster::new(settings)))
+                Self::Product(Box::new(Forecaster::new(Settings {
+                    channels,
+                    blocks,
+                    unit,
+                    seed,
+                    ..settings
+                })))
             }
             Foresight::Clairvoyant => Self::Clairvoyant(None),
         }

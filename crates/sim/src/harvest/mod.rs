@@ -13,6 +13,7 @@
 //! | [`world`] | the event loop |
 //! | [`foresight`] | who forecasts: predictors, or one who knows the future |
 //! | [`ceiling`] | what no allocator exceeds |
+//! | [`planner`] | what one gains who knows the future and plans ahead |
 //! | [`utilisation`] | how much of what is owned is used, without and with harvesting |
 //! | [`outcome`] | what came of it |
 
@@ -25,6 +26,7 @@ pub mod fleet;
 pub mod foresight;
 pub mod outcome;
 pub mod performance;
+pub mod planner;
 mod regular;
 mod requests;
 pub mod statistics;

@@ -1,6 +1,7 @@
 //! What came of harvesting a fleet.
 
 use super::course::Seconds;
+use super::statistics::Distribution;
 use super::utilisation::Utilisation;
 use headstart_harvest::broker::Counters;
 use serde::Serialize;
@@ -34,6 +35,9 @@ pub struct Point {
 pub struct Outcome {
     /// Capacity of all VMs, or of all servers with unsold storage in question.
     pub capacity: Utilisation,
+    /// The average shares of each of them, without and with harvesting.
+    #[serde(skip)]
+    pub averages: (Distribution, Distribution),
     /// Of those that use less than 60% on average.
     pub capacity_low: Utilisation,
     /// Of those with at least a fifth unused.
@@ -54,6 +58,10 @@ pub struct Outcome {
     pub short_block_seconds: u64,
     /// GB times seconds that harvest VMs used.
     pub gain: f64,
+    /// That harvest VMs had, used or not.
+    pub leased: f64,
+    /// Of gSSDs that nobody had.
+    pub idle: f64,
     /// That no allocator exceeds.
     pub ceiling: f64,
     /// That harvest VMs asked for and would really have used.

@@ -70,12 +70,11 @@ impl Distribution {
         self.0.get(place(from)..place(to)).unwrap_or_default().iter().copied().collect::<Self>().mean()
     }
 
-    /// Points of the cumulative distribution, for a picture: `(number, share below)`.
+    /// The cumulative distribution by its percentiles, for a picture: `(number, share below)`.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a picture")]
     pub fn curve(&self) -> Vec<(f64, f64)> {
-        let count = self.0.len().max(1) as f64;
-        self.0.iter().enumerate().map(|(n, number)| (*number, (n + 1) as f64 / count)).collect()
+        let shares = (0..=100).map(|percent| f64::from(percent) / 100.0);
+        shares.map(|share| (self.quantile(share), share)).collect()
     }
 }
 

@@ -2,10 +2,13 @@
 
 use super::accuracy::accuracy;
 use super::availability::{self, Available};
+use super::ceiling::Rules;
 use super::fleet::{Fleet, FleetSettings};
 use super::foresight::Foresight;
+use super::planner::planned;
 use super::statistics::{Distribution, Statistics};
 use super::world::{HarvestModel, Source, simulate};
+use headstart_harvest::gssd::Grain;
 use headstart_harvest::predict::Kind;
 
 fn near(what: &str, is: f64, should: f64, by: f64) {
@@ -94,19 +97,22 @@ fn the_same_seed_gives_the_same_fleet() {
 fn a_small_fleet_is_harvested() {
     let fleet = Fleet::generate(&FleetSettings { history: 2, ..FleetSettings::part(60, 3) });
     let shipped = Foresight::product(Kind::Default);
-    let run = |source, foresight| {
-        let mut model = HarvestModel::new(source, foresight);
-        model.broker.patience = u32::MAX;
-        simulate(&fleet, &model)
-    };
+    let run = |source, foresight| simulate(&fleet, &HarvestModel::new(source, foresight));
     let is = run(Source::Regular, shipped);
     assert_eq!(is, run(Source::Regular, shipped), "by its seed");
-    assert!(is.gain > 0.0 && is.gain <= is.ceiling && is.ceiling <= is.needed.min(is.lendable));
+    assert!(
+        is.gain > 0.0
+            && is.gain <= is.leased
+            && is.gain <= is.ceiling
+            && is.ceiling <= is.needed.min(is.lendable)
+    );
     assert!(is.capacity.times() > 1.2 && is.bandwidth.times() > 1.2, "{is:?}");
     assert!(is.capacity.with_max <= 1.0 && is.bandwidth.with_max <= 1.0);
     assert!(is.early() < 0.1, "{}", is.early());
     let oracle = run(Source::Regular, Foresight::Clairvoyant);
     assert!(oracle.gain <= oracle.ceiling && is.gain > 0.7 * oracle.gain);
+    let planned = planned(&fleet, Rules::of(&Grain::default()));
+    assert!(planned <= oracle.ceiling && is.gain < planned, "{} {planned}", is.gain);
     let unsold = run(Source::Unsold, shipped);
     assert!(unsold.gain > 0.0 && unsold.gain <= unsold.ceiling);
     assert!(unsold.capacity_low.count == 0 || unsold.capacity_low.times() > 1.1);

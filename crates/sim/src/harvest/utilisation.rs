@@ -34,6 +34,12 @@ impl Usage {
     pub fn average(&self) -> f64 {
         self.base / self.seconds.max(1.0)
     }
+
+    /// The average share that was used with harvesting.
+    #[must_use]
+    pub fn average_with(&self) -> f64 {
+        self.with / self.seconds.max(1.0)
+    }
 }
 
 /// A group's utilisation: means over its things.

@@ -43,9 +43,6 @@ pub struct HarvestModel {
     pub source: Source,
     /// Who forecasts for regular VMs.
     pub foresight: Foresight,
-    /// Channels of the vSSDs that unsold storage is registered as: 0 for all that was free together as one. A home
-    /// lends one gSSD to one harvest VM, so that smaller ones serve more.
-    pub part: u16,
     /// The certainty with which unsold storage is said to last.
     pub cover: f32,
     /// The longest that is asked for at once: a harvest VM that stays longer keeps what it has while its home lets it.
@@ -57,19 +54,14 @@ pub struct HarvestModel {
 }
 
 impl HarvestModel {
-    /// The product's defaults.
+    /// As a host does it that nobody set up. Who knows the future knows when storage is needed: by that forecast a
+    /// lease ends at once.
     #[must_use]
     pub fn new(source: Source, foresight: Foresight) -> Self {
-        let broker = Settings { journal: false, ..Settings::default() };
-        Self {
-            source,
-            foresight,
-            part: 1,
-            cover: 0.5,
-            ask: Duration::from_secs(1800),
-            partial: false,
-            broker,
-        }
+        let shipped = headstart_harvest::host::Settings::default().broker;
+        let patience = if foresight == Foresight::Clairvoyant { 1 } else { shipped.patience };
+        let broker = Settings { journal: false, patience, ..shipped };
+        Self { source, foresight, cover: 0.5, ask: Duration::from_secs(1800), partial: false, broker }
     }
 }
 
@@ -176,12 +168,8 @@ impl<'a> World<'a> {
                 })
                 .collect(),
             Source::Unsold => {
-                let part = |channels: u16| if model.part == 0 { channels } else { model.part.min(channels) };
-                let parts = (0..).zip(&fleet.lots).flat_map(|(n, lot)| {
-                    let part = part(lot.channels).max(1);
-                    (0..lot.channels.div_ceil(part)).map(move |at| (n, part.min(lot.channels - at * part)))
-                });
-                parts.map(|(n, channels)| home(VssdKind::Unsold, n, channels, None)).collect()
+                let lots = (0..).zip(&fleet.lots);
+                lots.map(|(n, lot)| home(VssdKind::Unsold, n, lot.channels, None)).collect()
             }
         };
         Self {
@@ -324,18 +312,19 @@ impl<'a> World<'a> {
         super::regular::seconds((f64::from(home.blocks()) * f64::from(share)).ceil())
     }
 
-    /// GB that a harvest VM has to store now, and those that its gSSDs hold but for one.
-    fn stored(&self, ghost: &Ghost, without: Option<GssdId>) -> (f64, f64) {
+    /// GB that a harvest VM has to store now, and those that its gSSDs hold; with `staying` without those that are
+    /// being taken away.
+    fn stored(&self, ghost: &Ghost, staying: bool) -> (f64, f64) {
         let gigabytes = self.fleet.requests.get(ghost.request).map_or(0, |request| request.gigabytes);
         let share = ghost.demand.capacity.at(self.now.saturating_sub(ghost.since));
-        let others = ghost.slots.iter().filter(|slot| Some(**slot) != without);
-        let room: u32 = others.filter_map(|id| self.gssds.get(id)).map(|lent| lent.blocks).sum();
+        let slots = ghost.slots.iter().filter(|slot| !staying || !self.broker.is_leaving(**slot));
+        let room: u32 = slots.filter_map(|id| self.gssds.get(id)).map(|lent| lent.blocks).sum();
         (f64::from(gigabytes) * f64::from(share), f64::from(room) / f64::from(GB_BLOCKS))
     }
 
     fn evacuate(&mut self, now: Time, gssd: GssdId, id: u32) {
         let (Some(ghost), Some(lent)) = (self.ghosts.get(&id), self.gssds.get(&gssd)) else { return };
-        let (stored, room) = self.stored(ghost, Some(gssd));
+        let (stored, room) = self.stored(ghost, true);
         let own = f64::from(lent.blocks) / f64::from(GB_BLOCKS);
         if stored > room {
             let cause = "the other gSSDs of the disk have no room".to_owned();
@@ -453,7 +442,7 @@ impl<'a> World<'a> {
         let age = seconds(self.now - lot.from);
         let lasts = match self.model.foresight {
             Foresight::Clairvoyant => seconds(lot.until.saturating_sub(self.now)),
-            Foresight::Product { .. } => {
+            Foresight::Product(_) => {
                 self.unsold.lasts(u64::from(lot.gigabytes()) << 30, age, self.model.cover)
             }
         };
@@ -549,7 +538,7 @@ impl<'a> World<'a> {
     fn harvest(&mut self) {
         self.homes.iter_mut().for_each(|home| home.harvested = (0.0, 0.0));
         for ghost in self.ghosts.values().filter(|ghost| ghost.granted) {
-            let (stored, room) = self.stored(ghost, None);
+            let (stored, room) = self.stored(ghost, false);
             let channels: f64 = ghost
                 .slots
                 .iter()
@@ -607,28 +596,32 @@ impl<'a> World<'a> {
                 point.owned += all;
             }
         }
+        for lent in self.gssds.values() {
+            let gigabytes = f64::from(lent.blocks) / f64::from(GB_BLOCKS);
+            let sum = if lent.ghost.is_some() { &mut self.outcome.leased } else { &mut self.outcome.idle };
+            *sum += gigabytes * long;
+        }
         self.outcome.gain += point.harvested * long;
         self.outcome.push(point);
     }
 
     fn finish(mut self) -> Outcome {
         let begins = (self.fleet.settings.begins() / STEP) as usize;
-        let rules = Rules {
-            gigabytes: self.model.broker.grain.capacity / GB_BLOCKS,
-            lasts: u32::try_from(self.model.broker.grain.lasts.as_secs()).unwrap_or(Seconds::MAX),
-        };
+        let rules = Rules::of(&self.model.broker.grain);
         let all = |of: fn(&Home) -> &Usage| self.homes.iter().map(of).collect::<Vec<_>>();
         let mut outcome = std::mem::take(&mut self.outcome);
         let (things, ceiling) = match self.model.source {
             Source::Regular => (all(|home| &home.capacity), Ceiling::regular(self.fleet, rules)),
-            Source::Unsold => {
-                (self.servers.iter().collect(), Ceiling::unsold(self.fleet, rules, self.model.part))
-            }
+            Source::Unsold => (self.servers.iter().collect(), Ceiling::unsold(self.fleet, rules)),
         };
         let group = |least: f64, most: f64| {
             let within = |usage: &&&Usage| (least..most).contains(&usage.average());
             Utilisation::of(things.iter().filter(within).copied())
         };
+        outcome.averages = (
+            things.iter().map(|usage| usage.average()).collect(),
+            things.iter().map(|usage| usage.average_with()).collect(),
+        );
         outcome.capacity = group(0.0, f64::INFINITY);
         outcome.capacity_low = group(0.0, 0.6);
         outcome.capacity_fifth = group(0.0, 0.799);

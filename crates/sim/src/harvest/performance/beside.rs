@@ -65,7 +65,7 @@ fn run(harvest: bool, length: Length, think: Duration, seed: u64) -> Result<(Fig
     let mut sort = stage::vssd(&geometry, &own, stage::size(&geometry, own.len(), 0.8))?;
     if harvest {
         sort.add_slot(1, &lent)?;
-        sort.set_bandwidth(1, super::fio::SOLD);
+        super::fio::foresee(&mut sort, &(0..CHANNELS));
     }
     stage::fill(&mut sort)?;
     let load = Sort::new(0..sort.size(), 16);

@@ -8,6 +8,7 @@ use super::{Length, stage};
 use headstart_block::Result;
 use headstart_harvest::flash::Geometry;
 use headstart_harvest::lane::Settings;
+use headstart_harvest::vssd::Vssd;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -110,12 +111,19 @@ pub fn measure(home: u16, patterns: &[Pattern], length: Length, seed: u64) -> Re
     rows.collect()
 }
 
-/// How full disks are, of the blocks that they have.
+/// How full disks are, of the blocks of home's channels: the work is the same whatever there is besides, as in the
+/// paper.
 const FULL: f64 = 0.8;
 
-/// What a harvest VM gets of a channel that a regular VM uses half: seven tenths of the other half, as it waits for its
-/// turn.
-pub(super) const SOLD: f64 = 0.35;
+/// How many times as long as on its own channels a harvest VM's programs take on one that a regular VM uses half: what
+/// disks are filled with that were written before.
+const SOLD: u32 = 5;
+
+/// Tells a disk which channels are another's.
+pub(super) fn foresee(disk: &mut Vssd, sold: &std::ops::Range<u16>) {
+    let time = |channel: u16| Duration::from_millis(1) * if sold.contains(&channel) { SOLD } else { 1 };
+    disk.set_program_times(time);
+}
 
 /// What the disk gets, and the regular VM whose channels they are.
 pub(super) fn one(
@@ -132,12 +140,15 @@ pub(super) fn one(
     let mut machine = Machine::new(geometry, Settings::default());
     let own = if owner == Owner::None { home + more } else { home };
     let blocks = stage::blocks(&geometry, 0..own);
-    let mut disk = stage::vssd(&geometry, &blocks, stage::size(&geometry, blocks.len(), FULL))?;
+    let size = stage::size(&geometry, stage::blocks(&geometry, 0..home).len(), FULL);
+    let mut disk = stage::vssd(&geometry, &blocks, size)?;
     let (harvested, regular) = harvested(&geometry, own..home + more, owner, seed)?;
     if !harvested.is_empty() {
         disk.add_slot(1, &harvested)?;
-        disk.set_bandwidth(1, if regular.is_some() { SOLD } else { 1.0 });
-        disk.resize(stage::size(&geometry, blocks.len() + harvested.len(), FULL))?;
+        // What was written here and there lies anywhere.
+        if regular.is_some() && !(pattern.write && pattern.random) {
+            foresee(&mut disk, &(own..home + more));
+        }
     }
     stage::fill(&mut disk)?;
     if pattern.write && pattern.random {

@@ -4,7 +4,7 @@
 //! each operation starts and ends. What is left is what the host does between them:
 //! * a *read* is one operation per page that it touches, all at once;
 //! * a *write* locks its pages; of a page that it writes in part it reads the rest first; then it places, programs and
-//!   commits. Pages of a flash block are programmed in order, one at a time;
+//!   commits. Pages of a flash block are programmed in order, as its die does what waits for it;
 //! * the *collector* runs while the vSSD is short of room or a write waits for it, so many steps at a time;
 //! * the *journal* makes changes durable after [`JOURNAL`], on a device of its own;
 //! * a request costs the host [`HOST`] besides.
@@ -12,8 +12,8 @@
 //! No bytes are moved. Time is `Duration` since the machine began.
 
 use super::load::{Io, Load};
-use super::slab::Slab;
 use super::tally::{Finished, Tally};
+use crate::slab::{NONE, Slab};
 use headstart_block::{Error, Result};
 use headstart_harvest::flash::timing::{Op, Speeds, Work};
 use headstart_harvest::flash::{FlashBlock, Geometry};
@@ -37,12 +37,12 @@ enum Use {
     /// Part of a read.
     Read {
         vm: usize,
-        request: usize,
+        request: u32,
     },
     /// What a write of part of a page leaves of it.
     Rest {
         vm: usize,
-        write: usize,
+        write: u32,
     },
     /// The first of a block's queue.
     Program {
@@ -87,7 +87,7 @@ struct Request {
 /// A page that is written.
 #[derive(Clone, Copy, Debug)]
 struct PageWrite {
-    request: usize,
+    request: u32,
     page: u32,
     /// Bytes of it that stay.
     rest: u32,
@@ -98,7 +98,7 @@ struct PageWrite {
 struct Queued {
     placement: Placement,
     /// Whose it is; the collector's where there is none.
-    write: Option<usize>,
+    write: Option<u32>,
     ready: bool,
     running: bool,
 }
@@ -114,10 +114,10 @@ pub(super) struct Vm {
     requests: Slab<Request>,
     writes: Slab<PageWrite>,
     /// Pages being written, and who waits for them.
-    locks: BTreeMap<u32, VecDeque<usize>>,
+    locks: BTreeMap<u32, VecDeque<u32>>,
     queues: BTreeMap<FlashBlock, VecDeque<Queued>>,
     /// Writes that found no place.
-    stalled: VecDeque<usize>,
+    stalled: VecDeque<u32>,
     /// Steps of the collector under way, at most, and of the journal.
     steps: usize,
     depth: usize,
@@ -214,15 +214,12 @@ impl Machine {
         self.now
     }
 
-    /// A VM's disk gets harvested blocks, with such a share of their channels' bandwidth.
+    /// A VM's disk gets harvested blocks.
     ///
     /// # Errors
     /// It has them already.
-    pub(super) fn attach(&mut self, vm: usize, blocks: &[(FlashBlock, u32)], share: f64) -> Result<()> {
-        let vssd = &mut self.vms[vm].vssd;
-        vssd.add_slot(1, blocks)?;
-        vssd.set_bandwidth(1, share);
-        Ok(())
+    pub(super) fn attach(&mut self, vm: usize, blocks: &[(FlashBlock, u32)]) -> Result<()> {
+        self.vms[vm].vssd.add_slot(1, blocks).map(drop)
     }
 
     /// How long regular operations of a VM waited for harvest ones, in all; for erasures.
@@ -272,8 +269,8 @@ impl Machine {
             }
             self.lanes.advance(self.now, &mut done);
             for Done { ticket, .. } in done.drain(..) {
-                let number = usize::try_from(ticket.0).unwrap_or(usize::MAX);
-                if let Some(purpose) = self.uses.remove(number) {
+                let number = u32::try_from(ticket.0).unwrap_or(NONE);
+                if let Some(purpose) = self.uses.take(number) {
                     self.done(purpose);
                 }
             }
@@ -298,7 +295,7 @@ impl Machine {
     }
 
     fn submit(&mut self, class: Class, block: FlashBlock, work: Work, purpose: Use) {
-        let ticket = Ticket(self.uses.insert(purpose) as u64);
+        let ticket = Ticket(self.uses.insert(purpose).into());
         let op = Op { die: self.geometry.die(block), work };
         self.lanes.submit(self.now, self.geometry.channel(block), ticket, class, op);
     }
@@ -389,7 +386,7 @@ impl Machine {
         self.part_done(vm, number);
     }
 
-    fn issue_read(&mut self, vm: usize, request: usize, io: Io) {
+    fn issue_read(&mut self, vm: usize, request: u32, io: Io) {
         let page = self.geometry.page_size;
         let found = self.vms[vm].vssd.read(io.at, u64::from(io.length)).map(Iterator::collect::<Vec<_>>);
         for piece in self.note(found).unwrap_or_default() {
@@ -405,7 +402,12 @@ impl Machine {
         }
     }
 
-    fn issue_write(&mut self, vm: usize, request: usize, io: Io) {
+    fn issue_write(&mut self, vm: usize, request: u32, io: Io) {
+        if self.vms[vm].classes[0].is_harvest() {
+            let times = self.lanes.program_times(self.now);
+            let of = |channel: u16| times.get(usize::from(channel)).copied().unwrap_or_default();
+            self.vms[vm].vssd.set_program_times(of);
+        }
         let size = u64::from(self.geometry.page_size);
         let (mut at, end) = (io.at, io.at + u64::from(io.length));
         while at < end {
@@ -426,31 +428,31 @@ impl Machine {
         }
     }
 
-    fn more(&mut self, vm: usize, request: usize) {
-        if let Some(request) = self.vms[vm].requests.get(request) {
+    fn more(&mut self, vm: usize, request: u32) {
+        if let Some(request) = self.vms[vm].requests.get_mut(request) {
             request.left += 1;
         }
     }
 
-    fn part_done(&mut self, vm: usize, number: usize) {
+    fn part_done(&mut self, vm: usize, number: u32) {
         let now = self.now;
         let one = &mut self.vms[vm];
-        let Some(request) = one.requests.get(number) else { return };
+        let Some(request) = one.requests.get_mut(number) else { return };
         request.left -= 1;
         if request.left > 0 {
             return;
         }
         let Request { thread, io, issued, .. } = *request;
-        one.requests.remove(number);
+        one.requests.take(number);
         let took = now - issued + HOST;
         one.tally.add(Finished { at: now, took, bytes: io.length, write: io.write });
         self.at(now, Timer::Ask { vm, thread });
     }
 
     /// Its page is locked: reads the rest of it, or goes on at once.
-    fn begin_write(&mut self, vm: usize, write: usize) {
+    fn begin_write(&mut self, vm: usize, write: u32) {
         let one = &mut self.vms[vm];
-        let Some(PageWrite { page, rest, .. }) = one.writes.get(write).copied() else { return };
+        let Some(PageWrite { page, rest, .. }) = one.writes.get_mut(write).copied() else { return };
         let old = if rest > 0 { one.vssd.locate(page) } else { Ok(None) };
         let class = one.classes[0];
         match self.note(old).flatten() {
@@ -459,7 +461,7 @@ impl Machine {
         }
     }
 
-    fn place(&mut self, vm: usize, write: usize) {
+    fn place(&mut self, vm: usize, write: u32) {
         let one = &mut self.vms[vm];
         if !one.stalled.is_empty() || !self.try_place(vm, write) {
             self.vms[vm].stalled.push_back(write);
@@ -468,9 +470,9 @@ impl Machine {
     }
 
     /// Whether it found a place.
-    fn try_place(&mut self, vm: usize, write: usize) -> bool {
+    fn try_place(&mut self, vm: usize, write: u32) -> bool {
         let one = &mut self.vms[vm];
-        let Some(PageWrite { page, .. }) = one.writes.get(write).copied() else { return true };
+        let Some(PageWrite { page, .. }) = one.writes.get_mut(write).copied() else { return true };
         let place = one.vssd.place(page);
         match self.note(place) {
             Some(Place::At(placement)) => {
@@ -489,18 +491,22 @@ impl Machine {
         }
     }
 
-    /// Programs the first of a block's queue.
+    /// Programs what is ready of a block's queue, up to what is not. A die does those of a class in order.
     fn pump(&mut self, vm: usize, block: FlashBlock) {
-        let Vm { vssd, queues, classes, .. } = &mut self.vms[vm];
+        let Vm { queues, classes, .. } = &mut self.vms[vm];
         let Some(queue) = queues.get_mut(&block) else { return };
-        let Some(first) = queue.front_mut() else {
+        if queue.is_empty() {
             queues.remove(&block);
             return;
-        };
-        if first.ready && !first.running && vssd.turn(&first.placement) {
-            first.running = true;
-            let class = classes[usize::from(first.write.is_none())];
-            self.submit(class, block, Work::Program(self.geometry.page_size), Use::Program { vm, block });
+        }
+        let class = |queued: &Queued| classes[usize::from(queued.write.is_none())];
+        let begun = queue.partition_point(|queued| queued.running);
+        let first = class(&queue[begun.saturating_sub(1)]);
+        let follows = |queued: &&mut Queued| queued.ready && class(queued) == first;
+        let coming = queue.iter_mut().skip(begun).take_while(follows);
+        let count = coming.map(|queued| queued.running = true).count();
+        for _ in 0..count {
+            self.submit(first, block, Work::Program(self.geometry.page_size), Use::Program { vm, block });
         }
     }
 
@@ -516,9 +522,9 @@ impl Machine {
         self.go_on(vm);
     }
 
-    fn written(&mut self, vm: usize, write: usize) {
+    fn written(&mut self, vm: usize, write: u32) {
         let one = &mut self.vms[vm];
-        let Some(PageWrite { request, page, .. }) = one.writes.remove(write) else { return };
+        let Some(PageWrite { request, page, .. }) = one.writes.take(write) else { return };
         let next = one.locks.get_mut(&page).and_then(VecDeque::pop_front);
         if let Some(next) = next {
             self.begin_write(vm, next);

@@ -22,7 +22,6 @@ mod load;
 mod machine;
 pub mod reclaim;
 pub mod regular;
-mod slab;
 pub mod spread;
 mod stage;
 mod tally;

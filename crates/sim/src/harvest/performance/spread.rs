@@ -49,12 +49,11 @@ pub fn measure(home: u16, writes: u64, owner: Owner, length: Length, seed: u64) 
     let job = Job::new(0..disk.size(), writes, 16);
     let disk = machine.add(Vm::new(disk, false, usize::from(home + more), Box::new(job)), 0..home);
     let (harvested, regular) = fio::harvested(&geometry, home..home + more, owner, seed)?;
-    let share = if regular.is_some() { fio::SOLD } else { 1.0 };
     let regular = regular.map(|vm| machine.add(vm, home..home + more));
     regular.into_iter().chain([disk]).for_each(|vm| machine.start(vm));
     machine.run(Duration::from_secs(before))?;
     if !harvested.is_empty() {
-        machine.attach(disk, &harvested, share)?;
+        machine.attach(disk, &harvested)?;
     }
     machine.run(Duration::from_secs(before + after))?;
     let read = machine.vms[disk].tally.course(machine.now(), Duration::from_secs(1), false);

@@ -15,6 +15,23 @@ fn a_harvest_disk_is_as_fast_as_one_that_owns_its_channels() {
     }
 }
 
+/// The owner of the harvested channels uses half of what they can.
+#[test]
+fn busy_channels_are_no_loss() {
+    let writes = Pattern { write: true, random: false, ..READS };
+    for pattern in [READS, writes, Pattern { random: true, block: 128 << 10, ..writes }] {
+        let run = |more, owner| fio::one(4, more, pattern, owner, Length::Short, 1).unwrap().0.bandwidth();
+        let (home, busy) = (run(0, Owner::None), run(2, Owner::Steady));
+        assert!(busy >= 0.95 * home, "{}: {home} {busy}", pattern.name());
+    }
+}
+
+#[test]
+fn a_sort_beside_a_busy_store_keeps_its_pace() {
+    let pair = beside::measure(Length::Short, Duration::from_micros(200), 1).unwrap();
+    assert!(pair.gain() > 0.8, "{pair:?}");
+}
+
 #[test]
 fn a_regular_vm_is_kept() {
     for think in [Duration::from_micros(200), Duration::ZERO] {
