@@ -17,10 +17,10 @@ SOAK_CASES ?= 100000
 # A test that hangs is a failed test. At a terminal the tests stay in its foreground, so that Ctrl-C reaches them.
 TIMEOUT := timeout --kill-after=30s $(shell [ -t 0 ] && echo --foreground)
 
-.PHONY: help setup demo test bench bench-boot bench-swarm lint fuzz soak clean
+.PHONY: help setup demo test bench bench-boot bench-swarm bench-harvest lint fuzz soak clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install what building, testing and the demo need (root or sudo)
 	@scripts/setup build disks servers clients demo lint
@@ -49,6 +49,11 @@ bench-swarm: ## many hosts read one image at once, as network namespaces of this
 	@$(CARGO) build --release --locked --quiet -p headstart --bin headstart
 	@$(CARGO) build --release --locked --quiet -p headstart-agent --example rogue
 	@python3 -B benches/swarm $(BENCH)
+
+bench-harvest: ## vSSDs beside other servers, a regular VM beside a harvest VM: ten quiet minutes, see BENCH=--help
+	@scripts/setup build servers clients
+	@$(CARGO) build --release --locked --quiet -p headstart --bin headstart
+	@python3 -B benches/harvest $(BENCH)
 
 lint: ## formatting, clippy, documentation, shell scripts, project rules
 	@scripts/setup build
