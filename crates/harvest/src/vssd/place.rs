@@ -91,9 +91,7 @@ impl Vssd {
         let in_place = self.fill_spot(block, offset, follows);
         let Some(spot) = in_place.or_else(|| self.log_spot(Stream::User, None, false)) else {
             // Too many blocks went bad, or the last free ones at once: collecting does not help, what is lent may.
-            let short = self.stored > self.space.capacity()
-                || self.space.lent() > 0 && self.space.coming() == 0
-                || self.is_stuck();
+            let short = self.stored > self.space.capacity() || self.is_stuck();
             return if short { self.refuse() } else { Ok(Place::Collect) };
         };
         self.open.users += 1;

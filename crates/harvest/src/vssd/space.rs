@@ -336,11 +336,8 @@ impl Space {
 
     /// Whether a block that is drained could be written, or one is being erased.
     pub(super) fn is_anything_left(&self) -> bool {
-        let erasing = |entry| self.info(entry).state == State::Erasing;
-        self.lanes
-            .iter()
-            .filter(|lane| lane.count > 0)
-            .any(|lane| lane.draining && !lane.closed && !lane.free.is_empty() || lane.entries().any(erasing))
+        let drained = |lane: &Lane| lane.draining && !lane.closed && !lane.free.is_empty();
+        self.lanes.iter().filter(|lane| lane.count > 0).any(|lane| drained(lane) || lane.erasing > 0)
     }
 
     /// Every block there is.

@@ -63,6 +63,14 @@ fn wear_is_that_of_what_was_written() {
 }
 
 #[test]
+fn a_home_that_writes_in_bursts_does_not_call_back_what_it_lent() {
+    // For a moment all its free blocks are taken and others are being erased: that is no shortage.
+    let pattern = Pattern { write: false, random: false, block: 128 << 10, depth: 4 };
+    let (_, home) = fio::one(8, 4, pattern, Owner::Bursts, Length::Full, 1).unwrap();
+    assert!(home.is_some_and(|home| home.bandwidth() > 70.0));
+}
+
+#[test]
 fn the_same_seed_gives_the_same_figures() {
     let run = || fio::one(2, 1, READS, Owner::Bursts, Length::Short, 7).unwrap();
     assert_eq!(run(), run());
