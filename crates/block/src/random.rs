@@ -34,6 +34,18 @@ impl Random {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
+    /// A number of the normal distribution with mean 0 and deviation 1 (Box, Muller 1958). Logarithm and cosine are the
+    /// system's: another may round the last bit otherwise.
+    pub fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.unit()).cos()
+    }
+
+    /// A number of at least 0 of the exponential distribution with this mean; of the logarithm see [`Random::normal`].
+    pub fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * (1.0 - self.unit()).ln()
+    }
+
     /// A number in `0..below`; 0 where that is empty.
     pub fn below(&mut self, below: usize) -> usize {
         let wide = u128::from(self.bits()) * below as u128;
@@ -75,5 +87,16 @@ mod tests {
         let mut seen = [0; 10];
         (0..1000).flat_map(|_| random.sample(4, 10)).for_each(|number| seen[number] += 1);
         assert!(seen.iter().all(|count| (300..500).contains(count)), "{seen:?}");
+    }
+
+    #[test]
+    fn moments_are_those_asked_for() {
+        let mut random = Random::new(1);
+        let many: Vec<_> = (0..20_000).map(|_| random.normal()).collect();
+        let mean = |list: &[f64]| list.iter().sum::<f64>() / list.len() as f64;
+        assert!(mean(&many).abs() < 0.03);
+        assert!((mean(&many.iter().map(|x| x * x).collect::<Vec<_>>()) - 1.0).abs() < 0.05);
+        let many: Vec<_> = (0..20_000).map(|_| random.exponential(7.0)).collect();
+        assert!((mean(&many) - 7.0).abs() < 0.3);
     }
 }

@@ -93,6 +93,12 @@ fn largest(bucket: u16) -> u64 {
     (start << shift) | ((1 << shift) - 1)
 }
 
+/// So many of 100 are at most this, by the nearest rank; 0 of none. For numbers few enough to be kept, which ascend.
+pub(crate) fn percentile(ascending: &[f64], percent: usize) -> f64 {
+    let rank = (ascending.len() * percent).div_ceil(100).max(1) - 1;
+    ascending.get(rank).copied().unwrap_or(0.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

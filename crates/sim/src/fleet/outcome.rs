@@ -1,7 +1,7 @@
 //! What came of a fleet.
 
 use crate::time::Nanos;
-use crate::waits::Waits;
+use crate::waits::{Waits, percentile};
 use serde::Serialize;
 
 /// One disk.
@@ -179,7 +179,6 @@ impl FleetOutcome {
         let done: Vec<_> = alive.iter().filter(|disk| disk.completed < Nanos::NEVER).collect();
         let mut took: Vec<_> = done.iter().map(|disk| disk.took().as_secs()).collect();
         took.sort_by(f64::total_cmp);
-        let percentile = |percent| percentile(&took, percent);
         let bad = |host: u32| self.hosts.get(host as usize).is_some_and(|host| host.bad);
         let mut of_honest: Vec<_> =
             done.iter().filter(|disk| !bad(disk.host)).map(|disk| disk.took().as_secs()).collect();
@@ -199,9 +198,9 @@ impl FleetOutcome {
             incomplete: alive.len() - done.len(),
             failed: alive.iter().map(|disk| disk.failed).sum(),
             completion: last.since(first).as_secs(),
-            took_p50: percentile(50),
-            took_p99: percentile(99),
-            took_max: percentile(100),
+            took_p50: percentile(&took, 50),
+            took_p99: percentile(&took, 99),
+            took_max: percentile(&took, 100),
             waited: alive.iter().map(|disk| disk.waited.as_secs()).sum::<f64>() / alive.len().max(1) as f64,
             slowest: rates.iter().copied().reduce(f64::min).unwrap_or(0.0),
             fastest: rates.iter().copied().reduce(f64::max).unwrap_or(0.0),
@@ -216,18 +215,12 @@ impl FleetOutcome {
             unmatched_max: most(|host| host.unmatched),
             sent_max: most(|host| host.sent),
             talk: mean(|host| host.talk),
-            honest_p50: self::percentile(&of_honest, 50),
-            honest_max: self::percentile(&of_honest, 100),
+            honest_p50: percentile(&of_honest, 50),
+            honest_max: percentile(&of_honest, 100),
             honest_from_store: honest_from_store as f64 / honest.len().max(1) as f64,
             dropped: self.dropped,
             wrong_answers: self.wrong_answers,
             happenings: self.happenings,
         }
     }
-}
-
-/// So many of 100 are at most this; 0 of none. They ascend.
-fn percentile(all: &[f64], percent: usize) -> f64 {
-    let place = (all.len() * percent).div_ceil(100).max(1) - 1;
-    all.get(place).copied().unwrap_or(0.0)
 }

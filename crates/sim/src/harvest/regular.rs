@@ -12,7 +12,7 @@
 //! temporary files for 40 minutes, so that the mean of maxima is about 6 points above the mean, figure 15's 49%.
 
 use super::course::{Course, Seconds};
-use super::draw::{self, at_quantile, exponential, normal};
+use super::draw::{self, at_quantile};
 use super::fleet::{DAY, FleetSettings, RegularVm, SERVER_CHANNELS};
 use headstart_block::random::Random;
 use headstart_harvest::predict::series::Series;
@@ -132,13 +132,13 @@ fn bursts(settings: &FleetSettings, servers: usize) -> Vec<Vec<Burst>> {
     let of = |(server, quantile): (usize, f64)| {
         let mut random = draw::of(settings.seed, purpose::SERVER, server + 1);
         let mut list = Vec::new();
-        let mut at = exponential(&mut random, BURST_EVERY);
+        let mut at = random.exponential(BURST_EVERY);
         while quantile < BURSTY && at < f64::from(settings.span()) {
-            let lasts = exponential(&mut random, BURST_LASTS.0).max(BURST_LASTS.1);
+            let lasts = random.exponential(BURST_LASTS.0).max(BURST_LASTS.1);
             let full = random.unit() < BURST_FULL;
             let level = if full { 0.92 + 0.08 * random.unit() } else { 0.55 + 0.3 * random.unit() };
             list.push(Burst { from: seconds(at), until: seconds(at + lasts), level });
-            at += lasts + exponential(&mut random, BURST_EVERY);
+            at += lasts + random.exponential(BURST_EVERY);
         }
         list
     };
@@ -156,13 +156,13 @@ impl Noise {
     /// The next deviation, in units of the standard one, and how long it is held: at least ten seconds.
     pub(super) fn next(&mut self, random: &mut Random) -> (f64, Seconds) {
         let fresh = (1.0 - self.memory * self.memory).sqrt();
-        self.state = self.memory * self.state + fresh * normal(random);
-        (self.state, seconds(exponential(random, self.hold)).max(10))
+        self.state = self.memory * self.state + fresh * random.normal();
+        (self.state, seconds(random.exponential(self.hold)).max(10))
     }
 }
 
 fn bandwidth_course(random: &mut Random, mean: f64, bursts: &[Burst], span: Seconds) -> Course {
-    let mut noise = Noise { hold: BANDWIDTH_HOLD, memory: BANDWIDTH_MEMORY, state: normal(random) };
+    let mut noise = Noise { hold: BANDWIDTH_HOLD, memory: BANDWIDTH_MEMORY, state: random.normal() };
     let phase = random.unit();
     let mut quiet = Course::default();
     let mut at = 0;
@@ -207,7 +207,7 @@ fn with_bursts(course: &Course, bursts: &[Burst], of: impl Fn(f64, f64) -> f64) 
 
 fn capacity_course(random: &mut Random, mean: f64, span: Seconds) -> Course {
     let room = mean.min(1.0 - mean);
-    let mut noise = Noise { hold: CAPACITY_HOLD, memory: CAPACITY_MEMORY, state: normal(random) };
+    let mut noise = Noise { hold: CAPACITY_HOLD, memory: CAPACITY_MEMORY, state: random.normal() };
     let mut course = Course::default();
     let mut at = 0;
     while at < span {
@@ -217,12 +217,12 @@ fn capacity_course(random: &mut Random, mean: f64, span: Seconds) -> Course {
     }
     let mut spurts = Vec::new();
     let spurting = random.unit() < SPURTING;
-    let mut at = exponential(random, SPURT_EVERY);
+    let mut at = random.exponential(SPURT_EVERY);
     while spurting && at < f64::from(span) {
-        let lasts = exponential(random, SPURT_LASTS).max(180.0);
+        let lasts = random.exponential(SPURT_LASTS).max(180.0);
         let level = 0.2 + 0.4 * random.unit();
         spurts.push(Burst { from: seconds(at), until: seconds(at + lasts), level });
-        at += lasts + exponential(random, SPURT_EVERY);
+        at += lasts + random.exponential(SPURT_EVERY);
     }
     with_bursts(&course, &spurts, |below, share| below + share * (1.0 - below))
 }

@@ -6,7 +6,7 @@
 //! 85 to 95% of what was asked for, bandwidth has a mean of 30 to 70% of it.
 
 use super::course::{Course, STEP, Seconds};
-use super::draw::{self, normal};
+use super::draw;
 use super::fleet::{CHANNEL_GB, DAY, Demand, FleetSettings, Request};
 use super::regular::{Noise, seconds, single};
 use headstart_block::random::Random;
@@ -67,7 +67,7 @@ impl Request {
             capacity.push(Seconds::try_from(at).unwrap_or(Seconds::MAX), single(share));
         }
         let mean = 0.3 + 0.4 * random.unit();
-        let mut noise = Noise { hold: 1800.0, memory: 0.6, state: normal(&mut random) };
+        let mut noise = Noise { hold: 1800.0, memory: 0.6, state: random.normal() };
         let (mut bandwidth, mut at) = (Course::default(), 0);
         while at < self.lasts.min(30 * DAY) {
             let (deviation, long) = noise.next(&mut random);

@@ -12,7 +12,7 @@
 //! from figure 5 (half of all can lend 128 GB for an hour) follows that it is about 4 TB.
 
 use super::course::Seconds;
-use super::draw::{self, at_quantile, exponential};
+use super::draw::{self, at_quantile};
 use super::fleet::{CHANNEL_GB, FleetSettings, Lot};
 use super::regular::seconds;
 use headstart_block::random::Random;
@@ -107,7 +107,7 @@ fn fill(random: &mut Random, server: u32, wanted: f64, span: Seconds, lots: &mut
                 lots.extend((until > from).then_some(Lot { server, channels: *channels, from, until }));
             }
         }
-        at = end.max(at + 1.0) + exponential(random, sold);
+        at = end.max(at + 1.0) + random.exponential(sold);
     }
 }
 

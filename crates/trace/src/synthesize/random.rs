@@ -41,20 +41,14 @@ impl Random {
         self.unit() < probability
     }
 
-    /// Of the normal distribution with mean 0 and deviation 1.
-    fn normal(&mut self) -> f64 {
-        let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
-        radius * (std::f64::consts::TAU * self.unit()).cos()
-    }
-
     /// A number with this median whose logarithm has this deviation.
     pub(super) fn log_normal(&mut self, median: f64, deviation: f64) -> f64 {
-        median * (deviation * self.normal()).exp()
+        median * (deviation * self.0.normal()).exp()
     }
 
     /// Of the exponential distribution with this mean.
     pub(super) fn exponential(&mut self, mean: f64) -> f64 {
-        -mean * (1.0 - self.unit()).ln()
+        self.0.exponential(mean)
     }
 
     /// At least 1, with this mean: how often one tries until it succeeds.

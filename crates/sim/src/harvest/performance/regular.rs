@@ -45,12 +45,6 @@ impl Row {
         1.0 - self.with.rate / self.without.rate.max(1e-9)
     }
 
-    /// Share by which the 95th percentile is higher.
-    #[must_use]
-    pub fn p95_loss(&self) -> f64 {
-        self.with.p95 / self.without.p95.max(1e-9) - 1.0
-    }
-
     /// Whether throughput is down by at most 5%, and the 95th percentile up by at most 5% or the time that programming
     /// a page takes.
     #[must_use]

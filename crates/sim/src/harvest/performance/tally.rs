@@ -1,5 +1,6 @@
 //! What a VM got: requests, bytes, waits.
 
+use crate::waits::percentile;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -109,12 +110,6 @@ impl Tally {
         }
         course
     }
-}
-
-/// The nearest rank of ascending values; 0 of none.
-fn percentile(ascending: &[f64], percent: usize) -> f64 {
-    let rank = (ascending.len() * percent).div_ceil(100).max(1) - 1;
-    ascending.get(rank).copied().unwrap_or(0.0)
 }
 
 /// A quotient.
