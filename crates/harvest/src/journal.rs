@@ -89,8 +89,8 @@ pub enum Record {
         /// Its bytes.
         map: Vec<u8>,
     },
-    /// Says nothing but that what is before it was durable: written last where a journal is rewritten or closed, so
-    /// that damage to it is told from a torn tail. Not given out by [`decode`].
+    /// Says nothing but that what is before it was durable: written last where a journal is made or rewritten, so that
+    /// damage to it is told from a torn tail. Not given out by [`decode`].
     Whole,
     /// What the host itself has to remember, in its own form.
     Host {

@@ -28,6 +28,7 @@ pub mod host;
 pub mod journal;
 pub mod lane;
 pub mod predict;
+mod replace;
 pub mod vssd;
 
 #[doc(no_inline)]

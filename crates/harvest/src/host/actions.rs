@@ -69,7 +69,7 @@ impl Host {
     /// Has the broker look at all that it was told, and does what it says.
     pub(crate) fn settle(&self) -> Result<()> {
         let mut control = lock(&self.control);
-        let settled = self.settle_all(&mut control);
+        let settled = self.settle_with(&mut control);
         drop(control);
         self.changed.notify_all();
         if self.inline && settled.is_ok() {
@@ -81,10 +81,6 @@ impl Host {
     /// As [`Host::settle`], for who has the control lock; jobs that this causes begin by themselves, or are done with
     /// the next settling.
     pub(crate) fn settle_with(&self, control: &mut Control) -> Result<()> {
-        self.settle_all(control)
-    }
-
-    fn settle_all(&self, control: &mut Control) -> Result<()> {
         loop {
             // The broker may be ahead of the journal then.
             self.check()?;

@@ -13,7 +13,7 @@
 
 use super::actions::Job;
 use super::volume::Volume;
-use super::{Host, Jobs, Kind};
+use super::{Host, Jobs};
 use crate::broker::{Evacuation, Event, Run};
 use crate::flash::{FlashBlock, FlashError, lock};
 use crate::lane::Class;
@@ -301,7 +301,7 @@ impl Host {
         let all = channels.into_iter().flat_map(|channel| geometry.blocks_of(channel)).map(FlashBlock);
         let runs = Run::gather(all);
         let blocks = || runs.iter().copied().flat_map(Run::blocks);
-        while volume.is_busy(blocks()) || volume.collecting.load(Ordering::Acquire) {
+        while volume.is_busy(blocks()) {
             volume.wait_a_moment();
         }
         let bad = self.erase_runs(&runs)?;
@@ -353,7 +353,7 @@ impl Host {
                 }
             }
             // What only tidies up is done a little at a time.
-            if round >= IDLE_STEPS && volume.kind != Kind::Unsold {
+            if round >= IDLE_STEPS {
                 effort = Effort::Needed;
             }
         }

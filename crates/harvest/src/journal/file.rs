@@ -1,6 +1,7 @@
 //! A journal in a file: appending, syncing together, and replacing the file while it is used.
 
 use super::{End, HEADER, Record, encode, header, reframe, replay};
+use crate::replace::put_in_place;
 use crate::{Error, ErrorKind, Result};
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -382,12 +383,8 @@ impl Writer {
 
     /// Puts it in the other's place, durably.
     fn put_in_place(&mut self) -> Result<()> {
-        let replace = || -> io::Result<()> {
-            std::fs::rename(beside(&self.path), &self.path)?;
-            let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
-        };
-        replace().map_err(|error| Error::io("cannot be replaced by the new one", error))?;
+        let placed = put_in_place(&beside(&self.path), &self.path);
+        placed.map_err(|error| Error::io("cannot be replaced by the new one", error))?;
         self.in_place = true;
         Ok(())
     }
