@@ -14,6 +14,9 @@ pub enum Kind {
     Histogram,
 }
 
+/// A number without labels: its metric's name without the page's prefix and `_total`, what it is, the number.
+pub type Number = (&'static str, &'static str, u64);
+
 /// A page of metrics.
 #[derive(Default)]
 pub struct Page(String);
@@ -32,6 +35,16 @@ impl Page {
     /// A sample of the metric begun last.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         let _ = writeln!(self.0, "{name}{} {value}", Labels(labels, None));
+    }
+
+    /// Numbers without labels, each a metric of its own: `prefix`, its name, `_total` where it is a counter.
+    pub fn numbers(&mut self, prefix: &str, kind: Kind, numbers: &[Number]) {
+        let ending = if matches!(kind, Kind::Counter) { "_total" } else { "" };
+        for (name, help, value) in numbers {
+            let metric = format!("{prefix}_{name}{ending}");
+            self.metric(&metric, kind, help);
+            self.sample(&metric, &[], value);
+        }
     }
 
     /// A distribution as the sample of a histogram, in seconds.
@@ -81,6 +94,17 @@ mod tests {
         page.sample("a_total", &[], 1.5);
         let expected = "# HELP a_total Things.\n# TYPE a_total counter\n\
                         a_total{disk=\"a\\\"b\\\\\\n\"} 7\na_total 1.5\n";
+        assert_eq!(page.finish(), expected);
+    }
+
+    #[test]
+    fn numbers_are_metrics_of_their_own() {
+        let mut page = Page::default();
+        page.numbers("a", Kind::Counter, &[("x", "Xs.", 1), ("y", "Ys.", 2)]);
+        page.numbers("a", Kind::Gauge, &[("z", "Zs.", 3)]);
+        let expected = "# HELP a_x_total Xs.\n# TYPE a_x_total counter\na_x_total 1\n\
+                        # HELP a_y_total Ys.\n# TYPE a_y_total counter\na_y_total 2\n\
+                        # HELP a_z Zs.\n# TYPE a_z gauge\na_z 3\n";
         assert_eq!(page.finish(), expected);
     }
 

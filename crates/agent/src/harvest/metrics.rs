@@ -1,12 +1,13 @@
 //! What Prometheus scrapes of a host that lends spare flash.
 
 use super::rest::{Served, Vssd};
-use crate::exposition::{Kind, Page};
-use headstart_harvest::host::{BrokerStatus, FlashStatus, HostStatus, JournalStatus};
+use crate::exposition::{Kind, Number, Page};
+use headstart_harvest::broker::Counters;
+use headstart_harvest::host::{FlashStatus, HostStatus, JournalStatus};
 use std::fmt::Display;
 
-/// A number and what it is: the end of its metric's name, what it counts.
-type Number = (&'static str, &'static str, u64);
+/// What all names begin with.
+const PREFIX: &str = "headstart_harvest";
 
 /// A number of a vSSD: the end of its metric's name, what it is, the number.
 type OfVssd = (&'static str, &'static str, fn(&Vssd) -> u64);
@@ -48,10 +49,10 @@ pub(super) fn page(vssds: &[Vssd], status: &HostStatus) -> String {
     let forecasts = vssds.iter().map(|vssd| (vssd, forecast(vssd)));
     let help = "What a harvest vSSD is forecast to need, or another to do without.";
     of_vssds(&mut page, "forecast_bytes", Kind::Gauge, help, forecasts);
-    numbers(&mut page, Kind::Gauge, &now(status));
-    numbers(&mut page, Kind::Counter, &broker(&status.broker));
-    numbers(&mut page, Kind::Counter, &flash(&status.flash));
-    numbers(&mut page, Kind::Counter, &journal(&status.journal));
+    page.numbers(PREFIX, Kind::Gauge, &now(status));
+    page.numbers(PREFIX, Kind::Counter, &broker(&status.broker));
+    page.numbers(PREFIX, Kind::Counter, &flash(&status.flash));
+    page.numbers(PREFIX, Kind::Counter, &journal(&status.journal));
     page.finish()
 }
 
@@ -63,23 +64,13 @@ fn of_vssds<'a>(
     help: &str,
     values: impl Iterator<Item = (&'a Vssd, Option<impl Display>)>,
 ) {
-    let name = format!("headstart_harvest_vssd_{name}");
+    let name = format!("{PREFIX}_vssd_{name}");
     page.metric(&name, kind, help);
     for (vssd, value) in values {
         if let Some(value) = value {
             let labels = [("vssd", vssd.status.name.as_str()), ("kind", vssd.status.kind.name())];
             page.sample(&name, &labels, value);
         }
-    }
-}
-
-/// Numbers without labels, each a metric of its own.
-fn numbers(page: &mut Page, kind: Kind, numbers: &[Number]) {
-    let ending = if matches!(kind, Kind::Counter) { "_total" } else { "" };
-    for (name, help, value) in numbers {
-        let metric = format!("headstart_harvest_{name}{ending}");
-        page.metric(&metric, kind, help);
-        page.sample(&metric, &[], value);
     }
 }
 
@@ -103,7 +94,7 @@ fn now(status: &HostStatus) -> [Number; 11] {
     ]
 }
 
-fn broker(c: &BrokerStatus) -> [Number; 19] {
+fn broker(c: &Counters) -> [Number; 19] {
     [
         ("created_gssds", "gSSDs made.", c.created),
         ("returned_gssds", "gSSDs that went home.", c.returned),

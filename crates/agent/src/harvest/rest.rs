@@ -17,9 +17,10 @@ use axum::routing::{delete, get, patch, post};
 use axum::{Json, Router};
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_harvest::GssdId;
+use headstart_harvest::broker::Counters;
 use headstart_harvest::host::{
-    BrokerStatus, FlashStatus, ForecastStatus, Host, HostStatus, JournalStatus, Kind, LeaseStatus,
-    PooledStatus, Report, ReportKind, VssdSpec, VssdStatus, Wish,
+    FlashStatus, ForecastStatus, Host, HostStatus, JournalStatus, Kind, LeaseStatus, PooledStatus, Report,
+    ReportKind, VssdSpec, VssdStatus, Wish,
 };
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -86,7 +87,7 @@ fn changing() -> Router<Arc<Served>> {
         HostStatus,
         FlashStatus,
         PooledStatus,
-        BrokerStatus,
+        Counters,
         JournalStatus,
         Report,
         ReportKind,

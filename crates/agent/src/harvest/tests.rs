@@ -1,8 +1,9 @@
 use super::rest::Vssd;
 use super::*;
 use headstart_harvest::VssdId;
+use headstart_harvest::broker::Counters;
 use headstart_harvest::host::{
-    BrokerStatus, FlashPlace, FlashStatus, HostStatus, JournalStatus, Kind, Settings, VssdStatus,
+    FlashPlace, FlashStatus, HostStatus, JournalStatus, Kind, Settings, VssdStatus,
 };
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -93,7 +94,7 @@ fn metrics_are_announced_and_have_numbers() {
         flash,
         pool: Vec::new(),
         leases: Vec::new(),
-        broker: BrokerStatus { leases: 7, waste_block_seconds: 5, ..BrokerStatus::default() },
+        broker: Counters { leases: 7, waste_block_seconds: 5, ..Counters::default() },
         journal: JournalStatus::default(),
         stopped: Some("its disk is full".into()),
     };

@@ -2,7 +2,7 @@
 
 use super::Served;
 use crate::disks::DiskState;
-use crate::exposition::{Kind, Page};
+use crate::exposition::{Kind, Number, Page};
 use crate::keeper::PinStatus;
 
 const STATES: [(DiskState, &str); 4] = [
@@ -12,8 +12,8 @@ const STATES: [(DiskState, &str); 4] = [
     (DiskState::Detaching, "detaching"),
 ];
 
-/// A number and what it is: the end of its metric's name, what it counts.
-type Number = (&'static str, &'static str, u64);
+/// What names of the swarm's metrics begin with.
+const SWARM: &str = "headstart_agent_swarm";
 
 pub(super) fn render(served: &Served, pins: &[PinStatus]) -> String {
     let mut page = Page::default();
@@ -33,10 +33,9 @@ pub(super) fn render(served: &Served, pins: &[PinStatus]) -> String {
     if let Some(swarm) = &served.swarm {
         let status = swarm.status();
         let sum = |number: fn(&PinStatus) -> u64| pins.iter().map(number).sum();
-        numbers(
-            &mut page,
+        page.numbers(
+            SWARM,
             Kind::Gauge,
-            "swarm",
             &[
                 ("peers", "Hosts that it is connected to.", status.peers.len() as u64),
                 ("blobs", "Blobs that it takes part in.", status.blobs.len() as u64),
@@ -50,12 +49,12 @@ pub(super) fn render(served: &Served, pins: &[PinStatus]) -> String {
                 ),
             ],
         );
-        numbers(&mut page, Kind::Counter, "swarm", &connections(&swarm.counters()));
-        numbers(&mut page, Kind::Counter, "swarm", &decisions(&swarm.node_counters()));
-        numbers(&mut page, Kind::Counter, "swarm", &hints(&swarm.hint_counters()));
+        page.numbers(SWARM, Kind::Counter, &connections(&swarm.counters()));
+        page.numbers(SWARM, Kind::Counter, &decisions(&swarm.node_counters()));
+        page.numbers(SWARM, Kind::Counter, &hints(&swarm.hint_counters()));
     }
     if let Some(proxy) = &served.proxy {
-        numbers(&mut page, Kind::Counter, "proxy", &proxied(&proxy.counters()));
+        page.numbers("headstart_agent_proxy", Kind::Counter, &proxied(&proxy.counters()));
     }
     page.finish()
 }
@@ -73,16 +72,6 @@ fn proxied(c: &crate::proxy::ProxyCounters) -> [Number; 6] {
         ("checks", "How often a server was asked whether a client may read a blob.", c.checks),
         ("impostors", "Of those, servers that had other bytes than the blob's.", c.impostors),
     ]
-}
-
-/// Numbers without labels, each a metric of its own: `headstart_agent_`, `of` what, its name.
-fn numbers(page: &mut Page, kind: Kind, of: &str, numbers: &[Number]) {
-    let ending = if matches!(kind, Kind::Counter) { "_total" } else { "" };
-    for (name, help, value) in numbers {
-        let metric = format!("headstart_agent_{of}_{name}{ending}");
-        page.metric(&metric, kind, help);
-        page.sample(&metric, &[], value);
-    }
 }
 
 fn connections(c: &crate::peers::Counters) -> [Number; 10] {

@@ -267,7 +267,7 @@ fn preloading(page: &mut Page, disks: &[NamedDisk]) {
 fn cache(page: &mut Page, session: &Session) {
     let Some(cache) = &session.cache else { return };
     let counters = cache.counters();
-    for (name, help, value) in [
+    let numbers = [
         ("inserted_bytes", "Bytes put into the cache by this process.", counters.inserted_bytes),
         (
             "bypassed_bytes",
@@ -287,11 +287,8 @@ fn cache(page: &mut Page, session: &Session) {
             "Blobs without a hash tree that were whole, did not match their digest and were dropped.",
             counters.wrong_blobs,
         ),
-    ] {
-        let metric = format!("headstart_cache_{name}_total");
-        page.metric(&metric, Kind::Counter, help);
-        page.sample(&metric, &[], value);
-    }
+    ];
+    page.numbers("headstart_cache", Kind::Counter, &numbers);
 }
 
 fn stores(page: &mut Page, session: &Session) {
@@ -317,7 +314,7 @@ fn swarm(page: &mut Page, session: &Session) {
     let name = "headstart_swarm_connected";
     page.metric(name, Kind::Gauge, "1 where the agent of this host is there.");
     page.sample(name, &[], u8::from(connection.connected));
-    for (name, help, value) in [
+    let numbers = [
         ("lost_connections", "How often the agent went away.", connection.lost),
         ("wants", "Ranges that the agent was asked for.", connection.wants),
         (
@@ -325,11 +322,8 @@ fn swarm(page: &mut Page, session: &Session) {
             "Ranges that the agent was asked for while it was away, or when it went away.",
             connection.unanswered,
         ),
-    ] {
-        let metric = format!("headstart_swarm_{name}_total");
-        page.metric(&metric, Kind::Counter, help);
-        page.sample(&metric, &[], value);
-    }
+    ];
+    page.numbers("headstart_swarm", Kind::Counter, &numbers);
     let name = "headstart_swarm_brought_bytes_total";
     page.metric(name, Kind::Counter, "Bytes that other hosts brought while the disk waited for them.");
     for disk in &session.disks {
@@ -352,15 +346,9 @@ fn traces(page: &mut Page, session: &Session) {
     );
     let Some(traces) = &session.traces else { return };
     let counts = traces.counts();
-    for (name, help, value) in [
-        (
-            "headstart_trace_evicted_files_total",
-            "Traces that were removed to keep the directory's limits.",
-            counts.evicted,
-        ),
-        ("headstart_trace_failed_saves_total", "Traces that could not be saved.", counts.failures),
-    ] {
-        page.metric(name, Kind::Counter, help);
-        page.sample(name, &[], value);
-    }
+    let numbers = [
+        ("evicted_files", "Traces that were removed to keep the directory's limits.", counts.evicted),
+        ("failed_saves", "Traces that could not be saved.", counts.failures),
+    ];
+    page.numbers("headstart_trace", Kind::Counter, &numbers);
 }

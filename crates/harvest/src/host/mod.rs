@@ -58,8 +58,8 @@ pub(crate) mod volume;
 pub use crate::gate::Clock;
 pub use options::Settings;
 pub use status::{
-    BrokerStatus, FlashPlace, FlashStatus, ForecastStatus, HostStatus, JournalStatus, Kind, LeaseStatus,
-    Options, PooledStatus, Report, ReportKind, VssdSpec, VssdStatus, Wish,
+    FlashPlace, FlashStatus, ForecastStatus, HostStatus, JournalStatus, Kind, LeaseStatus, Options,
+    PooledStatus, Report, ReportKind, VssdSpec, VssdStatus, Wish,
 };
 
 use crate::broker::{self, Action, Answer, Broker, Event, Request, RequestId};

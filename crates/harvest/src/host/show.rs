@@ -1,8 +1,8 @@
 //! What a host says of itself.
 
 use super::status::{
-    BrokerStatus, FlashStatus, ForecastStatus, HostStatus, JournalStatus, LeaseStatus, PooledStatus, Report,
-    ReportKind, VssdStatus,
+    FlashStatus, ForecastStatus, HostStatus, JournalStatus, LeaseStatus, PooledStatus, Report, ReportKind,
+    VssdStatus,
 };
 use super::{Control, Host};
 use crate::broker::{Run, What};
@@ -20,7 +20,7 @@ impl Host {
             pool: ids.iter().filter_map(|id| self.pooled_of(&control, *id)).collect(),
             leases: ids.iter().filter_map(|id| self.lease_of(&control, *id)).collect(),
             flash: self.flash_status(),
-            broker: broker_status(&control),
+            broker: control.broker.counters(),
             journal: self.journal_status(),
             stopped: lock(&self.broken).clone(),
         }
@@ -133,31 +133,6 @@ impl Host {
     fn journal_status(&self) -> JournalStatus {
         let [bytes, records, syncs, snapshots] = self.log.counts();
         JournalStatus { bytes, records, syncs, snapshots }
-    }
-}
-
-fn broker_status(control: &Control) -> BrokerStatus {
-    let counters = control.broker.counters();
-    BrokerStatus {
-        created: counters.created,
-        returned: counters.returned,
-        expired: counters.expired,
-        requests: counters.requests,
-        granted: counters.granted,
-        partly: counters.partly,
-        refused: counters.refused,
-        leases: counters.leases,
-        replacements: counters.replacements,
-        added: counters.added,
-        released: counters.released,
-        early: counters.early,
-        migrated: counters.migrated,
-        evicted: counters.evicted,
-        evicted_leases: counters.evicted_leases,
-        under_harvests: counters.under_harvests,
-        waste_block_seconds: counters.waste_block_seconds,
-        erased_blocks: counters.erased_blocks,
-        bad_blocks: counters.bad_blocks,
     }
 }
 

@@ -4,6 +4,7 @@
 //! host's clock. With the feature `schema` all of it describes itself to OpenAPI.
 
 use super::Settings;
+use crate::broker::Counters;
 use crate::{Error, GssdId, Result, VssdId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -206,7 +207,7 @@ pub struct HostStatus {
     /// Those in use.
     pub leases: Vec<LeaseStatus>,
     /// What the broker has done.
-    pub broker: BrokerStatus,
+    pub broker: Counters,
     /// The journal.
     pub journal: JournalStatus,
     /// Why nothing is decided and nothing made durable any more, until the host is opened again.
@@ -260,50 +261,6 @@ pub struct FlashStatus {
     pub programmed_bytes: u64,
     /// Bytes that VMs wrote: what was programmed beyond these was collected, or read, changed and written again.
     pub written_bytes: u64,
-}
-
-/// What the broker has done since the host was opened.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(ToSchema))]
-pub struct BrokerStatus {
-    /// gSSDs made.
-    pub created: u64,
-    /// gSSDs that went home.
-    pub returned: u64,
-    /// Of those, such that expired in the pool.
-    pub expired: u64,
-    /// Requests.
-    pub requests: u64,
-    /// Of those, granted in full.
-    pub granted: u64,
-    /// Of those, granted in part.
-    pub partly: u64,
-    /// Of those, refused.
-    pub refused: u64,
-    /// gSSDs given to harvest VMs, for whatever cause.
-    pub leases: u64,
-    /// Of those, in the place of such that were taken back.
-    pub replacements: u64,
-    /// Of those, added because a harvest VM needs more than it asked for.
-    pub added: u64,
-    /// Leases that were given back.
-    pub released: u64,
-    /// Leases taken back before the time asked for was over.
-    pub early: u64,
-    /// Leases taken back, early or not, whose data was moved elsewhere.
-    pub migrated: u64,
-    /// Harvest VMs that lost data with a lease.
-    pub evicted: u64,
-    /// Leases that ended with those.
-    pub evicted_leases: u64,
-    /// Times that a harvest VM was told that there is not what it needs.
-    pub under_harvests: u64,
-    /// Leased flash blocks that a harvest VM was forecast not to need, times seconds.
-    pub waste_block_seconds: u64,
-    /// Flash blocks erased for a change of hands.
-    pub erased_blocks: u64,
-    /// Flash blocks that could not be erased for one, and are not used any more.
-    pub bad_blocks: u64,
 }
 
 /// The journal of a host.

@@ -164,16 +164,6 @@ pub struct Counters {
     pub erased: u64,
 }
 
-impl Counters {
-    /// Pages programmed for each that the user wrote, at least 1.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
-    pub fn write_amplification(&self) -> f64 {
-        let user = (self.in_place + self.logged).max(1);
-        (user + self.copied) as f64 / user as f64
-    }
-}
-
 /// How full a vSSD is. Flash blocks, unless it says pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {

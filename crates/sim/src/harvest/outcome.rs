@@ -4,7 +4,7 @@ use super::course::Seconds;
 use super::statistics::Distribution;
 use super::utilisation::Utilisation;
 use headstart_harvest::broker::Counters;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// How leases ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -69,6 +69,7 @@ pub struct Outcome {
     /// That could be lent, whether anybody wants it or not.
     pub lendable: f64,
     /// The broker's.
+    #[serde(serialize_with = "with_ignored")]
     pub counters: Counters,
     /// Over time: every so many steps one.
     pub points: Vec<Point>,
@@ -99,6 +100,17 @@ impl Outcome {
     pub fn of_ceiling(&self) -> f64 {
         self.gain / self.ceiling.max(1e-9)
     }
+}
+
+/// What a broker counts, with the events that it ignored.
+fn with_ignored<S: Serializer>(counters: &Counters, serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct All {
+        #[serde(flatten)]
+        counters: Counters,
+        ignored: u64,
+    }
+    All { counters: *counters, ignored: counters.ignored }.serialize(serializer)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts")]
