@@ -109,6 +109,13 @@ impl Geometry {
         u16::try_from(block.0 % self.channel_blocks() % u32::from(self.dies)).unwrap_or(0)
     }
 
+    /// How many dies of a channel lie between one and the next that is taken in turn: 0 for that which follows.
+    #[must_use]
+    pub(crate) fn dies_after(&self, last: u16, die: u16) -> u16 {
+        let dies = self.dies.max(1);
+        (die % dies + dies - last % dies + dies - 1) % dies
+    }
+
     /// The blocks of a channel, by number.
     #[must_use]
     pub fn blocks_of(&self, channel: u16) -> std::ops::Range<u32> {

@@ -26,9 +26,9 @@
 //! could have started at the moment when it could.
 
 mod budget;
+mod held;
 mod lanes;
 mod pace;
-mod program;
 #[cfg(test)]
 mod tests;
 
@@ -38,8 +38,8 @@ pub use pace::Speed;
 
 use crate::flash::Geometry;
 use crate::flash::timing::{Op, Work};
+use held::Held;
 use pace::Pace;
-use program::ProgramTime;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -131,7 +131,9 @@ pub struct Lane {
     holds: VecDeque<Hold>,
     /// Operations that have leave and have not ended, of regular and of harvest VMs.
     afoot: [u32; 2],
-    program_time: ProgramTime,
+    held: Held,
+    /// How long a program takes where nobody else is.
+    alone: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -140,8 +142,6 @@ struct Waiting {
     op: Op,
     since: Duration,
     number: u64,
-    /// Harvest operations that were there when it came, for each die, and it.
-    rounds: f64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -150,8 +150,6 @@ struct Flight {
     class: Class,
     done: Duration,
     erase: bool,
-    /// Of a harvest VM's program: when it came, and [`Waiting::rounds`].
-    program: Option<(Duration, f64)>,
 }
 
 /// What a harvest operation held.
@@ -176,7 +174,7 @@ impl Lane {
     pub fn new(geometry: &Geometry, speed: Speed, settings: Settings) -> Self {
         let pace = Pace::new(geometry, speed);
         let queues = [(); 4].map(|()| vec![VecDeque::new(); pace.dies()]);
-        let program_time = ProgramTime::new(pace.alone(geometry.page_size));
+        let (held, alone) = (Held::new(pace.dies()), pace.alone(geometry.page_size));
         Self {
             settings,
             pace,
@@ -190,7 +188,8 @@ impl Lane {
             forced: [Duration::ZERO; 4],
             holds: VecDeque::new(),
             afoot: [0; 2],
-            program_time,
+            held,
+            alone,
         }
     }
 
@@ -206,8 +205,7 @@ impl Lane {
         }
         self.came += 1;
         let die = usize::from(op.die) % self.pace.dies();
-        let rounds = if class.is_harvest() { self.rounds() } else { 1.0 };
-        let waiting = Waiting { ticket, op, since: self.now, number: self.came, rounds };
+        let waiting = Waiting { ticket, op, since: self.now, number: self.came };
         self.queues[class as usize][die].push_back(waiting);
         self.waiting[class as usize] += 1;
         self.start_all(budget);
@@ -232,6 +230,9 @@ impl Lane {
             let afoot = &mut self.afoot[usize::from(class.is_harvest())];
             *afoot = afoot.saturating_sub(1);
         }
+        if class.is_harvest() {
+            self.held.ended(self.now);
+        }
         if class == Class::Regular {
             self.last_regular = Some(self.now);
         }
@@ -251,21 +252,21 @@ impl Lane {
         self.waiting[class as usize]
     }
 
-    /// How long a harvest VM's program takes now, for each that can be done at a time of those that wait here: to
-    /// compare channels by. Where one waits it is at least as long as that does.
+    /// How long a harvest VM's program takes now, beside what harvest VMs make each other wait: to compare channels by.
     #[must_use]
     pub fn program_time(&self, now: Duration) -> Duration {
-        let fronts = self.fronts().filter(|(class, front)| class.is_harvest() && is_program(front.op));
-        let waited = fronts.map(|(_, front)| now.saturating_sub(front.since).as_secs_f64() / front.rounds);
-        Duration::from_secs_f64(waited.fold(self.program_time.at(now), f64::max))
+        let of = |front: &Waiting| self.held.with(now, now.saturating_sub(self.waits_since(front)));
+        let programs =
+            self.fronts().filter(|(class, front)| *class == Class::Harvest && is_program(front.op));
+        let held = programs.map(|(_, front)| of(front)).fold(self.held.at(now), f64::max);
+        self.alone + Duration::from_secs_f64(held)
     }
 
-    /// How often over those harvest operations that are here keep every die busy, and one more.
-    fn rounds(&self) -> f64 {
-        let waiting = self.waiting[Class::Harvest as usize] + self.waiting[Class::HarvestCollect as usize];
-        let flying = self.flights.iter().filter(|flight| flight.class.is_harvest()).count();
-        let here = u32::try_from(waiting + flying).unwrap_or(u32::MAX).saturating_add(self.afoot[1]);
-        f64::from(here) / f64::from(u32::try_from(self.pace.dies()).unwrap_or(1)) + 1.0
+    /// Since when the first of a queue of harvest VMs waits for others than them.
+    fn waits_since(&self, front: &Waiting) -> Duration {
+        let since = self.held.waits_since(usize::from(front.op.die) % self.pace.dies(), front.since);
+        // A bucket's tokens are mostly their own.
+        if self.pace.is_bucket() { since.max(self.pace.ready(front.op)) } else { since }
     }
 
     fn run(&mut self, now: Duration, budget: &mut Budget) {
@@ -303,9 +304,6 @@ impl Lane {
         if flight.class == Class::Regular {
             budget.went(at);
         }
-        if let Some((since, rounds)) = flight.program {
-            self.program_time.add(at, at.saturating_sub(since), rounds);
-        }
         self.done.push(Done { ticket: flight.ticket, at });
     }
 
@@ -342,11 +340,14 @@ impl Lane {
         if !class.is_harvest() {
             self.charge(&front, budget);
         }
+        if class == Class::Harvest && is_program(front.op) {
+            self.held.add(self.now, self.now.saturating_sub(self.waits_since(&front)));
+        }
         let span = self.pace.start(self.now, front.op);
         let erase = front.op.work == Work::Erase;
-        let program = (class.is_harvest() && is_program(front.op)).then_some((front.since, front.rounds));
-        let flight = Flight { ticket: front.ticket, class, done: span.die.end, erase, program };
+        let flight = Flight { ticket: front.ticket, class, done: span.die.end, erase };
         if class.is_harvest() {
+            self.held.started(usize::from(front.op.die) % self.pace.dies(), &span);
             self.holds.push_back(Hold { die: front.op.die, span, erase });
         }
         if self.pace.is_bucket() {

@@ -40,6 +40,8 @@ struct Figures {
     erasures: f64,
     /// The longest that a harvest operation was in the lane.
     longest: Duration,
+    /// What the first channel says of harvest programs in the end, in times what one takes alone.
+    slow: f64,
 }
 
 struct Run {
@@ -139,12 +141,14 @@ fn run(load: Load, harvest: Harvest, settings: Settings, speeds: Speeds, seconds
     times.sort_unstable();
     let count = u32::try_from(times.len()).unwrap();
     let seconds = end.as_secs_f64();
+    let program = run.lanes.program_times(end)[0].as_secs_f64();
     Figures {
         rate: f64::from(count) / seconds,
         p95: times.get(times.len() * 95 / 100).copied().unwrap_or_default(),
         harvest: f64::from(pages) / seconds,
         erasures: f64::from(erasures) / seconds,
         longest,
+        slow: program / speeds.alone(Work::Program(PAGE)).as_secs_f64(),
     }
 }
 
@@ -191,6 +195,18 @@ fn a_regular_vm_hardly_feels_a_harvest_vm_that_saturates() {
         let both = run(load, Harvest { pages: 8, erasures: 4 }, settings, speeds, 6);
         assert_spared(&alone, &both, 0.05, load);
         assert!(with.longest < settings.limit.mul_f64(1.2), "{load:?}: {with:?}");
+    }
+}
+
+/// What harvest VMs make each other wait does not make a channel slow; what its regular VM does, does.
+#[test]
+fn a_channel_is_slow_where_others_use_it() {
+    let nobody = Load { threads: 0, think: Duration::ZERO, channels: 2, reads: 0.5 };
+    let harvest = Harvest { pages: 64, erasures: 4 };
+    let slow = |load| run(load, harvest, Settings::default(), Speeds::default(), 3).slow;
+    assert!(slow(nobody) < 1.001, "{}", slow(nobody));
+    for load in loads().into_iter().filter(|load| load.think.is_zero()) {
+        assert!(slow(load) > 1.25, "{load:?}: {}", slow(load));
     }
 }
 

@@ -154,7 +154,7 @@ impl Vssd {
         if let Some(step) = self.erase_next(effort) {
             return Some(step);
         }
-        let short = self.space.quick() < self.low();
+        let short = self.space.quick() < self.low() || self.space.is_dry();
         let wanted = effort == Effort::Idle || short || self.space.is_any_draining();
         self.space.waits_for().filter(|_| wanted).map(|up_to| Step::Sync { up_to })
     }
@@ -175,11 +175,11 @@ impl Vssd {
         Some(Step::Erase { block: self.space.block(entry) })
     }
 
-    /// Whether room is short, so that the user's writes may soon wait for the collector.
+    /// Whether room is short, everywhere or on a channel, so that the user's writes may soon wait for the collector.
     #[must_use]
     pub fn is_short(&self) -> bool {
         let low = self.low();
-        self.space.free() < low || self.space.quick() < low && self.pays()
+        self.space.is_dry() || self.space.free() < low || self.space.quick() < low && self.pays()
     }
 
     /// A block was erased; it was `wear` times by now.

@@ -353,28 +353,37 @@ impl Vssd {
         from: Option<Entry>,
         last: bool,
     ) -> Option<Entry> {
-        let collect = u32::try_from(self.widths().collect).unwrap_or(u32::MAX);
-        let user = matches!(stream, Stream::User | Stream::Fill);
-        let kept = if user { RESERVE + collect.saturating_sub(1) } else { RESERVE };
-        if !last && self.space.free() <= kept {
+        if !last && self.space.free() <= self.kept(from) {
             return None;
         }
-        // The last blocks of quick channels are the collector's, for what is there, while that pays.
-        let quick = match from {
-            Some(from) if !self.space.is_slow(from) => 0,
-            _ if self.pays() => kept,
-            _ => RESERVE,
-        };
-        let slow = self.space.quick() <= quick;
+        let quick = self.has_quick(from);
         // Nobody waits for a data block on a slow one then.
-        if slow && stream == Stream::Fill && self.space.is_any_slow() {
+        if !quick && stream == Stream::Fill && self.space.is_any_slow() {
             return None;
         }
         let share =
             self.widths().user.max(self.widths().collect).div_ceil(self.space.active().max(1) as usize);
         let hogs = |lane: &Lane| owner == LOG && lane.is_slow() && lane.opens(stream) as usize >= share;
-        self.space
-            .open(stream, owner, |lane| !lane.draining && (lane.is_slow() || !slow || last) && !hogs(lane))
+        // What is on a slow channel is collected there: it would use up the room on quick ones.
+        let slow = !quick || from.is_some_and(|from| self.space.is_slow(from));
+        let fits = |lane: &Lane| if lane.is_slow() { slow } else { quick || last };
+        self.space.open(stream, owner, |lane| !lane.draining && fits(lane) && !hogs(lane))
+    }
+
+    /// Free blocks that are the collector's, for what is copied from a block, or written.
+    fn kept(&self, from: Option<Entry>) -> u32 {
+        let collect = u32::try_from(self.widths().collect).unwrap_or(u32::MAX);
+        RESERVE + if from.is_none() { collect.saturating_sub(1) } else { 0 }
+    }
+
+    /// Whether quick channels have a free block for that. The last ones are for what is there, while that pays.
+    fn has_quick(&self, from: Option<Entry>) -> bool {
+        let kept = match from {
+            Some(from) if !self.space.is_slow(from) => 0,
+            _ if self.pays() => self.kept(from),
+            _ => RESERVE,
+        };
+        self.space.quick() > kept
     }
 
     /// The page in the data block that the logical block is being written to, or that is begun for it.
@@ -412,14 +421,9 @@ impl Vssd {
         Some(self.take(entry, offset))
     }
 
-    /// Whether a page would be through much sooner in the log: all other channels wait for its own, which is slow, or
-    /// a slow one has time for some. The pages are few; but each is mapped by itself.
+    /// Whether a data block's channel became slow since it was opened: the rest of it goes to the log.
     fn is_late(&self, entry: Entry) -> bool {
-        if self.space.lags(entry) {
-            return true;
-        }
-        let few = self.map.patches() < self.settings.overlay_limit / 2;
-        few && self.space.is_slow_sooner(self.space.wait(entry) / 2)
+        self.space.is_slow(entry) && self.has_quick(None)
     }
 
     /// The next page of a log block: of those that will be through with what was placed the soonest, the one whose turn
@@ -439,7 +443,9 @@ impl Vssd {
         let logs = &self.open.logs[kind];
         let (count, turn) = (logs.len(), self.open.turns[kind]);
         let order = (0..count).map(|step| (turn + step) % count);
-        let load = |entry: Entry| (self.space.wait(entry), self.space.info(entry).holds);
+        let quick = self.has_quick(from);
+        let later = |entry: Entry| quick && self.space.is_slow(entry);
+        let load = |entry: Entry| (later(entry), self.space.wait(entry), self.space.info(entry).holds);
         let index = order.min_by_key(|&index| load(logs[index]))?;
         let entry = logs[index];
         if !last && self.space.is_busy(entry) && logs.iter().all(|&log| self.space.is_slow(log)) {

@@ -90,9 +90,9 @@ impl Vssd {
         Ok(fit)
     }
 
-    /// Says how long a program takes now on each channel, to be compared. Channels where it takes more than twice as
-    /// long as on the quickest are *slow*: others use them. What is written is spread in proportion, as a long transfer
-    /// is as slow as the slowest channel that it is spread over. A driver whose channels are shared says so often.
+    /// Says how long a program takes now on each channel, to be compared. Channels where it takes a quarter longer than
+    /// on the quickest are *slow*: others use them. They take what finds no room elsewhere, as a long transfer is as
+    /// slow as the slowest channel that it is spread over. A driver whose channels are shared says so often.
     pub fn set_program_times(&mut self, time: impl Fn(u16) -> Duration) {
         self.space.set_program_times(time);
     }

@@ -46,6 +46,9 @@ pub(super) enum Stream {
     Fold,
 }
 
+/// The blocks of a channel that one is taken from: the least worn ones that are free, the first ones that are dirty.
+const AMONG: usize = 64;
+
 /// Kinds of [`Stream`].
 const STREAMS: usize = 4;
 
@@ -88,13 +91,15 @@ pub(super) struct Lane {
     count: u32,
     usable: u32,
     lent: u32,
-    /// By wear and number: neighbours, that is different dies, follow each other.
+    /// By wear and number.
     free: BTreeSet<(u32, u32)>,
     dirty: BTreeSet<u32>,
     pub(super) draining: bool,
     /// It is drained for good: nothing is placed here any more, not even where there is no other place.
     pub(super) closed: bool,
     opens: [u32; STREAMS],
+    /// The die that a block was opened on last, for each purpose; and erased on.
+    dies: [u16; STREAMS + 1],
     /// When a block was taken here last.
     turn: u64,
     /// How long a program takes here, [`WHOLE`] for as long as on the quickest channel or not much longer.
@@ -103,6 +108,8 @@ pub(super) struct Lane {
     placed: u32,
     /// Blocks that are being erased.
     erasing: u32,
+    /// Dead ones.
+    dead: u32,
 }
 
 impl Lane {
@@ -141,6 +148,8 @@ pub(super) struct Space {
     active: u32,
     /// Of those that are free or dirty, the ones on channels that are not slow.
     quick: [u32; 2],
+    /// A channel that is not slow is [dry](Lane::is_dry).
+    dry: bool,
 }
 
 impl Space {
@@ -160,6 +169,7 @@ impl Space {
             lent: 0,
             active: 0,
             quick: [0; 2],
+            dry: false,
         }
     }
 
@@ -198,10 +208,12 @@ impl Space {
                 draining: false,
                 closed: false,
                 opens: [0; STREAMS],
+                dies: [0; STREAMS + 1],
                 turn: 0,
                 cost: WHOLE,
                 placed: 0,
                 erasing: 0,
+                dead: 0,
             })?;
             info.extend(channel.iter().map(|&(_, wear)| Info {
                 owner: LOG,
@@ -412,6 +424,7 @@ impl Space {
             }
         });
         let after = *self.info(entry);
+        let die = self.geometry.die(self.block(entry));
         let lane = &mut self.lanes[usize::from(before.lane)];
         match before.state {
             State::Free => drop(lane.free.remove(&(before.wear, number))),
@@ -419,6 +432,7 @@ impl Space {
             State::Open => lane.opens[before.stream as usize] -= 1,
             State::Lent => lane.lent -= 1,
             State::Erasing => lane.erasing -= 1,
+            State::Dead => lane.dead -= 1,
             _ => {}
         }
         match state {
@@ -426,7 +440,11 @@ impl Space {
             State::Dirty => drop(lane.dirty.insert(number)),
             State::Open => lane.opens[after.stream as usize] += 1,
             State::Lent => lane.lent += 1,
-            State::Erasing => lane.erasing += 1,
+            State::Erasing => {
+                lane.erasing += 1;
+                lane.dies[STREAMS] = die;
+            }
+            State::Dead => lane.dead += 1,
             _ => {}
         }
         lane.usable = lane.usable + u32::from(after.counts()) - u32::from(before.counts());
@@ -453,6 +471,7 @@ impl Space {
 
     fn recount(&mut self) {
         (self.usable, self.free, self.dirty, self.lent, self.active, self.quick) = (0, 0, 0, 0, 0, [0; 2]);
+        self.dry = false;
         let size = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
         for lane in &self.lanes {
             self.lent += lane.lent;
@@ -463,6 +482,7 @@ impl Space {
                 if !lane.is_slow() {
                     self.quick[0] += size(lane.free.len());
                     self.quick[1] += size(lane.dirty.len());
+                    self.dry |= lane.is_dry(self.geometry.dies.into());
                 }
                 self.active += u32::from(lane.usable > 0);
             }
@@ -487,6 +507,11 @@ impl Space {
         self.free + self.dirty + u32::try_from(self.dead.len()).unwrap_or(u32::MAX)
     }
 
+    /// Whether a channel that is not slow is [dry](Lane::is_dry).
+    pub(super) fn is_dry(&self) -> bool {
+        self.dry
+    }
+
     pub(super) fn lent(&self) -> u32 {
         self.lent
     }
@@ -507,8 +532,9 @@ impl Space {
     }
 
     /// Takes a free block of a lane that passes: of that with the fewest open ones for this purpose for what it costs,
-    /// then of that which waited longest; there the least worn. Where a stream's blocks are written evenly, as data
-    /// blocks are, the channel that is last is so as early as can be.
+    /// then of that which waited longest; there, of the least worn ones, one on the next die: a long transfer is as
+    /// slow as the die with the most open ones. Where a stream's blocks are written evenly, as data blocks are, the
+    /// channel that is last is so as early as can be.
     pub(super) fn open(
         &mut self,
         stream: Stream,
@@ -523,7 +549,12 @@ impl Space {
         let lane = self.lanes.iter_mut().filter(ready).min_by_key(|lane| (load(lane), lane.turn))?;
         self.turn += 1;
         lane.turn = self.turn;
-        let &(_, number) = lane.free.first()?;
+        let blocks = &self.slots.get(usize::from(lane.slot))?.as_ref()?.blocks;
+        let die = |number: u32| self.geometry.die(blocks[number as usize]);
+        let after = |number: u32| self.geometry.dies_after(lane.dies[stream as usize], die(number));
+        let least = lane.free.iter().take(AMONG);
+        let &(_, number) = least.min_by_key(|&&(wear, number)| (after(number), wear, number))?;
+        lane.dies[stream as usize] = die(number);
         let entry = Entry::new(lane.slot, number);
         self.change(entry, |info| (info.stream, info.next, info.valid) = (stream, 0, 0));
         self.put(entry, State::Open);
@@ -599,16 +630,19 @@ impl Space {
         self.dead.back().map(|&(number, _)| number)
     }
 
-    /// A dirty block that passes, of a lane with few free ones; on slow channels where they have few free ones, or
-    /// `all` are wanted.
+    /// A dirty block that passes, of a lane with few free ones, on its next die; on slow channels where they have few
+    /// free ones, or `all` are wanted.
     pub(super) fn erasable(&self, all: bool, passes: impl Fn(FlashBlock) -> bool) -> Option<Entry> {
         let mut lanes: Vec<&Lane> = Vec::new();
         let dies = self.geometry.dies.into();
         lanes.extend(self.lanes.iter().filter(|lane| lane.erases(dies, all) && !lane.dirty.is_empty()));
-        lanes.sort_by_key(|lane| (lane.is_slow(), lane.free.len()));
-        let entries =
-            lanes.iter().flat_map(|lane| lane.dirty.iter().map(|&number| Entry::new(lane.slot, number)));
-        entries.take(64).find(|&entry| passes(self.block(entry)))
+        lanes.sort_by_key(|lane| (lane.is_slow(), lane.free.len() + lane.erasing as usize));
+        lanes.iter().find_map(|lane| {
+            let entries = lane.dirty.iter().take(AMONG).map(|&number| Entry::new(lane.slot, number));
+            let passing = entries.filter(|&entry| passes(self.block(entry)));
+            let after = |entry: Entry| self.geometry.die(self.block(entry));
+            passing.min_by_key(|&entry| self.geometry.dies_after(lane.dies[STREAMS], after(entry)))
+        })
     }
 
     /// The sealed block, of lanes that are drained or not, with the fewest valid pages, where it passes. A lane

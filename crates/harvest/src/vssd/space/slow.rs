@@ -1,27 +1,33 @@
-//! Channels whose owner is busy: how long programs wait there, and what is therefore placed elsewhere.
+//! Channels whose owner is busy: programs wait there, and what is written goes elsewhere while there is room.
 //!
-//! The driver measures how long a program takes on each channel. One that takes more than twice as long as on the
-//! quickest is *slow*, and costs that much more.
+//! The driver measures how long programs are held up on each channel. Where that makes them take a quarter longer than
+//! on the quickest, the channel is *slow*. What protects its owner leaves so little of it that a transfer which is
+//! spread over it is slower than without: it is room, not speed. So a slow channel takes what finds no room on quick
+//! ones.
 
-use super::{Lane, Space, Stream};
+use super::{Lane, Space};
 use crate::vssd::map::Entry;
 use std::time::Duration;
 
 /// The cost of a quick channel.
 pub(super) const WHOLE: u32 = 256;
-/// A channel is slow where a program takes more than so many times as long as on the quickest.
-const SLOW: u32 = 2;
+/// A channel is slow from where a program costs a quarter more until it costs a twentieth more: as it was shunned, what
+/// was measured is only forgotten meanwhile.
+const SLOW: [u32; 2] = [WHOLE + WHOLE / 4, WHOLE + WHOLE / 20];
 /// A slow channel's cost counts at most so many times where log blocks are opened: there is to be one.
 pub(super) const LOG_COST: u32 = 4;
-/// Where a program takes more than so many times as long, what could be written is not worth reading it there.
-const WORTH: u32 = 8;
-/// A slow channel lags with so many times the work of the quick ones before it.
-const LAG: u64 = 4;
 
 impl Lane {
     /// Whether others use its channel so much that a quick one is to be preferred.
     pub(in crate::vssd) fn is_slow(&self) -> bool {
         self.cost > WHOLE
+    }
+
+    /// Whether it has few free blocks, and others that only need to be erased: what is written would lie on the other
+    /// channels alone, and be read as slowly.
+    pub(super) fn is_dry(&self, dies: usize) -> bool {
+        let coming = self.free.len() + self.erasing as usize;
+        coming < 2 * dies && (!self.dirty.is_empty() || self.dead as usize >= dies)
     }
 
     /// Whether one of its blocks is to be erased. On a slow channel only as many as are used: an erasure takes long
@@ -41,7 +47,7 @@ impl Space {
         for lane in &mut self.lanes {
             let cost = nanos(lane).saturating_mul(WHOLE.into()) / least;
             let cost = u32::try_from(cost).unwrap_or(u32::MAX).min(WHOLE * WHOLE);
-            lane.cost = if cost > SLOW * WHOLE { cost } else { WHOLE };
+            lane.cost = if cost > SLOW[usize::from(lane.is_slow())] { cost } else { WHOLE };
         }
         self.recount();
     }
@@ -55,30 +61,10 @@ impl Space {
         (u64::from(lane.placed) + u64::from(self.geometry.dies)) * u64::from(lane.cost)
     }
 
-    /// Whether a block is on a channel that has more to do, for what it can, than the others have.
-    pub(in crate::vssd) fn lags(&self, entry: Entry) -> bool {
-        if !self.lane_of(entry).is_slow() {
-            return false;
-        }
-        let quick = || self.lanes.iter().filter(|lane| lane.count > 0 && !lane.draining && !lane.is_slow());
-        let placed: u64 = quick().map(|lane| u64::from(lane.placed)).sum();
-        let mean = placed / quick().count().max(1) as u64 + u64::from(self.geometry.dies);
-        self.wait(entry) > LAG * mean * u64::from(WHOLE)
-    }
-
     /// Whether a block is on a slow channel that has something to do for every die.
     pub(in crate::vssd) fn is_busy(&self, entry: Entry) -> bool {
         let lane = self.lane_of(entry);
         lane.is_slow() && lane.placed >= self.geometry.dies.into()
-    }
-
-    /// Whether a page in the log of a slow channel would be through before so long.
-    pub(in crate::vssd) fn is_slow_sooner(&self, wait: u64) -> bool {
-        let there = |lane: &&Lane| {
-            lane.cost <= WORTH * WHOLE && (lane.opens[Stream::User as usize] > 0 || !lane.free.is_empty())
-        };
-        let slow = self.lanes.iter().filter(|lane| lane.count > 0 && !lane.draining && lane.is_slow());
-        slow.filter(there).any(|lane| self.wait_in(lane) < wait)
     }
 
     pub(in crate::vssd) fn is_any_slow(&self) -> bool {

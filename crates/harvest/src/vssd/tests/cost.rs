@@ -113,6 +113,42 @@ fn a_full_disk_still_takes_writes() {
     assert!(cost < 12.0, "{cost}");
 }
 
+/// Free blocks on a few channels or dies would make a transfer as slow as those.
+#[test]
+fn all_dies_are_erased_and_written_alike() {
+    let (mut disk, geometry) = (Simple::new(geometry(), 7), geometry());
+    let uneven = |blocks: &[FlashBlock]| {
+        let mut counts = vec![0; usize::from(geometry.channels * geometry.dies)];
+        for &block in blocks {
+            counts[usize::from(geometry.channel(block) * geometry.dies + geometry.die(block))] += 1;
+        }
+        counts.iter().max().unwrap() - counts.iter().min().unwrap()
+    };
+    let pages = disk.vssd.pages();
+    disk.amplification(0..pages);
+    disk.vssd.trim(0, pages).unwrap();
+    let mut erasing = Vec::new();
+    while erasing.len() < 64 {
+        let step = disk.vssd.collect_next(Effort::Idle).unwrap();
+        assert!(!matches!(step, Step::Copy { .. }), "there is nothing to copy");
+        match step {
+            Step::Erase { block } => erasing.push(block),
+            Step::Sync { up_to } => disk.vssd.durable(up_to),
+            Step::Copy { .. } => {}
+        }
+    }
+    assert!(uneven(&erasing) <= 1, "{erasing:?}");
+    for block in erasing {
+        let wear = disk.toy.erase(block);
+        disk.vssd.erased(block, wear).unwrap();
+    }
+    let width = disk.vssd.settings().width();
+    assert_eq!(width, 16);
+    // The first page may be no transfer yet.
+    let written: Vec<_> = (0..2 * width).map(|page| disk.write(page)).skip(16).collect();
+    assert!(uneven(&written) <= 1, "{written:?}");
+}
+
 /// A disk on four channels that harvested two more.
 fn harvester() -> Simple {
     let geometry = Geometry { channels: 6, ..geometry() };
@@ -170,4 +206,17 @@ fn a_harvested_channel_is_used_at_once() {
     let scattered: Vec<_> = (0..20_000).map(|_| below(&mut random, 20_000)).collect();
     let scattered = share_there(&mut disk, &scattered);
     assert!((0.25..0.45).contains(&ordered) && (0.25..0.45).contains(&scattered), "{ordered} {scattered}");
+}
+
+/// Also long after: what home has to erase is erased before the free blocks are all on the channels that came last.
+#[test]
+fn a_harvested_channel_is_not_used_alone() {
+    let mut disk = harvester();
+    let pages = 20_000;
+    for pass in 0..6 {
+        for first in (0..pages).step_by(2000) {
+            let share = share_there(&mut disk, &(first..first + 2000).collect::<Vec<_>>());
+            assert!((0.15..0.6).contains(&share), "pass {pass}, page {first}: {share}");
+        }
+    }
 }

@@ -119,6 +119,9 @@ const FULL: f64 = 0.8;
 /// disks are filled with that were written before.
 const SOLD: u32 = 5;
 
+/// How long a regular VM is at work before its channels are harvested.
+const LEAD: Duration = Duration::from_secs(1);
+
 /// Tells a disk which channels are another's.
 pub(super) fn foresee(disk: &mut Vssd, sold: &std::ops::Range<u16>) {
     let time = |channel: u16| Duration::from_millis(1) * if sold.contains(&channel) { SOLD } else { 1 };
@@ -151,16 +154,22 @@ pub(super) fn one(
         }
     }
     stage::fill(&mut disk)?;
-    if pattern.write && pattern.random {
-        stage::age(&mut disk, 1.0, seed)?;
+    // What is written is collected from the beginning on.
+    match (pattern.write, pattern.random) {
+        (true, true) => stage::age(&mut disk, 1.0, seed)?,
+        (true, false) => stage::fill(&mut disk)?,
+        (false, _) => {}
     }
     let fio =
         Fio::new(0..disk.size(), pattern.write, pattern.block, pattern.depth, pattern.random.then_some(seed));
     let channels = usize::from(home + more);
     let disk = machine.add(Vm::new(disk, false, channels, Box::new(fio)), 0..own);
     let regular = regular.map(|vm| machine.add(vm, own..home + more));
-    regular.into_iter().chain([disk]).for_each(|vm| machine.start(vm));
+    regular.into_iter().for_each(|vm| machine.start(vm));
+    machine.run(LEAD)?;
+    machine.start(disk);
     let (warm, measured) = length.of_runs();
+    let warm = LEAD + warm;
     machine.run(warm)?;
     machine.vms.iter_mut().for_each(|vm| vm.tally.clear(warm));
     machine.run(warm + measured)?;
