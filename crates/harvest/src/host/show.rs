@@ -132,8 +132,7 @@ impl Host {
 
     fn journal_status(&self) -> JournalStatus {
         let [bytes, records, syncs, snapshots] = self.log.counts();
-        let full = self.log.refusal().map(|error| error.to_string());
-        JournalStatus { bytes, records, syncs, snapshots, full }
+        JournalStatus { bytes, records, syncs, snapshots }
     }
 }
 

@@ -6,18 +6,17 @@ use crate::broker::Event;
 use crate::custody::Holder;
 use crate::flash::emulator::Faults;
 use crate::flash::{Flash, FlashBlock};
-use crate::journal::room::limit;
 use crate::{ErrorKind, Result};
 use headstart_block::ByteRange;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Holders by name: each writes its own letter.
-pub(super) const HOLDERS: [(&str, u8); 3] = [("regular", b'R'), ("ghost", b'G'), ("second", b'S')];
+const HOLDERS: [(&str, u8); 3] = [("regular", b'R'), ("ghost", b'G'), ("second", b'S')];
 
 /// What a holder may find in a page: the generations that it can be, 0 for zeros.
 #[derive(Default)]
-pub(super) struct Model {
+struct Model {
     pages: BTreeMap<(&'static str, u32), Vec<u32>>,
     generation: u32,
     /// Pages that a write may have written or not.
@@ -25,12 +24,7 @@ pub(super) struct Model {
 }
 
 impl Model {
-    pub(super) fn write(
-        &mut self,
-        host: &Arc<Host>,
-        name: &'static str,
-        pages: std::ops::Range<u32>,
-    ) -> Result<()> {
+    fn write(&mut self, host: &Arc<Host>, name: &'static str, pages: std::ops::Range<u32>) -> Result<()> {
         self.generation += 1;
         let letter = HOLDERS.iter().find(|(holder, _)| *holder == name).unwrap().1;
         let bytes: Vec<u8> = pages.clone().flat_map(|page| pattern(letter, page, self.generation)).collect();
@@ -49,12 +43,7 @@ impl Model {
         }
     }
 
-    pub(super) fn trim(
-        &mut self,
-        host: &Arc<Host>,
-        name: &'static str,
-        pages: std::ops::Range<u32>,
-    ) -> Result<()> {
+    fn trim(&mut self, host: &Arc<Host>, name: &'static str, pages: std::ops::Range<u32>) -> Result<()> {
         for page in pages.clone() {
             self.pages.entry((name, page)).or_insert_with(|| vec![0]).push(0);
             self.unsure.insert((name, page));
@@ -65,7 +54,7 @@ impl Model {
         Ok(())
     }
 
-    pub(super) fn flush(&mut self, host: &Arc<Host>, name: &'static str) -> Result<()> {
+    fn flush(&mut self, host: &Arc<Host>, name: &'static str) -> Result<()> {
         host.disk(name)?.flush()?;
         for (key, generations) in &mut self.pages {
             if key.0 == name && !self.unsure.contains(key) {
@@ -76,7 +65,7 @@ impl Model {
     }
 
     /// Everything that each can read is his own, and a regular VM's is what it flushed or newer.
-    pub(super) fn check(&mut self, host: &Arc<Host>) {
+    fn check(&mut self, host: &Arc<Host>) {
         for (name, letter) in HOLDERS {
             let Ok(disk) = host.disk(name) else { continue };
             for page in 0..u32::try_from(disk.size() / PAGE as u64).unwrap() {
@@ -110,7 +99,7 @@ impl Model {
 }
 
 /// All that can happen to a host, one after the other.
-pub(super) fn live(host: &Arc<Host>, model: &mut Model) -> Result<()> {
+fn live(host: &Arc<Host>, model: &mut Model) -> Result<()> {
     host.create("regular", spec(Kind::Regular, 2, Some(36 * 8 * PAGE as u64)))?;
     host.create("ghost", spec(Kind::Harvest, 1, None))?;
     model.write(host, "regular", 0..60)?;
@@ -164,7 +153,7 @@ fn harvest(host: &Arc<Host>, name: &str, blocks: u64) -> Result<()> {
 }
 
 /// No lease is stuck: what was begun is finished.
-pub(super) fn settled(host: &Arc<Host>, point: u64) {
+fn settled(host: &Arc<Host>, point: u64) {
     for _ in 0..3 {
         host.tick();
     }
@@ -174,7 +163,7 @@ pub(super) fn settled(host: &Arc<Host>, point: u64) {
 }
 
 /// What is nobody's holds nothing.
-pub(super) fn nobodys_is_clean(machine: &Machine, host: &Arc<Host>, point: u64) {
+fn nobodys_is_clean(machine: &Machine, host: &Arc<Host>, point: u64) {
     let zeros = vec![0; usize::try_from(SMALL.block_size()).unwrap()];
     let mut bytes = vec![0; usize::try_from(SMALL.block_size()).unwrap()];
     let pooled: Vec<FlashBlock> = (0..SMALL.total_blocks())
@@ -188,7 +177,7 @@ pub(super) fn nobodys_is_clean(machine: &Machine, host: &Arc<Host>, point: u64) 
 }
 
 /// All leases can end and all flash comes back.
-pub(super) fn ends_well(machine: &Machine, host: &Arc<Host>, point: u64) {
+fn ends_well(machine: &Machine, host: &Arc<Host>, point: u64) {
     for (name, _) in HOLDERS {
         if host.disk(name).is_ok() {
             host.delete(name).unwrap();
@@ -204,15 +193,15 @@ pub(super) fn ends_well(machine: &Machine, host: &Arc<Host>, point: u64) {
 
 /// How a host ends.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum End {
+enum End {
     Killed,
     PowerLost,
 }
 
 /// What a host goes through.
-pub(super) type Life = fn(&Arc<Host>, &mut Model) -> Result<()>;
+type Life = fn(&Arc<Host>, &mut Model) -> Result<()>;
 
-pub(super) fn crash_at(point: u64, end: End, faults: Faults, live: Life) -> bool {
+fn crash_at(point: u64, end: End, faults: Faults, live: Life) -> bool {
     let mut machine = Machine::new(SMALL, faults);
     let (fuse, mut model) = (Fuse::of(point), Model::default());
     let lived = machine.start(&fuse).and_then(|host| live(&host, &mut model));
@@ -231,8 +220,6 @@ pub(super) fn crash_at(point: u64, end: End, faults: Faults, live: Life) -> bool
             machine.lose_power(&[]);
         }
     }
-    // It may have been on a full disk until now.
-    limit::here().fill(false);
     let host = machine.restart();
     model.check(&host);
     nobodys_is_clean(&machine, &host, point);
@@ -259,7 +246,7 @@ fn enumerate(end: End, step: u64, live: Life) {
 }
 
 /// Channels change owners under data of both, there and back.
-pub(super) fn swap(host: &Arc<Host>, model: &mut Model) -> Result<()> {
+fn swap(host: &Arc<Host>, model: &mut Model) -> Result<()> {
     for name in ["regular", "second"] {
         host.create(name, spec(Kind::Regular, 2, Some(20 * 8 * PAGE as u64)))?;
         model.write(host, name, 0..60)?;

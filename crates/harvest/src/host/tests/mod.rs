@@ -3,7 +3,6 @@
 mod cost;
 mod crash;
 mod faults;
-mod full;
 mod integrity;
 mod jobs;
 mod kit;
