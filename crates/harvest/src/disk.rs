@@ -198,6 +198,7 @@ impl VssdDisk {
 
     fn trim(&self, first: u32, end: u32) -> Result<()> {
         let _held = self.volume.ranges.enter(first..end);
+        self.host.log.may_tidy()?;
         let mut inner = self.volume.write();
         self.volume.check()?;
         match inner.vssd.trim(first, end - first)? {

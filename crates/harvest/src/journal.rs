@@ -32,6 +32,11 @@
 //! the last says so ([`parts`]). Other records may lie between them. It counts when the last is there, and not at all
 //! before ([`Snapshots`]); a part that does not follow the one before is damage.
 //!
+//! # A full disk
+//!
+//! The file system has given room for more than is in the file, which ends where its last frame does (`room`). What is
+//! refused for want of room is not torn: it stays in memory, and is written again from where it began.
+//!
 //! # Rewriting
 //!
 //! [`Journal::rewriting`] begins a second file with records that lead to the present state (snapshots), while the
@@ -45,6 +50,7 @@
 //! that are not complete. Only where something is damaged is all that follows read at once.
 
 mod file;
+pub(crate) mod room;
 
 pub use file::{Journal, Lsn, Rewriting};
 

@@ -4,9 +4,8 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// Puts a file, which is durable, in the place of another of its directory: durable as well when this returns.
-pub(crate) fn put_in_place(new: &Path, path: &Path) -> io::Result<()> {
-    std::fs::rename(new, path)?;
+/// Makes durable which files are in the directory of this one: that it was renamed to.
+pub(crate) fn sync_directory_of(path: &Path) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }

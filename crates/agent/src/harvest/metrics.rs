@@ -74,7 +74,7 @@ fn of_vssds<'a>(
     }
 }
 
-fn now(status: &HostStatus) -> [Number; 11] {
+fn now(status: &HostStatus) -> [Number; 12] {
     let HostStatus { flash, pool, leases, journal, .. } = status;
     let ready = || pool.iter().filter(|gssd| gssd.ready);
     [
@@ -88,6 +88,9 @@ fn now(status: &HostStatus) -> [Number; 11] {
         ("leased_gssds", "gSSDs that harvest VMs have on lease.", leases.len() as u64),
         ("leased_bytes", "Flash of these.", leases.iter().map(|lease| lease.capacity).sum()),
         ("journal_bytes", "What the journal has on disk.", journal.bytes),
+        ("journal_full", "1 where nothing is written, made or lent while the journal's disk is full.", {
+            u64::from(journal.full.is_some())
+        }),
         ("stopped", "1 where nothing is made durable any more until it is started again.", {
             u64::from(status.stopped.is_some())
         }),

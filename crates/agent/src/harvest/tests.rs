@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 
 fn options(dir: &Path) -> Options {
     let flash = FlashPlace::File { path: dir.join("flash"), size: Some(1 << 30) };
-    Options { dir: dir.to_owned(), flash, size: Some(1 << 30), settings: Settings::default() }
+    Options { dir: dir.to_owned(), flash, size: Some(1 << 30), erase: false, settings: Settings::default() }
 }
 
 async fn start(dir: &Path) -> Result<Harvest> {

@@ -47,6 +47,9 @@ pub(crate) struct Serve {
     /// in DIR]
     #[arg(long, value_name = "PATH")]
     flash: Option<PathBuf>,
+    /// Take --flash though it is not blank: all that is on it is erased, the first time
+    #[arg(long, requires = "flash")]
+    erase: bool,
     /// Have no flash, but memory that takes as long as flash does: for trials. All is lost at the end
     #[arg(long, requires = "size", conflicts_with = "flash")]
     emulated: bool,
@@ -128,7 +131,7 @@ impl Serve {
             // A vSSD that takes a channel's rate is forecast to need a channel.
             (settings.channel_rate, settings.channel_worth) = (Some(rate), rate);
         }
-        let host = Options { dir, flash, size, settings };
+        let host = Options { dir, flash, size, erase: self.erase, settings };
         Ok(HarvestSettings { host, nbd, tls, http: self.http })
     }
 }

@@ -86,6 +86,9 @@ impl fmt::Display for StatusReport {
         if let Some(cause) = &self.host.stopped {
             write!(f, "\nnothing is made durable any more, until it is started again: {cause}")?;
         }
+        if let Some(cause) = &self.host.journal.full {
+            write!(f, "\nnothing is written, made or lent: {cause}")?;
+        }
         leases.iter().try_for_each(|lease| write!(f, "\n{}: {}", lease.vssd, LeaseLine(lease)))?;
         let earlier = self.reports.len().saturating_sub(REPORTS_SHOWN);
         if earlier > 0 {

@@ -27,6 +27,9 @@ fn a_daemon_that_cannot_start_says_why() {
     scene.fails("harvest serve ~/h --size 1G --nbd unix:~/none/d.sock", &["none/d.sock"]);
     fs::write(scene.path("file"), "precious").unwrap();
     scene.fails("harvest serve ~/file --size 1G", &["file"]);
+    let taken = ["file", "there is a file already", "--erase"];
+    scene.fails("harvest serve ~/new --size 1G --flash ~/file", &taken);
+    assert_eq!(scene.run("harvest serve ~/h --size 1G --erase").status, Some(2));
     assert_eq!(scene.bytes("file"), b"precious");
     let mut daemon = Daemon::start(&scene, "--size 1G");
     scene.fails("harvest serve ~/h --nbd unix:~/other.sock", &["h"]);

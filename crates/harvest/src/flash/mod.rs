@@ -6,7 +6,9 @@
 //! | [`timing`] | how long operations take on a channel |
 //! | [`emulator`] | flash in memory, which breaks when told to |
 //! | [`mod@file`] | flash in a file, a partition, an NVMe namespace |
+//! | `blank` | whether there is something on what is to be made flash |
 
+pub(crate) mod blank;
 pub mod emulator;
 pub mod file;
 pub mod geometry;

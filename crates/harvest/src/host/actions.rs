@@ -15,7 +15,7 @@ use super::{Control, Host};
 use crate::broker::event::Answer;
 use crate::broker::{Action, Event, Step};
 use crate::flash::{FlashBlock, lock};
-use crate::journal::{Record, parts};
+use crate::journal::{Lsn, Record, parts};
 use crate::{Error, ErrorKind, GssdId, Result, VssdId};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -56,6 +56,13 @@ impl Job {
     }
 }
 
+/// What the broker decided: nothing of it is done before its steps are durable.
+pub(crate) struct Decided {
+    actions: Vec<Action>,
+    /// Where the last of the steps lies, if there are any.
+    steps: Option<Lsn>,
+}
+
 /// How long who waits for blocks to come home sleeps at a time.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -84,6 +91,9 @@ impl Host {
         loop {
             // The broker may be ahead of the journal then.
             self.check()?;
+            if control.decided.is_some() {
+                self.act(control)?;
+            }
             let events = std::mem::take(&mut *lock(&self.inbox));
             let mut actions = std::mem::take(&mut control.resumed);
             if events.is_empty() && actions.is_empty() {
@@ -93,31 +103,42 @@ impl Host {
             for event in events {
                 control.broker.on_event(now, event, &mut actions);
             }
-            self.act(control, actions)?;
+            self.decide(control, actions)?;
         }
     }
 
-    pub(super) fn act(&self, control: &mut Control, actions: Vec<Action>) -> Result<()> {
-        let mut steps = Vec::new();
+    /// The steps go to the journal; [`Host::act`] does what follows from them.
+    pub(super) fn decide(&self, control: &mut Control, actions: Vec<Action>) -> Result<()> {
+        let mut steps = None;
         for action in &actions {
             if let Action::Journal(step) = action {
-                let lsn = self.log.step(step).inspect_err(|error| self.broken(error))?;
-                steps.push((step, lsn));
+                steps = Some(self.log.step(step).map_err(|error| self.broken(error))?);
             }
         }
-        if let Some((_, lsn)) = steps.last() {
-            self.log.sync(&self.media, *lsn).inspect_err(|error| self.broken(error))?;
+        control.decided = Some(Decided { actions, steps });
+        Ok(())
+    }
+
+    /// Does what was decided; where the journal's disk is full, it is decided still, and done later.
+    pub(super) fn act(&self, control: &mut Control) -> Result<()> {
+        if let Some(lsn) = control.decided.as_ref().and_then(|decided| decided.steps) {
+            self.log.sync(&self.media, lsn).map_err(|error| match error.kind() {
+                ErrorKind::NoSpace => error,
+                _ => self.broken(error),
+            })?;
         }
-        for (step, _) in steps {
-            self.custody.apply(step).inspect_err(|error| self.broken(error))?;
+        let actions = control.decided.take().map(|decided| decided.actions).unwrap_or_default();
+        for action in &actions {
+            if let Action::Journal(step) = action {
+                self.custody.apply(step).map_err(|error| self.broken(error))?;
+            }
         }
         // What the steps say is so from here on. An action that cannot be done takes none of the others along, and the
         // host stops: the broker is ahead of it, and what was not done is done after a restart.
         let mut failure = None;
         for action in actions {
             if let Err(error) = self.do_action(control, action) {
-                self.broken(&error);
-                failure.get_or_insert(error);
+                failure.get_or_insert(self.broken(error));
             }
         }
         failure.map_or(Ok(()), Err)
@@ -324,7 +345,11 @@ impl Host {
         // What takes long on the flash, while nobody waits.
         self.log.sync_all(&self.media)?;
         let (mut new, records, volumes) = {
-            let control = lock(&self.control);
+            let mut control = lock(&self.control);
+            if control.decided.is_some() {
+                // The broker is ahead of custody until then.
+                self.act(&mut control)?;
+            }
             let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
             let new = self.log.rewriting()?;
             (new, self.records(&control, &volumes)?, volumes)

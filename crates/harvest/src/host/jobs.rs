@@ -102,12 +102,22 @@ impl Host {
             Job::Wipe(vssd) => self.wipe(vssd),
             Job::Swap(one, other) => self.swap(one, other),
         };
+        let mut waits = false;
         let told = match done {
-            Ok(Some(event)) => self.tell(event),
+            Ok(Some(event)) => match self.tell(event) {
+                // The journal's disk is full: it was heard, and is acted on later.
+                Err(error) if error.kind() == ErrorKind::NoSpace && self.check().is_ok() => {
+                    waits = true;
+                    Ok(())
+                }
+                told => told,
+            },
             Ok(None) => Ok(()),
             Err(error) => Err(error),
         };
-        if let Job::Swap(one, other) = job {
+        if let Job::Swap(one, other) = job
+            && !waits
+        {
             self.keep_channels(one, other);
         }
         // Only now: nobody does the same for another while this one's word is on its way.

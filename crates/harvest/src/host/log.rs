@@ -4,9 +4,10 @@ use super::media::Media;
 use super::volume::Inner;
 use crate::broker::Step;
 use crate::flash::lock;
+use crate::journal::room::RESERVE;
 use crate::journal::{Journal, Lsn, Record, Rewriting};
 use crate::vssd::Change;
-use crate::{Error, Result, VssdId};
+use crate::{Error, ErrorKind, Result, VssdId};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -23,6 +24,8 @@ pub(crate) struct Log {
     syncs: AtomicU64,
     rewrites: AtomicU64,
     pause: Mutex<Pause>,
+    /// It was said that its disk is full.
+    full: AtomicBool,
 }
 
 /// Seconds between tries of what failed: twice as many each time.
@@ -62,7 +65,40 @@ impl Log {
             syncs: AtomicU64::new(0),
             rewrites: AtomicU64::new(0),
             pause: Mutex::default(),
+            full: AtomicBool::new(false),
         }
+    }
+
+    /// Fails where the journal's disk is full: asked before anything is begun that takes flash, or will. So many bytes
+    /// of records follow from it at once.
+    pub(crate) fn may_take(&self, bytes: u64) -> Result<()> {
+        self.journal.check_room(bytes, RESERVE)
+    }
+
+    /// Fails where the journal's disk is so full that what is left is for who gives back: asked before what is there is
+    /// moved or trimmed.
+    pub(crate) fn may_tidy(&self) -> Result<()> {
+        self.journal.check_room(0, RESERVE / 2)
+    }
+
+    /// Looks whether there is room on the journal's disk again; to be called every second.
+    pub(crate) fn look_for_room(&self, media: &Media) {
+        let full = self.journal.look_for_room();
+        if full.is_some() {
+            // Where only a write tells.
+            self.sync_all(media).unwrap_or_default();
+        }
+        let before = self.full.swap(full.is_some(), Ordering::Relaxed);
+        match (full, before) {
+            (Some(error), false) => tracing::warn!(%error, "nothing is written or lent"),
+            (None, true) => tracing::info!("there is room for the journal again"),
+            _ => {}
+        }
+    }
+
+    /// Why nothing is written or lent, while that is so.
+    pub(crate) fn refusal(&self) -> Option<Error> {
+        self.may_take(0).err().filter(|error| error.kind() == ErrorKind::NoSpace)
     }
 
     /// Appends a change of a vSSD, under the lock under which it was made.
@@ -165,7 +201,7 @@ pub(crate) fn decoded<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8], what: &'st
 pub(crate) fn from_flash(error: crate::flash::FlashError, cause: &'static str) -> Error {
     match error {
         crate::flash::FlashError::Failed(error) => error.about("the flash"),
-        other => Error::new(crate::ErrorKind::Io, cause).caused_by(other),
+        other => Error::new(ErrorKind::Io, cause).caused_by(other),
     }
 }
 

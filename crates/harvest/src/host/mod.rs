@@ -69,7 +69,7 @@ use crate::flash::{FlashBlock, Geometry, lock};
 use crate::predict::forecaster::Forecast;
 use crate::vssd::{Effort, Vssd};
 use crate::{Error, ErrorKind, GssdId, Result, Time, VssdId};
-use actions::Job;
+use actions::{Decided, Job};
 use headstart_block::{BlockDevice, ByteSize};
 use levelling::Levelling;
 use media::Media;
@@ -125,6 +125,8 @@ pub(crate) struct Control {
     next_vssd: u32,
     /// What is to be done (again) after a start.
     resumed: Vec<Action>,
+    /// What is decided and not done.
+    decided: Option<Decided>,
 }
 
 /// What is being done.
@@ -183,6 +185,7 @@ impl Host {
         let grows = spec.kind == Kind::Harvest && spec.size.is_none();
         let known = About { id, name: name.to_owned(), kind: spec.kind, channels, grows };
         let map = log::encoded(&vssd.snapshot())?;
+        self.log.may_take(map.len() as u64)?;
         self.log.append(&Meta::Next(id.0 + 1).record()?)?;
         self.log.append(&Meta::made(known.clone()).record()?)?;
         crate::journal::parts(id, &map).try_for_each(|part| self.log.append(&part).map(drop))?;
@@ -230,6 +233,9 @@ impl Host {
         {
             let mut inner = volume.write();
             volume.check()?;
+            if size > inner.vssd.size() {
+                self.log.may_take(0)?;
+            }
             let change =
                 inner.vssd.resize(size).map_err(|error| error.about(format_args!("vSSD {}", volume.name)))?;
             self.log.change(volume.id, &mut inner, &change)?;
@@ -268,6 +274,7 @@ impl Host {
     #[expect(clippy::needless_pass_by_value, reason = "it is made for this call")]
     pub fn request(&self, name: &str, wish: Wish) -> Result<Vec<LeaseStatus>> {
         self.check()?;
+        self.log.may_take(0)?;
         let volume = self.named(name)?;
         let block = u64::from(self.media.geometry().block_size());
         let capacity = u32::try_from(wish.capacity.div_ceil(block))
@@ -330,6 +337,7 @@ impl Host {
     /// NotFound; Invalid for a harvest VM's, which lends nothing.
     pub fn offer(&self, name: &str, channels: u16, bytes: u64, lasts: Duration) -> Result<()> {
         self.check()?;
+        self.log.may_take(0)?;
         let volume = self.named(name)?;
         if volume.kind == Kind::Harvest {
             let error = Error::invalid("a harvest VM's lends nothing").about(format_args!("vSSD {name}"));
@@ -364,34 +372,45 @@ impl Host {
         if self.check().is_err() {
             return;
         }
+        self.log.look_for_room(&self.media);
+        // Where the journal's disk is full nothing more is lent, and what can wait waits.
+        let (may_take, may_tidy) = (self.log.may_take(0).is_ok(), self.log.may_tidy().is_ok());
         let now = self.time();
         let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
         let (mut events, mut swap) = (Vec::new(), None);
         {
             let control = &mut *lock(&self.control);
-            match self.level(control, now, &volumes) {
-                Ok(planned) => swap = planned,
-                Err(error) => tracing::warn!(%error, "wear cannot be levelled"),
+            if may_take {
+                match self.level(control, now, &volumes) {
+                    Ok(planned) => swap = planned,
+                    Err(error) => tracing::warn!(%error, "wear cannot be levelled"),
+                }
+                events.extend(self.offer_all_unsold(control, now, volumes.values().map(AsRef::as_ref)));
             }
-            if control.broker.next().is_some_and(|next| next <= now) {
+            if may_tidy && control.broker.next().is_some_and(|next| next <= now) {
                 events.push(Event::Tick);
             }
-            events.extend(self.offer_all_unsold(control, now, volumes.values().map(AsRef::as_ref)));
             for volume in volumes.values().filter(|volume| volume.kind != Kind::Unsold) {
                 let usage = volume.read().vssd.usage();
                 let used = usage.stored.div_ceil(self.media.geometry().pages.into());
                 let Some(sampler) = control.samples.get_mut(&volume.id) else { continue };
                 let counts = volume.meter.counts();
                 let forecast = sampler.observe(now, counts, used, volume.kind, self.settings.step);
+                let forecast = forecast.filter(|_| may_take);
                 events.extend(forecast.map(|forecast| sampling::event(volume.id, forecast)));
-                if let Some(blocks) = self.presses(&usage) {
+                if may_tidy && let Some(blocks) = self.presses(&usage) {
                     events.push(Event::Pressed { home: volume.id, bandwidth: 0, capacity: blocks });
                 }
             }
         }
         lock(&self.inbox).extend(events);
-        if let Err(error) = self.settle() {
-            tracing::warn!(%error, "the broker's decisions cannot be carried out");
+        match self.settle() {
+            // That was said.
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                tracing::debug!(%error, "the broker's decisions wait");
+            }
+            Err(error) => tracing::warn!(%error, "the broker's decisions cannot be carried out"),
+            Ok(()) => {}
         }
         if let Some(job) = swap {
             self.begin(job);
@@ -443,16 +462,17 @@ impl Host {
     }
 
     /// Nothing is decided any more: the journal may not say what was done.
-    pub(crate) fn broken(&self, error: &Error) {
+    pub(crate) fn broken(&self, error: Error) -> Error {
+        let error = error.remedy("see to the disk that its journal is on, then start it again");
         lock(&self.broken).get_or_insert_with(|| error.to_string());
+        error
     }
 
     fn check(&self) -> Result<()> {
         match &*lock(&self.broken) {
             None => Ok(()),
-            Some(cause) => Err(Error::new(ErrorKind::Io, format!("it stopped: {cause}"))
-                .about("the host")
-                .remedy("see to the disk that its journal is on, then start it again")),
+            // It says what to do.
+            Some(cause) => Err(Error::new(ErrorKind::Io, format!("it stopped: {cause}")).about("the host")),
         }
     }
 

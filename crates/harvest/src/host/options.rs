@@ -4,7 +4,7 @@ use super::status::{FlashPlace, Options};
 use crate::broker;
 use crate::flash::emulator::Faults;
 use crate::flash::timing::Speeds;
-use crate::flash::{Emulator, FileFlash, Flash, Geometry};
+use crate::flash::{Emulator, FileFlash, Flash, Geometry, blank};
 use crate::gssd::Grain;
 use crate::lane::{self, Speed};
 use crate::{Error, ErrorKind, Result};
@@ -140,7 +140,12 @@ pub(crate) fn open_flash(options: &Options, known: bool) -> Result<Opened> {
     };
     let device = matches!(options.flash, FlashPlace::Device { .. });
     let table = if device { options.dir.join("flash.table") } else { FileFlash::table_beside(path) };
-    let flash = if known { open_known(path, &table, wanted)? } else { make(path, &table, wanted, device)? };
+    let flash = if known {
+        open_known(path, &table, wanted)?
+    } else {
+        check_new(path, &table, device, options.erase)?;
+        make(path, &table, wanted, device)?
+    };
     Ok(Opened {
         flash: Arc::new(flash),
         speed,
@@ -164,8 +169,8 @@ fn open_known(path: &Path, table: &Path, wanted: Option<u64>) -> Result<FileFlas
     Ok(flash)
 }
 
-fn make(path: &Path, table: &Path, wanted: Option<u64>, device: bool) -> Result<FileFlash> {
-    let there = std::fs::metadata(path).ok();
+/// Refuses flash that is to be made of what somebody may miss.
+fn check_new(path: &Path, table: &Path, device: bool, erase: bool) -> Result<()> {
     if table.exists() {
         let error = Error::new(
             ErrorKind::Conflict,
@@ -176,15 +181,28 @@ fn make(path: &Path, table: &Path, wanted: Option<u64>, device: bool) -> Result<
             table.display()
         )));
     }
-    if !device && there.as_ref().is_some_and(|there| there.len() > 0) {
-        let error = Error::new(ErrorKind::Conflict, "there is a file already, which would be erased");
-        return Err(error.about(path.display()).remedy("give another path, or remove it"));
+    if erase {
+        return Ok(());
     }
+    if !device && std::fs::metadata(path).is_ok_and(|there| there.len() > 0) {
+        let error = Error::new(ErrorKind::Conflict, "there is a file already, which would be erased");
+        let error = error.remedy("give another path, or remove it, or have it erased with --erase");
+        return Err(error.about(path.display()));
+    }
+    if device && let Some(content) = blank::content(path)? {
+        let cause = format!("it is not blank and would be erased: there is {content}");
+        let error = Error::new(ErrorKind::Conflict, cause).about(path.display());
+        return Err(error.remedy("give another, or have all that is on it erased with --erase"));
+    }
+    Ok(())
+}
+
+fn make(path: &Path, table: &Path, wanted: Option<u64>, device: bool) -> Result<FileFlash> {
     let size = match wanted {
         Some(size) => size,
         None if device => device_size(path)?,
         None => {
-            let error = Error::invalid("it is not there, and no size is given").about(path.display());
+            let error = Error::invalid("it is new, and no size is given").about(path.display());
             return Err(error.remedy("give a size to make it with"));
         }
     };
@@ -202,4 +220,35 @@ fn geometry(size: u64) -> Result<Geometry> {
         Error::invalid(format!("{size} bytes of flash are too few or too many"))
             .remedy("give 1 MiB to 16 PiB")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_somebody_may_miss_is_not_made_flash() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, table) = (dir.path().join("device"), dir.path().join("table"));
+        let check = |device, erase| check_new(&path, &table, device, erase);
+        check(false, false).unwrap();
+        std::fs::write(&path, []).unwrap();
+        check(false, false).unwrap();
+        std::fs::write(&path, vec![0; 3 << 20]).unwrap();
+        check(true, false).unwrap();
+        assert_eq!(check(false, false).unwrap_err().kind(), ErrorKind::Conflict);
+        let mut disk = vec![0; 3 << 20];
+        disk[1080..1082].copy_from_slice(b"\x53\xef");
+        std::fs::write(&path, &disk).unwrap();
+        let error = check(true, false).unwrap_err();
+        let text = error.to_string();
+        assert!(error.kind() == ErrorKind::Conflict && text.contains("device: it is not blank"), "{text}");
+        assert!(text.contains("ext4") && text.contains("--erase"), "{text}");
+        assert!(std::fs::read(&path).unwrap() == disk);
+        check(true, true).unwrap();
+        check(false, true).unwrap();
+        // Of another directory it is not taken in any case.
+        std::fs::write(&table, []).unwrap();
+        assert!(check(true, true).is_err());
+    }
 }

@@ -29,6 +29,7 @@ impl Host {
     pub(crate) fn store(&self, volume: &Volume, pages: &[Page<'_>]) -> Result<()> {
         let mut todo = pages.to_vec();
         while !todo.is_empty() {
+            self.log.may_take(0)?;
             let mut batch = Vec::with_capacity(todo.len());
             // A regular VM's channels are all its own.
             let times = volume.class().is_harvest().then(|| self.media.gate().program_times());
@@ -147,7 +148,7 @@ impl Host {
     pub(crate) fn collect(&self, volume: &Volume, effort: Effort) -> Result<usize> {
         // Who deletes the vSSD waits for this one, or this one hears of it.
         let _in = volume.enter_collector();
-        if volume.check().is_err() {
+        if volume.check().is_err() || self.log.may_tidy().is_err() {
             return Ok(0);
         }
         let mut steps = Vec::with_capacity(STEPS);

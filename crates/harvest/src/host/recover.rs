@@ -104,6 +104,7 @@ impl Host {
             levelling: Levelling::default(),
             next_vssd: known.next_vssd,
             resumed,
+            decided: None,
         };
         let host = Arc::new_cyclic(|me| Self {
             me: me.clone(),
@@ -125,7 +126,12 @@ impl Host {
             _lock: held,
         });
         host.recover(known)?;
-        host.settle()?;
+        match host.settle() {
+            Err(error) if error.kind() == ErrorKind::NoSpace && host.check().is_ok() => {
+                tracing::warn!(%error, "what was begun before the start is finished later");
+            }
+            settled => settled?,
+        }
         Ok(host)
     }
 

@@ -132,7 +132,8 @@ impl Host {
 
     fn journal_status(&self) -> JournalStatus {
         let [bytes, records, syncs, snapshots] = self.log.counts();
-        JournalStatus { bytes, records, syncs, snapshots }
+        let full = self.log.refusal().map(|error| error.to_string());
+        JournalStatus { bytes, records, syncs, snapshots, full }
     }
 }
 

@@ -23,6 +23,8 @@ pub struct Options {
     pub flash: FlashPlace,
     /// Bytes of it to use; `None`: all of a device, or what the directory was made with.
     pub size: Option<u64>,
+    /// Flash that is new to this directory is erased though something is on it; without this it is refused then.
+    pub erase: bool,
     /// The knobs.
     pub settings: Settings,
 }
@@ -275,6 +277,8 @@ pub struct JournalStatus {
     pub syncs: u64,
     /// Snapshots that took the place of older records since then.
     pub snapshots: u64,
+    /// Why nothing is written, made or lent while the journal's disk is full; it goes on by itself.
+    pub full: Option<String>,
 }
 
 /// Something that a VM's user has to know.

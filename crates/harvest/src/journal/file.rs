@@ -1,11 +1,12 @@
 //! A journal in a file: appending, syncing together, and replacing the file while it is used.
 
+use super::room::{Medium, Room, is_full};
 use super::{End, HEADER, Record, encode, header, reframe, replay};
-use crate::replace::put_in_place;
+use crate::replace::sync_directory_of;
 use crate::{Error, ErrorKind, Result};
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, BufReader};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -32,7 +33,8 @@ pub struct Journal {
 
 #[derive(Debug)]
 struct State {
-    file: Arc<File>,
+    file: Arc<Medium>,
+    room: Room,
     /// Frames that were not written yet.
     pending: Vec<u8>,
     /// The file's length, without `pending`, and with what is being written.
@@ -50,6 +52,19 @@ struct State {
     tail: Option<Vec<u8>>,
 }
 
+impl State {
+    /// Where the file ends when all is written.
+    fn end(&self) -> u64 {
+        self.len + self.pending.len() as u64
+    }
+
+    /// What was to be written waits again, before what was appended since.
+    fn put_back(&mut self, batch: Vec<u8>) {
+        let later = std::mem::replace(&mut self.pending, batch);
+        self.pending.extend_from_slice(&later);
+    }
+}
+
 impl Journal {
     /// Makes a journal that begins with these records, in place of one that may be there.
     ///
@@ -60,8 +75,10 @@ impl Journal {
             let mut new = Writer::beside(path)?;
             records.into_iter().try_for_each(|record| new.write(record))?;
             new.end(&mut [])?;
-            new.put_in_place()?;
-            Ok(Self::over(path, Arc::clone(&new.file), new.len, new.len))
+            // Where there is none, who needs it will hear of it.
+            let room = new.room();
+            new.put_in_place().map_err(|(error, _)| error)?;
+            Ok(Self::over(path, Arc::clone(&new.file), room, new.len, new.len))
         };
         create().map_err(|error| error.about(path.display()))
     }
@@ -83,12 +100,15 @@ impl Journal {
             Ok((file, end))
         };
         let (file, end) = open().map_err(|error| error.about(path.display()))?;
-        Ok((Self::over(path, Arc::new(file), end.end, HEADER as u64), end))
+        let file = Medium::of(file);
+        let room = file.room(end.end);
+        Ok((Self::over(path, Arc::new(file), room, end.end, HEADER as u64), end))
     }
 
-    fn over(path: &Path, file: Arc<File>, len: u64, written_len: u64) -> Self {
+    fn over(path: &Path, file: Arc<Medium>, room: Room, len: u64, written_len: u64) -> Self {
         let state = State {
             file,
+            room,
             pending: Vec::new(),
             len,
             durable_len: len,
@@ -122,8 +142,9 @@ impl Journal {
     /// Makes all durable that was appended up to `lsn`, and whatever others appended meanwhile.
     ///
     /// # Errors
-    /// The file cannot be written. Nothing that was not durable before may be relied upon, and the journal takes no
-    /// more: what the file holds is known when it is opened again.
+    /// NoSpace where its file system is full: nothing is lost, and it can be called again. Otherwise the file cannot be
+    /// written: nothing that was not durable before may be relied upon, and the journal takes no more; what the file
+    /// holds is known when it is opened again.
     pub fn sync(&self, lsn: Lsn) -> Result<()> {
         self.sync_after(lsn, || Ok(()))
     }
@@ -148,22 +169,36 @@ impl Journal {
         state.writing = true;
         let (batch, at, upto) = (std::mem::take(&mut state.pending), state.len, state.appended);
         state.len += batch.len() as u64;
-        let file = state.file.clone();
+        let wanted = state.room.refusal().is_none().then(|| state.room.wanted(state.len)).flatten();
+        let file = Arc::clone(&state.file);
         drop(state);
-        let written = before().and_then(|()| {
-            let written = file.write_all_at(&batch, at).and_then(|()| file.sync_data());
-            written.map_err(|error| Error::io("it cannot be written", error))
-        });
+        let given = wanted.map(|wanted| (wanted, file.take(wanted)));
+        let written = before().map(|()| file.write(&batch, at).and_then(|()| file.sync_data()));
         let mut state = self.lock();
         state.writing = false;
-        match written {
-            Ok(()) => (state.durable, state.durable_len) = (upto, at + batch.len() as u64),
-            Err(error) => state.failed = Some(error.to_string()),
+        if let Some((wanted, given)) = given {
+            state.room.asked(wanted, &given);
         }
-        // The buffer is kept for the next batch.
-        if state.pending.is_empty() && batch.capacity() <= KEPT {
-            state.pending = batch;
-            state.pending.clear();
+        match written {
+            Ok(Ok(())) => {
+                (state.durable, state.durable_len) = (upto, at + batch.len() as u64);
+                state.room.written();
+                // The buffer is kept for the next batch.
+                if state.pending.is_empty() && batch.capacity() <= KEPT {
+                    state.pending = batch;
+                    state.pending.clear();
+                }
+            }
+            Ok(Err(error)) if is_full(&error) => {
+                // What came through of it is written over.
+                state.len = at;
+                state.put_back(batch);
+                state.room.refused(&error);
+                self.synced.notify_all();
+                return Err(self.full(error));
+            }
+            Ok(Err(error)) => state.failed = Some(Error::io("it cannot be written", error).to_string()),
+            Err(error) => state.failed = Some(error.to_string()),
         }
         self.synced.notify_all();
         self.check(&state)
@@ -193,8 +228,57 @@ impl Journal {
     /// Bytes of the file, with what waits to be written.
     #[must_use]
     pub fn size(&self) -> u64 {
+        self.lock().end()
+    }
+
+    /// Whether so many bytes can be appended, and so many more be left for others; takes room on its file system where
+    /// that is not so. Once that was refused it is not asked again, but by [`Journal::look_for_room`].
+    ///
+    /// # Errors
+    /// NoSpace where its file system is full; the journal failed before.
+    pub fn check_room(&self, bytes: u64, others: u64) -> Result<()> {
         let state = self.lock();
-        state.len + state.pending.len() as u64
+        self.check(&state)?;
+        let needed = bytes.saturating_add(others);
+        if state.room.left(state.end()) >= needed {
+            return Ok(());
+        }
+        let state = if state.room.refusal().is_none() { self.take_room(state, bytes) } else { state };
+        match state.room.refusal() {
+            Some(error) if state.room.left(state.end()) < needed => Err(self.full(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes room ahead where there is little; to be called now and then, so that all goes on when there is room again.
+    /// The error that those get who need it where there is none.
+    pub fn look_for_room(&self) -> Option<Error> {
+        let state = self.lock();
+        let state = self.take_room(state, 0);
+        state.room.refusal().map(|error| self.full(error))
+    }
+
+    fn take_room<'a>(&'a self, state: MutexGuard<'a, State>, bytes: u64) -> MutexGuard<'a, State> {
+        let Some(wanted) = state.room.wanted(state.end().saturating_add(bytes)) else { return state };
+        let file = Arc::clone(&state.file);
+        drop(state);
+        let given = file.take(wanted);
+        let mut state = self.lock();
+        // It may have been replaced.
+        if Arc::ptr_eq(&file, &state.file) {
+            state.room.asked(wanted, &given);
+        }
+        state
+    }
+
+    fn full(&self, error: io::Error) -> Error {
+        Error::new(ErrorKind::NoSpace, "its file system is full, and no record can be added")
+            .caused_by(error)
+            .about(self.path.display())
+            .remedy(
+                "make room there, and all goes on by itself; vSSDs can be trimmed and deleted, and leases released, \
+                 meanwhile",
+            )
     }
 
     /// Whether it has grown so much that it should be rewritten.
@@ -284,11 +368,20 @@ impl Rewriting<'_> {
         let (batch, upto) = (std::mem::take(&mut state.pending), state.appended);
         let mut tail = state.tail.as_mut().map(std::mem::take).unwrap_or_default();
         drop(state);
+        let mut room = Room::of(0);
         let ready = match before() {
-            Ok(()) => self.new.end(&mut tail).map_err(|error| (error, false)),
+            Ok(()) => self
+                .new
+                .end(&mut tail)
+                .and_then(|()| {
+                    room = self.new.room();
+                    // What the old one has is not to be had again.
+                    room.refusal().map_or(Ok(()), |error| Err(beside_failed(error)))
+                })
+                .map_err(|error| (error, false)),
             Err(error) => Err((error, true)),
         };
-        let placed = ready.and_then(|()| self.new.put_in_place().map_err(|error| (error, true)));
+        let placed = ready.and_then(|()| self.new.put_in_place());
         let mut state = journal.lock();
         state.writing = false;
         journal.synced.notify_all();
@@ -296,7 +389,7 @@ impl Rewriting<'_> {
             Ok(()) => {
                 let len = self.new.len;
                 reframe(&mut state.pending, |_| len);
-                state.file = Arc::clone(&self.new.file);
+                (state.file, state.room) = (Arc::clone(&self.new.file), room);
                 (state.len, state.durable_len, state.written_len) = (len, len, len);
                 state.durable = upto;
                 Ok(())
@@ -306,8 +399,7 @@ impl Rewriting<'_> {
                 Err(error.about(journal.path.display()))
             }
             Err((error, false)) => {
-                let later = std::mem::replace(&mut state.pending, batch);
-                state.pending.extend_from_slice(&later);
+                state.put_back(batch);
                 Err(error.about(journal.path.display()))
             }
         }
@@ -328,7 +420,7 @@ impl Drop for Tail<'_> {
 #[derive(Debug)]
 struct Writer {
     path: PathBuf,
-    file: Arc<File>,
+    file: Arc<Medium>,
     /// What is not in the file yet.
     gathered: Vec<u8>,
     /// Bytes, with those.
@@ -338,12 +430,18 @@ struct Writer {
 
 impl Writer {
     fn beside(path: &Path) -> Result<Self> {
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(beside(path));
+        // Who stores what where is for nobody else to read.
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(true).mode(0o600);
+        let file = options.open(beside(path)).and_then(|file| {
+            // One may have been left there.
+            file.set_permissions(Permissions::from_mode(0o600)).map(|()| file)
+        });
         let file = file.map_err(|error| Error::io("cannot make the new one beside it", error))?;
         let gathered = header().to_vec();
         Ok(Self {
             path: path.to_owned(),
-            file: Arc::new(file),
+            file: Arc::new(Medium::of(file)),
             gathered,
             len: HEADER as u64,
             in_place: false,
@@ -360,7 +458,7 @@ impl Writer {
 
     fn write_out(&mut self) -> Result<()> {
         let at = self.len - self.gathered.len() as u64;
-        self.file.write_all_at(&self.gathered, at).map_err(beside_failed)?;
+        self.file.write(&self.gathered, at).map_err(beside_failed)?;
         self.gathered.clear();
         Ok(())
     }
@@ -381,12 +479,20 @@ impl Writer {
         self.sync()
     }
 
-    /// Puts it in the other's place, durably.
-    fn put_in_place(&mut self) -> Result<()> {
-        let placed = put_in_place(&beside(&self.path), &self.path);
-        placed.map_err(|error| Error::io("cannot be replaced by the new one", error))?;
+    /// Takes room ahead, as far as there is.
+    fn room(&self) -> Room {
+        self.file.room(self.len)
+    }
+
+    /// Puts it in the other's place, durably. Where that fails, with whether nobody knows which is there.
+    fn put_in_place(&mut self) -> Result<(), (Error, bool)> {
+        let failed = |error| Error::io("cannot be replaced by the new one", error);
+        std::fs::rename(beside(&self.path), &self.path).map_err(|error| {
+            let unknown = !is_full(&error);
+            (failed(error), unknown)
+        })?;
         self.in_place = true;
-        Ok(())
+        sync_directory_of(&self.path).map_err(|error| (failed(error), true))
     }
 }
 

@@ -6,17 +6,18 @@ use crate::broker::Event;
 use crate::custody::Holder;
 use crate::flash::emulator::Faults;
 use crate::flash::{Flash, FlashBlock};
+use crate::journal::room::limit;
 use crate::{ErrorKind, Result};
 use headstart_block::ByteRange;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Holders by name: each writes its own letter.
-const HOLDERS: [(&str, u8); 3] = [("regular", b'R'), ("ghost", b'G'), ("second", b'S')];
+pub(super) const HOLDERS: [(&str, u8); 3] = [("regular", b'R'), ("ghost", b'G'), ("second", b'S')];
 
 /// What a holder may find in a page: the generations that it can be, 0 for zeros.
 #[derive(Default)]
-struct Model {
+pub(super) struct Model {
     pages: BTreeMap<(&'static str, u32), Vec<u32>>,
     generation: u32,
     /// Pages that a write may have written or not.
@@ -24,7 +25,12 @@ struct Model {
 }
 
 impl Model {
-    fn write(&mut self, host: &Arc<Host>, name: &'static str, pages: std::ops::Range<u32>) -> Result<()> {
+    pub(super) fn write(
+        &mut self,
+        host: &Arc<Host>,
+        name: &'static str,
+        pages: std::ops::Range<u32>,
+    ) -> Result<()> {
         self.generation += 1;
         let letter = HOLDERS.iter().find(|(holder, _)| *holder == name).unwrap().1;
         let bytes: Vec<u8> = pages.clone().flat_map(|page| pattern(letter, page, self.generation)).collect();
@@ -43,7 +49,12 @@ impl Model {
         }
     }
 
-    fn trim(&mut self, host: &Arc<Host>, name: &'static str, pages: std::ops::Range<u32>) -> Result<()> {
+    pub(super) fn trim(
+        &mut self,
+        host: &Arc<Host>,
+        name: &'static str,
+        pages: std::ops::Range<u32>,
+    ) -> Result<()> {
         for page in pages.clone() {
             self.pages.entry((name, page)).or_insert_with(|| vec![0]).push(0);
             self.unsure.insert((name, page));
@@ -54,7 +65,7 @@ impl Model {
         Ok(())
     }
 
-    fn flush(&mut self, host: &Arc<Host>, name: &'static str) -> Result<()> {
+    pub(super) fn flush(&mut self, host: &Arc<Host>, name: &'static str) -> Result<()> {
         host.disk(name)?.flush()?;
         for (key, generations) in &mut self.pages {
             if key.0 == name && !self.unsure.contains(key) {
@@ -65,7 +76,7 @@ impl Model {
     }
 
     /// Everything that each can read is his own, and a regular VM's is what it flushed or newer.
-    fn check(&mut self, host: &Arc<Host>) {
+    pub(super) fn check(&mut self, host: &Arc<Host>) {
         for (name, letter) in HOLDERS {
             let Ok(disk) = host.disk(name) else { continue };
             for page in 0..u32::try_from(disk.size() / PAGE as u64).unwrap() {
@@ -99,7 +110,7 @@ impl Model {
 }
 
 /// All that can happen to a host, one after the other.
-fn live(host: &Arc<Host>, model: &mut Model) -> Result<()> {
+pub(super) fn live(host: &Arc<Host>, model: &mut Model) -> Result<()> {
     host.create("regular", spec(Kind::Regular, 2, Some(36 * 8 * PAGE as u64)))?;
     host.create("ghost", spec(Kind::Harvest, 1, None))?;
     model.write(host, "regular", 0..60)?;
@@ -153,7 +164,7 @@ fn harvest(host: &Arc<Host>, name: &str, blocks: u64) -> Result<()> {
 }
 
 /// No lease is stuck: what was begun is finished.
-fn settled(host: &Arc<Host>, point: u64) {
+pub(super) fn settled(host: &Arc<Host>, point: u64) {
     for _ in 0..3 {
         host.tick();
     }
@@ -163,7 +174,7 @@ fn settled(host: &Arc<Host>, point: u64) {
 }
 
 /// What is nobody's holds nothing.
-fn nobodys_is_clean(machine: &Machine, host: &Arc<Host>, point: u64) {
+pub(super) fn nobodys_is_clean(machine: &Machine, host: &Arc<Host>, point: u64) {
     let zeros = vec![0; usize::try_from(SMALL.block_size()).unwrap()];
     let mut bytes = vec![0; usize::try_from(SMALL.block_size()).unwrap()];
     let pooled: Vec<FlashBlock> = (0..SMALL.total_blocks())
@@ -177,7 +188,7 @@ fn nobodys_is_clean(machine: &Machine, host: &Arc<Host>, point: u64) {
 }
 
 /// All leases can end and all flash comes back.
-fn ends_well(machine: &Machine, host: &Arc<Host>, point: u64) {
+pub(super) fn ends_well(machine: &Machine, host: &Arc<Host>, point: u64) {
     for (name, _) in HOLDERS {
         if host.disk(name).is_ok() {
             host.delete(name).unwrap();
@@ -193,15 +204,15 @@ fn ends_well(machine: &Machine, host: &Arc<Host>, point: u64) {
 
 /// How a host ends.
 #[derive(Clone, Copy, PartialEq)]
-enum End {
+pub(super) enum End {
     Killed,
     PowerLost,
 }
 
 /// What a host goes through.
-type Life = fn(&Arc<Host>, &mut Model) -> Result<()>;
+pub(super) type Life = fn(&Arc<Host>, &mut Model) -> Result<()>;
 
-fn crash_at(point: u64, end: End, faults: Faults, live: Life) -> bool {
+pub(super) fn crash_at(point: u64, end: End, faults: Faults, live: Life) -> bool {
     let mut machine = Machine::new(SMALL, faults);
     let (fuse, mut model) = (Fuse::of(point), Model::default());
     let lived = machine.start(&fuse).and_then(|host| live(&host, &mut model));
@@ -220,6 +231,8 @@ fn crash_at(point: u64, end: End, faults: Faults, live: Life) -> bool {
             machine.lose_power(&[]);
         }
     }
+    // It may have been on a full disk until now.
+    limit::here().fill(false);
     let host = machine.restart();
     model.check(&host);
     nobodys_is_clean(&machine, &host, point);
@@ -246,7 +259,7 @@ fn enumerate(end: End, step: u64, live: Life) {
 }
 
 /// Channels change owners under data of both, there and back.
-fn swap(host: &Arc<Host>, model: &mut Model) -> Result<()> {
+pub(super) fn swap(host: &Arc<Host>, model: &mut Model) -> Result<()> {
     for name in ["regular", "second"] {
         host.create(name, spec(Kind::Regular, 2, Some(20 * 8 * PAGE as u64)))?;
         model.write(host, name, 0..60)?;

@@ -157,7 +157,10 @@ fn an_action_that_fails_takes_no_other_along() {
     let refused = Action::Attach { gssd: lease, ghost, slot: 77 };
     let request = RequestId(1 << 40);
     let answer = Action::Answer { request, answer: Answer::Nothing };
-    let failed = host.act(&mut lock(&host.control), vec![refused, answer]);
+    let failed = {
+        let control = &mut *lock(&host.control);
+        host.decide(control, vec![refused, answer]).and_then(|()| host.act(control))
+    };
     assert!(failed.is_err());
     assert_eq!(host.answer_to(request), Some(Answer::Nothing));
     // From now on nothing is decided, and everybody is told why.

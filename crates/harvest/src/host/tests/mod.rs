@@ -3,6 +3,7 @@
 mod cost;
 mod crash;
 mod faults;
+mod full;
 mod integrity;
 mod jobs;
 mod kit;

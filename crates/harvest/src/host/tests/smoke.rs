@@ -15,10 +15,10 @@ pub(super) fn clock() -> Arc<dyn Clock> {
 }
 
 fn options(dir: &Path, flash: FlashPlace) -> Options {
-    Options { dir: dir.to_owned(), flash, size: None, settings: Settings::default() }
+    Options { dir: dir.to_owned(), flash, size: None, erase: false, settings: Settings::default() }
 }
 
-fn wait_for(host: &Host, what: impl Fn(&Host) -> bool) {
+pub(super) fn wait_for(host: &Host, what: impl Fn(&Host) -> bool) {
     let came = (0..2000).any(|_| {
         host.tick();
         // Threads work meanwhile.

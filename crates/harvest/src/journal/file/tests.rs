@@ -1,7 +1,10 @@
+use super::super::room::{RESERVE, limit};
 use super::super::tests::records;
 use super::super::{Decoded, FRAME, Torn, decode};
 use super::*;
 use crate::VssdId;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn opened(path: &Path) -> (Journal, Decoded) {
     let mut records = Vec::new();
@@ -104,7 +107,7 @@ fn a_write_that_fails_is_the_last() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("journal");
     let journal = Journal::create(&path, &[]).unwrap();
-    journal.lock().file = Arc::new(File::open(&path).unwrap());
+    journal.lock().file = Arc::new(Medium::of(File::open(&path).unwrap()));
     let error = journal.write(&records()[0]).unwrap_err();
     assert!(error.to_string().contains("a write to it failed"), "{error}");
     assert!(journal.append(&records()[0]).is_err() && rewrite(&journal, &[]).is_err());
@@ -159,7 +162,7 @@ fn a_rewriting_that_fails_changes_nothing() {
     assert!(!beside(&path).exists());
     // The new one cannot be written.
     let mut new = journal.rewriting().unwrap();
-    new.new.file = Arc::new(File::open(&path).unwrap());
+    new.new.file = Arc::new(Medium::of(File::open(&path).unwrap()));
     journal.append(&records[2]).unwrap();
     new.write(&records[5]).unwrap();
     assert!(new.finish(|| Ok(())).is_err() && !beside(&path).exists());
@@ -167,7 +170,7 @@ fn a_rewriting_that_fails_changes_nothing() {
     let mut new = journal.rewriting().unwrap();
     new.write(&records[5]).unwrap();
     new.new.sync().unwrap();
-    new.new.file = Arc::new(File::open(&path).unwrap());
+    new.new.file = Arc::new(Medium::of(File::open(&path).unwrap()));
     assert!(new.finish(|| journal.append(&records[3]).map(drop)).is_err());
     journal.sync(journal.appended()).unwrap();
     assert_eq!(opened(&path).1.records, records[..4]);
@@ -186,7 +189,7 @@ fn it_is_rewritten_while_it_is_used() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("journal");
     let journal = Journal::create(&path, &[]).unwrap();
-    let done = std::sync::atomic::AtomicBool::new(false);
+    let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4_u32)
             .map(|thread| {
@@ -204,7 +207,7 @@ fn it_is_rewritten_while_it_is_used() {
             .collect();
         let (journal, done) = (&journal, &done);
         scope.spawn(move || {
-            while !done.load(std::sync::atomic::Ordering::SeqCst) {
+            while !done.load(Ordering::SeqCst) {
                 // All that there is, and then what comes.
                 let mut new = journal.rewriting().unwrap();
                 let state = journal.lock();
@@ -218,7 +221,7 @@ fn it_is_rewritten_while_it_is_used() {
             }
         });
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        done.store(true, std::sync::atomic::Ordering::SeqCst);
+        done.store(true, Ordering::SeqCst);
     });
     journal.sync(journal.appended()).unwrap();
     // What is there of each thread are its last changes, in order, without gaps.
@@ -234,4 +237,124 @@ fn it_is_rewritten_while_it_is_used() {
         assert!(changes.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{changes:?}");
         assert!(changes.is_empty() || changes.last() == Some(&99), "{changes:?}");
     }
+}
+
+/// Record after record until the disk is full and that many bytes are left: how many there are.
+fn filled(journal: &Journal, others: u64) -> Vec<Record> {
+    let mut all = Vec::new();
+    let error = loop {
+        if let Err(error) = journal.check_room(5100, others) {
+            break error;
+        }
+        all.push(Record::Map { vssd: VssdId(1), change: vec![u8::try_from(all.len() % 251).unwrap(); 5000] });
+        journal.write(all.last().unwrap()).unwrap();
+    };
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    let text = error.to_string();
+    assert!(text.contains("/journal: its file system is full") && text.contains("make room there"), "{text}");
+    assert_eq!(text.matches(';').count(), 2, "{text}");
+    all
+}
+
+#[test]
+fn what_is_taken_ahead_is_not_in_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
+    let journal = Journal::create(&path, &records()).unwrap();
+    let taken =
+        || std::fs::metadata(&path).map(|file| (file.len() == journal.size(), file.blocks() * 512)).unwrap();
+    assert!(taken().0 && taken().1 >= 2 * RESERVE, "{:?}", taken());
+    assert_eq!(opened(&path).1.torn, None);
+    // It is taken again where it is used up, and for the next journal.
+    let large = Record::Map { vssd: VssdId(1), change: vec![1; 5 << 20] };
+    journal.write(&large).unwrap();
+    journal.write(&records()[0]).unwrap();
+    assert!(taken().0 && taken().1 >= (5 << 20) + 2 * RESERVE, "{:?}", taken());
+    rewrite(&journal, &records()).unwrap();
+    assert!(taken().0 && taken().1 >= 2 * RESERVE, "{:?}", taken());
+    assert_eq!(opened(&path).1.torn, None);
+}
+
+#[test]
+fn a_full_disk_refuses_and_loses_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
+    let journal = Journal::create(&path, &[]).unwrap();
+    limit::here().fill(true);
+    let mut all = filled(&journal, RESERVE);
+    assert!(journal.check_room(0, RESERVE / 2).is_ok());
+    all.extend(filled(&journal, RESERVE / 2));
+    all.extend(filled(&journal, 0).into_iter().inspect(|_| assert!(journal.look_for_room().is_some())));
+    // All is used up. What is refused is written when it is tried again.
+    let mut written = all.clone();
+    for part in 0..3 {
+        written.push(Record::Map { vssd: VssdId(2), change: vec![part; 9000] });
+        let lsn = journal.append(written.last().unwrap()).unwrap();
+        let error = journal.sync(lsn).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+        assert!(journal.durable() < lsn);
+        // A crash now: what is there is right up to somewhere.
+        let decoded = decode(&std::fs::read(&path).unwrap()).unwrap();
+        assert!(
+            decoded.records.len() >= all.len() && decoded.records[..] == written[..decoded.records.len()]
+        );
+    }
+    assert!(rewrite(&journal, &[]).is_err() && !beside(&path).exists(), "there is no room for another");
+    limit::here().fill(false);
+    assert!(journal.check_room(1, 0).is_err(), "nobody has looked");
+    assert!(journal.look_for_room().is_none() && journal.check_room(0, RESERVE).is_ok());
+    journal.sync(journal.appended()).unwrap();
+    written.push(records()[0].clone());
+    journal.write(&records()[0]).unwrap();
+    assert_eq!(journal.size(), std::fs::metadata(&path).unwrap().len());
+    let (journal, decoded) = opened(&path);
+    assert!(decoded.records == written && decoded.torn.is_none());
+    rewrite(&journal, &records()).unwrap();
+    assert_eq!(opened(&path).1.records, records());
+}
+
+#[test]
+fn a_full_disk_is_no_worse_where_nothing_can_be_taken_ahead() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
+    limit::here().is_blind.store(true, Ordering::SeqCst);
+    let journal = Journal::create(&path, &[]).unwrap();
+    journal.check_room(1 << 40, RESERVE).unwrap();
+    journal.write(&records()[0]).unwrap();
+    limit::here().fill(true);
+    let large = Record::Map { vssd: VssdId(1), change: vec![1; 50_000] };
+    assert_eq!(journal.write(&large).unwrap_err().kind(), ErrorKind::NoSpace);
+    assert!(journal.check_room(1, 0).is_err() && journal.look_for_room().is_some());
+    limit::here().fill(false);
+    assert!(journal.look_for_room().is_some(), "that is seen when it is written");
+    journal.sync(journal.appended()).unwrap();
+    assert!(journal.look_for_room().is_none() && journal.check_room(1 << 40, RESERVE).is_ok());
+    assert_eq!(opened(&path).1.records, [records()[0].clone(), large]);
+}
+
+#[test]
+fn what_was_taken_ahead_is_there_after_a_restart_on_a_full_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
+    let journal = Journal::create(&path, &[]).unwrap();
+    limit::here().fill(true);
+    let all = filled(&journal, RESERVE);
+    drop(journal);
+    let (journal, decoded) = opened(&path);
+    assert!(decoded.records == all && journal.check_room(5100, RESERVE).is_err());
+    journal.write(&records()[0]).unwrap();
+    assert_eq!(opened(&path).1.records.len(), all.len() + 1);
+}
+
+#[test]
+fn nobody_else_reads_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
+    let mode = || std::fs::metadata(&path).unwrap().mode() & 0o777;
+    let journal = Journal::create(&path, &[]).unwrap();
+    assert_eq!(mode(), 0o600);
+    std::fs::write(beside(&path), "left behind").unwrap();
+    std::fs::set_permissions(beside(&path), Permissions::from_mode(0o644)).unwrap();
+    rewrite(&journal, &records()).unwrap();
+    assert_eq!((mode(), opened(&path).1.records), (0o600, records()));
 }
