@@ -32,7 +32,7 @@
 //! | 32.. | four bytes a block: erasures, and the highest bit where it is bad |
 //! | the last 8 | CRC-64/NVME of all before |
 
-use super::{Flash, FlashBlock, FlashError, Geometry, failed, lock, outside, whole_pages, within};
+use super::{Flash, FlashBlock, FlashError, Geometry, lock, outside, whole_pages, within};
 use crate::replace::sync_directory_of;
 use crc_fast::{CrcAlgorithm, checksum};
 use headstart_block::{Error, ErrorKind};
@@ -62,6 +62,7 @@ const UNSAVED: u32 = 1024;
 /// Flash in a file or a block device.
 pub struct FileFlash {
     file: File,
+    path: PathBuf,
     geometry: Geometry,
     table: PathBuf,
     /// Erasures and [`BAD`], as in the table.
@@ -101,7 +102,7 @@ impl FileFlash {
         }
         file.sync_all().map_err(about)?;
         let total = usize::try_from(geometry.total_blocks()).unwrap_or(usize::MAX);
-        let flash = Self::of(file, table, geometry, vec![0; total], 0);
+        let flash = Self::of((file, path), table, geometry, vec![0; total], 0);
         flash.save(&mut lock(&flash.unsaved))?;
         Ok(flash)
     }
@@ -118,7 +119,7 @@ impl FileFlash {
         let (geometry, blocks) = decode(&bytes).map_err(|error| error.about(table.display()))?;
         let file = open_locked(path, false)?;
         check_length(&file, &geometry).map_err(|error| error.about(path.display()))?;
-        Ok(Self::of(file, table, geometry, blocks, UNKNOWN))
+        Ok(Self::of((file, path), table, geometry, blocks, UNKNOWN))
     }
 
     /// Where the table of a file is by custom: beside it, with `.flash` added to its name.
@@ -129,9 +130,16 @@ impl FileFlash {
         PathBuf::from(name)
     }
 
-    fn of(file: File, table: &Path, geometry: Geometry, blocks: Vec<u32>, next: u32) -> Self {
+    fn of(
+        (file, path): (File, &Path),
+        table: &Path,
+        geometry: Geometry,
+        blocks: Vec<u32>,
+        next: u32,
+    ) -> Self {
         Self {
             file,
+            path: path.to_owned(),
             geometry,
             table: table.to_owned(),
             next: blocks.iter().map(|_| AtomicU32::new(next)).collect(),
@@ -150,10 +158,15 @@ impl FileFlash {
         u64::from(block.0) * u64::from(self.geometry.block_size()) + u64::from(offset)
     }
 
+    /// What is none of the medium's fault.
+    fn failed(&self, cause: &'static str, error: io::Error) -> FlashError {
+        FlashError::Failed(Error::io(cause, error).about(self.path.display()))
+    }
+
     /// A program or an erasure failed: where that makes the block bad, it is on disk then.
     fn spoilt(&self, block: FlashBlock, cause: &'static str, error: io::Error) -> FlashError {
         if !is_of_medium(&error) {
-            return failed(cause, error);
+            return self.failed(cause, error);
         }
         if let Ok((entry, _)) = self.entry(block) {
             entry.fetch_or(BAD, Ordering::SeqCst);
@@ -187,7 +200,7 @@ impl FileFlash {
             Ok(()) => Ok(()),
             // There is nothing more to be written for it now.
             Err(error) if self.sync().is_ok() => Err(self.spoilt(block, "cannot be erased", error)),
-            Err(error) => Err(failed("flash cannot be synced after an erasure", error)),
+            Err(error) => Err(self.failed("cannot be synced after an erasure", error)),
         }
     }
 
@@ -218,10 +231,10 @@ impl FileFlash {
         entry.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).unwrap_or_default();
         let mut unsaved = lock(&self.unsaved);
         *unsaved += 1;
-        if *unsaved >= UNSAVED
+        if unsaved.is_multiple_of(UNSAVED)
             && let Err(error) = self.save(&mut unsaved)
         {
-            // It costs counts of erasures, no data: the next will try again.
+            // It costs counts of erasures, no data: as many later it is tried again.
             tracing::warn!(%error, "cannot save the wear of flash");
         }
         Ok(())
@@ -260,7 +273,7 @@ impl Flash for FileFlash {
             let within = (at - self.position(block, 0)) / u64::from(self.geometry.page_size);
             match u32::try_from(within) {
                 Ok(page) if is_of_medium(&error) => FlashError::Unreadable(block, page),
-                _ => failed("cannot read flash", error),
+                _ => self.failed("cannot be read", error),
             }
         })
     }
@@ -312,7 +325,7 @@ impl Flash for FileFlash {
         let lost = self.lost.swap(false, Ordering::SeqCst);
         let earlier = || lost.then(|| Err(io::Error::other("an earlier sync failed")));
         let synced = if synced.is_ok() { earlier().unwrap_or(synced) } else { synced };
-        synced.map_err(|error| failed("cannot flush flash", error))
+        synced.map_err(|error| self.failed("cannot be flushed", error))
     }
 
     fn answers(&self, apart: FlashBlock) -> bool {
@@ -509,9 +522,12 @@ mod tests {
 
     #[test]
     fn what_passes_is_not_the_blocks_fault() {
-        let (_folder, _, _, flash) = made();
+        let (_folder, path, _, flash) = made();
         let error = flash.spoilt(FlashBlock(3), "cannot be programmed", io::ErrorKind::StorageFull.into());
-        assert!(matches!(error, FlashError::Failed(error) if error.kind() == ErrorKind::NoSpace));
+        let FlashError::Failed(error) = error else { unreachable!() };
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        let text = error.to_string();
+        assert!(text.starts_with(path.to_str().unwrap()) && text.ends_with("free space there"));
         for passing in [Errno::NXIO, Errno::NODEV, Errno::ROFS, Errno::AGAIN, Errno::TIMEDOUT] {
             let error = io::Error::from_raw_os_error(passing.raw_os_error());
             assert!(matches!(flash.spoilt(FlashBlock(3), "cannot be erased", error), FlashError::Failed(_)));

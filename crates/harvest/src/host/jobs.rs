@@ -123,7 +123,10 @@ impl Host {
         // Only now: nobody does the same for another while this one's word is on its way.
         let again = lock(&self.jobs).running.remove(&job).unwrap_or(false);
         if let Err(error) = told {
-            if !self.closing.load(Ordering::Acquire) {
+            // Who looks for room on the journal's disk tells of that once.
+            if error.kind() == ErrorKind::NoSpace {
+                tracing::debug!(%error, ?job, "will be tried again");
+            } else if !self.closing.load(Ordering::Acquire) {
                 tracing::warn!(%error, ?job, "will be tried again");
             }
             lock(&self.jobs).fail(job);
@@ -211,6 +214,8 @@ impl Host {
             if deadline.is_urgent {
                 hurry.get_or_insert_with(|| volume.hurry());
             }
+            // Where the journal's disk is full nothing moves until a tick finds room.
+            self.log.may_tidy()?;
             if self.collect(&volume, Effort::Needed)? > 0 {
                 idle = 0;
                 continue;

@@ -190,7 +190,7 @@ fn life(host: &Arc<Host>, model: &mut Model) -> Result<()> {
 
 #[test]
 fn killed_or_without_power_anywhere_in_a_life_on_a_full_disk() {
-    for (end, step) in [(End::Killed, 3), (End::PowerLost, 7)] {
+    for (end, step) in [(End::Killed, 1), (End::PowerLost, 2)] {
         let points = (0..).step_by(step);
         let points = points.take_while(|point| crash_at(*point, end, Faults::default(), life)).count();
         assert!(points * step > 300, "{points}");
