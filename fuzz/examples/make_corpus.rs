@@ -13,7 +13,7 @@ use headstart_fuzz::{WRITABLE_FILES, join, scratch_directory};
 use headstart_harvest::broker::{self as harvest, Action, Broker, Event, Run, VssdKind};
 use headstart_harvest::flash::FlashBlock;
 use headstart_harvest::journal::{self, Record as Entry};
-use headstart_harvest::vssd::{Change, Place, What};
+use headstart_harvest::vssd::{Change, ChangeKind, Place};
 use headstart_harvest::{GssdId, VssdId};
 use headstart_image::digest::Digest;
 use headstart_image::hash_tree::{TreeRoot, outboard_len};
@@ -421,8 +421,8 @@ fn harvest_journal() -> Result<Vec<u8>> {
     }
     let Place::At(placement) = disk.place(5)? else { return Err(Error::invalid("there is room")) };
     let mut changes: Vec<_> = disk.commit(placement).into_iter().collect();
-    changes.push(Change { number: 2, what: What::Lost { page: 5 } });
-    changes.push(Change { number: 3, what: What::Unmap { first: 0, count: 9 } });
+    changes.push(Change { number: 2, what: ChangeKind::Lost { page: 5 } });
+    changes.push(Change { number: 3, what: ChangeKind::Unmap { first: 0, count: 9 } });
     for change in changes {
         let change = postcard::to_allocvec(&change).map_err(|_| Error::invalid("too long"))?;
         journal::encode(&Entry::Map { vssd, change }, 16, &mut written)?;

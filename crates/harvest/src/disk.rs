@@ -15,7 +15,7 @@
 //! written whole or trimmed.
 
 use crate::flash::FlashBlock;
-use crate::gate::What;
+use crate::gate::Access;
 use crate::host::Host;
 use crate::host::log::from_flash;
 use crate::host::program::{Page, foreign};
@@ -82,7 +82,7 @@ impl VssdDisk {
         let (volume, host) = (&self.volume, &self.host);
         let (first, end) = self.pages(offset, buf.len() as u64);
         let mut spans = [(0, None); TOGETHER];
-        let mut bundle = [(FlashBlock(0), What::Erase); TOGETHER];
+        let mut bundle = [(FlashBlock(0), Access::Erase); TOGETHER];
         let mut pins: [Option<Pin<'_>>; TOGETHER] = [const { None }; TOGETHER];
         let (mut count, mut reads) = (0, 0);
         {
@@ -98,7 +98,7 @@ impl VssdDisk {
                 if let Some((block, at)) = from {
                     let len = u32::try_from(length).unwrap_or(u32::MAX);
                     pins[reads] = Some(volume.pins().pin(block));
-                    bundle[reads] = (block, What::Read { offset: at, len });
+                    bundle[reads] = (block, Access::Read { offset: at, len });
                     reads += 1;
                 }
             }
@@ -141,7 +141,7 @@ impl VssdDisk {
     fn write_some(&self, data: &[u8], offset: u64) -> Result<()> {
         let size = self.page_size();
         let (first, end) = self.pages(offset, data.len() as u64);
-        self.host.help(&self.volume);
+        self.host.help_evacuate(&self.volume);
         let _held = self.volume.ranges.enter(first..end);
         self.volume.check()?;
         // The parts of pages at both ends.
@@ -170,7 +170,7 @@ impl VssdDisk {
         if !tail.is_empty() {
             pages.push((last, &tail));
         }
-        self.host.store(&self.volume, &pages)
+        self.host.write_pages(&self.volume, &pages)
     }
 
     /// A page as it is, with these bytes in it.
@@ -193,7 +193,7 @@ impl VssdDisk {
         }
         let zeros = vec![0; usize::try_from(range.len()).unwrap_or(0)];
         let bytes = self.page_with(page, range.offset() % self.page_size(), &zeros)?;
-        self.host.store(&self.volume, &[(page, &bytes)])
+        self.host.write_pages(&self.volume, &[(page, &bytes)])
     }
 
     fn trim(&self, first: u32, end: u32) -> Result<()> {
@@ -254,7 +254,7 @@ impl BlockDevice for VssdDisk {
             self.write_some(part, at)?;
             (rest, at) = (more, at + len as u64);
         }
-        self.host.kick(&self.volume);
+        self.host.collect_if_short(&self.volume);
         Ok(())
     }
 

@@ -5,11 +5,12 @@
 //! wakes another, who drives from then on. So there is always a driver while anybody waits.
 //!
 //! ```
-//! # use headstart_harvest::{flash::{Geometry, FlashBlock}, gate::{Gate, What}, lane::{Class, Lanes, Settings, Speed}};
+//! # use headstart_harvest::flash::{Geometry, FlashBlock};
+//! # use headstart_harvest::{gate::{Access, Gate}, lane::{Class, Lanes, Settings, Speed}};
 //! # let (geometry, zero) = (Geometry::default(), std::time::Instant::now());
 //! let lanes = Lanes::new(&geometry, Speed::Emulated(Default::default()), Settings::default());
 //! let gate = Gate::new(geometry, lanes, move || zero.elapsed());
-//! let bundle = [(FlashBlock(0), What::Read { offset: 0, len: 4096 })];
+//! let bundle = [(FlashBlock(0), Access::Read { offset: 0, len: 4096 })];
 //! let pass = gate.enter(Class::Regular, &bundle);
 //! // Read here.
 //! drop(pass);
@@ -41,7 +42,7 @@ impl<F: Fn() -> Duration + Send + Sync> Clock for F {
 
 /// What is done to a flash block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum Access {
     /// Bytes of it are read: each page that they touch is an operation.
     Read {
         /// The first byte's place in the block.
@@ -98,7 +99,7 @@ struct Waiter {
 pub struct Pass<'a> {
     gate: &'a Gate,
     class: Class,
-    bundle: &'a [(FlashBlock, What)],
+    bundle: &'a [(FlashBlock, Access)],
 }
 
 impl Gate {
@@ -130,7 +131,7 @@ impl Gate {
 
     /// Waits until all of a bundle is done, or has leave to begin where flash takes its own time. What lies outside of
     /// flash is not waited for: the flash will say so.
-    pub fn enter<'a>(&'a self, class: Class, bundle: &'a [(FlashBlock, What)]) -> Pass<'a> {
+    pub fn enter<'a>(&'a self, class: Class, bundle: &'a [(FlashBlock, Access)]) -> Pass<'a> {
         let pass = Pass { gate: self, class, bundle };
         let now = self.clock.now();
         if class == Class::Regular && self.is_open() {
@@ -196,17 +197,17 @@ impl Gate {
     }
 
     /// The operations that it takes: one a page on emulated flash.
-    fn each_work(&self, what: What, mut each: impl FnMut(Work)) {
+    fn each_work(&self, what: Access, mut each: impl FnMut(Work)) {
         let page = self.geometry.page_size;
         let whole = !matches!(self.speed, Speed::Emulated(_));
         match what {
-            What::Erase => each(Work::Erase),
-            What::Read { len, .. } if whole => each(Work::Read(len)),
-            What::Program { pages } if whole => each(Work::Program(pages.saturating_mul(page))),
-            What::Program { pages } => {
+            Access::Erase => each(Work::Erase),
+            Access::Read { len, .. } if whole => each(Work::Read(len)),
+            Access::Program { pages } if whole => each(Work::Program(pages.saturating_mul(page))),
+            Access::Program { pages } => {
                 (0..pages.min(self.geometry.pages)).for_each(|_| each(Work::Program(page)));
             }
-            What::Read { offset, len } => {
+            Access::Read { offset, len } => {
                 let (mut at, end) = (offset, offset.saturating_add(len).min(self.geometry.block_size()));
                 while at < end {
                     let part = (end - at).min(page - at % page);
@@ -217,7 +218,7 @@ impl Gate {
         }
     }
 
-    fn count_passed(&self, bundle: &[(FlashBlock, What)], now: Duration, begins: bool) {
+    fn count_passed(&self, bundle: &[(FlashBlock, Access)], now: Duration, begins: bool) {
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX).max(1);
         for (block, _) in bundle {
             let Some(passed) = self.passed.get(usize::from(self.geometry.channel(*block))) else { continue };
@@ -333,13 +334,13 @@ mod tests {
         let gate = emulated();
         // Two channels at once; on each, four dies fill the bus: 8 pages of 234 us, and the last one's 700.
         let bundle: Vec<_> =
-            (0..4).chain(16..20).map(|block| (FlashBlock(block), What::Program { pages: 2 })).collect();
+            (0..4).chain(16..20).map(|block| (FlashBlock(block), Access::Program { pages: 2 })).collect();
         let least = SMALL.page_size * 8 / 70 + 700;
         let took = timed(|| drop(gate.enter(Class::Regular, &bundle)));
         assert!(took >= Duration::from_micros(u64::from(least)), "{took:?}");
-        let took = timed(|| drop(gate.enter(Class::HarvestCollect, &[(FlashBlock(0), What::Erase)])));
+        let took = timed(|| drop(gate.enter(Class::HarvestCollect, &[(FlashBlock(0), Access::Erase)])));
         assert!(took >= Duration::from_micros(4200), "{took:?}");
-        let across = [(FlashBlock(0), What::Read { offset: (16 << 10) - 1, len: 2 })];
+        let across = [(FlashBlock(0), Access::Read { offset: (16 << 10) - 1, len: 2 })];
         let took = timed(|| drop(gate.enter(Class::Regular, &across)));
         assert!(took >= Duration::from_micros(140), "{took:?}");
     }
@@ -347,7 +348,7 @@ mod tests {
     #[test]
     fn nothing_is_nothing() {
         let gate = emulated();
-        let outside = [(FlashBlock(99), What::Erase), (FlashBlock(0), What::Read { offset: 0, len: 0 })];
+        let outside = [(FlashBlock(99), Access::Erase), (FlashBlock(0), Access::Read { offset: 0, len: 0 })];
         drop(gate.enter(Class::Regular, &outside));
         drop(gate.enter(Class::Harvest, &[]));
         assert!(lock(&gate.state).waiters.is_empty());
@@ -367,7 +368,7 @@ mod tests {
                             let class = Class::ALL[(thread % 4) as usize];
                             let blocks = [(thread * 5 + turn) % 32, (thread * 7 + turn * 3) % 32];
                             let bundle = blocks
-                                .map(|block| (FlashBlock(block), What::Read { offset: 0, len: 20_000 }));
+                                .map(|block| (FlashBlock(block), Access::Read { offset: 0, len: 20_000 }));
                             let many = if thread < 6 { 1 } else { 2 };
                             let pass = gate.enter(class, &bundle[..many]);
                             std::thread::yield_now();
@@ -385,7 +386,7 @@ mod tests {
     #[test]
     fn a_rate_is_kept() {
         let gate = file(Some(10_000_000));
-        let bundle = [(FlashBlock(0), What::Program { pages: 8 })];
+        let bundle = [(FlashBlock(0), Access::Program { pages: 8 })];
         // 1 MiB; the burst of 64 KiB and the last bundle are ahead of their time.
         let took = timed(|| (0..8).for_each(|_| drop(gate.enter(Class::Regular, &bundle))));
         assert!((Duration::from_millis(80)..Duration::from_millis(500)).contains(&took), "{took:?}");
@@ -394,7 +395,7 @@ mod tests {
     #[test]
     fn harvest_waits_while_a_regular_operation_is_on_its_way() {
         let gate = file(None);
-        let read = [(FlashBlock(0), What::Read { offset: 0, len: 4096 })];
+        let read = [(FlashBlock(0), Access::Read { offset: 0, len: 4096 })];
         let regular = gate.enter(Class::Regular, &read);
         scope(|scope| {
             let harvest = scope.spawn(|| timed(|| drop(gate.enter(Class::Harvest, &read))));
@@ -406,7 +407,7 @@ mod tests {
         });
         // Another channel has nothing to do with it.
         let _regular = gate.enter(Class::Regular, &read);
-        let other = [(FlashBlock(16), What::Erase)];
+        let other = [(FlashBlock(16), Access::Erase)];
         let took = timed(|| drop(gate.enter(Class::HarvestCollect, &other)));
         assert!(took < Duration::from_millis(15), "{took:?}");
         // And at last it is let through.

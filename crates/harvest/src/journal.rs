@@ -84,7 +84,8 @@ pub enum Record {
         /// The change.
         change: Vec<u8>,
     },
-    /// A part of the whole of a vSSD's map, in the FTL's own form: with the last what was before does not count.
+    /// A part of the whole of a vSSD's map, in the FTL's own form. Once the last part is read, it replaces all earlier
+    /// records of that map.
     Snapshot {
         /// The vSSD.
         vssd: VssdId,

@@ -26,6 +26,7 @@ pub mod gate;
 pub mod gssd;
 pub mod host;
 pub mod journal;
+mod kind;
 pub mod lane;
 pub mod predict;
 mod replace;
@@ -33,6 +34,7 @@ pub mod vssd;
 
 #[doc(no_inline)]
 pub use headstart_block::{Error, ErrorKind, Result, Time};
+pub use kind::VssdKind;
 
 use serde::{Deserialize, Serialize};
 

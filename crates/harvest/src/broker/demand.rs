@@ -1,7 +1,7 @@
 //! Ghosts: what harvest VMs ask for, need and give back.
 
 use super::event::{Answer, Grant, Request};
-use super::report::What;
+use super::report::Notice;
 use super::{Action, Broker, Report, Stage, Step, VssdKind, Why};
 use crate::gssd::{Offer, Want};
 use crate::{GssdId, Time, VssdId};
@@ -28,7 +28,7 @@ impl Broker {
                     grant if !grant.slots.is_empty() => Answer::Partly(grant),
                     _ => {
                         let (bandwidth, capacity) = self.pool.total(want.until);
-                        Answer::Short(bandwidth, capacity)
+                        Answer::Short { channels: bandwidth, blocks: capacity }
                     }
                 }
             }
@@ -36,7 +36,7 @@ impl Broker {
         match answer {
             Answer::Granted(_) => self.counters.granted += 1,
             Answer::Partly(_) => self.counters.partly += 1,
-            Answer::Short(..) | Answer::NoGhost | Answer::Nothing => self.counters.refused += 1,
+            Answer::Short { .. } | Answer::NoGhost | Answer::Nothing => self.counters.refused += 1,
         }
         out.push(Action::Answer { request: id, answer });
     }
@@ -106,8 +106,8 @@ impl Broker {
         if tell {
             self.counters.under_harvests += 1;
             let has = (has.0 + added.bandwidth, has.1 + u64::from(added.capacity));
-            let what = What::UnderHarvest { needs: (forecast.bandwidth, forecast.capacity), has };
-            out.push(Action::Report(Report { vm, ghost, at: now, what }));
+            let what = Notice::UnderHarvest { needs: (forecast.bandwidth, forecast.capacity), has };
+            out.push(Action::Report(Report { vm, vssd: ghost, at: now, what }));
         }
     }
 

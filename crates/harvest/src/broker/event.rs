@@ -1,7 +1,8 @@
 //! What goes into a broker and what comes out of it.
 
 use super::report::Report;
-use super::step::{Run, Step, VssdKind};
+use super::step::{Run, Step};
+use crate::VssdKind;
 use crate::flash::FlashBlock;
 use crate::{GssdId, Time, VssdId};
 use std::time::Duration;
@@ -128,7 +129,7 @@ pub enum Event {
 /// What a harvest VM asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Its name.
+    /// Its number.
     pub request: RequestId,
     /// The harvest VM.
     pub vm: String,
@@ -157,8 +158,8 @@ pub struct Request {
 pub enum Action {
     /// Append this to the journal.
     Journal(Step),
-    /// Take free blocks from a home's FTL, spread over so many of its channels, then [`Event::Carved`]. In memory only:
-    /// the step that follows makes it durable, and after a crash without it the blocks are the home's as before.
+    /// Take free blocks from a home's FTL, spread over so many of its channels, then [`Event::Carved`]. That it lent
+    /// them is in the journal before [`Step::Carved`]; after a crash between the two they are nobody's, and go home.
     Carve {
         /// The gSSD that they will be.
         gssd: GssdId,
@@ -209,6 +210,13 @@ pub enum Action {
         /// The home.
         home: VssdId,
     },
+    /// Two channels that were emptied and erased to be swapped keep their owners, as one of those goes: use them again.
+    Keep {
+        /// A vSSD and its channel.
+        one: (VssdId, u16),
+        /// Another's.
+        other: (VssdId, u16),
+    },
     /// Erase all blocks of the channels that this vSSD owns, then [`Event::Wiped`]: it uses nothing any more.
     Wipe {
         /// The vSSD.
@@ -232,8 +240,13 @@ pub enum Answer {
     Granted(Grant),
     /// gSSDs, less than was asked for.
     Partly(Grant),
-    /// Nothing, for the pool has not enough: channels and flash blocks that it has for that long.
-    Short(u64, u64),
+    /// Nothing, for the pool has not enough: what it has for that long.
+    Short {
+        /// Channels.
+        channels: u64,
+        /// Flash blocks.
+        blocks: u64,
+    },
     /// Nothing, for the ghost does not exist, is not a harvest VM's, or goes.
     NoGhost,
     /// Nothing, for nothing was asked for.

@@ -6,8 +6,8 @@
 //! # A gSSD's life
 //!
 //! ```text
-//!            forecast                                    .------------------ Kept ------------------.
-//!               |                                        v                                          |
+//!            forecast                                                       .------ Kept -------.
+//!               |                                                           v                   |
 //!           (carving) --Carved--> Erasing --Erased--> Pooled --Leased--> Leased --Evacuating--> Evacuating
 //!                                    ^                   |                 |                        |
 //!                                    |                Returned             `------- Leaving --------'
@@ -20,7 +20,7 @@
 //! to one step, and all state but forecasts and how long something has been going on follows from the steps alone
 //! (`apply`): what a running broker knows is what it would know after a crash. After one, whatever was begun is begun
 //! again ([`Broker::recover`]): erasures from the start, evacuations with what is left. The blocks of a gSSD that was
-//! being carved when the host crashed never left their home.
+//! being carved when the host crashed go home.
 //!
 //! # Decisions
 //!
@@ -51,10 +51,12 @@
 //! | [`counters`] | what it has done |
 //! | `state` | what steps do, recovery, snapshots |
 //! | `supply` | homes: forecasts, creation, re-dating, withdrawal |
+//! | `deletion` | vSSDs that go |
 //! | `demand` | ghosts: requests, releases, under-harvest |
 //! | `reclaim` | leases that end: migration, eviction, detaching, erasing |
 
 pub mod counters;
+mod deletion;
 mod demand;
 pub mod event;
 mod reclaim;
@@ -64,12 +66,13 @@ mod state;
 pub mod step;
 mod supply;
 
+pub use crate::VssdKind;
 pub use counters::Counters;
 pub use event::{Action, Answer, Event, Grant, Request, RequestId};
 pub use reclaim::Evacuation;
-pub use report::{Report, What};
+pub use report::{Notice, Report};
 pub use settings::Settings;
-pub use step::{Run, Step, VssdKind, Why};
+pub use step::{Run, Step, Why};
 
 use crate::gssd::{Gssd, Pool};
 use crate::{GssdId, Time, VssdId};
@@ -267,6 +270,7 @@ impl Broker {
             Action::Journal(_)
             | Action::Attach { .. }
             | Action::Return { .. }
+            | Action::Keep { .. }
             | Action::Answer { .. }
             | Action::Report(_) => false,
         }

@@ -1,6 +1,6 @@
 //! Leases that end: what is on a gSSD is moved or lost, then it is detached, erased, and pooled or given home.
 
-use super::report::What;
+use super::report::Notice;
 use super::{Action, Broker, Report, Stage, Step, Why, after};
 use crate::flash::FlashBlock;
 use crate::gssd::Want;
@@ -102,7 +102,7 @@ impl Broker {
         } else {
             self.counters.migrated += 1;
         }
-        let ended = matches!(why, Why::Expired | Why::Over).then_some(What::Expired {
+        let ended = matches!(why, Why::Expired | Why::Over).then_some(Notice::Expired {
             gssd: id,
             why,
             capacity: entry.gssd.capacity,
@@ -111,7 +111,7 @@ impl Broker {
         self.commit(Step::Leaving { gssds: vec![id], why, lost: false }, out);
         if let Some(ghost) = ghost {
             out.push(Action::Detach { gssd: id, ghost, slot });
-            out.extend(ended.map(|what| Action::Report(Report { vm, ghost, at: now, what })));
+            out.extend(ended.map(|what| Action::Report(Report { vm, vssd: ghost, at: now, what })));
         }
         true
     }
@@ -131,8 +131,8 @@ impl Broker {
             (Why::Released, false) => {
                 let vm = entry.gssd.vm_id.clone().unwrap_or_default();
                 self.commit(Step::Kept { gssd: id }, out);
-                let what = What::Kept { gssd: id, cause };
-                out.push(Action::Report(Report { vm, ghost, at: now, what }));
+                let what = Notice::Kept { gssd: id, cause };
+                out.push(Action::Report(Report { vm, vssd: ghost, at: now, what }));
             }
             // It was being given back, and its home wants it meanwhile.
             (Why::Released, true) => self.evict(now, ghost, id, Why::Pressed, cause, out),
@@ -172,7 +172,7 @@ impl Broker {
         let vssd = self.vssds.get(&ghost)?;
         let lost = vssd.slots.values().filter_map(|id| Some((*id, self.gssds.get(id)?)));
         let lost: Vec<_> = lost.filter(|(_, entry)| entry.stage == Stage::Detaching && entry.lost).collect();
-        let what = What::Evicted {
+        let what = Notice::Evicted {
             gssd,
             why,
             early: self.gssds.get(&gssd).is_some_and(|entry| entry.until > now),
@@ -180,7 +180,7 @@ impl Broker {
             lost: lost.into_iter().map(|(id, _)| id).collect(),
             cause,
         };
-        Some(Report { vm: vssd.vm.clone(), ghost, at: now, what })
+        Some(Report { vm: vssd.vm.clone(), vssd: ghost, at: now, what })
     }
 
     /// Detaches all that a ghost has, with what is on it, because `first` must go, if there is such. Those that were
@@ -234,13 +234,13 @@ impl Broker {
         if known {
             self.counters.bad_blocks += bad.len() as u64;
             self.commit(Step::Erased { gssd: id, bad }, out);
-            self.settle(now, id, out);
+            self.pool_or_return(now, id, out);
         }
         known
     }
 
     /// A clean gSSD is pooled, unless its home wants it or will soon (section 4.3.2).
-    pub(super) fn settle(&mut self, now: Time, id: GssdId, out: &mut Vec<Action>) {
+    pub(super) fn pool_or_return(&mut self, now: Time, id: GssdId, out: &mut Vec<Action>) {
         let Some(entry) = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Pooled) else { return };
         let Some(home) = self.vssds.get(&entry.gssd.home) else { return };
         let newest = home.forecast.map(|forecast| forecast.expire);

@@ -11,16 +11,16 @@ pub struct Report {
     /// The VM.
     pub vm: String,
     /// Its vSSD.
-    pub ghost: VssdId,
+    pub vssd: VssdId,
     /// When, on the driver's clock.
     pub at: Time,
     /// What.
-    pub what: What,
+    pub what: Notice,
 }
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum Notice {
     /// The harvest VM lost its harvested storage, and with it its disk.
     Evicted {
         /// The gSSD that was taken back.
@@ -86,10 +86,10 @@ impl fmt::Display for Why {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let whose = if matches!(self.what, What::Unreadable { .. }) { "vSSD" } else { "harvest VM" };
+        let whose = if matches!(self.what, Notice::Unreadable { .. }) { "vSSD" } else { "harvest VM" };
         write!(f, "{whose} {}: ", self.vm)?;
         match &self.what {
-            What::Evicted { gssd, why, early, lost, capacity, cause } => write!(
+            Notice::Evicted { gssd, why, early, lost, capacity, cause } => write!(
                 f,
                 "evicted{}: gSSD {} was taken back because {why}, and its data could not be moved ({cause}); {} gSSD{} \
                  of {capacity} flash blocks are lost with the disk on them; run the job again from its last \
@@ -99,19 +99,19 @@ impl fmt::Display for Report {
                 lost.len(),
                 if lost.len() == 1 { "" } else { "s" },
             ),
-            What::UnderHarvest { needs, has } => write!(
+            Notice::UnderHarvest { needs, has } => write!(
                 f,
                 "needs {} channels and {} flash blocks and has {} and {}: no more can be harvested now; nothing was \
                  lost; write less, wait, or move to a host with more to spare before the disk is full",
                 needs.0, needs.1, has.0, has.1
             ),
-            What::Kept { gssd, cause } => write!(
+            Notice::Kept { gssd, cause } => write!(
                 f,
                 "gSSD {} was not given back, for its data fits nowhere else ({cause}); nothing was lost; delete data \
                  and make the disk smaller, then release it again",
                 gssd.0
             ),
-            What::Unreadable { pages, offset, at: (block, page) } => write!(
+            Notice::Unreadable { pages, offset, at: (block, page) } => write!(
                 f,
                 "the flash cannot read {pages} page{} of it any more, though it was tried again and other flash can be \
                  read: the first is at byte {offset} of the disk (page {page} of flash block {}); they are lost, and \
@@ -120,7 +120,7 @@ impl fmt::Display for Report {
                 if *pages == 1 { "" } else { "s" },
                 block.0,
             ),
-            What::Expired { gssd, why, capacity } => write!(
+            Notice::Expired { gssd, why, capacity } => write!(
                 f,
                 "gSSD {} of {capacity} flash blocks was taken back because {why}; what was on it was moved, nothing \
                  was lost; ask again where the space is needed",

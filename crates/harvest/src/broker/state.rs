@@ -221,7 +221,7 @@ impl Broker {
             let report = self.eviction(now, ghost, gssd, why, "the host was restarted".to_owned());
             out.extend(report.map(Action::Report));
         }
-        pooled.into_iter().for_each(|id| self.settle(now, id, out));
+        pooled.into_iter().for_each(|id| self.pool_or_return(now, id, out));
         let vssds: Vec<VssdId> = self.vssds.keys().copied().collect();
         vssds.into_iter().for_each(|vssd| self.resume_deletion(now, vssd, out));
     }

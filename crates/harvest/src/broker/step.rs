@@ -2,19 +2,8 @@
 
 use crate::flash::FlashBlock;
 use crate::gssd::record::micros;
-use crate::{GssdId, Time, VssdId};
+use crate::{GssdId, Time, VssdId, VssdKind};
 use serde::{Deserialize, Serialize};
-
-/// Whose a vSSD is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum VssdKind {
-    /// A regular VM's: may lend.
-    Regular,
-    /// Nobody's, not sold yet: lends, and nobody touches its blocks at home.
-    Unsold,
-    /// A harvest VM's: borrows.
-    Harvest,
-}
 
 /// Flash blocks side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,7 +59,7 @@ pub enum Why {
     Evicted,
 }
 
-/// One step. A prefix of them says all that has to be known.
+/// One step. Whoever applies a journal's steps in order, up to any of them, has the broker's state at that point.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {
     /// A vSSD is there.

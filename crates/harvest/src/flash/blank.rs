@@ -1,5 +1,6 @@
 //! Whether a device holds something that somebody may miss: asked before it is made flash, and so erased.
 
+use super::file::busy;
 use crate::{Error, Result};
 use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions};
@@ -34,22 +35,22 @@ const KNOWN: [(usize, &[u8], &str); 11] = [
 /// What a file or device looks like that is not all zeros, as far as samples tell; nothing for one that is.
 ///
 /// # Errors
-/// It cannot be opened or read.
+/// Conflict where it is mounted or otherwise in use; it cannot be opened or read.
 pub(crate) fn content(path: &Path) -> Result<Option<&'static str>> {
-    look(path).map_err(|error| Error::io("cannot be read", error).about(path.display()))
+    look(path).map_err(|error| match error.kind() {
+        io::ErrorKind::ResourceBusy => busy(path),
+        _ => Error::io("cannot be read", error).about(path.display()),
+    })
 }
 
 fn look(path: &Path) -> io::Result<Option<&'static str>> {
     let mut options = OpenOptions::new();
     options.read(true);
     if path.metadata()?.file_type().is_block_device() {
-        // One that is mounted is not looked at while it changes: who opens it to write is refused.
+        // One that is mounted is refused.
         options.custom_flags(OFlags::EXCL.bits().cast_signed());
     }
-    let mut file = match options.open(path) {
-        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => return Ok(None),
-        file => file?,
-    };
+    let mut file = options.open(path)?;
     let size = file.seek(SeekFrom::End(0))?;
     let mut bytes = Vec::new();
     read(&mut file, 0, ENDS, &mut bytes)?;

@@ -418,17 +418,19 @@ fn open_locked(path: &Path, make: bool) -> Result<File, Error> {
     if device {
         options.custom_flags(OFlags::EXCL.bits().cast_signed());
     }
-    let busy =
-        || Error::new(ErrorKind::Conflict, "is in use").about(path.display()).remedy("end who uses it");
     let file = options.open(path).map_err(|error| match error.kind() {
-        io::ErrorKind::ResourceBusy => busy(),
+        io::ErrorKind::ResourceBusy => busy(path),
         _ => Error::io("cannot be opened", error).about(path.display()),
     })?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(busy()),
+        Err(TryLockError::WouldBlock) => Err(busy(path)),
         Err(TryLockError::Error(error)) => Err(Error::io("cannot be locked", error).about(path.display())),
     }
+}
+
+pub(super) fn busy(path: &Path) -> Error {
+    Error::new(ErrorKind::Conflict, "is in use").about(path.display()).remedy("end who uses it")
 }
 
 fn check_length(mut file: &File, geometry: &Geometry) -> Result<(), Error> {

@@ -4,23 +4,19 @@
 //! together and are synced once, then custody hears of them, then the rest is done in order. What is short is done
 //! under the lock (blocks given to an FTL or taken from one); what takes time becomes a [`Job`].
 //!
-//! Locks, in the order in which they are taken: control, a volume's, the journal's. Nobody who holds a volume's lock
-//! waits for flash or for control.
+//! Locks, in the order in which they are taken: control; the inbox, the list of volumes, the jobs and custody's ledger,
+//! each for a moment; a volume's; the journal's. Nobody who holds a volume's lock waits for flash or for control.
 
 use super::levelling::Owned;
-use super::log::encoded;
-use super::meta::Meta;
 use super::volume::Volume;
 use super::{Control, Host};
 use crate::broker::event::Answer;
-use crate::broker::{Action, Event, Step};
+use crate::broker::{Action, Event, RequestId, Step};
 use crate::flash::{FlashBlock, lock};
-use crate::journal::{Lsn, Record, parts};
+use crate::journal::Lsn;
 use crate::{Error, ErrorKind, GssdId, Result, VssdId};
-use std::collections::BTreeMap;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 
 /// What takes time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,14 +59,44 @@ pub(crate) struct Decided {
     steps: Option<Lsn>,
 }
 
-/// How long who waits for blocks to come home sleeps at a time.
-const PAUSE: Duration = Duration::from_millis(50);
+impl Decided {
+    /// Takes the answer to a request out.
+    fn take_answer(&mut self, request: RequestId) -> Option<Answer> {
+        let is_it = |action: &Action| matches!(action, Action::Answer { request: of, .. } if *of == request);
+        let at = self.actions.iter().position(is_it)?;
+        match self.actions.remove(at) {
+            Action::Answer { answer, .. } => Some(answer),
+            _ => None,
+        }
+    }
+}
 
 impl Host {
     /// Tells the broker.
     pub(crate) fn tell(&self, event: Event) -> Result<()> {
         lock(&self.inbox).push(event);
         self.settle()
+    }
+
+    /// As [`Host::tell`] of what is so in any case: on a full disk it is heard, and acted on when there is room.
+    pub(crate) fn tell_now_or_later(&self, event: Event) -> Result<()> {
+        match self.tell(event) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => self.check(),
+            told => told,
+        }
+    }
+
+    /// Takes a request back whose user is told that there is no room: what it was granted is released.
+    pub(super) fn take_back(&self, request: RequestId, ghost: VssdId) {
+        let control = &mut *lock(&self.control);
+        let inbox = &mut *lock(&self.inbox);
+        inbox.retain(|event| !matches!(event, Event::Request(asked) if asked.request == request));
+        let decided = control.decided.as_mut().and_then(|decided| decided.take_answer(request));
+        let answer = decided.or_else(|| control.answers.remove(&request));
+        if let Some(Answer::Granted(grant) | Answer::Partly(grant)) = answer {
+            let release = |&(_, gssd): &(u8, GssdId)| Event::Release { ghost, gssd: Some(gssd) };
+            inbox.extend(grant.slots.iter().map(release));
+        }
     }
 
     /// Has the broker look at all that it was told, and does what it says.
@@ -162,6 +188,7 @@ impl Host {
             Action::Return { gssd, home } => {
                 self.take_home(gssd, home).map_err(|error| undone(gssd, "it cannot go home", error))?;
             }
+            Action::Keep { one, other } => self.keep_channels(one, other),
             Action::Erase { gssd } => self.begin(Job::Erase(gssd)),
             Action::Evacuate { gssd, ghost, slot } => self.begin(Job::Evacuate(gssd, ghost, slot)),
             Action::Detach { gssd, ghost, slot } => self.begin(Job::Detach(gssd, ghost, slot)),
@@ -170,7 +197,7 @@ impl Host {
                 control.answers.insert(request, answer);
             }
             Action::Report(report) => {
-                tracing::warn!(vssd = report.ghost.0, "{report}");
+                tracing::warn!(vssd = report.vssd.0, "{report}");
                 control.report(report);
             }
         }
@@ -279,6 +306,7 @@ impl Host {
         let gone = self.volumes.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
         if let Some(volume) = gone {
             volume.gone.store(true, Ordering::Release);
+            self.written_before.fetch_add(volume.meter.counts()[1], Ordering::Relaxed);
             control.samples.remove(&id);
         }
     }
@@ -296,86 +324,9 @@ impl Host {
         Ok(())
     }
 
-    /// A write of a home found no space while blocks of it are lent: has them back, and waits a while.
-    pub(crate) fn recall(&self, volume: &Volume, pages: usize) -> Result<()> {
-        self.check()?;
-        volume.check()?;
-        let lent = volume.read().vssd.usage().lent;
-        let blocks = pages.div_ceil(self.media.geometry().pages as usize) + 8;
-        let capacity = u32::try_from(blocks).unwrap_or(u32::MAX);
-        self.tell(Event::Pressed { home: volume.id, bandwidth: 0, capacity })?;
-        if self.closing.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Cancelled, "the host is being closed"));
-        }
-        if self.inline && volume.read().vssd.usage().lent >= lent {
-            // Nobody else will bring them.
-            let cause = "what it lent does not come back";
-            return Err(Error::new(ErrorKind::NoSpace, cause).about(format_args!("vSSD {}", volume.name)));
-        }
-        let control = lock(&self.control);
-        if volume.read().vssd.usage().lent >= lent {
-            drop(self.changed.wait_timeout(control, PAUSE).unwrap_or_else(PoisonError::into_inner));
-        }
-        Ok(())
-    }
-
     /// Answers of the broker to a request of this number.
-    pub(crate) fn answer_to(&self, request: crate::broker::RequestId) -> Option<Answer> {
+    pub(crate) fn answer_to(&self, request: RequestId) -> Option<Answer> {
         lock(&self.control).answers.remove(&request)
-    }
-
-    /// The records that a journal is to begin with to lead to the present state, without the maps.
-    fn records(&self, control: &Control, volumes: &BTreeMap<VssdId, Arc<Volume>>) -> Result<Vec<Record>> {
-        let mut records =
-            vec![Meta::Flash(*self.media.geometry()).record()?, Meta::Next(control.next_vssd).record()?];
-        for volume in volumes.values() {
-            records.push(Meta::made(volume.about()).record()?);
-        }
-        records.extend(control.shelf.records()?);
-        records.extend(control.levelling.record()?);
-        let steps = control.broker.snapshot(self.custody.bad(), |id| self.custody.blocks(id));
-        records.extend(steps.into_iter().map(Record::Broker));
-        Ok(records)
-    }
-
-    /// Replaces old records of the journal by what they lead to. What is decided is looked at where the new journal
-    /// begins, each map some time after that, under its own lock: changes that come between the two are in the new
-    /// journal twice, and read once. So I/O waits only while the map of its vSSD is copied in memory.
-    pub(crate) fn rewrite(&self) -> Result<()> {
-        // What takes long on the flash, while nobody waits.
-        self.log.sync_all(&self.media)?;
-        let (mut new, records, volumes) = {
-            let mut control = lock(&self.control);
-            if control.decided.is_some() {
-                // The broker is ahead of custody until then.
-                self.act(&mut control)?;
-            }
-            let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
-            let new = self.log.rewriting()?;
-            (new, self.records(&control, &volumes)?, volumes)
-        };
-        records.iter().try_for_each(|record| new.write(record))?;
-        let mut numbers = Vec::with_capacity(volumes.len());
-        for (id, volume) in &volumes {
-            let snapshot = volume.read().vssd.snapshot();
-            numbers.push((volume, snapshot.number));
-            let map = encoded(&snapshot)?;
-            drop(snapshot);
-            parts(*id, &map).try_for_each(|part| new.write(&part))?;
-        }
-        self.log.replace(&self.media, new)?;
-        for (volume, number) in numbers {
-            volume.write().vssd.durable(number);
-            volume.turn_over();
-        }
-        Ok(())
-    }
-
-    /// As [`Host::rewrite`] where it is time to; where it fails, less and less often.
-    pub(crate) fn rewrite_if_grown(&self) {
-        if self.log.is_rewriting_due() {
-            self.log.rewrote(self.rewrite());
-        }
     }
 }
 

@@ -102,29 +102,12 @@ impl Host {
             Job::Wipe(vssd) => self.wipe(vssd),
             Job::Swap(one, other) => self.swap(one, other),
         };
-        let mut waits = false;
-        let told = match done {
-            Ok(Some(event)) => match self.tell(event) {
-                // The journal's disk is full: it was heard, and is acted on later.
-                Err(error) if error.kind() == ErrorKind::NoSpace && self.check().is_ok() => {
-                    waits = true;
-                    Ok(())
-                }
-                told => told,
-            },
-            Ok(None) => Ok(()),
-            Err(error) => Err(error),
-        };
-        if let Job::Swap(one, other) = job
-            && !waits
-        {
-            self.keep_channels(one, other);
-        }
+        let told = done.and_then(|event| event.map_or(Ok(()), |event| self.tell_now_or_later(event)));
         // Only now: nobody does the same for another while this one's word is on its way.
         let again = lock(&self.jobs).running.remove(&job).unwrap_or(false);
         if let Err(error) = told {
             // Who looks for room on the journal's disk tells of that once.
-            if error.kind() == ErrorKind::NoSpace {
+            if error.kind() == ErrorKind::NoSpace && self.log.refusal().is_some() {
                 tracing::debug!(%error, ?job, "will be tried again");
             } else if !self.closing.load(Ordering::Acquire) {
                 tracing::warn!(%error, ?job, "will be tried again");
@@ -250,7 +233,7 @@ impl Host {
 
     /// While a home waits for what is on a lease, who writes beside it moves some of it. What fails here fails for who
     /// moves it as well, and he is asked.
-    pub(crate) fn help(&self, volume: &Volume) {
+    pub(crate) fn help_evacuate(&self, volume: &Volume) {
         if volume.is_hurried()
             && let Err(error) = self.collect(volume, Effort::Needed)
         {
@@ -324,7 +307,7 @@ impl Host {
     }
 
     /// Begins to collect where room is short, unless somebody does.
-    pub(crate) fn kick(&self, volume: &Arc<Volume>) {
+    pub(crate) fn collect_if_short(&self, volume: &Arc<Volume>) {
         if !self.inline && volume.read().vssd.is_short() {
             self.collect_soon(volume, Effort::Needed);
         }

@@ -226,6 +226,7 @@ impl Host {
                     .iter()
                     .all(|(volume, channel)| volume.write().vssd.close_slot(0, Some(*channel))));
             }
+            self.log.may_tidy()?;
             let mut steps = 0;
             for (volume, _) in both {
                 steps += self.collect(volume, Effort::Needed)?;

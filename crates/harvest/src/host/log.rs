@@ -83,11 +83,11 @@ impl Log {
 
     /// Looks whether there is room on the journal's disk again; to be called every second.
     pub(crate) fn look_for_room(&self, media: &Media) {
-        let full = self.journal.look_for_room();
-        if full.is_some() {
+        if self.journal.look_for_room().is_some() {
             // Where only a write tells.
             self.sync_all(media).unwrap_or_default();
         }
+        let full = self.refusal();
         let before = self.full.swap(full.is_some(), Ordering::Relaxed);
         match (full, before) {
             (Some(error), false) => tracing::warn!(%error, "nothing is written or lent"),

@@ -4,12 +4,12 @@
 //! and not programmed since. A block that is clean need not be erased again when it changes hands; of all others
 //! nothing is known, and they are.
 
-use crate::flash::{Flash, FlashBlock, FlashError, Geometry, lock};
-use crate::gate::{Gate, What};
+use super::meta::Meta;
+use crate::flash::{Flash, FlashBlock, FlashError, Geometry};
+use crate::gate::{Access, Gate};
 use crate::lane::Class;
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// Blocks erased at a time on flash whose erasures share a wait for the disk.
 const TOGETHER: usize = 64;
@@ -23,18 +23,23 @@ pub(crate) struct Media {
     clean: Vec<AtomicU64>,
     read: AtomicU64,
     programmed: AtomicU64,
-    harvest_erased: AtomicU64,
     given_up: AtomicU64,
-    /// Erasures for harvest VMs by channel.
-    harvest_wear: Mutex<BTreeMap<u16, u64>>,
+    /// Erasures for harvest VMs by channel, since the flash was made.
+    harvest_wear: Vec<AtomicU64>,
+    /// Of those, the ones that the journal knows of.
+    saved_wear: AtomicU64,
 }
 
-/// What was done since the host was opened: bytes, and flash blocks.
+/// Erasures for harvest VMs that a crash may leave uncounted, as many as the table of a [`FileFlash`] may of all.
+///
+/// [`FileFlash`]: crate::flash::FileFlash
+pub(crate) const UNSAVED_WEAR: u64 = 1024;
+
+/// What was done since the host was opened: bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Done {
     pub(crate) read: u64,
     pub(crate) programmed: u64,
-    pub(crate) harvest_erased: u64,
     /// Pages.
     pub(crate) given_up: u64,
 }
@@ -53,9 +58,9 @@ impl Media {
             clean: (0..words).map(|_| word()).collect(),
             read: AtomicU64::new(0),
             programmed: AtomicU64::new(0),
-            harvest_erased: AtomicU64::new(0),
             given_up: AtomicU64::new(0),
-            harvest_wear: Mutex::default(),
+            harvest_wear: (0..geometry.channels).map(|_| AtomicU64::new(0)).collect(),
+            saved_wear: AtomicU64::new(0),
         }
     }
 
@@ -67,7 +72,9 @@ impl Media {
         &self.gate
     }
 
-    /// Whether operations that are entered together run at the same time.
+    /// The gate gives emulated operations their time, so those of a batch enter together and use their dies at once.
+    /// On real flash each enters by itself and holds its pass while it runs, so that a regular VM waits for one
+    /// operation of a harvest VM, not for 64.
     pub(crate) fn is_emulated(&self) -> bool {
         self.emulated
     }
@@ -113,7 +120,7 @@ impl Media {
     /// Waits for its turn and erases a block that stays with whom it belongs to. What it held may be there again after
     /// a loss of power: no map speaks of it then, and it is erased anew before it is used, or changes hands.
     pub(crate) fn erase(&self, class: Class, block: FlashBlock) -> Result<(), FlashError> {
-        let bundle = [(block, What::Erase)];
+        let bundle = [(block, Access::Erase)];
         let _pass = self.gate.enter(class, &bundle);
         let for_ever = self.flash.erase_soon(block)?;
         self.note(class, block, for_ever);
@@ -136,7 +143,7 @@ impl Media {
                     headstart_block::Error::new(crate::ErrorKind::Cancelled, "the host is being closed");
                 return Err(FlashError::Failed(error));
             }
-            let bundle = [(part[0], What::Erase)];
+            let bundle = [(part[0], Access::Erase)];
             let _pass = self.gate.enter(class, &bundle);
             for (block, erased) in part.iter().zip(self.flash.erase_many(part)) {
                 match erased {
@@ -154,14 +161,34 @@ impl Media {
     }
 
     pub(crate) fn done(&self) -> Done {
-        let counts = [&self.read, &self.programmed, &self.harvest_erased, &self.given_up];
-        let [read, programmed, harvest_erased, given_up] = counts.map(|count| count.load(Ordering::Relaxed));
-        Done { read, programmed, harvest_erased, given_up }
+        let counts = [&self.read, &self.programmed, &self.given_up];
+        let [read, programmed, given_up] = counts.map(|count| count.load(Ordering::Relaxed));
+        Done { read, programmed, given_up }
     }
 
-    /// Erasures of a channel for harvest VMs since the host was opened.
-    pub(crate) fn harvest_wear(&self, channel: u16) -> u64 {
-        lock(&self.harvest_wear).get(&channel).copied().unwrap_or(0)
+    /// Erasures of channels for harvest VMs since the flash was made.
+    pub(crate) fn harvest_wear(&self, channels: impl IntoIterator<Item = u16>) -> u64 {
+        let counts = channels.into_iter().filter_map(|channel| self.harvest_wear.get(usize::from(channel)));
+        counts.map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    /// What the journal is to know of erasures for harvest VMs, where it does not know of `least` of them.
+    pub(crate) fn unsaved_wear(&self, least: u64) -> Option<Meta> {
+        let wear: Vec<u64> = self.harvest_wear.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+        let sum: u64 = wear.iter().sum();
+        let due = sum.saturating_sub(self.saved_wear.load(Ordering::Relaxed)) >= least;
+        due.then(|| {
+            self.saved_wear.store(sum, Ordering::Relaxed);
+            Meta::HarvestWear(wear)
+        })
+    }
+
+    /// What the journal knows of erasures for harvest VMs.
+    pub(crate) fn recover_wear(&self, wear: &[u64]) {
+        for (count, known) in self.harvest_wear.iter().zip(wear) {
+            count.store(*known, Ordering::Relaxed);
+        }
+        self.saved_wear.store(wear.iter().sum(), Ordering::Relaxed);
     }
 
     fn is_clean(&self, block: FlashBlock) -> bool {
@@ -175,8 +202,8 @@ impl Media {
             word.fetch_or(1 << (block.0 % 64), Ordering::AcqRel);
         }
         if class.is_harvest() {
-            self.harvest_erased.fetch_add(1, Ordering::Relaxed);
-            *lock(&self.harvest_wear).entry(self.geometry.channel(block)).or_default() += 1;
+            let count = self.harvest_wear.get(usize::from(self.geometry.channel(block)));
+            count.map(|count| count.fetch_add(1, Ordering::Relaxed));
         }
     }
 }

@@ -25,6 +25,8 @@ pub(crate) enum Meta {
     Sold(Vec<Sold>),
     /// The wear of channels was looked at.
     Looked(Looked),
+    /// Erasures for harvest VMs by channel, since the flash was made.
+    HarvestWear(Vec<u64>),
 }
 
 impl Meta {

@@ -35,6 +35,7 @@
 //! | `sampling` | what vSSDs use |
 //! | `unsold` | how long what is unsold stays so |
 //! | `recover` | opening, creating, and what a crash left |
+//! | `rewrite` | old records of the journal give way to new ones |
 //! | `show` | status |
 
 pub(crate) mod actions;
@@ -47,6 +48,7 @@ mod meta;
 pub mod options;
 pub(crate) mod program;
 mod recover;
+mod rewrite;
 pub(crate) mod sampling;
 mod show;
 pub mod status;
@@ -103,6 +105,8 @@ pub struct Host {
     changed: Condvar,
     jobs: Mutex<Jobs>,
     requests: AtomicU64,
+    /// Bytes that the VMs of deleted vSSDs wrote since the host was opened.
+    written_before: AtomicU64,
     clock: Arc<dyn Clock>,
     /// Jobs are done by whoever caused them.
     inline: bool,
@@ -158,8 +162,20 @@ impl Host {
     pub fn create(&self, name: &str, spec: VssdSpec) -> Result<VssdStatus> {
         self.check()?;
         check_name(name)?;
-        let id = self.create_locked(&mut lock(&self.control), name, &spec)?;
-        self.settle()?;
+        let (id, settled) = {
+            let control = &mut *lock(&self.control);
+            let id = self.create_locked(control, name, &spec)?;
+            (id, self.settle_with(control))
+        };
+        if let Err(error) = settled.and_then(|()| self.settle()) {
+            // Who is told that there is no room does not find it there later.
+            if let Some(volume) = self.volume(id) {
+                volume.gone.store(true, Ordering::SeqCst);
+                self.take_from_shelf(&mut lock(&self.control), &volume)?;
+                lock(&self.inbox).push(Event::Deleted { vssd: id });
+            }
+            return Err(error);
+        }
         let error =
             || Error::new(ErrorKind::NotFound, "it is gone already").about(format_args!("vSSD {name}"));
         self.status_of(&lock(&self.control), id).ok_or_else(error)
@@ -191,7 +207,7 @@ impl Host {
         crate::journal::parts(id, &map).try_for_each(|part| self.log.append(&part).map(drop))?;
         control.next_vssd += 1;
         self.add_volume(control, known.clone(), vssd, 0);
-        let kind = broker_kind(spec.kind);
+        let kind = spec.kind;
         let created = Event::Created { vssd: id, kind, bandwidth: count, capacity, channels: known.channels };
         lock(&self.inbox).push(created);
         if spec.kind == Kind::Unsold
@@ -203,7 +219,6 @@ impl Host {
             let offer = self.offer_unsold(control, &volume);
             lock(&self.inbox).push(offer);
         }
-        self.settle_with(control)?;
         Ok(id)
     }
 
@@ -254,7 +269,7 @@ impl Host {
         let volume = self.named(name)?;
         volume.gone.store(true, Ordering::SeqCst);
         self.take_from_shelf(&mut lock(&self.control), &volume)?;
-        self.tell(Event::Deleted { vssd: volume.id })?;
+        self.tell_now_or_later(Event::Deleted { vssd: volume.id })?;
         let mut control = lock(&self.control);
         for _ in 0..DELETED {
             if self.inline || self.volume(volume.id).is_none() {
@@ -290,14 +305,17 @@ impl Host {
             partial: wish.partial,
             grow: self.settings.grow,
         });
-        self.tell(event)?;
+        if let Err(error) = self.tell(event) {
+            self.take_back(request, volume.id);
+            return Err(error);
+        }
         let about = |error: Error| error.about(format_args!("vSSD {name}"));
         match self.answer_to(request) {
             Some(Answer::Granted(grant) | Answer::Partly(grant)) => {
                 let control = lock(&self.control);
                 Ok(grant.slots.iter().filter_map(|(_, id)| self.lease_of(&control, *id)).collect())
             }
-            Some(Answer::Short(channels, blocks)) => Err(about(Error::new(
+            Some(Answer::Short { channels, blocks }) => Err(about(Error::new(
                 ErrorKind::NoSpace,
                 format!(
                     "for that long {} on {channels} channels are to be had at once",
@@ -327,7 +345,7 @@ impl Host {
                 return Err(error.about(format_args!("vSSD {name}")));
             }
         }
-        self.tell(Event::Release { ghost: volume.id, gssd: lease })
+        self.tell_now_or_later(Event::Release { ghost: volume.id, gssd: lease })
     }
 
     /// Says what a vSSD can do without, as if it had been forecast: for who knows better. What is not leased when its
@@ -403,17 +421,17 @@ impl Host {
                 }
             }
         }
+        if may_take {
+            self.save_wear(media::UNSAVED_WEAR);
+        }
         lock(&self.inbox).extend(events);
         match self.settle() {
+            Ok(()) => swap.into_iter().for_each(|job| self.begin(job)),
             // That was said.
             Err(error) if error.kind() == ErrorKind::NoSpace => {
                 tracing::debug!(%error, "the broker's decisions wait");
             }
             Err(error) => tracing::warn!(%error, "the broker's decisions cannot be carried out"),
-            Ok(()) => {}
-        }
-        if let Some(job) = swap {
-            self.begin(job);
         }
         self.retry_jobs();
         for volume in volumes.values().filter(|volume| volume.kind != Kind::Unsold) {
@@ -441,7 +459,19 @@ impl Host {
         self.changed.notify_all();
         let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
         volumes.values().try_for_each(|volume| volume.flush(&self.log, &self.media))?;
+        if self.log.may_take(0).is_ok() {
+            self.save_wear(1);
+            self.log.sync_all(&self.media)?;
+        }
         self.check()
+    }
+
+    /// Has the journal know of erasures for harvest VMs, where it does not of so many.
+    fn save_wear(&self, least: u64) {
+        let saved = self.media.unsaved_wear(least).map(|wear| self.log.append(&wear.record()?)).transpose();
+        if let Err(error) = saved {
+            tracing::warn!(%error, "the wear for harvest VMs cannot be noted");
+        }
     }
 
     /// Now, as the broker counts.
@@ -562,7 +592,7 @@ impl Host {
             seed: u64::from(about.id.0) + 1,
             ..crate::predict::forecaster::Settings::default()
         };
-        let sampler = Sampler::new(settings, self.settings.channel_worth, self.time(), [0; 3]);
+        let sampler = Sampler::new(settings, self.settings.channel_worth, self.time());
         control.samples.insert(about.id, sampler);
         let volume = Arc::new(Volume::new(about, vssd, last));
         self.volumes.write().unwrap_or_else(PoisonError::into_inner).insert(volume.id, volume);
@@ -572,14 +602,6 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         self.closing.store(true, Ordering::Release);
-    }
-}
-
-fn broker_kind(kind: Kind) -> broker::VssdKind {
-    match kind {
-        Kind::Regular => broker::VssdKind::Regular,
-        Kind::Unsold => broker::VssdKind::Unsold,
-        Kind::Harvest => broker::VssdKind::Harvest,
     }
 }
 

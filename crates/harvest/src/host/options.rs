@@ -8,7 +8,8 @@ use crate::flash::{Emulator, FileFlash, Flash, Geometry, blank};
 use crate::gssd::Grain;
 use crate::lane::{self, Speed};
 use crate::{Error, ErrorKind, Result};
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,8 +43,8 @@ pub struct Settings {
     pub predictors: crate::predict::forecaster::Kind,
     /// How long what is unsold is expected to stay so, while too little is known of how long such did.
     pub unsold_lasts: Duration,
-    /// The certainty with which what is unsold is said to stay so, 0 to 1: the share of those that have been so for as
-    /// long that stay so for longer than is said.
+    /// How likely an unsold vSSD is to stay unsold for as long as it is offered, 0 to 1: of past ones that had been
+    /// unsold for as long, so many did.
     pub unsold_cover: f32,
     /// How long what is on a lease may take to be moved elsewhere when its home needs it at once; then the lease ends
     /// with what is still on it. The default is 10 s: guests give a write up after 30 (Linux: NVMe and SCSI), and
@@ -118,6 +119,22 @@ pub(crate) struct Opened {
     pub(crate) forgets: bool,
     /// For people.
     pub(crate) place: String,
+    /// Files that it made, and that nobody can use without a journal.
+    pub(crate) made: Vec<PathBuf>,
+}
+
+impl Opened {
+    /// The host cannot be made: the next try is to find things as this one did.
+    pub(crate) fn unmake(made: &[PathBuf]) {
+        for path in made {
+            match std::fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::warn!(%error, path = %path.display(), "a file that was made in vain is still there");
+                }
+                _ => {}
+            }
+        }
+    }
 }
 
 /// Opens a host's flash, or makes it where `known` says that there is no journal of it either.
@@ -133,6 +150,7 @@ pub(crate) fn open_flash(options: &Options, known: bool) -> Result<Opened> {
                 new: true,
                 forgets: true,
                 place: "emulated".to_owned(),
+                made: Vec::new(),
             });
         }
         FlashPlace::File { path, size } => (path, size.or(options.size)),
@@ -140,11 +158,17 @@ pub(crate) fn open_flash(options: &Options, known: bool) -> Result<Opened> {
     };
     let device = matches!(options.flash, FlashPlace::Device { .. });
     let table = if device { options.dir.join("flash.table") } else { FileFlash::table_beside(path) };
+    let mut made = Vec::new();
     let flash = if known {
         open_known(path, &table, wanted)?
     } else {
         check_new(path, &table, device, options.erase)?;
-        make(path, &table, wanted, device)?
+        if !device && !path.exists() {
+            made.push(path.clone());
+        }
+        let flash = make(path, &table, wanted, device);
+        made.push(table);
+        flash.inspect_err(|_| Opened::unmake(&made))?
     };
     Ok(Opened {
         flash: Arc::new(flash),
@@ -152,6 +176,7 @@ pub(crate) fn open_flash(options: &Options, known: bool) -> Result<Opened> {
         new: !known,
         forgets: false,
         place: path.display().to_string(),
+        made,
     })
 }
 
@@ -186,8 +211,10 @@ fn check_new(path: &Path, table: &Path, device: bool, erase: bool) -> Result<()>
     }
     if !device && std::fs::metadata(path).is_ok_and(|there| there.len() > 0) {
         let error = Error::new(ErrorKind::Conflict, "there is a file already, which would be erased");
-        let error = error.remedy("give another path, or remove it, or have it erased with --erase");
-        return Err(error.about(path.display()));
+        let place = path.display();
+        let remedy =
+            format!("give another path, or remove it, or have it erased with --flash {place} --erase");
+        return Err(error.about(place).remedy(remedy));
     }
     if device && let Some(content) = blank::content(path)? {
         let cause = format!("it is not blank and would be erased: there is {content}");

@@ -3,30 +3,36 @@
 use super::Host;
 use super::log::from_flash;
 use super::volume::{Inner, Volume};
-use crate::broker::{Report, What};
+use crate::broker::{Event, Notice, Report};
 use crate::flash::{FlashBlock, FlashError, lock};
 use crate::gate;
 use crate::lane::Class;
 use crate::vssd::{Effort, Place, Placement, Step};
 use crate::{Error, ErrorKind, Result};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// A page of a disk, and its bytes.
 pub(crate) type Page<'a> = (u32, &'a [u8]);
 
 /// What became of a program.
-enum Burnt {
+enum Programmed {
     Done,
     /// The flash block is bad.
     Bad,
     Failed(Error),
 }
 
+/// How long who waits for blocks to come home sleeps at a time.
+const PAUSE: Duration = Duration::from_millis(50);
+
 /// Steps that a collector takes at a time.
 const STEPS: usize = 16;
 
 impl Host {
     /// Writes whole pages; the caller has their range.
-    pub(crate) fn store(&self, volume: &Volume, pages: &[Page<'_>]) -> Result<()> {
+    pub(crate) fn write_pages(&self, volume: &Volume, pages: &[Page<'_>]) -> Result<()> {
         let mut todo = pages.to_vec();
         while !todo.is_empty() {
             self.log.may_take(0)?;
@@ -49,15 +55,21 @@ impl Host {
                 continue;
             }
             let rest = todo.split_off(batch.len());
-            let again = self.burn(volume, volume.class(), batch)?;
+            let again = self.program_batch(volume, volume.class(), batch)?;
             todo.retain(|(page, _)| again.contains(page));
             todo.extend(rest);
         }
         Ok(())
     }
 
-    /// Programs a batch and commits it; the pages whose flash block turned out to be bad. All of the batch is answered.
-    fn burn(&self, volume: &Volume, class: Class, batch: Vec<(Placement, &[u8])>) -> Result<Vec<u32>> {
+    /// Programs a batch and commits it; the pages whose flash block turned out to be bad. Each placement of the batch
+    /// is committed or said to have failed, whatever happens.
+    fn program_batch(
+        &self,
+        volume: &Volume,
+        class: Class,
+        batch: Vec<(Placement, &[u8])>,
+    ) -> Result<Vec<u32>> {
         let allowed = batch.iter().all(|(placement, _)| self.custody.may_touch(volume.id, placement.block));
         if !allowed {
             let mut inner = volume.write();
@@ -70,50 +82,50 @@ impl Host {
         }
         let media = &self.media;
         if media.is_emulated() {
-            let bundle: Vec<(FlashBlock, gate::What)> = batch
+            let bundle: Vec<(FlashBlock, gate::Access)> = batch
                 .iter()
-                .map(|(placement, _)| (placement.block, gate::What::Program { pages: 1 }))
+                .map(|(placement, _)| (placement.block, gate::Access::Program { pages: 1 }))
                 .collect();
             drop(media.gate().enter(class, &bundle));
         }
-        let (mut burnt, mut again, mut failure) = (Vec::with_capacity(batch.len()), Vec::new(), None);
+        let (mut programmed, mut again, mut failure) = (Vec::with_capacity(batch.len()), Vec::new(), None);
         for (placement, bytes) in batch {
             if !volume.is_turn(&placement) {
                 // It may be one of these that is waited for.
-                self.answer(volume, &mut burnt, &mut again, &mut failure);
+                self.commit_batch(volume, &mut programmed, &mut again, &mut failure);
                 volume.wait_turn(&placement);
             }
-            let bundle = [(placement.block, gate::What::Program { pages: 1 })];
+            let bundle = [(placement.block, gate::Access::Program { pages: 1 })];
             let _pass = (!media.is_emulated()).then(|| media.gate().enter(class, &bundle));
             let result = match media.program(placement.block, placement.at, bytes) {
-                Ok(()) => Burnt::Done,
-                Err(FlashError::Bad(_)) => Burnt::Bad,
-                Err(error) => Burnt::Failed(from_flash(error, "a page cannot be programmed")),
+                Ok(()) => Programmed::Done,
+                Err(FlashError::Bad(_)) => Programmed::Bad,
+                Err(error) => Programmed::Failed(from_flash(error, "a page cannot be programmed")),
             };
-            burnt.push((placement, result));
+            programmed.push((placement, result));
         }
-        self.answer(volume, &mut burnt, &mut again, &mut failure);
+        self.commit_batch(volume, &mut programmed, &mut again, &mut failure);
         failure.map_or(Ok(again), Err)
     }
 
     /// Commits what was programmed, under one lock.
-    fn answer(
+    fn commit_batch(
         &self,
         volume: &Volume,
-        burnt: &mut Vec<(Placement, Burnt)>,
+        programmed: &mut Vec<(Placement, Programmed)>,
         again: &mut Vec<u32>,
         failure: &mut Option<Error>,
     ) {
         let mut inner = volume.write();
-        for (placement, result) in burnt.drain(..) {
+        for (placement, result) in programmed.drain(..) {
             let page = placement.page;
             let change = match result {
-                Burnt::Done => inner.vssd.commit(placement),
-                Burnt::Bad => {
+                Programmed::Done => inner.vssd.commit(placement),
+                Programmed::Bad => {
                     again.push(page);
                     inner.vssd.failed(placement, true)
                 }
-                Burnt::Failed(error) => {
+                Programmed::Failed(error) => {
                     failure.get_or_insert(error);
                     inner.vssd.failed(placement, false)
                 }
@@ -141,6 +153,29 @@ impl Host {
             return Err(error.remedy("see to the flash; nothing on it is given up meanwhile"));
         }
         volume.wait_a_moment();
+        Ok(())
+    }
+
+    /// A write of a home found no space while blocks of it are lent: has them back, and waits a while.
+    pub(crate) fn recall(&self, volume: &Volume, pages: usize) -> Result<()> {
+        self.check()?;
+        volume.check()?;
+        let lent = volume.read().vssd.usage().lent;
+        let blocks = pages.div_ceil(self.media.geometry().pages as usize) + 8;
+        let capacity = u32::try_from(blocks).unwrap_or(u32::MAX);
+        self.tell(Event::Pressed { home: volume.id, bandwidth: 0, capacity })?;
+        if self.closing.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Cancelled, "the host is being closed"));
+        }
+        if self.inline && volume.read().vssd.usage().lent >= lent {
+            // Nobody else will bring them.
+            let cause = "what it lent does not come back";
+            return Err(Error::new(ErrorKind::NoSpace, cause).about(format_args!("vSSD {}", volume.name)));
+        }
+        let control = lock(&self.control);
+        if volume.read().vssd.usage().lent >= lent {
+            drop(self.changed.wait_timeout(control, PAUSE).unwrap_or_else(PoisonError::into_inner));
+        }
         Ok(())
     }
 
@@ -210,15 +245,15 @@ impl Host {
         }
     }
 
-    /// Copies pages; the batch is answered whatever happens.
+    /// Copies pages; each placement is committed or said to have failed, whatever happens.
     fn copy(&self, volume: &Volume, copies: Vec<(FlashBlock, u32, Placement)>) -> Result<()> {
         let (media, class) = (&self.media, volume.collect_class());
         let size = media.geometry().page_size;
         let bytes = usize::try_from(size).unwrap_or(0);
         let mut pages = vec![0; bytes * copies.len()];
-        let bundle: Vec<(FlashBlock, gate::What)> = copies
+        let bundle: Vec<(FlashBlock, gate::Access)> = copies
             .iter()
-            .map(|(from, page, _)| (*from, gate::What::Read { offset: page * size, len: size }))
+            .map(|(from, page, _)| (*from, gate::Access::Read { offset: page * size, len: size }))
             .collect();
         if media.is_emulated() {
             drop(media.gate().enter(class, &bundle));
@@ -244,9 +279,9 @@ impl Host {
         }
         let batch = readable.into_iter().map(|(index, to)| (to, &pages[index * bytes..][..bytes])).collect();
         // What was to be copied to a block that is bad is still where it was, and is copied again.
-        let burnt = self.burn(volume, class, batch);
+        let programmed = self.program_batch(volume, class, batch);
         self.report_lost(volume, &unread);
-        burnt?;
+        programmed?;
         unread.failure.map_or(Ok(()), Err)
     }
 
@@ -260,7 +295,7 @@ impl Host {
         unread: &mut Unread,
     ) {
         let unreadable = matches!(error, FlashError::Unreadable(..));
-        let lost = unreadable && self.is_lost(volume, at, unread);
+        let lost = unreadable && self.is_given_up(volume, at, unread);
         let page = to.page;
         let mut inner = volume.write();
         if lost {
@@ -281,8 +316,9 @@ impl Host {
         volume.turn_over();
     }
 
-    /// Whether a page that cannot be read is to be given up.
-    fn is_lost(&self, volume: &Volume, at: (FlashBlock, u32), unread: &mut Unread) -> bool {
+    /// Counts that a page could not be read again; whether it is given up, as it was tried for long and other flash can
+    /// be read.
+    fn is_given_up(&self, volume: &Volume, at: (FlashBlock, u32), unread: &mut Unread) -> bool {
         let (block, page) = at;
         if !lock(&volume.doubts).failed(at, self.clock.now()) {
             return false;
@@ -304,12 +340,12 @@ impl Host {
     fn report_lost(&self, volume: &Volume, unread: &Unread) {
         let Some(&(page, (block, at))) = unread.lost.first() else { return };
         self.media.gave_up(unread.lost.len() as u64);
-        let what = What::Unreadable {
+        let what = Notice::Unreadable {
             pages: unread.lost.len() as u64,
             offset: u64::from(page) * u64::from(self.media.geometry().page_size),
             at: (block, at),
         };
-        let report = Report { vm: volume.name.clone(), ghost: volume.id, at: self.time(), what };
+        let report = Report { vm: volume.name.clone(), vssd: volume.id, at: self.time(), what };
         tracing::warn!(vssd = volume.name, "{report}");
         lock(&self.control).report(report);
     }

@@ -41,6 +41,7 @@ struct Known {
     since: BTreeMap<VssdId, Time>,
     sold: Vec<Sold>,
     looked: Option<Looked>,
+    harvest_wear: Vec<u64>,
 }
 
 /// What a host is made of, apart from what its journal says.
@@ -78,7 +79,7 @@ impl Host {
 
     pub(crate) fn assemble(parts: Parts, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         let Parts { opened, settings, journal, lock: held, inline, guard } = parts;
-        let Opened { flash, speed, new, forgets, place } = opened;
+        let Opened { flash, speed, new, forgets, place, made } = opened;
         let geometry = flash.geometry();
         let now = Time(u64::try_from(clock.now().as_micros()).unwrap_or(u64::MAX));
         let (zero, ticking) = (clock.now(), Arc::clone(&clock));
@@ -87,7 +88,8 @@ impl Host {
         let media = Media::new(flash, gate, matches!(speed, Speed::Emulated(_)), new);
         let (journal, known) = if new || forgets {
             let records = [Meta::Flash(geometry).record()?, Meta::Next(0).record()?];
-            (Journal::create(&journal, &records)?, Known { geometry: Some(geometry), ..Known::default() })
+            let journal = Journal::create(&journal, &records).inspect_err(|_| Opened::unmake(&made))?;
+            (journal, Known { geometry: Some(geometry), ..Known::default() })
         } else {
             open_journal(&journal, &geometry)?
         };
@@ -119,6 +121,7 @@ impl Host {
             changed: Condvar::new(),
             jobs: Mutex::new(Jobs::default()),
             requests: AtomicU64::new(1),
+            written_before: AtomicU64::new(0),
             clock,
             inline,
             closing: AtomicBool::new(false),
@@ -139,7 +142,8 @@ impl Host {
     fn recover(&self, known: Known) -> Result<()> {
         let control = &mut *lock(&self.control);
         let there: BTreeSet<VssdId> = control.broker.vssds().map(|(id, _)| id).collect();
-        let Known { mut made, vssds, last, since, sold, looked, .. } = known;
+        let Known { mut made, vssds, last, since, sold, looked, harvest_wear, .. } = known;
+        self.media.recover_wear(&harvest_wear);
         looked.into_iter().for_each(|looked| control.levelling.looked(looked));
         sold.into_iter().for_each(|sold| control.shelf.remember(sold));
         for (id, mut vssd) in vssds.into_iter().filter(|(id, _)| there.contains(id)) {
@@ -167,12 +171,10 @@ impl Host {
                     changes.push(change);
                 }
             }
-            if control.broker.vssds().any(|(vssd, _)| vssd == id) {
-                self.add_volume(control, about, vssd, last);
-            }
+            self.add_volume(control, about, vssd, last);
             let Some(volume) = self.volume(id) else { continue };
             let mut inner = volume.write();
-            for change in changes.drain(..) {
+            for change in changes {
                 self.log.change(id, &mut inner, &change)?;
             }
         }
@@ -181,15 +183,10 @@ impl Host {
             return Err(Error::corrupt("its map is not in the journal").about(format_args!("vSSD {}", id.0)));
         }
         for (id, kind) in control.broker.vssds().collect::<Vec<_>>() {
-            if control.broker.is_deleting(id)
-                && let Some(volume) = self.volume(id)
-            {
+            let Some(volume) = self.volume(id) else { continue };
+            if control.broker.is_deleting(id) {
                 volume.gone.store(true, std::sync::atomic::Ordering::SeqCst);
-            }
-            if kind == crate::broker::VssdKind::Unsold
-                && let Some(volume) = self.volume(id)
-                && !control.broker.is_deleting(id)
-            {
+            } else if kind == Kind::Unsold {
                 control.shelf.put(id, since.get(&id).copied().unwrap_or_else(|| self.time()));
                 let offer = self.offer_unsold(control, &volume);
                 lock(&self.inbox).push(offer);
@@ -290,6 +287,7 @@ impl Known {
             Meta::Since { vssd, at_us } => drop(self.since.insert(vssd, Time(at_us))),
             Meta::Sold(sold) => self.sold.extend(sold),
             Meta::Looked(looked) => self.looked = Some(looked),
+            Meta::HarvestWear(wear) => self.harvest_wear = wear,
         }
     }
 }

@@ -74,13 +74,13 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    pub(crate) fn new(settings: Settings, rate: u64, now: Time, counts: [u64; 3]) -> Self {
+    pub(crate) fn new(settings: Settings, rate: u64, now: Time) -> Self {
         Self {
             forecaster: Forecaster::new(settings),
             rate: float(rate.max(1)),
             begun: now,
             last: now,
-            counts,
+            counts: [0; 3],
             bandwidth: Seen::default(),
             iops: Seen::default(),
             used: Seen::default(),
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn a_step_is_sampled() {
         let settings = Settings { channels: 4, blocks: 100, unit: 10, horizon: 1, ..Settings::default() };
-        let mut sampler = Sampler::new(settings, 100, Time(0), [0; 3]);
+        let mut sampler = Sampler::new(settings, 100, Time(0));
         let (step, second) = (Duration::from_secs(3), |second: u64| Time(second * 1_000_000));
         assert_eq!(sampler.observe(second(1), [100, 50, 7], 20, Kind::Regular, step), None);
         assert_eq!(sampler.observe(second(1), [100, 50, 7], 20, Kind::Regular, step), None);

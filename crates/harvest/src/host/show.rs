@@ -5,10 +5,11 @@ use super::status::{
     VssdStatus,
 };
 use super::{Control, Host};
-use crate::broker::{Run, What};
+use crate::broker::{Notice, Run};
 use crate::flash::{FlashBlock, lock};
 use crate::{GssdId, VssdId};
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
 impl Host {
     /// The host as a whole.
@@ -35,11 +36,11 @@ impl Host {
             ago_s: now.since(report.at).as_secs(),
             vssd: report.vm.clone(),
             what: match report.what {
-                What::Evicted { .. } => ReportKind::Evicted,
-                What::UnderHarvest { .. } => ReportKind::UnderHarvest,
-                What::Kept { .. } => ReportKind::Kept,
-                What::Unreadable { .. } => ReportKind::Unreadable,
-                What::Expired { .. } => ReportKind::Expired,
+                Notice::Evicted { .. } => ReportKind::Evicted,
+                Notice::UnderHarvest { .. } => ReportKind::UnderHarvest,
+                Notice::Kept { .. } => ReportKind::Kept,
+                Notice::Unreadable { .. } => ReportKind::Unreadable,
+                Notice::Expired { .. } => ReportKind::Expired,
             },
             text: report.to_string(),
         });
@@ -55,7 +56,6 @@ impl Host {
             control.broker.slots(id).filter_map(|(_, gssd)| self.lease_of(control, gssd)).collect();
         let forecast = control.samples.get(&id).and_then(super::sampling::Sampler::forecast);
         let channels = volume.channels();
-        let harvested: u64 = channels.iter().map(|channel| self.media.harvest_wear(*channel)).sum();
         let [read_bytes, written_bytes, _] = volume.meter.counts();
         let worn: u64 = channels.iter().map(|channel| self.wear_of(geometry, *channel)).sum();
         Some(VssdStatus {
@@ -70,7 +70,7 @@ impl Host {
             leases,
             read_bytes,
             written_bytes,
-            harvest_wear: share(harvested, worn),
+            harvest_wear: share(self.media.harvest_wear(channels), worn),
             forecast: forecast.map(|forecast| ForecastStatus {
                 bandwidth: forecast.bandwidth,
                 capacity: u64::from(forecast.capacity) * block,
@@ -123,10 +123,13 @@ impl Host {
             bad_blocks: (bad as u64).max(nobodys),
             unreadable_pages: done.given_up,
             erasures: (0..geometry.channels).map(|channel| self.wear_of(geometry, channel)).sum(),
-            harvest_erasures: done.harvest_erased,
+            harvest_erasures: self.media.harvest_wear(0..geometry.channels),
             read_bytes: done.read,
             programmed_bytes: done.programmed,
-            written_bytes: volumes.values().map(|volume| volume.meter.counts()[1]).sum(),
+            written_bytes: volumes
+                .values()
+                .map(|volume| volume.meter.counts()[1])
+                .fold(self.written_before.load(Ordering::Relaxed), u64::saturating_add),
         }
     }
 

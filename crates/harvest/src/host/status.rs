@@ -4,12 +4,11 @@
 //! host's clock. With the feature `schema` all of it describes itself to OpenAPI.
 
 use super::Settings;
+pub use crate::VssdKind as Kind;
 use crate::broker::Counters;
-use crate::{Error, GssdId, Result, VssdId};
+use crate::{GssdId, VssdId};
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 #[cfg(feature = "schema")]
 use utoipa::ToSchema;
@@ -51,51 +50,6 @@ pub enum FlashPlace {
     },
 }
 
-/// Whose a vSSD is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(ToSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// A regular VM's: its I/O goes first, and what it does not use for a while is lent.
-    Regular,
-    /// Nobody's yet: all of it is lent until it is sold.
-    Unsold,
-    /// A harvest VM's: it may borrow, and may lose what it borrowed.
-    Harvest,
-}
-
-impl Kind {
-    /// All.
-    pub const ALL: [Self; 3] = [Self::Regular, Self::Unsold, Self::Harvest];
-
-    /// Its name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Regular => "regular",
-            Self::Unsold => "unsold",
-            Self::Harvest => "harvest",
-        }
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Kind {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == text).ok_or_else(|| {
-            Error::invalid(format!("`{}` is no kind of vSSD", text.escape_debug()))
-                .remedy("write regular, unsold or harvest")
-        })
-    }
-}
-
 /// A vSSD that is to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VssdSpec {
@@ -134,7 +88,7 @@ pub struct VssdStatus {
     pub read_bytes: u64,
     /// Bytes that its VM wrote since then.
     pub written_bytes: u64,
-    /// Of all erasures of its channels, those for harvest VMs, 0 to 1.
+    /// Of all erasures of its channels since the flash was made, those for harvest VMs, 0 to 1.
     pub harvest_wear: f64,
     /// What it is forecast to need, or to do without; none while too little is known.
     pub forecast: Option<ForecastStatus>,

@@ -252,7 +252,7 @@ impl Volume {
     }
 }
 
-/// How long who waits for others looks away: long beside a program, short beside what a user notices.
+/// The longest sleep between two looks at what is waited for: long beside a program, short beside what a user notices.
 const MOMENT: Duration = Duration::from_millis(2);
 
 /// Pages under writes.

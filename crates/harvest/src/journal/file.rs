@@ -169,7 +169,8 @@ impl Journal {
         state.writing = true;
         let (batch, at, upto) = (std::mem::take(&mut state.pending), state.len, state.appended);
         state.len += batch.len() as u64;
-        let wanted = state.room.refusal().is_none().then(|| state.room.wanted(state.len)).flatten();
+        let len = state.len;
+        let wanted = if state.room.refusal().is_none() { state.room.wanted(len) } else { None };
         let file = Arc::clone(&state.file);
         drop(state);
         let given = wanted.map(|wanted| (wanted, file.take(wanted)));
@@ -192,8 +193,8 @@ impl Journal {
             Ok(Err(error)) if is_full(&error) => {
                 // What came through of it is written over.
                 state.len = at;
+                state.room.refused(&error, at + batch.len() as u64);
                 state.put_back(batch);
-                state.room.refused(&error);
                 self.synced.notify_all();
                 return Err(self.full(error));
             }
@@ -258,8 +259,9 @@ impl Journal {
         state.room.refusal().map(|error| self.full(error))
     }
 
-    fn take_room<'a>(&'a self, state: MutexGuard<'a, State>, bytes: u64) -> MutexGuard<'a, State> {
-        let Some(wanted) = state.room.wanted(state.end().saturating_add(bytes)) else { return state };
+    fn take_room<'a>(&'a self, mut state: MutexGuard<'a, State>, bytes: u64) -> MutexGuard<'a, State> {
+        let end = state.end().saturating_add(bytes);
+        let Some(wanted) = state.room.wanted(end) else { return state };
         let file = Arc::clone(&state.file);
         drop(state);
         let given = file.take(wanted);

@@ -52,9 +52,17 @@ impl Room {
     }
 
     /// What should be asked for where the file is going to end here.
-    pub(super) fn wanted(&self, end: u64) -> Option<Wanted> {
-        let low = !self.is_blind && self.left(end) < LOW;
-        low.then(|| Wanted { from: self.until, to: end.saturating_add(AHEAD) })
+    pub(super) fn wanted(&mut self, end: u64) -> Option<Wanted> {
+        let to = end.saturating_add(AHEAD);
+        if self.is_blind {
+            return None;
+        }
+        if self.until >= to {
+            // It was more that was refused.
+            self.refused = None;
+        }
+        let low = self.left(end) < LOW || self.refused.is_some();
+        low.then_some(Wanted { from: self.until, to })
     }
 
     /// What became of it.
@@ -67,9 +75,10 @@ impl Room {
         }
     }
 
-    /// A write was refused.
-    pub(super) fn refused(&mut self, error: &io::Error) {
+    /// A write was refused that was to end here. Room that was given and is not there never was (ZFS, thin pools).
+    pub(super) fn refused(&mut self, error: &io::Error, end: u64) {
         self.refused = error.raw_os_error();
+        self.is_blind |= end <= self.until;
     }
 
     /// All was written.
@@ -173,6 +182,8 @@ pub(crate) mod limit {
         pub(crate) is_full: AtomicBool,
         /// It gives no room ahead.
         pub(crate) is_blind: AtomicBool,
+        /// It says that it gave room, and did not.
+        pub(crate) is_hollow: AtomicBool,
         /// After so many writes it is full; 0: that is not known.
         pub(crate) after: AtomicU64,
     }
@@ -190,17 +201,21 @@ pub(crate) mod limit {
         /// Up to where a file may be written.
         fn most(&self, file: &File) -> io::Result<u64> {
             let file = file.metadata()?;
-            Ok(match (self.is_full.load(Ordering::SeqCst), self.is_blind.load(Ordering::SeqCst)) {
+            let takes_ahead =
+                ![&self.is_blind, &self.is_hollow].into_iter().any(|it| it.load(Ordering::SeqCst));
+            Ok(match (self.is_full.load(Ordering::SeqCst), takes_ahead) {
                 (false, _) => u64::MAX,
-                (true, false) => file.blocks() * 512,
-                (true, true) => file.len(),
+                (true, true) => file.blocks() * 512,
+                (true, false) => file.len(),
             })
         }
 
         pub(super) fn take(&self, file: &File, to: u64) -> io::Result<()> {
             match self.is_blind.load(Ordering::SeqCst) {
                 true => Err(io::ErrorKind::Unsupported.into()),
-                false if to > self.most(file)? => Err(Errno::NOSPC.into()),
+                false if to > self.most(file)? && !self.is_hollow.load(Ordering::SeqCst) => {
+                    Err(Errno::NOSPC.into())
+                }
                 false => Ok(()),
             }
         }

@@ -1,22 +1,14 @@
 //! How long what is unsold stays so: histograms of how long it did (BlockFlex, section 4.4.1).
 //!
 //! An unsold VM has no load to learn from. But how long VMs of one size stay unsold is stable, so a histogram of that
-//! for each size says how long the next will. Two questions are answered. [`Unsold::tag`] is the paper's: of the gSSDs
-//! made of unsold VMs of a size it tags shares with 12, 6 and 1 hours, as large as the shares that lasted so long.
-//! [`Unsold::lasts`] is for one VM: how much longer it stays with a given certainty, knowing how long it has.
+//! for each size says how long the next will. The paper tags gSSDs of unsold VMs with 12, 6 and 1 hours, as many as
+//! lasted so long. Here each is asked for by itself: [`Unsold::lasts`] says how much longer one stays with a given
+//! certainty, knowing how long it has.
 //!
-//! Until [`ENOUGH`] of a size have ended, the histogram of all sizes answers, and before that the paper's figures for
-//! VMs of 512 GB.
+//! Until [`ENOUGH`] of a size have ended, the histogram of all sizes answers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
-
-/// What gSSDs of unsold VMs are tagged with, longest first.
-pub const TAGS: [Duration; 3] =
-    [Duration::from_secs(12 * 3600), Duration::from_secs(6 * 3600), Duration::from_secs(3600)];
-
-/// The shares of unsold VMs of 512 GB that stayed so for 12, 6 and 1 hours (BlockFlex, section 1).
-const PAPER: [f32; 3] = [0.25, 0.43, 0.78];
 
 /// How many times of a size make its histogram worth more than that of all.
 pub const ENOUGH: u32 = 20;
@@ -42,13 +34,11 @@ pub struct Unsold {
 struct Size {
     buckets: [u32; BUCKETS],
     sum: u32,
-    /// How many were tagged with each of [`TAGS`].
-    tagged: [u32; TAGS.len()],
 }
 
 impl Default for Size {
     fn default() -> Self {
-        Self { buckets: [0; BUCKETS], sum: 0, tagged: [0; TAGS.len()] }
+        Self { buckets: [0; BUCKETS], sum: 0 }
     }
 }
 
@@ -73,13 +63,6 @@ impl Size {
             self.sum = self.buckets.iter().sum();
         }
     }
-
-    /// The share that lasted at least as long as a time, where any is known.
-    #[expect(clippy::cast_precision_loss, reason = "shares")]
-    fn share(&self, time: Duration) -> Option<f32> {
-        let longer: u32 = self.buckets[bucket(time)..].iter().sum();
-        (self.sum > 0).then(|| longer as f32 / self.sum as f32)
-    }
 }
 
 impl Unsold {
@@ -94,31 +77,6 @@ impl Unsold {
     /// The histogram that answers for a size.
     fn of(&self, size: u64) -> &Size {
         self.sizes.get(&size).filter(|size| size.sum >= ENOUGH).unwrap_or(&self.all)
-    }
-
-    /// How long the gSSD of an unsold VM of `size` bytes is said to last: one of [`TAGS`], so that of all that were
-    /// tagged each has the share that lasts so long.
-    pub fn tag(&mut self, size: u64) -> Duration {
-        let known = self.of(size);
-        let mut shares = PAPER;
-        if known.sum >= ENOUGH {
-            shares = TAGS.map(|time| known.share(time).unwrap_or(0.0));
-        }
-        // Of each tag as many as last so long and no longer; the rest gets the shortest.
-        let wanted = [shares[0], (shares[1] - shares[0]).max(0.0), 1.0 - shares[0].max(shares[1])];
-        let tagged = if self.sizes.len() < SIZES || self.sizes.contains_key(&size) {
-            &mut self.sizes.entry(size).or_default().tagged
-        } else {
-            &mut self.all.tagged
-        };
-        #[expect(clippy::cast_precision_loss, reason = "shares")]
-        let lacks = |at: usize| wanted[at] * (1 + tagged.iter().sum::<u32>()) as f32 - tagged[at] as f32;
-        let most = (0..TAGS.len()).rev().max_by(|a, b| lacks(*a).total_cmp(&lacks(*b))).unwrap_or(0);
-        tagged[most] += 1;
-        if tagged.iter().sum::<u32>() >= FULL {
-            tagged.iter_mut().for_each(|count| *count /= 2);
-        }
-        TAGS[most]
     }
 
     /// How many VMs are known that say how much longer one of `size` bytes stays unsold that has been so for `age`:
@@ -162,25 +120,6 @@ mod tests {
     use super::*;
 
     const HOUR: Duration = Duration::from_secs(3600);
-
-    #[test]
-    fn tags_have_the_shares_of_the_past() {
-        let mut unsold = Unsold::default();
-        let count = |unsold: &mut Unsold, size| {
-            let mut tags = [0; 3];
-            (0..100).for_each(|_| {
-                let tag = unsold.tag(size);
-                tags[TAGS.iter().position(|other| *other == tag).unwrap()] += 1;
-            });
-            tags
-        };
-        assert_eq!(count(&mut unsold, 512), [25, 18, 57]);
-        for time in (0..100).map(|at| if at < 50 { 20 * HOUR } else { HOUR * 7 }) {
-            unsold.ended(64, time);
-        }
-        assert_eq!(count(&mut unsold, 64), [50, 50, 0]);
-        assert_eq!(count(&mut unsold, 32), [50, 50, 0]);
-    }
 
     #[test]
     fn one_lasts_as_long_as_most_did() {

@@ -18,12 +18,12 @@ pub struct Change {
     /// From 1 on, without gaps.
     pub number: u64,
     /// What changed.
-    pub what: What,
+    pub what: ChangeKind,
 }
 
 /// What a [`Change`] says. New kinds are added at the end: the number of a kind is its form on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum What {
+pub enum ChangeKind {
     /// A logical page lies here now.
     Map {
         /// The logical page.
@@ -115,18 +115,18 @@ impl Vssd {
         Ok(())
     }
 
-    fn apply_what(&mut self, what: &What) -> Result<()> {
+    fn apply_what(&mut self, what: &ChangeKind) -> Result<()> {
         let entry = |vssd: &Self, block: FlashBlock| {
             let found = vssd.space.find(block);
             found.ok_or_else(|| Error::corrupt(format!("flash block {} is not there", block.0)))
         };
         match *what {
-            What::Map { page, block, at } => self.apply_map(page, entry(self, block)?, at)?,
-            What::Unmap { first, count } => {
+            ChangeKind::Map { page, block, at } => self.apply_map(page, entry(self, block)?, at)?,
+            ChangeKind::Unmap { first, count } => {
                 self.check(first, count).map_err(|_| Error::corrupt("is beyond the disk"))?;
                 self.unmap(first..first + count);
             }
-            What::Failing { block } => {
+            ChangeKind::Failing { block } => {
                 let entry = entry(self, block)?;
                 if self.space.info(entry).state == State::Lent {
                     self.space.put(entry, State::Bad);
@@ -134,8 +134,8 @@ impl Vssd {
                     self.space.fail(entry);
                 }
             }
-            What::Lent { ref blocks } | What::Returned { ref blocks } => {
-                let lent = matches!(what, What::Lent { .. });
+            ChangeKind::Lent { ref blocks } | ChangeKind::Returned { ref blocks } => {
+                let lent = matches!(what, ChangeKind::Lent { .. });
                 for &block in blocks {
                     let entry = entry(self, block)?;
                     let right =
@@ -146,13 +146,13 @@ impl Vssd {
                     self.space.put(entry, if lent { State::Lent } else { State::Free });
                 }
             }
-            What::Added { slot, ref blocks } => {
+            ChangeKind::Added { slot, ref blocks } => {
                 let blocks: Vec<_> = blocks.iter().map(|&block| (block, 0)).collect();
                 self.space
                     .add(slot, &blocks)
                     .map_err(|error| Error::corrupt("adds what cannot be").caused_by(error))?;
             }
-            What::Removed { slot, channel } => {
+            ChangeKind::Removed { slot, channel } => {
                 for lane in self.space.lanes_of(slot, channel) {
                     if self.space.lane(lane).entries().any(|entry| self.space.info(entry).valid > 0) {
                         return Err(Error::corrupt("removes what holds something"));
@@ -160,18 +160,18 @@ impl Vssd {
                     self.space.remove_lane(lane);
                 }
             }
-            What::Abandoned { slot } => self.abandon(slot),
-            What::Lost { page } => {
+            ChangeKind::Abandoned { slot } => self.abandon(slot),
+            ChangeKind::Lost { page } => {
                 if page >= self.pages || self.lose_page(page).is_none() {
                     return Err(Error::corrupt("loses what is not there"));
                 }
             }
-            What::Replaced { channel, ref blocks, ref bad } => {
+            ChangeKind::Replaced { channel, ref blocks, ref bad } => {
                 let blocks: Vec<_> =
                     blocks.iter().map(|block| (*block, (!bad.contains(block)).then_some(0))).collect();
                 self.replace(channel, &blocks)?;
             }
-            What::Resized { size } => self.apply_resized(size)?,
+            ChangeKind::Resized { size } => self.apply_resized(size)?,
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! own, so that what is written rarely gathers; a data block that is nearly whole is copied to a data block. Each step
 //! is one page or one block, so that the user's I/O goes on between.
 
-use super::change::{Change, What};
+use super::change::{Change, ChangeKind};
 use super::map::{Entry, Spot};
 use super::place::{Placement, RESERVE};
 use super::space::{LOG, State, Stream};
@@ -190,7 +190,6 @@ impl Vssd {
         let entry = self.erasing(block)?;
         self.space.change(entry, |info| info.wear = wear);
         self.space.put(entry, State::Free);
-        self.counters.erased += 1;
         Ok(())
     }
 
@@ -201,7 +200,7 @@ impl Vssd {
     pub fn erase_failed(&mut self, block: FlashBlock) -> Result<Change> {
         let entry = self.erasing(block)?;
         self.space.put(entry, State::Bad);
-        Ok(self.next_change(What::Failing { block }))
+        Ok(self.next_change(ChangeKind::Failing { block }))
     }
 
     /// A block could not be erased, and it is not its fault: it is erased before it is used, as it was to be.
@@ -420,8 +419,7 @@ impl Vssd {
             (task.to, task.whole) = (open, whole && open.is_some());
             self.space.change(from.entry, |info| info.holds += 1);
             self.space.placed(from.entry);
-            let old = Some((self.space.block(from.entry), u32::from(from.page)));
-            let to = self.placement(page, spot, Some(from), old, to.is_some());
+            let to = self.placement(page, spot, Some(from));
             return Some(Step::Copy { from: self.space.block(from.entry), page: from.page.into(), to });
         }
     }

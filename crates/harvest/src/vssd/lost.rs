@@ -5,7 +5,7 @@
 //! like any other.
 
 use super::Vssd;
-use super::change::{Change, What};
+use super::change::{Change, ChangeKind};
 use super::map::Spot;
 use super::place::Placement;
 use super::space::State;
@@ -126,7 +126,7 @@ impl Vssd {
             entries.into_iter().for_each(|entry| self.seal(entry));
         }
         let before = self.stored;
-        let change = self.next_change(What::Abandoned { slot });
+        let change = self.next_change(ChangeKind::Abandoned { slot });
         self.abandon(slot);
         if self.stored == before {
             self.last -= 1;
@@ -183,7 +183,7 @@ impl Vssd {
         let (page, from) = (placement.page, placement.from);
         let (block, at) = self.stripe.locate(page);
         let there = page < self.pages && from.is_some() && self.map.lookup(block, at) == from;
-        let change = there.then(|| self.next_change(What::Lost { page }));
+        let change = there.then(|| self.next_change(ChangeKind::Lost { page }));
         if there {
             self.lose_page(page);
         }

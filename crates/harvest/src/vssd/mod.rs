@@ -107,7 +107,7 @@ mod stripe;
 mod tests;
 mod wear;
 
-pub use change::{Change, What};
+pub use change::{Change, ChangeKind};
 pub use collect::{Effort, Step};
 pub use pins::{Pin, Pins};
 pub use place::{Place, Placement};
@@ -145,23 +145,7 @@ pub struct Vssd {
     durable: u64,
     /// Changes are being applied: nothing dies, nothing is open.
     replaying: bool,
-    counters: Counters,
     lost: lost::Lost,
-}
-
-/// What a vSSD did since it was made or restored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Pages placed for the user in data blocks, and in the log.
-    pub in_place: u64,
-    /// See `in_place`.
-    pub logged: u64,
-    /// Pages copied by the collector.
-    pub copied: u64,
-    /// Copies that came too late: the page had been written meanwhile.
-    pub lost: u64,
-    /// Blocks erased.
-    pub erased: u64,
 }
 
 /// How full a vSSD is. Flash blocks, unless it says pages.
@@ -234,7 +218,6 @@ impl Vssd {
             last: 0,
             durable: 0,
             replaying: false,
-            counters: Counters::default(),
             lost: lost::Lost::default(),
         }
     }
@@ -261,27 +244,6 @@ impl Vssd {
     #[must_use]
     pub fn pins(&self) -> Arc<Pins> {
         Arc::clone(&self.pins)
-    }
-
-    /// The slots that it has, home first, with their flash blocks, ascending.
-    pub fn slots(&self) -> impl Iterator<Item = (u8, &[FlashBlock])> {
-        self.space.slots().map(|(number, slot)| (number, slot.blocks.as_slice()))
-    }
-
-    /// The blocks that it has lent, ascending.
-    #[must_use]
-    pub fn lent(&self) -> Vec<FlashBlock> {
-        let entries = self.space.entries();
-        let lent = entries.into_iter().filter(|&entry| self.space.info(entry).state == space::State::Lent);
-        let mut blocks: Vec<_> = lent.map(|entry| self.space.block(entry)).collect();
-        blocks.sort_unstable();
-        blocks
-    }
-
-    /// What it did.
-    #[must_use]
-    pub fn counters(&self) -> Counters {
-        self.counters
     }
 
     /// How full it is. Takes time in proportion to its channels.
@@ -314,7 +276,7 @@ impl Vssd {
     }
 
     /// The number of the next change.
-    fn next_change(&mut self, what: What) -> Change {
+    fn next_change(&mut self, what: ChangeKind) -> Change {
         self.last += 1;
         Change { number: self.last, what }
     }

@@ -1,6 +1,6 @@
 //! Where the next page goes: open blocks, placements, and what becomes of them.
 
-use super::change::{Change, What};
+use super::change::{Change, ChangeKind};
 use super::map::{Entry, Spot, Table};
 use super::space::{LOG, Lane, State, Stream};
 use super::{FlashBlock, Vssd};
@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 
 /// Free blocks that only the collector may take.
 pub(super) const RESERVE: u32 = 2;
-/// A data block may be begun after so many hundredths of its pages, and pass over as many at a time: they are lost
-/// until it is collected.
+/// Per cent of a data block's pages that a write may skip, at its start and at each step after that. Skipped pages stay
+/// unused until the block is collected.
 const GAP: u32 = 6;
 /// Placements after which a data block that waits for its next page makes room for another, for each that is open.
 const PATIENCE: u64 = 32;
@@ -26,13 +26,9 @@ pub struct Placement {
     pub block: FlashBlock,
     /// The page of it.
     pub at: u32,
-    /// Where the logical page lay when this was made; `None` where it reads as zeros.
-    pub old: Option<(FlashBlock, u32)>,
     pub(super) spot: Spot,
     /// Where it is copied from, by the collector.
     pub(super) from: Option<Spot>,
-    /// It goes into a data block.
-    in_place: bool,
 }
 
 /// What [`Vssd::place`] answers.
@@ -83,8 +79,8 @@ impl Vssd {
     pub fn place(&mut self, page: u32) -> Result<Place> {
         self.check(page, 1)?;
         let (block, offset) = self.stripe.locate(page);
-        let old = self.map.lookup(block, offset);
-        if old.is_none() && self.stored + self.open.users >= self.space.capacity() {
+        if self.map.lookup(block, offset).is_none() && self.stored + self.open.users >= self.space.capacity()
+        {
             return self.refuse();
         }
         let follows = self.sequence.saw(page);
@@ -95,8 +91,7 @@ impl Vssd {
             return if short { self.refuse() } else { Ok(Place::Collect) };
         };
         self.open.users += 1;
-        let old = old.map(|spot| (self.space.block(spot.entry), spot.page.into()));
-        Ok(Place::At(self.placement(page, spot, None, old, in_place.is_some())))
+        Ok(Place::At(self.placement(page, spot, None)))
     }
 
     /// Whether all placements before this one in its flash block are through, so that it may be programmed.
@@ -110,36 +105,29 @@ impl Vssd {
     /// late, or where the disk has shrunk below the page.
     #[expect(clippy::needless_pass_by_value, reason = "it is given up: nobody answers it twice")]
     pub fn commit(&mut self, placement: Placement) -> Option<Change> {
-        let Placement { page, spot, from, in_place, .. } = placement;
+        let Placement { page, spot, from, .. } = placement;
         self.land(spot, from);
         let (block, at) = self.stripe.locate(page);
         let current = if page < self.pages { self.map.lookup(block, at) } else { None };
         // A copy to what is given up would lose a page that is safe where it is.
         let void = from.is_some() && (current != from || self.space.is_closed(spot.entry));
         let change = if page >= self.pages || void {
-            self.counters.lost += u64::from(from.is_some());
             None
         } else {
             self.space.fill(spot, page);
             self.map.set(block, at, Some(spot));
             self.lost.remove(page..page + 1);
-            let what = What::Map { page, block: self.space.block(spot.entry), at: spot.page };
+            let what = ChangeKind::Map { page, block: self.space.block(spot.entry), at: spot.page };
             let change = self.next_change(what);
             match current {
                 Some(old) => self.forget(old.entry, 1),
                 None => self.stored += 1,
             }
-            let counter = match (from, in_place) {
-                (Some(_), _) => &mut self.counters.copied,
-                (None, true) => &mut self.counters.in_place,
-                (None, false) => &mut self.counters.logged,
-            };
-            *counter += 1;
             Some(change)
         };
-        self.settle(spot.entry);
+        self.file_away(spot.entry);
         if let Some(from) = from {
-            self.settle(from.entry);
+            self.file_away(from.entry);
         }
         change
     }
@@ -155,11 +143,11 @@ impl Vssd {
             self.space.fail(spot.entry);
             self.seal(spot.entry);
         }
-        self.settle(spot.entry);
+        self.file_away(spot.entry);
         if let Some(from) = from {
-            self.settle(from.entry);
+            self.file_away(from.entry);
         }
-        news.then(|| self.next_change(What::Failing { block }))
+        news.then(|| self.next_change(ChangeKind::Failing { block }))
     }
 
     /// Makes pages read as zeros: what they held need not be kept (trim, and zeroes written without data). Gives the
@@ -171,7 +159,7 @@ impl Vssd {
     pub fn trim(&mut self, first: u32, count: u32) -> Result<Option<Change>> {
         self.check(first, count)?;
         let before = (self.stored, self.lost.count());
-        let change = self.next_change(What::Unmap { first, count });
+        let change = self.next_change(ChangeKind::Unmap { first, count });
         self.unmap(first..first + count);
         if (self.stored, self.lost.count()) == before {
             self.last -= 1;
@@ -259,17 +247,10 @@ impl Vssd {
     }
 
     /// Makes a placement of a spot that was taken.
-    pub(super) fn placement(
-        &mut self,
-        page: u32,
-        spot: Spot,
-        from: Option<Spot>,
-        old: Option<(FlashBlock, u32)>,
-        in_place: bool,
-    ) -> Placement {
+    pub(super) fn placement(&mut self, page: u32, spot: Spot, from: Option<Spot>) -> Placement {
         self.open.flights.insert(spot);
         let block = self.space.block(spot.entry);
-        Placement { page, block, at: spot.page.into(), old, spot, from, in_place }
+        Placement { page, block, at: spot.page.into(), spot, from }
     }
 
     /// A placement is no longer under way.
@@ -290,12 +271,12 @@ impl Vssd {
     pub(super) fn forget(&mut self, entry: Entry, count: u16) {
         self.space.invalidate(entry, count);
         if self.space.info(entry).valid == 0 {
-            self.settle(entry);
+            self.file_away(entry);
         }
     }
 
     /// Looks whether a sealed block that nobody holds is dead, or the new base of its logical block.
-    pub(super) fn settle(&mut self, entry: Entry) {
+    pub(super) fn file_away(&mut self, entry: Entry) {
         let info = *self.space.info(entry);
         if self.replaying || info.state != State::Sealed || info.holds > 0 {
             return;
@@ -327,7 +308,7 @@ impl Vssd {
         }
         self.tasks.sealed(entry);
         self.space.put(entry, State::Sealed);
-        self.settle(entry);
+        self.file_away(entry);
     }
 
     /// Takes a page of an open block, which is sealed with its last.

@@ -1,6 +1,6 @@
 //! Blocks that come and go: harvested and drained, lent and taken back; and the size of the disk.
 
-use super::change::{Change, What};
+use super::change::{Change, ChangeKind};
 use super::settings::pages_of;
 use super::space::State;
 use super::{FlashBlock, Vssd};
@@ -46,7 +46,7 @@ impl Vssd {
     pub fn add_slot(&mut self, slot: u8, blocks: &[(FlashBlock, u32)]) -> Result<Change> {
         self.space.add(slot, blocks)?;
         let blocks = blocks.iter().map(|&(block, _)| block).collect();
-        Ok(self.next_change(What::Added { slot, blocks }))
+        Ok(self.next_change(ChangeKind::Added { slot, blocks }))
     }
 
     /// Whether what is stored fits without a slot, or without one of its channels. Takes time in proportion to their
@@ -154,7 +154,7 @@ impl Vssd {
             self.space.remove_lane(lane);
         }
         self.finish_tasks();
-        Ok(Leaving { blocks, bad, change: self.next_change(What::Removed { slot, channel }) })
+        Ok(Leaving { blocks, bad, change: self.next_change(ChangeKind::Removed { slot, channel }) })
     }
 
     /// Has another channel take the place of one of home's that is closed: its flash blocks, clean, with how often each
@@ -177,7 +177,7 @@ impl Vssd {
         self.replace(channel, &taken)?;
         let bad = taken.iter().filter(|(_, wear)| wear.is_none()).map(|(block, _)| *block).collect();
         let blocks = taken.into_iter().map(|(block, _)| block).collect();
-        Ok(self.next_change(What::Replaced { channel, blocks, bad }))
+        Ok(self.next_change(ChangeKind::Replaced { channel, blocks, bad }))
     }
 
     /// See [`Vssd::replace_channel`].
@@ -275,7 +275,7 @@ impl Vssd {
             self.space.put(entry, State::Lent);
         }
         let blocks: Vec<_> = entries.into_iter().map(|entry| self.space.block(entry)).collect();
-        let change = self.next_change(What::Lent { blocks: blocks.clone() });
+        let change = self.next_change(ChangeKind::Lent { blocks: blocks.clone() });
         Ok((blocks, change))
     }
 
@@ -296,7 +296,8 @@ impl Vssd {
                 self.space.put(entry, State::Free);
             }
         }
-        Ok(self.next_change(What::Returned { blocks: blocks.iter().map(|&(block, _)| block).collect() }))
+        Ok(self
+            .next_change(ChangeKind::Returned { blocks: blocks.iter().map(|&(block, _)| block).collect() }))
     }
 
     /// A block that was lent does not come back: it is bad. Gives the change to write to the journal.
@@ -306,7 +307,7 @@ impl Vssd {
     pub fn lost_block(&mut self, block: FlashBlock) -> Result<Change> {
         let entry = self.space.find(block).filter(|&entry| self.space.info(entry).state == State::Lent);
         self.space.put(entry.ok_or_else(|| not_lent(block))?, State::Bad);
-        Ok(self.next_change(What::Failing { block }))
+        Ok(self.next_change(ChangeKind::Failing { block }))
     }
 
     /// Makes the disk larger or smaller; what lay beyond is gone. Gives the change to write to the journal.
@@ -326,7 +327,7 @@ impl Vssd {
                 Error::new(ErrorKind::NoSpace, cause).remedy("make a vSSD of more channels and copy it")
             );
         }
-        let change = self.next_change(What::Resized { size });
+        let change = self.next_change(ChangeKind::Resized { size });
         self.set_size(size, pages);
         Ok(change)
     }

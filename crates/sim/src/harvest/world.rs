@@ -13,7 +13,7 @@ use super::foresight::{CHANNEL_BLOCKS, Foresight, GB_BLOCKS, Owned, Seer, blocks
 use super::outcome::{Ended, Outcome, Point};
 use super::utilisation::{Usage, Utilisation};
 use headstart_harvest::broker::{
-    Action, Answer, Broker, Event, Request, RequestId, Settings, VssdKind, What,
+    Action, Answer, Broker, Event, Notice, Request, RequestId, Settings, VssdKind,
 };
 use headstart_harvest::predict::{Forecast, Unsold};
 use headstart_harvest::{GssdId, Time, VssdId};
@@ -284,15 +284,15 @@ impl<'a> World<'a> {
             Action::Wipe { vssd } => self.later(now, Duration::ZERO, Event::Wiped { vssd, bad: Vec::new() }),
             Action::Answer { request, answer } => self.answered(request, &answer),
             Action::Report(report) => {
-                if let What::Evicted { .. } = report.what {
+                if let Notice::Evicted { .. } = report.what {
                     self.outcome.evicted += 1;
                     // It asks for other storage, and begins anew there.
-                    if let Some(ghost) = self.ghosts.get_mut(&report.ghost.0) {
+                    if let Some(ghost) = self.ghosts.get_mut(&report.vssd.0) {
                         ghost.granted = false;
                     }
                 }
             }
-            Action::Journal(_) => {}
+            Action::Journal(_) | Action::Keep { .. } => {}
         }
     }
 

@@ -92,8 +92,8 @@ fn a_request_is_met_by_several_or_in_part_or_not_at_all() {
     host.create(2, Regular, 4, 100);
     host.forecast(1, 1, 20, 600);
     host.forecast(2, 2, 40, 300);
-    assert_eq!(host.request(9, 1, 70, 60), Answer::Short(3, 60));
-    assert_eq!(host.request(9, 1, 20, 601), Answer::Short(0, 0));
+    assert_eq!(host.request(9, 1, 70, 60), Answer::Short { channels: 3, blocks: 60 });
+    assert_eq!(host.request(9, 1, 20, 601), Answer::Short { channels: 0, blocks: 0 });
     assert_eq!(host.request(9, 0, 0, 60), Answer::Nothing);
     assert_eq!(host.request(1, 1, 10, 60), Answer::NoGhost);
     let Answer::Partly(grant) = host.request_as(9, 1, 70, 60, true, false) else { unreachable!() };
@@ -399,9 +399,9 @@ fn a_ghost_has_at_most_255_gssds() {
         host.create(100 + home, Regular, 1, 10);
         host.forecast(100 + home, 1, 10, 600);
     }
-    assert_eq!(host.request(9, 1, 2560, 60), Answer::Short(300, 3000));
+    assert_eq!(host.request(9, 1, 2560, 60), Answer::Short { channels: 300, blocks: 3000 });
     assert_eq!(granted(host.request(9, 255, 2550, 60)).len(), 255);
-    assert!(matches!(host.request(9, 1, 10, 60), Answer::Short(45, 450)));
+    assert!(matches!(host.request(9, 1, 10, 60), Answer::Short { channels: 45, blocks: 450 }));
 }
 
 #[test]

@@ -124,15 +124,15 @@ impl World {
                         assert_eq!(self.content[block.0 as usize], None, "unerased at home");
                     }
                 }
-                Action::Report(Report { ghost, what, .. }) => {
-                    if matches!(what, What::Evicted { .. }) {
+                Action::Report(Report { vssd: ghost, what, .. }) => {
+                    if matches!(what, Notice::Evicted { .. }) {
                         self.live.retain(|_, owner| *owner != ghost);
                     }
                 }
                 Action::Attach { gssd, ghost, .. } => {
                     assert!(self.blocks(gssd).iter().all(|block| self.custody.may_touch(ghost, *block)));
                 }
-                Action::Answer { .. } => {}
+                Action::Answer { .. } | Action::Keep { .. } => {}
                 long => self.tasks.push(long),
             }
             self.instant()?;

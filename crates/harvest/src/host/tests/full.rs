@@ -7,6 +7,7 @@ use super::crash::{End, HOLDERS, Life, Model, crash_at, ends_well, live, nobodys
 use super::kit::{BLOCK, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
 use super::smoke::{clock, wait_for};
 use crate::flash::emulator::Faults;
+use crate::flash::lock;
 use crate::journal::room::limit;
 use crate::{ErrorKind, Result};
 use headstart_block::ByteRange;
@@ -120,7 +121,7 @@ fn what_was_decided_on_a_disk_that_is_full_to_the_last_byte_is_done_later() {
         let disk = host.disk("regular").unwrap();
         refused(disk.write_at(&pattern(b'R', 3, 2), 3 * PAGE as u64));
         refused(disk.flush().and_then(|()| host.log.sync_all(&host.media)));
-        refused(host.delete("ghost"));
+        host.delete("ghost").unwrap();
         for _ in 0..5 {
             host.tick();
         }
@@ -141,6 +142,68 @@ fn what_was_decided_on_a_disk_that_is_full_to_the_last_byte_is_done_later() {
         assert_eq!(host.list().len(), 1);
         limit::here().is_blind.store(false, Ordering::SeqCst);
     }
+}
+
+#[test]
+fn what_was_refused_does_not_happen_later() {
+    limit::here().is_blind.store(true, Ordering::SeqCst);
+    let mut machine = Machine::new(SMALL, Faults::default());
+    let host = machine.restart();
+    host.create("regular", spec(Kind::Regular, 2, Some(20 * BLOCK))).unwrap();
+    host.create("ghost", spec(Kind::Harvest, 1, None)).unwrap();
+    host.offer("regular", 2, 24 * BLOCK, 10 * HOUR).unwrap();
+    let there = |host: &Host| (host.list().len(), host.status().leases.len());
+    for other in [false, true] {
+        // Where another waits for room before, and where nobody does.
+        limit::here().fill(true);
+        if other {
+            drop(host.offer("regular", 2, 24 * BLOCK, 20 * HOUR));
+        }
+        let asked = host.request("ghost", wish(8));
+        refused(asked);
+        refused(host.create("more", spec(Kind::Unsold, 1, None)));
+        limit::here().fill(false);
+        for _ in 0..5 {
+            host.tick();
+        }
+        assert_eq!(there(&host), (2, 0), "{other}: {:?}", host.status());
+        assert!(lock(&host.control).answers.is_empty());
+    }
+    host.offer("regular", 2, 24 * BLOCK, 10 * HOUR).unwrap();
+    assert_eq!(host.request("ghost", wish(8)).unwrap().len(), 1);
+    host.create("more", spec(Kind::Regular, 1, None)).unwrap();
+    assert_eq!(there(&host), (3, 1));
+    // What is given back is given back.
+    limit::here().fill(true);
+    host.release("ghost", None).unwrap();
+    host.delete("more").unwrap();
+    limit::here().fill(false);
+    for _ in 0..5 {
+        host.tick();
+    }
+    assert_eq!(there(&host), (2, 0));
+    drop(host);
+    assert_eq!(there(&machine.restart()), (2, 0));
+    limit::here().is_blind.store(false, Ordering::SeqCst);
+}
+
+#[test]
+fn a_first_start_on_a_full_disk_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    limit::here().is_blind.store(true, Ordering::SeqCst);
+    limit::here().fill(true);
+    let options = || Options {
+        dir: dir.path().to_owned(),
+        flash: FlashPlace::File { path: dir.path().join("flash"), size: Some(64 << 20) },
+        size: None,
+        erase: false,
+        settings: Settings::default(),
+    };
+    assert_eq!(Host::open(options(), clock()).err().unwrap().kind(), ErrorKind::NoSpace);
+    assert!(!dir.path().join("flash").exists() && !dir.path().join("flash.flash").exists());
+    limit::here().fill(false);
+    Host::open(options(), clock()).unwrap().create("one", spec(Kind::Regular, 1, None)).unwrap();
+    limit::here().is_blind.store(false, Ordering::SeqCst);
 }
 
 /// Does what a full disk may refuse.

@@ -1,7 +1,7 @@
 //! Channels that swap owners.
 
 use super::super::{Host, Kind};
-use super::kit::{HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
+use super::kit::{BLOCK, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
 use crate::VssdId;
 use crate::custody::Holder;
 use crate::flash::FlashBlock;
@@ -164,4 +164,38 @@ fn what_wears_fast_changes_places_with_what_was_worn_little() {
     let (sum, most) = (wear.iter().sum::<u64>(), wear.iter().max().unwrap());
     // It writes to one or two of the four at a time, which would have worn two to four times as much as the mean.
     assert!(swaps > 6 && most * 4 < sum * 3 / 2, "{swaps} swaps: {wear:?}");
+}
+
+#[test]
+fn wear_for_harvest_vms_is_counted_for_good() {
+    let mut machine = Machine::new(SMALL, Faults::default());
+    let host = machine.restart();
+    make(&host, "home", b'1');
+    host.create("ghost", spec(Kind::Harvest, 1, None)).unwrap();
+    host.offer("home", 2, 16 * BLOCK, 10 * HOUR).unwrap();
+    host.request("ghost", wish(8)).unwrap();
+    write(&host, "ghost", b'2', 1);
+    host.release("ghost", None).unwrap();
+    let count = |host: &Host| {
+        let home = host.list().into_iter().find(|vssd| vssd.name == "home").unwrap();
+        let flash = host.status().flash;
+        (flash.harvest_erasures, flash.erasures, home.harvest_wear.to_bits())
+    };
+    let counted = count(&host);
+    assert!(counted.0 > 0 && counted.0 <= counted.1 && counted.2 > 0, "{counted:?}");
+    let written = host.status().flash.written_bytes;
+    host.close().unwrap();
+    drop(host);
+    let host = machine.restart();
+    assert_eq!(count(&host), counted);
+    host.rewrite().unwrap();
+    drop(host);
+    let host = machine.restart();
+    assert_eq!(count(&host), counted);
+    // What was written is counted from each start on, and stays counted when who wrote it is gone.
+    assert!(written > 0 && host.status().flash.written_bytes == 0);
+    write(&host, "ghost", b'2', 9);
+    let written = host.status().flash.written_bytes;
+    host.delete("ghost").unwrap();
+    assert!(written > 0 && host.list().len() == 1 && host.status().flash.written_bytes == written);
 }

@@ -347,6 +347,46 @@ fn what_was_taken_ahead_is_there_after_a_restart_on_a_full_disk() {
 }
 
 #[test]
+fn what_was_too_much_is_asked_for_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
+    let journal = Journal::create(&path, &[]).unwrap();
+    limit::here().fill(true);
+    assert_eq!(journal.check_room(10 << 20, RESERVE).unwrap_err().kind(), ErrorKind::NoSpace);
+    assert!(journal.look_for_room().is_none(), "what others need is there");
+    assert!(journal.check_room(10 << 20, RESERVE).is_err() && journal.check_room(0, RESERVE).is_ok());
+    limit::here().fill(false);
+    assert!(journal.look_for_room().is_none() && journal.check_room(10 << 20, RESERVE).is_ok());
+    // Opened where less is to be had ahead than should be.
+    let journal = Journal::create(&path, &[]).unwrap();
+    journal.write(&Record::Map { vssd: VssdId(1), change: vec![1; 20_000] }).unwrap();
+    limit::here().fill(true);
+    let journal = {
+        drop(journal);
+        opened(&path).0
+    };
+    assert!(journal.look_for_room().is_some() && journal.check_room(0, RESERVE).is_ok());
+    limit::here().fill(false);
+    assert!(journal.look_for_room().is_none());
+}
+
+#[test]
+fn room_that_was_promised_and_is_not_there_is_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
+    limit::here().is_hollow.store(true, Ordering::SeqCst);
+    let journal = Journal::create(&path, &[]).unwrap();
+    limit::here().fill(true);
+    journal.check_room(0, RESERVE).unwrap();
+    assert_eq!(journal.write(&records()[0]).unwrap_err().kind(), ErrorKind::NoSpace);
+    assert!(journal.check_room(0, RESERVE).is_err() && journal.look_for_room().is_some());
+    limit::here().fill(false);
+    journal.sync(journal.appended()).unwrap();
+    assert!(journal.look_for_room().is_none() && journal.check_room(0, RESERVE).is_ok());
+    assert_eq!(opened(&path).1.records, [records()[0].clone()]);
+}
+
+#[test]
 fn nobody_else_reads_it() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("journal");

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 /// The cost of a quick channel.
 pub(super) const WHOLE: u32 = 256;
-/// A channel is slow from where a program costs a quarter more until it costs a twentieth more: as it was shunned, what
-/// was measured is only forgotten meanwhile.
+/// Hysteresis: a channel is slow from 1.25 times the quickest one's program time on, and until 1.05 times. A slow
+/// channel gets few programs, so what was measured mostly fades meanwhile.
 const SLOW: [u32; 2] = [WHOLE + WHOLE / 4, WHOLE + WHOLE / 20];
 /// A slow channel's cost counts at most so many times where log blocks are opened: there is to be one.
 pub(super) const LOG_COST: u32 = 4;

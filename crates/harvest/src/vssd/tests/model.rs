@@ -3,7 +3,7 @@
 use super::toy::Toy;
 use crate::flash::{FlashBlock, Geometry};
 use crate::vssd::space::{LOG, State};
-use crate::vssd::{Change, Effort, Pin, Pins, Place, Placement, Settings, Snapshot, Step, Vssd, What};
+use crate::vssd::{Change, ChangeKind, Effort, Pin, Pins, Place, Placement, Settings, Snapshot, Step, Vssd};
 use headstart_block::ErrorKind;
 use headstart_block::random::Random;
 use proptest::prelude::*;
@@ -588,25 +588,25 @@ fn a_journal_that_lies_is_refused() {
         vssd.apply(&changes[0]).unwrap();
         vssd.apply(&Change { number: 2, what })
     };
-    let What::Map { block, at, .. } = changes[0].what else { unreachable!() };
+    let ChangeKind::Map { block, at, .. } = changes[0].what else { unreachable!() };
     let beyond = FlashBlock(u32::MAX);
     let lies = [
-        What::Map { page: 1, block, at },
-        What::Map { page: 64, block, at: 7 },
-        What::Map { page: 1, block, at: 8 },
-        What::Map { page: 1, block: beyond, at: 0 },
-        What::Unmap { first: 60, count: 5 },
-        What::Unmap { first: u32::MAX, count: 5 },
-        What::Lent { blocks: vec![block] },
-        What::Returned { blocks: vec![block] },
-        What::Failing { block: beyond },
-        What::Added { slot: 0, blocks: vec![FlashBlock(50)] },
-        What::Added { slot: 1, blocks: vec![block] },
-        What::Removed { slot: 0, channel: None },
-        What::Resized { size: 1 },
-        What::Resized { size: 1 << 40 },
-        What::Lost { page: 1 },
-        What::Lost { page: 64 },
+        ChangeKind::Map { page: 1, block, at },
+        ChangeKind::Map { page: 64, block, at: 7 },
+        ChangeKind::Map { page: 1, block, at: 8 },
+        ChangeKind::Map { page: 1, block: beyond, at: 0 },
+        ChangeKind::Unmap { first: 60, count: 5 },
+        ChangeKind::Unmap { first: u32::MAX, count: 5 },
+        ChangeKind::Lent { blocks: vec![block] },
+        ChangeKind::Returned { blocks: vec![block] },
+        ChangeKind::Failing { block: beyond },
+        ChangeKind::Added { slot: 0, blocks: vec![FlashBlock(50)] },
+        ChangeKind::Added { slot: 1, blocks: vec![block] },
+        ChangeKind::Removed { slot: 0, channel: None },
+        ChangeKind::Resized { size: 1 },
+        ChangeKind::Resized { size: 1 << 40 },
+        ChangeKind::Lost { page: 1 },
+        ChangeKind::Lost { page: 64 },
     ];
     for what in lies {
         assert_eq!(said(what.clone()).unwrap_err().kind(), ErrorKind::Corrupt, "{what:?}");

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 /// What a request costs beside flash: a VM's exit, a thread's wake-up.
 const HOST: Duration = Duration::from_micros(10);
-/// Until what the journal was told is durable: what the issue allows for a lease.
+/// Until what the journal was told is durable: the most that a lease may take.
 const JOURNAL: Duration = Duration::from_millis(2);
 /// Steps of the collector at a time, for each channel: two for each die.
 const STEPS: usize = 8;

@@ -1,0 +1,68 @@
+//! The journal is rewritten: old records give way to what they lead to, while the host is used.
+
+use super::log::encoded;
+use super::meta::Meta;
+use super::volume::Volume;
+use super::{Control, Host};
+use crate::flash::lock;
+use crate::journal::{Record, parts};
+use crate::{Result, VssdId};
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+
+impl Host {
+    /// The records that a journal is to begin with to lead to the present state, without the maps.
+    fn records(&self, control: &Control, volumes: &BTreeMap<VssdId, Arc<Volume>>) -> Result<Vec<Record>> {
+        let mut records =
+            vec![Meta::Flash(*self.media.geometry()).record()?, Meta::Next(control.next_vssd).record()?];
+        for volume in volumes.values() {
+            records.push(Meta::made(volume.about()).record()?);
+        }
+        records.extend(control.shelf.records()?);
+        records.extend(control.levelling.record()?);
+        records.extend(self.media.unsaved_wear(0).map(|wear| wear.record()).transpose()?);
+        let steps = control.broker.snapshot(self.custody.bad(), |id| self.custody.blocks(id));
+        records.extend(steps.into_iter().map(Record::Broker));
+        Ok(records)
+    }
+
+    /// Replaces old records of the journal by what they lead to. What is decided is looked at where the new journal
+    /// begins, each map some time after that, under its own lock: changes that come between the two are in the new
+    /// journal twice, and read once. So I/O waits only while the map of its vSSD is copied in memory.
+    pub(crate) fn rewrite(&self) -> Result<()> {
+        // What takes long on the flash, while nobody waits.
+        self.log.sync_all(&self.media)?;
+        let (mut new, records, volumes) = {
+            let mut control = lock(&self.control);
+            if control.decided.is_some() {
+                // The broker is ahead of custody until then.
+                self.act(&mut control)?;
+            }
+            let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
+            let new = self.log.rewriting()?;
+            (new, self.records(&control, &volumes)?, volumes)
+        };
+        records.iter().try_for_each(|record| new.write(record))?;
+        let mut numbers = Vec::with_capacity(volumes.len());
+        for (id, volume) in &volumes {
+            let snapshot = volume.read().vssd.snapshot();
+            numbers.push((volume, snapshot.number));
+            let map = encoded(&snapshot)?;
+            drop(snapshot);
+            parts(*id, &map).try_for_each(|part| new.write(&part))?;
+        }
+        self.log.replace(&self.media, new)?;
+        for (volume, number) in numbers {
+            volume.write().vssd.durable(number);
+            volume.turn_over();
+        }
+        Ok(())
+    }
+
+    /// As [`Host::rewrite`] where it is time to; where it fails, less and less often.
+    pub(crate) fn rewrite_if_grown(&self) {
+        if self.log.is_rewriting_due() {
+            self.log.rewrote(self.rewrite());
+        }
+    }
+}
