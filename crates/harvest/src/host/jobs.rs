@@ -13,10 +13,9 @@
 
 use super::actions::Job;
 use super::volume::Volume;
-use super::{Host, Jobs};
+use super::{Host, Jobs, Kind};
 use crate::broker::{Evacuation, Event, Run};
 use crate::flash::{FlashBlock, FlashError, lock};
-use crate::lane::Class;
 use crate::vssd::Effort;
 use crate::{Error, ErrorKind, GssdId, Result, VssdId};
 use std::sync::Arc;
@@ -127,21 +126,20 @@ impl Host {
     fn erase(&self, gssd: GssdId) -> Result<Option<Event>> {
         let blocks = self.custody.blocks(gssd);
         let home = lock(&self.control).broker.gssd(gssd).map(|gssd| gssd.home);
-        let bad = self.erase_runs(&blocks)?;
+        let bad = self.erase_runs(&blocks, true)?;
         if let Some(home) = home {
             self.lost_blocks(home, &bad)?;
         }
         Ok(Some(Event::Erased { gssd, bad }))
     }
 
-    /// Erases blocks, channels in parallel; those that cannot be.
-    pub(super) fn erase_runs(&self, runs: &[Run]) -> Result<Vec<FlashBlock>> {
+    /// Erases blocks, channels in parallel; those that cannot be. `for_harvest` says whose wear that is.
+    pub(super) fn erase_runs(&self, runs: &[Run], for_harvest: bool) -> Result<Vec<FlashBlock>> {
         let geometry = self.media.geometry();
         let blocks: Vec<FlashBlock> = runs.iter().copied().flat_map(Run::blocks).collect();
         let channels: Vec<&[FlashBlock]> =
             blocks.chunk_by(|a, b| geometry.channel(*a) == geometry.channel(*b)).collect();
-        let erase =
-            |blocks: &[FlashBlock]| self.media.erase_all(Class::HarvestCollect, blocks, || self.goes_on());
+        let erase = |blocks: &[FlashBlock]| self.media.erase_all(for_harvest, blocks, || self.goes_on());
         let erased: Vec<Result<Vec<FlashBlock>, FlashError>> = if channels.len() < 2 || self.inline {
             channels.into_iter().map(erase).collect()
         } else {
@@ -302,7 +300,7 @@ impl Host {
         while volume.is_busy(blocks()) {
             volume.wait_a_moment();
         }
-        let bad = self.erase_runs(&runs)?;
+        let bad = self.erase_runs(&runs, volume.kind == Kind::Harvest)?;
         Ok(Some(Event::Wiped { vssd, bad }))
     }
 

@@ -155,7 +155,7 @@ impl Host {
                 while blocks().any(|block| volume.pins().is_pinned(block)) {
                     volume.wait_a_moment();
                 }
-                bad.extend(self.erase_runs(&Run::gather(blocks()))?);
+                bad.extend(self.erase_runs(&Run::gather(blocks()), false)?);
             }
             Ok(Some(bad))
         });

@@ -123,14 +123,15 @@ impl Media {
         let bundle = [(block, Access::Erase)];
         let _pass = self.gate.enter(class, &bundle);
         let for_ever = self.flash.erase_soon(block)?;
-        self.note(class, block, for_ever);
+        self.note(class.is_harvest(), block, for_ever);
         Ok(())
     }
 
-    /// Erases blocks of one channel that are not certainly clean; those that could not be erased.
+    /// Erases blocks of one channel that are not certainly clean, when nobody needs it more; those that could not be
+    /// erased. `for_harvest` says whose wear that is.
     pub(crate) fn erase_all(
         &self,
-        class: Class,
+        for_harvest: bool,
         blocks: &[FlashBlock],
         go_on: impl Fn() -> bool,
     ) -> Result<Vec<FlashBlock>, FlashError> {
@@ -144,10 +145,10 @@ impl Media {
                 return Err(FlashError::Failed(error));
             }
             let bundle = [(part[0], Access::Erase)];
-            let _pass = self.gate.enter(class, &bundle);
+            let _pass = self.gate.enter(Class::HarvestCollect, &bundle);
             for (block, erased) in part.iter().zip(self.flash.erase_many(part)) {
                 match erased {
-                    Ok(()) => self.note(class, *block, true),
+                    Ok(()) => self.note(for_harvest, *block, true),
                     Err(FlashError::Bad(block)) => bad.push(block),
                     Err(error) => return Err(error),
                 }
@@ -197,11 +198,11 @@ impl Media {
     }
 
     /// A block was erased, perhaps for ever.
-    fn note(&self, class: Class, block: FlashBlock, for_ever: bool) {
+    fn note(&self, for_harvest: bool, block: FlashBlock, for_ever: bool) {
         if let Some(word) = self.clean.get(block.0 as usize / 64).filter(|_| for_ever) {
             word.fetch_or(1 << (block.0 % 64), Ordering::AcqRel);
         }
-        if class.is_harvest() {
+        if for_harvest {
             let count = self.harvest_wear.get(usize::from(self.geometry.channel(block)));
             count.map(|count| count.fetch_add(1, Ordering::Relaxed));
         }
@@ -213,6 +214,7 @@ mod tests {
     use super::*;
     use crate::flash::FileFlash;
     use crate::lane::{Lanes, Settings, Speed};
+    use std::time::Duration;
 
     #[test]
     fn what_was_erased_for_its_owner_is_erased_for_the_next() {
@@ -220,11 +222,12 @@ mod tests {
         let geometry = Geometry { channels: 1, dies: 1, planes: 1, blocks: 4, pages: 2, page_size: 4096 };
         let path = dir.path().join("flash");
         let flash = FileFlash::create(&path, &FileFlash::table_beside(&path), geometry).unwrap();
-        let lanes = Lanes::new(&geometry, Speed::Bucket { rate: None, burst: 1 }, Settings::default());
-        let gate = Gate::new(geometry, lanes, || std::time::Duration::ZERO);
+        let settings = Settings { guard: Duration::ZERO, ..Settings::default() };
+        let lanes = Lanes::new(&geometry, Speed::Bucket { rate: None, burst: 1 }, settings);
+        let gate = Gate::new(geometry, lanes, || Duration::ZERO);
         let media = Media::new(Arc::new(flash), gate, false, true);
         let block = FlashBlock(1);
-        let hand_over = || media.erase_all(Class::RegularCollect, &[block], || true).unwrap();
+        let hand_over = || media.erase_all(true, &[block], || true).unwrap();
         hand_over();
         assert_eq!(media.wear(block), 0, "it was clean");
         media.program(block, 0, &[7; 4096]).unwrap();

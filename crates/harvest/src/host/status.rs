@@ -209,7 +209,7 @@ pub struct FlashStatus {
     pub unreadable_pages: u64,
     /// Erasures of flash blocks.
     pub erasures: u64,
-    /// Of those, for harvest VMs: of what they wrote, and between holders.
+    /// Of those, for harvest VMs: of what they wrote, and where flash was lent to them or came back.
     pub harvest_erasures: u64,
     /// Bytes read.
     pub read_bytes: u64,
