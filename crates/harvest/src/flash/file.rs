@@ -103,8 +103,20 @@ impl FileFlash {
         file.sync_all().map_err(about)?;
         let total = usize::try_from(geometry.total_blocks()).unwrap_or(usize::MAX);
         let flash = Self::of((file, path), table, geometry, vec![0; total], 0);
-        flash.save(&mut lock(&flash.unsaved))?;
+        let saved = flash.save(&mut lock(&flash.unsaved));
+        saved.inspect_err(|_| flash.unmake())?;
         Ok(flash)
+    }
+
+    /// Gives up what was just made: what is left is an empty file, which the next try can take.
+    pub(crate) fn unmake(&self) {
+        let emptied = if is_device(&self.file) { Ok(()) } else { self.file.set_len(0) };
+        let removed = std::fs::remove_file(&self.table);
+        for error in [emptied, removed].into_iter().filter_map(Result::err) {
+            if error.kind() != io::ErrorKind::NotFound {
+                tracing::warn!(%error, path = %self.path.display(), "what was made in vain is still there");
+            }
+        }
     }
 
     /// Opens what [`Self::create`] made.
@@ -252,7 +264,7 @@ impl FileFlash {
             std::fs::rename(&name, &self.table)?;
             sync_directory_of(&self.table)
         };
-        let saved: io::Result<()> = replace();
+        let saved: io::Result<()> = replace().inspect_err(|_| drop(std::fs::remove_file(&name)));
         saved.map_err(|error| Error::io("cannot be saved", error).about(self.table.display()))?;
         *unsaved = 0;
         Ok(())

@@ -4,8 +4,9 @@
 //! together and are synced once, then custody hears of them, then the rest is done in order. What is short is done
 //! under the lock (blocks given to an FTL or taken from one); what takes time becomes a [`Job`].
 //!
-//! Locks, in the order in which they are taken: control; the inbox, the list of volumes, the jobs and custody's ledger,
-//! each for a moment; a volume's; the journal's. Nobody who holds a volume's lock waits for flash or for control.
+//! Locks, in the order in which they are taken: control; the inbox, the list of volumes and the jobs, each for a
+//! moment; a volume's; custody's ledger; the journal's. Nobody who holds a volume's lock waits for flash or for
+//! control.
 
 use super::levelling::Owned;
 use super::volume::Volume;

@@ -72,9 +72,9 @@ impl Media {
         &self.gate
     }
 
-    /// The gate gives emulated operations their time, so those of a batch enter together and use their dies at once.
-    /// On real flash each enters by itself and holds its pass while it runs, so that a regular VM waits for one
-    /// operation of a harvest VM, not for 64.
+    /// Whether the gate gives operations their time: then those of a batch enter together and use their dies at once.
+    /// On real flash each read or program of a harvest VM enters by itself and holds its pass while it runs, so that a
+    /// regular VM waits for one of them, not for 64. (Erasures that change hands share a pass, as they share a sync.)
     pub(crate) fn is_emulated(&self) -> bool {
         self.emulated
     }
@@ -175,13 +175,17 @@ impl Media {
 
     /// What the journal is to know of erasures for harvest VMs, where it does not know of `least` of them.
     pub(crate) fn unsaved_wear(&self, least: u64) -> Option<Meta> {
-        let wear: Vec<u64> = self.harvest_wear.iter().map(|count| count.load(Ordering::Relaxed)).collect();
-        let sum: u64 = wear.iter().sum();
+        let sum = self.harvest_wear(0..self.geometry.channels);
         let due = sum.saturating_sub(self.saved_wear.load(Ordering::Relaxed)) >= least;
         due.then(|| {
             self.saved_wear.store(sum, Ordering::Relaxed);
-            Meta::HarvestWear(wear)
+            self.wear_record()
         })
+    }
+
+    /// Erasures for harvest VMs, as the journal has them.
+    pub(crate) fn wear_record(&self) -> Meta {
+        Meta::HarvestWear(self.harvest_wear.iter().map(|count| count.load(Ordering::Relaxed)).collect())
     }
 
     /// What the journal knows of erasures for harvest VMs.

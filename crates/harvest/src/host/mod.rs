@@ -171,7 +171,7 @@ impl Host {
             // Who is told that there is no room does not find it there later.
             if let Some(volume) = self.volume(id) {
                 volume.gone.store(true, Ordering::SeqCst);
-                self.take_from_shelf(&mut lock(&self.control), &volume)?;
+                lock(&self.control).shelf.forget(id);
                 lock(&self.inbox).push(Event::Deleted { vssd: id });
             }
             return Err(error);
@@ -260,7 +260,8 @@ impl Host {
     }
 
     /// Deletes a vSSD with all that it holds. What it lent is taken back, what it borrowed goes back; nobody has its
-    /// flash before that is erased, which may go on when this returns.
+    /// flash before that is erased, which may go on when this returns. On a disk full to the last byte it is deleted
+    /// for good when the journal has room.
     ///
     /// # Errors
     /// NotFound; what the journal's disk says.
@@ -330,7 +331,8 @@ impl Host {
     }
 
     /// Gives storage back: one lease, whose data moves to the vSSD's other flash (a report says where it does not fit,
-    /// and it is kept), or all leases with all that they hold.
+    /// and it is kept), or all leases with all that they hold. On a disk full to the last byte that begins when the
+    /// journal has room.
     ///
     /// # Errors
     /// NotFound where it has no such lease.
@@ -367,7 +369,7 @@ impl Host {
         if let Some(sampler) = lock(&self.control).samples.get_mut(&volume.id) {
             sampler.set_forecast(forecast);
         }
-        self.tell(sampling::event(volume.id, forecast))
+        self.tell_now_or_later(sampling::event(volume.id, forecast))
     }
 
     /// A vSSD as a disk.
@@ -453,12 +455,14 @@ impl Host {
     /// durable with their own flushes.
     ///
     /// # Errors
-    /// What the flash or the journal's disk says.
+    /// What the flash or the journal's disk says. NoSpace where that is so full that what was deleted, released or
+    /// offered last is not in the journal: after the next start it is not done.
     pub fn close(&self) -> Result<()> {
         self.closing.store(true, Ordering::Release);
         self.changed.notify_all();
         let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
         volumes.values().try_for_each(|volume| volume.flush(&self.log, &self.media))?;
+        self.settle()?;
         if self.log.may_take(0).is_ok() {
             self.save_wear(1);
             self.log.sync_all(&self.media)?;

@@ -8,8 +8,7 @@ use crate::flash::{Emulator, FileFlash, Flash, Geometry, blank};
 use crate::gssd::Grain;
 use crate::lane::{self, Speed};
 use crate::{Error, ErrorKind, Result};
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -119,22 +118,8 @@ pub(crate) struct Opened {
     pub(crate) forgets: bool,
     /// For people.
     pub(crate) place: String,
-    /// Files that it made, and that nobody can use without a journal.
-    pub(crate) made: Vec<PathBuf>,
-}
-
-impl Opened {
-    /// The host cannot be made: the next try is to find things as this one did.
-    pub(crate) fn unmake(made: &[PathBuf]) {
-        for path in made {
-            match std::fs::remove_file(path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    tracing::warn!(%error, path = %path.display(), "a file that was made in vain is still there");
-                }
-                _ => {}
-            }
-        }
-    }
+    /// The same flash where it was made, and is of no use without a journal.
+    pub(crate) made: Option<Arc<FileFlash>>,
 }
 
 /// Opens a host's flash, or makes it where `known` says that there is no journal of it either.
@@ -150,7 +135,7 @@ pub(crate) fn open_flash(options: &Options, known: bool) -> Result<Opened> {
                 new: true,
                 forgets: true,
                 place: "emulated".to_owned(),
-                made: Vec::new(),
+                made: None,
             });
         }
         FlashPlace::File { path, size } => (path, size.or(options.size)),
@@ -158,25 +143,20 @@ pub(crate) fn open_flash(options: &Options, known: bool) -> Result<Opened> {
     };
     let device = matches!(options.flash, FlashPlace::Device { .. });
     let table = if device { options.dir.join("flash.table") } else { FileFlash::table_beside(path) };
-    let mut made = Vec::new();
     let flash = if known {
         open_known(path, &table, wanted)?
     } else {
         check_new(path, &table, device, options.erase)?;
-        if !device && !path.exists() {
-            made.push(path.clone());
-        }
-        let flash = make(path, &table, wanted, device);
-        made.push(table);
-        flash.inspect_err(|_| Opened::unmake(&made))?
+        make(path, &table, wanted, device)?
     };
+    let flash = Arc::new(flash);
     Ok(Opened {
-        flash: Arc::new(flash),
+        made: (!known).then(|| Arc::clone(&flash)),
+        flash,
         speed,
         new: !known,
         forgets: false,
         place: path.display().to_string(),
-        made,
     })
 }
 

@@ -88,8 +88,13 @@ impl Host {
         let media = Media::new(flash, gate, matches!(speed, Speed::Emulated(_)), new);
         let (journal, known) = if new || forgets {
             let records = [Meta::Flash(geometry).record()?, Meta::Next(0).record()?];
-            let journal = Journal::create(&journal, &records).inspect_err(|_| Opened::unmake(&made))?;
-            (journal, Known { geometry: Some(geometry), ..Known::default() })
+            let created = Journal::create(&journal, &records);
+            if created.is_err()
+                && let Some(flash) = made.filter(|_| !journal.exists())
+            {
+                flash.unmake();
+            }
+            (created?, Known { geometry: Some(geometry), ..Known::default() })
         } else {
             open_journal(&journal, &geometry)?
         };

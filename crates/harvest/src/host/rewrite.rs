@@ -20,7 +20,7 @@ impl Host {
         }
         records.extend(control.shelf.records()?);
         records.extend(control.levelling.record()?);
-        records.extend(self.media.unsaved_wear(0).map(|wear| wear.record()).transpose()?);
+        records.push(self.media.wear_record().record()?);
         let steps = control.broker.snapshot(self.custody.bad(), |id| self.custody.blocks(id));
         records.extend(steps.into_iter().map(Record::Broker));
         Ok(records)

@@ -55,6 +55,11 @@ impl Shelf {
         Some(sold)
     }
 
+    /// One that was never there.
+    pub(crate) fn forget(&mut self, vssd: VssdId) {
+        self.since.remove(&vssd);
+    }
+
     /// One was sold.
     pub(crate) fn remember(&mut self, sold: Sold) {
         self.histograms.ended(sold.size, Duration::from_secs(sold.lasted_s));

@@ -71,7 +71,7 @@ impl Room {
             Ok(()) => (self.until, self.refused) = (self.until.max(wanted.to), None),
             Err(error) if is_full(error) => self.refused = error.raw_os_error(),
             // What becomes of writes will be seen.
-            Err(_) => self.is_blind = true,
+            Err(_) => (self.is_blind, self.refused) = (true, None),
         }
     }
 

@@ -182,7 +182,12 @@ fn what_was_refused_does_not_happen_later() {
         host.tick();
     }
     assert_eq!(there(&host), (2, 0));
+    // Where there still is no room at the end, it is said so.
+    limit::here().fill(true);
+    host.delete("ghost").unwrap();
+    refused(host.close());
     drop(host);
+    limit::here().fill(false);
     assert_eq!(there(&machine.restart()), (2, 0));
     limit::here().is_blind.store(false, Ordering::SeqCst);
 }
@@ -200,7 +205,8 @@ fn a_first_start_on_a_full_disk_leaves_nothing_behind() {
         settings: Settings::default(),
     };
     assert_eq!(Host::open(options(), clock()).err().unwrap().kind(), ErrorKind::NoSpace);
-    assert!(!dir.path().join("flash").exists() && !dir.path().join("flash.flash").exists());
+    assert_eq!(std::fs::metadata(dir.path().join("flash")).unwrap().len(), 0);
+    assert!(!dir.path().join("flash.flash").exists());
     limit::here().fill(false);
     Host::open(options(), clock()).unwrap().create("one", spec(Kind::Regular, 1, None)).unwrap();
     limit::here().is_blind.store(false, Ordering::SeqCst);

@@ -153,7 +153,7 @@ impl Machine {
             new,
             forgets: false,
             place: "test".to_owned(),
-            made: Vec::new(),
+            made: None,
         };
         let grain = Grain { bandwidth: 1, capacity: 4, lasts: Duration::from_secs(60) };
         let settings = Settings {
