@@ -4,8 +4,11 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// Makes durable which files are in the directory of this one: that it was renamed to.
-pub(crate) fn sync_directory_of(path: &Path) -> io::Result<()> {
+/// Puts a file, which is durable, in the place of another of its directory: durable as well when this returns. Where
+/// that fails, with whether it is in place all the same, for now.
+pub(crate) fn put_in_place(new: &Path, path: &Path) -> Result<(), (io::Error, bool)> {
+    std::fs::rename(new, path).map_err(|error| (error, false))?;
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+    let synced = File::open(directory.unwrap_or(Path::new("."))).and_then(|directory| directory.sync_all());
+    synced.map_err(|error| (error, true))
 }

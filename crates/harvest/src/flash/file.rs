@@ -33,7 +33,7 @@
 //! | the last 8 | CRC-64/NVME of all before |
 
 use super::{Flash, FlashBlock, FlashError, Geometry, lock, outside, whole_pages, within};
-use crate::replace::sync_directory_of;
+use crate::replace::put_in_place;
 use crc_fast::{CrcAlgorithm, checksum};
 use headstart_block::{Error, ErrorKind};
 use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate};
@@ -261,8 +261,7 @@ impl FileFlash {
             let mut new = File::create(&name)?;
             new.write_all(&bytes)?;
             new.sync_all()?;
-            std::fs::rename(&name, &self.table)?;
-            sync_directory_of(&self.table)
+            put_in_place(name.as_ref(), &self.table).map_err(|(error, _)| error)
         };
         let saved: io::Result<()> = replace().inspect_err(|_| drop(std::fs::remove_file(&name)));
         saved.map_err(|error| Error::io("cannot be saved", error).about(self.table.display()))?;

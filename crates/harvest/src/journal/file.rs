@@ -2,7 +2,7 @@
 
 use super::room::{Medium, Room, is_full};
 use super::{End, HEADER, Record, encode, header, reframe, replay};
-use crate::replace::sync_directory_of;
+use crate::replace::put_in_place;
 use crate::{Error, ErrorKind, Result};
 use std::fs::{File, Permissions};
 use std::io::{self, BufReader};
@@ -488,13 +488,12 @@ impl Writer {
 
     /// Puts it in the other's place, durably. Where that fails, with whether nobody knows which is there.
     fn put_in_place(&mut self) -> Result<(), (Error, bool)> {
-        let failed = |error| Error::io("cannot be replaced by the new one", error);
-        std::fs::rename(beside(&self.path), &self.path).map_err(|error| {
-            let unknown = !is_full(&error);
-            (failed(error), unknown)
-        })?;
-        self.in_place = true;
-        sync_directory_of(&self.path).map_err(|error| (failed(error), true))
+        let placed = put_in_place(&beside(&self.path), &self.path);
+        self.in_place = !matches!(placed, Err((_, false)));
+        placed.map_err(|(error, in_place)| {
+            let unknown = in_place || !is_full(&error);
+            (Error::io("cannot be replaced by the new one", error), unknown)
+        })
     }
 }
 

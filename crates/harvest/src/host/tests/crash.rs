@@ -34,14 +34,11 @@ impl Model {
         self.generation += 1;
         let letter = HOLDERS.iter().find(|(holder, _)| *holder == name).unwrap().1;
         let bytes: Vec<u8> = pages.clone().flat_map(|page| pattern(letter, page, self.generation)).collect();
-        for page in pages.clone() {
-            self.pages.entry((name, page)).or_insert_with(|| vec![0]).push(self.generation);
-            self.unsure.insert((name, page));
-        }
+        self.may_become(name, pages.clone(), self.generation);
         let disk = host.disk(name)?;
         let written = disk.write_at(&bytes, u64::from(pages.start) * PAGE as u64);
         if written.is_ok() {
-            self.unsure.retain(|(holder, page)| *holder != name || !pages.contains(page));
+            self.became(name, &pages);
         }
         match written {
             Err(error) if error.kind() == ErrorKind::NoSpace && name != "regular" => Ok(()),
@@ -55,14 +52,24 @@ impl Model {
         name: &'static str,
         pages: std::ops::Range<u32>,
     ) -> Result<()> {
-        for page in pages.clone() {
-            self.pages.entry((name, page)).or_insert_with(|| vec![0]).push(0);
-            self.unsure.insert((name, page));
-        }
+        self.may_become(name, pages.clone(), 0);
         let (start, end) = (u64::from(pages.start) * PAGE as u64, u64::from(pages.end) * PAGE as u64);
         host.disk(name)?.write_zeroes(ByteRange::between(start, end))?;
-        self.unsure.retain(|(holder, page)| *holder != name || !pages.contains(page));
+        self.became(name, &pages);
         Ok(())
+    }
+
+    /// Pages are about to be of this generation.
+    fn may_become(&mut self, name: &'static str, pages: std::ops::Range<u32>, generation: u32) {
+        for page in pages {
+            self.pages.entry((name, page)).or_insert_with(|| vec![0]).push(generation);
+            self.unsure.insert((name, page));
+        }
+    }
+
+    /// They are.
+    fn became(&mut self, name: &str, pages: &std::ops::Range<u32>) {
+        self.unsure.retain(|(holder, page)| *holder != name || !pages.contains(page));
     }
 
     pub(super) fn flush(&mut self, host: &Arc<Host>, name: &'static str) -> Result<()> {
