@@ -3,6 +3,7 @@
 //! At the bottom of the stack: nothing here tries again or waits for a turn. Redirects of signed URLs and errors of
 //! the HTTP library have credentials in their query: every URL that gets into a message goes through [`redact`].
 
+use crate::guard::{self, Guard, Resolver};
 use crate::link::Answer;
 use crate::link::pace::Pace;
 use crate::settings::Settings;
@@ -18,6 +19,7 @@ use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use std::error::Error as StdError;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 use url::Url;
@@ -37,15 +39,19 @@ pub enum Redirects {
     Report,
 }
 
-/// A client with its own pool of connections.
+/// A client with its own pool of connections, which connects where `guard` allows, if there is one.
 ///
 /// HTTP/1.1 only: with HTTP/2 all reads would share one connection, demand behind background.
 ///
 /// # Errors
 /// Where a file of certificates or the proxy in the settings is not usable.
-pub(crate) fn client(settings: &Settings, redirects: Redirects) -> Result<Client> {
+pub(crate) fn client(
+    settings: &Settings,
+    redirects: Redirects,
+    guard: Option<&Arc<Guard>>,
+) -> Result<Client> {
     let policy = match redirects {
-        Redirects::Follow => followed(settings.clone()),
+        Redirects::Follow => followed(settings.clone(), guard.cloned()),
         Redirects::Report => reqwest::redirect::Policy::none(),
     };
     let mut builder = Client::builder()
@@ -66,6 +72,9 @@ pub(crate) fn client(settings: &Settings, redirects: Redirects) -> Result<Client
     if let Some(proxy) = proxy(settings)? {
         builder = builder.proxy(proxy);
     }
+    if let Some(guard) = guard {
+        builder = builder.dns_resolver(Arc::new(Resolver(Arc::clone(guard))));
+    }
     builder.build().map_err(|e| Error::invalid("cannot make an HTTP client").caused_by(cause(e)))
 }
 
@@ -75,8 +84,9 @@ pub(crate) fn proxy(settings: &Settings) -> Result<Option<reqwest::Proxy>> {
     proxy.map_err(|e| Error::invalid("the proxy is not a URL").caused_by(cause(e)))
 }
 
-/// A few redirects, but none from TLS to a host without, unless the settings allow that one.
-fn followed(settings: Settings) -> reqwest::redirect::Policy {
+/// A few redirects, but none from TLS to a host without, unless the settings allow that one, and none that `guard`
+/// refuses.
+fn followed(settings: Settings, guard: Option<Arc<Guard>>) -> reqwest::redirect::Policy {
     reqwest::redirect::Policy::custom(move |attempt| {
         let downgraded =
             attempt.previous().last().is_some_and(|from| settings.is_downgrade(from, attempt.url()));
@@ -86,7 +96,10 @@ fn followed(settings: Settings) -> reqwest::redirect::Policy {
         } else if attempt.previous().len() > MOST_REDIRECTS {
             attempt.error("redirects without end")
         } else {
-            attempt.follow()
+            match guard.as_ref().map_or(Ok(()), |guard| guard.check(attempt.url())) {
+                Ok(()) => attempt.follow(),
+                Err(why) => attempt.error(why),
+            }
         }
     })
 }
@@ -137,6 +150,9 @@ pub(crate) fn cause(error: reqwest::Error) -> String {
 pub(crate) fn broken(error: reqwest::Error, url: &Url) -> Error {
     let is_connect = error.is_connect();
     let cause = cause(error);
+    if cause.contains(guard::REFUSED) {
+        return guard::refused(cause, redact(url));
+    }
     let remedy = match is_connect {
         true if cause.contains("UnknownIssuer") => {
             Some("give the certificate of its authority with --ca-file, if you trust it")
@@ -388,7 +404,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ca.pem");
         fs::write(&path, "no certificate").unwrap();
-        let with = |settings: Settings| client(&settings, Redirects::Follow).map(drop).unwrap_err();
+        let with = |settings: Settings| client(&settings, Redirects::Follow, None).map(drop).unwrap_err();
         let error = with(Settings { ca_files: vec![path.clone()], ..Settings::default() });
         assert!(error.to_string().contains("ca.pem"), "{error}");
         fs::remove_file(&path).unwrap();

@@ -18,7 +18,9 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`reference`](mod@reference) | how people name images and stores |
+//! | [`prefix`] | stores that an operator allows |
 //! | [`settings`] | how stores are reached |
+//! | `guard` | the addresses that requests may go to |
 //! | [`store`] | the interface |
 //! | [`layout`] | the OCI image layout, which directories, web servers and object stores share |
 //! | [`referrers`] | artifacts that belong to a manifest |
@@ -27,15 +29,19 @@
 //! | [`blob_source`] | a blob of a store as a source, for copies |
 //! | [`counters`] | what was done, for metrics |
 
+#![forbid(unsafe_code)]
+
 pub mod blob_source;
 mod bucket;
 pub mod counters;
 mod directory;
+mod guard;
 mod http;
 pub mod layout;
 pub mod limit;
 mod link;
 pub mod media_type;
+pub mod prefix;
 pub mod reference;
 pub mod referrers;
 mod registry;
@@ -46,8 +52,10 @@ mod upload;
 mod web;
 
 pub use counters::Counters;
+pub use guard::is_host_with_port;
 pub use http::Redirects;
 pub use limit::RateLimit;
+pub use prefix::StorePrefix;
 pub use reference::{BucketScheme, Location, Reference, Selector, Tag, parse_store};
 pub use referrers::Referrer;
 pub use settings::{HedgeSettings, Mirror, ProxyUrl, RetrySettings, Settings};
@@ -65,7 +73,7 @@ pub const MAX_MANIFEST_SIZE: u64 = 4 << 20;
 /// # Errors
 /// [`headstart_block::ErrorKind::Invalid`] where the settings make no sense.
 pub fn http_client(settings: &Settings, redirects: Redirects) -> Result<reqwest::Client> {
-    http::client(settings, redirects)
+    http::client(settings, redirects, None)
 }
 
 /// Opens the store at `location`. Does no I/O over the network: [`Store::check`] finds out whether it is there.

@@ -38,6 +38,12 @@ pub struct Settings {
     pub plain_http: Vec<String>,
     /// Docker's configuration directory, with the credentials; `None`: where docker looks for it.
     pub docker_config: Option<PathBuf>,
+    /// Servers (`host` or `host:port`) that stores may redirect to although they are at addresses that are not public.
+    pub allow_redirect: Vec<String>,
+    /// Token servers (`host` or `host:port`) that registries of other domains may have credentials sent to.
+    pub allow_token_server: Vec<String>,
+    /// Follow no redirect of a web server to another origin: for stores that other hosts named.
+    pub one_origin: bool,
 }
 
 impl Default for Settings {
@@ -56,6 +62,9 @@ impl Default for Settings {
             mirrors: Vec::new(),
             plain_http: Vec::new(),
             docker_config: None,
+            allow_redirect: Vec::new(),
+            allow_token_server: Vec::new(),
+            one_origin: false,
         }
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! Any server will do that honours `Range` and serves the files as they are. A user and a password are
 //! shown to who asks for them; there are no tokens and no signed URLs here. Redirects are followed (a few), as a
-//! content delivery network may need.
+//! content delivery network may need, to where [`guard`](crate::guard) allows.
 
 use crate::MAX_MANIFEST_SIZE;
 use crate::counters::{Counters, Meter};
+use crate::guard::Guard;
 use crate::http::{self, Redirects};
 use crate::layout::{
     self, INDEX_FILE, Index, LAYOUT_FILE, MAX_INDEX_SIZE, blob_name, check_document, check_layout, follow,
@@ -41,7 +42,7 @@ impl WebStore {
     pub(crate) fn new(base: &Url, settings: &Settings) -> Result<Self> {
         Ok(Self {
             base: base.clone(),
-            client: http::client(settings, Redirects::Follow)?,
+            client: http::client(settings, Redirects::Follow, Some(&Guard::new(base, settings)))?,
             login: Login::new(base, settings),
             link: Link::new(settings),
             first_byte: settings.first_byte_timeout,

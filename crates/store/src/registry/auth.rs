@@ -12,9 +12,11 @@
 
 use super::challenge::{Bearer, Challenge};
 use super::credentials::{Credential, Credentials};
+use super::domain::{host_of, is_same_domain};
 use super::flight::{Flight, Lead, Turn};
 use super::token::{Decision, LIFE_UNTOLD, Secret, Token, TokenSlot};
 use super::{Clock, locked};
+use crate::guard::{self, Guard};
 use crate::http;
 use crate::settings::{Settings, authority};
 use headstart_block::{Error, ErrorKind, Result};
@@ -93,6 +95,7 @@ pub(super) struct Auth {
     /// Whether the registry itself is spoken to without TLS.
     plain: bool,
     client: Client,
+    guard: Arc<Guard>,
     settings: Arc<Settings>,
     clock: Clock,
     credentials: Credentials,
@@ -106,6 +109,7 @@ impl Auth {
         host: &str,
         repository: &str,
         client: Client,
+        guard: Arc<Guard>,
         settings: Arc<Settings>,
         clock: Clock,
     ) -> Self {
@@ -114,6 +118,7 @@ impl Auth {
             repository: repository.to_owned(),
             plain: settings.is_plain_http(host),
             client,
+            guard,
             credentials: Credentials::new(host, settings.docker_config.as_deref()),
             settings,
             clock,
@@ -304,6 +309,12 @@ impl Auth {
         let mut credential = self.credentials.get().await?;
         loop {
             let url = &bearer.realm;
+            if !matches!(credential, Credential::Nothing(_)) {
+                self.trust(url).await?;
+            }
+            if !self.is_own_host(url) {
+                self.guard.check(url).map_err(|why| guard::refused(why, &self.host))?;
+            }
             let request = self.token_request(bearer, access, &credential)?;
             let response = http::send(request, url, self.settings.first_byte_timeout).await?;
             match response.status() {
@@ -332,9 +343,6 @@ impl Auth {
         access: Access,
         credential: &Credential,
     ) -> Result<RequestBuilder> {
-        if !matches!(credential, Credential::Nothing(_)) {
-            self.trust(&bearer.realm)?;
-        }
         let scopes = self.scopes(bearer, access);
         let service = bearer.service.as_deref().map(|service| ("service", service));
         if let Credential::Identity(token) = credential {
@@ -367,17 +375,46 @@ impl Auth {
         [ours].into_iter().chain(theirs).collect()
     }
 
-    /// Credentials go over TLS, or to where plain HTTP was allowed.
-    pub(super) fn trust(&self, realm: &Url) -> Result<()> {
-        let host = authority(realm);
-        if realm.scheme() == "https" || self.plain || self.settings.is_plain_http(&host) {
+    /// Credentials go over TLS, or to where plain HTTP was allowed; and to the registry's own domain, or to a server
+    /// that the user named.
+    ///
+    /// A registry could ask for a password in each request instead, so it gains none by naming a token server. But who
+    /// runs that other server would get it, and a registry could have this host send requests with a password to any
+    /// address.
+    pub(super) async fn trust(&self, realm: &Url) -> Result<()> {
+        let (host, shown) = (authority(realm), http::redact(realm));
+        let denied = |cause: String, remedy: String| {
+            Err(Error::new(ErrorKind::Denied, cause).about(&self.host).remedy(remedy))
+        };
+        if realm.scheme() != "https" && !self.plain && !self.settings.is_plain_http(&host) {
+            return denied(
+                format!("its token server {shown} has no TLS: credentials are not sent there"),
+                format!("allow it by `--plain-http {host}` if the network is yours"),
+            );
+        }
+        let name = realm.host_str().unwrap_or_default();
+        let named = &self.settings.allow_token_server;
+        let is_named =
+            named.iter().any(|named| named.eq_ignore_ascii_case(&host) || named.eq_ignore_ascii_case(name));
+        if self.is_own_host(realm) || is_same_domain(host_of(&self.host), name) || is_named {
             return Ok(());
         }
-        let cause =
-            format!("its token server {} has no TLS: credentials are not sent there", http::redact(realm));
-        Err(Error::new(ErrorKind::Denied, cause)
-            .about(&self.host)
-            .remedy(format!("allow it by `--plain-http {host}` if the network is yours")))
+        // Who has credentials for the token server itself knows it.
+        let of_it = Credentials::new(&host, self.settings.docker_config.as_deref()).get().await?;
+        if !matches!(of_it, Credential::Nothing(_)) {
+            return Ok(());
+        }
+        denied(
+            format!("its token server {shown} is in another domain: credentials are not sent there"),
+            format!(
+                "if that server is meant, name it by --allow-token-server {host}, or `docker login {host}`"
+            ),
+        )
+    }
+
+    /// `true` if a token server is at the registry's own host, at whatever port.
+    fn is_own_host(&self, realm: &Url) -> bool {
+        realm.host_str().is_some_and(|name| name.eq_ignore_ascii_case(host_of(&self.host)))
     }
 
     async fn token_answer(&self, response: Response) -> Result<(Secret, Duration)> {

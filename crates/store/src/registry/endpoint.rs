@@ -7,7 +7,8 @@ use super::auth::{Access, Auth};
 use super::blob::Blobs;
 use super::{CHECKED, Clock, locked};
 use crate::counters::Meter;
-use crate::http;
+use crate::guard::{self, Guard};
+use crate::http::{self, Redirects};
 use crate::settings::{Settings, authority};
 use bytes::Bytes;
 use headstart_block::{Error, ErrorKind, Result};
@@ -38,6 +39,8 @@ pub(super) struct Endpoint {
     /// Of a mirror: the registry that it stands for, which it is told.
     stands_for: Option<String>,
     pub(super) client: Client,
+    /// Where its redirects and its token server may be.
+    guard: Arc<Guard>,
     pub(super) settings: Arc<Settings>,
     pub(super) clock: Clock,
     pub(super) auth: Arc<Auth>,
@@ -51,7 +54,6 @@ pub(super) struct Endpoint {
 /// What all endpoints of one store share.
 #[derive(Clone)]
 pub(super) struct Shared {
-    pub(super) client: Client,
     pub(super) settings: Arc<Settings>,
     pub(super) clock: Clock,
     pub(super) meter: Arc<Meter>,
@@ -76,14 +78,19 @@ impl Endpoint {
         if authority(&base).is_empty() || !base.username().is_empty() || base.path() != "/" {
             return Err(invalid().remedy("write it as HOST or HOST:PORT; `docker login` keeps credentials"));
         }
-        let Shared { client, settings, clock, meter } = shared.clone();
-        let auth = Auth::new(host, &repository, client.clone(), Arc::clone(&settings), clock);
+        let Shared { settings, clock, meter } = shared.clone();
+        // What a registry on the internet and its mirror here may be sent on to is not the same.
+        let guard = Guard::new(&base, &Settings { one_origin: false, ..Settings::clone(&settings) });
+        let client = http::client(&settings, Redirects::Report, Some(&guard))?;
+        let auth =
+            Auth::new(host, &repository, client.clone(), Arc::clone(&guard), Arc::clone(&settings), clock);
         Ok(Self {
             name: format!("{host}/{repository}"),
             base,
             repository,
             stands_for: stands_for.map(str::to_owned),
             client,
+            guard,
             settings,
             clock,
             auth: Arc::new(auth),
@@ -214,7 +221,7 @@ impl Endpoint {
     /// Where a response sends the request on to, if it is a redirect.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] where it leads from TLS to a host without.
+    /// [`ErrorKind::Denied`] where it leads from TLS to a host without, or to an address that it may not lead to.
     pub(super) fn target(&self, response: &Response) -> Result<Option<Url>> {
         if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
             return Ok(None);
@@ -232,6 +239,9 @@ impl Endpoint {
             return Err(Error::new(ErrorKind::Denied, cause)
                 .about(http::redact(from))
                 .remedy(format!("allow it by `--plain-http {host}` if the network is yours")));
+        }
+        if !self.owns(&target) {
+            self.guard.check(&target).map_err(|why| guard::refused(why, http::redact(from)))?;
         }
         Ok(Some(target))
     }

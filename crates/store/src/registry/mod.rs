@@ -29,7 +29,9 @@
 //! Rules that hold throughout:
 //!
 //! * A token or password is shown to the registry that it is for, and to no other host, also not on a redirect, and
-//!   never without TLS unless the settings allow plain HTTP for that host.
+//!   never without TLS unless the settings allow plain HTTP for that host. A token server gets the password if it is
+//!   in the registry's own domain, or the user named it.
+//! * Redirects and token servers are at public addresses, or where the registry itself is ([`crate::guard`]).
 //! * Everything from outside is bounded: documents, redirects, renewals a request, time.
 //! * Mirrors are asked in their order, the registry itself last. One that fails rests for a while; one that lacks
 //!   a blob is not asked for it for a while. Writing and listing go to the registry itself.
@@ -38,6 +40,7 @@ mod auth;
 mod blob;
 mod challenge;
 mod credentials;
+mod domain;
 mod endpoint;
 mod flight;
 mod login;
@@ -48,7 +51,7 @@ mod upload;
 
 use crate::MAX_MANIFEST_SIZE;
 use crate::counters::{Counters, Meter};
-use crate::http::{self, Redirects};
+use crate::http;
 use crate::layout::{self, is_referrers_tag};
 use crate::link::{Answer, Link, told_about};
 use crate::media_type::{INDEX_DOCKER, INDEX_OCI, MANIFEST_DOCKER, MANIFEST_OCI};
@@ -98,7 +101,6 @@ const SAID_MAX: usize = 200;
 pub(crate) fn open(host: &str, repository: &str, settings: &Settings) -> Result<Arc<dyn Store>> {
     let link = Link::new(settings);
     let shared = Shared {
-        client: http::client(settings, Redirects::Report)?,
         settings: Arc::new(settings.clone()),
         clock: Clock::start(),
         meter: Arc::clone(link.meter()),

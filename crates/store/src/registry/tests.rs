@@ -1,6 +1,7 @@
 //! Tests of what needs no registry.
 
 use super::*;
+use crate::http::Redirects;
 
 const AMD64: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
@@ -46,22 +47,45 @@ fn credentials_and_mirrors_have_names() {
     assert!(error.contains("mirror.lan") && !error.contains("secret"), "{error}");
 }
 
+fn trust(settings: Settings, realm: &str) -> Result<()> {
+    let base = Url::parse("https://reg.example.org/").unwrap();
+    let guard = crate::guard::Guard::new(&base, &settings);
+    let client = http::client(&settings, Redirects::Report, None).unwrap();
+    let auth = auth::Auth::new("reg.example.org", "a/b", client, guard, Arc::new(settings), Clock::start());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(auth.trust(&Url::parse(realm).unwrap()))
+}
+
 #[test]
 fn credentials_go_to_no_token_server_without_tls() {
     let trust = |plain_http: &[&str]| {
-        let settings = Settings {
-            plain_http: plain_http.iter().map(|host| (*host).to_owned()).collect(),
-            ..Settings::default()
-        };
-        let client = http::client(&settings, Redirects::Report).unwrap();
-        let auth = auth::Auth::new("reg.example", "a/b", client, Arc::new(settings), Clock::start());
-        let trust = |realm: &str| auth.trust(&Url::parse(realm).unwrap());
-        trust("https://auth.example/token").unwrap();
-        trust("http://auth.example:81/token")
+        let plain_http: Vec<_> = plain_http.iter().map(|host| (*host).to_owned()).collect();
+        let settings = Settings { plain_http, docker_config: Some("/nowhere".into()), ..Settings::default() };
+        trust(settings.clone(), "https://auth.example.org/token").unwrap();
+        trust(settings, "http://auth.example.org:81/token")
     };
     let error = trust(&[]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
-    assert!(error.to_string().contains("--plain-http auth.example:81"), "{error}");
-    trust(&["auth.example:81"]).unwrap();
-    trust(&["reg.example"]).unwrap();
+    assert!(error.to_string().contains("--plain-http auth.example.org:81"), "{error}");
+    trust(&["auth.example.org:81"]).unwrap();
+    trust(&["reg.example.org"]).unwrap();
+}
+
+#[test]
+fn credentials_go_to_no_token_server_of_another_domain() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = Settings { docker_config: Some(dir.path().to_owned()), ..Settings::default() };
+    for realm in
+        ["https://evil.example.com/token", "https://127.0.0.1/token", "https://example.org.evil.com/token"]
+    {
+        let error = trust(settings.clone(), realm).unwrap_err();
+        assert!(error.to_string().contains("--allow-token-server"), "{error}");
+    }
+    trust(settings.clone(), "https://reg.example.org:8443/token").unwrap();
+    let named = Settings { allow_token_server: vec!["evil.example.com".to_owned()], ..settings.clone() };
+    trust(named, "https://evil.example.com/token").unwrap();
+    // Who has credentials for it has named it.
+    let config = r#"{"auths": {"evil.example.com": {"auth": "dTpw"}}}"#;
+    std::fs::write(dir.path().join("config.json"), config).unwrap();
+    trust(settings, "https://evil.example.com/token").unwrap();
 }

@@ -274,6 +274,47 @@ async fn redirects_are_followed_but_not_for_ever() {
     assert!(server.requests().len() < 10);
 }
 
+/// Whoever chooses an image chooses where its server redirects to, and its guest reads what comes.
+#[tokio::test]
+async fn redirects_into_the_networks_of_this_host_are_not_followed() {
+    let (server, store, digest, _) = start().await;
+    for (target, named) in [
+        ("http://10.255.255.1:4803/backup.bin", "10.255.255.1:4803"),
+        ("http://169.254.169.254/latest/meta-data/", "169.254.169.254"),
+        ("http://[::ffff:10.255.255.1]/", "[::ffff:aff:ff01]"),
+        ("http://[fe80::1]/", "[fe80::1]"),
+        ("http://100.64.0.1/", "100.64.0.1"),
+    ] {
+        server.fail([Fault::Redirect(target.to_owned())]);
+        let error = failed(store.read(&digest, range(), Urgency::Demand).await);
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        assert!(
+            error.to_string().contains(named) && error.to_string().contains("--allow-redirect"),
+            "{error}"
+        );
+    }
+}
+
+/// Another host named the store.
+#[tokio::test]
+async fn for_others_no_redirect_leaves_the_server() {
+    let (server, _, digest, _) = start().await;
+    let (other, _, _, _) = start().await;
+    other.put("/elsewhere", &blob());
+    let read = async |allowed: &[String]| {
+        let settings = Settings { one_origin: true, allow_redirect: allowed.to_vec(), ..settings() };
+        let location = format!("http://{}/images", server.address).parse().unwrap();
+        let store = open(&location, &settings).unwrap();
+        server.fail([Fault::Redirect(format!("http://{}/elsewhere", other.address))]);
+        store.read(&digest, range(), Urgency::Demand).await
+    };
+    other.requests();
+    let error = failed(read(&[]).await);
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(other.requests().is_empty());
+    assert!(read(&[other.address.to_string()]).await.unwrap() == blob()[1000..101_000]);
+}
+
 #[tokio::test]
 async fn documents_are_checked_and_bounded() {
     let (server, store, _, manifest) = start().await;
