@@ -16,6 +16,8 @@
 //! | [`time`] | [`Time`]: the clock that a decision maker is told |
 //! | [`error`] | one error type: the thing, the cause, the remedy |
 
+#![forbid(unsafe_code)]
+
 pub mod device;
 pub mod digest;
 pub mod error;

@@ -45,6 +45,10 @@ const READ_TRIES: usize = 64;
 /// An outboard up to this length, in bytes, is fetched as a whole: the first page costs a round trip anyway.
 const SMALL_TREE: u64 = 64 << 10;
 
+/// Most bytes of a sidecar that are taken for a length which nothing proves yet: that of a blob of 12 GiB. Lengths come
+/// from manifests, and from orders of other hosts.
+const UNPROVEN_MAX: u64 = 1 << 20;
+
 /// Called when something of a blob changed.
 type Waker = Box<dyn FnOnce() + Send>;
 
@@ -479,6 +483,16 @@ impl CachedBlob {
             None if self.leaves_files_alone() => None,
             None => self.files().inspect_err(|error| self.files_failed(error)).ok(),
         }
+    }
+
+    /// Its files, for a claim. Those of a long blob that is checked against its tree are made when its first bytes are
+    /// found right, and not before; until then its claims hold within this process.
+    pub(crate) fn files_to_claim(&self) -> Option<&Files> {
+        if self.identity.kind == Kind::Verified && self.layout.file_len() > UNPROVEN_MAX {
+            self.look_again();
+            return self.files.get();
+        }
+        self.files_or_bypass()
     }
 
     /// Whether its files are not tried at present.

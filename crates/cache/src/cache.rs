@@ -247,9 +247,9 @@ impl Cache {
         user.unwrap_or_else(|| PathBuf::from("/var/cache")).join("headstart")
     }
 
-    /// A blob, together with its hash tree's outboard: one for each identity (digest, length, root; without a
-    /// tree also the origin) as long as it is in use. Makes no files yet; files that are there and cannot be used are
-    /// no error, the blob then goes through memory. Waits for whoever changes the cache directory.
+    /// A blob, together with its hash tree's outboard: one for each identity (digest, length, root of the tree;
+    /// without a tree also the origin) as long as it is in use. Makes no files yet; files that are there and cannot be
+    /// used are no error, the blob then goes through memory. Waits for whoever changes the cache directory.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] for a blob of more than 1 TiB, [`ErrorKind::Corrupt`] where the tree's size
@@ -261,7 +261,10 @@ impl Cache {
             None => None,
             Some(tree) => {
                 let spec = BlobSpec { digest: tree.digest, len: tree.size, tree: None, origin: None };
-                let identity = Identity { kind: Kind::Outboard, ..spec.identity()? };
+                // Its pages come unverified and are proven from this root at each use: under another root they are
+                // another blob's, and whoever names that one must not reach them, nor spoil them.
+                let root = *tree.root.as_bytes();
+                let identity = Identity { kind: Kind::Outboard, root, ..spec.identity()? };
                 Some(self.blob_of(&mut blobs, &spec, identity, None))
             }
         };
@@ -367,6 +370,19 @@ impl Cache {
             // Another evicts: a little too much for a moment is better than to wait for it.
             _ => Ok(()),
         }
+    }
+
+    /// How many bytes it can have in all: up to its limit, and what its disk has free beside what it has taken. Nothing
+    /// where its disk cannot be used.
+    #[must_use]
+    pub fn room(&self) -> u64 {
+        if self.keeps_nothing {
+            return 0;
+        }
+        let disk = rustix::fs::statvfs(self.dir());
+        let free = disk.map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
+        let room = free.saturating_add(self.state.taken_bytes());
+        self.settings.size_limit.map_or(room, |limit| limit.min(room))
     }
 
     pub(crate) fn now_ms(&self) -> u64 {

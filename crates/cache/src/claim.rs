@@ -69,7 +69,7 @@ impl Claim {
     pub(crate) fn new(blob: &Arc<CachedBlob>, range: ByteRange) -> Result<Self> {
         blob.check_taken()?;
         // Where the disk takes no files, what is fetched goes to this process's memory, and others do not matter.
-        let file = blob.files_or_bypass().map(|files| &files.sidecar.file);
+        let file = blob.files_to_claim().map(|files| &files.sidecar.file);
         let mut wait_hint = WaitHint::Nothing;
         let mut table = lock(&blob.claims);
         let mut candidates = Vec::new();

@@ -3,19 +3,27 @@
 //! A file is mapped shared and looked at only through atomics, never through plain references: other processes
 //! change it at any time.
 //!
-//! **Faults.** Touching a mapped page that has no file behind it ends the process (SIGBUS). So nobody ever truncates
-//! a file that may be mapped (one that is wrong is unlinked, and made anew under another inode), its length is
-//! checked before it is mapped, and its blocks are allocated before it gets its name, so that a full disk cannot
-//! fault either. What is left is a disk that fails to read a page back, and, on file systems that write
-//! everything anew (btrfs, zfs), a disk so full that not even one page fits.
+//! **Faults.** Touching a mapped page that has no file behind it raises SIGBUS. So nobody here ever truncates a file
+//! that may be mapped (one that is wrong is unlinked, and made again under another inode), its length is checked before
+//! it is mapped, and its blocks are allocated before it gets its name, so that a full disk cannot fault either. What is
+//! left is another program that shortens the file, a disk that fails to read a page back, and, on file systems that
+//! write all in new places (btrfs, zfs), a disk so full that not even one page fits. Then the mapping is lost, and the
+//! process goes on ([`headstart_sigbus`]): its words are zeros, which only this process sees. A sidecar of zeros says
+//! that nothing is there: what is read is fetched again, into the data file that this process has open, and that
+//! nobody else believes, because its sidecar is damaged.
 
+use headstart_sigbus::{Guard, Lost};
 use memmap2::{MmapOptions, MmapRaw};
 use std::fs::File;
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// The first bytes of a file, or anonymous memory in its place.
 pub(crate) struct Mapping {
+    /// For a file. Dropped before the mapping.
+    guard: Option<Guard>,
+    /// The loss of the file was said.
+    is_said: AtomicBool,
     map: MmapRaw,
 }
 
@@ -25,12 +33,16 @@ impl Mapping {
         if file.metadata()?.len() < len as u64 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(Self { map: MmapOptions::new().len(len).map_raw(file)? })
+        let map = MmapOptions::new().len(len).map_raw(file)?;
+        // SAFETY: it is a mapping of its own, touched through atomics alone, and unmapped after the guard is dropped.
+        let guard = unsafe { Guard::new(map.as_ptr(), len, Lost::default()) }?;
+        Ok(Self { guard: Some(guard), is_said: AtomicBool::new(false), map })
     }
 
     /// Zeros that only this process sees.
     pub(crate) fn anonymous(len: usize) -> io::Result<Self> {
-        Ok(Self { map: MmapOptions::new().len(len).map_anon()?.into() })
+        let map = MmapOptions::new().len(len).map_anon()?.into();
+        Ok(Self { guard: None, is_said: AtomicBool::new(false), map })
     }
 
     /// `count` words from byte `offset` on, a multiple of 8; none where they are not all within.
@@ -52,7 +64,21 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts(self.map.as_mut_ptr().add(offset).cast(), count) }
     }
 
+    /// `true` if the file was shortened, and its words are zeros that only this process sees.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.guard.as_ref().is_some_and(Guard::is_lost)
+    }
+
+    fn say_if_lost(&self) {
+        if self.is_lost() && !self.is_said.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "a file of the cache was shortened while it was used; this process fetches again what it needs"
+            );
+        }
+    }
+
     fn holds(&self, offset: usize, count: usize, size: usize) -> bool {
+        self.say_if_lost();
         let end = count.checked_mul(size).and_then(|len| len.checked_add(offset));
         offset.is_multiple_of(size) && end.is_some_and(|end| end <= self.map.len())
     }
@@ -62,7 +88,20 @@ impl Mapping {
 mod tests {
     use super::*;
     use std::os::unix::fs::FileExt;
-    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn a_file_that_is_shortened_is_zeros_and_no_end() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8192).unwrap();
+        let mapping = Mapping::of_file(&file, 8192).unwrap();
+        mapping.words(4096, 1)[0].store(7, Ordering::Release);
+        assert!(!mapping.is_lost());
+        file.set_len(0).unwrap();
+        assert_eq!(mapping.words(4096, 1)[0].load(Ordering::Acquire), 0);
+        assert!(mapping.is_lost());
+        mapping.words(4096, 1)[0].store(9, Ordering::Release);
+        assert_eq!(mapping.words(4096, 1)[0].load(Ordering::Acquire), 9);
+    }
 
     #[test]
     fn two_mappings_and_the_file_are_the_same_words() {

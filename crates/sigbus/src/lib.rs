@@ -1,0 +1,224 @@
+//! Mapped files that others may shorten: what is lost ends its user, not the process.
+//!
+//! Touching a mapped page whose file has become shorter raises `SIGBUS`, which ends the process. A front end that
+//! shortens its guest's memory, or a user that empties a file of the cache, would so end the disks of all others. A
+//! [`Guard`] contains it: where the fault lies in a region that is guarded, the whole region becomes anonymous
+//! memory of zeros, its [`Lost`] flag is set, and the instruction goes on. The region's user looks at the flag
+//! after it has read from the region, and gives the region up. All other faults are what they were: the signal goes
+//! to the handler that was there before, or ends the process.
+//!
+//! # The handler
+//!
+//! It runs between any two instructions of a thread, so it takes no lock, allocates nothing, and calls nothing but
+//! `mmap`. What it looks at is a list of slots that only grows. A slot has a version, odd while it is changed:
+//! slots that are just changed are passed over, since the region that a thread is touching is not (whoever touches
+//! it keeps its guard meanwhile).
+//!
+//! The whole region is replaced, and not the one page, because it is lost to its user anyway, and because memory in
+//! huge pages cannot be replaced in part.
+
+use nix::libc;
+use std::io;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Regions that are added to the list at a time.
+const BLOCK: usize = 64;
+
+/// `si_code` of a fault beyond the end of a file. Others, such as broken memory, are not contained.
+const BUS_ADRERR: libc::c_int = 2;
+
+/// A flag: a region was lost, and what was read from it since may be zeros.
+#[derive(Clone, Debug, Default)]
+pub struct Lost(Arc<AtomicBool>);
+
+impl Lost {
+    /// `true` if the region was lost. What was read from it before this returned `false` is what was there.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        // What was read before must not be read after the flag.
+        fence(Ordering::Acquire);
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// A region as the handler sees it.
+#[derive(Debug)]
+struct Slot {
+    version: AtomicUsize,
+    start: AtomicUsize,
+    /// Behind its last byte; 0: the slot is free.
+    end: AtomicUsize,
+    lost: AtomicPtr<AtomicBool>,
+}
+
+/// Slots, and those made before them.
+struct Block {
+    slots: [Slot; BLOCK],
+    next: *mut Block,
+}
+
+/// The slots made last. Blocks are never freed.
+static BLOCKS: AtomicPtr<Block> = AtomicPtr::new(null_mut());
+/// Slots that nobody uses. Held while any slot is changed.
+static FREE: Mutex<Vec<&'static Slot>> = Mutex::new(Vec::new());
+/// What was done about the signal before.
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+impl Slot {
+    const fn new() -> Self {
+        let (version, start, end) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { version, start, end, lost: AtomicPtr::new(null_mut()) }
+    }
+
+    /// Only where [`FREE`] is held.
+    fn set(&self, start: usize, end: usize, lost: *mut AtomicBool) {
+        self.version.fetch_add(1, Ordering::AcqRel);
+        fence(Ordering::Release);
+        self.start.store(start, Ordering::Relaxed);
+        self.end.store(end, Ordering::Relaxed);
+        self.lost.store(lost, Ordering::Relaxed);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// The region, if it holds `address`.
+    fn with(&self, address: usize) -> Option<(usize, usize, *mut AtomicBool)> {
+        let before = self.version.load(Ordering::Acquire);
+        let region = (
+            self.start.load(Ordering::Relaxed),
+            self.end.load(Ordering::Relaxed),
+            self.lost.load(Ordering::Relaxed),
+        );
+        fence(Ordering::Acquire);
+        let is_whole = before.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == before;
+        (is_whole && (region.0..region.1).contains(&address)).then_some(region)
+    }
+}
+
+/// A mapped region whose loss is contained, until this is dropped.
+#[derive(Debug)]
+pub struct Guard {
+    slot: &'static Slot,
+    lost: Lost,
+}
+
+impl Guard {
+    /// Guards `len` bytes from `start`; `lost` is set when they are lost. Several regions may have one flag.
+    ///
+    /// # Errors
+    /// Where the signal cannot be handled.
+    ///
+    /// # Safety
+    /// The region is one mapping of `mmap`, from its start to its end; it stays mapped until the guard is dropped; and
+    /// it is touched only in ways that allow for its bytes to change at any time (atomics, volatile accesses).
+    pub unsafe fn new(start: *const u8, len: usize, lost: Lost) -> io::Result<Self> {
+        install()?;
+        let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.is_empty() {
+            let next = BLOCKS.load(Ordering::Acquire);
+            let block = Box::leak(Box::new(Block { slots: [const { Slot::new() }; BLOCK], next }));
+            BLOCKS.store(block, Ordering::Release);
+            // SAFETY: it was leaked just now, and is only read from here on.
+            let block: &'static Block = unsafe { &*BLOCKS.load(Ordering::Acquire) };
+            free.extend(&block.slots);
+        }
+        let slot = free.pop().ok_or(io::ErrorKind::OutOfMemory)?;
+        slot.set(start as usize, (start as usize).saturating_add(len), Arc::as_ptr(&lost.0).cast_mut());
+        drop(free);
+        Ok(Self { slot, lost })
+    }
+
+    /// `true` if the region was lost: see [`Lost::is_set`].
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.lost.is_set()
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+        self.slot.set(0, 0, null_mut());
+        free.push(self.slot);
+    }
+}
+
+/// Makes the handler that of this process, once.
+fn install() -> io::Result<()> {
+    static INSTALLED: Mutex<bool> = Mutex::new(false);
+    let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    if *installed {
+        return Ok(());
+    }
+    let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_fault;
+    // SAFETY: a `sigaction` of zeros is one; the pointers are to local variables; the handler does only what a handler
+    // may do.
+    let changed = unsafe {
+        let mut before: libc::sigaction = std::mem::zeroed();
+        let mut action: libc::sigaction = std::mem::zeroed();
+        // What is there is known before the handler needs it.
+        libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before);
+        action.sa_sigaction = handler as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        let _ = BEFORE.set(before);
+        libc::sigaction(libc::SIGBUS, &raw const action, null_mut())
+    };
+    if changed != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    *installed = true;
+    Ok(())
+}
+
+extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel gives a handler of this kind the signal's description.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+    if code != BUS_ADRERR || !contain(address) {
+        pass_on(signal, info, context);
+    }
+}
+
+/// Replaces the guarded region that `address` lies in; `false` if it lies in none.
+fn contain(address: usize) -> bool {
+    let mut block = BLOCKS.load(Ordering::Acquire);
+    while !block.is_null() {
+        // SAFETY: blocks are whole before they are in the list, never freed, and only read.
+        let this = unsafe { &*block };
+        if let Some((start, end, lost)) = this.slots.iter().find_map(|slot| slot.with(address)) {
+            // SAFETY: the region is a mapping of its own that is touched only in ways that allow for changes, as
+            // `Guard::new` demands, and nothing valid is replaced: it is lost. The flag is kept by the guard, which
+            // lives while the region is touched. The error number is the interrupted code's, and stays.
+            return unsafe {
+                let errno = libc::__errno_location();
+                let kept = *errno;
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+                let access = libc::PROT_READ | libc::PROT_WRITE;
+                (*lost).store(true, Ordering::Release);
+                let map = libc::mmap(start as *mut libc::c_void, end - start, access, flags, -1, 0);
+                *errno = kept;
+                map != libc::MAP_FAILED
+            };
+        }
+        block = this.next;
+    }
+    false
+}
+
+/// Does about the signal what was done before there was a handler here.
+fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    type Described = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+    if let Some(before) = BEFORE.get().filter(|before| {
+        before.sa_flags & libc::SA_SIGINFO != 0
+            && ![libc::SIG_DFL, libc::SIG_IGN].contains(&before.sa_sigaction)
+    }) {
+        // SAFETY: the flag says that the number is the address of such a function.
+        let handler = unsafe { std::mem::transmute::<usize, Described>(before.sa_sigaction) };
+        return handler(signal, info, context);
+    }
+    // SAFETY: a `sigaction` of zeros is the default action, which ends the process when the instruction is done again.
+    unsafe {
+        let default: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, &raw const default, null_mut());
+    }
+}
