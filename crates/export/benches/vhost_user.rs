@@ -148,8 +148,12 @@ fn cpu_time(process: &Child) -> Duration {
 fn serve(socket: &str, file: &str) {
     let disk = FileDisk(FileSource::open(file).unwrap());
     let export = Export::new("bench", Arc::new(disk));
-    let server =
-        VhostUserServer::start(Path::new(socket), &export, &VhostUserSettings { queues: 1 }).unwrap();
+    let server = VhostUserServer::start(
+        Path::new(socket),
+        &export,
+        &VhostUserSettings { queues: 1, ..VhostUserSettings::default() },
+    )
+    .unwrap();
     let _ = std::io::stdin().read(&mut [0]);
     Box::new(server).stop().unwrap();
 }

@@ -27,9 +27,12 @@ pub mod kernel_nbd;
 pub mod nbd;
 mod processors;
 mod slow_lane;
+pub mod socket;
 mod tool;
 pub mod ublk;
 pub mod vhost_user;
+
+pub use socket::{Leftover, SocketAccess, SocketMode, SocketOwner};
 
 use headstart_block::{BlockDevice, Error, Result};
 use std::fmt;
@@ -74,6 +77,11 @@ pub trait Server: Send + Sync {
     /// Tells clients that a device's size has changed, as far as the protocol can. Call it after
     /// [`BlockDevice::resize`].
     fn resized(&self);
+
+    /// Clients that use a disk at present, as far as the server can tell; 0 where it cannot.
+    fn clients(&self) -> usize {
+        0
+    }
 
     /// The error that ended the server before anybody stopped it, once; `None` while it serves. Faults of single
     /// clients and requests are not failures of the server: they are answered and logged.

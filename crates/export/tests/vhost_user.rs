@@ -47,7 +47,8 @@ impl Served {
 
     fn start(&mut self) {
         let export = Export::new("a disk", Arc::clone(&self.disk) as Arc<dyn BlockDevice>);
-        let server = VhostUserServer::start(&self.path, &export, &VhostUserSettings { queues: 4 }).unwrap();
+        let settings = VhostUserSettings { queues: 4, ..VhostUserSettings::default() };
+        let server = VhostUserServer::start(&self.path, &export, &settings).unwrap();
         self.server = Some(Box::new(server));
     }
 
@@ -451,8 +452,15 @@ fn a_stop_is_bounded_and_cleans_up() {
     assert!(!served.path.exists());
     assert_eq!(served.disk.deeds().last(), Some(&Deed::Flushed));
     assert!(guest.frontend.get_queue_num().is_err());
-    // What a killed server left is replaced.
+    // What another program left is not replaced, though nobody answers there.
     drop(std::os::unix::net::UnixListener::bind(&served.path).unwrap());
+    let error = VhostUserServer::start(
+        &served.path,
+        &Export::new("", Arc::clone(&served.disk) as Arc<dyn BlockDevice>),
+        &VhostUserSettings::default(),
+    );
+    assert!(error.err().unwrap().to_string().contains("nobody answers on"));
+    std::fs::remove_file(&served.path).unwrap();
     served.start();
     assert_eq!(served.guest().read(0, 512).unwrap(), [1; 512]);
 }
@@ -629,4 +637,27 @@ fn a_guest_that_scribbles_harms_itself_alone() {
     assert_eq!(guest.write(4096, &[3; 4096]), OK);
     assert_eq!(guest.read(4096, 4096).unwrap(), [3; 4096]);
     assert_eq!(panics.load(Ordering::SeqCst), 0);
+}
+
+/// A front end that makes its memory file shorter loses its rings. Nothing of the lost memory reaches the disk, other
+/// disks of this process are served as ever, and so is the next front end.
+#[test]
+fn memory_that_is_shortened_ends_its_rings_alone() {
+    let content = pattern(1 << 20);
+    let served = Served::new(content.clone(), false);
+    let other = Served::new(content.clone(), false);
+    let mut others = other.guest();
+    for kind in [IN, OUT] {
+        let shape = Shape { sealed: false, ..Shape::default() };
+        let mut guest = Guest::connect(&served.path, &shape);
+        assert_eq!(guest.read(0, 512).unwrap(), content[..512]);
+        guest.take_data_away();
+        let data = guest.data;
+        guest.queues[0].submit(0, kind, 0, &[(data, 4096)]);
+        guest.queues[0].kick();
+        assert!(sleep_on(&guest.queues[0].error, PATIENCE), "kind {kind}: the front end is not told");
+        assert_eq!(others.read(4096, 512).unwrap(), content[4096..4608]);
+    }
+    assert_eq!(served.guest().read(0, 8192).unwrap(), content[..8192]);
+    assert_eq!(served.disk.deeds(), []);
 }

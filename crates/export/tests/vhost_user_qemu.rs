@@ -83,7 +83,12 @@ fn qemu_boots_from_it_twice() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk.sock");
     let export = Export::new("boot", Arc::clone(&disk) as Arc<dyn BlockDevice>);
-    let server = VhostUserServer::start(&path, &export, &VhostUserSettings { queues: 2 }).unwrap();
+    let server = VhostUserServer::start(
+        &path,
+        &export,
+        &VhostUserSettings { queues: 2, ..VhostUserSettings::default() },
+    )
+    .unwrap();
     for _ in 0..2 {
         let mut child = Command::new(qemu)
             .args(["-accel", "tcg", "-M", "pc,memory-backend=memory", "-m", "64M", "-nodefaults"])

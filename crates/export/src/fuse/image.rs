@@ -8,7 +8,7 @@ use headstart_block::{BlockDevice, Error, ErrorKind, Result};
 use nix::libc;
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// No request moves more, since no kernel sends more (fuser's own buffer ends there).
@@ -42,6 +42,8 @@ pub(super) struct Image {
     /// Something was written since somebody last looked at the file's times.
     pub(super) modified: AtomicBool,
     faults: AtomicU64,
+    /// Times that the file is open.
+    pub(super) opened: AtomicUsize,
 }
 
 impl Image {
@@ -59,6 +61,7 @@ impl Image {
             unflushed: AtomicBool::new(false),
             modified: AtomicBool::new(false),
             faults: AtomicU64::new(0),
+            opened: AtomicUsize::new(0),
         }
     }
 

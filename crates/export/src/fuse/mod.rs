@@ -42,12 +42,13 @@ mod tree;
 use self::image::Image;
 use self::mount::{Mount, Unmounted};
 use self::tree::Tree;
-use crate::{Export, STOP_PATIENCE, Server};
+use crate::{Export, STOP_PATIENCE, Server, SocketAccess};
 use fuser::{INodeNo, Notifier, Session, SessionACL};
 use headstart_block::{Error, ErrorKind, Result};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -72,13 +73,17 @@ pub struct FuseSettings {
     pub workers: usize,
     /// Threads, at most, for requests that wait; started as needed.
     pub waiting_max: usize,
+    /// The users who may open the file. If not said otherwise, those who may open the mount point where that is a
+    /// file, and its owner alone where it is a directory.
+    pub access: SocketAccess,
 }
 
 impl Default for FuseSettings {
     /// `disk.raw`; a worker a core, four at most; 64 requests that wait.
     fn default() -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        Self { file_name: "disk.raw".into(), workers: cores.min(4), waiting_max: 64 }
+        let access = SocketAccess::default();
+        Self { file_name: "disk.raw".into(), workers: cores.min(4), waiting_max: 64, access }
     }
 }
 
@@ -115,9 +120,9 @@ impl FuseServer {
         let name = metadata.is_dir().then(|| settings.file_name.clone());
         let file = name.as_ref().map_or_else(|| point.clone(), |name| point.join(name));
         let image = Arc::new(Image::new(export, settings.waiting_max));
-        let tree = Tree::new(Arc::clone(&image), name, &metadata);
+        let tree = Tree::new(Arc::clone(&image), name, &metadata, &settings.access);
         let inode = tree.file();
-        let (fuse, mount) = Mount::new(point, image.read_only)?;
+        let (fuse, mount) = Mount::new(point, image.read_only, &settings.access)?;
         let mut config = fuser::Config::default();
         config.n_threads = Some(settings.workers.max(1));
         config.clone_fd = true;
@@ -192,6 +197,10 @@ impl Server for FuseServer {
         if let Err(error) = self.notifier.inval_inode(self.inode, -1, 0) {
             tracing::debug!("{}: the kernel sees the new size a little later: {error}", self.path.display());
         }
+    }
+
+    fn clients(&self) -> usize {
+        self.image.opened.load(Ordering::Relaxed)
     }
 
     fn failed(&self) -> Option<Error> {

@@ -4,6 +4,7 @@
 //! hands the open `/dev/fuse` back through a socket.
 
 use super::mount_table::{MountEntry, topmost_at};
+use crate::SocketAccess;
 use headstart_block::{Error, ErrorKind, Result};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
@@ -47,9 +48,13 @@ pub(super) enum Unmounted {
 
 impl Mount {
     /// Mounts a file system at `path`, a directory or a regular file; gives the end on which to serve it.
-    pub(super) fn new(path: PathBuf, read_only: bool) -> Result<(OwnedFd, Self)> {
-        let fuse =
-            if is_root() { mount_directly(&path, read_only) } else { ask_fusermount(&path, read_only) };
+    /// `access` names who may open it.
+    pub(super) fn new(path: PathBuf, read_only: bool, access: &SocketAccess) -> Result<(OwnedFd, Self)> {
+        let fuse = if is_root() {
+            mount_directly(&path, read_only)
+        } else {
+            ask_fusermount(&path, read_only, !access.is_default())
+        };
         let fuse = fuse.map_err(|error| error.about(path.display()))?;
         let device = ours_at(&path).map(|entry| entry.device);
         Ok((fuse, Self { path, device, mounted: true }))
@@ -245,12 +250,15 @@ fn no_fuse(error: io::Error) -> Error {
 }
 
 /// Has `fusermount3` open `/dev/fuse`, mount it, and send it back.
-fn ask_fusermount(path: &Path, read_only: bool) -> Result<OwnedFd> {
+fn ask_fusermount(path: &Path, read_only: bool, for_others: bool) -> Result<OwnedFd> {
     let sockets = UnixStream::pair().map_err(|error| Error::io("cannot make a socket pair", error))?;
     let (ours, theirs) = sockets;
     let access = if read_only { "ro" } else { "rw" };
-    let options =
-        format!("{access},nodev,nosuid,noatime,fsname=headstart,subtype=headstart,default_permissions");
+    // Only where /etc/fuse.conf has `user_allow_other`; fusermount3 says so.
+    let others = if for_others { ",allow_other" } else { "" };
+    let options = format!(
+        "{access},nodev,nosuid,noatime,fsname=headstart,subtype=headstart,default_permissions{others}"
+    );
     let mut command = Command::new("fusermount3");
     command.arg("-o").arg(options).arg("--").arg(path);
     // It is told the number of the socket: that of its standard input.

@@ -2,6 +2,7 @@
 
 use super::image::{Image, errno};
 use super::{BACKGROUND, TRANSFER};
+use crate::SocketAccess;
 use fuser::{
     AccessFlags, BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
     INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,
@@ -48,14 +49,25 @@ const KEEP_WRITABLE: Duration = Duration::from_secs(1);
 
 impl Tree {
     /// Shows `image` at a mount point, whose owner it gets. A file gets the mount point's permissions too, in a
-    /// directory it is the owner's alone.
-    pub(super) fn new(image: Arc<Image>, name: Option<OsString>, mount_point: &std::fs::Metadata) -> Self {
-        let mode = if name.is_some() { 0o600 } else { mount_point.mode() & 0o777 };
+    /// directory it is the owner's alone. `access` overrules both; who may open a file by it can pass its directory.
+    pub(super) fn new(
+        image: Arc<Image>,
+        name: Option<OsString>,
+        mount_point: &std::fs::Metadata,
+        access: &SocketAccess,
+    ) -> Self {
+        let mode = match (access.is_default(), &name) {
+            (true, None) => mount_point.mode() & 0o777,
+            _ => access.mode(),
+        };
+        let passed = |users: u32, pass: u32| {
+            if !access.is_default() && mode & users != 0 { pass } else { 0 }
+        };
         let face = Face {
-            directory_mode: mount_point.mode() & 0o777,
+            directory_mode: mount_point.mode() & 0o777 | passed(0o060, 0o010) | passed(0o006, 0o001),
             mode: if image.read_only { mode & 0o555 } else { mode },
-            uid: mount_point.uid(),
-            gid: mount_point.gid(),
+            uid: access.uid().unwrap_or(mount_point.uid()),
+            gid: access.gid().unwrap_or(mount_point.gid()),
             modified: now(),
         };
         let keep = if image.read_only { KEEP_READ_ONLY } else { KEEP_WRITABLE };
@@ -194,14 +206,30 @@ impl Filesystem for Tree {
         if ino != self.file() {
             return reply.error(Errno::EISDIR);
         }
+        let writes = flags.0 & libc::O_ACCMODE != libc::O_RDONLY;
+        if self.image.read_only && writes {
+            return reply.error(Errno::EROFS);
+        }
+        self.image.opened.fetch_add(1, Ordering::Relaxed);
         if !self.image.read_only {
             // Another server may have written to the disk: who opens the file anew sees that.
             return reply.opened(FileHandle(0), FopenFlags::empty());
         }
-        if flags.0 & libc::O_ACCMODE != libc::O_RDONLY {
-            return reply.error(Errno::EROFS);
-        }
         reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.image.opened.fetch_sub(1, Ordering::Relaxed);
+        reply.ok();
     }
 
     fn read(

@@ -1,23 +1,18 @@
 //! Where a server listens: a Unix socket or a TCP port.
 
-use headstart_block::{Error, ErrorKind, Result};
+use crate::socket::{self, Leftover, SocketAccess, SocketFile};
+use headstart_block::{Error, Result};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle, set_tcp_nodelay};
-use rustix::net::{
-    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, bind, listen, shutdown, socket_with,
-};
+use rustix::net::{Shutdown, shutdown};
 use std::fmt;
-use std::fs::{self, Permissions};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Connections that the kernel holds until they are accepted.
-const BACKLOG: i32 = 128;
 /// A TCP client that is silent for so long is asked whether it still lives; the kernel asks nine times.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
@@ -63,7 +58,7 @@ impl fmt::Display for Address {
 /// A socket that clients connect to. Dropped, it takes its file along.
 #[derive(Debug)]
 pub(crate) enum Listener {
-    Unix { socket: UnixListener, path: PathBuf, inode: (u64, u64) },
+    Unix { socket: UnixListener, file: SocketFile },
     Tcp(TcpListener),
 }
 
@@ -76,10 +71,12 @@ pub(crate) struct Guest {
 }
 
 impl Listener {
-    /// Listens at `address`; a Unix socket's file gets the permissions `mode`.
-    pub(crate) fn open(address: &Address, mode: u32) -> Result<Self> {
+    /// Listens at `address`; `access` and `leftover` are for a Unix socket.
+    pub(crate) fn open(address: &Address, access: &SocketAccess, leftover: Leftover) -> Result<Self> {
         match address {
-            Address::Unix(path) => listen_unix(path, mode).map_err(|error| error.about(path.display())),
+            Address::Unix(path) => {
+                socket::listen(path, access, leftover).map(|(socket, file)| Self::Unix { socket, file })
+            }
             Address::Tcp(host, port) => TcpListener::bind((host.as_str(), *port))
                 .map(Self::Tcp)
                 .map_err(|e| Error::io("cannot listen there", e).about(address)),
@@ -115,8 +112,8 @@ impl Listener {
         let scheme = if tls { "nbds" } else { "nbd" };
         let export = escape(export);
         match self {
-            Self::Unix { path, .. } => {
-                format!("{scheme}+unix:///{export}?socket={}", escape(&path.to_string_lossy()))
+            Self::Unix { file, .. } => {
+                format!("{scheme}+unix:///{export}?socket={}", escape(&file.path().to_string_lossy()))
             }
             Self::Tcp(socket) => {
                 let address = socket.local_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
@@ -132,60 +129,6 @@ impl AsFd for Listener {
         match self {
             Self::Unix { socket, .. } => socket.as_fd(),
             Self::Tcp(socket) => socket.as_fd(),
-        }
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Self::Unix { path, inode, .. } = self
-            // Somebody may have put another in its place.
-            && fs::symlink_metadata(&*path).is_ok_and(|meta| (meta.dev(), meta.ino()) == *inode)
-        {
-            let _ = fs::remove_file(path);
-        }
-    }
-}
-
-fn listen_unix(path: &Path, mode: u32) -> Result<Listener> {
-    remove_stale(path)?;
-    let address = SocketAddrUnix::new(path).map_err(|e| {
-        Error::io("cannot be a socket's path", e.into()).remedy("paths of sockets have at most 107 bytes")
-    })?;
-    let cannot = |e: rustix::io::Errno| Error::io("cannot listen there", e.into());
-    let socket =
-        socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(cannot)?;
-    bind(&socket, &address).map_err(cannot)?;
-    // Nobody can connect before `listen`, so that nobody does with permissions of the process's mask.
-    let restricted = fs::set_permissions(path, Permissions::from_mode(mode))
-        .and_then(|()| fs::symlink_metadata(path))
-        .and_then(|meta| listen(&socket, BACKLOG).map(|()| meta).map_err(Into::into));
-    match restricted {
-        Ok(meta) => {
-            let inode = (meta.dev(), meta.ino());
-            Ok(Listener::Unix { socket: socket.into(), path: path.to_owned(), inode })
-        }
-        Err(error) => {
-            let _ = fs::remove_file(path);
-            Err(Error::io("cannot listen there", error))
-        }
-    }
-}
-
-/// Removes the socket that a server left behind which did not end in order.
-fn remove_stale(path: &Path) -> Result<()> {
-    let Ok(meta) = fs::symlink_metadata(path) else {
-        return Ok(());
-    };
-    if !meta.file_type().is_socket() {
-        return Err(Error::new(ErrorKind::Conflict, "is there already, and is not a socket")
-            .remedy("remove it or choose another path"));
-    }
-    match UnixStream::connect(path) {
-        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path)
-            .map_err(|e| Error::io("cannot replace the socket of a server that is gone", e)),
-        _ => {
-            Err(Error::new(ErrorKind::Conflict, "another server listens there").remedy("choose another path"))
         }
     }
 }
@@ -219,23 +162,13 @@ mod tests {
     }
 
     #[test]
-    fn replaces_the_socket_of_the_dead_alone() {
+    fn a_uri_escapes_the_path_of_its_socket() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("s p");
-        let address = Address::Unix(path.clone());
-        let first = Listener::open(&address, 0o600).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(first.uri(false, "").ends_with("/s%20p"), "{}", first.uri(false, ""));
-        assert_eq!(Listener::open(&address, 0o600).unwrap_err().kind(), ErrorKind::Conflict);
-        // Killed, a server leaves its file.
-        first.close();
-        let second = Listener::open(&address, 0o600).unwrap();
-        drop(first);
-        assert!(path.exists(), "the first took the second's file");
-        drop(second);
-        assert!(!path.exists());
-        fs::write(&path, "precious").unwrap();
-        assert_eq!(Listener::open(&address, 0o600).unwrap_err().kind(), ErrorKind::Conflict);
-        assert!(path.exists());
+        let address = Address::Unix(dir.path().join("s p"));
+        let listener = Listener::open(&address, &SocketAccess::default(), Leftover::IsUnknown).unwrap();
+        assert!(listener.uri(false, "").ends_with("/s%20p"), "{}", listener.uri(false, ""));
+        listener.close();
+        drop(listener);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

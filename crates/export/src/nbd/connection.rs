@@ -1,10 +1,10 @@
 //! A connection in its transmission phase: the data path.
 //!
-//! One thread receives. It takes as many requests as the socket has, serves reads whose bytes are local straight into
-//! the reply buffer and aligned writes straight from the receive buffer, and sends the replies of the whole batch by
-//! one call: a queue of 32 small reads costs 32 reads of the disk and two calls on the socket. It never waits for
-//! bytes from elsewhere, for a flush, or for a sector to be changed: those go to its [`Lane`]s, whose threads send
-//! their own replies.
+//! One thread receives ([`super::receiver`]). It takes as many requests as the socket has, serves reads whose bytes
+//! are local straight into the reply buffer and aligned writes straight from the receive buffer, and sends the
+//! replies of the whole batch by one call: a queue of 32 small reads costs 32 reads of the disk and two calls on
+//! the socket. It never waits for bytes from elsewhere, for a flush, or for a sector to be changed: those go to its
+//! [`Lane`]s, whose threads send their own replies.
 //!
 //! # Reads that are work
 //!
@@ -18,54 +18,47 @@
 //! Structured replies come in chunks of at most [`PIECE`] bytes, sent as soon as they are read: the buffer stays in
 //! the processor's cache, and the client copies one chunk while the next is read. A chunk that turns out not to be
 //! local passes the rest of its read to the slow lane; chunks of one reply may be apart. A simple reply cannot take
-//! back its success once its head is sent, so it is read whole before; above [`WHOLE_MAX`] that is done in the slow
-//! lane, as it takes up to 32 MiB.
+//! back its success once its head is sent, so it is read whole before; a large one in the slow lane, as it takes up to
+//! 32 MiB.
 //!
 //! # Memory
 //!
-//! 64 KiB to receive, plus a reply buffer and, for large writes, a payload buffer that grow on demand. A
-//! connection that is idle for [`IDLE`] gives those back.
+//! 64 KiB to receive, plus a reply buffer and, for large writes, a payload buffer that grow on demand; a connection
+//! that is idle gives those back. What a request needs beyond that counts, for the connection and for the server
+//! ([`super::budget`]): where there is no more, it is done in small pieces.
 //!
 //! # The end
 //!
 //! The receiving thread ends on a goodbye, the end of the stream, or bytes that are not the protocol. Jobs in the slow
 //! lane hold the connection by their `Arc`; the socket is closed when the last of them has replied.
 
+use super::budget::{Account, OWN_BYTES};
 use super::disk::ExportState;
 use super::lane::{Job, Lane, Pushed, Which};
-use super::lookout::Lookout;
 use super::proto::{
-    CHUNK_HEADER, DATA_CHUNK_HEADER, Errno, PAYLOAD_MAX, REQUEST_HEADER, Request, SIMPLE_REPLY_HEADER, chunk,
-    chunk_header, command, data_chunk_header, put_hole_chunk, simple_reply,
+    CHUNK_HEADER, DATA_CHUNK_HEADER, Errno, chunk, chunk_header, data_chunk_header, put_hole_chunk,
+    simple_reply,
 };
+use super::receiver::Receiver;
 use super::reply_buffer::ReplyBuffer;
-use super::transmission::{Command, Session, errno_of, judge, put_error};
-use super::wire::{Received, Wire, receive, receive_soon};
-use crate::processors::{decodes_much, processors};
-use headstart_block::{ByteRange, Error, ErrorKind, Result, SECTOR_SIZE};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use super::transmission::{Command, Session, errno_of, message_of, put_error};
+use super::wire::Wire;
+use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-/// Bytes received at once: some 2,300 reads, or 15 writes of 4 KiB.
-const RECEIVE: usize = 64 << 10;
 /// Replies are sent at the latest when there are so many bytes.
-const SEND_AT: usize = 128 << 10;
+pub(super) const SEND_AT: usize = 128 << 10;
 /// Largest chunk of a structured reply that the receiving thread makes.
-const PIECE: u64 = 256 << 10;
+pub(super) const PIECE: u64 = 256 << 10;
 /// As [`PIECE`], where each piece may wait for a store: fewer, so that fewer round trips add up.
-const PIECE_SLOW: u64 = 4 << 20;
-/// Largest read in one piece that the receiving thread serves.
-const WHOLE_MAX: u64 = 1 << 20;
+pub(super) const PIECE_SLOW: u64 = 4 << 20;
 /// Shortest hole worth a question to the disk and a chunk of its own.
 const HOLE_MIN: u64 = 32 << 10;
-/// A connection that is silent for so long gives buffers back.
-const IDLE: Duration = Duration::from_secs(1);
 /// What a silent connection keeps of each buffer, in bytes.
-const KEEP: usize = 64 << 10;
+pub(super) const KEEP: usize = 64 << 10;
 
 /// What a thread that works keeps of its buffer from job to job, in bytes: room for a chunk on top of what is not yet
 /// sent. It ends when it has been idle for a while.
@@ -73,17 +66,19 @@ const KEEP_WORKING: usize = 512 << 10;
 
 /// What the threads of a connection share.
 pub(crate) struct Connection {
-    wire: Wire,
-    state: Arc<ExportState>,
-    session: Session,
+    pub(super) wire: Wire,
+    /// The memory that its requests may hold.
+    pub(super) account: Arc<Account>,
+    pub(super) state: Arc<ExportState>,
+    pub(super) session: Session,
     /// What may wait for bytes from elsewhere.
     far: Lane,
     /// What waits for the disk alone: while a store is away a guest can make its writes durable.
     near: Lane,
     /// What is work for a processor.
-    work: Lane,
+    pub(super) work: Lane,
     /// For messages.
-    peer: String,
+    pub(super) peer: String,
     /// Whether a fault of the disk has been said aloud.
     faulted: AtomicBool,
     /// Dropped with the connection: the server counts these.
@@ -92,23 +87,15 @@ pub(crate) struct Connection {
 
 /// Whether a read waits for bytes that are not here.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Patience {
+pub(super) enum Patience {
     Local,
     Waiting,
-}
-
-/// Whether the stream of requests goes on.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Flow {
-    On,
-    /// The next request is not whole yet.
-    More,
-    End,
 }
 
 impl Connection {
     pub(crate) fn new(
         wire: Wire,
+        account: Arc<Account>,
         state: Arc<ExportState>,
         session: Session,
         peer: String,
@@ -116,10 +103,10 @@ impl Connection {
     ) -> Arc<Self> {
         let faulted = AtomicBool::new(false);
         let (far, near, work) = Default::default();
-        Arc::new(Self { wire, state, session, far, near, work, peer, faulted, _slot: slot })
+        Arc::new(Self { wire, account, state, session, far, near, work, peer, faulted, _slot: slot })
     }
 
-    fn lane(&self, which: Which) -> &Lane {
+    pub(super) fn lane(&self, which: Which) -> &Lane {
         match which {
             Which::Far => &self.far,
             Which::Near => &self.near,
@@ -141,7 +128,7 @@ impl Connection {
     }
 
     /// Leaves a job to the slow lane.
-    fn later(self: &Arc<Self>, job: Job) {
+    pub(super) fn later(self: &Arc<Self>, job: Job) {
         let range = match job.command {
             Command::Read { range, .. } => Some(range),
             _ => None,
@@ -188,15 +175,14 @@ impl Connection {
     /// Does a job of the slow lane and answers it.
     fn execute(self: &Arc<Self>, job: &mut Job, out: &mut ReplyBuffer) {
         let cookie = job.cookie;
-        let data = std::mem::take(&mut job.data);
+        let (data, share) = (std::mem::take(&mut job.data), job.share.take());
         let state = &*self.state;
         let flush = |fua: bool| if fua { state.device().flush() } else { Ok(()) };
         let done = match job.command {
             Command::Read { range, whole } => {
                 let work = job.lane == Which::Work;
                 let patience = if work { Patience::Local } else { Patience::Waiting };
-                let absent = self.read(out, cookie, range, whole, patience);
-                self.send(out);
+                let absent = self.read_in_budget(out, cookie, range, whole, patience);
                 if let Some(range) = absent {
                     self.later(Job::new(cookie, Command::Read { range, whole }, Vec::new()));
                 }
@@ -220,11 +206,112 @@ impl Connection {
             // These never wait, and so never come here.
             Command::Cache { .. } | Command::Disconnect => Ok(()),
         };
+        // A client that does not take the answer must not keep the memory.
+        drop((data, share));
         self.answer(out, cookie, done);
         self.send(out);
     }
 
-    fn send(&self, out: &mut ReplyBuffer) {
+    /// Does a read of the slow lane with the memory that it may have, and sends its reply. What of it is absent is
+    /// given back, as by [`read`](Self::read).
+    fn read_in_budget(
+        &self,
+        out: &mut ReplyBuffer,
+        cookie: u64,
+        range: ByteRange,
+        whole: bool,
+        patience: Patience,
+    ) -> Option<ByteRange> {
+        let in_pieces = self.session.structured && !whole;
+        let piece_max = match patience {
+            _ if !in_pieces => range.len(),
+            Patience::Local => PIECE,
+            Patience::Waiting => PIECE_SLOW,
+        };
+        let share = self.account.reserve(piece_max.min(range.len()), || self.wire.is_broken())?;
+        let absent = match (share.is_own(), in_pieces) {
+            (false, _) => self.read(out, cookie, range, whole, patience, piece_max),
+            (true, true) => self.read(out, cookie, range, whole, patience, OWN_BYTES),
+            (true, false) => self.read_with_little(out, cookie, range, patience),
+        };
+        self.send(out);
+        // Memory that is given back is not kept in the buffer.
+        if out.held() > KEEP_WORKING {
+            out.release();
+        }
+        absent
+    }
+
+    /// Serves a read that is answered in one piece with [`OWN_BYTES`] of memory: it is read twice. The first time
+    /// shows that all of it can be read, so that a disk that fails is answered with an error; what fails the second
+    /// time, when the reply's head is sent, ends the connection, as the protocol has it.
+    fn read_with_little(
+        &self,
+        out: &mut ReplyBuffer,
+        cookie: u64,
+        range: ByteRange,
+        patience: Patience,
+    ) -> Option<ByteRange> {
+        self.send(out);
+        let pieces = || {
+            let step = usize::try_from(OWN_BYTES).unwrap_or(usize::MAX);
+            (range.offset()..range.end())
+                .step_by(step)
+                .map(|at| ByteRange::between(at, range.end().min(at + OWN_BYTES)))
+        };
+        for piece in pieces() {
+            out.truncate(0);
+            match self.fill(out, piece, patience) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::Absent && patience == Patience::Local => {
+                    out.truncate(0);
+                    return Some(range);
+                }
+                Err(error) => {
+                    out.truncate(0);
+                    self.answer_error(out, cookie, &error);
+                    return None;
+                }
+            }
+        }
+        out.truncate(0);
+        self.put_head(out, cookie, range, true);
+        let mut sending = self.wire.hold();
+        for piece in pieces() {
+            if let Err(error) = self.fill(out, piece, patience) {
+                tracing::warn!(peer = self.peer, %error, "a reply cannot be finished; its client is disconnected");
+                self.wire.break_off();
+                break;
+            }
+            sending.send(out.as_slice());
+            out.truncate(0);
+        }
+        out.truncate(0);
+        None
+    }
+
+    /// Appends the bytes of a part of the disk.
+    fn fill(&self, out: &mut ReplyBuffer, piece: ByteRange, patience: Patience) -> Result<()> {
+        let room = out.room(usize::try_from(piece.len()).unwrap_or(0));
+        let device = self.state.device();
+        match patience {
+            Patience::Local => device.read_local_at(room, piece.offset()),
+            Patience::Waiting => device.read_at(room, piece.offset()),
+        }
+    }
+
+    /// Appends the head of a reply with the bytes of `range`, or of a chunk of it.
+    fn put_head(&self, out: &mut ReplyBuffer, cookie: u64, range: ByteRange, last: bool) {
+        // Judged before: at most PAYLOAD_MAX.
+        let len = u32::try_from(range.len()).unwrap_or(0);
+        if self.session.structured {
+            out.put(&data_chunk_header(cookie, last, range.offset(), len));
+        } else {
+            out.put(&simple_reply(cookie, 0));
+        }
+    }
+
+    pub(super) fn send(&self, out: &mut ReplyBuffer) {
         if !out.is_empty() {
             self.wire.send(out.as_slice());
             out.truncate(0);
@@ -232,7 +319,7 @@ impl Connection {
     }
 
     /// Puts the reply to a request that moves no bytes to the client.
-    fn answer(&self, out: &mut ReplyBuffer, cookie: u64, done: Result<()>) {
+    pub(super) fn answer(&self, out: &mut ReplyBuffer, cookie: u64, done: Result<()>) {
         match done {
             Ok(()) if self.session.structured => out.put(&chunk_header(cookie, chunk::NONE, true, 0)),
             Ok(()) => out.put(&simple_reply(cookie, 0)),
@@ -249,36 +336,33 @@ impl Connection {
         } else {
             tracing::warn!(export = name, peer = self.peer, %error, "a request failed (its next failures: debug)");
         }
-        self.refuse(out, cookie, errno_of(error), &error.to_string());
+        self.refuse(out, cookie, errno_of(error), message_of(error));
     }
 
     #[cold]
-    fn refuse(&self, out: &mut ReplyBuffer, cookie: u64, errno: Errno, message: &str) {
+    pub(super) fn refuse(&self, out: &mut ReplyBuffer, cookie: u64, errno: Errno, message: &str) {
         let mut reply = Vec::new();
         put_error(&mut reply, cookie, self.session.structured, errno, message);
         out.put(&reply);
     }
 
     /// Puts the reply to a read; large ones are sent piece by piece. What of the range is absent is given back,
-    /// its reply unfinished: only where patience is [`Patience::Local`].
-    fn read(
+    /// its reply unfinished: only where patience is [`Patience::Local`]. Pieces have `piece_max` bytes at most.
+    pub(super) fn read(
         &self,
         out: &mut ReplyBuffer,
         cookie: u64,
         range: ByteRange,
         whole: bool,
         patience: Patience,
+        piece_max: u64,
     ) -> Option<ByteRange> {
         if range.is_empty() {
             self.answer(out, cookie, Ok(()));
             return None;
         }
         let in_pieces = self.session.structured && !whole;
-        let piece_max = match patience {
-            _ if !in_pieces => range.len(),
-            Patience::Local => PIECE,
-            Patience::Waiting => PIECE_SLOW,
-        };
+        let piece_max = if in_pieces { piece_max } else { range.len() };
         let mut rest = range;
         while !rest.is_empty() {
             if in_pieces && rest.len() >= HOLE_MIN {
@@ -336,240 +420,12 @@ impl Connection {
         patience: Patience,
     ) -> Result<()> {
         let start = out.len();
-        // Judged before: at most PAYLOAD_MAX.
-        let (len, len_u32) =
-            (usize::try_from(piece.len()).unwrap_or(0), u32::try_from(piece.len()).unwrap_or(0));
-        let header = if self.session.structured { DATA_CHUNK_HEADER } else { SIMPLE_REPLY_HEADER };
-        let room = out.room(header + len);
-        let (head, data) = room.split_at_mut(header);
-        if self.session.structured {
-            head.copy_from_slice(&data_chunk_header(cookie, last, piece.offset(), len_u32));
-        } else {
-            head.copy_from_slice(&simple_reply(cookie, 0));
-        }
-        let device = self.state.device();
-        let read = match patience {
-            Patience::Local => device.read_local_at(data, piece.offset()),
-            Patience::Waiting => device.read_at(data, piece.offset()),
-        };
+        out.make_room(DATA_CHUNK_HEADER + usize::try_from(piece.len()).unwrap_or(0));
+        self.put_head(out, cookie, piece, last);
+        let read = self.fill(out, piece, patience);
         if read.is_err() {
             out.truncate(start);
         }
         read
-    }
-}
-
-/// The receiving thread.
-struct Receiver<'a> {
-    connection: &'a Arc<Connection>,
-    input: Vec<u8>,
-    /// Bytes of `input` that were received and not served.
-    filled: usize,
-    out: ReplyBuffer,
-    /// The bytes of large writes, all initialised.
-    payload: Vec<u8>,
-    /// Whether the socket has a time-out, because there are buffers to give back.
-    timed: bool,
-    lookout: Lookout,
-}
-
-impl<'a> Receiver<'a> {
-    fn new(connection: &'a Arc<Connection>, early: &[u8]) -> Self {
-        let mut input = vec![0; RECEIVE.max(early.len())];
-        input[..early.len()].copy_from_slice(early);
-        let (out, payload) = (ReplyBuffer::default(), Vec::new());
-        let lookout = Lookout::new(processors());
-        Self { connection, input, filled: early.len(), out, payload, timed: false, lookout }
-    }
-
-    fn run(&mut self) {
-        loop {
-            let input = std::mem::take(&mut self.input);
-            let mut received = input.get(..self.filled).unwrap_or_default();
-            let flow = loop {
-                match self.next(&mut received) {
-                    Flow::On => {}
-                    flow => break flow,
-                }
-            };
-            let (left, filled) = (received.len(), self.filled);
-            self.input = input;
-            self.connection.send(&mut self.out);
-            if flow == Flow::End || self.connection.wire.is_broken() {
-                return;
-            }
-            // After a large write nothing is left, whatever had been received.
-            self.input.copy_within(filled - left..filled, 0);
-            self.filled = left;
-            if !self.receive() {
-                return;
-            }
-        }
-    }
-
-    /// Receives what there is, and waits if there is nothing; false at the end.
-    fn receive(&mut self) -> bool {
-        loop {
-            self.set_time_out(self.out.held() > KEEP || self.payload.len() > KEEP);
-            let socket = self.connection.wire.socket();
-            let room = self.input.get_mut(self.filled..).unwrap_or_default();
-            match receive_soon(socket, room, &mut self.lookout) {
-                Ok(Received::Bytes(len)) => {
-                    self.filled += len;
-                    return true;
-                }
-                Ok(Received::Nothing) => {
-                    self.out.release();
-                    self.payload = Vec::new();
-                }
-                Ok(Received::End) => return false,
-                Err(_) => {
-                    self.connection.wire.break_off();
-                    return false;
-                }
-            }
-        }
-    }
-
-    fn set_time_out(&mut self, timed: bool) {
-        if timed != self.timed {
-            // Failing that, buffers are kept for longer, and nothing else happens.
-            let _ = set_socket_timeout(self.connection.wire.socket(), Timeout::Recv, timed.then_some(IDLE));
-            self.timed = timed;
-        }
-    }
-
-    /// Serves the request at the front of `received`.
-    fn next(&mut self, received: &mut &[u8]) -> Flow {
-        let Some((head, tail)) = received.split_first_chunk::<REQUEST_HEADER>() else {
-            return Flow::More;
-        };
-        let Some(request) = Request::parse(head) else {
-            return self.lost("a request has a wrong magic");
-        };
-        let payload = if request.command == command::WRITE { request.len as usize } else { 0 };
-        if payload > PAYLOAD_MAX as usize {
-            return self.lost("a write is larger than 32 MiB");
-        }
-        if let Some((data, behind)) = tail.split_at_checked(payload) {
-            *received = behind;
-            return self.serve(&request, data, !behind.is_empty());
-        }
-        if REQUEST_HEADER + payload <= RECEIVE {
-            return Flow::More;
-        }
-        self.connection.send(&mut self.out);
-        let mut data = std::mem::take(&mut self.payload);
-        if !self.receive_payload(&mut data, tail, payload) {
-            return Flow::End;
-        }
-        *received = &[];
-        let flow = self.serve(&request, &data[..payload], false);
-        self.payload = data;
-        flow
-    }
-
-    /// Fills `data` with the `len` bytes of a write, of which `early` came already.
-    fn receive_payload(&self, data: &mut Vec<u8>, early: &[u8], len: usize) -> bool {
-        if data.len() < len {
-            // Fresh memory of zeros costs nothing until it is written to.
-            *data = vec![0; len];
-        }
-        data[..early.len()].copy_from_slice(early);
-        let mut filled = early.len();
-        while filled < len {
-            match receive(self.connection.wire.socket(), &mut data[filled..len]) {
-                Ok(Received::Bytes(more)) => filled += more,
-                Ok(Received::Nothing) => {}
-                Ok(Received::End) | Err(_) => {
-                    self.connection.wire.break_off();
-                    return false;
-                }
-            }
-        }
-        true
-    }
-
-    /// The stream of requests cannot be followed any more.
-    fn lost(&self, why: &str) -> Flow {
-        tracing::warn!(peer = self.connection.peer, why, "an NBD client is disconnected");
-        Flow::End
-    }
-
-    /// Serves a request; `more` tells that others wait behind it.
-    fn serve(&mut self, request: &Request, data: &[u8], more: bool) -> Flow {
-        let connection = self.connection;
-        let cookie = request.cookie;
-        let size = connection.state.device().size();
-        let command = match judge(request, connection.session, size) {
-            Ok(command) => command,
-            Err(refusal) => {
-                connection.refuse(&mut self.out, cookie, refusal.errno, refusal.message);
-                return Flow::On;
-            }
-        };
-        match command {
-            Command::Read { range, whole } => self.read(cookie, range, whole, more),
-            Command::Write { range, fua: false } if range.is_aligned(SECTOR_SIZE) => {
-                let done = if data.is_empty() {
-                    Ok(())
-                } else {
-                    connection.state.write_sectors(data, range.offset())
-                };
-                connection.answer(&mut self.out, cookie, done);
-            }
-            Command::Cache { range } => {
-                connection.state.device().prefetch(range);
-                connection.answer(&mut self.out, cookie, Ok(()));
-            }
-            Command::Zero { range, fast: true, .. } if !ExportState::zeroes_fast(range) => {
-                let message = "sectors would be read to zero a part of them";
-                connection.refuse(&mut self.out, cookie, Errno::NotSup, message);
-            }
-            Command::Disconnect => return Flow::End,
-            Command::Write { .. } => self.later(Job::new(cookie, command, data.to_vec())),
-            Command::Flush
-            | Command::Zero { .. }
-            | Command::Trim { .. }
-            | Command::Status { .. }
-            | Command::Resize { .. } => self.later(Job::new(cookie, command, Vec::new())),
-        }
-        if self.out.len() >= SEND_AT {
-            connection.send(&mut self.out);
-        }
-        Flow::On
-    }
-
-    /// Serves a read; `more` tells that requests wait behind it.
-    fn read(&mut self, cookie: u64, range: ByteRange, whole: bool, more: bool) {
-        let connection = self.connection;
-        if more && decodes_much(connection.state.device(), range.len()) && connection.work.is_free() {
-            let job = Job::new(cookie, Command::Read { range, whole }, Vec::new());
-            return self.later(Job { lane: Which::Work, ..job });
-        }
-        let one_piece = whole || !connection.session.structured;
-        let absent = if one_piece && range.len() > WHOLE_MAX {
-            Some(range)
-        } else {
-            connection.read(&mut self.out, cookie, range, whole, Patience::Local)
-        };
-        if let Some(range) = absent {
-            // The slow lane reads piece by piece: let the later pieces be on their way meanwhile.
-            if !one_piece && range.len() > PIECE_SLOW {
-                connection
-                    .state
-                    .device()
-                    .prefetch(ByteRange::between(range.offset() + PIECE_SLOW, range.end()));
-            }
-            self.later(Job::new(cookie, Command::Read { range, whole }, Vec::new()));
-        }
-    }
-
-    /// Leaves a job to the slow lane. If that is full, the client gets the replies that are ready before the wait.
-    fn later(&mut self, job: Job) {
-        if self.connection.lane(job.lane).is_full(job.bytes()) {
-            self.connection.send(&mut self.out);
-        }
-        self.connection.later(job);
     }
 }

@@ -3,24 +3,41 @@
 //! Exports come and go while the server runs. A connection keeps the one that it has chosen; one that goes takes its
 //! connections along. The two locks are taken in the order `guests`, `exports`.
 
+use super::budget::Pool;
 use super::disk::ExportState;
+use super::standing::{Activity, Choice, choose, now};
 use super::wire::lock;
 use rustix::fd::OwnedFd;
 use rustix::net::{Shutdown, shutdown};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio_rustls::TlsAcceptor;
+
+/// How long a client that finds no place waits for one.
+const ROOM: Duration = Duration::from_secs(4);
+/// How often it is looked meanwhile whether there is one.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// See the module's documentation.
 pub(crate) struct Hall {
+    pub(crate) limits: Limits,
+    /// Memory for the requests of all connections.
+    pub(crate) pool: Arc<Pool>,
     exports: RwLock<Vec<Arc<ExportState>>>,
     pub(crate) tls: Option<TlsAcceptor>,
-    pub(crate) handshake_timeout: Duration,
-    connections_max: usize,
     guests: Mutex<Guests>,
     /// A connection ended, or the server stops.
     changed: Condvar,
+}
+
+/// What clients may do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) connections_max: usize,
+    pub(crate) handshake_timeout: Duration,
+    pub(crate) send_timeout: Duration,
+    pub(crate) allow_resize: bool,
 }
 
 #[derive(Default)]
@@ -36,6 +53,33 @@ struct Guest {
     sockets: Vec<Weak<OwnedFd>>,
     /// What it has chosen.
     export: Option<Arc<ExportState>>,
+    activity: Arc<Activity>,
+    /// Cut off, in favour of another.
+    is_leaving: bool,
+}
+
+impl Guests {
+    /// Cuts off a client that does not use its place, unless one is leaving already; `false` if there is none.
+    fn make_room(&mut self, now: Instant) -> bool {
+        if self.connections.values().any(|guest| guest.is_leaving) {
+            return true;
+        }
+        let clients = self.connections.iter().map(|(number, guest)| (*number, guest.activity.standing(now)));
+        match choose(clients) {
+            Choice::Drop(number) => {
+                if let Some(guest) = self.connections.get_mut(&number) {
+                    tracing::warn!(
+                        "an NBD client that asks for nothing, or takes no replies, makes room for another"
+                    );
+                    guest.is_leaving = true;
+                    guest.cut_off();
+                }
+                true
+            }
+            Choice::Wait => true,
+            Choice::Refuse => false,
+        }
+    }
 }
 
 impl Guest {
@@ -61,30 +105,37 @@ impl Guest {
 pub(crate) struct Slot {
     hall: Arc<Hall>,
     number: u64,
+    /// What the server notes of the client.
+    pub(crate) activity: Arc<Activity>,
 }
 
 impl Hall {
-    pub(crate) fn new(
-        exports: Vec<Arc<ExportState>>,
-        tls: Option<TlsAcceptor>,
-        handshake_timeout: Duration,
-        connections_max: usize,
-    ) -> Self {
+    pub(crate) fn new(exports: Vec<Arc<ExportState>>, tls: Option<TlsAcceptor>, limits: Limits) -> Self {
         let (guests, changed, exports) = (Mutex::default(), Condvar::new(), RwLock::new(exports));
-        Self { exports, tls, handshake_timeout, connections_max, guests, changed }
+        Self { limits, pool: Arc::default(), exports, tls, guests, changed }
     }
 
-    /// A place for a client on `socket`, unless all are taken or the server stops.
+    /// A place for a client on `socket`, unless the server stops or all places are taken by others that use them:
+    /// those that do not have to make room ([`standing`](super::standing)), which takes [`ROOM`] at most.
     pub(crate) fn admit(self: &Arc<Self>, socket: &Arc<OwnedFd>) -> Option<Slot> {
         let mut guests = lock(&self.guests);
-        if guests.stopping || guests.connections.len() >= self.connections_max {
+        let until = now() + ROOM;
+        while !guests.stopping && guests.connections.len() >= self.limits.connections_max {
+            if now() >= until || !guests.make_room(now()) {
+                return None;
+            }
+            guests = self.changed.wait_timeout(guests, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if guests.stopping {
             return None;
         }
         let number = guests.next;
         guests.next += 1;
-        let guest = Guest { sockets: vec![Arc::downgrade(socket)], export: None };
+        let activity = Arc::new(Activity::new());
+        let sockets = vec![Arc::downgrade(socket)];
+        let guest = Guest { sockets, export: None, activity: Arc::clone(&activity), is_leaving: false };
         guests.connections.insert(number, guest);
-        Some(Slot { hall: Arc::clone(self), number })
+        Some(Slot { hall: Arc::clone(self), number, activity })
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
@@ -124,6 +175,11 @@ impl Hall {
     /// Changes what can be chosen.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Vec<Arc<ExportState>>) -> T) -> T {
         change(&mut self.exports.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Connections that have chosen an export.
+    pub(crate) fn connections_to_any(&self) -> usize {
+        lock(&self.guests).connections.values().filter(|guest| guest.export.is_some()).count()
     }
 
     /// Connections that have chosen this export.

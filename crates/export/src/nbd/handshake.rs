@@ -43,6 +43,8 @@ pub struct ExportView {
     pub size: u64,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// `true` if a client that may write may make the disk larger.
+    pub resizable: bool,
 }
 
 /// Whether, and whether already, a connection is encrypted.
@@ -219,11 +221,8 @@ impl<'a> Handshake<'a> {
         if export.read_only {
             return flags | export_flag::READ_ONLY;
         }
-        flags
-            | export_flag::SEND_TRIM
-            | export_flag::SEND_WRITE_ZEROES
-            | export_flag::SEND_FAST_ZERO
-            | export_flag::SEND_RESIZE
+        flags |= export_flag::SEND_TRIM | export_flag::SEND_WRITE_ZEROES | export_flag::SEND_FAST_ZERO;
+        if export.resizable { flags | export_flag::SEND_RESIZE } else { flags }
     }
 
     fn list(&self, data: &[u8], reply: &mut Reply<'_>) -> Step {

@@ -11,6 +11,7 @@ fn exports() -> Vec<ExportView> {
         description: format!("about {name}"),
         size: 1 << 30,
         read_only,
+        resizable: true,
     };
     vec![export("a", true), export("b", false)]
 }
@@ -225,4 +226,14 @@ proptest! {
             prop_assert_eq!(whole, parts);
         }
     }
+}
+
+#[test]
+fn resizing_is_offered_where_it_is_allowed() {
+    let offers = |resizable| {
+        let exports = exports().into_iter().map(|view| ExportView { resizable, ..view }).collect::<Vec<_>>();
+        let flags = Handshake::new(&exports, Encryption::Unavailable).flags(&exports[1]);
+        flags & export_flag::SEND_RESIZE != 0
+    };
+    assert!(offers(true) && !offers(false));
 }

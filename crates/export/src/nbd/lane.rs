@@ -14,6 +14,7 @@
 //! When the connection ends, its queue is finished first, unless the client is gone: then what has not begun is
 //! dropped, for nobody was promised it.
 
+use super::budget::Share;
 use super::transmission::Command;
 use super::wire::lock;
 use crate::processors::processors;
@@ -50,12 +51,13 @@ pub(crate) enum Which {
 }
 
 /// A request that may wait.
-#[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) cookie: u64,
     pub(crate) command: Command,
     /// What a write writes.
     pub(crate) data: Vec<u8>,
+    /// The memory that its data counts as.
+    pub(crate) share: Option<Share>,
     pub(crate) lane: Which,
 }
 
@@ -68,7 +70,7 @@ impl Job {
             Command::Write { range, .. } | Command::Zero { range, .. } => !range.is_aligned(SECTOR_SIZE),
             _ => false,
         };
-        Self { cookie, command, data, lane: if is_far { Which::Far } else { Which::Near } }
+        Self { cookie, command, data, share: None, lane: if is_far { Which::Far } else { Which::Near } }
     }
 
     /// Bytes of memory that it takes while it is in flight.

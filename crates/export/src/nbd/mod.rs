@@ -5,7 +5,7 @@
 //! * Options: `EXPORT_NAME`, `ABORT`, `LIST`, `STARTTLS`, `INFO`, `GO`, `STRUCTURED_REPLY`, `LIST_META_CONTEXT`,
 //!   `SET_META_CONTEXT` (`base:allocation`).
 //! * Commands: `READ` (`DF`), `WRITE`, `FLUSH`, `TRIM`, `WRITE_ZEROES` (`NO_HOLE`, `FAST_ZERO`), `CACHE`,
-//!   `BLOCK_STATUS` (`REQ_ONE`), `RESIZE`; `FUA` with all.
+//!   `BLOCK_STATUS` (`REQ_ONE`), `RESIZE` where that is allowed; `FUA` with all.
 //! * Sizes: any alignment; 4,096 preferred; at most 32 MiB a read or write.
 //! * Connections: several to one disk see the same (`CAN_MULTI_CONN`).
 //! * TLS: by certificates, of the server and, where a CA is given, of clients; no pre-shared keys, as the TLS library
@@ -19,17 +19,23 @@
 //! # How it is made
 //!
 //! [`proto`] (bytes and numbers), [`handshake`] and [`transmission`] (what they mean) are pure; they are what the
-//! fuzzer drives. `welcome` does the handshake's I/O, `connection` is the data path, `lane` its slow lane, `disk` what
-//! blocks there; `hall` counts connections, `address` listens, `tls` encrypts.
+//! fuzzer drives. `welcome` does the handshake's I/O, `receiver` and `connection` are the data path, `lane` its slow
+//! lane, `disk` what blocks there; `budget` bounds their memory, `standing` says who makes room; `hall` counts
+//! connections, `address` listens, `tls` encrypts.
 //!
 //! # Limits and dangers
 //!
-//! * A Unix socket's file has mode 0600: who may open the disk is who may open the file. A TCP port without TLS is
-//!   open to everybody who can reach it.
-//! * Clients beyond [`NbdSettings::connections_max`] are closed at once.
+//! * A Unix socket is for the user of this process, unless [`NbdSettings::access`] says otherwise. A TCP port without
+//!   TLS is open to everybody who can reach it.
+//! * A client beyond [`NbdSettings::connections_max`] gets the place of one that does not use it (`standing`); where
+//!   there is none it is closed at once.
+//! * What the requests of all clients hold in memory is bounded (`budget`): a server of 64 clients that take no
+//!   replies stays below 256 MiB. Who takes none for [`NbdSettings::send_timeout`] is disconnected.
+//! * A client learns of an error what kind it is; paths and addresses are for the log.
 //! * A handshake, TLS included, has [`NbdSettings::handshake_timeout`] in all.
 
 mod address;
+mod budget;
 pub mod client;
 mod connection;
 mod disk;
@@ -38,7 +44,9 @@ pub mod handshake;
 mod lane;
 mod lookout;
 pub mod proto;
+mod receiver;
 mod reply_buffer;
+mod standing;
 mod tls;
 pub mod transmission;
 mod welcome;
@@ -48,10 +56,10 @@ pub use address::Address;
 pub use client::NbdUri;
 pub use tls::TlsSettings;
 
-use crate::{Export, STOP_PATIENCE, Server};
+use crate::{Export, Leftover, STOP_PATIENCE, Server, SocketAccess};
 use address::Listener;
 use disk::ExportState;
-use hall::Hall;
+use hall::{Hall, Limits};
 use headstart_block::{Error, Result};
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -72,16 +80,34 @@ pub struct NbdSettings {
     pub connections_max: usize,
     /// How long a client may take until it has chosen a disk. 10 seconds if not said otherwise.
     pub handshake_timeout: Duration,
-    /// Permissions of a Unix socket's file. 0600 if not said otherwise.
-    pub socket_mode: u32,
+    /// How long a client may leave replies that it asked for: after that long without progress it is disconnected. A
+    /// minute if not said otherwise; less while the server is short of memory.
+    pub send_timeout: Duration,
+    /// Lets clients that may write make the disk larger. Not if not said otherwise.
+    pub allow_resize: bool,
+    /// The users who may connect to a Unix socket; this process's if not said otherwise.
+    pub access: SocketAccess,
+    /// The treatment of a socket that is there already.
+    pub leftover: Leftover,
 }
 
 impl NbdSettings {
     /// The defaults, at `address`.
     #[must_use]
     pub fn new(address: Address) -> Self {
-        let (connections_max, handshake_timeout, socket_mode) = (64, Duration::from_secs(10), 0o600);
-        Self { address, tls: None, connections_max, handshake_timeout, socket_mode }
+        let (connections_max, handshake_timeout) = (64, Duration::from_secs(10));
+        let (access, leftover) = Default::default();
+        let (send_timeout, allow_resize) = (Duration::from_secs(60), false);
+        Self {
+            address,
+            tls: None,
+            connections_max,
+            handshake_timeout,
+            send_timeout,
+            allow_resize,
+            access,
+            leftover,
+        }
     }
 }
 
@@ -115,9 +141,15 @@ impl NbdServer {
 
     fn listen(settings: &NbdSettings, exports: Vec<Export>) -> Result<Self> {
         let tls = settings.tls.as_ref().map(tls::configure).transpose()?;
-        let listener = Arc::new(Listener::open(&settings.address, settings.socket_mode)?);
+        let listener = Arc::new(Listener::open(&settings.address, &settings.access, settings.leftover)?);
         let exports = exports.into_iter().map(|export| Arc::new(ExportState::new(export))).collect();
-        let hall = Arc::new(Hall::new(exports, tls, settings.handshake_timeout, settings.connections_max));
+        let limits = Limits {
+            connections_max: settings.connections_max,
+            handshake_timeout: settings.handshake_timeout,
+            send_timeout: settings.send_timeout,
+            allow_resize: settings.allow_resize,
+        };
+        let hall = Arc::new(Hall::new(exports, tls, limits));
         let failure = Arc::default();
         let doorman = std::thread::Builder::new().name("nbd-accept".to_owned()).spawn({
             let (hall, listener, failure) = (Arc::clone(&hall), Arc::clone(&listener), Arc::clone(&failure));
@@ -204,6 +236,10 @@ impl Server for NbdServer {
             _ => "",
         };
         self.listener.uri(self.hall.tls.is_some(), export)
+    }
+
+    fn clients(&self) -> usize {
+        self.hall.connections_to_any()
     }
 
     fn resized(&self) {

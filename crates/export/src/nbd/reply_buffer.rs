@@ -2,6 +2,11 @@
 //!
 //! Unlike a `Vec`, it hands out room that is not zeroed again for each reply: bytes once initialised stay so.
 
+/// Up to so many bytes it grows by doubling.
+const DOUBLED_MAX: usize = 256 << 10;
+/// Above that by multiples of so many.
+const STEP: usize = 64 << 10;
+
 /// Replies to be sent.
 #[derive(Default)]
 pub(crate) struct ReplyBuffer {
@@ -44,9 +49,25 @@ impl ReplyBuffer {
         room
     }
 
+    /// Has memory for `len` more bytes, so that appending them grows it once.
+    pub(crate) fn make_room(&mut self, len: usize) {
+        if self.len + len > self.bytes.len() {
+            self.grow(self.len + len);
+        }
+    }
+
     #[cold]
     fn grow(&mut self, wanted: usize) {
-        self.bytes.resize(wanted.next_power_of_two().max(4096), 0);
+        // By doubling while it is small; no more than is needed where doubling would cost.
+        let len = if wanted <= DOUBLED_MAX {
+            wanted.next_power_of_two().max(4096)
+        } else {
+            wanted.next_multiple_of(STEP)
+        };
+        // Fresh memory of zeros costs nothing until it is written to.
+        let mut bytes = vec![0; len];
+        bytes[..self.len].copy_from_slice(self.as_slice());
+        self.bytes = bytes;
     }
 
     /// Bytes of memory it holds.
@@ -63,6 +84,13 @@ impl ReplyBuffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn grows_no_further_than_needed() {
+        let mut buffer = ReplyBuffer::default();
+        buffer.room((32 << 20) + 16);
+        assert!(buffer.held() <= (32 << 20) + STEP, "{}", buffer.held());
+    }
 
     #[test]
     fn keeps_what_was_put_before_it_grew() {

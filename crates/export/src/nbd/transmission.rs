@@ -17,6 +17,8 @@ pub struct Session {
     pub base_allocation: bool,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// `true` if the client may make the disk larger.
+    pub resizable: bool,
 }
 
 /// A request that makes sense.
@@ -138,6 +140,9 @@ pub fn judge(request: &Request, session: Session, size: u64) -> Result<Command, 
         }
         command::BLOCK_STATUS if request.len == 0 => Err(refuse(Errno::Inval, "block status of no bytes")),
         command::BLOCK_STATUS => Ok(Command::Status { range: inside()?, one: has(command_flag::REQ_ONE) }),
+        command::RESIZE if !session.resizable => {
+            Err(refuse(Errno::Perm, "clients may not change the size of this disk"))
+        }
         command::RESIZE if request.len != 0 => {
             Err(refuse(Errno::Inval, "a resize has its size in the offset's place, and no length"))
         }
@@ -158,6 +163,20 @@ pub fn errno_of(error: &Error) -> Errno {
     }
 }
 
+/// What a client is told of an error of the disk. The error itself names paths of this host and addresses of stores,
+/// which are for the log.
+#[must_use]
+pub fn message_of(error: &Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::ReadOnly => "the disk is read-only",
+        ErrorKind::NoSpace => "there is no space left for what the disk takes",
+        ErrorKind::Invalid => "the disk cannot do that",
+        ErrorKind::Corrupt => "bytes of the disk are damaged; the server's log has more",
+        ErrorKind::Unavailable => "bytes of the disk cannot be fetched at present; the server's log has more",
+        _ => "the disk failed; the server's log has more",
+    }
+}
+
 /// Appends the reply that a request failed; the message reaches only clients that take structured replies.
 pub fn put_error(out: &mut Vec<u8>, cookie: u64, structured: bool, errno: Errno, message: &str) {
     if structured {
@@ -173,7 +192,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const ANY: Session = Session { structured: true, base_allocation: true, read_only: false };
+    const ANY: Session =
+        Session { structured: true, base_allocation: true, read_only: false, resizable: true };
 
     fn request(command: u16, flags: u16, offset: u64, len: u32) -> Request {
         Request { flags, command, cookie: 1, offset, len }
@@ -183,9 +203,9 @@ mod tests {
         #[test]
         fn what_is_judged_fit_lies_inside_the_disk(
             flags in 0u16..64, command in 0u16..12, offset in 0u64..3000, len in 0u32..3000, size in 0u64..4000,
-            structured: bool, base_allocation: bool, read_only: bool,
+            structured: bool, base_allocation: bool, read_only: bool, resizable: bool,
         ) {
-            let session = Session { structured, base_allocation, read_only };
+            let session = Session { structured, base_allocation, read_only, resizable };
             let Ok(command) = judge(&request(command, flags, offset, len), session, size) else {
                 return Ok(());
             };
@@ -196,7 +216,7 @@ mod tests {
                 Command::Write { range, .. } | Command::Zero { range, .. } | Command::Trim { range, .. } => {
                     prop_assert!(range.end() <= size && !read_only);
                 }
-                Command::Resize { .. } => prop_assert!(!read_only),
+                Command::Resize { .. } => prop_assert!(!read_only && resizable),
                 Command::Flush | Command::Disconnect => {}
             }
         }
@@ -205,11 +225,13 @@ mod tests {
     #[test]
     fn refuses_with_the_protocols_errors() {
         let read_only = Session { read_only: true, ..ANY };
-        let simple = Session { structured: false, base_allocation: false, read_only: false };
+        let simple = Session { structured: false, base_allocation: false, ..ANY };
+        let fixed = Session { resizable: false, ..ANY };
         let cases = [
             (request(command::WRITE, 0, 0, 512), read_only, Errno::Perm),
             (request(command::TRIM, 0, 0, 512), read_only, Errno::Perm),
             (request(command::RESIZE, 0, 8192, 0), read_only, Errno::Perm),
+            (request(command::RESIZE, 0, 8192, 0), fixed, Errno::Perm),
             (request(command::WRITE, 0, 4000, 512), ANY, Errno::NoSpc),
             (request(command::WRITE_ZEROES, 0, u64::MAX, 2), ANY, Errno::NoSpc),
             (request(command::READ, 0, u64::MAX, 2), ANY, Errno::Inval),

@@ -1,9 +1,11 @@
 //! A client's way from its first byte to transmission: the handshake's I/O, against a deadline.
 
+use super::budget::Account;
 use super::connection::Connection;
 use super::hall::{Hall, Slot};
 use super::handshake::{Chosen, Encryption, ExportView, Handshake, OPTION_LEN_MAX, Step};
 use super::proto::OPTION_HEADER;
+use super::standing::now;
 use super::tls;
 use super::transmission::Session;
 use super::wire::{Received, Wire, receive, send_all};
@@ -12,11 +14,6 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-#[expect(clippy::disallowed_methods, reason = "a client that stalls must be given up")]
-fn now() -> Instant {
-    Instant::now()
-}
 
 /// Bytes of a handshake that were received and not understood yet.
 struct Input {
@@ -52,20 +49,21 @@ pub(crate) fn receive_client(
     peer: String,
 ) {
     let exports = hall.exports();
-    let views: Vec<_> = exports.iter().map(|state| view(&state.export)).collect();
+    let resizable = hall.limits.allow_resize;
+    let views: Vec<_> = exports.iter().map(|state| view(&state.export, resizable)).collect();
     let encryption = if hall.tls.is_some() { Encryption::Demanded } else { Encryption::Unavailable };
     let mut handshake = Handshake::new(&views, encryption);
     // The longest message, and so always room for more of one.
     let bytes = vec![0; OPTION_HEADER + OPTION_LEN_MAX as usize];
-    let mut input = Input { bytes, filled: 0, deadline: now() + hall.handshake_timeout };
+    let mut input = Input { bytes, filled: 0, deadline: now() + hall.limits.handshake_timeout };
     let mut out = Vec::new();
     Handshake::greet(&mut out);
-    let mut served = socket;
+    let (mut served, mut beneath) = (socket, None);
     let chosen = loop {
         match haggle(&mut handshake, &served, &mut input, &mut out) {
             Ok(Step::StartTls) => match start_tls(hall, &slot, &served, is_tcp, &peer, input.deadline) {
                 Ok(plain) => {
-                    served = Arc::new(plain);
+                    beneath = Some(std::mem::replace(&mut served, Arc::new(plain)));
                     slot.watch(&served);
                     handshake.encrypted();
                 }
@@ -86,9 +84,9 @@ pub(crate) fn receive_client(
             }
         }
     };
-    let cleared = set_socket_timeout(&*served, Timeout::Recv, None)
-        .and_then(|()| set_socket_timeout(&*served, Timeout::Send, None));
-    if let (Ok(()), Some(state)) = (cleared, exports.get(chosen.export)) {
+    let (activity, pool) = (Arc::clone(&slot.activity), Arc::clone(&hall.pool));
+    let wire = Wire::new(served, beneath, activity, hall.limits.send_timeout, Arc::clone(&pool));
+    if let (Ok(wire), Some(state)) = (wire, exports.get(chosen.export)) {
         if !slot.choose(state) {
             tracing::debug!(peer, export = state.export.name, "an NBD client chose what has gone meanwhile");
             return;
@@ -100,22 +98,26 @@ pub(crate) fn receive_client(
             "an NBD client begins"
         );
         let session = session(chosen, &views);
-        let connection = Connection::new(Wire::new(served), Arc::clone(state), session, peer, Box::new(slot));
+        let account = Account::new(pool);
+        let connection = Connection::new(wire, account, Arc::clone(state), session, peer, Box::new(slot));
         connection.serve(&input.bytes[..input.filled]);
     }
 }
 
 fn session(chosen: Chosen, views: &[ExportView]) -> Session {
-    let read_only = views.get(chosen.export).is_none_or(|view| view.read_only);
-    Session { structured: chosen.structured, base_allocation: chosen.base_allocation, read_only }
+    let view = views.get(chosen.export);
+    let read_only = view.is_none_or(|view| view.read_only);
+    let resizable = view.is_some_and(|view| view.resizable);
+    Session { structured: chosen.structured, base_allocation: chosen.base_allocation, read_only, resizable }
 }
 
-fn view(export: &crate::Export) -> ExportView {
+fn view(export: &crate::Export, resizable: bool) -> ExportView {
     ExportView {
         name: export.name.clone(),
         description: export.description.clone(),
         size: export.device.size(),
         read_only: export.device.is_read_only(),
+        resizable,
     }
 }
 

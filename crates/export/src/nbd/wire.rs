@@ -1,13 +1,16 @@
 //! A client's socket during transmission: one thread receives, several send whole replies.
 
+use super::budget::Pool;
 use super::lookout::{LOOK, Lookout};
+use super::standing::{Activity, now};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Locks even after a panic elsewhere: the data behind our locks is whole at every point where a panic could come.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -72,9 +75,23 @@ pub(crate) fn send_all(socket: &OwnedFd, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
+/// How long one call on the socket waits for a client that takes nothing.
+const SEND_WAIT: Duration = Duration::from_millis(500);
+/// What a client has to take for its time to begin anew, in bytes.
+const PROGRESS: usize = 64 << 10;
+/// How long a client may leave its replies while the server is short of memory.
+const SEND_TIMEOUT_SHORT: Duration = Duration::from_secs(10);
+
 /// The socket of a connection and the right to send on it.
 pub(crate) struct Wire {
     socket: Arc<OwnedFd>,
+    /// The client's own socket, where that is another: the one that is encrypted.
+    beneath: Option<Arc<OwnedFd>>,
+    /// What the server notes of the client.
+    activity: Arc<Activity>,
+    /// How long a client may leave its replies.
+    send_timeout: Duration,
+    pool: Arc<Pool>,
     /// Held while a run of whole replies is sent.
     sending: Mutex<()>,
     /// The client is gone, or is to be: nothing more is worth doing for it.
@@ -82,8 +99,23 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    pub(crate) fn new(socket: Arc<OwnedFd>) -> Self {
-        Self { socket, sending: Mutex::new(()), broken: AtomicBool::new(false) }
+    /// Takes over `socket` after the handshake; `beneath` is what it encrypts, if it does.
+    pub(crate) fn new(
+        socket: Arc<OwnedFd>,
+        beneath: Option<Arc<OwnedFd>>,
+        activity: Arc<Activity>,
+        send_timeout: Duration,
+        pool: Arc<Pool>,
+    ) -> io::Result<Self> {
+        set_socket_timeout(&*socket, Timeout::Recv, None)?;
+        set_socket_timeout(&*socket, Timeout::Send, Some(SEND_WAIT.min(send_timeout)))?;
+        let (sending, broken) = (Mutex::new(()), AtomicBool::new(false));
+        Ok(Self { socket, beneath, activity, send_timeout, pool, sending, broken })
+    }
+
+    /// What the server notes of the client.
+    pub(crate) fn activity(&self) -> &Activity {
+        &self.activity
     }
 
     pub(crate) fn socket(&self) -> &OwnedFd {
@@ -96,12 +128,46 @@ impl Wire {
 
     /// Sends whole replies. A client that does not take them is broken off.
     pub(crate) fn send(&self, replies: &[u8]) {
-        let sending = lock(&self.sending);
-        // What is sent after a torn reply would be taken for the rest of it.
-        if !self.is_broken() && send_all(&self.socket, replies).is_err() {
-            self.break_off();
+        self.hold().send(replies);
+    }
+
+    /// The right to send, so that a reply can be sent in parts.
+    pub(crate) fn hold(&self) -> Sending<'_> {
+        Sending { wire: self, _held: lock(&self.sending) }
+    }
+
+    /// Sends all of `bytes` to a client that takes them in time.
+    fn send_in_time(&self, mut bytes: &[u8]) -> io::Result<()> {
+        let mut since = None;
+        let mut taken = 0;
+        while !bytes.is_empty() {
+            match send(&self.socket, bytes, SendFlags::NOSIGNAL) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(len) => {
+                    bytes = bytes.get(len..).unwrap_or_default();
+                    taken += len;
+                }
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(e) => return Err(e.into()),
+            }
+            if bytes.is_empty() {
+                break;
+            }
+            let now = now();
+            if since.is_none() || taken >= PROGRESS {
+                (since, taken) = (Some(now), 0);
+                self.activity.set_stalled(since);
+            }
+            let waited = since.map_or(Duration::ZERO, |since| now - since);
+            let short = waited >= SEND_TIMEOUT_SHORT && self.pool.is_short();
+            if waited >= self.send_timeout || short || self.is_broken() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
         }
-        drop(sending);
+        if since.is_some() {
+            self.activity.set_stalled(None);
+        }
+        Ok(())
     }
 
     /// Ends both directions: threads that wait on the socket return.
@@ -109,5 +175,29 @@ impl Wire {
         self.broken.store(true, Ordering::Relaxed);
         // It fails where the client has done so already.
         let _ = shutdown(&*self.socket, Shutdown::Both);
+        if let Some(beneath) = &self.beneath {
+            let _ = shutdown(&**beneath, Shutdown::Both);
+        }
+    }
+}
+
+/// The right to send on a connection: others that reply wait meanwhile.
+pub(crate) struct Sending<'a> {
+    wire: &'a Wire,
+    _held: MutexGuard<'a, ()>,
+}
+
+impl Sending<'_> {
+    /// Sends a part of a reply. A client that does not take it is broken off.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        // What is sent after a torn reply would be taken for the rest of it.
+        if !self.wire.is_broken()
+            && let Err(error) = self.wire.send_in_time(bytes)
+        {
+            if error.kind() == io::ErrorKind::TimedOut {
+                tracing::warn!("an NBD client does not take its replies, and is disconnected");
+            }
+            self.wire.break_off();
+        }
     }
 }

@@ -22,6 +22,9 @@ const DESCRIPTOR_LEN: u32 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Broken(pub(crate) &'static str);
 
+/// The front end took memory away that it had given.
+pub(crate) const MEMORY_LOST: Broken = Broken("the front end has shortened its memory file");
+
 /// A run of guest memory. It may lie anywhere, or nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
@@ -99,7 +102,8 @@ impl Table {
         }
         let offset = u64::from(index) * u64::from(DESCRIPTOR_LEN);
         let addr = self.addr.0.checked_add(offset).ok_or(outside)?;
-        memory.read_obj(GuestAddress(addr)).map_err(|_| outside)
+        let descriptor = memory.read_obj(GuestAddress(addr)).map_err(|_| outside)?;
+        if memory.is_lost() { Err(MEMORY_LOST) } else { Ok(descriptor) }
     }
 
     fn indirect(descriptor: &Descriptor) -> Result<Self, Broken> {
@@ -153,7 +157,8 @@ impl Cursor {
             memory.read_slice(head, addr).map_err(|_| NoMemory)?;
             data = tail;
         }
-        Ok(())
+        // Zeros in the place of what was lost must not be written to the disk.
+        if memory.is_lost() { Err(NoMemory) } else { Ok(()) }
     }
 
     /// Passes the next run of at most `wanted` bytes: its address and length, which is not 0.

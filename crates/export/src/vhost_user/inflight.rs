@@ -21,7 +21,8 @@
 //! ring's index shows that it was answered.
 
 use super::chain::Broken;
-use super::memory::check_file_len;
+use super::memory::{check_file_len, guard};
+use headstart_sigbus::{Guard, Lost};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::fs::File;
 use std::io;
@@ -53,6 +54,8 @@ fn part_len(entries: u16) -> usize {
 /// The record of all queues.
 #[derive(Clone)]
 pub(crate) struct Record {
+    /// Dropped before the mapping.
+    guard: Arc<Guard>,
     mapping: Arc<MmapRegion<()>>,
     queues: u16,
     entries: u16,
@@ -82,12 +85,14 @@ impl Record {
         check_file_len(&file, about.mmap_offset, about.mmap_size)?;
         let mapping = MmapRegion::from_file(FileOffset::new(file, about.mmap_offset), len)
             .map_err(|e| ProtocolError::ReqHandlerError(io::Error::other(e)))?;
-        Ok(Self { mapping: Arc::new(mapping), queues, entries })
+        let guard = guard(mapping.as_ptr(), mapping.size(), &Lost::default())?;
+        Ok(Self { guard, mapping: Arc::new(mapping), queues, entries })
     }
 
     /// The part of one queue, if there is one.
     pub(crate) fn queue(&self, index: u16) -> Option<QueueRecord> {
         (index < self.queues).then(|| QueueRecord {
+            guard: Arc::clone(&self.guard),
             mapping: Arc::clone(&self.mapping),
             start: part_len(self.entries) * usize::from(index),
             entries: self.entries,
@@ -98,6 +103,8 @@ impl Record {
 
 /// The record of one queue.
 pub(crate) struct QueueRecord {
+    /// Dropped before the mapping.
+    guard: Arc<Guard>,
     mapping: Arc<MmapRegion<()>>,
     start: usize,
     entries: u16,
@@ -171,7 +178,11 @@ impl QueueRecord {
 
     fn load<T: AtomicAccess>(&self, at: usize) -> Result<T, Broken> {
         let slice = self.mapping.as_volatile_slice();
-        slice.load(self.start + at, Ordering::Acquire).map_err(|_| Self::outside())
+        let value = slice.load(self.start + at, Ordering::Acquire).map_err(|_| Self::outside())?;
+        if self.guard.is_lost() {
+            return Err(Broken("the front end has shortened the record of requests in flight"));
+        }
+        Ok(value)
     }
 
     fn store<T: AtomicAccess>(&self, at: usize, value: T) -> Result<(), Broken> {

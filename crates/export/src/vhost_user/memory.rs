@@ -3,12 +3,17 @@
 //! Addresses come in two kinds: guest physical addresses, which descriptors hold, and the front end's own addresses,
 //! in which it says where its rings are. The table knows both.
 //!
-//! Danger: a front end that shortens such a file later kills this process when the lost pages are touched (SIGBUS).
-//! QEMU seals its memory files against that; a file that is too short from the start is refused.
+//! A file that is too short from the start is refused. One that the front end shortens later is lost: its mapping
+//! is guarded ([`headstart_sigbus`]), so that touching it does not end this process. Whatever is then read from the
+//! guest's memory is an error, its rings end, and other front ends notice nothing. Memory that is sealed against
+//! shrinking, as QEMU's `memory-backend-memfd` is, cannot be lost so; memory that is not is served as well, since
+//! several hypervisors do not seal theirs.
 
-use rustix::fs::fstat;
+use headstart_sigbus::{Guard, Lost};
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use std::fs::File;
 use std::io;
+use std::ops::Deref;
 use std::sync::Arc;
 use vm_memory::{GuestAddress, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap};
 
@@ -16,12 +21,55 @@ use vhost::vhost_user::Error as ProtocolError;
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 
 /// All of a guest's memory, by guest physical address.
-pub(crate) type GuestMemory = GuestMemoryMmap<()>;
+#[derive(Default)]
+pub(crate) struct GuestMemory {
+    /// Dropped before the mappings.
+    _guards: Vec<Arc<Guard>>,
+    lost: Lost,
+    regions: GuestMemoryMmap<()>,
+}
+
+impl GuestMemory {
+    /// `true` if the front end has taken memory away: what was read from it since may be zeros.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.is_set()
+    }
+}
+
+impl Deref for GuestMemory {
+    type Target = GuestMemoryMmap<()>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.regions
+    }
+}
+
+#[cfg(test)]
+impl From<GuestMemoryMmap<()>> for GuestMemory {
+    fn from(regions: GuestMemoryMmap<()>) -> Self {
+        Self { regions, ..Self::default() }
+    }
+}
+
+/// Guards the mapping of a file that a front end may shorten.
+pub(crate) fn guard(start: *const u8, len: usize, lost: &Lost) -> Result<Arc<Guard>, ProtocolError> {
+    // SAFETY: callers give whole mappings of `vm-memory`, which touches them by volatile accesses and atomics alone,
+    // and drop the guard before the mapping: it stands before it in `Region`, `GuestMemory` and `Record`.
+    let guard = unsafe { Guard::new(start, len, lost.clone()) };
+    guard.map(Arc::new).map_err(ProtocolError::ReqHandlerError)
+}
+
+/// `true` if nobody can shorten `file` any more.
+fn is_sealed(file: &File) -> bool {
+    fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
+}
 
 /// Most regions at once: what rust-vmm and libvhost-user offer, and far more than QEMU makes.
 pub(crate) const REGIONS_MAX: usize = 509;
 
 struct Region {
+    /// Dropped before the mapping.
+    guard: Arc<Guard>,
     mapping: Arc<GuestRegionMmap<()>>,
     /// Where the front end has it.
     user_addr: u64,
@@ -33,6 +81,10 @@ struct Region {
 pub(crate) struct MemoryTable {
     /// By guest physical address.
     regions: Vec<Region>,
+    /// Set when any of them is lost.
+    lost: Lost,
+    /// Whether it was said that memory is not sealed.
+    is_said: bool,
 }
 
 impl MemoryTable {
@@ -51,11 +103,17 @@ impl MemoryTable {
             return Err(ProtocolError::InvalidOperation("too many memory regions"));
         }
         check_file_len(&file, region.mmap_offset, region.memory_size)?;
+        if !is_sealed(&file) && !std::mem::replace(&mut self.is_said, true) {
+            tracing::info!(
+                "a front end's memory is not sealed: if it is made shorter, that front end loses its disk"
+            );
+        }
         let mapping = region.mmap_region(file)?;
+        let guard = guard(mapping.as_ptr(), mapping.size(), &self.lost)?;
         let mapping = GuestRegionMmap::new(mapping, GuestAddress(region.guest_phys_addr))
             .ok_or(ProtocolError::InvalidParam)?;
         let (user_addr, len) = (region.user_addr, region.memory_size);
-        self.regions.push(Region { mapping: Arc::new(mapping), user_addr, len });
+        self.regions.push(Region { guard, mapping: Arc::new(mapping), user_addr, len });
         self.regions.sort_by_key(|region| region.mapping.start_addr());
         Ok(())
     }
@@ -76,10 +134,11 @@ impl MemoryTable {
         if self.regions.is_empty() {
             return Ok(Arc::default());
         }
-        let regions = self.regions.iter().map(|region| Arc::clone(&region.mapping)).collect();
-        let memory = GuestMemory::from_arc_regions(regions)
+        let mappings = self.regions.iter().map(|region| Arc::clone(&region.mapping)).collect();
+        let regions = GuestMemoryMmap::from_arc_regions(mappings)
             .map_err(|e| ProtocolError::ReqHandlerError(io::Error::other(e)))?;
-        Ok(Arc::new(memory))
+        let guards = self.regions.iter().map(|region| Arc::clone(&region.guard)).collect();
+        Ok(Arc::new(GuestMemory { _guards: guards, lost: self.lost.clone(), regions }))
     }
 
     /// The guest physical address of what the front end has at `user_addr`.
@@ -91,7 +150,7 @@ impl MemoryTable {
     }
 }
 
-/// Refuses a file of which `[offset, offset + len)` is not there: touching it would kill this process.
+/// Refuses a file of which `[offset, offset + len)` is not there.
 pub(crate) fn check_file_len(file: &File, offset: u64, len: u64) -> Result<(), ProtocolError> {
     let file_len = fstat(file).map_err(|e| ProtocolError::ReqHandlerError(e.into()))?.st_size;
     let end = offset.checked_add(len).ok_or(ProtocolError::InvalidParam)?;

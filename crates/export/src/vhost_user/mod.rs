@@ -40,9 +40,10 @@ mod session;
 #[cfg(test)]
 mod tests;
 
+use crate::socket::{self, Leftover, SocketAccess, SocketFile};
 use crate::{Export, STOP_PATIENCE, Server};
 use blk::Target;
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{Error, Result};
 use owner::Owner;
 use ring::Lanes;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -68,19 +69,26 @@ const SESSIONS_MAX: usize = 64;
 pub struct VhostUserSettings {
     /// Queues that a front end may use, 1 to [`QUEUES_MAX`].
     pub queues: u16,
+    /// The users who may connect; this process's if not said otherwise.
+    pub access: SocketAccess,
+    /// The treatment of a socket that is there already.
+    pub leftover: Leftover,
 }
 
 impl Default for VhostUserSettings {
     /// A queue for each processor, at most 4.
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { queues: u16::try_from(cores.min(4)).unwrap_or(4) }
+        let (access, leftover) = Default::default();
+        Self { queues: u16::try_from(cores.min(4)).unwrap_or(4), access, leftover }
     }
 }
 
 /// A running vhost-user-blk server for one disk.
 pub struct VhostUserServer {
     path: PathBuf,
+    /// `None` once it was stopped.
+    socket: Option<SocketFile>,
     shared: Arc<Shared>,
     /// `None` once it was stopped.
     accepting: Option<JoinHandle<()>>,
@@ -106,19 +114,21 @@ struct Sessions {
 }
 
 impl VhostUserServer {
-    /// Serves `export` to front ends that connect to a socket at `path`. What a server that is no more left there
+    /// Serves `export` to front ends that connect to a socket at `path`. The socket that a killed server left there
     /// is replaced.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a number of queues out of range, [`ErrorKind::Conflict`] where somebody serves at
-    /// `path`, otherwise what the operating system reports.
+    /// [`headstart_block::ErrorKind::Invalid`] for a number of queues out of range,
+    /// [`headstart_block::ErrorKind::Conflict`] where another server listens at `path` or something is there that this
+    /// program did not make, otherwise what the operating system reports.
     pub fn start(path: &Path, export: &Export, settings: &VhostUserSettings) -> Result<Self> {
         if !(1..=QUEUES_MAX).contains(&settings.queues) {
             let error = format!("cannot serve a disk with {} queues", settings.queues);
             return Err(Error::invalid(error).remedy(format!("give 1 to {QUEUES_MAX}")));
         }
         let about = |cause, e: io::Error| Error::io(cause, e).about(path.display());
-        let listener = listen(path)?;
+        let (listener, socket) = socket::listen(path, &settings.access, settings.leftover)?;
+        listener.set_nonblocking(true).map_err(|e| about("cannot listen", e))?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| about("cannot make an event", e.into()))?;
         let name = if export.name.is_empty() { "headstart" } else { &export.name };
         let shared = Arc::new(Shared {
@@ -135,13 +145,12 @@ impl VhostUserServer {
             .name("vhost-accept".to_owned())
             .spawn(move || accepting.accept(&listener))
             .map_err(|e| about("cannot start a thread", e))?;
-        Ok(Self { path: path.to_owned(), shared, accepting: Some(accepting) })
+        Ok(Self { path: path.to_owned(), socket: Some(socket), shared, accepting: Some(accepting) })
     }
 
     fn shut_down(&mut self) -> Result<()> {
         let Some(accepting) = self.accepting.take() else { return Ok(()) };
-        // It fails where the socket was removed already.
-        let _ = std::fs::remove_file(&self.path);
+        self.socket = None;
         self.shared.stop();
         if accepting.join().is_err() {
             tracing::error!("the thread that accepts connections at {} panicked", self.path.display());
@@ -172,6 +181,10 @@ impl Server for VhostUserServer {
         }
     }
 
+    fn clients(&self) -> usize {
+        self.shared.lock().links.values().filter(|link| link.has_rings()).count()
+    }
+
     fn failed(&self) -> Option<Error> {
         self.shared.lock().failure.take()
     }
@@ -187,30 +200,6 @@ impl Drop for VhostUserServer {
             tracing::warn!("a disk was not flushed at the end of its server: {error}");
         }
     }
-}
-
-/// Listens at `path`.
-fn listen(path: &Path) -> Result<UnixListener> {
-    let about = |cause, e| Error::io(cause, e).about(path.display());
-    let bind = || UnixListener::bind(path);
-    let listener = bind().or_else(|e| {
-        if e.kind() != io::ErrorKind::AddrInUse {
-            return Err(about("cannot listen", e));
-        }
-        match UnixStream::connect(path) {
-            Ok(_) => Err(Error::new(ErrorKind::Conflict, "another server listens there")
-                .about(path.display())
-                .remedy("stop it or choose another path")),
-            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
-                std::fs::remove_file(path)
-                    .map_err(|e| about("cannot replace a socket that nobody serves", e))?;
-                bind().map_err(|e| about("cannot listen", e))
-            }
-            Err(e) => Err(about("is taken by what is no socket of ours", e)),
-        }
-    })?;
-    listener.set_nonblocking(true).map_err(|e| about("cannot listen", e))?;
-    Ok(listener)
 }
 
 impl Shared {

@@ -76,6 +76,11 @@ impl Link {
         poll(&mut fds, Some(&now)).is_ok_and(|_| fds[0].revents().intersects(gone))
     }
 
+    /// `true` if a guest uses the disk.
+    pub(crate) fn has_rings(&self) -> bool {
+        !self.lock().rings.is_empty()
+    }
+
     /// Lets no ring start any more, and has all rings end when they have answered what they hold.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
@@ -264,10 +269,10 @@ impl Session {
         queue.set_event_idx(self.features & 1 << VIRTIO_RING_F_EVENT_IDX != 0);
         queue.set_next_avail(base);
         queue.set_ready(true);
-        if !queue.is_valid(&*self.memory) {
+        if !queue.is_valid(&**self.memory) {
             return Err(Error::InvalidOperation("a ring does not lie in the guest's memory"));
         }
-        let used = queue.used_idx(&*self.memory, std::sync::atomic::Ordering::Acquire).map_err(invalid)?;
+        let used = queue.used_idx(&**self.memory, std::sync::atomic::Ordering::Acquire).map_err(invalid)?;
         queue.set_next_used(used.0);
         Ok(queue)
     }

@@ -6,7 +6,7 @@ use super::memory::GuestMemory;
 use headstart_block::{BlockDevice, ByteRange, Error, Extent, Result, SECTOR_SIZE};
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
-use vm_memory::{Bytes, GuestAddress};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 const MEMORY: u64 = 1 << 20;
 const TABLE: u64 = 0;
@@ -16,7 +16,7 @@ const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 
 fn memory() -> GuestMemory {
-    GuestMemory::from_ranges(&[(GuestAddress(0), usize::try_from(MEMORY).unwrap())]).unwrap()
+    GuestMemoryMmap::from_ranges(&[(GuestAddress(0), usize::try_from(MEMORY).unwrap())]).unwrap().into()
 }
 
 /// Address, length, flags, next.

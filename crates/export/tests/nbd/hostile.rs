@@ -47,14 +47,66 @@ fn a_stalled_handshake_is_given_up() {
 #[test]
 fn clients_beyond_the_limit_are_turned_away() {
     let served = serve_with(TestDisk::new(vec![1; LEN], true), |settings| settings.connections_max = 2);
-    let first = RawClient::open(&served.socket, true);
-    let _second = RawClient::open(&served.socket, true);
+    let clients = [(); 2].map(|()| {
+        let mut client = RawClient::open(&served.socket, false);
+        client.read(1, 0, 512);
+        assert_eq!(client.reply(512).error, 0);
+        client
+    });
+    // They wait for nothing, as a guest that is paused: their places are theirs.
     assert!(RawClient::connect(&served.socket).is_closed());
+    assert_eq!(served.server.connections(), 2);
+    let [first, mut second] = clients;
     drop(first);
     while served.server.connections() > 1 {
         std::thread::sleep(Duration::from_millis(5));
     }
     check_serves(&served);
+    second.read(2, 0, 512);
+    assert_eq!(second.reply(512).cookie, 2);
+}
+
+/// One that says nothing at all, one that has chosen a disk and asks for nothing, and one that takes no replies make
+/// room, in this order, where another has something to ask.
+#[test]
+fn clients_that_do_not_use_their_places_make_room() {
+    let served = serve_with(TestDisk::new(vec![1; 4 * LEN], true), |settings| settings.connections_max = 3);
+    let mut greedy = RawClient::open(&served.socket, false);
+    for cookie in 0..4 {
+        greedy.read(cookie, 0, 4 * LEN as u32);
+    }
+    let mut mute = RawClient::connect(&served.socket);
+    let mut idle = RawClient::open(&served.socket, true);
+    let mut honest = Vec::new();
+    for round in 0..3 {
+        let mut client = RawClient::open(&served.socket, false);
+        client.read(7, 0, 512);
+        assert_eq!(client.reply(512).cookie, 7, "round {round}");
+        honest.push(client);
+    }
+    assert!(mute.is_closed() && idle.is_closed() && greedy.is_closed());
+    assert!(RawClient::connect(&served.socket).is_closed(), "an honest client had to go");
+}
+
+/// A client that takes its replies slowly is served to the end; one that takes none is given up.
+#[test]
+fn only_a_client_that_takes_nothing_is_given_up() {
+    let served = serve_with(TestDisk::new(vec![1; LEN], true), |settings| {
+        settings.send_timeout = Duration::from_millis(300);
+    });
+    let mut slow = RawClient::open(&served.socket, false);
+    let mut silent = RawClient::open(&served.socket, false);
+    for client in [&mut slow, &mut silent] {
+        client.read(1, 0, LEN as u32);
+    }
+    slow.bytes(16).unwrap();
+    for _ in 0..LEN / (128 << 10) {
+        std::thread::sleep(Duration::from_millis(100));
+        slow.bytes(128 << 10).unwrap();
+    }
+    assert!(silent.is_closed());
+    slow.read(2, 0, 512);
+    assert_eq!(slow.reply(512).cookie, 2);
 }
 
 #[test]

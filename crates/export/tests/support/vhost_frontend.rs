@@ -68,11 +68,13 @@ pub(crate) struct Shape {
     pub(crate) indirect: bool,
     /// Whether the record of requests in flight is kept, where the server has one.
     pub(crate) record: bool,
+    /// `true` if the memory can never be made shorter.
+    pub(crate) sealed: bool,
 }
 
 impl Default for Shape {
     fn default() -> Self {
-        Self { queues: 1, entries: 256, data: 8 << 20, refuse: 0, indirect: true, record: true }
+        Self { queues: 1, entries: 256, data: 8 << 20, refuse: 0, indirect: true, record: true, sealed: true }
     }
 }
 
@@ -126,7 +128,9 @@ impl Guest {
         let len = data + shape.data.next_multiple_of(PAGE);
         let file = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&file, len).unwrap();
-        fcntl_add_seals(&file, SealFlags::GROW | SealFlags::SHRINK).unwrap();
+        if shape.sealed {
+            fcntl_add_seals(&file, SealFlags::GROW | SealFlags::SHRINK).unwrap();
+        }
         let file = File::from(file);
         let offset = FileOffset::new(file.try_clone().unwrap(), 0);
         let ranges = [(GuestAddress(0), usize::try_from(len).unwrap(), Some(offset))];
@@ -183,6 +187,11 @@ impl Guest {
         for index in 0..self.queues.len() {
             self.start_queue(index);
         }
+    }
+
+    /// Makes the memory file shorter: all but the rings and slots is gone.
+    pub(crate) fn take_data_away(&self) {
+        self.file.set_len(self.data).unwrap();
     }
 
     pub(crate) fn start_queue(&mut self, index: usize) {

@@ -5,7 +5,7 @@
 //! thread goes on with it when the result is in the mailbox.
 
 use super::super::blk::{Request, Status, Step, Work};
-use super::super::chain::{Broken, Chain, NoMemory, Table};
+use super::super::chain::{Broken, Chain, MEMORY_LOST, NoMemory, Table};
 use super::super::memory::GuestMemory;
 use super::{Finished, Outcome, READ_THREADS, Ring, RingHandle, RingParts, notify};
 use headstart_block::{Error, ErrorKind, Result};
@@ -33,7 +33,7 @@ impl Ring {
             self.take(&memory, head)?;
         }
         loop {
-            self.parts.queue.disable_notification(&*memory).map_err(ring_lost)?;
+            self.parts.queue.disable_notification(&**memory).map_err(ring_lost)?;
             while let Some(head) = self.next_head(&memory)? {
                 if let Some(record) = &mut self.parts.record {
                     record.submit(head)?;
@@ -47,7 +47,7 @@ impl Ring {
                 }
             }
             self.tell()?;
-            if !self.parts.queue.enable_notification(&*memory).map_err(ring_lost)? {
+            if !self.parts.queue.enable_notification(&**memory).map_err(ring_lost)? {
                 return Ok(());
             }
         }
@@ -58,10 +58,14 @@ impl Ring {
         let queue = &mut self.parts.queue;
         // Looked at first: the iterator ends in the same way where there is nothing and where it cannot read, and
         // what it cannot read would make us spin.
-        if queue.avail_idx(memory, Ordering::Acquire).map_err(ring_lost)?.0 == queue.next_avail() {
+        let end = queue.avail_idx(&**memory, Ordering::Acquire).map_err(ring_lost)?.0;
+        if memory.is_lost() {
+            return Err(MEMORY_LOST);
+        }
+        if end == queue.next_avail() {
             return Ok(None);
         }
-        let next = queue.iter(memory).map(|mut heads| heads.next());
+        let next = queue.iter(&**memory).map(|mut heads| heads.next());
         let Ok(Some(chain)) = next else {
             return Err(Broken("the avail ring is not in memory or holds more than its size"));
         };
@@ -106,7 +110,7 @@ impl Ring {
             record.answering(head)?;
         }
         // The status is a byte that was written, too.
-        parts.queue.add_used(memory, head, written.saturating_add(1)).map_err(ring_lost)?;
+        parts.queue.add_used(&**memory, head, written.saturating_add(1)).map_err(ring_lost)?;
         if let Some(record) = &mut parts.record {
             record.answered(head, parts.queue.next_used())?;
         }
@@ -120,7 +124,7 @@ impl Ring {
             return Ok(());
         }
         self.untold = 0;
-        let wanted = self.parts.queue.needs_notification(&*self.parts.memory).map_err(ring_lost)?;
+        let wanted = self.parts.queue.needs_notification(&**self.parts.memory).map_err(ring_lost)?;
         if let Some(call) = self.parts.call.as_ref().filter(|_| wanted) {
             notify(call);
         }

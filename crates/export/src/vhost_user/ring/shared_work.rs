@@ -33,7 +33,7 @@ impl Ring {
         let Lanes { helping, helpers_max, .. } = &*self.parts.lanes;
         let queue = &self.parts.queue;
         let is_last =
-            || queue.avail_idx(memory, Ordering::Relaxed).is_ok_and(|end| end.0 == queue.next_avail());
+            || queue.avail_idx(&**memory, Ordering::Relaxed).is_ok_and(|end| end.0 == queue.next_avail());
         helping.load(Ordering::Relaxed) < *helpers_max && self.parts.target.is_work(request) && !is_last()
     }
 

@@ -1,0 +1,184 @@
+//! The memory that requests of a server's clients hold: bounded, and never waited for by another client.
+//!
+//! What is large (a reply of some size until it is sent, the bytes of a write until they are written) takes a [`Share`]
+//! of what a server has ([`SERVER_BYTES`]) and of what its connection may have ([`CONNECTION_BYTES`]). Where there is
+//! none to be had, the request is done in small pieces, with memory that each connection has of its own
+//! ([`OWN_BYTES`]), one request of the connection at a time. So a client that does not take its replies holds up
+//! nobody, and costs a bounded amount: with all of 64 connections at their limits, a server takes less than 256 MiB.
+//!
+//! Small buffers are not counted: see [`SMALL`].
+
+use super::wire::lock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Most bytes that all connections of a server hold together: three of the largest requests.
+pub(crate) const SERVER_BYTES: u64 = 96 << 20;
+/// Most bytes of these that one connection holds: two of the largest requests.
+const CONNECTION_BYTES: u64 = 64 << 20;
+/// Bytes that each connection has beside them.
+pub(crate) const OWN_BYTES: u64 = 256 << 10;
+/// Requests that need no more bytes than these are not counted. 32 threads of a connection hold 512 KiB by them.
+pub(crate) const SMALL: u64 = 16 << 10;
+/// How long a server counts as short of memory after it had none for a request.
+const SHORT: Duration = Duration::from_secs(2);
+/// How often a request that waits for its connection's own memory looks whether the client is still there.
+const LOOK: Duration = Duration::from_millis(100);
+
+#[expect(clippy::disallowed_methods, reason = "shortage is about time")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// What a server has.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    left: AtomicU64,
+    began: Instant,
+    /// Milliseconds since `began` until which the server counts as short of memory.
+    short_until: AtomicU64,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self { left: AtomicU64::new(SERVER_BYTES), began: now(), short_until: AtomicU64::new(0) }
+    }
+}
+
+impl Pool {
+    fn take(&self, bytes: u64) -> bool {
+        let taken =
+            self.left.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |left| left.checked_sub(bytes));
+        if taken.is_err() {
+            let until = (self.began.elapsed() + SHORT).as_millis();
+            self.short_until.store(u64::try_from(until).unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+        taken.is_ok()
+    }
+
+    fn give(&self, bytes: u64) {
+        self.left.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// `true` if there was no memory for a request a moment ago.
+    pub(crate) fn is_short(&self) -> bool {
+        let until = self.short_until.load(Ordering::Relaxed);
+        until > 0 && self.began.elapsed().as_millis() < u128::from(until)
+    }
+}
+
+/// What a connection has of it.
+pub(crate) struct Account {
+    pool: Arc<Pool>,
+    held: Mutex<Held>,
+    /// The connection's own memory is free.
+    free: Condvar,
+}
+
+#[derive(Default)]
+struct Held {
+    pooled: u64,
+    own: bool,
+}
+
+/// Memory that a request may use. Dropped, it is given back.
+pub(crate) struct Share {
+    account: Arc<Account>,
+    pooled: u64,
+    own: bool,
+}
+
+impl Account {
+    pub(crate) fn new(pool: Arc<Pool>) -> Arc<Self> {
+        Arc::new(Self { pool, held: Mutex::default(), free: Condvar::new() })
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Memory for `bytes`, if there is as much.
+    pub(crate) fn try_reserve(self: &Arc<Self>, bytes: u64) -> Option<Share> {
+        let mut held = lock(&self.held);
+        if held.pooled + bytes > CONNECTION_BYTES || !self.pool.take(bytes) {
+            return None;
+        }
+        held.pooled += bytes;
+        drop(held);
+        Some(Share { account: Arc::clone(self), pooled: bytes, own: false })
+    }
+
+    /// Memory for `bytes`, or the connection's own once that is free; `None` where `gone` comes first.
+    pub(crate) fn reserve(self: &Arc<Self>, bytes: u64, gone: impl Fn() -> bool) -> Option<Share> {
+        if bytes <= SMALL {
+            return Some(Share { account: Arc::clone(self), pooled: 0, own: false });
+        }
+        if let Some(share) = self.try_reserve(bytes) {
+            return Some(share);
+        }
+        let mut held = lock(&self.held);
+        while held.own {
+            if gone() {
+                return None;
+            }
+            held = self.free.wait_timeout(held, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        held.own = true;
+        drop(held);
+        Some(Share { account: Arc::clone(self), pooled: 0, own: true })
+    }
+}
+
+impl Share {
+    /// `true` if there was too little memory: the request is to use [`OWN_BYTES`] at most.
+    pub(crate) fn is_own(&self) -> bool {
+        self.own
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        if self.pooled > 0 {
+            lock(&self.account.held).pooled -= self.pooled;
+            self.account.pool.give(self.pooled);
+        }
+        if self.own {
+            lock(&self.account.held).own = false;
+            self.account.free.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANY: u64 = 32 << 20;
+
+    #[test]
+    fn what_is_too_much_is_done_with_little_one_at_a_time() {
+        let pool = Arc::<Pool>::default();
+        let accounts = [(); 4].map(|()| Account::new(Arc::clone(&pool)));
+        assert!(!pool.is_short());
+        let shares: Vec<_> = accounts.iter().map(|account| account.reserve(ANY, || false).unwrap()).collect();
+        assert_eq!(shares.iter().map(Share::is_own).collect::<Vec<_>>(), [false, false, false, true]);
+        assert!(pool.is_short());
+        // The fourth has its own in use; what is small needs none.
+        assert!(accounts[3].reserve(ANY, || true).is_none());
+        assert!(!accounts[3].reserve(SMALL, || false).unwrap().is_own());
+        drop(shares);
+        assert!(!accounts[3].reserve(ANY, || false).unwrap().is_own());
+        assert_eq!(pool.left.load(Ordering::Relaxed), SERVER_BYTES);
+    }
+
+    #[test]
+    fn a_connection_has_no_more_than_its_part() {
+        let account = Account::new(Arc::default());
+        let first = [(); 2].map(|()| account.try_reserve(ANY).unwrap());
+        assert!(account.try_reserve(1).is_none());
+        assert!(!account.pool().is_short(), "the server has some left");
+        drop(first);
+        assert!(account.try_reserve(1).is_some());
+    }
+}

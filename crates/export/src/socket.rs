@@ -1,0 +1,543 @@
+//! Unix sockets that clients connect to: one place where all servers make theirs.
+//!
+//! # Who can connect
+//!
+//! A socket belongs to the user of this process and has mode 0600, whatever the process's umask is, unless
+//! [`SocketAccess`] says otherwise. The mode is set on the socket before it gets its name, and nobody can connect
+//! before `listen`, which comes last: at no moment can others connect.
+//!
+//! # What is replaced
+//!
+//! A server that was killed leaves its socket, and the next one at the same path has to replace it. It does so only
+//! where all of this holds; otherwise it refuses, and says what to do:
+//!
+//! * the path names a socket: a regular file or a directory is never touched;
+//! * nobody answers there;
+//! * this program made it. A mark beside each socket says so: `.NAME.headstart` beside `NAME`, a file of this user's
+//!   that names the socket's device, inode and time of making. Whoever puts another socket there makes another inode
+//!   or another time. A mark outlives a kill, and goes with its socket when the server ends in order.
+//!
+//! Sockets of version 0.1 have no mark. Where the caller knows from elsewhere that what is left at the path can only
+//! be this program's ([`Leftover::IsOurs`]: a directory that it has the lock of, a disk that its agent starts again),
+//! they are replaced as well.
+//!
+//! Whoever makes or removes a socket holds a lock on its mark meanwhile, so that two servers that start at once do
+//! not remove each other's.
+
+use headstart_block::{Error, ErrorKind, Result};
+use nix::unistd::{Gid, Group, Uid, User};
+use rustix::fd::OwnedFd;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen as start_listening,
+    socket_with,
+};
+use std::fmt;
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Connections that the kernel holds until they are accepted.
+const BACKLOG: i32 = 128;
+
+/// The first word of a mark.
+const MARK: &str = "headstart-socket-1";
+
+/// Longest mark that is believed to be one, in bytes.
+const MARK_MAX: u64 = 256;
+
+/// Users other than this process's who may open a disk, by its socket or as a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SocketAccess {
+    /// The owner; this process's user and group if `None`.
+    pub owner: Option<SocketOwner>,
+    /// The permissions; 0600 if `None`, or 0660 where the owner names a group.
+    pub mode: Option<SocketMode>,
+}
+
+impl SocketAccess {
+    /// `true` if nothing was asked for, so that only this process's user can open the disk.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The permissions, as a number.
+    #[must_use]
+    pub fn mode(&self) -> u32 {
+        let names_group = self.owner.as_ref().is_some_and(|owner| owner.gid.is_some());
+        self.mode.map_or(if names_group { 0o660 } else { 0o600 }, |mode| mode.0)
+    }
+
+    /// The number of the owner, if another than this process's user is wanted.
+    #[must_use]
+    pub fn uid(&self) -> Option<u32> {
+        self.owner.as_ref().and_then(|owner| owner.uid)
+    }
+
+    /// The number of the group, if another than this process's is wanted.
+    #[must_use]
+    pub fn gid(&self) -> Option<u32> {
+        self.owner.as_ref().and_then(|owner| owner.gid)
+    }
+
+    /// Gives `path`, a directory of this program's, to the same owner, so that the sockets in it can be reached: its
+    /// group and others may pass where they may use the sockets, and nobody else may list or change it.
+    ///
+    /// # Errors
+    /// Where this user may not do so.
+    pub fn open_directory(&self, path: &Path) -> Result<()> {
+        if self.is_default() {
+            return Ok(());
+        }
+        let directory = File::open(path).map_err(|e| Error::io("cannot open", e).about(path.display()))?;
+        // The owner of the sockets may pass, and not change the directory, which stays this process's.
+        let gid = self.gid().map(Gid::from_raw);
+        let reachable = self.mode() | if self.uid().is_some() { 0o006 } else { 0 };
+        let mode = 0o700
+            | if reachable & 0o060 != 0 { 0o010 } else { 0 }
+            | if reachable & 0o006 != 0 { 0o001 } else { 0 };
+        nix::unistd::fchown(&directory, None, gid)
+            .map_err(io::Error::from)
+            .and_then(|()| directory.set_permissions(Permissions::from_mode(mode)))
+            .map_err(|e| may_not(e, self).about(path.display()))
+    }
+}
+
+/// A user and a group, as `USER`, `USER:GROUP` or `:GROUP`, by name or number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketOwner {
+    text: String,
+    uid: Option<u32>,
+    gid: Option<u32>,
+}
+
+impl FromStr for SocketOwner {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (user, group) = match text.split_once(':') {
+            Some((user, group)) => (user, Some(group)),
+            None => (text, None),
+        };
+        if group == Some("") || (user.is_empty() && group.is_none()) {
+            return Err(Error::invalid(format!("`{}` names no user", text.escape_debug()))
+                .remedy("write it as USER, USER:GROUP or :GROUP"));
+        }
+        let uid = if user.is_empty() { None } else { Some(uid_of(user)?) };
+        let gid = group.map(gid_of).transpose()?;
+        Ok(Self { text: text.to_owned(), uid, gid })
+    }
+}
+
+impl fmt::Display for SocketOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+fn uid_of(name: &str) -> Result<u32> {
+    if let Ok(number) = name.parse() {
+        return Ok(number);
+    }
+    match User::from_name(name) {
+        Ok(Some(user)) => Ok(user.uid.as_raw()),
+        Ok(None) => Err(unknown("user", name)),
+        Err(e) => Err(Error::io("cannot look up a user", e.into()).about(name)),
+    }
+}
+
+fn gid_of(name: &str) -> Result<u32> {
+    if let Ok(number) = name.parse() {
+        return Ok(number);
+    }
+    match Group::from_name(name) {
+        Ok(Some(group)) => Ok(group.gid.as_raw()),
+        Ok(None) => Err(unknown("group", name)),
+        Err(e) => Err(Error::io("cannot look up a group", e.into()).about(name)),
+    }
+}
+
+fn unknown(kind: &str, name: &str) -> Error {
+    Error::invalid(format!("there is no {kind} `{}` on this host", name.escape_debug()))
+        .remedy(format!("`getent {}` lists them", if kind == "user" { "passwd" } else { "group" }))
+}
+
+/// Permissions of a socket or of a disk's file, in octal: `0660`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketMode(u32);
+
+impl FromStr for SocketMode {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let bad = || {
+            Error::invalid(format!("`{}` are no permissions", text.escape_debug()))
+                .remedy("write them in octal, such as 0600 or 0660")
+        };
+        let digits = text.strip_prefix("0o").unwrap_or(text);
+        let mode = u32::from_str_radix(digits, 8).map_err(|_| bad())?;
+        if mode & !0o666 != 0 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(bad());
+        }
+        Ok(Self(mode))
+    }
+}
+
+impl fmt::Display for SocketMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04o}", self.0)
+    }
+}
+
+/// The treatment of a socket without a mark that nobody answers on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Leftover {
+    /// It is refused: it may be another program's.
+    #[default]
+    IsUnknown,
+    /// It is replaced: the caller knows that only this program has made sockets there.
+    IsOurs,
+}
+
+/// The name of a socket in the file system. Dropped, it takes the socket's file along, unless another server has
+/// replaced it.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    identity: Identity,
+}
+
+/// The numbers by which a socket is known again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+    /// When it was made: seconds and nanoseconds.
+    made: (i64, i64),
+}
+
+impl Identity {
+    fn of(meta: &Metadata) -> Self {
+        Self { device: meta.dev(), inode: meta.ino(), made: (meta.mtime(), meta.mtime_nsec()) }
+    }
+
+    fn to_mark(self) -> String {
+        let Self { device, inode, made: (seconds, nanoseconds) } = self;
+        format!("{MARK} {device} {inode} {seconds} {nanoseconds}\n")
+    }
+}
+
+/// Listens at `path`.
+///
+/// # Errors
+/// [`ErrorKind::Conflict`] where something is there that must not be replaced: see the module's documentation;
+/// otherwise what the operating system reports.
+pub fn listen(path: &Path, access: &SocketAccess, leftover: Leftover) -> Result<(UnixListener, SocketFile)> {
+    listen_at(path, access, leftover).map_err(|error| error.about(path.display()))
+}
+
+fn listen_at(path: &Path, access: &SocketAccess, leftover: Leftover) -> Result<(UnixListener, SocketFile)> {
+    let address = SocketAddrUnix::new(path).map_err(|e| {
+        Error::io("cannot be a socket's path", e.into())
+            .remedy("paths of sockets have at most 107 bytes: name a shorter directory")
+    })?;
+    // Before the mark is made: nothing is left behind beside what is not ours.
+    refuse_other_kinds(path)?;
+    let mut mark = Mark::lock(path)?;
+    let made =
+        mark.remove_stale(path, &address, leftover).and_then(|()| make(path, &address, access, &mut mark));
+    if made.is_err() {
+        mark.remove_unless_needed(path);
+    }
+    made
+}
+
+fn make(
+    path: &Path,
+    address: &SocketAddrUnix,
+    access: &SocketAccess,
+    mark: &mut Mark,
+) -> Result<(UnixListener, SocketFile)> {
+    let cannot = |e: io::Error| Error::io("cannot listen there", e);
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+        .map_err(|e| cannot(e.into()))?;
+    // The name inherits the socket's own mode.
+    rustix::fs::fchmod(&socket, Mode::from_raw_mode(0o600)).map_err(|e| cannot(e.into()))?;
+    bind(&socket, address).map_err(|e| cannot(e.into()))?;
+    match finish(path, &socket, access, mark) {
+        Ok(identity) => {
+            let file = SocketFile { path: path.to_owned(), identity };
+            Ok((socket.into(), file))
+        }
+        Err(error) => {
+            let _ = fs::remove_file(path);
+            Err(error)
+        }
+    }
+}
+
+/// Gives a bound socket its owner and permissions, marks it, and lets clients in.
+fn finish(path: &Path, socket: &OwnedFd, access: &SocketAccess, mark: &mut Mark) -> Result<Identity> {
+    let cannot = |e: io::Error| Error::io("cannot listen there", e);
+    // A handle on the file itself: whatever others do to the path meanwhile, nothing else changes its owner.
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| cannot(e.into()))?;
+    let file = File::from(file);
+    let meta = file.metadata().map_err(cannot)?;
+    if !meta.file_type().is_socket() || meta.uid() != nix::unistd::geteuid().as_raw() {
+        return Err(Error::new(ErrorKind::Conflict, "another program has just replaced it")
+            .remedy("choose a directory that only this user can write to"));
+    }
+    mark.write(Identity::of(&meta)).map_err(|e| Error::io("cannot mark it as made by this program", e))?;
+    let owner = (access.uid().map(Uid::from_raw), access.gid().map(Gid::from_raw));
+    if owner != (None, None) {
+        let flags = nix::fcntl::AtFlags::AT_EMPTY_PATH;
+        nix::unistd::fchownat(&file, "", owner.0, owner.1, flags).map_err(|e| may_not(e.into(), access))?;
+    }
+    // There is no `fchmod` for such a handle, but it has a name of its own.
+    let handle = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+    fs::set_permissions(&handle, Permissions::from_mode(access.mode())).map_err(cannot)?;
+    start_listening(socket, BACKLOG).map_err(|e| cannot(e.into()))?;
+    Ok(Identity::of(&meta))
+}
+
+fn may_not(error: io::Error, access: &SocketAccess) -> Error {
+    let owner = access.owner.as_ref().map(ToString::to_string).unwrap_or_default();
+    let failed = Error::io(format!("cannot be given to {owner}"), error);
+    if nix::unistd::geteuid().is_root() {
+        failed
+    } else {
+        failed.remedy("run it as root, or name a group that this user is in, as :GROUP")
+    }
+}
+
+/// Refuses a path where something lies that is no socket.
+fn refuse_other_kinds(path: &Path) -> Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(meta) if !meta.file_type().is_socket() => {
+            Err(Error::new(ErrorKind::Conflict, "is there already, and is not a socket")
+                .remedy("remove it or choose another path"))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl SocketFile {
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let Ok(mark) = Mark::lock(&self.path) else { return };
+        if fs::symlink_metadata(&self.path).is_ok_and(|meta| Identity::of(&meta) == self.identity) {
+            let _ = fs::remove_file(&self.path);
+        }
+        mark.remove_unless_needed(&self.path);
+    }
+}
+
+/// The mark of a socket, locked.
+struct Mark {
+    path: PathBuf,
+    file: File,
+    /// The socket that it names.
+    named: Option<String>,
+}
+
+impl Mark {
+    /// Opens the mark for the socket at `path`, made if it is not there, once nobody else holds it.
+    fn lock(path: &Path) -> Result<Self> {
+        let failed = |e: io::Error| Error::io("cannot make a socket there", e);
+        let name = path.file_name().ok_or_else(|| Error::invalid("cannot be a socket's path"))?;
+        let mut hidden = std::ffi::OsString::from(".");
+        hidden.push(name);
+        hidden.push(".headstart");
+        let mark = path.with_file_name(hidden);
+        loop {
+            let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
+            let mut file = options.open(&mark).map_err(failed)?;
+            flock(&file, FlockOperation::LockExclusive).map_err(|e| failed(e.into()))?;
+            let meta = file.metadata().map_err(failed)?;
+            // Who held the lock before may have removed it.
+            let is_there = fs::symlink_metadata(&mark)
+                .is_ok_and(|there| (there.dev(), there.ino()) == (meta.dev(), meta.ino()));
+            if !is_there {
+                continue;
+            }
+            // What others wrote is not believed.
+            let trusted = meta.is_file() && [0, nix::unistd::geteuid().as_raw()].contains(&meta.uid());
+            let mut text = String::new();
+            if trusted {
+                // What is no text is no mark.
+                let _ = io::Read::by_ref(&mut file).take(MARK_MAX).read_to_string(&mut text);
+            }
+            let named = text.starts_with(MARK).then_some(text);
+            return Ok(Self { path: mark, file, named });
+        }
+    }
+
+    /// Removes the socket at `path` that a server left which did not end in order.
+    fn remove_stale(&self, path: &Path, address: &SocketAddrUnix, leftover: Leftover) -> Result<()> {
+        refuse_other_kinds(path)?;
+        let Ok(meta) = fs::symlink_metadata(path) else {
+            return Ok(());
+        };
+        if answers(address) {
+            return Err(Error::new(ErrorKind::Conflict, "another server listens there")
+                .remedy("stop it or choose another path"));
+        }
+        let is_ours = self.named.as_deref() == Some(&Identity::of(&meta).to_mark());
+        if !is_ours && leftover == Leftover::IsUnknown {
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                "is a socket that nobody answers on, and nothing says that this program made it",
+            )
+            .remedy(format!("if no other program needs it: rm {}", path.display())));
+        }
+        fs::remove_file(path).map_err(|e| Error::io("cannot replace the socket of a server that is gone", e))
+    }
+
+    fn write(&mut self, identity: Identity) -> io::Result<()> {
+        let text = identity.to_mark();
+        self.file.set_len(0)?;
+        std::os::unix::fs::FileExt::write_all_at(&self.file, text.as_bytes(), 0)?;
+        self.file.flush()?;
+        self.named = Some(text);
+        Ok(())
+    }
+
+    /// Removes the mark, unless it names the socket that is at `path`.
+    fn remove_unless_needed(&self, path: &Path) {
+        let there = fs::symlink_metadata(path).ok().map(|meta| Identity::of(&meta).to_mark());
+        if there.is_none() || there != self.named {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// `true` unless it is certain that nobody listens at `address`.
+fn answers(address: &SocketAddrUnix) -> bool {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let Ok(socket) = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None) else { return true };
+    !matches!(connect(&socket, address), Err(rustix::io::Errno::CONNREFUSED))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listen_with(path: &Path, leftover: Leftover) -> Result<(UnixListener, SocketFile)> {
+        listen(path, &SocketAccess::default(), leftover)
+    }
+
+    /// As a server that is killed.
+    fn abandon(listening: (UnixListener, SocketFile)) {
+        std::mem::forget(listening.1);
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn the_socket_of_a_killed_server_is_replaced_and_goes_with_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s p");
+        abandon(listen_with(&path, Leftover::IsUnknown).unwrap());
+        assert_eq!(mode(&path), 0o600);
+        let (listener, file) = listen_with(&path, Leftover::IsUnknown).unwrap();
+        let refused = listen_with(&path, Leftover::IsOurs).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Conflict, "somebody listens there");
+        drop(listener);
+        drop(file);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "something is left behind");
+    }
+
+    #[test]
+    fn what_another_program_made_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let refused = |leftover| listen_with(&path, leftover).unwrap_err();
+        fs::write(&path, "precious").unwrap();
+        assert_eq!(refused(Leftover::IsOurs).kind(), ErrorKind::Conflict);
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert_eq!(refused(Leftover::IsOurs).kind(), ErrorKind::Conflict);
+        fs::remove_dir(&path).unwrap();
+        // A socket that nobody answers on, but that has no mark; or the mark of the one before it.
+        for earlier in [false, true] {
+            if earlier {
+                abandon(listen_with(&path, Leftover::IsUnknown).unwrap());
+                fs::remove_file(&path).unwrap();
+            }
+            drop(UnixListener::bind(&path).unwrap());
+            let said = refused(Leftover::IsUnknown).to_string();
+            assert!(said.contains(&format!("rm {}", path.display())), "{said}");
+            assert!(path.exists());
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "a mark was left beside it");
+            fs::remove_file(&path).unwrap();
+        }
+        drop(UnixListener::bind(&path).unwrap());
+        drop(listen_with(&path, Leftover::IsOurs).unwrap());
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_server_that_ends_leaves_its_successors_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let (listener, first) = listen_with(&path, Leftover::IsUnknown).unwrap();
+        drop(listener);
+        let (_listener, second) = listen_with(&path, Leftover::IsUnknown).unwrap();
+        drop(first);
+        assert!(path.exists(), "the first took the second's socket");
+        abandon((_listener, second));
+        drop(listen_with(&path, Leftover::IsUnknown).unwrap());
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn owners_and_modes_are_read_and_refused() {
+        let owner = |text: &str| text.parse::<SocketOwner>().map(|owner| (owner.uid, owner.gid));
+        assert_eq!(owner("root").unwrap(), (Some(0), None));
+        assert_eq!(owner("65534:0").unwrap(), (Some(65534), Some(0)));
+        assert_eq!(owner(":root").unwrap(), (None, Some(0)));
+        for bad in ["", ":", "root:", "no such user", "root:no-such-group", "-1"] {
+            assert!(owner(bad).is_err(), "{bad}");
+        }
+        let mode = |text: &str| text.parse::<SocketMode>().map(|mode| mode.to_string());
+        assert_eq!(mode("660").unwrap(), "0660");
+        assert_eq!(mode("0o600").unwrap(), "0600");
+        for bad in ["", "rw", "0777", "1600", "8", "+60", "-1"] {
+            assert!(mode(bad).is_err(), "{bad}");
+        }
+        let access = |owner: &str| SocketAccess { owner: Some(owner.parse().unwrap()), mode: None };
+        assert_eq!((access("root").mode(), access(":root").mode()), (0o600, 0o660));
+    }
+
+    #[test]
+    fn a_socket_has_the_owner_and_mode_that_were_asked_for() {
+        if !nix::unistd::geteuid().is_root() {
+            let _ = io::Write::write_all(&mut io::stderr(), b"SKIPPED: only root gives sockets away\n");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let access =
+            SocketAccess { owner: Some("65534:65533".parse().unwrap()), mode: Some("0620".parse().unwrap()) };
+        let _listening = listen(&path, &access, Leftover::IsUnknown).unwrap();
+        let meta = fs::symlink_metadata(&path).unwrap();
+        assert_eq!((meta.uid(), meta.gid(), mode(&path)), (65534, 65533, 0o620));
+    }
+}
