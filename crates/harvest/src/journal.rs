@@ -2,39 +2,65 @@
 //!
 //! # The file
 //!
-//! All numbers little-endian. A header of 16 bytes:
+//! All numbers little-endian. A front of [`FRONT`] bytes, then groups of records without gaps. The front:
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
 //! | 0..8 | `HSharvst` |
-//! | 8..12 | the version, 2 |
+//! | 8..12 | the version, 3 |
 //! | 12..16 | CRC-32C of the bytes before |
+//! | 16..24 | the generation: how many journals this one has replaced |
+//! | 24..32 | CRC-64/NVME of the bytes before |
+//! | 2048..2080 | the same 32 bytes again |
+//! | 4096.. | two slots of 32 KiB, each with a mark (or nothing that is right) |
 //!
-//! Then frames, without gaps:
+//! A group is what was written together:
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
-//! | 0..4 | length of the record in bytes, 1 to 64 Mi |
-//! | 4..8 | CRC-32C of all bytes of the frame after this |
-//! | 8..16 | how long the file was when it was last synced before this frame was written |
-//! | 16.. | a [`Record`], in postcard |
+//! | 0..4 | length of its records in bytes |
+//! | 4..8 | zero |
+//! | 8..16 | its number; the first is 1 |
+//! | 16..24 | the checksum of the group before; of the first: that of the generation |
+//! | 24..32 | CRC-64/NVME of the bytes before and of the records |
+//! | 32.. | records, each a length of four bytes and a [`Record`] in postcard |
 //!
-//! # Torn tails
+//! A mark says how far the journal goes:
 //!
-//! A crash leaves a prefix of what was synced, whole, and of what was written since anything. So the first frame that
-//! is not right ends the journal, and what follows is cut off, with a word ([`Torn`]): nothing was done yet that
-//! follows from it. Unless a later frame is right and says that more was synced: then what broke was durable once,
-//! somebody damaged it, and leases may be missing. That is an error, not a tail; a journal is not repaired by guessing.
+//! | bytes | content |
+//! |---|---|
+//! | 0..8 | the number of the last group written |
+//! | 8..16 | the offset at which that group begins |
+//! | 16..24 | its checksum |
+//! | 24..28 | length of the copy |
+//! | 28..32 | 1 if the journal was closed in good order |
+//! | 32..40 | CRC-64/NVME of the generation, the bytes before and the copy |
+//! | 40.. | a copy of the group, or nothing |
+//!
+//! # Torn tails and damage
+//!
+//! Each group is chained to the one before by that one's checksum, so none can be missing or older than it should be.
+//! A crash while a group is written leaves it whole, in part or not at all, and that is a torn tail ([`Torn`]): it is
+//! cut off, because nothing was done yet that follows from it. Whatever else is not as it was written is damage.
+//!
+//! The marks tell one from the other. With each group that fits a slot, a mark with a copy of the group is written to
+//! the slot whose mark is older, and both are made durable by the same sync. So after the sync two copies exist, far
+//! from each other: if one is damaged, the other is used ([`End::restored`]). A crash that tears both leaves the mark
+//! before, and with it the knowledge that everything up to there was durable. A group that does not fit a slot is made
+//! durable first, and then a mark without a copy; a caller is told of success only after both. A journal that is closed
+//! in good order gets a mark in the other slot as well.
+//!
+//! So everything up to the newest mark must be there. If it is not, opening fails, and `repair` says what can be done.
 //!
 //! # Snapshots
 //!
-//! A vSSD's whole map may be long: it lies in as many records as it takes, [`PART`] bytes each, numbered from 0, and
-//! the last says so ([`parts`]). Other records may lie between them. It counts when the last is there, and not at all
-//! before ([`Snapshots`]); a part that does not follow the one before is damage.
+//! A vSSD's whole map may be long: it is stored in as many records as it takes, [`PART`] bytes each, numbered from 0,
+//! and the last says so ([`parts`]). Other records may lie between them. It counts when the last is there, and not at
+//! all before ([`Snapshots`]); a part that does not follow the one before is damage.
 //!
 //! # A full disk
 //!
-//! The file system has given room for more than is in the file, which ends where its last frame does (`room`). What is
+//! The file system has given room for more than is in the file, which ends where its last group does (`room`). What is
 //! refused for want of room is not torn: it stays in memory, and is written again from where it began.
 //!
 //! # Rewriting
@@ -42,33 +68,42 @@
 //! [`Journal::rewriting`] begins a second file with records that lead to the present state (snapshots), while the
 //! first is used as before; what is appended meanwhile follows them, and a rename puts it in the place of the first.
 //! So at any time one of the two is whole, and nobody waits for longer than a few syncs. A snapshot may be newer than
-//! the beginning of the rewriting: who reads changes that it has already passes over them.
+//! the beginning of the rewriting: a reader skips changes that it already contains.
+//!
+//! # Earlier versions
+//!
+//! A journal of version 2 (`old`) is read, and replaced by one of version 3 when it is opened. Programs that know only
+//! version 2 refuse version 3 by its number.
 //!
 //! # Memory
 //!
-//! A journal is read record by record ([`replay`]): what it takes is its longest record, and the parts of snapshots
-//! that are not complete. Only where something is damaged is all that follows read at once.
+//! A journal is read group by group ([`replay`]): it takes the memory of its longest group, and of the parts of
+//! snapshots that are not complete. Only `repair` reads a journal whole.
 
 mod file;
+mod group;
+mod old;
+pub mod repair;
+mod rewriting;
 pub(crate) mod room;
 
-pub use file::{Journal, Lsn, Rewriting};
+pub use file::{Journal, Lsn};
+pub use group::{Chain, FRONT, front};
+pub use rewriting::Rewriting;
 
 use crate::broker::Step;
 use crate::{Error, ErrorKind, Result, VssdId};
-use crc_fast::{CrcAlgorithm, Digest};
+use group::{Front, Group, Marks};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{Cursor, Read};
 
 const MAGIC: [u8; 8] = *b"HSharvst";
-const VERSION: u32 = 2;
-/// Bytes of the file's header.
-const HEADER: usize = 16;
-/// Bytes of a frame before its record.
-const FRAME: usize = 16;
+pub(crate) const VERSION: u32 = 3;
 /// Bytes of a record at most: the blocks of a slot of many TB.
 const RECORD_MOST: usize = 64 << 20;
+/// Bytes of a record before its content.
+const FRAME: usize = 4;
 /// Bytes of a snapshot in one record.
 pub const PART: usize = 1 << 20;
 
@@ -91,39 +126,52 @@ pub enum Record {
         vssd: VssdId,
         /// The part's number, from 0 on.
         part: u32,
-        /// It is the last.
+        /// `true` if it is the last.
         last: bool,
         /// Its bytes.
         map: Vec<u8>,
     },
-    /// Says nothing but that what is before it was durable: written last where a journal is made or rewritten, so that
-    /// damage to it is told from a torn tail. Not given out by [`decode`].
+    /// Nothing. Version 2 wrote it last where a journal was made or rewritten. Not given out by [`decode`].
     Whole,
     /// What the host itself has to remember, in its own form.
     Host {
-        /// It.
+        /// The host's record.
         meta: Vec<u8>,
     },
 }
 
-/// What a journal's bytes say.
+/// The content of a journal.
 #[derive(Debug)]
 pub struct Decoded {
     /// The records, in order.
     pub records: Vec<Record>,
-    /// How many bytes are right.
-    pub end: u64,
-    /// What was cut off, if anything was.
-    pub torn: Option<Torn>,
+    /// Where it ends.
+    pub end: End,
 }
 
 /// Where a journal ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    /// How many bytes are right.
+    /// The number of bytes that are right.
     pub end: u64,
     /// What follows them and is to be cut off, if anything does.
     pub torn: Option<Torn>,
+    /// Groups that were damaged or missing, with the offsets at which they belong: marks have copies of them.
+    pub restored: Vec<(u64, Vec<u8>)>,
+    /// `true` if the file's first bytes are damaged and their copy was used.
+    pub front_restored: bool,
+    /// `true` if it was closed in good order.
+    pub closed: bool,
+    /// Its version.
+    pub version: u32,
+    /// How many journals it has replaced.
+    pub generation: u64,
+    /// What the next group is chained to.
+    pub chain: Chain,
+    /// Where its last group begins.
+    pub last: u64,
+    /// The slot for the next mark.
+    pub slot: usize,
 }
 
 /// The end of a journal that is not right: what was being written when the host crashed.
@@ -135,38 +183,22 @@ pub struct Torn {
     pub bytes: u64,
 }
 
-/// The header of a journal.
-#[must_use]
-pub fn header() -> [u8; HEADER] {
-    let mut header = [0; HEADER];
-    header[..8].copy_from_slice(&MAGIC);
-    header[8..12].copy_from_slice(&VERSION.to_le_bytes());
-    let crc = crc(&header[..12]);
-    header[12..].copy_from_slice(&crc.to_le_bytes());
-    header
-}
-
-/// Adds a record's frame to `out`; `synced` is how long the file was when it was last synced.
+/// Adds a record to the records of a group.
 ///
 /// # Errors
 /// The record is longer than 64 MiB.
-pub fn encode(record: &Record, synced: u64, out: &mut Vec<u8>) -> Result<()> {
+pub fn encode(record: &Record, out: &mut Vec<u8>) -> Result<()> {
     let start = out.len();
-    out.extend_from_slice(&[0; 8]);
-    out.extend_from_slice(&synced.to_le_bytes());
-    let writer = Appended(out);
+    out.extend_from_slice(&[0; FRAME]);
     let failed =
         |error| Error::new(ErrorKind::Invalid, "cannot be encoded").caused_by(error).about("journal record");
-    postcard::serialize_with_flavor(record, writer).map_err(failed)?;
+    postcard::serialize_with_flavor(record, Appended(out)).map_err(failed)?;
     let len = out.len() - start - FRAME;
     if len > RECORD_MOST {
         out.truncate(start);
         return Err(Error::invalid(format!("{len} bytes are too many")).about("journal record"));
     }
-    let len = u32::try_from(len).unwrap_or(u32::MAX);
-    let crc = crc(&out[start + 8..]);
-    out[start..start + 4].copy_from_slice(&len.to_le_bytes());
-    out[start + 4..start + 8].copy_from_slice(&crc.to_le_bytes());
+    out[start..start + FRAME].copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
     Ok(())
 }
 
@@ -209,147 +241,161 @@ impl Snapshots {
     }
 }
 
-/// What these bytes, a whole journal, say. Never panics, and takes no more memory than a few times their length.
+/// Reads a whole journal. Never panics, and takes no more memory than a few times its length.
 ///
 /// # Errors
 /// As [`replay`].
 pub fn decode(bytes: &[u8]) -> Result<Decoded> {
     let mut records = Vec::new();
-    let End { end, torn } = replay(bytes, |record| {
+    let end = replay(bytes, |record| {
         records.push(record);
         Ok(())
     })?;
-    Ok(Decoded { records, end, torn })
+    Ok(Decoded { records, end })
 }
 
-/// Reads a journal from its beginning, record by record. Never panics, and allocates no more than is there.
+/// Reads a journal from its beginning, group by group. Never panics, and allocates no more than is there.
 ///
 /// # Errors
-/// This is no journal, of a version that is not known, or damaged where it was durable; it cannot be read; what `each`
-/// says.
+/// The bytes are no journal, are of a version that is not known, are damaged where they were durable, or cannot be
+/// read; what `each` says.
 pub fn replay(mut from: impl Read, mut each: impl FnMut(Record) -> Result<()>) -> Result<End> {
     let mut bytes = Vec::new();
-    fill(&mut from, &mut bytes, HEADER)?;
-    check_header(&bytes)?;
-    let mut end = HEADER as u64;
-    loop {
-        bytes.clear();
-        fill(&mut from, &mut bytes, FRAME)?;
-        if bytes.is_empty() {
-            return Ok(End { end, torn: None });
-        }
-        let len = number(&bytes, 0) as usize;
-        if (1..=RECORD_MOST).contains(&len) {
-            fill(&mut from, &mut bytes, len)?;
-        }
-        let Some(frame) = frame(&bytes, 0, end).filter(Frame::is_right) else {
-            from.read_to_end(&mut bytes).map_err(|error| Error::io("cannot read it", error))?;
-            if was_durable(&bytes, end) {
-                let error = Error::corrupt(format!("it is damaged at byte {end}, which was durable once"));
-                return Err(error
-                    .remedy("restore it from a backup, or begin anew: all harvested storage is lost then"));
-            }
-            return Ok(End { end, torn: Some(Torn { at: end, bytes: bytes.len() as u64 }) });
+    fill(&mut from, &mut bytes, FRONT)?;
+    if old::is_old(&bytes) {
+        return old::replay(Cursor::new(bytes).chain(from), each);
+    }
+    let front = Front::parse(&bytes)?;
+    let marks = Marks::parse(&bytes, front.generation);
+    let mut reader = Reader::new(from, &front, marks);
+    while reader.next()? {
+        each_record(&reader.bytes[group::HEAD..], reader.end.end, &mut each)?;
+    }
+    Ok(reader.end)
+}
+
+/// Hands over the records of a group, which ends at an offset.
+fn each_record(mut records: &[u8], end: u64, each: &mut impl FnMut(Record) -> Result<()>) -> Result<()> {
+    while let Some((len, rest)) = records.split_first_chunk::<FRAME>() {
+        let len = u32::from_le_bytes(*len) as usize;
+        let unknown = || {
+            let cause = format!("a record before byte {end} is not one that this version knows");
+            Error::unsupported(cause).remedy("use the version that wrote it")
         };
-        let record = postcard::from_bytes(frame.record).map_err(|error| {
-            let cause = format!("the record at byte {end} is not one that this version knows");
-            Error::unsupported(cause).caused_by(error).remedy("use the version that wrote it")
-        })?;
+        let (record, rest) = rest.split_at_checked(len).ok_or_else(unknown)?;
+        let record = postcard::from_bytes(record).map_err(|error| unknown().caused_by(error))?;
         if record != Record::Whole {
             each(record)?;
         }
-        end += bytes.len() as u64;
+        records = rest;
     }
+    Ok(())
+}
+
+/// Reads groups and says where they end.
+struct Reader<R> {
+    from: R,
+    /// What was read already and comes before `from`.
+    pushed: Cursor<Vec<u8>>,
+    marks: Marks,
+    end: End,
+    bytes: Vec<u8>,
+}
+
+impl<R: Read> Reader<R> {
+    fn new(from: R, front: &Front, marks: Marks) -> Self {
+        let end = End {
+            end: FRONT as u64,
+            torn: None,
+            restored: Vec::new(),
+            front_restored: front.restored,
+            closed: marks.closed(),
+            version: VERSION,
+            generation: front.generation,
+            chain: Chain::begin(front.generation),
+            last: FRONT as u64,
+            slot: marks.free(),
+        };
+        Self { from, pushed: Cursor::default(), marks, end, bytes: Vec::new() }
+    }
+
+    fn more(&mut self, len: usize) -> Result<()> {
+        let before = self.bytes.len();
+        fill(&mut self.pushed, &mut self.bytes, len)?;
+        let missing = len.saturating_sub(self.bytes.len() - before);
+        fill(&mut self.from, &mut self.bytes, missing)
+    }
+
+    /// Reads the next group to `bytes`; `false` at the end.
+    fn next(&mut self) -> Result<bool> {
+        self.bytes.clear();
+        self.more(group::HEAD)?;
+        if let Some(len) = Group::len(&self.bytes) {
+            self.more(len)?;
+        }
+        if !self.follow() {
+            let Some(copy) = self.marks.copy_of(&self.end.chain, self.end.end) else {
+                return self.stop().map(|()| false);
+            };
+            self.end.restored.push((self.end.end, copy.to_vec()));
+            let copy = copy.to_vec();
+            // What follows it begins where it ends, whatever its length says.
+            self.more(usize::MAX)?;
+            let rest = self.bytes.split_off(copy.len().min(self.bytes.len()));
+            (self.pushed, self.bytes) = (Cursor::new(rest), copy);
+            self.follow();
+        }
+        Ok(true)
+    }
+
+    /// Goes on after the group in `bytes`, if it is the next.
+    fn follow(&mut self) -> bool {
+        let Some(group) = Group::parse(&self.bytes).filter(|group| self.end.chain.takes(group)) else {
+            return false;
+        };
+        self.end.chain.follow(&group);
+        self.end.last = self.end.end;
+        self.end.end += self.bytes.len() as u64;
+        true
+    }
+
+    /// No group follows: that is the end, unless more must be there.
+    fn stop(&mut self) -> Result<()> {
+        if self.marks.newest() >= self.end.chain.next {
+            return Err(damaged(self.end.end));
+        }
+        let rest = read_rest(&mut self.pushed)? + read_rest(&mut self.from)?;
+        let bytes = self.bytes.len() as u64 + rest;
+        if bytes > 0 {
+            self.end.torn = Some(Torn { at: self.end.end, bytes });
+        }
+        Ok(())
+    }
+}
+
+/// The error of a journal that is not as it was written.
+fn damaged(at: u64) -> Error {
+    Error::corrupt(format!("it is damaged at byte {at}, and what is there was durable"))
 }
 
 /// Reads so many bytes more, or what there is.
 fn fill(from: &mut impl Read, bytes: &mut Vec<u8>, more: usize) -> Result<()> {
     let read = from.by_ref().take(more as u64).read_to_end(bytes);
-    read.map(drop).map_err(|error| Error::io("cannot read it", error))
+    read.map(drop).map_err(unreadable)
 }
 
-fn check_header(bytes: &[u8]) -> Result<()> {
-    let Some(found) = bytes.get(..HEADER) else {
-        return Err(Error::corrupt("it is too short for a journal"));
-    };
-    if found[..8] != MAGIC {
-        return Err(Error::invalid("it is not a journal"));
-    }
-    if number(found, 12) != crc(&found[..12]) {
-        return Err(Error::corrupt("its header is damaged"));
-    }
-    match number(found, 8) {
-        VERSION => Ok(()),
-        version => {
-            Err(Error::unsupported(format!("its version is {version}, and this program knows {VERSION}")))
-        }
-    }
+/// Reads to the end, and says how many bytes those were.
+fn read_rest(from: &mut impl Read) -> Result<u64> {
+    std::io::copy(from, &mut std::io::sink()).map_err(unreadable)
 }
 
-struct Frame<'a> {
-    crc: u32,
-    synced: u64,
-    /// What the checksum is of.
-    checked: &'a [u8],
-    record: &'a [u8],
-}
-
-impl Frame<'_> {
-    fn is_right(&self) -> bool {
-        crc(self.checked) == self.crc
-    }
-}
-
-/// The frame at a place, if what is there can be one; `position` is where that is in the file.
-fn frame(bytes: &[u8], at: usize, position: u64) -> Option<Frame<'_>> {
-    let rest = bytes.get(at..)?;
-    let head = rest.get(..FRAME)?;
-    let len = number(head, 0) as usize;
-    let record = rest.get(FRAME..FRAME.checked_add(len)?)?;
-    let synced = u64::from(number(head, 8)) | u64::from(number(head, 12)) << 32;
-    let plausible = (1..=RECORD_MOST).contains(&len) && synced <= position;
-    plausible.then(|| Frame { crc: number(head, 4), synced, checked: &rest[8..FRAME + len], record })
-}
-
-/// Whether a frame in `rest`, which begins at `position`, says that more was synced than up to there. It stops looking
-/// when it has summed up four times as many bytes as there are, so that hostile bytes do not take for ever.
-fn was_durable(rest: &[u8], position: u64) -> bool {
-    let mut budget = 4 * rest.len();
-    for place in 1..rest.len().saturating_sub(FRAME) {
-        let found = frame(rest, place, position + place as u64);
-        let Some(frame) = found.filter(|frame| frame.synced > position) else { continue };
-        if frame.is_right() {
-            return true;
-        }
-        budget = budget.saturating_sub(frame.checked.len());
-        if budget == 0 {
-            break;
-        }
-    }
-    false
-}
-
-/// Says of frames that were encoded already how long the file was when it was last synced before each.
-fn reframe(frames: &mut [u8], synced: impl Fn(usize) -> u64) {
-    let mut at = 0;
-    while at + FRAME <= frames.len() {
-        let end = (at + FRAME + number(frames, at) as usize).min(frames.len());
-        frames[at + 8..at + FRAME].copy_from_slice(&synced(at).to_le_bytes());
-        let crc = crc(&frames[at + 8..end]);
-        frames[at + 4..at + 8].copy_from_slice(&crc.to_le_bytes());
-        at = end;
-    }
+fn unreadable(error: std::io::Error) -> Error {
+    Error::io("cannot read it", error)
 }
 
 /// The little-endian number at a place where there is one.
 fn number(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).and_then(|four| four.try_into().ok()).map_or(0, u32::from_le_bytes)
-}
-
-fn crc(bytes: &[u8]) -> u32 {
-    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    digest.update(bytes);
-    u32::try_from(digest.finalize()).unwrap_or(0)
 }
 
 /// Lets postcard write to the end of a vector that has something in it.

@@ -18,6 +18,8 @@
 //! | [`host`] | all of one host put together: the bytes, the threads, the words it speaks |
 //! | [`disk`] | a vSSD as a block device |
 
+#![forbid(unsafe_code)]
+
 pub mod broker;
 pub mod custody;
 pub mod disk;

@@ -282,6 +282,14 @@ impl Broker {
         self.stage(id) == Some(Stage::Pooled)
     }
 
+    /// `true` if a gSSD is being made: it can be had once it is erased.
+    #[must_use]
+    pub fn is_coming(&self, id: GssdId) -> bool {
+        let coming =
+            |entry: &Entry| matches!(entry.stage, Stage::Carving | Stage::Erasing) && !entry.withdrawn;
+        self.gssds.get(&id).is_some_and(coming)
+    }
+
     /// The channels that a vSSD owns.
     #[must_use]
     pub fn channels(&self, id: VssdId) -> &[u16] {

@@ -8,10 +8,29 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
+use std::sync::RwLock;
 use tempfile::TempDir;
 
 const SMALL: Geometry = Geometry { channels: 2, dies: 2, planes: 1, blocks: 2, pages: 8, page_size: 1024 };
+
+/// Held to start programs, and shared to open flash: between the fork and the exec of another test's program, the child
+/// holds the locks of all files that were open.
+static FORKS: RwLock<()> = RwLock::new(());
+
+/// Starts a program and waits for its end, without a moment in which it holds the locks of open files.
+pub(crate) fn output_of(command: &mut Command) -> std::io::Result<Output> {
+    let child = {
+        let _alone = FORKS.write().unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?
+    };
+    child.wait_with_output()
+}
+
+/// Waits until no program of a test is being started.
+pub(super) fn between_forks() -> impl Drop {
+    FORKS.read().unwrap()
+}
 
 /// Flash that can lose its process, or its power after a flush.
 trait Subject: Sized {
@@ -96,7 +115,7 @@ impl InDevice {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("device");
         std::fs::write(&path, vec![0xff; usize::try_from(SMALL.size()).unwrap()]).unwrap();
-        let output = Command::new("losetup").args(["--find", "--show"]).arg(&path).output();
+        let output = output_of(Command::new("losetup").args(["--find", "--show"]).arg(&path));
         let Some(output) = output.ok().filter(|output| output.status.success()) else {
             writeln!(std::io::stderr(), "SKIPPED: flash on a device: no loop device to be had")
                 .unwrap_or_default();
@@ -114,7 +133,7 @@ impl InDevice {
 impl Drop for InDevice {
     fn drop(&mut self) {
         self.flash = None;
-        let _ = Command::new("losetup").args(["--detach", &self.device]).status();
+        let _ = output_of(Command::new("losetup").args(["--detach", &self.device]));
     }
 }
 

@@ -207,6 +207,13 @@ impl Emulator {
         Self::of(self.geometry, blocks, self.file.clone(), self.faults, random)
     }
 
+    /// Other flash that holds the same, for tests that try many ways to go on.
+    #[cfg(test)]
+    pub(crate) fn copied(&self) -> Self {
+        let blocks = self.blocks.iter().map(|block| Mutex::new(lock(block).clone())).collect();
+        Self::of(self.geometry, blocks, None, self.faults, lock(&self.random).clone())
+    }
+
     /// What was done to it since it was made or power came back.
     #[must_use]
     pub fn counts(&self) -> Counts {

@@ -20,35 +20,21 @@
 //! so is tried again, page by page; the first page that fails again is [`FlashError::Unreadable`].
 //!
 //! **The table** beside the file holds what has to outlast the process. It is replaced whole, by a new file and a
-//! rename: when a block turns bad, after every 1,024 erasures, and at the end. A crash loses at most those counts.
-//!
-//! | bytes | what (little-endian) |
-//! |---|---|
-//! | 0..8 | `HSFLASH` and the version, 1 |
-//! | 8..14 | channels, dies, planes, of two bytes each |
-//! | 14..16 | zero |
-//! | 16..28 | blocks of a plane, pages of a block, bytes of a page, of four bytes each |
-//! | 28..32 | zero |
-//! | 32.. | four bytes a block: erasures, and the highest bit where it is bad |
-//! | the last 8 | CRC-64/NVME of all before |
+//! rename: when a block turns bad, after every 1,024 erasures, and at the end. A crash loses at most those counts. Its
+//! form is in `table`.
 
+use super::table::{self, BAD};
 use super::{Flash, FlashBlock, FlashError, Geometry, lock, outside, whole_pages, within};
-use crate::replace::put_in_place;
-use crc_fast::{CrcAlgorithm, checksum};
 use headstart_block::{Error, ErrorKind};
 use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Seek, SeekFrom};
 use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-
-const MAGIC: &[u8; 8] = b"HSFLASH\x01";
-const HEADER: usize = 32;
-const BAD: u32 = 1 << 31;
 
 /// Reads that are tried elsewhere, to see whether the flash answers.
 const PROBES: u32 = 8;
@@ -128,7 +114,7 @@ impl FileFlash {
     pub fn open(path: &Path, table: &Path) -> Result<Self, Error> {
         let bytes = std::fs::read(table);
         let bytes = bytes.map_err(|error| Error::io("cannot be read", error).about(table.display()))?;
-        let (geometry, blocks) = decode(&bytes).map_err(|error| error.about(table.display()))?;
+        let (geometry, blocks) = table::decode(&bytes).map_err(|error| error.about(table.display()))?;
         let file = open_locked(path, false)?;
         check_length(&file, &geometry).map_err(|error| error.about(path.display()))?;
         Ok(Self::of((file, path), table, geometry, blocks, UNKNOWN))
@@ -254,17 +240,8 @@ impl FileFlash {
 
     /// Replaces the table.
     fn save(&self, unsaved: &mut u32) -> Result<(), Error> {
-        let bytes = encode(&self.geometry, self.blocks.iter().map(|entry| entry.load(Ordering::SeqCst)));
-        let mut name = self.table.clone().into_os_string();
-        name.push(".new");
-        let replace = || {
-            let mut new = File::create(&name)?;
-            new.write_all(&bytes)?;
-            new.sync_all()?;
-            put_in_place(name.as_ref(), &self.table).map_err(|(error, _)| error)
-        };
-        let saved: io::Result<()> = replace().inspect_err(|_| drop(std::fs::remove_file(&name)));
-        saved.map_err(|error| Error::io("cannot be saved", error).about(self.table.display()))?;
+        let entries = self.blocks.iter().map(|entry| entry.load(Ordering::SeqCst));
+        table::write(&self.table, &table::encode(&self.geometry, entries))?;
         *unsaved = 0;
         Ok(())
     }
@@ -422,6 +399,8 @@ fn is_device(file: &File) -> bool {
 
 /// Opens it for itself alone: a device also against being mounted.
 fn open_locked(path: &Path, make: bool) -> Result<File, Error> {
+    #[cfg(test)]
+    let _between = super::conformance::between_forks();
     let device = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
     let mut options = OpenOptions::new();
     // What VMs wrote is for nobody else to read.
@@ -444,55 +423,12 @@ pub(super) fn busy(path: &Path) -> Error {
     Error::new(ErrorKind::Conflict, "is in use").about(path.display()).remedy("end who uses it")
 }
 
-fn check_length(mut file: &File, geometry: &Geometry) -> Result<(), Error> {
+pub(super) fn check_length(mut file: &File, geometry: &Geometry) -> Result<(), Error> {
     let len = file.seek(SeekFrom::End(0)).map_err(|error| Error::io("has no size", error))?;
     if len < geometry.size() {
         return Err(Error::invalid(format!("has {len} bytes, not the {} of its flash", geometry.size())));
     }
     Ok(())
-}
-
-fn encode(geometry: &Geometry, blocks: impl Iterator<Item = u32>) -> Vec<u8> {
-    let Geometry { channels, dies, planes, blocks: per_plane, pages, page_size } = *geometry;
-    let mut bytes = MAGIC.to_vec();
-    [channels, dies, planes, 0].iter().for_each(|field| bytes.extend(field.to_le_bytes()));
-    [per_plane, pages, page_size, 0].iter().for_each(|field| bytes.extend(field.to_le_bytes()));
-    blocks.for_each(|entry| bytes.extend(entry.to_le_bytes()));
-    let sum = checksum(CrcAlgorithm::Crc64Nvme, &bytes);
-    bytes.extend(sum.to_le_bytes());
-    bytes
-}
-
-fn decode(bytes: &[u8]) -> Result<(Geometry, Vec<u32>), Error> {
-    let damaged =
-        || Error::corrupt("the table of flash is damaged").remedy("make it anew, without what it held");
-    let (body, sum) = bytes.split_last_chunk::<8>().ok_or_else(damaged)?;
-    let header = body.get(..HEADER).ok_or_else(damaged)?;
-    if header[..7] != MAGIC[..7] {
-        return Err(damaged());
-    }
-    if header[7] != MAGIC[7] {
-        return Err(Error::unsupported(format!("the table of flash has version {}", header[7])));
-    }
-    if checksum(CrcAlgorithm::Crc64Nvme, body) != u64::from_le_bytes(*sum) {
-        return Err(damaged());
-    }
-    let short = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
-    let long = |bytes: &[u8]| bytes.iter().rev().fold(0, |sum: u32, byte| sum << 8 | u32::from(*byte));
-    let geometry = Geometry {
-        channels: short(8),
-        dies: short(10),
-        planes: short(12),
-        blocks: long(&header[16..20]),
-        pages: long(&header[20..24]),
-        page_size: long(&header[24..28]),
-    };
-    geometry.check().map_err(|error| damaged().caused_by(error))?;
-    let blocks: Vec<u32> = body[HEADER..].chunks_exact(4).map(long).collect();
-    if blocks.len() as u64 != u64::from(geometry.total_blocks()) || body.len() % 4 != 0 {
-        return Err(damaged());
-    }
-    Ok((geometry, blocks))
 }
 
 #[cfg(test)]
@@ -631,27 +567,6 @@ mod tests {
         assert_eq!(FileFlash::open(&path, &table).err().unwrap().kind(), ErrorKind::NotFound);
         std::fs::remove_file(&table).unwrap();
         assert_eq!(FileFlash::open(&path, &table).err().unwrap().kind(), ErrorKind::NotFound);
-    }
-
-    #[test]
-    fn the_table_round_trips_and_damage_is_seen() {
-        let entries = vec![0, 1, BAD | 7, BAD - 1, 5, 6, 7, 8];
-        let bytes = encode(&SMALL, entries.iter().copied());
-        assert_eq!(decode(&bytes).unwrap(), (SMALL, entries));
-        for at in 0..bytes.len() {
-            let mut damaged = bytes.clone();
-            damaged[at] ^= 1;
-            let kind = decode(&damaged).unwrap_err().kind();
-            assert_eq!(kind, if at == 7 { ErrorKind::Unsupported } else { ErrorKind::Corrupt }, "byte {at}");
-            assert!(decode(&bytes[..at]).is_err());
-        }
-    }
-
-    /// Version 1, as it was first written.
-    #[test]
-    fn the_first_version_is_read() {
-        let header = b"HSFLASH\x01\x02\x00\x01\x00\x01\x00\0\0\x04\0\0\0\x04\0\0\0\x00\x10\0\0\0\0\0\0";
-        assert!(encode(&SMALL, (0..8).map(|_| 0)).starts_with(header));
     }
 
     #[test]

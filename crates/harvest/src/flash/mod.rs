@@ -12,6 +12,7 @@ pub(crate) mod blank;
 pub mod emulator;
 pub mod file;
 pub mod geometry;
+pub(crate) mod table;
 pub mod timing;
 
 pub use emulator::Emulator;
@@ -148,4 +149,4 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod conformance;
+pub(crate) mod conformance;

@@ -141,6 +141,13 @@ impl Log {
         self.sync(media, self.journal.appended())
     }
 
+    /// Makes all durable, and notes that the journal was closed in good order.
+    pub(crate) fn close(&self, media: &Media) -> Result<()> {
+        self.sync_all(media)?;
+        self.guard.as_ref().map_or(Ok(()), |guard| guard())?;
+        self.journal.close()
+    }
+
     /// Whether it is time to replace old records by snapshots; asked once a second.
     pub(crate) fn is_rewriting_due(&self) -> bool {
         self.journal.has_grown() && lock(&self.pause).is_over()

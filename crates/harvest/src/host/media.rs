@@ -5,11 +5,11 @@
 //! nothing is known, and they are.
 
 use super::meta::Meta;
-use crate::flash::{Flash, FlashBlock, FlashError, Geometry};
+use crate::flash::{Flash, FlashBlock, FlashError, Geometry, lock};
 use crate::gate::{Access, Gate};
 use crate::lane::Class;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// Blocks erased at a time on flash whose erasures share a wait for the disk.
 const TOGETHER: usize = 64;
@@ -24,6 +24,10 @@ pub(crate) struct Media {
     read: AtomicU64,
     programmed: AtomicU64,
     given_up: AtomicU64,
+    failed: AtomicU64,
+    /// Why the last program failed, until one succeeds.
+    failing: Mutex<Option<String>>,
+    is_failing: AtomicBool,
     /// Erasures for harvest VMs by channel, since the flash was made.
     harvest_wear: Vec<AtomicU64>,
     /// Of those, the ones that the journal knows of.
@@ -59,6 +63,9 @@ impl Media {
             read: AtomicU64::new(0),
             programmed: AtomicU64::new(0),
             given_up: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            failing: Mutex::default(),
+            is_failing: AtomicBool::new(false),
             harvest_wear: (0..geometry.channels).map(|_| AtomicU64::new(0)).collect(),
             saved_wear: AtomicU64::new(0),
         }
@@ -114,7 +121,25 @@ impl Media {
             word.fetch_and(!(1 << (block.0 % 64)), Ordering::AcqRel);
         }
         self.programmed.fetch_add(data.len() as u64, Ordering::Relaxed);
-        self.flash.program(block, page, data)
+        let programmed = self.flash.program(block, page, data);
+        match &programmed {
+            Err(FlashError::Failed(error)) => {
+                self.failed.fetch_add(1, Ordering::Relaxed);
+                *lock(&self.failing) = Some(error.to_string());
+                self.is_failing.store(true, Ordering::Release);
+            }
+            Ok(()) if self.is_failing.load(Ordering::Acquire) => {
+                self.is_failing.store(false, Ordering::Release);
+                *lock(&self.failing) = None;
+            }
+            _ => {}
+        }
+        programmed
+    }
+
+    /// How many programs failed though the flash is not worn, and why the last did if none has succeeded since.
+    pub(crate) fn failures(&self) -> (u64, Option<String>) {
+        (self.failed.load(Ordering::Relaxed), lock(&self.failing).clone())
     }
 
     /// Waits for its turn and erases a block that stays with whom it belongs to. What it held may be there again after

@@ -35,6 +35,7 @@
 //! | `sampling` | what vSSDs use |
 //! | `unsold` | how long what is unsold stays so |
 //! | `recover` | opening, creating, and what a crash left |
+//! | [`rescue`] | a directory that cannot be opened: what is wrong, what can be saved |
 //! | `rewrite` | old records of the journal give way to new ones |
 //! | `show` | status |
 
@@ -48,6 +49,7 @@ mod meta;
 pub mod options;
 pub(crate) mod program;
 mod recover;
+pub mod rescue;
 mod rewrite;
 pub(crate) mod sampling;
 mod show;
@@ -292,6 +294,11 @@ impl Host {
         self.check()?;
         self.log.may_take(0)?;
         let volume = self.named(name)?;
+        if wish.capacity == 0 {
+            let error =
+                Error::invalid("a request for 0 bytes asks for nothing").about(format_args!("vSSD {name}"));
+            return Err(error.remedy("give the capacity that it needs at least, such as 1G"));
+        }
         let block = u64::from(self.media.geometry().block_size());
         let capacity = u32::try_from(wish.capacity.div_ceil(block))
             .map_err(|_| Error::invalid("so much is on no host").about(format_args!("vSSD {name}")))?;
@@ -316,18 +323,29 @@ impl Host {
                 let control = lock(&self.control);
                 Ok(grant.slots.iter().filter_map(|(_, id)| self.lease_of(&control, *id)).collect())
             }
-            Some(Answer::Short { channels, blocks }) => Err(about(Error::new(
-                ErrorKind::NoSpace,
-                format!(
-                    "for that long {} on {channels} channels are to be had at once",
-                    ByteSize(blocks * block)
-                ),
-            ))
-            .remedy("ask for less, for a shorter time, or with partial; or wait until more is spare")),
+            Some(Answer::Short { channels, blocks }) => Err(about(self.too_little(channels, blocks * block))),
             Some(Answer::NoGhost) => Err(about(Error::invalid("it is no harvest VM's, or is being deleted"))),
             Some(Answer::Nothing) => Err(about(Error::invalid("nothing is asked for"))),
             None => Err(about(Error::new(ErrorKind::Unavailable, "the request was not answered"))),
         }
+    }
+
+    /// The error of a request that the pool has not enough for.
+    fn too_little(&self, channels: u64, bytes: u64) -> Error {
+        let control = lock(&self.control);
+        let coming = control.broker.gssds().filter(|(id, _)| control.broker.is_coming(*id));
+        let block = u64::from(self.media.geometry().block_size());
+        let coming = coming.map(|(_, gssd)| u64::from(gssd.capacity)).sum::<u64>() * block;
+        drop(control);
+        let mut cause =
+            format!("for that long {} on {channels} channels are to be had at once", ByteSize(bytes));
+        let mut remedy = "ask for less, for a shorter time, or with partial; or wait until more is spare";
+        if coming > 0 {
+            cause = format!("{cause}, and {} more are being erased", ByteSize(coming));
+            remedy = "ask again when that is erased, as `headstart harvest status` says; or ask for less, for a \
+                      shorter time, or with partial";
+        }
+        Error::new(ErrorKind::NoSpace, cause).remedy(remedy)
     }
 
     /// Gives storage back: one lease, whose data moves to the vSSD's other flash (a report says where it does not fit,
@@ -366,10 +384,30 @@ impl Host {
         let blocks = bytes / u64::from(self.media.geometry().block_size());
         let capacity = u32::try_from(blocks).unwrap_or(u32::MAX);
         let forecast = Forecast { bandwidth: channels, capacity, lasts };
-        if let Some(sampler) = lock(&self.control).samples.get_mut(&volume.id) {
-            sampler.set_forecast(forecast);
+        let grows = {
+            let mut control = lock(&self.control);
+            if let Some(sampler) = control.samples.get_mut(&volume.id) {
+                sampler.set_forecast(forecast);
+            }
+            self.outgrows(&control, volume.id, &forecast)
+        };
+        if grows {
+            // What nobody has on lease goes home, and comes back as part of what is offered now.
+            lock(&self.inbox).push(Event::Unpool { home: volume.id });
         }
         self.tell_now_or_later(sampling::event(volume.id, forecast))
+    }
+
+    /// `true` if more is offered, or for longer, than what a home has in the pool.
+    fn outgrows(&self, control: &Control, home: VssdId, forecast: &Forecast) -> bool {
+        let grain = self.settings.grain(self.media.geometry());
+        let until = self.time() + forecast.lasts;
+        let mut idle = control.broker.gssds().filter(|(_, gssd)| gssd.home == home && !gssd.in_use);
+        idle.any(|(_, gssd)| {
+            let more = forecast.capacity > gssd.capacity || forecast.bandwidth > gssd.bandwidth;
+            let longer = until.since(gssd.expire) >= grain.lasts;
+            forecast.capacity >= gssd.capacity && (more || longer)
+        })
     }
 
     /// A vSSD as a disk.
@@ -465,7 +503,7 @@ impl Host {
         self.settle()?;
         if self.log.may_take(0).is_ok() {
             self.save_wear(1);
-            self.log.sync_all(&self.media)?;
+            self.log.close(&self.media)?;
         }
         self.check()
     }

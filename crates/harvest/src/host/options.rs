@@ -7,7 +7,8 @@ use crate::flash::timing::Speeds;
 use crate::flash::{Emulator, FileFlash, Flash, Geometry, blank};
 use crate::gssd::Grain;
 use crate::lane::{self, Speed};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, vssd};
+use headstart_block::ByteSize;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +77,7 @@ impl Default for Settings {
             unsold_cover: 0.5,
             urgent_limit: Duration::from_secs(10),
             moving_rate: Speeds::default().bus / 16,
-            swap_every: crate::vssd::SWAP_PERIOD,
+            swap_every: vssd::SWAP_PERIOD,
             grow: true,
         }
     }
@@ -162,6 +163,13 @@ pub(crate) fn open_flash(options: &Options, known: bool) -> Result<Opened> {
 
 fn open_known(path: &Path, table: &Path, wanted: Option<u64>) -> Result<FileFlash> {
     let flash = FileFlash::open(path, table).map_err(|error| {
+        if error.kind() == ErrorKind::NotFound && path.exists() && !table.exists() {
+            let cause = "the table of flash is missing beside its flash";
+            return Error::corrupt(cause).about(table.display());
+        }
+        if error.kind() == ErrorKind::Corrupt {
+            return error;
+        }
         error.remedy("give the flash that this directory was made with, or another directory to begin anew")
     })?;
     let size = flash.geometry().size();
@@ -182,7 +190,8 @@ fn check_new(path: &Path, table: &Path, device: bool, erase: bool) -> Result<()>
             "it is the flash of another directory, or of one whose journal is lost",
         );
         return Err(error.about(path.display()).remedy(format!(
-            "open that directory; or remove {} to lose all that is on it and begin anew",
+            "open that directory; or give up all that is on it by `headstart harvest rescue DIR --discard-all` and \
+             begin anew (DIR is where {} or its journal was)",
             table.display()
         )));
     }
@@ -213,7 +222,11 @@ fn make(path: &Path, table: &Path, wanted: Option<u64>, device: bool) -> Result<
             return Err(error.remedy("give a size to make it with"));
         }
     };
-    FileFlash::create(path, table, geometry(size)?)
+    let geometry = geometry(size)?;
+    if !device {
+        check_free(path, geometry.size());
+    }
+    FileFlash::create(path, table, geometry)
 }
 
 fn device_size(path: &Path) -> Result<u64> {
@@ -222,11 +235,54 @@ fn device_size(path: &Path) -> Result<u64> {
     size.map_err(|error| Error::io("cannot be opened", error).about(path.display()))
 }
 
+/// The build of new flash of so many bytes.
 fn geometry(size: u64) -> Result<Geometry> {
-    Geometry::of_size(size).ok_or_else(|| {
-        Error::invalid(format!("{size} bytes of flash are too few or too many"))
-            .remedy("give 1 MiB to 16 PiB")
+    let holds_something = |geometry: &Geometry| {
+        vssd::Settings::new(*geometry, 0).size_of_blocks(geometry.channel_blocks().into()) > 0
+    };
+    Geometry::of_size(size).filter(holds_something).ok_or_else(|| {
+        let least = (20..40)
+            .map(|exponent| 1 << exponent)
+            .find(|size| Geometry::of_size(*size).is_some_and(|geometry| holds_something(&geometry)));
+        let cause = if least.is_some_and(|least| size < least) {
+            format!("{} of flash are too little: flash needs more than that for itself", ByteSize(size))
+        } else {
+            format!("{} of flash are too much", ByteSize(size))
+        };
+        let least = ByteSize(least.unwrap_or(16 << 20));
+        Error::invalid(cause).remedy(format!("give {least} to 16 PiB"))
     })
+}
+
+/// Names of what a host keeps in its directory, and what they begin with.
+const OWN: [&str; 8] =
+    ["journal", "flash", "lock", "exports", "vssds", "harvest.sock", "nbd.sock", "lost+found"];
+
+/// Refuses to make a host in a directory that somebody keeps something else in.
+pub(crate) fn check_directory(dir: &Path) -> Result<()> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Ok(()) };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let foreign = names.filter(|name| !OWN.iter().any(|own| name.starts_with(own))).min();
+    foreign.map_or(Ok(()), |name| {
+        let cause = format!("it holds something already: {}", name.escape_debug());
+        let error = Error::new(ErrorKind::Conflict, cause).about(dir.display());
+        Err(error.remedy("give an empty directory, or one that is not there yet"))
+    })
+}
+
+/// Warns of a file that its file system cannot hold when all of it is used.
+fn check_free(path: &Path, size: u64) {
+    let dir = path.parent().unwrap_or(path);
+    let Ok(free) = rustix::fs::statvfs(dir) else { return };
+    let free = free.f_bavail.saturating_mul(free.f_frsize);
+    if free < size {
+        tracing::warn!(
+            "{}: its file system has {} free, and this flash can take {}: writes fail when it is full",
+            path.display(),
+            ByteSize(free),
+            ByteSize(size)
+        );
+    }
 }
 
 #[cfg(test)]

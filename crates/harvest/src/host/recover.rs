@@ -10,7 +10,8 @@ use super::levelling::{Levelling, Looked};
 use super::log::{Log, decoded};
 use super::media::Media;
 use super::meta::{Meta, kind_of};
-use super::options::{Opened, Settings, open_flash};
+use super::options::{Opened, Settings, check_directory, open_flash};
+use super::rescue::remedied;
 use super::status::Options;
 use super::unsold::{Shelf, Sold};
 use super::volume::About;
@@ -31,13 +32,13 @@ use std::sync::{Arc, Condvar, Mutex, RwLock};
 
 /// What a journal says.
 #[derive(Default)]
-struct Known {
-    geometry: Option<Geometry>,
+pub(super) struct Known {
+    pub(super) geometry: Option<Geometry>,
     next_vssd: u32,
-    made: BTreeMap<VssdId, About>,
-    vssds: BTreeMap<VssdId, Vssd>,
+    pub(super) made: BTreeMap<VssdId, About>,
+    pub(super) vssds: BTreeMap<VssdId, Vssd>,
     last: BTreeMap<VssdId, u64>,
-    steps: Vec<Step>,
+    pub(super) steps: Vec<Step>,
     since: BTreeMap<VssdId, Time>,
     sold: Vec<Sold>,
     looked: Option<Looked>,
@@ -66,15 +67,17 @@ impl Host {
         let dir = &options.dir;
         let made = std::fs::create_dir_all(dir);
         made.map_err(|error| Error::io("cannot be made", error).about(dir.display()))?;
-        let lock = lock_dir(dir)?;
         let emulated = matches!(options.flash, super::FlashPlace::Emulated { .. });
         let journal = dir.join(if emulated { "journal.emulated" } else { "journal" });
-        let opened = open_flash(&options, !emulated && journal.exists())?;
+        if !journal.exists() {
+            check_directory(dir)?;
+        }
+        let lock = lock_dir(dir)?;
+        let remedied = |error| remedied(&options, error);
+        let opened = open_flash(&options, !emulated && journal.exists()).map_err(remedied)?;
         let settings = options.settings.clone();
-        Self::assemble(
-            Parts { opened, settings, journal, lock: Some(lock), inline: false, guard: None },
-            clock,
-        )
+        let parts = Parts { opened, settings, journal, lock: Some(lock), inline: false, guard: None };
+        Self::assemble(parts, clock).map_err(remedied)
     }
 
     pub(crate) fn assemble(parts: Parts, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
@@ -246,6 +249,15 @@ fn open_journal(path: &Path, geometry: &Geometry) -> Result<(Journal, Known)> {
             "the end of the journal was torn by a crash and is cut off"
         );
     }
+    for (at, _) in &end.restored {
+        tracing::warn!(
+            at,
+            "the journal is damaged there; a copy of what was there is used, and nothing is lost"
+        );
+    }
+    if end.version < crate::journal::VERSION {
+        tracing::info!(version = end.version, "the journal of an earlier version was replaced");
+    }
     if known.geometry != Some(*geometry) {
         let error = Error::new(ErrorKind::Conflict, "it is about flash of another size or build");
         return Err(error.about(path.display()).remedy("give the flash that this directory was made with"));
@@ -254,8 +266,17 @@ fn open_journal(path: &Path, geometry: &Geometry) -> Result<(Journal, Known)> {
 }
 
 impl Known {
+    /// Forgets vSSDs that were deleted.
+    pub(super) fn forget_deleted(&mut self) {
+        for step in &self.steps {
+            if let Step::Deleted { vssd, .. } = step {
+                self.vssds.remove(vssd);
+            }
+        }
+    }
+
     /// What the next record says. `snapshots` gathers their parts.
-    fn add(&mut self, snapshots: &mut Snapshots, record: Record) -> Result<()> {
+    pub(super) fn add(&mut self, snapshots: &mut Snapshots, record: Record) -> Result<()> {
         match record {
             Record::Broker(step) => self.steps.push(step),
             Record::Host { meta } => self.meta(Meta::of(&meta)?),
@@ -297,7 +318,7 @@ impl Known {
     }
 }
 
-fn lock_dir(dir: &Path) -> Result<File> {
+pub(super) fn lock_dir(dir: &Path) -> Result<File> {
     let path = dir.join("lock");
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
     let file = file.map_err(|error| Error::io("cannot be opened", error).about(path.display()))?;

@@ -66,6 +66,11 @@ impl Host {
             channels: u16::try_from(channels.len()).unwrap_or(u16::MAX),
             used: usage.stored * u64::from(geometry.page_size),
             lent: u64::from(usage.lent) * block,
+            offered: self.lent_by(control, id, |control, gssd| control.broker.is_pooled(gssd)),
+            erasing: self.lent_by(control, id, |control, gssd| control.broker.is_coming(gssd)),
+            leased: self.lent_by(control, id, |control, gssd| {
+                control.broker.gssd(gssd).is_some_and(|gssd| gssd.in_use)
+            }),
             borrowed: leases.iter().map(|lease| lease.capacity).sum(),
             leases,
             read_bytes,
@@ -77,6 +82,13 @@ impl Host {
                 lasts_s: forecast.lasts.as_secs(),
             }),
         })
+    }
+
+    /// Bytes of the gSSDs of a home for which something holds.
+    fn lent_by(&self, control: &Control, home: VssdId, holds: impl Fn(&Control, GssdId) -> bool) -> u64 {
+        let of_it = control.broker.gssds().filter(|(id, gssd)| gssd.home == home && holds(control, *id));
+        of_it.map(|(_, gssd)| u64::from(gssd.capacity)).sum::<u64>()
+            * u64::from(self.media.geometry().block_size())
     }
 
     pub(super) fn lease_of(&self, control: &Control, id: GssdId) -> Option<LeaseStatus> {
@@ -104,6 +116,7 @@ impl Host {
             capacity: u64::from(gssd.capacity) * u64::from(self.media.geometry().block_size()),
             spare_s: gssd.expire.since(self.time()).as_secs(),
             ready: control.broker.is_pooled(id),
+            erasing: control.broker.is_coming(id),
         })
     }
 
@@ -114,6 +127,7 @@ impl Host {
         let bad = (0..geometry.total_blocks()).filter(|block| self.media.is_bad(FlashBlock(*block))).count();
         let nobodys: u64 = self.custody.bad().iter().map(|run: &Run| u64::from(run.count)).sum();
         let done = self.media.done();
+        let (failed_programs, failing) = self.media.failures();
         FlashStatus {
             place: self.place.clone(),
             size: geometry.size(),
@@ -130,6 +144,8 @@ impl Host {
                 .values()
                 .map(|volume| volume.meter.counts()[1])
                 .fold(self.written_before.load(Ordering::Relaxed), u64::saturating_add),
+            failed_programs,
+            failing,
         }
     }
 

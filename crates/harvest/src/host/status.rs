@@ -80,6 +80,15 @@ pub struct VssdStatus {
     pub used: u64,
     /// Bytes of its flash that are gSSDs, in the pool or leased.
     pub lent: u64,
+    /// Of those, bytes that are erased and can be requested.
+    #[serde(default)]
+    pub offered: u64,
+    /// Of those, bytes that can be requested once they are erased.
+    #[serde(default)]
+    pub erasing: u64,
+    /// Of those, bytes that harvest vSSDs have on lease.
+    #[serde(default)]
+    pub leased: u64,
     /// Bytes of flash that it has on lease.
     pub borrowed: u64,
     /// What it has on lease.
@@ -187,6 +196,9 @@ pub struct PooledStatus {
     pub spare_s: u64,
     /// Whether it is erased and can be had; otherwise it is on its way into the pool or home.
     pub ready: bool,
+    /// `true` if it is being erased, and can be had then.
+    #[serde(default)]
+    pub erasing: bool,
 }
 
 /// The flash of a host. What is counted is so since the host was opened, erasures since the flash was made.
@@ -217,6 +229,12 @@ pub struct FlashStatus {
     pub programmed_bytes: u64,
     /// Bytes that VMs wrote: what was programmed beyond these was collected, or read, changed and written again.
     pub written_bytes: u64,
+    /// Programs that failed though the flash is not worn, such as on a full file system.
+    #[serde(default)]
+    pub failed_programs: u64,
+    /// The cause of the last of these, if none has succeeded since.
+    #[serde(default)]
+    pub failing: Option<String>,
 }
 
 /// The journal of a host.

@@ -1,12 +1,13 @@
 //! A journal in a file: appending, syncing together, and replacing the file while it is used.
 
+use super::group::{self, Chain, FRONT, fits_mark, slot_at};
+use super::rewriting::{Rewriting, Writer};
 use super::room::{Medium, Room, is_full};
-use super::{End, HEADER, Record, encode, header, reframe, replay};
-use crate::replace::put_in_place;
+use super::{End, Record, VERSION, encode, old, replay};
 use crate::{Error, ErrorKind, Result};
-use std::fs::{File, Permissions};
-use std::io::{self, BufReader};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -16,8 +17,8 @@ const GROWN_TIMES: u64 = 2;
 const GROWN_BYTES: u64 = 1 << 20;
 /// A buffer of more bytes is not kept for the next batch.
 const KEPT: usize = 1 << 20;
-/// Bytes that are gathered for a write of a new journal.
-const GATHERED: usize = 1 << 20;
+/// Bytes that are read at a time.
+const READ: usize = 1 << 20;
 
 /// How much was appended to a journal, since it was opened: what is to be synced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,43 +27,111 @@ pub struct Lsn(pub u64);
 /// A journal in a file. All methods may be called from any thread; those who sync at the same time share a sync.
 #[derive(Debug)]
 pub struct Journal {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     state: Mutex<State>,
-    synced: Condvar,
+    pub(super) synced: Condvar,
+}
+
+/// A journal's file, and where it ends.
+#[derive(Clone, Debug)]
+pub(super) struct Written {
+    pub(super) file: Arc<Medium>,
+    pub(super) generation: u64,
+    pub(super) chain: Chain,
+    /// Where the last group begins.
+    pub(super) last: u64,
+    /// The slot of the next mark.
+    pub(super) slot: usize,
+    /// The file's length.
+    pub(super) len: u64,
 }
 
 #[derive(Debug)]
-struct State {
-    file: Arc<Medium>,
-    room: Room,
-    /// Frames that were not written yet.
-    pending: Vec<u8>,
-    /// The file's length, without `pending`, and with what is being written.
-    len: u64,
-    /// The file's length as last synced.
-    durable_len: u64,
-    /// Its length when it was last rewritten.
-    written_len: u64,
-    appended: Lsn,
-    durable: Lsn,
-    writing: bool,
+pub(super) struct State {
+    /// The file as it is, or will be when what is being written is.
+    pub(super) written: Written,
+    pub(super) room: Room,
+    /// Records that were not written yet.
+    pub(super) pending: Vec<u8>,
+    /// A buffer for groups.
+    groups: Vec<u8>,
+    /// The file's length when it was last rewritten.
+    pub(super) written_len: u64,
+    pub(super) appended: Lsn,
+    pub(super) durable: Lsn,
+    pub(super) writing: bool,
     /// Why it failed once: then nobody knows what is in the file.
-    failed: Option<String>,
-    /// Frames appended since it began to be rewritten, while it is.
-    tail: Option<Vec<u8>>,
+    pub(super) failed: Option<String>,
+    /// Records appended since it began to be rewritten, while it is.
+    pub(super) tail: Option<Vec<u8>>,
 }
 
 impl State {
     /// Where the file ends when all is written.
     fn end(&self) -> u64 {
-        self.len + self.pending.len() as u64
+        let heads = self.pending.len().div_ceil(READ) * group::HEAD;
+        self.written.len + (self.pending.len() + heads) as u64
+    }
+
+    /// Buffers are kept for the next batch.
+    fn keep(&mut self, batch: Vec<u8>, groups: Vec<u8>) {
+        if self.pending.is_empty() && batch.capacity() <= KEPT {
+            self.pending = batch;
+            self.pending.clear();
+        }
+        if groups.capacity() <= KEPT {
+            self.groups = groups;
+        }
     }
 
     /// What was to be written waits again, before what was appended since.
-    fn put_back(&mut self, batch: Vec<u8>) {
+    pub(super) fn put_back(&mut self, batch: Vec<u8>) {
         let later = std::mem::replace(&mut self.pending, batch);
         self.pending.extend_from_slice(&later);
     }
+}
+
+impl Written {
+    /// Writes groups, and makes them durable together with a mark. `after` is where the journal ends then.
+    fn write(&self, after: &Self, groups: &[u8]) -> io::Result<()> {
+        if groups.is_empty() {
+            return self.file.sync_data();
+        }
+        self.file.write(groups, self.len)?;
+        let has_copy = after.last == self.len && fits_mark(groups.len());
+        if !has_copy {
+            // A mark without a copy says that it is durable.
+            self.file.sync_data()?;
+        }
+        let copy = if has_copy { groups } else { &[] };
+        let mark = group::mark(self.generation, &after.chain, after.last, copy, false);
+        self.file.write(&mark, slot_at(self.slot))?;
+        self.file.sync_data()
+    }
+
+    /// Adds a mark that all is there.
+    fn close(&self) -> io::Result<()> {
+        let mark = group::mark(self.generation, &self.chain, self.last, &[], true);
+        self.file.write(&mark, slot_at(self.slot))?;
+        self.file.sync_data()
+    }
+}
+
+/// Puts right in a journal's file what can be put right for certain, and cuts off its torn tail.
+fn mend(file: &File, end: &End) -> Result<()> {
+    let failed = |error| Error::io("cannot put it right", error);
+    debug_assert_eq!(end.version, VERSION, "others are replaced");
+    if end.front_restored {
+        file.write_all_at(&group::front(end.generation)[..group::IDENTITY], 0).map_err(failed)?;
+    }
+    for (at, group) in &end.restored {
+        file.write_all_at(group, *at).map_err(failed)?;
+    }
+    if end.torn.is_some() {
+        file.set_len(end.end).map_err(|error| Error::io("cannot cut off its torn end", error))?;
+    }
+    // What was written may not have been durable: from here on it is relied upon.
+    file.sync_all().map_err(|error| Error::io("cannot sync it", error))
 }
 
 impl Journal {
@@ -72,46 +141,70 @@ impl Journal {
     /// The file cannot be written.
     pub fn create<'a>(path: &Path, records: impl IntoIterator<Item = &'a Record>) -> Result<Self> {
         let create = || -> Result<Self> {
-            let mut new = Writer::beside(path)?;
+            let mut new = Writer::beside(path, 1)?;
             records.into_iter().try_for_each(|record| new.write(record))?;
-            new.end(&mut [])?;
-            // Where there is none, who needs it will hear of it.
-            let room = new.room();
-            new.put_in_place().map_err(|(error, _)| error)?;
-            Ok(Self::over(path, Arc::clone(&new.file), room, new.len, new.len))
+            Self::placed(path, new)
         };
         create().map_err(|error| error.about(path.display()))
     }
 
-    /// Opens a journal, hands its records over in order, and cuts off its torn tail.
+    /// The journal that was written, in its place.
+    fn placed(path: &Path, mut new: Writer) -> Result<Self> {
+        new.end(&[])?;
+        // Where there is none, who needs it will hear of it.
+        let room = new.room();
+        new.put_in_place().map_err(|(error, _)| error)?;
+        let len = new.written.len;
+        Ok(Self::over(path, new.written.clone(), room, len))
+    }
+
+    /// Opens a journal, hands its records over in order, and cuts off its torn tail. One of an earlier version is
+    /// replaced by one of this version.
     ///
     /// # Errors
     /// As [`replay`], or the file cannot be opened or cut.
     pub fn open(path: &Path, each: impl FnMut(Record) -> Result<()>) -> Result<(Self, End)> {
-        let open = || -> Result<(File, End)> {
-            let file = File::options().read(true).write(true).open(path);
-            let file = file.map_err(|error| Error::io("cannot open it", error))?;
-            let end = replay(BufReader::with_capacity(GATHERED, &file), each)?;
-            if end.torn.is_some() {
-                file.set_len(end.end).map_err(|error| Error::io("cannot cut off its torn end", error))?;
-            }
-            // What was written may not have been durable: from here on it is relied upon.
-            file.sync_all().map_err(|error| Error::io("cannot sync it", error))?;
-            Ok((file, end))
-        };
-        let (file, end) = open().map_err(|error| error.about(path.display()))?;
-        let file = Medium::of(file);
-        let room = file.room(end.end);
-        Ok((Self::over(path, Arc::new(file), room, end.end, HEADER as u64), end))
+        Self::open_any(path, each).map_err(|error| error.about(path.display()))
     }
 
-    fn over(path: &Path, file: Arc<Medium>, room: Room, len: u64, written_len: u64) -> Self {
+    fn open_any(path: &Path, mut each: impl FnMut(Record) -> Result<()>) -> Result<(Self, End)> {
+        let file = File::options().read(true).write(true).open(path);
+        let file = file.map_err(|error| Error::io("cannot open it", error))?;
+        let mut reader = BufReader::with_capacity(READ, &file);
+        let mut head = Vec::new();
+        super::fill(&mut reader, &mut head, 16)?;
+        let is_old = old::is_old(&head);
+        let all = head.chain(reader);
+        if is_old {
+            let mut new = Writer::beside(path, 1)?;
+            let end = replay(all, |record| {
+                new.write(&record)?;
+                each(record)
+            })?;
+            let cannot =
+                |error: Error| error.remedy("make room on its disk: it is written again in a new form");
+            return Ok((Self::placed(path, new).map_err(cannot)?, end));
+        }
+        let end = replay(all, each)?;
+        mend(&file, &end)?;
+        let written = Written {
+            file: Arc::new(Medium::of(file)),
+            generation: end.generation,
+            chain: end.chain,
+            last: end.last,
+            slot: end.slot,
+            len: end.end,
+        };
+        let room = written.file.room(end.end);
+        Ok((Self::over(path, written, room, FRONT as u64), end))
+    }
+
+    fn over(path: &Path, written: Written, room: Room, written_len: u64) -> Self {
         let state = State {
-            file,
+            written,
             room,
             pending: Vec::new(),
-            len,
-            durable_len: len,
+            groups: Vec::new(),
             written_len,
             appended: Lsn(0),
             durable: Lsn(0),
@@ -129,8 +222,8 @@ impl Journal {
     pub fn append(&self, record: &Record) -> Result<Lsn> {
         let mut state = self.lock();
         self.check(&state)?;
-        let (before, synced) = (state.pending.len(), state.durable_len);
-        encode(record, synced, &mut state.pending)?;
+        let before = state.pending.len();
+        encode(record, &mut state.pending)?;
         let State { pending, tail, appended, .. } = &mut *state;
         if let Some(tail) = tail {
             tail.extend_from_slice(&pending[before..]);
@@ -167,14 +260,18 @@ impl Journal {
             state = self.synced.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.writing = true;
-        let (batch, at, upto) = (std::mem::take(&mut state.pending), state.len, state.appended);
-        state.len += batch.len() as u64;
-        let len = state.len;
-        let wanted = if state.room.refusal().is_none() { state.room.wanted(len) } else { None };
-        let file = Arc::clone(&state.file);
+        let (batch, upto) = (std::mem::take(&mut state.pending), state.appended);
+        let mut groups = std::mem::take(&mut state.groups);
+        let (before_it, mut after_it) = (state.written.clone(), state.written.clone());
+        groups.clear();
+        let last = after_it.chain.append(&batch, &mut groups);
+        (after_it.last, after_it.len) = (before_it.len + last as u64, before_it.len + groups.len() as u64);
+        after_it.slot = 1 - before_it.slot;
+        state.written.len = after_it.len;
+        let wanted = if state.room.refusal().is_none() { state.room.wanted(after_it.len) } else { None };
         drop(state);
-        let given = wanted.map(|wanted| (wanted, file.take(wanted)));
-        let written = before().map(|()| file.write(&batch, at).and_then(|()| file.sync_data()));
+        let given = wanted.map(|wanted| (wanted, before_it.file.take(wanted)));
+        let written = before().map(|()| before_it.write(&after_it, &groups));
         let mut state = self.lock();
         state.writing = false;
         if let Some((wanted, given)) = given {
@@ -182,24 +279,46 @@ impl Journal {
         }
         match written {
             Ok(Ok(())) => {
-                (state.durable, state.durable_len) = (upto, at + batch.len() as u64);
+                (state.durable, state.written) = (upto, after_it);
                 state.room.written();
-                // The buffer is kept for the next batch.
-                if state.pending.is_empty() && batch.capacity() <= KEPT {
-                    state.pending = batch;
-                    state.pending.clear();
-                }
+                state.keep(batch, groups);
             }
             Ok(Err(error)) if is_full(&error) => {
                 // What came through of it is written over.
-                state.len = at;
-                state.room.refused(&error, at + batch.len() as u64);
+                state.room.refused(&error, after_it.len);
+                state.written = before_it;
                 state.put_back(batch);
                 self.synced.notify_all();
                 return Err(self.full(error));
             }
             Ok(Err(error)) => state.failed = Some(Error::io("it cannot be written", error).to_string()),
             Err(error) => state.failed = Some(error.to_string()),
+        }
+        self.synced.notify_all();
+        self.check(&state)
+    }
+
+    /// Makes all durable, and notes that the journal was closed in good order. It may still be appended to.
+    ///
+    /// # Errors
+    /// As [`Journal::sync`].
+    pub fn close(&self) -> Result<()> {
+        self.sync(self.appended())?;
+        let mut state = self.lock();
+        if state.writing || !state.pending.is_empty() || state.written.chain.next == 1 {
+            return Ok(());
+        }
+        state.writing = true;
+        let written = state.written.clone();
+        drop(state);
+        let closed = written.close();
+        let mut state = self.lock();
+        state.writing = false;
+        match closed {
+            Ok(()) => state.written.slot = 1 - written.slot,
+            // It is known to be whole without that.
+            Err(error) if is_full(&error) => {}
+            Err(error) => state.failed = Some(Error::io("it cannot be written", error).to_string()),
         }
         self.synced.notify_all();
         self.check(&state)
@@ -262,12 +381,12 @@ impl Journal {
     fn take_room<'a>(&'a self, mut state: MutexGuard<'a, State>, bytes: u64) -> MutexGuard<'a, State> {
         let end = state.end().saturating_add(bytes);
         let Some(wanted) = state.room.wanted(end) else { return state };
-        let file = Arc::clone(&state.file);
+        let file = Arc::clone(&state.written.file);
         drop(state);
         let given = file.take(wanted);
         let mut state = self.lock();
         // It may have been replaced.
-        if Arc::ptr_eq(&file, &state.file) {
+        if Arc::ptr_eq(&file, &state.written.file) {
             state.room.asked(wanted, &given);
         }
         state
@@ -287,7 +406,8 @@ impl Journal {
     #[must_use]
     pub fn has_grown(&self) -> bool {
         let state = self.lock();
-        state.len >= state.written_len * GROWN_TIMES && state.len - state.written_len >= GROWN_BYTES
+        let (len, before) = (state.written.len, state.written_len);
+        len >= before * GROWN_TIMES && len - before >= GROWN_BYTES
     }
 
     /// Begins to replace all records by others that lead to the same state. What is appended from now on follows them:
@@ -304,13 +424,12 @@ impl Journal {
             return Err(error.about(self.path.display()));
         }
         state.tail = Some(Vec::new());
+        let generation = state.written.generation + 1;
         drop(state);
-        let tail = Tail(self);
-        let new = Writer::beside(&self.path).map_err(|error| error.about(self.path.display()))?;
-        Ok(Rewriting { new, tail })
+        Rewriting::new(self, generation)
     }
 
-    fn check(&self, state: &State) -> Result<()> {
+    pub(super) fn check(&self, state: &State) -> Result<()> {
         match &state.failed {
             None => Ok(()),
             Some(cause) => Err(Error::new(ErrorKind::Io, format!("a write to it failed: {cause}"))
@@ -319,195 +438,9 @@ impl Journal {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Where a journal is written that is to take the place of the one at `path`.
-fn beside(path: &Path) -> PathBuf {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    PathBuf::from(beside)
-}
-
-/// A journal that is written beside one that is used, to take its place. Given up where it is dropped.
-#[derive(Debug)]
-#[must_use = "it takes the other's place when it is finished"]
-pub struct Rewriting<'a> {
-    new: Writer,
-    /// Dropped last: until then nobody else makes a file of this name.
-    tail: Tail<'a>,
-}
-
-impl Rewriting<'_> {
-    /// Adds a record.
-    ///
-    /// # Errors
-    /// The new file cannot be written; the record is too long.
-    pub fn write(&mut self, record: &Record) -> Result<()> {
-        let Self { new, tail: Tail(journal) } = self;
-        new.write(record).map_err(|error| error.about(journal.path.display()))
-    }
-
-    /// Adds what was appended since this was begun, and puts it in the other's place. `before` is done when it is
-    /// settled what that is, and before it is written, as in [`Journal::sync_after`]. All of it is durable when this
-    /// returns. Who syncs meanwhile waits.
-    ///
-    /// # Errors
-    /// The new file cannot be written, and the old one is used as before. Or what `before` says; or it is not known
-    /// which of the two is there after a crash: then the journal takes no more.
-    pub fn finish(mut self, before: impl FnOnce() -> Result<()>) -> Result<()> {
-        let Tail(journal) = self.tail;
-        // The bulk of it while the other is used.
-        self.new.sync().map_err(|error| error.about(journal.path.display()))?;
-        let mut state = journal.lock();
-        while state.writing {
-            state = journal.synced.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        journal.check(&state)?;
-        state.writing = true;
-        let (batch, upto) = (std::mem::take(&mut state.pending), state.appended);
-        let mut tail = state.tail.as_mut().map(std::mem::take).unwrap_or_default();
-        drop(state);
-        let mut room = Room::of(0);
-        let ready = match before() {
-            Ok(()) => self
-                .new
-                .end(&mut tail)
-                .and_then(|()| {
-                    room = self.new.room();
-                    // What the old one has is not to be had again.
-                    room.refusal().map_or(Ok(()), |error| Err(beside_failed(error)))
-                })
-                .map_err(|error| (error, false)),
-            Err(error) => Err((error, true)),
-        };
-        let placed = ready.and_then(|()| self.new.put_in_place());
-        let mut state = journal.lock();
-        state.writing = false;
-        journal.synced.notify_all();
-        match placed {
-            Ok(()) => {
-                let len = self.new.len;
-                reframe(&mut state.pending, |_| len);
-                (state.file, state.room) = (Arc::clone(&self.new.file), room);
-                (state.len, state.durable_len, state.written_len) = (len, len, len);
-                state.durable = upto;
-                Ok(())
-            }
-            Err((error, true)) => {
-                state.failed = Some(error.to_string());
-                Err(error.about(journal.path.display()))
-            }
-            Err((error, false)) => {
-                state.put_back(batch);
-                Err(error.about(journal.path.display()))
-            }
-        }
-    }
-}
-
-/// What is appended is kept for a rewriting, until this is dropped.
-#[derive(Debug)]
-struct Tail<'a>(&'a Journal);
-
-impl Drop for Tail<'_> {
-    fn drop(&mut self) {
-        self.0.lock().tail = None;
-    }
-}
-
-/// A new journal beside another. What is not put in its place is removed.
-#[derive(Debug)]
-struct Writer {
-    path: PathBuf,
-    file: Arc<Medium>,
-    /// What is not in the file yet.
-    gathered: Vec<u8>,
-    /// Bytes, with those.
-    len: u64,
-    in_place: bool,
-}
-
-impl Writer {
-    fn beside(path: &Path) -> Result<Self> {
-        // Who stores what where is for nobody else to read.
-        let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(true).mode(0o600);
-        let file = options.open(beside(path)).and_then(|file| {
-            // One may have been left there.
-            file.set_permissions(Permissions::from_mode(0o600)).map(|()| file)
-        });
-        let file = file.map_err(|error| Error::io("cannot make the new one beside it", error))?;
-        let gathered = header().to_vec();
-        Ok(Self {
-            path: path.to_owned(),
-            file: Arc::new(Medium::of(file)),
-            gathered,
-            len: HEADER as u64,
-            in_place: false,
-        })
-    }
-
-    /// Adds a record, which is known to be durable with all before it once the journal is used.
-    fn write(&mut self, record: &Record) -> Result<()> {
-        let before = self.gathered.len();
-        encode(record, self.len, &mut self.gathered)?;
-        self.len += (self.gathered.len() - before) as u64;
-        if self.gathered.len() >= GATHERED { self.write_out() } else { Ok(()) }
-    }
-
-    fn write_out(&mut self) -> Result<()> {
-        let at = self.len - self.gathered.len() as u64;
-        self.file.write(&self.gathered, at).map_err(beside_failed)?;
-        self.gathered.clear();
-        Ok(())
-    }
-
-    /// Makes durable what was written until now.
-    fn sync(&mut self) -> Result<()> {
-        self.write_out()?;
-        self.file.sync_all().map_err(beside_failed)
-    }
-
-    /// Adds frames as they were appended elsewhere, and the end.
-    fn end(&mut self, frames: &mut [u8]) -> Result<()> {
-        let begin = self.len;
-        reframe(frames, |at| begin + at as u64);
-        self.gathered.extend_from_slice(frames);
-        self.len += frames.len() as u64;
-        self.write(&Record::Whole)?;
-        self.sync()
-    }
-
-    /// Takes room ahead, as far as there is.
-    fn room(&self) -> Room {
-        self.file.room(self.len)
-    }
-
-    /// Puts it in the other's place, durably. Where that fails, with whether nobody knows which is there.
-    fn put_in_place(&mut self) -> Result<(), (Error, bool)> {
-        let placed = put_in_place(&beside(&self.path), &self.path);
-        self.in_place = !matches!(placed, Err((_, false)));
-        placed.map_err(|(error, in_place)| {
-            let unknown = in_place || !is_full(&error);
-            (Error::io("cannot be replaced by the new one", error), unknown)
-        })
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        if !self.in_place {
-            // It takes space, perhaps the last; where it stays, the next one takes its place.
-            std::fs::remove_file(beside(&self.path)).unwrap_or_default();
-        }
-    }
-}
-
-fn beside_failed(error: io::Error) -> Error {
-    Error::io("cannot write the new one beside it", error)
 }
 
 #[cfg(test)]

@@ -36,77 +36,98 @@ pub(super) fn records() -> Vec<Record> {
     ]
 }
 
-/// The records as a journal that was synced after `durable` of them, and where each begins.
-fn bytes(records: &[Record], durable: usize) -> (Vec<u8>, Vec<usize>) {
-    let (mut bytes, mut begins) = (header().to_vec(), vec![]);
-    let mut synced = bytes.len() as u64;
-    for (number, record) in records.iter().enumerate() {
-        if number == durable {
-            synced = bytes.len() as u64;
-        }
+/// The records as a journal with one group for each, and where each begins.
+fn bytes(records: &[Record]) -> (Vec<u8>, Vec<usize>) {
+    let (mut bytes, mut chain, mut begins) = (front(7), Chain::begin(7), vec![]);
+    for record in records {
+        let mut encoded = Vec::new();
+        encode(record, &mut encoded).unwrap();
         begins.push(bytes.len());
-        encode(record, synced, &mut bytes).unwrap();
+        chain.append(&encoded, &mut bytes);
     }
     (bytes, begins)
+}
+
+/// The same as version 2 has them.
+#[test]
+fn an_earlier_version_is_read() {
+    let records = records();
+    let (bytes, begins) = old::written(&records, 3);
+    let decoded = decode(&bytes).unwrap();
+    assert_eq!((decoded.records, decoded.end.version), (records.clone(), 2));
+    for at in 16..bytes.len() {
+        let mut broken = bytes.clone();
+        broken[at] ^= 0x10;
+        let number = begins.iter().filter(|begin| **begin <= at).count() - 1;
+        match decode(&broken) {
+            Ok(decoded) => assert!(number >= 3 && decoded.records == records[..number], "{at}"),
+            Err(error) => assert!(number < 3 && error.kind() == ErrorKind::Corrupt, "{at}: {error}"),
+        }
+        let examined = repair::examine(&broken).unwrap();
+        assert_eq!((examined.is_whole(), &examined.records[..]), (number >= 3, &records[..number]));
+    }
 }
 
 #[test]
 fn a_journal_that_is_cut_anywhere_says_what_was_before() {
     let records = records();
-    let (bytes, begins) = bytes(&records, 0);
-    for cut in HEADER..=bytes.len() {
+    let (bytes, begins) = bytes(&records);
+    for cut in FRONT..=bytes.len() {
         let decoded = decode(&bytes[..cut]).unwrap();
         let whole =
             begins.iter().skip(1).filter(|begin| **begin <= cut).count() + usize::from(cut == bytes.len());
         assert_eq!(decoded.records, records[..whole], "{cut}");
         let end = if whole == records.len() { bytes.len() } else { begins[whole] };
-        assert_eq!(decoded.end, end as u64);
+        assert_eq!(decoded.end.end, end as u64);
         let torn = Torn { at: end as u64, bytes: (cut - end) as u64 };
-        assert_eq!(decoded.torn, (cut > end).then_some(torn));
+        assert_eq!(decoded.end.torn, (cut > end).then_some(torn));
     }
-    for cut in 0..HEADER {
+    for cut in 0..FRONT {
         assert!(decode(&bytes[..cut]).is_err());
     }
 }
 
 #[test]
-fn a_bit_that_changes_ends_it_or_is_damage_if_it_was_durable() {
-    let records = records();
-    let (bytes, begins) = bytes(&records, 3);
-    for at in HEADER..bytes.len() {
-        let mut broken = bytes.clone();
-        broken[at] ^= 0x10;
-        let number = begins.iter().filter(|begin| **begin <= at).count() - 1;
-        match decode(&broken) {
-            Ok(decoded) => {
-                assert!(number >= 3, "{at}: durable records are given up as a torn tail");
-                assert_eq!(decoded.records, records[..number], "{at}");
-            }
-            Err(error) => {
-                assert!(number < 3, "{at}: {error}");
-                assert_eq!(error.kind(), ErrorKind::Corrupt);
-            }
-        }
-    }
-    for at in 0..HEADER {
-        let mut broken = bytes.clone();
-        broken[at] ^= 1;
-        assert!(decode(&broken).is_err(), "{at}");
-    }
-}
-
-#[test]
 fn zeros_after_the_end_are_a_tail() {
-    let (mut bytes, _) = bytes(&records(), 6);
+    let (mut bytes, _) = bytes(&records());
     let end = bytes.len() as u64;
     bytes.resize(bytes.len() + 5000, 0);
     let decoded = decode(&bytes).unwrap();
-    assert_eq!((decoded.records.len(), decoded.torn), (6, Some(Torn { at: end, bytes: 5000 })));
+    assert_eq!((decoded.records.len(), decoded.end.torn), (6, Some(Torn { at: end, bytes: 5000 })));
+}
+
+#[test]
+fn a_group_of_another_journal_or_another_place_does_not_follow() {
+    let records = records();
+    let (bytes, begins) = bytes(&records);
+    // One is left out; two change places.
+    let without = [&bytes[..begins[1]], &bytes[begins[2]..]].concat();
+    assert_eq!(decode(&without).unwrap().records, records[..1]);
+    let mut other = bytes.clone();
+    other[..FRONT].copy_from_slice(&front(8));
+    assert_eq!(decode(&other).unwrap().records, []);
+}
+
+#[test]
+fn programs_of_version_2_refuse_it_by_name() {
+    // As they read it: the version after the magic, and a checksum of both.
+    let front = front(1);
+    assert_eq!((number(&front, 8), number(&front, 12)), (VERSION, group::crc32(&front[..12])));
+    let mut later = front.clone();
+    later[8] = 4;
+    let crc = group::crc32(&later[..12]);
+    later[12..16].copy_from_slice(&crc.to_le_bytes());
+    later[2048] = 0;
+    let error = decode(&later).unwrap_err();
+    assert!(
+        error.kind() == ErrorKind::Unsupported && error.to_string().contains("its version is 4"),
+        "{error}"
+    );
 }
 
 #[test]
 fn a_journal_is_read_record_by_record() {
-    let (bytes, _) = bytes(&records(), 6);
+    let (bytes, _) = bytes(&records());
     let mut seen = Vec::new();
     let result = replay(&bytes[..], |record| {
         seen.push(record);
@@ -116,29 +137,14 @@ fn a_journal_is_read_record_by_record() {
 }
 
 #[test]
-fn what_a_frame_says_of_syncs_can_be_said_anew() {
-    let (mut bytes, begins) = bytes(&records(), 3);
-    reframe(&mut bytes[HEADER..], |at| (HEADER + at) as u64);
-    assert_eq!(decode(&bytes).unwrap().records, records());
-    for at in begins[..5].iter().map(|begin| begin + FRAME) {
-        let mut broken = bytes.clone();
-        broken[at] ^= 1;
-        assert!(decode(&broken).is_err(), "what is before the last is known to be durable");
-    }
-    reframe(&mut [0; 9], |_| 0);
-    reframe(&mut [0xff; 40], |_| 0);
-}
-
-#[test]
 fn a_long_map_is_in_parts_that_count_together() {
     let (vssd, other) = (VssdId(1), VssdId(2));
     let byte = |at: usize| u8::try_from(at * at % 251).unwrap();
     let map = |length: usize| (0..length).map(byte).collect::<Vec<_>>();
     for length in [0, 1, PART - 1, PART, PART + 1, 3 * PART, 3 * PART + 7] {
-        let mut bytes = header().to_vec();
-        for part in parts(vssd, &map(length)) {
-            encode(&part, 0, &mut bytes).unwrap();
-        }
+        let (mut bytes, mut encoded) = (front(1), Vec::new());
+        parts(vssd, &map(length)).for_each(|part| encode(&part, &mut encoded).unwrap());
+        Chain::begin(1).append(&encoded, &mut bytes);
         let (mut snapshots, mut whole) = (Snapshots::default(), Vec::new());
         for record in decode(&bytes).unwrap().records {
             let Record::Snapshot { vssd, part, last, map } = record else { unreachable!() };
@@ -166,17 +172,13 @@ proptest! {
     #[test]
     fn any_bytes_are_decoded_or_refused(tail in prop::collection::vec(any::<u8>(), 0..600)) {
         let _ = decode(&tail);
-        let _ = decode(&[&header()[..], &tail].concat());
+        let _ = decode(&[&front(1)[..], &tail].concat());
+        let _ = repair::examine(&[&front(1)[..], &tail].concat());
         // With checksums that are right.
-        let mut framed = header().to_vec();
+        let (mut framed, mut chain) = (front(1), Chain::begin(1));
         for part in tail.chunks(40) {
-            let begin = framed.len();
-            framed.extend(u32::try_from(part.len()).unwrap().to_le_bytes());
-            framed.extend([0; 4]);
-            framed.extend(16_u64.to_le_bytes());
-            framed.extend(part);
-            let crc = crc(&framed[begin + 8..]);
-            framed[begin + 4..begin + 8].copy_from_slice(&crc.to_le_bytes());
+            let len = u32::try_from(part.len()).unwrap().to_le_bytes();
+            chain.append(&[&len[..], part].concat(), &mut framed);
         }
         let _ = decode(&framed);
     }

@@ -40,6 +40,7 @@ struct World {
     custody: Custody,
     /// What the journal's file has durably.
     journal: Vec<u8>,
+    chain: journal::Chain,
     /// Long actions that were begun.
     tasks: Vec<Action>,
     /// Who wrote to each block last.
@@ -62,7 +63,8 @@ impl World {
             now: Time(0),
             broker: Broker::new(settings()),
             custody: Custody::new(geometry()),
-            journal: journal::header().to_vec(),
+            journal: journal::front(1),
+            chain: journal::Chain::begin(1),
             tasks: Vec::new(),
             content: vec![None; geometry().total_blocks() as usize],
             live: BTreeMap::new(),
@@ -101,13 +103,15 @@ impl World {
         for action in actions {
             match action {
                 Action::Journal(step) => {
-                    let synced = self.journal.len() as u64;
-                    let mut frame = Vec::new();
-                    journal::encode(&Record::Broker(step.clone()), synced, &mut frame).unwrap();
+                    let (mut record, mut frame) = (Vec::new(), Vec::new());
+                    journal::encode(&Record::Broker(step.clone()), &mut record).unwrap();
+                    let before = self.chain;
+                    self.chain.append(&record, &mut frame);
                     if self.left == Some(0) {
                         // Torn: none of it, some of it, or all but a byte.
                         let some = self.random.below(frame.len());
                         self.journal.extend(&frame[..some]);
+                        self.chain = before;
                         return Err(Crash);
                     }
                     self.journal.extend(frame);
@@ -374,7 +378,7 @@ impl World {
         self.left = None;
         self.tasks.clear();
         let decoded = journal::decode(&self.journal).unwrap();
-        self.journal.truncate(usize::try_from(decoded.end).unwrap());
+        self.journal.truncate(usize::try_from(decoded.end.end).unwrap());
         let steps: Vec<Step> = decoded
             .records
             .into_iter()

@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(super) const HOLDERS: [(&str, u8); 3] = [("regular", b'R'), ("ghost", b'G'), ("second", b'S')];
 
 /// What a holder may find in a page: the generations that it can be, 0 for zeros.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Model {
     pages: BTreeMap<(&'static str, u32), Vec<u32>>,
     generation: u32,

@@ -34,7 +34,7 @@ fn a_block_that_cannot_be_erased_never_comes_back() {
         }
         assert_eq!(host.status().flash.bad_blocks, 2);
         // Neither its home nor the next harvest VM meets it.
-        host.offer("regular", 2, 24 * 8 * PAGE as u64, 10 * HOUR).unwrap();
+        host.offer("regular", 2, 22 * 8 * PAGE as u64, 10 * HOUR).unwrap();
         if let Ok(leases) = host.request("ghost", wish(8)) {
             let blocks = leases.iter().flat_map(|lease| host.custody.blocks(lease.id)).flat_map(Run::blocks);
             assert!(blocks.into_iter().all(|block| !broken.contains(&block)), "round {round}");

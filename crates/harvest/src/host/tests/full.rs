@@ -6,6 +6,7 @@ use super::super::{FlashPlace, Host, Kind, Options, Settings};
 use super::crash::{End, HOLDERS, Life, Model, crash_at, ends_well, live, nobodys_is_clean, settled, swap};
 use super::kit::{BLOCK, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
 use super::smoke::{clock, wait_for};
+use crate::flash::conformance::output_of;
 use crate::flash::emulator::Faults;
 use crate::flash::lock;
 use crate::journal::room::limit;
@@ -325,7 +326,7 @@ fn on_a_file_system_that_gets_full() {
     let said = |output: &Output| {
         [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said).into_owned()).concat()
     };
-    match alone.output() {
+    match output_of(&mut alone) {
         Ok(output) if said(&output).contains("mounted") => {
             assert!(output.status.success(), "{}", said(&output));
         }

@@ -1,11 +1,11 @@
 //! Jobs that take too long, come too late or fail.
 
-use super::super::{Host, Kind, ReportKind};
-use super::kit::{Fuse, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
+use super::super::{Host, Kind, ReportKind, Wish};
+use super::kit::{BLOCK, Fuse, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
 use crate::broker::{Action, Answer, Event, RequestId, Run};
 use crate::flash::emulator::Faults;
 use crate::flash::lock;
-use crate::{GssdId, VssdId};
+use crate::{ErrorKind, GssdId, VssdId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -212,4 +212,32 @@ fn what_is_unsold_is_offered_for_as_long_as_such_was_unsold() {
         assert!(older + 30 * 60 <= new && older + 31 * 60 > new, "{new}, then {older}");
         host.delete("new").unwrap();
     }
+}
+
+#[test]
+fn what_nobody_has_on_lease_grows_with_a_larger_offer() {
+    let mut machine = Machine::new(SMALL, Faults::default());
+    let host = machine.restart();
+    host.create("regular", spec(Kind::Regular, 2, Some(8 * BLOCK))).unwrap();
+    host.create("ghost", spec(Kind::Harvest, 1, None)).unwrap();
+    let pooled = |host: &Host| host.status().pool.iter().map(|it| it.capacity / BLOCK).collect::<Vec<_>>();
+    host.offer("regular", 2, 8 * BLOCK, HOUR).unwrap();
+    assert_eq!(pooled(&host), [8]);
+    let offered = |host: &Host| {
+        let regular = host.list().into_iter().find(|vssd| vssd.name == "regular").unwrap();
+        [regular.offered, regular.erasing, regular.leased, regular.lent].map(|bytes| bytes / BLOCK)
+    };
+    assert_eq!(offered(&host), [8, 0, 0, 8]);
+    host.offer("regular", 2, 16 * BLOCK, HOUR).unwrap();
+    assert_eq!((pooled(&host), offered(&host)), (vec![16], [16, 0, 0, 16]));
+    // For longer, too.
+    assert!(host.request("ghost", Wish { duration: 3 * HOUR, ..wish(4) }).is_err());
+    host.offer("regular", 2, 16 * BLOCK, 5 * HOUR).unwrap();
+    let lease = &host.request("ghost", Wish { duration: 3 * HOUR, ..wish(4) }).unwrap()[0];
+    assert_eq!((lease.capacity, offered(&host)), (16 * BLOCK, [0, 0, 16, 16]));
+    // What is on lease stays as it is.
+    host.offer("regular", 2, 20 * BLOCK, 5 * HOUR).unwrap();
+    assert_eq!(offered(&host), [0, 0, 16, 16]);
+    let nothing = host.request("ghost", Wish { capacity: 0, ..wish(1) }).unwrap_err();
+    assert!(nothing.kind() == ErrorKind::Invalid && nothing.to_string().contains("asks for nothing"));
 }

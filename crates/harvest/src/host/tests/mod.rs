@@ -3,6 +3,7 @@
 mod cost;
 mod crash;
 mod faults;
+mod flips;
 mod full;
 mod integrity;
 mod jobs;

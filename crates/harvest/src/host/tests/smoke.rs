@@ -1,5 +1,6 @@
 //! Real files, real threads.
 
+use super::super::rescue::{self, PartState};
 use super::super::{FlashPlace, Host, Kind, Options, Settings, Wish};
 use super::kit::{HOUR, spec};
 use crate::ErrorKind;
@@ -101,9 +102,86 @@ fn another_flash_is_refused() {
     assert_eq!(wrong_size.kind(), ErrorKind::Conflict, "{wrong_size}");
     let elsewhere = Host::open(options(other.path(), place(dir.path(), None)), clock()).err().unwrap();
     assert_eq!(elsewhere.kind(), ErrorKind::Conflict, "{elsewhere}");
-    std::fs::remove_file(dir.path().join("flash.flash")).unwrap();
-    let lost = Host::open(options(dir.path(), place(dir.path(), None)), clock()).err().unwrap();
-    assert!(lost.to_string().contains("another directory"), "{lost}");
+    let table = dir.path().join("flash.flash");
+    std::fs::remove_file(&table).unwrap();
+    let open = || Host::open(options(dir.path(), place(dir.path(), None)), clock());
+    let lost = open().err().unwrap();
+    assert!(lost.to_string().contains("harvest rescue"), "{lost}");
+    // It is made again.
+    assert_eq!(rescue::check(dir.path(), None).unwrap().state(), PartState::Mendable);
+    assert!(!table.exists(), "it was looked at");
+    rescue::rescue(dir.path(), None).unwrap();
+    drop(open().unwrap());
+    assert_eq!(rescue::check(dir.path(), None).unwrap().state(), PartState::Whole);
+    let whole = std::fs::read(&table).unwrap();
+    for (at, len) in [(40, 1), (3, 1), (60, 9), (0, 5000)] {
+        let mut broken = whole.clone();
+        let end = broken.len().min(at + len);
+        broken[at..end].iter_mut().for_each(|byte| *byte ^= if len == 1 { 4 } else { 0x5a });
+        std::fs::write(&table, broken).unwrap();
+        let damaged = open().err().unwrap().to_string();
+        assert!(damaged.contains("flash.flash") && damaged.contains("harvest rescue"), "{damaged}");
+        rescue::rescue(dir.path(), None).unwrap();
+        assert!(len > 1 || std::fs::read(&table).unwrap() == whole, "{at}");
+        assert!(std::fs::read(dir.path().join("flash.flash.damaged")).unwrap() != whole);
+        drop(open().unwrap());
+        std::fs::write(&table, &whole).unwrap();
+    }
+}
+
+#[test]
+fn what_cannot_be_saved_is_given_up_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = FlashPlace::File { path: dir.path().join("flash"), size: Some(64 << 20) };
+    let open = || Host::open(options(dir.path(), place.clone()), clock());
+    let host = open().unwrap();
+    host.create("db", spec(Kind::Regular, 2, None)).unwrap();
+    host.create("web", spec(Kind::Regular, 1, None)).unwrap();
+    let busy = rescue::check(dir.path(), None).unwrap_err();
+    assert_eq!(busy.kind(), ErrorKind::Conflict, "{busy}");
+    host.disk("db").unwrap().write_at(&[7; 8192], 0).unwrap();
+    host.close().unwrap();
+    drop(host);
+    let journal = dir.path().join("journal");
+    let mut bytes = std::fs::read(&journal).unwrap();
+    // Two bytes of what was written first.
+    let at = crate::journal::FRONT + 70;
+    bytes[at..at + 2].copy_from_slice(&[0xaa, 0x55]);
+    std::fs::write(&journal, &bytes).unwrap();
+    let error = open().err().unwrap();
+    assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains("harvest check"), "{error}");
+    let error = rescue::rescue(dir.path(), None).unwrap_err().to_string();
+    assert!(error.contains("--discard-all") && error.contains("nothing was changed"), "{error}");
+    assert!(std::fs::read(&journal).unwrap() == bytes);
+    let gone = rescue::discard_all(dir.path(), None).unwrap();
+    assert_eq!(gone.state(), PartState::Lost);
+    let host = open().unwrap();
+    assert!(host.list().is_empty());
+    assert!(std::fs::read(dir.path().join("journal.damaged")).unwrap() == bytes);
+    // Of one that is whole, all is named.
+    host.create("db", spec(Kind::Regular, 2, None)).unwrap();
+    drop(host);
+    let gone = rescue::discard_all(dir.path(), None).unwrap();
+    assert_eq!(gone.vssds.iter().map(|vssd| vssd.name.as_str()).collect::<Vec<_>>(), ["db"]);
+    assert_eq!(rescue::discard_all(dir.path(), None).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_directory_of_something_else_and_sizes_that_cannot_be_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |size| {
+        let place = FlashPlace::File { path: dir.path().join("flash"), size: Some(size) };
+        Host::open(options(dir.path(), place), clock())
+    };
+    let small = open(1 << 20).err().unwrap();
+    assert!(small.kind() == ErrorKind::Invalid && small.to_string().contains("give 2 MiB"), "{small}");
+    drop(open(2 << 20).unwrap());
+    let other = tempfile::tempdir().unwrap();
+    std::fs::write(other.path().join("index.json"), "{}").unwrap();
+    let place = FlashPlace::File { path: other.path().join("flash"), size: Some(64 << 20) };
+    let taken = Host::open(options(other.path(), place), clock()).err().unwrap();
+    assert!(taken.kind() == ErrorKind::Conflict && taken.to_string().contains("index.json"), "{taken}");
+    assert_eq!(std::fs::read_dir(other.path()).unwrap().count(), 1, "nothing was made there");
 }
 
 #[test]

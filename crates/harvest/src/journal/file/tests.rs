@@ -1,9 +1,11 @@
+use super::super::rewriting::beside;
 use super::super::room::{RESERVE, limit};
 use super::super::tests::records;
-use super::super::{Decoded, FRAME, Torn, decode};
+use super::super::{Decoded, Torn, decode};
 use super::*;
 use crate::VssdId;
-use std::os::unix::fs::MetadataExt;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 fn opened(path: &Path) -> (Journal, Decoded) {
@@ -12,8 +14,8 @@ fn opened(path: &Path) -> (Journal, Decoded) {
         records.push(record);
         Ok(())
     });
-    let (journal, End { end, torn }) = opened.unwrap();
-    (journal, Decoded { records, end, torn })
+    let (journal, end) = opened.unwrap();
+    (journal, Decoded { records, end })
 }
 
 fn rewrite(journal: &Journal, records: &[Record]) -> Result<()> {
@@ -43,10 +45,10 @@ fn a_file_keeps_what_was_synced() {
     std::fs::write(&path, [&whole[..], &[7; 20]].concat()).unwrap();
     let (journal, decoded) = opened(&path);
     assert_eq!(decoded.records, records[..5]);
-    assert_eq!(decoded.torn, Some(Torn { at: whole.len() as u64, bytes: 20 }));
+    assert_eq!(decoded.end.torn, Some(Torn { at: whole.len() as u64, bytes: 20 }));
     journal.write(&records[5]).unwrap();
     let (again, decoded) = opened(&path);
-    assert_eq!((decoded.records, decoded.torn), (records.clone(), None));
+    assert_eq!((decoded.records, decoded.end.torn), (records.clone(), None));
 
     again.append(&records[0]).unwrap();
     rewrite(&again, &records[4..]).unwrap();
@@ -61,14 +63,12 @@ fn what_a_rewritten_journal_begins_with_is_known_to_have_been_durable() {
     let path = directory.path().join("journal");
     drop(Journal::create(&path, &records()).unwrap());
     let whole = std::fs::read(&path).unwrap();
-    let last = whole.len() - FRAME - 1;
-    for at in HEADER..last {
+    for at in FRONT..whole.len() {
         let mut broken = whole.clone();
         broken[at] ^= 1;
         assert!(decode(&broken).is_err(), "{at}");
+        assert!(decode(&whole[..at]).is_err(), "{at}");
     }
-    std::fs::write(&path, &whole[..last]).unwrap();
-    assert_eq!(opened(&path).1.records, records());
     std::fs::write(&path, b"something else entirely").unwrap();
     let error = Journal::open(&path, |_| Ok(())).unwrap_err();
     assert!(error.to_string().contains("journal: it is not a journal"), "{error}");
@@ -107,7 +107,7 @@ fn a_write_that_fails_is_the_last() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("journal");
     let journal = Journal::create(&path, &[]).unwrap();
-    journal.lock().file = Arc::new(Medium::of(File::open(&path).unwrap()));
+    journal.lock().written.file = Arc::new(Medium::of(File::open(&path).unwrap()));
     let error = journal.write(&records()[0]).unwrap_err();
     assert!(error.to_string().contains("a write to it failed"), "{error}");
     assert!(journal.append(&records()[0]).is_err() && rewrite(&journal, &[]).is_err());
@@ -138,14 +138,88 @@ fn what_is_appended_while_it_is_rewritten_follows() {
     assert!(journal.durable() < journal.appended());
     journal.sync(journal.appended()).unwrap();
     let whole = [&begin[..], &records[3..4]].concat();
-    assert_eq!((opened(&path).1.records, journal.size()), (whole, std::fs::metadata(&path).unwrap().len()));
-    // All but the last is known to have been durable.
+    assert_eq!(
+        (opened(&path).1.records, journal.size()),
+        (whole.clone(), std::fs::metadata(&path).unwrap().len())
+    );
+    // All of it is known to have been durable, and of the last group there is a copy.
     let bytes = std::fs::read(&path).unwrap();
-    for at in (HEADER..bytes.len() - 100).step_by(7) {
+    for at in FRONT..bytes.len() {
         let mut broken = bytes.clone();
         broken[at] ^= 1;
-        assert!(decode(&broken).is_err(), "{at}");
+        if let Ok(decoded) = decode(&broken) {
+            assert_eq!((decoded.records, decoded.end.restored.len()), (whole.clone(), 1), "{at}");
+        }
     }
+}
+
+#[test]
+fn what_was_synced_is_there_whatever_bit_is_wrong() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
+    let records = records();
+    for close in [false, true] {
+        let journal = Journal::create(&path, &records[..1]).unwrap();
+        for record in &records[1..] {
+            journal.write(record).unwrap();
+        }
+        // One that is too long for a mark.
+        let long = Record::Map { vssd: VssdId(1), change: vec![1; 40_000] };
+        journal.write(&long).unwrap();
+        if close {
+            journal.close().unwrap();
+        }
+        drop(journal);
+        let all = [&records[..], &[long]].concat();
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(opened(&path).1.end.closed, close);
+        for at in (0..bytes.len()).step_by(29).chain(0..64).chain(FRONT..FRONT + 1200) {
+            let mut broken = bytes.clone();
+            broken[at] ^= 1 << (at % 8);
+            if let Ok(decoded) = decode(&broken) {
+                assert!(decoded.records == all && decoded.end.torn.is_none(), "byte {at}");
+                // It is put right where it is opened.
+                std::fs::write(&path, &broken).unwrap();
+                drop(opened(&path));
+                assert!(opened(&path).1.end.restored.is_empty());
+            }
+        }
+        // Shorter than it was, it is no journal of a crash.
+        for cut in (0..bytes.len()).step_by(101) {
+            assert!(decode(&bytes[..cut]).map_or(true, |decoded| decoded.records == all), "{cut}");
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        let (journal, _) = opened(&path);
+        journal.write(&records[0]).unwrap();
+        let (_, decoded) = opened(&path);
+        assert!(decoded.records.len() == all.len() + 1 && !decoded.end.closed);
+    }
+}
+
+#[test]
+fn one_of_an_earlier_version_is_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
+    let records = records();
+    let (mut bytes, _) = old::written(&records, 4);
+    bytes.extend([7; 30]);
+    std::fs::write(&path, &bytes).unwrap();
+    let (journal, decoded) = opened(&path);
+    assert_eq!((decoded.records, decoded.end.version), (records.clone(), 2));
+    assert!(decoded.end.torn.is_some_and(|torn| torn.bytes == 30));
+    journal.write(&records[0]).unwrap();
+    drop(journal);
+    let (_, decoded) = opened(&path);
+    assert_eq!((decoded.records, decoded.end.version), ([&records[..], &records[..1]].concat(), VERSION));
+    // What is damaged, or says what is not known, stays as it is.
+    bytes[40] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    assert!(Journal::open(&path, |_| Ok(())).is_err());
+    assert!(std::fs::read(&path).unwrap() == bytes && !beside(&path).exists());
+    bytes[40] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    assert!(Journal::open(&path, |_| Err(Error::invalid("unknown"))).is_err());
+    assert!(std::fs::read(&path).unwrap() == bytes && !beside(&path).exists());
 }
 
 #[test]
@@ -162,7 +236,7 @@ fn a_rewriting_that_fails_changes_nothing() {
     assert!(!beside(&path).exists());
     // The new one cannot be written.
     let mut new = journal.rewriting().unwrap();
-    new.new.file = Arc::new(Medium::of(File::open(&path).unwrap()));
+    new.new.written.file = Arc::new(Medium::of(File::open(&path).unwrap()));
     journal.append(&records[2]).unwrap();
     new.write(&records[5]).unwrap();
     assert!(new.finish(|| Ok(())).is_err() && !beside(&path).exists());
@@ -170,7 +244,7 @@ fn a_rewriting_that_fails_changes_nothing() {
     let mut new = journal.rewriting().unwrap();
     new.write(&records[5]).unwrap();
     new.new.sync().unwrap();
-    new.new.file = Arc::new(Medium::of(File::open(&path).unwrap()));
+    new.new.written.file = Arc::new(Medium::of(File::open(&path).unwrap()));
     assert!(new.finish(|| journal.append(&records[3]).map(drop)).is_err());
     journal.sync(journal.appended()).unwrap();
     assert_eq!(opened(&path).1.records, records[..4]);
@@ -264,7 +338,7 @@ fn what_is_taken_ahead_is_not_in_the_file() {
     let taken =
         || std::fs::metadata(&path).map(|file| (file.len() == journal.size(), file.blocks() * 512)).unwrap();
     assert!(taken().0 && taken().1 >= 2 * RESERVE, "{:?}", taken());
-    assert_eq!(opened(&path).1.torn, None);
+    assert_eq!(opened(&path).1.end.torn, None);
     // It is taken again where it is used up, and for the next journal.
     let large = Record::Map { vssd: VssdId(1), change: vec![1; 5 << 20] };
     journal.write(&large).unwrap();
@@ -272,7 +346,7 @@ fn what_is_taken_ahead_is_not_in_the_file() {
     assert!(taken().0 && taken().1 >= (5 << 20) + 2 * RESERVE, "{:?}", taken());
     rewrite(&journal, &records()).unwrap();
     assert!(taken().0 && taken().1 >= 2 * RESERVE, "{:?}", taken());
-    assert_eq!(opened(&path).1.torn, None);
+    assert_eq!(opened(&path).1.end.torn, None);
 }
 
 #[test]
@@ -308,7 +382,7 @@ fn a_full_disk_refuses_and_loses_nothing() {
     journal.write(&records()[0]).unwrap();
     assert_eq!(journal.size(), std::fs::metadata(&path).unwrap().len());
     let (journal, decoded) = opened(&path);
-    assert!(decoded.records == written && decoded.torn.is_none());
+    assert!(decoded.records == written && decoded.end.torn.is_none());
     rewrite(&journal, &records()).unwrap();
     assert_eq!(opened(&path).1.records, records());
 }

@@ -1,0 +1,354 @@
+//! A directory whose host cannot be opened: what is wrong with it, and what can be saved.
+//!
+//! Nothing is guessed, because a map that is not the newest may name flash that another VM has by now. So a journal is
+//! put right where that is certain (`journal::repair`), and the table of flash is made again from the journal, which
+//! costs the counts of erasures. What else is damaged can only be given up, all together and by name.
+
+use super::recover::{Known, lock_dir};
+use super::status::{FlashPlace, Options};
+use crate::broker::Run;
+use crate::custody::Custody;
+use crate::flash::{FileFlash, FlashBlock, Geometry, table};
+use crate::journal::Snapshots;
+use crate::journal::repair::{Examined, Fault, examine};
+use crate::replace::put_in_place;
+use crate::{Error, ErrorKind, Result, VssdKind};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Ending of what was put aside.
+const ASIDE: &str = "damaged";
+
+/// The state of one of the files of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PartState {
+    /// As it was written.
+    Whole,
+    /// It can be put right.
+    Mendable,
+    /// It is damaged or missing, and cannot be put right.
+    Lost,
+}
+
+/// One of the files of a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// `journal`, `table` or `flash`.
+    pub name: String,
+    /// Its path.
+    pub path: PathBuf,
+    /// Its state.
+    pub state: PartState,
+    /// What is wrong with it, in words.
+    pub faults: Vec<String>,
+}
+
+/// A vSSD as a journal knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownVssd {
+    /// Its name.
+    pub name: String,
+    /// Its kind.
+    pub kind: VssdKind,
+    /// Its size in bytes, as far as the journal could be read.
+    pub size: u64,
+}
+
+/// What was found in a directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Examination {
+    /// The directory.
+    pub dir: PathBuf,
+    /// The version of the journal's form.
+    pub journal_version: u32,
+    /// Its files.
+    pub parts: Vec<Part>,
+    /// Its vSSDs, as far as the journal could be read.
+    pub vssds: Vec<KnownVssd>,
+}
+
+impl Examination {
+    /// The worst state of all parts.
+    #[must_use]
+    pub fn state(&self) -> PartState {
+        let has = |state| self.parts.iter().any(|part| part.state == state);
+        match (has(PartState::Lost), has(PartState::Mendable)) {
+            (true, _) => PartState::Lost,
+            (false, true) => PartState::Mendable,
+            (false, false) => PartState::Whole,
+        }
+    }
+}
+
+/// Finds out what is wrong with the directory of a host that is not running, and changes nothing.
+///
+/// # Errors
+/// NotFound where there is no journal; Conflict where a host has it open; Unsupported for a later version; what the
+/// system says.
+pub fn check(dir: &Path, flash: Option<&Path>) -> Result<Examination> {
+    let _lock = lock_there(dir)?;
+    Ok(Found::look(dir, flash)?.examination)
+}
+
+/// Puts right what can be put right without losing anything that was durable. What was damaged stays beside it.
+///
+/// # Errors
+/// As [`check`]; Corrupt, with nothing changed, where something is lost.
+pub fn rescue(dir: &Path, flash: Option<&Path>) -> Result<Examination> {
+    let _lock = lock_there(dir)?;
+    let found = Found::look(dir, flash)?;
+    if let Some(lost) = found.examination.parts.iter().find(|part| part.state == PartState::Lost) {
+        let error = Error::corrupt(lost.faults.join(", ")).about(lost.path.display());
+        return Err(error.remedy(format!(
+            "nothing was changed: bring back a copy of it that was made since `harvest serve` ended last, or give up \
+             all vSSDs of this directory by `headstart harvest rescue {} --discard-all`",
+            dir.display()
+        )));
+    }
+    for part in &found.examination.parts {
+        let mended = match part.name.as_str() {
+            "journal" => Some(&found.journal),
+            "table" => found.table.as_ref(),
+            _ => None,
+        };
+        if let Some(mended) = mended.filter(|_| part.state == PartState::Mendable) {
+            replace(&part.path, mended)?;
+        }
+    }
+    Ok(found.examination)
+}
+
+/// Gives up all vSSDs of a directory, so that a host can be made there again. The journal stays beside it. Returns what
+/// was given up, as far as it is known.
+///
+/// # Errors
+/// As [`check`], but for what cannot be read.
+pub fn discard_all(dir: &Path, flash: Option<&Path>) -> Result<Examination> {
+    let _lock = lock_there(dir)?;
+    let (path, table) = places(dir, flash);
+    let journal = dir.join("journal");
+    let examination = match Found::look(dir, flash) {
+        Ok(found) => found.examination,
+        Err(error) => {
+            let faults = vec![error.to_string()];
+            let part =
+                Part { name: "journal".to_owned(), path: journal.clone(), state: PartState::Lost, faults };
+            Examination { dir: dir.to_owned(), journal_version: 0, parts: vec![part], vssds: Vec::new() }
+        }
+    };
+    if !journal.exists() && !table.exists() {
+        let error = Error::new(ErrorKind::NotFound, "there is no journal and no flash there");
+        return Err(error.about(dir.display()));
+    }
+    let failed =
+        |path: &Path, error: io::Error| Error::io("cannot be put aside", error).about(path.display());
+    let absent = |done: io::Result<()>| match done {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    };
+    // The flash's own file first: without its journal nobody could tell what it holds.
+    if flash.is_none() && path.is_file() {
+        let emptied = File::options().write(true).open(&path).and_then(|flash| flash.set_len(0));
+        emptied.map_err(|error| failed(&path, error))?;
+    }
+    absent(std::fs::remove_file(&table)).map_err(|error| failed(&table, error))?;
+    absent(std::fs::rename(&journal, aside(&journal))).map_err(|error| failed(&journal, error))?;
+    absent(std::fs::remove_file(dir.join("exports.json"))).map_err(|error| failed(dir, error))?;
+    Ok(examination)
+}
+
+/// Where the flash and its table are.
+fn places(dir: &Path, flash: Option<&Path>) -> (PathBuf, PathBuf) {
+    use std::os::unix::fs::FileTypeExt;
+    let path = flash.map_or_else(|| dir.join("flash"), Path::to_owned);
+    let is_device = std::fs::metadata(&path).is_ok_and(|metadata| metadata.file_type().is_block_device());
+    let table = if is_device { dir.join("flash.table") } else { FileFlash::table_beside(&path) };
+    (path, table)
+}
+
+fn lock_there(dir: &Path) -> Result<File> {
+    if !dir.is_dir() {
+        return Err(Error::new(ErrorKind::NotFound, "there is no such directory").about(dir.display()));
+    }
+    lock_dir(dir).map_err(|error| error.remedy("stop `headstart harvest serve` there first"))
+}
+
+/// What was found, with what can take its place.
+struct Found {
+    examination: Examination,
+    journal: Vec<u8>,
+    table: Option<Vec<u8>>,
+}
+
+impl Found {
+    fn look(dir: &Path, flash: Option<&Path>) -> Result<Self> {
+        let journal = dir.join("journal");
+        let about = |error: Error| error.about(journal.display());
+        let bytes = std::fs::read(&journal).map_err(|error| about(Error::io("cannot be read", error)))?;
+        let examined = examine(&bytes).map_err(about)?;
+        let (known, nonsense) = known_of(&examined);
+        let mut part = journal_part(journal, &examined);
+        if let Some(error) = nonsense.filter(|_| part.state != PartState::Lost) {
+            part.state = PartState::Lost;
+            part.faults.push(format!("its records make no sense: {error}"));
+        }
+        let geometry = known.geometry.ok_or_else(|| {
+            Error::corrupt("it does not say what flash it is about").about(part.path.display())
+        });
+        let mut parts = vec![part];
+        let mut mended = None;
+        if let Ok(geometry) = geometry {
+            let (path, table) = places(dir, flash);
+            let (part, bytes) = table_part(&table, &geometry, &known);
+            parts.extend([part, flash_part(path, &geometry)]);
+            mended = bytes;
+        }
+        let mut vssds: Vec<KnownVssd> = known
+            .vssds
+            .iter()
+            .filter_map(|(id, vssd)| {
+                let about = known.made.get(id)?;
+                Some(KnownVssd { name: about.name.clone(), kind: about.kind, size: vssd.size() })
+            })
+            .collect();
+        vssds.sort_by(|one, other| one.name.cmp(&other.name));
+        let examination =
+            Examination { dir: dir.to_owned(), journal_version: examined.version, parts, vssds };
+        Ok(Self { examination, journal: examined.mended, table: mended })
+    }
+}
+
+/// What the records say, and why not all of them could be used.
+fn known_of(examined: &Examined) -> (Known, Option<Error>) {
+    let (mut known, mut snapshots) = (Known::default(), Snapshots::default());
+    let used = examined.records.iter().try_for_each(|record| known.add(&mut snapshots, record.clone()));
+    known.forget_deleted();
+    (known, used.err())
+}
+
+fn journal_part(path: PathBuf, examined: &Examined) -> Part {
+    let mut state = PartState::Whole;
+    let faults = examined.faults.iter().map(|fault| {
+        let (is, text) = match fault {
+            Fault::Front => (PartState::Mendable, "its first bytes are damaged; there is a copy".to_owned()),
+            Fault::Copied { at } => (
+                PartState::Mendable,
+                format!("it is damaged at byte {at}; there is a copy of what was there"),
+            ),
+            Fault::Bit { at, bit } => (PartState::Mendable, format!("bit {bit} of byte {at} is wrong")),
+            // That is usual after a crash, and nothing is lost by it.
+            Fault::Torn { at, bytes } => {
+                (PartState::Whole, format!("{bytes} bytes from byte {at} on were being written in a crash"))
+            }
+            Fault::Damaged { at } => (
+                PartState::Lost,
+                format!("it is damaged at byte {at} by more than one bit, and what is there was durable"),
+            ),
+        };
+        if state != PartState::Lost && is != PartState::Whole {
+            state = is;
+        }
+        text
+    });
+    let faults = faults.collect();
+    Part { name: "journal".to_owned(), path, state, faults }
+}
+
+/// The table of flash, and what can take its place.
+fn table_part(path: &Path, geometry: &Geometry, known: &Known) -> (Part, Option<Vec<u8>>) {
+    let part = |state, fault: Option<String>| {
+        let faults = fault.into_iter().collect();
+        Part { name: "table".to_owned(), path: path.to_owned(), state, faults }
+    };
+    let bad = || {
+        let custody = Custody::recover(*geometry, &known.steps).map(|custody| custody.bad());
+        custody.unwrap_or_default().into_iter().flat_map(Run::blocks).collect::<Vec<FlashBlock>>()
+    };
+    let anew = || Some(table::anew(geometry, bad().into_iter()));
+    let costs = "it can be made again from the journal, without its counts of erasures";
+    match std::fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            (part(PartState::Mendable, Some(format!("it is missing; {costs}"))), anew())
+        }
+        Err(error) => (part(PartState::Lost, Some(format!("it cannot be read: {error}"))), None),
+        Ok(bytes) => match (table::decode(&bytes), table::mended(&bytes)) {
+            (Ok((there, _)), _) if there == *geometry => (part(PartState::Whole, None), None),
+            (Ok(_), _) => (part(PartState::Lost, Some("it is of other flash".to_owned())), None),
+            (Err(_), Some(mended)) => {
+                (part(PartState::Mendable, Some("one bit of it is wrong".to_owned())), Some(mended))
+            }
+            (Err(error), None) if error.kind() == ErrorKind::Unsupported => {
+                (part(PartState::Lost, Some(error.to_string())), None)
+            }
+            (Err(_), None) => (part(PartState::Mendable, Some(format!("it is damaged; {costs}"))), anew()),
+        },
+    }
+}
+
+fn flash_part(path: PathBuf, geometry: &Geometry) -> Part {
+    use std::io::{Seek, SeekFrom};
+    let len = File::open(&path).and_then(|mut file| file.seek(SeekFrom::End(0)));
+    let fault = match len {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Some("it is missing; name it by --flash where it is elsewhere".to_owned())
+        }
+        Err(error) => Some(format!("it cannot be read: {error}")),
+        Ok(len) if len < geometry.size() => {
+            Some(format!("it has {len} bytes, not the {} that it had", geometry.size()))
+        }
+        Ok(_) => None,
+    };
+    let state = if fault.is_some() { PartState::Lost } else { PartState::Whole };
+    Part { name: "flash".to_owned(), path, state, faults: fault.into_iter().collect() }
+}
+
+fn aside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(ASIDE);
+    PathBuf::from(name)
+}
+
+/// Puts bytes in a file's place, durably. The file stays beside it.
+fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let replaced = || -> io::Result<()> {
+        let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        match std::fs::remove_file(aside(path)).and_then(|()| std::fs::hard_link(path, aside(path))) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // Nothing was put aside before, or there is nothing to put aside.
+                match std::fs::hard_link(path, aside(path)) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+            }
+            done => done?,
+        }
+        put_in_place(Path::new(&new), path).map_err(|(error, _)| error)
+    };
+    replaced().map_err(|error| Error::io("cannot be put right", error).about(path.display()))
+}
+
+/// The remedy of an error with which a host cannot be opened.
+pub(crate) fn remedied(options: &Options, error: Error) -> Error {
+    let named = match &options.flash {
+        FlashPlace::File { path, .. } if *path == options.dir.join("flash") => String::new(),
+        FlashPlace::File { path, .. } | FlashPlace::Device { path } => format!(" --flash {}", path.display()),
+        FlashPlace::Emulated { .. } => return error,
+    };
+    if error.kind() != ErrorKind::Corrupt {
+        return error;
+    }
+    let place = options.dir.display();
+    error.remedy(format!(
+        "`headstart harvest check {place}{named}` says what is damaged and what can be saved, `headstart harvest \
+         rescue {place}{named}` saves it"
+    ))
+}

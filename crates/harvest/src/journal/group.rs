@@ -1,0 +1,255 @@
+//! The front of a journal, its groups and its marks, as bytes: see [the module above](super).
+
+use super::{MAGIC, RECORD_MOST, VERSION, number};
+use crate::{Error, Result};
+use crc_fast::{CrcAlgorithm, Digest};
+
+/// Bytes of the beginning of a journal that are checked together.
+pub(super) const IDENTITY: usize = 32;
+/// The offset of their copy.
+const COPY: usize = 2048;
+/// The offset of the first slot.
+const SLOTS: usize = 4096;
+/// Bytes of a slot.
+pub(super) const SLOT: usize = 32 << 10;
+/// Bytes of a mark before its copy of a group.
+const MARK: usize = 40;
+/// Bytes of a journal before its groups.
+pub const FRONT: usize = SLOTS + 2 * SLOT;
+/// Bytes of a group before its records.
+pub(super) const HEAD: usize = 32;
+/// Bytes of a group that is not one long record alone.
+const GATHERED: usize = 1 << 20;
+/// Bytes of a group's records at most.
+const GROUP_MOST: usize = RECORD_MOST + GATHERED + super::FRAME;
+
+/// The CRC-64/NVME of all parts together.
+pub(super) fn sum(parts: &[&[u8]]) -> u64 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc64Nvme);
+    parts.iter().for_each(|part| digest.update(part));
+    digest.finalize()
+}
+
+pub(super) fn long(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(|eight| eight.try_into().ok()).map_or(0, u64::from_le_bytes)
+}
+
+/// The front of a journal without marks.
+#[must_use]
+pub fn front(generation: u64) -> Vec<u8> {
+    let mut identity = MAGIC.to_vec();
+    identity.extend(VERSION.to_le_bytes());
+    identity.extend(crc32(&identity).to_le_bytes());
+    identity.extend(generation.to_le_bytes());
+    identity.extend(sum(&[&identity]).to_le_bytes());
+    let mut front = vec![0; FRONT];
+    for at in [0, COPY] {
+        front[at..at + IDENTITY].copy_from_slice(&identity);
+    }
+    front
+}
+
+/// The checksum by which programs of earlier versions check the version.
+pub(super) fn crc32(bytes: &[u8]) -> u32 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    digest.update(bytes);
+    u32::try_from(digest.finalize()).unwrap_or(0)
+}
+
+/// The front of a journal, read.
+pub(super) struct Front {
+    pub(super) generation: u64,
+    /// `true` if its first bytes are damaged, and their copy is not.
+    pub(super) restored: bool,
+}
+
+impl Front {
+    /// Reads the first bytes of a journal.
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self> {
+        let identity = |at: usize| {
+            let found = bytes.get(at..at + IDENTITY)?;
+            let right = found[..8] == MAGIC && long(found, 24) == sum(&[&found[..24]]);
+            (right && number(found, 8) == VERSION).then(|| long(found, 16))
+        };
+        if bytes.len() >= FRONT {
+            if let Some(generation) = identity(0) {
+                return Ok(Self { generation, restored: false });
+            }
+            if let Some(generation) = identity(COPY) {
+                return Ok(Self { generation, restored: true });
+            }
+        }
+        match bytes.get(..16) {
+            None => Err(Error::corrupt("it is too short for a journal")),
+            Some(found) if found[..8] != MAGIC => Err(Error::invalid("it is not a journal")),
+            Some(found) if number(found, 12) != crc32(&found[..12]) => {
+                Err(Error::corrupt("its header is damaged"))
+            }
+            Some(found) if number(found, 8) != VERSION => Err(Error::unsupported(format!(
+                "its version is {}, and this program knows 2 and {VERSION}",
+                number(found, 8)
+            ))),
+            Some(_) if bytes.len() < FRONT => Err(Error::corrupt("it is too short for a journal")),
+            Some(_) => Err(Error::corrupt("its header is damaged")),
+        }
+    }
+}
+
+/// What the next group of a journal follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chain {
+    /// The number of the next group.
+    pub(super) next: u64,
+    /// The checksum of the group before.
+    pub(super) sum: u64,
+}
+
+impl Chain {
+    /// The beginning of a journal of this generation.
+    #[must_use]
+    pub fn begin(generation: u64) -> Self {
+        Self { next: 1, sum: sum(&[&generation.to_le_bytes()]) }
+    }
+
+    /// Appends records, as [`encode`](super::encode) wrote them, as groups. Returns the offset in `out` of the last.
+    pub fn append(&mut self, mut records: &[u8], out: &mut Vec<u8>) -> usize {
+        let mut last = out.len();
+        while !records.is_empty() {
+            let mut end = 0;
+            while end < records.len() && end < GATHERED {
+                end = (end + super::FRAME + number(records, end) as usize).min(records.len());
+            }
+            let (group, rest) = records.split_at(end);
+            last = out.len();
+            let len = u32::try_from(group.len()).unwrap_or(u32::MAX);
+            out.extend(len.to_le_bytes());
+            out.extend([0; 4]);
+            out.extend(self.next.to_le_bytes());
+            out.extend(self.sum.to_le_bytes());
+            self.sum = sum(&[&out[last..], group]);
+            self.next += 1;
+            out.extend(self.sum.to_le_bytes());
+            out.extend_from_slice(group);
+            records = rest;
+        }
+        last
+    }
+
+    /// `true` if a group follows.
+    pub(super) fn takes(&self, group: &Group<'_>) -> bool {
+        group.is_right && (group.number, group.before) == (self.next, self.sum)
+    }
+
+    /// Goes on after a group.
+    pub(super) fn follow(&mut self, group: &Group<'_>) {
+        (self.next, self.sum) = (group.number + 1, group.sum);
+    }
+}
+
+/// A group, read.
+pub(super) struct Group<'a> {
+    pub(super) number: u64,
+    pub(super) before: u64,
+    pub(super) sum: u64,
+    pub(super) is_right: bool,
+    pub(super) records: &'a [u8],
+}
+
+impl<'a> Group<'a> {
+    /// The length of the records of the group that begins here, where that can be one.
+    pub(super) fn len(bytes: &[u8]) -> Option<usize> {
+        let len = number(bytes.get(..HEAD)?, 0) as usize;
+        (1..=GROUP_MOST).contains(&len).then_some(len)
+    }
+
+    /// The group that begins here, if all of it is there.
+    pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let len = Self::len(bytes)?;
+        let records = bytes.get(HEAD..HEAD + len)?;
+        let sum_there = long(bytes, 24);
+        Some(Self {
+            number: long(bytes, 8),
+            before: long(bytes, 16),
+            sum: sum_there,
+            is_right: sum(&[&bytes[..24], records]) == sum_there,
+            records,
+        })
+    }
+}
+
+/// One mark.
+#[derive(Clone, Debug)]
+struct Mark {
+    number: u64,
+    at: u64,
+    closed: bool,
+    copy: Vec<u8>,
+}
+
+/// The marks of a journal.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Marks([Option<Mark>; 2]);
+
+impl Marks {
+    /// Those that are right.
+    pub(super) fn parse(front: &[u8], generation: u64) -> Self {
+        Self([0, 1].map(|slot| {
+            let bytes = front.get(SLOTS + slot * SLOT..SLOTS + (slot + 1) * SLOT)?;
+            let len = number(bytes, 24) as usize;
+            let copy = bytes.get(MARK..MARK.checked_add(len)?)?;
+            let right = long(bytes, 32) == sum(&[&generation.to_le_bytes(), &bytes[..32], copy]);
+            let (number, at) = (long(bytes, 0), long(bytes, 8));
+            let closed = bytes[28] == 1;
+            right.then(|| Mark { number, at, closed, copy: copy.to_vec() })
+        }))
+    }
+
+    /// The number of the last group that must be there; 0 where none must.
+    pub(super) fn newest(&self) -> u64 {
+        self.0.iter().flatten().map(|mark| mark.number).max().unwrap_or(0)
+    }
+
+    /// `true` if the journal was closed in good order, and nothing was written since.
+    pub(super) fn closed(&self) -> bool {
+        let newest = self.newest();
+        self.0.iter().flatten().any(|mark| mark.number == newest && mark.closed)
+    }
+
+    /// The slot that the next mark goes to: the one with nothing, or the older.
+    pub(super) fn free(&self) -> usize {
+        let age = |slot: usize| self.0[slot].as_ref().map(|mark| (mark.number, !mark.closed));
+        usize::from(age(1) < age(0))
+    }
+
+    /// A copy of the group that comes next, at this offset.
+    pub(super) fn copy_of(&self, chain: &Chain, at: u64) -> Option<&[u8]> {
+        let of_it = |mark: &&Mark| {
+            let group = Group::parse(&mark.copy);
+            mark.number == chain.next && mark.at == at && group.is_some_and(|group| chain.takes(&group))
+        };
+        self.0.iter().flatten().find(of_it).map(|mark| mark.copy.as_slice())
+    }
+}
+
+/// The offset of a slot.
+pub(super) fn slot_at(slot: usize) -> u64 {
+    (SLOTS + slot % 2 * SLOT) as u64
+}
+
+/// The bytes of a mark: the journal's last group begins at an offset, and what follows it is `chain`.
+pub(super) fn mark(generation: u64, chain: &Chain, at: u64, copy: &[u8], closed: bool) -> Vec<u8> {
+    let mut mark = Vec::with_capacity(MARK + copy.len());
+    mark.extend((chain.next - 1).to_le_bytes());
+    mark.extend(at.to_le_bytes());
+    mark.extend(chain.sum.to_le_bytes());
+    mark.extend(u32::try_from(copy.len()).unwrap_or(0).to_le_bytes());
+    mark.extend(u32::from(closed).to_le_bytes());
+    mark.extend(sum(&[&generation.to_le_bytes(), &mark, copy]).to_le_bytes());
+    mark.extend_from_slice(copy);
+    mark
+}
+
+/// `true` if a mark can have a copy of a group of so many bytes.
+pub(super) fn fits_mark(len: usize) -> bool {
+    MARK + len <= SLOT
+}

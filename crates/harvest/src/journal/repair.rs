@@ -1,0 +1,275 @@
+//! Finds what is wrong with a journal, and puts right what can be put right for certain.
+//!
+//! A group that is damaged is taken from a mark's copy, or, where exactly one bit of it is wrong, from its checksum:
+//! the difference between the checksum that is there and the one that the bytes have is different for each bit, so it
+//! names the bit. A wrong bit is named by chance with a probability of one in 2^64 for each bit of the group. Nothing
+//! else is guessed: of a group that is damaged further, and of all that follow it, nothing is used.
+
+use super::group::{self, Chain, FRONT, Front, Group, HEAD, Marks, sum};
+use super::{Record, each_record, old};
+use crate::Result;
+
+/// The polynomial of CRC-64/NVME, the lowest bit first.
+const POLYNOMIAL: u64 = 0x9a6c_9329_ac4b_c9b5;
+
+/// Something that is wrong with a journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The first bytes are damaged; there is a copy of them.
+    Front,
+    /// A group that begins at `at` is damaged or missing; there is a copy of it.
+    Copied {
+        /// The offset.
+        at: u64,
+    },
+    /// One bit is wrong.
+    Bit {
+        /// The offset of its byte.
+        at: u64,
+        /// Its number in the byte, the lowest is 0.
+        bit: u32,
+    },
+    /// The end was being written when the host crashed. Nothing is lost with it.
+    Torn {
+        /// Where it begins.
+        at: u64,
+        /// Its length.
+        bytes: u64,
+    },
+    /// What begins at `at` was durable and cannot be read, nor what follows.
+    Damaged {
+        /// The offset.
+        at: u64,
+    },
+}
+
+/// What is known of a journal.
+#[derive(Debug)]
+pub struct Examined {
+    /// The version of its form.
+    pub version: u32,
+    /// What is wrong with it.
+    pub faults: Vec<Fault>,
+    /// Its records, up to where it is damaged.
+    pub records: Vec<Record>,
+    /// The journal with all put right that can be.
+    pub mended: Vec<u8>,
+}
+
+impl Examined {
+    /// `true` if nothing that was durable is lost.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        !self.faults.iter().any(|fault| matches!(fault, Fault::Damaged { .. }))
+    }
+}
+
+/// Examines the bytes of a journal.
+///
+/// # Errors
+/// The bytes are no journal, or of a version that is not known.
+pub fn examine(bytes: &[u8]) -> Result<Examined> {
+    if old::is_old(bytes) {
+        return examine_old(bytes);
+    }
+    let mut mended = bytes.to_vec();
+    let (front, mut faults, mut records) = (front_of(&mut mended)?, Vec::new(), Vec::new());
+    if front.restored {
+        faults.push(Fault::Front);
+        mended[..group::IDENTITY].copy_from_slice(&group::front(front.generation)[..group::IDENTITY]);
+    }
+    let marks = Marks::parse(&mended, front.generation);
+    let (mut chain, mut at) = (Chain::begin(front.generation), FRONT);
+    loop {
+        let rest = &mended[at..];
+        let place = at as u64;
+        if let Some(group) = Group::parse(rest).filter(|group| chain.takes(group)) {
+            let (len, group_records) = (HEAD + group.records.len(), group.records);
+            chain.follow(&group);
+            each_record(group_records, place + len as u64, &mut |record| {
+                records.push(record);
+                Ok(())
+            })?;
+            at += len;
+        } else if let Some(copy) = marks.copy_of(&chain, place) {
+            mended.resize(mended.len().max(at + copy.len()), 0);
+            mended[at..at + copy.len()].copy_from_slice(copy);
+            faults.push(Fault::Copied { at: place });
+        } else if marks.newest() >= chain.next {
+            let Some((byte, bit)) = wrong_bit(rest, &chain) else {
+                faults.push(Fault::Damaged { at: place });
+                break;
+            };
+            mended[at + byte] ^= 1 << bit;
+            faults.push(Fault::Bit { at: place + byte as u64, bit });
+        } else {
+            if !rest.is_empty() {
+                faults.push(Fault::Torn { at: place, bytes: rest.len() as u64 });
+                mended.truncate(at);
+            }
+            break;
+        }
+    }
+    Ok(Examined { version: super::VERSION, faults, records, mended })
+}
+
+/// The front of a journal; one that is too short for it, and was a journal, is filled up.
+fn front_of(bytes: &mut Vec<u8>) -> Result<Front> {
+    if bytes.len() < FRONT {
+        // Its groups are gone: that is damage if there were any, and is seen where they are missing.
+        bytes.resize(FRONT, 0);
+    }
+    Front::parse(bytes)
+}
+
+fn examine_old(bytes: &[u8]) -> Result<Examined> {
+    let mut records = Vec::new();
+    let read = old::replay(bytes, |record| {
+        records.push(record);
+        Ok(())
+    });
+    let faults = match read {
+        Ok(end) => end.torn.map(|torn| Fault::Torn { at: torn.at, bytes: torn.bytes }).into_iter().collect(),
+        Err(error) if error.kind() == crate::ErrorKind::Corrupt => {
+            vec![Fault::Damaged { at: old::readable(bytes) }]
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(Examined { version: old::VERSION, faults, records, mended: bytes.to_vec() })
+}
+
+/// The byte and bit by which a group differs from one that follows `chain`, if that is the only difference.
+fn wrong_bit(bytes: &[u8], chain: &Chain) -> Option<(usize, u32)> {
+    let is_right = |byte: usize, bit: u32| {
+        // Long groups are copied once or twice, and only where something is damaged.
+        let len = Group::len(bytes).unwrap_or(0);
+        let mut copy = bytes[..bytes.len().min(HEAD + len.max(1))].to_vec();
+        copy.get_mut(byte).map(|byte| *byte ^= 1 << bit)?;
+        let right = Group::parse(&copy).is_some_and(|group| chain.takes(&group));
+        right.then_some((byte, bit))
+    };
+    if let Some(group) = Group::parse(bytes) {
+        let there = sum(&[&bytes[..24], group.records]) ^ group.sum;
+        if there.count_ones() == 1 {
+            let bit = there.trailing_zeros();
+            return is_right(24 + bit as usize / 8, bit % 8);
+        }
+        let covered = 24 + group.records.len();
+        if let Some((byte, bit)) = named_bit(there, covered) {
+            // Its checksum lies between what is before it and the records.
+            return is_right(if byte < 24 { byte } else { byte + 8 }, bit);
+        }
+    }
+    // Its length may be what is wrong.
+    (0..32_u32).find_map(|bit| {
+        let mut head = bytes.get(..HEAD)?.to_vec();
+        head[bit as usize / 8] ^= 1 << (bit % 8);
+        let whole = bytes.get(..HEAD + Group::len(&head)?)?;
+        let copy = [&head[..], &whole[HEAD..]].concat();
+        let right = Group::parse(&copy).is_some_and(|group| chain.takes(&group));
+        right.then_some((bit as usize / 8, bit % 8))
+    })
+}
+
+/// The byte and bit of `len` bytes that changes their CRC-64/NVME by this difference, if one does.
+#[must_use]
+pub(crate) fn named_bit(difference: u64, len: usize) -> Option<(usize, u32)> {
+    let mut effect = 1_u64;
+    (0..len.checked_mul(8)?).find_map(|from_end| {
+        effect = if effect & 1 == 1 { effect >> 1 ^ POLYNOMIAL } else { effect >> 1 };
+        let bit = 7 - u32::try_from(from_end % 8).unwrap_or(0);
+        (effect == difference).then_some((len - 1 - from_end / 8, bit))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{encode, front, replay};
+    use super::*;
+    use crate::VssdId;
+
+    /// A journal of groups of one record each, all but the last marked as durable, and the marks.
+    fn journal(groups: u8) -> (Vec<u8>, Vec<usize>) {
+        let (mut bytes, mut chain, mut begins) = (front(3), Chain::begin(3), Vec::new());
+        for number in 0..groups {
+            let mut records = Vec::new();
+            let change = vec![number; 40 + usize::from(number)];
+            encode(&Record::Map { vssd: VssdId(1), change }, &mut records).unwrap();
+            begins.push(bytes.len());
+            chain.append(&records, &mut bytes);
+            let at = *begins.last().unwrap();
+            let copy = bytes[at..].to_vec();
+            let mark = group::mark(3, &chain, at as u64, &copy, false);
+            let slot = usize::try_from(group::slot_at(number.into())).unwrap();
+            bytes[slot..slot + mark.len()].copy_from_slice(&mark);
+        }
+        (bytes, begins)
+    }
+
+    fn records(bytes: &[u8]) -> Result<Vec<Record>> {
+        let mut records = Vec::new();
+        replay(bytes, |record| {
+            records.push(record);
+            Ok(())
+        })?;
+        Ok(records)
+    }
+
+    #[test]
+    fn any_bit_that_is_wrong_is_seen_or_makes_no_difference_and_is_put_right() {
+        let (bytes, begins) = journal(5);
+        let whole = records(&bytes).unwrap();
+        let fronts = (0..64).chain(2040..2100).chain(4090..4300).chain(36_860..37_100);
+        for at in fronts.chain(begins[0]..bytes.len()) {
+            for bit in [0, 3, 7] {
+                let mut broken = bytes.clone();
+                broken[at] ^= 1 << bit;
+                let is_of_earlier = (begins[0]..begins[3]).contains(&at);
+                match records(&broken) {
+                    Ok(records) => assert!(records == whole && !is_of_earlier, "byte {at} bit {bit}"),
+                    Err(error) => {
+                        assert!(is_of_earlier, "byte {at} bit {bit}: {error}");
+                        assert_eq!(error.kind(), crate::ErrorKind::Corrupt);
+                    }
+                }
+                let examined = examine(&broken).unwrap();
+                assert!(examined.is_whole() && examined.records == whole, "byte {at} bit {bit}");
+                assert_eq!(records(&examined.mended).unwrap(), whole);
+                if is_of_earlier {
+                    assert_eq!(examined.faults, [Fault::Bit { at: at as u64, bit }]);
+                    assert!(examined.mended == bytes);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_damaged_further_is_not_guessed() {
+        let (bytes, begins) = journal(5);
+        let whole = records(&bytes).unwrap();
+        for at in begins[1]..begins[2] - 1 {
+            let mut broken = bytes.clone();
+            broken[at] ^= 0x41;
+            broken[at + 1] ^= 1;
+            let examined = examine(&broken).unwrap();
+            assert_eq!(examined.faults, [Fault::Damaged { at: begins[1] as u64 }]);
+            assert_eq!(examined.records, whole[..1]);
+            assert!(records(&broken).is_err());
+        }
+        // A whole page is gone, wherever it was.
+        for at in (0..bytes.len()).step_by(512) {
+            let mut broken = bytes.clone();
+            let end = bytes.len().min(at + 512);
+            broken[at..end].fill(0);
+            if let Ok(records) = records(&broken) {
+                assert_eq!(records, whole, "{at}");
+            }
+        }
+        // It is cut off anywhere.
+        for cut in 0..bytes.len() {
+            if let Ok(records) = records(&bytes[..cut]) {
+                assert_eq!(records, whole, "{cut}");
+            }
+        }
+    }
+}
