@@ -8,7 +8,7 @@
 #![allow(clippy::disallowed_methods, reason = "it looks at the clock")]
 
 use futures::StreamExt;
-use headstart_agent::credentials::{Credentials, init};
+use headstart_agent::credentials::{Credentials, InitSettings, init};
 use headstart_agent::peers::{Security, Swarm, SwarmSettings};
 use headstart_block::ByteRange;
 use headstart_cache::{BlobSpec, Cache, CacheSettings};
@@ -51,7 +51,8 @@ async fn main() {
     let len = argument(1).unwrap_or(1024) << 20;
     let at_once = argument(2).unwrap_or(16);
     let dir = tempfile::tempdir().unwrap();
-    init(&dir.path().join("pki"), &["a".to_owned(), "b".to_owned()]).unwrap();
+    let hosts = vec!["a".to_owned(), "b".to_owned()];
+    init(&dir.path().join("pki"), &InitSettings { hosts, ..InitSettings::default() }).unwrap();
     let mut bytes = vec![0; len];
     blake3::Hasher::new().finalize_xof().fill(&mut bytes);
     let (spec, outboard) = BlobSpec::of(&bytes).unwrap();

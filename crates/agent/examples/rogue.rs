@@ -16,7 +16,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a part of a measurement")]
 
-use headstart_agent::peers::frame::{self, HEADER, Header, Hello, Kind, VERSION, push_encoded, push_frame};
+use headstart_agent::peers::frame::{self, HEADER, Header, Hello, Kind, VERSION_1, push_encoded, push_frame};
 use headstart_block::Digest;
 use headstart_swarm::{BlobId, Chunks, Message, RequestId};
 use rustls::pki_types::pem::PemObject;
@@ -137,7 +137,7 @@ impl Rogue {
         let mut binding = [0; 32];
         stream.get_ref().1.export_keying_material(&mut binding[..], b"EXPORTER-headstart-swarm", None)?;
         let hello = Hello {
-            version: VERSION,
+            version: VERSION_1,
             name: self.name.clone(),
             is_root: false,
             is_tracker: false,

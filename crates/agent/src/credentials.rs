@@ -8,25 +8,26 @@
 //!     host.pem, host.key      its certificate, in which its name is, and its key
 //! ```
 //!
-//! A host is what its certificate says. Everybody who has one may connect; what he gets beyond that, he has to prove
-//! blob by blob.
+//! A host is what its certificate says: its name, and the roles that it may have (`certificate`). Everybody who has
+//! one may connect; what a host gets beyond that, it has to prove blob by blob.
 
-use crate::file::{Readers, replace};
-use aws_lc_rs::rand;
+mod authority;
+mod certificate;
+
+pub use authority::{DAYS, DAYS_MAX, InitSettings, Made, MadeCluster, MadeHost, init};
+pub use certificate::Roles;
+pub(crate) use certificate::{Calendar, HostCertificate};
+
 use headstart_block::digest::parse_hex;
-use headstart_block::{Error, ErrorKind, Result};
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
-};
+use headstart_block::{Error, Result};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::sign::CertifiedKey;
-use rustls::{InconsistentKeys, RootCertStore};
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use rustls::{CertificateError, InconsistentKeys, RootCertStore};
+use std::path::Path;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 const CA: &str = "ca.pem";
 const CA_KEY: &str = "ca.key";
@@ -35,6 +36,9 @@ const HOST_KEY: &str = "host.key";
 const GOSSIP_KEY: &str = "gossip.key";
 const HOSTS: &str = "hosts";
 
+/// What a cluster's directory has in it.
+const OWN_FILES: [&str; 4] = [CA, CA_KEY, GOSSIP_KEY, HOSTS];
+
 /// What one host proves with that it belongs to its cluster.
 pub struct Credentials {
     pub(crate) name: String,
@@ -42,15 +46,23 @@ pub struct Credentials {
     pub(crate) certificate: Vec<CertificateDer<'static>>,
     pub(crate) key: PrivateKeyDer<'static>,
     pub(crate) gossip_key: [u8; 32],
+    /// What the certificate says.
+    pub(crate) says: HostCertificate,
 }
 
 impl Credentials {
     /// Reads what [`init`] made for one host, whose name it is.
     ///
     /// # Errors
-    /// What the operating system reports; [`ErrorKind::Corrupt`] where a file is not what it should be, the
-    /// certificate is not for `name`, or authority, certificate and key do not belong together.
+    /// What the operating system reports; [`headstart_block::ErrorKind::Corrupt`] where a file is not what it should
+    /// be, the certificate is not for `name`, or authority, certificate and key do not belong together;
+    /// [`headstart_block::ErrorKind::Invalid`] where the clock is before 1970. A certificate that has ended is no
+    /// error: disks do without the swarm.
     pub fn load(dir: &Path, name: &str) -> Result<Self> {
+        Self::load_at(dir, name, calendar()?)
+    }
+
+    fn load_at(dir: &Path, name: &str, now: UnixTime) -> Result<Self> {
         let authority = certificates(&dir.join(CA))?;
         let certificate = certificates(&dir.join(HOST))?;
         let key_path = dir.join(HOST_KEY);
@@ -62,13 +74,22 @@ impl Credentials {
                 .about(dir.join(HOST).display())
                 .remedy("give the name that it was made for by --name"));
         }
-        check_together(dir, &authority, &certificate, &key)?;
+        check_together(dir, &authority, &certificate, &key, now)?;
+        let says = certificate.first().map(HostCertificate::parse).transpose();
+        let says = says.and_then(|says| says.ok_or_else(|| Error::corrupt("has no certificate in it")));
+        let says = says.map_err(|e| e.about(dir.join(HOST).display()))?;
         let gossip_path = dir.join(GOSSIP_KEY);
         let gossip_key =
             std::str::from_utf8(&read(&gossip_path)?).ok().and_then(|text| parse_hex(text.trim()));
         let gossip_key = gossip_key
             .ok_or_else(|| Error::corrupt("is not 64 hexadecimal digits").about(gossip_path.display()))?;
-        Ok(Self { name: name.to_owned(), authority, certificate, key, gossip_key })
+        Ok(Self { name: name.to_owned(), authority, certificate, key, gossip_key, says })
+    }
+
+    /// The roles that the certificate gives.
+    #[must_use]
+    pub fn roles(&self) -> Roles {
+        self.says.roles
     }
 
     /// The host's name.
@@ -84,6 +105,7 @@ fn check_together(
     authority: &[CertificateDer<'static>],
     certificate: &[CertificateDer<'static>],
     key: &PrivateKeyDer<'static>,
+    now: UnixTime,
 ) -> Result<()> {
     let wrong = |file: &str, what: &'static str, e: rustls::Error| {
         let error = Error::corrupt(what).caused_by(e).about(dir.join(file).display());
@@ -104,8 +126,39 @@ fn check_together(
     let verifier =
         verifier.map_err(|e| Error::corrupt("hosts cannot be checked by it").caused_by(e).about(CA))?;
     let Some((first, others)) = certificate.split_first() else { return Ok(()) };
-    let checked = verifier.verify_client_cert(first, others, UnixTime::now());
-    checked.map(drop).map_err(|e| wrong(HOST, "is not a certificate of the authority in ca.pem", e))
+    match verifier.verify_client_cert(first, others, now) {
+        Err(e) if is_about_time(&e) => {
+            // Whoever starts an agent with it is told; other hosts refuse it.
+            Ok(())
+        }
+        checked => {
+            checked.map(drop).map_err(|e| wrong(HOST, "is not a certificate of the authority in ca.pem", e))
+        }
+    }
+}
+
+/// `true` if a certificate is refused for no other reason than that its time is over, or has not come.
+fn is_about_time(error: &rustls::Error) -> bool {
+    use CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
+    matches!(
+        error,
+        rustls::Error::InvalidCertificate(
+            Expired | NotValidYet | ExpiredContext { .. } | NotValidYetContext { .. }
+        )
+    )
+}
+
+/// The time by which certificates are valid.
+///
+/// # Errors
+/// [`headstart_block::ErrorKind::Invalid`] where the clock is before 1970, which the calendar of certificates lacks.
+#[expect(clippy::disallowed_methods, reason = "certificates are valid by the calendar")]
+fn calendar() -> Result<UnixTime> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map(UnixTime::since_unix_epoch).map_err(|_| {
+        Error::invalid("this host's clock is before 1970, and certificates are valid by the calendar")
+            .remedy("set the clock, then start again")
+    })
 }
 
 /// Whether a certificate is for a host of this name.
@@ -132,42 +185,6 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     Ok(certificates)
 }
 
-/// Makes what a cluster needs in `dir`, where it is not there yet, and what each of `hosts` needs. Hosts can be added
-/// later; those that have a directory already keep what is in it. Gives the hosts' directories, in their order.
-///
-/// # Errors
-/// [`ErrorKind::Invalid`] where a name is none; what the operating system reports.
-pub fn init(dir: &Path, hosts: &[String]) -> Result<Vec<PathBuf>> {
-    for host in hosts {
-        check_name(host)?;
-    }
-    make_dir(dir)?;
-    if !dir.join(CA).exists() {
-        make_authority(dir)?;
-    }
-    let authority = read_text(&dir.join(CA))?;
-    let gossip_key = read_text(&dir.join(GOSSIP_KEY))?;
-    let key_path = dir.join(CA_KEY);
-    let key = KeyPair::from_pem(&read_text(&key_path)?)
-        .map_err(|e| Error::corrupt("is no private key").caused_by(e).about(key_path.display()))?;
-    let issuer = Issuer::new(authority_params(), key);
-    let mut made = Vec::new();
-    for host in hosts {
-        let host_dir = dir.join(HOSTS).join(host);
-        if !host_dir.join(HOST).exists() {
-            make_dir(&dir.join(HOSTS))?;
-            make_dir(&host_dir)?;
-            let (certificate, key) = sign(&issuer, host)?;
-            replace(&host_dir.join(CA), authority.as_bytes(), Readers::All)?;
-            replace(&host_dir.join(GOSSIP_KEY), gossip_key.as_bytes(), Readers::Owner)?;
-            replace(&host_dir.join(HOST_KEY), key.as_bytes(), Readers::Owner)?;
-            replace(&host_dir.join(HOST), certificate.as_bytes(), Readers::All)?;
-        }
-        made.push(host_dir);
-    }
-    Ok(made)
-}
-
 /// Whether a host can have this name.
 ///
 /// # Errors
@@ -188,144 +205,9 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
         .remedy("use lower-case letters, digits, hyphens and dots, as in DNS"))
 }
 
-fn make_authority(dir: &Path) -> Result<()> {
-    let failed =
-        |e: rcgen::Error| Error::new(ErrorKind::Io, "cannot make a certificate authority").caused_by(e);
-    let key = KeyPair::generate().map_err(failed)?;
-    let certificate = authority_params().self_signed(&key).map_err(failed)?;
-    let mut gossip_key = [0; 32];
-    rand::fill(&mut gossip_key).map_err(|_| Error::new(ErrorKind::Io, "cannot draw a key"))?;
-    replace(&dir.join(GOSSIP_KEY), format!("{}\n", hex(&gossip_key)).as_bytes(), Readers::Owner)?;
-    replace(&dir.join(CA_KEY), key.serialize_pem().as_bytes(), Readers::Owner)?;
-    // Last: where it is, the others are.
-    replace(&dir.join(CA), certificate.pem().as_bytes(), Readers::All)
-}
-
-/// What an authority is but for its key: so that hosts can be added who has that.
-fn authority_params() -> CertificateParams {
-    let mut params = CertificateParams::default();
-    params.distinguished_name.push(DnType::CommonName, "headstart swarm");
-    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    params
-}
-
-fn hex(bytes: &[u8; 32]) -> String {
-    headstart_block::Digest::from_bytes(*bytes).hex()
-}
-
-/// A host's certificate and its key.
-fn sign(issuer: &Issuer<'_, KeyPair>, host: &str) -> Result<(String, String)> {
-    let failed =
-        |e: rcgen::Error| Error::new(ErrorKind::Io, "cannot make a certificate").caused_by(e).about(host);
-    let key = KeyPair::generate().map_err(failed)?;
-    let mut params = CertificateParams::new(vec![host.to_owned()]).map_err(failed)?;
-    params.distinguished_name.push(DnType::CommonName, host);
-    params.use_authority_key_identifier_extension = true;
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages =
-        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-    let certificate = params.signed_by(&key, issuer).map_err(failed)?;
-    Ok((certificate.pem(), key.serialize_pem()))
-}
-
 fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(read(path)?).map_err(|_| Error::corrupt("is no text").about(path.display()))
 }
 
-fn make_dir(path: &Path) -> Result<()> {
-    match std::fs::DirBuilder::new().mode(0o700).create(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
-            Err(Error::io("cannot make a directory", e).about(path.display()))
-        }
-        _ => Ok(()),
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::peers::{Security, SwarmSettings};
-    use std::os::unix::fs::PermissionsExt;
-
-    fn names(names: &[&str]) -> Vec<String> {
-        names.iter().map(|name| (*name).to_owned()).collect()
-    }
-
-    #[test]
-    fn hosts_are_added_and_what_is_there_stays() {
-        let dir = tempfile::tempdir().unwrap();
-        let dir = dir.path().join("cluster");
-        let made = init(&dir, &names(&["a", "b.example"])).unwrap();
-        let before = std::fs::read(made[0].join(HOST)).unwrap();
-        let again = init(&dir, &names(&["a", "c"])).unwrap();
-        assert_eq!(std::fs::read(again[0].join(HOST)).unwrap(), before);
-        let a = Credentials::load(&made[0], "a").unwrap();
-        let c = Credentials::load(&again[1], "c").unwrap();
-        assert!(a.authority == c.authority && a.gossip_key == c.gossip_key && a.gossip_key != [0; 32]);
-        // Each is for its own name, and no key can be read by others.
-        assert_eq!(Credentials::load(&made[1], "a").err().map(|e| e.kind()), Some(ErrorKind::Corrupt));
-        assert!(Credentials::load(&made[1], "b.example").is_ok());
-        for path in [made[0].join(HOST_KEY), made[0].join(GOSSIP_KEY), dir.join(CA_KEY), dir.join(GOSSIP_KEY)]
-        {
-            assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600, "{path:?}");
-        }
-        assert!(!made[0].join(CA_KEY).exists());
-    }
-
-    #[test]
-    fn what_does_not_belong_together_is_said() {
-        let dir = tempfile::tempdir().unwrap();
-        let made = init(&dir.path().join("one"), &names(&["a", "b"])).unwrap();
-        let other = init(&dir.path().join("other"), &names(&["a"])).unwrap();
-        let mixed = dir.path().join("mixed");
-        make_dir(&mixed).unwrap();
-        let (a, b, elsewhere) = (&made[0], &made[1], &other[0]);
-        let because = |parts: [&Path; 3]| {
-            for (from, name) in parts.into_iter().zip([CA, HOST, HOST_KEY]) {
-                std::fs::copy(from.join(name), mixed.join(name)).unwrap();
-            }
-            std::fs::copy(a.join(GOSSIP_KEY), mixed.join(GOSSIP_KEY)).unwrap();
-            Credentials::load(&mixed, "a").err().map(|e| e.to_string())
-        };
-        assert_eq!(because([a, a, a]), None);
-        let why = because([a, a, b]).unwrap();
-        assert!(why.contains("host.key: is not the key of the certificate"), "{why}");
-        let why = because([elsewhere, a, a]).unwrap();
-        assert!(why.contains("host.pem: is not a certificate of the authority"), "{why}");
-        std::fs::write(mixed.join(CA), "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
-            .unwrap();
-        let why = Credentials::load(&mixed, "a").err().map(|e| e.to_string()).unwrap();
-        assert!(why.contains("ca.pem: is no certificate of an authority"), "{why}");
-    }
-
-    #[test]
-    fn what_is_no_name_is_refused_before_anything_is_made() {
-        let dir = tempfile::tempdir().unwrap();
-        for name in ["", "a/b", "..", "A", "a b", "-a", &"a".repeat(300)] {
-            let refused = init(&dir.path().join("cluster"), &names(&["a", name])).unwrap_err();
-            assert_eq!(refused.kind(), ErrorKind::Invalid, "{name}");
-        }
-        assert!(!dir.path().join("cluster").exists());
-    }
-
-    #[test]
-    fn without_certificates_nobody_listens_beyond_loopback() {
-        let dir = tempfile::tempdir().unwrap();
-        let cache =
-            headstart_cache::Cache::open(dir.path(), headstart_cache::CacheSettings::default()).unwrap();
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        let settings = SwarmSettings {
-            security: Security::PlainOnLoopback { name: "a".into() },
-            listen: std::net::SocketAddr::from(([0, 0, 0, 0], 0)),
-            advertise: None,
-            join: Vec::new(),
-            role: headstart_swarm::Role::Agent,
-            node: headstart_swarm::Settings::default(),
-            connections_max: 1,
-            tracker: None,
-        };
-        let started = runtime.block_on(crate::peers::Swarm::start(settings, cache, runtime.handle().clone()));
-        assert_eq!(started.err().map(|e| e.kind()), Some(ErrorKind::Invalid));
-    }
-}
+mod tests;

@@ -21,10 +21,11 @@ use crate::keeper::{Keeper, Obeying};
 use crate::local::LocalServer;
 use crate::peers::{Swarm, SwarmSettings};
 use crate::proxy::Proxy;
-use crate::rest::{self, Rest, Served};
+use crate::rest::{self, HttpPort, Rest, Served};
 use crate::stores::Stores;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_cache::Cache;
+use headstart_export::SocketAccess;
 use headstart_swarm::Role;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
@@ -57,12 +58,18 @@ pub struct AgentSettings {
     pub swarm: Option<SwarmSettings>,
     /// How it reaches stores.
     pub stores: headstart_store::Settings,
+    /// Stores that other hosts may have it fetch from, beside those of attached disks and own pins.
+    pub allowed_stores: Vec<headstart_store::StorePrefix>,
+    /// Its disks attach no image of a store whose bytes hash trees do not prove.
+    pub require_tree: bool,
     /// The program that serves a disk: `headstart`.
     pub program: PathBuf,
     /// Where what changes nothing is served over TCP.
-    pub http: Option<SocketAddr>,
+    pub http: Option<HttpPort>,
     /// Where on loopback other programs get blobs over HTTP, as from their servers.
     pub range_proxy: Option<SocketAddr>,
+    /// The users who may ask it at its socket.
+    pub access: SocketAccess,
 }
 
 /// An agent that runs.
@@ -86,11 +93,13 @@ impl Agent {
     /// # Errors
     /// [`ErrorKind::Conflict`] where another agent runs in that directory; what listening reports.
     pub async fn start(settings: AgentSettings, runtime: Handle) -> Result<Self> {
-        let AgentSettings { dir, state, cache, swarm, stores, program, http, range_proxy } = settings;
+        let AgentSettings { dir, state, cache, swarm, stores, program, http, range_proxy, access, .. } =
+            settings;
         let lock = take(&dir)?;
+        access.open_directory(&dir)?;
         make(&state)?;
         let reaching = stores.clone();
-        let stores = Arc::new(Stores::new(stores));
+        let stores = Arc::new(Stores::new(stores, settings.allowed_stores));
         let swarm_socket = dir.join(SWARM_SOCKET);
         let swarm = match swarm {
             Some(swarm) => Some(Swarm::start(swarm, Arc::clone(&cache), runtime).await?),
@@ -119,11 +128,11 @@ impl Agent {
             program,
             cache: absolute(cache.dir()),
             swarm: local.as_ref().map(|_| absolute(&swarm_socket)),
+            require_tree: settings.require_tree,
         })?;
         let socket = dir.join(SOCKET);
-        let rest =
-            rest::start(&socket, http, Served { disks, swarm: swarm.clone(), keeper, proxy: proxy.clone() })
-                .await?;
+        let served = Served { disks, swarm: swarm.clone(), keeper, proxy: proxy.clone() };
+        let rest = rest::start(&socket, &access, http, served).await?;
         Ok(Self { swarm, swarm_socket, local, obeying, socket, rest, recent, proxy, _lock: lock })
     }
 

@@ -5,28 +5,38 @@
 //! the store is asked once for all who are told the same) and else from its store. From then on this host takes
 //! part in the blob as if a disk had it: others find it here. What is warm is as evictable as anything else in the
 //! cache; what is pinned is not.
+//!
+//! # Orders of other hosts
+//!
+//! Only operators order something, and no order makes this host fetch from a store that was not named here
+//! ([`crate::stores`]). What orders may take is bounded before it is taken (`budget`), and their parts take turns: an
+//! order of a terabyte does not hold up one of a megabyte.
 
 use crate::peers::orders::{Asked, Done, Order, Word};
 use crate::peers::{SharedBlob, Swarm};
 use crate::stores::Stores;
 use futures::stream::{self, StreamExt};
-use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
+use headstart_block::{ByteRange, ByteSize, Digest, Error, ErrorKind, Result};
 use headstart_disk::Carrier;
-use headstart_store::{Location, Store};
+use headstart_store::Store;
 use headstart_swarm::{Chunks, Role, Urgency};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 use utoipa::ToSchema;
 
+mod budget;
 mod pinned;
 
 pub use pinned::PinStatus;
 
+use budget::{Budget, DESCRIBED_MAX};
 use pinned::Keeping;
 
 /// Bytes that are brought at a time, and how many times that at once.
@@ -35,16 +45,20 @@ const AT_ONCE: usize = 8;
 
 /// How often what could not be had is tried again, and when.
 const TRIES: u32 = 4;
-const PAUSE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 2000 });
 
 /// Blobs that are kept open; the oldest are let go.
 const KEPT_MAX: usize = 4096;
 
-/// Orders of other hosts that are obeyed at once.
-const OBEYED_AT_ONCE: usize = 4;
+/// How long a blob stays, at least, that this host takes part in because another said so: what the swarm knows of it
+/// takes memory for a while after it was let go.
+const LET_GO_AFTER: Duration = Duration::from_secs(660);
 
-/// And those that wait for that; more are refused.
-const OBEYED_MAX: usize = 1024;
+/// Parts that are brought at once for all orders of other hosts, which take turns.
+const TURNS: usize = 32;
+
+/// Parts one after the other of which nothing came, after which the rest is not asked for in vain.
+const IN_VAIN: u32 = 64;
 
 /// What is to be warm, and where.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -68,7 +82,7 @@ pub struct Warmed {
     pub bytes: u64,
     /// Bytes of these that could not be had.
     pub lacking_bytes: u64,
-    /// What went wrong, where the host could not be asked.
+    /// What went wrong: the host could not be asked, or does not do it, or could not get all of it from where it may.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -77,8 +91,26 @@ pub struct Warmed {
 pub struct Keeper {
     swarm: Arc<Swarm>,
     stores: Arc<Stores>,
-    kept: Mutex<VecDeque<(Digest, Arc<SharedBlob>)>>,
+    kept: Mutex<VecDeque<Kept>>,
     keeping: Keeping,
+    budget: Arc<Budget>,
+    turns: Arc<Semaphore>,
+}
+
+/// A blob that this host takes part in because somebody said so.
+struct Kept {
+    digest: Digest,
+    shared: Arc<SharedBlob>,
+    /// The other host that said so.
+    by: Option<String>,
+    since: Instant,
+}
+
+impl Kept {
+    /// `true` if it may be let go for another.
+    fn is_old(&self) -> bool {
+        self.since.elapsed() >= LET_GO_AFTER
+    }
 }
 
 /// Obeys other hosts until it is dropped.
@@ -96,7 +128,10 @@ impl Keeper {
     #[must_use]
     pub fn new(swarm: Arc<Swarm>, stores: Arc<Stores>, dir: &Path, cache: &Path) -> Arc<Self> {
         let keeping = Keeping::load(dir, cache);
-        Arc::new(Self { swarm, stores, kept: Mutex::default(), keeping })
+        let turns = Arc::new(Semaphore::new(TURNS));
+        let keeper = Self { swarm, stores, kept: Mutex::default(), keeping, budget: Arc::default(), turns };
+        keeper.allow_own_pins();
+        Arc::new(keeper)
     }
 
     /// Does what other hosts order from now on, and looks after what is pinned.
@@ -125,11 +160,13 @@ impl Keeper {
     /// Has hosts do something, and waits until it is done.
     async fn tell(&self, hosts: Vec<String>, words: &[Word]) -> Vec<Warmed> {
         let telling = hosts.into_iter().map(async |host| {
-            let (Done { bytes, lacking }, error) = match self.tell_host(&host, words).await {
+            let (Done { bytes, lacking, why }, error) = match self.tell_host(&host, words).await {
                 Ok(done) => (done, None),
                 Err(error) => (Done::default(), Some(error.to_string())),
             };
-            Warmed { host, bytes, lacking_bytes: lacking, error }
+            // Where all of it came from other hosts, it does not matter which store was refused.
+            let why = why.filter(|_| lacking > 0);
+            Warmed { host, bytes, lacking_bytes: lacking, error: error.or(why) }
         });
         futures::future::join_all(telling).await
     }
@@ -139,7 +176,7 @@ impl Keeper {
         for word in words {
             let done = match word {
                 Word::Bring(order) if host == self.swarm.name() => {
-                    self.bring(order, self.stores.get(&order.store)).await?
+                    self.bring(order, self.stores.get(&order.store), None).await?
                 }
                 Word::Pin(pin) if host == self.swarm.name() => self.obey_pin(pin).await?,
                 word => self.swarm.order(host, word).await?,
@@ -177,68 +214,147 @@ impl Keeper {
     }
 
     /// Does what another host orders.
-    async fn obey_word(&self, word: &Word) -> Result<Done> {
-        match word {
-            Word::Bring(order) => self.bring(order, self.store_of_others(order)).await,
-            Word::Pin(pin) => self.obey_pin(pin).await,
+    async fn obey_word(&self, asked: &Asked) -> Result<Done> {
+        match &asked.word {
+            Word::Bring(order) => {
+                let (store, why) = self.store_of_others(order);
+                let done = self.bring(order, store, Some(&asked.host)).await?;
+                Ok(Done { why: done.why.or(why), ..done })
+            }
+            Word::Pin(pin) => {
+                let described = self.described_by(pin)?;
+                let _share = self.budget.take(&asked.host, described, 0, self.swarm.room())?;
+                self.obey_pin(pin).await
+            }
             // Neither waits its turn.
             Word::Known(_) | Word::Open(_) => Ok(Done::default()),
         }
     }
 
-    /// A host of which this one is a root has a blob: this one takes part in it from now on. It has no say in what is
-    /// read of this host's directories.
-    fn take_part(&self, order: &Order) -> Result<()> {
+    /// A host of which this one is a root has a blob: this one takes part in it from now on. A host that is no operator
+    /// has to name a store that was named here, too.
+    fn take_part(&self, order: &Order, asked: &Asked) -> Result<()> {
         if self.swarm.role() != Role::Root {
             return Ok(());
         }
         let spec = order.spec()?;
-        let location = order.store.parse::<Location>().ok().filter(Location::is_remote);
-        let store = location.and_then(|_| self.stores.get(&order.store));
+        let store = match self.stores.get_for_others(&order.store) {
+            Ok(store) => Some(store),
+            Err(_) if asked.is_operator => None,
+            Err(error) => return Err(error),
+        };
+        self.admit(&asked.host, &spec.digest, spec.len)?;
         // It looks into the cache's directory.
         let shared = tokio::task::block_in_place(|| self.swarm.open(&spec, store))?;
-        self.keep(spec.digest, &Arc::new(shared));
+        self.keep(spec.digest, &Arc::new(shared), Some(&asked.host));
         Ok(())
     }
 
-    /// The store that another host names: it has no say in what is read of this one's directories.
-    fn store_of_others(&self, order: &Order) -> Option<Arc<dyn Store>> {
-        let location = order.store.parse::<Location>().ok().filter(Location::is_remote);
-        location.and_then(|_| self.stores.get(&order.store))
+    /// The store that another host names, or why this one does not use it.
+    fn store_of_others(&self, order: &Order) -> (Option<Arc<dyn Store>>, Option<String>) {
+        match self.stores.get_for_others(&order.store) {
+            Ok(store) => (Some(store), None),
+            Err(error) => (None, Some(error.to_string())),
+        }
     }
 
-    /// Brings what an order says to this host, and takes part in the blob from now on.
-    async fn bring(&self, order: &Order, store: Option<Arc<dyn Store>>) -> Result<Done> {
+    /// Brings what an order says to this host, and takes part in the blob from now on. What another host orders has to
+    /// fit into what it may take.
+    async fn bring(&self, order: &Order, store: Option<Arc<dyn Store>>, by: Option<&str>) -> Result<Done> {
         let spec = order.spec()?;
         let carrier = store.clone().map(Carrier::new);
+        let whole = |range: ByteRange| Chunks::touched(range).bytes(spec.len);
+        let ranges: Vec<ByteRange> = order.ranges().into_iter().map(whole).collect();
+        let bytes = ranges.iter().fold(0, |sum: u64, range| sum.saturating_add(range.len()));
+        let take = |by| self.budget.take(by, spec.len, bytes, self.swarm.room());
+        let _share = by.map(take).transpose()?;
+        by.map_or(Ok(()), |by| self.admit(by, &spec.digest, spec.len))?;
         // It looks into the cache's directory.
         let shared = tokio::task::block_in_place(|| self.swarm.open(&spec, store))?;
         let shared = Arc::new(shared);
-        self.keep(spec.digest, &shared);
-        let whole = |range: ByteRange| Chunks::touched(range).bytes(spec.len);
-        let ranges: Vec<ByteRange> = order.ranges().into_iter().map(whole).collect();
-        Ok(bring_all(&shared, carrier.as_ref(), &ranges).await)
+        self.keep(spec.digest, &shared, by);
+        let turns = by.map(|_| &*self.turns);
+        Ok(bring_all(&shared, carrier.as_ref(), &ranges, turns).await)
     }
 
-    fn keep(&self, digest: Digest, shared: &Arc<SharedBlob>) {
+    fn keep(&self, digest: Digest, shared: &Arc<SharedBlob>, by: Option<&str>) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.retain(|(known, _)| *known != digest);
-        kept.push_back((digest, Arc::clone(shared)));
+        kept.retain(|known| known.digest != digest || known.by.as_deref() != by);
+        kept.push_back(Kept {
+            digest,
+            shared: Arc::clone(shared),
+            by: by.map(str::to_owned),
+            since: Instant::now(),
+        });
         if kept.len() > KEPT_MAX {
             kept.pop_front();
         }
     }
+
+    /// Makes sure that what another host describes, and what is kept of that, does not grow without end: each lets go
+    /// its own oldest first, though not what is so new that its state may still be there when more comes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`] where there is too much that is new.
+    fn admit(&self, by: &str, digest: &Digest, len: u64) -> Result<()> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let described = |kept: &VecDeque<Kept>, host: Option<&str>| {
+            let is_of = |by: &str| host.is_none_or(|host| host == by);
+            // What is ordered again takes the place of what was.
+            let is_other = |known: &&Kept| known.digest != *digest || known.by.as_deref() != Some(by);
+            let of_host = |known: &&Kept| known.by.as_deref().is_some_and(is_of);
+            let lens =
+                kept.iter().filter(of_host).filter(is_other).map(|known| known.shared.blob().spec().len);
+            lens.fold(len, u64::saturating_add)
+        };
+        for (host, max) in [(Some(by), DESCRIBED_MAX / 2), (None, DESCRIBED_MAX)] {
+            while described(&kept, host) > max {
+                let is_its =
+                    |known: &Kept| known.by.is_some() && (host.is_none() || known.by.as_deref() == host);
+                let oldest = kept.iter().position(is_its);
+                let Some(oldest) = oldest.filter(|at| kept.get(*at).is_some_and(Kept::is_old)) else {
+                    let cause =
+                        format!("describes {} more than this host takes note of at a time", ByteSize(len));
+                    let error = Error::new(ErrorKind::NoSpace, cause);
+                    return Err(error.remedy("order less at a time, or again in some minutes"));
+                };
+                kept.remove(oldest);
+            }
+        }
+        Ok(())
+    }
 }
 
-/// Brings ranges of whole chunks, in order, and tries again what cannot be had at once.
-async fn bring_all(shared: &SharedBlob, carrier: Option<&Carrier>, ranges: &[ByteRange]) -> Done {
-    let mut done = Done { bytes: ranges.iter().map(|range| range.len()).sum(), lacking: 0 };
+/// Brings ranges of whole chunks, in order, and tries again what cannot be had at once. Their parts take `turns` with
+/// others.
+async fn bring_all(
+    shared: &SharedBlob,
+    carrier: Option<&Carrier>,
+    ranges: &[ByteRange],
+    turns: Option<&Semaphore>,
+) -> Done {
+    let mut done = Done { bytes: ranges.iter().map(|range| range.len()).sum(), ..Done::default() };
     for attempt in 1..=TRIES {
+        let in_vain = AtomicU32::new(0);
         let parts = ranges.iter().copied().flat_map(|range| range.parts(PART));
-        let bringing = parts.map(|part| bring_part(shared, carrier, part));
+        let bringing = parts.take_while(|_| in_vain.load(Ordering::Relaxed) < IN_VAIN).map(async |part| {
+            let turn = match turns {
+                // It is never closed.
+                Some(turns) => turns.acquire().await.ok(),
+                None => None,
+            };
+            bring_part(shared, carrier, part).await;
+            drop(turn);
+            let came = missing(shared, &[part]) < part.len();
+            let _ = in_vain.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |before| {
+                Some(if came { 0 } else { before.saturating_add(1) })
+            });
+        });
         stream::iter(bringing).buffer_unordered(AT_ONCE).for_each(|()| async {}).await;
         done.lacking = missing(shared, ranges);
-        if done.lacking == 0 || attempt == TRIES {
+        // Another host may be about to open it, but not for long.
+        let is_hopeless = carrier.is_none() && attempt > 1 && !shared.has_company();
+        if done.lacking == 0 || attempt == TRIES || is_hopeless {
             break;
         }
         tokio::time::sleep(PAUSE).await;
@@ -280,7 +396,6 @@ async fn bring_run(shared: &SharedBlob, carrier: Option<&Carrier>, run: ByteRang
 }
 
 async fn obey(keeper: Arc<Keeper>, mut orders: mpsc::Receiver<Asked>) {
-    let room = Arc::new(Semaphore::new(OBEYED_AT_ONCE));
     let mut tasks = tokio::task::JoinSet::new();
     while let Some(asked) = orders.recv().await {
         while tasks.try_join_next().is_some() {}
@@ -290,27 +405,21 @@ async fn obey(keeper: Arc<Keeper>, mut orders: mpsc::Receiver<Asked>) {
                 continue;
             }
             Word::Open(order) => {
-                if let Err(error) = keeper.take_part(order) {
-                    tracing::warn!(%error, host = %asked.host, "a root cannot take part in a blob of an agent");
+                if let Err(error) = keeper.take_part(order, &asked) {
+                    tracing::warn!(%error, host = %asked.host, "a root does not take part in a blob of an agent");
+                    keeper.swarm.obeyed(&asked, &Done::refused(0, &error));
                 }
-                continue;
-            }
-            word if tasks.len() >= OBEYED_MAX => {
-                keeper.swarm.obeyed(&asked, Done { bytes: word.len(), lacking: word.len() });
                 continue;
             }
             Word::Bring(_) | Word::Pin(_) => {}
         }
-        let (keeper, room) = (Arc::clone(&keeper), Arc::clone(&room));
+        let keeper = Arc::clone(&keeper);
         tasks.spawn(async move {
-            // It is never closed.
-            let Ok(permit) = room.acquire_owned().await else { return };
-            let done = keeper.obey_word(&asked.word).await.unwrap_or_else(|error| {
+            let done = keeper.obey_word(&asked).await.unwrap_or_else(|error| {
                 tracing::warn!(%error, host = %asked.host, "what another host ordered cannot be done");
-                Done { bytes: asked.word.len(), lacking: asked.word.len() }
+                Done::refused(asked.word.len(), &error)
             });
-            keeper.swarm.obeyed(&asked, done);
-            drop(permit);
+            keeper.swarm.obeyed(&asked, &done);
         });
     }
 }

@@ -31,3 +31,5 @@ mod rest;
 #[cfg(test)]
 mod sample;
 pub mod stores;
+
+pub use rest::{HttpPort, serve};

@@ -2,21 +2,24 @@
 //! away. What is to be kept, by whom, and how that is known everywhere.
 //!
 //! Whoever pins an image says which hosts keep it. Of each of its blobs, and of their hash trees, the hosts keep the
-//! stripes in turn, each in so many copies. Every host of the swarm knows all pins and has them in a file of its
-//! directory: who keeps nothing of an image still has to know whom to ask. The newest pin of an image counts; that an
-//! image is pinned no longer is a pin that names nobody. Hosts compare from time to time what they know, so that who
-//! was away learns what he missed.
+//! stripes in turn, each in so many copies. Every host has the pins that it was told of in a file of its directory. The
+//! newest pin of an image counts; that an image is pinned no longer is a pin that names nobody. Hosts compare from time
+//! to time with the operators what they know, so that a host which was away learns what it missed.
 //!
-//! A pin has the image's manifest in it, and with that the roots of its hash trees: to pin an image is to say that all
-//! hosts of the swarm may read it.
+//! A pin has the image's manifest in it, and with that the roots of its hash trees: to pin an image is to say that the
+//! hosts which keep it may read it. Others are told of the pin once they have shown that they may read the image.
+//!
+//! Only operators pin: a host takes a pin from nobody else, whatever its date, and hosts that are no operators do not
+//! pass pins on.
 
 use crate::file::{self, Readers};
 use crate::peers::orders::{Order, STORE_MAX};
 use crate::peers::pinning::Holding;
 use headstart_block::{Digest, Error, Result};
 use headstart_image::manifest::Manifest;
+use headstart_store::Location;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -107,7 +110,7 @@ impl Pin {
         for layer in manifest.disk_layers() {
             let tree = layer.tree.as_ref().ok_or_else(|| {
                 about(Error::unsupported("has a layer without a hash tree, which hosts do not exchange"))
-                    .remedy("copy it with `headstart image copy`, which makes them")
+                    .remedy("make them with `headstart image flatten`")
             })?;
             let order = Order::of(layer.blob.digest, layer.blob.size, tree, self.store.clone());
             orders.insert(layer.blob.digest, order);
@@ -159,12 +162,17 @@ pub(crate) struct Pins {
     path: PathBuf,
     /// By the images' digests.
     pins: BTreeMap<String, Pin>,
+    /// The digests of images that were pinned at this host.
+    own: BTreeSet<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Records {
     version: u32,
     pins: Vec<Pin>,
+    /// Earlier builds do not write it, and pass over it.
+    #[serde(default)]
+    own: BTreeSet<String>,
 }
 
 impl Pins {
@@ -174,7 +182,7 @@ impl Pins {
     /// Where it cannot be read, or is something else.
     pub(crate) fn load(path: PathBuf) -> Result<Self> {
         let about = |e: Error| e.about(path.display());
-        let mut pins = BTreeMap::new();
+        let (mut pins, mut own) = (BTreeMap::new(), BTreeSet::new());
         if let Some(text) = file::read(&path, LEN_MAX)? {
             let records: Records = serde_json::from_slice(&text)
                 .map_err(|e| about(Error::corrupt("is no list of pinned images").caused_by(e)))?;
@@ -183,13 +191,14 @@ impl Pins {
                 return Err(about(error.remedy("start the agent of the release that wrote it")));
             }
             pins.extend(records.pins.into_iter().map(|pin| (pin.digest.clone(), pin)));
+            own = records.own;
         }
-        Ok(Self { path, pins })
+        Ok(Self { path, pins, own })
     }
 
     /// None, where it is not known what there was; nothing is written in the place of that before there is something.
     pub(crate) fn empty(path: PathBuf) -> Self {
-        Self { path, pins: BTreeMap::new() }
+        Self { path, pins: BTreeMap::new(), own: BTreeSet::new() }
     }
 
     /// A pin that was said or told: whether it is news. It is written down.
@@ -222,10 +231,21 @@ impl Pins {
     }
 
     fn write(&self) -> Result<()> {
-        let records = Records { version: VERSION, pins: self.pins.values().cloned().collect() };
+        let own = self.own.iter().filter(|digest| self.pins.contains_key(*digest)).cloned().collect();
+        let records = Records { version: VERSION, pins: self.pins.values().cloned().collect(), own };
         let text = serde_json::to_vec(&records);
         let text = text.map_err(|e| Error::invalid("is no list").caused_by(e))?;
         file::replace(&self.path, &text, Readers::Owner)
+    }
+
+    /// An image was pinned at this host: its store may be named by others. To be said before it is inserted.
+    pub(crate) fn is_own(&mut self, digest: &str) {
+        self.own.insert(digest.to_owned());
+    }
+
+    /// The stores of images that were pinned at this host, and still are.
+    pub(crate) fn own_stores(&self) -> impl Iterator<Item = Location> {
+        self.kept().filter(|pin| self.own.contains(&pin.digest)).filter_map(|pin| pin.store.parse().ok())
     }
 
     /// Those of images that are kept.

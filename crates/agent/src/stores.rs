@@ -1,8 +1,21 @@
 //! Stores that the agent fetches from, for others and ahead of need. Each is opened once.
+//!
+//! # Stores that other hosts name
+//!
+//! A store is opened with this host's credentials and from this host's place in the network. So another host has no say
+//! in which one: what it names is opened only if it is a store that
+//!
+//! * a disk that is attached here was attached from;
+//! * an image lies in that was pinned at this host (`Stores::set_pinned`);
+//! * the operator allows (`headstart agent --allow-store PREFIX`).
+//!
+//! Such a store is opened apart from the same one for this host's own use, and follows no redirect of a web server to
+//! another origin.
 
-use headstart_store::{Location, Settings, Store};
+use headstart_block::{Error, ErrorKind, Result};
+use headstart_store::{Location, Settings, Store, StorePrefix};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Stores that are opened at a time; more are not used.
 const STORES_MAX: usize = 1024;
@@ -10,37 +23,144 @@ const STORES_MAX: usize = 1024;
 /// The stores that the agent can reach.
 pub struct Stores {
     settings: Settings,
-    open: Mutex<HashMap<String, Arc<dyn Store>>>,
+    /// By name, and whether other hosts named it.
+    open: Mutex<HashMap<(String, bool), Arc<dyn Store>>>,
+    allowed: Vec<StorePrefix>,
+    named: Mutex<Named>,
+}
+
+/// Stores that were named at this host.
+#[derive(Default)]
+struct Named {
+    /// How many blobs attached disks have from each.
+    attached: HashMap<String, usize>,
+    pinned: Vec<Location>,
+}
+
+/// A store that a disk was attached from, while it is attached.
+pub(crate) struct Attached {
+    stores: Arc<Stores>,
+    name: String,
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let mut named = self.stores.named();
+        if let Some(count) = named.attached.get_mut(&self.name) {
+            *count -= 1;
+            if *count == 0 {
+                named.attached.remove(&self.name);
+            }
+        }
+    }
 }
 
 impl Stores {
-    /// None yet; `settings` say how they are reached.
+    /// None yet; `settings` say how they are reached, `allowed` which ones other hosts may name.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
-        Self { settings, open: Mutex::default() }
+    pub fn new(settings: Settings, allowed: Vec<StorePrefix>) -> Self {
+        Self { settings, open: Mutex::default(), allowed, named: Mutex::default() }
+    }
+
+    fn named(&self) -> MutexGuard<'_, Named> {
+        self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The store of that name, where it is one that this agent can reach.
     pub(crate) fn get(&self, name: &str) -> Option<Arc<dyn Store>> {
+        let opened = self.open(name, false);
+        opened
+            .inspect_err(|error| tracing::warn!(%error, "the agent cannot fetch for others from that store"))
+            .ok()
+    }
+
+    /// The store that another host names.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`] where nobody named it at this host.
+    pub(crate) fn get_for_others(&self, name: &str) -> Result<Arc<dyn Store>> {
+        self.check_for_others(name)?;
+        self.open(name, true)
+    }
+
+    /// Checks that other hosts may name a store.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`] where nobody named it at this host.
+    pub(crate) fn check_for_others(&self, name: &str) -> Result<()> {
+        let shown: String = name.chars().take(200).collect();
+        let denied = |cause: &'static str| {
+            Error::new(ErrorKind::Denied, cause).about(shown.escape_debug()).remedy(
+                "start its agent with --allow-store and the beginning of that name, or attach a disk from there",
+            )
+        };
+        let location = name.parse::<Location>().ok().filter(Location::is_remote);
+        let location = location.ok_or_else(|| denied("is no store that other hosts may name"))?;
+        if self.is_named(&location) {
+            Ok(())
+        } else {
+            Err(denied("is a store that this host was not told to use"))
+        }
+    }
+
+    fn is_named(&self, location: &Location) -> bool {
+        let is_it = |other: &Location| StorePrefix::is_same(other, location);
+        let named = self.named();
+        self.allowed.iter().any(|prefix| prefix.allows(location))
+            || named.pinned.iter().any(is_it)
+            || named.attached.keys().filter_map(|name| name.parse().ok()).any(|other| is_it(&other))
+    }
+
+    /// A disk is attached from this store, as long as what is returned lives.
+    pub(crate) fn attach(self: &Arc<Self>, name: &str) -> Attached {
+        *self.named().attached.entry(name.to_owned()).or_default() += 1;
+        Attached { stores: Arc::clone(self), name: name.to_owned() }
+    }
+
+    /// The stores of the images that were pinned at this host, from now on.
+    pub(crate) fn set_pinned(&self, stores: impl Iterator<Item = Location>) {
+        self.named().pinned = stores.collect();
+    }
+
+    fn open(&self, name: &str, for_others: bool) -> Result<Arc<dyn Store>> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(store) = open.get(name) {
-            return Some(Arc::clone(store));
+        let key = (name.to_owned(), for_others);
+        if let Some(store) = open.get(&key) {
+            return Ok(Arc::clone(store));
         }
         if open.len() >= STORES_MAX {
-            tracing::warn!("the agent uses {STORES_MAX} stores already, and no other");
-            return None;
+            return Err(Error::invalid(format!("the agent uses {STORES_MAX} stores already, and no other")));
         }
-        let opened =
-            name.parse().and_then(|location: Location| headstart_store::open(&location, &self.settings));
-        match opened {
-            Ok(store) => {
-                open.insert(name.to_owned(), Arc::clone(&store));
-                Some(store)
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the agent cannot fetch for others from that store");
-                None
-            }
-        }
+        let location: Location = name.parse()?;
+        let settings = Settings { one_origin: for_others, ..self.settings.clone() };
+        let store = headstart_store::open(&location, &settings)?;
+        open.insert(key, Arc::clone(&store));
+        Ok(store)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_hosts_name_only_what_was_named_here() {
+        let prefix = "https://store.example/images".parse().unwrap();
+        let stores = Arc::new(Stores::new(Settings::default(), vec![prefix]));
+        let may = |name: &str| stores.check_for_others(name).is_ok();
+        assert!(may("https://store.example/images/a") && !may("https://store.example/other"));
+        assert!(!may("file:///images") && !may("https://store.example/images/../other") && !may("nonsense"));
+        let first = stores.attach("http://10.0.0.1:5000/images");
+        let second = stores.attach("http://10.0.0.1:5000/images");
+        assert!(may("http://10.0.0.1:5000/images") && !may("http://10.0.0.1:5000/images/below"));
+        drop(first);
+        assert!(may("http://10.0.0.1:5000/images"));
+        drop(second);
+        assert!(!may("http://10.0.0.1:5000/images"));
+        stores.set_pinned(["oci://registry.lan/vm".parse().unwrap()].into_iter());
+        assert!(may("oci://registry.lan/vm") && !may("oci://registry.lan/vm/other"));
+        stores.set_pinned(std::iter::empty());
+        let error = stores.get_for_others("oci://registry.lan/vm").err().unwrap().to_string();
+        assert!(error.contains("oci://registry.lan/vm") && error.contains("--allow-store"), "{error}");
     }
 }

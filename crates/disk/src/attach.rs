@@ -72,6 +72,8 @@ pub struct DiskOptions {
     pub writable: Option<WritableOptions>,
     /// Records what is read and written.
     pub recorder: Option<Arc<Recorder>>,
+    /// Attaches no image of a store whose bytes are not all proven by hash trees as they come.
+    pub require_tree: bool,
 }
 
 /// The layer that takes writes.
@@ -151,6 +153,9 @@ pub async fn attach_remote(
     let about = |e: Error| e.about(reference);
     let named = name_image(host, &*store, reference).await.map_err(about)?;
     let manifest = Manifest::parse(&named.bytes).map_err(about)?;
+    if options.require_tree {
+        check_trees(&manifest).map_err(about)?;
+    }
     let located = match named.located {
         Some(located) => located,
         None => locate(host, &*store, &manifest).await.map_err(about)?,
@@ -210,6 +215,15 @@ pub async fn attach_remote(
         puller.set_left_rate(options.left_rate);
     }
     Ok(Attached { disk, digest: named.digest, manifest, made, warnings })
+}
+
+/// Refuses an image that has a layer without a hash tree: its bytes are believed to its store until all of them are
+/// here.
+fn check_trees(manifest: &Manifest) -> Result<()> {
+    let Some(layer) = manifest.disk_layers().find(|layer| layer.tree.is_none()) else { return Ok(()) };
+    let cause = format!("its layer {} has no hash tree, which --require-tree asks for", layer.blob.digest);
+    Err(Error::new(ErrorKind::Denied, cause)
+        .remedy("make hash trees with `headstart image flatten`, and attach what that makes"))
 }
 
 /// Finds an image's blobs in the cache. That may wait for who changes its directory, so it is done elsewhere.

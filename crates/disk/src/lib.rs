@@ -23,6 +23,8 @@
 //! | `hints` | what boots of the same image read on other hosts, as a plan |
 //! | [`stats`] | counters and latency distributions |
 
+#![forbid(unsafe_code)]
+
 pub mod accesses;
 pub mod attach;
 mod base;

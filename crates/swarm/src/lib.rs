@@ -17,6 +17,8 @@
 //! | [`node`] | one host: all of the above put together |
 //! | [`counters`] | what it did |
 
+#![forbid(unsafe_code)]
+
 mod bits;
 mod chain;
 pub mod counters;

@@ -52,7 +52,7 @@ impl Keeper {
         over: impl FnOnce() + Send + 'static,
     ) -> Arc<Self> {
         let status = DiskStatus {
-            spec: record.spec.clone(),
+            spec: record.spec.shown(),
             state: DiskState::Starting,
             pid: None,
             restarts: record.restarts,

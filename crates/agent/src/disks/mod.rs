@@ -31,6 +31,7 @@ mod process;
 mod record;
 
 use headstart_block::{Error, ErrorKind, Result};
+use headstart_store::ProxyUrl;
 use keeper::Keeper;
 use record::Record;
 use serde::{Deserialize, Serialize};
@@ -60,6 +61,23 @@ pub struct DiskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub directory: Option<PathBuf>,
+}
+
+impl DiskSpec {
+    /// The same without passwords: proxies are shown by their place.
+    fn shown(&self) -> Self {
+        let mut arguments = self.arguments.clone();
+        let mut is_proxy = false;
+        for argument in &mut arguments {
+            if is_proxy {
+                *argument = format!("{:?}", ProxyUrl::from(argument.as_str()));
+            } else if let Some(url) = argument.strip_prefix("--proxy=") {
+                *argument = format!("--proxy={:?}", ProxyUrl::from(url));
+            }
+            is_proxy = argument == "--proxy";
+        }
+        Self { arguments, ..self.clone() }
+    }
 }
 
 /// What a disk does.
@@ -114,6 +132,8 @@ pub struct DisksSettings {
     pub cache: PathBuf,
     /// Where they find the swarm.
     pub swarm: Option<PathBuf>,
+    /// They attach no image whose bytes hash trees do not prove.
+    pub require_tree: bool,
 }
 
 /// The disks of a host. Dropping it leaves them alone.

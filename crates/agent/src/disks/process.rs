@@ -17,11 +17,12 @@ use tokio::process::Command;
 const LOG_MAX: u64 = 1 << 20;
 
 /// Makes this process the one that serves a disk of an agent: in a session of its own, so that nothing that
-/// befalls the agent's befalls it, and with the lock that says so, which lasts as long as the process.
+/// befalls the agent's befalls it, and with the lock that says so, which lasts as long as the process. `true` if an
+/// earlier process served the same disk, with the same arguments, and has died.
 ///
 /// # Errors
 /// [`ErrorKind::Conflict`] where another process has it.
-pub fn hold_pid_file(path: &Path) -> Result<()> {
+pub fn hold_pid_file(path: &Path) -> Result<bool> {
     let about = |e: Error| e.about(path.display());
     let file = File::options().create(true).truncate(false).read(true).write(true).open(path);
     let mut file = file.map_err(|e| about(Error::io("cannot open", e)))?;
@@ -32,14 +33,29 @@ pub fn hold_pid_file(path: &Path) -> Result<()> {
         }
         Err(e) => return Err(about(Error::io("cannot lock", e.into()))),
     }
+    if let Err(error) = give_up_oom_protection(Path::new(OOM_SCORE)) {
+        tracing::warn!(%error, "the disk's process keeps the agent's protection from the out-of-memory killer");
+    }
     // Where it leads a session already, that is as good.
     let _ = rustix::process::setsid();
+    // The agent removes the file of a disk that was detached, or could not be attached at all.
+    let has_served = file.metadata().is_ok_and(|meta| meta.len() > 0);
     file.set_len(0)
         .and_then(|()| writeln!(file, "{}", std::process::id()))
         .map_err(|e| about(Error::io("cannot write", e)))?;
     // The lock is held until the process ends.
     let _ = Box::leak(Box::new(file));
-    Ok(())
+    Ok(has_served)
+}
+
+/// The score by which the out-of-memory killer protects this process, or prefers it.
+const OOM_SCORE: &str = "/proc/self/oom_score_adj";
+
+/// Gives up the protection from the out-of-memory killer that the agent's process has: a disk that takes too much
+/// memory ends itself, and not a virtual machine. A score that prefers the process stays.
+fn give_up_oom_protection(score: &Path) -> std::io::Result<()> {
+    let is_protected = std::fs::read_to_string(score)?.trim().parse::<i32>().is_ok_and(|score| score < 0);
+    if is_protected { std::fs::write(score, "0") } else { Ok(()) }
 }
 
 /// A process that serves a disk, and that has been seen alive.
@@ -80,6 +96,9 @@ impl Process {
         command.arg("--cache").arg(&settings.cache);
         if let Some(swarm) = &settings.swarm {
             command.arg("--swarm").arg(swarm);
+        }
+        if settings.require_tree {
+            command.arg("--require-tree");
         }
         command.args(&spec.arguments).stdin(Stdio::null()).stdout(out).stderr(log);
         if let Some(directory) = &spec.directory {
@@ -136,4 +155,19 @@ pub(super) fn last_words(dir: &Path, name: &str) -> Option<String> {
     let said =
         text.lines().rev().find(|line| line.starts_with("headstart: ") || line.starts_with("error: "))?;
     Some(said.trim_start_matches("headstart: ").trim_start_matches("error: ").to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protection_is_given_up_and_nothing_else_changed() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (before, after) in [("-500\n", "0"), ("0\n", "0\n"), ("300\n", "300\n")] {
+            std::fs::write(file.path(), before).unwrap();
+            give_up_oom_protection(file.path()).unwrap();
+            assert_eq!(std::fs::read_to_string(file.path()).unwrap(), after);
+        }
+    }
 }

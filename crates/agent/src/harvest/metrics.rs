@@ -12,11 +12,14 @@ const PREFIX: &str = "headstart_harvest";
 /// A number of a vSSD: the end of its metric's name, what it is, the number.
 type OfVssd = (&'static str, &'static str, fn(&Vssd) -> u64);
 
-const VSSD: [OfVssd; 7] = [
+const VSSD: [OfVssd; 10] = [
     ("size_bytes", "Size of the disk that a vSSD's VM sees.", |vssd| vssd.status.size),
     ("channels", "Channels that a vSSD owns.", |vssd| u64::from(vssd.status.channels)),
     ("used_bytes", "Flash that holds what a vSSD's VM wrote.", |vssd| vssd.status.used),
     ("lent_bytes", "Flash of a vSSD that is lent, or in the pool to be lent.", |vssd| vssd.status.lent),
+    ("offered_bytes", "Flash of a vSSD that can be requested.", |vssd| vssd.status.offered),
+    ("erasing_bytes", "Flash of a vSSD that can be requested once it is erased.", |vssd| vssd.status.erasing),
+    ("leased_bytes", "Flash of a vSSD that harvest vSSDs have on lease.", |vssd| vssd.status.leased),
     ("borrowed_bytes", "Flash that a harvest vSSD has on lease.", |vssd| vssd.status.borrowed),
     ("leases", "gSSDs that a harvest vSSD has on lease.", |vssd| vssd.status.leases.len() as u64),
     ("clients", "Clients that have a vSSD open by NBD.", |vssd| vssd.clients as u64),

@@ -23,10 +23,11 @@ mod rest;
 
 pub use rest::{NewOffer, NewSize, NewVssd, Vssd};
 
-use crate::rest::Rest;
+use crate::rest::{HttpPort, Rest};
 use exports::Exports;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_export::nbd::{Address, NbdSettings, TlsSettings};
+use headstart_export::{Leftover, SocketAccess};
 use headstart_harvest::host::{FlashPlace, Host, Options};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -59,7 +60,7 @@ pub struct HarvestSettings {
     /// Certificates for that.
     pub tls: Option<TlsSettings>,
     /// Where what changes nothing is served over TCP.
-    pub http: Option<SocketAddr>,
+    pub http: Option<HttpPort>,
 }
 
 /// A daemon that runs.
@@ -81,8 +82,11 @@ impl Harvest {
     pub async fn start(settings: HarvestSettings) -> Result<Self> {
         let HarvestSettings { host: options, nbd, tls, http } = settings;
         let dir = options.dir.clone();
+        // Only this daemon makes sockets in its directory, which it has the lock of.
+        let leftover = if nbd.is_none() { Leftover::IsOurs } else { Leftover::IsUnknown };
         let address = nbd.unwrap_or_else(|| Address::Unix(dir.join(NBD_SOCKET)));
-        let nbd = NbdSettings { tls, connections_max: CONNECTIONS_MAX, ..NbdSettings::new(address) };
+        let nbd =
+            NbdSettings { tls, connections_max: CONNECTIONS_MAX, leftover, ..NbdSettings::new(address) };
         let opened = tokio::task::spawn_blocking({
             let dir = dir.clone();
             move || -> Result<_> {
@@ -95,7 +99,7 @@ impl Harvest {
         let (host, exports) = opened.await.map_err(broke_off)??;
         let socket = dir.join(SOCKET);
         let served = rest::Served { host: Arc::clone(&host), exports: Arc::clone(&exports) };
-        let rest = rest::start(&socket, http, served).await?;
+        let rest = rest::start(&socket, &SocketAccess::default(), http, served).await?;
         let ticker = Ticker::start("harvest-timers", TICK, {
             let (host, exports) = (Arc::clone(&host), Arc::clone(&exports));
             move || {

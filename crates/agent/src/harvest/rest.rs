@@ -7,8 +7,8 @@
 use super::exports::{Exports, Ways};
 use super::{broke_off, metrics};
 use crate::disks::check_name;
-use crate::rest::Rest;
 use crate::rest::answers::{Answer, Body, Failure, Refusal, UrlPath, not_here, nothing};
+use crate::rest::{HttpPort, Rest};
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{StatusCode, Uri};
@@ -16,6 +16,7 @@ use axum::response::IntoResponse;
 use axum::routing::{delete, get, patch, post};
 use axum::{Json, Router};
 use headstart_block::{Error, ErrorKind, Result};
+use headstart_export::SocketAccess;
 use headstart_harvest::GssdId;
 use headstart_harvest::broker::Counters;
 use headstart_harvest::host::{
@@ -23,7 +24,6 @@ use headstart_harvest::host::{
     ReportKind, VssdSpec, VssdStatus, Wish,
 };
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,14 +37,19 @@ pub(super) struct Served {
 
 type Shared = State<Arc<Served>>;
 
-/// Serves at a Unix socket, in the place of who served there before, and read-only at `address`.
+/// Serves at a Unix socket to those that `access` names, and read-only over TCP.
 ///
 /// # Errors
 /// Where it cannot listen.
-pub(super) async fn start(socket: &Path, address: Option<SocketAddr>, served: Served) -> Result<Rest> {
+pub(super) async fn start(
+    socket: &Path,
+    access: &SocketAccess,
+    port: Option<HttpPort>,
+    served: Served,
+) -> Result<Rest> {
     let served = Arc::new(served);
     let all = looking().merge(changing()).with_state(Arc::clone(&served));
-    Rest::start(socket, all, address, looking().with_state(served)).await
+    Rest::start(socket, access, all, port, looking().with_state(served)).await
 }
 
 fn looking() -> Router<Arc<Served>> {
@@ -221,8 +226,20 @@ impl Served {
         Ok(gone)
     }
 
-    fn resize(&self, name: &str, size: u64) -> Result<Vssd> {
-        self.get(name)?;
+    fn resize(&self, name: &str, size: u64, force: bool) -> Result<Vssd> {
+        let there = self.get(name)?;
+        let ways = self.exports.ways(name);
+        let may_be_open = there.clients > 0 || ways.vhost_user.is_some() || ways.fuse.is_some();
+        if size < there.status.size && may_be_open && !force {
+            let cause = match there.clients {
+                0 => {
+                    "may be in use by vhost-user or as a file, and what lies beyond the new size would be lost"
+                }
+                _ => "is in use, and what lies beyond the new size would be lost",
+            };
+            let error = Error::new(ErrorKind::Conflict, cause).about(name);
+            return Err(error.remedy("make the file system on it smaller first, then resize it with --force"));
+        }
         let status = self.host.resize(name, size);
         self.exports.refresh();
         Ok(self.vssd(status?))
@@ -284,17 +301,27 @@ async fn create(served: Shared, Body(new): Body<NewVssd>) -> Answer<(StatusCode,
 }
 
 /// Makes a vSSD larger or smaller. Over the Unix socket alone.
-#[utoipa::path(patch, path = "/v1/vssds/{name}", params(("name" = String, Path, description = "The vSSD")),
+#[utoipa::path(patch, path = "/v1/vssds/{name}",
+    params(("name" = String, Path, description = "The vSSD"),
+        ("force" = Option<bool>, Query, description = "Make it smaller although clients may have it open")),
     request_body = NewSize,
     responses((status = 200, description = "It has that size", body = Vssd), (status = 404, body = Failure),
+        (status = 409, description = "It would become smaller while it is in use", body = Failure),
         (status = 422, description = "It cannot have that size", body = Failure),
         (status = 507, description = "There is not so much flash for it", body = Failure)))]
 async fn resize(
     served: Shared,
     UrlPath(name): UrlPath<String>,
+    uri: Uri,
     Body(NewSize { size }): Body<NewSize>,
 ) -> Answer<Json<Vssd>> {
-    blocking(served, move |served| served.resize(&name, size)).await.map(Json)
+    let force = is_forced(&uri);
+    blocking(served, move |served| served.resize(&name, size, force)).await.map(Json)
+}
+
+/// `true` if a request's query says `force=true`.
+fn is_forced(uri: &Uri) -> bool {
+    uri.query().is_some_and(|query| query.split('&').any(|part| part == "force=true"))
 }
 
 /// Deletes a vSSD with all that is on it; its flash is erased before anybody else has it. Over the Unix socket alone.
@@ -304,7 +331,7 @@ async fn resize(
     responses((status = 200, description = "It was so, and is gone", body = Vssd), (status = 404, body = Failure),
         (status = 409, description = "Clients have it open", body = Failure)))]
 async fn remove(served: Shared, UrlPath(name): UrlPath<String>, uri: Uri) -> Answer<Json<Vssd>> {
-    let force = uri.query().is_some_and(|query| query.split('&').any(|part| part == "force=true"));
+    let force = is_forced(&uri);
     blocking(served, move |served| served.remove(&name, force)).await.map(Json)
 }
 

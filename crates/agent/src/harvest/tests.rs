@@ -44,6 +44,9 @@ fn a_status() -> VssdStatus {
         channels: 2,
         used: 4096,
         lent: 8192,
+        offered: 4096,
+        erasing: 0,
+        leased: 4096,
         borrowed: 0,
         leases: Vec::new(),
         read_bytes: 512,
@@ -89,6 +92,8 @@ fn metrics_are_announced_and_have_numbers() {
         read_bytes: 2,
         programmed_bytes: 3,
         written_bytes: 1,
+        failed_programs: 2,
+        failing: None,
     };
     let status = HostStatus {
         flash,

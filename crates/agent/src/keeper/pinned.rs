@@ -66,6 +66,8 @@ struct Held {
     /// It takes part in the blob, and what it keeps cannot be evicted, as long as these live.
     shared: Arc<SharedBlob>,
     carrier: Option<Carrier>,
+    /// Why it is not fetched from its store.
+    refused: Option<String>,
     own: Vec<ByteRange>,
     of_tree: Vec<ByteRange>,
     _locks: Vec<headstart_cache::Pin>,
@@ -76,7 +78,9 @@ impl Held {
     fn done(&self) -> Done {
         let lens = self.own.iter().chain(&self.of_tree).map(|range| range.len());
         let of_tree = self.shared.tree().map_or(0, |tree| missing(tree, &self.of_tree));
-        Done { bytes: lens.sum(), lacking: missing(&self.shared, &self.own) + of_tree }
+        let lacking = missing(&self.shared, &self.own) + of_tree;
+        let why = self.refused.clone().filter(|_| lacking > 0);
+        Done { bytes: lens.sum(), lacking, why }
     }
 }
 
@@ -129,13 +133,15 @@ impl Keeping {
 
 impl Keeper {
     /// Has hosts keep an image together from now on, and returns when each of them has its part: those it names, or
-    /// where it names none, this one and all that it is connected to. All others are told.
+    /// where it names none, this one and all that it is connected to. Others are told that have shown that they may
+    /// read the image, and operators.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] where it is no image, or there are fewer hosts than copies; [`ErrorKind::Unsupported`]
-    /// where a layer has no hash tree; [`ErrorKind::NotFound`] where a host is not connected. What fails on a host is
-    /// in its part of the answer.
+    /// where a layer has no hash tree; [`ErrorKind::NotFound`] where a host is not connected; [`ErrorKind::Denied`]
+    /// where this host is no operator. What fails on a host is in its part of the answer.
     pub async fn pin(&self, pin: &Pin) -> Result<Vec<Warmed>> {
+        self.check_operator()?;
         let location: Location = pin.store.parse()?;
         if !location.is_remote() {
             return Err(Error::unsupported("is in a directory, where other hosts do not find it")
@@ -148,8 +154,15 @@ impl Keeper {
         hosts.dedup();
         let since = self.keeping.pins().next_since(&pin.digest);
         let pin = Pin { hosts, since, ..pin.clone() };
-        pin.orders()?;
-        let told = self.say(all, pin.clone()).await?;
+        let specs = specs(&pin)?;
+        self.own_pins(&pin.digest);
+        let entitled = self.swarm.entitled_hosts(&specs);
+        let mut told: Vec<String> =
+            all.into_iter().filter(|host| pin.hosts.contains(host) || entitled.contains(host)).collect();
+        // Whether it keeps a part of it or not.
+        told.retain(|host| host != self.swarm.name());
+        told.insert(0, self.swarm.name().to_owned());
+        let told = self.say(told, pin.clone()).await?;
         Ok(told.into_iter().filter(|host| pin.hosts.contains(&host.host)).collect())
     }
 
@@ -157,8 +170,9 @@ impl Keeper {
     /// connected to are told.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where none of that name is pinned.
+    /// [`ErrorKind::NotFound`] where none of that name is pinned, [`ErrorKind::Denied`] where this host is no operator.
     pub async fn unpin(&self, image: &str) -> Result<Vec<String>> {
+        self.check_operator()?;
         let pins = self.keeping.pins().named(image);
         if pins.is_empty() {
             return Err(Error::new(ErrorKind::NotFound, "is not pinned")
@@ -174,6 +188,39 @@ impl Keeper {
             self.say(all, Pin { image, digest, since, ..Pin::default() }).await?;
         }
         Ok(unpinned)
+    }
+
+    /// Other hosts would not heed what this one pins.
+    fn check_operator(&self) -> Result<()> {
+        if self.swarm.roles().operator {
+            return Ok(());
+        }
+        let name = self.swarm.name();
+        let cause =
+            format!("`{name}` is no operator, as its certificate says: other hosts would not heed it");
+        Err(Error::new(ErrorKind::Denied, cause).remedy(format!(
+            "order it at an operator's host, or give this one the role: `headstart swarm init DIR --operator {name}` \
+             where the authority is"
+        )))
+    }
+
+    /// Notes that an image is pinned at this host.
+    fn own_pins(&self, digest: &str) {
+        self.keeping.pins().is_own(digest);
+    }
+
+    /// Other hosts may name the stores of images that were pinned at this host.
+    pub(super) fn allow_own_pins(&self) {
+        let pins = self.keeping.pins();
+        self.stores.set_pinned(pins.own_stores());
+    }
+
+    /// Bytes of the blobs that a pin describes, where this host is to keep a part.
+    pub(super) fn described_by(&self, pin: &Pin) -> Result<u64> {
+        if !pin.hosts.iter().any(|host| host == self.swarm.name()) {
+            return Ok(0);
+        }
+        Ok(pin.orders()?.iter().fold(0, |sum: u64, order| sum.saturating_add(order.len)))
     }
 
     /// Tells hosts of a pin, this one first.
@@ -194,7 +241,7 @@ impl Keeper {
         let status = |pin: Pin| {
             let orders = pin.orders().unwrap_or_default();
             let parts = orders.iter().filter_map(|order| held.get(&order.digest.parse().ok()?));
-            let Done { bytes, lacking } = parts.map(|held| held.done()).fold(Done::default(), Done::and);
+            let Done { bytes, lacking, .. } = parts.map(|held| held.done()).fold(Done::default(), Done::and);
             let away = pin.hosts.iter().filter(|host| !here.contains(*host)).cloned().collect();
             let Pin { image, digest, copies, hosts, .. } = pin;
             PinStatus { image, digest, copies, hosts, away, bytes, lacking_bytes: lacking }
@@ -219,9 +266,18 @@ impl Keeper {
         Ok(Self::bring_held(&parts).await)
     }
 
-    /// A host says which pins it knows: it is told the others.
+    /// A host says which pins it knows: it is told the others, where it would take them from this one, and may read
+    /// what is pinned: it keeps a part, is an operator, or has shown that it knows the image. That an image is not
+    /// pinned any more, everybody may know.
     pub(super) fn tell_unknown(&self, asked: &Asked, known: &[crate::pins::Known]) {
+        if !self.swarm.roles().operator {
+            return;
+        }
         let mut unknown = self.keeping.pins().unknown_to(known);
+        unknown.retain(|pin| {
+            let is_entitled = asked.is_operator || !pin.is_kept() || pin.hosts.contains(&asked.host);
+            is_entitled || specs(pin).is_ok_and(|specs| self.swarm.has_shown(asked, &specs))
+        });
         if unknown.is_empty() {
             return;
         }
@@ -253,6 +309,7 @@ impl Keeper {
                     tracing::warn!(%error, "a pinned image will not attach while its store is away");
                 }
                 self.tell_machine(&pins);
+                self.stores.set_pinned(pins.own_stores());
             }
             Ok(is_news)
         })
@@ -274,8 +331,10 @@ impl Keeper {
         tokio::task::block_in_place(|| {
             let mut now = BTreeMap::new();
             for (digest, (order, holding)) in holdings {
+                let may_fetch = self.stores.check_for_others(&order.store).is_ok();
                 let is_same = |known: &&Arc<Held>| {
-                    known.holding == holding && known.gone == gone && known.order == order
+                    let is_as_allowed = known.refused.is_none() == may_fetch;
+                    is_as_allowed && known.holding == holding && known.gone == gone && known.order == order
                 };
                 if let Some(same) = held.get(&digest).filter(is_same) {
                     now.insert(digest, Arc::clone(same));
@@ -295,7 +354,7 @@ impl Keeper {
     }
 
     fn hold(&self, order: Order, holding: Arc<Holding>, gone: HashSet<PeerKey>) -> Result<Held> {
-        let store = self.store_of_others(&order);
+        let (store, refused) = self.store_of_others(&order);
         let carrier = store.clone().map(Carrier::new);
         let shared = Arc::new(self.swarm.open(&order.spec()?, store)?);
         let part = |blob: &SharedBlob| blob.kept(&holding, &gone);
@@ -304,7 +363,7 @@ impl Keeper {
         if let Some(tree) = shared.tree() {
             locks.extend(lock(tree.blob(), &of_tree)?);
         }
-        Ok(Held { order, holding, gone, shared, carrier, own, of_tree, _locks: locks })
+        Ok(Held { order, holding, gone, shared, carrier, refused, own, of_tree, _locks: locks })
     }
 
     /// Brings what is lacking of these; what all of it is, and what is lacking still.
@@ -377,11 +436,12 @@ impl Keeper {
 
     /// Asks one of the other hosts, each in turn, for pins that this one does not know; whether there is one.
     fn compare(&self, n: u32) -> bool {
-        let hosts = self.swarm.connected_hosts();
+        // Others' pins are not taken.
+        let hosts = self.swarm.connected_operators();
         // Not all ask the same one.
         let place = self.swarm.key().0.wrapping_add(u64::from(n)).checked_rem(hosts.len() as u64);
         let place = place.and_then(|place| usize::try_from(place).ok());
-        let Some((host, _)) = place.and_then(|place| hosts.get(place)) else { return false };
+        let Some(host) = place.and_then(|place| hosts.get(place)) else { return false };
         self.swarm.tell(host, &Word::Known(self.keeping.pins().known()));
         true
     }
@@ -391,9 +451,14 @@ impl Keeper {
 async fn bring(held: Arc<Held>) {
     let carrier = held.carrier.as_ref();
     if let Some(tree) = held.shared.tree() {
-        bring_all(tree, carrier, &held.of_tree).await;
+        bring_all(tree, carrier, &held.of_tree, None).await;
     }
-    bring_all(&held.shared, carrier, &held.own).await;
+    bring_all(&held.shared, carrier, &held.own, None).await;
+}
+
+/// The blobs of a pinned image.
+fn specs(pin: &Pin) -> Result<Vec<BlobSpec>> {
+    pin.orders()?.iter().map(Order::spec).collect()
 }
 
 fn lock(blob: &Arc<CachedBlob>, ranges: &[ByteRange]) -> Result<Vec<headstart_cache::Pin>> {

@@ -23,4 +23,6 @@ pub use server::LocalServer;
 pub(crate) use server::bind;
 
 #[cfg(test)]
+mod earlier;
+#[cfg(test)]
 mod tests;

@@ -4,13 +4,13 @@ use super::wire::{
     DirectoryId, FromAgent, FromDisk, Part, TELLS_OF_COMPANY, UNDERSTOOD, VERSION, receive, send, send_all,
 };
 use crate::peers::{Boots, SharedBlob, Swarm};
-use crate::stores::Stores;
+use crate::stores::{Attached, Stores};
 use headstart_block::{ByteRange, Error, Result};
+use headstart_export::socket::{Leftover, SocketAccess, SocketFile};
 use headstart_swarm::tracker::ImageKey;
 use headstart_swarm::{ReaderId, Urgency};
 use std::collections::HashMap;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
@@ -44,8 +44,8 @@ const ANSWERS_MAX: usize = 1024;
 
 /// Where disks of this host find the swarm. It ends when dropped, and its socket goes away.
 pub struct LocalServer {
-    socket: PathBuf,
     task: AbortHandle,
+    _socket: SocketFile,
 }
 
 impl LocalServer {
@@ -55,36 +55,27 @@ impl LocalServer {
     /// # Errors
     /// Where it cannot listen, or the cache is not there.
     pub fn start(socket: &Path, swarm: Arc<Swarm>, dir: &Path, stores: Arc<Stores>) -> Result<Self> {
-        let about = |e: Error| e.about(socket.display());
         let cache = DirectoryId::of(dir)?;
-        let listener = bind(socket).map_err(about)?;
+        let (listener, file) = bind(socket, &SocketAccess::default())?;
         let host = Arc::new(HostSide { swarm, cache, stores });
         let task = tokio::spawn(accept(listener, host)).abort_handle();
-        Ok(Self { socket: socket.to_owned(), task })
+        Ok(Self { task, _socket: file })
     }
 }
 
 impl Drop for LocalServer {
     fn drop(&mut self) {
         self.task.abort();
-        let _ = std::fs::remove_file(&self.socket);
     }
 }
 
-/// A socket for this user alone. One that is there belongs to an agent that is gone: who calls this has its lock.
-pub(crate) fn bind(socket: &Path) -> Result<UnixListener> {
-    match std::fs::remove_file(socket) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(Error::io("cannot replace", e)),
-        _ => {}
-    }
-    let listener = UnixListener::bind(socket).map_err(|e| {
-        let is_long = e.kind() == std::io::ErrorKind::InvalidInput;
-        let failed = Error::io("cannot listen", e);
-        if is_long { failed.remedy("name a shorter directory by --dir") } else { failed }
-    })?;
-    let only_mine = std::fs::Permissions::from_mode(0o600);
-    std::fs::set_permissions(socket, only_mine).map_err(|e| Error::io("cannot protect", e))?;
-    Ok(listener)
+/// Listens at `socket`, for those that `access` names. A socket that is there belongs to an agent that is gone: the
+/// caller has the lock of its directory.
+pub(crate) fn bind(socket: &Path, access: &SocketAccess) -> Result<(UnixListener, SocketFile)> {
+    let (listener, file) = headstart_export::socket::listen(socket, access, Leftover::IsOurs)?;
+    let about = |e| Error::io("cannot listen there", e).about(socket.display());
+    listener.set_nonblocking(true).map_err(about)?;
+    Ok((UnixListener::from_std(listener).map_err(about)?, file))
 }
 
 struct HostSide {
@@ -184,6 +175,8 @@ struct Joined {
     blob: Arc<SharedBlob>,
     /// Says whether others have it.
     company: Option<AbortHandle>,
+    /// Other hosts may name its store meanwhile.
+    _attached: Attached,
 }
 
 impl Drop for Joined {
@@ -193,12 +186,18 @@ impl Drop for Joined {
 }
 
 impl Joined {
-    fn new(number: u32, blob: SharedBlob, tells: bool, answers: &mpsc::Sender<FromAgent>) -> Self {
+    fn new(
+        number: u32,
+        blob: SharedBlob,
+        attached: Attached,
+        tells: bool,
+        answers: &mpsc::Sender<FromAgent>,
+    ) -> Self {
         let blob = Arc::new(blob);
         let telling = blob.company().filter(|_| tells).map(|changes| {
             tokio::spawn(tell_of_company(number, Arc::clone(&blob), changes, answers.clone())).abort_handle()
         });
-        Self { blob, company: telling }
+        Self { blob, company: telling, _attached: attached }
     }
 }
 
@@ -281,7 +280,9 @@ impl DiskSide {
                 let shared = tokio::task::block_in_place(open);
                 match shared {
                     Ok(shared) => {
-                        let joined = Joined::new(blob, shared, self.hears_of_company, &self.answers);
+                        let attached = host.stores.attach(&origin);
+                        let tells = self.hears_of_company;
+                        let joined = Joined::new(blob, shared, attached, tells, &self.answers);
                         self.blobs.insert(blob, joined);
                     }
                     Err(error) => tracing::warn!(%error, "a blob does not go through the swarm"),

@@ -54,7 +54,7 @@ impl Rig {
             &self.socket(),
             Arc::clone(&swarm),
             &dir,
-            Arc::new(Stores::new(Settings::default())),
+            Arc::new(Stores::new(Settings::default(), Vec::new())),
         )
         .unwrap();
         (swarm, server)

@@ -4,7 +4,7 @@ use crate::peers::proof::{Binding, Side, proof};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
 use headstart_cache::CachedBlob;
 use headstart_disk::Carrier;
-use headstart_image::hash_tree::{HashTree, OutboardCheck};
+use headstart_image::hash_tree::{HashTree, OutboardCheck, proof_pages};
 use headstart_image::manifest::Tree;
 use headstart_swarm::{BlobId, BlobKey, CHUNK_SIZE, Chunks, PeerId};
 use std::collections::HashMap;
@@ -31,6 +31,29 @@ pub(super) struct Blob {
     /// Of an outboard: chunks of which not all could be checked when they came, and who sent them. They are here,
     /// but not for others: who passes on what is wrong would be taken for a liar himself.
     unchecked: Mutex<HashMap<u32, PeerId>>,
+    /// Of an outboard: the edges of chunks that other hosts sent.
+    edges: Mutex<HashMap<u32, Edges>>,
+}
+
+/// Bytes of a node that lie at the end of one chunk of an outboard, and at the beginning of the next.
+const NODE_BEFORE: u64 = 56;
+const NODE_BEHIND: u64 = 8;
+
+/// The bytes of a chunk of an outboard that belong to nodes which lie partly in the chunks beside it, and which
+/// therefore nothing proves unless those are here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Edges {
+    first: Vec<u8>,
+    last: Vec<u8>,
+}
+
+impl Edges {
+    fn of(bytes: &[u8]) -> Self {
+        let len = |edge: u64| usize::try_from(edge).unwrap_or(usize::MAX).min(bytes.len());
+        let first = bytes.get(..len(NODE_BEHIND)).unwrap_or_default().to_vec();
+        let last = bytes.get(bytes.len() - len(NODE_BEFORE)..).unwrap_or_default().to_vec();
+        Self { first, last }
+    }
 }
 
 /// What became of bytes that came.
@@ -62,6 +85,7 @@ impl Blob {
             tree,
             carrier: Mutex::default(),
             unchecked: Mutex::default(),
+            edges: Mutex::default(),
         }
     }
 
@@ -76,6 +100,7 @@ impl Blob {
             tree: None,
             carrier: Mutex::default(),
             unchecked: Mutex::default(),
+            edges: Mutex::default(),
         }
     }
 
@@ -194,6 +219,7 @@ impl Blob {
         }
         // What is here of it may be what somebody else sent, and is not written over.
         self.cached.discard(range)?;
+        self.edges.lock().unwrap_or_else(PoisonError::into_inner).insert(chunk, Edges::of(bytes));
         self.cached.insert(range.offset(), bytes)?;
         let mut late = Late::default();
         let mut failed = Ok(());
@@ -225,7 +251,55 @@ impl Blob {
         failed.map(|()| late)
     }
 
-    /// Whether a chunk is here, but could not be checked yet.
+    /// `true` if `bytes`, which are about to be sent as a chunk of this blob, may be.
+    ///
+    /// Pages of an outboard come from stores unverified, and a host that makes up an outboard knows its root: without
+    /// this check it could name any blob that this host's credentials can fetch as the outboard of a tree of its own,
+    /// and be served that blob. So what is sent is connected to the root, each time, wherever it came from. At a
+    /// chunk's edges lie parts of nodes that only the chunks beside it complete; where these are not here, the edges
+    /// must be what another host sent.
+    pub(super) fn may_send(&self, chunk: u32, bytes: &[u8]) -> bool {
+        let Some((data_len, tree)) = &self.outboard_of else { return true };
+        let range = self.bytes_of(chunk);
+        let proves = |part: ByteRange| {
+            let overlaid = Overlaid { below: &self.cached, range, bytes };
+            let check = check_outboard(tree, *data_len, &overlaid, part);
+            matches!(check, Ok(OutboardCheck { wrong: None, is_complete: true }))
+        };
+        let are_known_edges = || {
+            let edges = self.edges.lock().unwrap_or_else(PoisonError::into_inner);
+            edges.get(&chunk).is_some_and(|known| *known == Edges::of(bytes))
+        };
+        proves(self.with_edges(range)) || (are_known_edges() && proves(range))
+    }
+
+    /// A part of an outboard with all of the nodes that lie partly in it.
+    fn with_edges(&self, range: ByteRange) -> ByteRange {
+        let (start, end) = (range.offset().saturating_sub(NODE_BEFORE), range.end() + NODE_BEHIND);
+        ByteRange::between(start, end.min(self.len()))
+    }
+
+    /// What is to be fetched from a store so that all of `range` is here and, of an outboard, connected to its root:
+    /// other hosts get nothing else of it.
+    pub(super) fn with_proof(&self, range: ByteRange) -> Vec<ByteRange> {
+        let Some((data_len, _)) = &self.outboard_of else { return vec![range] };
+        let mut runs = Vec::new();
+        // The range itself has pages around it, or ends where the outboard does.
+        proof_pages(*data_len, self.with_edges(range), &mut |run| runs.push(run));
+        runs
+    }
+
+    /// The pages that are missing of what connects `range` to the root.
+    pub(super) fn lacking_proof(&self, range: ByteRange) -> Vec<ByteRange> {
+        let mut lacking = Vec::new();
+        for run in self.with_proof(range) {
+            self.cached.missing(run, &mut |run| lacking.push(run));
+        }
+        lacking
+    }
+
+    /// Whether a chunk is here, but could not be checked when it came.
+    #[cfg(test)]
     pub(super) fn is_unchecked(&self, chunk: u32) -> bool {
         self.is_outboard()
             && self.unchecked.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&chunk)

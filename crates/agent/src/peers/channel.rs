@@ -1,14 +1,17 @@
 //! Connections: who is at the other end, and a number that names the connection.
 //!
 //! Both ends have a certificate of the cluster's authority (TLS 1.3 and nothing older, no tickets, no early data), and
-//! the name that somebody says he has must be in his. Where security is none, on loopback, everybody is believed.
+//! the name that a host says must be in its certificate. What else it is comes from there, too ([`Roles`]). Where
+//! security is none, on loopback, everybody is believed.
+//!
+//! The version of the protocol is agreed upon in the handshake: hosts of an earlier version know only their own.
 
-use crate::credentials::{Credentials, is_for};
+use crate::credentials::{Calendar, Credentials, HostCertificate, Roles, is_for};
 use crate::peers::frame::{self, Header, Hello, Kind};
 use crate::peers::proof::{Binding, Side};
 use headstart_block::{Error, ErrorKind, Result};
 use rustls::client::Resumption;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::io;
@@ -23,8 +26,9 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 /// How long both ends may take to find out who the other is.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
-/// What the application protocol is called in the handshake.
-const PROTOCOL: &[u8] = b"headstart-swarm/1";
+/// What the application protocol is called in the handshake, by its version.
+const PROTOCOLS: [(u16, &[u8]); 2] =
+    [(frame::VERSION, b"headstart-swarm/2"), (frame::VERSION_1, b"headstart-swarm/1")];
 
 /// What the exported secret is for.
 const EXPORTER: &[u8] = b"EXPORTER-headstart-swarm";
@@ -47,8 +51,24 @@ pub(super) enum Wire {
 pub(super) struct Channel {
     pub(super) stream: Stream,
     pub(super) hello: Hello,
+    /// The other end's certificate; without one, on loopback, all that it says is believed.
+    pub(super) certificate: Option<HostCertificate>,
     pub(super) side: Side,
     pub(super) binding: Binding,
+}
+
+impl Channel {
+    /// The roles that the other end has, whether it claims them or not.
+    pub(super) fn roles(&self) -> Roles {
+        let claimed = (self.hello.is_root, self.hello.is_tracker);
+        let believed = Roles { root: claimed.0, tracker: claimed.1, ..Roles::ALL };
+        self.certificate.as_ref().map_or(believed, |certificate| certificate.roles)
+    }
+
+    /// The version of the protocol that is spoken.
+    pub(super) fn protocol(&self) -> u16 {
+        self.hello.version
+    }
 }
 
 /// Its bytes.
@@ -59,6 +79,11 @@ pub(super) enum Stream {
 
 impl Wire {
     pub(super) fn tls(credentials: &Credentials) -> Result<Self> {
+        Self::tls_up_to(credentials, frame::VERSION)
+    }
+
+    /// The same, speaking no later version of the protocol than this one.
+    pub(super) fn tls_up_to(credentials: &Credentials, version: u16) -> Result<Self> {
         let failed = |what: &'static str| move |e: rustls::Error| Error::invalid(what).caused_by(e);
         let mut provider = rustls::crypto::aws_lc_rs::default_provider();
         // The fastest first: clients choose the order, and they are all of us.
@@ -78,7 +103,9 @@ impl Wire {
             .map_err(|e| Error::invalid("hosts cannot be checked by the cluster's authority").caused_by(e))?;
         let (chain, key) = (credentials.certificate.clone(), &credentials.key);
         let unusable = "the host's certificate and key cannot be used";
-        let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        let spoken = PROTOCOLS.iter().filter(|(known, _)| *known <= version);
+        let protocols: Vec<_> = spoken.map(|(_, name)| name.to_vec()).collect();
+        let mut server = ServerConfig::builder_with_details(Arc::clone(&provider), Arc::new(Calendar))
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(failed("TLS 1.3 cannot be used"))?
             .with_client_cert_verifier(verifier)
@@ -86,15 +113,15 @@ impl Wire {
             .map_err(failed(unusable))?;
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
-        server.alpn_protocols = vec![PROTOCOL.to_vec()];
-        let mut client = ClientConfig::builder_with_provider(provider)
+        server.alpn_protocols.clone_from(&protocols);
+        let mut client = ClientConfig::builder_with_details(provider, Arc::new(Calendar))
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(failed("TLS 1.3 cannot be used"))?
             .with_root_certificates(roots)
             .with_client_auth_cert(chain, key.clone_key())
             .map_err(failed(unusable))?;
         client.resumption = Resumption::disabled();
-        client.alpn_protocols = vec![PROTOCOL.to_vec()];
+        client.alpn_protocols = protocols;
         Ok(Self::Tls {
             connector: TlsConnector::from(Arc::new(client)),
             acceptor: TlsAcceptor::from(Arc::new(server)),
@@ -166,16 +193,39 @@ fn prepared(socket: TcpStream) -> Result<BufReader<TcpStream>> {
     Ok(BufReader::with_capacity(READ_AHEAD, socket))
 }
 
-/// Both say who they are.
+/// Both say who they are. Without TLS the dialer says first which version it speaks, and is answered in that one.
 async fn introduce(mut stream: Stream, ours: &Hello, side: Side) -> Result<Channel> {
     let lost = |e| Error::io("the connection broke off", e);
-    let mut ours = ours.clone();
+    let first = match (&stream, side) {
+        (Stream::Plain(_), Side::Acceptor) => Some(their_hello(&mut stream).await?),
+        _ => None,
+    };
+    let version = first.as_ref().map_or_else(|| stream.protocol(), |hello| hello.version);
+    let mut ours = Hello { version, ..ours.clone() };
     aws_lc_rs::rand::fill(&mut ours.nonce)
         .map_err(|_| Error::new(ErrorKind::Io, "no randomness can be had"))?;
     let mut out = Vec::new();
     frame::push_encoded(&mut out, Kind::Hello, &ours)?;
     stream.write_all(&out).await.map_err(lost)?;
     stream.flush().await.map_err(lost)?;
+    let hello = match first {
+        Some(hello) => hello,
+        None => their_hello(&mut stream).await?,
+    };
+    if hello.version != ours.version {
+        return Err(hello.other_version(ours.version));
+    }
+    if !stream.is_of(&hello.name) {
+        return Err(Error::new(ErrorKind::Denied, "its certificate is not for the name that it says")
+            .about(hello.name.escape_debug()));
+    }
+    let binding = stream.binding(side, &ours.nonce, &hello.nonce)?;
+    let certificate = stream.certificate().map(HostCertificate::parse).transpose()?;
+    Ok(Channel { stream, hello, certificate, side, binding })
+}
+
+async fn their_hello(stream: &mut Stream) -> Result<Hello> {
+    let lost = |e| Error::io("the connection broke off", e);
     let mut header = [0; frame::HEADER];
     stream.read_exact(&mut header).await.map_err(lost)?;
     let header = Header::decode(&header)?;
@@ -184,13 +234,7 @@ async fn introduce(mut stream: Stream, ours: &Hello, side: Side) -> Result<Chann
     }
     let mut body = vec![0; header.len];
     stream.read_exact(&mut body).await.map_err(lost)?;
-    let hello = Hello::decode(&body)?;
-    if !stream.is_of(&hello.name) {
-        return Err(Error::new(ErrorKind::Denied, "its certificate is not for the name that it says")
-            .about(hello.name.escape_debug()));
-    }
-    let binding = stream.binding(side, &ours.nonce, &hello.nonce)?;
-    Ok(Channel { stream, hello, side, binding })
+    Hello::decode(&body)
 }
 
 impl Stream {
@@ -198,9 +242,26 @@ impl Stream {
     fn is_of(&self, name: &str) -> bool {
         match self {
             Self::Plain(_) => true,
+            Self::Tls(_) => self.certificate().is_some_and(|certificate| is_for(certificate, name)),
+        }
+    }
+
+    /// The other end's certificate.
+    fn certificate(&self) -> Option<&CertificateDer<'static>> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(stream) => stream.get_ref().1.peer_certificates().and_then(<[_]>::first),
+        }
+    }
+
+    /// The version of the protocol that both ends speak.
+    fn protocol(&self) -> u16 {
+        match self {
+            Self::Plain(_) => frame::VERSION,
             Self::Tls(stream) => {
-                let certificates = stream.get_ref().1.peer_certificates();
-                certificates.and_then(<[_]>::first).is_some_and(|certificate| is_for(certificate, name))
+                let name = stream.get_ref().1.alpn_protocol();
+                let agreed = PROTOCOLS.iter().find(|(_, protocol)| name == Some(protocol));
+                agreed.map_or(frame::VERSION_1, |(version, _)| *version)
             }
         }
     }

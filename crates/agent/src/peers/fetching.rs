@@ -2,7 +2,7 @@
 
 use crate::peers::blob::Blob;
 use crate::peers::host::Host;
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use headstart_swarm::{Chunks, Event, FetchId, Urgency};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -78,7 +78,9 @@ impl Host {
         let range = chunks.bytes(blob.len());
         let mut missing = 0;
         blob.cached.missing(range, &mut |run| missing += run.len());
-        carrier.bring(&blob.cached, range, in_store(urgency)).await?;
+        for part in blob.with_proof(range) {
+            carrier.bring(&blob.cached, part, in_store(urgency)).await?;
+        }
         self.counts.fetched_bytes.fetch_add(missing, Ordering::Relaxed);
         Ok(())
     }
@@ -100,8 +102,31 @@ impl Host {
         });
     }
 
-    /// These bytes may be here now: the machine hears of the chunks that are.
-    pub(super) fn became_local(self: &Arc<Self>, blob: &Blob, range: headstart_block::ByteRange) {
+    /// These bytes may be here now: the machine hears of the chunks that are. Of an outboard, what connects them to
+    /// the root is fetched first where there is a store: without it no other host gets them.
+    pub(super) fn became_local(self: &Arc<Self>, blob: &Arc<Blob>, range: ByteRange) {
+        let Some(carrier) = blob.carrier().filter(|_| blob.is_outboard()) else {
+            return self.tell_local(blob, range);
+        };
+        let whole = blob.local_chunks(range);
+        let lacking: Vec<_> =
+            whole.iter().flat_map(|chunks| blob.lacking_proof(chunks.bytes(blob.len()))).collect();
+        if lacking.is_empty() {
+            return self.tell_local(blob, range);
+        }
+        let (host, blob) = (Arc::clone(self), Arc::clone(blob));
+        self.runtime.spawn(async move {
+            for part in lacking {
+                if let Err(error) = carrier.bring(&blob.cached, part, headstart_store::Urgency::Background).await {
+                    tracing::debug!(%error, blob = %blob.identity.digest, "cannot fetch what proves a hash tree");
+                    break;
+                }
+            }
+            host.tell_local(&blob, range);
+        });
+    }
+
+    pub(super) fn tell_local(self: &Arc<Self>, blob: &Blob, range: ByteRange) {
         for chunks in blob.local_chunks(range) {
             self.event(Event::BecameLocal { blob: blob.id, chunks });
         }

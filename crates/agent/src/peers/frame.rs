@@ -22,7 +22,12 @@
 //! 10 done      number             of an order: bytes of it, and bytes that could not be had, 8 bytes each
 //! 11 report                       what disks of an image read, a tracker's `Report`, postcard
 //! 12 hints                        what it answers, an `Answer`, postcard
+//! 13 refused   number     what    why the sender refuses something, UTF-8; what: 0 the connection, 1 the order of that
+//!                                 number, 2 the request for a certificate of that number
 //! ```
+//!
+//! The version of all this is agreed upon in the TLS handshake, by the name of the application protocol. Version 1 ends
+//! with kind 12; a host that speaks version 2 sends kinds from 13 on only to hosts that speak it, too.
 //!
 //! Blobs go by the sender's numbers, except in answers, which go by the number of the request. Everything here comes
 //! from outside: lengths are looked at before anything is made for them, and a body that is too long, too short or
@@ -68,8 +73,23 @@ pub const DONE: usize = 16;
 /// Bytes of a proof.
 pub const PROOF: usize = 32;
 
+/// What is refused: the connection.
+pub const REFUSED_CONNECTION: u32 = 0;
+
+/// What is refused: an order.
+pub const REFUSED_ORDER: u32 = 1;
+
+/// What is refused: a request for a certificate.
+pub const REFUSED_REQUEST: u32 = 2;
+
+/// Most bytes of why something is refused.
+pub const REFUSED_MAX: usize = 1024;
+
 /// The version of all this.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
+
+/// The version that earlier releases speak, which is spoken with them.
+pub const VERSION_1: u16 = 1;
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +118,9 @@ pub enum Kind {
     Report,
     /// What a tracker says of that.
     Hints,
+    /// The sender refuses the connection, an order, or a request: `b` is one of [`REFUSED_CONNECTION`],
+    /// [`REFUSED_ORDER`], [`REFUSED_REQUEST`].
+    Refused,
 }
 
 impl Kind {
@@ -115,6 +138,7 @@ impl Kind {
             10 => Self::Done,
             11 => Self::Report,
             12 => Self::Hints,
+            13 => Self::Refused,
             _ => return None,
         })
     }
@@ -133,6 +157,7 @@ impl Kind {
             Self::Done => 10,
             Self::Report => 11,
             Self::Hints => 12,
+            Self::Refused => 13,
         }
     }
 
@@ -142,6 +167,7 @@ impl Kind {
             Self::Hello => (1, HELLO_MAX),
             Self::Message | Self::Order | Self::Report | Self::Hints => (1, MESSAGE_MAX),
             Self::Done => (DONE, DONE),
+            Self::Refused => (1, REFUSED_MAX),
             Self::Chunk | Self::Push => (1, CHUNK),
             Self::Proof => (PROOF, PROOF),
             Self::Withdrawn | Self::Ping | Self::Bye => (0, 0),
@@ -219,18 +245,40 @@ impl Hello {
     pub fn decode(body: &[u8]) -> Result<Self> {
         let (hello, rest): (Self, _) =
             postcard::take_from_bytes(body).map_err(|e| Error::corrupt("is no hello").caused_by(e))?;
-        if hello.version != VERSION {
-            return Err(Error::unsupported(format!(
-                "the other host speaks version {} of the protocol, this one version {VERSION}",
-                hello.version
-            ))
-            .remedy("run the same version everywhere"));
+        if !(VERSION_1..=VERSION).contains(&hello.version) {
+            return Err(hello.other_version(VERSION));
         }
         if !rest.is_empty() || hello.name.is_empty() || hello.name.len() > NAME_MAX {
             return Err(Error::corrupt("is no hello"));
         }
         Ok(hello)
     }
+
+    /// The error that says that a host speaks another version than is spoken on the connection.
+    pub(super) fn other_version(&self, spoken: u16) -> Error {
+        Error::unsupported(format!(
+            "the other host speaks version {} of the protocol, this one version {spoken}",
+            self.version
+        ))
+        .remedy("run the same version everywhere")
+    }
+}
+
+/// The body of a frame of the kind [`Kind::Refused`]: as much of `why` as fits.
+#[must_use]
+pub fn refusal(why: &str) -> &[u8] {
+    let why = if why.is_empty() { "no reason is given" } else { why };
+    let end = (0..=REFUSED_MAX.min(why.len())).rev().find(|end| why.is_char_boundary(*end)).unwrap_or(0);
+    &why.as_bytes()[..end]
+}
+
+/// Why something is refused, of a body that came: one line without control characters.
+///
+/// # Errors
+/// [`headstart_block::ErrorKind::Corrupt`] where it is no text.
+pub fn decode_refusal(body: &[u8]) -> Result<String> {
+    let why = std::str::from_utf8(body).map_err(|e| Error::corrupt("is no text").caused_by(e))?;
+    Ok(why.chars().map(|c| if c.is_control() { ' ' } else { c }).collect())
 }
 
 /// Appends a frame to `out`.

@@ -18,9 +18,10 @@ use crate::peers::members::key_of;
 use crate::peers::orders::Orders;
 use crate::peers::outbox::{Lanes, Sending};
 use crate::peers::parking::{Parked, Parking};
+use crate::peers::proof;
 use crate::peers::status::Counts;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
-use headstart_cache::{Cache, CachedBlob};
+use headstart_cache::{BlobSpec, Cache, CachedBlob};
 use headstart_image::manifest::Tree;
 use headstart_swarm::event::{Came, Served};
 use headstart_swarm::{
@@ -134,6 +135,7 @@ impl Host {
         cached: &Arc<CachedBlob>,
         tree: Tree,
         carrier: Option<&Arc<headstart_disk::Carrier>>,
+        is_disks: bool,
     ) -> Arc<Blob> {
         let identity =
             Identity { digest: cached.spec().digest, len: cached.spec().len, root: *tree.root.as_bytes() };
@@ -141,7 +143,8 @@ impl Host {
         if let Some(entry) = core.by_identity.get(&identity).copied().and_then(|id| core.blobs.get_mut(&id)) {
             entry.users += 1;
             let blob = Arc::clone(&entry.blob);
-            if let Some(carrier) = carrier {
+            // What an order names does not take the place of what a disk was attached from.
+            if let Some(carrier) = carrier.filter(|_| is_disks || blob.carrier().is_none()) {
                 blob.set_carrier(carrier);
             }
             return blob;
@@ -409,7 +412,7 @@ impl Host {
     /// Chunks of an outboard could be checked at last: others may have them, or who sent them is a liar.
     pub(super) fn checked_late(self: &Arc<Self>, blob: &Blob, late: &Late) {
         for chunk in &late.right {
-            self.became_local(blob, blob.bytes_of(*chunk));
+            self.tell_local(blob, blob.bytes_of(*chunk));
         }
         for liar in &late.liars {
             let what = "it sent a chunk of a hash tree that is not what it should be";
@@ -523,6 +526,19 @@ impl Host {
     /// The connection to a host.
     pub(super) fn link_to(&self, name: &str) -> Option<Arc<Link>> {
         self.core().peers.values().map(|peer| &peer.link).find(|link| link.name == name).cloned()
+    }
+
+    /// `true` if a host has shown that it may read all of these blobs.
+    pub(super) fn has_shown(&self, peer: PeerId, blobs: &[BlobSpec]) -> bool {
+        let core = self.core();
+        let Some(peer) = core.peers.get(&peer) else { return false };
+        let is_shown = |spec: &BlobSpec| {
+            let Some(tree) = &spec.tree else { return false };
+            let (link, root) = (&peer.link, tree.root.as_bytes());
+            let expected = proof::proof(root, &link.binding, link.side.other(), &spec.digest);
+            peer.numbers.contains_key(expected.as_bytes())
+        };
+        !blobs.is_empty() && blobs.iter().all(is_shown)
     }
 
     /// The connections, and how many blobs both ends share, without outboards.

@@ -4,12 +4,14 @@
 //! the same thread whose processor has its bytes. The writer takes what is most urgent, reads a chunk into the
 //! buffer that is encrypted, and waits only for the socket.
 
+use crate::credentials::Roles;
 use crate::peers::blob::Blob;
+use crate::peers::channel::Channel;
 use crate::peers::frame::{self, HEADER, Header, Kind};
 use crate::peers::host::Host;
 use crate::peers::outbox::{Next, Outbox, STALLED_MS, Sending};
 use crate::peers::proof::{Binding, Side};
-use headstart_block::{Error, ReadAt, Result};
+use headstart_block::{Error, ErrorKind, ReadAt, Result};
 use headstart_swarm::event::Served;
 use headstart_swarm::{Chunks, Event, PeerId, PeerKey, RequestId, Role, Urgency};
 use std::collections::BTreeMap;
@@ -43,6 +45,10 @@ pub(super) struct Link {
     pub(super) role: Role,
     /// Whether it counts what disks read.
     pub(super) is_tracker: bool,
+    /// What its certificate lets it be.
+    pub(super) roles: Roles,
+    /// The version of the protocol that is spoken: frames and words of version 2 only where it is that or a later one.
+    pub(super) protocol: u16,
     pub(super) address: SocketAddr,
     /// Which end this host is.
     pub(super) side: Side,
@@ -82,27 +88,26 @@ impl Request {
 }
 
 impl Link {
-    #[expect(clippy::too_many_arguments, reason = "all that is known of a connection")]
+    /// A connection whose other end was admitted.
     pub(super) fn new(
         peer: PeerId,
         key: PeerKey,
-        name: String,
-        role: Role,
-        is_tracker: bool,
+        channel: &Channel,
         address: SocketAddr,
-        side: Side,
-        binding: Binding,
         now_ms: u64,
     ) -> Self {
+        let (roles, hello) = (channel.roles(), &channel.hello);
         Self {
             peer,
             key,
-            name,
-            role,
-            is_tracker,
+            name: hello.name.clone(),
+            role: if hello.is_root && roles.root { Role::Root } else { Role::Agent },
+            is_tracker: hello.is_tracker && roles.tracker,
+            roles,
+            protocol: channel.protocol(),
             address,
-            side,
-            binding,
+            side: channel.side,
+            binding: channel.binding,
             outbox: Outbox::default(),
             requests: Mutex::default(),
             sent: AtomicU64::new(0),
@@ -226,6 +231,11 @@ impl Link {
                 Kind::Bye => return Ok(()),
                 Kind::Order => host.ordered(self, header.a, bytes)?,
                 Kind::Done => host.order_done(self, header.a, bytes)?,
+                Kind::Refused if header.b == frame::REFUSED_CONNECTION => return Err(refused(bytes)?),
+                Kind::Refused if header.b == frame::REFUSED_ORDER => {
+                    host.order_refused(self, header.a, bytes)?;
+                }
+                Kind::Refused => {}
                 Kind::Hello => return Err(Error::corrupt("a second hello")),
             }
         }
@@ -321,9 +331,6 @@ impl Link {
 /// Appends a chunk's frame, its bytes read from the cache into place; how many, or why nothing was appended.
 fn put_chunk(buf: &mut Vec<u8>, sending: &Sending) -> std::result::Result<u64, Served> {
     let serve = &sending.serve;
-    if serve.blob.is_unchecked(sending.chunk) {
-        return Err(Served::Unchecked);
-    }
     let range = serve.blob.bytes_of(sending.chunk);
     let len = usize::try_from(range.len()).ok().filter(|len| *len > 0).ok_or(Served::Missing)?;
     let start = buf.len();
@@ -333,13 +340,20 @@ fn put_chunk(buf: &mut Vec<u8>, sending: &Sending) -> std::result::Result<u64, S
     };
     buf.extend_from_slice(&Header { kind, len, a, b: sending.chunk }.encode());
     buf.resize(start + HEADER + len, 0);
-    match serve.blob.cached.read_at(&mut buf[start + HEADER..], range.offset()) {
-        Ok(()) => Ok(range.len()),
-        Err(_) => {
-            buf.truncate(start);
-            Err(Served::Missing)
-        }
-    }
+    let why = match serve.blob.cached.read_at(&mut buf[start + HEADER..], range.offset()) {
+        // What is checked are the very bytes that are sent: other processes change the cache meanwhile.
+        Ok(()) if serve.blob.may_send(sending.chunk, &buf[start + HEADER..]) => return Ok(range.len()),
+        Ok(()) => Served::Unchecked,
+        Err(_) => Served::Missing,
+    };
+    buf.truncate(start);
+    Err(why)
+}
+
+/// The error that the other host refuses the connection.
+fn refused(body: &[u8]) -> Result<Error> {
+    let why = frame::decode_refusal(body)?;
+    Ok(Error::new(ErrorKind::Denied, format!("the other host refuses this one: {why}")))
 }
 
 async fn send(

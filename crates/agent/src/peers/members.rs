@@ -4,17 +4,18 @@
 //! reached is tried again, later and later; who was dropped is left alone for a while.
 
 use crate::peers::channel::{Channel, Wire};
-use crate::peers::frame::Hello;
+use crate::peers::frame::{Hello, Kind, REFUSED_CONNECTION, VERSION_1, push_frame, refusal};
 use crate::peers::gossip::{Gossip, Member};
 use crate::peers::host::Host;
 use crate::peers::link::Link;
 use headstart_block::{Error, ErrorKind, Result};
-use headstart_swarm::{Offence, PeerKey, Role};
+use headstart_swarm::{Offence, PeerKey};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -31,6 +32,9 @@ const DENIED_MAX: usize = 64;
 /// How long to wait before the second try, and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(30);
+
+/// How long telling a host why it is refused may take.
+const REFUSING: Duration = Duration::from_secs(1);
 
 /// A connection that lasted so long is made anew soon.
 const LASTING_MS: u64 = 5000;
@@ -74,24 +78,76 @@ fn is_news(known: &Mutex<HashSet<IpAddr>>, address: IpAddr) -> bool {
 impl Door {
     /// Runs one connection until it ends.
     async fn run(&self, channel: Channel, address: SocketAddr) -> Result<()> {
-        let Channel { stream, hello, side, binding } = channel;
-        let key = key_of(&hello.name);
-        let role = if hello.is_root { Role::Root } else { Role::Agent };
+        let key = key_of(&channel.hello.name);
+        if let Err(error) = self.admit(&channel) {
+            return Err(self.refuse(channel, key, error).await);
+        }
         let link = self.host.connected(key, self.connections_max, |peer, now_ms| {
-            Link::new(peer, key, hello.name, role, hello.is_tracker, address, side, binding, now_ms)
+            Link::new(peer, key, &channel, address, now_ms)
         });
         let Some(link) = link else {
-            self.host.counts.refused_connections.fetch_add(1, Ordering::Relaxed);
-            return Err(Error::new(ErrorKind::Denied, "too many hosts, or one that is left alone"));
+            let error = Error::new(ErrorKind::Unavailable, "too many hosts, or one that is left alone");
+            return Err(self.refuse(channel, key, error).await);
         };
-        let ended = link.run(&self.host, stream).await;
-        if let Err(error) = &ended
-            && error.kind() == ErrorKind::Corrupt
-        {
-            self.host.shun(link.peer, Offence::Protocol, &error.to_string());
+        let ended = link.run(&self.host, channel.stream).await;
+        match &ended {
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                self.host.shun(link.peer, Offence::Protocol, &error.to_string());
+            }
+            // It says why it refuses this one.
+            Err(error) if error.kind() == ErrorKind::Denied => self.said_why(&link.name, address, key, error),
+            _ => {}
         }
         self.host.disconnected(link.peer);
         ended
+    }
+
+    /// Decides whether a host may connect that has proved its name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`] where it claims a role that its certificate does not give. A host of an earlier version is
+    /// taken for a plain member instead, because its certificate could give none.
+    fn admit(&self, channel: &Channel) -> Result<()> {
+        let (hello, roles) = (&channel.hello, channel.roles());
+        let claims =
+            [(hello.is_root && !roles.root, "root"), (hello.is_tracker && !roles.tracker, "tracker")];
+        for role in claims.into_iter().filter_map(|(is_beyond, role)| is_beyond.then_some(role)) {
+            let error = Error::new(
+                ErrorKind::Denied,
+                format!("`{}` says that it is a {role}, and its certificate does not", hello.name),
+            );
+            let remedy = format!(
+                "give it that role where the authority is, by `headstart swarm init DIR --{role} {}`, and copy what \
+                 that makes",
+                hello.name
+            );
+            if channel.protocol() > VERSION_1 {
+                return Err(error.remedy(remedy));
+            }
+            if self.host.cannot_reach(key_of(&hello.name), &error) {
+                tracing::warn!(%error, remedy, "a host of an earlier version is taken for a plain member");
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells a host why it is refused, where it speaks a version that can be told; the reason.
+    async fn refuse(&self, mut channel: Channel, key: PeerKey, error: Error) -> Error {
+        self.host.counts.refused_connections.fetch_add(1, Ordering::Relaxed);
+        if error.kind() == ErrorKind::Denied && self.host.cannot_reach(key, &error) {
+            tracing::warn!(%error, host = %channel.hello.name, "a host of the swarm is refused");
+        }
+        if channel.protocol() > VERSION_1 {
+            let mut out = Vec::new();
+            push_frame(&mut out, Kind::Refused, 0, REFUSED_CONNECTION, refusal(&error.to_string()));
+            let say = async {
+                channel.stream.write_all(&out).await?;
+                channel.stream.shutdown().await
+            };
+            // One that does not read it learns nothing.
+            let _ = tokio::time::timeout(REFUSING, say).await;
+        }
+        error
     }
 
     /// Accepts connections until the swarm ends.
@@ -202,7 +258,7 @@ impl Door {
                             pause = FIRST_PAUSE;
                         }
                     }
-                    Err(error) => self.said_why(&member, key, &error),
+                    Err(error) => self.said_why(&member.name, member.address, key, &error),
                 }
             }
             tries = tries.wrapping_add(1);
@@ -218,10 +274,9 @@ impl Door {
         }
     }
 
-    /// A host cannot be connected to. Who reads the log hears of it once, if waiting does not help.
-    fn said_why(&self, member: &Member, key: PeerKey, error: &Error) {
+    /// Notes why a host cannot be connected to, and logs it once where waiting does not help.
+    fn said_why(&self, host: &str, address: SocketAddr, key: PeerKey, error: &Error) {
         let is_news = self.host.cannot_reach(key, error);
-        let (host, address) = (&member.name, member.address);
         if error.kind() == ErrorKind::Denied {
             self.host.counts.refused_connections.fetch_add(1, Ordering::Relaxed);
             if is_news {

@@ -24,7 +24,8 @@
 //!
 //! # What is believed
 //!
-//! Nobody connects who has no certificate of the cluster. Who has one is asked and answered only about blobs that he
+//! Nobody connects who has no certificate of the cluster, and a host is a root or a tracker only where its certificate
+//! says so. Who has one is asked and answered only about blobs that he
 //! proves that he may read: he knows the root of their hash trees. (In the topology `roots`, agents tell it their
 //! roots.) What he sends is checked against that root
 //! before it is in the cache. Who sends what is not right is dropped, and left alone for a while. What waits in
@@ -57,7 +58,7 @@ pub(crate) use hints::Boots;
 pub use hints::{CountedImage, HintCounters, read_counts};
 pub use status::{BlobStatus, Counters, MemberStatus, PeerStatus, Status};
 
-use crate::credentials::{Credentials, check_name};
+use crate::credentials::{Credentials, Roles, check_name};
 use crate::peers::blob::Blob;
 use crate::peers::channel::Wire;
 use crate::peers::frame::Hello;
@@ -66,7 +67,7 @@ use crate::peers::hints::{Counting, HintsSide};
 use crate::peers::host::Host;
 use crate::peers::members::Door;
 pub(crate) use crate::peers::members::key_of;
-use headstart_block::{ByteRange, Error, Result};
+use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use headstart_cache::{BlobSpec, Cache, CachedBlob};
 use headstart_disk::Carrier;
 use headstart_store::Store;
@@ -114,6 +115,48 @@ pub struct SwarmSettings {
     pub tracker: Option<PathBuf>,
 }
 
+impl SwarmSettings {
+    /// The settings without the roles that a certificate of an earlier version cannot give.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`] where the host is to have a role that its certificate does not give.
+    fn with_roles(mut self) -> Result<Self> {
+        let Security::Tls(credentials) = &self.security else { return Ok(self) };
+        let (roles, is_earlier) = (credentials.roles(), credentials.says.is_of_earlier_version());
+        let lacks_root = self.role == Role::Root && !roles.root;
+        let lacks_tracker = self.tracker.is_some() && !roles.tracker;
+        if is_earlier {
+            tracing::warn!(
+                remedy = "run `headstart swarm init DIR --host NAME...` where the authority is, which keeps it, and \
+                          copy what it makes to each host",
+                "this host's certificate was made by an earlier version: it gives no roles and lasts for ever; the \
+                 host is a plain member"
+            );
+        }
+        for (lacks, role) in [(lacks_root, "root"), (lacks_tracker, "tracker")] {
+            if lacks && !is_earlier {
+                let (name, option) = (&credentials.name, format!("--{role}"));
+                return Err(Error::new(
+                    ErrorKind::Denied,
+                    format!("the certificate of `{name}` gives no such role"),
+                )
+                .about(option)
+                .remedy(format!(
+                    "run `headstart swarm init DIR --{role} {name}` where the authority is, and copy \
+                         DIR/hosts/{name} here"
+                )));
+            }
+        }
+        if lacks_root {
+            self.role = Role::Agent;
+        }
+        if lacks_tracker {
+            self.tracker = None;
+        }
+        Ok(self)
+    }
+}
+
 /// How often a port is looked for that is free for both.
 const PORT_TRIES: u32 = 16;
 
@@ -125,6 +168,8 @@ pub struct Swarm {
     host: Arc<Host>,
     name: String,
     role: Role,
+    /// What this host's certificate lets it be.
+    roles: Roles,
     key: PeerKey,
     /// Chunks of a stripe.
     stripe: u32,
@@ -145,13 +190,15 @@ impl Swarm {
     }
 
     async fn start_here(settings: SwarmSettings, cache: Arc<Cache>, runtime: Handle) -> Result<Arc<Self>> {
-        let (wire, name, gossip_key) = match &settings.security {
+        let settings = settings.with_roles()?;
+        let (wire, name, gossip_key, roles) = match &settings.security {
             Security::Tls(credentials) => {
-                (Wire::tls(credentials)?, credentials.name.clone(), Some(credentials.gossip_key))
+                let (key, roles) = (Some(credentials.gossip_key), credentials.roles());
+                (Wire::tls(credentials)?, credentials.name.clone(), key, roles)
             }
             Security::PlainOnLoopback { name } => {
                 check_name(name)?;
-                (Wire::Plain, name.clone(), None)
+                (Wire::Plain, name.clone(), None, Roles::ALL)
             }
         };
         let only_loopback = matches!(settings.security, Security::PlainOnLoopback { .. });
@@ -200,7 +247,7 @@ impl Swarm {
             tasks.spawn_on(telling_roots::keep_telling(Arc::clone(&host), stopping.subscribe()), &runtime);
         }
         let tasks = Mutex::new(Some(tasks));
-        Ok(Arc::new(Self { host, name, role: settings.role, key, stripe, address, stopping, tasks }))
+        Ok(Arc::new(Self { host, name, role: settings.role, roles, key, stripe, address, stopping, tasks }))
     }
 
     /// Where others reach it.
@@ -236,7 +283,7 @@ impl Swarm {
         let tree = cached.spec().tree;
         let Some(tree) = tree else { return Ok(SharedBlob { cached, shared: None, tree: None }) };
         let carrier = store.map(|store| Arc::new(Carrier::new(store)));
-        let blob = self.host.open(&cached, tree, carrier.as_ref());
+        let blob = self.host.open(&cached, tree, carrier.as_ref(), reader.is_some());
         if let Some(reader) = reader {
             self.host.event(Event::ReadBy { blob: blob.id, reader });
         }
@@ -276,10 +323,16 @@ impl Swarm {
         Some(counting.all().iter().map(CountedImage::of).collect())
     }
 
+    /// What this host's certificate lets it be; every role where security is none.
+    #[must_use]
+    pub fn roles(&self) -> Roles {
+        self.roles
+    }
+
     /// What it does at present, for people.
     #[must_use]
     pub fn status(&self) -> Status {
-        Status::of(&self.host, &self.name, self.role, self.address)
+        Status::of(&self.host, &self.name, (self.role, self.roles), self.address)
     }
 
     /// What it did so far.

@@ -4,9 +4,16 @@
 //! what. Whoever orders something tells the root of the blob's hash tree, so that the other host may read it from
 //! then on; without it, it could not check what it brings. Nobody obeys on a host that does not look after what it
 //! keeps.
+//!
+//! # Whose orders are obeyed
+//!
+//! To bring, to pin and to unpin is ordered by operators: hosts whose certificate has that role. Any other host gets a
+//! refusal. A root also takes part in what any agent names (`Word::Open`), where it lies in a store that this host
+//! was told to use. Whoever orders: bytes come from other hosts, or from such a store ([`crate::stores`]). What is not
+//! obeyed, or not in full, is told with the reason.
 
 use crate::peers::Swarm;
-use crate::peers::frame::{DONE, Kind, MESSAGE_MAX};
+use crate::peers::frame::{DONE, Kind, MESSAGE_MAX, REFUSED_ORDER, VERSION_1, decode_refusal, refusal};
 use crate::peers::host::Host;
 use crate::peers::link::Link;
 use crate::pins::{Known, Pin};
@@ -144,7 +151,7 @@ impl Word {
     }
 
     /// Of bytes that came.
-    fn decode(body: &[u8]) -> Result<Self> {
+    pub(super) fn decode(body: &[u8]) -> Result<Self> {
         let nonsense = || Error::corrupt("is no order");
         let (word, rest): (Self, _) = postcard::take_from_bytes(body).map_err(|e| nonsense().caused_by(e))?;
         let fits = match &word {
@@ -169,12 +176,14 @@ impl Word {
 }
 
 /// What became of an order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Done {
     /// Bytes of what was ordered, whole chunks.
     pub(crate) bytes: u64,
     /// Bytes of that which could not be had.
     pub(crate) lacking: u64,
+    /// The first reason why not, where there is one.
+    pub(crate) why: Option<String>,
 }
 
 impl Done {
@@ -182,10 +191,17 @@ impl Done {
         Self {
             bytes: self.bytes.saturating_add(other.bytes),
             lacking: self.lacking.saturating_add(other.lacking),
+            why: self.why.or(other.why),
         }
     }
 
-    fn encode(self) -> [u8; DONE] {
+    /// Nothing of `bytes` was done, because of `error`.
+    pub(crate) fn refused(bytes: u64, error: &Error) -> Self {
+        Self { bytes, lacking: bytes, why: Some(error.to_string()) }
+    }
+
+    /// As earlier builds understand it, too: the reason goes in a frame of its own.
+    fn encode(&self) -> [u8; DONE] {
         let mut bytes = [0; DONE];
         bytes[..8].copy_from_slice(&self.bytes.to_le_bytes());
         bytes[8..].copy_from_slice(&self.lacking.to_le_bytes());
@@ -194,7 +210,7 @@ impl Done {
 
     fn decode(body: &[u8]) -> Option<Self> {
         let number = |at: usize| Some(u64::from_le_bytes(body.get(at..at + 8)?.try_into().ok()?));
-        Some(Self { bytes: number(0)?, lacking: number(8)? })
+        Some(Self { bytes: number(0)?, lacking: number(8)?, why: None })
     }
 }
 
@@ -204,7 +220,16 @@ pub(crate) struct Asked {
     number: u32,
     /// Its name.
     pub(crate) host: String,
+    /// `true` if it is an operator.
+    pub(crate) is_operator: bool,
     pub(crate) word: Word,
+}
+
+/// An order of this host's that is not done.
+struct Waiting {
+    done: oneshot::Sender<Done>,
+    /// Why the other host does not obey it, as soon as it has said so.
+    why: Option<String>,
 }
 
 /// The orders of a host.
@@ -213,7 +238,7 @@ pub(super) struct Orders {
     /// Where those of others go.
     taken: OnceLock<mpsc::Sender<Asked>>,
     /// Who waits for which to be done.
-    waiting: Mutex<HashMap<(PeerId, u32), oneshot::Sender<Done>>>,
+    waiting: Mutex<HashMap<(PeerId, u32), Waiting>>,
     pub(super) last: AtomicU32,
 }
 
@@ -234,7 +259,16 @@ impl Host {
     /// Another host orders something.
     pub(super) fn ordered(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
         let word = Word::decode(body)?;
-        let asked = Asked { peer: link.peer, number, host: link.name.clone(), word };
+        let (host, is_operator) = (link.name.clone(), link.roles.operator);
+        let asked = Asked { peer: link.peer, number, host, is_operator, word };
+        if !is_operator && matches!(asked.word, Word::Bring(_) | Word::Pin(_)) {
+            let cause = "it takes orders only from hosts whose certificate has the role `operator`";
+            let remedy = format!("order it at an operator's host, or give `{}` that role", asked.host);
+            let error = Error::new(ErrorKind::Denied, cause).remedy(remedy);
+            tracing::debug!(host = %asked.host, "a host that is no operator orders something");
+            self.done(&asked, &Done::refused(asked.word.len(), &error));
+            return Ok(());
+        }
         let refused = match self.orders.taken.get() {
             Some(taken) => taken.try_send(asked).err().map(|refused| match refused {
                 mpsc::error::TrySendError::Full(asked) | mpsc::error::TrySendError::Closed(asked) => asked,
@@ -242,26 +276,39 @@ impl Host {
             None => Some(asked),
         };
         if let Some(asked) = refused {
-            self.done(&asked, Done { bytes: asked.word.len(), lacking: asked.word.len() });
+            let busy = Error::new(ErrorKind::Unavailable, "it has too many orders already");
+            self.done(&asked, &Done::refused(asked.word.len(), &busy));
         }
         Ok(())
     }
 
-    fn done(&self, asked: &Asked, done: Done) {
+    fn done(&self, asked: &Asked, done: &Done) {
         let link = self.core().peers.get(&asked.peer).map(|peer| Arc::clone(&peer.link));
-        if let Some(link) = link {
-            // One that does not read it will be cut off by what is sent to it next.
-            let _ = link.outbox.control(Kind::Done, asked.number, &done.encode());
+        let Some(link) = link else { return };
+        // One that does not read it will be cut off by what is sent to it next.
+        if let Some(why) = done.why.as_ref().filter(|_| link.protocol > VERSION_1) {
+            let _ = link.outbox.control_with(Kind::Refused, asked.number, REFUSED_ORDER, refusal(why));
         }
+        let _ = link.outbox.control(Kind::Done, asked.number, &done.encode());
+    }
+
+    /// Another host does not obey an order of this one, or not in full; it says that it is done next.
+    pub(super) fn order_refused(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
+        let why = decode_refusal(body)?;
+        let mut waiting = self.orders.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(waiting) = waiting.get_mut(&(link.peer, number)) {
+            waiting.why = Some(why);
+        }
+        Ok(())
     }
 
     /// What this host ordered is done.
     pub(super) fn order_done(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
         let done = Done::decode(body).ok_or_else(|| Error::corrupt("is no answer"))?;
         let mut waiting = self.orders.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(waiting) = waiting.remove(&(link.peer, number)) {
+        if let Some(Waiting { done: waiting, why }) = waiting.remove(&(link.peer, number)) {
             // Who does not wait any more does not want to know.
-            let _ = waiting.send(done);
+            let _ = waiting.send(Done { why, ..done });
         }
         Ok(())
     }
@@ -276,8 +323,20 @@ impl Swarm {
     }
 
     /// An order was obeyed.
-    pub(crate) fn obeyed(&self, asked: &Asked, done: Done) {
+    pub(crate) fn obeyed(&self, asked: &Asked, done: &Done) {
         self.host.done(asked, done);
+    }
+
+    /// `true` if the host that asks has shown that it may read all of these blobs.
+    pub(crate) fn has_shown(&self, asked: &Asked, blobs: &[BlobSpec]) -> bool {
+        self.host.has_shown(asked.peer, blobs)
+    }
+
+    /// The hosts that have shown that they may read all of these blobs, and those that are operators, by name.
+    pub(crate) fn entitled_hosts(&self, blobs: &[BlobSpec]) -> Vec<String> {
+        let links = self.host.links().into_iter().map(|(link, _)| link);
+        let entitled = links.filter(|link| link.roles.operator || self.host.has_shown(link.peer, blobs));
+        entitled.map(|link| link.name.clone()).collect()
     }
 
     /// Orders something of another host, and waits until it is done.
@@ -295,7 +354,12 @@ impl Swarm {
             let number = self.host.orders.last.fetch_add(1, Ordering::Relaxed);
             let (done, waiting) = oneshot::channel();
             let key = (link.peer, number);
-            self.host.orders.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(key, done);
+            self.host
+                .orders
+                .waiting
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(key, Waiting { done, why: None });
             let away = || Error::new(ErrorKind::Unavailable, "the connection broke off").about(name);
             let sent = word.encode().map(|body| link.outbox.control(Kind::Order, number, &body));
             // It may have been closed before it was known that somebody waits.
@@ -324,6 +388,11 @@ impl Swarm {
         0
     }
 
+    /// How many bytes the cache can have in all.
+    pub(crate) fn room(&self) -> u64 {
+        self.host.cache.room()
+    }
+
     /// Its name.
     pub(crate) fn name(&self) -> &str {
         &self.name
@@ -332,6 +401,14 @@ impl Swarm {
     /// What it is to others.
     pub(crate) fn role(&self) -> Role {
         self.role
+    }
+
+    /// The operators that it is connected to, by name.
+    pub(crate) fn connected_operators(&self) -> Vec<String> {
+        let links = self.host.links().into_iter().filter(|(link, _)| link.roles.operator);
+        let mut hosts: Vec<_> = links.map(|(link, _)| link.name.clone()).collect();
+        hosts.sort_unstable();
+        hosts
     }
 
     /// The hosts that it is connected to, by name.
@@ -374,7 +451,7 @@ mod tests {
         assert!(Word::decode(&Word::Open(order(1)).encode().unwrap()).is_err());
         assert_eq!(orders.iter().map(|order| order.ranges().len()).sum::<usize>(), 5000);
         assert_eq!(order(0).ranges(), [ByteRange::between(0, 1 << 40)]);
-        let done = Done { bytes: 5, lacking: 3 };
+        let done = Done { bytes: 5, lacking: 3, why: None };
         assert_eq!(Done::decode(&done.encode()), Some(done));
     }
 

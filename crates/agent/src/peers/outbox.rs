@@ -167,8 +167,13 @@ impl Outbox {
 
     /// A frame without a state machine's message in it.
     pub(super) fn control(&self, kind: Kind, a: u32, body: &[u8]) -> Result<(), Overflow> {
+        self.control_with(kind, a, 0, body)
+    }
+
+    /// The same with a second number in its header.
+    pub(super) fn control_with(&self, kind: Kind, a: u32, b: u32, body: &[u8]) -> Result<(), Overflow> {
         self.change(|queues| {
-            frame::push_frame(&mut queues.control, kind, a, 0, body);
+            frame::push_frame(&mut queues.control, kind, a, b, body);
             Ok(())
         })
     }

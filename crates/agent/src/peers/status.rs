@@ -1,5 +1,6 @@
 //! What the swarm does and did, as plain data.
 
+use crate::credentials::Roles;
 use crate::peers::gossip::Member;
 use crate::peers::host::Host;
 use crate::peers::members::key_of;
@@ -19,6 +20,9 @@ pub struct Status {
     pub role: &'static str,
     /// Whether it counts what disks read, as a tracker.
     pub tracker: bool,
+    /// What its certificate lets it be, whether it is or not; every role where it has no certificate.
+    #[schema(value_type = Vec<String>)]
+    pub roles: Vec<&'static str>,
     /// Where it listens.
     #[schema(value_type = Option<String>)]
     pub address: Option<SocketAddr>,
@@ -57,6 +61,11 @@ pub struct PeerStatus {
     pub role: &'static str,
     /// Whether it counts what disks read, as a tracker.
     pub tracker: bool,
+    /// What its certificate lets it be, whether it is or not.
+    #[schema(value_type = Vec<String>)]
+    pub roles: Vec<&'static str>,
+    /// The version of the protocol that is spoken.
+    pub protocol: u16,
     /// Where it listens, or else the other end of the connection.
     #[schema(value_type = String)]
     pub address: SocketAddr,
@@ -151,7 +160,7 @@ fn word(role: Role) -> &'static str {
 }
 
 impl Status {
-    pub(super) fn of(host: &Host, name: &str, role: Role, address: SocketAddr) -> Self {
+    pub(super) fn of(host: &Host, name: &str, (role, roles): (Role, Roles), address: SocketAddr) -> Self {
         let members = host.members();
         // Who connected to this host has a port of the moment.
         let listens_at = |name: &str| {
@@ -165,6 +174,8 @@ impl Status {
                 name: link.name.clone(),
                 role: word(link.role),
                 tracker: link.is_tracker,
+                roles: link.roles.names().collect(),
+                protocol: link.protocol,
                 address: listens_at(&link.name).unwrap_or(link.address),
                 shared_blobs,
                 sent_bytes: link.sent.load(Ordering::Relaxed),
@@ -196,6 +207,7 @@ impl Status {
             name: name.to_owned(),
             role: word(role),
             tracker: host.hints.counting.is_some(),
+            roles: roles.names().collect(),
             address: Some(address),
             unconnected: unconnected.collect(),
             peers,

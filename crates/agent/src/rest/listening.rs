@@ -1,50 +1,275 @@
-//! Where programs ask: a Unix socket for its user alone, and a TCP port for who only looks.
+//! The servers of a daemon's HTTP interface: a Unix socket for the daemon's user alone, and a TCP port for programs
+//! that only look.
+//!
+//! Whoever reaches the TCP port is unknown, so it differs from the socket:
+//!
+//! * A request must name this host: an IP address, `localhost`, the host's own name, or a name that the operator gave.
+//!   A page in a browser cannot read answers by a name of its own that it points at this address (DNS rebinding).
+//! * A request's head must arrive within [`HEAD_TIME`], and each connection carries one request.
+//! * At most [`CONNECTIONS_MAX`] connections are open; one more closes the oldest. Connections at the socket are not
+//!   counted.
+//! * Digests are left out of answers: to other hosts of a swarm, the digest of a blob is what they may ask for.
 
 use crate::local::bind;
 use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::Request;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST};
+use axum::http::{HeaderMap, StatusCode, Version};
+use axum::middleware::{Next, from_fn, map_response};
+use axum::response::{IntoResponse, Response};
+use futures::TryStreamExt;
 use headstart_block::{Error, Result};
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use tokio::net::TcpListener;
+use headstart_export::socket::{SocketAccess, SocketFile};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
+
+use super::answers::refused;
+
+/// Connections over TCP that may be open at a time.
+const CONNECTIONS_MAX: usize = 64;
+
+/// The time within which the head of a request over TCP must arrive.
+const HEAD_TIME: Duration = Duration::from_secs(5);
+
+/// The pause after a connection could not be accepted, as when the process has no descriptors left.
+const AFTER_ERROR: Duration = Duration::from_millis(50);
+
+/// The longest answer from which digests are removed, in bytes.
+const ANSWER_MAX: usize = 64 << 20;
+
+/// Hexadecimal digits of a digest of 32 bytes.
+const DIGEST_DIGITS: usize = 64;
+
+/// Where a daemon serves over TCP what changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpPort {
+    /// The address.
+    pub address: SocketAddr,
+    /// Names by which requests may call this host, beside its addresses and its own name.
+    pub names: Vec<String>,
+}
 
 /// The servers. They end when dropped.
 pub(crate) struct Rest {
-    socket: PathBuf,
     tasks: Vec<AbortHandle>,
+    _socket: SocketFile,
     /// Where what changes nothing is served over TCP.
     pub(crate) address: Option<SocketAddr>,
 }
 
 impl Rest {
-    /// Serves `all` at a Unix socket, in the place of who served there before, and what only looks at `address`.
+    /// Serves `all` at a Unix socket to those that `access` names, and what only looks over TCP.
     ///
     /// # Errors
     /// Where it cannot listen.
     pub(crate) async fn start(
         socket: &Path,
+        access: &SocketAccess,
         all: Router,
-        address: Option<SocketAddr>,
+        port: Option<HttpPort>,
         looking: Router,
     ) -> Result<Self> {
-        let listener = bind(socket).map_err(|e| e.about(socket.display()))?;
+        let (listener, file) = bind(socket, access)?;
         let mut tasks = Vec::new();
         tasks.push(tokio::spawn(async move { drop(axum::serve(listener, all).await) }).abort_handle());
         let mut bound = None;
-        if let Some(address) = address {
+        if let Some(HttpPort { address, names }) = port {
             let failed = |e| Error::io("cannot listen", e).about(address);
             let listener = TcpListener::bind(address).await.map_err(failed)?;
             bound = Some(listener.local_addr().map_err(failed)?);
-            tasks
-                .push(tokio::spawn(async move { drop(axum::serve(listener, looking).await) }).abort_handle());
+            tasks.push(tokio::spawn(serve(listener, looking, names)).abort_handle());
         }
-        Ok(Self { socket: socket.to_owned(), tasks, address: bound })
+        Ok(Self { tasks, _socket: file, address: bound })
     }
 }
 
 impl Drop for Rest {
     fn drop(&mut self) {
         self.tasks.iter().for_each(AbortHandle::abort);
-        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+/// Serves what only looks over TCP, to requests that call this host by an address, its own name or one of `names`,
+/// until it is dropped.
+pub async fn serve(listener: TcpListener, looking: Router, names: Vec<String>) {
+    let names: Arc<[String]> = names.into_iter().chain(own_name()).collect();
+    let check = move |request: Request, next: Next| {
+        let names = Arc::clone(&names);
+        // Browsers, which a page can lead here, always say which host they mean; only the oldest clients do not.
+        let says_nothing = request.version() == Version::HTTP_10 && !request.headers().contains_key(HOST);
+        async move {
+            if says_nothing || calls_this_host(request.headers(), &names) {
+                next.run(request).await
+            } else {
+                unknown()
+            }
+        }
+    };
+    let looking = looking.layer(map_response(without_digests)).layer(from_fn(check));
+    let mut open = Open::default();
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => open.add(tokio::spawn(connection(stream, looking.clone())).abort_handle()),
+            Err(error) => {
+                tracing::debug!(%error, "a connection was not accepted");
+                tokio::time::sleep(AFTER_ERROR).await;
+            }
+        }
+    }
+}
+
+/// Connections that are open, the oldest first. They are closed when this is dropped.
+#[derive(Default)]
+struct Open(VecDeque<AbortHandle>);
+
+impl Open {
+    fn add(&mut self, connection: AbortHandle) {
+        self.0.retain(|connection| !connection.is_finished());
+        if self.0.len() >= CONNECTIONS_MAX
+            && let Some(oldest) = self.0.pop_front()
+        {
+            oldest.abort();
+        }
+        self.0.push_back(connection);
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// Answers one request.
+async fn connection(stream: TcpStream, looking: Router) {
+    let mut http = hyper::server::conn::http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME).keep_alive(false);
+    let service = TowerToHyperService::new(looking);
+    if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
+        tracing::debug!(%error, "a connection of a program that looks ended early");
+    }
+}
+
+/// The name of this host, where it has one.
+fn own_name() -> Option<String> {
+    let name = rustix::system::uname().nodename().to_str().ok()?.to_owned();
+    Some(name).filter(|name| !name.is_empty())
+}
+
+/// `true` if the only `Host` of a request is an address, `localhost` or one of `names`.
+fn calls_this_host(headers: &HeaderMap, names: &[String]) -> bool {
+    let mut hosts = headers.get_all(HOST).iter();
+    let (Some(host), None) = (hosts.next(), hosts.next()) else { return false };
+    let Ok(host) = host.to_str() else { return false };
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if !name.is_empty() && port.bytes().all(|digit| digit.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    let is_address = bare.parse::<IpAddr>().is_ok();
+    is_address
+        || name.eq_ignore_ascii_case("localhost")
+        || names.iter().any(|own| own.eq_ignore_ascii_case(name))
+}
+
+fn unknown() -> Response {
+    let why = "the request calls this host by a name that it does not know: use its address, or start the daemon \
+               with --http-name NAME";
+    refused(StatusCode::MISDIRECTED_REQUEST, why)
+}
+
+/// An answer in which digests are replaced by `-`.
+async fn without_digests(response: Response) -> Response {
+    let (mut parts, body) = response.into_parts();
+    let is_endless =
+        parts.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+    if is_endless {
+        // Each event is one frame.
+        let events = body.into_data_stream().map_ok(|event| hide_digests(&event).into_owned());
+        return (parts, Body::from_stream(events)).into_response();
+    }
+    match to_bytes(body, ANSWER_MAX).await {
+        Ok(bytes) => {
+            parts.headers.remove(CONTENT_LENGTH);
+            (parts, hide_digests(&bytes).into_owned()).into_response()
+        }
+        Err(_) => refused(StatusCode::INTERNAL_SERVER_ERROR, "the answer is too long"),
+    }
+}
+
+/// The text with `-` in the place of each digest.
+fn hide_digests(text: &[u8]) -> Cow<'_, [u8]> {
+    let mut out: Option<Vec<u8>> = None;
+    let (mut from, mut at) = (0, 0);
+    while at < text.len() {
+        let digits = text[at..].iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+        if digits >= DIGEST_DIGITS {
+            let out = out.get_or_insert_default();
+            out.extend_from_slice(&text[from..at]);
+            out.push(b'-');
+            from = at + digits;
+        }
+        at += digits.max(1);
+    }
+    match out {
+        Some(mut out) => {
+            out.extend_from_slice(&text[from..]);
+            out.into()
+        }
+        None => text.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    #[test]
+    fn only_names_of_this_host_are_answered() {
+        let names = ["node1".to_owned(), "metrics.lan".to_owned()];
+        for (host, is_known) in [
+            ("127.0.0.1:9647", true),
+            ("192.0.2.1", true),
+            ("[::1]:9647", true),
+            ("[::1]", true),
+            ("localhost", true),
+            ("LOCALHOST:1", true),
+            ("node1:9647", true),
+            ("Metrics.lan", true),
+            ("evil.example", false),
+            ("127.0.0.1.evil.example:9647", false),
+            ("node1.evil.example", false),
+            ("localhost.evil.example", false),
+            (":9647", false),
+            ("", false),
+        ] {
+            let headers = HeaderMap::from_iter([(HOST, HeaderValue::from_static(host))]);
+            assert_eq!(calls_this_host(&headers, &names), is_known, "{host}");
+        }
+        assert!(!calls_this_host(&HeaderMap::new(), &names));
+        let mut twice = HeaderMap::new();
+        twice.append(HOST, HeaderValue::from_static("localhost"));
+        twice.append(HOST, HeaderValue::from_static("localhost"));
+        assert!(!calls_this_host(&twice, &names));
+    }
+
+    #[test]
+    fn digests_are_replaced_and_nothing_else() {
+        let digest = "0123456789abcdef".repeat(4);
+        let text = format!("{{\"digest\":\"sha256:{digest}\",\"x\":\"{digest}\",\"n\":12345678}}");
+        assert_eq!(hide_digests(text.as_bytes()).as_ref(), br#"{"digest":"sha256:-","x":"-","n":12345678}"#);
+        let short = &digest[1..];
+        assert_eq!(hide_digests(short.as_bytes()).as_ref(), short.as_bytes());
+        assert_eq!(hide_digests(b"").as_ref(), b"");
     }
 }

@@ -8,6 +8,7 @@ mod listening;
 mod metrics;
 
 pub(crate) use listening::Rest;
+pub use listening::{HttpPort, serve};
 
 use self::answers::{Answer, Body, Failure, Refusal, UrlPath, not_here, nothing};
 use crate::disks::{DiskSpec, DiskState, DiskStatus, Disks};
@@ -25,9 +26,9 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures::stream::{self, Stream};
 use headstart_block::{Error, ErrorKind, Result};
+use headstart_export::SocketAccess;
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::broadcast::error::RecvError;
@@ -45,14 +46,20 @@ pub(crate) struct Served {
 
 type Shared = State<Arc<Served>>;
 
-/// Serves at a Unix socket, in the place of who served there before, and read-only at `address`.
+/// Serves at a Unix socket to those that `access` names, and read-only over TCP.
 ///
 /// # Errors
 /// Where it cannot listen.
-pub(crate) async fn start(socket: &Path, address: Option<SocketAddr>, served: Served) -> Result<Rest> {
+pub(crate) async fn start(
+    socket: &Path,
+    access: &SocketAccess,
+    port: Option<HttpPort>,
+    served: Served,
+) -> Result<Rest> {
     let served = Arc::new(served);
-    let all = looking().merge(changing()).with_state(Arc::clone(&served));
-    Rest::start(socket, all, address, looking().with_state(served)).await
+    let all = looking().merge(changing()).route("/v1/swarm", get(swarm)).with_state(Arc::clone(&served));
+    let over_tcp = looking().route("/v1/swarm", get(swarm_without_blobs)).with_state(served);
+    Rest::start(socket, access, all, port, over_tcp).await
 }
 
 fn looking() -> Router<Arc<Served>> {
@@ -60,7 +67,6 @@ fn looking() -> Router<Arc<Served>> {
         .route("/v1/disks", get(list))
         .route("/v1/disks/{name}", get(show))
         .route("/v1/events", get(watch))
-        .route("/v1/swarm", get(swarm))
         .route("/v1/targets", get(targets))
         .route("/metrics", get(metrics))
         .route("/openapi.json", get(openapi))
@@ -158,11 +164,18 @@ async fn watch(State(served): Shared) -> Sse<impl Stream<Item = std::result::Res
     Sse::new(changes).keep_alive(KeepAlive::default())
 }
 
-/// This host's part in the swarm; `null` where it has none.
+/// This host's part in the swarm; `null` where it has none. Over TCP, `blobs` and `pins` are empty.
 #[utoipa::path(get, path = "/v1/swarm", responses((status = 200, body = Option<SwarmPart>)))]
 async fn swarm(State(served): Shared) -> Response {
     let Some(swarm) = &served.swarm else { return Json(()).into_response() };
     Json(SwarmPart { swarm: swarm.status(), pins: pins(&served).await }).into_response()
+}
+
+/// The same for programs that may not be told which blobs are here and how long they are.
+async fn swarm_without_blobs(State(served): Shared) -> Response {
+    let Some(swarm) = &served.swarm else { return Json(()).into_response() };
+    let swarm = Status { blobs: Vec::new(), ..swarm.status() };
+    Json(SwarmPart { swarm, pins: Vec::new() }).into_response()
 }
 
 /// A host's part in the swarm.

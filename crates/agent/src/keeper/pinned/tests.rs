@@ -39,7 +39,7 @@ fn member(runtime: &Runtime, dir: &TempDir, name: &str, join: Option<SocketAddr>
     let swarm = runtime.block_on(swarm).unwrap();
     let own = dir.path().join(name);
     std::fs::create_dir_all(&own).unwrap();
-    let stores = Arc::new(Stores::new(headstart_store::Settings::default()));
+    let stores = Arc::new(Stores::new(headstart_store::Settings::default(), Vec::new()));
     let keeper = Keeper::new(Arc::clone(&swarm), stores, &own, cache.dir());
     let _entered = runtime.enter();
     let obeying = keeper.obey();
@@ -59,7 +59,7 @@ impl Member {
             let held = keeper.keep_up().await;
             Keeper::bring_held(&held).await
         });
-        let Done { bytes, lacking } = runtime.block_on(looking).unwrap();
+        let Done { bytes, lacking, .. } = runtime.block_on(looking).unwrap();
         (bytes, lacking)
     }
 

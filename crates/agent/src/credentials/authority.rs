@@ -1,0 +1,361 @@
+//! The cluster's authority: what makes hosts members, in a directory that stays with the operator.
+//!
+//! A run of [`init`] makes what is not there yet, adds roles, and renews certificates that an earlier version made or
+//! that end soon. The keys of hosts stay as they are: a certificate is signed again for the key that it had.
+
+use super::certificate::{HostCertificate, Roles, added_uri, unix_now};
+use super::{CA, CA_KEY, GOSSIP_KEY, HOST, HOST_KEY, HOSTS, certificates, check_name, read_text};
+use crate::file::{Readers, replace};
+use aws_lc_rs::rand;
+use headstart_block::{Error, ErrorKind, Result};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PublicKeyData, SanType, SubjectPublicKeyInfo,
+};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How many days a host's certificate is valid where nothing else is asked for, and at most.
+pub const DAYS: u32 = 90;
+/// See [`DAYS`].
+pub const DAYS_MAX: u32 = 3650;
+
+/// How many days the authority's own certificate is valid.
+const AUTHORITY_DAYS: u32 = 3650;
+
+pub(super) const DAY: u64 = 24 * 3600;
+
+/// How long before now certificates begin, because clocks differ.
+const SKEW: u64 = DAY;
+
+/// What [`init`] makes.
+#[derive(Clone, Debug, Default)]
+pub struct InitSettings {
+    /// Hosts, by name. Those that are named below for a role need not be named here.
+    pub hosts: Vec<String>,
+    /// Hosts that may be roots.
+    pub roots: Vec<String>,
+    /// Hosts that may be trackers.
+    pub trackers: Vec<String>,
+    /// Hosts that may give orders to others. Where no host of the cluster may, `default_operator` does.
+    pub operators: Vec<String>,
+    /// Hosts that renew the certificates of others. Where no host of the cluster does, `default_operator` does.
+    pub authorities: Vec<String>,
+    /// The host that gets the roles of operator and authority where no host has them, if it is among the hosts;
+    /// otherwise the first of these.
+    pub default_operator: Option<String>,
+    /// How many days certificates are valid; [`DAYS`] where nothing is said.
+    pub days: Option<u32>,
+}
+
+/// What became of a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Made {
+    /// It was not there and is now.
+    New,
+    /// It was made anew for the key that it had.
+    Renewed,
+    /// It stays as it was.
+    Kept,
+}
+
+/// A host that belongs to the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MadeHost {
+    /// Its name.
+    pub name: String,
+    /// The directory that is to be copied to it.
+    pub directory: PathBuf,
+    /// What its certificate lets it be.
+    pub roles: Roles,
+    /// What became of its certificate.
+    pub made: Made,
+    /// The last second in which the certificate is valid, since 1970.
+    pub not_after: u64,
+}
+
+/// A cluster's directory as [`init`] left it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MadeCluster {
+    /// What became of the authority: new or kept.
+    pub authority: Made,
+    /// The hosts that were named, in their order.
+    pub hosts: Vec<MadeHost>,
+}
+
+/// Makes what a cluster needs in `dir`, where it is not there yet, and what each host needs.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] where a name is none, [`ErrorKind::Conflict`] where the directory holds something else; what
+/// the operating system reports.
+pub fn init(dir: &Path, settings: &InitSettings) -> Result<MadeCluster> {
+    let mut wanted = settings.roles();
+    let names = settings.names();
+    for name in &names {
+        check_name(name)?;
+    }
+    let days = settings.days.unwrap_or(DAYS);
+    if !(1..=DAYS_MAX).contains(&days) {
+        return Err(Error::invalid(format!("certificates of {days} days"))
+            .remedy(format!("ask for 1 to {DAYS_MAX} days")));
+    }
+    refuse_foreign(dir)?;
+    make_dir(dir)?;
+    let made = if dir.join(CA).exists() { Made::Kept } else { Made::New };
+    if made == Made::New {
+        make_authority(dir)?;
+    }
+    let authority = Authority::open(dir)?;
+    authority.default_roles(settings, &names, &mut wanted)?;
+    let make = |name: &String| {
+        let roles = wanted.get(name).copied().unwrap_or_default();
+        authority.make_host(name, roles, days)
+    };
+    let hosts = names.iter().map(make).collect::<Result<_>>()?;
+    Ok(MadeCluster { authority: made, hosts })
+}
+
+impl InitSettings {
+    fn roles(&self) -> BTreeMap<String, Roles> {
+        let none = Roles::default();
+        let mut wanted: BTreeMap<String, Roles> = BTreeMap::new();
+        for (names, role) in [
+            (&self.roots, Roles { root: true, ..none }),
+            (&self.trackers, Roles { tracker: true, ..none }),
+            (&self.operators, Roles { operator: true, ..none }),
+            (&self.authorities, Roles { authority: true, ..none }),
+        ] {
+            for name in names {
+                let roles = wanted.entry(name.clone()).or_default();
+                *roles = roles.with(role);
+            }
+        }
+        wanted
+    }
+
+    /// All hosts that are named, each once.
+    fn names(&self) -> Vec<String> {
+        let lists = [&self.hosts, &self.roots, &self.trackers, &self.operators, &self.authorities];
+        let mut names: Vec<String> = Vec::new();
+        for name in lists.into_iter().flatten() {
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
+        names
+    }
+}
+
+/// What a certificate is to say.
+pub(crate) struct Grant<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) roles: Roles,
+    /// When the host was added, in seconds since 1970.
+    pub(crate) added: u64,
+    pub(crate) days: u32,
+}
+
+/// An authority that can sign.
+pub(crate) struct Authority {
+    dir: PathBuf,
+    pub(super) issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    /// The authority in a cluster's directory.
+    ///
+    /// # Errors
+    /// Where it is not there, or cannot be read.
+    pub(crate) fn open(dir: &Path) -> Result<Self> {
+        let key_path = dir.join(CA_KEY);
+        let key = KeyPair::from_pem(&read_text(&key_path)?)
+            .map_err(|e| Error::corrupt("is no private key").caused_by(e).about(key_path.display()))?;
+        Ok(Self { dir: dir.to_owned(), issuer: Issuer::new(authority_params(), key) })
+    }
+
+    fn host_dir(&self, name: &str) -> PathBuf {
+        self.dir.join(HOSTS).join(name)
+    }
+
+    /// The certificate that a host has, as far as this directory knows; `None` where it has none.
+    pub(super) fn certificate_of(&self, name: &str) -> Result<Option<HostCertificate>> {
+        let path = self.host_dir(name).join(HOST);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let certificates = certificates(&path)?;
+        let first = certificates.first().map(HostCertificate::parse).transpose();
+        first.map_err(|e| e.about(path.display()))
+    }
+
+    /// The names of the hosts that have a directory.
+    pub(super) fn hosts(&self) -> Result<Vec<String>> {
+        let path = self.dir.join(HOSTS);
+        let entries = match std::fs::read_dir(&path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(|e| Error::io("cannot list", e).about(path.display()))?,
+        };
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        let mut names: Vec<String> = names.filter(|name| check_name(name).is_ok()).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Gives the roles of operator and authority to a host where none of the cluster has them.
+    fn default_roles(
+        &self,
+        settings: &InitSettings,
+        names: &[String],
+        wanted: &mut BTreeMap<String, Roles>,
+    ) -> Result<()> {
+        let own = settings.default_operator.as_ref();
+        let default = own.and_then(|own| names.iter().find(|name| *name == own)).or_else(|| names.first());
+        let Some(default) = default else { return Ok(()) };
+        let mut all = wanted.values().fold(Roles::default(), |all, roles| all.with(*roles));
+        for name in self.hosts()? {
+            if let Some(certificate) = self.certificate_of(&name)? {
+                all = all.with(certificate.roles);
+            }
+        }
+        let missing = Roles { operator: !all.operator, authority: !all.authority, ..Roles::default() };
+        let roles = wanted.entry(default.clone()).or_default();
+        *roles = roles.with(missing);
+        Ok(())
+    }
+
+    /// Makes what a host needs, or what it lacks of that.
+    fn make_host(&self, name: &str, wanted: Roles, days: u32) -> Result<MadeHost> {
+        let directory = self.host_dir(name);
+        let before = self.certificate_of(name)?;
+        let roles = before.as_ref().map_or(wanted, |before| before.roles.with(wanted));
+        if let Some(before) =
+            before.as_ref().filter(|before| before.roles == roles && !before.is_due(unix_now()))
+        {
+            let not_after = before.not_after;
+            return Ok(MadeHost { name: name.to_owned(), directory, roles, made: Made::Kept, not_after });
+        }
+        make_dir(&self.dir.join(HOSTS))?;
+        make_dir(&directory)?;
+        let added = before.as_ref().and_then(|before| before.added).unwrap_or_else(unix_now);
+        let grant = Grant { name, roles, added, days };
+        let pem = match &before {
+            Some(before) => self.sign(&grant, &public_key(&before.public_key)?)?,
+            None => {
+                let key = KeyPair::generate().map_err(|e| cannot_make(e).about(name))?;
+                replace(&directory.join(HOST_KEY), key.serialize_pem().as_bytes(), Readers::Owner)?;
+                self.sign(&grant, &key)?
+            }
+        };
+        for (file, readers) in [(CA, Readers::All), (GOSSIP_KEY, Readers::Owner)] {
+            replace(&directory.join(file), read_text(&self.dir.join(file))?.as_bytes(), readers)?;
+        }
+        replace(&directory.join(HOST), pem.as_bytes(), Readers::All)?;
+        let made = if before.is_some() { Made::Renewed } else { Made::New };
+        let not_after = unix_now().saturating_add(u64::from(days) * DAY);
+        Ok(MadeHost { name: name.to_owned(), directory, roles, made, not_after })
+    }
+
+    /// A certificate in PEM for a host's key.
+    ///
+    /// # Errors
+    /// Where it cannot be signed.
+    pub(crate) fn sign(&self, grant: &Grant<'_>, key: &impl PublicKeyData) -> Result<String> {
+        let failed = |e| cannot_make(e).about(grant.name);
+        let mut params = CertificateParams::new(vec![grant.name.to_owned()]).map_err(failed)?;
+        for uri in grant.roles.uris().chain([added_uri(grant.added)]) {
+            params.subject_alt_names.push(SanType::URI(uri.try_into().map_err(failed)?));
+        }
+        params.distinguished_name.push(DnType::CommonName, grant.name);
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        valid_for(&mut params, grant.days);
+        Ok(params.signed_by(key, &self.issuer).map_err(failed)?.pem())
+    }
+}
+
+impl HostCertificate {
+    /// `true` if the certificate is to be renewed: an earlier version made it, or two thirds of its time are over.
+    pub(crate) fn is_due(&self, now: u64) -> bool {
+        self.is_of_earlier_version() || now.saturating_add(self.lifetime().as_secs() / 3) >= self.not_after
+    }
+}
+
+/// A host's public key, from its certificate.
+pub(super) fn public_key(der: &[u8]) -> Result<SubjectPublicKeyInfo> {
+    SubjectPublicKeyInfo::from_der(der).map_err(cannot_make)
+}
+
+pub(super) fn cannot_make(error: rcgen::Error) -> Error {
+    Error::new(ErrorKind::Io, "cannot make a certificate").caused_by(error)
+}
+
+/// Sets the time in which a certificate is valid: from a day ago for so many days.
+fn valid_for(params: &mut CertificateParams, days: u32) {
+    let (epoch, now) = (rcgen::date_time_ymd(1970, 1, 1), unix_now());
+    params.not_before = epoch + Duration::from_secs(now.saturating_sub(SKEW));
+    params.not_after = epoch + Duration::from_secs(now.saturating_add(u64::from(days) * DAY));
+}
+
+fn make_authority(dir: &Path) -> Result<()> {
+    let failed =
+        |e: rcgen::Error| Error::new(ErrorKind::Io, "cannot make a certificate authority").caused_by(e);
+    let key = KeyPair::generate().map_err(failed)?;
+    let mut params = authority_params();
+    valid_for(&mut params, AUTHORITY_DAYS);
+    let certificate = params.self_signed(&key).map_err(failed)?;
+    let mut gossip_key = [0; 32];
+    rand::fill(&mut gossip_key).map_err(|_| Error::new(ErrorKind::Io, "cannot draw a key"))?;
+    replace(&dir.join(GOSSIP_KEY), format!("{}\n", hex(&gossip_key)).as_bytes(), Readers::Owner)?;
+    replace(&dir.join(CA_KEY), key.serialize_pem().as_bytes(), Readers::Owner)?;
+    // Last: where it is, the others are.
+    replace(&dir.join(CA), certificate.pem().as_bytes(), Readers::All)
+}
+
+/// What an authority is except for its key and its time: earlier versions made the same.
+fn authority_params() -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, "headstart swarm");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+}
+
+pub(super) fn hex(bytes: &[u8; 32]) -> String {
+    headstart_block::Digest::from_bytes(*bytes).hex()
+}
+
+/// Refuses a directory that holds something other than a cluster.
+fn refuse_foreign(dir: &Path) -> Result<()> {
+    let entries = match std::fs::read_dir(dir) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(|e| Error::io("cannot list", e).about(dir.display()))?,
+    };
+    for entry in entries {
+        let entry = entry.map_err(|e| Error::io("cannot list", e).about(dir.display()))?;
+        let name = entry.file_name();
+        // A run that was killed leaves files that end so.
+        let name = name.to_string_lossy();
+        let name = name.strip_suffix(".new").unwrap_or(&name);
+        if !super::OWN_FILES.contains(&name) {
+            return Err(Error::new(ErrorKind::Conflict, format!("holds something already: {name}"))
+                .about(dir.display())
+                .remedy("name a directory of its own for the cluster: it keeps the authority's key"));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn make_dir(path: &Path) -> Result<()> {
+    match std::fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
+            Err(Error::io("cannot make a directory", e).about(path.display()))
+        }
+        _ => Ok(()),
+    }
+}

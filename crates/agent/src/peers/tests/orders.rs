@@ -1,0 +1,387 @@
+//! Orders of other hosts, from hosts that mean harm: none has this host's credentials work for it, and only operators
+//! are obeyed. Real certificates, real TLS, and a store that counts what is asked of it.
+
+use super::*;
+use crate::keeper::{Keeper, Obeying};
+use crate::peers::frame::{REFUSED_ORDER, decode_refusal};
+use crate::peers::orders::{Order, Word};
+use crate::pins::Pin;
+use crate::pins::tests::pin;
+use crate::stores::Stores;
+use headstart_block::Digest;
+use headstart_image::hash_tree::{TreeRoot, outboard_len};
+use headstart_image::manifest::Tree;
+use std::io::{Read, Write};
+use std::net::TcpListener as StdListener;
+use std::sync::atomic::AtomicU64;
+
+/// A web server with one blob, whose requests are counted.
+struct Web {
+    url: String,
+    requests: Arc<AtomicU64>,
+}
+
+impl Web {
+    fn with(blob: &[u8]) -> Self {
+        let listener = StdListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/images", listener.local_addr().unwrap());
+        let requests = Arc::new(AtomicU64::new(0));
+        let (counted, blob) = (Arc::clone(&requests), blob.to_vec());
+        std::thread::spawn(move || {
+            for socket in listener.incoming() {
+                let (counted, blob) = (Arc::clone(&counted), blob.clone());
+                std::thread::spawn(move || serve(socket.unwrap(), &counted, &blob));
+            }
+        });
+        Self { url, requests }
+    }
+
+    fn requests(&self) -> u64 {
+        self.requests.load(Ordering::SeqCst)
+    }
+}
+
+/// Answers each request with the range of the blob that it asks for.
+fn serve(mut socket: std::net::TcpStream, counted: &AtomicU64, blob: &[u8]) -> Option<()> {
+    let mut head = Vec::new();
+    loop {
+        let mut byte = [0];
+        socket.read_exact(&mut byte).ok()?;
+        head.push(byte[0]);
+        if !head.ends_with(b"\r\n\r\n") {
+            continue;
+        }
+        counted.fetch_add(1, Ordering::SeqCst);
+        let text = String::from_utf8_lossy(&head).to_lowercase();
+        let range = text.split_once("range: bytes=")?.1.split_once("\r\n")?.0;
+        let (first, last) = range.split_once('-')?;
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        let part = &blob[first..=last];
+        let answer = format!(
+            "HTTP/1.1 206 x\r\nContent-Length: {}\r\nContent-Range: bytes {range}/{}\r\n\r\n",
+            part.len(),
+            blob.len()
+        );
+        socket.write_all(&[answer.as_bytes(), part].concat()).ok()?;
+        head.clear();
+    }
+}
+
+/// A host that obeys, and a host that means harm.
+struct Scene {
+    cluster: Cluster,
+    victim: TestHost,
+    keeper: Arc<Keeper>,
+    stores: Arc<Stores>,
+    rogue: Rogue,
+    _obeying: Obeying,
+}
+
+impl Scene {
+    /// The other one has the certificate of `rogue`; `allowed` are the stores that the host's operator allows.
+    fn new(rogue: &str, allowed: &[&str]) -> Self {
+        let cluster = Cluster::new(&["victim", rogue]);
+        let victim = cluster.host("victim", Role::Agent, &[]);
+        let dir = cluster.dir.path().join("state");
+        std::fs::create_dir(&dir).unwrap();
+        let allowed = allowed.iter().map(|text| text.parse().unwrap()).collect();
+        let stores = Arc::new(Stores::new(headstart_store::Settings::default(), allowed));
+        let keeper = Keeper::new(Arc::clone(&victim.swarm), Arc::clone(&stores), &dir, victim.cache.dir());
+        let entered = cluster.runtime.enter();
+        let obeying = keeper.obey();
+        drop(entered);
+        let address = ("victim", victim.swarm.address());
+        let rogue = Rogue::connect(&cluster, &cluster.credentials(rogue), address).unwrap();
+        Self { cluster, victim, keeper, stores, rogue, _obeying: obeying }
+    }
+
+    fn order(&mut self, number: u32, word: &Word) {
+        let mut frame = Vec::new();
+        push_frame(&mut frame, Kind::Order, number, 0, &word.encode().unwrap());
+        self.rogue.send(&self.cluster, &frame);
+    }
+
+    /// What the host says of an order: what it brought, what it lacks, and why.
+    fn outcome(&mut self, number: u32) -> (u64, u64, String) {
+        let mut why = String::new();
+        loop {
+            let (header, body) = self.rogue.next(&self.cluster).expect("it answers");
+            match header.kind {
+                Kind::Refused if (header.a, header.b) == (number, REFUSED_ORDER) => {
+                    why = decode_refusal(&body).unwrap();
+                }
+                Kind::Done if header.a == number => {
+                    let number = |at: usize| u64::from_le_bytes(body[at..at + 8].try_into().unwrap());
+                    return (number(0), number(8), why);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The same of whatever order is done next.
+    fn outcome_of_any(&mut self) -> (u64, u64, u32) {
+        loop {
+            let (header, body) = self.rogue.next(&self.cluster).expect("it answers");
+            if header.kind == Kind::Done {
+                let number = |at: usize| u64::from_le_bytes(body[at..at + 8].try_into().unwrap());
+                return (number(0), number(8), header.a);
+            }
+        }
+    }
+
+    /// The pins that the host tells, up to its answer to a request that comes later.
+    fn pins_told(&mut self) -> Vec<Pin> {
+        self.rogue.say(&self.cluster, &ask(99, 4242, 0));
+        let mut told = Vec::new();
+        loop {
+            let (header, body) = self.rogue.next(&self.cluster).expect("it answers");
+            match header.kind {
+                Kind::Order => match postcard::from_bytes(&body).unwrap() {
+                    Word::Pin(pin) => told.push(*pin),
+                    Word::Known(_) => {}
+                    other => unreachable!("{other:?}"),
+                },
+                Kind::Message if matches!(frame::decode_message(&body), Ok(Message::Sorry { .. })) => {
+                    return told;
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// A private blob, and an order that names it as the hash tree of a blob that there is not.
+fn theft(seed: u64, store: &str) -> (Vec<u8>, Order, [u8; 32]) {
+    let secret = sample(280_008, seed).bytes;
+    let (digest, root) = (Digest::of(&secret), [7; 32]);
+    // The greatest length of a tree's outboard that is no longer than the blob.
+    let groups = (secret.len() as u64 - 8) / 64 + 1;
+    let len = groups * 16384;
+    assert_eq!(outboard_len(len), secret.len() as u64);
+    let tree = Tree { root: TreeRoot::from_bytes(root), digest, size: outboard_len(len) };
+    (secret, Order::of(Digest::of(b"no such blob"), len, &tree, store.to_owned()), root)
+}
+
+/// Asks for all chunks of what an order names as an outboard: the bytes that come.
+fn steal(scene: &mut Scene, order: &Order, root: &[u8; 32]) -> usize {
+    let spec = BlobSpec { digest: order.tree_digest.parse().unwrap(), ..order.spec().unwrap() };
+    scene.rogue.prove(&scene.cluster, 1, &spec, root);
+    let (mut came, chunks) = (0, u32::try_from(order.tree_len.div_ceil(65536)).unwrap());
+    for chunk in 0..chunks {
+        scene.rogue.say(&scene.cluster, &ask(100 + chunk, 1, chunk));
+    }
+    let mut refused = 0;
+    while refused < chunks {
+        let (header, body) = scene.rogue.next(&scene.cluster).expect("it answers");
+        match header.kind {
+            Kind::Chunk => {
+                came += body.len();
+                refused += 1;
+            }
+            Kind::Message => {
+                let is_no = matches!(frame::decode_message(&body), Ok(Message::Sorry { .. }));
+                refused += u32::from(is_no);
+            }
+            _ => {}
+        }
+    }
+    came
+}
+
+/// The worst that can be: an operator, and a store that this host may be told to use.
+#[test]
+fn a_blob_that_is_called_a_hash_tree_is_not_served_even_to_an_operator() {
+    let (secret, mut order, root) = theft(31, "");
+    let web = Web::with(&secret);
+    let mut scene = Scene::new("operator", &[web.url.as_str()]);
+    order.store.clone_from(&web.url);
+    order.parts = vec![(0, 64 << 10), (order.len - (64 << 10), 64 << 10)];
+    scene.order(1, &Word::Bring(order.clone()));
+    let (_, lacking, _) = scene.outcome(1);
+    assert!(lacking > 0 && web.requests() > 0, "it is fetched, and is no hash tree");
+    assert_eq!(steal(&mut scene, &order, &root), 0);
+    assert_eq!(scene.victim.swarm.counters().sent_bytes, 0);
+}
+
+/// One that was fetched as what it says, whose pages another host gave, and in whatever order.
+#[test]
+fn every_byte_of_a_hash_tree_that_is_served_is_connected_to_its_root() {
+    let cluster = Cluster::new(&["a", "b"]);
+    let sample = sample(40 << 20, 32);
+    let a = cluster.host("a", Role::Agent, &[]);
+    let at_a = a.attach(&sample);
+    let outboard = at_a.tree().unwrap();
+    let tree = Arc::clone(&outboard.shared.as_ref().unwrap().blob);
+    let chunk = |at: u32| {
+        let range = tree.bytes_of(at);
+        let (start, end) = (usize::try_from(range.offset()).unwrap(), usize::try_from(range.end()).unwrap());
+        sample.outboard[start..end].to_vec()
+    };
+    // From a store: nothing is above it yet, then nothing proves its edges, then all is there.
+    outboard.blob().insert(1 << 16, &chunk(1)).unwrap();
+    assert!(!tree.may_send(1, &chunk(1)));
+    outboard.blob().insert(0, &chunk(0)).unwrap();
+    assert!(!tree.may_send(1, &chunk(1)), "parts of a node that lies in two chunks");
+    outboard.blob().insert(2 << 16, &chunk(2)).unwrap();
+    for at in 0..3 {
+        assert!(tree.may_send(at, &chunk(at)));
+        // Not a byte may be another, at the edges neither.
+        let len = chunk(at).len();
+        for wrong in [0, 7, 8, 100, len / 2, len - 57, len - 56, len - 1] {
+            let mut bytes = chunk(at);
+            bytes[wrong] ^= 1;
+            assert!(!tree.may_send(at, &bytes), "byte {wrong} of chunk {at}");
+        }
+    }
+    // What is fetched to be served has all that proves it with it.
+    let needed = tree.with_proof(tree.bytes_of(1));
+    outboard.blob().discard(ByteRange::between(0, tree.len())).unwrap();
+    for part in &needed {
+        let (start, end) = (usize::try_from(part.offset()).unwrap(), usize::try_from(part.end()).unwrap());
+        outboard.blob().insert(part.offset(), &sample.outboard[start..end]).unwrap();
+    }
+    assert!(tree.may_send(1, &chunk(1)) && needed.iter().map(|part| part.len()).sum::<u64>() < 100 << 10);
+}
+
+/// Under another root it is another blob's: neither reached nor spoiled.
+#[test]
+fn pages_of_a_hash_tree_belong_to_one_root() {
+    let cluster = Cluster::new(&["a"]);
+    let (a, sample) = (cluster.host("a", Role::Agent, &[]), sample(1 << 20, 33));
+    a.fill(&sample);
+    let mut forged = sample.spec.clone();
+    forged.tree = forged.tree.map(|tree| Tree { root: TreeRoot::from_bytes([9; 32]), ..tree });
+    let other = a.cache.blob(&forged).unwrap();
+    let outboard = other.tree().unwrap();
+    assert_eq!(outboard.local_bytes(), 0);
+    outboard.insert(0, &vec![0x55; sample.outboard.len()]).unwrap();
+    let own = a.cache.blob(&sample.spec).unwrap();
+    let mut read = vec![0; sample.outboard.len()];
+    own.tree().unwrap().read_at(&mut read, 0).unwrap();
+    assert!(read == sample.outboard);
+}
+
+#[test]
+fn a_store_that_nobody_named_here_is_not_asked_and_the_asker_is_told() {
+    let (secret, mut order, _) = theft(34, "");
+    let web = Web::with(&secret);
+    let mut scene = Scene::new("operator", &["https://elsewhere.example/images"]);
+    for store in
+        [web.url.clone(), format!("{}/../images", web.url), "file:///".to_owned(), "oci://x/y".to_owned()]
+    {
+        order.store = store;
+        scene.order(1, &Word::Bring(order.clone()));
+        let (bytes, lacking, why) = scene.outcome(1);
+        assert!(bytes > 0 && lacking == bytes, "{lacking} of {bytes}");
+        assert!(why.contains("--allow-store"), "{}: {why}", order.store);
+    }
+    assert_eq!(web.requests(), 0);
+    // A disk that is attached from there names it, as long as it is.
+    let attached = scene.stores.attach(&web.url);
+    order.store.clone_from(&web.url);
+    scene.order(2, &Word::Bring(order.clone()));
+    assert_eq!(scene.outcome(2).2, "");
+    assert!(web.requests() > 0);
+    drop(attached);
+    scene.order(3, &Word::Bring(order));
+    assert!(scene.outcome(3).2.contains("--allow-store"));
+}
+
+#[test]
+fn who_is_no_operator_orders_nothing() {
+    let (secret, mut order, root) = theft(35, "");
+    let web = Web::with(&secret);
+    let mut scene = Scene::new("member", &[web.url.as_str()]);
+    order.store.clone_from(&web.url);
+    let kept = pin(1, &["victim"], 1, 10);
+    let (keeper, own) = (Arc::clone(&scene.keeper), kept.clone());
+    let pinned = scene.cluster.runtime.spawn(async move { keeper.pin(&own).await });
+    scene.cluster.runtime.block_on(pinned).unwrap().unwrap();
+    let since = u64::MAX / 2;
+    let unpinned = Pin { hosts: Vec::new(), manifest: String::new(), since, ..kept.clone() };
+    let later = Pin { hosts: vec!["member".to_owned()], since: 20, ..kept };
+    for (number, word) in
+        [(1, Word::Bring(order.clone())), (2, Word::Pin(Box::new(unpinned))), (3, Word::Pin(Box::new(later)))]
+    {
+        scene.order(number, &word);
+        let (bytes, lacking, why) = scene.outcome(number);
+        assert_eq!(bytes, lacking);
+        assert!(why.contains("role `operator`"), "{why}");
+    }
+    assert_eq!(steal(&mut scene, &order, &root), 0);
+    assert_eq!(web.requests(), 0);
+    let keeper = Arc::clone(&scene.keeper);
+    let pins = scene.cluster.runtime.block_on(async move { keeper.pinned().await });
+    assert_eq!(pins.iter().map(|pin| pin.hosts.as_slice()).collect::<Vec<_>>(), [["victim".to_owned()]]);
+    // Nor does one that knows nothing get the manifest, with the roots of the image's trees in it.
+    scene.order(4, &Word::Known(Vec::new()));
+    assert_eq!(scene.pins_told(), []);
+}
+
+#[test]
+fn a_root_takes_part_in_nothing_that_lies_in_a_store_which_nobody_named_there() {
+    let (secret, mut order, _) = theft(36, "");
+    let web = Web::with(&secret);
+    for (is_allowed, allowed) in [(false, "https://elsewhere.example"), (true, web.url.as_str())] {
+        let cluster = Cluster::new(&["victim", "member"]);
+        let victim = cluster.host("victim", Role::Root, &[]);
+        let stores = Stores::new(headstart_store::Settings::default(), vec![allowed.parse().unwrap()]);
+        let keeper =
+            Keeper::new(Arc::clone(&victim.swarm), Arc::new(stores), cluster.dir.path(), victim.cache.dir());
+        let entered = cluster.runtime.enter();
+        let _obeying = keeper.obey();
+        drop(entered);
+        let address = ("victim", victim.swarm.address());
+        let mut rogue = Rogue::connect(&cluster, &cluster.credentials("member"), address).unwrap();
+        order.store.clone_from(&web.url);
+        let mut frame = Vec::new();
+        push_frame(&mut frame, Kind::Order, 1, 0, &Word::Open(order.clone()).encode().unwrap());
+        rogue.send(&cluster, &frame);
+        if is_allowed {
+            cluster.wait_until("it takes part", || victim.swarm.status().blobs.len() == 1);
+            continue;
+        }
+        let (header, body) = loop {
+            let frame = rogue.next(&cluster).expect("it answers");
+            if frame.0.kind == Kind::Refused {
+                break frame;
+            }
+        };
+        assert_eq!(header.b, REFUSED_ORDER);
+        assert!(decode_refusal(&body).unwrap().contains("--allow-store"));
+        assert_eq!(victim.swarm.status().blobs.len(), 0);
+    }
+}
+
+/// What an order says is looked at before anything is taken for it.
+#[test]
+fn an_order_takes_no_space_for_what_it_says() {
+    let web = Web::with(b"nothing of it");
+    let mut scene = Scene::new("operator", &[web.url.as_str()]);
+    let len = 1 << 40;
+    let order = |n: u8, parts: Vec<(u64, u64)>| {
+        let tree = Tree {
+            root: TreeRoot::from_bytes([n; 32]),
+            digest: Digest::of(&[n, 1]),
+            size: outboard_len(len),
+        };
+        Word::Bring(Order { parts, ..Order::of(Digest::of(&[n]), len, &tree, web.url.clone()) })
+    };
+    // More than the cache could ever have.
+    scene.order(1, &order(1, Vec::new()));
+    let (bytes, lacking, why) = scene.outcome(1);
+    assert!(bytes == lacking && why.contains("--cache-size"), "{why}");
+    for n in 2..10 {
+        scene.order(n.into(), &order(n, vec![(0, 1 << 20)]));
+    }
+    for n in 2..10 {
+        let (_, lacking, _) = scene.outcome_of_any();
+        assert!(lacking > 0, "{n}");
+    }
+    let taken: u64 = std::fs::read_dir(scene.victim.cache.dir())
+        .unwrap()
+        .map(|entry| std::os::unix::fs::MetadataExt::blocks(&entry.unwrap().metadata().unwrap()) * 512)
+        .sum();
+    assert!(taken < 16 << 20, "{taken} bytes for nine orders of 1 TiB");
+}
