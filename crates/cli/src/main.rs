@@ -29,6 +29,8 @@
 //! | [`runtime`] | threads for requests to stores |
 //! | [`report`] | what a command says at its end, for people or as JSON |
 
+#![forbid(unsafe_code)]
+
 mod agent;
 mod attach;
 mod cache;
@@ -49,6 +51,7 @@ mod replay;
 mod report;
 mod runtime;
 mod simulate;
+mod socket_args;
 mod store_args;
 mod swarm;
 mod terminal;

@@ -4,6 +4,8 @@ use clap::Args;
 use headstart_block::rate::ByteRate;
 use headstart_block::{Error, Result};
 use headstart_store::{Mirror, ProxyUrl, RateLimit, Settings};
+use std::fs::File;
+use std::io::Read;
 use std::path::PathBuf;
 
 /// How stores are reached.
@@ -23,12 +25,32 @@ pub(crate) struct StoreArgs {
     /// Send all requests through this proxy [default: what HTTPS_PROXY, HTTP_PROXY and NO_PROXY say]
     #[arg(long, value_name = "URL")]
     proxy: Option<ProxyUrl>,
+    /// Send all requests through the proxy whose URL is in this file: other users see the words of a command line, and
+    /// a password among them
+    #[arg(long, value_name = "FILE", conflicts_with = "proxy")]
+    proxy_file: Option<PathBuf>,
     /// Take no more than this from stores, all reads together, such as 10MB/s
     #[arg(long, value_name = "RATE")]
     limit_rate: Option<ByteRate>,
     /// Find credentials of registries and web servers in this directory [default: where docker keeps them]
     #[arg(long, value_name = "DIR")]
     docker_config: Option<PathBuf>,
+    /// Follow redirects of stores to this server although it is at a loopback, link-local or private address and the
+    /// store is not: HOST or HOST:PORT, such as minio.lan:9000 (may be repeated)
+    #[arg(long, value_name = "HOST", value_parser = parse_host)]
+    allow_redirect: Vec<String>,
+    /// Let this server, to which a registry of another domain sends for tokens, have the registry's password: HOST or
+    /// HOST:PORT (may be repeated)
+    #[arg(long, value_name = "HOST", value_parser = parse_host)]
+    allow_token_server: Vec<String>,
+}
+
+fn parse_host(text: &str) -> Result<String> {
+    if !headstart_store::is_host_with_port(text) {
+        return Err(Error::invalid(format!("`{}` is no host", text.escape_debug()))
+            .remedy("write HOST or HOST:PORT, such as minio.lan:9000"));
+    }
+    Ok(text.to_owned())
 }
 
 /// `REGISTRY=MIRROR`.
@@ -44,7 +66,26 @@ fn parse_mirror(text: &str) -> Result<MirrorArg> {
     Ok(MirrorArg(Mirror { registry: registry.to_owned(), mirror: mirror.to_owned() }))
 }
 
+/// Longest file with the URL of a proxy that is believed to be one, in bytes.
+const PROXY_MAX: u64 = 4096;
+
 impl StoreArgs {
+    /// The proxy that is named here or in a file.
+    fn proxy(&self) -> Result<Option<ProxyUrl>> {
+        let Some(path) = &self.proxy_file else { return Ok(self.proxy.clone()) };
+        let about = |e: Error| e.about(path.display());
+        let mut url = String::new();
+        let file = File::open(path).map_err(|e| about(Error::io("cannot read the proxy's URL", e)))?;
+        let read = file.take(PROXY_MAX).read_to_string(&mut url);
+        read.map_err(|e| about(Error::io("cannot read the proxy's URL", e)))?;
+        let url = url.trim();
+        if url.is_empty() || url.contains(char::is_whitespace) {
+            let error = Error::invalid("holds no URL of a proxy");
+            return Err(about(error.remedy("write one line, such as http://user:password@proxy.lan:3128")));
+        }
+        Ok(Some(url.into()))
+    }
+
     /// The settings that they make.
     ///
     /// # Errors
@@ -57,9 +98,11 @@ impl StoreArgs {
             ca_files: self.ca_file.clone(),
             plain_http: self.plain_http.clone(),
             mirrors: self.mirror.iter().map(|mirror| mirror.0.clone()).collect(),
-            proxy: self.proxy.clone(),
+            proxy: self.proxy()?,
             limit_rate: self.limit_rate.map(|rate| RateLimit::new(rate.0)),
             docker_config: self.docker_config.clone(),
+            allow_redirect: self.allow_redirect.clone(),
+            allow_token_server: self.allow_token_server.clone(),
             ..Settings::default()
         })
     }

@@ -1,12 +1,15 @@
 //! The arguments of `headstart agent`.
 
 use super::{default_dir, default_state};
+use crate::socket_args::AgentSocketArgs;
 use crate::store_args::StoreArgs;
 use clap::Args;
+use headstart_agent::HttpPort;
 use headstart_agent::credentials::Credentials;
 use headstart_agent::peers::{Security, SwarmSettings};
 use headstart_block::{ByteSize, Error, Result};
 use headstart_cache::Cache;
+use headstart_store::StorePrefix;
 use headstart_swarm::{Role, Settings, Topology};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -32,6 +35,10 @@ pub(crate) struct AgentArgs {
     /// Most bytes in the cache [default: what its disk has room for]
     #[arg(long, value_name = "SIZE")]
     cache_size: Option<ByteSize>,
+    /// Its disks attach no image of a store unless hash trees prove all of its bytes as they come: for images that
+    /// others choose
+    #[arg(long)]
+    pub(super) require_tree: bool,
     /// Take part in the swarm with what `headstart swarm init` made for this host
     #[arg(long, value_name = "DIR", conflicts_with = "plain", group = "swarm", help_heading = "Swarm")]
     credentials: Option<PathBuf>,
@@ -82,22 +89,39 @@ pub(crate) struct AgentArgs {
     /// the smaller of 16M and 512K and a hundredth of what it has read]
     #[arg(long, value_name = "SIZE", requires = "swarm", help_heading = "Swarm")]
     threshold: Option<Threshold>,
+    /// Fetch what other hosts order (`swarm warm`, `swarm pin`, `image push --warm`, agents of a root) from stores
+    /// whose names begin like this, too: oci://registry.lan/vm, <https://store.lan/images>; path components are whole
+    /// ones (may be repeated) [default: only stores that disks were attached from here, and those of images pinned
+    /// here]
+    #[arg(long, value_name = "PREFIX", requires = "swarm", help_heading = "Swarm")]
+    pub(super) allow_store: Vec<StorePrefix>,
     /// Most hosts to be connected to
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..),
         requires = "swarm", help_heading = "Swarm")]
     connections: u16,
     /// Serve metrics and what else changes nothing at this address, too, such as 127.0.0.1:9647
     #[arg(long, value_name = "IP:PORT")]
-    pub(super) http: Option<SocketAddr>,
+    http: Option<SocketAddr>,
+    /// Answer requests at --http that call this host so, beside its addresses, its own name and localhost (may be
+    /// repeated)
+    #[arg(long, value_name = "NAME", requires = "http")]
+    http_name: Vec<String>,
     /// Give blobs to other programs on this host that ask as OverlayBD's p2pConfig has them ask: at
     /// http://IP:PORT/NAME/URL, with the authorization that the URL's server wants; such as 127.0.0.1:9731
     #[arg(long, value_name = "IP:PORT", help_heading = "Swarm")]
     pub(super) range_proxy: Option<SocketAddr>,
     #[command(flatten)]
+    pub(super) access: AgentSocketArgs,
+    #[command(flatten)]
     pub(super) store: StoreArgs,
 }
 
 impl AgentArgs {
+    /// Where what changes nothing is served over TCP.
+    pub(super) fn http(&self) -> Option<HttpPort> {
+        self.http.map(|address| HttpPort { address, names: self.http_name.clone() })
+    }
+
     pub(super) fn dir(&self) -> PathBuf {
         self.dir.clone().unwrap_or_else(default_dir)
     }
@@ -155,7 +179,11 @@ impl AgentArgs {
     }
 }
 
-fn host_name() -> Result<String> {
+/// This host's name, as the system has it.
+///
+/// # Errors
+/// Where it is no text.
+pub(crate) fn host_name() -> Result<String> {
     let name = rustix::system::uname().nodename().to_str().map(str::to_owned);
     name.map_err(|e| Error::invalid("this host's name is no text").caused_by(e).remedy("give one by --name"))
 }

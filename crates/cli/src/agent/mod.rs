@@ -12,7 +12,7 @@ mod client;
 mod disk;
 mod watch;
 
-pub(crate) use arguments::AgentArgs;
+pub(crate) use arguments::{AgentArgs, host_name};
 pub(crate) use client::AgentClient;
 pub(crate) use disk::{AgentSocket, DiskCommand, DiskReport};
 
@@ -34,7 +34,8 @@ use tokio::runtime::Runtime;
 pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart agent --credentials /etc/headstart/swarm --join host1.lan:4647\n  \
     headstart agent --plain a --listen 127.0.0.1:4647 --dir /tmp/agent-a --cache /tmp/cache-a\n  \
-    headstart agent --credentials /etc/headstart/swarm --topology roots --root --push 32 --tracker\n  \
+    headstart agent --credentials /etc/headstart/swarm --topology roots --root --push 32 --tracker \
+    --allow-store oci://registry.lan/vm\n  \
     headstart agent --credentials /etc/headstart/swarm --join host1.lan:4647 --range-proxy 127.0.0.1:9731\n\n\
     It looks after the disks that it is given by `headstart attach IMAGE --agent DIR/agent.sock`, each with a \
     process of its own; other programs ask it by HTTP at the same socket, as /openapi.json there says. A disk that \
@@ -63,9 +64,12 @@ impl AgentArgs {
             cache: Arc::clone(&cache),
             swarm: self.swarm()?,
             stores: self.store.settings()?,
+            allowed_stores: self.allow_store.clone(),
+            require_tree: self.require_tree,
             program: program()?,
-            http: self.http,
+            http: self.http(),
             range_proxy: self.range_proxy,
+            access: self.access.access(),
         };
         let agent = runtime.block_on(Agent::start(settings, runtime.handle().clone()))?;
         announce(&agent, json)?;

@@ -2,6 +2,7 @@
 
 use super::plans::{Places, Where, read_trace};
 use super::recording::RecordArgs;
+use crate::socket_args::SocketArgs;
 use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_block::{ByteRate, ByteSize, Error, FileSource, Result};
@@ -45,6 +46,9 @@ pub(crate) struct Attach {
     #[arg(long, value_name = "N", requires = "vhost_user", help_heading = "Ways to serve the disk",
           value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUES_MAX)))]
     pub(crate) queues: Option<u16>,
+    /// Let NBD clients make the disk larger; without it only --size does
+    #[arg(long, requires = "writable", help_heading = "Ways to serve the disk")]
+    pub(crate) allow_resize: bool,
     /// Mount the disk as a file: over this file, or as disk.raw in this directory
     #[arg(long, value_name = "PATH", help_heading = "Ways to serve the disk")]
     pub(crate) fuse: Option<PathBuf>,
@@ -82,6 +86,10 @@ pub(crate) struct Attach {
     /// Fetch the rest of the image in the background at this rate, such as 5MB/s
     #[arg(long, value_name = "RATE", help_heading = "Caching and preloading")]
     pub(crate) fill: Option<ByteRate>,
+    /// Attach no image of a store unless hash trees prove all of its bytes as they come: for images that others choose,
+    /// whose store could give the guest anything until all of it is here
+    #[arg(long, overrides_with = "require_tree")]
+    pub(crate) require_tree: bool,
     /// How long a read waits for a store that does not answer before the guest gets an error
     #[arg(long, default_value = "5m", value_parser = parse_deadline, value_name = "TIME")]
     #[arg(help_heading = "Caching and preloading")]
@@ -113,6 +121,8 @@ pub(crate) struct Attach {
     /// NBD over TLS: take only clients with a certificate of this authority (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "Ways to serve the disk")]
     pub(crate) tls_client_ca: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) access: SocketArgs,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }

@@ -25,11 +25,9 @@ pub(super) async fn serve(address: &MetricsAddress, session: Arc<Session>) -> Re
     let listener = TcpListener::bind(address.to_string()).await.map_err(|e| about("cannot listen", e))?;
     let bound = listener.local_addr().map_err(|e| about("cannot listen", e))?;
     let app = Router::new().route("/metrics", get(page)).with_state(session);
-    tokio::spawn(async move {
-        if let Err(error) = axum::serve(listener, app).await {
-            tracing::warn!(%error, "the metrics are not served any more");
-        }
-    });
+    // A name at which it is told to listen is one by which it is asked.
+    let name = address.to_string().rsplit_once(':').map(|(name, _)| name.to_owned());
+    tokio::spawn(headstart_agent::serve(listener, app, name.into_iter().collect()));
     Ok(format!("http://{bound}/metrics"))
 }
 

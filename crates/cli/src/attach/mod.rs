@@ -5,6 +5,7 @@
 //! | [`arguments`] | what was asked for |
 //! | [`by_agent`] | where the agent of this host is to have the disk |
 //! | [`session`] | opens the images, holds the disks |
+//! | [`lines`] | how QEMU is started with a disk |
 //! | [`servers`] | starts the servers, says how to use them |
 //! | [`plans`] | where plans are looked for |
 //! | [`preloads`] | how much preloading helped, in figures |
@@ -14,6 +15,7 @@
 
 mod arguments;
 mod by_agent;
+mod lines;
 mod metrics;
 mod plans;
 mod preloads;
@@ -25,8 +27,9 @@ mod status;
 pub(crate) use arguments::{Attach, NamedImage};
 
 use crate::report::{Outcome, Report, count};
-use crate::terminal::Terminal;
+use crate::terminal::{Terminal, print_above};
 use headstart_block::{BlockDevice, ByteSize, Error, Result};
+use headstart_export::Leftover;
 use headstart_image::progress::Progress;
 use headstart_trace::Recorder;
 use preloads::Preloads;
@@ -45,6 +48,7 @@ pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart attach oci://registry.lan/vm/debian:13 --nbd unix:/run/vm1.sock --writable /var/lib/vm1\n  \
     headstart attach oci://registry.lan/vm/debian:13 --plans /srv/plans --label family=debian-13\n  \
     headstart attach http://images.lan/store:debian --vhost-user /run/vm1.vhost --fill 20MB/s\n  \
+    headstart attach http://images.lan/store:debian --nbd unix:/run/vm1.sock --socket-owner libvirt-qemu\n  \
     headstart attach oci://registry.lan/vm/debian:13 --agent /run/headstart/agent.sock --fuse /srv/vm1.raw\n  \
     headstart attach web=s3://images/vm:web db=s3://images/vm:db --nbd 127.0.0.1:10809\n\n\
     With --json, standard output has JSON lines, one object a line: one when the disks can be used (`disks`, \
@@ -75,31 +79,41 @@ impl Attach {
         if let Some(socket) = &self.agent {
             return self.by_agent(socket);
         }
-        if let Some(file) = &self.pid_file {
-            headstart_agent::disks::hold_pid_file(file)?;
-        }
+        // Sockets that an earlier process of the same disk left are replaced, also those of earlier versions.
+        let leftover = match &self.pid_file {
+            Some(file) if headstart_agent::disks::hold_pid_file(file)? => Leftover::IsOurs,
+            _ => Leftover::IsUnknown,
+        };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(RUNTIME_THREADS)
             .thread_name("fetch")
             .enable_all()
             .build()
             .map_err(|e| Error::io("cannot start threads", e))?;
-        let result = self.run_on(&runtime, terminal, quiet, json);
+        let result = self.run_on(&runtime, leftover, terminal, quiet, json);
         // Fetches and look-ups of names that hang are not waited for.
         runtime.shutdown_timeout(Duration::from_secs(1));
         Ok(Box::new(result?))
     }
 
-    fn run_on(&self, runtime: &Runtime, terminal: &Terminal, quiet: bool, json: bool) -> Result<Detached> {
+    fn run_on(
+        &self,
+        runtime: &Runtime,
+        leftover: Leftover,
+        terminal: &Terminal,
+        quiet: bool,
+        json: bool,
+    ) -> Result<Detached> {
         let started = Instant::now();
+        let qemu = self.vhost_user.is_some().then(lines::Version::ask);
         let settings = self.store.settings()?;
         let session = Arc::new(Session::open(self, &settings, runtime.handle(), terminal)?);
-        let mut servers = Servers::start(self, &session)?;
+        let mut servers = Servers::start(self, leftover, qemu, &session)?;
         let metrics = match &self.metrics {
             Some(address) => Some(runtime.block_on(metrics::serve(address, Arc::clone(&session)))?),
             None => None,
         };
-        announce(&session, &servers.ways, metrics, started.elapsed(), json)?;
+        announce(&session, &servers, metrics, started.elapsed(), json)?;
         session.is_served();
         let ended = serve(&session, &servers, terminal, quiet);
         let stopped = servers.stop();
@@ -116,9 +130,23 @@ fn serve(session: &Arc<Session>, servers: &Servers, terminal: &Terminal, quiet: 
     let mut line = StatusLine::new(quiet);
     let mut sizes = sizes(session);
     let keeper = session.cache.clone().map(Keeper::start);
+    let (held, mut was_told) = (terminal.hold_interrupts(), false);
     let result = loop {
+        let clients = servers.clients();
         if terminal.is_cancelled() {
+            if clients > 0 {
+                let connected = connected(clients);
+                print_above(&format!("headstart: asked by a signal to detach at once, though {connected}"));
+            }
             break Ok(());
+        }
+        if held.take() {
+            if was_told || clients == 0 {
+                terminal.stop();
+                break Ok(());
+            }
+            was_told = true;
+            print_above(&format!("headstart: {}; Ctrl-C again detaches it", connected(clients)));
         }
         if let Some(error) = servers.failed() {
             break Err(error);
@@ -131,9 +159,16 @@ fn serve(session: &Arc<Session>, servers: &Servers, terminal: &Terminal, quiet: 
         line.refresh(session);
         std::thread::sleep(LOOK);
     };
+    drop(held);
     line.clear();
     drop(keeper);
     result
+}
+
+/// Says how many clients are connected.
+fn connected(clients: usize) -> String {
+    let is = if clients == 1 { "is" } else { "are" };
+    format!("{} {is} connected", count(clients as u64, "client"))
 }
 
 fn sizes(session: &Session) -> Vec<u64> {
@@ -191,12 +226,13 @@ struct ReadyDisk<'a> {
 
 fn announce(
     session: &Session,
-    ways: &[Way],
+    servers: &Servers,
     metrics: Option<String>,
     took: Duration,
     json: bool,
 ) -> Result<()> {
-    for warning in &session.warnings {
+    let ways = servers.ways.as_slice();
+    for warning in session.warnings.iter().chain(&servers.warnings) {
         let _ = writeln!(std::io::stderr(), "headstart: warning: {warning}");
     }
     let ready_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);

@@ -1,14 +1,16 @@
 //! Starts the servers that were asked for, and says how to use them.
 
 use super::arguments::Attach;
+use super::lines::{Asked, file_line, nbd_line, vhost_user_line};
 use super::session::{NamedDisk, Session};
 use headstart_block::{BlockDevice, Error, Result};
 use headstart_export::fuse::{FuseServer, FuseSettings};
 use headstart_export::kernel_nbd::{self, KernelNbd, KernelNbdSettings};
 use headstart_export::nbd::{Address, NbdServer, NbdSettings, TlsSettings};
 use headstart_export::vhost_user::{VhostUserServer, VhostUserSettings};
-use headstart_export::{Export, Server};
+use headstart_export::{Export, Leftover, Server};
 use serde::Serialize;
+use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,33 +32,40 @@ pub(super) struct Way {
 pub(super) struct Servers {
     running: Vec<Box<dyn Server>>,
     pub(super) ways: Vec<Way>,
+    /// What whoever attached should know.
+    pub(super) warnings: Vec<String>,
     /// A directory made for a socket nobody named.
     made: Option<tempfile::TempDir>,
+    /// The treatment of sockets that are there already.
+    leftover: Leftover,
 }
 
 impl Servers {
-    /// Starts all that `args` asks for.
-    pub(super) fn start(args: &Attach, session: &Session) -> Result<Self> {
-        let mut servers = Self::default();
+    /// Starts all that `args` asks for. `qemu` is for the line that is printed with vhost-user.
+    pub(super) fn start(
+        args: &Attach,
+        leftover: Leftover,
+        qemu: Option<Asked>,
+        session: &Session,
+    ) -> Result<Self> {
+        let mut servers = Self { leftover, ..Self::default() };
         for address in servers.nbd_addresses(args)? {
             servers.start_nbd(args, session, address)?;
         }
         let Some(first) = session.disks.first() else { return Ok(servers) };
         if let Some(socket) = &args.vhost_user {
-            let settings =
-                args.queues.map_or_else(VhostUserSettings::default, |queues| VhostUserSettings { queues });
+            let defaults = VhostUserSettings::default();
+            let queues = args.queues.unwrap_or(defaults.queues);
+            let settings = VhostUserSettings { queues, access: args.access.access(), leftover };
             let server = VhostUserServer::start(socket, &export(first), &settings);
             let server = server.map_err(|error| with_remedy(error, Some(socket)))?;
-            let qemu = format!(
-                "qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem \
-                 -chardev socket,id=disk,path={} -device vhost-user-blk-pci,chardev=disk",
-                socket.display()
-            );
+            let qemu = vhost_user_line(socket, qemu.map(Asked::answer).unwrap_or_default());
             servers.add(Box::new(server), Some(qemu));
         }
         if let Some(path) = &args.fuse {
-            let server = FuseServer::start(export(first), path, &FuseSettings::default())?;
-            let qemu = drive_line(&server.path().display().to_string(), first);
+            let settings = FuseSettings { access: args.access.access(), ..FuseSettings::default() };
+            let server = FuseServer::start(export(first), path, &settings)?;
+            let qemu = file_line(&server.path().display().to_string(), first.disk.is_read_only());
             servers.add(Box::new(server), Some(qemu));
         }
         servers.start_kernel_devices(args, first)?;
@@ -101,18 +110,48 @@ impl Servers {
         };
         let settings = NbdSettings::new(address);
         let connections_max = settings.connections_max.saturating_mul(session.disks.len().max(1));
-        let settings = NbdSettings { tls, connections_max, ..settings };
+        let (access, leftover) = (args.access.access(), self.leftover);
+        let allow_resize = args.allow_resize;
+        let settings = NbdSettings { tls, connections_max, allow_resize, access, leftover, ..settings };
         let server = NbdServer::start(&settings, session.disks.iter().map(export).collect());
         let server = server.map_err(|error| with_remedy(error, socket.as_deref()))?;
+        self.warn_of_open_port(&settings, session);
         let uri = server.uri();
         self.running.push(Box::new(server));
         for disk in &session.disks {
             // A server of one disk names it itself.
             let uri = if session.disks.len() == 1 { uri.clone() } else { with_export(&uri, &disk.name) };
-            let qemu = settings.tls.is_none().then(|| drive_line(&uri, disk));
+            let qemu = settings.tls.is_none().then(|| nbd_line(&uri, disk.disk.is_read_only()));
             self.ways.push(Way { uri, qemu });
         }
         Ok(())
+    }
+
+    /// Warns of a port that everybody can use who reaches it.
+    fn warn_of_open_port(&mut self, settings: &NbdSettings, session: &Session) {
+        let Address::Tcp(host, port) = &settings.address else { return };
+        let stays_here = (host.as_str(), *port)
+            .to_socket_addrs()
+            .is_ok_and(|mut addresses| addresses.all(|address| address.ip().is_loopback()));
+        let is_checked = settings.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+        if stays_here || is_checked {
+            return;
+        }
+        let may = if session.disks.iter().any(|disk| !disk.disk.is_read_only()) {
+            "read and write"
+        } else {
+            "read"
+        };
+        let lacks = if settings.tls.is_some() {
+            "--tls-client-ca"
+        } else {
+            "--tls-cert, --tls-key and --tls-client-ca"
+        };
+        self.warnings.push(format!(
+            "{}: everybody who reaches this port can {may} the disk; serve it at 127.0.0.1 or a Unix socket, or \
+             give {lacks}",
+            settings.address
+        ));
     }
 
     /// Gives the disk to this host's kernel.
@@ -158,6 +197,11 @@ impl Servers {
         .remedy("build it with --features ublk (experimental), or use --nbd, --vhost-user or --fuse"))
     }
 
+    /// Clients of all servers.
+    pub(super) fn clients(&self) -> usize {
+        self.running.iter().map(|server| server.clients()).sum()
+    }
+
     /// The first server that ended by itself, and why.
     pub(super) fn failed(&self) -> Option<Error> {
         self.running.iter().find_map(|server| server.failed())
@@ -197,12 +241,6 @@ fn with_export(uri: &str, name: &str) -> String {
     let (path, query) = uri.split_once('?').map_or((uri, None), |(path, query)| (path, Some(query)));
     let path = path.strip_suffix('/').unwrap_or(path);
     query.map_or_else(|| format!("{path}/{name}"), |query| format!("{path}/{name}?{query}"))
-}
-
-/// A read-only disk is given to the guest with changes that QEMU keeps until it ends.
-fn drive_line(file: &str, disk: &NamedDisk) -> String {
-    let snapshot = if disk.disk.is_read_only() { ",snapshot=on" } else { "" };
-    format!("qemu-system-x86_64 -m 1G -drive 'file={file},format=raw,if=virtio{snapshot}'")
 }
 
 #[cfg(test)]

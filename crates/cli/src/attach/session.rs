@@ -260,6 +260,7 @@ async fn attach_one(
             size: args.size.map(|ByteSize(bytes)| bytes),
         }),
         recorder: unnamed.recorder.clone(),
+        require_tree: args.require_tree,
     };
     match (store, host) {
         (Some(store), Some(host)) => {

@@ -74,9 +74,12 @@ pub(super) fn vhost_user(kvm: bool) -> Finding {
     }
     let pages = fs::read_to_string("/proc/sys/vm/nr_hugepages").unwrap_or_default();
     let detail = match pages.trim() {
-        "" | "0" => "memory is shared by memfd; no huge pages are set aside (they are optional)".to_owned(),
-        pages => format!("memory is shared by memfd; {pages} huge pages are set aside"),
+        "" | "0" => "no huge pages are set aside (they are optional)".to_owned(),
+        pages => format!("{pages} huge pages are set aside"),
     };
+    let detail = format!(
+        "memory is shared by memfd, best a sealed one (QEMU: memory-backend-memfd), which nobody can shorten; {detail}"
+    );
     if !kvm {
         // QEMU's emulation keeps code that it has translated, and does not see another process write to the guest's
         // memory: a boot sector that loads the next one over itself runs forever, with any vhost-user-blk server.

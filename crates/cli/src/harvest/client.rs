@@ -56,8 +56,9 @@ impl HarvestClient {
         self.ask(Method::POST, "/v1/vssds", Some(new))
     }
 
-    pub(super) fn resize(&self, name: &str, size: u64) -> Result<Vssd> {
-        self.ask(Method::PATCH, &of(name, "")?, Some(NewSize { size }))
+    pub(super) fn resize(&self, name: &str, size: u64, force: bool) -> Result<Vssd> {
+        let path = of(name, if force { "?force=true" } else { "" })?;
+        self.ask(Method::PATCH, &path, Some(NewSize { size }))
     }
 
     pub(super) fn delete(&self, name: &str, force: bool) -> Result<Vssd> {

@@ -48,13 +48,38 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    pub(super) fn run(&self) -> Result<VssdReport> {
+    pub(super) fn run(&self) -> Result<Offered> {
         let offer = NewOffer {
             capacity: self.capacity.0,
             bandwidth: self.bandwidth,
             duration_s: self.duration.as_secs(),
         };
-        self.harvest.client()?.offer(&self.name, offer).map(VssdReport)
+        let vssd = self.harvest.client()?.offer(&self.name, offer)?;
+        Ok(Offered { asked: self.capacity.0, vssd: VssdReport(vssd) })
+    }
+}
+
+/// A vSSD of which something is offered.
+#[derive(Serialize)]
+pub(super) struct Offered {
+    /// Bytes that were to be offered.
+    asked: u64,
+    #[serde(flatten)]
+    vssd: VssdReport,
+}
+
+impl Outcome for Offered {}
+
+impl fmt::Display for Offered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let status = &self.vssd.0.status;
+        write!(f, "{}", self.vssd)?;
+        // What fits no grain is not worth a word.
+        if status.lent < self.asked / 4 * 3 {
+            let (taken, asked) = (ByteSize(status.lent), ByteSize(self.asked));
+            write!(f, "\nonly {taken} of the {asked} are offered or lent: it has no more to spare")?;
+        }
+        Ok(())
     }
 }
 

@@ -6,10 +6,12 @@
 //! | [`client`] | how the other commands ask it |
 //! | [`vssd`] | `headstart harvest vssd ...`: disks made of flash |
 //! | [`lease`] | `offer`, `request` and `release`: flash that is lent |
+//! | [`rescue`] | `check` and `rescue`: a directory whose daemon does not start |
 //! | [`status`] | `status`: the host as a whole |
 
 mod client;
 mod lease;
+mod rescue;
 mod serve;
 mod status;
 mod vssd;
@@ -36,6 +38,12 @@ pub(crate) enum Command {
     /// Give spare flash back before its time is over
     #[command(after_help = lease::RELEASE_EXAMPLES)]
     Release(lease::Release),
+    /// Find out what is wrong with a directory whose daemon does not start
+    #[command(after_help = rescue::CHECK_EXAMPLES)]
+    Check(rescue::Check),
+    /// Put right what is damaged in a directory, or give it up
+    #[command(after_help = rescue::RESCUE_EXAMPLES)]
+    Rescue(rescue::Rescue),
     /// Say how the host is: flash, spare flash, what is lent to whom, who was evicted and why
     #[command(after_help = status::EXAMPLES)]
     Status(status::Status),
@@ -49,6 +57,8 @@ impl Command {
             Self::Offer(command) => Ok(Box::new(command.run()?)),
             Self::Request(command) => Ok(Box::new(command.run()?)),
             Self::Release(command) => Ok(Box::new(command.run()?)),
+            Self::Check(command) => Ok(Box::new(command.run()?)),
+            Self::Rescue(command) => Ok(Box::new(command.run()?)),
             Self::Status(command) => Ok(Box::new(command.run()?)),
         }
     }

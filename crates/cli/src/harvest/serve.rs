@@ -5,6 +5,7 @@ use crate::daemon::{self, LOOK};
 use crate::report::{Report, count};
 use crate::terminal::Terminal;
 use clap::Args;
+use headstart_agent::HttpPort;
 use headstart_agent::harvest::{Harvest, HarvestSettings};
 use headstart_block::{ByteSize, Error, Result};
 use headstart_export::nbd::{Address, TlsSettings};
@@ -63,6 +64,10 @@ pub(crate) struct Serve {
     /// Serve metrics and what else changes nothing at this address, too, such as 127.0.0.1:9648
     #[arg(long, value_name = "IP:PORT")]
     http: Option<SocketAddr>,
+    /// Answer requests at --http that call this host so, beside its addresses, its own name and localhost (may be
+    /// repeated)
+    #[arg(long, value_name = "NAME", requires = "http")]
+    http_name: Vec<String>,
     /// NBD over TLS: the server's certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -109,7 +114,8 @@ impl Serve {
                 let cause = if known { "its flash is elsewhere" } else { "there is no flash there yet" };
                 let error = Error::invalid(cause).about(dir.display());
                 return Err(error.remedy(if known {
-                    "name it by --flash, as when the directory was made"
+                    "name it by --flash, as when the directory was made; where it is lost, give up all vSSDs by \
+                     `headstart harvest rescue DIR --discard-all`"
                 } else {
                     "say how much there is to be, such as --size 20G, or name a device by --flash"
                 }));
@@ -132,7 +138,8 @@ impl Serve {
             (settings.channel_rate, settings.channel_worth) = (Some(rate), rate);
         }
         let host = Options { dir, flash, size, erase: self.erase, settings };
-        Ok(HarvestSettings { host, nbd, tls, http: self.http })
+        let http = self.http.map(|address| HttpPort { address, names: self.http_name.clone() });
+        Ok(HarvestSettings { host, nbd, tls, http })
     }
 }
 

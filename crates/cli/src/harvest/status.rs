@@ -42,7 +42,11 @@ impl fmt::Display for StatusReport {
         let HostStatus { flash, pool, leases, broker, .. } = &self.host;
         let bytes = |bytes: u64| ByteSize(bytes).to_string();
         let channels = count(u64::from(flash.channels), "channel");
-        let spare = pool.iter().filter(|gssd| gssd.ready).map(|gssd| gssd.capacity).sum();
+        let ready = pool.iter().filter(|gssd| gssd.ready);
+        let spare = ready.clone().map(|gssd| gssd.capacity).sum();
+        let erasing: u64 = pool.iter().filter(|gssd| gssd.erasing).map(|gssd| gssd.capacity).sum();
+        let more = || format!(", {} more when they are erased", bytes(erasing));
+        let being_erased = if erasing > 0 { more() } else { String::new() };
         let leased = leases.iter().map(|lease| lease.capacity).sum();
         let harvest_wear = percent(flash.harvest_erasures, flash.erasures);
         let fields = [
@@ -63,7 +67,7 @@ impl fmt::Display for StatusReport {
                     count(flash.bad_blocks, "bad block")
                 ),
             ),
-            ("to be had", format!("{} in {}", bytes(spare), count(pool.len() as u64, "gSSD"))),
+            ("offered", format!("{} in {}{being_erased}", bytes(spare), count(ready.count() as u64, "gSSD"))),
             ("lent", format!("{} in {}", bytes(leased), count(leases.len() as u64, "lease"))),
             (
                 "requests",
@@ -88,6 +92,10 @@ impl fmt::Display for StatusReport {
         }
         if let Some(cause) = &self.host.journal.full {
             write!(f, "\nnothing is written, made or lent: {cause}")?;
+        }
+        if let Some(cause) = &flash.failing {
+            let failed = count(flash.failed_programs, "write");
+            write!(f, "\n{failed} to the flash failed, the last one too: {cause}")?;
         }
         leases.iter().try_for_each(|lease| write!(f, "\n{}: {}", lease.vssd, LeaseLine(lease)))?;
         let earlier = self.reports.len().saturating_sub(REPORTS_SHOWN);

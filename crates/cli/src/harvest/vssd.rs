@@ -34,14 +34,19 @@ pub(crate) enum Command {
         harvest: HarvestDir,
     },
     /// Make a vSSD larger or smaller while it is used
-    #[command(after_help = "Example:\n  headstart harvest vssd resize db 8G\n\n\
+    #[command(after_help = "Examples:\n  headstart harvest vssd resize db 8G\n  \
+        headstart harvest vssd resize db 2G --force\n\n\
         Clients by vhost-user and FUSE are told; a client by NBD sees the new size when it connects anew. What lies \
-        beyond a smaller size is lost: make the file system on it smaller first.")]
+        beyond a smaller size is lost: make the file system on it smaller first. With clients connected that takes \
+        --force.")]
     Resize {
         /// The vSSD
         name: String,
         /// Its new size
         size: ByteSize,
+        /// Make it smaller although clients may have it open
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         harvest: HarvestDir,
     },
@@ -86,8 +91,8 @@ impl Command {
         Ok(match self {
             Self::Create(create) => Box::new(create.run()?),
             Self::List { harvest } => Box::new(Listed { vssds: harvest.client()?.list()? }),
-            Self::Resize { name, size, harvest } => {
-                Box::new(VssdReport(harvest.client()?.resize(name, size.0)?))
+            Self::Resize { name, size, force, harvest } => {
+                Box::new(VssdReport(harvest.client()?.resize(name, size.0, *force)?))
             }
             Self::Delete { name, force, harvest } => {
                 let gone = harvest.client()?.delete(name, *force)?;
@@ -160,10 +165,20 @@ struct Line<'a>(&'a Vssd);
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Vssd { status, uris, clients, error } = self.0;
-        let VssdStatus { name, kind, size, channels, used, lent, borrowed, leases, .. } = status;
+        let VssdStatus { name, kind, size, channels, used, lent, offered, erasing, leased, .. } = status;
+        let VssdStatus { borrowed, leases, .. } = status;
         let channels = count(u64::from(*channels), "channel");
         write!(f, "{name}: {kind}, {} on {channels}, {} used", ByteSize(*size), ByteSize(*used))?;
-        for (bytes, word) in [(lent, "lent"), (borrowed, "borrowed")] {
+        // A daemon of an earlier version has one number for all three.
+        let undivided = lent.saturating_sub(offered + erasing + leased);
+        let lent = leased + undivided;
+        let words = [
+            (offered, "offered"),
+            (erasing, "being erased to be offered"),
+            (&lent, "lent"),
+            (borrowed, "borrowed"),
+        ];
+        for (bytes, word) in words {
             if *bytes > 0 {
                 write!(f, ", {} {word}", ByteSize(*bytes))?;
             }

@@ -32,8 +32,9 @@ Examples:
   headstart swarm warm oci://registry.lan/vm/debian:12 --plans plans --on node2 --on node3
 
 It ends when the bytes are there. The hosts ask each other first, so that the store is asked once for all of them; \
-those that cannot use the store by themselves get everything from the others. What is there can be evicted when the \
-cache is full, as anything else.";
+those that were not told of the store (`headstart agent --allow-store`) get everything from the others, and say so \
+where these lack it. Other hosts obey an operator alone: a host whose certificate has that role. What is there can be \
+evicted when the cache is full, as anything else.";
 
 #[derive(Args)]
 pub(crate) struct Warm {
@@ -132,7 +133,7 @@ fn hot(image: &OpenImage, items: &[PlanItem]) -> Vec<Order> {
 fn treeless(image: &Reference) -> Error {
     Error::unsupported("has no hash trees, without which hosts do not exchange it")
         .about(image)
-        .remedy("copy it with `headstart image copy`, which makes them")
+        .remedy("make them with `headstart image flatten`")
 }
 
 /// Does `work` on an image in any store.

@@ -9,17 +9,17 @@ use serde_json::Value;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-fn start<'s>(scene: &'s Scene, name: &'static str, credentials: &str, words: &str) -> Agent<'s> {
+pub(crate) fn start<'s>(scene: &'s Scene, name: &'static str, credentials: &str, words: &str) -> Agent<'s> {
     let words = format!("--credentials ~/{credentials} --name {name} --listen 127.0.0.1:0 {words}");
     Agent::start(scene, name, &words)
 }
 
-fn part(agent: &Agent<'_>) -> Value {
+pub(crate) fn part(agent: &Agent<'_>) -> Value {
     serde_json::from_str(&agent.http("GET /v1/swarm").1).unwrap()
 }
 
 #[track_caller]
-fn wait_for(what: &str, agent: &Agent<'_>, is_so: impl Fn(&Value) -> bool) {
+pub(crate) fn wait_for(what: &str, agent: &Agent<'_>, is_so: impl Fn(&Value) -> bool) {
     let until = Instant::now() + PATIENCE;
     while !is_so(&part(agent)) {
         assert!(Instant::now() < until, "not {what}: {}", part(agent));
@@ -27,7 +27,7 @@ fn wait_for(what: &str, agent: &Agent<'_>, is_so: impl Fn(&Value) -> bool) {
     }
 }
 
-fn knows(name: &'static str) -> impl Fn(&Value) -> bool {
+pub(crate) fn knows(name: &'static str) -> impl Fn(&Value) -> bool {
     move |part| part["peers"].as_array().unwrap().iter().any(|peer| peer["name"] == name)
 }
 
@@ -121,7 +121,10 @@ fn what_is_wrong_with_a_set_up_is_said() {
     scene.fails(&format!("{agent} --plain a --root --push 8"), &["--push", "--topology roots"]);
     scene.fails(&format!("{agent} --plain a --root --agents 8"), &["--agents", "--topology roots"]);
     let deep = format!("~/{}", "d".repeat(120));
-    scene.fails(&format!("agent --dir {deep} --cache ~/c"), &["cannot listen", "--dir"]);
+    scene.fails(
+        &format!("agent --dir {deep} --cache ~/c"),
+        &["cannot be a socket's path", "name a shorter directory"],
+    );
     // What has no meaning by itself is a mistake, and not passed over.
     for words in [
         "agent --dir ~/x --cache ~/c --join a:1",

@@ -6,10 +6,15 @@
 //! | [`disks`] | attaching, detaching, listing, watching; what cannot work; processes that die |
 //! | [`idle`] | what hosts cost that have nothing to share |
 //! | [`io`] | fio with verification, while the agent is killed, restarted and replaced by another program |
+//! | [`looking`] | what programs that only look are told over TCP, and what they cannot do to others |
 //! | [`machine`] | the same with a virtual machine over vhost-user-blk, and while the disk's own process is killed |
+//! | [`orders`] | what hosts have each other do, and refuse |
 //! | [`pinned`] | images that hosts keep together, and images that are warm when they are pushed |
 //! | [`range_proxy`] | blobs for programs that are not ours |
+//! | [`roles`] | what hosts may be, which is in their certificates; clusters of earlier versions |
+//! | [`sockets`] | which users reach the sockets, also when a process was started again |
 //! | [`swarm`] | hosts that give each other what they have |
+//! | [`unit`] | the agent under the restrictions of its systemd unit |
 
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
 
@@ -29,13 +34,18 @@ mod idle;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod images;
 mod io;
+mod looking;
 mod machine;
+mod orders;
 mod pinned;
 mod range_proxy;
+mod roles;
 #[path = "../e2e/scene.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod scene;
+mod sockets;
 mod swarm;
 #[path = "../e2e/tools.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod tools;
+mod unit;

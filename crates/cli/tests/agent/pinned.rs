@@ -4,7 +4,7 @@ use crate::agent::Agent;
 use crate::attached::PATIENCE;
 use crate::images::{Web, can_check_bytes, check_bytes, noisy};
 use crate::scene::{Run, Scene};
-use crate::swarm::hosts;
+use crate::swarm::hosts_with;
 use headstart_testkit::faults::Outage;
 use headstart_testkit::registry::{Access, Registry};
 use serde_json::Value;
@@ -56,9 +56,11 @@ fn the_fleet_is_a_repository() {
     if !can_check_bytes() {
         return;
     }
-    let mut agents = hosts(&scene, &["a", "b", "c"]);
-    let option = agents[0].option();
     let image = web.image();
+    // Nothing is attached anywhere: each host is told of the store.
+    let store = image.rsplit_once(':').unwrap().0;
+    let mut agents = hosts_with(&scene, &["a", "b", "c"], &format!("--allow-store {store}"));
+    let option = agents[0].option();
     scene.fails(&format!("swarm pin {image} --copies 4 {option}"), &["4 copies", "3 hosts"]);
     scene.fails(&format!("swarm pin {image} --on x {option}"), &["x: ", "not connected"]);
     scene.fails(&format!("swarm pin file://~/store:v1 {option}"), &["directory", "image push"]);
@@ -114,7 +116,8 @@ fn what_is_pushed_is_warm() {
     let Some(registry) = Registry::start(Access::Open) else { return };
     let (scene, host) = (noisy(4), registry.host());
     let common = format!("--listen 127.0.0.1:0 --topology roots --plain-http {host}");
-    let root = Agent::start(&scene, "a", &format!("--plain a --root {common}"));
+    let allowed = format!("--allow-store oci://{host}/vm");
+    let root = Agent::start(&scene, "a", &format!("--plain a --root {common} {allowed}"));
     let join = root.ready["address"].as_str().unwrap().to_owned();
     let agent = Agent::start(&scene, "b", &format!("--plain b {common} --join {join}"));
     wait_for("connected", || part(&agent)["peers"].as_array().unwrap().len() == 1);

@@ -180,7 +180,7 @@ pub(crate) fn hosts<'s>(scene: &'s Scene, names: &[&'static str]) -> Vec<Agent<'
     hosts_with(scene, names, "")
 }
 
-fn hosts_with<'s>(scene: &'s Scene, names: &[&'static str], more: &str) -> Vec<Agent<'s>> {
+pub(crate) fn hosts_with<'s>(scene: &'s Scene, names: &[&'static str], more: &str) -> Vec<Agent<'s>> {
     let mut all: Vec<Agent<'s>> = Vec::new();
     for name in names {
         let join = all.first().map(|first| format!("--join {}", first.ready["address"].as_str().unwrap()));
@@ -236,7 +236,11 @@ fn a_root_brings_what_its_agents_have() {
         return;
     }
     let common = "--listen 127.0.0.1:0 --topology roots --no-homes";
-    let mut root = Agent::start(&scene, "a", &format!("--plain a --root --agents 8 {common}"));
+    let image = web.image();
+    let (store, _tag) = image.rsplit_once(':').unwrap();
+    // Nothing is attached at the root: it is told which store its agents may name.
+    let words = format!("--plain a --root --agents 8 --allow-store {store} {common}");
+    let mut root = Agent::start(&scene, "a", &words);
     let port = root.ready["address"].as_str().unwrap().to_owned();
     let start =
         |name: &'static str| Agent::start(&scene, name, &format!("--plain {name} {common} --join {port}"));
@@ -288,7 +292,10 @@ fn a_root_sends_ahead() {
     }
     // Without a threshold, what is prefetched was sent unasked.
     let common = "--listen 127.0.0.1:0 --topology roots --threshold 0";
-    let root = Agent::start(&scene, "a", &format!("--plain a --root --push 64 {common}"));
+    let image = web.image();
+    let (store, _tag) = image.rsplit_once(':').unwrap();
+    let words = format!("--plain a --root --push 64 --allow-store {store} {common}");
+    let root = Agent::start(&scene, "a", &words);
     let join = format!("--join {}", root.ready["address"].as_str().unwrap());
     // A little of each block, in an order that nothing foresees that has not seen it.
     let reads: Vec<u64> = (0..16).map(|n| (n * 7 + 3) % 16 * (2 << 20) + (512 << 10)).collect();

@@ -8,9 +8,12 @@
 //! | [`writable`] | what is written stays, grows, is refused to others, becomes an image |
 //! | [`sharing`] | many disks and processes of one image fetch each byte once |
 //! | [`away`] | stores that are gone, with and without everything in the cache |
+//! | [`clients`] | clients that are connected when a disk is to go, or when its process dies |
 //! | [`running`] | metrics, reports, signals, preloading, filling, limits |
 //! | [`preloading`] | plans that are found and followed, are not, are wrong; links and stores that change meanwhile |
 //! | [`replay`] | recorded reads against this server and others |
+//! | [`shortened`] | mapped files that are made shorter while they are used |
+//! | [`sockets`] | what sockets replace, and which users can open them |
 //! | [`refusals`] | what cannot work is refused at once, says why, and leaves nothing behind |
 //!
 //! [`attached`] is the program while it runs; [`images`] are what it attaches. A test that lacks another program says
@@ -21,6 +24,7 @@
 #[path = "../support/attached.rs"]
 mod attached;
 mod away;
+mod clients;
 #[path = "../e2e/disk.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod disk;
@@ -35,6 +39,8 @@ mod running;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod scene;
 mod sharing;
+mod shortened;
+mod sockets;
 mod stores;
 #[path = "../e2e/tools.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]

@@ -169,9 +169,9 @@ fn sockets_and_ports_that_are_taken() {
         &format!("{image} --nbd unix:~/d.sock --metrics 127.0.0.1:{port}"),
         &["--metrics", &format!("127.0.0.1:{port}"), "in use"],
     );
-    // A socket that nobody listens at any more is no hindrance; a file is, and stays.
+    // A file stays, and a socket that nobody listens at, too, where another program made it.
     drop(UnixListener::bind(scene.path("old.sock")).unwrap());
-    Attached::start(&scene, &format!("{image} --nbd unix:~/old.sock")).detach();
+    refused(&scene, &format!("{image} --nbd unix:~/old.sock"), &["old.sock", "nobody answers on", "rm "]);
     refused(
         &scene,
         &format!("{image} --nbd unix:~/disk.raw"),

@@ -61,6 +61,21 @@ fn a_blob_is_checked_when_the_last_of_it_has_come() {
     assert_eq!(attached.metric("headstart_cache_proven_blobs_total", ""), 0);
 }
 
+/// Whoever lets others choose images need not believe their stores.
+#[test]
+fn an_image_without_a_hash_tree_is_refused_where_one_is_asked_for() {
+    if !Nginx::is_installed() {
+        return;
+    }
+    let image = Image::treeless(1, "none");
+    let nginx = image.serve();
+    let reference = format!("http://{}/store:treeless", nginx.addr());
+    let words = format!("attach {reference} --cache ~/cache --nbd unix:~/refused.sock --require-tree");
+    image.scene.fails(&words, &["has no hash tree", "--require-tree", "image flatten"]);
+    let reference = reference.replace(":treeless", ":v1");
+    Attached::start(&image.scene, &reference, "~/cache", "--require-tree").detach();
+}
+
 /// Fetched again a few times and not for ever: then reads fail, and it is said which blob is wrong. A detach waits for
 /// nothing.
 #[test]

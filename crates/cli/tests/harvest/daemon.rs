@@ -41,13 +41,24 @@ impl<'s> Daemon<'s> {
     #[track_caller]
     pub(crate) fn restart(&mut self) {
         self.stop();
-        (self.process, self.ready) = Self::run(self.scene, &self.words);
+        self.start_again();
     }
 
     /// Kills it, and starts the next.
     #[track_caller]
     pub(crate) fn kill_and_start(&mut self) {
+        self.kill();
+        self.start_again();
+    }
+
+    /// Kills it.
+    pub(crate) fn kill(&mut self) {
         self.process.kill();
+    }
+
+    /// Starts the next, when one has ended.
+    #[track_caller]
+    pub(crate) fn start_again(&mut self) {
         (self.process, self.ready) = Self::run(self.scene, &self.words);
     }
 

@@ -92,6 +92,11 @@ fn sizes_change_while_disks_are_used() {
     assert_eq!(daemon.vssd("db")["size"], 24 << 20);
     daemon.ask("vssd resize db 8M");
     assert_eq!(daemon.vssd("db")["size"], 8 << 20);
+    // A client may have a file system on all of it.
+    let client = Client::open(&daemon, "db");
+    daemon.refuses("vssd resize db 4M", &["db", "in use", "--force"]);
+    daemon.ask("vssd resize db 4M --force");
+    drop(client);
     // What was beyond the end has not come back.
     daemon.ask("vssd resize db 24M");
     qemu_io(&scene, &db, &["read -P 0 8M 16M"]);

@@ -95,3 +95,33 @@ fn who_has_it_next_reads_nothing_of_who_had_it() {
     let db = uri(&daemon.create_soon("db --channels 15 --size 1G"));
     qemu_io(&scene, &db, &["read -P 0 0 1G"]);
 }
+
+#[test]
+fn a_larger_offer_takes_effect_at_once_and_what_is_not_to_be_had_is_said() {
+    let scene = Scene::new();
+    let daemon = Daemon::start(&scene, "--size 2G");
+    daemon.create("db --channels 4");
+    daemon.create("batch --kind harvest");
+    daemon.ask("offer db --capacity 64M --bandwidth 2");
+    daemon.ask("offer db --capacity 128M --bandwidth 2");
+    // Erased flash comes home, and is offered again as part of more.
+    let larger = daemon.wait_for("larger", || {
+        let db = daemon.vssd("db");
+        (db["lent"] == 128 << 20).then_some(db)
+    });
+    assert_eq!((&larger["lent"], &larger["leased"]), (&(128 << 20).into(), &0.into()), "{larger}");
+    let leases = daemon.request("batch --capacity 96M");
+    let leased =
+        leases.as_array().unwrap().iter().map(|lease| lease["capacity"].as_u64().unwrap()).sum::<u64>();
+    assert!(leased >= 96 << 20, "{leases}");
+    let db = daemon.vssd("db");
+    assert_eq!((&db["offered"], &db["leased"]), (&0.into(), &leased.into()), "{db}");
+    assert!(daemon.say("vssd list").contains(" lent"));
+    // More than there is.
+    let web = daemon.create("web --channels 2");
+    assert!(web.contains("web"));
+    let said = daemon.say("offer web --capacity 2G --bandwidth 2");
+    assert!(said.contains("of the 2 GiB are offered or lent"), "{said}");
+    assert!(said.contains("offered") && !said.contains(" lent,"), "{said}");
+    daemon.refuses("request batch --capacity 0", &["batch", "0 bytes", "capacity"]);
+}

@@ -5,12 +5,14 @@
 //! | [`daemon`] | the daemon while it runs |
 //! | [`disks`] | vSSDs as disks: written, resized, found again after restarts and kills |
 //! | [`fio`] | load on a harvest disk while flash is lent, moved and taken back under it |
+//! | [`damage`] | a journal and flash that are not as they were written |
 //! | [`leases`] | spare flash: asked for, used, given back |
 //! | [`refusals`] | what cannot work, and what is said then |
 
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
 
 mod daemon;
+mod damage;
 mod disks;
 mod fio;
 #[path = "../support/http.rs"]

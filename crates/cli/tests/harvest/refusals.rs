@@ -25,6 +25,14 @@ fn a_daemon_that_cannot_start_says_why() {
     fs::create_dir(scene.path("dir")).unwrap();
     scene.fails("harvest serve ~/h --size 1G --flash ~/dir", &["dir", "neither a file nor a block device"]);
     scene.fails("harvest serve ~/h --size 1G --nbd unix:~/none/d.sock", &["none/d.sock"]);
+    fs::create_dir(scene.path("store")).unwrap();
+    fs::write(scene.path("store/index.json"), "{}").unwrap();
+    scene.fails(
+        "harvest serve ~/store --size 1G",
+        &["/store", "holds something already: index.json", "empty"],
+    );
+    assert_eq!(fs::read_dir(scene.path("store")).unwrap().count(), 1);
+    scene.fails("harvest serve ~/tiny --size 1M", &["1 MiB", "too little", "give 2 MiB to"]);
     fs::write(scene.path("file"), "precious").unwrap();
     scene.fails("harvest serve ~/file --size 1G", &["file"]);
     let taken = ["file", "there is a file already", "--erase"];

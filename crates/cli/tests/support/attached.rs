@@ -100,6 +100,19 @@ impl Attached {
     }
 }
 
+/// The disk of a printed line that starts QEMU, as `--image-opts` of QEMU's tools has it.
+#[track_caller]
+pub(crate) fn image_options(line: &Value) -> String {
+    let line = line.as_str().unwrap();
+    let option = |name: &str| {
+        let value = line.split_once(name).unwrap_or_else(|| panic!("no {name} in {line}")).1;
+        value.split([',', '\'']).next().unwrap()
+    };
+    let (socket, delay) = (option("?socket="), option("file.reconnect-delay="));
+    let server = format!("file.server.type=unix,file.server.path={socket}");
+    format!("driver=raw,file.driver=nbd,{server},file.reconnect-delay={delay}")
+}
+
 /// The body that a plain GET gives.
 #[track_caller]
 fn get(url: &str) -> String {

@@ -9,7 +9,7 @@ pub(crate) fn ask(mut stream: impl Read + Write, request: &str) -> (u16, String)
     let (line, body) = request.split_once('\n').unwrap_or((request, ""));
     // At once: who is answered before all of it is read is cut off.
     let asked = format!(
-        "{line} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Type: application/json\r\n\
+        "{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
          Content-Length: {}\r\n\r\n{body}",
         body.len()
     );

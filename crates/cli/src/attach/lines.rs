@@ -1,0 +1,113 @@
+//! Lines to start QEMU with: with them a guest outlives the process that serves its disk, where that is started again.
+
+use std::io;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// How long QEMU holds a guest's requests while its NBD server is away, in seconds: for an agent to start it again, or
+/// for somebody who does so by hand.
+const RECONNECT: u32 = 60;
+
+/// How long a program takes at most to say its version.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A version of QEMU. Where none is installed, one of today.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Version(u32, u32);
+
+impl Default for Version {
+    fn default() -> Self {
+        Self(10, 0)
+    }
+}
+
+impl Version {
+    /// Begins to find out which version is installed here.
+    pub(super) fn ask() -> Asked {
+        let (said, heard) = mpsc::channel();
+        let ask = move || {
+            let mut command = Command::new("qemu-system-x86_64");
+            let output = command.arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
+            // Nobody may wait for it any more.
+            let _ = said.send(output);
+        };
+        // Without a thread nothing is said.
+        let _ = std::thread::Builder::new().name("qemu-version".to_owned()).spawn(ask);
+        Asked(heard)
+    }
+
+    /// From `QEMU emulator version 7.2.22 (Debian ...)`.
+    fn parse(text: &str) -> Option<Self> {
+        let mut numbers = text.split_once(" version ")?.1.split(['.', ' ', '\n']);
+        Some(Self(numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+    }
+}
+
+/// A question for the version, which takes as long as a program takes to start.
+pub(super) struct Asked(mpsc::Receiver<io::Result<Output>>);
+
+impl Asked {
+    /// The version.
+    pub(super) fn answer(self) -> Version {
+        let output = self.0.recv_timeout(PATIENCE).ok().and_then(Result::ok);
+        output.and_then(|output| Version::parse(&String::from_utf8_lossy(&output.stdout))).unwrap_or_default()
+    }
+}
+
+/// A disk over NBD.
+pub(super) fn nbd_line(uri: &str, read_only: bool) -> String {
+    drive(uri, read_only, &format!(",file.reconnect-delay={RECONNECT}"))
+}
+
+/// A disk that is a file.
+pub(super) fn file_line(file: &str, read_only: bool) -> String {
+    drive(file, read_only, "")
+}
+
+/// A read-only disk is given to the guest with changes that QEMU keeps until it ends.
+fn drive(file: &str, read_only: bool, options: &str) -> String {
+    let snapshot = if read_only { ",snapshot=on" } else { "" };
+    format!("qemu-system-x86_64 -m 1G -drive 'file={file},format=raw,if=virtio{options}{snapshot}'")
+}
+
+/// A disk over vhost-user-blk. From 9.2 on QEMU takes the time between two attempts in milliseconds; 10.0 knows only
+/// that.
+pub(super) fn vhost_user_line(socket: &Path, version: Version) -> String {
+    let reconnect = if version >= Version(9, 2) { "reconnect-ms=1000" } else { "reconnect=1" };
+    format!(
+        "qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem \
+         -chardev socket,id=disk,path={},{reconnect} -device vhost-user-blk-pci,chardev=disk",
+        socket.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_the_word_that_its_qemu_knows() {
+        let version = |text: &str| Version::parse(text).unwrap();
+        let debian = version("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)\nCopyright (c) 2003");
+        assert_eq!(debian, Version(7, 2));
+        let line = |version| vhost_user_line(Path::new("/s"), version);
+        assert!(line(debian).contains("path=/s,reconnect=1 "));
+        for text in ["QEMU emulator version 9.2.0\n", "QEMU emulator version 10.0.2 (x)"] {
+            assert!(line(version(text)).contains("path=/s,reconnect-ms=1000 "), "{text}");
+        }
+        assert!(line(version("QEMU emulator version 9.1.2")).contains("reconnect=1 "));
+        assert_eq!(Version::parse("qemu: not found"), None);
+    }
+
+    #[test]
+    fn only_nbd_reconnects() {
+        assert!(
+            nbd_line("nbd://h", false)
+                .contains("'file=nbd://h,format=raw,if=virtio,file.reconnect-delay=60'")
+        );
+        assert!(nbd_line("nbd://h", true).ends_with("file.reconnect-delay=60,snapshot=on'"));
+        assert!(!file_line("/f", false).contains("reconnect"));
+    }
+}

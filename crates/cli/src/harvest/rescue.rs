@@ -1,0 +1,145 @@
+//! `headstart harvest check` and `rescue`: a directory whose daemon does not start.
+
+use super::client::default_dir;
+use super::serve::absolute;
+use crate::report::{Outcome, count};
+use clap::Args;
+use headstart_block::{ByteSize, Result};
+use headstart_harvest::host::rescue::{self, Examination, PartState};
+use serde::Serialize;
+use std::fmt;
+use std::path::PathBuf;
+
+pub(super) const CHECK_EXAMPLES: &str = "Examples:\n  \
+    headstart harvest check\n  \
+    headstart harvest check /var/lib/harvest --flash /dev/nvme1n1p3 --json\n\n\
+    It changes nothing, and needs the daemon to have ended. Its exit status is 1 where something is damaged.";
+
+pub(super) const RESCUE_EXAMPLES: &str = "Examples:\n  \
+    headstart harvest rescue /var/lib/harvest\n  \
+    headstart harvest rescue /var/lib/harvest --discard-all\n\n\
+    It puts right what can be put right for certain: single wrong bits of the journal, and what there is a copy of; \
+    and it makes the table of flash again, without its counts of erasures. What was damaged is kept beside it, ending \
+    in .damaged. Where the journal is damaged further it changes nothing: what vSSDs hold cannot be told from what \
+    others have written since. Then there is a copy of the journal that was made after the daemon ended last, or \
+    --discard-all.";
+
+/// A directory of `headstart harvest serve`.
+#[derive(Args)]
+struct Place {
+    /// The directory of `headstart harvest serve` [default: harvest in /var/lib/headstart, or in
+    /// ~/.local/state/headstart]
+    dir: Option<PathBuf>,
+    /// Its flash, where that is elsewhere, as `serve --flash` names it
+    #[arg(long, value_name = "PATH")]
+    flash: Option<PathBuf>,
+}
+
+impl Place {
+    fn paths(&self) -> Result<(PathBuf, Option<PathBuf>)> {
+        let dir = absolute(&self.dir.clone().unwrap_or_else(default_dir))?;
+        Ok((dir, self.flash.as_deref().map(absolute).transpose()?))
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct Check {
+    #[command(flatten)]
+    place: Place,
+}
+
+impl Check {
+    pub(super) fn run(&self) -> Result<Checked> {
+        let (dir, flash) = self.place.paths()?;
+        let examination = rescue::check(&dir, flash.as_deref())?;
+        let state = examination.state();
+        Ok(Checked { state, done: Done::Looked, examination })
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct Rescue {
+    #[command(flatten)]
+    place: Place,
+    /// Give up all vSSDs of the directory with all that is on them, so that `serve` can begin anew there
+    #[arg(long)]
+    discard_all: bool,
+}
+
+impl Rescue {
+    pub(super) fn run(&self) -> Result<Checked> {
+        let (dir, flash) = self.place.paths()?;
+        let flash = flash.as_deref();
+        let (done, examination) = if self.discard_all {
+            (Done::Discarded, rescue::discard_all(&dir, flash)?)
+        } else {
+            (Done::Mended, rescue::rescue(&dir, flash)?)
+        };
+        Ok(Checked { state: examination.state(), done, examination })
+    }
+}
+
+/// What was done about what was found.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Done {
+    Looked,
+    Mended,
+    Discarded,
+}
+
+/// What was found, and done.
+#[derive(Serialize)]
+pub(super) struct Checked {
+    state: PartState,
+    done: Done,
+    #[serde(flatten)]
+    examination: Examination,
+}
+
+impl Outcome for Checked {
+    fn is_right(&self) -> bool {
+        self.done != Done::Looked || self.state == PartState::Whole
+    }
+}
+
+impl fmt::Display for Checked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Examination { dir, parts, vssds, .. } = &self.examination;
+        for part in parts {
+            let state = match (part.state, self.done) {
+                (PartState::Whole, _) => "as it was written",
+                (PartState::Mendable, Done::Mended) => "put right",
+                (PartState::Mendable, _) => "damaged, and can be put right",
+                (PartState::Lost, _) => "damaged",
+            };
+            writeln!(f, "{} {}: {state}", part.name, part.path.display())?;
+            part.faults.iter().try_for_each(|fault| writeln!(f, "  {fault}"))?;
+        }
+        write!(f, "{}", count(vssds.len() as u64, "vSSD"))?;
+        if self.state == PartState::Lost && !vssds.is_empty() {
+            write!(f, " where it can be read")?;
+        }
+        for vssd in vssds {
+            write!(f, "\n  {}: {}, {}", vssd.name, vssd.kind, ByteSize(vssd.size))?;
+        }
+        let dir = dir.display();
+        match (self.done, self.state) {
+            (Done::Looked, PartState::Whole) => Ok(()),
+            (Done::Looked, PartState::Mendable) => {
+                write!(f, "\n`headstart harvest rescue {dir}` puts it right")
+            }
+            (Done::Looked, PartState::Lost) => write!(
+                f,
+                "\nbring back a copy that was made after `harvest serve` ended last; or give up all vSSDs by \
+                 `headstart harvest rescue {dir} --discard-all`"
+            ),
+            (Done::Mended, _) => write!(f, "\n`headstart harvest serve {dir}` can be started"),
+            (Done::Discarded, _) => write!(
+                f,
+                "\nall of that is given up; `headstart harvest serve {dir} --size SIZE` begins anew, with --erase \
+                 where the flash is named by --flash"
+            ),
+        }
+    }
+}

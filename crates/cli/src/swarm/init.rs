@@ -1,0 +1,128 @@
+//! `headstart swarm init`: a cluster's directory, made or added to.
+
+use crate::agent::host_name;
+use crate::report::Outcome;
+use clap::Args;
+use headstart_agent::credentials::{self, DAYS, DAYS_MAX, InitSettings, Made, MadeHost, Roles};
+use headstart_block::Result;
+use serde::Serialize;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+pub(super) const EXAMPLES: &str = "Examples:\n  \
+    headstart swarm init cluster --host node1 --host node2\n  \
+    headstart swarm init cluster --host node3.example.com\n  \
+    headstart swarm init cluster --root node1 --tracker node2 --operator admin\n\n\
+    A role is in the host's certificate, and other hosts believe nothing else: a root fetches from the store for \
+    others, a tracker counts what boots read, an operator orders others to warm and pin images, an authority renews \
+    certificates. The first operator and authority is this host, if it is among those that are named, else the first \
+    that is named.";
+
+#[derive(Args)]
+pub(crate) struct Init {
+    /// The cluster's directory, which must be empty or hold a cluster
+    dir: PathBuf,
+    /// A host's name, as in DNS; it need not be in DNS, but must be the one that its agent says
+    #[arg(long = "host", value_name = "NAME")]
+    hosts: Vec<String>,
+    /// A host that may be a root (`agent --root`)
+    #[arg(long = "root", value_name = "NAME")]
+    roots: Vec<String>,
+    /// A host that may be a tracker (`agent --tracker`)
+    #[arg(long = "tracker", value_name = "NAME")]
+    trackers: Vec<String>,
+    /// A host from which others take orders: to warm, pin and unpin images
+    #[arg(long = "operator", value_name = "NAME")]
+    operators: Vec<String>,
+    /// A host that renews the certificates of others (not yet used)
+    #[arg(long = "authority", value_name = "NAME")]
+    authorities: Vec<String>,
+    /// Days for which certificates are valid
+    #[arg(long, value_name = "N", default_value_t = DAYS,
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(DAYS_MAX)))]
+    days: u32,
+}
+
+impl Init {
+    pub(super) fn run(&self) -> Result<Cluster> {
+        let settings = InitSettings {
+            hosts: self.hosts.clone(),
+            roots: self.roots.clone(),
+            trackers: self.trackers.clone(),
+            operators: self.operators.clone(),
+            authorities: self.authorities.clone(),
+            default_operator: host_name().ok(),
+            days: Some(self.days),
+        };
+        let made = credentials::init(&self.dir, &settings)?;
+        let hosts = made.hosts.into_iter().map(Host::of).collect();
+        Ok(Cluster { directory: self.dir.clone(), authority: made.authority, hosts })
+    }
+}
+
+/// A host that can take part.
+#[derive(Serialize)]
+pub(super) struct Host {
+    name: String,
+    directory: PathBuf,
+    /// What became of its certificate.
+    certificate: Made,
+    roles: Vec<&'static str>,
+    /// The last second in which the certificate is valid.
+    valid_until: String,
+    #[serde(skip)]
+    words: Roles,
+}
+
+impl Host {
+    pub(super) fn of(made: MadeHost) -> Self {
+        let MadeHost { name, directory, roles, made, not_after } = made;
+        let certificate = made;
+        let (words, roles) = (roles, roles.names().collect());
+        Self { name, directory, certificate, roles, valid_until: date(not_after), words }
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, directory, valid_until, words, .. } = self;
+        let day = valid_until.split('T').next().unwrap_or_default();
+        match self.certificate {
+            Made::New => write!(f, "{name} ({words}): made, until {day}: copy {} there", directory.display()),
+            Made::Renewed => {
+                write!(
+                    f,
+                    "{name} ({words}): made anew for its key, until {day}: copy {} there",
+                    directory.display()
+                )
+            }
+            Made::Kept => write!(f, "{name} ({words}): kept as it was, until {day}"),
+        }
+    }
+}
+
+/// A second since 1970, as RFC 3339 has it.
+pub(super) fn date(seconds: u64) -> String {
+    let most = 253_402_300_799; // the year 9999
+    let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds.min(most)));
+    time.map(|time| humantime::format_rfc3339_seconds(time).to_string()).unwrap_or_default()
+}
+
+/// A cluster's authority, and hosts that it vouches for.
+#[derive(Serialize)]
+pub(super) struct Cluster {
+    directory: PathBuf,
+    authority: Made,
+    hosts: Vec<Host>,
+}
+
+impl Outcome for Cluster {}
+
+impl fmt::Display for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let made = if self.authority == Made::New { "made" } else { "kept as it was" };
+        write!(f, "the cluster's authority is in {}, {made}; keep ca.key there", self.directory.display())?;
+        self.hosts.iter().try_for_each(|host| write!(f, "\n{host}"))
+    }
+}

@@ -1,0 +1,79 @@
+//! What a host has others do, and what these refuse, as its user sees it: real certificates, nothing attached anywhere.
+
+use crate::agent::Agent;
+use crate::cluster::{knows, start, wait_for};
+use crate::images::{Web, noisy};
+use crate::scene::Scene;
+use serde_json::Value;
+
+/// An operator and another host, which may fetch from `allowed`.
+fn hosts<'s>(scene: &'s Scene, allowed: &str) -> (Agent<'s>, Agent<'s>) {
+    scene.ok("swarm init ~/cluster --host a --host b --operator a");
+    let a = start(scene, "a", "cluster/hosts/a", "");
+    let join = format!("--join {} {allowed}", a.ready["address"].as_str().unwrap());
+    let b = start(scene, "b", "cluster/hosts/b", &join);
+    wait_for("connected", &a, knows("b"));
+    wait_for("connected", &b, knows("a"));
+    (a, b)
+}
+
+/// The one host's part of a report, whether the command succeeded or not.
+fn only(scene: &Scene, words: &str, host: &str) -> Value {
+    let run = scene.run(&format!("{words} --json"));
+    let report: Value = serde_json::from_str(&run.stdout).unwrap_or_else(|_| panic!("no report: {run}"));
+    let hosts = report["hosts"].as_array().unwrap();
+    hosts.iter().find(|part| part["host"] == host).unwrap_or_else(|| panic!("{report}")).clone()
+}
+
+#[test]
+fn a_host_fetches_for_others_only_from_stores_that_it_was_told_of() {
+    let scene = noisy(4);
+    let Some(web) = Web::before(&scene) else { return };
+    let (a, b) = hosts(&scene, "");
+    let (image, of_a) = (web.image(), a.option());
+    // Nobody has it, and the other host was not told of the store: it says so, and the command shows it.
+    let refused = scene.run(&format!("swarm warm {image} --whole --on b {of_a}"));
+    assert!(refused.status != Some(0), "{refused}");
+    let said = format!("{}{}", refused.stdout, refused.stderr);
+    assert!(said.contains("b: ") && said.contains("--allow-store"), "{refused}");
+    // This host's own agent may, and then the other gets all of it from there.
+    scene.ok(&format!("swarm warm {image} --whole {of_a}"));
+    let part = only(&scene, &format!("swarm warm {image} --whole --on b {of_a}"), "b");
+    assert_eq!((&part["lacking_bytes"], &part["error"]), (&0.into(), &Value::Null), "{part}");
+    // The same of a pin.
+    scene.ok(&format!("swarm pin {image} --copies 2 --on a --on b {of_a}"));
+    // Whoever is no operator orders nothing, by the command or by itself.
+    let of_b = b.option();
+    scene.fails(&format!("swarm pin {image} --copies 1 {of_b}"), &["`b` is no operator", "--operator b"]);
+    scene.fails(&format!("swarm unpin {image} {of_b}"), &["`b` is no operator"]);
+    let part = only(&scene, &format!("swarm warm {image} --whole --on a {of_b}"), "a");
+    assert!(part["error"].as_str().unwrap().contains("role `operator`"), "{part}");
+    // It does as it likes for itself.
+    scene.ok(&format!("swarm warm {image} --whole {of_b}"));
+}
+
+#[test]
+fn a_host_that_was_told_of_a_store_fetches_from_there() {
+    let scene = noisy(2);
+    let Some(web) = Web::before(&scene) else { return };
+    let image = web.image();
+    let store = image.rsplit_once(':').unwrap().0.to_owned();
+    let (a, _b) = hosts(&scene, &format!("--allow-store {store}"));
+    let part = only(&scene, &format!("swarm warm {image} --whole --on b {}", a.option()), "b");
+    assert_eq!((&part["lacking_bytes"], &part["error"]), (&0.into(), &Value::Null), "{part}");
+    for prefix in ["file:///images", "http://h/a/../b", "http://user@h/a"] {
+        let run = scene.run(&format!("agent --plain x --allow-store {prefix}"));
+        assert!(run.status == Some(2) && run.stderr.contains("beginning of a store's name"), "{run}");
+    }
+}
+
+#[test]
+fn an_agent_that_asks_for_hash_trees_attaches_what_has_them() {
+    let scene = noisy(1);
+    let Some(web) = Web::before(&scene) else { return };
+    let agent = Agent::start(&scene, "a", "--plain a --listen 127.0.0.1:0 --require-tree");
+    // Whether the disk asks for it, too, or not.
+    let disk = agent.attach(&format!("vm={} --require-tree --nbd unix:~/d.sock", web.image()));
+    assert!(disk["ready"]["ways"][0]["uri"].is_string(), "{disk}");
+    agent.detach("vm");
+}

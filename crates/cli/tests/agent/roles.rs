@@ -1,0 +1,96 @@
+//! What hosts may be is in their certificates; clusters of earlier versions have none of that.
+
+use crate::agent::Agent;
+use crate::cluster::{knows, part, start, wait_for};
+use crate::scene::Scene;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::Command;
+
+/// A cluster's directory as version 0.1.0 made it, with the hosts a and b.
+pub(crate) fn earlier_cluster(scene: &Scene) {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/0.1.0/cluster.tar.gz");
+    let unpacked = Command::new("tar").arg("xzf").arg(fixture).current_dir(scene.path("")).status().unwrap();
+    assert!(unpacked.success());
+}
+
+fn peer(part: &Value, name: &str) -> Value {
+    let peers = part["peers"].as_array().unwrap();
+    peers.iter().find(|peer| peer["name"] == name).unwrap().clone()
+}
+
+fn joining(agent: &Agent<'_>) -> String {
+    format!("--join {}", agent.ready["address"].as_str().unwrap())
+}
+
+#[test]
+fn a_cluster_of_an_earlier_version_goes_on_as_plain_members_and_gets_roles_in_place() {
+    let scene = Scene::new();
+    earlier_cluster(&scene);
+    let mut a = start(&scene, "a", "cluster/hosts/a", "--root --tracker");
+    // It is told what to do, and goes on.
+    let said = a.line("made by an earlier version");
+    assert!(said.contains("plain member") && said.contains("swarm init"), "{said}");
+    let b = start(&scene, "b", "cluster/hosts/b", &joining(&a));
+    wait_for("connected", &b, knows("a"));
+    let (role, tracker) = (peer(&part(&b), "a")["role"].clone(), peer(&part(&b), "a")["tracker"].clone());
+    assert_eq!((role, tracker), (json!("agent"), json!(false)));
+    // The authority and the keys stay, the certificates are made anew.
+    let before = std::fs::read(scene.path("cluster/ca.pem")).unwrap();
+    let key = std::fs::read(scene.path("cluster/hosts/a/host.key")).unwrap();
+    let made = scene.json("swarm init ~/cluster --host a --host b --root a --tracker a");
+    assert_eq!(made["authority"], "kept");
+    assert_eq!(made["hosts"][0]["certificate"], "renewed");
+    assert_eq!(made["hosts"][0]["roles"], json!(["root", "tracker", "operator", "authority"]), "{made}");
+    assert_eq!(std::fs::read(scene.path("cluster/ca.pem")).unwrap(), before);
+    assert_eq!(std::fs::read(scene.path("cluster/hosts/a/host.key")).unwrap(), key);
+    // A host that has its new certificate is believed, whatever the other has.
+    drop(b);
+    a.stop();
+    a.again();
+    wait_for("a root", &a, |part| part["role"] == "root" && part["tracker"] == true);
+    let b = start(&scene, "b", "cluster/hosts/b", &joining(&a));
+    wait_for("connected", &b, knows("a"));
+    assert_eq!(peer(&part(&b), "a")["role"], "root");
+    assert_eq!(peer(&part(&b), "a")["roles"], json!(["root", "tracker", "operator", "authority"]));
+}
+
+#[test]
+fn a_role_that_the_certificate_lacks_is_no_role() {
+    let scene = Scene::new();
+    let made = scene.json("swarm init ~/cluster --host a --host b --root c --tracker c --operator b");
+    let roles: Vec<_> = made["hosts"].as_array().unwrap().iter().map(|host| host["roles"].clone()).collect();
+    assert_eq!(roles, [json!(["authority"]), json!(["operator"]), json!(["root", "tracker"])]);
+    let agent =
+        "agent --dir ~/x --cache ~/x-cache --listen 127.0.0.1:0 --name a --credentials ~/cluster/hosts/a";
+    scene.fails(&format!("{agent} --root"), &["--root", "`a`", "swarm init DIR --root a"]);
+    scene.fails(&format!("{agent} --tracker"), &["--tracker", "swarm init DIR --tracker a"]);
+    let c = start(&scene, "c", "cluster/hosts/c", "--root");
+    assert_eq!(part(&c)["role"], "root");
+}
+
+#[test]
+fn a_second_run_says_what_it_made_and_what_it_kept_and_other_directories_are_refused() {
+    let scene = Scene::new();
+    let first = scene.ok("swarm init ~/cluster --host a --host b").stdout;
+    assert!(first.contains("cluster, made") && first.contains("\na (operator, authority): made"), "{first}");
+    let second = scene.ok("swarm init ~/cluster --host a --root b --host c").stdout;
+    assert!(second.contains("cluster, kept"), "{second}");
+    for line in
+        ["\na (operator, authority): kept as it was", "\nb (root): made anew", "\nc (plain member): made"]
+    {
+        assert!(second.contains(line), "{line} is not in {second}");
+    }
+    // Ninety days, or what is asked for.
+    let days = |made: &Value| {
+        let until = humantime::parse_rfc3339(made["hosts"][0]["valid_until"].as_str().unwrap()).unwrap();
+        let now = std::time::SystemTime::now();
+        (until.duration_since(now).unwrap().as_secs() + 3600) / (24 * 3600)
+    };
+    assert_eq!(days(&scene.json("swarm init ~/cluster --host a")), 90);
+    assert_eq!(days(&scene.json("swarm init ~/cluster --host d --days 7")), 7);
+    std::fs::create_dir(scene.path("images")).unwrap();
+    std::fs::write(scene.path("images/index.json"), "{}").unwrap();
+    scene.fails("swarm init ~/images --host a", &["images", "holds something already", "index.json"]);
+    assert_eq!(std::fs::read_dir(scene.path("images")).unwrap().count(), 1);
+}

@@ -1,0 +1,121 @@
+//! Sockets of an agent and of its disks: which users reach them, also when a process was started again.
+
+use crate::agent::Agent;
+use crate::attached::{PATIENCE, image_options};
+use crate::images::noisy;
+use crate::scene::Scene;
+use crate::tools::{installed, is_root, skipped};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const OWNER: u32 = 51_001;
+const GROUP: u32 = 51_002;
+
+fn kill(pid: &Value) {
+    kill_process(Pid::from_raw(pid.as_i64().unwrap() as i32).unwrap(), Signal::KILL).unwrap();
+}
+
+/// The owner, the group and the permissions of a file.
+fn access(scene: &Scene, name: &str) -> (u32, u32, u32) {
+    let meta = fs::symlink_metadata(scene.path(name)).unwrap();
+    (meta.uid(), meta.gid(), meta.mode() & 0o777)
+}
+
+#[test]
+fn the_owner_of_a_disks_sockets_holds_when_it_is_started_again() {
+    let scene = noisy(1);
+    if !is_root() {
+        return skipped("only root gives sockets to other users");
+    }
+    let agent = Agent::start(&scene, "a", "");
+    let words = format!(
+        "--nbd unix:~/d.sock --vhost-user ~/v.sock --socket-owner {OWNER}:{GROUP} --socket-mode 0620"
+    );
+    let mut disk = agent.attach(&format!("vm=file://~/store:v1 {words}"));
+    for restarts in 1..=2 {
+        kill(&disk["pid"]);
+        disk = agent
+            .disk_that("serving again", |disk| disk["state"] == "serving" && disk["restarts"] == restarts);
+        for socket in ["d.sock", "v.sock"] {
+            assert_eq!(access(&scene, socket), (OWNER, GROUP, 0o620), "{socket}");
+        }
+        // As the earlier version left them: without a mark.
+        for mark in [".d.sock.headstart", ".v.sock.headstart"] {
+            fs::remove_file(scene.path(mark)).unwrap();
+        }
+    }
+    agent.detach("vm");
+    let left = scene.names("");
+    assert!(!left.iter().any(|name| name.contains(".sock")), "{left:?}");
+}
+
+#[test]
+fn a_user_who_was_named_asks_the_agent_and_another_does_not() {
+    let scene = Scene::within(&std::env::temp_dir());
+    if !installed(&["setpriv", "curl"]) || !is_root() {
+        return skipped("only root gives sockets to other users");
+    }
+    fs::set_permissions(scene.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    let reaches = |user: u32, group: u32| {
+        let mut command = Command::new("setpriv");
+        command.args(["--clear-groups", "--reuid", &user.to_string(), "--regid", &group.to_string()]);
+        command
+            .args(["curl", "--fail", "http://agent/v1/disks", "--unix-socket"])
+            .arg(scene.path("a/agent.sock"));
+        command.output().unwrap().status.success()
+    };
+    let mut agent = Agent::start(&scene, "a", &format!("--socket-owner :{GROUP}"));
+    for again in [false, true] {
+        if again {
+            // It leaves its socket, and the next one has the same.
+            agent.kill();
+            agent.again();
+        }
+        assert_eq!(access(&scene, "a/agent.sock"), (0, GROUP, 0o660));
+        assert_eq!(access(&scene, "a"), (0, GROUP, 0o710));
+        assert!(reaches(OWNER, GROUP), "who was named does not reach the agent");
+        assert!(!reaches(OWNER, OWNER), "a stranger reaches the agent");
+    }
+    drop(agent);
+    let _plain = Agent::start(&scene, "b", "");
+    assert_eq!((access(&scene, "b/agent.sock"), access(&scene, "b").2), ((0, 0, 0o600), 0o700));
+}
+
+/// A file in its place is not deleted either.
+#[test]
+fn an_agent_takes_the_place_of_sockets_alone() {
+    let scene = noisy(1);
+    fs::create_dir(scene.path("a")).unwrap();
+    fs::write(scene.path("a/agent.sock"), "precious").unwrap();
+    scene.fails("agent --dir ~/a --cache ~/cache", &["agent.sock", "is not a socket"]);
+    assert_eq!(scene.bytes("a/agent.sock"), b"precious");
+}
+
+/// With the line that is printed, a client goes on when its disk's process was killed.
+#[test]
+fn a_printed_line_outlives_the_process_of_its_disk() {
+    let scene = noisy(16);
+    if !installed(&["qemu-img"]) {
+        return;
+    }
+    let agent = Agent::start(&scene, "a", "");
+    let disk = agent.attach("vm=file://~/store:v1 --nbd unix:~/d.sock --writable ~/vm");
+    let options = image_options(&disk["ready"]["ways"][0]["qemu"]);
+    let mut command = Command::new("qemu-img");
+    command.args(["bench", "--image-opts", "-w", "-c", "40000", "-d", "4", "-s", "4096", &options]);
+    let mut bench = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let until = Instant::now() + PATIENCE;
+    while fs::metadata(scene.path("vm/data")).map_or(0, |meta| meta.len()) < 1 << 20 {
+        assert!(Instant::now() < until && bench.try_wait().unwrap().is_none(), "nothing is written");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    kill(&disk["pid"]);
+    let output = bench.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    agent.disk_that("serving again", |disk| disk["restarts"] == 1 && disk["state"] == "serving");
+    agent.detach("vm");
+}

@@ -1,0 +1,140 @@
+//! Clients that are connected when their disk is to go, or when its process dies.
+
+use crate::attached::{Attached, PATIENCE, image_options};
+use crate::images::noisy;
+use crate::scene::Scene;
+use crate::tools::installed;
+use rustix::process::Signal;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A client that stays connected, and reads when it is told to.
+struct Client {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Client {
+    fn connect(uri: &str) -> Self {
+        let mut command = Command::new("qemu-io");
+        command.args(["-r", "-f", "raw", uri]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let mut client = Self { child, input, output: BufReader::new(output) };
+        client.reads();
+        client
+    }
+
+    #[track_caller]
+    fn reads(&mut self) {
+        self.input.write_all(b"read 0 512\n").unwrap();
+        let mut line = String::new();
+        while !line.contains("read 512/512 bytes") {
+            line.clear();
+            assert!(self.output.read_line(&mut line).unwrap() > 0, "the client has ended");
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn the_first_interrupt_takes_no_disk_away_that_is_used() {
+    let scene = noisy(1);
+    if !installed(&["qemu-io"]) {
+        return;
+    }
+    let mut attached = Attached::start(&scene, "file://~/store:v1 --nbd unix:~/d.sock");
+    let mut client = Client::connect(&attached.uri());
+    attached.process().signal(Signal::INT);
+    let told =
+        attached.process().line("that a client is connected", PATIENCE, |line| line.contains("connected"));
+    assert_eq!(told, "headstart: 1 client is connected; Ctrl-C again detaches it");
+    client.reads();
+    attached.detach_by(Signal::INT);
+    // Without clients the first is enough.
+    drop(client);
+    let mut attached = Attached::start(&scene, "file://~/store:v1 --nbd unix:~/d.sock");
+    drop(Client::connect(&attached.uri()));
+    let until = Instant::now() + PATIENCE;
+    while attached.process().is_running() && Instant::now() < until {
+        attached.process().signal(Signal::INT);
+        // The server may not have noticed yet that it is gone.
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(!attached.said().contains("panicked"), "{}", attached.said());
+}
+
+#[test]
+fn a_termination_detaches_at_once_and_says_who_was_connected() {
+    let scene = noisy(1);
+    if !installed(&["qemu-io"]) {
+        return;
+    }
+    let mut attached = Attached::start(&scene, "file://~/store:v1 --nbd unix:~/d.sock");
+    let _client = Client::connect(&attached.uri());
+    attached.process().signal(Signal::TERM);
+    let told =
+        attached.process().line("that a client is connected", PATIENCE, |line| line.contains("connected"));
+    assert_eq!(told, "headstart: asked by a signal to detach at once, though 1 client is connected");
+    assert_eq!(attached.process().end(PATIENCE).code(), Some(0), "{}", attached.said());
+}
+
+/// With the line that is printed, a client goes on when its disk's process was killed and somebody attached it again.
+#[test]
+fn a_printed_line_outlives_the_process_of_its_disk() {
+    let scene = noisy(16);
+    if !installed(&["qemu-img"]) {
+        return;
+    }
+    let words = "file://~/store:v1 --writable ~/vm --nbd unix:~/d.sock";
+    let mut attached = Attached::start(&scene, words);
+    let options = image_options(&attached.ready["ways"][0]["qemu"]);
+    let mut bench = bench(&scene, &options);
+    wait_for_writes(&scene, &mut bench);
+    attached.process().kill();
+    let again = Attached::start(&scene, words);
+    let output = bench.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    again.detach();
+}
+
+/// Writes for some seconds.
+fn bench(scene: &Scene, options: &str) -> Child {
+    let mut command = Command::new("qemu-img");
+    command.args(["bench", "--image-opts", "-w", "-c", "40000", "-d", "4", "-s", "4096", options]);
+    command.current_dir(scene.path("")).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Waits until some of it has been written, and not all.
+#[track_caller]
+fn wait_for_writes(scene: &Scene, bench: &mut Child) {
+    let until = Instant::now() + PATIENCE;
+    while std::fs::metadata(scene.path("vm/data")).map_or(0, |meta| meta.len()) < 1 << 20 {
+        assert!(Instant::now() < until && bench.try_wait().unwrap().is_none(), "nothing is written");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(bench.try_wait().unwrap().is_none(), "all was written before the disk was killed");
+}
+
+#[test]
+fn a_port_for_everybody_is_warned_of() {
+    let scene = noisy(1);
+    let mut attached = Attached::start(&scene, "file://~/store:v1 --nbd 0.0.0.0:0 --writable ~/vm");
+    let said = attached.warning();
+    assert!(
+        said.contains("0.0.0.0:0") && said.contains("read and write") && said.contains("--tls-client-ca"),
+        "{said}"
+    );
+    attached.detach();
+    let attached = Attached::start(&scene, "file://~/store:v1 --nbd 127.0.0.1:0 --nbd localhost:0");
+    assert!(!attached.said().contains("everybody"), "{}", attached.said());
+    attached.detach();
+}

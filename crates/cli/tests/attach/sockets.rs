@@ -1,0 +1,185 @@
+//! Sockets and files of disks: what is replaced by them, and which users can open them.
+
+use crate::attached::Attached;
+use crate::disk::noise;
+use crate::images::noisy;
+use crate::scene::Scene;
+use crate::tools::{installed, is_root, skipped};
+use headstart_testkit::process::Process;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::Command;
+
+/// Users that no other program has files of: the owner, a member of the group, a stranger.
+const OWNER: u32 = 51_001;
+const GROUP: u32 = 51_002;
+const STRANGER: u32 = 51_003;
+
+/// An image, in a directory that all users can pass.
+fn passable() -> Scene {
+    let scene = Scene::within(&std::env::temp_dir());
+    fs::set_permissions(scene.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(scene.path("disk.raw"), noise(5, 1 << 20)).unwrap();
+    scene.ok("image import disk.raw file://~/store:v1");
+    scene
+}
+
+/// `true` if a user of this number and group can do it.
+fn can(user: u32, group: u32, program: &str, args: &[&str]) -> bool {
+    run_as(user, group, program, args) == Some(0)
+}
+
+fn run_as(user: u32, group: u32, program: &str, args: &[&str]) -> Option<i32> {
+    let mut command = Command::new("setpriv");
+    command.args(["--clear-groups", "--reuid"]).arg(user.to_string()).arg("--regid").arg(group.to_string());
+    command.arg(program).args(args).output().unwrap().status.code()
+}
+
+/// `true` if such a user can connect to a socket.
+fn connects(user: u32, group: u32, socket: &Path) -> bool {
+    // What it says there is nonsense, but it says it: 7 is that it could not connect.
+    let socket = socket.to_str().unwrap();
+    run_as(user, group, "curl", &["--max-time", "5", "--unix-socket", socket, "http://x/"]) != Some(7)
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().mode() & 0o777
+}
+
+#[test]
+fn a_regular_file_never_becomes_a_socket() {
+    let scene = noisy(1);
+    for way in ["--nbd unix:~/precious", "--vhost-user ~/precious"] {
+        fs::write(scene.path("precious"), "x").unwrap();
+        scene
+            .fails(&format!("attach file://~/store:v1 {way}"), &["precious", "is not a socket", "remove it"]);
+        assert_eq!(scene.bytes("precious"), b"x", "{way}");
+    }
+}
+
+/// What a killed disk leaves is replaced; what another program left, which nobody answers on either, stays.
+#[test]
+fn only_sockets_of_this_program_are_replaced() {
+    let scene = noisy(1);
+    let words = "file://~/store:v1 --nbd unix:~/d.sock --vhost-user ~/v.sock";
+    let mut attached = Attached::start(&scene, words);
+    scene
+        .fails("attach file://~/store:v1 --vhost-user ~/v.sock", &["v.sock", "another server listens there"]);
+    attached.process().kill();
+    assert!(scene.path("d.sock").exists() && scene.path("v.sock").exists());
+    Attached::start(&scene, words).detach();
+    let left = scene.names("");
+    assert!(!left.iter().any(|name| name.contains(".sock")), "{left:?}");
+    for (way, name) in [("--nbd unix:~/d.sock", "d.sock"), ("--vhost-user ~/v.sock", "v.sock")] {
+        drop(UnixListener::bind(scene.path(name)).unwrap());
+        let remedy = format!("rm {}", scene.path(name).display());
+        scene.fails(&format!("attach file://~/store:v1 {way}"), &[name, "nobody answers on", &remedy]);
+        assert!(scene.path(name).exists());
+    }
+}
+
+/// Whatever the mask of the process is.
+#[test]
+fn sockets_and_files_are_this_users_alone() {
+    let scene = noisy(1);
+    for mask in ["0000", "0077", "0777"] {
+        let plain =
+            scene.command("attach --json file://~/store:v1 --nbd unix:~/d.sock --vhost-user ~/v.sock");
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("umask {mask}; exec \"$0\" \"$@\"")]);
+        command.arg(plain.get_program()).args(plain.get_args()).current_dir(scene.path(""));
+        command.arg("--cache").arg(scene.path("cache"));
+        // Made before, since with such a mask nothing could be made in it.
+        fs::create_dir_all(scene.path("cache")).unwrap();
+        let attached = Attached::of(&mut command);
+        for name in ["d.sock", "v.sock"] {
+            assert_eq!(mode(&scene.path(name)), 0o600, "{name} with the mask {mask}");
+        }
+        attached.detach();
+    }
+}
+
+#[test]
+fn another_user_opens_a_disk_and_a_third_does_not() {
+    let scene = passable();
+    if !installed(&["setpriv", "nbdinfo", "curl"]) || !is_root() {
+        return skipped("only root gives sockets to other users");
+    }
+    let words = format!(
+        "file://~/store:v1 --nbd unix:~/d.sock --vhost-user ~/v.sock --socket-owner {OWNER}:{GROUP} --cache ~/cache"
+    );
+    let attached = Attached::start(&scene, &words);
+    let uri = attached.uri();
+    for (user, group, may) in [(OWNER, STRANGER, true), (STRANGER, GROUP, true), (STRANGER, STRANGER, false)]
+    {
+        assert_eq!(can(user, group, "nbdinfo", &["--size", &uri]), may, "NBD, {user}:{group}");
+        assert_eq!(connects(user, group, &scene.path("v.sock")), may, "vhost-user, {user}:{group}");
+    }
+    attached.detach();
+    // A mode of its own: not the group.
+    let attached = Attached::start(&scene, &format!("{words} --socket-mode 0600"));
+    assert!(can(OWNER, STRANGER, "nbdinfo", &["--size", &uri]));
+    assert!(!can(STRANGER, GROUP, "nbdinfo", &["--size", &uri]));
+    attached.detach();
+}
+
+#[test]
+fn another_user_opens_the_file_of_a_disk_and_a_third_does_not() {
+    let scene = passable();
+    if !installed(&["setpriv", "cmp"]) || !is_root() || !Path::new("/dev/fuse").exists() {
+        return skipped("needs root and /dev/fuse");
+    }
+    fs::create_dir(scene.path("mnt")).unwrap();
+    fs::write(scene.path("file.raw"), "").unwrap();
+    // The image itself is for all to compare with.
+    for (point, file) in [("mnt", "mnt/disk.raw"), ("file.raw", "file.raw")] {
+        let words =
+            format!("file://~/store:v1 --fuse ~/{point} --socket-owner {OWNER}:{GROUP} --cache ~/cache");
+        let attached = Attached::start(&scene, &words);
+        let (file, raw) = (scene.path(file), scene.path("disk.raw"));
+        let args = [file.to_str().unwrap(), raw.to_str().unwrap()];
+        assert!(can(OWNER, STRANGER, "cmp", &args), "the owner, {point}");
+        assert!(can(STRANGER, GROUP, "cmp", &args), "the group, {point}");
+        assert!(!can(STRANGER, STRANGER, "cmp", &args), "a stranger, {point}");
+        attached.detach();
+    }
+}
+
+#[test]
+fn owners_that_are_not_there_are_refused_by_name() {
+    let scene = noisy(1);
+    for (option, part) in [
+        ("--socket-owner no-such-user", "no-such-user"),
+        ("--socket-owner root:no-such-group", "no-such-group"),
+        ("--socket-mode 0777", "0660"),
+    ] {
+        let run = scene.run(&format!("attach file://~/store:v1 --nbd unix:~/d.sock {option}"));
+        assert_eq!(run.status, Some(2), "{run}");
+        assert!(run.stderr.contains(part), "{run}");
+    }
+}
+
+/// Somebody who is not root may name a group that he is in, and nothing else.
+#[test]
+fn a_user_cannot_give_sockets_away() {
+    let scene = passable();
+    if !installed(&["setpriv"]) || !is_root() {
+        return skipped("becomes another user");
+    }
+    fs::create_dir(scene.path("mine")).unwrap();
+    std::os::unix::fs::chown(scene.path("mine"), Some(OWNER), Some(OWNER)).unwrap();
+    let plain = scene.command(&format!(
+        "attach file://~/store:v1 --nbd unix:~/mine/d.sock --cache ~/mine/cache --socket-owner {STRANGER} --no-record"
+    ));
+    let mut command = Command::new("setpriv");
+    command.args(["--clear-groups", "--reuid", "51001", "--regid", "51001"]);
+    command.arg(plain.get_program()).args(plain.get_args()).current_dir(scene.path("mine"));
+    let mut process = Process::start(&mut command);
+    let status = process.end(crate::attached::PATIENCE);
+    assert_eq!(status.code(), Some(1), "{process}");
+    let said = process.said();
+    assert!(said.contains("cannot be given to 51003") && said.contains("run it as root"), "{said}");
+    assert!(!scene.path("mine/d.sock").exists());
+}
