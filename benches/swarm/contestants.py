@@ -219,6 +219,7 @@ class Swarm(Contestant):
             agent = host.start("agent", HEADSTART, "agent", "--json", "--dir", host.place / "daemon",
                                "--cache", host.place / "cache", "--credentials", self.credentials(host),
                                "--name", host.place.name, "--listen", self.at(host),
+                               "--allow-store", IMAGE.removesuffix(f":{TAG}"),
                                *self.arguments, *self.arguments_of(host),
                                *(part for other in known for part in ("--join", self.at(other))))
             self.agents[host.number] = agent

@@ -404,10 +404,16 @@ fn harvest_journal() -> Result<Vec<u8>> {
     ] {
         broker.on_event(Time(1), event, &mut actions);
     }
-    let mut written = journal::header().to_vec();
+    let (mut written, mut chain) = (Vec::new(), journal::Chain::begin(1));
+    let mut add = |entry: &Entry| -> Result<()> {
+        let mut records = Vec::new();
+        journal::encode(entry, &mut records)?;
+        chain.append(&records, &mut written);
+        Ok(())
+    };
     for action in actions {
         if let Action::Journal(step) = action {
-            journal::encode(&Entry::Broker(step), 0, &mut written)?;
+            add(&Entry::Broker(step))?;
         }
     }
     let mut disk = vssd()?;
@@ -417,7 +423,7 @@ fn harvest_journal() -> Result<Vec<u8>> {
     let (first, second) = snapshot.split_at(snapshot.len() / 2);
     for (part, map) in (0..).zip([first, second]) {
         let part = Entry::Snapshot { vssd, part, last: part == 1, map: map.to_vec() };
-        journal::encode(&part, 0, &mut written)?;
+        add(&part)?;
     }
     let Place::At(placement) = disk.place(5)? else { return Err(Error::invalid("there is room")) };
     let mut changes: Vec<_> = disk.commit(placement).into_iter().collect();
@@ -425,9 +431,9 @@ fn harvest_journal() -> Result<Vec<u8>> {
     changes.push(Change { number: 3, what: ChangeKind::Unmap { first: 0, count: 9 } });
     for change in changes {
         let change = postcard::to_allocvec(&change).map_err(|_| Error::invalid("too long"))?;
-        journal::encode(&Entry::Map { vssd, change }, 16, &mut written)?;
+        add(&Entry::Map { vssd, change })?;
     }
-    journal::encode(&Entry::Whole, written.len() as u64, &mut written)?;
+    add(&Entry::Whole)?;
     Ok(written)
 }
 

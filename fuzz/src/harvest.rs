@@ -5,7 +5,7 @@ use headstart_harvest::VssdId;
 use headstart_harvest::broker::{Broker, Settings};
 use headstart_harvest::custody::Custody;
 use headstart_harvest::flash::{FlashBlock, Geometry};
-use headstart_harvest::journal::{self, Record, Snapshots, decode, encode, header};
+use headstart_harvest::journal::{self, Chain, FRONT, Record, Snapshots, decode, encode, front, repair};
 use headstart_harvest::predict::{STEP, Series};
 use headstart_harvest::vssd::{self, Change, Snapshot, Vssd};
 
@@ -24,8 +24,8 @@ pub fn vssd() -> Result<Vssd> {
     Vssd::new(&vssd::Settings::new(GEOMETRY, 12 * u64::from(GEOMETRY.block_size())), &home)
 }
 
-/// A host's journal: custody, the broker and a vSSD are recovered from it. What is read is written again, and must then
-/// be the same.
+/// A host's journal, or its groups without the front: custody, the broker and a vSSD are recovered from it. What is
+/// read is written again, and must then be the same.
 ///
 /// # Errors
 /// Where the input is not one, or says what cannot have happened.
@@ -33,10 +33,27 @@ pub fn vssd() -> Result<Vssd> {
 /// # Panics
 /// Where it is not the same.
 pub fn harvest_journal(input: &[u8]) -> Result<()> {
-    let decoded = decode(input)?;
-    let mut written = header().to_vec();
-    decoded.records.iter().try_for_each(|record| encode(record, 0, &mut written))?;
-    assert!(decode(&written)?.records == decoded.records, "written, it is another journal");
+    let whole;
+    let input = if input.starts_with(&front(1)[..8]) {
+        input
+    } else {
+        whole = [&front(1)[..], input].concat();
+        &whole
+    };
+    let decoded = decode(input);
+    let examined = repair::examine(input);
+    if let (Ok(decoded), Ok(examined)) = (&decoded, &examined) {
+        assert!(examined.records == decoded.records, "examined, it is another journal");
+        assert!(decode(&examined.mended)?.records == decoded.records, "mended, it is another journal");
+    }
+    let decoded = decoded?;
+    let (mut written, mut records) = (front(1), Vec::new());
+    decoded.records.iter().try_for_each(|record| encode(record, &mut records))?;
+    Chain::begin(1).append(&records, &mut written);
+    assert!(
+        written.len() >= FRONT && decode(&written)?.records == decoded.records,
+        "written, it is another journal"
+    );
     let steps = || {
         decoded.records.iter().filter_map(|record| match record {
             Record::Broker(step) => Some(step),

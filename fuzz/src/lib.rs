@@ -9,6 +9,8 @@
 //! * `make test`: `tests/replay.rs` replays the committed corpus, with every byte of it flipped in turn;
 //! * `examples/make_corpus.rs` writes the corpus's valid inputs with our own writers.
 
+#![forbid(unsafe_code)]
+
 pub mod harvest;
 mod nbd;
 mod swarm;

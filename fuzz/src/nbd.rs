@@ -18,6 +18,7 @@ pub fn nbd(input: &[u8]) -> Result<()> {
         description: "a disk".to_owned(),
         size: DISK_SIZE,
         read_only,
+        resizable: !read_only,
     };
     let exports = [view("a", false), view("b", true)];
     // The same bytes must make sense, or none, whether TLS is wanted or not.
@@ -25,7 +26,7 @@ pub fn nbd(input: &[u8]) -> Result<()> {
     let (chosen, rest) = shake_hands(&exports, Encryption::Unavailable, input)?;
     let read_only = exports.get(chosen.export).is_none_or(|export| export.read_only);
     let (structured, base_allocation) = (chosen.structured, chosen.base_allocation);
-    transmit(Session { structured, base_allocation, read_only }, rest)
+    transmit(Session { structured, base_allocation, read_only, resizable: !read_only }, rest)
 }
 
 fn shake_hands<'a>(

@@ -1,7 +1,10 @@
-//! What our dependencies allow us: all of them must be usable in an Apache-2.0 program.
+//! What our dependencies allow us: all of them must be usable in an Apache-2.0 program. And where they come from: one
+//! registry, with a checksum for each in `Cargo.lock`.
 
 use crate::assert_none;
-use crate::tree::{metadata, packages};
+use crate::tree::{metadata, packages, root};
+use std::collections::BTreeSet;
+use std::fs;
 
 /// Licences that go with Apache-2.0 and ask for no more than attribution.
 const ALLOWED: [&str; 14] = [
@@ -30,6 +33,35 @@ fn every_dependency_may_be_used() {
         .map(|(name, licence)| format!("{name}: {licence:?}"))
         .collect();
     assert_none("find another library, or widen ALLOWED with a reason", &offences);
+}
+
+#[test]
+fn every_dependency_comes_from_one_registry() {
+    let metadata = metadata();
+    let sources: BTreeSet<_> =
+        packages(&metadata, false).filter_map(|package| package["source"].as_str()).collect();
+    let others: Vec<_> = sources.iter().filter(|source| !source.starts_with("registry+")).collect();
+    assert!(
+        others.is_empty() && sources.len() == 1,
+        "depend on published crates of one registry: {sources:?}"
+    );
+    let lock = fs::read_to_string(root().join("Cargo.lock")).unwrap();
+    let unchecked: Vec<_> = lock
+        .split("[[package]]")
+        .filter(|package| package.contains("source = ") && !package.contains("checksum = "))
+        .map(|package| package.lines().nth(1).unwrap_or_default().to_owned())
+        .collect();
+    assert_none("these have no checksum in Cargo.lock", &unchecked);
+}
+
+/// `cargo deny` is told the same as this test.
+#[test]
+fn licences_are_the_same_for_cargo_deny() {
+    let text = fs::read_to_string(root().join("deny.toml")).unwrap();
+    let list = text.split("\nallow = [").nth(1).and_then(|list| list.split(']').next()).unwrap();
+    let allowed: Vec<_> =
+        list.split('"').skip(1).step_by(2).filter(|name| !name.contains(" WITH ")).collect();
+    assert_eq!(allowed, ALLOWED);
 }
 
 /// Whether an SPDX expression (with the old `/` for OR) can be met by [`ALLOWED`] alone.

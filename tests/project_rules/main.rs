@@ -7,7 +7,9 @@
 //! |---|---|
 //! | [`text`] | names, lengths and words of the files of the tree |
 //! | [`house`] | which crate may use which, what every crate says of itself, what ARCHITECTURE.md names |
-//! | [`licences`] | what our dependencies allow us |
+//! | [`licences`] | what our dependencies allow us, and where they come from |
+//! | [`units`] | what the systemd units may do, at most |
+//! | [`unsafety`] | crates without unsafe code promise it |
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a rule that cannot be checked has failed")]
 
@@ -15,6 +17,8 @@ mod house;
 mod licences;
 mod text;
 mod tree;
+mod units;
+mod unsafety;
 
 /// Fails with all offences at once, so that one run names everything to mend.
 #[track_caller]

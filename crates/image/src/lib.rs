@@ -36,6 +36,8 @@
 //! | [`verify`], [`diff`] | check an image, compare two |
 //! | [`progress`] | tells the caller how far work is, and stops it |
 
+#![forbid(unsafe_code)]
+
 pub mod acceleration;
 pub mod blob;
 pub mod commit;

@@ -21,6 +21,7 @@
 //! | [`zero_shot`] | whose traces to learn from for an image that has none |
 //! | [`bandwidth`] | bandwidths, and the bins that plans are made for |
 
+#![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small"))]
 
 pub mod artifact;

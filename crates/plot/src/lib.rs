@@ -23,6 +23,8 @@
 //! | `font` | letters as strokes |
 //! | `svg`, `png` | a scene as bytes |
 
+#![forbid(unsafe_code)]
+
 pub mod chart;
 pub mod color;
 mod font;

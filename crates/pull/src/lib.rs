@@ -24,6 +24,7 @@
 //! | [`pilot`] | the switcher, and whether preloading is worth it: what a disk drives |
 //! | [`settings`], [`counters`] | knobs and figures |
 
+#![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small"))]
 
 mod active;

@@ -19,6 +19,7 @@
 //! | [`outcome`] | what came of it: hit rate, accuracy, waits, slow reads, bytes |
 //! | [`waits`] | percentiles of any number of waits |
 
+#![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small"))]
 
 pub mod boot;

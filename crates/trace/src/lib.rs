@@ -17,6 +17,8 @@
 //! | [`stats`] | what traces read: sums, and the figures of the ThinkAhead paper |
 //! | [`synthesize`] | data sets like the published one, of any size, from a seed |
 
+#![forbid(unsafe_code)]
+
 pub mod data_set;
 pub mod directory;
 pub mod fast26;

@@ -12,6 +12,7 @@
 //!
 //! Nothing in here is part of the product.
 
+#![forbid(unsafe_code)]
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,

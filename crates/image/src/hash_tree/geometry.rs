@@ -81,9 +81,38 @@ fn visit(tree: Subtree, wanted: (u64, u64), each: &mut dyn FnMut(ByteRange)) {
 /// Names the pages of the outboard that hold what [`nodes`] names, as runs: ascending, with gaps between them, the
 /// last one cut at the outboard's end.
 pub fn pages(blob_len: u64, range: ByteRange, each: &mut dyn FnMut(ByteRange)) {
-    let len = outboard_len(blob_len);
+    in_pages(outboard_len(blob_len), |each| nodes(blob_len, range, each), each);
+}
+
+/// Names the pages of the outboard that checking a part of the outboard itself reads, as [`pages`] does: those of the
+/// part, and those of all nodes above it. A node that lies only in part in the part counts as within it.
+pub fn proof_pages(blob_len: u64, part: ByteRange, each: &mut dyn FnMut(ByteRange)) {
+    let part = part.intersect(ByteRange::between(0, outboard_len(blob_len)));
+    let named = |each: &mut dyn FnMut(ByteRange)| {
+        each(ByteRange::between(0, PREFIX as u64));
+        visit_outboard(Subtree::whole(blob_len), part, each);
+    };
+    in_pages(outboard_len(blob_len), named, each);
+}
+
+fn visit_outboard(tree: Subtree, part: ByteRange, each: &mut dyn FnMut(ByteRange)) {
+    let all = ByteRange::between(tree.node_offset(), tree.node_offset() + (tree.groups - 1) * NODE as u64);
+    if tree.groups == 1 || all.intersect(part).is_empty() {
+        return;
+    }
+    if part.offset() <= all.offset() && all.end() <= part.end() {
+        return each(all);
+    }
+    each(ByteRange::between(all.offset(), all.offset() + NODE as u64));
+    let (left, right) = tree.children();
+    visit_outboard(left, part, each);
+    visit_outboard(right, part, each);
+}
+
+/// The pages of what `named` names in ascending order, as runs.
+fn in_pages(len: u64, named: impl FnOnce(&mut dyn FnMut(ByteRange)), each: &mut dyn FnMut(ByteRange)) {
     let mut run = ByteRange::between(0, 0);
-    nodes(blob_len, range, &mut |node| {
+    named(&mut |node| {
         let start = node.offset() - node.offset() % TREE_PAGE;
         let end = node.end().next_multiple_of(TREE_PAGE).min(len);
         if start > run.end() {

@@ -43,7 +43,7 @@ mod verify;
 mod tests;
 
 pub use build::TreeBuilder;
-pub use geometry::{TREE_PAGE, nodes, pages};
+pub use geometry::{TREE_PAGE, nodes, pages, proof_pages};
 pub use verify::{HashTree, OutboardCheck};
 
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};

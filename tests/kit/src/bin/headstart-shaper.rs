@@ -3,6 +3,7 @@
 //! It prints the address that it listens at, and when a signal ends it, what went over it:
 //! `moved: DOWN bytes down, UP bytes up, N connections`.
 
+#![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program")]
 
 use clap::Parser;

@@ -1,0 +1,52 @@
+//! The systemd units: how much of the host they can reach, and who can read what they keep.
+
+use crate::assert_none;
+use crate::tree::root;
+use std::fs;
+use std::io::Write;
+use std::process::Command;
+
+const UNITS: [&str; 2] = ["headstart-agent.service", "headstart-harvest.service"];
+
+/// The exposure that `systemd-analyze security` may find at most, in tenths.
+const EXPOSURE_MAX: &str = "30";
+
+#[test]
+fn units_expose_little_of_the_host() {
+    for unit in UNITS {
+        let path = root().join("deploy/systemd").join(unit);
+        let mut command = Command::new("systemd-analyze");
+        command.args(["security", "--offline=true", "--no-pager", "--threshold", EXPOSURE_MAX]).arg(path);
+        let Ok(output) = command.output() else {
+            let _ = writeln!(std::io::stderr(), "SKIPPED: {unit}: systemd-analyze is not installed");
+            return;
+        };
+        let said = String::from_utf8_lossy(&output.stdout);
+        let refused = String::from_utf8_lossy(&output.stderr);
+        if refused.contains("unrecognized option") || refused.contains("Unknown command") {
+            let _ = writeln!(std::io::stderr(), "SKIPPED: {unit}: systemd-analyze is too old");
+            return;
+        }
+        assert!(output.status.success(), "{unit} exposes too much:\n{said}{refused}");
+    }
+}
+
+/// The program sets modes itself; a unit does so for what systemd makes before the program starts.
+#[test]
+fn what_units_keep_is_for_their_user_alone() {
+    let mut offences = Vec::new();
+    for unit in UNITS {
+        let text = fs::read_to_string(root().join("deploy/systemd").join(unit)).unwrap();
+        let has = |line: &str| text.lines().any(|own| own == line);
+        if !has("UMask=0077") {
+            offences.push(format!("{unit}: UMask=0077"));
+        }
+        for kind in ["RuntimeDirectory", "StateDirectory", "CacheDirectory", "LogsDirectory"] {
+            let is_made = text.lines().any(|line| line.starts_with(&format!("{kind}=")));
+            if is_made && !has(&format!("{kind}Mode=0700")) {
+                offences.push(format!("{unit}: {kind}Mode=0700"));
+            }
+        }
+    }
+    assert_none("add it", &offences);
+}
