@@ -10,7 +10,7 @@ use crate::blobs::Blobs;
 use crate::disk::{Disk, Top};
 use crate::fetch::Fetcher;
 use crate::hints;
-use crate::known_images::KnownImages;
+use crate::known_images::{self, KnownImages};
 use crate::known_links::KnownLinks;
 use crate::open::Located;
 use crate::pinned::PinnedImages;
@@ -254,7 +254,7 @@ struct Named {
 async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Result<Named> {
     let known_images = KnownImages::of(host.cache.dir());
     // Of a bucket, the reference alone does not tell at which endpoint.
-    let name = format!("{}{}", store.location(), reference.selector);
+    let name = known_images::name(&store.location(), &reference.selector);
     let pinned =
         |digest: &Digest| host.swarm.as_ref().and_then(|_| PinnedImages::of(host.cache.dir()).get(digest));
     let known = known_images.recall(&name).or_else(|| match &reference.selector {

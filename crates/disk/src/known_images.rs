@@ -1,5 +1,5 @@
 //! The manifests of images that were attached before, so that an image whose blobs are all in the cache attaches
-//! while its store is away or its credentials are gone.
+//! while its store is away.
 //!
 //! One small file an image, named by the SHA-256 of its reference:
 //!
@@ -14,6 +14,7 @@
 use crate::known_files::KnownFiles;
 use headstart_block::{Digest, Result};
 use headstart_image::manifest::MAX_MANIFEST_SIZE;
+use headstart_store::Selector;
 use std::path::Path;
 
 /// What the first line starts with; the number is the version of the form.
@@ -21,6 +22,11 @@ const MAGIC: &str = "headstart image 1 ";
 
 /// Longest file that is read.
 const LENGTH_MAX: u64 = MAX_MANIFEST_SIZE + 1024;
+
+/// What an image is remembered by: where its store is, as that says itself, and its tag or digest.
+pub(crate) fn name(store: &str, selector: &Selector) -> String {
+    format!("{store}{selector}")
+}
 
 /// The directory of known images.
 pub(crate) struct KnownImages(KnownFiles);

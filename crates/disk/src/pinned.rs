@@ -2,27 +2,33 @@
 //! away.
 //!
 //! One file an image, in the cache's directory: the manifest, named by its digest and checked against it when it is
-//! read. So whoever wrote it has no say in what an image is: only who names it by its digest, or has seen its tag
-//! in the store before, attaches by it.
+//! read. The tag that an image was pinned by is remembered as if it had been seen in the store when the pin came: it
+//! was, by the operator who pinned it. What the store itself says later replaces that.
 
 use crate::known_files::KnownFiles;
+use crate::known_images::{self, KnownImages};
 use headstart_block::{Digest, Error, Result};
 use headstart_image::manifest::MAX_MANIFEST_SIZE;
+use headstart_store::Selector;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// The directory of such images.
-pub struct PinnedImages(KnownFiles);
+/// The directory of such images, and what their tags mean.
+pub struct PinnedImages {
+    manifests: KnownFiles,
+    tags: KnownImages,
+}
 
 impl PinnedImages {
     /// Those of the cache in `cache`.
     #[must_use]
     pub fn of(cache: &Path) -> Self {
-        Self(KnownFiles {
+        let manifests = KnownFiles {
             dir: cache.join("pinned"),
             about: "the manifest",
             length_max: MAX_MANIFEST_SIZE + 1,
-        })
+        };
+        Self { manifests, tags: KnownImages::of(cache) }
     }
 
     /// An image with this manifest is kept from now on.
@@ -34,7 +40,21 @@ impl PinnedImages {
         if self.get(&digest).is_some() {
             return Ok(());
         }
-        self.0.write(&digest.to_string(), manifest)
+        self.manifests.write(&digest.to_string(), manifest)
+    }
+
+    /// The image with this manifest is what `selector` means in `store`, as the store says its location.
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub fn resolve(&self, store: &str, selector: &Selector, manifest: &[u8]) -> Result<()> {
+        self.tags.remember(&known_images::name(store, selector), &Digest::of(manifest), manifest)
+    }
+
+    /// Whether it is known what `selector` means in `store`, from a pin or from the store itself.
+    #[must_use]
+    pub fn is_resolved(&self, store: &str, selector: &Selector) -> bool {
+        self.tags.recall(&known_images::name(store, selector)).is_some()
     }
 
     /// It is not any more.
@@ -42,7 +62,7 @@ impl PinnedImages {
     /// # Errors
     /// Where the file cannot be removed.
     pub fn remove(&self, digest: &Digest) -> Result<()> {
-        let path = self.0.path(&digest.to_string());
+        let path = self.manifests.path(&digest.to_string());
         match std::fs::remove_file(&path) {
             Err(e) if e.kind() != ErrorKind::NotFound => {
                 Err(Error::io("cannot remove", e).about(path.display()))
@@ -53,7 +73,7 @@ impl PinnedImages {
 
     /// The manifest of that digest.
     pub(crate) fn get(&self, digest: &Digest) -> Option<Vec<u8>> {
-        self.0.read(&digest.to_string()).filter(|manifest| Digest::of(manifest) == *digest)
+        self.manifests.read(&digest.to_string()).filter(|manifest| Digest::of(manifest) == *digest)
     }
 }
 
@@ -70,7 +90,7 @@ mod tests {
         pinned.remove(&digest).unwrap();
         pinned.insert(manifest).unwrap();
         assert_eq!(pinned.get(&digest).as_deref(), Some(manifest));
-        std::fs::write(pinned.0.path(&digest.to_string()), b"{} ").unwrap();
+        std::fs::write(pinned.manifests.path(&digest.to_string()), b"{} ").unwrap();
         assert_eq!(pinned.get(&digest), None);
         pinned.insert(manifest).unwrap();
         assert_eq!(pinned.get(&digest).as_deref(), Some(manifest));

@@ -12,7 +12,7 @@ use futures::stream::{self, StreamExt};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_cache::{BlobSpec, CachedBlob};
 use headstart_disk::{Carrier, PinnedImages};
-use headstart_store::Location;
+use headstart_store::{Location, Reference, Selector};
 use headstart_swarm::PeerKey;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -56,6 +56,13 @@ pub(super) struct Keeping {
     has_news: AtomicBool,
     /// Answers to hosts that know less.
     answers: AtomicUsize,
+}
+
+/// When what a tag means is written down.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Renewed {
+    Always,
+    WhereUnknown,
 }
 
 /// This host's part of a blob.
@@ -305,7 +312,8 @@ impl Keeper {
                 } else {
                     self.keeping.images.remove(&pin.digest()?)
                 };
-                if let Err(error) = kept {
+                let resolved = kept.and_then(|()| self.resolve_tag(pin, Renewed::Always));
+                if let Err(error) = resolved {
                     tracing::warn!(%error, "a pinned image will not attach while its store is away");
                 }
                 self.tell_machine(&pins);
@@ -313,6 +321,38 @@ impl Keeper {
             }
             Ok(is_news)
         })
+    }
+
+    /// The tag that an image was pinned by means that image from now on, for disks that are attached with the store
+    /// away.
+    fn resolve_tag(&self, pin: &Pin, renewed: Renewed) -> Result<()> {
+        let reference = pin.image.parse::<Reference>().ok().filter(|_| pin.is_kept());
+        let reference = reference.filter(|reference| reference.location.to_string() == pin.store);
+        let Some(reference) = reference.filter(|reference| matches!(reference.selector, Selector::Tag(_)))
+        else {
+            return Ok(());
+        };
+        // The store itself knows what else tells it from others; nothing is asked of it.
+        let Some(store) = self.stores.get(&pin.store) else { return Ok(()) };
+        let images = &self.keeping.images;
+        let store = store.location();
+        if renewed == Renewed::WhereUnknown && images.is_resolved(&store, &reference.selector) {
+            return Ok(());
+        }
+        images.resolve(&store, &reference.selector, pin.manifest.as_bytes())
+    }
+
+    /// What the cache's directory knew of pinned images may be lost with it.
+    fn remember_pinned(&self) {
+        let mut pins: Vec<Pin> = self.keeping.pins().kept().cloned().collect();
+        // The newest says what a tag means, and what is known is not replaced.
+        pins.sort_unstable_by_key(|pin| std::cmp::Reverse(pin.since));
+        for pin in pins {
+            let kept = self.keeping.images.insert(pin.manifest.as_bytes());
+            if let Err(error) = kept.and_then(|()| self.resolve_tag(&pin, Renewed::WhereUnknown)) {
+                tracing::warn!(%error, "a pinned image will not attach while its store is away");
+            }
+        }
     }
 
     fn tell_machine(&self, pins: &Pins) {
@@ -406,7 +446,10 @@ impl Keeper {
     /// Goes on keeping what the agent before this one kept, as long as it lives.
     pub(super) async fn look_after(keeper: Weak<Self>) {
         let first = |keeper: Arc<Self>| {
-            tokio::task::block_in_place(|| keeper.tell_machine(&keeper.keeping.pins()));
+            tokio::task::block_in_place(|| {
+                keeper.remember_pinned();
+                keeper.tell_machine(&keeper.keeping.pins());
+            });
         };
         let Some(()) = keeper.upgrade().map(first) else { return };
         let (mut pause, mut said) = (COMPARED_FIRST, false);

@@ -95,9 +95,16 @@ fn the_fleet_is_a_repository() {
     scene.fails(&format!("attach {image} --cache ~/d-cache --nbd unix:~/x.sock"), &["refused"]);
     agents[2].kill();
     let by_digest = image.replace(":v1", &format!("@{digest}"));
-    let disk = late.attach(&format!("vm={by_digest} --nbd unix:~/d.sock"));
-    check_bytes(&scene, "disk.raw", disk["ready"]["ways"][0]["uri"].as_str().unwrap());
-    late.detach("vm");
+    // By the tag that it was pinned by, which the hosts of the swarm know; by its digest as well.
+    for image in [&image, &by_digest] {
+        let disk = late.attach(&format!("vm={image} --nbd unix:~/d.sock"));
+        check_bytes(&scene, "disk.raw", disk["ready"]["ways"][0]["uri"].as_str().unwrap());
+        late.detach("vm");
+    }
+    // Also where the cache was lost with what it knew of tags.
+    let disk = agents[1].attach(&format!("vm={image} --nbd unix:~/d.sock"));
+    assert!(disk["ready"].is_object(), "{disk}");
+    agents[1].detach("vm");
     wait_for("seen that one is away", || pin(&late).unwrap()["away"] == serde_json::json!(["c"]));
 
     // It is let go, and who was away hears of it.
