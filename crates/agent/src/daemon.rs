@@ -62,6 +62,8 @@ pub struct AgentSettings {
     pub allowed_stores: Vec<headstart_store::StorePrefix>,
     /// Its disks attach no image of a store whose bytes hash trees do not prove.
     pub require_tree: bool,
+    /// Its disks attach what is whole in the cache although its store refuses the credentials.
+    pub cached_although_denied: bool,
     /// The program that serves a disk: `headstart`.
     pub program: PathBuf,
     /// Where what changes nothing is served over TCP.
@@ -129,6 +131,7 @@ impl Agent {
             cache: absolute(cache.dir()),
             swarm: local.as_ref().map(|_| absolute(&swarm_socket)),
             require_tree: settings.require_tree,
+            cached_although_denied: settings.cached_although_denied,
         })?;
         let socket = dir.join(SOCKET);
         let served = Served { disks, swarm: swarm.clone(), keeper, proxy: proxy.clone() };

@@ -2,8 +2,9 @@
 //!
 //! An image in a local directory is read where it lies. Any other goes through the cache: its manifest is asked
 //! for, its layers are opened, and from then on the pull engine brings what is read. Where the store does not
-//! answer or refuses the credentials, the manifest seen last is taken, provided that every byte is in the
-//! cache: a host that boots again while its registry is away starts what it has.
+//! answer, the manifest seen last is taken, provided that every byte is in the cache: a host that boots again while
+//! its registry is away starts what it has. A store that refuses the credentials has answered: whoever may not read
+//! the image any more does not get it out of a cache that others filled.
 
 use crate::base::{Base, Health};
 use crate::blobs::Blobs;
@@ -74,6 +75,8 @@ pub struct DiskOptions {
     pub recorder: Option<Arc<Recorder>>,
     /// Attaches no image of a store whose bytes are not all proven by hash trees as they come.
     pub require_tree: bool,
+    /// Attaches an image that is whole in the cache although its store refuses the credentials.
+    pub cached_although_denied: bool,
 }
 
 /// The layer that takes writes.
@@ -160,19 +163,17 @@ pub async fn attach_remote(
         Some(located) => located,
         None => locate(host, &*store, &manifest).await.map_err(about)?,
     };
+    let mut warnings = Vec::new();
+    if let Some(refusal) = named.refusal {
+        let (is_whole, is_pinned) = (located.are_whole(), named.is_pinned);
+        let from = instead_of_store(&refusal, is_whole, is_pinned, options.cached_although_denied);
+        let Some(from) = from else { return Err(about(denied_though_here(refusal, is_whole))) };
+        let digest = named.digest;
+        warnings.push(format!("{reference}: {refusal}. {from} ({digest}): attached from there"));
+    }
     // Beside all that follows; not for an image of which nothing is to be brought.
     let source = options.plans.as_deref().filter(|_| !located.are_whole());
     let searches = Searches::start(source, &named.digest, &manifest, &store, &host.runtime);
-    let mut warnings = Vec::new();
-    if let Some(refusal) = named.refusal {
-        let (from, digest) = match refusal.kind() {
-            _ if located.are_whole() => ("All of it is in the cache, as it was seen last", named.digest),
-            // Who is refused is not to get it from others.
-            ErrorKind::Unavailable if named.is_pinned => ("Hosts of the swarm keep it", named.digest),
-            _ => return Err(about(refusal)),
-        };
-        warnings.push(format!("{reference}: {refusal}. {from} ({digest}): attached from there"));
-    }
     let origin = store.location();
     // What is whole needs nobody, but others may need it.
     let origin_named = reference.location.to_string();
@@ -215,6 +216,32 @@ pub async fn attach_remote(
         puller.set_left_rate(options.left_rate);
     }
     Ok(Attached { disk, digest: named.digest, manifest, made, warnings })
+}
+
+/// Where an image is attached from although its store gave this `refusal`; from nowhere for who is denied, unless the
+/// operator wants it so.
+fn instead_of_store(
+    refusal: &Error,
+    is_whole: bool,
+    is_pinned: bool,
+    although_denied: bool,
+) -> Option<&'static str> {
+    let is_away = refusal.kind() == ErrorKind::Unavailable;
+    match (is_whole, is_pinned) {
+        (true, _) if is_away || although_denied => Some("All of it is in the cache, as it was seen last"),
+        (_, true) if is_away => Some("Hosts of the swarm keep it"),
+        _ => None,
+    }
+}
+
+/// The error of a store that does not give an image, where all of that is in the cache.
+fn denied_though_here(refusal: Error, is_whole: bool) -> Error {
+    if !is_whole || refusal.kind() != ErrorKind::Denied {
+        return refusal;
+    }
+    Error::new(ErrorKind::Denied, "all of it is in the cache, but its store refuses it")
+        .caused_by(refusal)
+        .remedy("--cached-although-denied attaches it all the same")
 }
 
 /// Refuses an image that has a layer without a hash tree: its bytes are believed to its store until all of them are

@@ -134,6 +134,8 @@ pub struct DisksSettings {
     pub swarm: Option<PathBuf>,
     /// They attach no image whose bytes hash trees do not prove.
     pub require_tree: bool,
+    /// They attach what is whole in the cache although its store refuses the credentials.
+    pub cached_although_denied: bool,
 }
 
 /// The disks of a host. Dropping it leaves them alone.

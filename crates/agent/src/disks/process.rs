@@ -100,6 +100,9 @@ impl Process {
         if settings.require_tree {
             command.arg("--require-tree");
         }
+        if settings.cached_although_denied {
+            command.arg("--cached-although-denied");
+        }
         command.args(&spec.arguments).stdin(Stdio::null()).stdout(out).stderr(log);
         if let Some(directory) = &spec.directory {
             command.current_dir(directory);

@@ -39,6 +39,9 @@ pub(crate) struct AgentArgs {
     /// others choose
     #[arg(long)]
     pub(super) require_tree: bool,
+    /// Its disks attach an image that is whole in the cache although its store refuses the credentials
+    #[arg(long)]
+    pub(super) cached_although_denied: bool,
     /// Take part in the swarm with what `headstart swarm init` made for this host
     #[arg(long, value_name = "DIR", conflicts_with = "plain", group = "swarm", help_heading = "Swarm")]
     credentials: Option<PathBuf>,

@@ -66,6 +66,7 @@ impl AgentArgs {
             stores: self.store.settings()?,
             allowed_stores: self.allow_store.clone(),
             require_tree: self.require_tree,
+            cached_although_denied: self.cached_although_denied,
             program: program()?,
             http: self.http(),
             range_proxy: self.range_proxy,

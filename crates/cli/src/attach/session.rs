@@ -261,6 +261,7 @@ async fn attach_one(
         }),
         recorder: unnamed.recorder.clone(),
         require_tree: args.require_tree,
+        cached_although_denied: args.cached_although_denied,
     };
     match (store, host) {
         (Some(store), Some(host)) => {

@@ -4,6 +4,7 @@ use crate::agent::Agent;
 use crate::cluster::{knows, start, wait_for};
 use crate::images::{Web, noisy};
 use crate::scene::Scene;
+use headstart_testkit::faults::{Fault, Rule};
 use serde_json::Value;
 
 /// An operator and another host, which may fetch from `allowed`.
@@ -74,6 +75,29 @@ fn an_agent_that_asks_for_hash_trees_attaches_what_has_them() {
     let agent = Agent::start(&scene, "a", "--plain a --listen 127.0.0.1:0 --require-tree");
     // Whether the disk asks for it, too, or not.
     let disk = agent.attach(&format!("vm={} --require-tree --nbd unix:~/d.sock", web.image()));
+    assert!(disk["ready"]["ways"][0]["uri"].is_string(), "{disk}");
+    agent.detach("vm");
+}
+
+#[test]
+fn an_agent_may_attach_what_is_cached_although_it_is_denied() {
+    let scene = noisy(1);
+    let Some(web) = Web::before(&scene) else { return };
+    let words = format!("vm={} --nbd unix:~/d.sock", web.image());
+    let mut agent = Agent::start(&scene, "a", "--plain a --listen 127.0.0.1:0");
+    agent.attach(&format!("{words} --fill 1GB/s"));
+    let is_whole = |blob: &Value| blob["local_bytes"] == blob["len"];
+    wait_for("filled", &agent, |part| {
+        let blobs = part["blobs"].as_array().unwrap();
+        !blobs.is_empty() && blobs.iter().all(is_whole)
+    });
+    agent.detach("vm");
+    web.proxy.add(Rule::new(Fault::status(403)));
+    scene.fails(&format!("attach {words} {}", agent.option()), &["403", "--cached-although-denied"]);
+    agent.stop();
+    drop(agent);
+    let agent = Agent::start(&scene, "a", "--plain a --listen 127.0.0.1:0 --cached-although-denied");
+    let disk = agent.attach(&words);
     assert!(disk["ready"]["ways"][0]["uri"].is_string(), "{disk}");
     agent.detach("vm");
 }

@@ -13,10 +13,9 @@ const QUICK: Duration = Duration::from_secs(25);
 type Leave = fn(&FaultProxy);
 
 /// What the message says of each.
-const GONE: [(&str, Leave); 4] = [
+const GONE: [(&str, Leave); 3] = [
     ("refused", |proxy| proxy.set_outage(Outage::Refuse)),
     ("does not answer", |proxy| proxy.set_outage(Outage::Hang)),
-    ("403", |proxy| proxy.add(Rule::new(Fault::status(403)))),
     ("503", |proxy| proxy.add(Rule::new(Fault::status(503)))),
 ];
 
@@ -60,6 +59,42 @@ fn an_image_that_is_all_here_attaches_without_its_store() {
         check_bytes(&scene, "disk.raw", &attached.uri());
         attached.detach();
     }
+}
+
+/// Whoever may not read an image any more does not get it out of a cache that others filled.
+#[test]
+fn what_the_store_denies_is_not_attached_out_of_the_cache() {
+    let scene = layered();
+    let Some(web) = Web::before(&scene) else { return };
+    if !can_check_bytes() {
+        return;
+    }
+    let digest = scene.json("image inspect file://~/store:v1")["digest"].as_str().unwrap().to_owned();
+    let images = [format!("{}/:v1", web.proxy.url()), format!("{}/@{digest}", web.proxy.url())];
+    let attach = |words: &str| Attached::start(&scene, &format!("{words} --cache ~/cache"));
+    let fill = attach(&format!("{} --fill 1GB/s --metrics 127.0.0.1:0", images[0]));
+    fill.wait_for("full disk", Metrics::all_is_local);
+    fill.detach();
+    attach(&images[1]).detach();
+    for status in [401, 403] {
+        web.proxy.clear_rules();
+        web.proxy.add(Rule::new(Fault::status(status)));
+        let status = status.to_string();
+        for image in &images {
+            let words = format!("attach {image} --cache ~/cache --nbd unix:~/d.sock");
+            let all = [&status, image.as_str(), "refuses it", "--cached-although-denied"];
+            scene.fails(&words, &all);
+            let mut attached = attach(&format!("{image} --cached-although-denied"));
+            let warning = attached.warning();
+            assert!(
+                [&status, "in the cache", &digest].iter().all(|part| warning.contains(part)),
+                "{warning}"
+            );
+            check_bytes(&scene, "disk.raw", &attached.uri());
+            attached.detach();
+        }
+    }
+    assert!(!scene.path("d.sock").exists());
 }
 
 #[test]

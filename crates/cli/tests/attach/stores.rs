@@ -1,6 +1,6 @@
 //! Images in every kind of store become disks with the right bytes, and go there and back.
 
-use crate::attached::{Attached, PATIENCE};
+use crate::attached::{Attached, Metrics, PATIENCE};
 use crate::images::{Web, can_check_bytes, check_bytes, layered};
 use crate::scene::{Run, Scene};
 use headstart_testkit::redirect::{Behaviour, Front, Style};
@@ -113,6 +113,16 @@ fn a_registry_with_passwords() {
     let run = scene.fails(&format!("{words} --docker-config ~/wrong"), &[&host, USER, "docker login"]);
     assert!(!run.stderr.contains("wrong-password") && run.stdout.is_empty(), "{run}");
     scene.fails(&format!("{words} --docker-config ~/nowhere"), &[&host, "no credentials", "docker login"]);
+    // Nor out of a cache that somebody else has filled.
+    let shared = format!("{image} --plain-http {host} --cache ~/shared");
+    let fill = format!("{shared} --docker-config ~/docker --fill 1GB/s --metrics 127.0.0.1:0");
+    let fill = Attached::start(&scene, &fill);
+    fill.wait_for("full disk", Metrics::all_is_local);
+    fill.detach();
+    for other in ["wrong", "nowhere"] {
+        let words = format!("attach {shared} --docker-config ~/{other} --nbd unix:~/d.sock");
+        scene.fails(&words, &[&host, "refuses it", "--cached-although-denied"]);
+    }
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     assert!(!scene.path("d.sock").exists());
 }

@@ -315,9 +315,15 @@ fn a_store_that_is_away_stops_only_what_is_not_cached() {
     }
     rig.set_failing(None);
     rig.check(&rig.attach(&rig.host()), 0, DISK);
-    for kind in [ErrorKind::Denied, ErrorKind::Unavailable] {
+    let although_denied = DiskOptions { cached_although_denied: true, ..DiskOptions::default() };
+    rig.set_failing(Some(ErrorKind::Denied));
+    let refused = rig.try_attach(&rig.host(), &DiskOptions::default()).err().unwrap();
+    assert!(refused.kind() == ErrorKind::Denied && refused.to_string().contains("--cached-although-denied"));
+    for (kind, options) in
+        [(ErrorKind::Denied, although_denied), (ErrorKind::Unavailable, DiskOptions::default())]
+    {
         rig.set_failing(Some(kind));
-        let attached = rig.try_attach(&rig.host(), &DiskOptions::default()).unwrap();
+        let attached = rig.try_attach(&rig.host(), &options).unwrap();
         assert_eq!(attached.warnings.len(), 1);
         rig.check(&attached.disk, 0, DISK);
     }
