@@ -1,4 +1,4 @@
-//! Rates: bytes a second as people write and read them, in powers of ten.
+//! Rates: bytes a second as people write and read them, in powers of ten and always with a unit.
 
 use crate::{Error, Result};
 use std::fmt;
@@ -8,7 +8,7 @@ const UNITS: [(&str, u64); 4] =
     [("k", 1_000), ("M", 1_000_000), ("G", 1_000_000_000), ("T", 1_000_000_000_000)];
 
 /// Bytes a second. Parses from `10MB/s`, `10M`, `1.5GB/s`, `500kB/s` (powers of 10, as links are measured) and
-/// prints as `10.0 MB/s`.
+/// prints as `10.0 MB/s`. A number alone is refused: `3` is rarely meant as three bytes a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ByteRate(pub u64);
 
@@ -20,7 +20,12 @@ impl FromStr for ByteRate {
             Error::invalid(format!("`{}` is not a rate", text.escape_debug()))
                 .remedy("write it as 10MB/s, 500kB/s or 1.5GB/s")
         };
-        let amount = text.trim().trim_end_matches("/s").trim_end_matches('B');
+        let text = text.trim();
+        if !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit() || c == b'.') {
+            return Err(Error::invalid(format!("`{text}` has no unit"))
+                .remedy(format!("write {text}MB/s or {text}kB/s, or {text}B/s if single bytes are meant")));
+        }
+        let amount = text.trim_end_matches("/s").trim_end_matches('B');
         let unit = UNITS.iter().find(|(name, _)| {
             amount.as_bytes().last().is_some_and(|last| last.eq_ignore_ascii_case(&name.as_bytes()[0]))
         });
@@ -65,14 +70,37 @@ mod tests {
             ("10M", 10_000_000),
             ("1.5GB/s", 1_500_000_000),
             ("500kB/s", 500_000),
-            ("512", 512),
             ("7B/s", 7),
         ] {
             assert_eq!(text.parse::<ByteRate>().unwrap(), ByteRate(rate), "{text}");
         }
-        for text in ["", "0", "MB/s", "-1M", "1e9", "10 furlongs", "1.2.3M", "99999999T", "inf", "é"] {
+        for text in [
+            "",
+            "0",
+            "MB/s",
+            "-1M",
+            "1e9",
+            "10 furlongs",
+            "1.2.3M",
+            "99999999T",
+            "inf",
+            "é",
+            "512",
+            "1.5",
+            "B",
+            "/s",
+        ] {
             assert!(text.parse::<ByteRate>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_number_alone_is_told_which_units_there_are() {
+        let said = "3".parse::<ByteRate>().unwrap_err().to_string();
+        assert!(
+            said.contains("`3` has no unit") && said.contains("3MB/s") && said.contains("3B/s"),
+            "{said}"
+        );
     }
 
     #[test]

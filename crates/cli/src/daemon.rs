@@ -1,6 +1,7 @@
 //! What the commands have in common that serve until they are asked to stop.
 
 use crate::report::{Outcome, Report};
+use crate::terminal::Terminal;
 use headstart_block::{Error, Result};
 use serde::Serialize;
 use std::fmt;
@@ -14,7 +15,8 @@ pub(crate) const LOOK: Duration = Duration::from_millis(50);
 /// How long threads that wait for others are waited for at the end.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Does `work` on so many threads of this name, until it ends. Then says how long it ran, and `farewell` to people.
+/// Does `work` on so many threads of this name, until it ends, however long that takes once it is asked to. Then says
+/// how long it ran, and `farewell` to people.
 ///
 /// # Errors
 /// Where there are no threads to be had, and what `work` reports.
@@ -22,8 +24,10 @@ pub(crate) fn run(
     name: &'static str,
     threads: usize,
     farewell: &'static str,
+    terminal: &Terminal,
     work: impl FnOnce(&Runtime) -> Result<()>,
 ) -> Result<Box<dyn Report>> {
+    terminal.serves();
     let started = Instant::now();
     let runtime = Builder::new_multi_thread()
         .worker_threads(threads)

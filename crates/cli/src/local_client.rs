@@ -1,5 +1,6 @@
 //! Asking a daemon of this host: HTTP over its socket.
 
+use crate::terminal::before_stop;
 use headstart_block::{Error, ErrorKind, Result};
 use reqwest::{Client, Method, Response, StatusCode};
 use serde_json::Value;
@@ -48,9 +49,14 @@ impl LocalClient {
     /// What it answers.
     ///
     /// # Errors
-    /// What it says; [`ErrorKind::Unavailable`] where it is not there.
+    /// What it says; [`ErrorKind::Unavailable`] where it is not there, [`ErrorKind::Cancelled`] where the user wants to
+    /// stop first.
     pub(crate) fn ask(&self, method: Method, path: &str, body: Option<String>) -> Result<Value> {
-        self.runtime.block_on(self.asked(method, path, body))
+        let asked = self.runtime.block_on(before_stop(self.asked(method, path, body)));
+        asked.unwrap_or_else(|| {
+            let stopped = "stopped on request; what it was asked for and has begun goes on";
+            Err(Error::new(ErrorKind::Cancelled, stopped).about(self.socket.display()))
+        })
     }
 
     /// The same, for who is in a future.

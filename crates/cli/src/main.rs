@@ -66,7 +66,9 @@ use std::process::ExitCode;
 use terminal::Terminal;
 
 const EXIT_STATUS: &str = "Exit status: 0 when all is right, 1 with a message on standard error when it is not \
-                           (for diff: when the images differ), 2 when the command line is wrong.\n\n\
+                           (for diff: when the images differ; also when it was stopped), 2 when the command line is \
+                           wrong, 130 when it was cut off by a second signal.\n\n\
+                           Ctrl-C, SIGTERM and SIGHUP end a command in order, within seconds; again, at once.\n\n\
                            Environment: HEADSTART_LOG says how much is logged on standard error: error, warn \
                            (default), info, debug, or levels by crate such as warn,headstart_store=debug.";
 
@@ -157,7 +159,10 @@ fn run(cli: &Cli) -> Result<Box<dyn Report>> {
         Command::Trace(command) => command.run(&terminal),
         Command::Train(command) => command.run(&terminal),
         Command::Plan(command) => command.run(),
-        Command::Simulate(command) => command.run(&terminal),
+        Command::Simulate(command) => {
+            terminal.computes();
+            command.run(&terminal)
+        }
         Command::Replay(command) => command.run(&terminal),
         Command::Attach(command) => command.run(&terminal, cli.global.quiet, cli.global.json),
         Command::Agent(command) => command.run(&terminal, cli.global.json),

@@ -13,10 +13,9 @@ pub(crate) fn with_runtime<T>(threads: Option<usize>, work: impl FnOnce(&Runtime
         builder.worker_threads(threads);
     }
     let runtime = builder.enable_all().build().map_err(|e| Error::io("cannot start threads", e))?;
-    let done = work(&runtime);
-    // A thread that looks up a name or waits for a dead server must not keep the command from ending.
-    runtime.shutdown_background();
-    done
+    // It ends with the process, which is soon. A thread that looks up a name or waits for a dead server must not keep
+    // the command from ending, and one that reads a blob must not find its timers gone.
+    work(Box::leak(Box::new(runtime)))
 }
 
 /// Threads for some requests that wait for a store more than they work.

@@ -1,5 +1,6 @@
 //! Options of every command that reaches a store over a network.
 
+use crate::terminal;
 use clap::Args;
 use headstart_block::rate::ByteRate;
 use headstart_block::{Error, Result};
@@ -86,11 +87,19 @@ impl StoreArgs {
         Ok(Some(url.into()))
     }
 
-    /// The settings that they make.
+    /// The settings that they make, for a command that ends: its requests end when the user wants to stop.
     ///
     /// # Errors
     /// Where a file that they name is not there.
     pub(crate) fn settings(&self) -> Result<Settings> {
+        Ok(Settings { stop: terminal::stop(), ..self.settings_to_serve()? })
+    }
+
+    /// The settings that they make, for a command that serves: its requests end with what is served.
+    ///
+    /// # Errors
+    /// Where a file that they name is not there.
+    pub(crate) fn settings_to_serve(&self) -> Result<Settings> {
         for path in &self.ca_file {
             path.metadata().map_err(|e| Error::io("cannot read", e).about(path.display()))?;
         }

@@ -2,10 +2,11 @@
 
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_image::progress::Progress;
+use headstart_store::{Stop as StopRequests, StopSender};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, WeakProgressBar};
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
@@ -46,6 +47,32 @@ pub(crate) fn print_above(line: &str) {
     }
 }
 
+/// How long work that was asked to stop may take to end in order. What looks at no flag, such as a file that does not
+/// open, is cut off then.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The same for work that leaves nothing behind: it need not be waited for.
+const SHORT_GRACE: Duration = Duration::from_millis(300);
+
+/// Status of a command that was cut off by a second signal.
+const CUT_OFF: i32 = 130;
+
+/// Ends what waits for stores and daemons. A process has one user.
+static WAITS: OnceLock<StopRequests> = OnceLock::new();
+
+/// The user's wish to stop, for what waits.
+pub(crate) fn stop() -> Option<StopRequests> {
+    WAITS.get().cloned()
+}
+
+/// What comes of `work`; none where the user wants to stop first.
+pub(crate) async fn before_stop<T>(work: impl Future<Output = T>) -> Option<T> {
+    match WAITS.get() {
+        Some(stop) => stop.before(work).await,
+        None => Some(work.await),
+    }
+}
+
 /// The user at the terminal: sees progress, may press Ctrl-C.
 pub(crate) struct Terminal {
     bar: ProgressBar,
@@ -53,23 +80,61 @@ pub(crate) struct Terminal {
 }
 
 /// What signals asked for.
-#[derive(Default)]
 struct Stop {
     asked: AtomicBool,
+    /// What waits hears of it, too.
+    waits: StopSender,
+    /// It serves others: however long it takes to end, it is not cut off.
+    serves: AtomicBool,
+    /// It computes, and has nothing to put in order.
+    computes: AtomicBool,
     /// Ctrl-C does not ask to stop: whoever set this looks at `interrupts`.
     held: AtomicBool,
     interrupts: AtomicU32,
 }
 
 impl Stop {
+    fn new() -> Self {
+        let (waits, stop) = StopRequests::new();
+        let _ = WAITS.set(stop);
+        let (asked, serves, computes, held) = Default::default();
+        Self { asked, waits, serves, computes, held, interrupts: AtomicU32::new(0) }
+    }
+
     fn signalled(&self, is_interrupt: bool) {
         if is_interrupt && self.held.load(Ordering::Relaxed) {
             self.interrupts.fetch_add(1, Ordering::Relaxed);
-        } else if self.asked.swap(true, Ordering::Relaxed) {
-            // Asked twice: whatever it waits for is not worth waiting for. What is left behind is pruned.
-            std::process::exit(130);
+        } else if self.ask() {
+            // Asked twice: whatever it waits for is not worth waiting for.
+            cut_off("stopped at once; unfinished files may be left", CUT_OFF);
         }
     }
+
+    /// Asks the work to stop; `true` if it was asked before.
+    fn ask(&self) -> bool {
+        let was_asked = self.asked.swap(true, Ordering::Relaxed);
+        self.waits.ask();
+        was_asked
+    }
+
+    /// Ends the process, unless it serves.
+    fn lose_patience(&self) {
+        if self.computes.load(Ordering::Relaxed) {
+            cut_off("interrupted", 1);
+        } else if !self.serves.load(Ordering::Relaxed) {
+            cut_off("stopped on request, by force: it did not end in order; unfinished files may be left", 1);
+        }
+    }
+
+    fn grace(&self) -> Duration {
+        if self.computes.load(Ordering::Relaxed) { SHORT_GRACE } else { GRACE }
+    }
+}
+
+/// Ends the process, whatever it does. What is left behind is pruned.
+fn cut_off(why: &str, status: i32) -> ! {
+    print_above(&format!("headstart: {why}"));
+    std::process::exit(status);
 }
 
 /// While this lives, Ctrl-C is counted, and does nothing else.
@@ -93,9 +158,9 @@ impl Terminal {
     /// itself. Shows nothing where `quiet` or where standard error is no terminal.
     pub(crate) fn new(quiet: bool) -> Result<Self> {
         let cannot = |e| Error::new(ErrorKind::Io, "cannot catch Ctrl-C").caused_by(e);
-        let stop = Arc::<Stop>::default();
+        let stop = Arc::new(Stop::new());
         let flags = Arc::clone(&stop);
-        let runtime = Builder::new_current_thread().enable_io().build().map_err(cannot)?;
+        let runtime = Builder::new_current_thread().enable_io().enable_time().build().map_err(cannot)?;
         let entered = runtime.enter();
         let mut interrupts = signal(SignalKind::interrupt()).map_err(cannot)?;
         let mut terminations = signal(SignalKind::terminate()).map_err(cannot)?;
@@ -103,12 +168,18 @@ impl Terminal {
         drop(entered);
         let listen = async move {
             loop {
-                let is_interrupt = tokio::select! {
-                    _ = interrupts.recv() => true,
-                    _ = terminations.recv() => false,
-                    _ = hangups.recv() => false,
+                let next = async {
+                    tokio::select! {
+                        _ = interrupts.recv() => true,
+                        _ = terminations.recv() => false,
+                        _ = hangups.recv() => false,
+                    }
                 };
-                flags.signalled(is_interrupt);
+                let is_asked = flags.asked.load(Ordering::Relaxed);
+                tokio::select! {
+                    is_interrupt = next => flags.signalled(is_interrupt),
+                    () = tokio::time::sleep(flags.grace()), if is_asked => flags.lose_patience(),
+                }
             }
         };
         let run = move || runtime.block_on(listen);
@@ -124,7 +195,17 @@ impl Terminal {
 
     /// Asks the work to stop, as a signal does.
     pub(crate) fn stop(&self) {
-        self.stop.asked.store(true, Ordering::Relaxed);
+        self.stop.ask();
+    }
+
+    /// This command serves others until it is asked to stop: it may take its time to end in order then.
+    pub(crate) fn serves(&self) {
+        self.stop.serves.store(true, Ordering::Relaxed);
+    }
+
+    /// This command only computes, for longer than anybody wants to wait who stops it.
+    pub(crate) fn computes(&self) {
+        self.stop.computes.store(true, Ordering::Relaxed);
     }
 
     fn start(&self, task: &'static str, total: u64, template: &str) {

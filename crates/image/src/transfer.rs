@@ -30,6 +30,7 @@ use headstart_store::{RetrySettings, Store};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::runtime::Handle;
 
@@ -86,7 +87,7 @@ pub enum PlanFate {
 ///
 /// # Errors
 /// What the stores report; [`ErrorKind::Cancelled`] where the user wants to stop. The target then has no such image
-/// (or the one that had the tag before), and some of its blobs.
+/// (or the one that had the tag before), and some of its blobs. While the manifest is written it does not stop.
 pub async fn transfer(
     source: &Arc<dyn Store>,
     selector: &Selector,
@@ -95,21 +96,17 @@ pub async fn transfer(
     retry: RetrySettings,
     progress: &dyn Progress,
 ) -> Result<TransferReport> {
-    let work = Transfer { source, target, retry, progress };
-    tokio::select! {
+    let work = Transfer { source, target, retry, progress, publishing: AtomicBool::new(false) };
+    let done = tokio::select! {
         done = work.run(selector, tag) => done,
-        stopped = until_stopped(progress) => Err(stopped),
-    }
-}
-
-/// Ends when the user wants to stop.
-async fn until_stopped(progress: &dyn Progress) -> Error {
-    loop {
-        if let Err(stopped) = step(progress, 0) {
-            return stopped;
-        }
-        tokio::time::sleep(ASK_TO_STOP).await;
-    }
+        stopped = work.until_stopped() => Err(stopped),
+    };
+    done.map_err(|e| match e.kind() {
+        ErrorKind::Cancelled => Error::new(ErrorKind::Cancelled, "stopped on request; the tag is as it was")
+            .about(format!("{}:{tag}", target.location()))
+            .remedy("run it again to go on: blobs that were copied whole are there already"),
+        _ => e,
+    })
 }
 
 struct Transfer<'a> {
@@ -117,6 +114,8 @@ struct Transfer<'a> {
     target: &'a Arc<dyn Store>,
     retry: RetrySettings,
     progress: &'a dyn Progress,
+    /// The manifest is being written.
+    publishing: AtomicBool,
 }
 
 /// One blob to copy.
@@ -137,6 +136,16 @@ enum Fate {
 }
 
 impl Transfer<'_> {
+    /// Ends when the user wants to stop, unless the image is appearing already.
+    async fn until_stopped(&self) -> Error {
+        loop {
+            match step(self.progress, 0) {
+                Err(stopped) if !self.publishing.load(Ordering::Relaxed) => return stopped,
+                _ => tokio::time::sleep(ASK_TO_STOP).await,
+            }
+        }
+    }
+
     async fn run(&self, selector: &Selector, tag: &Tag) -> Result<TransferReport> {
         let name = format!("image {}{selector}", self.source.location());
         let (digest, bytes) = self.source.manifest(selector).await?;
@@ -164,6 +173,7 @@ impl Transfer<'_> {
         }
         // The last moment: from here on the image appears.
         step(self.progress, 0)?;
+        self.publishing.store(true, Ordering::Relaxed);
         let is_there =
             |digest: Digest| fates.iter().any(|(item, fate)| item.digest == digest && *fate != Fate::Lost);
         put_trees(self.target, &manifest, &bytes, is_there).await?;

@@ -5,7 +5,8 @@
 //!
 //! | from the outside in | what it does | why it sits there |
 //! |---|---|---|
-//! | [`retry`] | tries metadata calls again, with a deadline | outside of all: a new try is a whole new call |
+//! | [`stop`] | ends calls when the user wants to stop | outside of all: whatever is waited for |
+//! | [`retry`] | tries metadata calls again, with a deadline | a new try is a whole new call |
 //! | `directory`, `web`, `bucket`, `registry` | know addresses and tokens | a hedged request is addressed anew |
 //! | `link` | bounds concurrency, lets a busy store rest | what waits for its turn must not hold bytes of the rate |
 //! | [`limit`] | the rate that the process may take | a second request pays for itself |
@@ -47,6 +48,7 @@ pub mod referrers;
 mod registry;
 pub mod retry;
 pub mod settings;
+pub mod stop;
 pub mod store;
 mod upload;
 mod web;
@@ -59,6 +61,7 @@ pub use prefix::StorePrefix;
 pub use reference::{BucketScheme, Location, Reference, Selector, Tag, parse_store};
 pub use referrers::Referrer;
 pub use settings::{HedgeSettings, Mirror, ProxyUrl, RetrySettings, Settings};
+pub use stop::{Stop, StopSender};
 pub use store::{Copied, Store, Urgency};
 
 use headstart_block::Result;
@@ -89,5 +92,9 @@ pub fn open(location: &Location, settings: &Settings) -> Result<Arc<dyn Store>> 
         }
         Location::Registry { host, repository } => registry::open(host, repository, settings)?,
     };
-    Ok(Arc::new(retry::Retrying::new(store, settings.retry)))
+    let store = Arc::new(retry::Retrying::new(store, settings.retry));
+    Ok(match &settings.stop {
+        Some(stop) => Arc::new(stop::Stoppable::new(store, stop.clone())),
+        None => store,
+    })
 }

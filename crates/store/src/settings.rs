@@ -2,6 +2,7 @@
 
 use crate::http::redact;
 use crate::limit::RateLimit;
+use crate::stop::Stop;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -44,6 +45,8 @@ pub struct Settings {
     pub allow_token_server: Vec<String>,
     /// Follow no redirect of a web server to another origin: for stores that other hosts named.
     pub one_origin: bool,
+    /// Ends calls that wait for a store; `None`: nobody does.
+    pub stop: Option<Stop>,
 }
 
 impl Default for Settings {
@@ -65,6 +68,7 @@ impl Default for Settings {
             allow_redirect: Vec::new(),
             allow_token_server: Vec::new(),
             one_origin: false,
+            stop: None,
         }
     }
 }

@@ -14,6 +14,9 @@ const VERSION: u32 = 1;
 /// Longest record that is believed to be one.
 const LEN_MAX: u64 = 1 << 20;
 
+/// Options of `headstart attach` with a rate. Version 0.1 took it without a unit, too: in bytes a second.
+const RATES: [&str; 2] = ["--limit-rate", "--fill"];
+
 /// A disk that is attached, or is to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
@@ -51,7 +54,7 @@ impl Record {
     fn read(path: &Path) -> Result<Self> {
         let about = |e: Error| e.about(path.display());
         let text = crate::file::read(path, LEN_MAX)?.ok_or_else(|| about(Error::corrupt("is gone")))?;
-        let record: Self = serde_json::from_slice(&text)
+        let mut record: Self = serde_json::from_slice(&text)
             .map_err(|e| about(Error::corrupt("is no record of a disk").caused_by(e)))?;
         if record.version != VERSION {
             return Err(about(
@@ -63,7 +66,23 @@ impl Record {
         if *path != *file(path.parent().unwrap_or(Path::new("")), &record.spec.name, "json") {
             return Err(about(Error::corrupt("is the record of another disk")));
         }
+        add_units(&mut record.spec.arguments);
         Ok(record)
+    }
+}
+
+/// Gives rates without a unit theirs.
+fn add_units(arguments: &mut [String]) {
+    let mut is_rate = false;
+    for word in arguments {
+        let named = word.split_once('=').filter(|(option, _)| RATES.contains(option));
+        let value = if is_rate { Some(word.as_str()) } else { named.map(|(_, value)| value) };
+        let has_none = value
+            .is_some_and(|value| !value.is_empty() && value.bytes().all(|c| c.is_ascii_digit() || c == b'.'));
+        is_rate = RATES.contains(&word.as_str());
+        if has_none {
+            word.push_str("B/s");
+        }
     }
 }
 
@@ -132,6 +151,12 @@ mod tests {
         let read = all(dir.path()).unwrap();
         let record = read[0].as_ref().unwrap();
         assert_eq!((record.spec.arguments.len(), record.served, record.restarts), (3, true, 2));
+        let words = r#""--limit-rate","5000000","--fill=200","--fill","2MB/s","--cache-size","7""#;
+        fs::write(dir.path().join("vm1.json"), text.replace(r#""--nbd""#, &format!(r#"{words},"--nbd""#)))
+            .unwrap();
+        let read = all(dir.path()).unwrap();
+        let words = ["--limit-rate", "5000000B/s", "--fill=200B/s", "--fill", "2MB/s", "--cache-size", "7"];
+        assert_eq!(read[0].as_ref().unwrap().spec.arguments[1..8], words);
     }
 
     #[test]

@@ -51,7 +51,9 @@ const RUNTIME_THREADS: usize = 2;
 impl AgentArgs {
     pub(crate) fn run(&self, terminal: &Terminal, json: bool) -> Result<Box<dyn Report>> {
         let farewell = "the agent has ended; its disks go on";
-        daemon::run("agent", RUNTIME_THREADS, farewell, |runtime| self.run_on(runtime, terminal, json))
+        daemon::run("agent", RUNTIME_THREADS, farewell, terminal, |runtime| {
+            self.run_on(runtime, terminal, json)
+        })
     }
 
     fn run_on(&self, runtime: &Runtime, terminal: &Terminal, json: bool) -> Result<()> {
@@ -63,7 +65,7 @@ impl AgentArgs {
             state: self.state(),
             cache: Arc::clone(&cache),
             swarm: self.swarm()?,
-            stores: self.store.settings()?,
+            stores: self.store.settings_to_serve()?,
             allowed_stores: self.allow_store.clone(),
             require_tree: self.require_tree,
             cached_although_denied: self.cached_although_denied,

@@ -84,6 +84,7 @@ impl Attach {
             Some(file) if headstart_agent::disks::hold_pid_file(file)? => Leftover::IsOurs,
             _ => Leftover::IsUnknown,
         };
+        terminal.serves();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(RUNTIME_THREADS)
             .thread_name("fetch")
@@ -106,7 +107,7 @@ impl Attach {
     ) -> Result<Detached> {
         let started = Instant::now();
         let qemu = self.vhost_user.is_some().then(lines::Version::ask);
-        let settings = self.store.settings()?;
+        let settings = self.store.settings_to_serve()?;
         let session = Arc::new(Session::open(self, &settings, runtime.handle(), terminal)?);
         let mut servers = Servers::start(self, leftover, qemu, &session)?;
         let metrics = match &self.metrics {

@@ -56,7 +56,7 @@ pub(crate) struct Serve {
     emulated: bool,
     /// Bytes a second that each channel may be read and written, such as 70M: what one vSSD does then leaves the
     /// others' channels alone [default: as many as the flash can]
-    #[arg(long, value_name = "RATE", conflicts_with = "emulated")]
+    #[arg(long, value_name = "RATE", conflicts_with = "emulated", value_parser = parse_rate)]
     channel_rate: Option<ByteSize>,
     /// Serve the vSSDs by NBD at unix:/PATH or HOST:PORT [default: DIR/nbd.sock]
     #[arg(long, value_name = "ADDR")]
@@ -82,7 +82,9 @@ pub(crate) struct Serve {
 impl Serve {
     pub(super) fn run(&self, terminal: &Terminal, json: bool) -> Result<Box<dyn Report>> {
         let farewell = "harvest has ended; what was written is kept";
-        daemon::run("harvest", RUNTIME_THREADS, farewell, |runtime| self.run_on(runtime, terminal, json))
+        daemon::run("harvest", RUNTIME_THREADS, farewell, terminal, |runtime| {
+            self.run_on(runtime, terminal, json)
+        })
     }
 
     fn run_on(&self, runtime: &Runtime, terminal: &Terminal, json: bool) -> Result<()> {
@@ -141,6 +143,18 @@ impl Serve {
         let http = self.http.map(|address| HttpPort { address, names: self.http_name.clone() });
         Ok(HarvestSettings { host, nbd, tls, http })
     }
+}
+
+/// A rate of a channel, in powers of 1024 as flash is measured.
+fn parse_rate(text: &str) -> Result<ByteSize> {
+    let amount = text.trim().trim_end_matches("/s");
+    if !amount.is_empty() && amount.bytes().all(|c| c.is_ascii_digit()) {
+        return Err(Error::invalid(format!("`{amount}` has no unit"))
+            .remedy(format!("write {amount}M for so many MiB a second")));
+    }
+    amount.parse().map_err(|_| {
+        Error::invalid(format!("`{}` is not a rate", text.escape_debug())).remedy("write it as 70M or 1G")
+    })
 }
 
 /// A path for programs in any directory.

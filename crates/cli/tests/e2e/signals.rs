@@ -7,6 +7,8 @@ use headstart_block::BlockDevice;
 use headstart_lsmt::writable::{NewDisk, WritableDisk};
 use rustix::process::Signal;
 use std::fs;
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
@@ -147,6 +149,101 @@ fn ctrl_c_during_a_conversion() {
         }
         started.finish().fails(&["stopped on request"]);
         assert_eq!(scene.fingerprint("store"), before);
+    }
+}
+
+/// One signal is enough for what waits for a server that accepts and says nothing: `timeout`, systemd and CI send one.
+#[test]
+fn one_signal_ends_what_waits_for_a_silent_server() {
+    let scene = Scene::new();
+    mixed_disk(&scene, "small.raw", 4);
+    scene.ok("image import small.raw file://~/store:a");
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap();
+    let (store, plain) = (format!("oci://{address}/r"), format!("--plain-http {address} --limit-rate 1B/s"));
+    for (words, signal) in [
+        (format!("image inspect {store}:a {plain}"), Signal::TERM),
+        (format!("image verify {store}:a {plain}"), Signal::INT),
+        (format!("image list {store} {plain}"), Signal::HUP),
+        (format!("image pull {store}:a file://~/pulled {plain}"), Signal::TERM),
+        (format!("image push file://~/store:a {store}:a {plain}"), Signal::INT),
+        (format!("image optimize {store}:a file://~/store:b {plain}"), Signal::TERM),
+        (format!("plan show --reference {store}:a --bandwidth 10 {plain}"), Signal::INT),
+    ] {
+        let started = scene.start(&words);
+        let _client = server.accept().unwrap();
+        stopped_soon(started, signal);
+    }
+    assert!(!scene.path("pulled").exists(), "it was not begun");
+    // Daemons that are stuck, too.
+    let socket = scene.path("s.sock");
+    let daemon = UnixListener::bind(&socket).unwrap();
+    fs::create_dir(scene.path("harvest")).unwrap();
+    fs::hard_link(&socket, scene.path("harvest/harvest.sock")).unwrap();
+    for words in ["disk list --agent s.sock", "swarm status --agent s.sock", "harvest status --dir harvest"] {
+        let started = scene.start(words);
+        let _client = daemon.accept().unwrap();
+        stopped_soon(started, Signal::TERM);
+    }
+}
+
+/// Signals it: it says that it was stopped, long before the server would be given up.
+#[track_caller]
+fn stopped_soon(started: Started, signal: Signal) {
+    started.signal(signal);
+    let since = Instant::now();
+    let run = started.finish().fails(&["stopped on request"]);
+    assert!(since.elapsed() < Duration::from_secs(4), "{:?}: {run}", since.elapsed());
+    assert!(!run.stderr.contains("by force"), "{run}");
+}
+
+/// A copy that is held back by a rate ends like any other, and says what is there.
+#[test]
+fn a_stopped_copy_says_what_is_there_and_goes_on() {
+    let scene = Scene::new();
+    mixed_disk(&scene, "small.raw", 4);
+    scene.ok("image import small.raw file://~/store:a");
+    let words = "image pull file://~/store:a file://~/pulled --limit-rate 1kB/s";
+    for signal in [Signal::INT, Signal::TERM, Signal::INT] {
+        let mut started = scene.start(words);
+        let staging = scene.path("pulled/.headstart/staging");
+        started.wait_until("it could be stopped", || {
+            fs::read_dir(&staging).is_ok_and(|mut dirs| dirs.next().is_some())
+        });
+        started.signal(signal);
+        started.finish().fails(&[
+            "pulled:a",
+            "stopped on request; the tag is as it was",
+            "run it again to go on",
+        ]);
+        assert_eq!(scene.names("pulled/.headstart/staging"), [""; 0]);
+    }
+    scene.ok("image pull file://~/store:a file://~/pulled");
+    scene.ok("image verify --deep file://~/pulled:a");
+}
+
+/// What looks at no flag is cut off, and a second signal cuts off at once: both say so.
+#[test]
+fn a_command_that_cannot_end_in_order_is_cut_off() {
+    let scene = Scene::new();
+    nix::unistd::mkfifo(&scene.path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let heard = |pid: u32| {
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let mut names =
+            threads.map(|thread| fs::read_to_string(thread.path().join("comm")).unwrap_or_default());
+        names.any(|name| name.trim() == "signals")
+    };
+    for (signals, status, said) in
+        [(&[Signal::TERM][..], 1, "by force"), (&[Signal::INT, Signal::TERM], 130, "stopped at once")]
+    {
+        // It waits for whoever writes there, and nobody does.
+        let mut started = scene.start("image list oci://127.0.0.1:1/x --proxy-file fifo");
+        let pid = started.id();
+        started.wait_until("it listens to signals", || heard(pid));
+        signals.iter().for_each(|signal| started.signal(*signal));
+        let run = started.finish();
+        assert_eq!(run.status, Some(status), "{run}");
+        assert!(run.stderr.contains(said) && run.stderr.contains("unfinished files"), "{run}");
     }
 }
 

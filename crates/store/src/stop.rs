@@ -1,0 +1,192 @@
+//! [`Stop`]: the user's wish to end a command, heeded by everything that waits for a store.
+//!
+//! A server that accepts a connection and says nothing, a rate limit of a few bytes a second: what waits for these
+//! looks at no progress bar. So the wish is heeded in one place, around the whole store: each call ends at once with
+//! [`ErrorKind::Cancelled`], and what it had begun is dropped. Two calls are not cut off, because afterwards nobody
+//! would know whether they took effect: those that write a manifest. Stores of disks that are being served have no
+//! [`Stop`] in their settings: their requests end with the disk.
+
+use crate::counters::Counters;
+use crate::reference::{Selector, Tag};
+use crate::referrers::Referrer;
+use crate::store::{Copied, Store, Urgency};
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
+use std::future::{Future, pending};
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// The wish, as those see it that heed it. Clones are of the same wish.
+#[derive(Clone, Debug)]
+pub struct Stop(watch::Receiver<bool>);
+
+/// The side from which it is wished.
+#[derive(Debug)]
+pub struct StopSender(watch::Sender<bool>);
+
+impl StopSender {
+    /// Asks everything to stop that waits for a store with this wish in its settings. It cannot be taken back.
+    pub fn ask(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+impl Stop {
+    /// A wish that nobody has yet, and the way to have it.
+    #[must_use]
+    pub fn new() -> (StopSender, Self) {
+        let (sender, receiver) = watch::channel(false);
+        (StopSender(sender), Self(receiver))
+    }
+
+    /// `true` once it was asked to stop.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// The result of `work`, or none where it is asked to stop before that is there: `work` is dropped then.
+    pub async fn before<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut asked = self.0.clone();
+        let stopped = async {
+            if asked.wait_for(|asked| *asked).await.is_err() {
+                // Nobody is left who could ask.
+                pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = stopped => None,
+            done = work => Some(done),
+        }
+    }
+}
+
+/// A store whose calls end when the user wants to stop.
+pub(crate) struct Stoppable {
+    store: Arc<dyn Store>,
+    stop: Stop,
+}
+
+impl Stoppable {
+    pub(crate) fn new(store: Arc<dyn Store>, stop: Stop) -> Self {
+        Self { store, stop }
+    }
+
+    async fn run<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        let stopped = || Error::new(ErrorKind::Cancelled, "stopped on request");
+        self.stop.before(call).await.unwrap_or_else(|| Err(stopped()))
+    }
+}
+
+#[async_trait]
+impl Store for Stoppable {
+    fn location(&self) -> String {
+        self.store.location()
+    }
+
+    async fn check(&self) -> Result<()> {
+        self.run(self.store.check()).await
+    }
+
+    async fn manifest(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
+        self.run(self.store.manifest(selector)).await
+    }
+
+    async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {
+        self.run(self.store.read(blob, range, urgency)).await
+    }
+
+    /// Its beginning is cut off, its parts are not.
+    async fn read_stream<'s>(
+        &'s self,
+        blob: &Digest,
+        range: ByteRange,
+        urgency: Urgency,
+    ) -> Result<BoxStream<'s, Result<Bytes>>> {
+        self.run(self.store.read_stream(blob, range, urgency)).await
+    }
+
+    async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>> {
+        self.run(self.store.blob_len(blob)).await
+    }
+
+    async fn prepare_to_write(&self) -> Result<()> {
+        self.run(self.store.prepare_to_write()).await
+    }
+
+    async fn put_blob(&self, digest: &Digest, source: Arc<dyn ReadAt>, copied: Copied<'_>) -> Result<()> {
+        self.run(self.store.put_blob(digest, source, copied)).await
+    }
+
+    async fn put_manifest(&self, media_type: &str, bytes: Bytes, tag: Option<&Tag>) -> Result<Digest> {
+        self.store.put_manifest(media_type, bytes, tag).await
+    }
+
+    async fn tags(&self) -> Result<Vec<Tag>> {
+        self.run(self.store.tags()).await
+    }
+
+    fn drops_unnamed_blobs(&self) -> bool {
+        self.store.drops_unnamed_blobs()
+    }
+
+    async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Referrer>> {
+        self.run(self.store.referrers(subject, artifact_type)).await
+    }
+
+    async fn put_referrer(
+        &self,
+        subject: &Digest,
+        media_type: &str,
+        bytes: Bytes,
+        replaced: &[Digest],
+    ) -> Result<Digest> {
+        self.store.put_referrer(subject, media_type, bytes, replaced).await
+    }
+
+    fn counters(&self) -> Counters {
+        self.store.counters()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Location, Settings};
+
+    #[tokio::test]
+    async fn calls_end_when_it_is_asked_and_not_before() {
+        let (sender, stop) = Stop::new();
+        assert_eq!(stop.before(async { 1 }).await, Some(1));
+        assert!(!stop.is_asked());
+        let waiting = tokio::spawn({
+            let stop = stop.clone();
+            async move { stop.before(pending::<()>()).await }
+        });
+        sender.ask();
+        assert_eq!(waiting.await.unwrap(), None);
+        assert!(stop.is_asked());
+        drop(sender);
+        assert_eq!(stop.before(pending::<()>()).await, None, "it cannot be taken back");
+    }
+
+    #[tokio::test]
+    async fn a_store_without_anybody_to_ask_works_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let location = Location::Directory(dir.path().join("store"));
+        let (sender, stop) = Stop::new();
+        let open = |stop| crate::open(&location, &Settings { stop: Some(stop), ..Settings::default() });
+        drop(sender);
+        let store = open(stop).unwrap();
+        let digest = Digest::of(b"blob");
+        store.put_blob(&digest, Arc::new(b"blob".to_vec()), &|_| Ok(())).await.unwrap();
+        assert_eq!(store.blob_len(&digest).await.unwrap(), Some(4));
+        let (sender, stop) = Stop::new();
+        let store = open(stop).unwrap();
+        sender.ask();
+        assert_eq!(store.blob_len(&digest).await.unwrap_err().kind(), ErrorKind::Cancelled);
+    }
+}
