@@ -137,7 +137,7 @@ fn truncated_containers_are_refused() {
     }
     let scene = Scene::new();
     // Data to the end, so that whatever is missing is missed.
-    Disk::create(scene.path("disk.raw"), 12 << 20).write(0, &noise(1, 12 << 20));
+    Disk::create(scene.path("disk.raw"), 5 << 20).write(0, &noise(1, 5 << 20));
     let raw = scene.json("image import disk.raw file://~/store:raw");
     for (file, convert, _) in FORMATS {
         tools::run(&scene, "qemu-img", &format!("convert -f raw {convert} disk.raw {file}"));
@@ -149,8 +149,9 @@ fn truncated_containers_are_refused() {
             _ => file,
         };
         let whole = scene.bytes(data);
-        // By more than the largest cluster: not all programs write their last one to its end.
-        for len in [whole.len() - (4 << 20), whole.len() / 2] {
+        let near_the_end = [1, 512, 513, 100_000, 4 << 20].map(|less| whole.len() - less);
+        let anywhere = (0..5).map(|n| whole.len() * n / 5 + n * 97).chain([600]);
+        for len in near_the_end.into_iter().chain(anywhere) {
             fs::write(scene.path(data), &whole[..len]).unwrap();
             let run = scene.run(&format!("image import {file} file://~/store:a --json"));
             if run.status == Some(0) {
@@ -161,6 +162,23 @@ fn truncated_containers_are_refused() {
             }
         }
     }
+}
+
+/// The tables of a sparse disk are behind its data, or all there is.
+#[test]
+fn a_truncated_table_is_not_a_disk_of_zeros() {
+    if !installed(&["qemu-img"]) {
+        return;
+    }
+    let scene = Scene::new();
+    Disk::create(scene.path("disk.raw"), 32 << 20).write(5 << 20, &noise(1, 1 << 20));
+    tools::run(&scene, "qemu-img", "convert -f raw -O qcow2 disk.raw disk.qcow2");
+    let whole = scene.bytes("disk.qcow2");
+    // The table of tables is at byte 196608.
+    fs::write(scene.path("cut.qcow2"), &whole[..30_000]).unwrap();
+    scene.fails("image import cut.qcow2 file://~/store:a", &["cut.qcow2", "truncated", "copy it again"]);
+    tools::run(&scene, "qemu-img", "create -q -f qcow2 -b cut.qcow2 -F qcow2 over.qcow2 32M");
+    scene.fails("image import over.qcow2 file://~/store:a", &["cut.qcow2", "truncated"]);
 }
 
 /// Every byte of the metadata of a small qcow2, changed: an image, or an error.

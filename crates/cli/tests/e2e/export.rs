@@ -38,13 +38,18 @@ fn qcow2_of_odd_and_empty_disks() {
     for (len, whole) in [(0, 0), (1, 512), (512, 512), (100_001, 100_352), ((2 << 20) + 512, (2 << 20) + 512)]
     {
         fs::write(scene.path("disk.raw"), noise(len, len as usize)).unwrap();
-        scene.ok("image import disk.raw file://~/store:odd");
+        scene.ok("image import disk.raw file://~/store:odd --format raw");
         scene.ok("image export file://~/store:odd -o out.qcow2 --format qcow2");
         tools::run(&scene, "qemu-img", "check -q -f qcow2 out.qcow2");
         tools::run(&scene, "qemu-img", "convert -f qcow2 -O raw out.qcow2 out.raw");
         let mut expected = scene.bytes("disk.raw");
         expected.resize(whole, 0);
         assert!(scene.bytes("out.raw") == expected, "{len} bytes");
+        if len > 0 {
+            scene.ok("image import out.qcow2 file://~/store:back");
+            scene.ok("image export file://~/store:back -o again.raw");
+            assert_same(&scene, "out.raw", "again.raw");
+        }
     }
 }
 

@@ -33,7 +33,7 @@ fn a_disk_of_any_length_comes_back() {
     for len in [0, 1, 511, 512, 513, 4095, 4096, 4097, 5000, 32768, 1 << 20, (1 << 20) + 1, (3 << 20) - 77] {
         for (kind, bytes) in [("noise", noise(len, len as usize)), ("zeros", vec![0; len as usize])] {
             fs::write(scene.path("disk.raw"), bytes).unwrap();
-            let made = scene.json("image import disk.raw file://~/store:odd");
+            let made = scene.json("image import disk.raw file://~/store:odd --format raw");
             assert_eq!(made["virtual_size"], len, "{kind}");
             scene.ok("image export file://~/store:odd -o out.raw");
             assert_same(&scene, "disk.raw", "out.raw");
@@ -50,7 +50,7 @@ fn data_in_the_last_sector_alone() {
     let scene = Scene::new();
     for size in [5 << 30, (5 << 30) + 512, (5 << 30) + 13] {
         Disk::create(scene.path("disk.raw"), size).write(size - 5, b"there");
-        let made = scene.json("image import disk.raw file://~/store:last");
+        let made = scene.json("image import disk.raw file://~/store:last --format raw");
         assert!(made["layer_data_bytes"].as_u64().unwrap() <= 4096, "{made}");
         scene.ok("image export file://~/store:last -o out.raw");
         let out = fs::File::open(scene.path("out.raw")).unwrap();
@@ -142,7 +142,7 @@ fn what_cannot_be_imported_is_said() {
     let scene = Scene::new();
     fs::create_dir(scene.path("dir")).unwrap();
     tools::run(&scene, "mkfifo", "pipe");
-    fs::write(scene.path("disk.raw"), "x").unwrap();
+    fs::write(scene.path("disk.raw"), [1; 512]).unwrap();
     scene.fails("image import missing.raw file://~/store:a", &["missing.raw", "cannot open"]);
     scene.fails("image import dir file://~/store:a", &["dir", "directory"]);
     scene.fails("image import pipe file://~/store:a", &["pipe", "neither a file nor a block device"]);
@@ -166,4 +166,36 @@ fn what_cannot_be_imported_is_said() {
     scene.fails("image list file://~/nowhere", &["nowhere"]);
     let digest = format!("sha256:{}", "0".repeat(64));
     scene.fails(&format!("image import disk.raw file://~/store@{digest}"), &["by a tag, not by a digest"]);
+}
+
+/// What has no disk in it, or not at its beginning, is not made into a disk that nothing can boot.
+#[test]
+fn archives_and_sizes_that_no_disk_has_are_refused() {
+    let scene = Scene::new();
+    Disk::create(scene.path("disk.raw"), 1 << 20).write(0, &text(1, 5000));
+    let mut disks = vec![("empty", "", "copy it again"), ("odd", "", "truncate -s %512")];
+    fs::write(scene.path("empty"), "").unwrap();
+    fs::write(scene.path("odd"), noise(1, 1000)).unwrap();
+    for (name, program, words, remedy) in [
+        ("disk.raw.gz", "gzip", "-k disk.raw", "gunzip"),
+        ("disk.raw.xz", "xz", "-k disk.raw", "unxz"),
+        ("disk.raw.bz2", "bzip2", "-k disk.raw", "bunzip2"),
+        ("disk.raw.zst", "zstd", "-q disk.raw", "unzstd"),
+        ("disk.tar", "tar", "-cf disk.tar disk.raw", "tar -xf"),
+        ("disk.zip", "zip", "-q disk.zip disk.raw", "unzip"),
+        ("disk.vdi", "qemu-img", "convert -f raw -O vdi disk.raw disk.vdi", "qemu-img convert -f vdi"),
+    ] {
+        if installed(&[program]) {
+            tools::run(&scene, program, words);
+            disks.push((name, program, remedy));
+        }
+    }
+    for (name, kind, remedy) in disks {
+        let said = scene.fails(&format!("image import {name} file://~/store:a"), &[name, remedy]).stderr;
+        assert!(kind.is_empty() || said.contains("--format raw takes it as it is"), "{said}");
+        // For who means it.
+        scene.ok(&format!("image import {name} file://~/store:meant --format raw"));
+        scene.ok("image export file://~/store:meant -o out.raw");
+        assert_same(&scene, name, "out.raw");
+    }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 /// Imports a disk on a base and checks that it comes back; what was made.
 #[track_caller]
 fn layer(scene: &Scene, disk: &str, target: &str, base: &str, layers: u64) -> Value {
-    let made = scene.json(&format!("image import {disk} {target} --base {base}"));
+    let made = scene.json(&format!("image import {disk} {target} --base {base} --format raw"));
     assert_eq!(made["layers"], layers, "{made}");
     scene.ok(&format!("image export {target} -o out.raw"));
     assert_same(scene, disk, "out.raw");
@@ -68,7 +68,7 @@ fn zeros_hide_the_data_of_the_base() {
 fn what_was_cut_off_does_not_come_back() {
     let scene = Scene::new();
     mixed_disk(&scene, "base.raw", 16);
-    scene.ok("image import base.raw file://~/store:0");
+    scene.ok("image import base.raw file://~/store:0 --format raw");
     // Smaller, in the middle of data and of a sector; then larger again, with zeros; then with data there.
     let sizes = [(2 << 20) + 50_000, (2 << 20) + 777, 20 << 20, 0, 18 << 20];
     for (n, size) in (1..).zip(sizes) {
@@ -158,7 +158,7 @@ fn diff_tells_where_two_disks_differ() {
     copy_of(&scene, "a.raw", "b.raw").write(4095, b"x").write(9 << 20, &noise(8, 10_000));
     copy_of(&scene, "a.raw", "longer.raw").write(17 << 20, b"end");
     for disk in ["a", "b", "longer"] {
-        scene.ok(&format!("image import {disk}.raw file://~/store:{disk}"));
+        scene.ok(&format!("image import {disk}.raw file://~/store:{disk} --format raw"));
     }
     let same = scene.ok("image diff file://~/store:a file://~/store:a");
     assert_eq!(same.stdout, "the disks are the same\n");

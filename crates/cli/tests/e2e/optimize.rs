@@ -20,11 +20,11 @@ fn scene() -> Scene {
         .write(0, &text(1, 3_000_000))
         .write(3 * BLOCK, &noise(2, 1_000_000))
         .write(size - 512, &noise(3, 512));
-    scene.ok("image import base.raw file://~/store:base");
+    scene.ok("image import base.raw file://~/store:base --format raw");
     crate::disk::copy_of(&scene, "base.raw", "disk.raw")
         .write(3 * BLOCK + 100_000, &noise(4, 300_000))
         .write(0, &[0; 65536]);
-    let made = scene.json("image import disk.raw file://~/store:v1 --base file://~/store:base");
+    let made = scene.json("image import disk.raw file://~/store:v1 --base file://~/store:base --format raw");
     for (set, image) in [("named", "web"), ("set", made["digest"].as_str().unwrap())] {
         boots(&scene, set, image, size.next_multiple_of(512));
         scene.ok(&format!("train --traces {set} -o {set}.plans"));

@@ -1,6 +1,9 @@
 //! Which files a disk image may name.
 
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{Error, ErrorKind, FileSource, Result};
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 /// Directories in which the files that a disk image names (backing files, extents) may lie.
@@ -20,22 +23,65 @@ impl AllowedDirs {
         Ok(Self(dirs.collect::<Result<_>>()?))
     }
 
-    /// Checks that `named`, a file that an image wants opened, lies in one of the directories once every
-    /// link is followed.
+    /// Opens `named`, a file that an image names, where it is in one of the directories once every link is followed.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where it does not, with the option that would allow it.
-    pub fn check(&self, named: &Path) -> Result<()> {
-        let path = named.canonicalize().map_err(|e| {
-            Error::io("the image names this file, which cannot be opened", e).about(named.display())
-        })?;
-        if self.0.iter().any(|dir| path.starts_with(dir)) {
-            return super::check_kind(&path);
+    /// [`ErrorKind::Invalid`] where it is not, with the option that would allow it.
+    pub fn open(&self, named: &Path) -> Result<FileSource> {
+        let error =
+            |e| Error::io("the image names this file, which cannot be opened", e).about(named.display());
+        let file = Checked::open(named).map_err(error)?;
+        let place = file.place().map_err(error)?;
+        if !self.0.iter().any(|dir| place.starts_with(dir)) {
+            let dir = place.parent().unwrap_or(&place).display().to_string();
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "the image names this file outside its own directory",
+            )
+            .about(place.display())
+            .remedy(format!("if you trust the image, allow it with --allow-dir {dir}")));
         }
-        let dir = path.parent().unwrap_or(&path).display().to_string();
-        Err(Error::new(ErrorKind::Invalid, "the image names this file outside its own directory")
-            .about(path.display())
-            .remedy(format!("if you trust the image, allow it with --allow-dir {dir}")))
+        file.read(named)
+    }
+}
+
+/// Opens `path`, the disk that is to be imported.
+///
+/// # Errors
+/// Where it is neither a file nor a block device; what the operating system reports.
+pub(super) fn open_disk(path: &Path) -> Result<FileSource> {
+    Checked::open(path).map_err(|e| Error::io("cannot open", e).about(path.display()))?.read(path)
+}
+
+/// A file that is found but not open for reading: what is checked of it holds for what is read, whatever happens to
+/// its name meanwhile. Opening a device or a pipe outright might wait, or do something to it.
+struct Checked(File);
+
+impl Checked {
+    fn open(path: &Path) -> std::io::Result<Self> {
+        Ok(Self(open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?.into()))
+    }
+
+    fn in_proc(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+    }
+
+    /// Where the file is, every link followed.
+    fn place(&self) -> std::io::Result<PathBuf> {
+        std::fs::read_link(self.in_proc())
+    }
+
+    /// Opens it for reading. `path` is for messages, and names that it holds are seen from there.
+    fn read(&self, path: &Path) -> Result<FileSource> {
+        let named = |e: Error| e.about(path.display());
+        let stat = fstat(&self.0).map_err(|e| named(Error::io("cannot open", e.into())))?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile | FileType::BlockDevice => {}
+            FileType::Directory => return Err(named(Error::invalid("is a directory, not a disk"))),
+            _ => return Err(named(Error::invalid("is neither a file nor a block device"))),
+        }
+        let file = File::open(self.in_proc()).map_err(|e| named(Error::io("cannot open", e)))?;
+        FileSource::from_file(file, path)
     }
 }
 
@@ -53,14 +99,14 @@ mod tests {
         std::fs::write(inside.join("base"), "x").unwrap();
         std::os::unix::fs::symlink(outside.join("secret"), inside.join("link")).unwrap();
         let allowed = AllowedDirs::new(&inside.join("top.qcow2"), &[]).unwrap();
-        allowed.check(&inside.join("base")).unwrap();
+        allowed.open(&inside.join("base")).unwrap();
         for bad in [inside.join("link"), inside.join("../out/secret"), outside.join("secret")] {
-            let error = allowed.check(&bad).unwrap_err();
+            let error = allowed.open(&bad).unwrap_err();
             assert!(error.to_string().contains("--allow-dir"), "{error}");
         }
         AllowedDirs::new(&inside.join("top.qcow2"), std::slice::from_ref(&outside))
             .unwrap()
-            .check(&outside.join("secret"))
+            .open(&outside.join("secret"))
             .unwrap();
     }
 }

@@ -1,26 +1,31 @@
 //! Disk images of other formats, opened as block devices to be imported.
 //!
-//! Raw files and devices are read here, with their holes. qcow2 (backing chains, compressed clusters) and
-//! flat vmdk are read through the `imago` library. What it lacks (vhd, vhdx, sparse vmdk, zstd qcow2) goes
-//! through `qemu-img` where that is installed: it converts to a sparse raw file in a scratch directory.
+//! Raw files and devices and flat vmdk are read here, with their holes. qcow2 (backing chains, compressed clusters)
+//! is read through the `imago` library. What it lacks (vhd, vhdx, sparse vmdk, zstd qcow2) goes through `qemu-img`
+//! where that is installed: it converts to a sparse raw file in a scratch directory.
+//!
+//! All of these take what is past the end of a file for zeros: a file that was cut short would be an empty disk. So
+//! headers, tables and places of data are compared with the files' ends before anything is read.
 //!
 //! A disk image may name other files: its backing file, its extents. Whoever wrote the image chose those
 //! names, so a hostile image could pull `/etc/shadow` into a tenant's disk. Only files in the image's
 //! own directory and in directories that the caller allows are opened; anything else is an error that says so.
 
+mod archives;
 mod chain;
 mod library;
+mod qcow2;
 mod qemu_img;
 mod raw;
-mod vmdk_extents;
+mod vhd;
+mod vmdk;
 
 pub use chain::AllowedDirs;
 pub use raw::RawDisk;
 
 use crate::progress::Progress;
-use headstart_block::{BlockDevice, Error, FileSource, ReadAt, Result};
+use headstart_block::{BlockDevice, Error, ErrorKind, FileSource, ReadAt, Result};
 use std::fmt;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -75,7 +80,11 @@ impl DiskFormat {
     /// # Errors
     /// Where the file cannot be read, or is a vhd by its name only.
     pub fn probe(path: &Path) -> Result<Self> {
-        let file = FileSource::open(path)?;
+        Self::of(&chain::open_disk(path)?)
+    }
+
+    fn of(file: &FileSource) -> Result<Self> {
+        let path = file.path();
         let mut start = [0; 512];
         let len = start.len().min(usize::try_from(file.len()).unwrap_or(usize::MAX));
         file.read_at(&mut start[..len], 0)?;
@@ -87,7 +96,7 @@ impl DiskFormat {
             s if s.starts_with(b"KDMV") || s.starts_with(b"# Disk DescriptorFile") => Self::Vmdk,
             s if s.starts_with(b"vhdxfile") => Self::Vhdx,
             s if s.starts_with(b"conectix") => Self::Vhd,
-            _ if is_vhd_name && !ends_like_vhd(&file)? => {
+            _ if is_vhd_name && !ends_like_vhd(file)? => {
                 return Err(Error::corrupt("is named like a vhd, but does not end like one")
                     .about(path.display())
                     .remedy("it is truncated: copy it again, or say --format raw"));
@@ -109,14 +118,9 @@ impl DiskFormat {
     }
 }
 
-/// Opening a pipe would wait for a writer, and `/dev/zero` has no end: only files and block devices are disks.
-fn check_kind(path: &Path) -> Result<()> {
-    let named = |e: Error| e.about(path.display());
-    match path.metadata().map_err(|e| named(Error::io("cannot open", e)))?.file_type() {
-        kind if kind.is_file() || kind.is_block_device() => Ok(()),
-        kind if kind.is_dir() => Err(named(Error::invalid("is a directory, not a disk"))),
-        _ => Err(named(Error::invalid("is neither a file nor a block device"))),
-    }
+/// The error of a read of a disk past its end.
+fn past_end(offset: u64, size: u64) -> Error {
+    Error::invalid(format!("a read at {offset} reaches past the end of the disk ({size} bytes)"))
 }
 
 fn ends_like_vhd(file: &FileSource) -> Result<bool> {
@@ -168,24 +172,42 @@ impl DiskFile {
     /// [`headstart_block::ErrorKind::Unsupported`] where it takes `qemu-img` and there is none; whatever the
     /// file, its chain or the conversion report.
     pub fn open(&self, scratch: &Path, progress: &dyn Progress) -> Result<OpenDisk> {
-        check_kind(&self.path)?;
-        let format = self.format.map_or_else(|| DiskFormat::probe(&self.path), Ok)?;
+        let file = chain::open_disk(&self.path)?;
+        let named = |e| self.named(e);
+        let format = self.format.map_or_else(|| DiskFormat::of(&file), Ok)?;
         let allowed = AllowedDirs::new(&self.path, &self.allowed_dirs)?;
-        let named = |e: Error| e.about(self.path.display());
-        let device: Box<dyn BlockDevice> = match format {
-            DiskFormat::Raw => Box::new(RawDisk::open(&self.path)?),
-            DiskFormat::Qcow2 | DiskFormat::Vmdk => match library::open(&self.path, format, &allowed) {
-                Ok(device) => device,
-                Err(e) if e.kind() == headstart_block::ErrorKind::Unsupported => {
-                    return self.convert(format, &allowed, scratch, progress).map_err(named);
+        let device = match format {
+            DiskFormat::Raw => {
+                if self.format.is_none() {
+                    archives::refuse(&file).map_err(named)?;
                 }
-                Err(e) => return Err(named(e)),
-            },
-            DiskFormat::Vhd | DiskFormat::Vhdx => {
-                return self.convert(format, &allowed, scratch, progress).map_err(named);
+                Ok(Box::new(RawDisk::of(file)) as Box<dyn BlockDevice>)
             }
+            DiskFormat::Qcow2 => library::open(&file, &allowed),
+            DiskFormat::Vmdk => vmdk::open(&file, &allowed),
+            DiskFormat::Vhd => vhd::check(&file).and_then(|()| Err(Error::unsupported("vhd"))),
+            DiskFormat::Vhdx => Err(Error::unsupported("vhdx")),
         };
-        Ok(OpenDisk { device, format, _scratch: None })
+        let disk = match device {
+            Ok(device) => OpenDisk { device, format, _scratch: None },
+            Err(e) if e.kind() == ErrorKind::Unsupported => {
+                self.convert(format, &allowed, scratch, progress).map_err(named)?
+            }
+            Err(e) => return Err(named(e)),
+        };
+        if self.format.is_none() {
+            archives::check_size(disk.device.size()).map_err(named)?;
+        }
+        Ok(disk)
+    }
+
+    /// Names this file in front of what an error is about, which may be a file that it names.
+    fn named(&self, error: Error) -> Error {
+        let (path, error) = (self.path.display(), error.about(self.path.display()));
+        if error.to_string().starts_with(&path.to_string()) {
+            return error;
+        }
+        Error::new(error.kind(), error.to_string()).about(path)
     }
 
     fn convert(

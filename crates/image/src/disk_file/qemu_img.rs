@@ -1,6 +1,6 @@
 //! Formats that the library lacks, through `qemu-img` where it is installed.
 
-use super::{AllowedDirs, DiskFormat, MAX_CHAIN, vmdk_extents};
+use super::{AllowedDirs, DiskFormat, MAX_CHAIN, chain, vmdk};
 use crate::progress::{Progress, step};
 use headstart_block::{Error, ErrorKind, Result};
 use serde_json::Value;
@@ -56,7 +56,8 @@ fn check_chain(path: &Path, format: DiskFormat, allowed: &AllowedDirs) -> Result
     let mut size = None;
     for _ in 0..MAX_CHAIN {
         if format_name.as_ref().is_none_or(|name| name == "vmdk") {
-            vmdk_extents::check(&path, allowed)?;
+            let file = chain::open_disk(&path)?;
+            vmdk::check(&file, allowed).map_err(|e| e.about(path.display()))?;
         }
         // Without its backing file, which is next.
         let info = look_at(&path, format_name.as_deref(), format)?;
@@ -106,7 +107,9 @@ fn check_structure(path: &Path, format: DiskFormat) -> Result<()> {
 fn check_names(info: &Value, dir: &Path, allowed: &AllowedDirs) -> Result<()> {
     match info {
         Value::Object(fields) => fields.iter().try_for_each(|(key, value)| match value {
-            Value::String(name) if FILE_KEYS.contains(&key.as_str()) => allowed.check(&dir.join(name)),
+            Value::String(name) if FILE_KEYS.contains(&key.as_str()) => {
+                allowed.open(&dir.join(name)).map(drop)
+            }
             _ => check_names(value, dir, allowed),
         }),
         Value::Array(items) => items.iter().try_for_each(|item| check_names(item, dir, allowed)),

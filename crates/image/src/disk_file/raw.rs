@@ -17,10 +17,15 @@ impl RawDisk {
     /// # Errors
     /// What the operating system reports.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let file = FileSource::open(path)?;
+        Ok(Self::of(FileSource::open(path)?))
+    }
+
+    /// The disk in an open file.
+    #[must_use]
+    pub fn of(file: FileSource) -> Self {
         // The reader goes front to back: let the kernel read ahead as far as it likes.
         let _ = rustix::fs::fadvise(file.file(), 0, None, rustix::fs::Advice::Sequential);
-        Ok(Self { file })
+        Self { file }
     }
 
     fn seek(&self, to: SeekFrom) -> Result<Option<u64>> {
