@@ -13,10 +13,12 @@
 
 mod authority;
 mod certificate;
+mod validity;
 
 pub use authority::{DAYS, DAYS_MAX, InitSettings, Made, MadeCluster, MadeHost, init};
 pub use certificate::Roles;
-pub(crate) use certificate::{Calendar, HostCertificate};
+pub(crate) use certificate::{Calendar, HostCertificate, unix_now};
+pub(crate) use validity::{REMEDY, Reminder, Validity};
 
 use headstart_block::digest::parse_hex;
 use headstart_block::{Error, Result};

@@ -235,7 +235,7 @@ impl Authority {
         if let Some(before) =
             before.as_ref().filter(|before| before.roles == roles && !before.is_due(unix_now()))
         {
-            let not_after = before.not_after;
+            let not_after = before.validity.not_after;
             return Ok(MadeHost { name: name.to_owned(), directory, roles, made: Made::Kept, not_after });
         }
         make_dir(&self.dir.join(HOSTS))?;
@@ -282,7 +282,8 @@ impl Authority {
 impl HostCertificate {
     /// `true` if the certificate is to be renewed: an earlier version made it, or two thirds of its time are over.
     pub(crate) fn is_due(&self, now: u64) -> bool {
-        self.is_of_earlier_version() || now.saturating_add(self.lifetime().as_secs() / 3) >= self.not_after
+        self.is_of_earlier_version()
+            || now.saturating_add(self.validity.length() / 3) >= self.validity.not_after
     }
 }
 

@@ -15,6 +15,7 @@
 //!
 //! Certificates of earlier versions of headstart have none of these URIs. Their hosts are plain members.
 
+use super::validity::Validity;
 use headstart_block::{Error, Result};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use serde::Serialize;
@@ -110,9 +111,7 @@ pub(crate) struct HostCertificate {
     pub(crate) roles: Roles,
     /// When the host was added to the cluster, in seconds since 1970; `None` in certificates of earlier versions.
     pub(crate) added: Option<u64>,
-    /// The first and the last second in which it is valid, since 1970.
-    pub(crate) not_before: u64,
-    pub(crate) not_after: u64,
+    pub(crate) validity: Validity,
     /// Its public key, a SubjectPublicKeyInfo in DER.
     pub(crate) public_key: Vec<u8>,
 }
@@ -132,8 +131,10 @@ impl HostCertificate {
             name: String::new(),
             roles: Roles::default(),
             added: None,
-            not_before: seconds(parsed.validity().not_before.timestamp()),
-            not_after: seconds(parsed.validity().not_after.timestamp()),
+            validity: Validity {
+                not_before: seconds(parsed.validity().not_before.timestamp()),
+                not_after: seconds(parsed.validity().not_after.timestamp()),
+            },
             public_key: parsed.public_key().raw.to_vec(),
         };
         for name in names {
@@ -159,11 +160,6 @@ impl HostCertificate {
     /// `true` if an earlier version of headstart made it, which knew no roles.
     pub(crate) fn is_of_earlier_version(&self) -> bool {
         self.added.is_none()
-    }
-
-    /// How long it is valid in all.
-    pub(crate) fn lifetime(&self) -> Duration {
-        Duration::from_secs(self.not_after.saturating_sub(self.not_before))
     }
 }
 

@@ -10,10 +10,15 @@ use crate::credentials::{Calendar, Credentials, HostCertificate, Roles, is_for};
 use crate::peers::frame::{self, Header, Hello, Kind};
 use crate::peers::proof::{Binding, Side};
 use headstart_block::{Error, ErrorKind, Result};
-use rustls::client::Resumption;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig,
+    SignatureScheme,
+};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -33,6 +38,9 @@ const PROTOCOLS: [(u16, &[u8]); 2] =
 /// What the exported secret is for.
 const EXPORTER: &[u8] = b"EXPORTER-headstart-swarm";
 
+/// What a host is called in the handshake whose name is not known yet.
+const ANY_NAME: &str = "swarm";
+
 /// Bytes that are read from a socket at once: several records, so that the library, which asks for 4 KiB at a time,
 /// costs few system calls.
 const READ_AHEAD: usize = 128 << 10;
@@ -43,7 +51,12 @@ const UNSENT_MAX: u32 = 128 << 10;
 
 /// How connections are made.
 pub(super) enum Wire {
-    Tls { connector: TlsConnector, acceptor: TlsAcceptor },
+    Tls {
+        connector: TlsConnector,
+        /// To hosts whose name is not known: their certificate says it.
+        joiner: TlsConnector,
+        acceptor: TlsAcceptor,
+    },
     Plain,
 }
 
@@ -114,16 +127,19 @@ impl Wire {
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
         server.alpn_protocols.clone_from(&protocols);
-        let mut client = ClientConfig::builder_with_details(provider, Arc::new(Calendar))
+        let mut client = ClientConfig::builder_with_details(Arc::clone(&provider), Arc::new(Calendar))
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(failed("TLS 1.3 cannot be used"))?
-            .with_root_certificates(roots)
+            .with_root_certificates(Arc::clone(&roots))
             .with_client_auth_cert(chain, key.clone_key())
             .map_err(failed(unusable))?;
         client.resumption = Resumption::disabled();
         client.alpn_protocols = protocols;
+        let mut joiner = client.clone();
+        joiner.dangerous().set_certificate_verifier(Arc::new(AnyMember::of(roots, provider)?));
         Ok(Self::Tls {
             connector: TlsConnector::from(Arc::new(client)),
+            joiner: TlsConnector::from(Arc::new(joiner)),
             acceptor: TlsAcceptor::from(Arc::new(server)),
         })
     }
@@ -152,24 +168,77 @@ impl Wire {
     /// # Errors
     /// As [`accept`](Self::accept).
     pub(super) async fn connect(&self, socket: TcpStream, name: &str, ours: &Hello) -> Result<Channel> {
-        let connecting = async {
-            let socket = prepared(socket)?;
-            let stream = match self {
-                Self::Plain => Stream::Plain(socket),
-                Self::Tls { connector, .. } => {
-                    let name = ServerName::try_from(name.to_owned())
-                        .map_err(|e| Error::invalid("is no name of a host").caused_by(e).about(name))?;
-                    let stream = connector.connect(name, socket).await.map_err(refused)?;
-                    Stream::Tls(Box::new(TlsStream::Client(stream)))
-                }
-            };
-            introduce(stream, ours, Side::Dialer).await
+        let connector = match self {
+            Self::Plain => None,
+            Self::Tls { connector, .. } => Some(connector),
         };
-        let channel = in_time(connecting).await?;
+        let channel = in_time(connect_by(connector, socket, name, ours)).await?;
         if channel.hello.name != name {
             return Err(Error::new(ErrorKind::Denied, "another host answers there").about(name));
         }
         Ok(channel)
+    }
+
+    /// Makes sure that the other end is a host of the cluster, and which one, within a bounded time.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    pub(super) async fn connect_any(&self, socket: TcpStream, ours: &Hello) -> Result<Channel> {
+        let connector = match self {
+            Self::Plain => None,
+            Self::Tls { joiner, .. } => Some(joiner),
+        };
+        in_time(connect_by(connector, socket, ANY_NAME, ours)).await
+    }
+}
+
+/// Verifies that a certificate is the cluster's, for the name that is in it: who that is comes out by that.
+#[derive(Debug)]
+struct AnyMember(Arc<WebPkiServerVerifier>);
+
+impl AnyMember {
+    fn of(roots: Arc<RootCertStore>, provider: Arc<CryptoProvider>) -> Result<Self> {
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
+        let failed = |e| Error::invalid("hosts cannot be checked by the cluster's authority").caused_by(e);
+        Ok(Self(verifier.map_err(failed)?))
+    }
+}
+
+impl ServerCertVerifier for AnyMember {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> std::result::Result<ServerCertVerified, rustls::Error> {
+        let name = HostCertificate::parse(end_entity).ok().map(|certificate| certificate.name);
+        let name = name.and_then(|name| ServerName::try_from(name).ok());
+        let name = name.ok_or(rustls::Error::InvalidCertificate(CertificateError::BadEncoding))?;
+        self.0.verify_server_cert(end_entity, intermediates, &name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
     }
 }
 
@@ -178,12 +247,57 @@ async fn in_time<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::time::timeout(HANDSHAKE, work).await.unwrap_or_else(late)
 }
 
+/// Connects with TLS where there is a connector.
+async fn connect_by(
+    connector: Option<&TlsConnector>,
+    socket: TcpStream,
+    name: &str,
+    ours: &Hello,
+) -> Result<Channel> {
+    let socket = prepared(socket)?;
+    let stream = match connector {
+        None => Stream::Plain(socket),
+        Some(connector) => {
+            let name = ServerName::try_from(name.to_owned())
+                .map_err(|e| Error::invalid("is no name of a host").caused_by(e).about(name))?;
+            let stream = connector.connect(name, socket).await.map_err(refused)?;
+            Stream::Tls(Box::new(TlsStream::Client(stream)))
+        }
+    };
+    introduce(stream, ours, Side::Dialer).await
+}
+
+/// The error of a handshake that failed: whose fault it is, where that can be told.
 fn refused(error: io::Error) -> Error {
     let kind = match error.kind() {
         io::ErrorKind::InvalidData => ErrorKind::Denied,
         _ => ErrorKind::Unavailable,
     };
-    Error::new(kind, "no connection under the cluster's certificates").caused_by(error)
+    let remedy = error.get_ref().and_then(|inner| inner.downcast_ref()).and_then(remedy_of);
+    let error = Error::new(kind, "no connection under the cluster's certificates").caused_by(error);
+    match remedy {
+        Some(remedy) => error.remedy(remedy),
+        None => error,
+    }
+}
+
+/// What helps where two hosts do not believe each other's certificates.
+fn remedy_of(error: &rustls::Error) -> Option<&'static str> {
+    use CertificateError::{BadSignature, Expired, ExpiredContext, UnknownIssuer};
+    Some(match error {
+        rustls::Error::InvalidCertificate(UnknownIssuer | BadSignature)
+        | rustls::Error::AlertReceived(AlertDescription::UnknownCA | AlertDescription::DecryptError) => {
+            "one of the two hosts belongs to another cluster: make the certificates of both in the same DIR, by \
+             `headstart swarm init DIR`"
+        }
+        rustls::Error::InvalidCertificate(Expired | ExpiredContext { .. })
+        | rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => {
+            "a certificate has ended: renew it by `headstart swarm init DIR --host NAME` where the authority is, and \
+             copy what that makes"
+        }
+        rustls::Error::InvalidMessage(_) => "what answers there is no host of a swarm, or has no certificate",
+        _ => return None,
+    })
 }
 
 fn prepared(socket: TcpStream) -> Result<BufReader<TcpStream>> {
@@ -202,7 +316,7 @@ async fn introduce(mut stream: Stream, ours: &Hello, side: Side) -> Result<Chann
     };
     let version = first.as_ref().map_or_else(|| stream.protocol(), |hello| hello.version);
     let mut ours = Hello { version, ..ours.clone() };
-    aws_lc_rs::rand::fill(&mut ours.nonce)
+    aws_lc_rs::rand::fill(&mut ours.nonce[frame::PROCESS..])
         .map_err(|_| Error::new(ErrorKind::Io, "no randomness can be had"))?;
     let mut out = Vec::new();
     frame::push_encoded(&mut out, Kind::Hello, &ours)?;

@@ -67,6 +67,9 @@ pub const HELLO_MAX: usize = 512;
 /// Longest name of a host, in bytes: as in DNS.
 pub const NAME_MAX: usize = 253;
 
+/// Bytes of a hello's nonce that name the process: they are the same in all of its hellos.
+pub(super) const PROCESS: usize = 16;
+
 /// Bytes of what became of an order.
 pub const DONE: usize = 16;
 
@@ -232,7 +235,8 @@ pub struct Hello {
     pub is_root: bool,
     /// Whether he counts what disks read.
     pub is_tracker: bool,
-    /// Drawn for this connection.
+    /// Drawn: the first half for the process, the second for this connection. Version 0.1.0 draws all for this
+    /// connection.
     pub nonce: [u8; 32],
 }
 
@@ -252,6 +256,13 @@ impl Hello {
             return Err(Error::corrupt("is no hello"));
         }
         Ok(hello)
+    }
+
+    /// The number that the sender has drawn for its process.
+    pub(super) fn process(&self) -> [u8; PROCESS] {
+        let mut process = [0; PROCESS];
+        process.copy_from_slice(&self.nonce[..PROCESS]);
+        process
     }
 
     /// The error that says that a host speaks another version than is spoken on the connection.

@@ -29,8 +29,9 @@ use chitchat::{
     NodeState, Serializable, spawn_chitchat,
 };
 use headstart_block::{Error, ErrorKind, Result};
-use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::UdpSocket;
@@ -52,8 +53,14 @@ const PART_HEAD: usize = 9;
 /// Halves of messages whose other half has not come, at most.
 const HALVES_MAX: usize = 64;
 
+/// Addresses of hosts of other clusters that are remembered, at most.
+const STRAYS_MAX: usize = 64;
+
 /// Hosts that are looked at, at most.
 const MEMBERS_MAX: usize = 65_536;
+
+/// Hosts of this one's name that are looked at, at most.
+const NAMESAKES_MAX: usize = 8;
 
 /// What a host tells the others of itself.
 const ADDRESS: &str = "swarm";
@@ -65,11 +72,20 @@ pub(super) struct Member {
     pub(super) address: SocketAddr,
 }
 
+/// The hosts that gossip names.
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    /// All but this one, by name.
+    pub(super) others: Vec<Member>,
+    /// Hosts that say that they have this one's name, elsewhere: another host, or what is left of an earlier run.
+    pub(super) namesakes: Vec<Member>,
+}
+
 /// Takes part in the gossip as long as it lives.
 pub(super) struct Gossip {
     handle: ChitchatHandle,
     nodes: watch::Receiver<BTreeMap<ChitchatId, NodeState>>,
-    name: String,
+    own: Member,
 }
 
 impl Gossip {
@@ -83,6 +99,7 @@ impl Gossip {
         name: &str,
         address: SocketAddr,
         seeds: Vec<String>,
+        refused: Arc<Strays>,
     ) -> Result<Self> {
         let failed = |e: anyhow::Error| {
             Error::new(ErrorKind::Io, "cannot gossip with other hosts").caused_by(e.into_boxed_dyn_error())
@@ -104,30 +121,33 @@ impl Gossip {
             catchup_callback: None,
             extra_liveness_predicate: None,
         };
-        let transport = Sealed::new(socket, key)?;
+        let transport = Sealed::new(socket, key, refused)?;
         let values = vec![(ADDRESS.to_owned(), address.to_string())];
         let handle = spawn_chitchat(config, values, &transport).await.map_err(failed)?;
         for seed in seed_addresses {
             handle.gossip(seed).map_err(failed)?;
         }
         let nodes = handle.with_chitchat(|chitchat| chitchat.live_nodes_watcher()).await;
-        Ok(Self { handle, nodes, name: name.to_owned() })
+        Ok(Self { handle, nodes, own: Member { name: name.to_owned(), address } })
     }
 
     /// The other hosts, once they are not the same as before; `None` where there will be no more news.
-    pub(super) async fn changed(&mut self) -> Option<Vec<Member>> {
+    pub(super) async fn changed(&mut self) -> Option<Members> {
         self.nodes.changed().await.ok()?;
         let nodes = self.nodes.borrow_and_update();
-        let mut members: Vec<Member> = nodes
+        let members = nodes
             .iter()
-            .filter(|(id, _)| *id.node_id != *self.name && id.node_id.len() <= NAME_MAX)
+            .filter(|(id, _)| id.node_id.len() <= NAME_MAX)
             .filter_map(|(id, state)| {
                 Some(Member { name: id.node_id.to_string(), address: state.get(ADDRESS)?.parse().ok()? })
             })
-            .take(MEMBERS_MAX)
-            .collect();
-        members.sort_unstable();
-        Some(members)
+            .filter(|member| *member != self.own)
+            .take(MEMBERS_MAX);
+        let (mut namesakes, mut others): (Vec<_>, Vec<_>) =
+            members.partition(|member| member.name == self.own.name);
+        others.sort_unstable();
+        namesakes.truncate(NAMESAKES_MAX);
+        Some(Members { others, namesakes })
     }
 
     pub(super) async fn leave(self) {
@@ -226,11 +246,37 @@ struct Sealed {
     /// Bound already: taken when the library opens it, once.
     socket: Mutex<Option<UdpSocket>>,
     seal: Arc<Seal>,
+    strays: Arc<Strays>,
 }
 
 impl Sealed {
-    fn new(socket: UdpSocket, key: Option<[u8; 32]>) -> Result<Self> {
-        Ok(Self { socket: Mutex::new(Some(socket)), seal: Arc::new(Seal::new(key)?) })
+    fn new(socket: UdpSocket, key: Option<[u8; 32]>, strays: Arc<Strays>) -> Result<Self> {
+        Ok(Self { socket: Mutex::new(Some(socket)), seal: Arc::new(Seal::new(key)?), strays })
+    }
+}
+
+/// Datagrams that no host of the cluster made.
+#[derive(Default)]
+pub(super) struct Strays {
+    /// How many.
+    pub(super) count: AtomicU64,
+    /// Whence, so that each address is named once.
+    from: Mutex<BTreeSet<IpAddr>>,
+}
+
+impl Strays {
+    /// One came.
+    fn add(&self, from: IpAddr) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        let mut known = self.from.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() < STRAYS_MAX && known.insert(from) {
+            tracing::warn!(
+                address = %from,
+                remedy = "where that is a host of this cluster, copy what `headstart swarm init` made for it again",
+                "datagrams come that are not sealed by this cluster's gossip key: a host of another cluster joins \
+                 this one, or one whose key is not the same"
+            );
+        }
     }
 }
 
@@ -241,6 +287,7 @@ impl Transport for Sealed {
         Ok(Box::new(SealedSocket {
             socket: socket.context("the socket is in use")?,
             seal: Arc::clone(&self.seal),
+            strays: Arc::clone(&self.strays),
             datagram: vec![0; DATAGRAM],
             halves: VecDeque::new(),
         }))
@@ -250,6 +297,7 @@ impl Transport for Sealed {
 struct SealedSocket {
     socket: UdpSocket,
     seal: Arc<Seal>,
+    strays: Arc<Strays>,
     datagram: Vec<u8>,
     halves: VecDeque<(SocketAddr, Part)>,
 }
@@ -295,9 +343,14 @@ impl Socket for SealedSocket {
                 continue;
             };
             let part = self.datagram.get_mut(..len).and_then(|datagram| self.seal.open(datagram));
-            let Some(bytes) = part.and_then(|part| whole(&mut self.halves, from, part)) else { continue };
-            if let Ok(message) = ChitchatMessage::deserialize(&mut &bytes[..]) {
-                return Ok((from, message));
+            let Some(part) = part else {
+                self.strays.add(from.ip());
+                continue;
+            };
+            let Some(bytes) = whole(&mut self.halves, from, part) else { continue };
+            match ChitchatMessage::deserialize(&mut &bytes[..]) {
+                Ok(message) => return Ok((from, message)),
+                Err(_) => self.strays.add(from.ip()),
             }
         }
     }

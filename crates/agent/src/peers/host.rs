@@ -28,7 +28,8 @@ use headstart_swarm::{
     BlobId, Chunks, Event, FetchId, Message, Node, Offence, PeerId, PeerKey, ReaderId, RequestId, Time,
     Urgency, WantId, Why,
 };
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -55,6 +56,8 @@ pub(super) struct Host {
     members: Mutex<Vec<Member>>,
     /// Why those of them that cannot be connected to cannot, at the last try.
     unreached: Mutex<HashMap<PeerKey, String>>,
+    /// Where other hosts answered that have this host's name.
+    namesakes: Mutex<BTreeSet<SocketAddr>>,
     pub(super) orders: Orders,
     /// Changes when another host shares a blob that did not, or the other way round.
     pub(super) company: watch::Sender<()>,
@@ -80,6 +83,7 @@ impl Host {
             opened: Notify::new(),
             members: Mutex::default(),
             unreached: Mutex::default(),
+            namesakes: Mutex::default(),
             orders: Orders::default(),
             company: watch::channel(()).0,
             core: Mutex::new(Core::new(node)),
@@ -494,10 +498,24 @@ impl Host {
         self.members.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn set_members(&self, members: &[Member]) {
-        let keys: HashSet<PeerKey> = members.iter().map(|member| key_of(&member.name)).collect();
+    /// Takes note of the other hosts, and of those that have this host's own name.
+    pub(super) fn set_members(&self, members: &[Member], namesakes: &[Member]) {
+        let all = members.iter().chain(namesakes);
+        let keys: HashSet<PeerKey> = all.map(|member| key_of(&member.name)).collect();
+        let are_there: HashSet<SocketAddr> = namesakes.iter().map(|member| member.address).collect();
+        self.namesakes().retain(|address| are_there.contains(address));
         self.unreached().retain(|key, _| keys.contains(key));
         *self.members.lock().unwrap_or_else(PoisonError::into_inner) = members.to_vec();
+    }
+
+    /// Where other hosts are that have this host's name.
+    pub(super) fn namesakes(&self) -> MutexGuard<'_, BTreeSet<SocketAddr>> {
+        self.namesakes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A host answers at `address` that has this host's name.
+    pub(super) fn met_namesake(&self, address: SocketAddr) {
+        self.namesakes().insert(address);
     }
 
     fn unreached(&self) -> MutexGuard<'_, HashMap<PeerKey, String>> {
@@ -521,6 +539,18 @@ impl Host {
         let own = self.hints.counting.is_some().then(|| (core.node.key(), None));
         let others = core.peers.values().map(|peer| &peer.link).filter(|link| link.is_tracker);
         own.into_iter().chain(others.map(|link| (link.key, Some(Arc::clone(link))))).collect()
+    }
+
+    /// `true` if this host is connected to any other.
+    pub(super) fn is_connected(&self) -> bool {
+        !self.core().peers.is_empty()
+    }
+
+    /// The connection to a host, by the number of its name.
+    pub(super) fn link_of(&self, key: PeerKey) -> Option<Arc<Link>> {
+        let core = self.core();
+        let peer = core.by_key.get(&key).and_then(|peer| core.peers.get(peer));
+        peer.map(|peer| Arc::clone(&peer.link))
     }
 
     /// The connection to a host.

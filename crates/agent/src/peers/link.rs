@@ -7,7 +7,7 @@
 use crate::credentials::Roles;
 use crate::peers::blob::Blob;
 use crate::peers::channel::Channel;
-use crate::peers::frame::{self, HEADER, Header, Kind};
+use crate::peers::frame::{self, HEADER, Header, Kind, PROCESS};
 use crate::peers::host::Host;
 use crate::peers::outbox::{Next, Outbox, STALLED_MS, Sending};
 use crate::peers::proof::{Binding, Side};
@@ -50,6 +50,10 @@ pub(super) struct Link {
     /// The version of the protocol that is spoken: frames and words of version 2 only where it is that or a later one.
     pub(super) protocol: u16,
     pub(super) address: SocketAddr,
+    /// Which process of the other host it is.
+    pub(super) process: [u8; PROCESS],
+    /// The last second in which the other host's certificate is valid, since 1970.
+    pub(super) valid_until: Option<u64>,
     /// Which end this host is.
     pub(super) side: Side,
     pub(super) binding: Binding,
@@ -106,6 +110,8 @@ impl Link {
             roles,
             protocol: channel.protocol(),
             address,
+            process: hello.process(),
+            valid_until: channel.certificate.as_ref().map(|certificate| certificate.validity.not_after),
             side: channel.side,
             binding: channel.binding,
             outbox: Outbox::default(),
@@ -176,7 +182,7 @@ impl Link {
     }
 
     /// Returns when it is to end.
-    async fn closed(&self) {
+    pub(super) async fn closed(&self) {
         let mut closing = std::pin::pin!(self.closing.notified());
         closing.as_mut().enable();
         if !self.closed.load(Ordering::Acquire) {

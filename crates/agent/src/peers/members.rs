@@ -3,11 +3,13 @@
 //! Of two hosts the one with the lesser key connects, so that there is one connection and not two. Who cannot be
 //! reached is tried again, later and later; who was dropped is left alone for a while.
 
+use crate::credentials::{REMEDY, Reminder, Validity, unix_now};
 use crate::peers::channel::{Channel, Wire};
 use crate::peers::frame::{Hello, Kind, REFUSED_CONNECTION, VERSION_1, push_frame, refusal};
-use crate::peers::gossip::{Gossip, Member};
+use crate::peers::gossip::{Gossip, Member, Members};
 use crate::peers::host::Host;
 use crate::peers::link::Link;
+use crate::peers::proof::Side;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_swarm::{Offence, PeerKey};
 use std::collections::{HashMap, HashSet};
@@ -22,9 +24,6 @@ use tokio::task::JoinSet;
 
 /// How long a connection may take to be made, before the other host is asked who it is.
 const CONNECT: Duration = Duration::from_secs(3);
-
-/// How long to wait for the first host of the swarm before somebody is told.
-const JOINING: Duration = Duration::from_secs(10);
 
 /// Addresses from which nobody may connect that are known, so that each is said once.
 const DENIED_MAX: usize = 64;
@@ -45,6 +44,12 @@ const STRANGERS_MAX: usize = 64;
 /// How long a host may be silent. Each sends a sign of life three times as often.
 const SILENCE_MS: u64 = 15_000;
 
+/// A connection over which something came so lately has a living host at its other end.
+const HEARD_LATELY_MS: u64 = 7000;
+
+/// How long the end of a connection may take to be noticed whose host has begun anew.
+const ENDING: Duration = Duration::from_secs(1);
+
 /// How long a blob that no disk has any more is still given to others.
 const KEPT_UNUSED: Duration = Duration::from_secs(600);
 
@@ -55,6 +60,8 @@ pub(super) struct Door {
     pub(super) hello: Hello,
     pub(super) key: PeerKey,
     pub(super) connections_max: usize,
+    /// When this host's certificate is valid, where it has one.
+    pub(super) validity: Option<Validity>,
     /// Security is none: only who is on this host.
     pub(super) only_loopback: bool,
     pub(super) stopping: watch::Receiver<bool>,
@@ -75,12 +82,34 @@ fn is_news(known: &Mutex<HashSet<IpAddr>>, address: IpAddr) -> bool {
     known.len() < DENIED_MAX && known.insert(address)
 }
 
+/// The error that says that two hosts have one name.
+fn namesake(name: &str, other: IpAddr) -> Error {
+    Error::new(ErrorKind::Conflict, format!("two hosts are called `{name}`: one of them is at {other}"))
+        .remedy(
+            "make a certificate for each host, by `headstart swarm init DIR --host NAME`, and copy none to two hosts",
+        )
+}
+
+async fn connect_to(address: SocketAddr) -> Result<TcpStream> {
+    let connecting = tokio::time::timeout(CONNECT, TcpStream::connect(address)).await;
+    let connected = connecting.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()));
+    connected.map_err(|e| Error::io("cannot connect", e).about(address))
+}
+
 impl Door {
     /// Runs one connection until it ends.
-    async fn run(&self, channel: Channel, address: SocketAddr) -> Result<()> {
+    pub(super) async fn run(&self, channel: Channel, address: SocketAddr) -> Result<()> {
         let key = key_of(&channel.hello.name);
-        if let Err(error) = self.admit(&channel) {
+        if self.is_own(&channel) {
+            return Err(Error::new(ErrorKind::Unavailable, "this is the host itself"));
+        }
+        if let Err(error) = self.admit(&channel, address) {
             return Err(self.refuse(channel, key, error).await);
+        }
+        if let Err(error) = self.take_place(&channel, key).await {
+            // A second connection of the same process is no reason for a word.
+            let is_news = error.kind() == ErrorKind::Conflict;
+            return Err(if is_news { self.refuse(channel, key, error).await } else { error });
         }
         let link = self.host.connected(key, self.connections_max, |peer, now_ms| {
             Link::new(peer, key, &channel, address, now_ms)
@@ -102,13 +131,25 @@ impl Door {
         ended
     }
 
+    /// `true` if the other end of a connection is this very process.
+    pub(super) fn is_own(&self, channel: &Channel) -> bool {
+        channel.hello.process() == self.hello.process()
+    }
+
     /// Decides whether a host may connect that has proved its name.
     ///
     /// # Errors
     /// [`ErrorKind::Denied`] where it claims a role that its certificate does not give. A host of an earlier version is
-    /// taken for a plain member instead, because its certificate could give none.
-    fn admit(&self, channel: &Channel) -> Result<()> {
+    /// taken for a plain member instead, because its certificate could give none. [`ErrorKind::Conflict`] where it has
+    /// this host's own name.
+    fn admit(&self, channel: &Channel, address: SocketAddr) -> Result<()> {
         let (hello, roles) = (&channel.hello, channel.roles());
+        if hello.name == self.hello.name {
+            if channel.side == Side::Dialer {
+                self.host.met_namesake(address);
+            }
+            return Err(namesake(&hello.name, address.ip()));
+        }
         let claims =
             [(hello.is_root && !roles.root, "root"), (hello.is_tracker && !roles.tracker, "tracker")];
         for role in claims.into_iter().filter_map(|(is_beyond, role)| is_beyond.then_some(role)) {
@@ -131,10 +172,32 @@ impl Door {
         Ok(())
     }
 
+    /// Waits until a connection to a host of this name has ended, where there is one: the host may have begun anew.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] where it goes on: there are two hosts of this name. [`ErrorKind::Unavailable`] where
+    /// both connections are of the same process.
+    async fn take_place(&self, channel: &Channel, key: PeerKey) -> Result<()> {
+        let Some(before) = self.host.link_of(key) else { return Ok(()) };
+        if before.process == channel.hello.process() {
+            return Err(Error::new(ErrorKind::Unavailable, "it is connected already"));
+        }
+        let silent_ms = self.host.now_ms().saturating_sub(before.heard.load(Ordering::Relaxed));
+        if silent_ms > HEARD_LATELY_MS || tokio::time::timeout(ENDING, before.closed()).await.is_ok() {
+            return Ok(());
+        }
+        // Hosts of earlier versions do not say which process they are.
+        if channel.protocol() <= VERSION_1 {
+            return Err(Error::new(ErrorKind::Unavailable, "it is connected already"));
+        }
+        Err(namesake(&channel.hello.name, before.address.ip()))
+    }
+
     /// Tells a host why it is refused, where it speaks a version that can be told; the reason.
     async fn refuse(&self, mut channel: Channel, key: PeerKey, error: Error) -> Error {
         self.host.counts.refused_connections.fetch_add(1, Ordering::Relaxed);
-        if error.kind() == ErrorKind::Denied && self.host.cannot_reach(key, &error) {
+        let is_wrong = matches!(error.kind(), ErrorKind::Denied | ErrorKind::Conflict);
+        if is_wrong && self.host.cannot_reach(key, &error) {
             tracing::warn!(%error, host = %channel.hello.name, "a host of the swarm is refused");
         }
         if channel.protocol() > VERSION_1 {
@@ -208,8 +271,10 @@ impl Door {
                 Some(_) = tasks.join_next() => continue,
                 _ = stopping.wait_for(|stopping| *stopping) => None,
             };
-            let Some(members) = members else { break };
-            self.host.set_members(&members);
+            let Some(Members { others: mut members, namesakes }) = members else { break };
+            self.host.set_members(&members, &namesakes);
+            members.extend(namesakes);
+            members.sort_unstable();
             // One that is connected goes on until the connection ends.
             dialers.retain(|member, goes_on| {
                 let stays = members.binary_search(member).is_ok();
@@ -217,8 +282,9 @@ impl Door {
                 stays
             });
             let own = (self.key, self.hello.name.as_str());
+            // A host of this one's own name is met, to be sure that it is there.
             for member in
-                members.into_iter().filter(|member| own < (key_of(&member.name), member.name.as_str()))
+                members.into_iter().filter(|member| own <= (key_of(&member.name), member.name.as_str()))
             {
                 if self.only_loopback && !member.address.ip().is_loopback() {
                     continue;
@@ -287,31 +353,24 @@ impl Door {
         tracing::debug!(%error, %host, %address, "cannot connect");
     }
 
-    /// Says once that nobody of those who were to be joined is heard of.
-    pub(super) async fn miss_all(self: Arc<Self>, join: Vec<String>) {
-        if join.is_empty() {
-            return;
-        }
-        let mut stopping = self.stopping.clone();
-        let stopped = tokio::time::timeout(JOINING, stopping.wait_for(|stopping| *stopping)).await;
-        if stopped.is_err() && self.host.members().is_empty() && self.host.links().is_empty() {
-            let why =
-                "they are not there, the network does not let UDP through, or they have another gossip key";
-            tracing::warn!(why, hosts = %join.join(" "), "no other host of the swarm is heard of");
-        }
-    }
-
     async fn connect(&self, member: &Member) -> Result<Channel> {
-        let failed = |e| Error::io("cannot connect", e);
-        let connecting = tokio::time::timeout(CONNECT, TcpStream::connect(member.address)).await;
-        let socket =
-            connecting.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())).map_err(failed)?;
+        let socket = connect_to(member.address).await?;
         self.wire.connect(socket, &member.name, &self.hello).await
     }
 
-    /// Ends connections that are silent, and leaves blobs that nobody uses.
+    /// A connection to whichever host of the cluster is at an address.
+    pub(super) async fn connect_any(&self, address: SocketAddr) -> Result<Channel> {
+        if self.only_loopback && !address.ip().is_loopback() {
+            return Err(Error::invalid("without certificates it joins hosts on loopback only").about(address));
+        }
+        self.wire.connect_any(connect_to(address).await?, &self.hello).await
+    }
+
+    /// Ends connections that are silent or whose certificate has ended, leaves blobs that nobody uses, and says when
+    /// this host's certificate ends.
     pub(super) async fn look_after(self: Arc<Self>) {
         let mut stopping = self.stopping.clone();
+        let mut reminder = Reminder::default();
         loop {
             let pause = tokio::time::timeout(Duration::from_secs(1), stopping.wait_for(|stopping| *stopping));
             if pause.await.is_ok() {
@@ -322,7 +381,14 @@ impl Door {
                 if now.saturating_sub(link.heard.load(Ordering::Relaxed)) > SILENCE_MS {
                     tracing::info!(host = %link.name, "a host is silent; its connection is closed");
                     self.host.disconnected(link.peer);
+                } else if link.valid_until.is_some_and(|until| unix_now() > until) {
+                    tracing::warn!(host = %link.name, "a host's certificate has ended; its connection is closed");
+                    self.host.disconnected(link.peer);
                 }
+            }
+            let notice = self.validity.and_then(|validity| reminder.due(validity, unix_now()));
+            if let Some(notice) = notice {
+                tracing::warn!(remedy = REMEDY, "{notice}");
             }
             self.host.leave_unused(KEPT_UNUSED);
         }

@@ -15,6 +15,7 @@
 //! | `finding` | blobs for who has none of his own |
 //! | `members` | connections made, accepted, made anew |
 //! | `gossip` | who is there |
+//! | `joining` | the first host of the swarm, and what is there instead |
 //! | `remembering` | what a root was asked for, kept over a restart |
 //! | `pinning` | who keeps which part of a blob |
 //! | [`orders`] | what hosts ask each other to bring ahead of need |
@@ -40,6 +41,7 @@ pub mod frame;
 mod gossip;
 mod hints;
 mod host;
+mod joining;
 mod link;
 mod members;
 pub mod orders;
@@ -58,7 +60,7 @@ pub(crate) use hints::Boots;
 pub use hints::{CountedImage, HintCounters, read_counts};
 pub use status::{BlobStatus, Counters, MemberStatus, PeerStatus, Status};
 
-use crate::credentials::{Credentials, Roles, check_name};
+use crate::credentials::{Credentials, Roles, Validity, check_name, unix_now};
 use crate::peers::blob::Blob;
 use crate::peers::channel::Wire;
 use crate::peers::frame::Hello;
@@ -157,6 +159,52 @@ impl SwarmSettings {
     }
 }
 
+impl SwarmSettings {
+    fn is_plain(&self) -> bool {
+        matches!(self.security, Security::PlainOnLoopback { .. })
+    }
+
+    /// # Errors
+    /// [`ErrorKind::Invalid`] where hosts without certificates could be reached from beyond loopback.
+    fn check_addresses(&self) -> Result<()> {
+        let mut reached = [Some(self.listen), self.advertise].into_iter().flatten();
+        match reached.find(|address| self.is_plain() && !address.ip().is_loopback()) {
+            Some(address) => Err(Error::invalid("without certificates it listens on loopback only")
+                .about(address)
+                .remedy("make certificates by `headstart swarm init`, or listen on 127.0.0.1")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a host proves to others, and what it has from its certificate.
+struct Own {
+    wire: Wire,
+    name: String,
+    gossip_key: Option<[u8; 32]>,
+    roles: Roles,
+    validity: Option<Validity>,
+}
+
+impl Own {
+    fn of(security: &Security) -> Result<Self> {
+        Ok(match security {
+            Security::Tls(credentials) => Self {
+                wire: Wire::tls(credentials)?,
+                name: credentials.name.clone(),
+                gossip_key: Some(credentials.gossip_key),
+                roles: credentials.roles(),
+                validity: Some(credentials.says.validity),
+            },
+            Security::PlainOnLoopback { name } => {
+                check_name(name)?;
+                let (name, roles) = (name.clone(), Roles::ALL);
+                Self { wire: Wire::Plain, name, gossip_key: None, roles, validity: None }
+            }
+        })
+    }
+}
+
 /// How often a port is looked for that is free for both.
 const PORT_TRIES: u32 = 16;
 
@@ -170,6 +218,7 @@ pub struct Swarm {
     role: Role,
     /// What this host's certificate lets it be.
     roles: Roles,
+    validity: Option<Validity>,
     key: PeerKey,
     /// Chunks of a stripe.
     stripe: u32,
@@ -191,23 +240,10 @@ impl Swarm {
 
     async fn start_here(settings: SwarmSettings, cache: Arc<Cache>, runtime: Handle) -> Result<Arc<Self>> {
         let settings = settings.with_roles()?;
-        let (wire, name, gossip_key, roles) = match &settings.security {
-            Security::Tls(credentials) => {
-                let (key, roles) = (Some(credentials.gossip_key), credentials.roles());
-                (Wire::tls(credentials)?, credentials.name.clone(), key, roles)
-            }
-            Security::PlainOnLoopback { name } => {
-                check_name(name)?;
-                (Wire::Plain, name.clone(), None, Roles::ALL)
-            }
-        };
-        let only_loopback = matches!(settings.security, Security::PlainOnLoopback { .. });
-        let mut reached = [Some(settings.listen), settings.advertise].into_iter().flatten();
-        if let Some(address) = reached.find(|address| only_loopback && !address.ip().is_loopback()) {
-            return Err(Error::invalid("without certificates it listens on loopback only")
-                .about(address)
-                .remedy("make certificates by `headstart swarm init`, or listen on 127.0.0.1"));
-        }
+        settings.check_addresses()?;
+        let only_loopback = settings.is_plain();
+        let own = Own::of(&settings.security)?;
+        let (name, roles, validity) = (own.name, own.roles, own.validity);
         let (listener, datagrams, listening) = listen(settings.listen).await?;
         let address = match settings.advertise {
             Some(address) if address.port() == 0 => SocketAddr::new(address.ip(), listening.port()),
@@ -228,26 +264,36 @@ impl Swarm {
         let (stopping, stopped) = watch::channel(false);
         let door = Arc::new(Door {
             host: Arc::clone(&host),
-            wire,
-            hello: Hello { version: frame::VERSION, name: name.clone(), is_root, is_tracker, nonce: [0; 32] },
+            wire: own.wire,
+            hello: Hello {
+                version: frame::VERSION,
+                name: name.clone(),
+                is_root,
+                is_tracker,
+                nonce: process()?,
+            },
             key,
             connections_max: settings.connections_max,
+            validity,
             only_loopback,
             stopping: stopped,
         });
-        let gossip = Gossip::join(datagrams, gossip_key, &name, address, settings.join.clone()).await?;
+        let seeds = settings.join.clone();
+        let strays = Arc::clone(&host.counts.strays);
+        let gossip = Gossip::join(datagrams, own.gossip_key, &name, address, seeds, strays).await?;
         let mut tasks = JoinSet::new();
         tasks.spawn_on(Arc::clone(&host).keep_time(), &runtime);
         tasks.spawn_on(Arc::clone(&door).accept(listener), &runtime);
         tasks.spawn_on(Arc::clone(&door).follow(gossip), &runtime);
-        tasks.spawn_on(Arc::clone(&door).miss_all(settings.join), &runtime);
+        tasks.spawn_on(Arc::clone(&door).join(settings.join), &runtime);
         tasks.spawn_on(hints::keep_going(Arc::clone(&host), stopping.subscribe()), &runtime);
         tasks.spawn_on(door.look_after(), &runtime);
         if tells_roots {
             tasks.spawn_on(telling_roots::keep_telling(Arc::clone(&host), stopping.subscribe()), &runtime);
         }
         let tasks = Mutex::new(Some(tasks));
-        Ok(Arc::new(Self { host, name, role: settings.role, roles, key, stripe, address, stopping, tasks }))
+        let role = settings.role;
+        Ok(Arc::new(Self { host, name, role, roles, validity, key, stripe, address, stopping, tasks }))
     }
 
     /// Where others reach it.
@@ -332,7 +378,20 @@ impl Swarm {
     /// What it does at present, for people.
     #[must_use]
     pub fn status(&self) -> Status {
-        Status::of(&self.host, &self.name, (self.role, self.roles), self.address)
+        let until = self.validity.map(|validity| validity.not_after);
+        Status::of(&self.host, &self.name, (self.role, self.roles), self.address, until)
+    }
+
+    /// `true` if this host is connected to any other.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.host.is_connected()
+    }
+
+    /// Seconds until this host's certificate ends, 0 once it has; nothing where it has none.
+    #[must_use]
+    pub fn certificate_seconds(&self) -> Option<u64> {
+        self.validity.map(|validity| validity.not_after.saturating_sub(unix_now()))
     }
 
     /// What it did so far.
@@ -368,6 +427,14 @@ impl Drop for Swarm {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// A nonce whose first half names this process in all of its hellos.
+fn process() -> Result<[u8; 32]> {
+    let mut nonce = [0; 32];
+    let drawn = aws_lc_rs::rand::fill(&mut nonce[..frame::PROCESS]);
+    drawn.map_err(|_| Error::new(ErrorKind::Io, "no randomness can be had"))?;
+    Ok(nonce)
 }
 
 /// Listens for connections and for datagrams at the same port.

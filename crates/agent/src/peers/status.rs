@@ -1,12 +1,13 @@
 //! What the swarm does and did, as plain data.
 
 use crate::credentials::Roles;
-use crate::peers::gossip::Member;
+use crate::peers::gossip::{Member, Strays};
 use crate::peers::host::Host;
 use crate::peers::members::key_of;
 use headstart_swarm::Role;
 use serde::Serialize;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use utoipa::ToSchema;
 
@@ -26,6 +27,8 @@ pub struct Status {
     /// Where it listens.
     #[schema(value_type = Option<String>)]
     pub address: Option<SocketAddr>,
+    /// The last second in which its certificate is valid, since 1970; nothing where it has none.
+    pub certificate_until: Option<u64>,
     /// The hosts that it is connected to, by name.
     pub peers: Vec<PeerStatus>,
     /// The hosts that it has heard of and is not connected to, by name.
@@ -117,6 +120,8 @@ pub struct Counters {
     pub brought_bytes: u64,
     /// What of disks' wants was left to the store, in bytes.
     pub elsewhere_bytes: u64,
+    /// Datagrams that no host of the cluster made.
+    pub refused_datagrams: u64,
 }
 
 /// The same, counting.
@@ -132,6 +137,7 @@ pub(super) struct Counts {
     pub(super) fetched_bytes: AtomicU64,
     pub(super) brought_bytes: AtomicU64,
     pub(super) elsewhere_bytes: AtomicU64,
+    pub(super) strays: Arc<Strays>,
 }
 
 impl Counts {
@@ -148,6 +154,7 @@ impl Counts {
             fetched_bytes: read(&self.fetched_bytes),
             brought_bytes: read(&self.brought_bytes),
             elsewhere_bytes: read(&self.elsewhere_bytes),
+            refused_datagrams: read(&self.strays.count),
         }
     }
 }
@@ -160,7 +167,13 @@ fn word(role: Role) -> &'static str {
 }
 
 impl Status {
-    pub(super) fn of(host: &Host, name: &str, (role, roles): (Role, Roles), address: SocketAddr) -> Self {
+    pub(super) fn of(
+        host: &Host,
+        name: &str,
+        (role, roles): (Role, Roles),
+        address: SocketAddr,
+        certificate_until: Option<u64>,
+    ) -> Self {
         let members = host.members();
         // Who connected to this host has a port of the moment.
         let listens_at = |name: &str| {
@@ -203,13 +216,19 @@ impl Status {
             let error = host.why_unreached(key_of(&name));
             MemberStatus { name, address, error }
         });
+        let namesakes: Vec<_> = host.namesakes().iter().copied().collect();
+        let namesakes = namesakes.into_iter().map(|address| {
+            let error = Some("it has this host's name".to_owned());
+            MemberStatus { name: name.to_owned(), address, error }
+        });
         Self {
             name: name.to_owned(),
             role: word(role),
             tracker: host.hints.counting.is_some(),
             roles: roles.names().collect(),
             address: Some(address),
-            unconnected: unconnected.collect(),
+            certificate_until,
+            unconnected: namesakes.chain(unconnected).collect(),
             peers,
             blobs,
             counters: host.counts.read(),

@@ -49,6 +49,10 @@ pub(super) fn render(served: &Served, pins: &[PinStatus]) -> String {
                 ),
             ],
         );
+        if let Some(seconds) = swarm.certificate_seconds() {
+            let help = "Seconds until this host's certificate ends; 0 once it has.";
+            page.numbers(SWARM, Kind::Gauge, &[("certificate_seconds", help, seconds)]);
+        }
         page.numbers(SWARM, Kind::Counter, &connections(&swarm.counters()));
         page.numbers(SWARM, Kind::Counter, &decisions(&swarm.node_counters()));
         page.numbers(SWARM, Kind::Counter, &hints(&swarm.hint_counters()));
@@ -74,7 +78,7 @@ fn proxied(c: &crate::proxy::ProxyCounters) -> [Number; 6] {
     ]
 }
 
-fn connections(c: &crate::peers::Counters) -> [Number; 10] {
+fn connections(c: &crate::peers::Counters) -> [Number; 11] {
     [
         ("connections", "Connections that were made, either way.", c.connections),
         ("refused_connections", "Connections that were refused.", c.refused_connections),
@@ -86,6 +90,7 @@ fn connections(c: &crate::peers::Counters) -> [Number; 10] {
         ("fetched_bytes", "Bytes that the agent fetched from stores for other hosts.", c.fetched_bytes),
         ("brought_bytes", "Bytes that disks wanted and other hosts brought.", c.brought_bytes),
         ("elsewhere_bytes", "Bytes that disks wanted and were left to the store.", c.elsewhere_bytes),
+        ("refused_datagrams", "Datagrams that no host of the cluster made.", c.refused_datagrams),
     ]
 }
 

@@ -20,6 +20,7 @@ use crate::daemon::{self, LOOK};
 use crate::report::Report;
 use crate::terminal::Terminal;
 use headstart_agent::daemon::{Agent, AgentSettings};
+use headstart_agent::peers::Status;
 use headstart_block::{Error, Result};
 use headstart_cache::{Cache, CacheSettings};
 use headstart_image::progress::Progress;
@@ -77,8 +78,12 @@ impl AgentArgs {
         let agent = runtime.block_on(Agent::start(settings, runtime.handle().clone()))?;
         announce(&agent, json)?;
         let mut synced = Instant::now();
+        let mut joined = agent.swarm().filter(|_| !json);
         while !terminal.is_cancelled() {
             std::thread::sleep(LOOK);
+            if let Some(swarm) = joined.take_if(|swarm| swarm.is_connected()) {
+                daemon::announce(&Joined::of(&swarm.status()), json)?;
+            }
             if synced.elapsed() > SYNC_EVERY {
                 synced = Instant::now();
                 if let Err(error) = cache.sync() {
@@ -133,7 +138,7 @@ fn announce(agent: &Agent, json: bool) -> Result<()> {
 impl fmt::Display for Ready<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.name, &self.address) {
-            (Some(name), Some(address)) => write!(f, "{name} is in the swarm at {address}")?,
+            (Some(name), Some(address)) => write!(f, "{name} listens for other hosts at {address}")?,
             _ => write!(f, "the agent runs, in no swarm")?,
         }
         write!(f, "; disks: --agent {}", self.agent.display())?;
@@ -147,6 +152,27 @@ impl fmt::Display for Ready<'_> {
             write!(f, "\nblobs for other programs: {proxy}/NAME/URL")?;
         }
         Ok(())
+    }
+}
+
+/// What is printed to people once the agent is connected to another host.
+#[derive(Serialize)]
+struct Joined {
+    name: String,
+    /// The hosts that it is connected to.
+    hosts: Vec<String>,
+}
+
+impl Joined {
+    fn of(status: &Status) -> Self {
+        let hosts = status.peers.iter().map(|peer| peer.name.clone()).collect();
+        Self { name: status.name.clone(), hosts }
+    }
+}
+
+impl fmt::Display for Joined {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is in the swarm: connected to {}", self.name, self.hosts.join(", "))
     }
 }
 

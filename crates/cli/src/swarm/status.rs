@@ -1,5 +1,6 @@
 //! `headstart swarm status`: what an agent says of its part in the swarm.
 
+use super::init::date;
 use crate::report::{Outcome, count};
 use headstart_block::ByteSize;
 use serde::Serialize;
@@ -25,6 +26,9 @@ impl fmt::Display for Part {
             count(peers.len() as u64, "host"),
             count(blobs.len() as u64, "blob")
         )?;
+        if let Some(until) = of["certificate_until"].as_u64() {
+            write!(f, "\nits certificate is valid until {}", date(until))?;
+        }
         for peer in peers {
             write!(
                 f,

@@ -6,6 +6,7 @@
 //! | [`disks`] | attaching, detaching, listing, watching; what cannot work; processes that die |
 //! | [`idle`] | what hosts cost that have nothing to share |
 //! | [`io`] | fio with verification, while the agent is killed, restarted and replaced by another program |
+//! | [`joining`] | whether a host is in the swarm, and what is wrong, is said on both sides |
 //! | [`looking`] | what programs that only look are told over TCP, and what they cannot do to others |
 //! | [`machine`] | the same with a virtual machine over vhost-user-blk, and while the disk's own process is killed |
 //! | [`orders`] | what hosts have each other do, and refuse |
@@ -34,6 +35,7 @@ mod idle;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod images;
 mod io;
+mod joining;
 mod looking;
 mod machine;
 mod orders;

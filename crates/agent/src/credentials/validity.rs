@@ -1,0 +1,138 @@
+//! How long a certificate is valid, and when an operator is told that it ends.
+
+use std::fmt;
+
+/// What an operator does about a certificate that ends.
+pub(crate) const REMEDY: &str = "run `headstart swarm init DIR --host NAME` where the authority is, and copy what it \
+                                 makes to this host; its disks go on meanwhile";
+
+/// Seconds between two reminders.
+const EVERY: u64 = 24 * 3600;
+
+/// What part of a certificate's time is left when its end is near: a quarter. Agents renew it before that.
+const NEAR: u64 = 4;
+
+/// When a certificate is valid, in seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Validity {
+    /// The first second in which it is.
+    pub(crate) not_before: u64,
+    /// The last.
+    pub(crate) not_after: u64,
+}
+
+impl Validity {
+    /// Seconds from its beginning to its end.
+    pub(crate) fn length(self) -> u64 {
+        self.not_after.saturating_sub(self.not_before)
+    }
+
+    /// What is to be said of it at a time, if anything.
+    fn notice(self, now: u64) -> Option<Notice> {
+        if now > self.not_after {
+            Some(Notice::Ended)
+        } else if now < self.not_before {
+            Some(Notice::NotYet { seconds: self.not_before - now })
+        } else if self.not_after - now < self.length() / NEAR {
+            Some(Notice::EndsSoon { seconds: self.not_after - now })
+        } else {
+            None
+        }
+    }
+}
+
+/// What an operator is to know of a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// It will be valid after so many seconds: clocks differ.
+    NotYet { seconds: u64 },
+    /// It ends after so many seconds.
+    EndsSoon { seconds: u64 },
+    /// Other hosts refuse it.
+    Ended,
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let span = |seconds: &u64| match seconds / 3600 {
+            hours @ 0..48 => format!("{hours} hours"),
+            hours => format!("{} days", hours / 24),
+        };
+        match self {
+            Self::NotYet { seconds } => {
+                write!(
+                    f,
+                    "this host's certificate is not valid before {} from now: is the clock right?",
+                    span(seconds)
+                )
+            }
+            Self::EndsSoon { seconds } => write!(f, "this host's certificate ends in {}", span(seconds)),
+            Self::Ended => f.write_str("this host's certificate has ended: other hosts refuse it"),
+        }
+    }
+}
+
+/// Says what is to be said of a certificate when that changes, and again each day.
+#[derive(Debug, Default)]
+pub(crate) struct Reminder {
+    /// What was said last, and when.
+    said: Option<(Notice, u64)>,
+}
+
+impl Reminder {
+    /// What is to be said now, if anything.
+    pub(crate) fn due(&mut self, validity: Validity, now: u64) -> Option<Notice> {
+        let Some(notice) = validity.notice(now) else {
+            self.said = None;
+            return None;
+        };
+        let is_same = |(before, at): &(Notice, u64)| {
+            std::mem::discriminant(before) == std::mem::discriminant(&notice)
+                && now.saturating_sub(*at) < EVERY
+        };
+        if self.said.as_ref().is_some_and(is_same) {
+            return None;
+        }
+        self.said = Some((notice, now));
+        Some(notice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const DAY: u64 = 24 * 3600;
+
+    #[test]
+    fn an_operator_is_told_each_day_from_the_last_quarter_on() {
+        let validity = Validity { not_before: 1000 * DAY, not_after: 1091 * DAY };
+        let mut reminder = Reminder::default();
+        // Looked at each hour.
+        let said: Vec<_> = (1000 * 24..1094 * 24)
+            .filter_map(|hour| reminder.due(validity, hour * 3600).map(|notice| (hour / 24, notice)))
+            .collect();
+        assert_eq!(said.first().map(|(day, _)| *day), Some(1068));
+        assert!(matches!(said.first(), Some((_, Notice::EndsSoon { .. }))), "{said:?}");
+        assert_eq!(said.iter().filter(|(_, notice)| *notice == Notice::Ended).count(), 3);
+        assert_eq!(said.len(), 23 + 3);
+        assert_eq!(
+            said.first().map(|(_, notice)| notice.to_string()).unwrap(),
+            "this host's certificate ends in 22 days"
+        );
+        // A renewed one is none to speak of.
+        assert_eq!(reminder.due(Validity { not_after: 2000 * DAY, ..validity }, 1094 * DAY), None);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_times_nothing_is_said_of_what_is_valid_for_long(
+            not_before: u64, not_after: u64, now: u64,
+        ) {
+            let notice = Reminder::default().due(Validity { not_before, not_after }, now);
+            let is_valid = (not_before..=not_after).contains(&now);
+            prop_assert_eq!(is_valid, !matches!(notice, Some(Notice::Ended | Notice::NotYet { .. })));
+        }
+    }
+}
