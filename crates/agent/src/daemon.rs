@@ -17,20 +17,19 @@
 //! another release at any time.
 
 use crate::disks::{Disks, DisksSettings};
-use crate::keeper::{Keeper, Obeying};
+use crate::keeper::{Keeper, Obeying, PINS};
 use crate::local::LocalServer;
 use crate::peers::{Swarm, SwarmSettings};
 use crate::proxy::Proxy;
 use crate::rest::{self, HttpPort, Rest, Served};
 use crate::stores::Stores;
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{Error, ErrorKind, Result, private};
 use headstart_cache::Cache;
 use headstart_export::SocketAccess;
 use headstart_swarm::Role;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::net::SocketAddr;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -99,7 +98,7 @@ impl Agent {
             settings;
         let lock = take(&dir)?;
         access.open_directory(&dir)?;
-        make(&state)?;
+        make(&state, PINS)?;
         let reaching = stores.clone();
         let stores = Arc::new(Stores::new(stores, settings.allowed_stores));
         let swarm_socket = dir.join(SWARM_SOCKET);
@@ -213,17 +212,22 @@ fn write_recent(swarm: &Swarm, path: &Path) {
     }
 }
 
-/// Makes a directory, for this user alone.
-fn make(dir: &Path) -> Result<()> {
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.map_err(|e| Error::io("cannot make the directory", e).about(dir.display()))
+/// Makes a directory, for this user alone. One that was used before, as `mark` in it says, becomes so.
+fn make(dir: &Path, mark: &str) -> Result<()> {
+    let is_ours = dir.join(mark).exists();
+    private::make_directory(dir)
+        .map_err(|e| Error::io("cannot make the directory", e).about(dir.display()))?;
+    if is_ours && private::close_directory(dir)? {
+        tracing::warn!(dir = %dir.display(), "other users could look into the agent's directory; now they cannot");
+    }
+    Ok(())
 }
 
 /// Makes an agent's directory and takes its lock.
 fn take(dir: &Path) -> Result<File> {
-    make(dir)?;
+    make(dir, "lock")?;
     let path = dir.join("lock");
-    let lock = File::options().create(true).truncate(false).write(true).open(&path);
+    let lock = private::options().create(true).truncate(false).write(true).open(&path);
     let lock = lock.map_err(|e| Error::io("cannot open", e).about(path.display()))?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(lock),

@@ -34,6 +34,7 @@ use utoipa::ToSchema;
 mod budget;
 mod pinned;
 
+pub(crate) use pinned::FILE as PINS;
 pub use pinned::PinStatus;
 
 use budget::{Budget, DESCRIBED_MAX};

@@ -1,13 +1,14 @@
 //! The vocabulary of headstart: sizes, ranges, sources of bytes, block devices, errors.
 //!
 //! Every other crate speaks in these words. There is no I/O here but [`FileSource`], the one
-//! [`ReadAt`] that everything needs.
+//! [`ReadAt`] that everything needs, and making private files.
 //!
 //! | module | what it names |
 //! |---|---|
 //! | [`digest`] | the names of blobs |
 //! | [`size`] | sectors, sizes as people write them (`4k`, `40G`) |
 //! | [`range`] | a half-open interval of bytes |
+//! | [`private`] | files and directories that are one user's alone |
 //! | [`random`] | numbers from a seed |
 //! | [`rate`] | bytes a second as people write them (`10MB/s`) |
 //! | [`source`] | [`ReadAt`]: immutable bytes that can be read anywhere |
@@ -22,6 +23,7 @@ pub mod device;
 pub mod digest;
 pub mod error;
 pub mod plan;
+pub mod private;
 pub mod random;
 pub mod range;
 pub mod rate;

@@ -13,11 +13,11 @@ use crate::durable;
 use crate::locks::{self, Mode};
 use crate::presence;
 use crate::sidecar::{BootId, Header, Identity, Locks, Sidecar};
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{Error, ErrorKind, Result, private};
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -112,9 +112,17 @@ enum Found {
 }
 
 fn options() -> fs::OpenOptions {
-    let mut options = File::options();
-    options.read(true).write(true).mode(0o600);
+    let mut options = private::options();
+    options.read(true).write(true);
     options
+}
+
+/// Takes from other users what they may do with a cache that is there. One that is another user's stays as it is: its
+/// files are closed, each by itself.
+fn close_to_others(path: &Path) {
+    if private::close_directory(path).is_ok_and(|closed| closed) {
+        tracing::warn!(dir = %path.display(), "other users could look into the cache; now they cannot");
+    }
 }
 
 /// A file in memory, for where there is no directory.
@@ -147,8 +155,12 @@ impl Directory {
         let unusable = |e: Error| {
             e.about(path.display()).remedy("choose a cache directory that this user can write, with --cache")
         };
-        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+        let was_there = Self::is_there(path).unwrap_or(false);
+        let made = private::make_directory(path);
         made.map_err(|e| unusable(Error::io("cannot make the cache directory", e)))?;
+        if was_there {
+            close_to_others(path);
+        }
         let lock = options().create(true).truncate(false).open(path.join(LOCK));
         let lock = lock.map_err(|e| unusable(Error::io("cannot write to the cache directory", e)))?;
         let directory = Self { path: path.to_owned(), boot, lock: Mutex::new(lock) };

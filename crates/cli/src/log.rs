@@ -2,10 +2,18 @@
 //!
 //! `HEADSTART_LOG` says more or less: a level (`error`, `warn`, `info`, `debug`, `trace`, `off`), or levels by crate
 //! (`warn,headstart_store=debug`). Without it our own warnings are printed, and nothing of the libraries below.
+//!
+//! A process that serves a disk of an agent has a file for standard error, as long as the disk is attached, and its
+//! clients can make it warn as often as they like. So the file is bounded: see [`bound`].
 
 use crate::terminal;
-use headstart_block::{Error, Result};
+use headstart_block::{Error, Result, private};
 use std::fmt::{Debug, Write};
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Subscriber};
@@ -38,6 +46,50 @@ pub(crate) fn start() -> Result<()> {
     Ok(())
 }
 
+/// The file that standard error goes to, where it is bounded. Who holds the lock prints or begins the file anew.
+static BOUNDED: OnceLock<Mutex<Bounded>> = OnceLock::new();
+
+/// Keeps the file that standard error is appended to below twice `max` bytes from now on: one that is longer becomes
+/// `file.1`, in the place of the one before, and goes on empty.
+pub(crate) fn bound(file: PathBuf, max: u64) {
+    let _ = BOUNDED.set(Mutex::new(Bounded { file, max }));
+}
+
+fn print(line: &str) {
+    let bounded = BOUNDED.get().map(|bounded| bounded.lock().unwrap_or_else(PoisonError::into_inner));
+    terminal::print_above(line);
+    if let Some(bounded) = bounded {
+        // A log that cannot be begun anew grows: warnings are worth more than the bound.
+        let _ = bounded.begin_anew(&std::io::stderr());
+    }
+}
+
+struct Bounded {
+    file: PathBuf,
+    max: u64,
+}
+
+impl Bounded {
+    /// Begins the file anew where it has become too long, and is what `open` appends to.
+    fn begin_anew(&self, open: &impl AsFd) -> std::io::Result<()> {
+        let is = File::from(open.as_fd().try_clone_to_owned()?).metadata()?;
+        if is.len() <= self.max {
+            return Ok(());
+        }
+        let file = OpenOptions::new().read(true).write(true).open(&self.file)?;
+        let named = file.metadata()?;
+        if (named.dev(), named.ino()) != (is.dev(), is.ino()) {
+            return Ok(());
+        }
+        // Copied, and not renamed: others that write to it have it open, too.
+        let mut earlier = self.file.clone().into_os_string();
+        earlier.push(".1");
+        let copy = private::options().write(true).create(true).truncate(true).open(earlier);
+        std::io::copy(&mut &file, &mut copy?)?;
+        file.set_len(0)
+    }
+}
+
 /// Prints each event as a line.
 struct Lines;
 
@@ -45,7 +97,7 @@ impl<S: Subscriber> Layer<S> for Lines {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut line = Line::default();
         event.record(&mut line);
-        terminal::print_above(&line.finish(*event.metadata().level()));
+        print(&line.finish(*event.metadata().level()));
     }
 }
 
@@ -94,6 +146,27 @@ impl Visit for Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write as _;
+
+    #[test]
+    fn a_log_gives_way_to_a_new_one_and_one_before_it_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let bounded = Bounded { file: dir.path().join("a.log"), max: 100 };
+        let mut log = OpenOptions::new().create(true).append(true).open(&bounded.file).unwrap();
+        let lengths = |name: &str| std::fs::metadata(dir.path().join(name)).map_or(0, |file| file.len());
+        for line in 0..100 {
+            log.write_all(format!("{line:09}\n").as_bytes()).unwrap();
+            bounded.begin_anew(&log).unwrap();
+            assert!(lengths("a.log") <= 100 && lengths("a.log.1") <= 110);
+        }
+        assert_eq!(std::fs::read_to_string(dir.path().join("a.log")).unwrap(), "000000099\n");
+        assert!(std::fs::read_to_string(dir.path().join("a.log.1")).unwrap().ends_with("000000098\n"));
+        // Another file than the one of that name stays as it is.
+        let mut other = tempfile::tempfile().unwrap();
+        other.write_all(&[b'x'; 200]).unwrap();
+        bounded.begin_anew(&other).unwrap();
+        assert_eq!((other.metadata().unwrap().len(), lengths("a.log")), (200, 10));
+    }
 
     #[test]
     fn a_line_says_what_and_why() {

@@ -1,10 +1,11 @@
 //! What a host remembers beside its cache: small files, one for each thing, named by the SHA-256 of the thing's name.
 //!
-//! A file is replaced as a whole. What is read is no more than what was promised: who reads a file checks it.
+//! A file is replaced as a whole. What is read is no more than what was promised: who reads a file checks it. Files and
+//! directories are their user's alone: manifests have the roots of hash trees.
 
-use headstart_block::{Digest, Error, Result};
+use headstart_block::{Digest, Error, Result, private};
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::PathBuf;
 
 /// A directory of such files.
@@ -31,8 +32,10 @@ impl KnownFiles {
         let path = self.path(name);
         // Two processes may do this at once; the name of the process keeps their files apart.
         let part = path.with_extension(format!("{}.part", std::process::id()));
-        let written = fs::create_dir_all(&self.dir)
-            .and_then(|()| fs::write(&part, content))
+        let written = private::make_directory(&self.dir)
+            .and_then(|()| private::close(&fs::File::open(&self.dir)?))
+            .and_then(|_| private::options().write(true).create(true).truncate(true).open(&part))
+            .and_then(|mut part| part.write_all(content))
             .and_then(|()| fs::rename(&part, &path));
         written.map_err(|e| {
             let _ = fs::remove_file(&part);

@@ -8,7 +8,7 @@
 //! DIR/disks/NAME.json    what was asked for, and how often it was started again
 //! DIR/disks/NAME.pid     the number of the process, which holds a lock on it as long as it lives
 //! DIR/disks/NAME.out     what it printed: one line when it was ready, one when it had ended well
-//! DIR/disks/NAME.log     its warnings
+//! DIR/disks/NAME.log     its warnings; NAME.log.1 has earlier ones, and neither grows beyond 1 MiB
 //! ```
 //!
 //! The lock says whether the process lives, and nothing else does: numbers of processes are used again. A process
@@ -30,7 +30,7 @@ mod keeper;
 mod process;
 mod record;
 
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{Error, ErrorKind, Result, private};
 use headstart_store::ProxyUrl;
 use keeper::Keeper;
 use record::Record;
@@ -41,7 +41,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::broadcast;
 use utoipa::ToSchema;
 
-pub use process::hold_pid_file;
+pub use process::{LOG_MAX, hold_pid_file};
 
 /// Events that a slow watcher may be behind before it misses some.
 const EVENTS_MAX: usize = 256;
@@ -151,8 +151,9 @@ impl Disks {
     /// # Errors
     /// Where the directory cannot be used. A record that cannot be read is said and left alone.
     pub fn open(settings: DisksSettings) -> Result<Arc<Self>> {
-        std::fs::create_dir_all(&settings.dir)
+        private::make_directory(&settings.dir)
             .map_err(|e| Error::io("cannot make the directory", e).about(settings.dir.display()))?;
+        private::close_directory(&settings.dir)?;
         let (events, _) = broadcast::channel(EVENTS_MAX);
         let disks = Arc::new(Self { settings: Arc::new(settings), keepers: Mutex::default(), events });
         for record in record::all(&disks.settings.dir)? {

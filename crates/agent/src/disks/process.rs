@@ -1,7 +1,7 @@
 //! The process of one disk: started here, or found.
 
 use super::{DiskSpec, DisksSettings, file};
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{Error, ErrorKind, Result, private};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -13,8 +13,8 @@ use std::process::Stdio;
 use tokio::io::unix::AsyncFd;
 use tokio::process::Command;
 
-/// Warnings that are kept beyond a start, in bytes.
-const LOG_MAX: u64 = 1 << 20;
+/// Length of a disk's log in bytes from which on it gives way to a new one; one before it is kept.
+pub const LOG_MAX: u64 = 1 << 20;
 
 /// Makes this process the one that serves a disk of an agent: in a session of its own, so that nothing that
 /// befalls the agent's befalls it, and with the lock that says so, which lasts as long as the process. `true` if an
@@ -24,8 +24,9 @@ const LOG_MAX: u64 = 1 << 20;
 /// [`ErrorKind::Conflict`] where another process has it.
 pub fn hold_pid_file(path: &Path) -> Result<bool> {
     let about = |e: Error| e.about(path.display());
-    let file = File::options().create(true).truncate(false).read(true).write(true).open(path);
+    let file = private::options().create(true).truncate(false).read(true).write(true).open(path);
     let mut file = file.map_err(|e| about(Error::io("cannot open", e)))?;
+    private::close(&file).map_err(|e| private::not_closed(path, e))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => {
@@ -83,14 +84,14 @@ impl Process {
         let about = |what: &'static str| move |e| Error::io(what, e);
         let dir = &settings.dir;
         let out = file(dir, &spec.name, "out");
-        let emptied = File::create(&out).and_then(|_| File::options().append(true).open(&out));
-        let out = emptied.map_err(about("cannot make a file"))?;
+        let out = append_to(&out)
+            .and_then(|out| out.set_len(0).map(|()| out))
+            .map_err(about("cannot make a file"))?;
         let log = file(dir, &spec.name, "log");
         if log.metadata().is_ok_and(|log| log.len() > LOG_MAX) {
-            let _ = std::fs::remove_file(&log);
+            let _ = std::fs::rename(&log, file(dir, &spec.name, "log.1"));
         }
-        let log = File::options().create(true).append(true).open(log);
-        let log = log.map_err(about("cannot make a file"))?;
+        let log = append_to(&log).map_err(about("cannot make a file"))?;
         let mut command = Command::new(&settings.program);
         command.args(["attach", "--json", "--quiet", "--pid-file"]).arg(file(dir, &spec.name, "pid"));
         command.arg("--cache").arg(&settings.cache);
@@ -133,6 +134,13 @@ impl Process {
     }
 }
 
+/// A file of this user's alone, to be written at its end.
+fn append_to(path: &Path) -> std::io::Result<File> {
+    let file = private::options().create(true).append(true).open(path)?;
+    private::close(&file)?;
+    Ok(file)
+}
+
 fn watched(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an owned descriptor is open, and the same, until it is dropped, which the `AsyncFd` does.
     let watched = unsafe { AsyncFd::register(fd) };
@@ -153,7 +161,12 @@ fn holder(path: &Path) -> Option<u32> {
 
 /// The last of what a disk's process warned of.
 pub(super) fn last_words(dir: &Path, name: &str) -> Option<String> {
-    let text = std::fs::read(file(dir, name, "log")).ok()?;
+    // It may have begun a new log just now.
+    let text: Vec<u8> = ["log.1", "log"]
+        .iter()
+        .filter_map(|ending| std::fs::read(file(dir, name, ending)).ok())
+        .flatten()
+        .collect();
     let text = String::from_utf8_lossy(&text);
     let said =
         text.lines().rev().find(|line| line.starts_with("headstart: ") || line.starts_with("error: "))?;

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use utoipa::ToSchema;
 
 /// The file of an agent's directory in which pins are.
-const FILE: &str = "pins";
+pub(crate) const FILE: &str = "pins";
 
 /// How often one other host is asked for pins that this one does not know; and how soon first, and after there were
 /// some.

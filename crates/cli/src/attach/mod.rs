@@ -81,8 +81,12 @@ impl Attach {
         }
         // Sockets that an earlier process of the same disk left are replaced, also those of earlier versions.
         let leftover = match &self.pid_file {
-            Some(file) if headstart_agent::disks::hold_pid_file(file)? => Leftover::IsOurs,
-            _ => Leftover::IsUnknown,
+            Some(file) => {
+                let has_served = headstart_agent::disks::hold_pid_file(file)?;
+                crate::log::bound(file.with_extension("log"), headstart_agent::disks::LOG_MAX);
+                if has_served { Leftover::IsOurs } else { Leftover::IsUnknown }
+            }
+            None => Leftover::IsUnknown,
         };
         terminal.serves();
         let runtime = tokio::runtime::Builder::new_multi_thread()

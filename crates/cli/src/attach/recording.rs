@@ -5,7 +5,7 @@
 use super::arguments::Attach;
 use super::session::NamedDisk;
 use clap::Args;
-use headstart_block::{BlockDevice, ByteSize, Error, Result};
+use headstart_block::{BlockDevice, ByteSize, Error, Result, private};
 use headstart_cache::Cache;
 use headstart_disk::Disk;
 use headstart_image::manifest::Manifest;
@@ -93,6 +93,7 @@ impl RecordArgs {
         let cache = || cache.cloned().unwrap_or_else(Cache::default_dir);
         let dir = self.record.clone().unwrap_or_else(|| cache().join("traces"));
         let limits = DirectoryLimits { bytes_max: Some(self.record_size.0), age_max: Some(self.record_age) };
+        private::make_directory(&dir).map_err(|e| Error::io("cannot be made", e).about(dir.display()))?;
         TraceDirectory::open(&dir, limits)
     }
 

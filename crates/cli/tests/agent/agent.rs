@@ -62,6 +62,11 @@ impl<'s> Agent<'s> {
         self.process.line(part, PATIENCE, |line| line.contains(part))
     }
 
+    /// All it said so far.
+    pub(crate) fn said(&self) -> String {
+        self.process.said()
+    }
+
     pub(crate) fn kill(&mut self) {
         self.process.kill();
     }

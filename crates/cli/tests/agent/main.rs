@@ -9,6 +9,7 @@
 //! | [`joining`] | whether a host is in the swarm, and what is wrong, is said on both sides |
 //! | [`looking`] | what programs that only look are told over TCP, and what they cannot do to others |
 //! | [`machine`] | the same with a virtual machine over vhost-user-blk, and while the disk's own process is killed |
+//! | [`modes`] | which users can read what is kept; logs that do not grow without end |
 //! | [`orders`] | what hosts have each other do, and refuse |
 //! | [`pinned`] | images that hosts keep together, and images that are warm when they are pushed |
 //! | [`range_proxy`] | blobs for programs that are not ours |
@@ -38,6 +39,7 @@ mod io;
 mod joining;
 mod looking;
 mod machine;
+mod modes;
 mod orders;
 mod pinned;
 mod range_proxy;

@@ -4,14 +4,14 @@
 
 use crate::attached::PATIENCE;
 use crate::images::{can_check_bytes, check_bytes, noisy};
+use crate::modes::open_to_others;
 use crate::scene::Scene;
 use crate::tools::{installed, is_root};
 use headstart_testkit::process::Process;
 use rustix::fs::{Gid, Uid, chown};
 use serde_json::Value;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 /// What is done as root before the agent starts: `$1` is the list of capabilities.
@@ -44,22 +44,6 @@ fn restricted(scene: &Scene) -> Option<Process> {
     let mut agent = Process::start(&mut command);
     agent.line("ready", PATIENCE, |line| line.starts_with("{\"name\""));
     Some(agent)
-}
-
-/// Files and directories below `dir` that others than their owner can use.
-fn open_to_others(dir: &Path) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut paths = vec![dir.to_owned()];
-    while let Some(path) = paths.pop() {
-        let metadata = path.symlink_metadata().unwrap();
-        if metadata.mode() & 0o077 != 0 {
-            found.push(format!("{} {:o}", path.display(), metadata.mode()));
-        }
-        if metadata.is_dir() {
-            paths.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
-        }
-    }
-    found
 }
 
 #[test]

@@ -24,8 +24,9 @@ use crate::journal::{Journal, Record, Snapshots};
 use crate::lane::{Lanes, Speed};
 use crate::vssd::{Change, Snapshot, Vssd};
 use crate::{Error, ErrorKind, Result, Time, VssdId};
+use headstart_block::private;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
@@ -65,14 +66,17 @@ impl Host {
     #[expect(clippy::needless_pass_by_value, reason = "it is made for this call")]
     pub fn open(options: Options, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         let dir = &options.dir;
-        let made = std::fs::create_dir_all(dir);
-        made.map_err(|error| Error::io("cannot be made", error).about(dir.display()))?;
+        private::make_directory(dir)
+            .map_err(|error| Error::io("cannot be made", error).about(dir.display()))?;
         let emulated = matches!(options.flash, super::FlashPlace::Emulated { .. });
         let journal = dir.join(if emulated { "journal.emulated" } else { "journal" });
         if !journal.exists() {
             check_directory(dir)?;
         }
         let lock = lock_dir(dir)?;
+        if private::close_directory(dir)? {
+            tracing::warn!(dir = %dir.display(), "other users could look into it; now they cannot");
+        }
         let remedied = |error| remedied(&options, error);
         let opened = open_flash(&options, !emulated && journal.exists()).map_err(remedied)?;
         let settings = options.settings.clone();
@@ -320,7 +324,7 @@ impl Known {
 
 pub(super) fn lock_dir(dir: &Path) -> Result<File> {
     let path = dir.join("lock");
-    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+    let file = private::options().create(true).truncate(false).write(true).open(&path);
     let file = file.map_err(|error| Error::io("cannot be opened", error).about(path.display()))?;
     match file.try_lock() {
         Ok(()) => Ok(file),

@@ -4,7 +4,7 @@
 //! simulated directory in the place of the real one. What the traits promise is what POSIX does, no more: a
 //! write is durable after [`LogFile::sync`], a created, renamed or removed name after [`Directory::sync`].
 
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{Error, ErrorKind, Result, private};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -61,14 +61,19 @@ pub(super) struct RealDirectory {
     /// Open for syncing names.
     handle: File,
     /// Closing it gives the lock back; none where the directory is only looked at.
-    _lock: Option<File>,
+    lock: Option<File>,
 }
 
 impl RealDirectory {
-    /// Creates the directory if need be, and locks it.
+    /// Creates the directory if need be, for its user alone, and locks it.
     pub(super) fn create(path: &Path) -> Result<Self> {
-        std::fs::create_dir_all(path)
-            .map_err(|e| Error::io("cannot create the directory", e).about(path.display()))?;
+        let failed = |e| Error::io("cannot create the directory", e).about(path.display());
+        let is_new = !path.exists();
+        private::make_directory(path).map_err(failed)?;
+        if is_new && let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            // Or a power loss takes all of it away, with what was flushed.
+            File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)?;
+        }
         Self::lock(path)
     }
 
@@ -76,14 +81,11 @@ impl RealDirectory {
     pub(super) fn lock(path: &Path) -> Result<Self> {
         let failed = |what| move |e| Error::io(what, e).about(path.display());
         let unlocked = Self::unlocked(path)?;
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(path.join(LOCK))
-            .map_err(failed("cannot open its lock file"))?;
+        let lock = private::options().create(true).truncate(false).write(true).open(path.join(LOCK));
+        let lock = lock.map_err(failed("cannot open its lock file"))?;
+        private::close(&lock).map_err(|e| private::not_closed(path, e))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { _lock: Some(lock), ..unlocked }),
+            Ok(()) => Ok(Self { lock: Some(lock), ..unlocked }),
             Err(TryLockError::WouldBlock) => {
                 Err(Error::new(ErrorKind::Conflict, "the writable layer is in use by another process")
                     .remedy("detach it there first")
@@ -97,12 +99,23 @@ impl RealDirectory {
     pub(super) fn unlocked(path: &Path) -> Result<Self> {
         let handle =
             File::open(path).map_err(|e| Error::io("cannot open the directory", e).about(path.display()))?;
-        Ok(Self { path: path.to_owned(), handle, _lock: None })
+        Ok(Self { path: path.to_owned(), handle, lock: None })
+    }
+
+    /// Takes from other users what they may do with a directory that an earlier version made.
+    pub(super) fn close_to_others(&self) -> Result<()> {
+        if private::close(&self.handle).map_err(|e| private::not_closed(&self.path, e))? {
+            tracing::warn!(dir = %self.path.display(), "other users could read a writable layer; now they cannot");
+        }
+        Ok(())
     }
 
     fn file(&self, name: &str, options: &OpenOptions) -> Result<Box<dyn LogFile>> {
         let path = self.path.join(name);
         let file = options.open(&path).map_err(|e| Error::io("cannot open", e).about(path.display()))?;
+        if self.lock.is_some() {
+            private::close(&file).map_err(|e| private::not_closed(&path, e))?;
+        }
         Ok(Box::new(RealFile { file, path }))
     }
 }
@@ -113,7 +126,7 @@ impl Directory for RealDirectory {
     }
 
     fn create(&self, name: &str) -> Result<Box<dyn LogFile>> {
-        self.file(name, OpenOptions::new().read(true).write(true).create(true).truncate(true))
+        self.file(name, private::options().read(true).write(true).create(true).truncate(true))
     }
 
     fn open(&self, name: &str) -> Result<Box<dyn LogFile>> {

@@ -151,7 +151,11 @@ impl WritableDisk {
     pub fn create(path: impl AsRef<Path>, base: Option<Arc<dyn BlockDevice>>, new: &NewDisk) -> Result<Self> {
         let path = path.as_ref();
         let directory = RealDirectory::create(path)?;
-        Self::create_in(Arc::new(directory), base, new).map_err(|e| e.about(path.display()))
+        let about = |e: Error| e.about(path.display());
+        // One that holds other things is not ours to close.
+        refuse_content(&directory).map_err(about)?;
+        directory.close_to_others()?;
+        Self::create_in(Arc::new(directory), base, new).map_err(about)
     }
 
     /// Opens the disk in `path`, which must lie on the base that `parent` names.
@@ -164,6 +168,7 @@ impl WritableDisk {
         // Without this look, a directory that is no disk would be left with a lock file.
         Self::inspect(path)?;
         let directory = RealDirectory::lock(path)?;
+        directory.close_to_others()?;
         Self::open_in(Arc::new(directory), base, parent).map_err(|e| e.about(path.display()))
     }
 
@@ -175,6 +180,7 @@ impl WritableDisk {
     pub fn adopt(path: impl AsRef<Path>, base: Option<Arc<dyn BlockDevice>>, new: &NewDisk) -> Result<Self> {
         let path = path.as_ref();
         let directory = RealDirectory::lock(path)?;
+        directory.close_to_others()?;
         Self::adopt_in(Arc::new(directory), base, new).map_err(|e| e.about(path.display()))
     }
 
