@@ -19,8 +19,9 @@ pub fn nbd(input: &[u8]) -> Result<()> {
         size: DISK_SIZE,
         read_only,
         resizable: !read_only,
+        certificates: (name == "c").then(|| vec!["another".to_owned()]),
     };
-    let exports = [view("a", false), view("b", true)];
+    let exports = [view("a", false), view("b", true), view("c", false)];
     // The same bytes must make sense, or none, whether TLS is wanted or not.
     let _ = shake_hands(&exports, Encryption::Demanded, input);
     let (chosen, rest) = shake_hands(&exports, Encryption::Unavailable, input)?;
@@ -48,11 +49,12 @@ fn shake_hands<'a>(
             Step::More if used == 0 => return Err(Error::corrupt("the handshake is not whole")),
             Step::More => {}
             Step::StartTls => {
-                handshake.encrypted();
+                handshake.encrypted(vec!["this".to_owned()]);
                 open = true;
             }
             Step::Transmit(chosen) => {
                 assert!(open, "an export is given away without TLS");
+                assert_ne!(chosen.export, 2, "an export is given to the certificate of another");
                 return Ok((chosen, input));
             }
             Step::Close(why) => return Err(Error::corrupt(why)),

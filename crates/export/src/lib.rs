@@ -52,12 +52,21 @@ pub struct Export {
     pub description: String,
     /// The disk. Servers share it: it may be exported by several at once.
     pub device: Arc<dyn BlockDevice>,
+    /// The names of certificates that give this disk over a network: an NBD server tells others nothing of it. `None`:
+    /// every client that the server takes may have it. Servers without certificates give a disk with names to nobody.
+    pub certificates: Option<Vec<String>>,
 }
 
 impl Export {
     /// The disk `device` under `name`, without a description.
     pub fn new(name: impl Into<String>, device: Arc<dyn BlockDevice>) -> Self {
-        Self { name: name.into(), description: String::new(), device }
+        Self { name: name.into(), description: String::new(), device, certificates: None }
+    }
+
+    /// The same for clients whose certificate has one of these names, and no others.
+    #[must_use]
+    pub fn only_for(self, certificates: Vec<String>) -> Self {
+        Self { certificates: Some(certificates), ..self }
     }
 }
 

@@ -1,47 +1,38 @@
-//! Each vSSD as a disk: an export of one NBD server, and by vhost-user-blk or FUSE where that was asked for. An unsold
+//! Each vSSD as a disk: at an NBD socket of its own, and by vhost-user-blk or FUSE where that was asked for. An unsold
 //! one is nobody's, and served to nobody.
 //!
-//! Sizes change by themselves, as leases come and go: whoever may have changed one calls [`Exports::refresh`], and
+//! # Who may open which
+//!
+//! A vSSD's own socket serves that vSSD and nothing else, to the users that its owner and mode let in. Where the
+//! daemon serves NBD at an address of the operator's as well (`Shared`), all vSSDs are exports of that one server:
+//!
+//! * With TLS and client certificates, a vSSD is there for the names that it was given, and without any for nobody.
+//! * Otherwise nobody can be told from others there: whoever reaches the address has all vSSDs, but for those that were
+//!   given names, which are not served there.
+//!
+//! # Sizes
+//!
+//! They change by themselves, as leases come and go: whoever may have changed one calls [`Exports::refresh`], and
 //! clients are told as far as their protocol can. NBD cannot tell: a client that connects anew sees the new size.
 
-use crate::file::{self, Readers};
-use headstart_block::{Error, ErrorKind, Result};
+use super::ways::{self, Ways};
+use headstart_block::{Error, ErrorKind, Result, private};
 use headstart_export::fuse::{FuseServer, FuseSettings};
-use headstart_export::nbd::{NbdServer, NbdSettings};
+use headstart_export::nbd::{Address, NbdServer, NbdSettings};
 use headstart_export::vhost_user::{VhostUserServer, VhostUserSettings};
-use headstart_export::{Export, Server};
+use headstart_export::{Export, Leftover, Server, SocketAccess};
 use headstart_harvest::host::{Host, Kind, VssdStatus};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-/// Which vSSDs are served in other ways than by NBD, in the daemon's directory.
-const FILE: &str = "exports.json";
+/// The directory of the vSSDs' own sockets, in the daemon's.
+pub(super) const SOCKETS: &str = "nbd";
 
-/// The same of a host that forgets its vSSDs: it has the directory between times when another has it.
-const FORGOTTEN: &str = "exports.emulated.json";
-
-/// Largest such file, in bytes: what thousands of paths need.
-const FILE_MAX: u64 = 16 << 20;
-
-/// How a vSSD is served, beside NBD.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ways {
-    /// By vhost-user-blk, at this socket.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vhost_user: Option<PathBuf>,
-    /// As a file: over this one, or as disk.raw in this directory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fuse: Option<PathBuf>,
-}
-
-impl Ways {
-    /// Whether there is none.
-    pub(super) fn is_none(&self) -> bool {
-        *self == Self::default()
-    }
-}
+/// What the requests of one vSSD's clients may hold in memory, in bytes: enough for the largest request.
+const MEMORY: u64 = 48 << 20;
 
 /// A vSSD that is served.
 struct Served {
@@ -49,37 +40,56 @@ struct Served {
     /// As clients were told last.
     size: u64,
     ways: Ways,
+    /// At its own socket; none where that failed.
+    nbd: Option<Box<NbdServer>>,
     others: Vec<Box<dyn Server>>,
-    /// Why one of the other ways is not there.
+    /// Why one of the ways is not there.
     error: Option<String>,
+}
+
+/// The server of all vSSDs, at an address of the operator's.
+struct Shared {
+    server: Box<NbdServer>,
+    authentication: Authentication,
+}
+
+/// What a server knows of its clients.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Authentication {
+    /// Nothing.
+    None,
+    /// The names in their certificates.
+    Certificates,
 }
 
 /// All of them. Nobody waits for long for `served`: servers are started and stopped outside it.
 pub struct Exports {
-    /// None once it has been stopped.
-    nbd: RwLock<Option<Box<NbdServer>>>,
+    /// None without such an address, and once it has been stopped.
+    shared: RwLock<Option<Shared>>,
     served: Mutex<BTreeMap<String, Served>>,
+    /// The daemon's directory.
+    dir: PathBuf,
     file: PathBuf,
 }
 
 impl Exports {
-    /// Serves all vSSDs that the host has. `forgets` says that it has none when it is opened.
+    /// Serves all vSSDs that the host has, at sockets of their own in `dir` and by one server as `shared` says, where
+    /// it does. `forgets` says that the host has none when it is opened.
     ///
     /// # Errors
-    /// Where NBD cannot be served at all, or what was asked for before cannot be read.
-    pub fn start(settings: &NbdSettings, dir: &Path, forgets: bool, host: &Host) -> Result<Self> {
-        let file = dir.join(if forgets { FORGOTTEN } else { FILE });
-        let ways = read(&file)?;
-        let nbd = RwLock::new(Some(Box::new(NbdServer::start_empty(settings)?)));
-        let exports = Self { nbd, served: Mutex::default(), file };
+    /// Where the shared server cannot be started, or what was asked for before cannot be read.
+    pub fn start(shared: Option<&NbdSettings>, dir: &Path, forgets: bool, host: &Host) -> Result<Self> {
+        let file = ways::file(dir, forgets);
+        let mut ways = ways::read(&file)?;
+        make_socket_directory(dir)?;
+        let shared = shared.map(Shared::start).transpose()?;
+        let exports =
+            Self { shared: RwLock::new(shared), served: Mutex::default(), dir: dir.to_owned(), file };
         let sold = host.list().into_iter().filter(|status| status.kind != Kind::Unsold);
         for VssdStatus { name, .. } in sold {
-            let ways = ways.get(&name).cloned().unwrap_or_default();
-            let mut served = exports.serve(host, &name)?;
-            served.ways = ways;
-            if let Err(error) = served.start_others() {
-                tracing::warn!(vssd = name, %error, "a vSSD is served by NBD alone");
-                served.error = Some(error.to_string());
+            let (served, failed) = exports.serve(host, &name, ways.remove(&name).unwrap_or_default())?;
+            if let Err(error) = failed {
+                tracing::warn!(vssd = name, %error, "a vSSD is not served in all ways");
             }
             exports.lock().insert(name, served);
         }
@@ -89,12 +99,12 @@ impl Exports {
     /// Serves one more vSSD, which the host has.
     ///
     /// # Errors
-    /// What starting a server reports; then it is not served at all.
+    /// What starting a server reports; then it is not served at all. [`ErrorKind::Invalid`] for an owner or a mode that
+    /// is none, and for names of certificates where the daemon sees no certificates.
     pub fn add(&self, host: &Host, name: &str, ways: Ways) -> Result<()> {
-        let mut served = self.serve(host, name)?;
+        self.check(&ways).map_err(|e| e.about(name))?;
         let plain = ways.is_none();
-        served.ways = ways;
-        let started = served.start_others();
+        let (served, started) = self.serve(host, name, ways)?;
         self.lock().insert(name.to_owned(), served);
         let added = started.and_then(|()| if plain { Ok(()) } else { self.write() });
         if added.is_err()
@@ -111,52 +121,67 @@ impl Exports {
     /// Where a flush fails; it is not served any more all the same.
     pub fn remove(&self, name: &str) -> Result<()> {
         let Some(served) = self.lock().remove(name) else { return Ok(()) };
-        let stopped: Vec<_> = served.others.into_iter().map(Server::stop).collect();
-        let removed = self.with_nbd(|nbd| nbd.remove(name)).map(|_| ());
+        let removed = self.with_shared(|shared| shared.server.remove(name)).transpose().map(drop);
         let written = if served.ways.is_none() { Ok(()) } else { self.write() };
-        stopped.into_iter().collect::<Result<()>>().and(removed).and(written)
+        served.stop().and(removed).and(written)
     }
 
-    /// How a vSSD is served, beside NBD.
+    /// Serves a vSSD in other ways than before; its clients are cut off.
+    ///
+    /// # Errors
+    /// As of [`Exports::add`]; then it is served as before, as far as that can be.
+    pub fn change(&self, host: &Host, name: &str, ways: Ways) -> Result<()> {
+        self.check(&ways).map_err(|e| e.about(name))?;
+        let before = self.ways(name);
+        self.remove(name)?;
+        let changed = self.add(host, name, ways);
+        if changed.is_err()
+            && let Err(error) = self.add(host, name, before)
+        {
+            tracing::warn!(vssd = name, %error, "a vSSD is not served any more");
+        }
+        changed
+    }
+
+    /// How a vSSD is served.
     pub fn ways(&self, name: &str) -> Ways {
         self.lock().get(name).map(|served| served.ways.clone()).unwrap_or_default()
     }
 
     /// Clients that have it open by NBD.
     pub fn clients(&self, name: &str) -> usize {
-        self.with_nbd(|nbd| Ok(nbd.clients(name))).unwrap_or(0)
+        let shared = self.with_shared(|shared| shared.server.clients(name)).unwrap_or(0);
+        let own = self.lock().get(name).and_then(|served| Some(served.nbd.as_ref()?.clients(name)));
+        shared + own.unwrap_or(0)
     }
 
     /// Where clients find it, and why one of the ways is not there.
     pub fn places(&self, name: &str) -> (Vec<String>, Option<String>) {
-        let mut uris: Vec<_> = self.with_nbd(|nbd| Ok(nbd.uri_of(name))).into_iter().collect();
         let served = self.lock();
         let Some(served) = served.get(name) else { return (Vec::new(), None) };
+        let shared =
+            self.with_shared(|shared| shared.export(served).map(|export| shared.server.uri_of(&export.name)));
+        let mut uris: Vec<_> = shared.flatten().into_iter().collect();
+        uris.extend(served.nbd.as_ref().map(|nbd| nbd.uri()));
         uris.extend(served.others.iter().map(|server| server.uri()));
         (uris, served.error.clone())
     }
 
-    /// Where the NBD server is.
-    pub fn uri(&self) -> String {
-        self.with_nbd(|nbd| Ok(nbd.uri_of(""))).unwrap_or_default()
+    /// Where the server of all vSSDs is, if there is one.
+    pub fn uri(&self) -> Option<String> {
+        self.with_shared(|shared| shared.server.uri_of(""))
+    }
+
+    /// The directory of the vSSDs' own sockets.
+    pub fn sockets(&self) -> PathBuf {
+        self.dir.join(SOCKETS)
     }
 
     /// Tells clients of sizes that have changed, and looks whether a server has ended by itself.
     pub fn refresh(&self) {
         for (name, served) in self.lock().iter_mut() {
-            let size = served.export.device.size();
-            if size != served.size {
-                served.size = size;
-                served.others.iter().for_each(|server| server.resized());
-            }
-            served.others.retain(|server| {
-                let failed = server.failed();
-                if let Some(error) = &failed {
-                    tracing::warn!(vssd = name, %error, "a vSSD is served in one way less");
-                    served.error = Some(error.to_string());
-                }
-                failed.is_none()
-            });
+            served.tell_size();
+            served.drop_failed(name);
         }
     }
 
@@ -170,9 +195,9 @@ impl Exports {
         }
     }
 
-    /// The error that ended the NBD server, once.
+    /// The error that ended the server of all vSSDs, once.
     pub fn failed(&self) -> Option<Error> {
-        self.with_nbd(|nbd| Ok(nbd.failed())).unwrap_or_default()
+        self.with_shared(|shared| shared.server.failed()).flatten()
     }
 
     /// Ends all of them; what clients wrote is durable then.
@@ -181,36 +206,82 @@ impl Exports {
     /// Where a flush fails; the others end all the same.
     pub fn stop(&self) -> Result<()> {
         let served = std::mem::take(&mut *self.lock());
-        let others = served.into_values().flat_map(|served| served.others);
-        let mut stopped: Vec<_> = others.map(Server::stop).collect();
-        let nbd = self.nbd.write().unwrap_or_else(PoisonError::into_inner).take();
-        stopped.extend(nbd.map(NbdServer::stop));
-        stopped.into_iter().collect()
+        let shared = self.shared.write().unwrap_or_else(PoisonError::into_inner).take();
+        // At once: each waits for requests in flight.
+        std::thread::scope(|scope| {
+            let stopping: Vec<_> =
+                served.into_values().map(|served| scope.spawn(move || served.stop())).collect();
+            let stopped = shared.map_or(Ok(()), |shared| shared.server.stop());
+            let broken = |_| Err(Error::new(ErrorKind::Io, "a thread that ends a server has ended itself"));
+            stopping.into_iter().map(|thread| thread.join().unwrap_or_else(broken)).fold(stopped, Result::and)
+        })
     }
 
-    fn serve(&self, host: &Host, name: &str) -> Result<Served> {
+    /// Starts all servers of a vSSD. What could be started is served, whatever becomes of the rest.
+    fn serve(&self, host: &Host, name: &str, ways: Ways) -> Result<(Served, Result<()>)> {
         let export = Export::new(name, host.disk(name)?);
         let size = export.device.size();
-        self.with_nbd(|nbd| nbd.add(export.clone()))?;
-        Ok(Served { export, size, ways: Ways::default(), others: Vec::new(), error: None })
+        let mut served = Served { export, size, ways, nbd: None, others: Vec::new(), error: None };
+        let started = self.start_servers(&mut served);
+        if let Err(error) = &started {
+            served.error = Some(error.to_string());
+        }
+        Ok((served, started))
     }
 
-    fn with_nbd<T>(&self, work: impl FnOnce(&NbdServer) -> Result<T>) -> Result<T> {
-        let nbd = self.nbd.read().unwrap_or_else(PoisonError::into_inner);
-        nbd.as_deref().map_or_else(|| Err(Error::new(ErrorKind::Unavailable, "the daemon ends")), work)
+    fn start_servers(&self, served: &mut Served) -> Result<()> {
+        let shared = self.with_shared(|shared| match shared.export(served) {
+            Some(export) => shared.server.add(export),
+            None => Ok(()),
+        });
+        shared.transpose()?;
+        let access = served.ways.access()?;
+        let (path, leftover) = match &served.ways.nbd {
+            Some(path) => (path.clone(), Leftover::IsUnknown),
+            // Only this daemon makes sockets there.
+            None => (self.sockets().join(format!("{}.sock", served.export.name)), Leftover::IsOurs),
+        };
+        if leftover == Leftover::IsOurs && !access.is_default() {
+            self.let_others_pass()?;
+        }
+        let settings = NbdSettings::new(Address::Unix(path));
+        let settings = NbdSettings { access: access.clone(), leftover, memory: MEMORY, ..settings };
+        served.nbd = Some(Box::new(NbdServer::start(&settings, vec![served.export.clone()])?));
+        served.start_others(access)
+    }
+
+    /// Whether the daemon can do what is asked for.
+    fn check(&self, ways: &Ways) -> Result<()> {
+        ways.access()?;
+        let sees = self.with_shared(|shared| shared.authentication == Authentication::Certificates);
+        if ways.tls_clients.is_empty() || sees == Some(true) {
+            return Ok(());
+        }
+        Err(Error::invalid("this daemon sees no certificates of clients").remedy(
+            "start `headstart harvest serve` with --nbd HOST:PORT, --tls-cert, --tls-key and --tls-client-ca",
+        ))
+    }
+
+    /// Lets other users reach the sockets in the directory, and see nothing else of it.
+    fn let_others_pass(&self) -> Result<()> {
+        for dir in [self.dir.clone(), self.sockets()] {
+            let mode = fs::metadata(&dir).map(|metadata| (metadata.permissions().mode() & 0o777) | 0o011);
+            let passed = mode.and_then(|mode| fs::set_permissions(&dir, Permissions::from_mode(mode)));
+            passed.map_err(|e| Error::io("cannot let other users pass", e).about(dir.display()))?;
+        }
+        Ok(())
+    }
+
+    fn with_shared<T>(&self, work: impl FnOnce(&Shared) -> T) -> Option<T> {
+        self.shared.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(work)
     }
 
     fn write(&self) -> Result<()> {
-        let ways: BTreeMap<_, _> = self
-            .lock()
-            .iter()
-            .filter(|(_, served)| !served.ways.is_none())
-            .map(|(name, served)| (name.clone(), served.ways.clone()))
-            .collect();
-        let text = serde_json::to_vec(&ways).map_err(|e| {
-            Error::invalid("cannot be written as JSON").caused_by(e).about(self.file.display())
-        })?;
-        file::replace(&self.file, &text, Readers::Owner)
+        let served = self.lock();
+        let special = served.iter().filter(|(_, served)| !served.ways.is_none());
+        let ways = special.map(|(name, served)| (name.clone(), served.ways.clone())).collect();
+        drop(served);
+        ways::write(&self.file, &ways)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Served>> {
@@ -218,26 +289,70 @@ impl Exports {
     }
 }
 
+impl Shared {
+    fn start(settings: &NbdSettings) -> Result<Self> {
+        let sees = settings.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+        let authentication = if sees { Authentication::Certificates } else { Authentication::None };
+        Ok(Self { server: Box::new(NbdServer::start_empty(settings)?), authentication })
+    }
+
+    /// A vSSD as it is served here; none where it is not.
+    fn export(&self, served: &Served) -> Option<Export> {
+        let names = &served.ways.tls_clients;
+        match self.authentication {
+            Authentication::None => names.is_empty().then(|| served.export.clone()),
+            Authentication::Certificates if names.is_empty() => None,
+            Authentication::Certificates => Some(served.export.clone().only_for(names.clone())),
+        }
+    }
+}
+
 impl Served {
-    fn start_others(&mut self) -> Result<()> {
+    fn start_others(&mut self, access: SocketAccess) -> Result<()> {
         if let Some(socket) = &self.ways.vhost_user {
-            let server = VhostUserServer::start(socket, &self.export, &VhostUserSettings::default())?;
+            let settings = VhostUserSettings { access: access.clone(), ..VhostUserSettings::default() };
+            let server = VhostUserServer::start(socket, &self.export, &settings)?;
             self.others.push(Box::new(server));
         }
         if let Some(path) = &self.ways.fuse {
-            let server = FuseServer::start(self.export.clone(), path, &FuseSettings::default())?;
+            let settings = FuseSettings { access, ..FuseSettings::default() };
+            let server = FuseServer::start(self.export.clone(), path, &settings)?;
             self.others.push(Box::new(server));
         }
         Ok(())
     }
+
+    fn tell_size(&mut self) {
+        let size = self.export.device.size();
+        if size != self.size {
+            self.size = size;
+            self.others.iter().for_each(|server| server.resized());
+        }
+    }
+
+    fn drop_failed(&mut self, name: &str) {
+        let mut failed = |error: Option<Error>| {
+            if let Some(error) = &error {
+                tracing::warn!(vssd = name, %error, "a vSSD is served in one way less");
+                self.error = Some(error.to_string());
+            }
+            error.is_some()
+        };
+        if self.nbd.as_ref().is_some_and(|nbd| failed(nbd.failed())) {
+            self.nbd = None;
+        }
+        self.others.retain(|server| !failed(server.failed()));
+    }
+
+    fn stop(self) -> Result<()> {
+        let own = self.nbd.map_or(Ok(()), Server::stop);
+        self.others.into_iter().map(Server::stop).fold(own, Result::and)
+    }
 }
 
-fn read(file: &Path) -> Result<BTreeMap<String, Ways>> {
-    let Some(text) = file::read(file, FILE_MAX)? else { return Ok(BTreeMap::new()) };
-    serde_json::from_slice(&text).map_err(|e| {
-        Error::corrupt("makes no sense")
-            .caused_by(e)
-            .about(file.display())
-            .remedy("remove it: vSSDs are served by NBD then, and keep their data")
-    })
+/// Makes the directory of the vSSDs' own sockets. Others see nothing of it, whatever the umask is.
+fn make_socket_directory(dir: &Path) -> Result<()> {
+    let sockets = dir.join(SOCKETS);
+    private::make_directory(&sockets)
+        .map_err(|e| Error::io("cannot make the directory of sockets", e).about(sockets.display()))
 }

@@ -3,8 +3,8 @@
 //! ```text
 //! DIR/lock, DIR/journal and so on   the host's own: see `headstart_harvest::host`
 //! DIR/harvest.sock                  where programs find the daemon: HTTP
-//! DIR/nbd.sock                      where clients find the vSSDs, each an export, unless another place is named
-//! DIR/exports.json                  which vSSDs are served in other ways as well
+//! DIR/nbd/NAME.sock                 where clients find a vSSD, unless another place is named
+//! DIR/exports.json                  which vSSDs are served in other ways, or to other users
 //! ```
 //!
 //! A vSSD is served from the moment when it is made, or the daemon starts, until it is deleted, or the daemon ends.
@@ -14,14 +14,16 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`exports`] | each vSSD as a disk, by NBD and what else was asked for |
+//! | [`ways`] | who may open which, and how: what is kept of it |
 //! | `rest` | what programs ask for over HTTP |
 //! | `metrics` | what Prometheus scrapes |
 
 pub mod exports;
 mod metrics;
 mod rest;
+pub mod ways;
 
-pub use rest::{NewOffer, NewSize, NewVssd, Vssd};
+pub use rest::{NewAccess, NewOffer, NewSize, NewVssd, Vssd};
 
 use crate::rest::{HttpPort, Rest};
 use exports::Exports;
@@ -39,23 +41,20 @@ use std::time::{Duration, Instant, SystemTime};
 /// The socket at which programs find the daemon, in its directory.
 pub const SOCKET: &str = "harvest.sock";
 
-/// The socket at which clients find the vSSDs there, where no other place is named.
-const NBD_SOCKET: &str = "nbd.sock";
-
 /// How often the host's timers are looked after.
 const TICK: Duration = Duration::from_secs(1);
 
 /// How long what clients wrote and did not flush may be in memory alone: as long as of a file on Linux.
 const FLUSH: Duration = Duration::from_secs(30);
 
-/// Most NBD clients at a time, of all vSSDs together.
+/// Most NBD clients at a time at an address that all vSSDs have together.
 const CONNECTIONS_MAX: usize = 1024;
 
 /// What a daemon is to do.
 pub struct HarvestSettings {
     /// The host.
     pub host: Options,
-    /// Where its vSSDs are served by NBD [default: a Unix socket in its directory].
+    /// Where all its vSSDs are served by one NBD server, beside the socket of each.
     pub nbd: Option<Address>,
     /// Certificates for that.
     pub tls: Option<TlsSettings>,
@@ -82,17 +81,18 @@ impl Harvest {
     pub async fn start(settings: HarvestSettings) -> Result<Self> {
         let HarvestSettings { host: options, nbd, tls, http } = settings;
         let dir = options.dir.clone();
-        // Only this daemon makes sockets in its directory, which it has the lock of.
-        let leftover = if nbd.is_none() { Leftover::IsOurs } else { Leftover::IsUnknown };
-        let address = nbd.unwrap_or_else(|| Address::Unix(dir.join(NBD_SOCKET)));
-        let nbd =
-            NbdSettings { tls, connections_max: CONNECTIONS_MAX, leftover, ..NbdSettings::new(address) };
+        let nbd = nbd.map(|address| {
+            // Only this daemon makes sockets in its directory, which it has the lock of.
+            let is_ours = matches!(&address, Address::Unix(path) if path.parent() == Some(&dir));
+            let leftover = if is_ours { Leftover::IsOurs } else { Leftover::IsUnknown };
+            NbdSettings { tls, connections_max: CONNECTIONS_MAX, leftover, ..NbdSettings::new(address) }
+        });
         let opened = tokio::task::spawn_blocking({
             let dir = dir.clone();
             move || -> Result<_> {
                 let forgets = matches!(options.flash, FlashPlace::Emulated { .. });
                 let host = Host::open(options, Arc::new(clock()))?;
-                let exports = Exports::start(&nbd, &dir, forgets, &host)?;
+                let exports = Exports::start(nbd.as_ref(), &dir, forgets, &host)?;
                 Ok((host, Arc::new(exports)))
             }
         });
@@ -120,10 +120,16 @@ impl Harvest {
         &self.socket
     }
 
-    /// Where clients find its vSSDs: each is an export of this server.
+    /// Where clients find all its vSSDs, each as an export, if there is such a server.
     #[must_use]
-    pub fn nbd(&self) -> String {
+    pub fn nbd(&self) -> Option<String> {
         self.exports.uri()
+    }
+
+    /// The directory of the vSSDs' own sockets.
+    #[must_use]
+    pub fn sockets(&self) -> PathBuf {
+        self.exports.sockets()
     }
 
     /// Where what changes nothing is served over TCP.

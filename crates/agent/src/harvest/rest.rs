@@ -4,7 +4,8 @@
 //! served over TCP as well, where that is asked for. The host's methods block, some for as long as flash takes to be
 //! erased: each runs on a thread for such work, and is finished also where who asked hangs up.
 
-use super::exports::{Exports, Ways};
+use super::exports::Exports;
+use super::ways::Ways;
 use super::{broke_off, metrics};
 use crate::disks::check_name;
 use crate::rest::answers::{Answer, Body, Failure, Refusal, UrlPath, not_here, nothing};
@@ -13,7 +14,7 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{StatusCode, Uri};
 use axum::response::IntoResponse;
-use axum::routing::{delete, get, patch, post};
+use axum::routing::{delete, get, patch, post, put};
 use axum::{Json, Router};
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_export::SocketAccess;
@@ -68,6 +69,7 @@ fn changing() -> Router<Arc<Served>> {
     Router::new()
         .route("/v1/vssds", post(create))
         .route("/v1/vssds/{name}", patch(resize).delete(remove))
+        .route("/v1/vssds/{name}/access", put(access))
         .route("/v1/vssds/{name}/offers", post(offer))
         .route("/v1/vssds/{name}/requests", post(request))
         .route("/v1/vssds/{name}/leases", delete(release_all))
@@ -78,10 +80,25 @@ fn changing() -> Router<Arc<Served>> {
 #[derive(OpenApi)]
 #[openapi(
     info(title = "headstart harvest", description = "The vSSDs of a host, and what harvest VMs borrow."),
-    paths(list, show, create, resize, remove, offer, request, release, release_all, status, reports, page),
+    paths(
+        list,
+        show,
+        create,
+        resize,
+        remove,
+        access,
+        offer,
+        request,
+        release,
+        release_all,
+        status,
+        reports,
+        page
+    ),
     components(schemas(
         NewVssd,
         NewSize,
+        NewAccess,
         NewOffer,
         Vssd,
         VssdStatus,
@@ -115,6 +132,10 @@ pub struct NewVssd {
     /// Its size in bytes [default: what the channels hold, less what flash needs for itself].
     #[serde(default)]
     pub size: Option<u64>,
+    /// Served by NBD at this socket [default: one of its name in the daemon's directory].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub nbd: Option<PathBuf>,
     /// Served by vhost-user-blk at this socket, too.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
@@ -123,6 +144,30 @@ pub struct NewVssd {
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub fuse: Option<PathBuf>,
+    /// The owner of its sockets and its file, as USER[:GROUP] [default: the daemon's user].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_owner: Option<String>,
+    /// Their permissions, in octal [default: 0600, or 0660 where the owner names a group].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_mode: Option<String>,
+    /// Names of certificates that may open it at the daemon's NBD address [default: nobody's].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tls_clients: Vec<String>,
+}
+
+/// Who may open a vSSD.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewAccess {
+    /// The owner of its sockets and its file, as USER[:GROUP] [default: the daemon's user].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_owner: Option<String>,
+    /// Their permissions, in octal [default: 0600, or 0660 where the owner names a group].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_mode: Option<String>,
+    /// Names of certificates that may open it at the daemon's NBD address [default: nobody's].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tls_clients: Vec<String>,
 }
 
 /// How large a vSSD is to be.
@@ -150,6 +195,14 @@ fn one() -> u16 {
     1
 }
 
+impl NewAccess {
+    /// The same ways, for these users.
+    fn over(self, ways: Ways) -> Ways {
+        let Self { socket_owner, socket_mode, tls_clients } = self;
+        Ways { socket_owner, socket_mode, tls_clients, ..ways }
+    }
+}
+
 /// A vSSD, and where clients find it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Vssd {
@@ -162,6 +215,15 @@ pub struct Vssd {
     pub clients: usize,
     /// Why it is not served in one of the ways that were asked for.
     pub error: Option<String>,
+    /// The owner of its sockets and its file; null for the daemon's user.
+    #[serde(default)]
+    pub socket_owner: Option<String>,
+    /// Their permissions, in octal; null for 0600, or 0660 where the owner names a group.
+    #[serde(default)]
+    pub socket_mode: Option<String>,
+    /// Names of certificates that may open it at the daemon's NBD address.
+    #[serde(default)]
+    pub tls_clients: Vec<String>,
 }
 
 impl Served {
@@ -171,7 +233,9 @@ impl Served {
 
     fn vssd(&self, status: VssdStatus) -> Vssd {
         let (uris, error) = self.exports.places(&status.name);
-        Vssd { clients: self.exports.clients(&status.name), uris, error, status }
+        let clients = self.exports.clients(&status.name);
+        let Ways { socket_owner, socket_mode, tls_clients, .. } = self.exports.ways(&status.name);
+        Vssd { status, uris, clients, error, socket_owner, socket_mode, tls_clients }
     }
 
     fn get(&self, name: &str) -> Result<Vssd> {
@@ -184,13 +248,15 @@ impl Served {
     }
 
     fn create(&self, new: NewVssd) -> Result<Vssd> {
-        let NewVssd { name, kind, channels, size, vhost_user, fuse } = new;
-        let (spec, ways) = (VssdSpec { kind, channels, size }, Ways { vhost_user, fuse });
+        let NewVssd { name, kind, channels, size, nbd, vhost_user, fuse, .. } = new;
+        let NewVssd { socket_owner, socket_mode, tls_clients, .. } = new;
+        let ways = Ways { nbd, vhost_user, fuse, socket_owner, socket_mode, tls_clients };
+        let spec = VssdSpec { kind, channels, size };
         check_name(&name)?;
         let is_served = kind != Kind::Unsold;
         if !is_served && !ways.is_none() {
             let error = Error::invalid("an unsold vSSD is nobody's, and is served to nobody").about(&name);
-            return Err(error.remedy("make a regular one, or leave out vhost-user and FUSE"));
+            return Err(error.remedy("make a regular one, or leave out how it is served and who may open it"));
         }
         let status = self.host.create(&name, spec)?;
         if is_served && let Err(error) = self.exports.add(&self.host, &name, ways) {
@@ -243,6 +309,21 @@ impl Served {
         let status = self.host.resize(name, size);
         self.exports.refresh();
         Ok(self.vssd(status?))
+    }
+
+    fn set_access(&self, name: &str, access: NewAccess, force: bool) -> Result<Vssd> {
+        let there = self.get(name)?;
+        if there.status.kind == Kind::Unsold {
+            return Err(Error::invalid("an unsold vSSD is nobody's, and is served to nobody").about(name));
+        }
+        let before = self.exports.ways(name);
+        let may_be_open = there.clients > 0 || before.vhost_user.is_some() || before.fuse.is_some();
+        if may_be_open && !force {
+            let error = Error::new(ErrorKind::Conflict, "may be in use, and its clients would be cut off");
+            return Err(error.about(name).remedy("disconnect them first, or say it with --force"));
+        }
+        self.exports.change(&self.host, name, access.over(before))?;
+        self.get(name)
     }
 
     fn offer(&self, name: &str, offer: NewOffer) -> Result<Vssd> {
@@ -317,6 +398,25 @@ async fn resize(
 ) -> Answer<Json<Vssd>> {
     let force = is_forced(&uri);
     blocking(served, move |served| served.resize(&name, size, force)).await.map(Json)
+}
+
+/// Says anew who may open a vSSD; what is left out is as it is by default. Its servers are started anew. Over the Unix
+/// socket alone.
+#[utoipa::path(put, path = "/v1/vssds/{name}/access",
+    params(("name" = String, Path, description = "The vSSD"),
+        ("force" = Option<bool>, Query, description = "Cut off clients that have it open")),
+    request_body = NewAccess,
+    responses((status = 200, description = "These may open it", body = Vssd), (status = 404, body = Failure),
+        (status = 409, description = "It may be in use", body = Failure),
+        (status = 422, description = "There is no such user, or it cannot be so", body = Failure)))]
+async fn access(
+    served: Shared,
+    UrlPath(name): UrlPath<String>,
+    uri: Uri,
+    Body(access): Body<NewAccess>,
+) -> Answer<Json<Vssd>> {
+    let force = is_forced(&uri);
+    blocking(served, move |served| served.set_access(&name, access, force)).await.map(Json)
 }
 
 /// `true` if a request's query says `force=true`.

@@ -56,9 +56,15 @@ fn a_status() -> VssdStatus {
     }
 }
 
+fn unserved() -> Vssd {
+    let (uris, tls_clients) = Default::default();
+    let (error, socket_owner, socket_mode) = Default::default();
+    Vssd { status: a_status(), uris, clients: 0, error, socket_owner, socket_mode, tls_clients }
+}
+
 #[test]
 fn a_vssd_is_one_object() {
-    let vssd = Vssd { status: a_status(), uris: vec!["nbd://h/a".into()], clients: 1, error: None };
+    let vssd = Vssd { uris: vec!["nbd://h/a".into()], clients: 1, ..unserved() };
     let value = serde_json::to_value(&vssd).unwrap();
     assert_eq!(
         (&value["name"], &value["kind"], &value["uris"][0]),
@@ -103,7 +109,7 @@ fn metrics_are_announced_and_have_numbers() {
         journal: JournalStatus::default(),
         stopped: Some("its disk is full".into()),
     };
-    let vssd = Vssd { status: a_status(), uris: Vec::new(), clients: 0, error: None };
+    let vssd = unserved();
     let page = metrics::page(&[vssd], &status);
     for line in [
         "headstart_harvest_vssd_size_bytes{vssd=\"a\",kind=\"regular\"} 1048576",

@@ -10,7 +10,6 @@ use headstart_export::nbd::{Address, NbdServer, NbdSettings, TlsSettings};
 use headstart_export::vhost_user::{VhostUserServer, VhostUserSettings};
 use headstart_export::{Export, Leftover, Server};
 use serde::Serialize;
-use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -129,12 +128,8 @@ impl Servers {
 
     /// Warns of a port that everybody can use who reaches it.
     fn warn_of_open_port(&mut self, settings: &NbdSettings, session: &Session) {
-        let Address::Tcp(host, port) = &settings.address else { return };
-        let stays_here = (host.as_str(), *port)
-            .to_socket_addrs()
-            .is_ok_and(|mut addresses| addresses.all(|address| address.ip().is_loopback()));
         let is_checked = settings.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
-        if stays_here || is_checked {
+        if settings.address.is_local() || is_checked {
             return;
         }
         let may = if session.disks.iter().any(|disk| !disk.disk.is_read_only()) {

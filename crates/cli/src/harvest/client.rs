@@ -4,7 +4,7 @@ use crate::agent::default_state;
 use crate::local_client::{Away, LocalClient};
 use clap::Args;
 use headstart_agent::disks::check_name;
-use headstart_agent::harvest::{NewOffer, NewSize, NewVssd, SOCKET, Vssd};
+use headstart_agent::harvest::{NewAccess, NewOffer, NewSize, NewVssd, SOCKET, Vssd};
 use headstart_block::{Error, Result};
 use headstart_harvest::host::{HostStatus, LeaseStatus, Report, Wish};
 use reqwest::Method;
@@ -59,6 +59,11 @@ impl HarvestClient {
     pub(super) fn resize(&self, name: &str, size: u64, force: bool) -> Result<Vssd> {
         let path = of(name, if force { "?force=true" } else { "" })?;
         self.ask(Method::PATCH, &path, Some(NewSize { size }))
+    }
+
+    pub(super) fn set_access(&self, name: &str, access: &NewAccess, force: bool) -> Result<Vssd> {
+        let path = of(name, if force { "/access?force=true" } else { "/access" })?;
+        self.ask(Method::PUT, &path, Some(access))
     }
 
     pub(super) fn delete(&self, name: &str, force: bool) -> Result<Vssd> {

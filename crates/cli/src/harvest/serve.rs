@@ -23,9 +23,10 @@ pub(super) const EXAMPLES: &str = "Examples:\n  \
     headstart harvest serve /var/lib/harvest --size 20G --nbd 127.0.0.1:10809 --http 127.0.0.1:9648\n  \
     headstart harvest serve /var/lib/harvest --flash /dev/nvme1n1p3\n\n\
     The first time, --size makes a sparse file of that size in DIR (or it is as much of --flash as may be used); from \
-    then on DIR knows; --flash is named each time. Each vSSD is an export of its name at DIR/nbd.sock, as \
-    `headstart harvest vssd list` says. Other programs ask the daemon by HTTP at DIR/harvest.sock, as /openapi.json \
-    there says. It ends at SIGTERM or Ctrl-C: what was written is durable then, and the next one finds it.";
+    then on DIR knows; --flash is named each time. Each vSSD is served by NBD at a socket of its own, \
+    DIR/nbd/NAME.sock, as `headstart harvest vssd list` says; with --nbd all are exports of one server as well. Other \
+    programs ask the daemon by HTTP at DIR/harvest.sock, as /openapi.json there says. It ends at SIGTERM or Ctrl-C: \
+    what was written is durable then, and the next one finds it.";
 
 /// Threads that answer requests. Disks have threads of their own.
 const RUNTIME_THREADS: usize = 2;
@@ -58,9 +59,14 @@ pub(crate) struct Serve {
     /// others' channels alone [default: as many as the flash can]
     #[arg(long, value_name = "RATE", conflicts_with = "emulated", value_parser = parse_rate)]
     channel_rate: Option<ByteSize>,
-    /// Serve the vSSDs by NBD at unix:/PATH or HOST:PORT [default: DIR/nbd.sock]
+    /// Serve all vSSDs by one NBD server at unix:/PATH or HOST:PORT, too, beside the socket of each. Whoever reaches it
+    /// opens all of them, unless clients show certificates: then each belongs to the names that `vssd create
+    /// --tls-client` gives
     #[arg(long, value_name = "ADDR")]
     nbd: Option<Address>,
+    /// Let other hosts reach --nbd although nobody is kept out there
+    #[arg(long, requires = "nbd")]
+    insecure_network: bool,
     /// Serve metrics and what else changes nothing at this address, too, such as 127.0.0.1:9648
     #[arg(long, value_name = "IP:PORT")]
     http: Option<SocketAddr>,
@@ -88,7 +94,11 @@ impl Serve {
     }
 
     fn run_on(&self, runtime: &Runtime, terminal: &Terminal, json: bool) -> Result<()> {
+        let warning = self.check_network()?;
         let harvest = runtime.block_on(Harvest::start(self.settings()?))?;
+        if let Some(warning) = warning {
+            tracing::warn!("{warning}");
+        }
         announce(&harvest, json)?;
         let served = loop {
             if terminal.is_cancelled() {
@@ -100,6 +110,30 @@ impl Serve {
             std::thread::sleep(LOOK);
         };
         served.and(runtime.block_on(harvest.stop()))
+    }
+
+    /// Refuses an address that other hosts reach where nobody is kept out, unless that is wanted; otherwise the warning
+    /// of what all can open there, if nobody is kept out.
+    fn check_network(&self) -> Result<Option<String>> {
+        let Some(address) = &self.nbd else { return Ok(None) };
+        if self.tls_client_ca.is_some() {
+            return Ok(None);
+        }
+        if self.tls_cert.is_none() && !address.is_local() && !self.insecure_network {
+            return Err(Error::invalid("everybody who reaches this port can read and write all vSSDs")
+                .about(address)
+                .remedy(
+                    "serve them at 127.0.0.1 or at their own sockets, give --tls-cert, --tls-key and \
+                     --tls-client-ca, or allow it by --insecure-network",
+                ));
+        }
+        let (who, what) = match address {
+            Address::Unix(_) => {
+                ("whoever may open this socket", "opens all vSSDs; each has a socket of its own")
+            }
+            Address::Tcp(..) => ("everybody who reaches this port", "opens all vSSDs; give --tls-client-ca"),
+        };
+        Ok(Some(format!("{address}: {who} {what}")))
     }
 
     fn settings(&self) -> Result<HarvestSettings> {
@@ -182,8 +216,10 @@ fn is_device(path: &Path) -> Result<bool> {
 struct Ready<'a> {
     /// Where programs find it.
     harvest: &'a Path,
-    /// Where clients find the vSSDs.
-    nbd: String,
+    /// Where clients find all vSSDs, with --nbd.
+    nbd: Option<String>,
+    /// Where the sockets of the vSSDs are.
+    sockets: PathBuf,
     http: Option<String>,
     vssds: usize,
 }
@@ -192,6 +228,7 @@ fn announce(harvest: &Harvest, json: bool) -> Result<()> {
     let ready = Ready {
         harvest: harvest.socket(),
         nbd: harvest.nbd(),
+        sockets: harvest.sockets(),
         http: harvest.http().map(|address| format!("http://{address}")),
         vssds: harvest.vssds(),
     };
@@ -201,7 +238,9 @@ fn announce(harvest: &Harvest, json: bool) -> Result<()> {
 impl fmt::Display for Ready<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let vssds = count(self.vssds as u64, "vSSD");
-        write!(f, "{vssds} at {}; programs: {}", self.nbd, self.harvest.display())?;
+        write!(f, "{vssds}, at sockets in {}", self.sockets.display())?;
+        self.nbd.as_ref().map_or(Ok(()), |nbd| write!(f, " and at {nbd}"))?;
+        write!(f, "; programs: {}", self.harvest.display())?;
         self.http.as_ref().map_or(Ok(()), |http| write!(f, "; metrics: {http}/metrics"))
     }
 }

@@ -4,8 +4,9 @@ use super::client::HarvestDir;
 use super::lease::LeaseLine;
 use super::serve::absolute;
 use crate::report::{Outcome, Report, count};
+use crate::socket_args::SocketArgs;
 use clap::{Args, Subcommand};
-use headstart_agent::harvest::{NewVssd, Vssd};
+use headstart_agent::harvest::{NewAccess, NewVssd, Vssd};
 use headstart_block::{ByteSize, Result};
 use headstart_harvest::host::{Kind, VssdStatus};
 use serde::Serialize;
@@ -23,7 +24,8 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  \
         headstart harvest vssd create db --channels 4 --size 4G\n  \
         headstart harvest vssd create batch --kind harvest\n  \
-        headstart harvest vssd create vm1 --channels 2 --vhost-user /run/vm1.sock\n\n\
+        headstart harvest vssd create vm1 --channels 2 --vhost-user /run/vm1.sock --socket-owner libvirt-qemu:kvm\n  \
+        headstart harvest vssd create vm2 --tls-client node2.lan\n\n\
         A regular vSSD's flash is lent while it is not used. An unsold one is nobody's: all of it is lent, and it is \
         served to nobody. A harvest one borrows, by `headstart harvest request`, and may lose what it borrowed.")]
     Create(Create),
@@ -45,6 +47,22 @@ pub(crate) enum Command {
         /// Its new size
         size: ByteSize,
         /// Make it smaller although clients may have it open
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        harvest: HarvestDir,
+    },
+    /// Say anew who may open a vSSD: what is left out is as it is by default. Its clients are cut off
+    #[command(after_help = "Examples:\n  \
+        headstart harvest vssd access db --socket-owner libvirt-qemu:kvm\n  \
+        headstart harvest vssd access db --tls-client node2.lan --tls-client node3.lan\n  \
+        headstart harvest vssd access db --force                 # the daemon's user alone again")]
+    Access {
+        /// The vSSD
+        name: String,
+        #[command(flatten)]
+        access: AccessArgs,
+        /// Cut off clients that have it open
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -76,6 +94,9 @@ pub(crate) struct Create {
     /// Its size [default: what its channels hold, less what flash needs for itself]
     #[arg(long)]
     size: Option<ByteSize>,
+    /// Serve it by NBD at this socket [default: NAME.sock in the directory nbd of the daemon's]
+    #[arg(long, value_name = "SOCK")]
+    nbd: Option<PathBuf>,
     /// Serve it by vhost-user-blk at this socket, too
     #[arg(long, value_name = "SOCK")]
     vhost_user: Option<PathBuf>,
@@ -83,7 +104,30 @@ pub(crate) struct Create {
     #[arg(long, value_name = "PATH")]
     fuse: Option<PathBuf>,
     #[command(flatten)]
+    access: AccessArgs,
+    #[command(flatten)]
     harvest: HarvestDir,
+}
+
+/// Who may open a vSSD.
+#[derive(Args)]
+pub(crate) struct AccessArgs {
+    #[command(flatten)]
+    sockets: SocketArgs,
+    /// Let clients whose certificate has this name open it at the address of `harvest serve --nbd` (may be repeated)
+    /// [default: nobody's, where clients show certificates there]
+    #[arg(long = "tls-client", value_name = "NAME", help_heading = "Ways to serve the disk")]
+    tls_clients: Vec<String>,
+}
+
+impl AccessArgs {
+    fn access(&self) -> NewAccess {
+        NewAccess {
+            socket_owner: self.sockets.socket_owner.as_ref().map(ToString::to_string),
+            socket_mode: self.sockets.socket_mode.as_ref().map(ToString::to_string),
+            tls_clients: self.tls_clients.clone(),
+        }
+    }
 }
 
 impl Command {
@@ -93,6 +137,9 @@ impl Command {
             Self::List { harvest } => Box::new(Listed { vssds: harvest.client()?.list()? }),
             Self::Resize { name, size, force, harvest } => {
                 Box::new(VssdReport(harvest.client()?.resize(name, size.0, *force)?))
+            }
+            Self::Access { name, access, force, harvest } => {
+                Box::new(VssdReport(harvest.client()?.set_access(name, &access.access(), *force)?))
             }
             Self::Delete { name, force, harvest } => {
                 let gone = harvest.client()?.delete(name, *force)?;
@@ -106,13 +153,18 @@ impl Create {
     fn run(&self) -> Result<VssdReport> {
         // The daemon's directory is another than ours.
         let absolute = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
+        let NewAccess { socket_owner, socket_mode, tls_clients } = self.access.access();
         let new = NewVssd {
             name: self.name.clone(),
             kind: self.kind,
             channels: self.channels,
             size: self.size.map(|ByteSize(bytes)| bytes),
+            nbd: absolute(&self.nbd)?,
             vhost_user: absolute(&self.vhost_user)?,
             fuse: absolute(&self.fuse)?,
+            socket_owner,
+            socket_mode,
+            tls_clients,
         };
         self.harvest.client()?.create(&new).map(VssdReport)
     }
@@ -164,7 +216,7 @@ struct Line<'a>(&'a Vssd);
 
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Vssd { status, uris, clients, error } = self.0;
+        let Vssd { status, uris, clients, error, socket_owner, tls_clients, .. } = self.0;
         let VssdStatus { name, kind, size, channels, used, lent, offered, erasing, leased, .. } = status;
         let VssdStatus { borrowed, leases, .. } = status;
         let channels = count(u64::from(*channels), "channel");
@@ -185,6 +237,12 @@ impl fmt::Display for Line<'_> {
         }
         if *clients > 0 {
             write!(f, ", {}", count(*clients as u64, "client"))?;
+        }
+        if let Some(owner) = socket_owner {
+            write!(f, ", for {owner}")?;
+        }
+        if !tls_clients.is_empty() {
+            write!(f, ", for the certificates of {}", tls_clients.join(", "))?;
         }
         leases.iter().try_for_each(|lease| write!(f, "\n  {}", LeaseLine(lease)))?;
         uris.iter().try_for_each(|uri| write!(f, "\n  {uri}"))?;

@@ -67,6 +67,11 @@ impl<'s> Daemon<'s> {
         assert_eq!(self.process.stop(PATIENCE).code(), Some(0), "{}", self.process);
     }
 
+    /// What it has said on standard error.
+    pub(crate) fn said(&self) -> String {
+        self.process.said()
+    }
+
     /// A command that asks it; what it says.
     #[track_caller]
     pub(crate) fn ask(&self, words: &str) -> Value {

@@ -8,6 +8,7 @@
 //! | [`damage`] | a journal and flash that are not as they were written |
 //! | [`leases`] | spare flash: asked for, used, given back |
 //! | [`refusals`] | what cannot work, and what is said then |
+//! | [`sockets`] | who can open which vSSD |
 
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
 
@@ -22,6 +23,7 @@ mod refusals;
 #[path = "../e2e/scene.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod scene;
+mod sockets;
 #[path = "../e2e/tools.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod tools;

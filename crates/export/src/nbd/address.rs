@@ -7,7 +7,7 @@ use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle, set_tcp_nodel
 use rustix::net::{Shutdown, shutdown};
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -42,6 +42,19 @@ impl FromStr for Address {
             return Err(bad());
         }
         Ok(Self::Tcp(bare.unwrap_or(host).to_owned(), port.parse().map_err(|_| bad())?))
+    }
+}
+
+impl Address {
+    /// `true` if only this host reaches it. A name is looked up for that.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Unix(_) => true,
+            Self::Tcp(host, port) => (host.as_str(), *port)
+                .to_socket_addrs()
+                .is_ok_and(|mut addresses| addresses.all(|address| address.ip().is_loopback())),
+        }
     }
 }
 

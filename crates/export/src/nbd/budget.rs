@@ -1,10 +1,11 @@
 //! The memory that requests of a server's clients hold: bounded, and never waited for by another client.
 //!
 //! What is large (a reply of some size until it is sent, the bytes of a write until they are written) takes a [`Share`]
-//! of what a server has ([`SERVER_BYTES`]) and of what its connection may have ([`CONNECTION_BYTES`]). Where there is
-//! none to be had, the request is done in small pieces, with memory that each connection has of its own
-//! ([`OWN_BYTES`]), one request of the connection at a time. So a client that does not take its replies holds up
-//! nobody, and costs a bounded amount: with all of 64 connections at their limits, a server takes less than 256 MiB.
+//! of what a server has ([`SERVER_BYTES`], or as its settings say) and of what its connection may have
+//! ([`CONNECTION_BYTES`]). Where there is none to be had, the request is done in small pieces, with memory that each
+//! connection has of its own ([`OWN_BYTES`]), one request of the connection at a time. So a client that does not take
+//! its replies holds up nobody, and costs a bounded amount: with all of 64 connections at their limits, a server takes
+//! less than 256 MiB.
 //!
 //! Small buffers are not counted: see [`SMALL`].
 
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most bytes that all connections of a server hold together: three of the largest requests.
+/// Most bytes that all connections of a server hold together, if not said otherwise: three of the largest requests.
 pub(crate) const SERVER_BYTES: u64 = 96 << 20;
 /// Most bytes of these that one connection holds: two of the largest requests.
 const CONNECTION_BYTES: u64 = 64 << 20;
@@ -42,11 +43,16 @@ pub(crate) struct Pool {
 
 impl Default for Pool {
     fn default() -> Self {
-        Self { left: AtomicU64::new(SERVER_BYTES), began: now(), short_until: AtomicU64::new(0) }
+        Self::of(SERVER_BYTES)
     }
 }
 
 impl Pool {
+    /// One of so many bytes.
+    pub(crate) fn of(bytes: u64) -> Self {
+        Self { left: AtomicU64::new(bytes), began: now(), short_until: AtomicU64::new(0) }
+    }
+
     fn take(&self, bytes: u64) -> bool {
         let taken =
             self.left.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |left| left.checked_sub(bytes));

@@ -110,9 +110,15 @@ pub(crate) struct Slot {
 }
 
 impl Hall {
-    pub(crate) fn new(exports: Vec<Arc<ExportState>>, tls: Option<TlsAcceptor>, limits: Limits) -> Self {
+    pub(crate) fn new(
+        exports: Vec<Arc<ExportState>>,
+        tls: Option<TlsAcceptor>,
+        limits: Limits,
+        memory: u64,
+    ) -> Self {
         let (guests, changed, exports) = (Mutex::default(), Condvar::new(), RwLock::new(exports));
-        Self { limits, pool: Arc::default(), exports, tls, guests, changed }
+        let pool = Arc::new(Pool::of(memory));
+        Self { limits, pool, exports, tls, guests, changed }
     }
 
     /// A place for a client on `socket`, unless the server stops or all places are taken by others that use them:

@@ -12,6 +12,8 @@
 //! # Invariants
 //!
 //! * Where TLS is demanded, an unencrypted client gets nothing but refusals: it learns no export's name or size.
+//! * An export that belongs to names of certificates exists for clients with one of these alone: others get the
+//!   answers that they would get without it.
 //! * Bytes that a client sent behind STARTTLS before it was answered are not part of the encrypted stream. Whoever
 //!   sits between could have put them there, so the connection ends.
 //! * Metadata contexts hold for the export they were asked for; choosing another drops them.
@@ -45,6 +47,8 @@ pub struct ExportView {
     pub read_only: bool,
     /// `true` if a client that may write may make the disk larger.
     pub resizable: bool,
+    /// The names of certificates, one of which a client needs to learn of it; `None`: no client needs one.
+    pub certificates: Option<Vec<String>>,
 }
 
 /// Whether, and whether already, a connection is encrypted.
@@ -92,13 +96,16 @@ pub struct Handshake<'a> {
     structured: bool,
     /// The export whose `base:allocation` was chosen.
     base_allocation: Option<usize>,
+    /// The names in the client's certificate; none where it has shown none.
+    names: Vec<String>,
 }
 
 impl<'a> Handshake<'a> {
     /// A handshake that offers `exports`.
     #[must_use]
     pub fn new(exports: &'a [ExportView], encryption: Encryption) -> Self {
-        Self { exports, encryption, padding: None, structured: false, base_allocation: None }
+        let (structured, base_allocation, names) = Default::default();
+        Self { exports, encryption, padding: None, structured, base_allocation, names }
     }
 
     /// What the server says first.
@@ -108,9 +115,11 @@ impl<'a> Handshake<'a> {
         out.extend_from_slice(&(proto::FLAG_FIXED_NEWSTYLE | proto::FLAG_NO_ZEROES).to_be_bytes());
     }
 
-    /// The stream is encrypted from here on; what was negotiated before is forgotten.
-    pub fn encrypted(&mut self) {
+    /// The stream is encrypted from here on, with a client whose certificate has these `names`; what was negotiated
+    /// before is forgotten.
+    pub fn encrypted(&mut self, names: Vec<String>) {
         self.encryption = Encryption::On;
+        self.names = names;
         self.structured = false;
         self.base_allocation = None;
     }
@@ -187,10 +196,20 @@ impl<'a> Handshake<'a> {
         }
     }
 
+    /// The exports that this client may have, with their numbers.
+    fn visible(&self) -> impl Iterator<Item = (usize, &'a ExportView)> {
+        self.exports.iter().enumerate().filter(|(_, export)| match &export.certificates {
+            None => true,
+            Some(names) => names.iter().any(|name| self.names.contains(name)),
+        })
+    }
+
     /// The export called `name`. An empty name means the only one, where there is but one.
     fn find(&self, name: &str) -> Option<usize> {
-        let found = self.exports.iter().position(|export| export.name == name);
-        found.or_else(|| (name.is_empty() && self.exports.len() == 1).then_some(0))
+        let found = self.visible().find(|(_, export)| export.name == name);
+        let only =
+            || (name.is_empty() && self.visible().count() == 1).then(|| self.visible().next()).flatten();
+        found.or_else(only).map(|(at, _)| at)
     }
 
     fn choose(&self, export: usize) -> Step {
@@ -229,7 +248,7 @@ impl<'a> Handshake<'a> {
         if !data.is_empty() {
             return reply.error(option_reply::ERR_INVALID, "LIST has no data");
         }
-        for export in self.exports {
+        for (_, export) in self.visible() {
             let name = clip(&export.name, STRING_MAX);
             let mut entry = Vec::with_capacity(4 + name.len() + export.description.len());
             entry.extend_from_slice(&len_u32(name).to_be_bytes());

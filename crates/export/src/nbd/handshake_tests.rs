@@ -12,6 +12,7 @@ fn exports() -> Vec<ExportView> {
         size: 1 << 30,
         read_only,
         resizable: true,
+        certificates: None,
     };
     vec![export("a", true), export("b", false)]
 }
@@ -173,9 +174,50 @@ fn tls_is_demanded_before_anything_is_told() {
     let hello = session(&[message(option::STARTTLS, &[])]);
     let (_, step) = run(&mut handshake, &hello, 1000);
     assert_eq!(step, Step::StartTls);
-    handshake.encrypted();
+    handshake.encrypted(Vec::new());
     let (out, step) = run(&mut handshake, &message(option::LIST, &[]), 1000);
     assert_eq!((kinds(&out).len(), step), (3, Step::More));
+}
+
+#[test]
+fn an_export_exists_for_the_certificates_that_it_belongs_to() {
+    let mut exports = exports();
+    exports[0].certificates = Some(vec!["tenant-a".to_owned(), "admin".to_owned()]);
+    exports[1].certificates = Some(vec!["tenant-b".to_owned(), "admin".to_owned()]);
+    // What a client with these names gets for an option.
+    let answers = |names: &[&str], asked: &[Vec<u8>]| {
+        let mut handshake = Handshake::new(&exports, Encryption::Demanded);
+        let (_, step) = run(&mut handshake, &session(&[message(option::STARTTLS, &[])]), 1000);
+        assert_eq!(step, Step::StartTls);
+        handshake.encrypted(names.iter().map(|name| (*name).to_owned()).collect());
+        run(&mut handshake, &asked.concat(), 1000)
+    };
+    let list = || [message(option::LIST, &[])];
+    let listed = |names: &[&str]| kinds(&answers(names, &list()).0).len() - 1;
+    assert_eq!([&["tenant-a"][..], &["admin"], &["tenant-c"], &[], &["tenant"]].map(listed), [1, 2, 0, 0, 0]);
+    let asks = |name: &str| {
+        let (structured, go) = (message(option::STRUCTURED_REPLY, &[]), named(name, &0u16.to_be_bytes()));
+        let context = message(option::SET_META_CONTEXT, &query(name, &["base:allocation"]));
+        [message(option::INFO, &go), structured, context, message(option::GO, &go)]
+    };
+    for (name, of_others) in [("b", "a"), ("b", "nothing")] {
+        // Of what belongs to others it is told as much as of what is not there.
+        let (out, step) = answers(&["tenant-b"], &asks(of_others));
+        let unknown = option_reply::ERR_UNKNOWN;
+        assert_eq!((kinds(&out), step), (vec![unknown, option_reply::ACK, unknown, unknown], Step::More));
+        assert!(matches!(answers(&["tenant-b"], &asks(name)).1, Step::Transmit(Chosen { export: 1, .. })));
+        let by_name = |name: &str| answers(&["tenant-b"], &[message(option::EXPORT_NAME, name.as_bytes())]).1;
+        assert!(matches!(by_name(name), Step::Transmit(Chosen { export: 1, .. })));
+        assert!(matches!(by_name(of_others), Step::Close(_)));
+        assert!(
+            matches!(by_name(""), Step::Transmit(Chosen { export: 1, .. })),
+            "the only one that it may have"
+        );
+    }
+    // Without TLS there are no certificates.
+    let mut plain = Handshake::new(&exports, Encryption::Unavailable);
+    let (out, _) = run(&mut plain, &session(&list()), 1000);
+    assert_eq!(kinds(&out), [option_reply::ACK]);
 }
 
 #[test]

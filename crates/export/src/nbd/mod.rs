@@ -83,6 +83,9 @@ pub struct NbdSettings {
     /// How long a client may leave replies that it asked for: after that long without progress it is disconnected. A
     /// minute if not said otherwise; less while the server is short of memory.
     pub send_timeout: Duration,
+    /// Most bytes that requests of all clients hold in memory, beside 256 KiB for each client. 96 MiB if not said
+    /// otherwise.
+    pub memory: u64,
     /// Lets clients that may write make the disk larger. Not if not said otherwise.
     pub allow_resize: bool,
     /// The users who may connect to a Unix socket; this process's if not said otherwise.
@@ -104,6 +107,7 @@ impl NbdSettings {
             connections_max,
             handshake_timeout,
             send_timeout,
+            memory: budget::SERVER_BYTES,
             allow_resize,
             access,
             leftover,
@@ -149,7 +153,7 @@ impl NbdServer {
             send_timeout: settings.send_timeout,
             allow_resize: settings.allow_resize,
         };
-        let hall = Arc::new(Hall::new(exports, tls, limits));
+        let hall = Arc::new(Hall::new(exports, tls, limits, settings.memory));
         let failure = Arc::default();
         let doorman = std::thread::Builder::new().name("nbd-accept".to_owned()).spawn({
             let (hall, listener, failure) = (Arc::clone(&hall), Arc::clone(&listener), Arc::clone(&failure));

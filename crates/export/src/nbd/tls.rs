@@ -5,6 +5,9 @@
 //! direction, which is little beside the encryption.
 //!
 //! Clients prove themselves by certificates or not at all: the TLS library has no pre-shared keys.
+//!
+//! A client is known by the names in its certificate: DNS names, URIs and e-mail addresses of the subject's alternative
+//! names; where it has no alternative names at all, as certificates made by hand often, the common name.
 
 use headstart_block::{Error, Result};
 use rustix::fd::OwnedFd;
@@ -17,11 +20,15 @@ use std::future::pending;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader, copy_buf, split};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer as _;
 
 /// Bytes moved at once: two records of TLS at least, and a batch of small replies.
 const PUMP: usize = 64 << 10;
@@ -82,9 +89,31 @@ pub(crate) fn configure(settings: &TlsSettings) -> Result<TlsAcceptor> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Starts a thread that decrypts `socket`; the plain stream is what it gives back. A client that does not finish the
-/// TLS handshake within `patience` sees its connection closed, and so does the reader of the plain stream. `slot` is
-/// dropped when the thread ends.
+/// Names that a certificate, which was checked, gives its holder.
+fn names_of(certificate: &CertificateDer<'_>) -> Vec<String> {
+    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return Vec::new() };
+    match certificate.subject_alternative_name() {
+        Ok(Some(others)) => {
+            let names = others.value.general_names.iter().filter_map(|name| match name {
+                GeneralName::DNSName(name) | GeneralName::URI(name) | GeneralName::RFC822Name(name) => {
+                    Some(*name)
+                }
+                _ => None,
+            });
+            names.map(str::to_owned).collect()
+        }
+        Ok(None) => {
+            let names = certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok());
+            names.map(str::to_owned).collect()
+        }
+        // One that has them twice has none that can be believed.
+        Err(_) => Vec::new(),
+    }
+}
+
+/// Starts a thread that decrypts `socket`; the plain stream is what it gives back, and the names in the client's
+/// certificate once the handshake is done. A client that does not finish the TLS handshake within `patience` sees its
+/// connection closed, and so does the reader of the plain stream. `slot` is dropped when the thread ends.
 pub(crate) fn decrypt(
     acceptor: &TlsAcceptor,
     socket: OwnedFd,
@@ -92,7 +121,8 @@ pub(crate) fn decrypt(
     patience: Duration,
     peer: String,
     slot: Box<dyn Any + Send>,
-) -> io::Result<OwnedFd> {
+) -> io::Result<(OwnedFd, Receiver<Vec<String>>)> {
+    let (accepted, receiver) = channel();
     let (near, far) = std::os::unix::net::UnixStream::pair()?;
     far.set_nonblocking(true)?;
     let acceptor = acceptor.clone();
@@ -103,11 +133,11 @@ pub(crate) fn decrypt(
             if is_tcp {
                 let socket = std::net::TcpStream::from(socket);
                 socket.set_nonblocking(true)?;
-                pump(acceptor, TcpStream::from_std(socket)?, far, patience).await
+                pump(acceptor, TcpStream::from_std(socket)?, far, patience, accepted).await
             } else {
                 let socket = std::os::unix::net::UnixStream::from(socket);
                 socket.set_nonblocking(true)?;
-                pump(acceptor, UnixStream::from_std(socket)?, far, patience).await
+                pump(acceptor, UnixStream::from_std(socket)?, far, patience, accepted).await
             }
         })
     };
@@ -117,7 +147,7 @@ pub(crate) fn decrypt(
         }
         drop(slot);
     })?;
-    Ok(near.into())
+    Ok((near.into(), receiver))
 }
 
 async fn pump(
@@ -125,9 +155,15 @@ async fn pump(
     socket: impl AsyncRead + AsyncWrite + Unpin,
     plain: UnixStream,
     patience: Duration,
+    names: Sender<Vec<String>>,
 ) -> io::Result<()> {
     let accepted = timeout(patience, acceptor.accept(socket)).await;
     let encrypted = accepted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    let shown = encrypted.get_ref().1.peer_certificates().and_then(<[_]>::first);
+    if names.send(shown.map(names_of).unwrap_or_default()).is_err() {
+        // Nobody waits any more.
+        return Ok(());
+    }
     let (from_client, mut to_client) = split(encrypted);
     let (from_server, mut to_server) = plain.into_split();
     let inward = async {

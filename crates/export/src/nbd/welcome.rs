@@ -62,13 +62,13 @@ pub(crate) fn receive_client(
     let chosen = loop {
         match haggle(&mut handshake, &served, &mut input, &mut out) {
             Ok(Step::StartTls) => match start_tls(hall, &slot, &served, is_tcp, &peer, input.deadline) {
-                Ok(plain) => {
+                Ok((plain, names)) => {
                     beneath = Some(std::mem::replace(&mut served, Arc::new(plain)));
                     slot.watch(&served);
-                    handshake.encrypted();
+                    handshake.encrypted(names);
                 }
                 Err(error) => {
-                    tracing::warn!(peer, %error, "cannot start TLS");
+                    tracing::debug!(peer, %error, "TLS does not begin");
                     return;
                 }
             },
@@ -118,6 +118,7 @@ fn view(export: &crate::Export, resizable: bool) -> ExportView {
         size: export.device.size(),
         read_only: export.device.is_read_only(),
         resizable,
+        certificates: export.certificates.clone(),
     }
 }
 
@@ -145,7 +146,8 @@ fn haggle(
     }
 }
 
-/// Puts a decrypting thread between; what comes out of it is served from here on.
+/// Puts a decrypting thread between; what comes out of it is served from here on, to a client whose certificate has
+/// these names.
 fn start_tls(
     hall: &Hall,
     slot: &Arc<Slot>,
@@ -153,10 +155,15 @@ fn start_tls(
     is_tcp: bool,
     peer: &str,
     deadline: Instant,
-) -> io::Result<OwnedFd> {
+) -> io::Result<(OwnedFd, Vec<String>)> {
     let acceptor = hall.tls.as_ref().ok_or(io::ErrorKind::Unsupported)?;
     set_socket_timeout(socket, Timeout::Recv, None)?;
     set_socket_timeout(socket, Timeout::Send, None)?;
     let slot = Box::new(Arc::clone(slot));
-    tls::decrypt(acceptor, socket.try_clone()?, is_tcp, left_until(deadline)?, peer.to_owned(), slot)
+    let patience = left_until(deadline)?;
+    let (plain, accepted) =
+        tls::decrypt(acceptor, socket.try_clone()?, is_tcp, patience, peer.to_owned(), slot)?;
+    // The thread says why where it comes to nothing.
+    let names = accepted.recv_timeout(patience).map_err(|_| io::ErrorKind::ConnectionAborted)?;
+    Ok((plain, names))
 }

@@ -255,8 +255,7 @@ fn geometry(size: u64) -> Result<Geometry> {
 }
 
 /// Names of what a host keeps in its directory, and what they begin with.
-const OWN: [&str; 8] =
-    ["journal", "flash", "lock", "exports", "vssds", "harvest.sock", "nbd.sock", "lost+found"];
+const OWN: [&str; 8] = ["journal", "flash", "lock", "exports", "vssds", "harvest.sock", "nbd", "lost+found"];
 
 /// Refuses to make a host in a directory that somebody keeps something else in.
 pub(crate) fn check_directory(dir: &Path) -> Result<()> {

@@ -1,0 +1,129 @@
+//! How each vSSD is served, and who may open it: what is asked for, and the file that keeps it through restarts.
+//!
+//! The file has the vSSDs that are served otherwise than by their own socket to the daemon's user alone. Version 0.1
+//! wrote the paths of vhost-user and FUSE there, and no more.
+
+use crate::file::{self, Readers};
+use headstart_block::{Error, Result};
+use headstart_export::SocketAccess;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The file, in the daemon's directory.
+const FILE: &str = "exports.json";
+
+/// The same of a host that forgets its vSSDs: it has the directory between times when another has it.
+const FORGOTTEN: &str = "exports.emulated.json";
+
+/// Largest such file, in bytes: what thousands of paths need.
+const FILE_MAX: u64 = 16 << 20;
+
+/// Most names of certificates for a vSSD, and the longest one, in bytes.
+const NAMES_MAX: usize = 64;
+const NAME_MAX: usize = 255;
+
+/// How a vSSD is served, and to whom.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ways {
+    /// By NBD at this socket, and not at one in the daemon's directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nbd: Option<PathBuf>,
+    /// By vhost-user-blk, at this socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vhost_user: Option<PathBuf>,
+    /// As a file: over this one, or as disk.raw in this directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fuse: Option<PathBuf>,
+    /// The owner of its sockets and its file, as `USER[:GROUP]`; the daemon's user if none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_owner: Option<String>,
+    /// Their permissions, in octal; 0600 if none, or 0660 where the owner names a group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_mode: Option<String>,
+    /// The names of certificates that may open it at the daemon's NBD address.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tls_clients: Vec<String>,
+}
+
+impl Ways {
+    /// Whether it is served by its own socket to the daemon's user alone.
+    pub(super) fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The owner and permissions of its sockets and its file.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Invalid`] for a user or group that is not there, a mode that is none, and names of
+    /// certificates that cannot be any.
+    pub(super) fn access(&self) -> Result<SocketAccess> {
+        let owner = self.socket_owner.as_deref().map(str::parse).transpose()?;
+        let mode = self.socket_mode.as_deref().map(str::parse).transpose()?;
+        let is_name =
+            |name: &String| (1..=NAME_MAX).contains(&name.len()) && !name.contains(char::is_control);
+        if self.tls_clients.len() > NAMES_MAX || !self.tls_clients.iter().all(is_name) {
+            let error = Error::invalid("cannot be names of certificates");
+            return Err(error.remedy(format!("give at most {NAMES_MAX}, of 1 to {NAME_MAX} bytes each")));
+        }
+        Ok(SocketAccess { owner, mode })
+    }
+}
+
+/// The file of a daemon in `dir`, whose host `forgets` its vSSDs or does not.
+pub(super) fn file(dir: &Path, forgets: bool) -> PathBuf {
+    dir.join(if forgets { FORGOTTEN } else { FILE })
+}
+
+/// What was asked for before, by vSSD.
+pub(super) fn read(file: &Path) -> Result<BTreeMap<String, Ways>> {
+    let Some(text) = file::read(file, FILE_MAX)? else { return Ok(BTreeMap::new()) };
+    serde_json::from_slice(&text).map_err(|e| {
+        Error::corrupt("makes no sense")
+            .caused_by(e)
+            .about(file.display())
+            .remedy("remove it: vSSDs are served by NBD to this user then, and keep their data")
+    })
+}
+
+/// Keeps it for the next daemon.
+pub(super) fn write(file: &Path, ways: &BTreeMap<String, Ways>) -> Result<()> {
+    let text = serde_json::to_vec(ways)
+        .map_err(|e| Error::invalid("cannot be written as JSON").caused_by(e).about(file.display()))?;
+    file::replace(file, &text, Readers::Owner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_first_version_wrote_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = file(dir.path(), false);
+        std::fs::write(&file, r#"{"a":{"vhost_user":"/run/a.sock"},"b":{"fuse":"/mnt/b"}}"#).unwrap();
+        let ways = read(&file).unwrap();
+        assert_eq!(ways["a"], Ways { vhost_user: Some("/run/a.sock".into()), ..Ways::default() });
+        assert_eq!(ways["b"], Ways { fuse: Some("/mnt/b".into()), ..Ways::default() });
+        assert!(ways["a"].access().unwrap().is_default());
+        write(&file, &ways).unwrap();
+        assert_eq!(read(&file).unwrap(), ways);
+        std::fs::write(&file, "{").unwrap();
+        assert!(read(&file).is_err());
+    }
+
+    #[test]
+    fn who_may_open_it_is_checked() {
+        let owned = |owner: &str| Ways { socket_owner: Some(owner.to_owned()), ..Ways::default() };
+        assert_eq!(owned("root:0").access().unwrap().mode(), 0o660);
+        assert!(owned("no such user").access().is_err());
+        let mode = |mode: &str| Ways { socket_mode: Some(mode.to_owned()), ..Ways::default() };
+        assert_eq!(mode("0666").access().unwrap().mode(), 0o666);
+        assert!(mode("rw").access().is_err());
+        let named = |name: String| Ways { tls_clients: vec![name], ..Ways::default() };
+        assert!(named("tenant-a".to_owned()).access().is_ok());
+        for bad in [String::new(), "a\n".to_owned(), "a".repeat(256)] {
+            assert!(named(bad.clone()).access().is_err(), "{bad:?}");
+        }
+    }
+}
