@@ -7,6 +7,7 @@
 //! | [`session`] | opens the images, holds the disks |
 //! | [`lines`] | how QEMU is started with a disk |
 //! | [`servers`] | starts the servers, says how to use them |
+//! | [`own_directory`] | where the socket is that nobody named |
 //! | [`plans`] | where plans are looked for |
 //! | [`preloads`] | how much preloading helped, in figures |
 //! | [`recording`] | what the disks record, and where it goes |
@@ -17,6 +18,7 @@ mod arguments;
 mod by_agent;
 mod lines;
 mod metrics;
+mod own_directory;
 mod plans;
 mod preloads;
 mod recording;

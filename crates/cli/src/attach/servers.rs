@@ -2,6 +2,7 @@
 
 use super::arguments::Attach;
 use super::lines::{Asked, file_line, nbd_line, vhost_user_line};
+use super::own_directory::OwnDirectory;
 use super::session::{NamedDisk, Session};
 use headstart_block::{BlockDevice, Error, Result};
 use headstart_export::fuse::{FuseServer, FuseSettings};
@@ -34,7 +35,7 @@ pub(super) struct Servers {
     /// What whoever attached should know.
     pub(super) warnings: Vec<String>,
     /// A directory made for a socket nobody named.
-    made: Option<tempfile::TempDir>,
+    made: Option<OwnDirectory>,
     /// The treatment of sockets that are there already.
     leftover: Leftover,
 }
@@ -81,18 +82,12 @@ impl Servers {
         if !args.nbd.is_empty() || args.has_other_servers() {
             return Ok(args.nbd.clone());
         }
-        Ok(vec![Address::Unix(self.own_socket()?)])
+        Ok(vec![Address::Unix(self.own_socket(args)?)])
     }
 
-    fn own_socket(&mut self) -> Result<PathBuf> {
-        let made = match self.made.take() {
-            Some(made) => made,
-            None => tempfile::Builder::new()
-                .prefix("headstart-")
-                .tempdir()
-                .map_err(|e| Error::io("cannot make a directory for the socket", e))?,
-        };
-        let socket = made.path().join("nbd.sock");
+    fn own_socket(&mut self, args: &Attach) -> Result<PathBuf> {
+        let made = OwnDirectory::make(&args.access.access())?;
+        let socket = made.socket();
         self.made = Some(made);
         Ok(socket)
     }
@@ -159,7 +154,7 @@ impl Servers {
                 timeout: args.deadline.saturating_add(KERNEL_MARGIN),
                 ..KernelNbdSettings::default()
             };
-            let socket = self.own_socket()?;
+            let socket = self.own_socket(args)?;
             let export = export(disk);
             let nbd = NbdSettings::new(Address::Unix(socket.clone()));
             let server = NbdServer::start(&nbd, vec![export.clone()])?;

@@ -183,3 +183,27 @@ fn a_user_cannot_give_sockets_away() {
     assert!(said.contains("cannot be given to 51003") && said.contains("run it as root"), "{said}");
     assert!(!scene.path("mine/d.sock").exists());
 }
+
+/// The directory of a socket that nobody named goes with its process, or with the next one where that was killed.
+#[test]
+fn a_killed_attach_leaves_no_directory_for_long() {
+    let scene = noisy(1);
+    fs::create_dir(scene.path("tmp")).unwrap();
+    let attach = || {
+        let mut command = scene.command("attach --json file://~/store:v1 --no-record --cache ~/cache");
+        Attached::of(command.env("TMPDIR", scene.path("tmp")))
+    };
+    let mut killed = attach();
+    killed.process().kill();
+    assert_eq!(scene.names("tmp").len(), 1);
+    let (first, second) = (attach(), attach());
+    assert_eq!(
+        scene.names("tmp").len(),
+        2,
+        "of the killed one something is left, or of the others something gone"
+    );
+    assert!(first.uri() != second.uri());
+    first.detach();
+    second.detach();
+    assert_eq!(scene.names("tmp"), [""; 0]);
+}

@@ -1,0 +1,130 @@
+//! [`OwnDirectory`]: a directory for a socket that nobody named, in the system's temporary directory.
+//!
+//! It goes with the process that made it, also where that is killed: the process holds a lock on a file in it, and
+//! whoever makes the next one removes those of this user that nobody holds. Only files that such a directory has are
+//! removed, so that a directory of somebody else's with a like name loses nothing.
+
+use headstart_block::{Error, Result};
+use headstart_export::SocketAccess;
+use rustix::fs::{FlockOperation, OFlags, flock};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// How the names of such directories begin.
+const PREFIX: &str = "headstart-";
+
+/// The file that is locked.
+const LOCK: &str = "lock";
+
+/// The socket.
+const SOCKET: &str = "nbd.sock";
+
+/// What is in such a directory; the lock comes last, without which nobody takes it for one.
+const CONTENT: [&str; 3] = [SOCKET, ".nbd.sock.headstart", LOCK];
+
+/// See the module's documentation. Dropped, it goes.
+pub(super) struct OwnDirectory {
+    dir: tempfile::TempDir,
+    /// Held as long as the directory is used.
+    _lock: File,
+}
+
+impl OwnDirectory {
+    /// Makes one, which those can pass that `access` lets open a socket, and removes what killed processes left.
+    ///
+    /// # Errors
+    /// Where it cannot be made.
+    pub(super) fn make(access: &SocketAccess) -> Result<Self> {
+        Self::make_in(&std::env::temp_dir(), access)
+    }
+
+    fn make_in(parent: &Path, access: &SocketAccess) -> Result<Self> {
+        remove_abandoned(parent);
+        let made = Self::locked_in(parent).map_err(|e| {
+            Error::io("cannot make a directory for the socket", e)
+                .about(parent.display())
+                .remedy("name a socket by --nbd unix:/PATH, or another temporary directory by TMPDIR")
+        })?;
+        access.open_directory(made.dir.path())?;
+        Ok(made)
+    }
+
+    fn locked_in(parent: &Path) -> io::Result<Self> {
+        loop {
+            let dir = tempfile::Builder::new().prefix(PREFIX).tempdir_in(parent)?;
+            let lock = open(&dir.path().join(LOCK), true)?;
+            // Another process that looks for abandoned ones may have it for a moment, and take it for one.
+            flock(&lock, FlockOperation::LockExclusive)?;
+            if lock.metadata()?.nlink() > 0 {
+                return Ok(Self { dir, _lock: lock });
+            }
+        }
+    }
+
+    /// Where the socket is to be.
+    pub(super) fn socket(&self) -> PathBuf {
+        self.dir.path().join(SOCKET)
+    }
+}
+
+fn open(path: &Path, make: bool) -> io::Result<File> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    OpenOptions::new().write(true).create_new(make).mode(0o600).custom_flags(flags).open(path)
+}
+
+/// Removes the directories in `parent` whose process was killed.
+fn remove_abandoned(parent: &Path) {
+    let me = rustix::process::geteuid().as_raw();
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let is_one = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX))
+            && fs::symlink_metadata(entry.path()).is_ok_and(|found| found.is_dir() && found.uid() == me);
+        if !is_one {
+            continue;
+        }
+        let dir = entry.path();
+        let Ok(lock) = open(&dir.join(LOCK), false) else { continue };
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            CONTENT.iter().for_each(|name| drop(fs::remove_file(dir.join(name))));
+            // It stays where something else is in it.
+            let _ = fs::remove_dir(&dir);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_process_left_goes_and_nothing_else() {
+        let parent = tempfile::tempdir().unwrap();
+        let make = || OwnDirectory::make_in(parent.path(), &SocketAccess::default()).unwrap();
+        let names = || {
+            let entries = fs::read_dir(parent.path()).unwrap();
+            let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        let living = make();
+        // As one that is killed: its files stay, and its lock does not.
+        let killed = make();
+        fs::write(killed.socket(), "").unwrap();
+        drop(killed._lock);
+        let killed = killed.dir.keep();
+        // Others' with a like name: without a lock, and with something else in it.
+        let foreign = parent.path().join("headstart-foreign");
+        fs::create_dir(&foreign).unwrap();
+        fs::write(foreign.join("nbd.sock"), "precious").unwrap();
+        let mixed = parent.path().join("headstart-mixed");
+        fs::create_dir(&mixed).unwrap();
+        fs::write(mixed.join("lock"), "").unwrap();
+        fs::write(mixed.join("precious"), "").unwrap();
+        let next = make();
+        assert!(!killed.exists() && living.dir.path().exists());
+        assert!(foreign.join("nbd.sock").exists() && mixed.join("precious").exists());
+        drop((living, next));
+        assert_eq!(names(), ["headstart-foreign", "headstart-mixed"]);
+    }
+}
