@@ -24,6 +24,7 @@ use headstart_block::{BlockDevice, Digest, Error, ErrorKind, Result};
 use headstart_cache::Cache;
 use headstart_image::manifest::Manifest;
 use headstart_image::open_image::OpenImage;
+use headstart_image::store::ImageStore;
 use headstart_lsmt::Stack;
 use headstart_lsmt::writable::{NewDisk, WritableDisk};
 use headstart_pull::Plan;
@@ -77,6 +78,17 @@ pub struct DiskOptions {
     pub require_tree: bool,
     /// Attaches an image that is whole in the cache although its store refuses the credentials.
     pub cached_although_denied: bool,
+    /// The image that the reference stood for when the disk was attached first: it is asked no more what that means.
+    pub known: Option<KnownImage>,
+}
+
+/// An image that need not be looked up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownImage {
+    /// The digest of its manifest.
+    pub digest: Digest,
+    /// The manifest, which has that digest.
+    pub manifest: Vec<u8>,
 }
 
 /// The layer that takes writes.
@@ -96,6 +108,8 @@ pub struct Attached {
     pub digest: Digest,
     /// Its manifest.
     pub manifest: Manifest,
+    /// The bytes of the manifest.
+    pub manifest_bytes: Vec<u8>,
     /// The writable directory, where it was made just now.
     pub made: Option<MadeDirectory>,
     /// What the user should know.
@@ -135,11 +149,18 @@ impl MadeDirectory {
 /// # Errors
 /// What opening the image or the writable directory reports.
 pub fn attach_local(reference: &Reference, options: &DiskOptions) -> Result<Attached> {
-    let image = OpenImage::open(reference)?;
-    let (digest, manifest) = (image.digest, image.manifest.clone());
+    let KnownImage { digest, manifest: manifest_bytes } = match &options.known {
+        Some(known) => known.clone(),
+        None => {
+            let (store, image) = ImageStore::open_image(reference)?;
+            KnownImage { digest: image.digest, manifest: store.read_document(&image.digest)? }
+        }
+    };
+    let image = OpenImage::open_known(reference, digest, &manifest_bytes)?;
+    let manifest = image.manifest.clone();
     let stack = Arc::new(image.into_disk());
     let (disk, made) = assemble(stack, Arc::default(), None, &digest, options)?;
-    Ok(Attached { disk, digest, manifest, made, warnings: Vec::new() })
+    Ok(Attached { disk, digest, manifest, manifest_bytes, made, warnings: Vec::new() })
 }
 
 /// Attaches an image out of `store`, where `reference` says that it lies.
@@ -154,7 +175,10 @@ pub async fn attach_remote(
     options: &DiskOptions,
 ) -> Result<Attached> {
     let about = |e: Error| e.about(reference);
-    let named = name_image(host, &*store, reference).await.map_err(about)?;
+    let named = match &options.known {
+        Some(known) => Named::known(host, &*store, known).await,
+        None => name_image(host, &*store, reference).await.map_err(about)?,
+    };
     let manifest = Manifest::parse(&named.bytes).map_err(about)?;
     if options.require_tree {
         check_trees(&manifest).map_err(about)?;
@@ -215,7 +239,8 @@ pub async fn attach_remote(
     if options.left_rate.is_some() {
         puller.set_left_rate(options.left_rate);
     }
-    Ok(Attached { disk, digest: named.digest, manifest, made, warnings })
+    let (digest, manifest_bytes) = (named.digest, named.bytes);
+    Ok(Attached { disk, digest, manifest, manifest_bytes, made, warnings })
 }
 
 /// Where an image is attached from although its store gave this `refusal`; from nowhere for who is denied, unless the
@@ -276,6 +301,15 @@ struct Named {
     located: Option<Located>,
     /// Whether hosts of this one's swarm keep all of it.
     is_pinned: bool,
+}
+
+impl Named {
+    /// What needs no store to say what it is.
+    async fn known(host: &Host, store: &dyn Store, known: &KnownImage) -> Self {
+        let KnownImage { digest, manifest: bytes } = known.clone();
+        let located = locate_whole(host, store, &bytes).await;
+        Self { digest, bytes, refusal: None, located, is_pinned: false }
+    }
 }
 
 async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Result<Named> {

@@ -46,7 +46,7 @@ pub mod stats;
 mod stream;
 pub mod swarm;
 
-pub use attach::{Attached, DiskOptions, Host, MadeDirectory, WritableOptions};
+pub use attach::{Attached, DiskOptions, Host, KnownImage, MadeDirectory, WritableOptions};
 pub use blobs::Blobs;
 pub use carrier::Carrier;
 pub use disk::Disk;

@@ -74,6 +74,16 @@ impl OpenImage {
         Self::of(&store, reference, image)
     }
 
+    /// Opens the image with this manifest in the store that `reference` names, whatever the store has as that image.
+    ///
+    /// # Errors
+    /// As [`OpenImage::open`]; [`headstart_block::ErrorKind::Corrupt`] where `manifest` is none.
+    pub fn open_known(reference: &Reference, digest: Digest, manifest: &[u8]) -> Result<Self> {
+        let store = ImageStore::open(reference.directory()?)?;
+        let manifest = Manifest::parse(manifest).map_err(|e| e.about(reference))?;
+        Self::of(&store, reference, Image { digest, manifest })
+    }
+
     /// Opens an image in another store. Its disk is not to be read: all of it would be fetched into memory.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! What happens to one disk, from the moment it is asked for to its end.
 
+use super::images::images_of;
 use super::process::{Process, last_words};
 use super::record::{Record, line_with};
 use super::{DiskState, DiskStatus, DisksSettings, file};
@@ -57,6 +58,7 @@ impl Keeper {
             pid: None,
             restarts: record.restarts,
             adopted: false,
+            images: images_of(&settings.dir, &record.spec.name),
             ready: None,
             report: None,
             error: None,
@@ -120,6 +122,10 @@ impl Kept {
         let mut pause = AGAIN.0;
         let mut found = Process::find(&self.settings.dir, &self.record.spec.name);
         let state = loop {
+            // One that was asked to end has ended while there was no agent.
+            if self.record.detaching && found.is_none() {
+                break DiskState::Detached;
+            }
             let begun = Instant::now();
             let adopted = found.is_some();
             let ended = match found.take().map_or_else(|| self.start(), Ok) {
@@ -190,8 +196,10 @@ impl Kept {
                 ready = true;
                 self.record.served = true;
                 self.save();
+                let images = images_of(&self.settings.dir, &self.record.spec.name);
                 self.set(|status| {
                     status.state = DiskState::Serving;
+                    status.images = images;
                     status.ready = Some(line);
                     status.error = None;
                 });

@@ -7,6 +7,7 @@
 //! ```text
 //! DIR/disks/NAME.json    what was asked for, and how often it was started again
 //! DIR/disks/NAME.pid     the number of the process, which holds a lock on it as long as it lives
+//! DIR/disks/NAME.images  which images it has, with their manifests: written by the first process, read by the next
 //! DIR/disks/NAME.out     what it printed: one line when it was ready, one when it had ended well
 //! DIR/disks/NAME.log     its warnings; NAME.log.1 has earlier ones, and neither grows beyond 1 MiB
 //! ```
@@ -23,9 +24,11 @@
 //! | module | what it does |
 //! |---|---|
 //! | `record` | the files |
+//! | `images` | which images a disk has, whatever becomes of their tags |
 //! | `process` | one process, started here or found |
 //! | `keeper` | what happens to one disk |
 
+mod images;
 mod keeper;
 mod process;
 mod record;
@@ -33,6 +36,7 @@ mod record;
 use headstart_block::{Error, ErrorKind, Result, private};
 use headstart_store::ProxyUrl;
 use keeper::Keeper;
+use process::Process;
 use record::Record;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -41,7 +45,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::broadcast;
 use utoipa::ToSchema;
 
-pub use process::{LOG_MAX, hold_pid_file};
+pub use images::{DiskImage, KeptImage, keep_images};
+pub use process::{Held, LOG_MAX, hold_pid_file};
 
 /// Events that a slow watcher may be behind before it misses some.
 const EVENTS_MAX: usize = 256;
@@ -112,6 +117,8 @@ pub struct DiskStatus {
     pub restarts: u64,
     /// Whether its process was started by an agent before this one.
     pub adopted: bool,
+    /// Its images, once it was attached; none where an earlier version has attached it and serves it still.
+    pub images: Vec<DiskImage>,
     /// What `headstart attach --json` says when a disk can be used: `disks`, `ways`, `metrics`, `ready_ms`.
     #[schema(value_type = Option<Object>)]
     pub ready: Option<serde_json::Value>,
@@ -200,6 +207,7 @@ impl Disks {
                     .remedy("give it another name, or detach the other first"));
             }
             let record = Record::new(spec);
+            clear(&self.settings.dir, &record)?;
             record.write(&self.settings.dir)?;
             let name = record.spec.name.clone();
             let keeper = self.keep(record);
@@ -245,6 +253,19 @@ impl Disks {
     pub fn watch(&self) -> broadcast::Receiver<DiskStatus> {
         self.events.subscribe()
     }
+}
+
+/// Removes what a disk of the same name may have left, so that nothing of it is taken for the new one's.
+fn clear(dir: &Path, record: &Record) -> Result<()> {
+    if let Some(process) = Process::find(dir, &record.spec.name) {
+        let serves =
+            format!("the process {} serves a disk of that name that this agent does not know", process.pid);
+        return Err(Error::new(ErrorKind::Conflict, serves)
+            .about(&record.spec.name)
+            .remedy("end that process first, or give the disk another name"));
+    }
+    record.remove(dir);
+    Ok(())
 }
 
 fn not_found(name: &str) -> Error {

@@ -1,5 +1,6 @@
 //! The process of one disk: started here, or found.
 
+use super::images::{KeptImage, forget_images, kept_images};
 use super::{DiskSpec, DisksSettings, file};
 use headstart_block::{Error, ErrorKind, Result, private};
 use rustix::fs::{FlockOperation, flock};
@@ -16,13 +17,20 @@ use tokio::process::Command;
 /// Length of a disk's log in bytes from which on it gives way to a new one; one before it is kept.
 pub const LOG_MAX: u64 = 1 << 20;
 
+/// What a process finds that is to serve a disk of an agent.
+pub struct Held {
+    /// An earlier process served the same disk, with the same arguments, and has died.
+    pub has_served: bool,
+    /// The images that it had; none where it was the first process, or an earlier version's.
+    pub images: Option<Vec<KeptImage>>,
+}
+
 /// Makes this process the one that serves a disk of an agent: in a session of its own, so that nothing that
-/// befalls the agent's befalls it, and with the lock that says so, which lasts as long as the process. `true` if an
-/// earlier process served the same disk, with the same arguments, and has died.
+/// befalls the agent's befalls it, and with the lock that says so, which lasts as long as the process.
 ///
 /// # Errors
-/// [`ErrorKind::Conflict`] where another process has it.
-pub fn hold_pid_file(path: &Path) -> Result<bool> {
+/// [`ErrorKind::Conflict`] where another process has it; where what an earlier process has left cannot be understood.
+pub fn hold_pid_file(path: &Path) -> Result<Held> {
     let about = |e: Error| e.about(path.display());
     let file = private::options().create(true).truncate(false).read(true).write(true).open(path);
     let mut file = file.map_err(|e| about(Error::io("cannot open", e)))?;
@@ -41,12 +49,21 @@ pub fn hold_pid_file(path: &Path) -> Result<bool> {
     let _ = rustix::process::setsid();
     // The agent removes the file of a disk that was detached, or could not be attached at all.
     let has_served = file.metadata().is_ok_and(|meta| meta.len() > 0);
-    file.set_len(0)
-        .and_then(|()| writeln!(file, "{}", std::process::id()))
+    let images = if has_served {
+        kept_images(path)?
+    } else {
+        // An agent of an earlier version does not know of that file, and leaves it.
+        forget_images(path)?;
+        None
+    };
+    // At no moment it is empty: the file says that this is not the first process.
+    let id = format!("{}\n", std::process::id());
+    file.write_all(id.as_bytes())
+        .and_then(|()| file.set_len(id.len() as u64))
         .map_err(|e| about(Error::io("cannot write", e)))?;
     // The lock is held until the process ends.
     let _ = Box::leak(Box::new(file));
-    Ok(has_served)
+    Ok(Held { has_served, images })
 }
 
 /// The score by which the out-of-memory killer protects this process, or prefers it.

@@ -119,6 +119,9 @@ impl fmt::Display for Line<'_> {
         if let Some(error) = self.0["error"].as_str() {
             write!(f, ", {error}")?;
         }
+        for image in self.0["images"].as_array().into_iter().flatten() {
+            write!(f, "\n  {} is {}", text(&image["image"]), text(&image["digest"]))?;
+        }
         let ways = self.0["ready"]["ways"].as_array().map(Vec::as_slice).unwrap_or_default();
         ways.iter().try_for_each(|way| write!(f, "\n  {}", text(&way["uri"])))
     }

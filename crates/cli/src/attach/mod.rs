@@ -30,14 +30,15 @@ pub(crate) use arguments::{Attach, NamedImage};
 
 use crate::report::{Outcome, Report, count};
 use crate::terminal::{Terminal, print_above};
-use headstart_block::{BlockDevice, ByteSize, Error, Result};
+use headstart_agent::disks::{Held, hold_pid_file, keep_images};
+use headstart_block::{BlockDevice, ByteSize, Digest, Error, Result};
 use headstart_export::Leftover;
 use headstart_image::progress::Progress;
 use headstart_trace::Recorder;
 use preloads::Preloads;
 use serde::Serialize;
 use servers::{Servers, Way};
-use session::Session;
+use session::{Before, Session};
 use status::{StatusLine, Totals};
 use std::fmt;
 use std::io::Write;
@@ -82,14 +83,10 @@ impl Attach {
             return self.by_agent(socket);
         }
         // Sockets that an earlier process of the same disk left are replaced, also those of earlier versions.
-        let leftover = match &self.pid_file {
-            Some(file) => {
-                let has_served = headstart_agent::disks::hold_pid_file(file)?;
-                crate::log::bound(file.with_extension("log"), headstart_agent::disks::LOG_MAX);
-                if has_served { Leftover::IsOurs } else { Leftover::IsUnknown }
-            }
-            None => Leftover::IsUnknown,
-        };
+        let held = self.pid_file.as_deref().map(hold_pid_file).transpose()?;
+        if let Some(file) = &self.pid_file {
+            crate::log::bound(file.with_extension("log"), headstart_agent::disks::LOG_MAX);
+        }
         terminal.serves();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(RUNTIME_THREADS)
@@ -97,7 +94,7 @@ impl Attach {
             .enable_all()
             .build()
             .map_err(|e| Error::io("cannot start threads", e))?;
-        let result = self.run_on(&runtime, leftover, terminal, quiet, json);
+        let result = self.run_on(&runtime, held, terminal, quiet, json);
         // Fetches and look-ups of names that hang are not waited for.
         runtime.shutdown_timeout(Duration::from_secs(1));
         Ok(Box::new(result?))
@@ -106,7 +103,7 @@ impl Attach {
     fn run_on(
         &self,
         runtime: &Runtime,
-        leftover: Leftover,
+        held: Option<Held>,
         terminal: &Terminal,
         quiet: bool,
         json: bool,
@@ -114,7 +111,13 @@ impl Attach {
         let started = Instant::now();
         let qemu = self.vhost_user.is_some().then(lines::Version::ask);
         let settings = self.store.settings_to_serve()?;
-        let session = Arc::new(Session::open(self, &settings, runtime.handle(), terminal)?);
+        let before = Before::of(held);
+        let session = Session::open(self, &settings, &before, runtime.handle(), terminal)?;
+        let session = Arc::new(session);
+        if let (Some(file), Before::Nothing | Before::Served) = (&self.pid_file, &before) {
+            keep_images(file, session.images())?;
+        }
+        let leftover = if before.is_nothing() { Leftover::IsUnknown } else { Leftover::IsOurs };
         let mut servers = Servers::start(self, leftover, qemu, &session)?;
         let metrics = match &self.metrics {
             Some(address) => Some(runtime.block_on(metrics::serve(address, Arc::clone(&session)))?),
@@ -227,6 +230,7 @@ struct Ready<'a> {
 struct ReadyDisk<'a> {
     name: &'a str,
     image: &'a str,
+    digest: Digest,
     size: u64,
     writable: bool,
 }
@@ -248,6 +252,7 @@ fn announce(
         let disks = session.disks.iter().map(|disk| ReadyDisk {
             name: &disk.name,
             image: &disk.image,
+            digest: disk.digest,
             size: disk.disk.size(),
             writable: !disk.disk.is_read_only(),
         });

@@ -2,18 +2,20 @@
 
 use super::arguments::Attach;
 use super::recording::Traces;
+use headstart_agent::disks::{Held, KeptImage};
 use headstart_agent::local::AgentSwarm;
 use headstart_block::{BlockDevice, ByteSize, Digest, Error, ErrorKind, Result};
 use headstart_cache::{Cache, CacheSettings};
 use headstart_disk::attach::{attach_local, attach_remote, is_local};
-use headstart_disk::{Attached, Disk, DiskOptions, Host, MadeDirectory, Swarm, WritableOptions};
+use headstart_disk::{Attached, Disk, DiskOptions, Host, KnownImage, MadeDirectory, Swarm, WritableOptions};
 use headstart_image::manifest::Manifest;
 use headstart_image::progress::Progress;
 use headstart_lsmt::writable::WritableDisk;
-use headstart_store::{Location, Reference, Settings, Store};
+use headstart_store::{Location, Reference, Selector, Settings, Store};
 use headstart_trace::Recorder;
 use std::collections::HashMap;
 use std::fs;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::runtime::Handle;
@@ -31,6 +33,57 @@ pub(crate) struct Session {
     pub(crate) traces: Option<Traces>,
     /// What the user should know.
     pub(crate) warnings: Vec<String>,
+}
+
+/// What there was of the disks before this process, which an agent looks after.
+pub(crate) enum Before {
+    /// Nothing, or nobody to know: tags mean what their stores say.
+    Nothing,
+    /// A process of an earlier version served them, which did not write down what tags meant.
+    Served,
+    /// They had these images, and have them still.
+    Had(Vec<KeptImage>),
+}
+
+impl Before {
+    pub(super) fn of(held: Option<Held>) -> Self {
+        match held {
+            Some(Held { images: Some(images), .. }) => Self::Had(images),
+            Some(Held { has_served: true, .. }) => Self::Served,
+            _ => Self::Nothing,
+        }
+    }
+
+    pub(super) fn is_nothing(&self) -> bool {
+        matches!(self, Self::Nothing)
+    }
+
+    /// What a disk is to be attached with: an image that is known, or what its writable directory lies on, or what its
+    /// reference stands for now.
+    fn image(
+        &self,
+        name: &str,
+        reference: &Reference,
+        writable: Option<&Path>,
+    ) -> Result<(Reference, Option<KnownImage>)> {
+        let mut reference = reference.clone();
+        let known = match self {
+            Self::Had(images) => {
+                let KeptImage { digest, manifest, .. } =
+                    KeptImage::find(images, name, &reference.to_string())?;
+                Some(KnownImage { digest: *digest, manifest: manifest.clone().into_bytes() })
+            }
+            Self::Served => {
+                let info = writable.and_then(|dir| WritableDisk::inspect(dir).ok());
+                if let Some(digest) = info.and_then(|info| info.parent.parse().ok()) {
+                    reference.selector = Selector::Digest(digest);
+                }
+                None
+            }
+            Self::Nothing => None,
+        };
+        Ok((reference, known))
+    }
 }
 
 /// The directory around several disks' writable directories, where it was not there before. It goes away again where
@@ -63,6 +116,7 @@ pub(crate) struct NamedDisk {
     /// The digest of the image's manifest, and the manifest.
     pub(super) digest: Digest,
     pub(super) manifest: Manifest,
+    manifest_bytes: Vec<u8>,
     /// Its writable directory, where it was made just now and nobody was told of the disk yet.
     made: Mutex<Option<MadeDirectory>>,
     /// Dropped behind the disk.
@@ -96,6 +150,7 @@ impl Session {
     pub(crate) fn open(
         args: &Attach,
         settings: &Settings,
+        before: &Before,
         runtime: &Handle,
         progress: &dyn Progress,
     ) -> Result<Self> {
@@ -131,7 +186,7 @@ impl Session {
                     recorder: args.recording.recorder(created),
                     around: Arc::clone(&around),
                 };
-                async move { attach_one(args, &image.reference, unnamed, store, host).await }
+                async move { attach_one(args, &image.reference, before, unnamed, store, host).await }
             });
             tokio::select! {
                 attached = futures::future::try_join_all(attaching) => attached,
@@ -148,6 +203,18 @@ impl Session {
             None
         });
         Ok(Self { disks, cache, swarm, stores: stores.into_values().collect(), traces, warnings })
+    }
+
+    /// Which images the disks have, to be kept as long as they are attached.
+    pub(super) fn images(&self) -> Vec<KeptImage> {
+        let kept = |disk: &NamedDisk| KeptImage {
+            name: disk.name.clone(),
+            image: disk.image.clone(),
+            digest: disk.digest,
+            // A manifest is JSON, and so it is text.
+            manifest: String::from_utf8_lossy(&disk.manifest_bytes).into_owned(),
+        };
+        self.disks.iter().map(kept).collect()
     }
 
     /// The disks are served: what was made for them stays.
@@ -235,40 +302,43 @@ struct Unnamed {
 impl Unnamed {
     fn named(self, attached: Attached) -> (NamedDisk, Vec<String>) {
         let Self { name, image, recorder, around } = self;
-        let Attached { disk, digest, manifest, made, warnings } = attached;
+        let Attached { disk, digest, manifest, manifest_bytes, made, warnings } = attached;
         let made = Mutex::new(made);
-        (NamedDisk { name, image, disk, recorder, digest, manifest, made, around }, warnings)
+        let disk = NamedDisk { name, image, disk, recorder, digest, manifest, manifest_bytes, made, around };
+        (disk, warnings)
     }
 }
 
 async fn attach_one(
     args: &Attach,
     reference: &Reference,
+    before: &Before,
     unnamed: Unnamed,
     store: Option<Arc<dyn Store>>,
     host: Option<Host>,
 ) -> Result<(NamedDisk, Vec<String>)> {
+    // Several disks cannot share a directory.
+    let several = args.images.len() > 1;
+    let writable =
+        args.writable.as_ref().map(|dir| if several { dir.join(&unnamed.name) } else { dir.clone() });
+    let (reference, known) = before.image(&unnamed.name, reference, writable.as_deref())?;
     let options = DiskOptions {
         pull: args.pull_settings(),
         plan: args.policy.plan(),
         plans: args.plan_source(),
         whole_blocks: args.whole_blocks,
         left_rate: args.fill.map(|rate| rate.0),
-        writable: args.writable.as_ref().map(|dir| WritableOptions {
-            // Several disks cannot share a directory.
-            dir: if args.images.len() > 1 { dir.join(&unnamed.name) } else { dir.clone() },
-            size: args.size.map(|ByteSize(bytes)| bytes),
-        }),
+        writable: writable.map(|dir| WritableOptions { dir, size: args.size.map(|ByteSize(bytes)| bytes) }),
         recorder: unnamed.recorder.clone(),
         require_tree: args.require_tree,
         cached_although_denied: args.cached_although_denied,
+        known,
     };
     match (store, host) {
         (Some(store), Some(host)) => {
-            Ok(unnamed.named(attach_remote(&host, store, reference, &options).await?))
+            Ok(unnamed.named(attach_remote(&host, store, &reference, &options).await?))
         }
         _ => {
-            let reference = reference.clone();
             // It goes on where another image fails meanwhile, and then cleans up behind itself.
             let open = move || attach_local(&reference, &options).map(|attached| unnamed.named(attached));
             let opened = tokio::task::spawn_blocking(open).await;

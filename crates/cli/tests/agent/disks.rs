@@ -29,13 +29,20 @@ fn a_disk_is_attached_listed_and_detached() {
     check_bytes(&scene, "disk.raw", disk["ready"]["ways"][0]["uri"].as_str().unwrap());
     assert_eq!(agent.disks(), std::slice::from_ref(&disk));
     let said = scene.ok(&format!("disk list {}", agent.option())).stdout;
-    assert!(said.starts_with("1 disk\nvm: serving, process ") && said.contains("nbd+unix://"), "{said}");
+    assert!(
+        said.starts_with("1 disk\nvm: serving, process ")
+            && said.contains("nbd+unix://")
+            && said.contains("v1 is sha256:"),
+        "{said}"
+    );
     // The same for other programs; over TCP only what changes nothing.
     let address = agent.ready["http"].as_str().unwrap().strip_prefix("http://").unwrap();
     let over_tcp = |request: &str| ask(TcpStream::connect(address).unwrap(), request);
-    for (status, body) in [agent.http("GET /v1/disks/vm"), over_tcp("GET /v1/disks/vm")] {
-        assert_eq!((status, serde_json::from_str::<Value>(&body).unwrap()), (200, disk.clone()));
-    }
+    let parsed = |(status, body): (u16, String)| (status, serde_json::from_str::<Value>(&body).unwrap());
+    assert_eq!(parsed(agent.http("GET /v1/disks/vm")), (200, disk.clone()));
+    let digest = disk["images"][0]["digest"].as_str().unwrap();
+    let without_digest = serde_json::from_str(&disk.to_string().replace(digest, "sha256:-")).unwrap();
+    assert_eq!(parsed(over_tcp("GET /v1/disks/vm")), (200, without_digest));
     assert_eq!(over_tcp("DELETE /v1/disks/vm").0, 405);
     assert_eq!(over_tcp("POST /v1/disks\n{}").0, 405);
     let targets: Value = serde_json::from_str(&over_tcp("GET /v1/targets").1).unwrap();
@@ -97,6 +104,7 @@ fn disks_are_watched() {
     agent.attach("file://~/store:v1 --as two --nbd unix:~/2.sock");
     line(&mut all, "two: starting");
     line(&mut all, "two: serving, process ");
+    line(&mut all, "  file://");
     line(&mut all, "  nbd+unix://");
     let is_two = |line: &str| {
         let disk: Value = serde_json::from_str(line).unwrap();

@@ -16,6 +16,7 @@
 //! | [`roles`] | what hosts may be, which is in their certificates; clusters of earlier versions |
 //! | [`sockets`] | which users reach the sockets, also when a process was started again |
 //! | [`swarm`] | hosts that give each other what they have |
+//! | [`tags`] | tags that move, and disks that keep their images |
 //! | [`unit`] | the agent under the restrictions of its systemd unit |
 
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
@@ -49,6 +50,7 @@ mod roles;
 mod scene;
 mod sockets;
 mod swarm;
+mod tags;
 #[path = "../e2e/tools.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod tools;

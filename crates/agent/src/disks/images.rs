@@ -1,0 +1,183 @@
+//! Which images a disk of an agent has, from its first start to its end.
+//!
+//! A tag is asked for what it means when a disk is attached, and never again: whoever starts the disk's process later
+//! (an agent after the process died, the next version of the agent, the host after a reboot) gets the same image,
+//! whatever became of the tag. So the disk's process itself writes down the digests and the manifests before anybody
+//! is served, durably, and its successors read nothing else.
+
+use super::file;
+use headstart_block::{Digest, Error, ErrorKind, Result};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use utoipa::ToSchema;
+
+/// What the files' names end with, beside the process's own.
+const ENDING: &str = "images";
+
+/// What is written by this release. An older one is read as long as there is one.
+const VERSION: u32 = 1;
+
+/// Longest file that is believed to be one: some manifests.
+const LEN_MAX: u64 = 64 << 20;
+
+/// An image of a disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptImage {
+    /// The name of its export; empty where it has none.
+    pub name: String,
+    /// Its reference as it was typed.
+    pub image: String,
+    /// The digest of its manifest.
+    #[serde(deserialize_with = "parsed")]
+    pub digest: Digest,
+    /// The manifest.
+    pub manifest: String,
+}
+
+/// Which image a disk has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct DiskImage {
+    /// The name of its export; empty where it has none.
+    pub name: String,
+    /// Its reference as it was typed.
+    pub image: String,
+    /// The digest that the reference stood for when the disk was attached, and that it has ever since.
+    #[schema(value_type = String)]
+    pub digest: Digest,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    version: u32,
+    images: Vec<KeptImage>,
+}
+
+fn parsed<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Digest, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+}
+
+/// The file beside the one that knows a disk's process.
+fn beside(pid_file: &Path) -> PathBuf {
+    pid_file.with_extension(ENDING)
+}
+
+/// Writes down which images the disk of a process has, durably.
+///
+/// # Errors
+/// Where the file cannot be written.
+pub fn keep_images(pid_file: &Path, images: Vec<KeptImage>) -> Result<()> {
+    let path = beside(pid_file);
+    let failed = |e| Error::io("cannot write", e).about(path.display());
+    let text = serde_json::to_vec(&Kept { version: VERSION, images })
+        .map_err(|e| Error::invalid("is no list of images").caused_by(e))?;
+    crate::file::replace(&path, &text, crate::file::Readers::Owner)?;
+    // What says that this is no first start has to last as long.
+    File::open(pid_file).and_then(|file| file.sync_all()).map_err(failed)?;
+    let dir = path.parent().unwrap_or(Path::new("."));
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)
+}
+
+/// Which images the disk of a process has, where a process before has written that down.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] and [`ErrorKind::Unsupported`] where what is there cannot be understood: the tag is not asked
+/// in its place.
+pub(super) fn kept_images(pid_file: &Path) -> Result<Option<Vec<KeptImage>>> {
+    let path = beside(pid_file);
+    let about = |e: Error| e.about(path.display());
+    let Some(text) = crate::file::read(&path, LEN_MAX)? else { return Ok(None) };
+    let Kept { version, images } = serde_json::from_slice(&text).map_err(|e| {
+        about(Error::corrupt("does not say which images the disk has").caused_by(e))
+            .remedy("detach the disk, and attach it again by the digest of its image")
+    })?;
+    if version != VERSION {
+        return Err(about(Error::unsupported(format!("is of version {version}")))
+            .remedy("start the agent of the release that wrote it"));
+    }
+    match images.iter().find(|image| Digest::of(image.manifest.as_bytes()) != image.digest) {
+        None => Ok(Some(images)),
+        Some(image) => {
+            let cause = format!("its manifest of {} is not the one of {}", image.image, image.digest);
+            Err(about(Error::corrupt(cause))
+                .remedy("detach the disk, and attach it again by the digest of its image"))
+        }
+    }
+}
+
+/// Forgets what an earlier disk of the same name had.
+pub(super) fn forget_images(pid_file: &Path) -> Result<()> {
+    let path = beside(pid_file);
+    match fs::remove_file(&path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::io("cannot remove", e).about(path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What is known of the images of a disk.
+pub(super) fn images_of(dir: &Path, name: &str) -> Vec<DiskImage> {
+    let kept = kept_images(&file(dir, name, "pid")).unwrap_or_else(|error| {
+        tracing::warn!(%error, disk = name, "which images the disk has is not known");
+        None
+    });
+    let images = kept.unwrap_or_default().into_iter();
+    images.map(|KeptImage { name, image, digest, .. }| DiskImage { name, image, digest }).collect()
+}
+
+impl KeptImage {
+    /// The one of `images` that was attached by this name and reference.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] where none was.
+    pub fn find<'i>(images: &'i [Self], name: &str, image: &str) -> Result<&'i Self> {
+        images.iter().find(|kept| kept.name == name && kept.image == image).ok_or_else(|| {
+            Error::new(ErrorKind::Conflict, "is not what the disk was attached with")
+                .about(image)
+                .remedy("detach the disk, and attach it again")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(name: &str, manifest: &str) -> KeptImage {
+        let digest = Digest::of(manifest.as_bytes());
+        KeptImage {
+            name: name.to_owned(),
+            image: "file:///s:v1".to_owned(),
+            digest,
+            manifest: manifest.to_owned(),
+        }
+    }
+
+    #[test]
+    fn what_was_kept_is_read_and_nothing_damaged() {
+        let dir = tempfile::tempdir().unwrap();
+        let pid_file = dir.path().join("vm.1.pid");
+        fs::write(&pid_file, "1\n").unwrap();
+        assert_eq!(kept_images(&pid_file).unwrap(), None);
+        let images = vec![image("a", "{\"x\": \"\u{e9}\"}\n"), image("b", "{}")];
+        keep_images(&pid_file, images.clone()).unwrap();
+        assert_eq!(kept_images(&pid_file).unwrap().as_ref(), Some(&images));
+        assert_eq!(images_of(dir.path(), "vm.1").len(), 2);
+        assert_eq!(KeptImage::find(&images, "b", "file:///s:v1").unwrap(), &images[1]);
+        assert_eq!(KeptImage::find(&images, "", "file:///s:v1").unwrap_err().kind(), ErrorKind::Conflict);
+        let whole = fs::read_to_string(dir.path().join("vm.1.images")).unwrap();
+        let damaged = [
+            (whole[..whole.len() - 3].to_owned(), ErrorKind::Corrupt),
+            (whole.replace("\"{}\"", "\"{ }\""), ErrorKind::Corrupt),
+            (whole.replace("\"version\":1", "\"version\":2"), ErrorKind::Unsupported),
+        ];
+        for (text, kind) in damaged {
+            fs::write(dir.path().join("vm.1.images"), &text).unwrap();
+            assert_eq!(kept_images(&pid_file).unwrap_err().kind(), kind, "{text}");
+        }
+        forget_images(&pid_file).unwrap();
+        forget_images(&pid_file).unwrap();
+        assert_eq!(kept_images(&pid_file).unwrap(), None);
+    }
+}

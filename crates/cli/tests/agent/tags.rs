@@ -1,0 +1,252 @@
+//! What tags mean is asked when somebody attaches a disk, and never again while it is attached: a plain model of tags,
+//! disks and images beside an agent, its disks' processes, and stores that change.
+
+use crate::agent::Agent;
+use crate::attached::PATIENCE;
+use crate::disk::noise;
+use crate::images::{Web, tool};
+use crate::scene::Scene;
+use crate::tools::installed;
+use headstart_testkit::faults::{Fault, Rule};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// Bytes of each image.
+const LEN: usize = 256 << 10;
+
+/// Images that the tag `base` may mean.
+const IMAGES: u64 = 3;
+
+/// What the model decides, from any number.
+const STEPS: u64 = 7;
+
+fn kill(pid: &Value) {
+    // It may have died with another.
+    let _ = kill_process(Pid::from_raw(pid.as_i64().unwrap() as i32).unwrap(), Signal::KILL);
+}
+
+/// A store, an agent, and what each disk has to hold.
+struct World<'s> {
+    scene: &'s Scene,
+    web: Option<&'s Web>,
+    agent: Agent<'s>,
+    /// The digest of each image.
+    digests: Vec<String>,
+    /// What the tag means.
+    tag: usize,
+    /// The image that each disk got when it was attached, and how often it was attached.
+    disks: BTreeMap<&'static str, (usize, u64)>,
+    log: Vec<String>,
+}
+
+/// A scene with the images, and their digests.
+fn images() -> (Scene, Vec<String>) {
+    let scene = Scene::new();
+    let digests = (0..IMAGES).map(|n| {
+        fs::write(scene.path(&format!("{n}.raw")), noise(n + 1, LEN)).unwrap();
+        let made = scene.json(&format!("image import {n}.raw file://~/store:v{n}"));
+        made["digest"].as_str().unwrap().to_owned()
+    });
+    let digests = digests.collect();
+    scene.ok("image import 0.raw file://~/store:base");
+    (scene, digests)
+}
+
+impl<'s> World<'s> {
+    fn new(scene: &'s Scene, web: Option<&'s Web>, digests: Vec<String>) -> Self {
+        let agent = Agent::start(scene, "a", "");
+        fs::copy(env!("CARGO_BIN_EXE_headstart"), scene.path("headstart-next")).unwrap();
+        let mut world = Self { scene, web, agent, digests, tag: 0, disks: BTreeMap::new(), log: Vec::new() };
+        for name in world.names() {
+            world.attach(name);
+        }
+        world
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        let web = self.web.map(|_| ["web", "web-rw"]);
+        ["local", "local-rw"].into_iter().chain(web.into_iter().flatten()).collect()
+    }
+
+    /// An operator attaches a disk: it gets what the tag means now.
+    fn attach(&mut self, name: &'static str) {
+        self.reach_store();
+        let place = match self.web {
+            Some(web) if name.starts_with("web") => format!("{}/:base", web.proxy.url()),
+            _ => "file://~/store:base".to_owned(),
+        };
+        let times = self.disks.get(name).map_or(0, |(_, times)| times + 1);
+        let writable =
+            if name.ends_with("-rw") { format!("--writable ~/{name}-{times}") } else { String::new() };
+        self.agent.attach(&format!("{place} --as {name} {writable} --nbd unix:~/{name}.sock"));
+        self.disks.insert(name, (self.tag, times));
+        self.check_disk(name);
+    }
+
+    fn reach_store(&self) {
+        if let Some(web) = self.web {
+            web.proxy.clear_rules();
+        }
+    }
+
+    fn step(&mut self, number: u64) {
+        let names = self.names();
+        let name = names[(number / STEPS) as usize % names.len()];
+        let (what, number) = (number % STEPS, (number / STEPS) as usize);
+        self.log.push(format!("{what} {name}"));
+        match what {
+            0 => {
+                self.tag = number % IMAGES as usize;
+                self.scene.ok(&format!("image import {}.raw file://~/store:base", self.tag));
+            }
+            1 => {
+                // The store names no image any more: neither its tags nor its manifests.
+                if let Some(web) = self.web {
+                    web.proxy.add(Rule::new(Fault::status(503)).on_path("index.json"));
+                    for digest in &self.digests {
+                        let hex = digest.strip_prefix("sha256:").unwrap();
+                        web.proxy.add(Rule::new(Fault::status(503)).on_path(hex));
+                    }
+                }
+                let _ = fs::remove_file(self.scene.path("away.json"));
+                fs::rename(self.scene.path("store/index.json"), self.scene.path("away.json")).unwrap();
+                self.kill_all(&names);
+                self.check();
+                fs::rename(self.scene.path("away.json"), self.scene.path("store/index.json")).unwrap();
+            }
+            2 => kill(&self.disk(name)["pid"]),
+            3 => {
+                self.agent.kill();
+                self.agent.again_as(&self.scene.path("headstart-next"));
+            }
+            4 => {
+                let pid = self.disk(name)["pid"].clone();
+                self.agent.kill();
+                kill(&pid);
+                self.agent.again();
+            }
+            5 => {
+                // The host starts again: nothing of it runs, and what is on its disks is there.
+                let pids: Vec<_> = names.iter().map(|name| self.disk(name)["pid"].clone()).collect();
+                self.agent.kill();
+                pids.iter().for_each(kill);
+                self.agent.again();
+            }
+            _ => {
+                self.agent.detach(name);
+                self.attach(name);
+            }
+        }
+        self.check();
+    }
+
+    fn kill_all(&self, names: &[&str]) {
+        names.iter().for_each(|name| kill(&self.disk(name)["pid"]));
+    }
+
+    /// What the agent says of a disk, once it is served by a process that lives.
+    fn disk(&self, name: &str) -> Value {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let disks = self.agent.disks();
+            let disk = disks.iter().find(|disk| disk["name"] == name);
+            let served = disk.filter(|disk| {
+                let lives = disk["pid"].as_u64().is_some_and(|pid| {
+                    let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+                    !state.is_empty() && !state.contains(") Z")
+                });
+                disk["state"] == "serving" && lives
+            });
+            if let Some(disk) = served {
+                return disk.clone();
+            }
+            assert!(Instant::now() < until, "{name} is not served: {disks:?} after {:?}", self.log);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn check(&self) {
+        self.names().iter().for_each(|name| self.check_disk(name));
+    }
+
+    /// The disk holds the image that it was attached with, and the agent says so.
+    fn check_disk(&self, name: &str) {
+        let (image, _) = self.disks[name];
+        let disk = self.disk(name);
+        assert_eq!(disk["images"][0]["digest"], self.digests[image].as_str(), "{name} after {:?}", self.log);
+        assert_eq!(disk["ready"]["disks"][0]["digest"], self.digests[image].as_str(), "{disk}");
+        let uri = disk["ready"]["ways"][0]["uri"].as_str().unwrap();
+        tool(self.scene, "nbdcopy", &[uri, "out.raw"]);
+        let same = self.scene.bytes("out.raw") == noise(image as u64 + 1, LEN);
+        assert!(same, "{name} is another disk after {:?}", self.log);
+        fs::remove_file(self.scene.path("out.raw")).unwrap();
+    }
+}
+
+#[test]
+fn a_disk_keeps_its_image_whatever_becomes_of_its_tag() {
+    if !installed(&["nbdcopy"]) {
+        return;
+    }
+    let (scene, digests) = images();
+    let web = Web::before(&scene);
+    let mut world = World::new(&scene, web.as_ref(), digests);
+    // Each kind of step once after the tag has moved, and then any.
+    let each = [7, 2, 3, 4, 5, 1, 6, 14, 2 + 7, 2 + 14, 2 + 21, 5].into_iter();
+    let any = noise(19, 16).into_iter().map(u64::from);
+    for number in each.chain(any) {
+        world.step(number);
+    }
+    let said = scene.ok(&format!("disk list {}", world.agent.option())).stdout;
+    let (image, _) = world.disks["local"];
+    assert!(said.contains(&format!("/store:base is {}", world.digests[image])), "{said}");
+    for name in world.names() {
+        world.agent.detach(name);
+    }
+    assert_eq!(scene.names("a/disks"), [""; 0]);
+}
+
+/// The record of an earlier version says nothing of a digest: a writable disk has it from its directory, and others
+/// from their first start.
+#[test]
+fn a_disk_of_an_earlier_version_gets_its_digest_at_its_first_start() {
+    if !installed(&["nbdcopy"]) {
+        return;
+    }
+    let (scene, digests) = images();
+    let mut world = World::new(&scene, None, digests);
+    let pids = world.names().into_iter().map(|name| world.disk(name)["pid"].clone()).collect::<Vec<_>>();
+    world.agent.kill();
+    pids.iter().for_each(kill);
+    for name in world.names() {
+        fs::remove_file(scene.path(&format!("a/disks/{name}.images"))).unwrap();
+    }
+    scene.ok("image import 1.raw file://~/store:base");
+    world.agent.again();
+    world.disks.insert("local", (1, 0));
+    world.check();
+    world.tag = 2;
+    scene.ok("image import 2.raw file://~/store:base");
+    world.kill_all(&world.names());
+    world.check();
+}
+
+/// What says which image a disk has is damaged: it is not served with whatever the tag means.
+#[test]
+fn a_disk_whose_image_is_not_known_any_more_is_not_given_another() {
+    let (scene, _) = images();
+    let agent = Agent::start(&scene, "a", "");
+    let disk = agent.attach("vm=file://~/store:base --nbd unix:~/vm.sock");
+    fs::write(scene.path("a/disks/vm.images"), "{\"version\":1,\"images\":[").unwrap();
+    kill(&disk["pid"]);
+    let disk = agent.disk_that("refused", |disk| disk["error"].as_str().is_some());
+    let error = disk["error"].as_str().unwrap();
+    assert!(error.contains("vm.images") && error.contains("by the digest of its image"), "{error}");
+    assert_eq!(agent.detach("vm")["state"], "detached");
+    // A disk of the same name is a new one.
+    agent.attach("vm=file://~/store:v1 --nbd unix:~/vm.sock");
+    agent.detach("vm");
+}
