@@ -22,6 +22,7 @@ use crate::local::LocalServer;
 use crate::peers::{Swarm, SwarmSettings};
 use crate::proxy::Proxy;
 use crate::rest::{self, HttpPort, Rest, Served};
+use crate::scrub::Scrub;
 use crate::stores::Stores;
 use headstart_block::{Error, ErrorKind, Result, private};
 use headstart_cache::Cache;
@@ -63,6 +64,8 @@ pub struct AgentSettings {
     pub require_tree: bool,
     /// Its disks attach what is whole in the cache although its store refuses the credentials.
     pub cached_although_denied: bool,
+    /// So many bytes of the cache are compared with their hash trees a second, over and over.
+    pub scrub_rate: Option<u64>,
     /// The program that serves a disk: `headstart`.
     pub program: PathBuf,
     /// Where what changes nothing is served over TCP.
@@ -84,6 +87,7 @@ pub struct Agent {
     proxy: Option<Arc<Proxy>>,
     /// Where a root writes down what it was asked for.
     recent: Option<PathBuf>,
+    _scrub: Option<Scrub>,
     /// Given up last.
     _lock: File,
 }
@@ -133,9 +137,23 @@ impl Agent {
             cached_although_denied: settings.cached_although_denied,
         })?;
         let socket = dir.join(SOCKET);
-        let served = Served { disks, swarm: swarm.clone(), keeper, proxy: proxy.clone() };
+        let scrub = settings.scrub_rate.map(|rate| Scrub::start(Arc::clone(&cache), rate)).transpose()?;
+        let counts = scrub.as_ref().map(|scrub| Arc::clone(&scrub.counts));
+        let served =
+            Served { disks, swarm: swarm.clone(), keeper, proxy: proxy.clone(), cache, scrub: counts };
         let rest = rest::start(&socket, &access, http, served).await?;
-        Ok(Self { swarm, swarm_socket, local, obeying, socket, rest, recent, proxy, _lock: lock })
+        Ok(Self {
+            swarm,
+            swarm_socket,
+            local,
+            obeying,
+            socket,
+            rest,
+            recent,
+            proxy,
+            _scrub: scrub,
+            _lock: lock,
+        })
     }
 
     /// Where programs find it.

@@ -14,6 +14,7 @@
 //! | [`stores`] | the stores that the agent fetches from |
 //! | [`proxy`] | blobs for clients that are not ours, over HTTP |
 //! | `rest` | what programs ask for over HTTP |
+//! | `scrub` | a slow look at what is in the cache |
 //! | [`peers`] | the swarm: connections to other hosts, and the state machine that decides what goes over them |
 
 pub mod credentials;
@@ -30,6 +31,7 @@ pub mod proxy;
 mod rest;
 #[cfg(test)]
 mod sample;
+mod scrub;
 pub mod stores;
 
 pub use rest::{HttpPort, serve};

@@ -33,7 +33,7 @@ use crate::whole::{self, Check};
 use crate::writing::Writing;
 use crate::{Claim, Pin, Watcher};
 use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
-use headstart_image::hash_tree::{HashTree, pages};
+use headstart_image::hash_tree::pages;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
@@ -200,7 +200,8 @@ impl CachedBlob {
             return Ok(());
         }
         self.check_taken()?;
-        self.verify(range, bytes).map_err(|e| e.about(format!("blob {} {range}", self.spec.digest)))?;
+        let about = |e: Error| e.about(format!("blob {} {range}", self.spec.digest));
+        self.check_arrived(range, bytes).map_err(about)?;
         let units = self.layout.units_of(range.offset(), range.end());
         let stored = self.files_or_bypass().is_some_and(|files| {
             self.store(files, &units, bytes).inspect_err(|error| self.cache.bypass_began(error)).is_ok()
@@ -211,31 +212,6 @@ impl CachedBlob {
         self.notify();
         whole::check_if_whole(self);
         Ok(())
-    }
-
-    /// Checks bytes against the hash tree, if there is one.
-    fn verify(&self, range: ByteRange, bytes: &[u8]) -> Result<()> {
-        let (Some(spec), Some(outboard)) = (&self.spec.tree, &self.tree) else { return Ok(()) };
-        let open = || HashTree::open(spec.root, &**outboard, self.layout.len);
-        let checked = open().and_then(|tree| tree.verify_part(bytes, range.offset()));
-        let Err(error) = checked else { return Ok(()) };
-        if error.kind() != ErrorKind::Corrupt {
-            return Err(error);
-        }
-        self.cache.counts.corrupt_inserts.fetch_add(1, Ordering::Relaxed);
-        let is_corrupt = |result: Result<()>| result.is_err_and(|e| e.kind() == ErrorKind::Corrupt);
-        match open() {
-            Err(e) if e.kind() == ErrorKind::Corrupt => outboard.discard(ByteRange::between(0, 8))?,
-            Ok(tree) if is_corrupt(tree.verify_nodes(range)) => {
-                let mut wrong = Ok(());
-                pages(self.layout.len, range, &mut |run| {
-                    wrong = std::mem::replace(&mut wrong, Ok(())).and_then(|()| outboard.discard(run));
-                });
-                wrong?;
-            }
-            _ => {}
-        }
-        Err(error.remedy("fetch it again, from another source if there is one"))
     }
 
     /// Writes units that are not local yet, and makes them visible.
@@ -312,25 +288,6 @@ impl CachedBlob {
         }
         self.notify();
         Ok(())
-    }
-
-    /// Forgets what of `range` is local and nothing proves, for who found it wrong by other means, such as the
-    /// checksum of a frame; whether there was any, so that it is worth fetching again.
-    ///
-    /// # Errors
-    /// As [`discard`](Self::discard).
-    pub fn discard_unproven(&self, range: ByteRange) -> Result<bool> {
-        if !self.is_plain() || self.is_proven() {
-            return Ok(false);
-        }
-        let range = range.intersect(ByteRange::between(0, self.layout.len));
-        let (mut missing, units) = (0, self.units_within(range));
-        self.missing_runs(&units, &mut |run| missing += run.end - run.start);
-        if missing == units.end - units.start {
-            return Ok(false);
-        }
-        self.cache.counts.corrupt_inserts.fetch_add(1, Ordering::Relaxed);
-        self.discard(range).map(|()| true)
     }
 
     /// Whether what is local of it was checked: against its hash tree, or, where it has none, all of it against its
@@ -516,7 +473,7 @@ impl CachedBlob {
     }
 
     /// The units that `range` touches, within the blob.
-    fn units_within(&self, range: ByteRange) -> Range<u64> {
+    pub(crate) fn units_within(&self, range: ByteRange) -> Range<u64> {
         let range = range.intersect(ByteRange::between(0, self.layout.len));
         if range.is_empty() { 0..0 } else { self.layout.units_of(range.offset(), range.end()) }
     }

@@ -9,6 +9,8 @@ use crate::sidecar::{BootId, Identity, Kind};
 use crate::spec::BlobSpec;
 use crate::whole;
 use headstart_block::{Digest, Error, ErrorKind, Result};
+use headstart_image::hash_tree::{TreeRoot, outboard_len};
+use headstart_image::manifest::Tree;
 use rustix::io::Errno;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,6 +57,8 @@ pub struct Cache {
     pub(crate) checking: Mutex<()>,
     /// Blobs of which was said that their files cannot be used.
     pub(crate) said_broken: Mutex<BTreeSet<Digest>>,
+    /// Blobs of which was said that bytes of them are wrong.
+    pub(crate) said_wrong: Mutex<BTreeSet<Digest>>,
     /// The directory cannot be used: all goes through memory.
     keeps_nothing: bool,
     /// The blobs in use, by the stems of their files.
@@ -84,6 +88,8 @@ pub struct Counters {
     pub proven_blobs: u64,
     /// Blobs without a hash tree that were whole and did not match their digest.
     pub wrong_blobs: u64,
+    /// Bytes that were right when they came, were found wrong later, and were forgotten.
+    pub damaged_bytes: u64,
 }
 
 /// As [`Counters`], counting.
@@ -96,6 +102,7 @@ pub(crate) struct Counts {
     pub(crate) failed_reads: AtomicU64,
     pub(crate) proven_blobs: AtomicU64,
     pub(crate) wrong_blobs: AtomicU64,
+    pub(crate) damaged_bytes: AtomicU64,
 }
 
 /// What an eviction did.
@@ -137,6 +144,16 @@ pub(crate) fn is_fault_of_disk(error: &Error) -> bool {
     takes_nothing(error)
         || error.kind() == ErrorKind::Conflict
         || errno_of(error).is_some_and(|errno| FAULTS.contains(&errno))
+}
+
+/// What the outboard of a hash tree is in the cache.
+fn outboard_of(tree: &Tree) -> Result<(BlobSpec, Identity)> {
+    let spec = BlobSpec { digest: tree.digest, len: tree.size, tree: None, origin: None };
+    // Its pages come unverified and are proven from this root at each use: under another root they are another blob's,
+    // and whoever names that one must not reach them, nor spoil them.
+    let root = *tree.root.as_bytes();
+    let identity = Identity { kind: Kind::Outboard, root, ..spec.identity()? };
+    Ok((spec, identity))
 }
 
 impl Cache {
@@ -215,6 +232,7 @@ impl Cache {
             evictor: Mutex::new(evictor),
             checking: Mutex::default(),
             said_broken: Mutex::default(),
+            said_wrong: Mutex::default(),
             keeps_nothing: false,
             blobs: Mutex::default(),
             next_number: AtomicU64::new(0),
@@ -260,15 +278,33 @@ impl Cache {
         let tree = match spec.tree {
             None => None,
             Some(tree) => {
-                let spec = BlobSpec { digest: tree.digest, len: tree.size, tree: None, origin: None };
-                // Its pages come unverified and are proven from this root at each use: under another root they are
-                // another blob's, and whoever names that one must not reach them, nor spoil them.
-                let root = *tree.root.as_bytes();
-                let identity = Identity { kind: Kind::Outboard, root, ..spec.identity()? };
+                let (spec, identity) = outboard_of(&tree)?;
                 Some(self.blob_of(&mut blobs, &spec, identity, None))
             }
         };
         Ok(self.blob_of(&mut blobs, spec, identity, tree))
+    }
+
+    /// The blob that files are of, with its hash tree, apart from the one that disks of this process use: for who
+    /// looks at what is in the files.
+    pub(crate) fn blob_apart(self: &Arc<Self>, identity: &Identity) -> Result<Arc<CachedBlob>> {
+        let tree = (identity.kind == Kind::Verified).then(|| Tree {
+            root: TreeRoot::from_bytes(identity.root),
+            digest: Digest::from_bytes(identity.outboard),
+            size: outboard_len(identity.len),
+        });
+        let open = |spec: &BlobSpec, identity, tree| {
+            let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+            let blob = Arc::new_cyclic(|me| CachedBlob::new(me, self, number, spec, identity, tree));
+            blob.find_files();
+            blob
+        };
+        let outboard = match &tree {
+            Some(tree) => outboard_of(tree).map(|(spec, identity)| Some(open(&spec, identity, None)))?,
+            None => None,
+        };
+        let spec = BlobSpec { digest: identity.digest, len: identity.len, tree, origin: None };
+        Ok(open(&spec, identity.clone(), outboard))
     }
 
     fn blob_of(
@@ -346,6 +382,7 @@ impl Cache {
             failed_reads: read(&self.counts.failed_reads),
             proven_blobs: read(&self.counts.proven_blobs),
             wrong_blobs: read(&self.counts.wrong_blobs),
+            damaged_bytes: read(&self.counts.damaged_bytes),
         }
     }
 

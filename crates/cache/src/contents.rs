@@ -58,16 +58,21 @@ pub struct Usage {
     pub free_bytes: u64,
 }
 
-fn entry(files: &Files) -> Result<Entry> {
-    let file = &files.sidecar.file;
-    let layout = files.sidecar.layout;
-    let identity = &files.header.identity;
-    let kind = match identity.kind {
+/// What files are of.
+pub(crate) fn kind_of(files: &Files) -> EntryKind {
+    match files.header.identity.kind {
         Kind::Verified => EntryKind::Verified,
         Kind::Outboard => EntryKind::HashTree,
         Kind::Plain if whole::is_proven(files) => EntryKind::Whole,
         Kind::Plain => EntryKind::Unverified,
-    };
+    }
+}
+
+fn entry(files: &Files) -> Result<Entry> {
+    let file = &files.sidecar.file;
+    let layout = files.sidecar.layout;
+    let identity = &files.header.identity;
+    let kind = kind_of(files);
     let mut pinned = Vec::new();
     evict::each_pinned(files, &mut |chunks| pinned.push(chunks))?;
     pinned.sort_by_key(|chunks| chunks.start);
@@ -105,7 +110,7 @@ impl Cache {
     }
 
     /// The files under a name; those that cannot be opened are said and left out, they hide no others.
-    fn readable(&self, stem: &str) -> Option<Files> {
+    pub(crate) fn readable(&self, stem: &str) -> Option<Files> {
         let opened = self.directory.open_stem(stem);
         opened
             .inspect_err(|error| tracing::warn!(stem, %error, "a cached blob cannot be opened"))

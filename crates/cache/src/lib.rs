@@ -24,7 +24,7 @@
 //!   tree are kept apart by the store they come from, and checked by their digest as soon as the blob is whole;
 //!   from then on nothing wrong of it is served, and after that it is fetched again, a bounded number of times.
 //! * A read of local bytes looks at a bitmap and makes one system call. It takes no lock and allocates
-//!   nothing.
+//!   nothing. It does not check them again: who finds them wrong by other means says so, see `recheck`.
 //! * After `kill -9` all that was inserted is there. After a loss of power all that was synced is there, and
 //!   nothing else is believed.
 //! * A disk that is full or fails harms nobody: what is inserted then is kept in memory, within bounds, and
@@ -53,6 +53,7 @@
 //! | `evict`, `policy` | giving space back; the choice of what |
 //! | `overlay` | what the disk did not take |
 //! | `whole` | blobs without a tree, once whole |
+//! | `recheck` | what was right when it came and is not any more |
 //! | `writing` | keeps evictors away from what is being written |
 //! | `contents` | list, usage, remove, prune |
 //! | `presence`, `mapping` | bitmaps; the memory they are in, shared by processes (the only `unsafe`) |
@@ -71,6 +72,7 @@ mod overlay;
 mod pin;
 mod policy;
 mod presence;
+mod recheck;
 mod shared_state;
 mod sidecar;
 mod spec;
@@ -87,5 +89,6 @@ pub use contents::{Entry, EntryKind, Usage};
 #[doc(hidden)]
 pub use files::recover_sidecar;
 pub use pin::Pin;
+pub use recheck::{Findings, Verified};
 pub use spec::BlobSpec;
 pub use whole::Watcher;

@@ -25,7 +25,7 @@ use crate::locks::{self, Mode};
 use crate::presence;
 use crate::sidecar::Locks;
 use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result, copy_source};
-use headstart_image::digest::HashingWriter;
+use headstart_image::digest::{BlobSums, HashingWriter};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, Weak};
@@ -193,32 +193,19 @@ fn say_wrong(blob: &CachedBlob, error: &Error) {
 /// [`ErrorKind::Cancelled`] where `is_unused` says that nobody wants to know any more; what the disk reports.
 pub(crate) fn check(blob: &CachedBlob, is_unused: &dyn Fn() -> bool) -> Result<Checked> {
     let Some(files) = blob.present_files() else { return Ok(Checked::NotWhole) };
-    let sidecar = &files.sidecar;
-    let generation = sidecar.generation().load(Ordering::Acquire);
-    if !is_whole(files) {
-        return Ok(Checked::NotWhole);
-    }
-    let proven = generation.wrapping_add(1);
-    if sidecar.whole_at().load(Ordering::Acquire) == proven {
+    if is_proven(files) {
         return Ok(Checked::Right);
     }
-    if !locks::try_lock(&sidecar.file, &Locks::CHECK, Mode::Exclusive)? {
-        return Ok(Checked::Elsewhere);
-    }
-    let _checking = Checking(files);
-    let mut hashes = HashingWriter::new(io::sink(), blob.cache().dir());
     let mut go_on = |_| match is_unused() {
         true => Err(Error::new(ErrorKind::Cancelled, "nobody uses it any more")),
         false => Ok(()),
     };
-    match copy_source(&Unmarked { blob, files }, &mut hashes, &mut go_on) {
-        Err(e) if e.kind() == ErrorKind::Absent => return Ok(Checked::NotWhole),
-        copied => copied?,
-    }
-    let (_, sums) = hashes.finish(io::sink())?;
-    if sidecar.generation().load(Ordering::Acquire) != generation {
-        return Ok(Checked::NotWhole);
-    }
+    let (sums, generation) = match hash(blob, files, &mut go_on)? {
+        Hashed::Whole(sums, generation) => (sums, generation),
+        Hashed::NotWhole => return Ok(Checked::NotWhole),
+        Hashed::Elsewhere => return Ok(Checked::Elsewhere),
+    };
+    let (sidecar, proven) = (&files.sidecar, generation.wrapping_add(1));
     let counts = &blob.cache().counts;
     if sums.digest == blob.spec().digest {
         sidecar.write_whole_root(sums.root.as_bytes())?;
@@ -238,6 +225,48 @@ pub(crate) fn check(blob: &CachedBlob, is_unused: &dyn Fn() -> bool) -> Result<C
         ));
     }
     Ok(Checked::Wrong(error.remedy("its store gave wrong bytes: if this comes again, repair it there")))
+}
+
+/// What all of a blob's file hashes to, and the generation for which that holds.
+enum Hashed {
+    Whole(BlobSums, u64),
+    /// It was not whole, or is not any more.
+    NotWhole,
+    /// Another process is at it.
+    Elsewhere,
+}
+
+/// Reads all of a blob's file; `read` hears how many bytes were, and may end it by an error.
+fn hash(blob: &CachedBlob, files: &Files, read: &mut dyn FnMut(u64) -> Result<()>) -> Result<Hashed> {
+    let sidecar = &files.sidecar;
+    let generation = sidecar.generation().load(Ordering::Acquire);
+    if !is_whole(files) {
+        return Ok(Hashed::NotWhole);
+    }
+    if !locks::try_lock(&sidecar.file, &Locks::CHECK, Mode::Exclusive)? {
+        return Ok(Hashed::Elsewhere);
+    }
+    let _checking = Checking(files);
+    let mut hashes = HashingWriter::new(io::sink(), blob.cache().dir());
+    match copy_source(&Unmarked { blob, files }, &mut hashes, read) {
+        Err(e) if e.kind() == ErrorKind::Absent => return Ok(Hashed::NotWhole),
+        copied => copied?,
+    }
+    let (_, sums) = hashes.finish(io::sink())?;
+    let is_same = sidecar.generation().load(Ordering::Acquire) == generation;
+    Ok(if is_same { Hashed::Whole(sums, generation) } else { Hashed::NotWhole })
+}
+
+/// Whether a blob that is whole still matches its digest, whatever was found before; `None` where that cannot be said.
+///
+/// # Errors
+/// That of `read`; what the disk reports.
+pub(crate) fn is_right(blob: &CachedBlob, read: &mut dyn FnMut(u64) -> Result<()>) -> Result<Option<bool>> {
+    let Some(files) = blob.present_files() else { return Ok(None) };
+    Ok(match hash(blob, files, read)? {
+        Hashed::Whole(sums, _) => Some(sums.digest == blob.spec().digest),
+        Hashed::NotWhole | Hashed::Elsewhere => None,
+    })
 }
 
 fn is_whole(files: &Files) -> bool {

@@ -3,7 +3,8 @@
 use crate::report::{Fields, Outcome, Report, count};
 use clap::{Args, Subcommand};
 use headstart_block::{ByteSize, Digest, Error, ErrorKind, Result};
-use headstart_cache::{Cache, CacheSettings, Entry, EntryKind, Evicted, Usage};
+use headstart_cache::{Cache, CacheSettings, Entry, EntryKind, Evicted, Findings, Usage, Verified};
+use headstart_image::progress::Progress;
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
@@ -21,6 +22,19 @@ pub(crate) enum Command {
     /// Say how much the cache holds, and how much room its disk has left
     #[command(after_help = "Example:\n  headstart cache usage --dir /srv/cache")]
     Usage {
+        #[command(flatten)]
+        directory: Directory,
+    },
+    /// Compare all that is in the cache with hash trees and digests: whether it has changed since it came. Disks may be
+    /// attached meanwhile
+    #[command(after_help = "Examples:\n  headstart cache verify --dir /srv/cache\n  \
+                      headstart cache verify --dir /srv/cache --repair\n\n\
+                      It ends with status 1 where something is wrong and was not dropped. Parts of blobs without a \
+                      hash tree cannot be compared before all of such a blob is here.")]
+    Verify {
+        /// Drop what is wrong, so that it is fetched again when it is needed
+        #[arg(long)]
+        repair: bool,
         #[command(flatten)]
         directory: Directory,
     },
@@ -72,7 +86,7 @@ impl Directory {
 }
 
 impl Command {
-    pub(crate) fn run(&self) -> Result<Box<dyn Report>> {
+    pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         match self {
             Self::List { directory } => {
                 let blobs = directory.find()?.map_or_else(|| Ok(Vec::new()), |cache| cache.list())?;
@@ -81,6 +95,13 @@ impl Command {
             Self::Usage { directory } => {
                 let usage = directory.find()?.map_or_else(|| Ok(Usage::default()), |cache| cache.usage())?;
                 Ok(Box::new(UsageReport { directory: directory.path(), usage }))
+            }
+            Self::Verify { repair, directory } => {
+                let mut report = VerifyReport { repaired: *repair, ..VerifyReport::default() };
+                if let Some(cache) = directory.find()? {
+                    report.verify(&cache, progress)?;
+                }
+                Ok(Box::new(report))
             }
             Self::Remove { digest, directory } => {
                 let cache = directory.find()?.ok_or_else(|| {
@@ -155,6 +176,60 @@ impl fmt::Display for UsageReport {
             ("free on its disk", ByteSize(usage.free_bytes).to_string()),
         ];
         Fields(&fields).fmt(f)
+    }
+}
+
+/// What was found in a cache.
+#[derive(Default, Serialize)]
+struct VerifyReport {
+    blobs: Vec<Verified>,
+    /// Of all of them.
+    #[serde(flatten)]
+    found: Findings,
+    /// What is wrong was dropped.
+    repaired: bool,
+}
+
+impl VerifyReport {
+    fn verify(&mut self, cache: &Arc<Cache>, progress: &dyn Progress) -> Result<()> {
+        progress.begin("verifying", cache.usage()?.local_bytes);
+        let mut read = |bytes| {
+            progress.advance(bytes);
+            match progress.is_cancelled() {
+                true => Err(Error::new(ErrorKind::Cancelled, "stopped")),
+                false => Ok(()),
+            }
+        };
+        cache.verify(self.repaired, &mut read, &mut |blob| {
+            self.found += blob.found;
+            self.blobs.push(blob);
+        })
+    }
+}
+
+impl Outcome for VerifyReport {
+    fn is_right(&self) -> bool {
+        self.repaired || self.found.wrong_bytes == 0
+    }
+}
+
+impl fmt::Display for VerifyReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Findings { right_bytes, wrong_bytes, unproven_bytes } = self.found;
+        for Verified { digest, found, .. } in self.blobs.iter().filter(|blob| blob.found.wrong_bytes > 0) {
+            writeln!(f, "{digest}: {} are wrong", ByteSize(found.wrong_bytes))?;
+        }
+        let (blobs, right) = (count(self.blobs.len() as u64, "blob"), ByteSize(right_bytes));
+        write!(f, "{blobs}: {right} are right, ")?;
+        match (wrong_bytes, self.repaired) {
+            (0, _) => write!(f, "nothing is wrong")?,
+            (wrong, true) => write!(f, "{} were wrong and are dropped", ByteSize(wrong))?,
+            (wrong, false) => write!(f, "{} are wrong; --repair drops them", ByteSize(wrong))?,
+        }
+        match unproven_bytes {
+            0 => Ok(()),
+            unproven => write!(f, "; {} cannot be compared with anything", ByteSize(unproven)),
+        }
     }
 }
 

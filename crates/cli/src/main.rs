@@ -134,7 +134,7 @@ enum Command {
     /// Spare flash of this host, lent to VMs that may be evicted, and given back in time
     #[command(subcommand)]
     Harvest(harvest::Command),
-    /// What this host keeps of images: look at it, remove, give space back
+    /// What this host keeps of images: look at it, verify it, remove, give space back
     #[command(subcommand)]
     Cache(cache::Command),
     /// Say what this host can do, and how to get what it lacks
@@ -169,7 +169,7 @@ fn run(cli: &Cli) -> Result<Box<dyn Report>> {
         Command::Swarm(command) => command.run(),
         Command::Disk(command) => command.run(&terminal, cli.global.json),
         Command::Harvest(command) => command.run(&terminal, cli.global.json),
-        Command::Cache(command) => command.run(),
+        Command::Cache(command) => command.run(&terminal),
         Command::Doctor(command) => Ok(command.run()),
     }
 }

@@ -34,18 +34,29 @@ impl Blobs {
         Self { stack, blobs: all, data, trees, of_layer: of_layer.iter().map(|n| id(*n)).collect() }
     }
 
-    /// A blob without a hash tree that reading `part` of the disk takes bytes of. What of it was found wrong may come
-    /// right when it is fetched again; or has meanwhile, for who found it wrong may not be the only one.
-    pub(crate) fn doubtful(&self, part: ByteRange) -> Option<&CachedBlob> {
-        let mut doubtful = None;
-        self.each_doubtful(part, &mut |blob, _| _ = doubtful.get_or_insert(blob));
+    /// Whether what was found wrong of `part` of the disk may come right when it is fetched again; or has meanwhile,
+    /// for who found it wrong may not be the only one.
+    pub(crate) fn are_doubtful(&self, part: ByteRange) -> bool {
+        let mut doubtful = false;
+        self.each_doubtful(part, &mut |_, _| doubtful = true);
         doubtful
     }
 
-    /// Forgets those bytes, where nothing proves them.
-    pub(crate) fn discard_unproven(&self, part: ByteRange) {
+    /// A blob that reading `part` of the disk takes bytes of and that nothing proves.
+    pub(crate) fn unproven(&self, part: ByteRange) -> Option<&CachedBlob> {
+        let mut unproven = None;
+        self.each_doubtful(part, &mut |blob, _| {
+            if !blob.is_proven() {
+                unproven.get_or_insert(blob);
+            }
+        });
+        unproven
+    }
+
+    /// Forgets of those bytes what is wrong, as far as that can be told apart.
+    pub(crate) fn discard_wrong(&self, part: ByteRange) {
         self.each_doubtful(part, &mut |blob, range| {
-            if let Err(error) = blob.discard_unproven(range) {
+            if let Err(error) = blob.discard_wrong(range) {
                 tracing::warn!(%error, "cannot forget what is wrong");
             }
         });
@@ -53,8 +64,7 @@ impl Blobs {
 
     fn each_doubtful<'a>(&'a self, part: ByteRange, each: &mut dyn FnMut(&'a CachedBlob, ByteRange)) {
         self.ranges(part, &mut |found| {
-            let blob = self.get(found.blob).filter(|blob| blob.spec().tree.is_none() && !blob.is_refused());
-            if let Some(blob) = blob {
+            if let Some(blob) = self.get(found.blob).filter(|blob| !blob.is_refused()) {
                 each(blob, found.range);
             }
         });

@@ -13,9 +13,10 @@
 //!
 //! # Wrong bytes
 //!
-//! What a hash tree covers is right before anybody sees it. Of an image without, a read may find out first that bytes
-//! are wrong, by the checksum of a frame: they are then dropped and fetched again, a few times. What only the
-//! blob's digest finds out, once all of it is here, is the cache's affair, see [`headstart_cache::CachedBlob::watch`].
+//! What a hash tree covers is right when it comes. A read may find out that bytes are wrong, by the checksum of a
+//! frame: they were changed in the cache, or belong to an image without a tree and came so. They are then compared with
+//! the tree, dropped where they are wrong, and fetched again, a few times. What only the blob's digest finds out, once
+//! all of it is here, is the cache's affair, see [`headstart_cache::CachedBlob::watch`].
 //!
 //! # Failure domains
 //!
@@ -27,7 +28,6 @@ use crate::preloading::Preloader;
 use crate::puller::Puller;
 use crate::stats::{SLOW, SlowCause, Stats};
 use headstart_block::{BLOCK_SIZE, BlockDevice, ByteRange, Error, ErrorKind, Extent, Result};
-use headstart_cache::CachedBlob;
 use headstart_lsmt::Stack;
 use headstart_lsmt::writable::WritableDisk;
 use headstart_trace::{Op, Recorder};
@@ -41,7 +41,7 @@ const ATTEMPTS_MAX: u32 = 16;
 /// As [`ATTEMPTS_MAX`], before a read that is larger than [`PIECE`] goes on piece by piece.
 const ATTEMPTS_WHOLE: u32 = 2;
 
-/// How often a read fetches again what nothing proves and what turned out wrong.
+/// How often a read fetches again what turned out wrong.
 const WRONG_TRIES: u32 = 2;
 
 /// Bytes of a disk that any cache has room for at once.
@@ -138,7 +138,7 @@ impl Disk {
             puller.wait(&self.wanted(absent))?;
             (result, absent) = collect_absent(|| device.read_at(buf, offset));
         }
-        let is_wrong = |error: &Error| self.doubtful(error, at(offset, buf)).is_some();
+        let is_wrong = |error: &Error| self.is_doubtful(error, at(offset, buf));
         if absent.is_empty() && !(is_large && result.as_ref().is_err_and(is_wrong)) {
             return result;
         }
@@ -164,21 +164,23 @@ impl Disk {
         absent
     }
 
-    /// Drops the bytes that a read has found wrong, where nothing proves them; whether it is worth reading again.
+    /// Drops the bytes that a read has found wrong; whether it is worth reading again.
     fn drops_what_is_wrong(&self, result: &Result<()>, range: ByteRange) -> bool {
         let (Err(error), Some(puller)) = (result, &self.puller) else { return false };
-        let may_come_right = self.doubtful(error, range).is_some();
+        let may_come_right = self.is_doubtful(error, range);
         if may_come_right {
-            puller.say_failed(error);
-            puller.blobs().discard_unproven(range);
+            if puller.blobs().unproven(range).is_some() {
+                puller.say_failed(error);
+            }
+            puller.blobs().discard_wrong(range);
         }
         may_come_right
     }
 
-    /// The blob that a read found wrong, where its bytes may come right when they are fetched again.
-    fn doubtful(&self, error: &Error, range: ByteRange) -> Option<&CachedBlob> {
-        let puller = self.puller.as_ref().filter(|_| error.kind() == ErrorKind::Corrupt)?;
-        puller.blobs().doubtful(range)
+    /// Whether what a read found wrong may come right when it is fetched again.
+    fn is_doubtful(&self, error: &Error, range: ByteRange) -> bool {
+        let puller = self.puller.as_ref().filter(|_| error.kind() == ErrorKind::Corrupt);
+        puller.is_some_and(|puller| puller.blobs().are_doubtful(range))
     }
 
     /// A read whose bytes are here.
@@ -250,7 +252,7 @@ impl BlockDevice for Disk {
             Ok(()) => self.hit(at(offset, buf), started),
             Err(e) if e.kind() == ErrorKind::Absent => {}
             // To be dropped and fetched again, by who may wait.
-            Err(e) if self.doubtful(e, at(offset, buf)).is_some() => {
+            Err(e) if self.is_doubtful(e, at(offset, buf)) => {
                 return Err(Error::absent(at(offset, buf)));
             }
             Err(_) => Stats::add(&self.stats.errors, 1),
@@ -262,7 +264,7 @@ impl BlockDevice for Disk {
         let started = Instant::now();
         self.note(at(offset, buf));
         match self.top.device().read_at(buf, offset) {
-            Err(e) if e.kind() == ErrorKind::Absent || self.doubtful(&e, at(offset, buf)).is_some() => {}
+            Err(e) if e.kind() == ErrorKind::Absent || self.is_doubtful(&e, at(offset, buf)) => {}
             result => {
                 self.counted(result)?;
                 self.hit(at(offset, buf), started);
@@ -272,7 +274,8 @@ impl BlockDevice for Disk {
         let failures = self.failures();
         Stats::add(&self.stats.waiting, 1);
         let result = self.read_waiting(buf, offset).map_err(|error| {
-            let blob = self.doubtful(&error, at(offset, buf)).filter(|blob| !blob.is_proven());
+            let puller = self.puller.as_ref().filter(|_| error.kind() == ErrorKind::Corrupt);
+            let blob = puller.and_then(|puller| puller.blobs().unproven(at(offset, buf)));
             let Some(blob) = blob else { return error };
             let error = Error::corrupt("comes wrong each time it is fetched").caused_by(error);
             let digest = blob.spec().digest;

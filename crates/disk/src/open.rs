@@ -121,15 +121,22 @@ async fn open_layer(
     retry: &RetrySettings,
 ) -> Result<(Layer, Option<Opening>)> {
     let guess = opening_ranges(blob.len(), layer.index_offset());
+    for range in &guess {
+        // An index that was changed in the cache since it came would make another disk.
+        if let Err(error) = tokio::task::block_in_place(|| blob.recheck(*range)) {
+            tracing::warn!(%error, "cannot forget what is wrong");
+        }
+    }
     let is_boot_layer = layer.boot_bytes().is_some();
     let pages = match blob.tree() {
         Some(tree) if is_boot_layer && tree.len() <= BOOT_TREE_MAX => Pages::All,
         _ => Pages::Needed,
     };
     bring_with(blob, &guess, pages, fetcher, retry).await?;
-    let mut wrong = Vec::new();
+    let has_tree = blob.spec().tree.is_some();
+    let (mut wrong, mut is_noting) = (Vec::new(), !has_tree);
     for _ in 0..STEPS_MAX {
-        let noting = blob.spec().tree.is_none().then(|| Noting::begin(blob));
+        let noting = is_noting.then(|| Noting::begin(blob));
         let source = match &noting {
             Some(noting) => Arc::clone(noting) as Arc<dyn ReadAt>,
             None => Arc::clone(blob) as Arc<dyn ReadAt>,
@@ -140,7 +147,7 @@ async fn open_layer(
                     let digest = blob.spec().digest;
                     tracing::warn!(%error, blob = %digest, "a layer came wrong from its store; it was fetched again");
                 }
-                return Ok((opened, noting.map(|noting| noting.finish())));
+                return Ok((opened, noting.filter(|_| !has_tree).map(|noting| noting.finish())));
             }
             Err(error) => error,
         };
@@ -148,15 +155,20 @@ async fn open_layer(
             bring(blob, &[widen(blob, absent)], fetcher, retry).await?;
             continue;
         }
-        // What nothing proves may have come wrong. Were it left in the cache, the layer would never open.
+        // What nothing proves may have come wrong, and what came right may have been changed since. Were it left in the
+        // cache, the layer would never open.
         let may_be = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported);
+        if may_be && !is_noting {
+            is_noting = true;
+            continue;
+        }
         let read = noting.filter(|_| may_be).map(|noting| noting.finish().ranges);
         let Some(mut read) = read else { return Err(error) };
         // Also what it would have read next: it came with it.
         read.extend(&guess);
         let mut dropped = false;
         for range in &read {
-            dropped |= blob.discard_unproven(*range)?;
+            dropped |= blob.discard_wrong(*range)?;
         }
         if !dropped || wrong.len() + 1 >= CORRUPT_TRIES {
             return Err(error);

@@ -251,7 +251,8 @@ impl Blob {
         failed.map(|()| late)
     }
 
-    /// `true` if `bytes`, which are about to be sent as a chunk of this blob, may be.
+    /// `true` if `bytes`, which are about to be sent as a chunk of this blob, may be: what was changed in the cache
+    /// since it came is found out here, and not by the other host, which would take this one for a liar.
     ///
     /// Pages of an outboard come from stores unverified, and a host that makes up an outboard knows its root: without
     /// this check it could name any blob that this host's credentials can fetch as the outboard of a tree of its own,
@@ -259,8 +260,10 @@ impl Blob {
     /// chunk's edges lie parts of nodes that only the chunks beside it complete; where these are not here, the edges
     /// must be what another host sent.
     pub(super) fn may_send(&self, chunk: u32, bytes: &[u8]) -> bool {
-        let Some((data_len, tree)) = &self.outboard_of else { return true };
         let range = self.bytes_of(chunk);
+        let Some((data_len, tree)) = &self.outboard_of else {
+            return self.cached.is_right(range.offset(), bytes);
+        };
         let proves = |part: ByteRange| {
             let overlaid = Overlaid { below: &self.cached, range, bytes };
             let check = check_outboard(tree, *data_len, &overlaid, part);

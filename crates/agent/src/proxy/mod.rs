@@ -307,6 +307,8 @@ async fn local(blob: &SharedBlob, part: ByteRange) -> Result<Bytes> {
     brought.map_err(|_| Error::new(ErrorKind::Unavailable, "it takes too long to bring"))??;
     let cached = Arc::clone(blob.blob());
     let read = tokio::task::spawn_blocking(move || {
+        // Its client has no hash tree to check them by.
+        cached.recheck(part)?;
         let mut bytes = vec![0; usize::try_from(part.len()).unwrap_or(usize::MAX)];
         cached.read_at(&mut bytes, part.offset()).map(|()| Bytes::from(bytes))
     });

@@ -4,6 +4,8 @@ use super::Served;
 use crate::disks::DiskState;
 use crate::exposition::{Kind, Number, Page};
 use crate::keeper::PinStatus;
+use crate::scrub::ScrubCounts;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const STATES: [(DiskState, &str); 4] = [
     (DiskState::Starting, "starting"),
@@ -30,6 +32,7 @@ pub(super) fn render(served: &Served, pins: &[PinStatus]) -> String {
     for disk in &disks {
         page.sample(name, &[("disk", &disk.spec.name)], disk.restarts);
     }
+    page.numbers("headstart_agent_cache", Kind::Counter, &cached(served));
     if let Some(swarm) = &served.swarm {
         let status = swarm.status();
         let sum = |number: fn(&PinStatus) -> u64| pins.iter().map(number).sum();
@@ -61,6 +64,25 @@ pub(super) fn render(served: &Served, pins: &[PinStatus]) -> String {
         page.numbers("headstart_agent_proxy", Kind::Counter, &proxied(&proxy.counters()));
     }
     page.finish()
+}
+
+fn cached(served: &Served) -> [Number; 3] {
+    let scrub = |count: fn(&ScrubCounts) -> &AtomicU64| {
+        served.scrub.as_deref().map_or(0, |counts| count(counts).load(Ordering::Relaxed))
+    };
+    [
+        (
+            "damaged_bytes",
+            "Bytes of the cache that the agent found wrong after they had been right, and dropped.",
+            served.cache.counters().damaged_bytes,
+        ),
+        (
+            "scrubbed_bytes",
+            "Bytes of the cache that --scrub-rate has looked at.",
+            scrub(|counts| &counts.bytes),
+        ),
+        ("scrub_rounds", "How often it has looked through all of the cache.", scrub(|counts| &counts.rounds)),
+    ]
 }
 
 fn proxied(c: &crate::proxy::ProxyCounters) -> [Number; 6] {

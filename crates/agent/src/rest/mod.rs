@@ -17,6 +17,7 @@ use crate::peers::orders::Order;
 use crate::peers::{CountedImage, Status, Swarm};
 use crate::pins::Pin;
 use crate::proxy::Proxy;
+use crate::scrub::ScrubCounts;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
@@ -26,6 +27,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures::stream::{self, Stream};
 use headstart_block::{Error, ErrorKind, Result};
+use headstart_cache::Cache;
 use headstart_export::SocketAccess;
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
@@ -42,6 +44,10 @@ pub(crate) struct Served {
     pub(crate) keeper: Option<Arc<Keeper>>,
     /// Blobs for other programs.
     pub(crate) proxy: Option<Arc<Proxy>>,
+    /// What all disks of the host share.
+    pub(crate) cache: Arc<Cache>,
+    /// What looks through the cache has done, where it is looked through.
+    pub(crate) scrub: Option<Arc<ScrubCounts>>,
 }
 
 type Shared = State<Arc<Served>>;

@@ -7,6 +7,7 @@ mod broken;
 mod crashes;
 mod model;
 mod pressure;
+mod rot;
 mod sharing;
 mod whole;
 

@@ -161,19 +161,20 @@ fn what_an_ended_process_did_not_check_is_checked_when_it_is_opened() {
 }
 
 #[test]
-fn what_is_found_wrong_otherwise_is_dropped_unless_it_is_proven() {
+fn what_is_found_wrong_otherwise_is_dropped_unless_a_tree_proves_it() {
     let dir = tempfile::tempdir().unwrap();
     let sample = Sample::new(LEN, 9);
     let cache = open(dir.path(), None);
     let blob = cache.blob(&sample.plain("a")).unwrap();
     sample.fill(&blob, units(2, 5));
-    assert!(!blob.discard_unproven(units(0, 2)).unwrap(), "there is none");
-    assert!(blob.discard_unproven(ByteRange::between(UNIT, 2 * UNIT + 1)).unwrap());
+    assert!(!blob.discard_wrong(units(0, 2)).unwrap(), "there is none");
+    assert!(blob.discard_wrong(ByteRange::between(UNIT, 2 * UNIT + 1)).unwrap());
     assert_eq!(missing(&blob, units(0, 5)), [units(0, 3)]);
     sample.fill(&blob, all());
     assert!(matches!(check(&blob, &|| false).unwrap(), Checked::Right));
-    assert!(!blob.discard_unproven(all()).unwrap() && blob.is_local(all()));
+    assert!(blob.discard_wrong(units(2, 4)).unwrap() && !blob.is_proven());
+    assert_eq!((missing(&blob, all()), cache.counters().damaged_bytes), (vec![units(2, 4)], 2 * UNIT));
     let verified = cache.blob(&sample.spec).unwrap();
     sample.fill(&verified, all());
-    assert!(!verified.discard_unproven(all()).unwrap() && verified.is_proven());
+    assert!(!verified.discard_wrong(all()).unwrap() && verified.is_local(all()));
 }

@@ -7,7 +7,7 @@ use clap::Args;
 use headstart_agent::HttpPort;
 use headstart_agent::credentials::Credentials;
 use headstart_agent::peers::{Security, SwarmSettings};
-use headstart_block::{ByteSize, Error, Result};
+use headstart_block::{ByteRate, ByteSize, Error, Result};
 use headstart_cache::Cache;
 use headstart_store::StorePrefix;
 use headstart_swarm::{Role, Settings, Topology};
@@ -42,6 +42,10 @@ pub(crate) struct AgentArgs {
     /// Its disks attach an image that is whole in the cache although its store refuses the credentials
     #[arg(long)]
     pub(super) cached_although_denied: bool,
+    /// Compare what is in the cache with hash trees and digests, over and over, so many bytes a second, such as 5MB/s:
+    /// what has changed on the disk is dropped, and fetched again when it is needed [default: not]
+    #[arg(long, value_name = "RATE")]
+    pub(super) scrub_rate: Option<ByteRate>,
     /// Take part in the swarm with what `headstart swarm init` made for this host
     #[arg(long, value_name = "DIR", conflicts_with = "plain", group = "swarm", help_heading = "Swarm")]
     credentials: Option<PathBuf>,

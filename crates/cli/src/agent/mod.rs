@@ -70,6 +70,7 @@ impl AgentArgs {
             allowed_stores: self.allow_store.clone(),
             require_tree: self.require_tree,
             cached_although_denied: self.cached_although_denied,
+            scrub_rate: self.scrub_rate.map(|rate| rate.0),
             program: program()?,
             http: self.http(),
             range_proxy: self.range_proxy,

@@ -285,6 +285,11 @@ fn cache(page: &mut Page, session: &Session) {
             "Blobs without a hash tree that were whole, did not match their digest and were dropped.",
             counters.wrong_blobs,
         ),
+        (
+            "damaged_bytes",
+            "Bytes of the cache that were found wrong after they had been right, and were dropped.",
+            counters.damaged_bytes,
+        ),
     ];
     page.numbers("headstart_cache", Kind::Counter, &numbers);
 }

@@ -14,6 +14,7 @@
 //! | [`pinned`] | images that hosts keep together, and images that are warm when they are pushed |
 //! | [`range_proxy`] | blobs for programs that are not ours |
 //! | [`roles`] | what hosts may be, which is in their certificates; clusters of earlier versions |
+//! | [`rot`] | bits that flip in a host's cache |
 //! | [`sockets`] | which users reach the sockets, also when a process was started again |
 //! | [`swarm`] | hosts that give each other what they have |
 //! | [`tags`] | tags that move, and disks that keep their images |
@@ -30,6 +31,8 @@ mod cluster;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod disk;
 mod disks;
+#[path = "../support/flipped.rs"]
+mod flipped;
 #[path = "../support/http.rs"]
 mod http;
 mod idle;
@@ -45,6 +48,7 @@ mod orders;
 mod pinned;
 mod range_proxy;
 mod roles;
+mod rot;
 #[path = "../e2e/scene.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod scene;

@@ -10,6 +10,7 @@
 //! | [`credentials`] | tokens and signed addresses run out in the middle |
 //! | [`full_disk`] | the cache's disk takes nothing, or fails |
 //! | [`treeless`] | wrong bytes of images without hash trees, as other tools make them |
+//! | [`rot`] | bits flip in the cache |
 //! | [`kill`] | `kill -9` of attach, under writes and under reads |
 //! | [`neighbours`] | another process with the same cache is stuck, stopped or killed |
 //! | [`clients`] | clients that vanish, stall, or come in crowds |
@@ -36,12 +37,15 @@ mod credentials;
 #[path = "../e2e/disk.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod disk;
+#[path = "../support/flipped.rs"]
+mod flipped;
 mod full_disk;
 mod image;
 mod kill;
 mod link;
 mod nbd;
 mod neighbours;
+mod rot;
 #[path = "../e2e/scene.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod scene;

@@ -1,0 +1,389 @@
+//! Bytes that were right when they came into the cache, and are not any more.
+//!
+//! What is here was checked when it came, and is believed from then on: reading it checks nothing. A bit that flips
+//! later, on the disk or by somebody's hand, is found by
+//!
+//! * whoever decompresses a frame, by the frame's checksum: [`CachedBlob::discard_wrong`];
+//! * whoever opens a layer whose index is here already: [`CachedBlob::recheck`];
+//! * whoever is about to give bytes to another host: [`CachedBlob::is_right`];
+//! * `headstart cache verify` and an agent's scrub: [`Cache::verify`]. Of images without frames (`--codec none`)
+//!   nothing else finds what only this host reads.
+//!
+//! What does not match is forgotten, so that it is fetched again when it is needed, counted, and said once a blob.
+
+use crate::blob::CachedBlob;
+use crate::cache::Cache;
+use crate::contents::{EntryKind, kind_of};
+use crate::files::{Files, lock};
+use crate::presence;
+use crate::sidecar::{Identity, Kind};
+use crate::whole;
+use headstart_block::{ByteRange, Digest, ErrorKind, ReadAt, Result};
+use headstart_image::hash_tree::{HashTree, OutboardCheck, TREE_PAGE, pages};
+use serde::Serialize;
+use std::ops::AddAssign;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Bytes that are compared at once.
+const PART: u64 = 256 << 10;
+
+/// Bytes of a hash tree that are compared at once.
+const TREE_PART: u64 = 64 << 10;
+
+/// Bytes of a blob that are compared while its files are held, which keeps them from being removed.
+const STEP: u64 = 16 << 20;
+
+/// What becomes of bytes that are not found right.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Remedy {
+    /// Nothing: they are counted.
+    None,
+    /// Those that are wrong are forgotten.
+    Forget,
+    /// Also those that cannot be compared: somebody found them wrong by other means.
+    ForgetDoubtful,
+}
+
+/// What was found of bytes in the cache, hash trees included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Findings {
+    /// Bytes that are as they should be.
+    pub right_bytes: u64,
+    /// Bytes that are not.
+    pub wrong_bytes: u64,
+    /// Bytes that cannot be compared: parts of a blob without a hash tree, or of one with pages of the tree missing.
+    pub unproven_bytes: u64,
+}
+
+impl AddAssign for Findings {
+    fn add_assign(&mut self, other: Self) {
+        self.right_bytes += other.right_bytes;
+        self.wrong_bytes += other.wrong_bytes;
+        self.unproven_bytes += other.unproven_bytes;
+    }
+}
+
+impl Findings {
+    /// All bytes that were looked at.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.right_bytes + self.wrong_bytes + self.unproven_bytes
+    }
+}
+
+/// A blob that was compared with its hash tree or digest.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verified {
+    /// Its name.
+    pub digest: Digest,
+    /// What it is.
+    pub kind: EntryKind,
+    /// What was found.
+    #[serde(flatten)]
+    pub found: Findings,
+}
+
+/// What a part of a blob is.
+enum Verdict {
+    Right,
+    Wrong,
+    /// It cannot be compared.
+    Unproven,
+    /// It cannot be compared, and pages of the hash tree are to blame.
+    TreeWrong,
+    /// It is not here any more.
+    Gone,
+}
+
+fn is_corrupt(result: Result<()>) -> bool {
+    result.is_err_and(|e| e.kind() == ErrorKind::Corrupt)
+}
+
+impl CachedBlob {
+    /// Checks bytes that have come against the hash tree, if there is one; pages of it that are wrong are forgotten.
+    pub(crate) fn check_arrived(&self, range: ByteRange, bytes: &[u8]) -> Result<()> {
+        let Err(error) = self.check_bytes(range.offset(), bytes) else { return Ok(()) };
+        if error.kind() != ErrorKind::Corrupt {
+            return Err(error);
+        }
+        self.cache().counts.corrupt_inserts.fetch_add(1, Ordering::Relaxed);
+        self.forget_tree(&self.wrong_tree(range))?;
+        Err(error.remedy("fetch it again, from another source if there is one"))
+    }
+
+    /// Checks whole units against the hash tree, if there is one.
+    fn check_bytes(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let (Some(spec), Some(outboard)) = (&self.spec().tree, self.tree()) else { return Ok(()) };
+        HashTree::open(spec.root, &**outboard, self.len())?.verify_part(bytes, offset)
+    }
+
+    /// The pages of the hash tree that checking `range` reads, where these are wrong.
+    fn wrong_tree(&self, range: ByteRange) -> Vec<ByteRange> {
+        let mut wrong = Vec::new();
+        let (Some(spec), Some(outboard)) = (&self.spec().tree, self.tree()) else { return wrong };
+        match HashTree::open(spec.root, &**outboard, self.len()) {
+            Err(e) if e.kind() == ErrorKind::Corrupt => wrong.push(ByteRange::between(0, 8)),
+            Ok(tree) if is_corrupt(tree.verify_nodes(range)) => {
+                pages(self.len(), range, &mut |run| wrong.push(run));
+            }
+            _ => {}
+        }
+        wrong
+    }
+
+    fn forget_tree(&self, runs: &[ByteRange]) -> Result<()> {
+        runs.iter().try_for_each(|run| self.tree().map_or(Ok(()), |tree| tree.discard(*run)))
+    }
+
+    /// Forgets what of `range` is here and wrong, for who found it wrong by other means, such as the checksum of a
+    /// frame; whether there was any, so that it is worth fetching again. What cannot be compared with a hash tree is
+    /// forgotten, too.
+    ///
+    /// # Errors
+    /// As [`discard`](Self::discard).
+    pub fn discard_wrong(&self, range: ByteRange) -> Result<bool> {
+        if self.tree().is_some() {
+            let found = self.compare(range, Remedy::ForgetDoubtful)?;
+            self.say_damaged(&found);
+            return Ok(found.wrong_bytes + found.unproven_bytes > 0);
+        }
+        let range = range.intersect(ByteRange::between(0, self.len()));
+        let (mut missing, units) = (0, self.units_within(range));
+        self.missing_runs(&units, &mut |run| missing += run.end - run.start);
+        if !self.is_plain() || missing == units.end - units.start {
+            return Ok(false);
+        }
+        if self.is_proven() {
+            let wrong_bytes = self.bytes_of(&units).len();
+            self.count_damaged(wrong_bytes);
+            self.say_damaged(&Findings { wrong_bytes, ..Findings::default() });
+        } else {
+            self.cache().counts.corrupt_inserts.fetch_add(1, Ordering::Relaxed);
+        }
+        self.discard(range).map(|()| true)
+    }
+
+    /// Compares what of `range` is on the disk with the hash tree, where there is one, and forgets what is wrong.
+    ///
+    /// # Errors
+    /// What the disk reports, other than that it cannot be read: that is forgotten.
+    pub fn recheck(&self, range: ByteRange) -> Result<Findings> {
+        self.compare(range, Remedy::Forget).inspect(|found| self.say_damaged(found))
+    }
+
+    /// Whether `bytes`, whole units that were read here from `offset` on, match the hash tree, if there is one: for who
+    /// is about to give them to others. What was found wrong is forgotten.
+    #[must_use]
+    pub fn is_right(&self, offset: u64, bytes: &[u8]) -> bool {
+        let Err(error) = self.check_bytes(offset, bytes) else { return true };
+        if error.kind() == ErrorKind::Corrupt {
+            let range = ByteRange::between(offset, offset.saturating_add(bytes.len() as u64));
+            if let Err(error) = self.recheck(range) {
+                tracing::warn!(%error, "cannot forget what is wrong");
+            }
+        }
+        false
+    }
+
+    fn compare(&self, range: ByteRange, remedy: Remedy) -> Result<Findings> {
+        let mut found = Findings::default();
+        let (Some(files), Some(_)) = (self.present_files(), self.tree()) else { return Ok(found) };
+        let mut buf = Vec::new();
+        for run in self.local_runs(files, range) {
+            for part in run.parts(PART) {
+                if matches!(self.judge(files, part, &mut buf)?, Verdict::Right) {
+                    found.right_bytes += part.len();
+                    continue;
+                }
+                for unit in part.parts(self.unit()) {
+                    let verdict = self.judge(files, unit, &mut buf)?;
+                    self.settle(unit, &verdict, remedy, &mut found)?;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The runs of whole units that touch `range` and are on the disk.
+    fn local_runs(&self, files: &Files, range: ByteRange) -> Vec<ByteRange> {
+        let mut runs = Vec::new();
+        let units = self.units_within(range);
+        presence::runs(files.sidecar.local(), &units, true, &mut |run| runs.push(self.bytes_of(&run)));
+        runs
+    }
+
+    fn judge(&self, files: &Files, part: ByteRange, buf: &mut Vec<u8>) -> Result<Verdict> {
+        buf.resize(usize::try_from(part.len()).unwrap_or(0), 0);
+        if !self.read_file(files, buf, part.offset()) {
+            return Ok(Verdict::Gone);
+        }
+        match self.check_bytes(part.offset(), buf) {
+            Ok(()) => Ok(Verdict::Right),
+            Err(e) if e.kind() == ErrorKind::Absent => Ok(Verdict::Unproven),
+            Err(e) if e.kind() != ErrorKind::Corrupt => Err(e),
+            Err(_) if self.wrong_tree(part).is_empty() => Ok(Verdict::Wrong),
+            Err(_) => Ok(Verdict::TreeWrong),
+        }
+    }
+
+    /// Counts a unit, and forgets what is to be forgotten.
+    fn settle(&self, unit: ByteRange, verdict: &Verdict, remedy: Remedy, found: &mut Findings) -> Result<()> {
+        match verdict {
+            Verdict::Gone => return Ok(()),
+            Verdict::Right => found.right_bytes += unit.len(),
+            Verdict::Wrong => {
+                found.wrong_bytes += unit.len();
+                if remedy != Remedy::None {
+                    self.count_damaged(unit.len());
+                    self.discard(unit)?;
+                }
+            }
+            Verdict::Unproven | Verdict::TreeWrong => {
+                found.unproven_bytes += unit.len();
+                if remedy != Remedy::None && matches!(verdict, Verdict::TreeWrong) {
+                    self.forget_tree(&self.wrong_tree(unit))?;
+                }
+                if remedy == Remedy::ForgetDoubtful {
+                    self.discard(unit)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn count_damaged(&self, bytes: u64) {
+        self.cache().counts.damaged_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Says once that bytes were found wrong.
+    fn say_damaged(&self, found: &Findings) {
+        let cache = self.cache();
+        if found.wrong_bytes > 0 && lock(&cache.said_wrong).insert(self.spec().digest) {
+            tracing::warn!(
+                blob = %self.spec().digest, directory = %cache.dir().display(),
+                "the cache has changed since it was filled: what is wrong is dropped, and fetched again when it is \
+                 needed; `headstart cache verify` looks for more"
+            );
+        }
+    }
+
+    /// Compares the pages of the hash tree that are in a part of its outboard with its root.
+    fn compare_tree(&self, part: ByteRange, remedy: Remedy) -> Result<Findings> {
+        let mut found = Findings::default();
+        let Some(outboard) = self.tree() else { return Ok(found) };
+        let Some(files) = outboard.present_files() else { return Ok(found) };
+        for run in outboard.local_runs(files, part) {
+            for part in run.parts(TREE_PART) {
+                let check = loop {
+                    let check = self.check_tree(part)?;
+                    let Some(wrong) = check.wrong else { break check };
+                    found.wrong_bytes += TREE_PAGE;
+                    if remedy == Remedy::None {
+                        break check;
+                    }
+                    outboard.count_damaged(TREE_PAGE);
+                    outboard.discard(wrong)?;
+                };
+                match (check.wrong, check.is_complete) {
+                    (None, true) => found.right_bytes += part.len(),
+                    _ => found.unproven_bytes += part.len(),
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn check_tree(&self, part: ByteRange) -> Result<OutboardCheck> {
+        let nothing = OutboardCheck { wrong: None, is_complete: false };
+        let (Some(spec), Some(outboard)) = (&self.spec().tree, self.tree()) else { return Ok(nothing) };
+        match HashTree::open(spec.root, &**outboard, self.len()) {
+            Ok(tree) => tree.check_outboard(part),
+            Err(e) if e.kind() == ErrorKind::Absent => Ok(nothing),
+            Err(e) if e.kind() == ErrorKind::Corrupt => {
+                Ok(OutboardCheck { wrong: Some(ByteRange::between(0, 8)), is_complete: false })
+            }
+            Err(e) => Err(e),
+        }
+    }
+}
+
+impl Cache {
+    /// Compares all that is on the disk with hash trees and digests, blob by blob, each of which `each` hears of. What
+    /// is wrong is forgotten where `repair` says so; disks may use it meanwhile. `read` hears of bytes that were read,
+    /// now and then, and may end it by an error.
+    ///
+    /// # Errors
+    /// That of `read`; what the directory reports.
+    pub fn verify(
+        self: &Arc<Self>,
+        repair: bool,
+        read: &mut dyn FnMut(u64) -> Result<()>,
+        each: &mut dyn FnMut(Verified),
+    ) -> Result<()> {
+        let remedy = if repair { Remedy::Forget } else { Remedy::None };
+        for stem in self.directory.stems()? {
+            let Some(files) = self.readable(&stem) else { continue };
+            let (identity, kind) = (files.header.identity.clone(), kind_of(&files));
+            drop(files);
+            let found = match identity.kind {
+                Kind::Verified => self.verify_by_tree(&identity, remedy, read)?,
+                Kind::Plain => self.verify_whole(&identity, remedy, read)?,
+                // With the blob whose tree it is.
+                Kind::Outboard => continue,
+            };
+            each(Verified { digest: identity.digest, kind, found });
+        }
+        Ok(())
+    }
+
+    /// Compares a blob with its hash tree, step by step.
+    fn verify_by_tree(
+        self: &Arc<Self>,
+        identity: &Identity,
+        remedy: Remedy,
+        read: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<Findings> {
+        let mut found = Findings::default();
+        let mut step = |compared: Result<Findings>| {
+            let compared = compared?;
+            found += compared;
+            read(compared.bytes())
+        };
+        let tree_len = self.blob_apart(identity)?.tree().map_or(0, ReadAt::len);
+        for part in ByteRange::between(0, tree_len).parts(STEP) {
+            // Its files are let go before `read` waits.
+            let compared = self.blob_apart(identity)?.compare_tree(part, remedy);
+            step(compared)?;
+        }
+        for part in ByteRange::between(0, identity.len).parts(STEP) {
+            let compared = self.blob_apart(identity)?.compare(part, remedy);
+            step(compared)?;
+        }
+        Ok(found)
+    }
+
+    /// Compares a blob without a hash tree with its digest, where all of it is here.
+    fn verify_whole(
+        self: &Arc<Self>,
+        identity: &Identity,
+        remedy: Remedy,
+        read: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<Findings> {
+        let blob = self.blob_apart(identity)?;
+        let (local_bytes, mut found) = (blob.local_bytes(), Findings::default());
+        match whole::is_right(&blob, read)? {
+            Some(true) => found.right_bytes = local_bytes,
+            None => found.unproven_bytes = local_bytes,
+            Some(false) => {
+                found.wrong_bytes = local_bytes;
+                if remedy != Remedy::None {
+                    let all = ByteRange::between(0, blob.len());
+                    blob.count_damaged(local_bytes);
+                    blob.discard(all)?;
+                }
+            }
+        }
+        Ok(found)
+    }
+}
