@@ -3,8 +3,9 @@
 //! ```text
 //! DIR/ca.pem, DIR/ca.key      the authority; its key stays with who adds hosts
 //! DIR/gossip.key              64 hexadecimal digits, the same on all hosts
+//! DIR/trust                   which hosts were revoked, signed; not there before the first was (`trust_list`)
 //! DIR/hosts/NAME/             all that one host needs, to be copied there:
-//!     ca.pem, gossip.key      as above
+//!     ca.pem, gossip.key, trust   as above
 //!     host.pem, host.key      its certificate, in which its name is, and its key
 //! ```
 //!
@@ -13,11 +14,15 @@
 
 mod authority;
 mod certificate;
+mod revoking;
+mod trust_list;
 mod validity;
 
 pub use authority::{DAYS, DAYS_MAX, InitSettings, Made, MadeCluster, MadeHost, init};
 pub use certificate::Roles;
 pub(crate) use certificate::{Calendar, HostCertificate, unix_now};
+pub use revoking::{Published, published, rekey, revoke};
+pub(crate) use trust_list::{TRUST_LIST_MAX, TrustList};
 pub(crate) use validity::{REMEDY, Reminder, Validity};
 
 use headstart_block::digest::parse_hex;
@@ -37,9 +42,10 @@ const HOST: &str = "host.pem";
 const HOST_KEY: &str = "host.key";
 const GOSSIP_KEY: &str = "gossip.key";
 const HOSTS: &str = "hosts";
+const TRUST: &str = "trust";
 
 /// What a cluster's directory has in it.
-const OWN_FILES: [&str; 4] = [CA, CA_KEY, GOSSIP_KEY, HOSTS];
+const OWN_FILES: [&str; 5] = [CA, CA_KEY, GOSSIP_KEY, HOSTS, TRUST];
 
 /// What one host proves with that it belongs to its cluster.
 pub struct Credentials {
@@ -48,8 +54,10 @@ pub struct Credentials {
     pub(crate) certificate: Vec<CertificateDer<'static>>,
     pub(crate) key: PrivateKeyDer<'static>,
     pub(crate) gossip_key: [u8; 32],
+    /// The authority's list as it was when the certificate was made; nothing where there was none.
+    pub(crate) trust: Option<Vec<u8>>,
     /// What the certificate says.
-    pub(crate) says: HostCertificate,
+    pub(crate) says: Box<HostCertificate>,
 }
 
 impl Credentials {
@@ -85,7 +93,9 @@ impl Credentials {
             std::str::from_utf8(&read(&gossip_path)?).ok().and_then(|text| parse_hex(text.trim()));
         let gossip_key = gossip_key
             .ok_or_else(|| Error::corrupt("is not 64 hexadecimal digits").about(gossip_path.display()))?;
-        Ok(Self { name: name.to_owned(), authority, certificate, key, gossip_key, says })
+        let trust = crate::file::read(&dir.join(TRUST), TRUST_LIST_MAX as u64)?;
+        let (name, says) = (name.to_owned(), Box::new(says));
+        Ok(Self { name, authority, certificate, key, gossip_key, trust, says })
     }
 
     /// The roles that the certificate gives.

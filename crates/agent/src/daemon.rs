@@ -8,6 +8,7 @@
 //! STATE/pins          what hosts are to keep together
 //! STATE/recent        what it was asked for lately, where it is a root
 //! STATE/tracker       what it counts, where it is a tracker
+//! STATE/trust         which hosts were revoked, and the gossip key
 //! ```
 //!
 //! What is in DIR is good as long as the host runs, as its disks' processes are; what is in STATE outlives that. Both

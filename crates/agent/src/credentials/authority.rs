@@ -4,7 +4,7 @@
 //! that end soon. The keys of hosts stay as they are: a certificate is signed again for the key that it had.
 
 use super::certificate::{HostCertificate, Roles, added_uri, unix_now};
-use super::{CA, CA_KEY, GOSSIP_KEY, HOST, HOST_KEY, HOSTS, certificates, check_name, read_text};
+use super::{CA, CA_KEY, GOSSIP_KEY, HOST, HOST_KEY, HOSTS, TRUST, certificates, check_name, read_text};
 use crate::file::{Readers, replace};
 use aws_lc_rs::rand;
 use headstart_block::{Error, ErrorKind, Result};
@@ -177,7 +177,17 @@ impl Authority {
         Ok(Self { dir: dir.to_owned(), issuer: Issuer::new(authority_params(), key) })
     }
 
-    fn host_dir(&self, name: &str) -> PathBuf {
+    /// The cluster's directory.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What it signs by.
+    pub(super) fn key(&self) -> &KeyPair {
+        self.issuer.key()
+    }
+
+    pub(super) fn host_dir(&self, name: &str) -> PathBuf {
         self.dir.join(HOSTS).join(name)
     }
 
@@ -217,7 +227,7 @@ impl Authority {
         let Some(default) = default else { return Ok(()) };
         let mut all = wanted.values().fold(Roles::default(), |all, roles| all.with(*roles));
         for name in self.hosts()? {
-            if let Some(certificate) = self.certificate_of(&name)? {
+            if let Some(certificate) = self.member(&name)? {
                 all = all.with(certificate.roles);
             }
         }
@@ -230,7 +240,7 @@ impl Authority {
     /// Makes what a host needs, or what it lacks of that.
     fn make_host(&self, name: &str, wanted: Roles, days: u32) -> Result<MadeHost> {
         let directory = self.host_dir(name);
-        let before = self.certificate_of(name)?;
+        let before = self.member(name)?;
         let roles = before.as_ref().map_or(wanted, |before| before.roles.with(wanted));
         if let Some(before) =
             before.as_ref().filter(|before| before.roles == roles && !before.is_due(unix_now()))
@@ -240,7 +250,10 @@ impl Authority {
         }
         make_dir(&self.dir.join(HOSTS))?;
         make_dir(&directory)?;
-        let added = before.as_ref().and_then(|before| before.added).unwrap_or_else(unix_now);
+        let added = match before.as_ref().and_then(|before| before.added) {
+            Some(added) => added,
+            None => self.added_now(name)?,
+        };
         let grant = Grant { name, roles, added, days };
         let pem = match &before {
             Some(before) => self.sign(&grant, &public_key(&before.public_key)?)?,
@@ -250,8 +263,10 @@ impl Authority {
                 self.sign(&grant, &key)?
             }
         };
-        for (file, readers) in [(CA, Readers::All), (GOSSIP_KEY, Readers::Owner)] {
-            replace(&directory.join(file), read_text(&self.dir.join(file))?.as_bytes(), readers)?;
+        replace(&directory.join(CA), read_text(&self.dir.join(CA))?.as_bytes(), Readers::All)?;
+        replace(&directory.join(GOSSIP_KEY), self.gossip_key()?.as_bytes(), Readers::Owner)?;
+        if let Some((_, list)) = self.trust_list()? {
+            replace(&directory.join(TRUST), &list, Readers::Owner)?;
         }
         replace(&directory.join(HOST), pem.as_bytes(), Readers::All)?;
         let made = if before.is_some() { Made::Renewed } else { Made::New };

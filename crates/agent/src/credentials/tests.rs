@@ -85,6 +85,7 @@ fn without_certificates_nobody_listens_beyond_loopback() {
         role: headstart_swarm::Role::Agent,
         node: headstart_swarm::Settings::default(),
         connections_max: 1,
+        trust: None,
         tracker: None,
     };
     let started = runtime.block_on(crate::peers::Swarm::start(settings, cache, runtime.handle().clone()));

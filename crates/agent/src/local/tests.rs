@@ -74,6 +74,7 @@ fn settings(name: &str, join: Vec<String>, tracker: Option<PathBuf>) -> SwarmSet
         role: headstart_swarm::Role::Agent,
         node: headstart_swarm::Settings::default(),
         connections_max: 4,
+        trust: None,
         tracker,
     }
 }

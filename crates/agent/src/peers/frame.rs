@@ -24,6 +24,7 @@
 //! 12 hints                        what it answers, an `Answer`, postcard
 //! 13 refused   number     what    why the sender refuses something, UTF-8; what: 0 the connection, 1 the order of that
 //!                                 number, 2 the request for a certificate of that number
+//! 14 trust                        a list of the authority's: hosts that are revoked, the gossip key
 //! ```
 //!
 //! The version of all this is agreed upon in the TLS handshake, by the name of the application protocol. Version 1 ends
@@ -121,6 +122,8 @@ pub enum Kind {
     Report,
     /// What a tracker says of that.
     Hints,
+    /// The authority tells all hosts something.
+    Trust,
     /// The sender refuses the connection, an order, or a request: `b` is one of [`REFUSED_CONNECTION`],
     /// [`REFUSED_ORDER`], [`REFUSED_REQUEST`].
     Refused,
@@ -142,6 +145,7 @@ impl Kind {
             11 => Self::Report,
             12 => Self::Hints,
             13 => Self::Refused,
+            14 => Self::Trust,
             _ => return None,
         })
     }
@@ -161,6 +165,7 @@ impl Kind {
             Self::Report => 11,
             Self::Hints => 12,
             Self::Refused => 13,
+            Self::Trust => 14,
         }
     }
 
@@ -168,7 +173,7 @@ impl Kind {
     fn body(self) -> (usize, usize) {
         match self {
             Self::Hello => (1, HELLO_MAX),
-            Self::Message | Self::Order | Self::Report | Self::Hints => (1, MESSAGE_MAX),
+            Self::Message | Self::Order | Self::Report | Self::Hints | Self::Trust => (1, MESSAGE_MAX),
             Self::Done => (DONE, DONE),
             Self::Refused => (1, REFUSED_MAX),
             Self::Chunk | Self::Push => (1, CHUNK),

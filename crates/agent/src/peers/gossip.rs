@@ -1,7 +1,12 @@
 //! Who is there: a gossip library over datagrams that only hosts of the cluster can make or read.
 //!
-//! What a host tells the others is its name and where its connections are accepted. None of that is believed any
-//! further than that it is tried: who answers there has to prove that he has the name.
+//! What a host tells the others is its name and where its connections are accepted, signed by the key of its
+//! certificate ([`Claims`]). None of that is believed any further than that it is tried: the host that answers there
+//! has to prove its name. Entries without a signature, as version 0.1.0 makes them, are tried in a bounded number.
+//!
+//! The library panics on some messages that only a holder of the key can make, and holds as many entries as are named
+//! to it. Its task is started again then, without what it knew, and that is said; connections and disks go on
+//! meanwhile.
 //!
 //! # A datagram
 //!
@@ -19,6 +24,10 @@
 //! break. The library fills a datagram to the last byte, so what does not fit any more goes in two. Where security is
 //! none, the sealed part is as it is and there is no tag.
 
+mod claim;
+
+pub(super) use claim::Claims;
+
 use crate::peers::frame::NAME_MAX;
 use anyhow::Context;
 use async_trait::async_trait;
@@ -29,10 +38,11 @@ use chitchat::{
     NodeState, Serializable, spawn_chitchat,
 };
 use headstart_block::{Error, ErrorKind, Result};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
@@ -59,8 +69,27 @@ const STRAYS_MAX: usize = 64;
 /// Hosts that are looked at, at most.
 const MEMBERS_MAX: usize = 65_536;
 
+/// Of these, hosts that have signed no claim, as those of version 0.1.0: anybody with the gossip key can name such.
+const UNCLAIMED_MAX: usize = 256;
+
+/// Addresses of one name that are looked at, at most.
+const SAME_NAME_MAX: usize = 4;
+
 /// Hosts of this one's name that are looked at, at most.
 const NAMESAKES_MAX: usize = 8;
+
+/// Members that are gossiped with when the library's task starts again.
+const KNOWN_MAX: usize = 64;
+
+/// Entries of hosts, present and past, that the library may hold, and how often they are counted.
+const ENTRIES_MAX: usize = 4096;
+const COUNT_EVERY: Duration = Duration::from_secs(1);
+
+/// The pause before the library's task starts again.
+const START_AGAIN: Duration = Duration::from_secs(1);
+
+/// What a host has signed.
+const CLAIM: &str = "claim";
 
 /// What a host tells the others of itself.
 const ADDRESS: &str = "swarm";
@@ -81,38 +110,52 @@ pub(super) struct Members {
     pub(super) namesakes: Vec<Member>,
 }
 
-/// Takes part in the gossip as long as it lives.
-pub(super) struct Gossip {
-    handle: ChitchatHandle,
-    nodes: watch::Receiver<BTreeMap<ChitchatId, NodeState>>,
-    own: Member,
+/// What it takes to gossip.
+pub(super) struct Gossiper {
+    pub(super) socket: Arc<UdpSocket>,
+    pub(super) seal: Arc<Seal>,
+    /// What proves who says something; nothing where security is none.
+    pub(super) claims: Option<Claims>,
+    pub(super) own: Member,
+    /// Where to find the first others: `host:port`.
+    pub(super) seeds: Vec<String>,
+    pub(super) strays: Arc<Strays>,
 }
 
-impl Gossip {
-    /// Joins those that can be reached of `seeds` (`host:port`), and goes on trying the others.
-    ///
-    /// # Errors
-    /// Where the library cannot be started.
-    pub(super) async fn join(
-        socket: UdpSocket,
-        key: Option<[u8; 32]>,
-        name: &str,
-        address: SocketAddr,
-        seeds: Vec<String>,
-        refused: Arc<Strays>,
-    ) -> Result<Self> {
+/// The library's task while it runs.
+struct Running {
+    handle: ChitchatHandle,
+    nodes: watch::Receiver<BTreeMap<ChitchatId, NodeState>>,
+    /// Resolves when the task has ended.
+    ended: Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>,
+}
+
+/// Takes part in the gossip as long as it lives.
+pub(super) struct Gossip {
+    gossiper: Gossiper,
+    /// Nothing between an end that nobody asked for and the next start.
+    running: Option<Running>,
+    /// The members that were known last: where to begin again.
+    known: Vec<SocketAddr>,
+    /// Claims that were checked, and what came of it.
+    checked: HashMap<ChitchatId, (String, bool)>,
+}
+
+impl Gossiper {
+    /// Joins those that can be reached of the seeds and of `others`, and goes on trying the seeds.
+    async fn start(&self, others: &[SocketAddr]) -> Result<Running> {
         let failed = |e: anyhow::Error| {
             Error::new(ErrorKind::Io, "cannot gossip with other hosts").caused_by(e.into_boxed_dyn_error())
         };
-        let listen_addr = socket.local_addr().map_err(|e| Error::io("has no address", e))?;
-        let id = ChitchatId::new(name.to_owned(), generation(), address);
-        let seed_addresses: Vec<SocketAddr> = seeds.iter().filter_map(|seed| seed.parse().ok()).collect();
+        let (name, address, generation) = (&self.own.name, self.own.address, generation());
+        let listen_addr = self.socket.local_addr().map_err(|e| Error::io("has no address", e))?;
+        let seeds: Vec<SocketAddr> = self.seeds.iter().filter_map(|seed| seed.parse().ok()).collect();
         let config = ChitchatConfig {
-            chitchat_id: id,
+            chitchat_id: ChitchatId::new(name.clone(), generation, address),
             cluster_id: "headstart swarm".into(),
             gossip_interval: EVERY,
             listen_addr,
-            seed_nodes: seeds,
+            seed_nodes: self.seeds.clone(),
             failure_detector_config: FailureDetectorConfig {
                 dead_node_grace_period: Duration::from_secs(3600),
                 ..FailureDetectorConfig::default()
@@ -121,40 +164,155 @@ impl Gossip {
             catchup_callback: None,
             extra_liveness_predicate: None,
         };
-        let transport = Sealed::new(socket, key, refused)?;
-        let values = vec![(ADDRESS.to_owned(), address.to_string())];
+        let mut values = vec![(ADDRESS.to_owned(), address.to_string())];
+        if let Some(claims) = &self.claims {
+            values.push((CLAIM.to_owned(), claims.make(name, address, generation)?));
+        }
+        let transport = Sealed {
+            socket: Arc::clone(&self.socket),
+            seal: Arc::clone(&self.seal),
+            strays: Arc::clone(&self.strays),
+        };
         let handle = spawn_chitchat(config, values, &transport).await.map_err(failed)?;
-        for seed in seed_addresses {
-            handle.gossip(seed).map_err(failed)?;
+        for seed in seeds.iter().chain(others) {
+            handle.gossip(*seed).map_err(failed)?;
         }
         let nodes = handle.with_chitchat(|chitchat| chitchat.live_nodes_watcher()).await;
-        Ok(Self { handle, nodes, own: Member { name: name.to_owned(), address } })
+        let ended = Box::pin(handle.termination_watcher());
+        Ok(Running { handle, nodes, ended })
+    }
+}
+
+impl Gossip {
+    /// Joins those that can be reached.
+    ///
+    /// # Errors
+    /// Where the library cannot be started.
+    pub(super) async fn join(gossiper: Gossiper) -> Result<Self> {
+        let running = Some(gossiper.start(&[]).await?);
+        Ok(Self { gossiper, running, known: Vec::new(), checked: HashMap::new() })
     }
 
-    /// The other hosts, once they are not the same as before; `None` where there will be no more news.
+    /// The other hosts, once they are not the same as before; `None` where there will be no more news. It can be
+    /// dropped and called again.
     pub(super) async fn changed(&mut self) -> Option<Members> {
-        self.nodes.changed().await.ok()?;
-        let nodes = self.nodes.borrow_and_update();
-        let members = nodes
-            .iter()
-            .filter(|(id, _)| id.node_id.len() <= NAME_MAX)
-            .filter_map(|(id, state)| {
-                Some(Member { name: id.node_id.to_string(), address: state.get(ADDRESS)?.parse().ok()? })
-            })
-            .filter(|member| *member != self.own)
-            .take(MEMBERS_MAX);
+        loop {
+            let Some(running) = &mut self.running else {
+                self.start_again().await;
+                continue;
+            };
+            let Running { handle, nodes, ended } = running;
+            let cause = tokio::select! {
+                changed = nodes.changed() => {
+                    changed.ok()?;
+                    return Some(self.members());
+                }
+                ended = ended => ended.err().map_or_else(|| "it ended".to_owned(), |error| error.to_string()),
+                entries = too_many(handle) => format!("it names {entries} hosts"),
+            };
+            self.running = None;
+            tracing::warn!(
+                cause,
+                "the gossip between hosts broke off and starts again: a host that has the gossip key may have sent \
+                 what none should"
+            );
+        }
+    }
+
+    /// Starts the library's task again, after a pause.
+    async fn start_again(&mut self) {
+        tokio::time::sleep(START_AGAIN).await;
+        match self.gossiper.start(&self.known).await {
+            Ok(running) => self.running = Some(running),
+            Err(error) => tracing::warn!(%error, "the gossip between hosts does not start"),
+        }
+    }
+
+    /// The hosts as they are now.
+    fn members(&mut self) -> Members {
+        let Some(running) = &mut self.running else { return Members::default() };
+        let nodes = running.nodes.borrow_and_update();
+        self.checked.retain(|id, _| nodes.contains_key(id));
+        let (mut claimed, mut others) = (Vec::new(), Vec::new());
+        for (id, state) in nodes.iter().filter(|(id, _)| id.node_id.len() <= NAME_MAX) {
+            let Some(address) = state.get(ADDRESS).and_then(|address| address.parse().ok()) else { continue };
+            let member = Member { name: id.node_id.to_string(), address };
+            if member == self.gossiper.own {
+                continue;
+            }
+            let is_claimed = match (&self.gossiper.claims, state.get(CLAIM)) {
+                (Some(claims), Some(claim)) => is_right(&mut self.checked, claims, id, address, claim),
+                _ => false,
+            };
+            if is_claimed { claimed.push(member) } else { others.push(member) }
+        }
+        drop(nodes);
+        let unclaimed_max = if self.gossiper.claims.is_some() { UNCLAIMED_MAX } else { MEMBERS_MAX };
+        let members = chosen(claimed, others, unclaimed_max);
+        self.known = members.iter().map(|member| member.address).take(KNOWN_MAX).collect();
+        let own = &self.gossiper.own.name;
         let (mut namesakes, mut others): (Vec<_>, Vec<_>) =
-            members.partition(|member| member.name == self.own.name);
+            members.into_iter().partition(|member| member.name == *own);
         others.sort_unstable();
         namesakes.truncate(NAMESAKES_MAX);
-        Some(Members { others, namesakes })
+        Members { others, namesakes }
     }
 
     pub(super) async fn leave(self) {
-        if let Err(error) = self.handle.shutdown().await {
+        let Some(running) = self.running else { return };
+        if let Err(error) = running.handle.shutdown().await {
             tracing::debug!(%error, "the gossip ended with an error");
         }
     }
+}
+
+/// Returns how many entries there are once there are too many.
+async fn too_many(handle: &ChitchatHandle) -> usize {
+    loop {
+        tokio::time::sleep(COUNT_EVERY).await;
+        let entries = handle.with_chitchat(|chitchat| chitchat.node_states().len()).await;
+        if entries > ENTRIES_MAX {
+            return entries;
+        }
+    }
+}
+
+/// Whether a host's claim is right; each is checked once.
+fn is_right(
+    checked: &mut HashMap<ChitchatId, (String, bool)>,
+    claims: &Claims,
+    id: &ChitchatId,
+    address: SocketAddr,
+    claim: &str,
+) -> bool {
+    if let Some((_, is_right)) = checked.get(id).filter(|(before, _)| before == claim) {
+        return *is_right;
+    }
+    let is_right = claims.is_right(claim, &id.node_id, address, id.generation_id);
+    checked.insert(id.clone(), (claim.to_owned(), is_right));
+    is_right
+}
+
+/// The members that are looked at: all that said themselves that they are there, no more than so many of one name,
+/// and of others, whose names nobody says so of, no more than `unclaimed_max`.
+fn chosen(claimed: Vec<Member>, others: Vec<Member>, unclaimed_max: usize) -> Vec<Member> {
+    let mut by_name: BTreeMap<String, Vec<SocketAddr>> = BTreeMap::new();
+    for member in claimed.into_iter().take(MEMBERS_MAX) {
+        let addresses = by_name.entry(member.name).or_default();
+        // The last is the one of the latest start.
+        addresses.retain(|address| *address != member.address);
+        addresses.push(member.address);
+        if addresses.len() > SAME_NAME_MAX {
+            addresses.remove(0);
+        }
+    }
+    let unclaimed =
+        others.into_iter().filter(|member| !by_name.contains_key(&member.name)).take(unclaimed_max);
+    let unclaimed: Vec<Member> = unclaimed.collect();
+    let members = by_name.into_iter().flat_map(|(name, addresses)| {
+        addresses.into_iter().map(move |address| Member { name: name.clone(), address })
+    });
+    members.chain(unclaimed).collect()
 }
 
 /// Greater each time that a host starts.
@@ -166,7 +324,20 @@ fn generation() -> u64 {
 
 /// Seals and opens datagrams.
 pub(super) struct Seal {
-    key: Option<LessSafeKey>,
+    keys: RwLock<Keys>,
+}
+
+/// The gossip keys that are valid.
+struct Keys {
+    /// What is sealed is sealed by this one; nothing where security is none.
+    current: Option<([u8; 32], LessSafeKey)>,
+    /// The one before, for what hosts send that do not know the current one yet.
+    previous: Option<LessSafeKey>,
+}
+
+fn usable(key: [u8; 32]) -> Result<LessSafeKey> {
+    let key = UnboundKey::new(&AES_256_GCM_SIV, &key).map(LessSafeKey::new);
+    key.map_err(|_| Error::new(ErrorKind::Invalid, "the gossip key cannot be used"))
 }
 
 /// A part of a message.
@@ -180,13 +351,31 @@ struct Part {
 
 impl Seal {
     pub(super) fn new(key: Option<[u8; 32]>) -> Result<Self> {
-        let key = key.map(|key| UnboundKey::new(&AES_256_GCM_SIV, &key).map(LessSafeKey::new)).transpose();
-        let key = key.map_err(|_| Error::new(ErrorKind::Invalid, "the gossip key cannot be used"))?;
-        Ok(Self { key })
+        let current = key.map(|key| Ok::<_, Error>((key, usable(key)?))).transpose()?;
+        Ok(Self { keys: RwLock::new(Keys { current, previous: None }) })
+    }
+
+    /// Seals by another key from now on, and opens what is sealed by either. Returns `false` where it is the same key.
+    ///
+    /// # Errors
+    /// Where it cannot be used.
+    pub(super) fn rekey(&self, key: [u8; 32]) -> Result<bool> {
+        let new = usable(key)?;
+        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        if keys.current.as_ref().is_some_and(|(current, _)| *current == key) {
+            return Ok(false);
+        }
+        keys.previous = keys.current.replace((key, new)).map(|(_, previous)| previous);
+        Ok(true)
+    }
+
+    /// Opens what is sealed by the current key alone.
+    pub(super) fn give_up_previous(&self) {
+        self.keys.write().unwrap_or_else(PoisonError::into_inner).previous = None;
     }
 
     /// The datagrams that carry a message: one, or two where it does not fit.
-    fn seal(&self, message: &[u8]) -> Option<Vec<Vec<u8>>> {
+    pub(super) fn seal(&self, message: &[u8]) -> Option<Vec<Vec<u8>>> {
         let mut drawn = [0; 8];
         aws_lc_rs::rand::fill(&mut drawn).ok()?;
         let room = DATAGRAM - 1 - NONCE_LEN - PART_HEAD - TAG;
@@ -207,7 +396,8 @@ impl Seal {
         sealed.push(part);
         sealed.extend_from_slice(&message);
         sealed.extend_from_slice(bytes);
-        if let Some(key) = &self.key {
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, key)) = &keys.current {
             let nonce = Nonce::assume_unique_for_key(nonce);
             key.seal_in_place_append_tag(nonce, Aad::from([VERSION]), &mut sealed).ok()?;
         }
@@ -225,11 +415,17 @@ impl Seal {
         if *version != VERSION {
             return None;
         }
-        let opened = match &self.key {
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        let mut again = keys.previous.as_ref().map(|_| sealed.to_vec());
+        let opened = match &keys.current {
             None => sealed,
-            Some(key) => {
-                let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
-                key.open_in_place(nonce, Aad::from([VERSION]), sealed).ok()?
+            Some((_, key)) => {
+                let opened = open_by(key, nonce, sealed);
+                match (opened, &keys.previous, &mut again) {
+                    (Some(opened), ..) => opened,
+                    (None, Some(previous), Some(again)) => open_by(previous, nonce, again)?,
+                    _ => return None,
+                }
             }
         };
         let (head, bytes) = opened.split_at_checked(PART_HEAD)?;
@@ -241,18 +437,16 @@ impl Seal {
     }
 }
 
-/// The sealed transport of the library.
-struct Sealed {
-    /// Bound already: taken when the library opens it, once.
-    socket: Mutex<Option<UdpSocket>>,
-    seal: Arc<Seal>,
-    strays: Arc<Strays>,
+fn open_by<'a>(key: &LessSafeKey, nonce: &[u8], sealed: &'a mut [u8]) -> Option<&'a mut [u8]> {
+    let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+    key.open_in_place(nonce, Aad::from([VERSION]), sealed).ok()
 }
 
-impl Sealed {
-    fn new(socket: UdpSocket, key: Option<[u8; 32]>, strays: Arc<Strays>) -> Result<Self> {
-        Ok(Self { socket: Mutex::new(Some(socket)), seal: Arc::new(Seal::new(key)?), strays })
-    }
+/// The sealed transport of the library.
+struct Sealed {
+    socket: Arc<UdpSocket>,
+    seal: Arc<Seal>,
+    strays: Arc<Strays>,
 }
 
 /// Datagrams that no host of the cluster made.
@@ -283,23 +477,25 @@ impl Strays {
 #[async_trait]
 impl Transport for Sealed {
     async fn open(&self, _: SocketAddr) -> anyhow::Result<Box<dyn Socket>> {
-        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner).take();
         Ok(Box::new(SealedSocket {
-            socket: socket.context("the socket is in use")?,
+            socket: Arc::clone(&self.socket),
             seal: Arc::clone(&self.seal),
             strays: Arc::clone(&self.strays),
             datagram: vec![0; DATAGRAM],
             halves: VecDeque::new(),
+            is_too_long: false,
         }))
     }
 }
 
 struct SealedSocket {
-    socket: UdpSocket,
+    socket: Arc<UdpSocket>,
     seal: Arc<Seal>,
     strays: Arc<Strays>,
     datagram: Vec<u8>,
     halves: VecDeque<(SocketAddr, Part)>,
+    /// It was said that a message fits into no datagrams.
+    is_too_long: bool,
 }
 
 /// The message that a part completes. A half waits for the other one.
@@ -328,7 +524,11 @@ impl Socket for SealedSocket {
     async fn send(&mut self, to: SocketAddr, message: ChitchatMessage) -> anyhow::Result<()> {
         let mut bytes = Vec::new();
         message.serialize(&mut bytes);
-        for datagram in self.seal.seal(&bytes).context("a message cannot be sealed")? {
+        let sealed = self.seal.seal(&bytes);
+        if sealed.is_none() && !std::mem::replace(&mut self.is_too_long, true) {
+            tracing::warn!(bytes = bytes.len(), "there are more hosts in the gossip than fit into a message");
+        }
+        for datagram in sealed.context("a message cannot be sealed")? {
             self.socket.send_to(&datagram, to).await?;
         }
         Ok(())
@@ -359,6 +559,58 @@ impl Socket for SealedSocket {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    fn member(name: &str, port: u16) -> Member {
+        Member { name: name.to_owned(), address: SocketAddr::from(([10, 0, 0, 1], port)) }
+    }
+
+    #[test]
+    fn whoever_names_hosts_without_end_keeps_out_no_host_that_named_itself() {
+        let honest: Vec<_> = (0..1000).map(|at| member(&format!("z{at:04}"), at)).collect();
+        let named: Vec<_> = (0..65_000u16).map(|at| member(&format!("a{at:05}"), at)).collect();
+        let members = chosen(honest.clone(), named, UNCLAIMED_MAX);
+        assert_eq!(members.len(), honest.len() + UNCLAIMED_MAX);
+        assert!(honest.iter().all(|host| members.contains(host)));
+        // A host that names itself again and again has only its last addresses.
+        let often = chosen((0..100).map(|at| member("a", at)).collect(), Vec::new(), 0);
+        assert_eq!(often, (96..100).map(|at| member("a", at)).collect::<Vec<_>>());
+    }
+
+    proptest! {
+        #[test]
+        fn a_name_that_was_claimed_is_not_anybody_elses(
+            claimed in prop::collection::vec(("[a-c]", 0u16..9), 0..20),
+            others in prop::collection::vec(("[a-d]", 0u16..9), 0..20),
+            most in 0usize..5,
+        ) {
+            let made = |list: &[(String, u16)]| list.iter().map(|(name, port)| member(name, *port)).collect::<Vec<_>>();
+            let (claimed, others) = (made(&claimed), made(&others));
+            let members = chosen(claimed.clone(), others, most);
+            let unclaimed: Vec<_> = members.iter().filter(|member| !claimed.contains(member)).collect();
+            prop_assert!(unclaimed.len() <= most);
+            prop_assert!(unclaimed.iter().all(|member| claimed.iter().all(|claimed| claimed.name != member.name)));
+            for host in &claimed {
+                let same = members.iter().filter(|member| member.name == host.name).count();
+                prop_assert!((1..=SAME_NAME_MAX).contains(&same));
+            }
+        }
+    }
+
+    #[test]
+    fn while_the_key_changes_both_are_opened_and_the_earlier_one_seals_nothing() {
+        let [ours, earlier, later] = [1, 1, 2].map(|key| Seal::new(Some([key; 32])).unwrap());
+        let opens = |seal: &Seal, by: &Seal| {
+            let mut datagram = by.seal(b"hello").unwrap().remove(0);
+            seal.open(&mut datagram).is_some_and(|part| part.bytes == b"hello")
+        };
+        assert!(opens(&ours, &earlier) && !opens(&ours, &later));
+        assert!(ours.rekey([2; 32]).unwrap() && !ours.rekey([2; 32]).unwrap());
+        assert!(opens(&ours, &earlier) && opens(&ours, &later));
+        assert!(opens(&later, &ours) && !opens(&earlier, &ours));
+        ours.give_up_previous();
+        assert!(!opens(&ours, &earlier) && opens(&ours, &later));
+    }
 
     #[test]
     fn only_who_has_the_key_opens() {

@@ -20,6 +20,7 @@ use crate::peers::outbox::{Lanes, Sending};
 use crate::peers::parking::{Parked, Parking};
 use crate::peers::proof;
 use crate::peers::status::Counts;
+use crate::peers::trust::Trust;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_cache::{BlobSpec, Cache, CachedBlob};
 use headstart_image::manifest::Tree;
@@ -29,7 +30,7 @@ use headstart_swarm::{
     Urgency, WantId, Why,
 };
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -54,11 +55,14 @@ pub(super) struct Host {
     pub(super) opened: Notify,
     /// The other hosts, as the gossip has them, by name.
     members: Mutex<Vec<Member>>,
+    /// Their addresses.
+    known_addresses: Mutex<HashSet<IpAddr>>,
     /// Why those of them that cannot be connected to cannot, at the last try.
     unreached: Mutex<HashMap<PeerKey, String>>,
     /// Where other hosts answered that have this host's name.
     namesakes: Mutex<BTreeSet<SocketAddr>>,
     pub(super) orders: Orders,
+    pub(super) trust: Trust,
     /// Changes when another host shares a blob that did not, or the other way round.
     pub(super) company: watch::Sender<()>,
     core: Mutex<Core>,
@@ -70,7 +74,13 @@ pub(super) type Answer = oneshot::Receiver<Vec<Chunks>>;
 
 impl Host {
     #[expect(clippy::disallowed_methods, reason = "the clock that the state machine goes by")]
-    pub(super) fn new(cache: Arc<Cache>, runtime: Handle, node: Node, hints: HintsSide) -> Arc<Self> {
+    pub(super) fn new(
+        cache: Arc<Cache>,
+        runtime: Handle,
+        node: Node,
+        hints: HintsSide,
+        trust: Trust,
+    ) -> Arc<Self> {
         Arc::new(Self {
             cache,
             runtime,
@@ -82,9 +92,11 @@ impl Host {
             earlier: Notify::new(),
             opened: Notify::new(),
             members: Mutex::default(),
+            known_addresses: Mutex::default(),
             unreached: Mutex::default(),
             namesakes: Mutex::default(),
             orders: Orders::default(),
+            trust,
             company: watch::channel(()).0,
             core: Mutex::new(Core::new(node)),
             started: Instant::now(),
@@ -287,6 +299,7 @@ impl Host {
         };
         core.peers.insert(peer, new);
         core.by_key.insert(key, peer);
+        self.tell_trust(&link);
         self.counts.connections.fetch_add(1, Ordering::Relaxed);
         self.unreached().remove(&key);
         core.drive(self, Event::PeerUp { peer, key, role: link.role });
@@ -504,8 +517,17 @@ impl Host {
         let keys: HashSet<PeerKey> = all.map(|member| key_of(&member.name)).collect();
         let are_there: HashSet<SocketAddr> = namesakes.iter().map(|member| member.address).collect();
         self.namesakes().retain(|address| are_there.contains(address));
+        *self.known_addresses.lock().unwrap_or_else(PoisonError::into_inner) =
+            members.iter().map(|member| member.address.ip().to_canonical()).collect();
         self.unreached().retain(|key, _| keys.contains(key));
         *self.members.lock().unwrap_or_else(PoisonError::into_inner) = members.to_vec();
+    }
+
+    /// `true` if a host of the swarm is at this address, as far as gossip and connections tell.
+    pub(super) fn is_known_address(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.known_addresses.lock().unwrap_or_else(PoisonError::into_inner).contains(&address)
+            || self.core().peers.values().any(|peer| peer.link.address.ip().to_canonical() == address)
     }
 
     /// Where other hosts are that have this host's name.

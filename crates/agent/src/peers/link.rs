@@ -4,7 +4,7 @@
 //! the same thread whose processor has its bytes. The writer takes what is most urgent, reads a chunk into the
 //! buffer that is encrypted, and waits only for the socket.
 
-use crate::credentials::Roles;
+use crate::credentials::{HostCertificate, Roles};
 use crate::peers::blob::Blob;
 use crate::peers::channel::Channel;
 use crate::peers::frame::{self, HEADER, Header, Kind, PROCESS};
@@ -52,8 +52,8 @@ pub(super) struct Link {
     pub(super) address: SocketAddr,
     /// Which process of the other host it is.
     pub(super) process: [u8; PROCESS],
-    /// The last second in which the other host's certificate is valid, since 1970.
-    pub(super) valid_until: Option<u64>,
+    /// The other host's certificate.
+    pub(super) certificate: Option<HostCertificate>,
     /// Which end this host is.
     pub(super) side: Side,
     pub(super) binding: Binding,
@@ -111,7 +111,7 @@ impl Link {
             protocol: channel.protocol(),
             address,
             process: hello.process(),
-            valid_until: channel.certificate.as_ref().map(|certificate| certificate.validity.not_after),
+            certificate: channel.certificate.clone(),
             side: channel.side,
             binding: channel.binding,
             outbox: Outbox::default(),
@@ -242,6 +242,7 @@ impl Link {
                     host.order_refused(self, header.a, bytes)?;
                 }
                 Kind::Refused => {}
+                Kind::Trust => host.trust_told(Some(self), bytes)?,
                 Kind::Hello => return Err(Error::corrupt("a second hello")),
             }
         }

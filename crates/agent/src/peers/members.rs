@@ -10,6 +10,7 @@ use crate::peers::gossip::{Gossip, Member, Members};
 use crate::peers::host::Host;
 use crate::peers::link::Link;
 use crate::peers::proof::Side;
+use crate::peers::strangers::{Place, Strangers, Verdict};
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_swarm::{Offence, PeerKey};
 use std::collections::{HashMap, HashSet};
@@ -19,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 
 /// How long a connection may take to be made, before the other host is asked who it is.
@@ -38,8 +39,8 @@ const REFUSING: Duration = Duration::from_secs(1);
 /// A connection that lasted so long is made anew soon.
 const LASTING_MS: u64 = 5000;
 
-/// Connections whose other end is not known yet, at most.
-const STRANGERS_MAX: usize = 64;
+/// Hosts that are connected to for the first time at once, at most: who they are is not proven yet.
+const FIRST_DIALS_MAX: usize = 32;
 
 /// How long a host may be silent. Each sends a sign of life three times as often.
 const SILENCE_MS: u64 = 15_000;
@@ -64,6 +65,10 @@ pub(super) struct Door {
     pub(super) validity: Option<Validity>,
     /// Security is none: only who is on this host.
     pub(super) only_loopback: bool,
+    /// Connections whose other end is not known yet, and how each is told that it has to make room.
+    pub(super) strangers: Mutex<(Strangers, HashMap<Place, oneshot::Sender<()>>)>,
+    /// For connections to hosts that have never been connected to.
+    pub(super) first_dials: Semaphore,
     pub(super) stopping: watch::Receiver<bool>,
 }
 
@@ -97,6 +102,11 @@ async fn connect_to(address: SocketAddr) -> Result<TcpStream> {
 }
 
 impl Door {
+    /// As many as there may be at a time.
+    pub(super) fn first_dials() -> Semaphore {
+        Semaphore::new(FIRST_DIALS_MAX)
+    }
+
     /// Runs one connection until it ends.
     pub(super) async fn run(&self, channel: Channel, address: SocketAddr) -> Result<()> {
         let key = key_of(&channel.hello.name);
@@ -118,6 +128,11 @@ impl Door {
             let error = Error::new(ErrorKind::Unavailable, "too many hosts, or one that is left alone");
             return Err(self.refuse(channel, key, error).await);
         };
+        // A list may have come since the host was admitted.
+        if let Some(error) = self.host.trust.refusal(link.certificate.as_ref()) {
+            self.host.disconnected(link.peer);
+            return Err(error);
+        }
         let ended = link.run(&self.host, channel.stream).await;
         match &ended {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
@@ -149,6 +164,9 @@ impl Door {
                 self.host.met_namesake(address);
             }
             return Err(namesake(&hello.name, address.ip()));
+        }
+        if let Some(error) = self.host.trust.refusal(channel.certificate.as_ref()) {
+            return Err(error);
         }
         let claims =
             [(hello.is_root && !roles.root, "root"), (hello.is_tracker && !roles.tracker, "tracker")];
@@ -215,7 +233,6 @@ impl Door {
 
     /// Accepts connections until the swarm ends.
     pub(super) async fn accept(self: Arc<Self>, listener: TcpListener) {
-        let strangers = Arc::new(Semaphore::new(STRANGERS_MAX));
         let mut connections = JoinSet::new();
         let mut stopping = self.stopping.clone();
         let denied: Arc<Mutex<HashSet<IpAddr>>> = Arc::default();
@@ -230,14 +247,17 @@ impl Door {
                 tokio::time::sleep(FIRST_PAUSE).await;
                 continue;
             };
-            let Ok(permit) = Arc::clone(&strangers).try_acquire_owned() else {
+            let Some((place, makes_room)) = self.let_in(address.ip()) else {
                 self.host.counts.refused_connections.fetch_add(1, Ordering::Relaxed);
                 continue;
             };
             let (door, denied) = (Arc::clone(&self), Arc::clone(&denied));
             connections.spawn(async move {
-                let channel = door.wire.accept(socket, &door.hello).await;
-                drop(permit);
+                let channel = tokio::select! {
+                    channel = door.wire.accept(socket, &door.hello) => channel,
+                    _ = makes_room => Err(Error::new(ErrorKind::Unavailable, "it made room for another one")),
+                };
+                door.left(place);
                 match channel {
                     Ok(channel) => {
                         if let Err(error) = door.run(channel, address).await {
@@ -258,6 +278,33 @@ impl Door {
         // Those that are ending say goodbye, but not for long.
         let all = async { while connections.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(Duration::from_millis(500), all).await;
+    }
+
+    /// A place for a connection until its other end is known, and what says that it has to make room; nothing where
+    /// there is no place.
+    fn let_in(&self, from: IpAddr) -> Option<(Place, oneshot::Receiver<()>)> {
+        let (is_known, now_ms) = (self.host.is_known_address(from), self.host.now_ms());
+        let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        let (strangers, told) = &mut *strangers;
+        match strangers.come(from, is_known, now_ms) {
+            Verdict::Admitted { place, instead_of } => {
+                if let Some(other) = instead_of.and_then(|place| told.remove(&place)) {
+                    // Nobody listens where its handshake has just ended.
+                    let _ = other.send(());
+                }
+                let (tell, makes_room) = oneshot::channel();
+                told.insert(place, tell);
+                Some((place, makes_room))
+            }
+            Verdict::Refused => None,
+        }
+    }
+
+    /// A connection needs its place no longer.
+    fn left(&self, place: Place) {
+        let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        strangers.0.leave(place);
+        strangers.1.remove(&place);
     }
 
     /// Connects to the hosts that the gossip names, until the swarm ends.
@@ -307,14 +354,19 @@ impl Door {
         let key = key_of(&member.name);
         let mut pause = FIRST_PAUSE;
         let mut stopping = self.stopping.clone();
-        let mut tries: u32 = 0;
+        let (mut tries, mut is_proven) = (0u32, false);
         loop {
             if *stopping.borrow_and_update() || !goes_on.load(Ordering::Relaxed) {
                 return;
             }
             if !self.host.needs_no_connection(key) {
-                match self.connect(&member).await {
+                // Whoever has the gossip key can name hosts that are not there.
+                let turn = if is_proven { None } else { self.first_dials.acquire().await.ok() };
+                let connected = self.connect(&member).await;
+                drop(turn);
+                match connected {
                     Ok(channel) => {
+                        is_proven = true;
                         let since = self.host.now_ms();
                         if let Err(error) = self.run(channel, member.address).await {
                             tracing::debug!(%error, host = %member.name, "a connection ended");
@@ -381,11 +433,12 @@ impl Door {
                 if now.saturating_sub(link.heard.load(Ordering::Relaxed)) > SILENCE_MS {
                     tracing::info!(host = %link.name, "a host is silent; its connection is closed");
                     self.host.disconnected(link.peer);
-                } else if link.valid_until.is_some_and(|until| unix_now() > until) {
+                } else if link.certificate.as_ref().is_some_and(|one| unix_now() > one.validity.not_after) {
                     tracing::warn!(host = %link.name, "a host's certificate has ended; its connection is closed");
                     self.host.disconnected(link.peer);
                 }
             }
+            self.host.trust.tick(now);
             let notice = self.validity.and_then(|validity| reminder.due(validity, unix_now()));
             if let Some(notice) = notice {
                 tracing::warn!(remedy = REMEDY, "{notice}");

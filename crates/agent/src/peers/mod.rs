@@ -14,6 +14,7 @@
 //! | `fetching` | what the agent itself fetches from stores |
 //! | `finding` | blobs for who has none of his own |
 //! | `members` | connections made, accepted, made anew |
+//! | `strangers` | connections at the door, whose other end is not known yet |
 //! | `gossip` | who is there |
 //! | `joining` | the first host of the swarm, and what is there instead |
 //! | `remembering` | what a root was asked for, kept over a restart |
@@ -21,6 +22,7 @@
 //! | [`orders`] | what hosts ask each other to bring ahead of need |
 //! | `telling_roots` | agents name what they have to roots, so that those can bring it |
 //! | `hints` | what disks of an image read first, told and heard |
+//! | `trust` | hosts that are members no longer, and the gossip key |
 //! | `status` | all of it as plain data |
 //!
 //! # What is believed
@@ -51,7 +53,9 @@ pub(crate) mod pinning;
 mod proof;
 mod remembering;
 mod status;
+mod strangers;
 mod telling_roots;
+mod trust;
 
 #[cfg(test)]
 mod tests;
@@ -64,11 +68,12 @@ use crate::credentials::{Credentials, Roles, Validity, check_name, unix_now};
 use crate::peers::blob::Blob;
 use crate::peers::channel::Wire;
 use crate::peers::frame::Hello;
-use crate::peers::gossip::Gossip;
+use crate::peers::gossip::{Claims, Gossip, Gossiper, Member, Seal};
 use crate::peers::hints::{Counting, HintsSide};
 use crate::peers::host::Host;
 use crate::peers::members::Door;
 pub(crate) use crate::peers::members::key_of;
+use crate::peers::trust::Trust;
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use headstart_cache::{BlobSpec, Cache, CachedBlob};
 use headstart_disk::Carrier;
@@ -115,6 +120,8 @@ pub struct SwarmSettings {
     pub connections_max: usize,
     /// Where this host counts what disks of all hosts read: the file in which that is kept.
     pub tracker: Option<PathBuf>,
+    /// The file that keeps which hosts were revoked. Without one, that is not known after a restart.
+    pub trust: Option<PathBuf>,
 }
 
 impl SwarmSettings {
@@ -181,25 +188,35 @@ impl SwarmSettings {
 struct Own {
     wire: Wire,
     name: String,
-    gossip_key: Option<[u8; 32]>,
+    seal: Arc<Seal>,
+    trust: Trust,
     roles: Roles,
     validity: Option<Validity>,
+    claims: Option<Claims>,
 }
 
 impl Own {
-    fn of(security: &Security) -> Result<Self> {
-        Ok(match security {
+    fn of(settings: &SwarmSettings) -> Result<Self> {
+        let key = match &settings.security {
+            Security::Tls(credentials) => Some(credentials.gossip_key),
+            Security::PlainOnLoopback { .. } => None,
+        };
+        let seal = Arc::new(Seal::new(key)?);
+        Ok(match &settings.security {
             Security::Tls(credentials) => Self {
                 wire: Wire::tls(credentials)?,
                 name: credentials.name.clone(),
-                gossip_key: Some(credentials.gossip_key),
+                trust: Trust::open(credentials, settings.trust.clone(), Arc::clone(&seal))?,
+                seal,
                 roles: credentials.roles(),
                 validity: Some(credentials.says.validity),
+                claims: Some(Claims::of(credentials)?),
             },
             Security::PlainOnLoopback { name } => {
                 check_name(name)?;
                 let (name, roles) = (name.clone(), Roles::ALL);
-                Self { wire: Wire::Plain, name, gossip_key: None, roles, validity: None }
+                let trust = Trust::none(Arc::clone(&seal));
+                Self { wire: Wire::Plain, name, seal, trust, roles, validity: None, claims: None }
             }
         })
     }
@@ -242,7 +259,7 @@ impl Swarm {
         let settings = settings.with_roles()?;
         settings.check_addresses()?;
         let only_loopback = settings.is_plain();
-        let own = Own::of(&settings.security)?;
+        let own = Own::of(&settings)?;
         let (name, roles, validity) = (own.name, own.roles, own.validity);
         let (listener, datagrams, listening) = listen(settings.listen).await?;
         let address = match settings.advertise {
@@ -260,7 +277,7 @@ impl Swarm {
             None => None,
         };
         let is_tracker = counting.is_some();
-        let host = Host::new(cache, runtime.clone(), node, HintsSide::new(counting));
+        let host = Host::new(cache, runtime.clone(), node, HintsSide::new(counting), own.trust);
         let (stopping, stopped) = watch::channel(false);
         let door = Arc::new(Door {
             host: Arc::clone(&host),
@@ -276,11 +293,21 @@ impl Swarm {
             connections_max: settings.connections_max,
             validity,
             only_loopback,
+            strangers: Mutex::default(),
+            first_dials: Door::first_dials(),
             stopping: stopped,
         });
         let seeds = settings.join.clone();
         let strays = Arc::clone(&host.counts.strays);
-        let gossip = Gossip::join(datagrams, own.gossip_key, &name, address, seeds, strays).await?;
+        let gossip = Gossiper {
+            socket: Arc::new(datagrams),
+            seal: own.seal,
+            claims: own.claims,
+            own: Member { name: name.clone(), address },
+            seeds,
+            strays,
+        };
+        let gossip = Gossip::join(gossip).await?;
         let mut tasks = JoinSet::new();
         tasks.spawn_on(Arc::clone(&host).keep_time(), &runtime);
         tasks.spawn_on(Arc::clone(&door).accept(listener), &runtime);

@@ -17,6 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 mod earlier;
+mod gossip;
 mod hints;
 mod orders;
 mod rogues;
@@ -81,6 +82,7 @@ impl Cluster {
             role: Role::Agent,
             node: Settings::default(),
             connections_max: 100,
+            trust: None,
             tracker: None,
         }
     }
@@ -518,4 +520,29 @@ fn nonsense_ends_the_connection() {
         cluster.wait_until("it is dropped", || a.swarm.counters().dropped_other == expected);
     }
     assert!(a.is_connected_to(0));
+}
+
+/// Sockets without a certificate, many more than are let in at a time, keep no host of the cluster out.
+#[test]
+fn strangers_do_not_keep_hosts_out() {
+    let cluster = Cluster::new(&["a", "b"]);
+    let a = cluster.host("a", Role::Agent, &[]);
+    let credentials = cluster.credentials("b");
+    let mut sockets = std::collections::VecDeque::new();
+    for _ in 0..20 {
+        // As fast as they are thrown out they come again.
+        for _ in 0..70 {
+            sockets.push_back(std::net::TcpStream::connect(a.swarm.address()).unwrap());
+        }
+        while sockets.len() > 200 {
+            sockets.pop_front();
+        }
+        let mut rogue = None;
+        cluster.wait_until("it is let in", || {
+            rogue = Rogue::connect(&cluster, &credentials, ("a", a.swarm.address())).ok();
+            rogue.is_some()
+        });
+        drop(rogue);
+    }
+    assert!(a.swarm.counters().refused_connections > 0);
 }

@@ -40,6 +40,7 @@ impl Host {
             role: Role::Agent,
             node: headstart_swarm::Settings::default(),
             connections_max: 10,
+            trust: None,
             tracker: None,
         };
         let handle = tokio::runtime::Handle::current();

@@ -87,6 +87,7 @@ fn changing() -> Router<Arc<Served>> {
         .route("/v1/warm", post(warm))
         .route("/v1/pin", post(pin))
         .route("/v1/unpin", post(unpin))
+        .route("/v1/trust", post(trust))
         // It changes nothing; but who knows an image's number is taken for one who may read the image.
         .route("/v1/counts", get(counts))
 }
@@ -95,7 +96,7 @@ fn changing() -> Router<Arc<Served>> {
 #[derive(OpenApi)]
 #[openapi(
     info(title = "headstart agent", description = "The disks of a host, and its part in the swarm."),
-    paths(list, show, attach, detach, watch, swarm, warm, pin, unpin, counts, targets, metrics),
+    paths(list, show, attach, detach, watch, swarm, warm, pin, unpin, trust, counts, targets, metrics),
     components(schemas(
         DiskSpec,
         DiskStatus,
@@ -109,6 +110,8 @@ fn changing() -> Router<Arc<Served>> {
         Pin,
         PinStatus,
         Unpin,
+        TrustSpec,
+        Told,
         CountedImage,
         SwarmPart
     ))
@@ -250,6 +253,36 @@ async fn unpin(State(served): Shared, Body(unpin): Body<Unpin>) -> Answer<Json<V
     let unpinned = tokio::spawn(async move { keeper.unpin(&unpin.image).await }).await;
     let unpinned = unpinned.map_err(|e| Refusal(Error::invalid("unpinning it broke off").caused_by(e)))?;
     unpinned.map(Json).map_err(Refusal)
+}
+
+/// What the authority signed for all hosts.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+struct TrustSpec {
+    /// The bytes of the file `trust` in the cluster's directory.
+    list: Vec<u8>,
+}
+
+/// Where a list of the authority's went.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+struct Told {
+    /// The name of this host.
+    host: String,
+    /// The hosts that it was passed to at once; those pass it on.
+    hosts: Vec<String>,
+}
+
+/// Tells all hosts of the swarm which hosts are revoked and by which key gossip is sealed from now on, as the authority
+/// signed it: `headstart swarm revoke`. Over the Unix socket alone.
+#[utoipa::path(post, path = "/v1/trust", request_body = TrustSpec,
+    responses((status = 200, description = "Where it went", body = Told),
+        (status = 409, description = "A later list is known", body = Failure),
+        (status = 503, description = "The agent is in no swarm", body = Failure)))]
+async fn trust(State(served): Shared, Body(spec): Body<TrustSpec>) -> Answer<Json<Told>> {
+    let swarm = served.swarm.clone().ok_or_else(|| Refusal(no_swarm()))?;
+    let host = swarm.status().name;
+    // The swarm has a runtime of its own, and the list is written to a file.
+    let told = tokio::task::block_in_place(|| swarm.publish_trust(&spec.list));
+    told.map(|hosts| Json(Told { host, hosts })).map_err(Refusal)
 }
 
 /// What this host has counted as a tracker: `headstart train --counts` learns from it. Over the Unix socket alone.

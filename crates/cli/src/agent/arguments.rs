@@ -18,6 +18,9 @@ use std::str::FromStr;
 /// What a tracker counts, in its agent's directory of what lasts.
 const TRACKER_FILE: &str = "tracker";
 
+/// Which hosts were revoked, there.
+const TRUST_FILE: &str = "trust";
+
 /// Arguments of `headstart agent`.
 #[derive(Args)]
 pub(crate) struct AgentArgs {
@@ -182,6 +185,7 @@ impl AgentArgs {
             },
             connections_max: self.connections.into(),
             tracker: self.tracker.then(|| self.state().join(TRACKER_FILE)),
+            trust: Some(self.state().join(TRUST_FILE)),
         }))
     }
 }

@@ -101,6 +101,14 @@ impl AgentClient {
         self.0.ask(Method::POST, "/v1/unpin", Some(serde_json::json!({ "image": image }).to_string()))
     }
 
+    /// Tells the swarm what its authority signed.
+    ///
+    /// # Errors
+    /// As [`AgentClient::attach`].
+    pub(crate) fn tell_trust(&self, list: &[u8]) -> Result<Value> {
+        self.0.ask(Method::POST, "/v1/trust", Some(serde_json::json!({ "list": list }).to_string()))
+    }
+
     /// What its tracker has counted.
     ///
     /// # Errors

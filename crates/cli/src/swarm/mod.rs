@@ -4,11 +4,13 @@
 //! |---|---|
 //! | [`init`] | a cluster: its authority, hosts' certificates, the gossip key |
 //! | [`pin`] | images that hosts keep together |
+//! | [`revoke`] | hosts that are members no longer, another gossip key |
 //! | [`status`] | what a host's agent says of its part |
 //! | [`warm`] | images are brought ahead of need |
 
 mod init;
 mod pin;
+mod revoke;
 mod status;
 mod warm;
 
@@ -28,6 +30,15 @@ pub(crate) enum Command {
     /// an earlier version made.
     #[command(after_help = init::EXAMPLES)]
     Init(init::Init),
+    /// Revoke hosts: no other host takes their certificates any more
+    #[command(after_help = revoke::EXAMPLES)]
+    Revoke(revoke::Revoke),
+    /// Change the key by which gossip between hosts is sealed
+    #[command(after_help = revoke::REKEY_EXAMPLES)]
+    Rekey(revoke::Directory),
+    /// Tell the swarm again which hosts are revoked, where `revoke` or `rekey` could not
+    #[command(after_help = revoke::PUBLISH_EXAMPLES)]
+    Publish(revoke::Directory),
     /// Show this host's part in the swarm: the other hosts, the blobs that it shares, what went over the network
     #[command(after_help = "Examples:\n  headstart swarm status\n  \
                       headstart swarm status --agent /run/headstart/agent.sock --json")]
@@ -58,6 +69,9 @@ impl Command {
     pub(crate) fn run(&self) -> Result<Box<dyn Report>> {
         match self {
             Self::Init(init) => Ok(Box::new(init.run()?)),
+            Self::Revoke(revoke) => Ok(Box::new(revoke.run()?)),
+            Self::Rekey(directory) => Ok(Box::new(directory.rekey()?)),
+            Self::Publish(directory) => Ok(Box::new(directory.publish()?)),
             Self::Warm(warm) => Ok(Box::new(warm.run()?)),
             Self::Pin(pin) => Ok(Box::new(pin.run()?)),
             Self::Unpin { image, agent } => Ok(Box::new(pin::unpin(image, agent)?)),

@@ -13,6 +13,7 @@
 //! | [`orders`] | what hosts have each other do, and refuse |
 //! | [`pinned`] | images that hosts keep together, and images that are warm when they are pushed |
 //! | [`range_proxy`] | blobs for programs that are not ours |
+//! | [`revoked`] | hosts that are members no longer |
 //! | [`roles`] | what hosts may be, which is in their certificates; clusters of earlier versions |
 //! | [`rot`] | bits that flip in a host's cache |
 //! | [`sockets`] | which users reach the sockets, also when a process was started again |
@@ -47,6 +48,7 @@ mod modes;
 mod orders;
 mod pinned;
 mod range_proxy;
+mod revoked;
 mod roles;
 mod rot;
 #[path = "../e2e/scene.rs"]

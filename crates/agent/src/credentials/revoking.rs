@@ -1,0 +1,178 @@
+//! Hosts that are members no longer, and another gossip key: the authority signs a list that all hosts are told.
+
+use super::authority::{Authority, hex};
+use super::certificate::{HostCertificate, unix_now};
+use super::trust_list::{TRUST_LIST_MAX, TrustList};
+use super::{CA, GOSSIP_KEY, TRUST, certificates, read_text};
+use crate::file::{Readers, read, replace};
+use aws_lc_rs::rand;
+use headstart_block::digest::parse_hex;
+use headstart_block::{Error, ErrorKind, Result};
+use std::path::Path;
+
+/// A list as it is in a cluster's directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// Its number, higher than those of all lists before.
+    pub number: u64,
+    /// The hosts that were revoked, now and before, by name.
+    pub revoked: Vec<String>,
+    /// What an agent is told.
+    pub list: Vec<u8>,
+}
+
+impl Published {
+    fn of(list: &TrustList, bytes: Vec<u8>) -> Self {
+        let revoked = list.revoked.iter().map(|revoked| revoked.name.clone()).collect();
+        Self { number: list.number, revoked, list: bytes }
+    }
+}
+
+/// Revokes hosts: all certificates that they have, and the gossip key that they know.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] where the directory knows no host of a name; what the operating system reports.
+pub fn revoke(dir: &Path, names: &[String]) -> Result<Published> {
+    let authority = Authority::open(dir)?;
+    for name in names {
+        if authority.certificate_of(name)?.is_none() {
+            let known = authority.hosts()?.join(", ");
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("no host of the cluster is called `{name}`"),
+            )
+            .about(dir.display())
+            .remedy(format!("its hosts are {known}")));
+        }
+    }
+    let now = unix_now();
+    authority.publish(|list| names.iter().for_each(|name| list.revoke(name, now)))
+}
+
+/// Draws another gossip key.
+///
+/// # Errors
+/// What the operating system reports.
+pub fn rekey(dir: &Path) -> Result<Published> {
+    Authority::open(dir)?.publish(|_| ())
+}
+
+/// The list that was signed last.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] where there is none.
+pub fn published(dir: &Path) -> Result<Published> {
+    let signed = Authority::open(dir)?.trust_list()?;
+    let (list, bytes) = signed.ok_or_else(|| {
+        Error::new(ErrorKind::NotFound, "no host was revoked and no key changed")
+            .about(dir.display())
+            .remedy("revoke a host by `headstart swarm revoke`, or change the key by `headstart swarm rekey`")
+    })?;
+    Ok(Published::of(&list, bytes))
+}
+
+impl Authority {
+    /// The list that was signed last, and as it was signed.
+    pub(super) fn trust_list(&self) -> Result<Option<(TrustList, Vec<u8>)>> {
+        let path = self.dir().join(TRUST);
+        let Some(bytes) = read(&path, TRUST_LIST_MAX as u64)? else { return Ok(None) };
+        let list = TrustList::open(&bytes, &certificates(&self.dir().join(CA))?);
+        Ok(Some((list.map_err(|e| e.about(path.display()))?, bytes)))
+    }
+
+    /// The certificate that a host has, where it has one and is a member.
+    pub(super) fn member(&self, name: &str) -> Result<Option<HostCertificate>> {
+        let list = self.trust_list()?;
+        let is_revoked = |certificate: &HostCertificate| {
+            list.as_ref().is_some_and(|(list, _)| list.revocation(certificate).is_some())
+        };
+        Ok(self.certificate_of(name)?.filter(|certificate| !is_revoked(certificate)))
+    }
+
+    /// When a host is added that is added now: after all of its name that were revoked.
+    pub(super) fn added_now(&self, name: &str) -> Result<u64> {
+        let list = self.trust_list()?;
+        let revoked =
+            list.and_then(|(list, _)| list.revoked.into_iter().find(|revoked| revoked.name == name));
+        Ok(unix_now().max(revoked.map_or(0, |revoked| revoked.at.saturating_add(1))))
+    }
+
+    /// Signs the next list, with another gossip key, and gives both to the directories of all members.
+    fn publish(&self, change: impl FnOnce(&mut TrustList)) -> Result<Published> {
+        let before = self.trust_list()?.map(|(list, _)| list);
+        let mut list =
+            before.unwrap_or(TrustList { number: 0, signed_at: 0, revoked: Vec::new(), gossip_key: [0; 32] });
+        change(&mut list);
+        list.number += 1;
+        list.signed_at = unix_now();
+        rand::fill(&mut list.gossip_key).map_err(|_| Error::new(ErrorKind::Io, "cannot draw a key"))?;
+        let bytes = list.sign(self.key())?;
+        // First: from here on the list counts, and a run that was cut off is made good by the next.
+        replace(&self.dir().join(TRUST), &bytes, Readers::Owner)?;
+        let key = format!("{}\n", hex(&list.gossip_key));
+        replace(&self.dir().join(GOSSIP_KEY), key.as_bytes(), Readers::Owner)?;
+        for name in self.hosts()? {
+            if self.member(&name)?.is_some() {
+                let directory = self.host_dir(&name);
+                replace(&directory.join(TRUST), &bytes, Readers::Owner)?;
+                replace(&directory.join(GOSSIP_KEY), key.as_bytes(), Readers::Owner)?;
+            }
+        }
+        Ok(Published::of(&list, bytes))
+    }
+
+    /// The gossip key that counts now, as it is written to files.
+    pub(super) fn gossip_key(&self) -> Result<String> {
+        let path = self.dir().join(GOSSIP_KEY);
+        match self.trust_list()? {
+            Some((list, _)) => Ok(format!("{}\n", hex(&list.gossip_key))),
+            None => {
+                let text = read_text(&path)?;
+                let is_key = parse_hex(text.trim()).is_some();
+                is_key
+                    .then_some(text)
+                    .ok_or_else(|| Error::corrupt("is not 64 hexadecimal digits").about(path.display()))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::credentials::{Credentials, InitSettings, Made, init};
+
+    #[test]
+    fn a_revoked_host_gets_no_key_and_is_another_when_it_is_added_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("cluster");
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let add = |hosts: &[&str]| {
+            init(&dir, &InitSettings { hosts: names(hosts), ..InitSettings::default() }).unwrap().hosts
+        };
+        let made = add(&["a", "b"]);
+        assert_eq!(published(&dir).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(revoke(&dir, &names(&["a", "x"])).unwrap_err().kind(), ErrorKind::NotFound);
+        let host = |name: &str| Credentials::load(&dir.join("hosts").join(name), name).unwrap();
+        let (a, stolen) = (host("a"), host("b"));
+        let first = revoke(&dir, &names(&["b"])).unwrap();
+        assert_eq!((first.number, &first.revoked), (1, &names(&["b"])));
+        // The member has the new key, the other one has what it had.
+        assert_ne!(host("a").gossip_key, a.gossip_key);
+        assert_eq!(host("a").trust.as_ref(), Some(&first.list));
+        assert_eq!((host("b").gossip_key, &host("b").trust), (stolen.gossip_key, &None));
+        // Added again it has another key and a later time; the stolen certificate stays revoked.
+        let again = add(&["b"]);
+        assert_eq!((again[0].made, &again[0].directory), (Made::New, &made[1].directory));
+        let list = TrustList::open(&first.list, &a.authority).unwrap();
+        assert!(list.revocation(&stolen.says).is_some() && list.revocation(&host("b").says).is_none());
+        assert_ne!(host("b").says.public_key, stolen.says.public_key);
+        assert_eq!(host("b").gossip_key, host("a").gossip_key);
+        // Another key alone.
+        let second = rekey(&dir).unwrap();
+        assert_eq!((second.number, second.revoked.len()), (2, 1));
+        assert_eq!(published(&dir).unwrap(), second);
+        assert_eq!(host("b").gossip_key, host("a").gossip_key);
+        assert_eq!(add(&["a"])[0].made, Made::Kept);
+    }
+}

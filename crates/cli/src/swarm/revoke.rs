@@ -1,0 +1,107 @@
+//! `headstart swarm revoke`, `rekey`, `publish`: what the authority signs for all hosts, and tells them by an agent.
+
+use crate::agent::AgentSocket;
+use crate::report::{Outcome, count};
+use clap::Args;
+use headstart_agent::credentials::{self, Published};
+use headstart_block::{Error, Result};
+use serde::Serialize;
+use serde_json::Value;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+pub(super) const EXAMPLES: &str = "Examples:\n  \
+    headstart swarm revoke cluster node3\n  \
+    headstart swarm revoke cluster node3 node4 --agent /run/headstart/agent.sock --json\n\n\
+    Run it where the authority's key is. The agent of this host tells all others; hosts that are away are told once \
+    they are connected again. All certificates of the host are refused from then on, renewed ones too, its \
+    connections are closed, and gossip gets another key. Hosts that run version 0.1.0 are not told: they keep to \
+    what they know, and find no other hosts any more. To add the host again: `headstart swarm init DIR --host NAME`.";
+
+pub(super) const REKEY_EXAMPLES: &str = "Examples:\n  headstart swarm rekey cluster\n  \
+    headstart swarm rekey cluster --agent /run/headstart/agent.sock\n\n\
+    The earlier key is opened for another minute. Hosts that run version 0.1.0 are not told, and find no other hosts \
+    any more.";
+
+pub(super) const PUBLISH_EXAMPLES: &str = "Examples:\n  headstart swarm publish cluster\n  \
+    headstart swarm publish cluster --agent /run/headstart/agent.sock\n\n\
+    Only the file DIR/trust is needed of the cluster's directory, and ca.pem and ca.key.";
+
+#[derive(Args)]
+pub(crate) struct Revoke {
+    /// The cluster's directory, as `headstart swarm init` made it
+    dir: PathBuf,
+    /// A host that is no member any more
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
+    #[command(flatten)]
+    agent: AgentSocket,
+}
+
+#[derive(Args)]
+pub(crate) struct Directory {
+    /// The cluster's directory, as `headstart swarm init` made it
+    dir: PathBuf,
+    #[command(flatten)]
+    agent: AgentSocket,
+}
+
+impl Revoke {
+    pub(super) fn run(&self) -> Result<Told> {
+        tell(&self.dir, credentials::revoke(&self.dir, &self.names)?, &self.agent)
+    }
+}
+
+impl Directory {
+    pub(super) fn rekey(&self) -> Result<Told> {
+        tell(&self.dir, credentials::rekey(&self.dir)?, &self.agent)
+    }
+
+    pub(super) fn publish(&self) -> Result<Told> {
+        tell(&self.dir, credentials::published(&self.dir)?, &self.agent)
+    }
+}
+
+fn tell(dir: &Path, published: Published, agent: &AgentSocket) -> Result<Told> {
+    let told = agent.client().and_then(|client| client.tell_trust(&published.list)).map_err(|e| {
+        Error::new(e.kind(), "it is signed, and no host of the swarm was told").caused_by(e).remedy(format!(
+            "on a host whose agent is in the swarm, run `headstart swarm publish {}`",
+            dir.display()
+        ))
+    })?;
+    let names = |value: &Value| value.as_str().map(str::to_owned);
+    Ok(Told {
+        number: published.number,
+        revoked: published.revoked,
+        host: names(&told["host"]).unwrap_or_default(),
+        hosts: told["hosts"]
+            .as_array()
+            .map(|hosts| hosts.iter().filter_map(names).collect())
+            .unwrap_or_default(),
+    })
+}
+
+/// What was signed, and where it went.
+#[derive(Serialize)]
+pub(super) struct Told {
+    /// The number of the list.
+    number: u64,
+    /// All hosts that were revoked, now and before.
+    revoked: Vec<String>,
+    /// The host whose agent was told.
+    host: String,
+    /// The hosts that it told at once.
+    hosts: Vec<String>,
+}
+
+impl Outcome for Told {}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { number, revoked, host, hosts } = self;
+        let revoked = if revoked.is_empty() { "none".to_owned() } else { revoked.join(", ") };
+        write!(f, "list {number} of the authority's: revoked: {revoked}; gossip has another key")?;
+        write!(f, "\n{host} has it, and told {}", count(hosts.len() as u64, "host"))?;
+        if hosts.is_empty() { Ok(()) } else { write!(f, ": {}", hosts.join(", ")) }
+    }
+}

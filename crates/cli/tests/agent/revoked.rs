@@ -1,0 +1,81 @@
+//! Hosts that are members no longer: all others hear of it, and hold to it.
+
+use crate::agent::Agent;
+use crate::cluster::{knows, part, start, wait_for};
+use crate::scene::Scene;
+use serde_json::{Value, json};
+
+fn joining(agent: &Agent<'_>) -> String {
+    format!("--join {}", agent.ready["address"].as_str().unwrap())
+}
+
+fn misses(name: &'static str) -> impl Fn(&Value) -> bool {
+    move |part| !knows(name)(part)
+}
+
+#[test]
+fn a_revoked_host_is_out_at_all_hosts_and_stays_out_when_they_are_started_again() {
+    let scene = Scene::new();
+    scene.ok("swarm init ~/cluster --host a --host b --host c --host e");
+    let mut a = start(&scene, "a", "cluster/hosts/a", "");
+    // What the hosts have is what was copied to them, and does not change with the cluster's directory.
+    for host in ["b", "c", "e"] {
+        let copied = std::process::Command::new("cp")
+            .arg("-r")
+            .args([scene.path(&format!("cluster/hosts/{host}")), scene.path(&format!("of-{host}"))])
+            .status();
+        assert!(copied.unwrap().success());
+    }
+    let mut b = start(&scene, "b", "of-b", &joining(&a));
+    let mut c = start(&scene, "c", "of-c", &joining(&a));
+    wait_for("connected", &a, knows("c"));
+    wait_for("connected", &b, knows("c"));
+    // A typing error revokes nobody; without an agent it is said what is to be done.
+    let socket = a.option();
+    scene.fails(&format!("swarm revoke ~/cluster d {socket}"), &["`d`", "a, b, c, e"]);
+    scene.fails("swarm publish ~/cluster", &["no host was revoked"]);
+    let told = scene.json(&format!("swarm revoke ~/cluster c {socket}"));
+    assert_eq!((&told["number"], &told["revoked"], &told["host"]), (&json!(1), &json!(["c"]), &json!("a")));
+    wait_for("without it", &a, misses("c"));
+    wait_for("without it", &b, misses("c"));
+    let said = c.line("was revoked");
+    assert!(said.contains("refuses this one") && said.contains("swarm init DIR --host c"), "{said}");
+    // The others go on with each other; one that was away, and has only the earlier key, comes back.
+    let e = start(&scene, "e", "of-e", &joining(&a));
+    wait_for("connected", &e, knows("a"));
+    wait_for("connected", &b, knows("a"));
+    wait_for("connected by gossip under the later key", &e, knows("b"));
+    // A host that is started again knows it by itself.
+    b.kill();
+    a.stop();
+    b.again();
+    drop(c);
+    let mut c = start(&scene, "c", "of-c", &joining(&b));
+    let said = c.line("was revoked");
+    assert!(said.contains("refuses this one"), "{said}");
+    assert_eq!(part(&c)["peers"], json!([]));
+    drop(c);
+    // Added again it is another host of that name.
+    scene.ok("swarm init ~/cluster --host c");
+    let c = start(&scene, "c", "cluster/hosts/c", &joining(&b));
+    wait_for("connected", &c, knows("b"));
+}
+
+#[test]
+fn a_list_that_no_agent_could_be_told_is_told_later_and_an_earlier_one_is_refused() {
+    let scene = Scene::new();
+    scene.ok("swarm init ~/cluster --host a --host b");
+    scene.fails("swarm rekey ~/cluster --agent ~/none.sock", &["it is signed", "swarm publish"]);
+    std::fs::copy(scene.path("cluster/trust"), scene.path("first")).unwrap();
+    let a = start(&scene, "a", "cluster/hosts/a", "");
+    let told = scene.json(&format!("swarm publish ~/cluster {}", a.option()));
+    assert_eq!((&told["number"], &told["revoked"], &told["hosts"]), (&json!(1), &json!([]), &json!([])));
+    let said = scene.ok(&format!("swarm rekey ~/cluster {}", a.option())).stdout;
+    assert!(said.contains("list 2") && said.contains("a has it, and told 0 hosts"), "{said}");
+    std::fs::copy(scene.path("first"), scene.path("cluster/trust")).unwrap();
+    scene.fails(&format!("swarm publish ~/cluster {}", a.option()), &["later list"]);
+    // What no authority signed, another cluster's too, changes nothing.
+    scene.ok("swarm init ~/other --host z");
+    scene.fails("swarm rekey ~/other --agent ~/none.sock", &["it is signed"]);
+    scene.fails(&format!("swarm publish ~/other {}", a.option()), &["has not signed"]);
+}
