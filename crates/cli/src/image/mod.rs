@@ -33,7 +33,8 @@ pub(crate) enum Command {
     /// Make an image of a disk (raw, qcow2, vmdk, vhd, vhdx)
     #[command(after_help = "Examples:\n  headstart image import debian.qcow2 file:///srv/images:debian\n  \
                             headstart image import debian-patched.raw file:///srv/images:patched \\\n    \
-                            --base file:///srv/images:debian")]
+                            --base file:///srv/images:debian\n  \
+                            headstart image import vm1-snapshot.qcow2 file:///srv/images:vm1 --allow-dir /var/lib/vm1")]
     Import(Import),
     /// Write an image's disk to a file or device
     #[command(after_help = "Example:\n  headstart image export file:///srv/images:debian -o debian.raw")]
@@ -44,6 +45,8 @@ pub(crate) enum Command {
     Inspect(look::Inspect),
     /// Check that an image is what its digest says
     #[command(after_help = "Examples:\n  headstart image verify --deep file:///srv/images:debian\n  \
+                            headstart image verify file:///srv/images:debian \\\n    \
+                            --repair-from oci://registry.lan/vm/debian:12\n  \
                             headstart image verify https://images.lan/debian:12")]
     Verify(look::Verify),
     /// List the images of a store
@@ -63,7 +66,9 @@ pub(crate) enum Command {
     /// Copy an image from another store to a directory
     #[command(after_help = "Examples:\n  \
         headstart image pull oci://registry.lan/vm/debian:12 file:///srv/images\n  \
-        headstart image pull https://images.lan/debian:12 file:///srv/images:debian --limit-rate 10MB/s")]
+        headstart image pull https://images.lan/debian:12 file:///srv/images:debian --limit-rate 10MB/s\n\n\
+        What is there already is not copied: run it again to go on after a failure, also within a large blob.\n\
+        --check reads it, and replaces what is damaged.")]
     Pull(pull::Pull),
     /// Copy an image between any two stores
     #[command(after_help = "Example:\n  \
@@ -126,7 +131,8 @@ pub(crate) struct Import {
     /// Format of the disk: raw, qcow2, vmdk, vhd, vhdx [default: found by its content]
     #[arg(long)]
     format: Option<DiskFormat>,
-    /// Let the disk name files (backing files, extents) in this directory, beside its own
+    /// Let the disk name files (backing files, data files, extents) in this directory; without it, none, not even
+    /// beside it
     #[arg(long, value_name = "DIR")]
     allow_dir: Vec<PathBuf>,
     #[command(flatten)]

@@ -41,14 +41,14 @@ fn a_backing_chain_is_one_disk() {
     }
     let scene = Scene::new();
     chain(&scene);
-    let chained = scene.json("image import top.qcow2 file://~/store:chain");
+    let chained = scene.json("image import top.qcow2 file://~/store:chain --allow-dir ~");
     let expected = scene.json("image import expected.raw file://~/store:expected");
     assert_eq!(chained["digest"], expected["digest"]);
     scene.ok("image export file://~/store:chain -o out.raw");
     assert_same(&scene, "expected.raw", "out.raw");
     // Without the lowest there is no disk.
     fs::remove_file(scene.path("base.raw")).unwrap();
-    scene.fails("image import top.qcow2 file://~/store:no", &["top.qcow2", "base.raw"]);
+    scene.fails("image import top.qcow2 file://~/store:no --allow-dir ~", &["top.qcow2", "base.raw"]);
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn a_backing_file_of_a_format_that_only_qemu_img_reads() {
     mixed_disk(&scene, "base.raw", 8);
     qemu_img(&scene, "convert -f raw -O vmdk base.raw base.vmdk");
     qemu_img(&scene, "create -q -f qcow2 -b base.vmdk -F vmdk top.qcow2");
-    scene.ok("image import top.qcow2 file://~/store:top");
+    scene.ok("image import top.qcow2 file://~/store:top --allow-dir ~");
     scene.ok("image export file://~/store:top -o out.raw");
     assert_same(&scene, "base.raw", "out.raw");
 }
@@ -73,7 +73,7 @@ fn a_larger_disk_over_a_smaller_backing_file() {
     let scene = Scene::new();
     Disk::create(scene.path("base.raw"), 3 << 20).write((3 << 20) - 5000, &noise(1, 5000));
     qemu_img(&scene, "create -q -f qcow2 -b base.raw -F raw top.qcow2 8M");
-    scene.ok("image import top.qcow2 file://~/store:a");
+    scene.ok("image import top.qcow2 file://~/store:a --allow-dir ~");
     scene.ok("image export file://~/store:a -o out.raw");
     Disk::create(scene.path("expected.raw"), 8 << 20).write((3 << 20) - 5000, &noise(1, 5000));
     assert_same(&scene, "expected.raw", "out.raw");
@@ -115,18 +115,51 @@ fn a_file_outside_is_refused_unless_its_directory_is_allowed() {
             qemu_img(&scene, "amend -f qcow2 -o data_file=../elsewhere/data.raw vm/data-file.qcow2");
         }
         let import = format!("image import vm/{file} file://~/store:{file}");
-        scene.fails(&import, &["outside its own directory", &allow]);
+        scene.fails(&import, &["in a directory that is not allowed", &allow]);
         let made = scene.json(&format!("{import} --allow-dir elsewhere"));
         assert_eq!(made["digest"], expected["digest"], "{file}");
-        // Followed to where it leads, a link inside is no way out.
-        scene.fails(&import, &["outside its own directory", &allow]);
+        // Nor is the image's own directory allowed by itself.
+        scene.fails(&format!("{import} --allow-dir vm"), &["in a directory that is not allowed", &allow]);
     }
     fs::remove_file(scene.path("vm/library.qcow2")).unwrap();
     std::os::unix::fs::symlink("../elsewhere/base.raw", scene.path("vm/link.raw")).unwrap();
     qemu_img(&scene, "create -q -f qcow2 -b link.raw -F raw vm/linked.qcow2");
-    scene.fails("image import vm/linked.qcow2 file://~/store:linked", &["outside its own directory"]);
+    // Followed to where it leads, a link inside is no way out.
+    let linked = "image import vm/linked.qcow2 file://~/store:linked --allow-dir vm";
+    scene.fails(linked, &["in a directory that is not allowed"]);
     assert_eq!(scene.names("store/.headstart/staging"), [""; 0]);
     assert_eq!(scene.json("image list file://~/store")["images"].as_array().unwrap().len(), 5);
+}
+
+/// Two tenants' disks in one directory: neither gets the other's bytes by naming its file.
+#[test]
+fn a_file_beside_the_image_is_refused_too() {
+    if !installed(&["qemu-img"]) {
+        return;
+    }
+    let scene = Scene::new();
+    mixed_disk(&scene, "other.raw", 4);
+    qemu_img(&scene, "convert -f raw -O vmdk other.raw other.vmdk");
+    qemu_img(&scene, "convert -f raw -O vmdk -o subformat=monolithicFlat other.raw mine-flat.vmdk");
+    qemu_img(&scene, "convert -f raw -O vmdk -o subformat=twoGbMaxExtentSparse other.raw mine-split.vmdk");
+    qemu_img(&scene, "create -q -f qcow2 -b other.raw -F raw mine-library.qcow2");
+    qemu_img(&scene, "create -q -f qcow2 -o compression_type=zstd -b other.raw -F raw mine-tool.qcow2");
+    qemu_img(&scene, "create -q -f qcow2 -b other.vmdk -F vmdk mine-other.qcow2");
+    qemu_img(&scene, "create -q -f vmdk -b other.vmdk -F vmdk mine-parent.vmdk");
+    qemu_img(
+        &scene,
+        "convert -f raw -O qcow2 -o data_file=data.raw,data_file_raw=on other.raw mine-data.qcow2",
+    );
+    let expected = scene.json("image import other.raw file://~/store:other");
+    for file in scene.names("").iter().filter(|name| name.starts_with("mine-") && !name.contains("-flat-")) {
+        if file.contains("-s0") {
+            continue;
+        }
+        let import = format!("image import {file} file://~/store:mine");
+        scene.fails(&import, &["in a directory that is not allowed", "--allow-dir"]);
+        assert_eq!(scene.json(&format!("{import} --allow-dir ."))["digest"], expected["digest"], "{file}");
+    }
+    assert_eq!(scene.names("store/.headstart/staging"), [""; 0]);
 }
 
 #[test]
@@ -145,7 +178,7 @@ fn a_flat_vmdk_does_not_name_files_outside() {
         fs::write(scene.path("vm/flat.vmdk"), descriptor.replace("flat-flat.vmdk", &name)).unwrap();
         scene.fails(
             "image import vm/flat.vmdk file://~/store:no",
-            &["outside its own directory", "--allow-dir"],
+            &["in a directory that is not allowed", "--allow-dir"],
         );
         let made = scene.json("image import vm/flat.vmdk file://~/store:yes --allow-dir ~");
         assert_eq!(made["digest"], expected["digest"]);
@@ -191,7 +224,7 @@ fn nothing_is_connected_to() {
     hosted.resize(4096, 0);
     fs::write(scene.path("hosted.vmdk"), hosted).unwrap();
     for file in scene.names("").iter().filter(|name| name.contains(".qcow2") || name.contains(".vmdk")) {
-        scene.fails(&format!("image import {file} file://~/store:no"), &[]);
+        scene.fails(&format!("image import {file} file://~/store:no --allow-dir ~"), &[]);
         assert!(server.accept().is_err(), "{file}: it was asked");
     }
 }
@@ -219,8 +252,8 @@ fn protocols_and_descriptions_are_not_followed() {
     {
         for options in ["", "-o compression_type=zstd"] {
             qemu_img(&scene, &format!("create -q -f qcow2 {options} -u -b {backing} -F raw vm/{n}.qcow2 1M"));
-            // Refused; or read as a name of a file in the image's own directory, where there is none.
-            let run = scene.run(&format!("image import vm/{n}.qcow2 file://~/store:no"));
+            // Refused; or read as a name of a file in the allowed directory, where there is none.
+            let run = scene.run(&format!("image import vm/{n}.qcow2 file://~/store:no --allow-dir ~/vm"));
             run.fails(&[&format!("{n}.qcow2")[..0]]);
         }
     }
@@ -237,7 +270,7 @@ fn a_chain_that_leads_back_to_itself_ends() {
         for (file, backing) in [("one.qcow2", "two.qcow2"), ("two.qcow2", "one.qcow2")] {
             qemu_img(&scene, &format!("create -q -f qcow2 {options} -u -b {backing} -F qcow2 {file} 1M"));
         }
-        scene.fails("image import one.qcow2 file://~/store:no", &["one.qcow2"]);
+        scene.fails("image import one.qcow2 file://~/store:no --allow-dir ~", &["one.qcow2"]);
     }
     // One that is merely long is read.
     let base = Disk::create(scene.path("0.raw"), 1 << 20);
@@ -246,7 +279,7 @@ fn a_chain_that_leads_back_to_itself_ends() {
     for n in 1..60 {
         qemu_img(&scene, &format!("create -q -f qcow2 -u -b {}.qcow2 -F qcow2 {n}.qcow2 1M", n - 1));
     }
-    let chain = scene.json("image import 59.qcow2 file://~/store:chain");
+    let chain = scene.json("image import 59.qcow2 file://~/store:chain --allow-dir ~");
     let disk = scene.json("image import 0.raw file://~/store:base");
     assert_eq!(chain["digest"], disk["digest"]);
 }

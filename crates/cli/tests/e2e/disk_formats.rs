@@ -37,7 +37,7 @@ fn the_same_disk_in_any_format_is_the_same_image() {
     let raw = scene.json("image import disk.raw file://~/store:raw");
     for (file, convert, format) in FORMATS {
         tools::run(&scene, "qemu-img", &format!("convert -f raw {convert} disk.raw {file}"));
-        let made = scene.json(&format!("image import {file} file://~/store:{file}"));
+        let made = scene.json(&format!("image import {file} file://~/store:{file} --allow-dir ~"));
         assert_eq!(made["format"], format, "{file}");
         assert_eq!(made["virtual_size"], raw["virtual_size"], "{file}");
         assert_eq!(made["digest"], raw["digest"], "{file}");
@@ -109,7 +109,8 @@ fn encrypted_and_broken_containers_are_refused() {
     fs::write(scene.path("luks.qcow2"), encrypted).unwrap();
     tools::run(&scene, "qemu-img", "create -q -f qcow2 -u -b luks.qcow2 -F qcow2 over-luks.qcow2 8M");
     for file in ["luks.qcow2", "over-luks.qcow2"] {
-        scene.fails(&format!("image import {file} file://~/store:a"), &["luks.qcow2", "is encrypted"]);
+        let import = format!("image import {file} file://~/store:a --allow-dir ~");
+        scene.fails(&import, &["luks.qcow2", "is encrypted"]);
     }
     for (file, convert, _) in FORMATS {
         tools::run(&scene, "qemu-img", &format!("convert -f raw {convert} disk.raw {file}"));
@@ -120,7 +121,7 @@ fn encrypted_and_broken_containers_are_refused() {
         for damaged in [&noisy, &whole[..whole.len().min(600)]] {
             fs::write(scene.path(file), damaged).unwrap();
             // A flat image is only a description, a fixed vhd starts with the disk itself: they may be read.
-            let run = scene.run(&format!("image import {file} file://~/store:a"));
+            let run = scene.run(&format!("image import {file} file://~/store:a --allow-dir ~"));
             if run.status != Some(0) {
                 run.fails(&[file]);
             }
@@ -153,7 +154,7 @@ fn truncated_containers_are_refused() {
         let anywhere = (0..5).map(|n| whole.len() * n / 5 + n * 97).chain([600]);
         for len in near_the_end.into_iter().chain(anywhere) {
             fs::write(scene.path(data), &whole[..len]).unwrap();
-            let run = scene.run(&format!("image import {file} file://~/store:a --json"));
+            let run = scene.run(&format!("image import {file} file://~/store:a --allow-dir ~ --json"));
             if run.status == Some(0) {
                 // What was cut off may have been padding.
                 assert_eq!(run.json()["digest"], raw["digest"], "{file}, {len} of {}", whole.len());
@@ -178,7 +179,7 @@ fn a_truncated_table_is_not_a_disk_of_zeros() {
     fs::write(scene.path("cut.qcow2"), &whole[..30_000]).unwrap();
     scene.fails("image import cut.qcow2 file://~/store:a", &["cut.qcow2", "truncated", "copy it again"]);
     tools::run(&scene, "qemu-img", "create -q -f qcow2 -b cut.qcow2 -F qcow2 over.qcow2 32M");
-    scene.fails("image import over.qcow2 file://~/store:a", &["cut.qcow2", "truncated"]);
+    scene.fails("image import over.qcow2 file://~/store:a --allow-dir ~", &["cut.qcow2", "truncated"]);
 }
 
 /// Every byte of the metadata of a small qcow2, changed: an image, or an error.

@@ -6,21 +6,19 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-/// Directories in which the files that a disk image names (backing files, extents) may lie.
+/// Directories in which the files that a disk image names (backing files, data files, extents) may be.
 #[derive(Clone, Debug)]
 pub struct AllowedDirs(Vec<PathBuf>);
 
 impl AllowedDirs {
-    /// The directory of the image itself, and `more`.
+    /// The directories that the caller names, and what is in them.
     ///
     /// # Errors
     /// Where one of them does not exist.
-    pub fn new(image: &Path, more: &[PathBuf]) -> Result<Self> {
-        let own = image.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    pub fn new(dirs: &[PathBuf]) -> Result<Self> {
         let resolve =
-            |dir: &Path| dir.canonicalize().map_err(|e| Error::io("cannot find", e).about(dir.display()));
-        let dirs = std::iter::once(own).chain(more.iter().map(PathBuf::as_path)).map(resolve);
-        Ok(Self(dirs.collect::<Result<_>>()?))
+            |dir: &PathBuf| dir.canonicalize().map_err(|e| Error::io("cannot find", e).about(dir.display()));
+        Ok(Self(dirs.iter().map(resolve).collect::<Result<_>>()?))
     }
 
     /// Opens `named`, a file that an image names, where it is in one of the directories once every link is followed.
@@ -36,7 +34,7 @@ impl AllowedDirs {
             let dir = place.parent().unwrap_or(&place).display().to_string();
             return Err(Error::new(
                 ErrorKind::Invalid,
-                "the image names this file outside its own directory",
+                "the image names this file, in a directory that is not allowed",
             )
             .about(place.display())
             .remedy(format!("if you trust the image, allow it with --allow-dir {dir}")));
@@ -98,15 +96,13 @@ mod tests {
         std::fs::write(outside.join("secret"), "x").unwrap();
         std::fs::write(inside.join("base"), "x").unwrap();
         std::os::unix::fs::symlink(outside.join("secret"), inside.join("link")).unwrap();
-        let allowed = AllowedDirs::new(&inside.join("top.qcow2"), &[]).unwrap();
+        AllowedDirs::new(&[]).unwrap().open(&inside.join("base")).unwrap_err();
+        let allowed = AllowedDirs::new(std::slice::from_ref(&inside)).unwrap();
         allowed.open(&inside.join("base")).unwrap();
         for bad in [inside.join("link"), inside.join("../out/secret"), outside.join("secret")] {
             let error = allowed.open(&bad).unwrap_err();
             assert!(error.to_string().contains("--allow-dir"), "{error}");
         }
-        AllowedDirs::new(&inside.join("top.qcow2"), std::slice::from_ref(&outside))
-            .unwrap()
-            .open(&outside.join("secret"))
-            .unwrap();
+        AllowedDirs::new(&[inside, outside.clone()]).unwrap().open(&outside.join("secret")).unwrap();
     }
 }

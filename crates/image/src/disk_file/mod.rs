@@ -8,15 +8,17 @@
 //! headers, tables and places of data are compared with the files' ends before anything is read.
 //!
 //! A disk image may name other files: its backing file, its extents. Whoever wrote the image chose those
-//! names, so a hostile image could pull `/etc/shadow` into a tenant's disk. Only files in the image's
-//! own directory and in directories that the caller allows are opened; anything else is an error that says so.
+//! names, so a hostile image could pull `/etc/shadow`, or another tenant's disk in the same directory, into a
+//! tenant's disk. Only files in directories that the caller allows are opened; anything else is an error that says so.
 
 mod archives;
 mod chain;
+mod confined;
 mod library;
 mod qcow2;
 mod qemu_img;
 mod raw;
+mod source;
 mod vhd;
 mod vmdk;
 
@@ -139,7 +141,7 @@ pub struct DiskFile {
     pub path: PathBuf,
     /// Its format; found by its bytes where it is not given.
     pub format: Option<DiskFormat>,
-    /// Directories, beside the file's own, in which files that it names may lie.
+    /// Directories in which files that it names may be. Its own is one of them only where it is named here.
     pub allowed_dirs: Vec<PathBuf>,
 }
 
@@ -175,30 +177,44 @@ impl DiskFile {
         let file = chain::open_disk(&self.path)?;
         let named = |e| self.named(e);
         let format = self.format.map_or_else(|| DiskFormat::of(&file), Ok)?;
-        let allowed = AllowedDirs::new(&self.path, &self.allowed_dirs)?;
-        let device = match format {
+        let disk = match format {
             DiskFormat::Raw => {
                 if self.format.is_none() {
                     archives::refuse(&file).map_err(named)?;
                 }
-                Ok(Box::new(RawDisk::of(file)) as Box<dyn BlockDevice>)
+                OpenDisk { device: Box::new(RawDisk::of(file)), format, _scratch: None }
             }
-            DiskFormat::Qcow2 => library::open(&file, &allowed),
-            DiskFormat::Vmdk => vmdk::open(&file, &allowed),
-            DiskFormat::Vhd => vhd::check(&file).and_then(|()| Err(Error::unsupported("vhd"))),
-            DiskFormat::Vhdx => Err(Error::unsupported("vhdx")),
+            _ => self.open_container(&file, format, scratch, progress).map_err(named)?,
         };
-        let disk = match device {
-            Ok(device) => OpenDisk { device, format, _scratch: None },
-            Err(e) if e.kind() == ErrorKind::Unsupported => {
-                self.convert(format, &allowed, scratch, progress).map_err(named)?
-            }
-            Err(e) => return Err(named(e)),
-        };
-        if self.format.is_none() {
+        // What a container says of its disk may end within a sector; bytes of a file that do were cut off.
+        if self.format.is_none() && (format == DiskFormat::Raw || disk.device.size() == 0) {
             archives::check_size(disk.device.size()).map_err(named)?;
         }
         Ok(disk)
+    }
+
+    fn open_container(
+        &self,
+        file: &FileSource,
+        format: DiskFormat,
+        scratch: &Path,
+        progress: &dyn Progress,
+    ) -> Result<OpenDisk> {
+        let allowed = AllowedDirs::new(&self.allowed_dirs)?;
+        let device = match format {
+            DiskFormat::Qcow2 => library::open(file, &allowed),
+            DiskFormat::Vmdk => vmdk::open(file, &allowed),
+            DiskFormat::Raw | DiskFormat::Vhd | DiskFormat::Vhdx => Err(Error::unsupported("takes qemu-img")),
+        };
+        match device {
+            Ok(device) => Ok(OpenDisk { device, format, _scratch: None }),
+            Err(e) if e.kind() == ErrorKind::Unsupported => {
+                let raw = qemu_img::convert_to_raw(file, format, &allowed, scratch, progress)?;
+                let device = Box::new(RawDisk::open(&raw)?);
+                Ok(OpenDisk { device, format, _scratch: Some(raw) })
+            }
+            Err(e) => Err(e),
+        }
     }
 
     /// Names this file in front of what an error is about, which may be a file that it names.
@@ -208,17 +224,5 @@ impl DiskFile {
             return error;
         }
         Error::new(error.kind(), error.to_string()).about(path)
-    }
-
-    fn convert(
-        &self,
-        format: DiskFormat,
-        allowed: &AllowedDirs,
-        scratch: &Path,
-        progress: &dyn Progress,
-    ) -> Result<OpenDisk> {
-        let raw = qemu_img::convert_to_raw(&self.path, format, allowed, scratch, progress)?;
-        let device = Box::new(RawDisk::open(&raw)?);
-        Ok(OpenDisk { device, format, _scratch: Some(raw) })
     }
 }

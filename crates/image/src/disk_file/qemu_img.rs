@@ -1,124 +1,87 @@
-//! Formats that the library lacks, through `qemu-img` where it is installed.
+//! Formats that the library lacks, through `qemu-img` where it is installed: with limits, without a network, and only
+//! with files that were opened and checked here.
 
-use super::{AllowedDirs, DiskFormat, MAX_CHAIN, chain, vmdk};
+use super::confined::{self, Limits};
+use super::source::Source;
+use super::{AllowedDirs, DiskFormat};
 use crate::progress::{Progress, step};
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{Error, ErrorKind, FileSource, Result};
 use serde_json::Value;
 use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::path::Path;
+use std::process::{Child, ExitStatus, Stdio};
 use tempfile::TempPath;
 
-/// Converts `path` to a sparse raw file in `scratch`, which goes away with the value returned.
+/// Limits for looking at an image: it writes nothing.
+const LOOK: Limits = Limits { memory: 2 << 30, seconds: 60, file: 0 };
+/// Limits for reading and writing a disk, and what each 32 MiB of it adds.
+const CONVERT: Limits = Limits { memory: 4 << 30, seconds: 600, file: 1 << 20 };
+const BYTES_EACH_SECOND: u64 = 32 << 20;
+
+/// Converts `file` to a sparse raw file in `scratch`, which goes away with the value returned.
 pub(super) fn convert_to_raw(
-    path: &Path,
+    file: &FileSource,
     format: DiskFormat,
     allowed: &AllowedDirs,
     scratch: &Path,
     progress: &dyn Progress,
 ) -> Result<TempPath> {
-    let size = check_chain(path, format, allowed)?;
-    if matches!(format, DiskFormat::Vmdk | DiskFormat::Qcow2) {
-        check_structure(path, format)?;
+    let program = confined::find("qemu-img").map_err(|_| not_installed(format))?;
+    // Seen from where `qemu-img` runs.
+    let scratch = std::path::absolute(scratch).map_err(|e| Error::io("cannot make its path absolute", e))?;
+    let (_open, image) = Source::open(file, format, allowed, &scratch)?;
+    let size = size_of(&program, &image.top)?;
+    let limits = Limits {
+        seconds: CONVERT.seconds + size / BYTES_EACH_SECOND,
+        file: size.saturating_add(CONVERT.file),
+        ..CONVERT
+    };
+    if format == DiskFormat::Vmdk {
+        check_structure(&program, &image.disk, &limits)?;
     }
     let raw = tempfile::Builder::new()
         .prefix("converted-")
-        .tempfile_in(scratch)
+        .tempfile_in(&scratch)
         .map_err(|e| Error::io("cannot make a scratch file", e).about(scratch.display()))?
         .into_temp_path();
-    let mut child = Command::new("qemu-img")
-        .args(["convert", "-p", "-f", format.qemu_name(), "-O", "raw"])
-        .args([absolute(path)?, raw.to_path_buf()])
-        .stdin(Stdio::null())
+    let mut child = limits
+        .command(&program)
+        .args(["convert", "-p", "-O", "raw", &image.disk])
+        .arg(&raw)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|e| not_installed(format, e))?;
+        .map_err(not_run)?;
     progress.begin("convert with qemu-img", size);
     // A pipe that nobody empties would stop it after 64 KiB of warnings.
     let complaints = child.stderr.take().map(|stderr| std::thread::spawn(move || head_of(stderr)));
     let status = follow(child, size, progress)?;
     let said = complaints.and_then(|thread| thread.join().ok()).unwrap_or_default();
-    judge(status, &said)?;
+    judge(status, &said, &limits)?;
     Ok(raw)
 }
 
-/// A path that cannot be taken for an option or a protocol (`nbd://...`).
-fn absolute(path: &Path) -> Result<PathBuf> {
-    std::path::absolute(path).map_err(|e| Error::io("cannot make its path absolute", e))
+/// The size of the disk, in bytes.
+fn size_of(program: &Path, image: &str) -> Result<u64> {
+    let output = LOOK.command(program).args(["info", "--output=json", image]).output().map_err(not_run)?;
+    judge(output.status, &String::from_utf8_lossy(&output.stderr), &LOOK)?;
+    let info: Value = serde_json::from_slice(&output.stdout)
+        .map_err(|e| Error::new(ErrorKind::Io, "cannot understand what `qemu-img info` says").caused_by(e))?;
+    Ok(info["virtual-size"].as_u64().unwrap_or(0))
 }
 
-/// Checks every file that the image, its backing chain, its extents and data files name; returns the disk's size.
-/// Each is checked before `qemu-img` opens it: it would connect to a server whose address is in the place of a name.
-fn check_chain(path: &Path, format: DiskFormat, allowed: &AllowedDirs) -> Result<u64> {
-    let (mut path, mut format_name) = (absolute(path)?, Some(format.qemu_name().to_owned()));
-    let mut size = None;
-    for _ in 0..MAX_CHAIN {
-        if format_name.as_ref().is_none_or(|name| name == "vmdk") {
-            let file = chain::open_disk(&path)?;
-            vmdk::check(&file, allowed).map_err(|e| e.about(path.display()))?;
-        }
-        // Without its backing file, which is next.
-        let info = look_at(&path, format_name.as_deref(), format)?;
-        let dir = path.parent().unwrap_or(Path::new("/"));
-        check_names(&info, dir, allowed)?;
-        let size = *size.get_or_insert(info["virtual-size"].as_u64().unwrap_or(0));
-        let backing = ["full-backing-filename", "backing-filename"].map(|key| info[key].as_str());
-        let Some(backing) = backing[0].or(backing[1]) else { return Ok(size) };
-        path = dir.join(backing);
-        format_name = info["backing-filename-format"].as_str().map(str::to_owned);
-    }
-    Err(Error::invalid(format!("a chain of more than {MAX_CHAIN} images, or one without end")))
-}
-
-/// What `qemu-img info` says of one file.
-fn look_at(path: &Path, format_name: Option<&str>, format: DiskFormat) -> Result<Value> {
-    let mut command = Command::new("qemu-img");
-    command.args(["info", "--output=json"]).args(format_name.map(|name| ["-f", name]).into_iter().flatten());
-    let output = command.arg(path).stdin(Stdio::null()).output().map_err(|e| not_installed(format, e))?;
-    if !output.status.success() {
-        return Err(failed(&String::from_utf8_lossy(&output.stderr)));
-    }
-    serde_json::from_slice(&output.stdout)
-        .map_err(|e| Error::new(ErrorKind::Io, "cannot understand what `qemu-img info` says").caused_by(e))
-}
-
-/// Converting, `qemu-img` takes what is past the end of a truncated file for zeros; only a check tells (of vhd and
-/// vhdx, already opening). What else may be wrong with a qcow2 are its counts of references, which only writers need.
-fn check_structure(path: &Path, format: DiskFormat) -> Result<()> {
-    let output = Command::new("qemu-img")
-        .args(["check", "-f", format.qemu_name()])
-        .arg(absolute(path)?)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|e| not_installed(format, e))?;
-    let said = String::from_utf8_lossy(&output.stderr);
+/// Kinds of vmdk that are not known here may be cut short, too: converting, `qemu-img` takes what is past the end of a
+/// file for zeros; only a check tells.
+fn check_structure(program: &Path, image: &str, limits: &Limits) -> Result<()> {
+    let output = limits.command(program).args(["check", image]).output().map_err(not_run)?;
     match output.status.code() {
         // All right; leaks, which cost only space; no check for this variant.
         Some(0 | 3 | 63) => Ok(()),
-        Some(2) if format == DiskFormat::Qcow2 && !said.contains("end of the file") => Ok(()),
-        _ => Err(failed(said.lines().next().unwrap_or_default())
-            .remedy("it is damaged or truncated: copy it again")),
+        _ => judge(output.status, &String::from_utf8_lossy(&output.stderr), limits)
+            .map_err(|e| e.remedy("it is damaged or truncated: copy it again")),
     }
 }
-
-/// Every name of a file, however deep `qemu-img` reports it; those that are not absolute are seen from `dir`.
-fn check_names(info: &Value, dir: &Path, allowed: &AllowedDirs) -> Result<()> {
-    match info {
-        Value::Object(fields) => fields.iter().try_for_each(|(key, value)| match value {
-            Value::String(name) if FILE_KEYS.contains(&key.as_str()) => {
-                allowed.open(&dir.join(name)).map(drop)
-            }
-            _ => check_names(value, dir, allowed),
-        }),
-        Value::Array(items) => items.iter().try_for_each(|item| check_names(item, dir, allowed)),
-        _ => Ok(()),
-    }
-}
-
-/// The fields of `qemu-img info` that hold a path as it will be opened.
-const FILE_KEYS: [&str; 3] = ["filename", "full-backing-filename", "data-file"];
 
 /// Bytes of `qemu-img`'s complaints that are passed on.
 const SAID_MAX: u64 = 4096;
@@ -158,8 +121,11 @@ fn head_of(mut pipe: impl Read) -> String {
     String::from_utf8_lossy(&head).into_owned()
 }
 
-/// What the end of a conversion means; `said` is what it wrote to standard error.
-fn judge(status: ExitStatus, said: &str) -> Result<()> {
+/// What the end of a run means; `said` is what it wrote to standard error.
+fn judge(status: ExitStatus, said: &str, limits: &Limits) -> Result<()> {
+    if let Some(error) = limits.error(status) {
+        return Err(error);
+    }
     match status.signal() {
         None if status.success() => Ok(()),
         None => Err(failed(said)),
@@ -182,18 +148,22 @@ fn failed(stderr: &str) -> Error {
     if stderr.contains("No space left") {
         return Error::io("cannot convert it with qemu-img", rustix::io::Errno::NOSPC.into());
     }
-    // One line, whatever it says.
-    let said = stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+    // One line, whatever it says, and the image not by the name that it was given.
+    let mut said = stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+    while let Some((start, end)) =
+        said.find("'json:").and_then(|start| Some((start, start + said[start..].find("}'")? + 2)))
+    {
+        said.replace_range(start..end, "the image");
+    }
     Error::corrupt(format!("qemu-img cannot read it: {said}"))
 }
 
-fn not_installed(format: DiskFormat, error: io::Error) -> Error {
-    if error.kind() == io::ErrorKind::NotFound {
-        return Error::unsupported(format!(
-            "reading this kind of {format} takes qemu-img, which is not installed"
-        ))
-        .remedy("install qemu-utils (Debian, Ubuntu) or qemu-img (Fedora), or convert it to raw or qcow2");
-    }
+fn not_installed(format: DiskFormat) -> Error {
+    Error::unsupported(format!("reading this kind of {format} takes qemu-img, which is not installed"))
+        .remedy("install qemu-utils (Debian, Ubuntu) or qemu-img (Fedora), or convert it to raw or qcow2")
+}
+
+fn not_run(error: io::Error) -> Error {
     Error::io("cannot run qemu-img", error)
 }
 
@@ -206,5 +176,12 @@ mod tests {
         assert_eq!(percent("    (0.00/100%)\r    (42.01/100%)\r"), Some(42));
         assert_eq!(percent("    (100.00/100%)"), Some(100));
         assert_eq!(percent("    (4"), None);
+    }
+
+    #[test]
+    fn an_image_is_not_named_by_its_description() {
+        let said =
+            failed("qemu-img: Could not open 'json:{\"file\": {\"a\": 1}}': Image is corrupt\n").to_string();
+        assert!(said.ends_with("qemu-img: Could not open the image: Image is corrupt"), "{said}");
     }
 }

@@ -44,6 +44,10 @@ pub(super) struct Descriptor {
     pub(super) extents: Vec<ExtentLine>,
     /// The image below, where this one holds only what differs from it.
     pub(super) parent: Option<String>,
+    /// The numbers of this content and of the image's below, and how the extents belong together.
+    cid: String,
+    parent_cid: String,
+    create_type: String,
     /// `true` if the database of adapters and geometry is there, with which all writers end a descriptor.
     has_end: bool,
 }
@@ -83,10 +87,14 @@ impl Descriptor {
                 descriptor.has_end = false;
             }
             descriptor.has_end |= first.starts_with("ddb.");
-            if let Some((key, value)) = line.split_once('=')
-                && key.trim() == "parentFileNameHint"
-            {
-                descriptor.parent = Some(value.trim().trim_matches('"').to_owned());
+            let Some((key, value)) = line.split_once('=') else { continue };
+            let value = value.trim().trim_matches('"').to_owned();
+            match key.trim() {
+                "parentFileNameHint" => descriptor.parent = Some(value),
+                "CID" => descriptor.cid = value,
+                "parentCID" => descriptor.parent_cid = value,
+                "createType" => descriptor.create_type = value,
+                _ => {}
             }
         }
         Ok(descriptor)
@@ -96,6 +104,29 @@ impl Descriptor {
     pub(super) fn is_flat(&self) -> bool {
         let flat = |extent: &ExtentLine| matches!(&extent.kind[..], "FLAT" | "VMFS" | "ZERO");
         self.parent.is_none() && !self.extents.is_empty() && self.extents.iter().all(flat)
+    }
+
+    /// A descriptor of the same disk whose extents are files named by their numbers, from 0 on. No empty line is in
+    /// front of them: QEMU would take the first for two.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Unsupported`] where an extent is in no file.
+    pub(super) fn renamed(&self) -> Result<String> {
+        let word = |text: &str| text.chars().filter(char::is_ascii_alphanumeric).collect::<String>();
+        let [cid, parent_cid, create_type] =
+            [&self.cid, &self.parent_cid, &self.create_type].map(|text| word(text));
+        let mut text = format!(
+            "# Disk DescriptorFile\nversion=1\nCID={cid}\nparentCID={parent_cid}\ncreateType=\"{create_type}\"\n\n\
+             # Extents\n"
+        );
+        for (name, extent) in self.extents.iter().enumerate() {
+            if extent.file.is_none() {
+                return Err(Error::unsupported("has extents of zeros beside sparse ones"));
+            }
+            let offset = if extent.kind == "FLAT" { format!(" {}", extent.offset) } else { String::new() };
+            text += &format!("RW {} {} \"{name}\"{offset}\n", extent.sectors, word(&extent.kind));
+        }
+        Ok(text)
     }
 
     /// Checks that it is whole: with a line missing, the disk would be a shorter one.
@@ -296,13 +327,21 @@ pub(super) fn open(file: &FileSource, allowed: &AllowedDirs) -> Result<Box<dyn B
     open_flat(&descriptor, file.path(), allowed)
 }
 
+/// `true` if `file` is a sparse vmdk, not a text.
+///
+/// # Errors
+/// Where its header is cut off; what reading reports.
+pub(super) fn is_sparse(file: &FileSource) -> Result<bool> {
+    Ok(SparseHeader::read(file, 0)?.is_some())
+}
+
 /// Checks the vmdk in `file` and its extents against the ends of their files. Returns its descriptor.
 ///
 /// # Errors
 /// Where a file is damaged, or may not be opened.
 pub(super) fn check(file: &FileSource, allowed: &AllowedDirs) -> Result<Descriptor> {
     let descriptor = Descriptor::read(file)?;
-    if SparseHeader::read(file, 0)?.is_some() {
+    if is_sparse(file)? {
         check_sparse(file)?;
         return Ok(descriptor);
     }
