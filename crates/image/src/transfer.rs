@@ -2,8 +2,9 @@
 //!
 //! The order makes an image appear whole or not at all: all blobs (config, layers, hash trees; several at once), then
 //! the manifest, then the tag. Each blob is checked against its digest on its way, and a blob that is there already
-//! is not copied: a copy that broke off goes on where it stopped, blob by blob. The manifest is copied byte for
-//! byte, so the image keeps its digest.
+//! is not copied: a copy that broke off goes on where it stopped (within a blob where the target is a directory). What
+//! is there already is taken to be right by its length; [`repair`] reads all of it, and replaces what is wrong. The
+//! manifest is copied byte for byte, so the image keeps its digest.
 //!
 //! The newest plan that is published with the image ([`crate::plan_artifact`]) is taken along, once the image is there.
 //!
@@ -15,7 +16,7 @@
 //! tag). A tree that got lost all the same can be rebuilt from the whole blob; what is lost until then is that
 //! ranges can be checked, so its absence at the source is said and counted, but stops nothing.
 
-use crate::digest::Digest;
+use crate::digest::{Digest, DigestWriter};
 use crate::manifest::{MANIFEST_OCI, Manifest, media_type};
 use crate::plan_artifact::{self, EMPTY_CONFIG};
 use crate::progress::{Progress, step};
@@ -23,12 +24,13 @@ use crate::reference::{Selector, Tag};
 use crate::store::{Image, ListEntry};
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
 use headstart_store::blob_source::BlobSource;
 use headstart_store::media_type::CONFIG_EMPTY;
 use headstart_store::{RetrySettings, Store};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -44,6 +46,9 @@ pub const TREE_OF: &str = "dev.headstart.tree-of";
 /// Blobs that are copied at once: enough to use a link of some latency, few enough for their buffers (some 40 MiB
 /// each).
 const BLOBS_AT_ONCE: usize = 4;
+
+/// Bytes of a blob that are read at once to check it.
+const CHECKED_PART: u64 = 8 << 20;
 
 /// Manifests that are read at once to list a store.
 const MANIFESTS_AT_ONCE: usize = 8;
@@ -64,6 +69,8 @@ pub struct TransferReport {
     pub present: u64,
     /// Their bytes.
     pub present_bytes: u64,
+    /// Blobs that were there, but damaged: they are copied, and counted there, too.
+    pub repaired: u64,
     /// Hash trees that the source did not have.
     pub lost_trees: u64,
     /// What became of the plan that is published with the image.
@@ -96,17 +103,27 @@ pub async fn transfer(
     retry: RetrySettings,
     progress: &dyn Progress,
 ) -> Result<TransferReport> {
-    let work = Transfer { source, target, retry, progress, publishing: AtomicBool::new(false) };
-    let done = tokio::select! {
-        done = work.run(selector, tag) => done,
-        stopped = work.until_stopped() => Err(stopped),
-    };
-    done.map_err(|e| match e.kind() {
-        ErrorKind::Cancelled => Error::new(ErrorKind::Cancelled, "stopped on request; the tag is as it was")
-            .about(format!("{}:{tag}", target.location()))
-            .remedy("run it again to go on: blobs that were copied whole are there already"),
-        _ => e,
-    })
+    let publishing = AtomicBool::new(false);
+    let work = Transfer { source, target, retry, progress, publishing, checks_present: false };
+    work.run_or_stop(selector, Some(tag)).await
+}
+
+/// As [`transfer`], but reads every blob that is there already, and copies again what is not as its digest says.
+/// Without a tag the image stays under those that it has.
+///
+/// # Errors
+/// As [`transfer`]; [`ErrorKind::Corrupt`] where the target keeps a damaged blob.
+pub async fn repair(
+    source: &Arc<dyn Store>,
+    selector: &Selector,
+    target: &Arc<dyn Store>,
+    tag: Option<&Tag>,
+    retry: RetrySettings,
+    progress: &dyn Progress,
+) -> Result<TransferReport> {
+    let publishing = AtomicBool::new(false);
+    let work = Transfer { source, target, retry, progress, publishing, checks_present: true };
+    work.run_or_stop(selector, tag).await
 }
 
 struct Transfer<'a> {
@@ -116,6 +133,8 @@ struct Transfer<'a> {
     progress: &'a dyn Progress,
     /// The manifest is being written.
     publishing: AtomicBool,
+    /// `true` if blobs that are there are read and compared with their digests.
+    checks_present: bool,
 }
 
 /// One blob to copy.
@@ -132,10 +151,28 @@ struct Item {
 enum Fate {
     Copied,
     Present,
+    Repaired,
     Lost,
 }
 
 impl Transfer<'_> {
+    async fn run_or_stop(&self, selector: &Selector, tag: Option<&Tag>) -> Result<TransferReport> {
+        let done = tokio::select! {
+            done = self.run(selector, tag) => done,
+            stopped = self.until_stopped() => Err(stopped),
+        };
+        let location = self.target.location();
+        let image = tag.map_or(format!("{location}{selector}"), |tag| format!("{location}:{tag}"));
+        done.map_err(|e| match e.kind() {
+            ErrorKind::Cancelled => {
+                Error::new(ErrorKind::Cancelled, "stopped on request; the tag is as it was")
+                    .about(image)
+                    .remedy("run it again to go on: what was copied is there already")
+            }
+            _ => e,
+        })
+    }
+
     /// Ends when the user wants to stop, unless the image is appearing already.
     async fn until_stopped(&self) -> Error {
         loop {
@@ -146,7 +183,7 @@ impl Transfer<'_> {
         }
     }
 
-    async fn run(&self, selector: &Selector, tag: &Tag) -> Result<TransferReport> {
+    async fn run(&self, selector: &Selector, tag: Option<&Tag>) -> Result<TransferReport> {
         let name = format!("image {}{selector}", self.source.location());
         let (digest, bytes) = self.source.manifest(selector).await?;
         let manifest = Manifest::parse(&bytes).map_err(|e| e.about(&name))?;
@@ -160,7 +197,8 @@ impl Transfer<'_> {
         let mut report = TransferReport { digest: Some(digest), ..TransferReport::default() };
         for (item, fate) in &fates {
             match fate {
-                Fate::Copied => {
+                Fate::Copied | Fate::Repaired => {
+                    report.repaired += u64::from(*fate == Fate::Repaired);
                     report.copied += 1;
                     report.copied_bytes = report.copied_bytes.saturating_add(item.size);
                 }
@@ -177,7 +215,7 @@ impl Transfer<'_> {
         let is_there =
             |digest: Digest| fates.iter().any(|(item, fate)| item.digest == digest && *fate != Fate::Lost);
         put_trees(self.target, &manifest, &bytes, is_there).await?;
-        let stored = self.target.put_manifest(&media_type(&bytes), bytes, Some(tag)).await?;
+        let stored = self.target.put_manifest(&media_type(&bytes), bytes, tag).await?;
         if stored != digest {
             let cause = format!("stored the manifest under another digest, {stored}");
             return Err(Error::corrupt(cause).about(self.target.location()));
@@ -200,7 +238,8 @@ impl Transfer<'_> {
     async fn copy(&self, item: Item) -> Result<Fate> {
         let Item { digest, size, may_be_lost } = item;
         // One of another length is a damaged one: it is written anew.
-        if self.target.blob_len(&digest).await? == Some(size) {
+        let is_there = self.target.blob_len(&digest).await? == Some(size);
+        if is_there && (!self.checks_present || self.is_right(item).await?) {
             step(self.progress, size)?;
             return Ok(Fate::Present);
         }
@@ -215,7 +254,34 @@ impl Transfer<'_> {
             ErrorKind::Corrupt => e.about(format!("blob {digest} of {}", self.source.location())),
             _ => e,
         })?;
-        Ok(Fate::Copied)
+        if !is_there {
+            return Ok(Fate::Copied);
+        }
+        // Registries may take a blob of that name for the one that they have.
+        if !self.is_right(item).await? {
+            return Err(Error::corrupt("is damaged in the store, which does not let it be replaced")
+                .about(format!("blob {digest} of {}", self.target.location()))
+                .remedy("delete it there, then run this again"));
+        }
+        Ok(Fate::Repaired)
+    }
+
+    /// Reads a blob of the target, and compares it with its digest.
+    async fn is_right(&self, Item { digest, size, .. }: Item) -> Result<bool> {
+        let blob = BlobSource::new(Arc::clone(self.target), digest, size, self.retry, Handle::current());
+        let check = move || {
+            let mut sum = DigestWriter::new(io::sink());
+            let mut buf = Vec::new();
+            for part in ByteRange::between(0, size).parts(CHECKED_PART) {
+                buf.resize(usize::try_from(part.len()).unwrap_or(0), 0);
+                blob.read_at(&mut buf, part.offset())?;
+                sum.write_all(&buf)?;
+            }
+            Ok(sum.finish().1 == digest)
+        };
+        tokio::task::spawn_blocking(check)
+            .await
+            .map_err(|e| Error::new(ErrorKind::Cancelled, "stopped").caused_by(e))?
     }
 }
 

@@ -16,7 +16,7 @@ use crate::progress::{Progress, step};
 use crate::reference::Reference;
 use crate::remote::RemoteImage;
 use crate::store::{Image, ImageStore};
-use headstart_block::{ByteRange, Error, ReadAt, Result, copy_source};
+use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result, copy_source};
 use headstart_lsmt::Layer;
 use std::io;
 use std::path::Path;
@@ -24,6 +24,10 @@ use std::sync::Arc;
 
 /// Bytes at the end of a blob that the quick check reads: trailers and indices.
 const TAIL: u64 = 1 << 20;
+
+/// What helps where a blob is damaged.
+const REPAIR: &str =
+    "`headstart image verify --repair-from IMAGE` fetches it again, from a copy of this image";
 
 /// How much to check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +100,8 @@ fn check_image(
     let mut layers = Vec::with_capacity(manifest.layers.len());
     for layer in &manifest.layers {
         let verdict = check_layer(blobs, layer, spool, progress)
-            .map_err(|e| e.about(format!("{reference}, layer {}", layer.blob.digest)));
+            .map_err(|e| e.about(format!("{reference}, layer {}", layer.blob.digest)))
+            .map_err(|e| if e.kind() == ErrorKind::Corrupt { e.remedy(REPAIR) } else { e });
         step(progress, 0)?;
         layers.push(LayerVerdict { blob: layer.blob.digest, verdict });
     }
@@ -171,9 +176,7 @@ fn check_bytes(
     copy_source(blob, &mut hashes, &mut |bytes| step(progress, bytes))?;
     let (_, sums) = hashes.finish(io::sink())?;
     if sums.digest != layer.blob.digest {
-        return Err(
-            Error::corrupt(format!("its content has the digest {}", sums.digest)).remedy("fetch it again")
-        );
+        return Err(Error::corrupt(format!("its content has the digest {}", sums.digest)));
     }
     match &layer.tree {
         Some(tree) if tree.root != sums.root => {

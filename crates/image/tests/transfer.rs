@@ -201,6 +201,68 @@ async fn what_is_there_is_not_copied_again() {
     assert_eq!(ImageStore::open(&root).unwrap().prune().unwrap().blobs, 1);
 }
 
+/// A blob of many MiB whose source says which ranges were read, and breaks off once at `fails_at`.
+struct Interrupted {
+    bytes: Vec<u8>,
+    reads: Mutex<Vec<u64>>,
+    fails_at: AtomicU64,
+}
+
+impl ReadAt for Interrupted {
+    fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        if offset >= self.fails_at.load(Ordering::Relaxed) {
+            self.fails_at.store(u64::MAX, Ordering::Relaxed);
+            // Not of a kind that is tried again.
+            return Err(Error::new(ErrorKind::Denied, "broke off"));
+        }
+        self.reads.lock().unwrap().push(offset);
+        self.bytes.as_slice().read_at(buf, offset)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_broke_off_goes_on_within_the_blob() {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = noise(40 * MIB, 5);
+    let digest = Digest::of(&bytes);
+    let partial = dir.path().join("target/.headstart/partial").join(digest.hex());
+    let blob = dir.path().join("target/blobs/sha256").join(digest.hex());
+    let put = async |source: &Arc<Interrupted>| {
+        let source = Arc::clone(source) as Arc<dyn ReadAt>;
+        at(&dir.path().join("target")).put_blob(&digest, source, &|_| Ok(())).await
+    };
+    for damaged in [false, true] {
+        let fails_at = AtomicU64::new(20 * MIB as u64);
+        let source = Arc::new(Interrupted { bytes: bytes.clone(), reads: Mutex::default(), fails_at });
+        assert_eq!(put(&source).await.unwrap_err().kind(), ErrorKind::Denied);
+        let there = fs::metadata(&partial).unwrap().len();
+        assert!(there >= 8 * MIB as u64, "{there} bytes were kept");
+        if damaged {
+            // As a power cut may leave it.
+            std::os::unix::fs::FileExt::write_all_at(
+                &fs::File::options().write(true).open(&partial).unwrap(),
+                &[0; 4096],
+                MIB as u64,
+            )
+            .unwrap();
+        }
+        source.reads.lock().unwrap().clear();
+        put(&source).await.unwrap();
+        assert!(fs::read(&blob).unwrap() == bytes && !partial.exists());
+        let again: Vec<u64> = source.reads.lock().unwrap().clone();
+        assert_eq!(again.iter().any(|offset| *offset < there), damaged, "{again:?}");
+        fs::remove_file(&blob).unwrap();
+    }
+    // Prune removes what nobody goes on with.
+    fs::write(&partial, &bytes[..9 * MIB]).unwrap();
+    let report = ImageStore::open(dir.path().join("target")).unwrap().prune().unwrap();
+    assert_eq!((report.stale_bytes, partial.exists()), (9 * MIB as u64, false));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn damage_at_the_source_is_not_passed_on() {
     let dir = tempfile::tempdir().unwrap();

@@ -3,13 +3,13 @@
 //! Local images are opened through `headstart-image`, straight from their files; this is how a directory takes part
 //! where the kind of store does not matter: copying images, attaching by the same code as from afar.
 //!
-//! Blobs are written one by one: staged in a directory of the writer's own, synced, renamed into their place. So
-//! a copy that broke off finds most of its blobs already there. As long as a writer that works like this lives,
-//! prune keeps all blobs; the manifest goes into the index last, under the layout's lock, and only if all blobs that
-//! it has are there.
+//! Blobs are written one by one: staged out of sight, synced, renamed into their place. So a copy that broke off
+//! finds most of its blobs already there, and goes on within the one that it was at ([`Unfinished`]). As long as a
+//! writer that works like this lives, prune keeps all blobs; the manifest goes into the index last, under the layout's
+//! lock, and only if all blobs that it has are there.
 
 use crate::counters::Counters;
-use crate::layout::{self, Index, LayoutDir, StagingDir, follow, named_blobs, select, sync_dir};
+use crate::layout::{self, Index, LayoutDir, StagingDir, Unfinished, follow, named_blobs, select};
 use crate::link::{Answer, Link, told_about};
 use crate::media_type::INDEX_OCI;
 use crate::reference::{Location, Selector, Tag};
@@ -21,7 +21,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, FileSource, ReadAt, Result};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -95,6 +95,28 @@ impl DirectoryStore {
         Ok(Answer { thing, body: stream::iter(parts).then(|part| part).boxed() })
     }
 
+    /// Writes what is missing of a blob to a file that has the beginning of it.
+    async fn fill(
+        &self,
+        unfinished: &Arc<Unfinished>,
+        digest: &Digest,
+        source: &Arc<dyn ReadAt>,
+        copied: Copied<'_>,
+    ) -> Result<()> {
+        let mut upload = Upload::new(digest, Arc::clone(source));
+        if unfinished.there() > 0 {
+            upload.skip(&Arc::new(unfinished.beginning()?), copied).await?;
+        }
+        let mut offset = unfinished.there();
+        while let Some(part) = upload.next().await? {
+            let (len, file) = (part.len() as u64, Arc::clone(unfinished));
+            self.blocking(move |_| file.write_at(&part, offset)).await?;
+            offset += len;
+            copied(len)?;
+        }
+        Ok(())
+    }
+
     /// Writes a document and changes the index by `change`, all under the lock.
     async fn publish(
         &self,
@@ -138,7 +160,7 @@ fn put_document(layout: &LayoutDir, staging: &StagingDir, bytes: &[u8]) -> Resul
         file.sync_data()
     });
     wrote.map_err(|e| cannot_write(e, &staged))?;
-    put_in_place(layout, &staged, &digest)?;
+    layout.put_in_place(&staged, &digest)?;
     Ok(digest)
 }
 
@@ -182,18 +204,6 @@ async fn read_from(source: Arc<FileSource>, part: ByteRange) -> Result<Bytes> {
 
 fn cannot_write(error: io::Error, path: &Path) -> Error {
     Error::io("cannot write", error).about(path.display())
-}
-
-/// Gives a staged and synced file its name as a blob, durably.
-fn put_in_place(layout: &LayoutDir, staged: &Path, digest: &Digest) -> Result<()> {
-    let dir = layout.blobs_dir();
-    fs::create_dir_all(&dir)
-        .and_then(|()| fs::rename(staged, layout.blob_path(digest)))
-        .and_then(|()| sync_dir(&dir))
-        .map_err(|e| {
-            let _ = fs::remove_file(staged);
-            layout.about(Error::io("cannot publish a blob", e))
-        })
 }
 
 #[async_trait]
@@ -254,28 +264,31 @@ impl Store for DirectoryStore {
     async fn put_blob(&self, digest: &Digest, source: Arc<dyn ReadAt>, copied: Copied<'_>) -> Result<()> {
         let staging = self.writable().await?;
         let name = format!("unfinished-{}", self.next.fetch_add(1, Ordering::Relaxed));
-        let path = staging.path().join(name);
-        let mut file = Some(File::create_new(&path).map_err(|e| cannot_write(e, &path))?);
-        // Whatever goes wrong below, and also when this is cancelled, the file does not stay.
-        let unfinished =
-            tempfile::TempPath::try_from_path(path.clone()).map_err(|e| cannot_write(e, &path))?;
-        let mut upload = Upload::new(digest, source);
-        while let Some(part) = upload.next().await? {
-            let Some(mut taken) = file.take() else { break };
-            let (len, path) = (part.len() as u64, path.clone());
-            let write = move |_: &LayoutDir| match taken.write_all(&part) {
-                Ok(()) => Ok(taken),
-                Err(e) => Err(cannot_write(e, &path)),
-            };
-            file = Some(self.blocking(write).await?);
-            copied(len)?;
+        let (blob, len) = (*digest, source.len());
+        let kept = self.blocking(move |layout| Unfinished::kept(layout, &blob, len)).await?;
+        // Here and not on a thread, where it would go on making files after this was stopped.
+        let staged = || Unfinished::staged(&staging, &name);
+        let mut unfinished = Arc::new(kept.map_or_else(staged, Ok)?);
+        let mut filled = self.fill(&unfinished, digest, &source, copied).await;
+        let is_wrong = |filled: &Result<()>| filled.as_ref().is_err_and(|e| e.kind() == ErrorKind::Corrupt);
+        if is_wrong(&filled)
+            && unfinished.there() > 0
+            && let Some(again) = Arc::get_mut(&mut unfinished)
+        {
+            // What an earlier copy left may be what was wrong.
+            again.clear()?;
+            filled = self.fill(&unfinished, digest, &source, copied).await;
         }
-        let digest = *digest;
-        self.blocking(move |layout| {
-            let synced = file.map_or(Ok(()), |file| file.sync_data());
-            synced.map_err(|e| cannot_write(e, &path))?;
-            let path = unfinished.keep().map_err(|e| cannot_write(e.error, &path))?;
-            put_in_place(layout, &path, &digest)
+        let Some(unfinished) = Arc::into_inner(unfinished) else { return filled };
+        self.blocking(move |layout| match filled {
+            Ok(()) => unfinished.publish(layout, &blob),
+            Err(e) => {
+                // Of no use; or in the way of all who need space.
+                if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::NoSpace) {
+                    unfinished.discard();
+                }
+                Err(e)
+            }
         })
         .await
     }

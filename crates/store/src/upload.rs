@@ -1,7 +1,8 @@
 //! [`Upload`]: a blob's bytes on their way into a store, part by part, checked against its digest.
 
+use crate::store::Copied;
 use bytes::Bytes;
-use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, FileSource, ReadAt, Result};
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
 
@@ -73,6 +74,26 @@ impl Upload {
             self.check_end()?;
         }
         Ok(Some(part))
+    }
+
+    /// Goes on behind `beginning`, which is hashed and not read from the source.
+    ///
+    /// # Errors
+    /// What reading it reports; what `copied`, which hears of its bytes, reports.
+    pub(crate) async fn skip(&mut self, beginning: &Arc<FileSource>, copied: Copied<'_>) -> Result<()> {
+        for range in ByteRange::between(0, beginning.len().min(self.len())).parts(self.part) {
+            let (source, mut hasher) = (Arc::clone(beginning), self.hasher.clone());
+            let read = tokio::task::spawn_blocking(move || {
+                let mut part = vec![0; usize::try_from(range.len()).unwrap_or(0)];
+                source.read_at(&mut part, range.offset())?;
+                hasher.update(&part);
+                Ok::<_, Error>(hasher)
+            });
+            self.hasher = read.await.map_err(stopped)??;
+            self.offset = range.end();
+            copied(range.len())?;
+        }
+        Ok(())
     }
 
     fn check_end(&self) -> Result<()> {

@@ -8,7 +8,7 @@ use clap::Args;
 use headstart_block::{ByteSize, Error, ErrorKind, Result};
 use headstart_image::progress::Progress;
 use headstart_image::reference::{Location, Reference, Selector, Tag};
-use headstart_image::transfer::{PlanFate, TransferReport, transfer};
+use headstart_image::transfer::{PlanFate, TransferReport, repair, transfer};
 use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
@@ -21,15 +21,25 @@ pub(crate) struct Copy {
     /// Where to copy it; without a tag, the source's
     target: Target,
     #[command(flatten)]
+    check: CheckArg,
+    #[command(flatten)]
     warming: PushWarming,
     #[command(flatten)]
     stores: StoreArgs,
 }
 
+/// What becomes of blobs that the target has already.
+#[derive(Args, Clone, Copy)]
+pub(super) struct CheckArg {
+    /// Read every byte of what the target has already, and copy again what is damaged
+    #[arg(long)]
+    check: bool,
+}
+
 impl Copy {
     pub(super) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         let warm = self.warming.of_push()?;
-        copy(&self.source, &self.target, &self.stores, warm.as_ref(), progress)
+        copy(&self.source, &self.target, self.check, &self.stores, warm.as_ref(), progress)
     }
 }
 
@@ -69,6 +79,7 @@ impl Target {
 pub(super) fn copy(
     source: &Reference,
     target: &Target,
+    check: CheckArg,
     stores: &StoreArgs,
     warm: Option<&OnPush>,
     progress: &dyn Progress,
@@ -85,7 +96,11 @@ pub(super) fn copy(
             Err(e) if e.kind() == ErrorKind::NotFound => {}
             checked => checked?,
         }
-        transfer(&from, &source.selector, &to, &tag, settings.retry, progress).await
+        if check.check {
+            repair(&from, &source.selector, &to, Some(&tag), settings.retry, progress).await
+        } else {
+            transfer(&from, &source.selector, &to, &tag, settings.retry, progress).await
+        }
     };
     let done = with_runtime(None, |runtime| runtime.block_on(work)).map_err(|e| match e.kind() {
         ErrorKind::Unavailable => e.remedy("run it again: what is copied already is not copied twice"),
@@ -108,6 +123,8 @@ struct Copied {
     copied_bytes: u64,
     present_blobs: u64,
     present_bytes: u64,
+    /// Of those copied, such as were there but damaged.
+    repaired_blobs: u64,
     lost_trees: u64,
     /// The artifact with the plan that was taken along.
     plan: Option<String>,
@@ -128,6 +145,7 @@ impl Copied {
             copied_bytes: done.copied_bytes,
             present_blobs: done.present,
             present_bytes: done.present_bytes,
+            repaired_blobs: done.repaired,
             lost_trees: done.lost_trees,
             plan: match done.plan {
                 PlanFate::Copied(digest) => Some(digest.to_string()),
@@ -155,6 +173,10 @@ impl fmt::Display for Copied {
             ("copied", blobs(self.copied_blobs, self.copied_bytes)),
             ("there already", blobs(self.present_blobs, self.present_bytes)),
         ];
+        if self.repaired_blobs > 0 {
+            let repaired = format!("{} of those copied, damaged before", count(self.repaired_blobs, "blob"));
+            fields.push(("repaired", repaired));
+        }
         if self.lost_trees > 0 {
             let lost = format!("{}, which the source does not have", count(self.lost_trees, "hash tree"));
             fields.push(("not copied", lost));

@@ -5,11 +5,13 @@ use crate::report::Report;
 use crate::runtime::{FEW, with_runtime};
 use crate::store_args::StoreArgs;
 use clap::Args;
-use headstart_block::{Error, Result};
+use headstart_block::{Error, ErrorKind, Result};
 use headstart_image::open_image::OpenImage;
 use headstart_image::progress::Progress;
-use headstart_image::reference::Reference;
+use headstart_image::reference::{Reference, Selector};
 use headstart_image::remote::RemoteImage;
+use headstart_image::store::ImageStore;
+use headstart_image::transfer::repair;
 use headstart_image::verify::{Depth, verify, verify_remote};
 
 /// Says what an image is.
@@ -29,6 +31,9 @@ pub(crate) struct Verify {
     /// Read and check every byte, not only digests of metadata and structure; in a directory only
     #[arg(long)]
     deep: bool,
+    /// Fetch what is missing or damaged from this copy of the image; implies --deep
+    #[arg(long, value_name = "IMAGE")]
+    repair_from: Option<Reference>,
     #[command(flatten)]
     stores: StoreArgs,
 }
@@ -47,18 +52,44 @@ impl Inspect {
 
 impl Verify {
     pub(super) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
-        let depth = if self.deep { Depth::Deep } else { Depth::Quick };
-        let report = |verdict| Box::new(Verified::new(&self.image, depth, &verdict));
+        let is_deep = self.deep || self.repair_from.is_some();
+        let depth = if is_deep { Depth::Deep } else { Depth::Quick };
         if !self.image.location.is_remote() {
-            return Ok(report(verify(&self.image, depth, progress)?));
+            let repaired = self.repair_from.as_ref().map(|from| self.repair(from, progress)).transpose()?;
+            let verdict = verify(&self.image, depth, progress)?;
+            return Ok(Box::new(Verified::new(&self.image, depth, &verdict).with_repaired(repaired)));
         }
-        if self.deep {
+        if is_deep {
             return Err(Error::unsupported("is not in a directory: reading every byte of it is copying it")
                 .about(&self.image)
-                .remedy("`headstart image pull` checks every blob on its way into a directory"));
+                .remedy(
+                    "`headstart image pull` checks every blob on its way into a directory, `headstart image copy \
+                     --check` repairs an image from a copy of it",
+                ));
         }
         let verdict = on_remote(&self.image, &self.stores, |remote| verify_remote(remote, progress))?;
-        Ok(report(verdict))
+        Ok(Box::new(Verified::new(&self.image, depth, &verdict)))
+    }
+
+    /// Fetches blobs that are missing or damaged from another copy of the image; returns their number.
+    fn repair(&self, from: &Reference, progress: &dyn Progress) -> Result<u64> {
+        let settings = self.stores.settings()?;
+        // Its manifest may be what is damaged.
+        let digest = ImageStore::open(self.image.directory()?)?.digest(&self.image.selector)?;
+        let source = headstart_store::open(&from.location, &settings)?;
+        let target = headstart_store::open(&self.image.location, &settings)?;
+        let work = async {
+            source.check().await?;
+            repair(&source, &Selector::Digest(digest), &target, None, settings.retry, progress).await
+        };
+        let done = with_runtime(None, |runtime| runtime.block_on(work)).map_err(|e| match e.kind() {
+            ErrorKind::NotFound => {
+                Error::new(ErrorKind::NotFound, format!("{from} is no copy of this image: {e}"))
+                    .about(&self.image)
+            }
+            _ => e,
+        })?;
+        Ok(done.copied)
     }
 }
 

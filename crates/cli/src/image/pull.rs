@@ -1,6 +1,6 @@
 //! `headstart image pull`: from any store into a directory.
 
-use super::copy::{Target, copy};
+use super::copy::{CheckArg, Target, copy};
 use crate::report::Report;
 use crate::store_args::StoreArgs;
 use clap::Args;
@@ -16,6 +16,8 @@ pub(crate) struct Pull {
     /// Where to copy it: file:///DIR or file:///DIR:TAG; without a tag, the source's
     target: Target,
     #[command(flatten)]
+    check: CheckArg,
+    #[command(flatten)]
     stores: StoreArgs,
 }
 
@@ -26,6 +28,6 @@ impl Pull {
                 .about(&self.target.location)
                 .remedy("use `headstart image copy` between other stores"));
         }
-        copy(&self.source, &self.target, &self.stores, None, progress)
+        copy(&self.source, &self.target, self.check, &self.stores, None, progress)
     }
 }

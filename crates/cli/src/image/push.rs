@@ -1,6 +1,6 @@
 //! `headstart image push`: from a directory into any other store.
 
-use super::copy::{Target, copy};
+use super::copy::{CheckArg, Target, copy};
 use crate::report::Report;
 use crate::store_args::StoreArgs;
 use crate::swarm::PushWarming;
@@ -17,6 +17,8 @@ pub(crate) struct Push {
     /// Where to copy it; without a tag, the source's
     target: Target,
     #[command(flatten)]
+    check: CheckArg,
+    #[command(flatten)]
     warming: PushWarming,
     #[command(flatten)]
     stores: StoreArgs,
@@ -30,6 +32,6 @@ impl Push {
                 .remedy("use `headstart image copy` between other stores"));
         }
         let warm = self.warming.of_push()?;
-        copy(&self.source, &self.target, &self.stores, warm.as_ref(), progress)
+        copy(&self.source, &self.target, self.check, &self.stores, warm.as_ref(), progress)
     }
 }

@@ -204,6 +204,9 @@ pub(super) struct Verified {
     digest: String,
     deep: bool,
     right: bool,
+    /// Blobs that were fetched again, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    repaired_blobs: Option<u64>,
     layers: Vec<VerifiedLayer>,
     problems: Vec<String>,
 }
@@ -227,9 +230,15 @@ impl Verified {
             digest: verdict.digest.to_string(),
             deep: depth == Depth::Deep,
             right: problems.is_empty(),
+            repaired_blobs: None,
             layers: layers.collect(),
             problems,
         }
+    }
+
+    /// Adds how many blobs were fetched again before the check.
+    pub(super) fn with_repaired(self, repaired_blobs: Option<u64>) -> Self {
+        Self { repaired_blobs, ..self }
     }
 }
 
@@ -259,6 +268,9 @@ impl fmt::Display for Verified {
                 }
             };
             write!(f, "\n  {} {coverage}", layer.digest)?;
+        }
+        if let Some(repaired) = self.repaired_blobs {
+            write!(f, "\n{} fetched again", count(repaired, "blob"))?;
         }
         for problem in &self.problems {
             write!(f, "\n{problem}")?;

@@ -174,3 +174,46 @@ fn a_missing_image_is_said() {
     fs::write(scene.path("store/index.json"), "{").unwrap();
     scene.fails("image verify file://~/store:top", &["index.json"]);
 }
+
+/// What is damaged or lost comes back from a copy: by `verify --repair-from`, and by copying again with `--check`.
+#[test]
+fn damaged_blobs_are_repaired_from_a_copy() {
+    let stored = Stored::new();
+    let scene = &stored.scene;
+    scene.ok("image pull file://~/store:top file://~/copy");
+    let whole = scene.fingerprint("store/blobs");
+    let damage = || {
+        for blob in [&stored.manifest, &stored.config, &stored.lower, &stored.lower_tree] {
+            let mut bytes = fs::read(blob).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 0x10;
+            fs::write(blob, bytes).unwrap();
+        }
+    };
+    damage();
+    // Without being asked, what is there is believed by its length.
+    stored.check(true, false, &stored.manifest);
+    let repaired = scene.json("image verify file://~/store:top --repair-from file://~/copy:top");
+    assert_eq!((&repaired["right"], &repaired["deep"]), (&true.into(), &true.into()), "{repaired}");
+    assert_eq!(repaired["repaired_blobs"], 3);
+    assert_eq!(scene.fingerprint("store/blobs"), whole);
+    assert_eq!(scene.json("image list file://~/store")["images"].as_array().unwrap().len(), 2);
+
+    damage();
+    fs::remove_file(&stored.lower).unwrap();
+    scene.ok("image copy file://~/copy:top file://~/store");
+    let left = fs::metadata(&stored.lower).is_ok() && scene.fingerprint("store/blobs") != whole;
+    assert!(left, "a lost blob comes back, damaged ones stay");
+    let copied = scene.json("image pull file://~/copy:top file://~/store --check");
+    assert_eq!((&copied["repaired_blobs"], &copied["copied_blobs"]), (&2.into(), &2.into()), "{copied}");
+    assert_eq!(scene.fingerprint("store/blobs"), whole);
+
+    // The message of a check says the command that helps.
+    fs::write(&stored.lower, vec![7; fs::metadata(&stored.lower).unwrap().len() as usize]).unwrap();
+    let said = scene.run("image verify --deep file://~/store:top");
+    assert!(said.stdout.contains("--repair-from") || said.stderr.contains("--repair-from"), "{said}");
+    // Of another image there is nothing to be had.
+    mixed_disk(scene, "other.raw", 4);
+    scene.ok("image import other.raw file://~/other:x");
+    scene.fails("image verify file://~/store:top --repair-from file://~/other:x", &["no copy of this image"]);
+}

@@ -128,6 +128,25 @@ impl ImageStore {
         image.map_err(|e| e.about(name()))
     }
 
+    /// The digest of an image's manifest, or of its index of manifests, which may be damaged or gone.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where no image has the tag.
+    pub fn digest(&self, selector: &Selector) -> Result<Digest> {
+        match selector {
+            Selector::Digest(digest) => Ok(*digest),
+            Selector::Tag(tag) => {
+                let index = self.layout.index()?;
+                let digest = index.find(tag).and_then(|entry| entry.digest);
+                digest.ok_or_else(|| {
+                    Error::new(ErrorKind::NotFound, "there is no image of this tag")
+                        .remedy("`headstart image list` shows those that there are")
+                        .about(format!("image {}", self.name(selector)))
+                })
+            }
+        }
+    }
+
     /// The image whose manifest, or index of manifests, is `digest`.
     fn image(&self, digest: Digest, depth: usize) -> Result<Image> {
         let bytes = self.read_document(&digest)?;

@@ -19,7 +19,7 @@ use crate::digest::Digest;
 use crate::manifest::{INDEX_DOCKER, INDEX_OCI, MANIFEST_DOCKER, MANIFEST_OCI};
 use crate::reference::{Selector, Tag};
 use headstart_block::{Error, ErrorKind, Result};
-use headstart_store::layout::{Entry, StalePolicy, referrers_subject, remove_stale};
+use headstart_store::layout::{Entry, StalePolicy, referrers_subject, remove_partial, remove_stale};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -37,7 +37,7 @@ pub struct PruneReport {
     pub blobs: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Directories of dead writers deleted.
+    /// Directories of dead writers, and beginnings of blobs whose copy broke off, that were deleted.
     pub stale_writers: u64,
     /// Their bytes.
     pub stale_bytes: u64,
@@ -68,7 +68,8 @@ impl ImageStore {
         let _lock = self.layout.lock()?;
         let Reachable { digests: reachable, orphans } = self.reachable()?;
         let living = remove_stale(&self.layout.staging_dir(), policy)?;
-        let (stale_writers, stale_bytes) = (living.stale, living.stale_bytes);
+        let (partial, partial_bytes) = remove_partial(&self.layout, policy)?;
+        let (stale_writers, stale_bytes) = (living.stale + partial, living.stale_bytes + partial_bytes);
         let mut report = PruneReport { stale_writers, stale_bytes, ..PruneReport::default() };
         // Before what they list is gone. While an image is copied, its artifacts may be here before it is.
         if policy == StalePolicy::Delete && !living.publishes_early {

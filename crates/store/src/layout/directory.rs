@@ -179,6 +179,27 @@ impl LayoutDir {
         self.root.join(PRIVATE_DIR).join("staging")
     }
 
+    /// Where beginnings of blobs are that broken copies left.
+    #[must_use]
+    pub fn partial_dir(&self) -> PathBuf {
+        self.root.join(PRIVATE_DIR).join("partial")
+    }
+
+    /// Gives a staged and synced file its name as a blob, durably.
+    ///
+    /// # Errors
+    /// What renaming or syncing reports; the staged file is then gone.
+    pub fn put_in_place(&self, staged: &Path, digest: &Digest) -> Result<()> {
+        let dir = self.blobs_dir();
+        fs::create_dir_all(&dir)
+            .and_then(|()| fs::rename(staged, self.blob_path(digest)))
+            .and_then(|()| sync_dir(&dir))
+            .map_err(|e| {
+                let _ = fs::remove_file(staged);
+                self.about(Error::io("cannot publish a blob", e))
+            })
+    }
+
     /// Waits for the lock.
     ///
     /// # Errors

@@ -9,10 +9,12 @@
 mod directory;
 mod index;
 mod staging;
+mod unfinished;
 
 pub use directory::{LayoutDir, LayoutLock, settle, sync_dir};
 pub use index::{Entry, Index};
 pub use staging::{Living, StagingDir, StalePolicy, remove_stale};
+pub use unfinished::{Unfinished, remove_partial};
 
 use bytes::Bytes;
 use headstart_block::{Digest, Error, ErrorKind, Result};

@@ -1,0 +1,168 @@
+//! Unfinished blobs of a layout directory: written out of sight, then given their name.
+//!
+//! A copy of a large blob that breaks off, by a failure, Ctrl-C or a crash, leaves what came of it, and the next copy
+//! goes on there:
+//!
+//! ```text
+//! <store>/.headstart/partial/<hex>     the beginning of the blob; its writer holds a lock on it
+//! ```
+//!
+//! Nothing of it is believed: after a power cut it may hold anything. The digest of the whole is found from what is
+//! there and what comes, and where it is wrong everything is copied again. [`remove_partial`] deletes what nobody is
+//! writing to.
+
+use super::{LayoutDir, StagingDir, StalePolicy};
+use headstart_block::{Digest, Error, FileSource, Result};
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use tempfile::TempPath;
+
+/// Length in bytes from which on a blob is worth going on with.
+const WORTH_KEEPING: u64 = 4 << 20;
+
+/// A blob that is being written.
+#[derive(Debug)]
+pub struct Unfinished {
+    file: File,
+    path: PathBuf,
+    /// Bytes that were there already.
+    there: u64,
+    /// Deletes a file that nobody goes on with.
+    _temp: Option<TempPath>,
+}
+
+impl Unfinished {
+    /// A new file, named `name` in `staging`.
+    ///
+    /// # Errors
+    /// What making a file reports.
+    pub fn staged(staging: &StagingDir, name: &str) -> Result<Self> {
+        let path = staging.path().join(name);
+        let file = File::create_new(&path).map_err(|e| cannot_write(e, &path))?;
+        let temp = TempPath::try_from_path(path.clone()).map_err(|e| cannot_write(e, &path))?;
+        Ok(Self { file, path, there: 0, _temp: Some(temp) })
+    }
+
+    /// The beginning of `blob`, which has `len` bytes; empty where no earlier copy left one. None where it is not worth
+    /// keeping, or another writer has it.
+    ///
+    /// # Errors
+    /// What making, opening or locking a file reports.
+    pub fn kept(layout: &LayoutDir, blob: &Digest, len: u64) -> Result<Option<Self>> {
+        if len < WORTH_KEEPING {
+            return Ok(None);
+        }
+        let dir = &layout.partial_dir();
+        fs::create_dir_all(dir).map_err(|e| cannot_write(e, dir))?;
+        let path = dir.join(blob.hex());
+        let failed = |e| cannot_write(e, &path);
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .open(&path)
+            .map_err(failed)?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(e)) => return Err(failed(e)),
+            Ok(()) => {}
+        }
+        let meta = file.metadata().map_err(failed)?;
+        // Its writer may have finished it, or prune deleted it, before the lock was had.
+        if fs::metadata(&path).map(|named| named.ino()).ok() != Some(meta.ino()) {
+            return Ok(None);
+        }
+        let mut kept = Self { file, path, there: meta.len(), _temp: None };
+        if kept.there > len {
+            kept.clear()?;
+        }
+        Ok(Some(kept))
+    }
+
+    /// Bytes that were there when it was opened.
+    #[must_use]
+    pub fn there(&self) -> u64 {
+        self.there
+    }
+
+    /// What was there, to be read.
+    ///
+    /// # Errors
+    /// What the operating system reports.
+    pub fn beginning(&self) -> Result<FileSource> {
+        let file = self.file.try_clone().map_err(|e| cannot_write(e, &self.path))?;
+        FileSource::from_file(file, &self.path)
+    }
+
+    /// Begins anew.
+    ///
+    /// # Errors
+    /// What the operating system reports.
+    pub fn clear(&mut self) -> Result<()> {
+        self.there = 0;
+        self.file.set_len(0).map_err(|e| cannot_write(e, &self.path))
+    }
+
+    /// Writes a part.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::NoSpace`] where the disk is full, what else writing reports.
+    pub fn write_at(&self, part: &[u8], offset: u64) -> Result<()> {
+        self.file.write_all_at(part, offset).map_err(|e| cannot_write(e, &self.path))
+    }
+
+    /// Makes it the blob, durably.
+    ///
+    /// # Errors
+    /// What syncing or renaming reports.
+    pub fn publish(self, layout: &LayoutDir, blob: &Digest) -> Result<()> {
+        self.file.sync_data().map_err(|e| cannot_write(e, &self.path))?;
+        layout.put_in_place(&self.path, blob)
+    }
+
+    /// Deletes it.
+    pub fn discard(self) {
+        // Best effort: prune tries again.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Deletes, or counts, beginnings of blobs that no writer has; returns their number and bytes.
+///
+/// # Errors
+/// What reading or deleting reports.
+pub fn remove_partial(layout: &LayoutDir, policy: StalePolicy) -> Result<(u64, u64)> {
+    let dir = layout.partial_dir();
+    let failed = |e| Error::io("cannot remove what a broken copy left", e).about(dir.display());
+    let entries = match fs::read_dir(&dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok((0, 0)),
+        entries => entries.map_err(failed)?,
+    };
+    let (mut files, mut bytes) = (0, 0);
+    for entry in entries {
+        let path = entry.map_err(failed)?.path();
+        let file = match File::open(&path) {
+            // Finished meanwhile.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            file => file.map_err(failed)?,
+        };
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => continue,
+            Err(TryLockError::Error(e)) => return Err(failed(e)),
+            Ok(()) => {}
+        }
+        files += 1;
+        bytes += file.metadata().map_err(failed)?.len();
+        if policy == StalePolicy::Delete {
+            fs::remove_file(&path).map_err(failed)?;
+        }
+    }
+    Ok((files, bytes))
+}
+
+fn cannot_write(error: io::Error, path: &Path) -> Error {
+    Error::io("cannot write", error).about(path.display())
+}
