@@ -49,7 +49,10 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], readers: Readers) -> Result<()>
     let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new);
     let mut file = file.map_err(failed)?;
     file.write_all(bytes).and_then(|()| file.sync_data()).map_err(failed)?;
-    fs::rename(&new, path).map_err(failed)
+    fs::rename(&new, path).map_err(failed)?;
+    // Without this, a power cut may bring the one before back, or neither.
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)
 }
 
 #[cfg(test)]

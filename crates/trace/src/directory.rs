@@ -16,7 +16,7 @@ use crate::file::encode;
 use crate::trace::{Creation, Trace};
 use chrono::{DateTime, NaiveDateTime};
 use headstart_block::{Error, Result};
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -89,6 +89,9 @@ impl TraceDirectory {
             file.as_file().sync_all().map_err(about)?;
         }
         file.persist(&path).map_err(|e| about(e.error))?;
+        if durable {
+            File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(about)?;
+        }
         Ok(path)
     }
 
