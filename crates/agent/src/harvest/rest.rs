@@ -144,7 +144,7 @@ pub struct NewVssd {
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub fuse: Option<PathBuf>,
-    /// The owner of its sockets and its file, as USER[:GROUP] [default: the daemon's user].
+    /// The owner of its sockets and its file, as `USER[:GROUP]` [default: the daemon's user].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_owner: Option<String>,
     /// Their permissions, in octal [default: 0600, or 0660 where the owner names a group].
@@ -159,7 +159,7 @@ pub struct NewVssd {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewAccess {
-    /// The owner of its sockets and its file, as USER[:GROUP] [default: the daemon's user].
+    /// The owner of its sockets and its file, as `USER[:GROUP]` [default: the daemon's user].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_owner: Option<String>,
     /// Their permissions, in octal [default: 0600, or 0660 where the owner names a group].
