@@ -86,8 +86,16 @@ fn what_was_open_is_closed_and_said_once() {
             assert_eq!(fs::metadata(scene.path(dir)).unwrap().mode() & 0o777, 0o700, "{dir}");
         }
         let about = |said: &str| said.lines().filter(|line| line.contains("now they cannot")).count();
-        let said = (attached.said(), agent.said());
         let expected = if is_first { (1, 2) } else { (0, 0) };
+        // Standard error may come later than the line that all is ready.
+        let until = Instant::now() + PATIENCE;
+        let said = loop {
+            let said = (attached.said(), agent.said());
+            if (about(&said.0), about(&said.1)) == expected || Instant::now() > until {
+                break said;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
         assert_eq!((about(&said.0), about(&said.1)), expected, "{said:?}");
         attached.detach();
     }

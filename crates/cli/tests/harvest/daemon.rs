@@ -67,9 +67,10 @@ impl<'s> Daemon<'s> {
         assert_eq!(self.process.stop(PATIENCE).code(), Some(0), "{}", self.process);
     }
 
-    /// What it has said on standard error.
-    pub(crate) fn said(&self) -> String {
-        self.process.said()
+    /// The first line that it says with `part` in it. Standard error may come later than the line that it is ready.
+    #[track_caller]
+    pub(crate) fn says(&mut self, part: &str) -> String {
+        self.process.line(part, PATIENCE, |line| line.contains(part))
     }
 
     /// A command that asks it; what it says.

@@ -71,13 +71,13 @@ fn a_socket_for_all_is_only_there_where_it_is_asked_for() {
         return;
     }
     let scene = Scene::new();
-    let daemon = Daemon::start(&scene, "--size 1G --nbd unix:~/h/nbd.sock");
+    let mut daemon = Daemon::start(&scene, "--size 1G --nbd unix:~/h/nbd.sock");
     let shared = scene.path("h/nbd.sock");
     let uris = daemon.ask("vssd create a")["uris"].clone();
     assert_eq!(uris[0], format!("nbd+unix:///a?socket={}", shared.display()));
     assert!(uris.as_array().unwrap().iter().all(|uri| opens(uri.as_str().unwrap())), "{uris}");
-    let said = daemon.said();
-    assert!(said.contains("warning") && said.contains("opens all vSSDs"), "{said}");
+    let warning = daemon.says("opens all vSSDs");
+    assert!(warning.contains("warning"), "{warning}");
     daemon.refuses("vssd create b --tls-client b", &["sees no certificates", "--tls-client-ca"]);
     daemon.refuses("vssd create b --socket-mode 0600 --vhost-user ~/none/v.sock", &["none/v.sock"]);
     assert_eq!(daemon.ask("vssd list")["vssds"].as_array().unwrap().len(), 1);
@@ -210,8 +210,8 @@ fn a_port_that_others_reach_takes_a_word() {
         );
     }
     assert!(!scene.path("h").exists(), "it was begun");
-    let daemon = Daemon::start(&scene, "--size 1G --nbd 0.0.0.0:0 --insecure-network");
-    let said = daemon.said();
-    assert!(said.contains("warning") && said.contains("everybody who reaches"), "{said}");
+    let mut daemon = Daemon::start(&scene, "--size 1G --nbd 0.0.0.0:0 --insecure-network");
+    let warning = daemon.says("everybody who reaches");
+    assert!(warning.contains("warning"), "{warning}");
     assert!(daemon.create("a").starts_with("nbd://0.0.0.0:"));
 }
