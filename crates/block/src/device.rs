@@ -1,6 +1,7 @@
 //! Block devices: what a hypervisor sees.
 
 use crate::{ByteRange, Error, ErrorKind, Result};
+use std::sync::Arc;
 
 /// A run of a disk whose bytes all come from one kind of place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,12 @@ pub trait BlockDevice: Send + Sync {
     fn hole_was_read(&self, range: ByteRange) {
         let _ = range;
     }
+
+    /// A client came to the disk: for who tells one guest's reads from the next one's. See [`ClientGuard`].
+    fn client_came(&self) {}
+
+    /// A client that [came](BlockDevice::client_came) has left.
+    fn client_left(&self) {}
 
     /// Asks for the bytes of `range` to be brought to this host, without waiting for them. A hint.
     fn prefetch(&self, range: ByteRange) {
@@ -96,6 +103,24 @@ pub trait BlockDevice: Send + Sync {
     /// What the storage below reports; then nothing since the last flush may be relied on.
     fn flush(&self) -> Result<()> {
         Ok(())
+    }
+}
+
+/// A client of a disk, which hears that it came, and when this is dropped that it has left.
+pub struct ClientGuard(Arc<dyn BlockDevice>);
+
+impl ClientGuard {
+    /// A client that comes to `device`.
+    #[must_use]
+    pub fn of(device: &Arc<dyn BlockDevice>) -> Self {
+        device.client_came();
+        Self(Arc::clone(device))
+    }
+}
+
+impl Drop for ClientGuard {
+    fn drop(&mut self) {
+        self.0.client_left();
     }
 }
 

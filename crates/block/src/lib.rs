@@ -31,7 +31,7 @@ pub mod size;
 pub mod source;
 pub mod time;
 
-pub use device::{BlockDevice, Extent};
+pub use device::{BlockDevice, ClientGuard, Extent};
 pub use digest::{Digest, SHA256};
 pub use error::{Error, ErrorKind, Result};
 pub use plan::{BLOCK_SIZE, Plan, PlanItem, SLICE_SIZE};

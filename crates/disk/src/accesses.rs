@@ -106,6 +106,12 @@ impl Accesses {
         }
     }
 
+    /// Returns `true` once anything was read.
+    #[must_use]
+    pub fn are_any(&self) -> bool {
+        self.next.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether a part of the disk was read.
     #[must_use]
     pub fn was_read(&self, block: u64, slices: u32) -> u32 {
@@ -140,6 +146,7 @@ mod tests {
         note(7, 7);
         note(SLICE_SIZE - 1, 2 * SLICE_SIZE + 1);
         let mut from = 0;
+        assert!(accesses.are_any() && !Accesses::new(512).are_any());
         assert_eq!(read(&accesses, &mut from), [(1, 1), (0, 0b111)]);
         note(0, 3 * BLOCK_SIZE + 512);
         assert_eq!(read(&accesses, &mut from), [(0, !0b111), (1, !1), (2, u32::MAX), (3, 1)]);

@@ -30,7 +30,7 @@ use crate::stats::{SLOW, SlowCause, Stats};
 use headstart_block::{BLOCK_SIZE, BlockDevice, ByteRange, Error, ErrorKind, Extent, Result};
 use headstart_lsmt::Stack;
 use headstart_lsmt::writable::WritableDisk;
-use headstart_trace::{Op, Recorder};
+use headstart_trace::{BootId, Op, Recorder};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -184,13 +184,13 @@ impl Disk {
     }
 
     /// A read whose bytes are here.
-    fn hit(&self, range: ByteRange, started: Instant) {
+    fn hit(&self, boot: Option<BootId>, range: ByteRange, started: Instant) {
         let took = started.elapsed();
         self.stats.hits.record(took);
         if took >= SLOW {
             self.slow(SlowCause::Other);
         }
-        self.read_done(range, started, took);
+        self.read_done(boot, range, started, took);
     }
 
     #[cold]
@@ -214,22 +214,28 @@ impl Disk {
         self.puller.as_ref().map_or(0, |puller| puller.failures())
     }
 
-    /// Tells of a read that has come.
-    fn note(&self, range: ByteRange) {
+    /// Tells of a read that has come. Returns the boot that it belongs to, where boots are recorded.
+    fn note(&self, range: ByteRange, started: Instant) -> Option<BootId> {
         if let Some(preloader) = &self.preloader {
             preloader.accesses().note(range);
         }
+        self.recorder.as_ref().map(|recorder| recorder.read_arrived(range, started))
     }
 
-    fn read_done(&self, range: ByteRange, started: Instant, took: Duration) {
+    fn read_done(&self, boot: Option<BootId>, range: ByteRange, started: Instant, took: Duration) {
         Stats::add(&self.stats.read_bytes, range.len());
-        self.record(Op::Read, range, started, took);
+        self.record(boot, Op::Read, range, started, took);
+    }
+
+    /// Tells of a write that has come, as [`note`](Self::note) does of a read.
+    fn boot(&self) -> Option<BootId> {
+        self.recorder.as_ref().map(|recorder| recorder.boot())
     }
 
     /// Puts a request that succeeded into the trace.
-    fn record(&self, op: Op, range: ByteRange, started: Instant, took: Duration) {
-        if let Some(recorder) = &self.recorder {
-            recorder.record(op, range, started, took);
+    fn record(&self, boot: Option<BootId>, op: Op, range: ByteRange, started: Instant, took: Duration) {
+        if let Some((recorder, boot)) = self.recorder.as_ref().zip(boot) {
+            recorder.record(boot, op, range, started, took);
         }
     }
 
@@ -246,10 +252,10 @@ impl BlockDevice for Disk {
 
     fn read_local_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let started = Instant::now();
-        self.note(at(offset, buf));
+        let boot = self.note(at(offset, buf), started);
         let result = self.top.device().read_at(buf, offset);
         match &result {
-            Ok(()) => self.hit(at(offset, buf), started),
+            Ok(()) => self.hit(boot, at(offset, buf), started),
             Err(e) if e.kind() == ErrorKind::Absent => {}
             // To be dropped and fetched again, by who may wait.
             Err(e) if self.is_doubtful(e, at(offset, buf)) => {
@@ -262,12 +268,12 @@ impl BlockDevice for Disk {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let started = Instant::now();
-        self.note(at(offset, buf));
+        let boot = self.note(at(offset, buf), started);
         match self.top.device().read_at(buf, offset) {
             Err(e) if e.kind() == ErrorKind::Absent || self.is_doubtful(&e, at(offset, buf)) => {}
             result => {
                 self.counted(result)?;
-                self.hit(at(offset, buf), started);
+                self.hit(boot, at(offset, buf), started);
                 return Ok(());
             }
         }
@@ -288,14 +294,27 @@ impl BlockDevice for Disk {
             self.slow(self.slow_cause(at(offset, buf), failures));
         }
         self.counted(result)?;
-        self.read_done(at(offset, buf), started, took);
+        self.read_done(boot, at(offset, buf), started, took);
         Ok(())
     }
 
     fn hole_was_read(&self, range: ByteRange) {
-        self.note(range);
+        let now = Instant::now();
+        let boot = self.note(range, now);
         self.stats.hits.record(Duration::ZERO);
-        self.read_done(range, Instant::now(), Duration::ZERO);
+        self.read_done(boot, range, now, Duration::ZERO);
+    }
+
+    fn client_came(&self) {
+        if let Some(recorder) = &self.recorder {
+            recorder.client_came();
+        }
+    }
+
+    fn client_left(&self) {
+        if let Some(recorder) = &self.recorder {
+            recorder.client_left();
+        }
     }
 
     fn decode_unit(&self) -> u64 {
@@ -317,24 +336,24 @@ impl BlockDevice for Disk {
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
-        let started = Instant::now();
+        let (boot, started) = (self.boot(), Instant::now());
         self.counted(self.top.device().write_at(data, offset))?;
         let took = started.elapsed();
         self.stats.writes.record(took);
         Stats::add(&self.stats.written_bytes, data.len() as u64);
-        self.record(Op::Write, at(offset, data), started, took);
+        self.record(boot, Op::Write, at(offset, data), started, took);
         Ok(())
     }
 
     fn write_zeroes(&self, range: ByteRange) -> Result<()> {
-        let started = Instant::now();
+        let (boot, started) = (self.boot(), Instant::now());
         self.counted(self.top.device().write_zeroes(range))?;
         let took = started.elapsed();
         self.stats.writes.record(took);
         Stats::add(&self.stats.written_bytes, range.len());
         // A trace knows reads and writes. For what it is made for this is one: a later read of these bytes needs
         // nothing of the image.
-        self.record(Op::Write, range, started, took);
+        self.record(boot, Op::Write, range, started, took);
         Ok(())
     }
 

@@ -47,7 +47,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// How often the pilot hears what was read.
 pub const TICK: Duration = Duration::from_millis(50);
 
-/// And how often once the first minutes are over, when hardly anything is new.
+/// And how often once the first minutes of reading are over, when hardly anything is new.
 const SLOW_TICK: Duration = Duration::from_secs(1);
 
 /// How long these are.
@@ -479,7 +479,7 @@ pub(crate) async fn drive(preloader: Arc<Preloader>, driving: Driving) {
     drop(puller);
     let known = driven.recall().await;
     let mut remembered = known;
-    let (begun, mut saved) = (Instant::now(), Instant::now());
+    let (mut first, mut saved) = (None, Instant::now());
     let mut ticks = ticks(TICK);
     loop {
         let answer = tokio::select! {
@@ -496,7 +496,11 @@ pub(crate) async fn drive(preloader: Arc<Preloader>, driving: Driving) {
             saved = Instant::now();
             driven.remember(estimate, &mut remembered);
         }
-        if ticks.period() == TICK && begun.elapsed() > BOOT && searches.are_over() {
+        if first.is_none() && preloader.accesses().are_any() {
+            first = Some(Instant::now());
+        }
+        let is_booted = first.is_some_and(|first: Instant| first.elapsed() > BOOT);
+        if ticks.period() == TICK && is_booted && searches.are_over() {
             ticks = self::ticks(SLOW_TICK);
         }
     }

@@ -53,12 +53,9 @@ fn round(threads: usize) -> f64 {
         let started = Instant::now();
         for n in 0..each {
             let offset = ((thread * each + n) as u64) << 12;
-            recorder.record(
-                Op::Read,
-                ByteRange::between(offset, offset + 4096),
-                arrived,
-                Duration::from_micros(80),
-            );
+            let range = ByteRange::between(offset, offset + 4096);
+            let boot = recorder.read_arrived(range, arrived);
+            recorder.record(boot, Op::Read, range, arrived, Duration::from_micros(80));
         }
         started.elapsed().as_nanos() as f64 / each as f64
     };

@@ -1,4 +1,4 @@
-//! A directory of traces: one Parquet file a creation.
+//! A directory of traces: one Parquet file a boot.
 //!
 //! Any number of processes write into it at the same time. A file gets its name by being renamed, so whoever lists
 //! the directory sees whole files only; a trace that is written again replaces itself. Names start with the time of
@@ -93,6 +93,15 @@ impl TraceDirectory {
             File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(about)?;
         }
         Ok(path)
+    }
+
+    /// Removes what was written of a creation, if anything was.
+    ///
+    /// # Errors
+    /// What the operating system reports.
+    pub fn remove(&self, creation: &Creation) -> Result<()> {
+        let path = self.dir.join(file_name(creation));
+        remove(&path).map(drop).map_err(|e| Error::io("cannot be removed", e).about(path.display()))
     }
 
     /// The traces of a directory, oldest first.

@@ -1,11 +1,12 @@
 //! Traces of disk I/O: recorder, Parquet files, the FAST'26 layout, statistics.
 //!
 //! A disk's [`Recorder`] notes requests in memory; the process's [`Saver`] writes them, with what the link was like
-//! and what is known of the creation, as one Parquet file a creation into a [`TraceDirectory`].
+//! and what is known of the disk, as one Parquet file a boot into a [`TraceDirectory`].
 //!
 //! | module | what it does |
 //! |---|---|
 //! | [`record`] | one traced request |
+//! | [`boots`] | where a boot begins, and how long it is recorded |
 //! | [`recorder`] | notes requests as they are served |
 //! | [`trace`] | a whole trace: creation, requests, the link |
 //! | [`mod@file`] | a trace as a Parquet file: the format and its versions |
@@ -19,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod boots;
 pub mod data_set;
 pub mod directory;
 pub mod fast26;
@@ -34,6 +36,6 @@ pub mod trace;
 pub use data_set::DataSet;
 pub use directory::{DirectoryLimits, TraceDirectory};
 pub use record::{Op, Record};
-pub use recorder::{RECORDS_MAX, Recorder, WINDOW};
-pub use saver::{Pace, Recording, Saver};
-pub use trace::{Creation, DIGEST, LinkSample, Trace};
+pub use recorder::{BootId, RECORDS_MAX, Recorder, WINDOW};
+pub use saver::{Pace, Recording, SavedBoots, Saver};
+pub use trace::{ATTACHED_BEFORE, Creation, DIGEST, LinkSample, Trace};

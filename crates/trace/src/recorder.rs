@@ -1,176 +1,275 @@
-//! The recorder: notes each request of a disk's first minutes without slowing it down.
+//! The recorder: notes each request of a disk's boots without slowing it down.
 //!
-//! The buffer is preallocated and filled once, from its start: what matters of a boot is its beginning, so the
-//! earliest records are kept, and what finds it full is counted and dropped. A writer takes a slot by one atomic
-//! addition and fills it by three atomic stores; the last of them, which also says that the slot is full, is what
-//! a reader looks at first. So nobody ever waits: not the disk for whoever saves the trace, nor the other way round.
+//! When a boot begins is decided as its first read arrives ([`RecordingPhase`]); a request belongs to the boot that
+//! went on when it arrived. What is noted goes into a ring that is allocated once and that the
+//! [`Saver`](crate::Saver) empties once a second, so a disk may boot any number of times. A ring that nobody empties
+//! keeps what came first, and what finds it full is counted and dropped.
+//!
+//! A writer takes a slot by one atomic exchange and fills it by four atomic stores; the last of them, which also says
+//! that the slot is full, is what the reader looks at first. The reader empties a slot before it frees it. So nobody
+//! ever waits: not the disk for whoever saves the trace, nor the other way round.
 
+use crate::boots::{Arrival, RecordingPhase, covers_boot_sector, is_over};
 use crate::record::{Op, Record};
 use headstart_block::ByteRange;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most records of a disk. They take 1.5 MiB of memory.
+/// Most records of a boot, and of a disk that nobody took yet. The latter take 2 MiB of memory.
 pub const RECORDS_MAX: usize = 65_536;
 
-/// How long a disk is recorded by default: as long as the published traces.
+/// How long a boot is recorded by default: as long as the published traces.
 pub const WINDOW: Duration = Duration::from_secs(360);
+
+/// The precision of the time of the last read, which is written so seldom.
+const GRAIN_US: u64 = 100_000;
 
 /// Set in a slot's last word once the slot is full.
 const FULL: u64 = 1 << 63;
 /// Set in a slot's last word for a write.
 const WRITE: u64 = 1 << 62;
 
-/// Three words: `t_us << 32 | service_us`; offset; length with [`FULL`] and [`WRITE`].
-type Slot = [AtomicU64; 3];
+/// Four words: the boot; `t_us << 32 | service_us`; offset; length with [`FULL`] and [`WRITE`].
+type Slot = [AtomicU64; 4];
+
+/// A boot of a disk, as its requests name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BootId(u64);
+
+impl BootId {
+    /// The arrival of its first read, since the disk was attached; `None` before the first boot.
+    #[must_use]
+    pub fn since(self) -> Option<Duration> {
+        self.0.checked_sub(1).map(Duration::from_micros)
+    }
+}
 
 /// Records the requests of one disk.
 pub struct Recorder {
     slots: Box<[Slot]>,
-    /// Slots taken, and from there on requests dropped.
+    /// Slots taken so far: the next one is at this number, modulo the number of slots.
     taken: AtomicU64,
+    /// Slots emptied so far.
+    freed: AtomicU64,
+    /// Held by who empties slots.
+    draining: Mutex<()>,
+    /// Requests that found no slot.
+    dropped: AtomicU64,
+    /// Requests that were taken out and not kept.
+    discarded: AtomicU64,
     created: Instant,
     window: Duration,
+    /// The word of the [`RecordingPhase`].
+    phase: AtomicU64,
+    boots: AtomicU64,
+    /// When a read last arrived or ended, in microseconds since the creation; see [`GRAIN_US`].
+    last_read_us: AtomicU64,
+    clients: AtomicU32,
+    /// A client came to a disk that had none, and has read nothing yet.
+    is_newcomer: AtomicBool,
 }
 
 impl Recorder {
-    /// Records what arrives within `window` (at most 71 minutes) from `created` on, at most `records_max` requests.
+    /// Records what arrives within `window` (at most 71 minutes) of the first read of each boot, of a disk that was
+    /// attached at `created`. At most `records_max` requests wait to be [drained](Self::drain).
     #[must_use]
     pub fn new(created: Instant, window: Duration, records_max: usize) -> Self {
-        let slots = (0..records_max).map(|_| Slot::default()).collect();
+        let slots = (0..records_max.max(1)).map(|_| Slot::default()).collect();
         let window = window.min(Duration::from_micros(u64::from(u32::MAX)));
-        Self { slots, taken: AtomicU64::new(0), created, window }
+        let [taken, freed, dropped, discarded] = Default::default();
+        let [phase, boots, last_read_us] = Default::default();
+        Self {
+            slots,
+            taken,
+            freed,
+            draining: Mutex::default(),
+            dropped,
+            discarded,
+            created,
+            window,
+            phase,
+            boots,
+            last_read_us,
+            clients: AtomicU32::new(0),
+            is_newcomer: AtomicBool::new(false),
+        }
     }
 
-    /// The moment from which times count.
+    /// The moment at which the disk was attached.
     #[must_use]
     pub fn created(&self) -> Instant {
         self.created
     }
 
-    /// How long it records.
+    /// How long each boot is recorded.
     #[must_use]
     pub fn window(&self) -> Duration {
         self.window
     }
 
-    /// Notes a request that arrived at `arrived` and took `took`.
-    pub fn record(&self, op: Op, range: ByteRange, arrived: Instant, took: Duration) {
-        let since = arrived.saturating_duration_since(self.created);
-        if since > self.window {
+    /// The boot that goes on, or went on last.
+    #[must_use]
+    pub fn boot(&self) -> BootId {
+        BootId(self.phase.load(Ordering::Relaxed))
+    }
+
+    /// The number of boots that began.
+    #[must_use]
+    pub fn boots(&self) -> u64 {
+        self.boots.load(Ordering::Relaxed)
+    }
+
+    /// The phase at a moment.
+    #[must_use]
+    pub fn phase(&self, now: Instant) -> RecordingPhase {
+        RecordingPhase::of_word(self.boot().0).at(self.micros(now), self.window)
+    }
+
+    /// A client came.
+    pub fn client_came(&self) {
+        if self.clients.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.is_newcomer.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A client that came has left.
+    pub fn client_left(&self) {
+        self.clients.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Notes that a read arrives, which may begin a boot. Returns the boot that it belongs to.
+    pub fn read_arrived(&self, range: ByteRange, arrived: Instant) -> BootId {
+        let at_us = self.micros(arrived);
+        // Who sees a boot sees also that its first read has ended the pause.
+        let boot = BootId(self.phase.load(Ordering::Acquire));
+        let last_us = self.last_read_us.load(Ordering::Relaxed);
+        let is_first = self.is_newcomer.load(Ordering::Relaxed);
+        self.was_read(at_us, last_us);
+        if boot.0 != 0 && !is_first && !covers_boot_sector(range) {
+            return boot;
+        }
+        let quiet = Duration::from_micros(at_us.saturating_sub(last_us));
+        let is_first_of_client = is_first && self.is_newcomer.swap(false, Ordering::Relaxed);
+        self.decide(boot, &Arrival { at_us, range, quiet, is_first_of_client })
+    }
+
+    #[cold]
+    fn decide(&self, before: BootId, read: &Arrival) -> BootId {
+        let after = RecordingPhase::of_word(before.0).after(read).to_word();
+        if after == before.0 {
+            return before;
+        }
+        // Where another thread was faster, its boot has just begun.
+        match self.phase.compare_exchange(before.0, after, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => {
+                self.boots.fetch_add(1, Ordering::Relaxed);
+                BootId(after)
+            }
+            Err(now) => BootId(now),
+        }
+    }
+
+    fn was_read(&self, at_us: u64, last_us: u64) {
+        if at_us >= last_us.saturating_add(GRAIN_US) {
+            self.last_read_us.fetch_max(at_us, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes a request of a boot that arrived at `arrived` and took `took`.
+    pub fn record(&self, boot: BootId, op: Op, range: ByteRange, arrived: Instant, took: Duration) {
+        let at_us = self.micros(arrived);
+        if op == Op::Read && took >= Duration::from_micros(GRAIN_US) {
+            let ended_us = at_us.saturating_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+            self.was_read(ended_us, self.last_read_us.load(Ordering::Relaxed));
+        }
+        let Some(since_us) = boot.0.checked_sub(1) else { return };
+        if is_over(since_us, at_us, self.window) {
             return;
         }
-        let taken = self.taken.fetch_add(1, Ordering::Relaxed);
-        let Some(slot) = usize::try_from(taken).ok().and_then(|taken| self.slots.get(taken)) else { return };
+        let Some(slot) = self.take() else { return };
         // The window fits 32 bits of microseconds, so this is far from overflowing.
-        let t_us = since.as_secs() * 1_000_000 + u64::from(since.subsec_micros());
+        let t_us = at_us.saturating_sub(since_us);
         let service_us = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
-        slot[0].store(t_us << 32 | u64::from(service_us), Ordering::Relaxed);
-        slot[1].store(range.offset(), Ordering::Relaxed);
+        slot[0].store(boot.0, Ordering::Relaxed);
+        slot[1].store(t_us << 32 | u64::from(service_us), Ordering::Relaxed);
+        slot[2].store(range.offset(), Ordering::Relaxed);
         let write = if op == Op::Write { WRITE } else { 0 };
-        slot[2].store(range.len().min(WRITE - 1) | write | FULL, Ordering::Release);
+        slot[3].store(range.len().min(WRITE - 1) | write | FULL, Ordering::Release);
     }
 
-    /// What was recorded so far, in the order of arrival.
-    #[must_use]
-    pub fn records(&self) -> Vec<Record> {
-        let taken = usize::try_from(self.taken.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
-        let mut records: Vec<_> = self.slots.iter().take(taken).filter_map(read).collect();
-        // Requests are noted when they end, and by several threads.
-        records.sort_by_key(|record| record.t_us);
-        records
+    /// Takes a slot that is empty.
+    fn take(&self) -> Option<&Slot> {
+        let mut taken = self.taken.load(Ordering::Relaxed);
+        loop {
+            // What was read of a slot was read before it was freed.
+            let waiting = taken.saturating_sub(self.freed.load(Ordering::Acquire));
+            if waiting >= self.slots.len() as u64 {
+                self.dropped.fetch_add(1, Ordering::Relaxed);
+                return None;
+            }
+            let next = taken + 1;
+            match self.taken.compare_exchange_weak(taken, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return self.slot(taken),
+                Err(now) => taken = now,
+            }
+        }
     }
 
-    /// Requests that are in the buffer, or about to be.
+    fn slot(&self, number: u64) -> Option<&Slot> {
+        self.slots.get(usize::try_from(number % self.slots.len() as u64).ok()?)
+    }
+
+    /// Takes out what was recorded so far, in the order in which requests ended, nearly. `keep` returns `false` for a
+    /// request that counts as [dropped](Self::dropped).
+    pub fn drain(&self, keep: &mut dyn FnMut(BootId, Record) -> bool) {
+        let _draining = self.draining.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut freed = self.freed.load(Ordering::Relaxed);
+        while freed < self.taken.load(Ordering::Relaxed) {
+            // One that is being filled right now is taken the next time.
+            let Some((boot, record)) = self.slot(freed).and_then(empty) else { return };
+            freed += 1;
+            self.freed.store(freed, Ordering::Release);
+            if !record.is_some_and(|record| keep(boot, record)) {
+                self.discarded.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Requests that were recorded.
     #[must_use]
     pub fn recorded(&self) -> u64 {
-        self.taken.load(Ordering::Relaxed).min(self.slots.len() as u64)
+        self.taken.load(Ordering::Relaxed).saturating_sub(self.discarded.load(Ordering::Relaxed))
     }
 
-    /// Requests that arrived within the window and found no room.
+    /// Requests that arrived within a window and found no room.
     #[must_use]
     pub fn dropped(&self) -> u64 {
-        self.taken.load(Ordering::Relaxed).saturating_sub(self.slots.len() as u64)
+        self.dropped.load(Ordering::Relaxed) + self.discarded.load(Ordering::Relaxed)
+    }
+
+    /// A moment in microseconds since the disk was attached.
+    fn micros(&self, at: Instant) -> u64 {
+        let since = at.saturating_duration_since(self.created);
+        since.as_secs().saturating_mul(1_000_000).saturating_add(u64::from(since.subsec_micros()))
     }
 }
 
-/// The record in a slot, unless it is being filled right now.
-fn read(slot: &Slot) -> Option<Record> {
-    let last = slot[2].load(Ordering::Acquire);
+/// Empties a slot, unless it is being filled right now.
+fn empty(slot: &Slot) -> Option<(BootId, Option<Record>)> {
+    let last = slot[3].load(Ordering::Acquire);
     if last & FULL == 0 {
         return None;
     }
-    let times = slot[0].load(Ordering::Relaxed);
+    let boot = BootId(slot[0].load(Ordering::Relaxed));
+    let times = slot[1].load(Ordering::Relaxed);
     let op = if last & WRITE == 0 { Op::Read } else { Op::Write };
-    let range = ByteRange::new(slot[1].load(Ordering::Relaxed), last & !(FULL | WRITE))?;
+    let range = ByteRange::new(slot[2].load(Ordering::Relaxed), last & !(FULL | WRITE));
+    slot[3].store(0, Ordering::Relaxed);
     let service_us = u32::try_from(times & u64::from(u32::MAX)).unwrap_or(u32::MAX);
-    Some(Record { t_us: times >> 32, op, range, service_us: Some(service_us) })
+    let record = range.map(|range| Record { t_us: times >> 32, op, range, service_us: Some(service_us) });
+    Some((boot, record))
 }
 
 #[cfg(test)]
-#[expect(clippy::disallowed_methods, reason = "what it records is the time")]
-mod tests {
-    use super::*;
-
-    fn range(offset: u64, len: u64) -> ByteRange {
-        ByteRange::between(offset, offset + len)
-    }
-
-    #[test]
-    fn keeps_the_earliest_and_counts_the_rest() {
-        let created = Instant::now();
-        let recorder = Recorder::new(created, WINDOW, 3);
-        for n in 0..5 {
-            let arrived = created + Duration::from_millis(10 - n);
-            recorder.record(Op::Read, range(n * 4096, 4096), arrived, Duration::from_micros(n));
-        }
-        recorder.record(Op::Write, range(0, 512), created + WINDOW + Duration::from_secs(1), Duration::ZERO);
-        assert_eq!(recorder.dropped(), 2);
-        let seen: Vec<_> =
-            recorder.records().iter().map(|r| (r.t_us, r.range.offset(), r.service_us)).collect();
-        assert_eq!(seen, [(8000, 8192, Some(2)), (9000, 4096, Some(1)), (10_000, 0, Some(0))]);
-    }
-
-    #[test]
-    fn many_threads_lose_nothing() {
-        let created = Instant::now();
-        let recorder = Recorder::new(created, WINDOW, 40_000);
-        std::thread::scope(|scope| {
-            for thread in 0..4u64 {
-                let recorder = &recorder;
-                scope.spawn(move || {
-                    for n in 0..10_000 {
-                        let op = if n % 2 == 0 { Op::Read } else { Op::Write };
-                        recorder.record(op, range(thread << 40 | n, 512), created, Duration::from_secs(1));
-                    }
-                });
-            }
-            // Reading meanwhile gives whole records only.
-            for record in recorder.records() {
-                assert_eq!(record.range.len(), 512);
-            }
-        });
-        let records = recorder.records();
-        let mut offsets: Vec<_> = records.iter().map(|record| record.range.offset()).collect();
-        offsets.sort_unstable();
-        offsets.dedup();
-        assert_eq!((records.len(), offsets.len(), recorder.dropped()), (40_000, 40_000, 0));
-        assert!(records.iter().all(|r| (r.op == Op::Read) == (r.range.offset() % 2 == 0)));
-    }
-
-    #[test]
-    fn a_record_costs_less_than_100_ns() {
-        let round = || {
-            let recorder = Recorder::new(Instant::now(), WINDOW, RECORDS_MAX);
-            let started = Instant::now();
-            for n in 0..RECORDS_MAX as u64 {
-                recorder.record(Op::Read, range(n << 12, 4096), started, Duration::from_micros(80));
-            }
-            started.elapsed() / u32::try_from(RECORDS_MAX).unwrap()
-        };
-        // Whatever else the machine does makes rounds slower, never faster: the fastest counts. The bench has the
-        // figure.
-        let each = (0..16).map(|_| round()).min().unwrap();
-        assert!(each < Duration::from_nanos(100), "{each:?}");
-    }
-}
+mod tests;

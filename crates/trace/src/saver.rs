@@ -4,28 +4,40 @@
 //! befalls the directory (full, gone, as slow as a dead network file system) reaches a disk. What cannot be written
 //! is said once and counted, and tried again with the next save.
 //!
-//! Once a second it samples each link. It writes a disk's trace anew after 5, 15, 35, ... seconds: `kill -9` then
-//! costs at most as much as was there before, or a minute, and all the writing takes no more than a few times the
-//! last one. The last save comes when the window has ended, or at detach, and survives a loss of power.
+//! Once a second it takes out what was recorded, and samples each link while a boot goes on. It writes a boot's trace
+//! again after 5, 15, 35, ... seconds: `kill -9` then costs at most as much as was there before, or a minute, and all
+//! the writing takes no more than a few times the last one. The last save comes when the window has ended, when the
+//! next boot has begun, or at detach, and survives a loss of power.
+//!
+//! A boot that is followed by the next one before it has read much was a look at the disk, by a tool or by firmware
+//! that was reset: it leaves no trace, which is counted and said.
 
 use crate::directory::TraceDirectory;
-use crate::recorder::Recorder;
-use crate::trace::{Creation, LinkSample, Trace};
+use crate::record::{Op, Record};
+use crate::recorder::{BootId, RECORDS_MAX, Recorder};
+use crate::trace::{ATTACHED_BEFORE, Creation, LinkSample, Trace};
 use headstart_block::{Error, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-/// Samples what is known of a link, at a time in microseconds since the creation; `None` where there is no link.
+/// Samples what is known of a link, at a time in microseconds since the boot's first read; `None` where there is none.
 pub type SampleLink = Box<dyn Fn(u64) -> Option<LinkSample> + Send>;
+
+/// A boot that another one follows has at least so many reads, or it was none.
+const READS_MIN: usize = 16;
+
+/// Boots of a disk that are open at the same time: one that goes on, and those before it that wait for the next look.
+const OPEN_MAX: usize = 4;
 
 /// A disk that is recorded.
 pub struct Recording {
     /// What notes its requests.
     pub recorder: Arc<Recorder>,
-    /// What is known of it.
+    /// What is known of it. The time of creation is each boot's own, and boots after the first have the number in their
+    /// volume's name: `web-boot-2`.
     pub creation: Creation,
     /// What is known of its link.
     pub sample: SampleLink,
@@ -52,15 +64,46 @@ impl Default for Pace {
     }
 }
 
-/// Saves what disks' recorders note, until they are all through or it is stopped.
+/// What became of boots and of their requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SavedBoots {
+    /// Boots that were seen.
+    pub boots: u64,
+    /// Those of them that have a trace.
+    pub traces: u64,
+    /// Those that were over after a few reads, with another boot behind them: looks at the disk, without a trace.
+    pub looks: u64,
+    /// Requests in the traces that were written.
+    pub requests: u64,
+    /// Requests of looks.
+    pub requests_of_looks: u64,
+    /// Saves that failed.
+    pub failures: u64,
+}
+
+/// The same, while it is counted.
+#[derive(Default)]
+struct Counts {
+    boots: AtomicU64,
+    traces: AtomicU64,
+    looks: AtomicU64,
+    requests: AtomicU64,
+    requests_of_looks: AtomicU64,
+    failures: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, number: u64) {
+    counter.fetch_add(number, Ordering::Relaxed);
+}
+
+/// Saves what disks' recorders note, until it is stopped.
 pub struct Saver {
     /// The thread works until this is dropped.
     stop: Mutex<Option<Sender<()>>>,
     /// Disconnected when the thread has ended.
     ended: Mutex<Receiver<()>>,
     directory: Arc<TraceDirectory>,
-    failures: Arc<AtomicU64>,
-    saved: Arc<AtomicU64>,
+    counts: Arc<Counts>,
 }
 
 impl Saver {
@@ -71,13 +114,12 @@ impl Saver {
     pub fn start(directory: Arc<TraceDirectory>, recordings: Vec<Recording>, pace: Pace) -> Result<Self> {
         let (stop, stopped) = channel();
         let (end, ended) = channel();
-        let [failures, saved] = [0, 0].map(|none| Arc::new(AtomicU64::new(none)));
+        let counts = Arc::<Counts>::default();
         let mut work = Work {
             directory: Arc::clone(&directory),
-            disks: recordings.into_iter().map(|recording| Disk::new(recording, &pace)).collect(),
+            disks: recordings.into_iter().map(Disk::new).collect(),
             pace,
-            failures: Arc::clone(&failures),
-            saved: Arc::clone(&saved),
+            counts: Arc::clone(&counts),
         };
         let run = move || {
             work.run(&stopped);
@@ -87,7 +129,7 @@ impl Saver {
             .name("traces".to_owned())
             .spawn(run)
             .map_err(|e| Error::io("cannot start a thread", e))?;
-        Ok(Self { stop: Mutex::new(Some(stop)), ended: Mutex::new(ended), directory, failures, saved })
+        Ok(Self { stop: Mutex::new(Some(stop)), ended: Mutex::new(ended), directory, counts })
     }
 
     /// Writes what was recorded so far for the last time, and waits for that at most `patience`; whether it has
@@ -105,16 +147,18 @@ impl Saver {
         ended
     }
 
-    /// Saves that failed.
+    /// What became of boots so far.
     #[must_use]
-    pub fn failures(&self) -> u64 {
-        self.failures.load(Ordering::Relaxed)
-    }
-
-    /// Requests in the traces that were written.
-    #[must_use]
-    pub fn saved(&self) -> u64 {
-        self.saved.load(Ordering::Relaxed)
+    pub fn saved(&self) -> SavedBoots {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        SavedBoots {
+            boots: load(&self.counts.boots),
+            traces: load(&self.counts.traces),
+            looks: load(&self.counts.looks),
+            requests: load(&self.counts.requests),
+            requests_of_looks: load(&self.counts.requests_of_looks),
+            failures: load(&self.counts.failures),
+        }
     }
 
     /// Where traces go.
@@ -127,97 +171,214 @@ impl Saver {
 /// What the thread has.
 struct Work {
     directory: Arc<TraceDirectory>,
-    /// Those whose window has not ended.
     disks: Vec<Disk>,
     pace: Pace,
-    failures: Arc<AtomicU64>,
-    saved: Arc<AtomicU64>,
+    counts: Arc<Counts>,
 }
 
 struct Disk {
     recording: Recording,
-    link: Vec<LinkSample>,
-    /// When it is saved next, since its creation, and the time until the one after.
+    /// Boots whose last save is to come, in their order.
+    open: Vec<OpenBoot>,
+    /// The boot that was opened last, and how many there were.
+    last: Option<BootId>,
+    number: u64,
+}
+
+/// A boot whose trace is not complete.
+struct OpenBoot {
+    boot: BootId,
+    /// The time of its first read, since the disk was attached.
+    since: Duration,
+    trace: Trace,
+    /// When it is saved next, since its first read, and the time until the one after.
     save_at: Duration,
     save_after: Duration,
     /// Requests that were seen, kept or dropped, when it was saved last.
     saved: u64,
-    /// Requests in what was written last.
-    written: u64,
+    /// Requests in what was written last; `None` before the first save.
+    written: Option<u64>,
+}
+
+impl OpenBoot {
+    fn seen(&self) -> u64 {
+        self.trace.records.len() as u64 + self.trace.dropped
+    }
+
+    /// Returns `true` if it was none, where another one cuts it short.
+    fn is_look(&self) -> bool {
+        self.trace.records.iter().filter(|record| record.op == Op::Read).take(READS_MIN).count() < READS_MIN
+    }
+
+    /// Takes a request; `false` where there is no room.
+    fn push(&mut self, record: Record) -> bool {
+        let fits = self.trace.records.len() < RECORDS_MAX;
+        if fits {
+            self.trace.records.push(record);
+        } else {
+            self.trace.dropped += 1;
+        }
+        fits
+    }
+}
+
+/// The wall clock's time so long after a disk was attached.
+#[expect(clippy::disallowed_methods, reason = "the time of a trace is what the clock says")]
+fn unix_us(created: Instant, since: Duration) -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let ago = created.elapsed().saturating_sub(since);
+    u64::try_from(now.saturating_sub(ago).as_micros()).unwrap_or(u64::MAX)
 }
 
 impl Disk {
-    fn new(recording: Recording, pace: &Pace) -> Self {
-        Self {
-            recording,
-            link: Vec::new(),
-            save_at: pace.save_first,
-            save_after: pace.save_first,
-            saved: 0,
-            written: 0,
-        }
+    fn new(recording: Recording) -> Self {
+        Self { recording, open: Vec::new(), last: None, number: 0 }
     }
 
-    fn since_creation(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.recording.recorder.created())
+    /// Opens the boot, where it is a new one; its place, unless it was closed.
+    fn place(&mut self, boot: BootId, pace: &Pace, counts: &Counts) -> Option<usize> {
+        if self.last.is_none_or(|last| last < boot) {
+            let since = boot.since()?;
+            self.number += 1;
+            self.last = Some(boot);
+            add(&counts.boots, 1);
+            let trace = Trace { creation: self.creation(since), ..Trace::default() };
+            let (save_at, save_after) = (pace.save_first, pace.save_first);
+            tracing::info!(volume = trace.creation.volume, "a boot is recorded, from its first read on");
+            self.open.push(OpenBoot { boot, since, trace, save_at, save_after, saved: 0, written: None });
+        }
+        self.open.iter().position(|open| open.boot == boot)
+    }
+
+    fn creation(&self, since: Duration) -> Creation {
+        let mut creation = self.recording.creation.clone();
+        creation.created_us = unix_us(self.recording.recorder.created(), since);
+        if self.number == 1 {
+            creation.labels.insert(ATTACHED_BEFORE.to_owned(), since.as_micros().to_string());
+        } else {
+            creation.volume = format!("{}-boot-{}", creation.volume, self.number);
+        }
+        creation
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "samples are taken by the clock")]
 impl Work {
     fn run(&mut self, stopped: &Receiver<()>) {
-        while !self.disks.is_empty()
-            && matches!(stopped.recv_timeout(self.pace.sample_every), Err(RecvTimeoutError::Timeout))
-        {
-            self.tick(Instant::now());
+        while matches!(stopped.recv_timeout(self.pace.sample_every), Err(RecvTimeoutError::Timeout)) {
+            self.look(Instant::now(), false);
         }
-        let mut wrote = false;
-        for mut disk in std::mem::take(&mut self.disks) {
-            wrote |= self.save(&mut disk, true);
-        }
-        self.evict(wrote);
+        self.look(Instant::now(), true);
     }
 
-    fn tick(&mut self, now: Instant) {
+    /// Looks at all disks, for the last time where they are `detached`.
+    fn look(&mut self, now: Instant, detached: bool) {
         let mut wrote = false;
         for mut disk in std::mem::take(&mut self.disks) {
-            let since = disk.since_creation(now);
+            wrote |= self.collect(&mut disk);
+            wrote |= self.tick(&mut disk, now, detached);
+            self.disks.push(disk);
+        }
+        if wrote && let Err(error) = self.directory.evict() {
+            self.failed(&error);
+        }
+    }
+
+    /// Takes out what a disk's recorder has; whether a trace was written to make room.
+    fn collect(&self, disk: &mut Disk) -> bool {
+        let mut wrote = false;
+        let recorder = Arc::clone(&disk.recording.recorder);
+        recorder.drain(&mut |boot, record| {
+            let place = disk.place(boot, &self.pace, &self.counts);
+            let kept = place.is_some_and(|place| disk.open[place].push(record));
+            while disk.open.len() > OPEN_MAX {
+                let oldest = disk.open.remove(0);
+                wrote |= self.close(oldest, true);
+            }
+            kept
+        });
+        // Its first read may not have come back yet.
+        disk.place(recorder.boot(), &self.pace, &self.counts);
+        wrote
+    }
+
+    /// Samples the link of the boot that goes on, and saves what is due; whether a trace was written.
+    fn tick(&self, disk: &mut Disk, now: Instant, detached: bool) -> bool {
+        let mut wrote = false;
+        let recorder = &disk.recording.recorder;
+        let now = now.saturating_duration_since(recorder.created());
+        let window = recorder.window();
+        for mut open in std::mem::take(&mut disk.open) {
+            let since = now.saturating_sub(open.since);
+            let next = disk.last.filter(|last| *last != open.boot).and_then(BootId::since);
             // Requests are noted when they end: those that arrived last have a little time for that.
-            if since > disk.recording.recorder.window() + self.pace.sample_every {
-                wrote |= self.save(&mut disk, true);
+            if next.is_some() || detached || since > window + self.pace.sample_every {
+                let is_cut_short = next.is_some_and(|next| next.saturating_sub(open.since) <= window);
+                wrote |= self.close(open, is_cut_short);
                 continue;
             }
             let t_us = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
-            disk.link.extend((disk.recording.sample)(t_us));
-            if since >= disk.save_at {
-                wrote |= self.save(&mut disk, false);
-                disk.save_after = (disk.save_after * 2).min(self.pace.save_every_max);
-                disk.save_at = since + disk.save_after;
+            open.trace.link.extend((disk.recording.sample)(t_us));
+            if since >= open.save_at {
+                wrote |= self.save(&mut open, false);
+                open.save_after = (open.save_after * 2).min(self.pace.save_every_max);
+                open.save_at = since + open.save_after;
             }
-            self.disks.push(disk);
+            disk.open.push(open);
         }
-        self.evict(wrote);
+        wrote
     }
 
-    /// Writes a disk's trace, unless nothing was added since or ever; whether it did.
-    fn save(&self, disk: &mut Disk, last: bool) -> bool {
-        let recorder = &disk.recording.recorder;
-        let seen = recorder.recorded() + recorder.dropped();
-        if seen == 0 || (seen == disk.saved && !last) {
+    /// Saves a boot for the last time; `is_cut_short`: the next one began within its window. Returns `true` if a trace
+    /// was written.
+    fn close(&self, mut open: OpenBoot, is_cut_short: bool) -> bool {
+        let (volume, seen) = (open.trace.creation.volume.clone(), open.seen());
+        if is_cut_short && open.is_look() {
+            self.forget(&open);
+            add(&self.counts.looks, 1);
+            add(&self.counts.requests_of_looks, open.trace.records.len() as u64);
+            tracing::info!(
+                volume,
+                requests = seen,
+                "too little was read before the next boot: it leaves no trace"
+            );
             return false;
         }
-        let trace = Trace {
-            creation: disk.recording.creation.clone(),
-            records: recorder.records(),
-            link: disk.link.clone(),
-            dropped: recorder.dropped(),
-        };
-        match self.directory.save(&trace, last) {
-            Ok(_) => {
-                disk.saved = seen;
-                let written = trace.records.len() as u64;
-                self.saved.fetch_add(written.saturating_sub(disk.written), Ordering::Relaxed);
-                disk.written = written;
+        let wrote = self.save(&mut open, true);
+        if open.written.is_none() && seen > 0 {
+            tracing::warn!(volume, "a boot leaves no trace: none could be written");
+        }
+        wrote
+    }
+
+    /// Removes what was written of a boot.
+    fn forget(&self, open: &OpenBoot) {
+        let Some(written) = open.written else { return };
+        if let Err(error) = self.directory.remove(&open.trace.creation) {
+            return self.failed(&error);
+        }
+        self.counts.traces.fetch_sub(1, Ordering::Relaxed);
+        self.counts.requests.fetch_sub(written, Ordering::Relaxed);
+    }
+
+    /// Writes a boot's trace, unless nothing was added since or ever; whether it did.
+    fn save(&self, open: &mut OpenBoot, last: bool) -> bool {
+        let seen = open.seen();
+        if seen == 0 || (seen == open.saved && !last) {
+            return false;
+        }
+        // Requests are noted when they end, and by several threads.
+        open.trace.records.sort_by_key(|record| record.t_us);
+        match self.directory.save(&open.trace, last) {
+            Ok(path) => {
+                open.saved = seen;
+                let now = open.trace.records.len() as u64;
+                add(&self.counts.requests, now.saturating_sub(open.written.unwrap_or(0)));
+                add(&self.counts.traces, u64::from(open.written.is_none()));
+                open.written = Some(now);
+                if last {
+                    tracing::info!(path = %path.display(), requests = now, "a boot was recorded");
+                }
                 true
             }
             Err(error) => {
@@ -227,107 +388,12 @@ impl Work {
         }
     }
 
-    fn evict(&self, wrote: bool) {
-        if wrote && let Err(error) = self.directory.evict() {
-            self.failed(&error);
-        }
-    }
-
     fn failed(&self, error: &Error) {
-        if self.failures.fetch_add(1, Ordering::Relaxed) == 0 {
+        if self.counts.failures.fetch_add(1, Ordering::Relaxed) == 0 {
             tracing::warn!(%error, "traces are lost; the disks go on");
         }
     }
 }
 
 #[cfg(test)]
-#[expect(clippy::disallowed_methods, reason = "what it works by is the clock")]
-mod tests {
-    use super::*;
-    use crate::directory::DirectoryLimits;
-    use crate::file::{ReadLimits, read_file};
-    use crate::record::Op;
-    use headstart_block::ByteRange;
-    use std::path::Path;
-
-    const PACE: Pace = Pace {
-        sample_every: Duration::from_millis(5),
-        save_first: Duration::from_millis(10),
-        save_every_max: Duration::from_millis(20),
-    };
-    const PATIENCE: Duration = Duration::from_secs(20);
-
-    fn recording(volume: &str, window: Duration) -> (Arc<Recorder>, Recording) {
-        let recorder = Arc::new(Recorder::new(Instant::now(), window, 100));
-        let creation = Creation { volume: volume.to_owned(), ..Creation::default() };
-        let sample = |t_us| Some(LinkSample { t_us, bandwidth: Some(7), round_trip_us: None });
-        (Arc::clone(&recorder), Recording { recorder, creation, sample: Box::new(sample) })
-    }
-
-    fn read(recorder: &Recorder, offset: u64) {
-        recorder.record(Op::Read, ByteRange::between(offset, offset + 512), Instant::now(), Duration::ZERO);
-    }
-
-    fn traces(dir: &Path) -> Vec<Trace> {
-        let paths = TraceDirectory::list(dir).unwrap();
-        paths.iter().map(|path| read_file(path, &ReadLimits::default()).unwrap()).collect()
-    }
-
-    fn wait_for(what: impl Fn() -> bool) {
-        let started = Instant::now();
-        while !what() {
-            assert!(started.elapsed() < PATIENCE);
-            thread::sleep(Duration::from_millis(2));
-        }
-    }
-
-    #[test]
-    fn saves_in_between_and_at_the_end() {
-        let dir = tempfile::tempdir().unwrap();
-        let directory = Arc::new(TraceDirectory::open(dir.path(), DirectoryLimits::default()).unwrap());
-        let (a, first) = recording("a", PATIENCE);
-        let (_idle, second) = recording("b", PATIENCE);
-        let saver = Saver::start(directory, vec![first, second], PACE).unwrap();
-        assert_eq!(saver.saved(), 0);
-        read(&a, 0);
-        wait_for(|| traces(dir.path()).len() == 1);
-        read(&a, 4096);
-        assert!(saver.stop(PATIENCE));
-        let traces = traces(dir.path());
-        assert_eq!((traces.len(), traces[0].records.len(), saver.failures()), (1, 2, 0));
-        assert_eq!(saver.saved(), 2);
-        assert!(traces[0].link.iter().all(|sample| sample.bandwidth == Some(7)));
-        assert!(!traces[0].link.is_empty());
-    }
-
-    #[test]
-    fn ends_with_the_window() {
-        let dir = tempfile::tempdir().unwrap();
-        let directory = Arc::new(TraceDirectory::open(dir.path(), DirectoryLimits::default()).unwrap());
-        let (a, recording) = recording("a", Duration::from_millis(30));
-        read(&a, 0);
-        let saver = Saver::start(directory, vec![recording], PACE).unwrap();
-        wait_for(|| {
-            matches!(saver.ended.lock().unwrap().try_recv(), Err(std::sync::mpsc::TryRecvError::Disconnected))
-        });
-        assert_eq!(traces(dir.path()).len(), 1);
-    }
-
-    #[test]
-    fn a_directory_that_fails_harms_nobody() {
-        let dir = tempfile::tempdir().unwrap();
-        let gone = dir.path().join("gone");
-        let directory = Arc::new(TraceDirectory::open(&gone, DirectoryLimits::default()).unwrap());
-        std::fs::remove_dir(&gone).unwrap();
-        let (a, recording) = recording("a", PATIENCE);
-        read(&a, 0);
-        let saver = Saver::start(directory, vec![recording], PACE).unwrap();
-        wait_for(|| saver.failures() > 1);
-        assert_eq!(saver.saved(), 0);
-        // Once it works again, nothing was lost.
-        std::fs::create_dir(&gone).unwrap();
-        read(&a, 1);
-        assert!(saver.stop(PATIENCE));
-        assert_eq!(traces(&gone)[0].records.len(), 2);
-    }
-}
+mod tests;

@@ -7,6 +7,10 @@ use std::collections::BTreeMap;
 /// The label that has the digest of the image's manifest.
 pub const DIGEST: &str = "digest";
 
+/// The label that has the time from the attach to the first read, in microseconds: of the first boot of a disk whose
+/// times count from its first read.
+pub const ATTACHED_BEFORE: &str = "attached-before-us";
+
 /// The first minutes of one disk's I/O.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
@@ -40,7 +44,8 @@ pub struct Creation {
     pub options: String,
     /// Size of the disk in bytes.
     pub size: u64,
-    /// When it was attached, in microseconds of Unix time: the times of records count from here.
+    /// When it was first read by this boot, or attached, in microseconds of Unix time: the times of records count from
+    /// here.
     pub created_us: u64,
     /// Whatever else somebody wanted to keep.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -55,6 +60,11 @@ impl Creation {
         self.labels.get(DIGEST).map_or(&self.image, |digest| digest)
     }
 
+    /// The time from the attach to the moment that the times of records count from, in microseconds.
+    pub(crate) fn attached_before_us(&self) -> u64 {
+        self.labels.get(ATTACHED_BEFORE).and_then(|us| us.parse().ok()).unwrap_or(0)
+    }
+
     /// Whether plans are made for both together: they are of one image and one size of disk.
     pub(crate) fn is_grouped_with(&self, other: &Self) -> bool {
         self.image_id() == other.image_id() && self.size == other.size
@@ -64,7 +74,7 @@ impl Creation {
 /// What the pull engine's estimator knew of the link at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkSample {
-    /// The moment, in microseconds since the disk's creation.
+    /// The moment, in microseconds since the time of [`Creation::created_us`].
     pub t_us: u64,
     /// Bytes a second.
     pub bandwidth: Option<u64>,

@@ -347,11 +347,14 @@ fn traces(page: &mut Page, session: &Session) {
         "Requests that came when the recorder was full.",
         Recorder::dropped,
     );
+    one("headstart_trace_boots_total", "Boots that began.", Recorder::boots);
     let Some(traces) = &session.traces else { return };
-    let counts = traces.counts();
+    let saved = traces.saved();
     let numbers = [
-        ("evicted_files", "Traces that were removed to keep the directory's limits.", counts.evicted),
-        ("failed_saves", "Traces that could not be saved.", counts.failures),
+        ("evicted_files", "Traces that were removed to keep the directory's limits.", traces.evicted()),
+        ("failed_saves", "Traces that could not be saved.", saved.failures),
+        ("written_files", "Boots that have a trace.", saved.traces),
+        ("looks", "Boots that ended after a few reads and left no trace.", saved.looks),
     ];
     page.numbers("headstart_trace", Kind::Counter, &numbers);
 }

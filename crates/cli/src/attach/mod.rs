@@ -10,6 +10,7 @@
 //! | [`own_directory`] | where the socket is that nobody named |
 //! | [`plans`] | where plans are looked for |
 //! | [`preloads`] | how much preloading helped, in figures |
+//! | [`recorded`] | the boots that left a trace, and those that left none |
 //! | [`recording`] | what the disks record, and where it goes |
 //! | [`status`] | the live line |
 //! | [`metrics`] | what Prometheus scrapes |
@@ -21,6 +22,7 @@ mod metrics;
 mod own_directory;
 mod plans;
 mod preloads;
+mod recorded;
 mod recording;
 mod servers;
 mod session;
@@ -34,8 +36,8 @@ use headstart_agent::disks::{Held, hold_pid_file, keep_images};
 use headstart_block::{BlockDevice, ByteSize, Digest, Error, Result};
 use headstart_export::Leftover;
 use headstart_image::progress::Progress;
-use headstart_trace::Recorder;
 use preloads::Preloads;
+use recorded::Recorded;
 use serde::Serialize;
 use servers::{Servers, Way};
 use session::{Before, Session};
@@ -54,6 +56,9 @@ pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart attach http://images.lan/store:debian --nbd unix:/run/vm1.sock --socket-owner libvirt-qemu\n  \
     headstart attach oci://registry.lan/vm/debian:13 --agent /run/headstart/agent.sock --fuse /srv/vm1.raw\n  \
     headstart attach web=s3://images/vm:web db=s3://images/vm:db --nbd 127.0.0.1:10809\n\n\
+    Each boot is recorded from its first read on (--record-time), also where the guest starts again on a disk that \
+    stays attached: its read of the boot sector begins a trace if a hypervisor has just connected, if it is of that \
+    sector alone and nothing was read for a second, or if nothing was read for 30 seconds.\n\n\
     With --json, standard output has JSON lines, one object a line: one when the disks can be used (`disks`, \
     `ways`, `metrics`, `ready_ms`), one when they were detached (`reads`, `hits_percent`, `waits`, \
     `preloads`, ...).";
@@ -302,58 +307,6 @@ struct Detached {
     recorded: Option<Recorded>,
 }
 
-/// What became of the traces.
-#[derive(Serialize)]
-struct Recorded {
-    directory: String,
-    requests: u64,
-    /// Those of them that are in the traces that were written.
-    saved_requests: u64,
-    /// Requests that came when a recorder was full.
-    dropped: u64,
-    /// Traces that were removed because the directory was over its limits.
-    evicted_files: u64,
-    failed_saves: u64,
-}
-
-impl Recorded {
-    fn of(session: &Session) -> Option<Self> {
-        let traces = session.traces.as_ref()?;
-        let sum = |number: fn(&Recorder) -> u64| {
-            session.disks.iter().filter_map(|disk| disk.recorder.as_deref().map(number)).sum()
-        };
-        let counts = traces.counts();
-        Some(Self {
-            directory: traces.directory(),
-            requests: sum(Recorder::recorded),
-            saved_requests: counts.saved,
-            dropped: sum(Recorder::dropped),
-            evicted_files: counts.evicted,
-            failed_saves: counts.failures,
-        })
-    }
-}
-
-impl fmt::Display for Recorded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (requests, directory) = (count(self.requests, "request"), &self.directory);
-        match self.saved_requests {
-            0 => write!(f, "{requests} recorded, but none could be written into {directory}")?,
-            saved if saved < self.requests => {
-                write!(f, "{requests} recorded, but only {saved} could be written into {directory}")?;
-            }
-            _ => write!(f, "recorded {requests} into {directory}")?,
-        }
-        if self.dropped > 0 {
-            write!(f, "; {} later ones did not fit", self.dropped)?;
-        }
-        if self.failed_saves > 0 {
-            write!(f, "; {} did not succeed", count(self.failed_saves, "save"))?;
-        }
-        Ok(())
-    }
-}
-
 impl Detached {
     fn of(session: &Session) -> Self {
         let totals = Totals::of(session);
@@ -390,8 +343,8 @@ impl fmt::Display for Detached {
         }
         write!(f, "{}", self.preloads)?;
         match &self.recorded {
-            Some(recorded) if recorded.requests > 0 => write!(f, "\n{recorded}"),
-            _ => Ok(()),
+            Some(recorded) => write!(f, "\n{recorded}"),
+            None => Ok(()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What attached disks record of their first minutes, and where it goes.
+//! The recordings of boots of attached disks, and their place.
 //!
 //! Nothing here can keep a disk from being attached: a directory that cannot be used is a warning.
 
@@ -11,13 +11,13 @@ use headstart_disk::Disk;
 use headstart_image::manifest::Manifest;
 use headstart_plan::zero_shot::Metadata;
 use headstart_trace::{
-    Creation, DIGEST, DirectoryLimits, LinkSample, Pace, RECORDS_MAX, Recorder, Recording, Saver,
+    Creation, DIGEST, DirectoryLimits, LinkSample, Pace, RECORDS_MAX, Recorder, Recording, SavedBoots, Saver,
     TraceDirectory,
 };
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 /// Longest that is recorded: times in a trace are 32 bits of microseconds.
@@ -33,13 +33,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What to record.
 #[derive(Clone, Args)]
 pub(crate) struct RecordArgs {
-    /// Record the first minutes of reads and writes into this directory [default: traces in the cache's directory]
+    /// Record each boot's first minutes of reads and writes into this directory [default: traces in the cache's
+    /// directory]
     #[arg(long, value_name = "DIR", help_heading = "Recording")]
     record: Option<PathBuf>,
     /// Record nothing
     #[arg(long, conflicts_with = "record", help_heading = "Recording")]
     no_record: bool,
-    /// How long to record; 71 minutes at most
+    /// How long to record each boot, from its first read on; 71 minutes at most
     #[arg(long, default_value = "6m", value_parser = parse_record_time, value_name = "TIME",
           help_heading = "Recording")]
     record_time: Duration,
@@ -125,13 +126,12 @@ impl RecordArgs {
     }
 
     /// What is known of a disk.
-    fn creation(&self, args: &Attach, disk: &NamedDisk, created_us: u64) -> Creation {
+    fn creation(&self, args: &Attach, disk: &NamedDisk) -> Creation {
         let mut creation = Creation {
             image: disk.image.clone(),
             host: hostname(),
             options: options(args),
             size: disk.disk.size(),
-            created_us,
             ..self.described(&disk.manifest)
         };
         // An image that was laid out anew has the boots of the one that it was made from: their disks are the same.
@@ -167,34 +167,20 @@ pub(crate) struct Traces {
     saver: Saver,
 }
 
-/// What became of them.
-#[derive(Clone, Copy, Default)]
-pub(super) struct TraceCounts {
-    /// Traces that were removed to keep the directory's limits.
-    pub(super) evicted: u64,
-    /// Saves that failed.
-    pub(super) failures: u64,
-    /// Requests in the traces that were written.
-    pub(super) saved: u64,
-}
-
 impl Traces {
-    /// Starts to save what the disks record since `created`; `None` where nothing is to be recorded.
+    /// Starts to save what the disks record; `None` where nothing is to be recorded.
     ///
     /// # Errors
     /// Where the directory cannot be used.
-    pub(super) fn start(args: &Attach, disks: &[NamedDisk], created: Instant) -> Result<Option<Self>> {
+    pub(super) fn start(args: &Attach, disks: &[NamedDisk]) -> Result<Option<Self>> {
         if args.recording.no_record {
             return Ok(None);
         }
         let directory = Arc::new(args.recording.directory(args.cache.as_ref())?);
-        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let created_us = since_epoch.saturating_sub(created.elapsed()).as_micros();
-        let created_us = u64::try_from(created_us).unwrap_or(u64::MAX);
         let recordings = disks.iter().filter_map(|disk| {
             Some(Recording {
                 recorder: Arc::clone(disk.recorder.as_ref()?),
-                creation: args.recording.creation(args, disk, created_us),
+                creation: args.recording.creation(args, disk),
                 sample: link_sampler(&disk.disk),
             })
         });
@@ -207,12 +193,14 @@ impl Traces {
         self.saver.stop(PATIENCE);
     }
 
-    pub(super) fn counts(&self) -> TraceCounts {
-        TraceCounts {
-            evicted: self.saver.directory().evicted(),
-            failures: self.saver.failures(),
-            saved: self.saver.saved(),
-        }
+    /// What became of boots and their requests.
+    pub(super) fn saved(&self) -> SavedBoots {
+        self.saver.saved()
+    }
+
+    /// Traces that were removed to keep the directory's limits.
+    pub(super) fn evicted(&self) -> u64 {
+        self.saver.directory().evicted()
     }
 
     pub(super) fn directory(&self) -> String {

@@ -198,7 +198,7 @@ impl Session {
             warnings.extend(said);
             disks.push(disk);
         }
-        let traces = Traces::start(args, &disks, created).unwrap_or_else(|error| {
+        let traces = Traces::start(args, &disks).unwrap_or_else(|error| {
             warnings.push(format!("{error}: nothing is recorded"));
             None
         });

@@ -11,6 +11,7 @@
 //! | [`clients`] | clients that are connected when a disk is to go, or when its process dies |
 //! | [`running`] | metrics, reports, signals, preloading, filling, limits |
 //! | [`preloading`] | plans that are found and followed, are not, are wrong; links and stores that change meanwhile |
+//! | [`recording`] | boots and their traces, also of a disk that stays attached |
 //! | [`replay`] | recorded reads against this server and others |
 //! | [`shortened`] | mapped files that are made shorter while they are used |
 //! | [`sockets`] | what sockets replace, and which users can open them |
@@ -32,6 +33,7 @@ mod files;
 mod images;
 mod nbd;
 mod preloading;
+mod recording;
 mod refusals;
 mod replay;
 mod running;

@@ -211,6 +211,7 @@ impl Filesystem for Tree {
             return reply.error(Errno::EROFS);
         }
         self.image.opened.fetch_add(1, Ordering::Relaxed);
+        self.image.device.client_came();
         if !self.image.read_only {
             // Another server may have written to the disk: who opens the file anew sees that.
             return reply.opened(FileHandle(0), FopenFlags::empty());
@@ -229,6 +230,7 @@ impl Filesystem for Tree {
         reply: ReplyEmpty,
     ) {
         self.image.opened.fetch_sub(1, Ordering::Relaxed);
+        self.image.device.client_left();
         reply.ok();
     }
 

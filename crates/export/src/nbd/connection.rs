@@ -43,7 +43,7 @@ use super::receiver::Receiver;
 use super::reply_buffer::ReplyBuffer;
 use super::transmission::{Command, Session, errno_of, message_of, put_error};
 use super::wire::Wire;
-use headstart_block::{ByteRange, Error, ErrorKind, Result};
+use headstart_block::{ByteRange, ClientGuard, Error, ErrorKind, Result};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -81,6 +81,7 @@ pub(crate) struct Connection {
     pub(super) peer: String,
     /// Whether a fault of the disk has been said aloud.
     faulted: AtomicBool,
+    _client: ClientGuard,
     /// Dropped with the connection: the server counts these.
     _slot: Box<dyn Any + Send + Sync>,
 }
@@ -103,7 +104,20 @@ impl Connection {
     ) -> Arc<Self> {
         let faulted = AtomicBool::new(false);
         let (far, near, work) = Default::default();
-        Arc::new(Self { wire, account, state, session, far, near, work, peer, faulted, _slot: slot })
+        let client = ClientGuard::of(&state.export.device);
+        Arc::new(Self {
+            wire,
+            account,
+            state,
+            session,
+            far,
+            near,
+            work,
+            peer,
+            faulted,
+            _client: client,
+            _slot: slot,
+        })
     }
 
     pub(super) fn lane(&self, which: Which) -> &Lane {

@@ -18,6 +18,7 @@ use super::inflight::Record;
 use super::memory::{GuestMemory, MemoryTable, REGIONS_MAX};
 use super::owner::Owner;
 use super::ring::{Ending, Lanes, RingHandle, RingParts};
+use headstart_block::ClientGuard;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::fs::File;
@@ -147,11 +148,13 @@ pub(crate) struct Session {
     memory: Arc<GuestMemory>,
     record: Option<Record>,
     rings: Vec<RingSetup>,
+    _client: ClientGuard,
 }
 
 /// Speaks with a front end until it goes away or breaks the protocol.
 pub(crate) fn run(link: &Arc<Link>, target: Arc<Target>, lanes: Arc<Lanes>, owner: Arc<Owner>) -> Result<()> {
     let rings = (0..target.queues()).map(|_| RingSetup::new()).collect();
+    let client = ClientGuard::of(&target.device);
     let session = Arc::new(Mutex::new(Session {
         link: Arc::clone(link),
         target,
@@ -163,6 +166,7 @@ pub(crate) fn run(link: &Arc<Link>, target: Arc<Target>, lanes: Arc<Lanes>, owne
         memory: Arc::default(),
         record: None,
         rings,
+        _client: client,
     }));
     let socket = link.socket.try_clone().map_err(Error::SocketError)?;
     let mut messages = BackendReqHandler::from_stream(socket, Arc::clone(&session));

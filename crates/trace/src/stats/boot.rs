@@ -69,7 +69,7 @@ impl Boot {
             boot.reads += 1;
             // The layout of a file by itself does not tell when the disk was created.
             if last_read.is_none() && (first > 0 || trace.creation.size > 0) {
-                boot.grace_us = Some(record.t_us);
+                boot.grace_us = Some(record.t_us.saturating_add(trace.creation.attached_before_us()));
             }
             if let Some(last) = last_read {
                 boot.intervals_us.push(u32::try_from(record.t_us - last).unwrap_or(u32::MAX));
