@@ -5,6 +5,7 @@
 //! DIR/agent.sock      where programs find the agent: HTTP
 //! DIR/swarm.sock      where disks' processes find the swarm
 //! DIR/disks/          its disks
+//! DIR/rate            what it and its disks may fetch from stores together
 //! STATE/pins          what hosts are to keep together
 //! STATE/recent        what it was asked for lately, where it is a root
 //! STATE/tracker       what it counts, where it is a tracker
@@ -28,6 +29,7 @@ use crate::stores::Stores;
 use headstart_block::{Error, ErrorKind, Result, private};
 use headstart_cache::Cache;
 use headstart_export::SocketAccess;
+use headstart_store::{RateLimit, set_shared_rate};
 use headstart_swarm::Role;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
@@ -43,6 +45,9 @@ const SWARM_SOCKET: &str = "swarm.sock";
 /// What a root was asked for lately, in an agent's directory of what lasts, and how often it is written.
 const RECENT: &str = "recent";
 const REMEMBER_EVERY: Duration = Duration::from_secs(60);
+
+/// The rate of an agent and its disks, in an agent's directory.
+const RATE: &str = "rate";
 
 /// The socket at which programs find the agent there.
 pub const SOCKET: &str = "agent.sock";
@@ -104,6 +109,8 @@ impl Agent {
         let lock = take(&dir)?;
         access.open_directory(&dir)?;
         make(&state, PINS)?;
+        let rate = dir.join(RATE);
+        let stores = within_shared_rate(stores, &rate)?;
         let reaching = stores.clone();
         let stores = Arc::new(Stores::new(stores, settings.allowed_stores));
         let swarm_socket = dir.join(SWARM_SOCKET);
@@ -134,6 +141,7 @@ impl Agent {
             program,
             cache: absolute(cache.dir()),
             swarm: local.as_ref().map(|_| absolute(&swarm_socket)),
+            rate: absolute(&rate),
             require_tree: settings.require_tree,
             cached_although_denied: settings.cached_although_denied,
         })?;
@@ -199,6 +207,13 @@ impl Agent {
             swarm.stop().await;
         }
     }
+}
+
+/// The same settings, with the rate in a file that disks open as well: those that run hear of it at once.
+fn within_shared_rate(stores: headstart_store::Settings, path: &Path) -> Result<headstart_store::Settings> {
+    set_shared_rate(path, stores.limit_rate.as_ref().and_then(RateLimit::rate))?;
+    let shared_rate = Some(RateLimit::shared(path)?);
+    Ok(headstart_store::Settings { limit_rate: None, shared_rate, ..stores })
 }
 
 /// Blobs for other programs, where that was asked for.

@@ -57,6 +57,7 @@ pub use counters::Counters;
 pub use guard::is_host_with_port;
 pub use http::Redirects;
 pub use limit::RateLimit;
+pub use limit::shared::set_shared_rate;
 pub use prefix::StorePrefix;
 pub use reference::{BucketScheme, Location, Reference, Selector, Tag, parse_store};
 pub use referrers::Referrer;

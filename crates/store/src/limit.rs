@@ -1,4 +1,4 @@
-//! [`RateLimit`]: the rate that the reads of a process may take together.
+//! [`RateLimit`]: the rate that the reads of a process, or of several, may take together.
 //!
 //! A token bucket that holds a quarter of a second of the rate. A read takes its bytes before its request is sent:
 //! what a server has sent cannot be held back any more, so pacing what is received would only cap the average.
@@ -8,9 +8,18 @@
 //!   demand reads themselves, in sum over the rate, make it wait.
 //!
 //! A cancelled read does not give its bytes back: the server may have sent them.
+//!
+//! The bucket of one process lies in its memory, that of several in a file ([`shared`]): background reads then yield to
+//! demand reads of their own process, and those of others overdraw what they wait for.
+
+pub(crate) mod shared;
 
 use crate::store::Urgency;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use headstart_block::Result;
+use shared::SharedBucket;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -29,24 +38,73 @@ pub struct RateLimit(Arc<Bucket>);
 
 #[derive(Debug)]
 struct Bucket {
-    /// Bytes a second.
-    rate: f64,
-    /// Most bytes in it.
-    most: f64,
-    level: Mutex<Level>,
+    place: Place,
+    /// Demand reads of this process that wait.
+    waiting: AtomicU32,
     /// One background read takes at a time, in the order in which they came; demand reads alike.
     background: tokio::sync::Mutex<()>,
     demand: tokio::sync::Mutex<()>,
 }
 
+/// Where a bucket lies.
+#[derive(Debug)]
+enum Place {
+    Memory {
+        /// Bytes a second.
+        rate: f64,
+        level: Mutex<Level>,
+    },
+    File(SharedBucket),
+}
+
 #[derive(Debug)]
 struct Level {
-    /// Bytes in the bucket; negative where demand overdrew it.
+    /// Bytes in the bucket.
     bytes: f64,
     /// When it was that full; none before the first use.
     at: Option<Instant>,
-    /// Demand reads that wait.
-    waiting: u32,
+}
+
+/// How much must be in the bucket before bytes are taken.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Floor {
+    /// It may be overdrawn by as much as it holds.
+    Overdrawn,
+    /// So many bytes, or all that it holds.
+    Holds(f64),
+}
+
+/// What flows into a bucket at `rate` bytes a second, and out of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct TokenFlow {
+    rate: f64,
+    /// Bytes in the bucket; negative where demand overdrew it.
+    bytes: f64,
+}
+
+/// Most bytes in the bucket of a rate.
+fn most(rate: f64) -> f64 {
+    (rate * BURST.as_secs_f64()).max(LEAST_BURST)
+}
+
+impl TokenFlow {
+    /// Lets so much time pass, then takes `bytes` if the floor allows it. Otherwise returns how long it takes until it
+    /// does.
+    fn take(&mut self, passed: Duration, bytes: f64, floor: Floor) -> Option<Duration> {
+        let most = most(self.rate);
+        self.bytes = (self.bytes + passed.as_secs_f64() * self.rate).min(most);
+        let floor = match floor {
+            Floor::Overdrawn => -most,
+            Floor::Holds(bytes) => bytes.min(most),
+        };
+        // A millionth of a byte that rounding lost is not worth a timer.
+        let lacking = floor - self.bytes;
+        if lacking > 1e-3 {
+            return Some(Duration::from_secs_f64((lacking / self.rate).clamp(1e-3, 3600.0)));
+        }
+        self.bytes -= bytes;
+        None
+    }
 }
 
 impl RateLimit {
@@ -55,14 +113,32 @@ impl RateLimit {
     pub fn new(rate: u64) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "a rate of 53 bits is past all links")]
         let rate = rate.max(1) as f64;
-        let most = (rate * BURST.as_secs_f64()).max(LEAST_BURST);
+        Self::at(Place::Memory { rate, level: Mutex::new(Level { bytes: most(rate), at: None }) })
+    }
+
+    /// The limit of all processes that open the same file, which [`set_shared_rate`](crate::set_shared_rate) made: of
+    /// the rate that is in it, whenever that changes.
+    ///
+    /// # Errors
+    /// Where the file is not there, or is no such file.
+    pub fn shared(path: &Path) -> Result<Self> {
+        Ok(Self::at(Place::File(SharedBucket::open(path)?)))
+    }
+
+    fn at(place: Place) -> Self {
         Self(Arc::new(Bucket {
-            rate,
-            most,
-            level: Mutex::new(Level { bytes: most, at: None, waiting: 0 }),
+            place,
+            waiting: AtomicU32::new(0),
             background: tokio::sync::Mutex::default(),
             demand: tokio::sync::Mutex::default(),
         }))
+    }
+
+    /// The rate at present in bytes a second; `None` where there is none.
+    #[must_use]
+    pub fn rate(&self) -> Option<u64> {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was a u64")]
+        self.0.rate().map(|rate| rate as u64)
     }
 
     /// Waits until `bytes` may be asked for, and takes them.
@@ -74,7 +150,7 @@ impl RateLimit {
                 let _waiting = Waiting::new(&self.0);
                 let _turn = self.0.demand.lock().await;
                 // It may leave the bucket overdrawn by more than the bucket holds: the next one pays.
-                while let Some(pause) = self.0.try_take(left, -self.0.most) {
+                while let Some(pause) = self.0.try_take(left, Floor::Overdrawn) {
                     sleep(pause).await;
                 }
             }
@@ -82,10 +158,10 @@ impl RateLimit {
                 let _turn = self.0.background.lock().await;
                 // Piece by piece, so that a read larger than the bucket gets through without overdrawing it.
                 while left > 0.0 {
-                    let piece = left.min(self.0.most);
-                    if self.0.level().waiting > 0 {
+                    let piece = self.0.rate().map_or(left, |rate| left.min(most(rate)));
+                    if self.0.waiting.load(Ordering::Relaxed) > 0 {
                         sleep(YIELD).await;
-                    } else if let Some(pause) = self.0.try_take(piece, piece) {
+                    } else if let Some(pause) = self.0.try_take(piece, Floor::Holds(piece)) {
                         sleep(pause).await;
                     } else {
                         left -= piece;
@@ -99,30 +175,56 @@ impl RateLimit {
     pub(crate) fn try_take(&self, bytes: u64) -> bool {
         #[expect(clippy::cast_precision_loss, reason = "as above")]
         let bytes = bytes as f64;
-        self.0.try_take(bytes, bytes.min(self.0.most)).is_none()
+        self.0.try_take(bytes, Floor::Holds(bytes)).is_none()
+    }
+}
+
+/// The limits of one process: a read takes from each in turn.
+#[derive(Clone, Debug)]
+pub(crate) struct RateLimits(Vec<RateLimit>);
+
+impl RateLimits {
+    /// Of those that there are; `None` without any.
+    pub(crate) fn of(limits: [&Option<RateLimit>; 2]) -> Option<Self> {
+        let limits: Vec<_> = limits.into_iter().flatten().cloned().collect();
+        (!limits.is_empty()).then_some(Self(limits))
+    }
+
+    pub(crate) async fn take(&self, bytes: u64, urgency: Urgency) {
+        for limit in &self.0 {
+            limit.take(bytes, urgency).await;
+        }
+    }
+
+    /// Takes `bytes` if each limit has them; one that has them loses them where a later one has not.
+    pub(crate) fn try_take(&self, bytes: u64) -> bool {
+        self.0.iter().all(|limit| limit.try_take(bytes))
     }
 }
 
 impl Bucket {
-    fn level(&self) -> MutexGuard<'_, Level> {
-        // Every change of it is a single assignment.
-        self.level.lock().unwrap_or_else(PoisonError::into_inner)
+    fn rate(&self) -> Option<f64> {
+        match &self.place {
+            Place::Memory { rate, .. } => Some(*rate),
+            Place::File(shared) => shared.rate(),
+        }
     }
 
-    /// Takes `bytes` if at least `floor` are in the bucket; otherwise says how long it takes until they are.
-    fn try_take(&self, bytes: f64, floor: f64) -> Option<Duration> {
-        let now = Instant::now();
-        let mut level = self.level();
-        let passed = level.at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
-        level.bytes = (level.bytes + passed.as_secs_f64() * self.rate).min(self.most);
-        level.at = Some(now);
-        // A millionth of a byte that rounding lost is not worth a timer.
-        let lacking = floor - level.bytes;
-        if lacking > 1e-3 {
-            return Some(Duration::from_secs_f64((lacking / self.rate).clamp(1e-3, 3600.0)));
+    /// Takes `bytes` if the floor allows it; otherwise says how long it takes until it does.
+    fn try_take(&self, bytes: f64, floor: Floor) -> Option<Duration> {
+        match &self.place {
+            Place::Memory { rate, level } => {
+                let now = Instant::now();
+                // Every change of it is a single assignment.
+                let mut level = level.lock().unwrap_or_else(PoisonError::into_inner);
+                let passed = level.at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+                let mut flow = TokenFlow { rate: *rate, bytes: level.bytes };
+                let pause = flow.take(passed, bytes, floor);
+                *level = Level { bytes: flow.bytes, at: Some(now) };
+                pause
+            }
+            Place::File(shared) => shared.try_take(bytes, floor),
         }
-        level.bytes -= bytes;
-        None
     }
 }
 
@@ -131,14 +233,14 @@ struct Waiting<'a>(&'a Bucket);
 
 impl<'a> Waiting<'a> {
     fn new(bucket: &'a Bucket) -> Self {
-        bucket.level().waiting += 1;
+        bucket.waiting.fetch_add(1, Ordering::Relaxed);
         Self(bucket)
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.level().waiting -= 1;
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

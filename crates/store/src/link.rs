@@ -5,8 +5,8 @@
 //! 1. *Rest* ([`Rest`]): where the store asked to be left alone. Outside of the turn, so that nothing is held by it.
 //! 2. *Turn*: so many reads at once and no more. Demand and background have places of their own, so that a demand
 //!    read never waits behind background ones. Outside of the limit, lest a read that waits for its turn hold rate.
-//! 3. *Rate* ([`RateLimit`]): outside of the hedge, whose clock must not run while we ourselves hold the request
-//!    back.
+//! 3. *Rate* ([`RateLimit`](crate::RateLimit)): outside of the hedge, whose clock must not run while we ourselves
+//!    hold the request back.
 //! 4. *Hedge* ([`Hedge`]): sees nothing but the time from sending to the first byte.
 //! 5. *First byte*: a time-out over the sending of one request, whatever the store does for it (renewing a token,
 //!    following a redirect).
@@ -25,7 +25,7 @@ mod rest;
 mod tests;
 
 use crate::counters::{Counters, Meter};
-use crate::limit::RateLimit;
+use crate::limit::RateLimits;
 use crate::settings::Settings;
 use crate::store::Urgency;
 use bytes::{Bytes, BytesMut};
@@ -52,7 +52,7 @@ pub(crate) struct Answer {
 pub(crate) struct Link {
     demand: Semaphore,
     background: Semaphore,
-    limit: Option<RateLimit>,
+    limit: Option<RateLimits>,
     rest: Rest,
     hedge: Option<Hedge>,
     first_byte: Duration,
@@ -66,7 +66,7 @@ impl Link {
         Self {
             demand: places(settings.demand_in_flight),
             background: places(settings.background_in_flight),
-            limit: settings.limit_rate.clone(),
+            limit: RateLimits::of([&settings.limit_rate, &settings.shared_rate]),
             rest: Rest::new(settings.retry.deadline),
             hedge: settings.hedge.map(Hedge::new),
             first_byte: settings.first_byte_timeout,

@@ -29,6 +29,8 @@ pub struct Settings {
     pub background_in_flight: usize,
     /// The rate that all reads of all stores with (a clone of) this value share; `None`: as fast as it goes.
     pub limit_rate: Option<RateLimit>,
+    /// As [`limit_rate`](Settings::limit_rate), of several processes together; both hold.
+    pub shared_rate: Option<RateLimit>,
     /// PEM files of certificate authorities that are trusted beside the system's.
     pub ca_files: Vec<PathBuf>,
     /// The URL of a proxy for all requests; `None`: what the environment says (`HTTPS_PROXY`, `NO_PROXY`, ...).
@@ -60,6 +62,7 @@ impl Default for Settings {
             demand_in_flight: 64,
             background_in_flight: 32,
             limit_rate: None,
+            shared_rate: None,
             ca_files: Vec::new(),
             proxy: None,
             mirrors: Vec::new(),

@@ -139,6 +139,8 @@ pub struct DisksSettings {
     pub cache: PathBuf,
     /// Where they find the swarm.
     pub swarm: Option<PathBuf>,
+    /// The file with the rate that all of them and the agent keep to together.
+    pub rate: PathBuf,
     /// They attach no image whose bytes hash trees do not prove.
     pub require_tree: bool,
     /// They attach what is whole in the cache although its store refuses the credentials.
@@ -286,8 +288,8 @@ pub fn check_name(name: &str) -> Result<()> {
 }
 
 /// Options of `headstart attach` that an agent gives itself, or that make no disk.
-const NOT_FOR_DISKS: [&str; 8] =
-    ["--agent", "--as", "--cache", "--swarm", "--pid-file", "--help", "-h", "--version"];
+const NOT_FOR_DISKS: [&str; 9] =
+    ["--agent", "--as", "--cache", "--swarm", "--pid-file", "--rate-file", "--help", "-h", "--version"];
 
 fn check_arguments(spec: &DiskSpec) -> Result<()> {
     let option = |word: &String| {

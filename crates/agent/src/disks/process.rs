@@ -115,6 +115,7 @@ impl Process {
         if let Some(swarm) = &settings.swarm {
             command.arg("--swarm").arg(swarm);
         }
+        command.arg("--rate-file").arg(&settings.rate);
         if settings.require_tree {
             command.arg("--require-tree");
         }

@@ -37,11 +37,13 @@ pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart agent --plain a --listen 127.0.0.1:4647 --dir /tmp/agent-a --cache /tmp/cache-a\n  \
     headstart agent --credentials /etc/headstart/swarm --topology roots --root --push 32 --tracker \
     --allow-store oci://registry.lan/vm\n  \
-    headstart agent --credentials /etc/headstart/swarm --join host1.lan:4647 --range-proxy 127.0.0.1:9731\n\n\
+    headstart agent --credentials /etc/headstart/swarm --join host1.lan:4647 --range-proxy 127.0.0.1:9731\n  \
+    headstart agent --limit-rate 20MB/s\n\n\
     It looks after the disks that it is given by `headstart attach IMAGE --agent DIR/agent.sock`, each with a \
     process of its own; other programs ask it by HTTP at the same socket, as /openapi.json there says. A disk that \
     is not to be the agent's still finds the swarm by `headstart attach IMAGE --swarm DIR/swarm.sock`. It ends at \
-    SIGTERM or Ctrl-C; disks go on without it, and the next agent finds them.";
+    SIGTERM or Ctrl-C; disks go on without it, and the next agent finds them. --limit-rate is what it and its disks \
+    take from stores together; they keep to it without the agent, too.";
 
 /// How often the cache is made durable and its size limit looked after.
 const SYNC_EVERY: Duration = Duration::from_secs(5);

@@ -103,7 +103,7 @@ pub(crate) struct Attach {
     pub(crate) swarm: Option<PathBuf>,
     /// Let the agent of this host have the disk, by its agent.sock, which brings --cache and --swarm along: it is
     /// served by a process of its own until `headstart disk detach`, and started again should that die
-    #[arg(long, value_name = "SOCK", conflicts_with_all = ["cache", "swarm", "pid_file"])]
+    #[arg(long, value_name = "SOCK", conflicts_with_all = ["cache", "swarm", "pid_file", "rate_file"])]
     pub(crate) agent: Option<PathBuf>,
     /// What the agent calls the disk [default: NAME, or a name made of the image's]
     #[arg(long = "as", value_name = "NAME", requires = "agent")]
@@ -111,6 +111,9 @@ pub(crate) struct Attach {
     /// Serve a disk of an agent, which knows the process by this file
     #[arg(long, value_name = "FILE", hide = true)]
     pub(crate) pid_file: Option<PathBuf>,
+    /// Keep to the rate in this file, together with others that do: an agent's
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub(crate) rate_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) recording: RecordArgs,
     /// Serve metrics for Prometheus at HOST:PORT

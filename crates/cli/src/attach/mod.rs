@@ -36,6 +36,7 @@ use headstart_agent::disks::{Held, hold_pid_file, keep_images};
 use headstart_block::{BlockDevice, ByteSize, Digest, Error, Result};
 use headstart_export::Leftover;
 use headstart_image::progress::Progress;
+use headstart_store::RateLimit;
 use preloads::Preloads;
 use recorded::Recorded;
 use serde::Serialize;
@@ -115,7 +116,13 @@ impl Attach {
     ) -> Result<Detached> {
         let started = Instant::now();
         let qemu = self.vhost_user.is_some().then(lines::Version::ask);
-        let settings = self.store.settings_to_serve()?;
+        let mut settings = self.store.settings_to_serve()?;
+        // What keeps a disk from the rate must not keep it from its guest.
+        let shared_rate = self.rate_file.as_deref().map(RateLimit::shared).transpose();
+        settings.shared_rate = shared_rate.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the agent's rate does not hold for this disk");
+            None
+        });
         let before = Before::of(held);
         let session = Session::open(self, &settings, &before, runtime.handle(), terminal)?;
         let session = Arc::new(session);

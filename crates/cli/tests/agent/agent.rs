@@ -43,6 +43,14 @@ impl<'s> Agent<'s> {
         (self.process, self.ready) = Self::run(&mut self.scene.command(&self.words));
     }
 
+    /// The next one in its place, with other words; its disks go on.
+    #[track_caller]
+    pub(crate) fn with(mut self, words: &str) -> Self {
+        self.words = format!("agent --json --dir ~/{0} --cache ~/{0}-cache {words}", self.name);
+        self.again();
+        self
+    }
+
     /// The next one in its place, which is another file: an upgrade.
     #[track_caller]
     pub(crate) fn again_as(&mut self, program: &Path) {

@@ -13,6 +13,7 @@
 //! | [`orders`] | what hosts have each other do, and refuse |
 //! | [`pinned`] | images that hosts keep together, and images that are warm when they are pushed |
 //! | [`range_proxy`] | blobs for programs that are not ours |
+//! | [`rate`] | the rate that the agent and its disks keep to together |
 //! | [`revoked`] | hosts that are members no longer |
 //! | [`roles`] | what hosts may be, which is in their certificates; clusters of earlier versions |
 //! | [`rot`] | bits that flip in a host's cache |
@@ -48,6 +49,7 @@ mod modes;
 mod orders;
 mod pinned;
 mod range_proxy;
+mod rate;
 mod revoked;
 mod roles;
 mod rot;

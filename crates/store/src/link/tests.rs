@@ -1,6 +1,7 @@
 //! The link on virtual time: turns, time-outs, second requests, and exactly the bytes.
 
 use super::*;
+use crate::limit::RateLimit;
 use crate::settings::HedgeSettings;
 use futures::stream::StreamExt;
 use std::sync::atomic::{AtomicU64, Ordering};

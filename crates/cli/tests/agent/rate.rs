@@ -1,0 +1,81 @@
+//! The rate of an agent: what it and its disks fetch from stores together.
+
+use crate::agent::Agent;
+use crate::images::{Web, noisy, tool};
+use crate::scene::Scene;
+use crate::tools::installed;
+use serde_json::Value;
+use std::time::Instant;
+
+const MIB: u64 = 1 << 20;
+
+/// The seconds of the rate that may come at once, and that may be overdrawn.
+const BURST: f64 = 0.25;
+
+/// Reads so many MiB of a disk, from a place on.
+fn read(scene: &Scene, disk: &Value, from: u64, mib: u64) {
+    let uri = disk["ready"]["ways"][0]["uri"].as_str().unwrap();
+    let script = format!("for n in range({mib}): h.pread({MIB}, ({from} + n) * {MIB})");
+    tool(scene, "nbdsh", &["-u", uri, "-c", &script]);
+}
+
+fn seconds(work: impl FnOnce()) -> f64 {
+    let started = Instant::now();
+    work();
+    started.elapsed().as_secs_f64()
+}
+
+/// The seconds that so many MiB take at a rate.
+fn at(mib: u64, rate: f64) -> f64 {
+    (mib * MIB) as f64 / rate
+}
+
+/// The seconds that they take at least, if the rate is kept to within a tenth.
+fn least(mib: u64, rate: f64) -> f64 {
+    (at(mib, rate) - 2.0 * BURST) / 1.1
+}
+
+#[test]
+fn disks_keep_to_the_rate_of_their_agent_together() {
+    // What is prefetched behind a phase is none of the next one's.
+    let scene = noisy(96);
+    let Some(web) = Web::before(&scene) else { return };
+    if !installed(&["nbdsh"]) {
+        return;
+    }
+    let (rate, other) = (4e6, 8e6);
+    let mut agent = Agent::start(&scene, "a", "--limit-rate 4MB/s");
+    let disks = ["one", "two"]
+        .map(|name| agent.attach(&format!("{name}={} --nbd unix:~/{name}.sock --policy lazy", web.image())));
+    // One alone has all of it.
+    let took = seconds(|| read(&scene, &disks[0], 0, 8));
+    assert!((least(8, rate)..at(8, rate) * 2.0).contains(&took), "{took} s");
+    // Two have it together.
+    let both = |from: u64| {
+        seconds(|| {
+            std::thread::scope(|scope| {
+                for (n, disk) in disks.iter().enumerate() {
+                    scope.spawn({
+                        let scene = &scene;
+                        move || read(scene, disk, from + n as u64 * 8, 8)
+                    });
+                }
+            });
+        })
+    };
+    let took = both(12);
+    assert!((least(16, rate)..at(16, rate) * 2.0).contains(&took), "{took} s");
+    // They keep to it without the agent, and hear of another rate when there is one again.
+    agent.kill();
+    let took = seconds(|| read(&scene, &disks[1], 32, 8));
+    assert!(took >= least(8, rate), "{took} s");
+    let mut agent = agent.with(" ");
+    let took = both(44);
+    assert!(took < least(16, rate), "without a limit {took} s");
+    agent.kill();
+    let agent = agent.with("--limit-rate 8MB/s");
+    let took = both(64);
+    assert!((least(16, other)..at(16, other) * 2.0).contains(&took), "{took} s");
+    let found = agent.disks();
+    assert!(found.iter().all(|disk| disk["restarts"] == 0 && disk["state"] == "serving"), "{found:?}");
+}

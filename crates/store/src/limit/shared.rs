@@ -1,0 +1,255 @@
+//! A bucket that several processes share: a small file, which lies in the page cache.
+//!
+//! ```text
+//!  0   8  the letters HSRATE01
+//!  8   8  the rate in bytes a second, a double; 0: none
+//! 16   8  the bytes in the bucket, a double, negative where it is overdrawn
+//! 24   8  when it was that full: nanoseconds since 1970
+//! ```
+//!
+//! Numbers are little-endian. Who takes from it holds the file's lock for as long as that takes, which ends with its
+//! process; a process that is stopped just then is waited for a second, then there is no limit until it goes on. A
+//! clock that is set back adds nothing, one that is set forward fills the bucket once. Nothing in it needs to outlive
+//! the host: it is never synced.
+
+use super::{Floor, TokenFlow, most};
+use headstart_block::{Error, Result, private};
+use std::fs::{File, TryLockError};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+const MAGIC: &[u8; 8] = b"HSRATE01";
+const LEN: usize = 32;
+
+/// The longest that the file's lock is waited for.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The pause between two tries to get it.
+const LOCK_RETRY: Duration = Duration::from_millis(1);
+
+/// What is in the file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Content {
+    flow: TokenFlow,
+    at_nanos: u64,
+}
+
+impl Content {
+    fn decode(bytes: &[u8; LEN]) -> Option<Self> {
+        let word = |at: usize| -> Option<[u8; 8]> { bytes.get(at..at + 8)?.try_into().ok() };
+        if word(0)? != *MAGIC {
+            return None;
+        }
+        let rate = f64::from_le_bytes(word(8)?);
+        let bytes = f64::from_le_bytes(word(16)?);
+        let sane = rate.is_finite() && rate >= 0.0 && bytes.is_finite();
+        let at_nanos = u64::from_le_bytes(word(24)?);
+        sane.then_some(Self { flow: TokenFlow { rate, bytes }, at_nanos })
+    }
+
+    fn encode(&self) -> [u8; LEN] {
+        let mut bytes = [0; LEN];
+        let words = [
+            *MAGIC,
+            self.flow.rate.to_le_bytes(),
+            self.flow.bytes.to_le_bytes(),
+            self.at_nanos.to_le_bytes(),
+        ];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word);
+        }
+        bytes
+    }
+
+    fn read(file: &File) -> std::io::Result<Option<Self>> {
+        let mut bytes = [0; LEN];
+        match file.read_exact_at(&mut bytes, 0) {
+            Ok(()) => Ok(Self::decode(&bytes)),
+            Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "processes share no other clock")]
+fn now_nanos() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Sets the rate of a shared bucket in bytes a second, also for those that have it open: `None` for no limit. Makes the
+/// file where it is not there.
+///
+/// # Errors
+/// What the operating system reports.
+pub fn set_shared_rate(path: &Path, rate: Option<u64>) -> Result<()> {
+    let about = |e| Error::io("cannot keep the rate there", e).about(path.display());
+    let file = private::options().create(true).truncate(false).read(true).write(true).open(path);
+    let file = file.map_err(about)?;
+    #[expect(clippy::cast_precision_loss, reason = "a rate of 53 bits is past all links")]
+    let rate = rate.map_or(0.0, |rate| rate.max(1) as f64);
+    let locked = file.lock().map_err(about);
+    let before = Content::read(&file).map_err(about)?;
+    let (bytes, at_nanos) = before
+        .map_or((most(rate), now_nanos()), |content| (content.flow.bytes.min(most(rate)), content.at_nanos));
+    let content = Content { flow: TokenFlow { rate, bytes }, at_nanos };
+    let written = locked.and_then(|()| file.write_all_at(&content.encode(), 0).map_err(about));
+    // The lock ends with the file, too.
+    let _ = file.unlock();
+    written
+}
+
+/// A bucket in a file.
+#[derive(Debug)]
+pub(super) struct SharedBucket {
+    file: Mutex<LockedFile>,
+}
+
+#[derive(Debug)]
+struct LockedFile {
+    file: File,
+    /// Since when another process has the lock.
+    held_since: Option<u64>,
+}
+
+impl SharedBucket {
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let about = |e: Error| e.about(path.display());
+        let file = File::options().read(true).write(true).open(path);
+        let file = file.map_err(|e| about(Error::io("cannot open", e)))?;
+        let content = Content::read(&file).map_err(|e| about(Error::io("cannot read", e)))?;
+        content.ok_or_else(|| about(Error::corrupt("is no shared rate")))?;
+        Ok(Self { file: Mutex::new(LockedFile { file, held_since: None }) })
+    }
+
+    /// The rate at present; `None` for no limit.
+    pub(super) fn rate(&self) -> Option<f64> {
+        let opened = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let content = Content::read(&opened.file).ok().flatten()?;
+        Some(content.flow.rate).filter(|rate| *rate > 0.0)
+    }
+
+    /// As [`TokenFlow::take`]. A file that cannot be used limits nothing.
+    pub(super) fn try_take(&self, bytes: f64, floor: Floor) -> Option<Duration> {
+        // Without a limit nobody holds anybody up.
+        self.rate()?;
+        let mut opened = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = now_nanos();
+        match opened.file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let since = *opened.held_since.get_or_insert(now);
+                let held = Duration::from_nanos(now.saturating_sub(since));
+                return (held < LOCK_PATIENCE).then_some(LOCK_RETRY);
+            }
+            Err(TryLockError::Error(_)) => return None,
+        }
+        opened.held_since = None;
+        let pause = opened.take(now, bytes, floor);
+        let _ = opened.file.unlock();
+        pause
+    }
+}
+
+impl LockedFile {
+    fn take(&self, now: u64, bytes: f64, floor: Floor) -> Option<Duration> {
+        let mut content = Content::read(&self.file).ok().flatten()?;
+        if content.flow.rate == 0.0 {
+            return None;
+        }
+        let passed = Duration::from_nanos(now.saturating_sub(content.at_nanos));
+        let pause = content.flow.take(passed, bytes, floor);
+        content.at_nanos = now;
+        let _ = self.file.write_all_at(&content.encode(), 0);
+        pause
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "processes share no other clock")]
+mod tests {
+    use super::super::RateLimit;
+    use super::*;
+    use crate::store::Urgency;
+    use proptest::prelude::*;
+    use std::time::Instant;
+
+    fn scene() -> (tempfile::TempDir, std::path::PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rate");
+        (dir, path)
+    }
+
+    #[test]
+    fn what_is_no_bucket_is_refused() {
+        let (_dir, path) = scene();
+        assert!(RateLimit::shared(&path).is_err());
+        for wrong in [&b""[..], b"HSRATE01", &[0xff; LEN], b"#!/bin/sh\nexit 0\n# a longer script"] {
+            std::fs::write(&path, wrong).unwrap();
+            assert!(RateLimit::shared(&path).is_err(), "{wrong:?}");
+        }
+        set_shared_rate(&path, Some(5)).unwrap();
+        assert_eq!(RateLimit::shared(&path).unwrap().rate(), Some(5));
+    }
+
+    #[tokio::test]
+    async fn those_that_open_it_keep_to_its_rate_together() {
+        let (_dir, path) = scene();
+        set_shared_rate(&path, Some(1_000_000)).unwrap();
+        let limits = [(); 3].map(|()| RateLimit::shared(&path).unwrap());
+        let start = Instant::now();
+        let taking = limits.iter().map(|limit| async {
+            for n in 0..10 {
+                let urgency = if n % 2 == 0 { Urgency::Demand } else { Urgency::Background };
+                limit.take(50_000, urgency).await;
+            }
+        });
+        futures::future::join_all(taking).await;
+        // 1.5 MB, less the quarter that lay in the bucket, and as much that demand may overdraw.
+        let took = start.elapsed().as_secs_f64();
+        assert!((0.95..10.0).contains(&took), "{took}");
+        // The rate changes for those that have it open.
+        set_shared_rate(&path, None).unwrap();
+        let start = Instant::now();
+        limits[0].take(100_000_000, Urgency::Background).await;
+        limits[1].take(100_000_000, Urgency::Demand).await;
+        assert!(start.elapsed() < Duration::from_millis(500));
+        assert_eq!(limits[2].rate(), None);
+    }
+
+    #[tokio::test]
+    async fn a_lock_that_stays_held_stops_nobody() {
+        let (_dir, path) = scene();
+        set_shared_rate(&path, Some(1000)).unwrap();
+        let limit = RateLimit::shared(&path).unwrap();
+        let stopped = File::open(&path).unwrap();
+        stopped.lock().unwrap();
+        let start = Instant::now();
+        limit.take(1 << 20, Urgency::Demand).await;
+        limit.take(1 << 20, Urgency::Demand).await;
+        assert!((LOCK_PATIENCE..LOCK_PATIENCE * 3).contains(&start.elapsed()), "{:?}", start.elapsed());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(rate in 0.0..1e15_f64, bytes in -1e15..1e15_f64, at_nanos in any::<u64>()) {
+            let content = Content { flow: TokenFlow { rate, bytes }, at_nanos };
+            prop_assert_eq!(Content::decode(&content.encode()), Some(content));
+        }
+
+        #[test]
+        fn no_content_breaks_it(bytes in any::<[u8; LEN]>(), magic in any::<bool>()) {
+            let (_dir, path) = scene();
+            let mut bytes = bytes;
+            if magic {
+                bytes[..8].copy_from_slice(MAGIC);
+            }
+            std::fs::write(&path, bytes).unwrap();
+            if let Ok(limit) = RateLimit::shared(&path) {
+                let _ = (limit.try_take(1 << 20), limit.rate());
+            }
+        }
+    }
+}
