@@ -14,6 +14,20 @@ use std::time::{Duration, Instant};
 
 const OWNER: u32 = 51_001;
 const GROUP: u32 = 51_002;
+const STRANGER: u32 = 51_003;
+
+/// A scene with an image that other users can pass through.
+fn noisy_in_temporary() -> Scene {
+    let scene = Scene::within(&std::env::temp_dir());
+    fs::set_permissions(scene.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(scene.path("disk.raw"), crate::disk::noise(1, 1 << 20)).unwrap();
+    scene.ok("image import disk.raw file://~/store:v1");
+    scene
+}
+
+fn has_fuse() -> bool {
+    fs::File::options().read(true).write(true).open("/dev/fuse").is_ok()
+}
 
 fn kill(pid: &Value) {
     kill_process(Pid::from_raw(pid.as_i64().unwrap() as i32).unwrap(), Signal::KILL).unwrap();
@@ -51,6 +65,49 @@ fn the_owner_of_a_disks_sockets_holds_when_it_is_started_again() {
     agent.detach("vm");
     let left = scene.names("");
     assert!(!left.iter().any(|name| name.contains(".sock")), "{left:?}");
+}
+
+/// `true` if a user of this number and group runs a program in the scene with success.
+fn can(scene: &Scene, (user, group): (u32, u32), program: &[&str]) -> bool {
+    let mut command = Command::new("setpriv");
+    command.args(["--clear-groups", "--reuid", &user.to_string(), "--regid", &group.to_string()]);
+    command.args(program).current_dir(scene.path("")).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().unwrap().success()
+}
+
+/// What metadata say, others try: the hypervisor's user opens the disk every way, a stranger none, before and after the
+/// disk's process was killed.
+#[test]
+fn the_owner_of_a_disk_opens_it_after_its_process_died_and_a_stranger_never() {
+    let scene = noisy_in_temporary();
+    if !installed(&["setpriv", "nbdinfo", "dd", "python3"]) || !is_root() || !has_fuse() {
+        return skipped("needs root and /dev/fuse");
+    }
+    fs::write(scene.path("vm.raw"), "").unwrap();
+    let agent = Agent::start(&scene, "a", "");
+    let words =
+        format!("--nbd unix:~/d.sock --vhost-user ~/v.sock --fuse ~/vm.raw --socket-owner {OWNER}:{GROUP}");
+    let mut disk = agent.attach(&format!("vm=file://~/store:v1 {words}"));
+    let connect = "import socket; socket.socket(socket.AF_UNIX).connect('v.sock')";
+    let ways: [(&str, &[&str]); 3] = [
+        ("NBD", &["nbdinfo", "--size", "nbd+unix:///?socket=d.sock"]),
+        ("vhost-user", &["/usr/bin/python3", "-c", connect]),
+        ("FUSE", &["dd", "if=vm.raw", "bs=4096", "count=1"]),
+    ];
+    for restarts in 0..=2 {
+        for (way, program) in ways {
+            for (who, may) in
+                [((OWNER, STRANGER), true), ((STRANGER, GROUP), true), ((STRANGER, STRANGER), false)]
+            {
+                assert_eq!(can(&scene, who, program), may, "{way}, {who:?}, after {restarts} restarts");
+            }
+        }
+        kill(&disk["pid"]);
+        disk = agent.disk_that("serving again", |disk| {
+            disk["state"] == "serving" && disk["restarts"] == restarts + 1
+        });
+    }
+    agent.detach("vm");
 }
 
 #[test]
