@@ -285,11 +285,14 @@ impl Host {
     fn done(&self, asked: &Asked, done: &Done) {
         let link = self.core().peers.get(&asked.peer).map(|peer| Arc::clone(&peer.link));
         let Some(link) = link else { return };
-        // One that does not read it will be cut off by what is sent to it next.
+        let mut sent = Ok(());
         if let Some(why) = done.why.as_ref().filter(|_| link.protocol > VERSION_1) {
-            let _ = link.outbox.control_with(Kind::Refused, asked.number, REFUSED_ORDER, refusal(why));
+            sent = link.outbox.control_with(Kind::Refused, asked.number, REFUSED_ORDER, refusal(why));
         }
-        let _ = link.outbox.control(Kind::Done, asked.number, &done.encode());
+        if sent.and_then(|()| link.outbox.control(Kind::Done, asked.number, &done.encode())).is_err() {
+            // It orders and does not read.
+            link.close();
+        }
     }
 
     /// Another host does not obey an order of this one, or not in full; it says that it is done next.

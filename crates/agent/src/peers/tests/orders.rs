@@ -385,3 +385,18 @@ fn an_order_takes_no_space_for_what_it_says() {
         .sum();
     assert!(taken < 16 << 20, "{taken} bytes for nine orders of 1 TiB");
 }
+
+#[test]
+fn who_orders_without_end_and_reads_no_answer_is_closed() {
+    let (_, order, _) = theft(36, "");
+    let mut scene = Scene::new("member", &[]);
+    let mut frame = Vec::new();
+    push_frame(&mut frame, Kind::Order, 1, 0, &Word::Bring(order).encode().unwrap());
+    let many = frame.repeat(1000);
+    let sent = (0..400).take_while(|_| {
+        let sending = async { tokio::time::timeout(LONG, scene.rogue.stream.write_all(&many)).await };
+        matches!(scene.cluster.runtime.block_on(sending), Ok(Ok(())))
+    });
+    assert!(sent.count() < 400, "400,000 refusals wait for it");
+    scene.cluster.wait_until("it is disconnected", || scene.victim.is_connected_to(0));
+}
