@@ -2,7 +2,8 @@
 //!
 //! They are small (the fuzzer's speed is inverse to its inputs' size) and each shows the parser something
 //! that the others do not. Their names start with `valid-`, and the replay insists that they are.
-//! The two qcow2 disks are not made here but by `qemu-img convert -O qcow2 -o cluster_size=512`, once with `-c`.
+//! The two qcow2 disks are not made here but by `qemu-img convert -O qcow2 -o cluster_size=512`, once with `-c`, and
+//! the signing request by `openssl req -new -outform DER -addext subjectAltName=DNS:node4.lan` with a key of P-256.
 
 use headstart_agent::peers::frame::{Hello, Kind, VERSION, push_encoded, push_frame};
 use headstart_block::{BlockDevice, ByteRange, Error, Result, Time};

@@ -17,7 +17,7 @@ mod swarm;
 
 pub use harvest::{demand_series, harvest_journal};
 pub use nbd::nbd;
-pub use swarm::swarm;
+pub use swarm::{signing_request, swarm};
 
 use headstart_block::{BlockDevice, Error, ErrorKind, FileSource, ReadAt, Result};
 use headstart_image::blob::open_layer_source;
@@ -67,6 +67,7 @@ pub const TARGETS: &[Target] = &[
     ("knowledge", knowledge),
     ("overlaybd_trace", overlaybd_trace),
     ("swarm", swarm),
+    ("signing_request", signing_request),
     ("harvest_journal", harvest_journal),
     ("demand_series", demand_series),
 ];

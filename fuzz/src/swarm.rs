@@ -2,6 +2,7 @@
 //!
 //! What a frame says is looked at as a host does that shares one blob: whether the chunks it speaks of are there.
 
+use headstart_agent::credentials::SigningRequest;
 use headstart_agent::peers::frame::{
     HEADER, Header, Hello, Kind, decode_answer, decode_message, decode_report, is_within, push_encoded,
 };
@@ -39,6 +40,14 @@ pub fn swarm(input: &[u8]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A request for a certificate, in DER.
+///
+/// # Errors
+/// Where no authority would sign it.
+pub fn signing_request(input: &[u8]) -> Result<()> {
+    SigningRequest::parse(input).map(drop)
 }
 
 fn message(body: &[u8]) -> Result<()> {

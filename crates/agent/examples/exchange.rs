@@ -40,6 +40,7 @@ async fn start(dir: &Path, name: &str, join: Vec<String>) -> (Arc<Swarm>, Arc<Ca
         node: Settings { serve_window: 64 << 20, ..Settings::default() },
         connections_max: 10,
         trust: None,
+        authority: None,
         tracker: None,
     };
     let runtime = tokio::runtime::Handle::current();

@@ -6,32 +6,48 @@
 //! DIR/trust                   which hosts were revoked, signed; not there before the first was (`trust_list`)
 //! DIR/hosts/NAME/             all that one host needs, to be copied there:
 //!     ca.pem, gossip.key, trust   as above
-//!     host.pem, host.key      its certificate, in which its name is, and its key
+//!     host.pem, host.key      its certificate, in which its name is, and its key; not the key where the host has made
+//!                             it itself (`request`)
 //! ```
+//!
+//! A host's own directory has the same files, and `request.pem` where it has asked for its certificate. Its agent puts
+//! each renewed certificate in the place of `host.pem` (`identity`, `schedule`); the agent of a host that has the
+//! authority's key signs it (`signer`).
 //!
 //! A host is what its certificate says: its name, and the roles that it may have (`certificate`). Everybody who has
 //! one may connect; what a host gets beyond that, it has to prove blob by blob.
 
+mod adding;
 mod authority;
 mod certificate;
+mod identity;
+mod request;
 mod revoking;
+mod schedule;
+mod signer;
 mod trust_list;
 mod validity;
 
+pub use adding::{AddSettings, add};
 pub use authority::{DAYS, DAYS_MAX, InitSettings, Made, MadeCluster, MadeHost, init};
 pub use certificate::Roles;
 pub(crate) use certificate::{Calendar, HostCertificate, unix_now};
+pub(crate) use identity::{CERTIFICATE_MAX, Identity};
+pub(crate) use request::REQUEST_MAX;
+pub use request::{MadeRequest, SigningRequest, request};
 pub use revoking::{Published, published, rekey, revoke};
+pub(crate) use schedule::Schedule;
+pub(crate) use signer::Signer;
 pub(crate) use trust_list::{TRUST_LIST_MAX, TrustList};
-pub(crate) use validity::{REMEDY, Reminder, Validity};
+pub(crate) use validity::{REMEDY, Reminder};
 
 use headstart_block::digest::parse_hex;
 use headstart_block::{Error, Result};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::server::WebPkiClientVerifier;
-use rustls::sign::CertifiedKey;
-use rustls::{CertificateError, InconsistentKeys, RootCertStore};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::sign::{CertifiedKey, SigningKey};
+use rustls::{CertificateError, InconsistentKeys};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -43,21 +59,20 @@ const HOST_KEY: &str = "host.key";
 const GOSSIP_KEY: &str = "gossip.key";
 const HOSTS: &str = "hosts";
 const TRUST: &str = "trust";
+const REQUEST: &str = "request.pem";
 
 /// What a cluster's directory has in it.
 const OWN_FILES: [&str; 5] = [CA, CA_KEY, GOSSIP_KEY, HOSTS, TRUST];
 
-/// What one host proves with that it belongs to its cluster.
+/// The proof of one host that it belongs to its cluster.
 pub struct Credentials {
     pub(crate) name: String,
     pub(crate) authority: Vec<CertificateDer<'static>>,
-    pub(crate) certificate: Vec<CertificateDer<'static>>,
-    pub(crate) key: PrivateKeyDer<'static>,
+    /// Its key and its certificate, which is renewed.
+    pub(crate) identity: Arc<Identity>,
     pub(crate) gossip_key: [u8; 32],
     /// The authority's list as it was when the certificate was made; nothing where there was none.
     pub(crate) trust: Option<Vec<u8>>,
-    /// What the certificate says.
-    pub(crate) says: Box<HostCertificate>,
 }
 
 impl Credentials {
@@ -84,24 +99,22 @@ impl Credentials {
                 .about(dir.join(HOST).display())
                 .remedy("give the name that it was made for by --name"));
         }
-        check_together(dir, &authority, &certificate, &key, now)?;
-        let says = certificate.first().map(HostCertificate::parse).transpose();
-        let says = says.and_then(|says| says.ok_or_else(|| Error::corrupt("has no certificate in it")));
-        let says = says.map_err(|e| e.about(dir.join(HOST).display()))?;
+        let (verifier, signing) = check_together(dir, &authority, &certificate, &key, now)?;
+        let identity = Identity::new(dir, verifier, certificate, (key, signing));
+        let identity = Arc::new(identity.map_err(|e| e.about(dir.join(HOST).display()))?);
         let gossip_path = dir.join(GOSSIP_KEY);
         let gossip_key =
             std::str::from_utf8(&read(&gossip_path)?).ok().and_then(|text| parse_hex(text.trim()));
         let gossip_key = gossip_key
             .ok_or_else(|| Error::corrupt("is not 64 hexadecimal digits").about(gossip_path.display()))?;
         let trust = crate::file::read(&dir.join(TRUST), TRUST_LIST_MAX as u64)?;
-        let (name, says) = (name.to_owned(), Box::new(says));
-        Ok(Self { name, authority, certificate, key, gossip_key, trust, says })
+        Ok(Self { name: name.to_owned(), authority, identity, gossip_key, trust })
     }
 
     /// The roles that the certificate gives.
     #[must_use]
     pub fn roles(&self) -> Roles {
-        self.says.roles
+        self.identity.says().roles
     }
 
     /// The host's name.
@@ -111,42 +124,42 @@ impl Credentials {
     }
 }
 
-/// Whether other hosts of the cluster will believe a certificate, and its key is its own.
+/// Checks that other hosts of the cluster will believe a certificate, and that its key is its own; what verifies those
+/// of others, and what signs.
 fn check_together(
     dir: &Path,
     authority: &[CertificateDer<'static>],
     certificate: &[CertificateDer<'static>],
     key: &PrivateKeyDer<'static>,
     now: UnixTime,
-) -> Result<()> {
-    let wrong = |file: &str, what: &'static str, e: rustls::Error| {
+) -> Result<(Arc<dyn ClientCertVerifier>, Arc<dyn SigningKey>)> {
+    fn wrong(
+        dir: &Path,
+        file: &str,
+        what: &'static str,
+        e: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Error {
         let error = Error::corrupt(what).caused_by(e).about(dir.join(file).display());
-        error.remedy("copy all of what `headstart swarm init` made for this host")
-    };
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut roots = RootCertStore::empty();
-    for certificate in authority {
-        roots.add(certificate.clone()).map_err(|e| wrong(CA, "is no certificate of an authority", e))?;
+        error.remedy("copy all of what `headstart swarm init` or `swarm add` made for this host")
     }
-    let signing = provider.key_provider.load_private_key(key.clone_key());
-    let signing = signing.map_err(|e| wrong(HOST_KEY, "is no key that can be used", e))?;
-    let certified = CertifiedKey::new(certificate.to_vec(), signing);
-    if let Err(e @ rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) = certified.keys_match() {
-        return Err(wrong(HOST_KEY, "is not the key of the certificate beside it", e));
-    }
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
     let verifier =
-        verifier.map_err(|e| Error::corrupt("hosts cannot be checked by it").caused_by(e).about(CA))?;
-    let Some((first, others)) = certificate.split_first() else { return Ok(()) };
-    match verifier.verify_client_cert(first, others, now) {
-        Err(e) if is_about_time(&e) => {
+        identity::verifier(authority).map_err(|e| wrong(dir, CA, "is no certificate of an authority", e))?;
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    let signing = provider.key_provider.load_private_key(key.clone_key());
+    let signing = signing.map_err(|e| wrong(dir, HOST_KEY, "is no key that can be used", e))?;
+    let certified = CertifiedKey::new(certificate.to_vec(), Arc::clone(&signing));
+    if let Err(e @ rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) = certified.keys_match() {
+        return Err(wrong(dir, HOST_KEY, "is not the key of the certificate beside it", e));
+    }
+    if let Some((first, others)) = certificate.split_first() {
+        match verifier.verify_client_cert(first, others, now) {
             // Whoever starts an agent with it is told; other hosts refuse it.
-            Ok(())
-        }
-        checked => {
-            checked.map(drop).map_err(|e| wrong(HOST, "is not a certificate of the authority in ca.pem", e))
+            Err(e) if is_about_time(&e) => {}
+            Err(e) => return Err(wrong(dir, HOST, "is not a certificate of the authority in ca.pem", e)),
+            Ok(_) => {}
         }
     }
+    Ok((verifier, signing))
 }
 
 /// `true` if a certificate is refused for no other reason than that its time is over, or has not come.
@@ -220,6 +233,11 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
 fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(read(path)?).map_err(|_| Error::corrupt("is no text").about(path.display()))
 }
+
+#[cfg(test)]
+pub(crate) use authority::{Authority, Grant};
+#[cfg(test)]
+pub(crate) use validity::Validity;
 
 #[cfg(test)]
 mod tests;

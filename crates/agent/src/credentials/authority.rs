@@ -4,19 +4,23 @@
 //! that end soon. The keys of hosts stay as they are: a certificate is signed again for the key that it had.
 
 use super::certificate::{HostCertificate, Roles, added_uri, unix_now};
+use super::validity::{DAY, Validity};
 use super::{CA, CA_KEY, GOSSIP_KEY, HOST, HOST_KEY, HOSTS, TRUST, certificates, check_name, read_text};
 use crate::file::{Readers, replace};
 use aws_lc_rs::rand;
 use headstart_block::{Error, ErrorKind, Result};
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, PublicKeyData, SanType, SubjectPublicKeyInfo,
 };
+use rustls::pki_types::CertificateDer;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
 
 /// How many days a host's certificate is valid where nothing else is asked for, and at most.
 pub const DAYS: u32 = 90;
@@ -25,11 +29,6 @@ pub const DAYS_MAX: u32 = 3650;
 
 /// How many days the authority's own certificate is valid.
 const AUTHORITY_DAYS: u32 = 3650;
-
-pub(super) const DAY: u64 = 24 * 3600;
-
-/// How long before now certificates begin, because clocks differ.
-const SKEW: u64 = DAY;
 
 /// What [`init`] makes.
 #[derive(Clone, Debug, Default)]
@@ -98,12 +97,8 @@ pub fn init(dir: &Path, settings: &InitSettings) -> Result<MadeCluster> {
     for name in &names {
         check_name(name)?;
     }
-    let days = settings.days.unwrap_or(DAYS);
-    if !(1..=DAYS_MAX).contains(&days) {
-        return Err(Error::invalid(format!("certificates of {days} days"))
-            .remedy(format!("ask for 1 to {DAYS_MAX} days")));
-    }
-    refuse_foreign(dir)?;
+    let days = check_days(settings.days)?;
+    refuse_foreign(dir, &super::OWN_FILES)?;
     make_dir(dir)?;
     let made = if dir.join(CA).exists() { Made::Kept } else { Made::New };
     if made == Made::New {
@@ -117,6 +112,19 @@ pub fn init(dir: &Path, settings: &InitSettings) -> Result<MadeCluster> {
     };
     let hosts = names.iter().map(make).collect::<Result<_>>()?;
     Ok(MadeCluster { authority: made, hosts })
+}
+
+/// The number of days for which certificates are valid.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] where there are too few or too many.
+pub(super) fn check_days(days: Option<u32>) -> Result<u32> {
+    let days = days.unwrap_or(DAYS);
+    if (1..=DAYS_MAX).contains(&days) {
+        return Ok(days);
+    }
+    Err(Error::invalid(format!("certificates of {days} days"))
+        .remedy(format!("ask for 1 to {DAYS_MAX} days")))
 }
 
 impl InitSettings {
@@ -150,31 +158,67 @@ impl InitSettings {
     }
 }
 
-/// What a certificate is to say.
+/// The content of a certificate that is to be signed.
+#[derive(Clone, Copy)]
 pub(crate) struct Grant<'a> {
     pub(crate) name: &'a str,
     pub(crate) roles: Roles,
     /// When the host was added, in seconds since 1970.
     pub(crate) added: u64,
-    pub(crate) days: u32,
+    pub(crate) validity: Validity,
 }
 
 /// An authority that can sign.
 pub(crate) struct Authority {
     dir: PathBuf,
-    pub(super) issuer: Issuer<'static, KeyPair>,
+    issuer: Issuer<'static, KeyPair>,
+    certificate: CertificateDer<'static>,
+    /// The last second in which its own certificate is valid, since 1970.
+    not_after: u64,
 }
 
 impl Authority {
     /// The authority in a cluster's directory.
     ///
     /// # Errors
-    /// Where it is not there, or cannot be read.
+    /// Where it is not there, or cannot be read; [`ErrorKind::Corrupt`] where its key and its certificate do not belong
+    /// together.
     pub(crate) fn open(dir: &Path) -> Result<Self> {
         let key_path = dir.join(CA_KEY);
         let key = KeyPair::from_pem(&read_text(&key_path)?)
             .map_err(|e| Error::corrupt("is no private key").caused_by(e).about(key_path.display()))?;
-        Ok(Self { dir: dir.to_owned(), issuer: Issuer::new(authority_params(), key) })
+        let path = dir.join(CA);
+        let no_authority = || Error::corrupt("is no certificate of an authority").about(path.display());
+        let certificate = certificates(&path)?.into_iter().next().ok_or_else(no_authority)?;
+        let (_, parsed) = X509Certificate::from_der(&certificate).map_err(|e| no_authority().caused_by(e))?;
+        if parsed.public_key().subject_public_key.data != key.public_key_raw() {
+            return Err(
+                Error::corrupt("is not the key of the certificate beside it").about(key_path.display())
+            );
+        }
+        let not_after = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or_default();
+        let issuer = Issuer::new(authority_params(), key);
+        Ok(Self { dir: dir.to_owned(), issuer, certificate, not_after })
+    }
+
+    /// Its own certificate.
+    pub(super) fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    /// The validity of a certificate that is signed now and lasts for so many seconds, but not longer than the
+    /// authority's own.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] where the authority's own has ended.
+    pub(super) fn validity(&self, seconds: u64, now: u64) -> Result<Validity> {
+        let seconds = seconds.min(self.not_after.saturating_sub(now));
+        if seconds == 0 {
+            return Err(Error::new(ErrorKind::Unavailable, "the authority's certificate has ended")
+                .about(self.dir.join(CA).display())
+                .remedy("make a new cluster by `headstart swarm init` in another directory"));
+        }
+        Ok(Validity::of(seconds, now))
     }
 
     /// The cluster's directory.
@@ -248,14 +292,14 @@ impl Authority {
             let not_after = before.validity.not_after;
             return Ok(MadeHost { name: name.to_owned(), directory, roles, made: Made::Kept, not_after });
         }
-        make_dir(&self.dir.join(HOSTS))?;
-        make_dir(&directory)?;
+        self.make_host_dir(name)?;
         let added = match before.as_ref().and_then(|before| before.added) {
             Some(added) => added,
             None => self.added_now(name)?,
         };
-        let grant = Grant { name, roles, added, days };
-        let pem = match &before {
+        let validity = self.validity(u64::from(days) * DAY, unix_now())?;
+        let grant = Grant { name, roles, added, validity };
+        let certificate = match &before {
             Some(before) => self.sign(&grant, &public_key(&before.public_key)?)?,
             None => {
                 let key = KeyPair::generate().map_err(|e| cannot_make(e).about(name))?;
@@ -263,22 +307,35 @@ impl Authority {
                 self.sign(&grant, &key)?
             }
         };
+        self.write_host(name, &certificate)?;
+        let made = if before.is_some() { Made::Renewed } else { Made::New };
+        Ok(MadeHost { name: name.to_owned(), directory, roles, made, not_after: validity.not_after })
+    }
+
+    fn make_host_dir(&self, name: &str) -> Result<PathBuf> {
+        make_dir(&self.dir.join(HOSTS))?;
+        let directory = self.host_dir(name);
+        make_dir(&directory)?;
+        Ok(directory)
+    }
+
+    /// Writes what a host needs beside its key; the directory that it is in.
+    pub(super) fn write_host(&self, name: &str, certificate: &Certificate) -> Result<PathBuf> {
+        let directory = self.make_host_dir(name)?;
         replace(&directory.join(CA), read_text(&self.dir.join(CA))?.as_bytes(), Readers::All)?;
         replace(&directory.join(GOSSIP_KEY), self.gossip_key()?.as_bytes(), Readers::Owner)?;
         if let Some((_, list)) = self.trust_list()? {
             replace(&directory.join(TRUST), &list, Readers::Owner)?;
         }
-        replace(&directory.join(HOST), pem.as_bytes(), Readers::All)?;
-        let made = if before.is_some() { Made::Renewed } else { Made::New };
-        let not_after = unix_now().saturating_add(u64::from(days) * DAY);
-        Ok(MadeHost { name: name.to_owned(), directory, roles, made, not_after })
+        replace(&directory.join(HOST), certificate.pem().as_bytes(), Readers::All)?;
+        Ok(directory)
     }
 
-    /// A certificate in PEM for a host's key.
+    /// A certificate for a host's key.
     ///
     /// # Errors
     /// Where it cannot be signed.
-    pub(crate) fn sign(&self, grant: &Grant<'_>, key: &impl PublicKeyData) -> Result<String> {
+    pub(crate) fn sign(&self, grant: &Grant<'_>, key: &impl PublicKeyData) -> Result<Certificate> {
         let failed = |e| cannot_make(e).about(grant.name);
         let mut params = CertificateParams::new(vec![grant.name.to_owned()]).map_err(failed)?;
         for uri in grant.roles.uris().chain([added_uri(grant.added)]) {
@@ -289,8 +346,8 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        valid_for(&mut params, grant.days);
-        Ok(params.signed_by(key, &self.issuer).map_err(failed)?.pem())
+        set_validity(&mut params, grant.validity);
+        params.signed_by(key, &self.issuer).map_err(failed)
     }
 }
 
@@ -311,11 +368,10 @@ pub(super) fn cannot_make(error: rcgen::Error) -> Error {
     Error::new(ErrorKind::Io, "cannot make a certificate").caused_by(error)
 }
 
-/// Sets the time in which a certificate is valid: from a day ago for so many days.
-fn valid_for(params: &mut CertificateParams, days: u32) {
-    let (epoch, now) = (rcgen::date_time_ymd(1970, 1, 1), unix_now());
-    params.not_before = epoch + Duration::from_secs(now.saturating_sub(SKEW));
-    params.not_after = epoch + Duration::from_secs(now.saturating_add(u64::from(days) * DAY));
+fn set_validity(params: &mut CertificateParams, validity: Validity) {
+    let epoch = rcgen::date_time_ymd(1970, 1, 1);
+    params.not_before = epoch + Duration::from_secs(validity.not_before);
+    params.not_after = epoch + Duration::from_secs(validity.not_after);
 }
 
 fn make_authority(dir: &Path) -> Result<()> {
@@ -323,7 +379,7 @@ fn make_authority(dir: &Path) -> Result<()> {
         |e: rcgen::Error| Error::new(ErrorKind::Io, "cannot make a certificate authority").caused_by(e);
     let key = KeyPair::generate().map_err(failed)?;
     let mut params = authority_params();
-    valid_for(&mut params, AUTHORITY_DAYS);
+    set_validity(&mut params, Validity::of(u64::from(AUTHORITY_DAYS) * DAY, unix_now()));
     let certificate = params.self_signed(&key).map_err(failed)?;
     let mut gossip_key = [0; 32];
     rand::fill(&mut gossip_key).map_err(|_| Error::new(ErrorKind::Io, "cannot draw a key"))?;
@@ -346,8 +402,8 @@ pub(super) fn hex(bytes: &[u8; 32]) -> String {
     headstart_block::Digest::from_bytes(*bytes).hex()
 }
 
-/// Refuses a directory that holds something other than a cluster.
-fn refuse_foreign(dir: &Path) -> Result<()> {
+/// Refuses a directory that holds something other than these files.
+pub(super) fn refuse_foreign(dir: &Path, own: &[&str]) -> Result<()> {
     let entries = match std::fs::read_dir(dir) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         entries => entries.map_err(|e| Error::io("cannot list", e).about(dir.display()))?,
@@ -358,10 +414,10 @@ fn refuse_foreign(dir: &Path) -> Result<()> {
         // A run that was killed leaves files that end so.
         let name = name.to_string_lossy();
         let name = name.strip_suffix(".new").unwrap_or(&name);
-        if !super::OWN_FILES.contains(&name) {
+        if !own.contains(&name) {
             return Err(Error::new(ErrorKind::Conflict, format!("holds something already: {name}"))
                 .about(dir.display())
-                .remedy("name a directory of its own for the cluster: it keeps the authority's key"));
+                .remedy("name a directory of its own: keys are kept there"));
         }
     }
     Ok(())

@@ -165,8 +165,11 @@ mod tests {
         let again = add(&["b"]);
         assert_eq!((again[0].made, &again[0].directory), (Made::New, &made[1].directory));
         let list = TrustList::open(&first.list, &a.authority).unwrap();
-        assert!(list.revocation(&stolen.says).is_some() && list.revocation(&host("b").says).is_none());
-        assert_ne!(host("b").says.public_key, stolen.says.public_key);
+        assert!(
+            list.revocation(&stolen.identity.says()).is_some()
+                && list.revocation(&host("b").identity.says()).is_none()
+        );
+        assert_ne!(host("b").identity.says().public_key, stolen.identity.says().public_key);
         assert_eq!(host("b").gossip_key, host("a").gossip_key);
         // Another key alone.
         let second = rekey(&dir).unwrap();

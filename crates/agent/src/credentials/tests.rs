@@ -86,6 +86,7 @@ fn without_certificates_nobody_listens_beyond_loopback() {
         node: headstart_swarm::Settings::default(),
         connections_max: 1,
         trust: None,
+        authority: None,
         tracker: None,
     };
     let started = runtime.block_on(crate::peers::Swarm::start(settings, cache, runtime.handle().clone()));

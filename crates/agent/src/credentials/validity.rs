@@ -6,8 +6,15 @@ use std::fmt;
 pub(crate) const REMEDY: &str = "run `headstart swarm init DIR --host NAME` where the authority is, and copy what it \
                                  makes to this host; its disks go on meanwhile";
 
+/// Seconds of a day.
+pub(crate) const DAY: u64 = 24 * 3600;
+
 /// Seconds between two reminders.
-const EVERY: u64 = 24 * 3600;
+const EVERY: u64 = DAY;
+
+/// How long before it is signed a certificate begins, because clocks differ: a day, or this part of a shorter time.
+const SKEW: u64 = DAY;
+const SKEW_PART: u64 = 10;
 
 /// What part of a certificate's time is left when its end is near: a quarter. Agents renew it before that.
 const NEAR: u64 = 4;
@@ -22,6 +29,18 @@ pub(crate) struct Validity {
 }
 
 impl Validity {
+    /// The validity of a certificate that is signed now and lasts for so many seconds.
+    pub(crate) fn of(seconds: u64, now: u64) -> Self {
+        let skew = SKEW.min(seconds / SKEW_PART);
+        Self { not_before: now.saturating_sub(skew), not_after: now.saturating_add(seconds) }
+    }
+
+    /// The seconds for which the certificate was signed: its length without what is before that.
+    pub(crate) fn lifetime(self) -> u64 {
+        let length = self.length();
+        if length >= SKEW * (SKEW_PART + 1) { length - SKEW } else { length - length / (SKEW_PART + 1) }
+    }
+
     /// Seconds from its beginning to its end.
     pub(crate) fn length(self) -> u64 {
         self.not_after.saturating_sub(self.not_before)
@@ -103,8 +122,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const DAY: u64 = 24 * 3600;
-
     #[test]
     fn an_operator_is_told_each_day_from_the_last_quarter_on() {
         let validity = Validity { not_before: 1000 * DAY, not_after: 1091 * DAY };
@@ -126,6 +143,14 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_certificate_is_renewed_for_as_long_as_it_was_made_for(seconds in 1u64..4000 * DAY, now in DAY..1 << 40) {
+            let validity = Validity::of(seconds, now);
+            prop_assert!(validity.not_before <= now && validity.not_after == now + seconds);
+            prop_assert!(now - validity.not_before <= seconds / SKEW_PART);
+            prop_assert!(validity.lifetime().abs_diff(seconds) <= 1, "{} for {seconds}", validity.lifetime());
+        }
+
         #[test]
         fn whatever_the_times_nothing_is_said_of_what_is_valid_for_long(
             not_before: u64, not_after: u64, now: u64,

@@ -75,6 +75,7 @@ fn settings(name: &str, join: Vec<String>, tracker: Option<PathBuf>) -> SwarmSet
         node: headstart_swarm::Settings::default(),
         connections_max: 4,
         trust: None,
+        authority: None,
         tracker,
     }
 }

@@ -11,10 +11,10 @@ use crate::peers::frame::{self, Header, Hello, Kind};
 use crate::peers::proof::{Binding, Side};
 use headstart_block::{Error, ErrorKind, Result};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::client::{ResolvesClientCert, Resumption, WebPkiServerVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::{
     AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig,
     SignatureScheme,
@@ -114,16 +114,15 @@ impl Wire {
             WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider)).build();
         let verifier = verifier
             .map_err(|e| Error::invalid("hosts cannot be checked by the cluster's authority").caused_by(e))?;
-        let (chain, key) = (credentials.certificate.clone(), &credentials.key);
-        let unusable = "the host's certificate and key cannot be used";
+        // Each connection is made with the certificate of the moment.
+        let identity = &credentials.identity;
         let spoken = PROTOCOLS.iter().filter(|(known, _)| *known <= version);
         let protocols: Vec<_> = spoken.map(|(_, name)| name.to_vec()).collect();
         let mut server = ServerConfig::builder_with_details(Arc::clone(&provider), Arc::new(Calendar))
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(failed("TLS 1.3 cannot be used"))?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(chain.clone(), key.clone_key())
-            .map_err(failed(unusable))?;
+            .with_cert_resolver(Arc::clone(identity) as Arc<dyn ResolvesServerCert>);
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
         server.alpn_protocols.clone_from(&protocols);
@@ -131,8 +130,7 @@ impl Wire {
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(failed("TLS 1.3 cannot be used"))?
             .with_root_certificates(Arc::clone(&roots))
-            .with_client_auth_cert(chain, key.clone_key())
-            .map_err(failed(unusable))?;
+            .with_client_cert_resolver(Arc::clone(identity) as Arc<dyn ResolvesClientCert>);
         client.resumption = Resumption::disabled();
         client.alpn_protocols = protocols;
         let mut joiner = client.clone();

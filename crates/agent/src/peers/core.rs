@@ -342,6 +342,7 @@ impl Core {
         peer.link.outbox.close(&host.lanes);
         peer.link.close();
         host.orders.gone(name);
+        host.renewals.gone(name);
         peer.shared_blobs.iter().for_each(|blob| self.look_for_company(host, *blob));
         // Not at once: this may be in the middle of what the machine has just said.
         self.deferred.push_back(Deferred::PeerDown(name));

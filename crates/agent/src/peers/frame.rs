@@ -25,6 +25,9 @@
 //! 13 refused   number     what    why the sender refuses something, UTF-8; what: 0 the connection, 1 the order of that
 //!                                 number, 2 the request for a certificate of that number
 //! 14 trust                        a list of the authority's: hosts that are revoked, the gossip key
+//! 15 request      number          a signing request for the sender's certificate, PKCS #10 in DER
+//! 16 certificate  number          the answer to the request of that number: a certificate in DER
+//! 17 renewed                      the sender's new certificate in DER: same name and key, in place of the handshake's
 //! ```
 //!
 //! The version of all this is agreed upon in the TLS handshake, by the name of the application protocol. Version 1 ends
@@ -34,6 +37,7 @@
 //! from outside: lengths are looked at before anything is made for them, and a body that is too long, too short or
 //! nonsense is an offence that ends the connection.
 
+use crate::credentials::{CERTIFICATE_MAX, REQUEST_MAX};
 use headstart_block::{Error, Result};
 use headstart_swarm::tracker::{Answer, REPORT_MAX, Report};
 use headstart_swarm::{CHUNK_SIZE, Chunks, Message};
@@ -124,6 +128,12 @@ pub enum Kind {
     Hints,
     /// The authority tells all hosts something.
     Trust,
+    /// The sender asks an authority to renew its certificate.
+    Request,
+    /// The certificate that was asked for.
+    Certificate,
+    /// The sender has another certificate.
+    Renewed,
     /// The sender refuses the connection, an order, or a request: `b` is one of [`REFUSED_CONNECTION`],
     /// [`REFUSED_ORDER`], [`REFUSED_REQUEST`].
     Refused,
@@ -146,6 +156,9 @@ impl Kind {
             12 => Self::Hints,
             13 => Self::Refused,
             14 => Self::Trust,
+            15 => Self::Request,
+            16 => Self::Certificate,
+            17 => Self::Renewed,
             _ => return None,
         })
     }
@@ -166,6 +179,9 @@ impl Kind {
             Self::Hints => 12,
             Self::Refused => 13,
             Self::Trust => 14,
+            Self::Request => 15,
+            Self::Certificate => 16,
+            Self::Renewed => 17,
         }
     }
 
@@ -174,6 +190,8 @@ impl Kind {
         match self {
             Self::Hello => (1, HELLO_MAX),
             Self::Message | Self::Order | Self::Report | Self::Hints | Self::Trust => (1, MESSAGE_MAX),
+            Self::Request => (1, REQUEST_MAX),
+            Self::Certificate | Self::Renewed => (1, CERTIFICATE_MAX),
             Self::Done => (DONE, DONE),
             Self::Refused => (1, REFUSED_MAX),
             Self::Chunk | Self::Push => (1, CHUNK),

@@ -125,6 +125,7 @@ pub(super) struct Gossiper {
 /// The library's task while it runs.
 struct Running {
     handle: ChitchatHandle,
+    generation: u64,
     nodes: watch::Receiver<BTreeMap<ChitchatId, NodeState>>,
     /// Resolves when the task has ended.
     ended: Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>,
@@ -137,6 +138,8 @@ pub(super) struct Gossip {
     running: Option<Running>,
     /// The members that were known last: where to begin again.
     known: Vec<SocketAddr>,
+    /// Tells when this host's certificate has been renewed, where it has one.
+    renewals: Option<watch::Receiver<()>>,
     /// Claims that were checked, and what came of it.
     checked: HashMap<ChitchatId, (String, bool)>,
 }
@@ -179,7 +182,29 @@ impl Gossiper {
         }
         let nodes = handle.with_chitchat(|chitchat| chitchat.live_nodes_watcher()).await;
         let ended = Box::pin(handle.termination_watcher());
-        Ok(Running { handle, nodes, ended })
+        Ok(Running { handle, generation, nodes, ended })
+    }
+}
+
+impl Gossiper {
+    /// Says again what this host says of itself, with the certificate that it has now.
+    async fn claim_again(&self, handle: &ChitchatHandle, generation: u64) {
+        let Some(claims) = &self.claims else { return };
+        match claims.make(&self.own.name, self.own.address, generation) {
+            Ok(claim) => handle.with_chitchat(|chitchat| chitchat.self_node_state().set(CLAIM, &claim)).await,
+            Err(error) => tracing::warn!(%error, "gossip goes on with the earlier certificate"),
+        }
+    }
+}
+
+/// Returns once the host's certificate has been renewed.
+async fn renewed(renewals: &mut Option<watch::Receiver<()>>) {
+    let changed = match renewals {
+        Some(renewals) => renewals.changed().await.is_ok(),
+        None => false,
+    };
+    if !changed {
+        std::future::pending::<()>().await;
     }
 }
 
@@ -189,8 +214,9 @@ impl Gossip {
     /// # Errors
     /// Where the library cannot be started.
     pub(super) async fn join(gossiper: Gossiper) -> Result<Self> {
+        let renewals = gossiper.claims.as_ref().map(Claims::renewals);
         let running = Some(gossiper.start(&[]).await?);
-        Ok(Self { gossiper, running, known: Vec::new(), checked: HashMap::new() })
+        Ok(Self { gossiper, running, known: Vec::new(), renewals, checked: HashMap::new() })
     }
 
     /// The other hosts, once they are not the same as before; `None` where there will be no more news. It can be
@@ -201,7 +227,7 @@ impl Gossip {
                 self.start_again().await;
                 continue;
             };
-            let Running { handle, nodes, ended } = running;
+            let Running { handle, generation, nodes, ended } = running;
             let cause = tokio::select! {
                 changed = nodes.changed() => {
                     changed.ok()?;
@@ -209,6 +235,10 @@ impl Gossip {
                 }
                 ended = ended => ended.err().map_or_else(|| "it ended".to_owned(), |error| error.to_string()),
                 entries = too_many(handle) => format!("it names {entries} hosts"),
+                () = renewed(&mut self.renewals) => {
+                    self.gossiper.claim_again(handle, *generation).await;
+                    continue;
+                }
             };
             self.running = None;
             tracing::warn!(

@@ -19,6 +19,7 @@ use crate::peers::orders::Orders;
 use crate::peers::outbox::{Lanes, Sending};
 use crate::peers::parking::{Parked, Parking};
 use crate::peers::proof;
+use crate::peers::renewing::Renewals;
 use crate::peers::status::Counts;
 use crate::peers::trust::Trust;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
@@ -63,6 +64,7 @@ pub(super) struct Host {
     namesakes: Mutex<BTreeSet<SocketAddr>>,
     pub(super) orders: Orders,
     pub(super) trust: Trust,
+    pub(super) renewals: Renewals,
     /// Changes when another host shares a blob that did not, or the other way round.
     pub(super) company: watch::Sender<()>,
     core: Mutex<Core>,
@@ -80,6 +82,7 @@ impl Host {
         node: Node,
         hints: HintsSide,
         trust: Trust,
+        renewals: Renewals,
     ) -> Arc<Self> {
         Arc::new(Self {
             cache,
@@ -97,6 +100,7 @@ impl Host {
             namesakes: Mutex::default(),
             orders: Orders::default(),
             trust,
+            renewals,
             company: watch::channel(()).0,
             core: Mutex::new(Core::new(node)),
             started: Instant::now(),
@@ -276,8 +280,10 @@ impl Host {
         core.last_peer += 1;
         let peer = PeerId(core.last_peer);
         let link = Arc::new(make(peer, now.0 / 1000));
-        let connected = core.peers.values().filter(|peer| !peer.link.is_tracker).count();
-        if connected >= connections_max && !link.is_tracker {
+        // Without a tracker a host hears no hints, and without an authority its certificate ends.
+        let is_extra = |link: &Link| link.is_tracker || link.is_authority();
+        let connected = core.peers.values().filter(|peer| !is_extra(&peer.link)).count();
+        if connected >= connections_max && !is_extra(&link) {
             return None;
         }
         let theirs = link.side.other();

@@ -25,6 +25,8 @@ use tokio::sync::Notify;
 /// Requests of which something may still come, at most; the oldest are forgotten.
 const REQUESTS_MAX: usize = 65_536;
 
+const HOUR_MS: u64 = 3_600_000;
+
 /// How long nothing is sent before a sign of life is.
 const PING_EVERY: Duration = Duration::from_secs(5);
 
@@ -52,8 +54,8 @@ pub(super) struct Link {
     pub(super) address: SocketAddr,
     /// Which process of the other host it is.
     pub(super) process: [u8; PROCESS],
-    /// The other host's certificate.
-    pub(super) certificate: Option<HostCertificate>,
+    /// The other host's certificate, which it may have renewed since the connection was made.
+    certificate: Mutex<Option<HostCertificate>>,
     /// Which end this host is.
     pub(super) side: Side,
     pub(super) binding: Binding,
@@ -62,6 +64,8 @@ pub(super) struct Link {
     pub(super) sent: AtomicU64,
     pub(super) received: AtomicU64,
     strays: AtomicU64,
+    /// The requests for certificates that came in the hour that began then, in milliseconds of the host's clock.
+    certificate_requests: Mutex<(u64, u32)>,
     /// When it was heard last, in milliseconds of the host's clock.
     pub(super) heard: AtomicU64,
     closed: AtomicBool,
@@ -111,7 +115,7 @@ impl Link {
             protocol: channel.protocol(),
             address,
             process: hello.process(),
-            certificate: channel.certificate.clone(),
+            certificate: Mutex::new(channel.certificate.clone()),
             side: channel.side,
             binding: channel.binding,
             outbox: Outbox::default(),
@@ -119,10 +123,43 @@ impl Link {
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
             strays: AtomicU64::new(0),
+            certificate_requests: Mutex::default(),
             heard: AtomicU64::new(now_ms),
             closed: AtomicBool::new(false),
             closing: Notify::new(),
         }
+    }
+
+    /// The other host's certificate.
+    pub(super) fn certificate(&self) -> Option<HostCertificate> {
+        self.certificate.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The other host has another certificate, for the same name and key.
+    pub(super) fn set_certificate(&self, renewed: HostCertificate) {
+        *self.certificate.lock().unwrap_or_else(PoisonError::into_inner) = Some(renewed);
+    }
+
+    /// `true` if the other host's certificate has ended.
+    pub(super) fn has_ended(&self, now: u64) -> bool {
+        let certificate = self.certificate.lock().unwrap_or_else(PoisonError::into_inner);
+        certificate.as_ref().is_some_and(|one| now > one.validity.not_after)
+    }
+
+    /// `true` if the other host's certificate gives it the role of an authority.
+    pub(super) fn is_authority(&self) -> bool {
+        let certificate = self.certificate.lock().unwrap_or_else(PoisonError::into_inner);
+        certificate.as_ref().is_some_and(|certificate| certificate.roles.authority)
+    }
+
+    /// The other host asks for a certificate: the number of requests within an hour.
+    pub(super) fn count_certificate_request(&self, now_ms: u64) -> u32 {
+        let mut requests = self.certificate_requests.lock().unwrap_or_else(PoisonError::into_inner);
+        if now_ms.saturating_sub(requests.0) >= HOUR_MS {
+            *requests = (now_ms, 0);
+        }
+        requests.1 = requests.1.saturating_add(1);
+        requests.1
     }
 
     fn requests(&self) -> std::sync::MutexGuard<'_, BTreeMap<RequestId, Request>> {
@@ -241,7 +278,13 @@ impl Link {
                 Kind::Refused if header.b == frame::REFUSED_ORDER => {
                     host.order_refused(self, header.a, bytes)?;
                 }
+                Kind::Refused if header.b == frame::REFUSED_REQUEST => {
+                    host.request_refused(self, header.a, bytes)?;
+                }
                 Kind::Refused => {}
+                Kind::Request => host.certificate_requested(self, header.a, bytes)?,
+                Kind::Certificate => host.certificate_came(self, header.a, bytes),
+                Kind::Renewed => host.certificate_renewed(self, bytes)?,
                 Kind::Trust => host.trust_told(Some(self), bytes)?,
                 Kind::Hello => return Err(Error::corrupt("a second hello")),
             }

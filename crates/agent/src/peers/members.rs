@@ -3,7 +3,7 @@
 //! Of two hosts the one with the lesser key connects, so that there is one connection and not two. Who cannot be
 //! reached is tried again, later and later; who was dropped is left alone for a while.
 
-use crate::credentials::{REMEDY, Reminder, Validity, unix_now};
+use crate::credentials::{REMEDY, Reminder, unix_now};
 use crate::peers::channel::{Channel, Wire};
 use crate::peers::frame::{Hello, Kind, REFUSED_CONNECTION, VERSION_1, push_frame, refusal};
 use crate::peers::gossip::{Gossip, Member, Members};
@@ -61,8 +61,6 @@ pub(super) struct Door {
     pub(super) hello: Hello,
     pub(super) key: PeerKey,
     pub(super) connections_max: usize,
-    /// When this host's certificate is valid, where it has one.
-    pub(super) validity: Option<Validity>,
     /// Security is none: only who is on this host.
     pub(super) only_loopback: bool,
     /// Connections whose other end is not known yet, and how each is told that it has to make room.
@@ -129,7 +127,7 @@ impl Door {
             return Err(self.refuse(channel, key, error).await);
         };
         // A list may have come since the host was admitted.
-        if let Some(error) = self.host.trust.refusal(link.certificate.as_ref()) {
+        if let Some(error) = self.host.trust.refusal(link.certificate().as_ref()) {
             self.host.disconnected(link.peer);
             return Err(error);
         }
@@ -433,15 +431,18 @@ impl Door {
                 if now.saturating_sub(link.heard.load(Ordering::Relaxed)) > SILENCE_MS {
                     tracing::info!(host = %link.name, "a host is silent; its connection is closed");
                     self.host.disconnected(link.peer);
-                } else if link.certificate.as_ref().is_some_and(|one| unix_now() > one.validity.not_after) {
+                } else if link.has_ended(unix_now()) {
                     tracing::warn!(host = %link.name, "a host's certificate has ended; its connection is closed");
                     self.host.disconnected(link.peer);
                 }
             }
             self.host.trust.tick(now);
-            let notice = self.validity.and_then(|validity| reminder.due(validity, unix_now()));
-            if let Some(notice) = notice {
-                tracing::warn!(remedy = REMEDY, "{notice}");
+            let validity = self.host.renewals.identity.as_ref().map(|identity| identity.says().validity);
+            if let Some(notice) = validity.and_then(|validity| reminder.due(validity, unix_now())) {
+                match self.host.renewals.failure() {
+                    Some(why) => tracing::warn!(remedy = REMEDY, "{notice}, and was not renewed: {why}"),
+                    None => tracing::warn!(remedy = REMEDY, "{notice}"),
+                }
             }
             self.host.leave_unused(KEPT_UNUSED);
         }

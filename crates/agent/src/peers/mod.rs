@@ -23,6 +23,7 @@
 //! | `telling_roots` | agents name what they have to roots, so that those can bring it |
 //! | `hints` | what disks of an image read first, told and heard |
 //! | `trust` | hosts that are members no longer, and the gossip key |
+//! | `renewing` | certificates renewed over connections |
 //! | `status` | all of it as plain data |
 //!
 //! # What is believed
@@ -52,6 +53,7 @@ mod parking;
 pub(crate) mod pinning;
 mod proof;
 mod remembering;
+mod renewing;
 mod status;
 mod strangers;
 mod telling_roots;
@@ -64,7 +66,7 @@ pub(crate) use hints::Boots;
 pub use hints::{CountedImage, HintCounters, read_counts};
 pub use status::{BlobStatus, Counters, MemberStatus, PeerStatus, Status};
 
-use crate::credentials::{Credentials, Roles, Validity, check_name, unix_now};
+use crate::credentials::{Credentials, Roles, Signer, check_name, unix_now};
 use crate::peers::blob::Blob;
 use crate::peers::channel::Wire;
 use crate::peers::frame::Hello;
@@ -73,6 +75,7 @@ use crate::peers::hints::{Counting, HintsSide};
 use crate::peers::host::Host;
 use crate::peers::members::Door;
 pub(crate) use crate::peers::members::key_of;
+use crate::peers::renewing::Renewals;
 use crate::peers::trust::Trust;
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use headstart_cache::{BlobSpec, Cache, CachedBlob};
@@ -122,6 +125,8 @@ pub struct SwarmSettings {
     pub tracker: Option<PathBuf>,
     /// The file that keeps which hosts were revoked. Without one, that is not known after a restart.
     pub trust: Option<PathBuf>,
+    /// The cluster's directory, where this host renews the certificates of others: with `ca.pem` and `ca.key`.
+    pub authority: Option<PathBuf>,
 }
 
 impl SwarmSettings {
@@ -131,9 +136,11 @@ impl SwarmSettings {
     /// [`ErrorKind::Denied`] where the host is to have a role that its certificate does not give.
     fn with_roles(mut self) -> Result<Self> {
         let Security::Tls(credentials) = &self.security else { return Ok(self) };
-        let (roles, is_earlier) = (credentials.roles(), credentials.says.is_of_earlier_version());
+        let says = credentials.identity.says();
+        let (roles, is_earlier) = (says.roles, says.is_of_earlier_version());
         let lacks_root = self.role == Role::Root && !roles.root;
         let lacks_tracker = self.tracker.is_some() && !roles.tracker;
+        let lacks_authority = self.authority.is_some() && !roles.authority;
         if is_earlier {
             tracing::warn!(
                 remedy = "run `headstart swarm init DIR --host NAME...` where the authority is, which keeps it, and \
@@ -142,7 +149,8 @@ impl SwarmSettings {
                  host is a plain member"
             );
         }
-        for (lacks, role) in [(lacks_root, "root"), (lacks_tracker, "tracker")] {
+        let lacks = [(lacks_root, "root"), (lacks_tracker, "tracker"), (lacks_authority, "authority")];
+        for (lacks, role) in lacks {
             if lacks && !is_earlier {
                 let (name, option) = (&credentials.name, format!("--{role}"));
                 return Err(Error::new(
@@ -161,6 +169,9 @@ impl SwarmSettings {
         }
         if lacks_tracker {
             self.tracker = None;
+        }
+        if lacks_authority {
+            self.authority = None;
         }
         Ok(self)
     }
@@ -191,7 +202,7 @@ struct Own {
     seal: Arc<Seal>,
     trust: Trust,
     roles: Roles,
-    validity: Option<Validity>,
+    renewals: Renewals,
     claims: Option<Claims>,
 }
 
@@ -203,20 +214,25 @@ impl Own {
         };
         let seal = Arc::new(Seal::new(key)?);
         Ok(match &settings.security {
-            Security::Tls(credentials) => Self {
-                wire: Wire::tls(credentials)?,
-                name: credentials.name.clone(),
-                trust: Trust::open(credentials, settings.trust.clone(), Arc::clone(&seal))?,
-                seal,
-                roles: credentials.roles(),
-                validity: Some(credentials.says.validity),
-                claims: Some(Claims::of(credentials)?),
-            },
+            Security::Tls(credentials) => {
+                let (authority, identity) = (settings.authority.as_ref(), Arc::clone(&credentials.identity));
+                let signer = authority.map(|dir| Signer::open(dir, credentials)).transpose()?;
+                Self {
+                    wire: Wire::tls(credentials)?,
+                    name: credentials.name.clone(),
+                    trust: Trust::open(credentials, settings.trust.clone(), Arc::clone(&seal))?,
+                    seal,
+                    roles: credentials.roles(),
+                    claims: Some(Claims::of(Arc::clone(&identity))),
+                    renewals: Renewals::of(identity, signer),
+                }
+            }
             Security::PlainOnLoopback { name } => {
                 check_name(name)?;
                 let (name, roles) = (name.clone(), Roles::ALL);
                 let trust = Trust::none(Arc::clone(&seal));
-                Self { wire: Wire::Plain, name, seal, trust, roles, validity: None, claims: None }
+                let renewals = Renewals::default();
+                Self { wire: Wire::Plain, name, seal, trust, roles, renewals, claims: None }
             }
         })
     }
@@ -235,7 +251,6 @@ pub struct Swarm {
     role: Role,
     /// What this host's certificate lets it be.
     roles: Roles,
-    validity: Option<Validity>,
     key: PeerKey,
     /// Chunks of a stripe.
     stripe: u32,
@@ -260,7 +275,7 @@ impl Swarm {
         settings.check_addresses()?;
         let only_loopback = settings.is_plain();
         let own = Own::of(&settings)?;
-        let (name, roles, validity) = (own.name, own.roles, own.validity);
+        let (name, roles) = (own.name, own.roles);
         let (listener, datagrams, listening) = listen(settings.listen).await?;
         let address = match settings.advertise {
             Some(address) if address.port() == 0 => SocketAddr::new(address.ip(), listening.port()),
@@ -277,7 +292,7 @@ impl Swarm {
             None => None,
         };
         let is_tracker = counting.is_some();
-        let host = Host::new(cache, runtime.clone(), node, HintsSide::new(counting), own.trust);
+        let host = Host::new(cache, runtime.clone(), node, HintsSide::new(counting), own.trust, own.renewals);
         let (stopping, stopped) = watch::channel(false);
         let door = Arc::new(Door {
             host: Arc::clone(&host),
@@ -291,7 +306,6 @@ impl Swarm {
             },
             key,
             connections_max: settings.connections_max,
-            validity,
             only_loopback,
             strangers: Mutex::default(),
             first_dials: Door::first_dials(),
@@ -314,13 +328,14 @@ impl Swarm {
         tasks.spawn_on(Arc::clone(&door).follow(gossip), &runtime);
         tasks.spawn_on(Arc::clone(&door).join(settings.join), &runtime);
         tasks.spawn_on(hints::keep_going(Arc::clone(&host), stopping.subscribe()), &runtime);
+        tasks.spawn_on(Arc::clone(&door).renew(), &runtime);
         tasks.spawn_on(door.look_after(), &runtime);
         if tells_roots {
             tasks.spawn_on(telling_roots::keep_telling(Arc::clone(&host), stopping.subscribe()), &runtime);
         }
         let tasks = Mutex::new(Some(tasks));
         let role = settings.role;
-        Ok(Arc::new(Self { host, name, role, roles, validity, key, stripe, address, stopping, tasks }))
+        Ok(Arc::new(Self { host, name, role, roles, key, stripe, address, stopping, tasks }))
     }
 
     /// Where others reach it.
@@ -405,8 +420,7 @@ impl Swarm {
     /// What it does at present, for people.
     #[must_use]
     pub fn status(&self) -> Status {
-        let until = self.validity.map(|validity| validity.not_after);
-        Status::of(&self.host, &self.name, (self.role, self.roles), self.address, until)
+        Status::of(&self.host, &self.name, (self.role, self.roles), self.address)
     }
 
     /// `true` if this host is connected to any other.
@@ -418,7 +432,8 @@ impl Swarm {
     /// Seconds until this host's certificate ends, 0 once it has; nothing where it has none.
     #[must_use]
     pub fn certificate_seconds(&self) -> Option<u64> {
-        self.validity.map(|validity| validity.not_after.saturating_sub(unix_now()))
+        let identity = self.host.renewals.identity.as_ref()?;
+        Some(identity.says().validity.not_after.saturating_sub(unix_now()))
     }
 
     /// What it did so far.

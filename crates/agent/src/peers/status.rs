@@ -29,6 +29,8 @@ pub struct Status {
     pub address: Option<SocketAddr>,
     /// The last second in which its certificate is valid, since 1970; nothing where it has none.
     pub certificate_until: Option<u64>,
+    /// The reason for which its certificate, which is due, was not renewed at the last try.
+    pub certificate_failure: Option<String>,
     /// The hosts that it is connected to, by name.
     pub peers: Vec<PeerStatus>,
     /// The hosts that it has heard of and is not connected to, by name.
@@ -122,6 +124,12 @@ pub struct Counters {
     pub elsewhere_bytes: u64,
     /// Datagrams that no host of the cluster made.
     pub refused_datagrams: u64,
+    /// How often this host's certificate was renewed.
+    pub renewed_certificates: u64,
+    /// Certificates of other hosts that this one renewed, as an authority.
+    pub signed_certificates: u64,
+    /// Requests for certificates that this host refused.
+    pub refused_requests: u64,
 }
 
 /// The same, counting.
@@ -137,6 +145,9 @@ pub(super) struct Counts {
     pub(super) fetched_bytes: AtomicU64,
     pub(super) brought_bytes: AtomicU64,
     pub(super) elsewhere_bytes: AtomicU64,
+    pub(super) renewed_certificates: AtomicU64,
+    pub(super) signed_certificates: AtomicU64,
+    pub(super) refused_requests: AtomicU64,
     pub(super) strays: Arc<Strays>,
 }
 
@@ -155,6 +166,9 @@ impl Counts {
             brought_bytes: read(&self.brought_bytes),
             elsewhere_bytes: read(&self.elsewhere_bytes),
             refused_datagrams: read(&self.strays.count),
+            renewed_certificates: read(&self.renewed_certificates),
+            signed_certificates: read(&self.signed_certificates),
+            refused_requests: read(&self.refused_requests),
         }
     }
 }
@@ -167,13 +181,7 @@ fn word(role: Role) -> &'static str {
 }
 
 impl Status {
-    pub(super) fn of(
-        host: &Host,
-        name: &str,
-        (role, roles): (Role, Roles),
-        address: SocketAddr,
-        certificate_until: Option<u64>,
-    ) -> Self {
+    pub(super) fn of(host: &Host, name: &str, (role, roles): (Role, Roles), address: SocketAddr) -> Self {
         let members = host.members();
         // Who connected to this host has a port of the moment.
         let listens_at = |name: &str| {
@@ -227,7 +235,8 @@ impl Status {
             tracker: host.hints.counting.is_some(),
             roles: roles.names().collect(),
             address: Some(address),
-            certificate_until,
+            certificate_until: host.renewals.identity.as_ref().map(|one| one.says().validity.not_after),
+            certificate_failure: host.renewals.failure(),
             unconnected: namesakes.chain(unconnected).collect(),
             peers,
             blobs,

@@ -20,6 +20,7 @@ mod earlier;
 mod gossip;
 mod hints;
 mod orders;
+mod renewing;
 mod rogues;
 mod roles;
 
@@ -83,6 +84,7 @@ impl Cluster {
             node: Settings::default(),
             connections_max: 100,
             trust: None,
+            authority: None,
             tracker: None,
         }
     }

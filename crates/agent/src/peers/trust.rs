@@ -57,7 +57,7 @@ impl Trust {
             Some(file) => file::read(file, TRUST_LIST_MAX as u64)?,
             None => None,
         };
-        let own = Some((*credentials.says).clone());
+        let own = Some(credentials.identity.says());
         let trust =
             Self { authorities: credentials.authority.clone(), own, seal, file, held: Mutex::default() };
         for bytes in [kept, credentials.trust.clone()].into_iter().flatten() {
@@ -157,7 +157,7 @@ impl Host {
             tracing::warn!(%error, "this host is no member of the swarm any more; its disks go on");
         }
         for (link, _) in self.links() {
-            if let Some(error) = self.trust.refusal(link.certificate.as_ref()) {
+            if let Some(error) = self.trust.refusal(link.certificate().as_ref()) {
                 tracing::warn!(%error, host = %link.name, "a host of the swarm is disconnected");
                 self.cannot_reach(link.key, &error);
                 self.disconnected(link.peer);
@@ -169,9 +169,11 @@ impl Host {
 
     /// Tells a host the list that is known here.
     pub(super) fn tell_trust(&self, link: &Link) {
-        if let Some(bytes) = self.trust.current().filter(|_| link.protocol > VERSION_1) {
-            // One that does not read it will be cut off by what is sent to it next.
-            let _ = link.outbox.control(Kind::Trust, 0, &bytes);
+        if let Some(bytes) = self.trust.current().filter(|_| link.protocol > VERSION_1)
+            && link.outbox.control(Kind::Trust, 0, &bytes).is_err()
+        {
+            // It does not read.
+            link.close();
         }
     }
 }

@@ -41,6 +41,7 @@ impl Host {
             node: headstart_swarm::Settings::default(),
             connections_max: 10,
             trust: None,
+            authority: None,
             tracker: None,
         };
         let handle = tokio::runtime::Handle::current();

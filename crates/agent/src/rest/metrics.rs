@@ -100,7 +100,7 @@ fn proxied(c: &crate::proxy::ProxyCounters) -> [Number; 6] {
     ]
 }
 
-fn connections(c: &crate::peers::Counters) -> [Number; 11] {
+fn connections(c: &crate::peers::Counters) -> [Number; 14] {
     [
         ("connections", "Connections that were made, either way.", c.connections),
         ("refused_connections", "Connections that were refused.", c.refused_connections),
@@ -113,6 +113,13 @@ fn connections(c: &crate::peers::Counters) -> [Number; 11] {
         ("brought_bytes", "Bytes that disks wanted and other hosts brought.", c.brought_bytes),
         ("elsewhere_bytes", "Bytes that disks wanted and were left to the store.", c.elsewhere_bytes),
         ("refused_datagrams", "Datagrams that no host of the cluster made.", c.refused_datagrams),
+        ("renewed_certificates", "How often this host's certificate was renewed.", c.renewed_certificates),
+        (
+            "signed_certificates",
+            "Certificates of other hosts that this one renewed, as an authority.",
+            c.signed_certificates,
+        ),
+        ("refused_requests", "Requests for certificates that this host refused.", c.refused_requests),
     ]
 }
 

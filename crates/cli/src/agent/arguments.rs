@@ -89,6 +89,17 @@ pub(crate) struct AgentArgs {
     /// that; counts are kept in --state
     #[arg(long, requires = "swarm", help_heading = "Swarm")]
     tracker: bool,
+    /// Renew the certificates of other hosts, and its own, with the authority's key: the directory that `headstart
+    /// swarm init` made, or another one with its ca.pem and ca.key alone; this host's certificate has to give it the
+    /// role `authority`
+    #[arg(
+        long,
+        value_name = "DIR",
+        requires = "credentials",
+        conflicts_with = "plain",
+        help_heading = "Swarm"
+    )]
+    authority: Option<PathBuf>,
     /// Who tells whom what it has: random:N, ring, similar:N, roots or tree:N
     #[arg(long, value_name = "KIND", default_value = "random:4", requires = "swarm", help_heading = "Swarm")]
     topology: TopologyArg,
@@ -186,6 +197,7 @@ impl AgentArgs {
             connections_max: self.connections.into(),
             tracker: self.tracker.then(|| self.state().join(TRACKER_FILE)),
             trust: Some(self.state().join(TRUST_FILE)),
+            authority: self.authority.clone(),
         }))
     }
 }

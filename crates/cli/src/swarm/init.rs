@@ -17,7 +17,10 @@ pub(super) const EXAMPLES: &str = "Examples:\n  \
     A role is in the host's certificate, and other hosts believe nothing else: a root fetches from the store for \
     others, a tracker counts what boots read, an operator orders others to warm and pin images, an authority renews \
     certificates. The first operator and authority is this host, if it is among those that are named, else the first \
-    that is named.";
+    that is named.\n\n\
+    Agents renew certificates by themselves at two thirds of their time, once an agent of a host with the role \
+    authority has the authority's key: `headstart agent --authority DIR`. To keep the keys of hosts where they are, \
+    add hosts by `headstart swarm request` and `headstart swarm add` instead.";
 
 #[derive(Args)]
 pub(crate) struct Init {
@@ -35,7 +38,7 @@ pub(crate) struct Init {
     /// A host from which others take orders: to warm, pin and unpin images
     #[arg(long = "operator", value_name = "NAME")]
     operators: Vec<String>,
-    /// A host that renews the certificates of others (not yet used)
+    /// A host that renews the certificates of others (`agent --authority`)
     #[arg(long = "authority", value_name = "NAME")]
     authorities: Vec<String>,
     /// Days for which certificates are valid
@@ -64,10 +67,10 @@ impl Init {
 /// A host that can take part.
 #[derive(Serialize)]
 pub(super) struct Host {
-    name: String,
-    directory: PathBuf,
+    pub(super) name: String,
+    pub(super) directory: PathBuf,
     /// What became of its certificate.
-    certificate: Made,
+    pub(super) certificate: Made,
     roles: Vec<&'static str>,
     /// The last second in which the certificate is valid.
     valid_until: String,

@@ -2,12 +2,14 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | [`add`] | a host joins the cluster by a signing request: both sides of that |
 //! | [`init`] | a cluster: its authority, hosts' certificates, the gossip key |
 //! | [`pin`] | images that hosts keep together |
 //! | [`revoke`] | hosts that are members no longer, another gossip key |
 //! | [`status`] | what a host's agent says of its part |
 //! | [`warm`] | images are brought ahead of need |
 
+mod add;
 mod init;
 mod pin;
 mod revoke;
@@ -30,6 +32,20 @@ pub(crate) enum Command {
     /// an earlier version made.
     #[command(after_help = init::EXAMPLES)]
     Init(init::Init),
+    /// Make a host's own key, and a request for its certificate
+    ///
+    /// Run it on the host, in the directory that is its `agent --credentials`. The key never leaves it; the request is
+    /// for `headstart swarm add`, where the authority is. Run it again to renew a certificate that has ended: the key
+    /// stays the same.
+    #[command(after_help = add::REQUEST_EXAMPLES)]
+    Request(add::Request),
+    /// Add a host to the cluster by the request that it made, or renew its certificate
+    ///
+    /// Run it where the authority's key is, and copy the content of DIR/hosts/NAME back into the directory of the
+    /// request. Certificates in it are public. The files gossip.key and trust are secret: copy them as you would copy
+    /// a password, by ssh for example.
+    #[command(after_help = add::EXAMPLES)]
+    Add(add::Add),
     /// Revoke hosts: no other host takes their certificates any more
     #[command(after_help = revoke::EXAMPLES)]
     Revoke(revoke::Revoke),
@@ -69,6 +85,8 @@ impl Command {
     pub(crate) fn run(&self) -> Result<Box<dyn Report>> {
         match self {
             Self::Init(init) => Ok(Box::new(init.run()?)),
+            Self::Request(request) => Ok(Box::new(request.run()?)),
+            Self::Add(add) => Ok(Box::new(add.run()?)),
             Self::Revoke(revoke) => Ok(Box::new(revoke.run()?)),
             Self::Rekey(directory) => Ok(Box::new(directory.rekey()?)),
             Self::Publish(directory) => Ok(Box::new(directory.publish()?)),

@@ -28,6 +28,9 @@ impl fmt::Display for Part {
         )?;
         if let Some(until) = of["certificate_until"].as_u64() {
             write!(f, "\nits certificate is valid until {}", date(until))?;
+            if let Some(why) = of["certificate_failure"].as_str() {
+                write!(f, "; it is due and was not renewed: {why}")?;
+            }
         }
         for peer in peers {
             write!(

@@ -14,6 +14,7 @@
 //! | [`pinned`] | images that hosts keep together, and images that are warm when they are pushed |
 //! | [`range_proxy`] | blobs for programs that are not ours |
 //! | [`rate`] | the rate that the agent and its disks keep to together |
+//! | [`renewing`] | certificates that agents renew, hosts that are added by a request, certificates that end |
 //! | [`revoked`] | hosts that are members no longer |
 //! | [`roles`] | what hosts may be, which is in their certificates; clusters of earlier versions |
 //! | [`rot`] | bits that flip in a host's cache |
@@ -50,6 +51,7 @@ mod orders;
 mod pinned;
 mod range_proxy;
 mod rate;
+mod renewing;
 mod revoked;
 mod roles;
 mod rot;

@@ -34,6 +34,7 @@ fn member(runtime: &Runtime, dir: &TempDir, name: &str, join: Option<SocketAddr>
         node: headstart_swarm::Settings::default(),
         connections_max: 100,
         trust: None,
+        authority: None,
         tracker: None,
     };
     let swarm = Swarm::start(settings, Arc::clone(&cache), runtime.handle().clone());

@@ -9,17 +9,14 @@
 //! and this host connects to as many of those as there are. Of entries without a claim, which hosts of version 0.1.0
 //! make, only so many are looked at.
 
-use crate::credentials::{Credentials, is_for, unix_now};
+use crate::credentials::{Identity, is_for, unix_now};
 use headstart_block::{Error, ErrorKind, Result};
-use rustls::pki_types::{CertificateDer, UnixTime};
-use rustls::server::WebPkiClientVerifier;
-use rustls::server::danger::ClientCertVerifier;
-use rustls::sign::SigningKey;
-use rustls::{RootCertStore, SignatureScheme};
+use rustls::SignatureScheme;
+use rustls::pki_types::CertificateDer;
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use tokio::sync::watch;
 
 /// How claims are signed: by keys as `headstart swarm init` makes them.
 const SCHEME: SignatureScheme = SignatureScheme::ECDSA_NISTP256_SHA256;
@@ -28,33 +25,21 @@ const SCHEME: SignatureScheme = SignatureScheme::ECDSA_NISTP256_SHA256;
 const CLAIM_MAX: usize = 8192;
 
 /// Makes this host's claims, and checks those of others.
-pub(in crate::peers) struct Claims {
-    certificate: CertificateDer<'static>,
-    key: Arc<dyn SigningKey>,
-    verifier: Arc<dyn ClientCertVerifier>,
-}
+pub(in crate::peers) struct Claims(Arc<Identity>);
 
 fn message(name: &str, address: SocketAddr, generation: u64) -> String {
     format!("headstart gossip claim 1\n{name}\n{address}\n{generation}")
 }
 
 impl Claims {
-    /// # Errors
-    /// Where the credentials cannot be used.
-    pub(in crate::peers) fn of(credentials: &Credentials) -> Result<Self> {
-        let unusable = |e| Error::invalid("the host's certificate and key cannot be used").caused_by(e);
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let key = provider.key_provider.load_private_key(credentials.key.clone_key()).map_err(unusable)?;
-        let mut roots = RootCertStore::empty();
-        for authority in &credentials.authority {
-            roots.add(authority.clone()).map_err(unusable)?;
-        }
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-        let verifier =
-            verifier.map_err(|e| Error::invalid("hosts cannot be checked by the authority").caused_by(e))?;
-        let certificate = credentials.certificate.first().cloned();
-        let certificate = certificate.ok_or_else(|| Error::invalid("there is no certificate"))?;
-        Ok(Self { certificate, key, verifier })
+    /// The claims of a host.
+    pub(in crate::peers) fn of(identity: Arc<Identity>) -> Self {
+        Self(identity)
+    }
+
+    /// Changes whenever the host's certificate has been renewed: its claim is to be made again then.
+    pub(super) fn renewals(&self) -> watch::Receiver<()> {
+        self.0.renewals()
     }
 
     /// This host's claim.
@@ -63,10 +48,10 @@ impl Claims {
     /// [`ErrorKind::Io`] where it cannot be signed.
     pub(super) fn make(&self, name: &str, address: SocketAddr, generation: u64) -> Result<String> {
         let failed = || Error::new(ErrorKind::Io, "cannot sign for the gossip");
-        let signer = self.key.choose_scheme(&[SCHEME]).ok_or_else(failed)?;
+        let signer = self.0.key().choose_scheme(&[SCHEME]).ok_or_else(failed)?;
         let signature = signer.sign(message(name, address, generation).as_bytes());
         let signature = signature.map_err(|e| failed().caused_by(e))?;
-        Ok(format!("{}:{}", hex(&self.certificate), hex(&signature)))
+        Ok(format!("{}:{}", hex(&self.0.certificate()), hex(&signature)))
     }
 
     /// `true` if the host of that name, with a certificate that is valid now, has said that it is there.
@@ -78,9 +63,8 @@ impl Claims {
             return false;
         };
         let certificate = CertificateDer::from(certificate);
-        let now = UnixTime::since_unix_epoch(Duration::from_secs(unix_now()));
         is_for(&certificate, name)
-            && self.verifier.verify_client_cert(&certificate, &[], now).is_ok()
+            && self.0.verified(&certificate, unix_now()).is_ok()
             && is_signed(&certificate, message(name, address, generation).as_bytes(), &signature)
     }
 }
@@ -113,7 +97,9 @@ fn bytes(hex: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::credentials::{InitSettings, init};
+    use crate::credentials::{Authority, Credentials, Grant, InitSettings, SigningRequest, Validity, init};
+    use crate::peers::gossip::{CLAIM, Gossip, Gossiper, Member, Seal};
+    use std::time::Duration;
 
     #[test]
     fn a_host_can_say_things_about_itself_alone() {
@@ -122,7 +108,7 @@ mod tests {
             let hosts = vec!["a".to_owned(), "b".to_owned()];
             let dir = dir.path().join(cluster);
             init(&dir, &InitSettings { hosts, ..InitSettings::default() }).unwrap();
-            Claims::of(&Credentials::load(&dir.join("hosts").join(name), name).unwrap()).unwrap()
+            Claims::of(Credentials::load(&dir.join("hosts").join(name), name).unwrap().identity)
         };
         let (a, b, elsewhere) = (claims("one", "a"), claims("one", "b"), claims("other", "a"));
         let (there, away) =
@@ -142,5 +128,60 @@ mod tests {
             assert!(!b.is_right(wrong, "a", there, 7), "{wrong}");
         }
         assert_eq!(bytes(&hex(&[0, 1, 0xfe, 0xff])), Some(vec![0, 1, 0xfe, 0xff]));
+    }
+
+    /// The claim of `b` as another host knows it.
+    async fn known(gossip: &Gossip) -> Option<String> {
+        let handle = &gossip.running.as_ref()?.handle;
+        handle
+            .with_chitchat(|chitchat| {
+                let of_b = chitchat.node_states().iter().find(|(id, _)| &*id.node_id == "b");
+                of_b.and_then(|(_, state)| state.get(CLAIM)).map(ToOwned::to_owned)
+            })
+            .await
+    }
+
+    #[test]
+    fn once_the_certificate_was_renewed_others_hear_of_the_new_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let hosts = vec!["a".to_owned(), "b".to_owned()];
+        init(dir.path().join("pki").as_path(), &InitSettings { hosts, ..InitSettings::default() }).unwrap();
+        let pki = dir.path().join("pki");
+        let identity = |name: &str| Credentials::load(&pki.join("hosts").join(name), name).unwrap().identity;
+        let (a, b) = (identity("a"), identity("b"));
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let join = async |name: &str, identity: &Arc<Identity>, seeds: Vec<String>| {
+            let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            let address = socket.local_addr().unwrap();
+            let gossiper = Gossiper {
+                socket: Arc::new(socket),
+                seal: Arc::new(Seal::new(Some([7; 32])).unwrap()),
+                claims: Some(Claims::of(Arc::clone(identity))),
+                own: Member { name: name.to_owned(), address },
+                seeds,
+                strays: Arc::default(),
+            };
+            (Gossip::join(gossiper).await.unwrap(), address)
+        };
+        runtime.block_on(async {
+            let (at_a, address) = join("a", &a, Vec::new()).await;
+            let (mut at_b, _) = join("b", &b, vec![address.to_string()]).await;
+            tokio::spawn(async move { while at_b.changed().await.is_some() {} });
+            let hears = async |certificate: &CertificateDer<'_>| {
+                let wanted = hex(certificate);
+                while known(&at_a).await.is_none_or(|claim| !claim.starts_with(&wanted)) {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            };
+            let limit = Duration::from_secs(20);
+            tokio::time::timeout(limit, hears(&b.certificate())).await.expect("its claim is heard");
+            let (says, now) = (b.says(), unix_now());
+            let validity = Validity { not_before: now - 60, not_after: says.validity.not_after + 1 };
+            let grant = Grant { name: "b", roles: says.roles, added: says.added.unwrap(), validity };
+            let key = SigningRequest::parse(&b.request().unwrap()).unwrap().key().unwrap();
+            let signed = Authority::open(&pki).unwrap().sign(&grant, &key).unwrap();
+            b.renew(signed.der(), now).unwrap();
+            tokio::time::timeout(limit, hears(signed.der())).await.expect("the new one is heard");
+        });
     }
 }

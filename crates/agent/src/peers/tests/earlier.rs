@@ -38,8 +38,8 @@ fn decode(kind: Kind, body: &[u8]) -> Result<(), Error> {
             Ok(())
         }
         Kind::Refused => decode_refusal(body).map(drop),
-        // No earlier version tells one.
-        Kind::Trust => Ok(()),
+        // No earlier version sends one.
+        Kind::Trust | Kind::Request | Kind::Certificate | Kind::Renewed => Ok(()),
     }
 }
 

@@ -1,0 +1,151 @@
+//! Hosts that are added by a signing request: their key never leaves them.
+
+use super::authority::{Authority, Grant, Made, MadeHost, check_days};
+use super::certificate::{Roles, unix_now};
+use super::request::{REQUEST_MAX, SigningRequest};
+use super::validity::DAY;
+use super::{HOST_KEY, check_name};
+use crate::file::read;
+use headstart_block::{Error, ErrorKind, Result};
+use std::path::{Path, PathBuf};
+
+/// Most bytes of a request's file: PEM takes four bytes for three, and may have text around it.
+const FILE_MAX: u64 = 4 * REQUEST_MAX as u64;
+
+/// A host that [`add`] adds, or renews.
+#[derive(Clone, Debug)]
+pub struct AddSettings {
+    /// Its name, which its request has to have, too.
+    pub name: String,
+    /// The file of its request, in PEM or DER.
+    pub request: PathBuf,
+    /// The roles that it gets beside those that it has.
+    pub roles: Roles,
+    /// The number of days for which its certificate is valid; [`super::DAYS`] where nothing is said.
+    pub days: Option<u32>,
+}
+
+/// Adds a host to the cluster in `dir`, or renews its certificate, as its request asks.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] where the request is for another name, [`ErrorKind::Conflict`] where another host has that
+/// name, [`ErrorKind::Denied`] where the key was revoked; what [`SigningRequest::parse`] finds, and what the operating
+/// system reports.
+pub fn add(dir: &Path, settings: &AddSettings) -> Result<MadeHost> {
+    let name = settings.name.as_str();
+    check_name(name)?;
+    let days = check_days(settings.days)?;
+    let authority = Authority::open(dir)?;
+    let path = settings.request.display();
+    let bytes = read(&settings.request, FILE_MAX)?
+        .ok_or_else(|| Error::new(ErrorKind::NotFound, "there is no such file").about(path.to_string()))?;
+    let request = SigningRequest::from_file(&bytes).map_err(|e| e.about(path.to_string()))?;
+    if request.name != name {
+        let cause = format!("is the request of `{}`, not of `{name}`", request.name);
+        return Err(Error::invalid(cause)
+            .about(path.to_string())
+            .remedy("check that it came from the host that is to be added"));
+    }
+    let known = authority.certificate_of(name)?;
+    let member = authority.member(name)?;
+    let is_same_key = known.as_ref().is_some_and(|known| known.public_key == request.public_key);
+    let (roles, added, made) = match (&known, &member) {
+        (Some(_), Some(_)) if !is_same_key => {
+            let error = Error::new(
+                ErrorKind::Conflict,
+                format!("`{name}` is a host of the cluster, with another key"),
+            );
+            return Err(error.remedy(format!(
+                "where that host is no more, run `headstart swarm revoke {} {name}` first",
+                dir.display()
+            )));
+        }
+        (Some(_), None) if is_same_key => {
+            let error = Error::new(ErrorKind::Denied, format!("`{name}` was revoked with this key"));
+            return Err(error.remedy("make a request in an empty directory there: it gets another key"));
+        }
+        (_, Some(member)) => {
+            let added = member.added.map_or_else(|| authority.added_now(name), Ok)?;
+            (member.roles.with(settings.roles), added, Made::Renewed)
+        }
+        (_, None) => (settings.roles, authority.added_now(name)?, Made::New),
+    };
+    let validity = authority.validity(u64::from(days) * DAY, unix_now())?;
+    let grant = Grant { name, roles, added, validity };
+    let certificate = authority.sign(&grant, &request.key()?)?;
+    let directory = authority.write_host(name, &certificate)?;
+    if !is_same_key {
+        // One that `init` made for an earlier host of this name.
+        match std::fs::remove_file(directory.join(HOST_KEY)) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::io("cannot remove", e).about(directory.join(HOST_KEY).display()));
+            }
+            _ => {}
+        }
+    }
+    Ok(MadeHost { name: name.to_owned(), directory, roles, made, not_after: validity.not_after })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::credentials::{Credentials, InitSettings, init, request, revoke};
+    use std::fs;
+
+    #[test]
+    fn a_host_is_added_by_its_request_and_its_key_stays_where_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let (cluster, node) = (dir.path().join("cluster"), dir.path().join("node"));
+        let hosts = vec!["a".to_owned()];
+        init(&cluster, &InitSettings { hosts, ..InitSettings::default() }).unwrap();
+        let made = request(&node, "node4").unwrap();
+        let settings = |name: &str, request: &Path| AddSettings {
+            name: name.to_owned(),
+            request: request.to_owned(),
+            roles: Roles { root: true, ..Roles::default() },
+            days: Some(7),
+        };
+        let refused = add(&cluster, &settings("node5", &made.request)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Invalid);
+        let host = add(&cluster, &settings("node4", &made.request)).unwrap();
+        assert_eq!((host.made, host.roles.root), (Made::New, true));
+        assert!(!host.directory.join(HOST_KEY).exists());
+        let take = |host: &MadeHost, node: &Path| {
+            for entry in fs::read_dir(&host.directory).unwrap().flatten() {
+                fs::copy(entry.path(), node.join(entry.file_name())).unwrap();
+            }
+            Credentials::load(node, "node4").unwrap()
+        };
+        let first = take(&host, &node);
+        // Asked again with the same key it is renewed, and the roles stay.
+        let again = request(&node, "node4").unwrap();
+        assert_eq!(again.key, Made::Kept);
+        let none = AddSettings { roles: Roles::default(), ..settings("node4", &again.request) };
+        let host = add(&cluster, &none).unwrap();
+        assert_eq!((host.made, host.roles.root), (Made::Renewed, true));
+        assert_eq!(take(&host, &node).identity.says().added, first.identity.says().added);
+        // Another key is another host.
+        let other = dir.path().join("other");
+        let request_of_other = settings("node4", &request(&other, "node4").unwrap().request);
+        assert_eq!(add(&cluster, &request_of_other).unwrap_err().kind(), ErrorKind::Conflict);
+        revoke(&cluster, &["node4".to_owned()]).unwrap();
+        assert_eq!(add(&cluster, &none).unwrap_err().kind(), ErrorKind::Denied);
+        let host = add(&cluster, &AddSettings { roles: Roles::default(), ..request_of_other }).unwrap();
+        assert_eq!((host.made, host.roles.root), (Made::New, false));
+        assert!(take(&host, &other).identity.says().added > first.identity.says().added);
+        // A key that `init` made is not left beside a certificate of another key.
+        let third = dir.path().join("third");
+        revoke(&cluster, &["a".to_owned()]).unwrap();
+        let host = add(&cluster, &settings("a", &request(&third, "a").unwrap().request)).unwrap();
+        assert!(!host.directory.join(HOST_KEY).exists());
+    }
+
+    #[test]
+    fn a_directory_that_holds_something_else_gets_no_key() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("index.json"), "{}").unwrap();
+        assert_eq!(request(dir.path(), "a").unwrap_err().kind(), ErrorKind::Conflict);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert_eq!(request(&dir.path().join("x"), "A").unwrap_err().kind(), ErrorKind::Invalid);
+    }
+}
