@@ -10,6 +10,7 @@
 //! | `file` | its small files |
 //! | [`harvest`] | the daemon that lends spare flash |
 //! | [`keeper`] | what is here because somebody said so |
+//! | `pid_file` | processes that daemons start and look after |
 //! | [`pins`] | what hosts are to keep together |
 //! | [`stores`] | the stores that the agent fetches from |
 //! | [`proxy`] | blobs for clients that are not ours, over HTTP |
@@ -26,6 +27,7 @@ pub mod harvest;
 pub mod keeper;
 pub mod local;
 pub mod peers;
+mod pid_file;
 pub mod pins;
 pub mod proxy;
 mod rest;

@@ -1,9 +1,10 @@
 //! What happens to one disk, from the moment it is asked for to its end.
 
 use super::images::images_of;
-use super::process::{Process, last_words};
+use super::process::Process;
 use super::record::{Record, line_with};
 use super::{DiskState, DiskStatus, DisksSettings, file};
+use crate::pid_file::last_words;
 use headstart_block::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::time::Duration;
@@ -170,7 +171,7 @@ impl Kept {
         self.record.restarts += 1;
         self.save();
         let (name, restarts) = (&self.record.spec.name, self.record.restarts);
-        let why = last_words(&self.settings.dir, name);
+        let why = last_words(&self.file("log"));
         let said = why.as_deref().unwrap_or("not said");
         tracing::warn!(disk = %name, why = said, "its process died; it is started again");
         self.set(|status| {
@@ -219,7 +220,7 @@ impl Kept {
         }
         let report = line_with(&self.file("out"), "reads");
         let well = report.is_some();
-        let why = last_words(&self.settings.dir, &self.record.spec.name).filter(|_| !well);
+        let why = last_words(&self.file("log")).filter(|_| !well);
         self.set(|status| {
             status.report = report;
             status.error = why;

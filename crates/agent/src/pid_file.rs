@@ -1,0 +1,145 @@
+//! Processes that a daemon starts and looks after: the lock by which each is known, and the file that it logs to.
+//!
+//! A process holds a lock on its file of process numbers as long as it lives, so a daemon finds by the lock whether
+//! there is one, also one that a daemon before it has started.
+
+use headstart_block::{Error, ErrorKind, Result, private};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+/// Length of a process's log in bytes from which on it gives way to a new one; one before it is kept.
+pub const LOG_MAX: u64 = 1 << 20;
+
+/// The score by which the out-of-memory killer protects this process, or prefers it.
+const OOM_SCORE: &str = "/proc/self/oom_score_adj";
+
+/// Takes the lock of a file of process numbers for this process, until the file is closed. `taken` is the cause where
+/// another process has it.
+///
+/// # Errors
+/// [`ErrorKind::Conflict`] where another process has it; what the operating system reports.
+pub(crate) fn lock(path: &Path, taken: &'static str) -> Result<File> {
+    let about = |e: Error| e.about(path.display());
+    let file = private::options().create(true).truncate(false).read(true).write(true).open(path);
+    let file = file.map_err(|e| about(Error::io("cannot open", e)))?;
+    private::close(&file).map_err(|e| private::not_closed(path, e))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => Err(about(Error::new(ErrorKind::Conflict, taken))),
+        Err(e) => Err(about(Error::io("cannot lock", e.into()))),
+    }
+}
+
+/// Writes the number of this process. At no moment the file is empty: that says that this is not the first process.
+pub(crate) fn write(path: &Path, file: &mut File) -> Result<()> {
+    let id = format!("{}\n", std::process::id());
+    file.write_all(id.as_bytes())
+        .and_then(|()| file.set_len(id.len() as u64))
+        .map_err(|e| Error::io("cannot write", e).about(path.display()))
+}
+
+/// Puts this process into a session of its own, so that nothing that befalls the daemon's befalls it, and gives up the
+/// daemon's protection from the out-of-memory killer.
+pub(crate) fn leave_parent() {
+    if let Err(error) = give_up_oom_protection(Path::new(OOM_SCORE)) {
+        tracing::warn!(%error, "this process keeps the daemon's protection from the out-of-memory killer");
+    }
+    // Where it leads a session already, that is as good.
+    let _ = rustix::process::setsid();
+}
+
+/// Gives up the protection from the out-of-memory killer that the daemon's process has: a process that takes too much
+/// memory ends itself, and not a virtual machine. A score that prefers the process stays.
+fn give_up_oom_protection(score: &Path) -> std::io::Result<()> {
+    let is_protected = std::fs::read_to_string(score)?.trim().parse::<i32>().is_ok_and(|score| score < 0);
+    if is_protected { std::fs::write(score, "0") } else { Ok(()) }
+}
+
+/// The process that has the lock of a file.
+pub(crate) fn holder(path: &Path) -> Option<u32> {
+    let mut file = File::open(path).ok()?;
+    match flock(&file, FlockOperation::NonBlockingLockShared) {
+        Err(Errno::WOULDBLOCK) => {}
+        _ => return None,
+    }
+    let mut text = String::new();
+    Read::by_ref(&mut file).take(32).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+/// Opens a file of this user's alone, to be written at its end.
+pub(crate) fn append_to(path: &Path) -> std::io::Result<File> {
+    let file = private::options().create(true).append(true).open(path)?;
+    private::close(&file)?;
+    Ok(file)
+}
+
+/// Opens a process's log; one that is too long gives way.
+pub(crate) fn open_log(path: &Path) -> std::io::Result<File> {
+    if path.metadata().is_ok_and(|log| log.len() > LOG_MAX) {
+        let _ = std::fs::rename(path, earlier(path));
+    }
+    append_to(path)
+}
+
+/// The log before a log.
+pub(crate) fn earlier(log: &Path) -> PathBuf {
+    let mut name = OsString::from(log);
+    name.push(".1");
+    name.into()
+}
+
+/// The last of what a process warned of in its log.
+pub(crate) fn last_words(log: &Path) -> Option<String> {
+    // It may have begun a new log just now.
+    let files = [earlier(log), log.to_owned()];
+    let text: Vec<u8> = files.iter().filter_map(|file| std::fs::read(file).ok()).flatten().collect();
+    let text = String::from_utf8_lossy(&text);
+    let said =
+        text.lines().rev().find(|line| line.starts_with("headstart: ") || line.starts_with("error: "))?;
+    Some(said.trim_start_matches("headstart: ").trim_start_matches("error: ").to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protection_is_given_up_and_nothing_else_changed() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (before, after) in [("-500\n", "0"), ("0\n", "0\n"), ("300\n", "300\n")] {
+            std::fs::write(file.path(), before).unwrap();
+            give_up_oom_protection(file.path()).unwrap();
+            assert_eq!(std::fs::read_to_string(file.path()).unwrap(), after);
+        }
+    }
+
+    #[test]
+    fn a_lock_has_one_holder() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.pid");
+        assert_eq!(holder(&path), None);
+        let mut file = lock(&path, "taken").unwrap();
+        write(&path, &mut file).unwrap();
+        assert_eq!(holder(&path), Some(std::process::id()));
+        assert_eq!(lock(&path, "taken").unwrap_err().kind(), ErrorKind::Conflict);
+        drop(file);
+        assert_eq!(holder(&path), None);
+    }
+
+    #[test]
+    fn the_last_words_are_found_behind_the_logs_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("a.log");
+        assert_eq!(last_words(&log), None);
+        std::fs::write(earlier(&log), "headstart: warning: one\n").unwrap();
+        std::fs::write(&log, "noise\n").unwrap();
+        assert_eq!(last_words(&log).unwrap(), "warning: one");
+        std::fs::write(&log, "error: two\nnoise\n").unwrap();
+        assert_eq!(last_words(&log).unwrap(), "two");
+    }
+}
