@@ -228,6 +228,14 @@ impl Drop for FuseServer {
     }
 }
 
+/// Clears away what the killed server of a disk left mounted at `path`.
+///
+/// # Errors
+/// As [`FuseServer::start`] reports of a place where it cannot mount.
+pub fn clear(path: &Path) -> Result<()> {
+    mount::repair(path).map(drop)
+}
+
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

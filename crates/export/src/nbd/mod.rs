@@ -43,6 +43,7 @@ mod hall;
 pub mod handshake;
 mod lane;
 mod lookout;
+mod private;
 pub mod proto;
 mod receiver;
 mod reply_buffer;
@@ -53,7 +54,8 @@ mod welcome;
 mod wire;
 
 pub use address::Address;
-pub use client::NbdUri;
+pub use client::{NbdUri, RemoteDisk};
+pub use private::PrivateServer;
 pub use tls::TlsSettings;
 
 use crate::{Export, Leftover, STOP_PATIENCE, Server, SocketAccess};

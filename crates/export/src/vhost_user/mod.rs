@@ -84,10 +84,20 @@ impl Default for VhostUserSettings {
     }
 }
 
+impl VhostUserSettings {
+    fn check(&self) -> Result<()> {
+        if (1..=QUEUES_MAX).contains(&self.queues) {
+            return Ok(());
+        }
+        let error = format!("cannot serve a disk with {} queues", self.queues);
+        Err(Error::invalid(error).remedy(format!("give 1 to {QUEUES_MAX}")))
+    }
+}
+
 /// A running vhost-user-blk server for one disk.
 pub struct VhostUserServer {
     path: PathBuf,
-    /// `None` once it was stopped.
+    /// `None` once it was stopped, and where another process keeps it.
     socket: Option<SocketFile>,
     shared: Arc<Shared>,
     /// `None` once it was stopped.
@@ -122,12 +132,35 @@ impl VhostUserServer {
     /// [`headstart_block::ErrorKind::Conflict`] where another server listens at `path` or something is there that this
     /// program did not make, otherwise what the operating system reports.
     pub fn start(path: &Path, export: &Export, settings: &VhostUserSettings) -> Result<Self> {
-        if !(1..=QUEUES_MAX).contains(&settings.queues) {
-            let error = format!("cannot serve a disk with {} queues", settings.queues);
-            return Err(Error::invalid(error).remedy(format!("give 1 to {QUEUES_MAX}")));
-        }
-        let about = |cause, e: io::Error| Error::io(cause, e).about(path.display());
+        settings.check()?;
         let (listener, socket) = socket::listen(path, &settings.access, settings.leftover)?;
+        Self::serve(listener, Some(socket), path, export, settings)
+    }
+
+    /// Serves `export` to front ends that connect to `listener`, a socket at `path` that another process made and keeps:
+    /// its file stays when this server stops, and so does what connects meanwhile.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Invalid`] for a number of queues out of range, otherwise what the operating system
+    /// reports.
+    pub fn start_at(
+        listener: UnixListener,
+        path: &Path,
+        export: &Export,
+        settings: &VhostUserSettings,
+    ) -> Result<Self> {
+        settings.check()?;
+        Self::serve(listener, None, path, export, settings)
+    }
+
+    fn serve(
+        listener: UnixListener,
+        socket: Option<SocketFile>,
+        path: &Path,
+        export: &Export,
+        settings: &VhostUserSettings,
+    ) -> Result<Self> {
+        let about = |cause, e: io::Error| Error::io(cause, e).about(path.display());
         listener.set_nonblocking(true).map_err(|e| about("cannot listen", e))?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| about("cannot make an event", e.into()))?;
         let name = if export.name.is_empty() { "headstart" } else { &export.name };
@@ -145,7 +178,7 @@ impl VhostUserServer {
             .name("vhost-accept".to_owned())
             .spawn(move || accepting.accept(&listener))
             .map_err(|e| about("cannot start a thread", e))?;
-        Ok(Self { path: path.to_owned(), socket: Some(socket), shared, accepting: Some(accepting) })
+        Ok(Self { path: path.to_owned(), socket, shared, accepting: Some(accepting) })
     }
 
     fn shut_down(&mut self) -> Result<()> {

@@ -1,8 +1,8 @@
 //! A client's half of the handshake: which export, how large, and how it may be asked.
 
 use super::super::proto::{
-    FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, Fields, GREETING, OPTION_MAGIC, OPTION_REPLY_MAGIC, OptionHeader,
-    PAYLOAD_MAX, info, option, option_reply,
+    BASE_ALLOCATION, FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, Fields, GREETING, OPTION_MAGIC, OPTION_REPLY_MAGIC,
+    OptionHeader, PAYLOAD_MAX, export_flag, info, option, option_reply,
 };
 use super::Line;
 use headstart_block::{Error, ErrorKind, Result};
@@ -25,6 +25,8 @@ pub(super) struct Facts {
     pub(super) unit: u64,
     /// The longest request, in bytes.
     pub(super) longest: u64,
+    /// `true` if writes are refused.
+    pub(super) read_only: bool,
 }
 
 /// An answer to an option.
@@ -35,6 +37,45 @@ struct Answer {
 
 /// Chooses `export`; what is sent next are requests.
 pub(super) fn choose(line: &mut Line, export: &str) -> Result<Facts> {
+    let no_zeroes = greet(line)?;
+    // Whatever it says to this: both kinds of replies are understood.
+    ask(line, option::STRUCTURED_REPLY, &[])?;
+    answer(line, option::STRUCTURED_REPLY)?;
+    go(line, export, no_zeroes)
+}
+
+/// Chooses `export` at a server that answers by structured replies and says where holes are.
+pub(super) fn choose_with_holes(line: &mut Line, export: &str) -> Result<Facts> {
+    let no_zeroes = greet(line)?;
+    let lacks = |what: &str| Error::unsupported(format!("has no {what}"));
+    ask(line, option::STRUCTURED_REPLY, &[])?;
+    if answer(line, option::STRUCTURED_REPLY)?.kind != option_reply::ACK {
+        return Err(lacks("structured replies"));
+    }
+    let mut data = string(export)?;
+    data.extend_from_slice(&1_u32.to_be_bytes());
+    data.extend_from_slice(&string(BASE_ALLOCATION)?);
+    ask(line, option::SET_META_CONTEXT, &data)?;
+    let mut has_holes = false;
+    loop {
+        match answer(line, option::SET_META_CONTEXT)?.kind {
+            option_reply::META_CONTEXT if !has_holes => has_holes = true,
+            option_reply::ACK if has_holes => return go(line, export, no_zeroes),
+            _ => return Err(lacks("block status")),
+        }
+    }
+}
+
+/// A string behind its length.
+fn string(text: &str) -> Result<Vec<u8>> {
+    let len = u32::try_from(text.len()).map_err(|_| Error::invalid("the export's name is too long"))?;
+    let mut data = len.to_be_bytes().to_vec();
+    data.extend_from_slice(text.as_bytes());
+    Ok(data)
+}
+
+/// Exchanges greetings; `true` if nothing pads the answer of the oldest way to name an export.
+fn greet(line: &mut Line) -> Result<bool> {
     let greeting: [u8; 18] = line.receive()?;
     let mut fields = Fields(&greeting);
     let (first, second, flags) = (fields.u64(), fields.u64(), fields.u16().unwrap_or_default());
@@ -50,10 +91,7 @@ pub(super) fn choose(line: &mut Line, export: &str) -> Result<Facts> {
     }
     let no_zeroes = flags & FLAG_NO_ZEROES;
     line.send(&u32::from(FLAG_FIXED_NEWSTYLE | no_zeroes).to_be_bytes())?;
-    // Whatever it says to this: both kinds of replies are understood.
-    ask(line, option::STRUCTURED_REPLY, &[])?;
-    answer(line, option::STRUCTURED_REPLY)?;
-    go(line, export, no_zeroes != 0)
+    Ok(no_zeroes != 0)
 }
 
 fn ask(line: &mut Line, option: u32, data: &[u8]) -> Result<()> {
@@ -79,24 +117,23 @@ fn answer(line: &mut Line, option: u32) -> Result<Answer> {
 }
 
 fn go(line: &mut Line, export: &str, no_zeroes: bool) -> Result<Facts> {
-    let name = u32::try_from(export.len()).map_err(|_| Error::invalid("the export's name is too long"))?;
-    let mut data = name.to_be_bytes().to_vec();
-    data.extend_from_slice(export.as_bytes());
+    let mut data = string(export)?;
     data.extend_from_slice(&1_u16.to_be_bytes());
     data.extend_from_slice(&info::BLOCK_SIZE.to_be_bytes());
     ask(line, option::GO, &data)?;
-    let (mut size, mut unit, mut longest) = (None, 1, u64::from(PAYLOAD_MAX));
+    let (mut export_facts, mut unit, mut longest) = (None, 1, u64::from(PAYLOAD_MAX));
     for _ in 0..FACTS_MAX {
         let Answer { kind, data } = answer(line, option::GO)?;
         match kind {
             option_reply::ACK => {
                 let none = || Error::corrupt("does not say how large the export is");
-                return facts(size.ok_or_else(none)?, unit, longest);
+                let (size, flags) = export_facts.ok_or_else(none)?;
+                return facts(size, flags, unit, longest);
             }
             option_reply::INFO => {
                 let mut fields = Fields(&data);
                 match fields.u16() {
-                    Some(info::EXPORT) => size = fields.u64(),
+                    Some(info::EXPORT) => export_facts = fields.u64().zip(fields.u16()),
                     Some(info::BLOCK_SIZE) => {
                         let sizes = (fields.u32(), fields.u32(), fields.u32());
                         if let (Some(least), _, Some(most)) = sizes {
@@ -122,18 +159,20 @@ fn by_name(line: &mut Line, export: &str, no_zeroes: bool) -> Result<Facts> {
     if !no_zeroes {
         line.receive_vec(PADDING)?;
     }
-    let size = Fields(&answer).u64().unwrap_or_default();
-    facts(size, 1, u64::from(PAYLOAD_MAX))
+    let mut fields = Fields(&answer);
+    let (size, flags) = (fields.u64().unwrap_or_default(), fields.u16().unwrap_or_default());
+    facts(size, flags, 1, u64::from(PAYLOAD_MAX))
 }
 
-fn facts(size: u64, unit: u64, longest: u64) -> Result<Facts> {
+fn facts(size: u64, flags: u16, unit: u64, longest: u64) -> Result<Facts> {
     let unit = unit.max(1);
     if !unit.is_power_of_two() || unit > 64 << 10 || longest < unit || size > i64::MAX as u64 {
         return Err(Error::corrupt(format!(
             "says that its export has {size} bytes and takes requests of {unit} to {longest}"
         )));
     }
-    Ok(Facts { size, unit, longest: longest - longest % unit })
+    let read_only = flags & export_flag::READ_ONLY != 0;
+    Ok(Facts { size, unit, longest: longest - longest % unit, read_only })
 }
 
 fn refusal(kind: u32, export: &str, message: &[u8]) -> Error {

@@ -6,9 +6,11 @@
 //! allocation without bound.
 
 mod handshake;
+mod remote;
 mod replies;
 mod uri;
 
+pub use remote::RemoteDisk;
 pub use uri::NbdUri;
 
 use super::address::Address;
@@ -137,7 +139,7 @@ impl Client {
     /// [`ErrorKind::Invalid`] where the range is empty or not within the export; what sending reports.
     #[expect(clippy::disallowed_methods, reason = "a server that was idle is given all its time to answer")]
     pub fn read(&mut self, number: u64, range: ByteRange) -> Result<()> {
-        let Facts { size, unit, longest } = self.facts;
+        let Facts { size, unit, longest, .. } = self.facts;
         if range.is_empty() || range.end() > size {
             return Err(Error::invalid(format!("{range} is not within its {size} bytes")).about(&self.name));
         }

@@ -1,0 +1,72 @@
+//! A server of one disk without an address: a connection is a pair of sockets, and one end of it is given away.
+//!
+//! Only the process that is handed an end can use the disk, and it sees nothing else of the server's process. Limits
+//! and behaviour are those of any connection: see [the module](super).
+
+use super::budget::OWN_BYTES;
+use super::disk::ExportState;
+use super::hall::{Hall, Limits};
+use super::welcome;
+use crate::Export;
+use headstart_block::{Error, Result};
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The time that a client has until it has chosen the disk: its process may be starting on a busy host.
+const HANDSHAKE: Duration = Duration::from_secs(60);
+
+/// The time that a client may leave its replies: as of any server.
+const SEND: Duration = Duration::from_secs(60);
+
+/// A server of one disk. Dropped, it cuts its clients off.
+pub struct PrivateServer {
+    hall: Arc<Hall>,
+    name: String,
+}
+
+impl PrivateServer {
+    /// Creates a server of `export` for at most `connections_max` connections, whose requests hold at most `memory`
+    /// bytes together. Clients may make the disk larger.
+    #[must_use]
+    pub fn new(export: Export, connections_max: usize, memory: u64) -> Self {
+        let limits =
+            Limits { connections_max, handshake_timeout: HANDSHAKE, send_timeout: SEND, allow_resize: true };
+        let name = export.name.clone();
+        let exports = vec![Arc::new(ExportState::new(export))];
+        Self { hall: Arc::new(Hall::new(exports, None, limits, memory.max(OWN_BYTES))), name }
+    }
+
+    /// Begins a connection, and returns the client's end of it.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Conflict`] where there are too many connections, or the server has ended; what the
+    /// operating system reports.
+    pub fn connect(&self) -> Result<OwnedFd> {
+        let failed = |e| Error::io("cannot make a connection to a disk", e).about(&self.name);
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .map_err(|e| failed(e.into()))?;
+        let socket = Arc::new(ours);
+        let full = || Error::new(headstart_block::ErrorKind::Conflict, "takes no more connections");
+        let slot = self.hall.admit(&socket).ok_or_else(full).map_err(|e| e.about(&self.name))?;
+        let (hall, peer) = (Arc::clone(&self.hall), format!("the export process of {}", self.name));
+        let run = move || welcome::receive_client(&hall, Arc::new(slot), socket, false, peer);
+        std::thread::Builder::new().name("nbd-private".to_owned()).spawn(run).map_err(failed)?;
+        Ok(theirs)
+    }
+
+    /// Takes no more requests, gives those in flight `patience` to finish, and cuts the clients off. `true` once no
+    /// thread works for a client any more: from then on nothing that a client asked for changes the disk. May be called
+    /// again.
+    #[must_use]
+    pub fn end(&self, patience: Duration) -> bool {
+        self.hall.empty(patience)
+    }
+}
+
+impl Drop for PrivateServer {
+    fn drop(&mut self) {
+        let _ = self.hall.empty(Duration::ZERO);
+    }
+}
