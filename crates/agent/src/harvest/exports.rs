@@ -1,5 +1,5 @@
-//! Each vSSD as a disk: at an NBD socket of its own, and by vhost-user-blk or FUSE where that was asked for. An unsold
-//! one is nobody's, and served to nobody.
+//! Each vSSD as a disk: at an NBD socket of its own, and by vhost-user-blk or FUSE where that was asked for, in a
+//! process of its own ([`super::export_process`]). An unsold one is nobody's, and served to nobody.
 //!
 //! # Who may open which
 //!
@@ -15,12 +15,11 @@
 //! They change by themselves, as leases come and go: whoever may have changed one calls [`Exports::refresh`], and
 //! clients are told as far as their protocol can. NBD cannot tell: a client that connects anew sees the new size.
 
+use super::export_process::{self, ExportProcess, ExportProcessStatus};
 use super::ways::{self, Ways};
 use headstart_block::{Error, ErrorKind, Result, private};
-use headstart_export::fuse::{FuseServer, FuseSettings};
 use headstart_export::nbd::{Address, NbdServer, NbdSettings};
-use headstart_export::vhost_user::{VhostUserServer, VhostUserSettings};
-use headstart_export::{Export, Leftover, Server, SocketAccess};
+use headstart_export::{Export, Leftover, Server};
 use headstart_harvest::host::{Host, Kind, VssdStatus};
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -37,15 +36,17 @@ const MEMORY: u64 = 48 << 20;
 /// A vSSD that is served.
 struct Served {
     export: Export,
-    /// As clients were told last.
-    size: u64,
     ways: Ways,
-    /// At its own socket; none where that failed.
+    /// At its own socket; `None` where that failed.
     nbd: Option<Box<NbdServer>>,
-    others: Vec<Box<dyn Server>>,
+    /// The other ways; `None` where there are none, or none could be served.
+    process: Option<ExportProcess>,
     /// Why one of the ways is not there.
     error: Option<String>,
 }
+
+/// A vSSD that is served, and the error of the way that is missing.
+type Started = (Served, Result<()>);
 
 /// The server of all vSSDs, at an address of the operator's.
 struct Shared {
@@ -86,8 +87,11 @@ impl Exports {
         let exports =
             Self { shared: RwLock::new(shared), served: Mutex::default(), dir: dir.to_owned(), file };
         let sold = host.list().into_iter().filter(|status| status.kind != Kind::Unsold);
-        for VssdStatus { name, .. } in sold {
-            let (served, failed) = exports.serve(host, &name, ways.remove(&name).unwrap_or_default())?;
+        let sold = sold.map(|VssdStatus { name, .. }| {
+            let ways = ways.remove(&name).unwrap_or_default();
+            (name, ways)
+        });
+        for (name, (served, failed)) in exports.serve_all(host, sold.collect())? {
             if let Err(error) = failed {
                 tracing::warn!(vssd = name, %error, "a vSSD is not served in all ways");
             }
@@ -123,7 +127,9 @@ impl Exports {
         let Some(served) = self.lock().remove(name) else { return Ok(()) };
         let removed = self.with_shared(|shared| shared.server.remove(name)).transpose().map(drop);
         let written = if served.ways.is_none() { Ok(()) } else { self.write() };
-        served.stop().and(removed).and(written)
+        let stopped = served.stop();
+        export_process::forget(&self.dir, name);
+        stopped.and(removed).and(written)
     }
 
     /// Serves a vSSD in other ways than before; its clients are cut off.
@@ -163,8 +169,14 @@ impl Exports {
             self.with_shared(|shared| shared.export(served).map(|export| shared.server.uri_of(&export.name)));
         let mut uris: Vec<_> = shared.flatten().into_iter().collect();
         uris.extend(served.nbd.as_ref().map(|nbd| nbd.uri()));
-        uris.extend(served.others.iter().map(|server| server.uri()));
-        (uris, served.error.clone())
+        let process = served.process.as_ref();
+        uris.extend(process.map(ExportProcess::uris).unwrap_or_default());
+        (uris, served.error.clone().or_else(|| process?.error()))
+    }
+
+    /// The process that serves a vSSD by vhost-user or as a file, if it is served so.
+    pub fn process(&self, name: &str) -> Option<ExportProcessStatus> {
+        self.lock().get(name)?.process.as_ref().map(ExportProcess::status)
     }
 
     /// Where the server of all vSSDs is, if there is one.
@@ -217,11 +229,28 @@ impl Exports {
         })
     }
 
+    /// Starts the servers of several vSSDs. One whose process is slow to start does not keep the others waiting.
+    fn serve_all(&self, host: &Host, sold: Vec<(String, Ways)>) -> Result<Vec<(String, Started)>> {
+        let (slow, quick): (Vec<_>, Vec<_>) = sold.into_iter().partition(|(_, ways)| ways.need_process());
+        let serve = &|(name, ways): (String, Ways)| {
+            let started = self.serve(host, &name, ways)?;
+            Ok((name, started))
+        };
+        std::thread::scope(|scope| {
+            let starting: Vec<_> = slow.into_iter().map(|vssd| scope.spawn(move || serve(vssd))).collect();
+            let mut all = quick.into_iter().map(serve).collect::<Result<Vec<_>>>()?;
+            for thread in starting {
+                let broken = |_| Err(Error::new(ErrorKind::Io, "a thread that starts a server has ended"));
+                all.push(thread.join().unwrap_or_else(broken)?);
+            }
+            Ok(all)
+        })
+    }
+
     /// Starts all servers of a vSSD. What could be started is served, whatever becomes of the rest.
-    fn serve(&self, host: &Host, name: &str, ways: Ways) -> Result<(Served, Result<()>)> {
+    fn serve(&self, host: &Host, name: &str, ways: Ways) -> Result<Started> {
         let export = Export::new(name, host.disk(name)?);
-        let size = export.device.size();
-        let mut served = Served { export, size, ways, nbd: None, others: Vec::new(), error: None };
+        let mut served = Served { export, ways, nbd: None, process: None, error: None };
         let started = self.start_servers(&mut served);
         if let Err(error) = &started {
             served.error = Some(error.to_string());
@@ -247,7 +276,9 @@ impl Exports {
         let settings = NbdSettings::new(Address::Unix(path));
         let settings = NbdSettings { access: access.clone(), leftover, memory: MEMORY, ..settings };
         served.nbd = Some(Box::new(NbdServer::start(&settings, vec![served.export.clone()])?));
-        served.start_others(access)
+        let (process, started) = ExportProcess::start(&self.dir, &served.export, &served.ways, &access);
+        served.process = process;
+        started
     }
 
     /// Whether the daemon can do what is asked for.
@@ -308,45 +339,24 @@ impl Shared {
 }
 
 impl Served {
-    fn start_others(&mut self, access: SocketAccess) -> Result<()> {
-        if let Some(socket) = &self.ways.vhost_user {
-            let settings = VhostUserSettings { access: access.clone(), ..VhostUserSettings::default() };
-            let server = VhostUserServer::start(socket, &self.export, &settings)?;
-            self.others.push(Box::new(server));
-        }
-        if let Some(path) = &self.ways.fuse {
-            let settings = FuseSettings { access, ..FuseSettings::default() };
-            let server = FuseServer::start(self.export.clone(), path, &settings)?;
-            self.others.push(Box::new(server));
-        }
-        Ok(())
-    }
-
-    fn tell_size(&mut self) {
-        let size = self.export.device.size();
-        if size != self.size {
-            self.size = size;
-            self.others.iter().for_each(|server| server.resized());
+    /// Tells clients of a size that has changed, as far as their protocol can.
+    fn tell_size(&self) {
+        if let Some(process) = &self.process {
+            process.tell_size(self.export.device.size());
         }
     }
 
     fn drop_failed(&mut self, name: &str) {
-        let mut failed = |error: Option<Error>| {
-            if let Some(error) = &error {
-                tracing::warn!(vssd = name, %error, "a vSSD is served in one way less");
-                self.error = Some(error.to_string());
-            }
-            error.is_some()
-        };
-        if self.nbd.as_ref().is_some_and(|nbd| failed(nbd.failed())) {
+        if let Some(error) = self.nbd.as_ref().and_then(|nbd| nbd.failed()) {
+            tracing::warn!(vssd = name, %error, "a vSSD is served in one way less");
+            self.error = Some(error.to_string());
             self.nbd = None;
         }
-        self.others.retain(|server| !failed(server.failed()));
     }
 
     fn stop(self) -> Result<()> {
         let own = self.nbd.map_or(Ok(()), Server::stop);
-        self.others.into_iter().map(Server::stop).fold(own, Result::and)
+        self.process.map_or(Ok(()), ExportProcess::stop).and(own)
     }
 }
 

@@ -1,5 +1,6 @@
 //! What Prometheus scrapes of a host that lends spare flash.
 
+use super::export_process::ExportProcessStatus;
 use super::rest::{Served, Vssd};
 use crate::exposition::{Kind, Number, Page};
 use headstart_harvest::broker::Counters;
@@ -52,6 +53,13 @@ pub(super) fn page(vssds: &[Vssd], status: &HostStatus) -> String {
     let forecasts = vssds.iter().map(|vssd| (vssd, forecast(vssd)));
     let help = "What a harvest vSSD is forecast to need, or another to do without.";
     of_vssds(&mut page, "forecast_bytes", Kind::Gauge, help, forecasts);
+    let processes = |number: fn(&ExportProcessStatus) -> u64| {
+        vssds.iter().map(move |vssd| (vssd, vssd.process.as_ref().map(number)))
+    };
+    let help = "1 while the process that serves a vSSD by vhost-user or as a file does so, else 0.";
+    of_vssds(&mut page, "process_up", Kind::Gauge, help, processes(|process| process.serving.into()));
+    let help = "Times that this process died and was started again.";
+    of_vssds(&mut page, "process_restarts_total", Kind::Counter, help, processes(|process| process.restarts));
     page.numbers(PREFIX, Kind::Gauge, &now(status));
     page.numbers(PREFIX, Kind::Counter, &broker(&status.broker));
     page.numbers(PREFIX, Kind::Counter, &flash(&status.flash));

@@ -4,6 +4,7 @@
 //! DIR/lock, DIR/journal and so on   the host's own: see `headstart_harvest::host`
 //! DIR/harvest.sock                  where programs find the daemon: HTTP
 //! DIR/nbd/NAME.sock                 where clients find a vSSD, unless another place is named
+//! DIR/exports/NAME.pid, NAME.log    the process that serves a vSSD by vhost-user or as a file
 //! DIR/exports.json                  which vSSDs are served in other ways, or to other users
 //! ```
 //!
@@ -14,15 +15,18 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`exports`] | each vSSD as a disk, by NBD and what else was asked for |
+//! | [`export_process`] | the processes that serve them by vhost-user and FUSE |
 //! | [`ways`] | who may open which, and how: what is kept of it |
 //! | `rest` | what programs ask for over HTTP |
 //! | `metrics` | what Prometheus scrapes |
 
+pub mod export_process;
 pub mod exports;
 mod metrics;
 mod rest;
 pub mod ways;
 
+pub use export_process::ExportProcessStatus;
 pub use rest::{NewAccess, NewOffer, NewSize, NewVssd, Vssd};
 
 use crate::rest::{HttpPort, Rest};

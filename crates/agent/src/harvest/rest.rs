@@ -4,6 +4,7 @@
 //! served over TCP as well, where that is asked for. The host's methods block, some for as long as flash takes to be
 //! erased: each runs on a thread for such work, and is finished also where who asked hangs up.
 
+use super::export_process::ExportProcessStatus;
 use super::exports::Exports;
 use super::ways::Ways;
 use super::{broke_off, metrics};
@@ -101,6 +102,7 @@ fn changing() -> Router<Arc<Served>> {
         NewAccess,
         NewOffer,
         Vssd,
+        ExportProcessStatus,
         VssdStatus,
         Kind,
         LeaseStatus,
@@ -215,6 +217,9 @@ pub struct Vssd {
     pub clients: usize,
     /// Why it is not served in one of the ways that were asked for.
     pub error: Option<String>,
+    /// The process that serves it by vhost-user or as a file; null where it is not served so.
+    #[serde(default)]
+    pub process: Option<ExportProcessStatus>,
     /// The owner of its sockets and its file; null for the daemon's user.
     #[serde(default)]
     pub socket_owner: Option<String>,
@@ -235,7 +240,8 @@ impl Served {
         let (uris, error) = self.exports.places(&status.name);
         let clients = self.exports.clients(&status.name);
         let Ways { socket_owner, socket_mode, tls_clients, .. } = self.exports.ways(&status.name);
-        Vssd { status, uris, clients, error, socket_owner, socket_mode, tls_clients }
+        let process = self.exports.process(&status.name);
+        Vssd { status, uris, clients, error, process, socket_owner, socket_mode, tls_clients }
     }
 
     fn get(&self, name: &str) -> Result<Vssd> {

@@ -59,7 +59,8 @@ fn a_status() -> VssdStatus {
 fn unserved() -> Vssd {
     let (uris, tls_clients) = Default::default();
     let (error, socket_owner, socket_mode) = Default::default();
-    Vssd { status: a_status(), uris, clients: 0, error, socket_owner, socket_mode, tls_clients }
+    let process = None;
+    Vssd { status: a_status(), uris, clients: 0, error, process, socket_owner, socket_mode, tls_clients }
 }
 
 #[test]
@@ -109,12 +110,14 @@ fn metrics_are_announced_and_have_numbers() {
         journal: JournalStatus::default(),
         stopped: Some("its disk is full".into()),
     };
-    let vssd = unserved();
-    let page = metrics::page(&[vssd], &status);
+    let process = Some(ExportProcessStatus { pid: None, serving: false, restarts: 3 });
+    let page = metrics::page(&[Vssd { process, ..unserved() }], &status);
     for line in [
         "headstart_harvest_vssd_size_bytes{vssd=\"a\",kind=\"regular\"} 1048576",
         "headstart_harvest_vssd_harvest_wear_ratio{vssd=\"a\",kind=\"regular\"} 0.25",
         "headstart_harvest_vssd_written_bytes_total{vssd=\"a\",kind=\"regular\"} 1024",
+        "headstart_harvest_vssd_process_up{vssd=\"a\",kind=\"regular\"} 0",
+        "headstart_harvest_vssd_process_restarts_total{vssd=\"a\",kind=\"regular\"} 3",
         "headstart_harvest_stopped 1",
         "headstart_harvest_waste_block_seconds_total 5",
         "headstart_harvest_leases_total 7",
@@ -137,11 +140,12 @@ async fn vssds_are_made_served_and_found_again() {
         let socket = socket.clone();
         async move { tokio::task::spawn_blocking(move || ask(&socket, line, &body.to_string())).await.unwrap() }
     };
-    let vhost = dir.path().join("a.sock");
-    let new = json!({ "name": "a", "kind": "regular", "channels": 1, "vhost_user": &vhost });
+    // What is served by a process of its own is tested where there is such a program.
+    let own = dir.path().join("a.sock");
+    let new = json!({ "name": "a", "kind": "regular", "channels": 1, "nbd": &own });
     let (status, made) = asked("POST /v1/vssds", new.clone()).await;
-    assert_eq!((status, made["uris"].as_array().unwrap().len()), (201, 2), "{made}");
-    assert!(vhost.exists());
+    assert_eq!((status, made["uris"].as_array().unwrap().len()), (201, 1), "{made}");
+    assert!(own.exists() && made["process"].is_null());
     assert_eq!(asked("POST /v1/vssds", new).await.0, 409);
     assert_eq!(
         asked("POST /v1/vssds", json!({ "name": "../a", "kind": "regular", "channels": 1 })).await.0,
@@ -149,7 +153,7 @@ async fn vssds_are_made_served_and_found_again() {
     );
     assert_eq!(asked("POST /v1/vssds", json!({ "name": "b" })).await.0, 422);
     // What cannot be served as asked for is not made.
-    let new = json!({ "name": "b", "kind": "regular", "channels": 1, "fuse": dir.path().join("nothing") });
+    let new = json!({ "name": "b", "kind": "regular", "channels": 1, "nbd": dir.path().join("nothing/b") });
     assert!(asked("POST /v1/vssds", new).await.0 >= 400);
     let (status, listed) = asked("GET /v1/vssds", Value::Null).await;
     assert_eq!((status, listed.as_array().unwrap().len()), (200, 1), "{listed}");
@@ -183,13 +187,13 @@ async fn vssds_are_made_served_and_found_again() {
     harvest.exports.flush();
     assert_eq!(syncs(), before + 1, "nothing is new");
     harvest.stop().await.unwrap();
-    assert!(!socket.exists() && !vhost.exists());
+    assert!(!socket.exists() && !own.exists());
     let harvest = start(dir.path()).await.unwrap();
     assert_eq!(harvest.vssds(), 1);
-    assert!(vhost.exists(), "it is served as before");
+    assert!(own.exists(), "it is served as before");
     let (status, gone) = asked("DELETE /v1/vssds/a", Value::Null).await;
     assert_eq!((status, &gone["name"]), (200, &json!("a")), "{gone}");
-    assert!(!vhost.exists());
+    assert!(!own.exists());
     assert_eq!(asked("GET /v1/vssds/a", Value::Null).await.0, 404);
     assert!(harvest.failed().is_none());
     harvest.stop().await.unwrap();

@@ -52,6 +52,11 @@ impl Ways {
         *self == Self::default()
     }
 
+    /// `true` if a process of its own serves it: by vhost-user or as a file.
+    pub(super) fn need_process(&self) -> bool {
+        self.vhost_user.is_some() || self.fuse.is_some()
+    }
+
     /// The owner and permissions of its sockets and its file.
     ///
     /// # Errors

@@ -38,7 +38,7 @@ pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart agent --credentials /etc/headstart/swarm --topology roots --root --push 32 --tracker \
     --allow-store oci://registry.lan/vm\n  \
     headstart agent --credentials /etc/headstart/swarm --join host1.lan:4647 --range-proxy 127.0.0.1:9731\n  \
-    headstart agent --limit-rate 20MB/s\n\n\
+    headstart agent --limit-rate 20MB/s\n  \
     headstart agent --credentials /etc/headstart/swarm --authority /etc/headstart/cluster\n\n\
     It looks after the disks that it is given by `headstart attach IMAGE --agent DIR/agent.sock`, each with a \
     process of its own; other programs ask it by HTTP at the same socket, as /openapi.json there says. A disk that \

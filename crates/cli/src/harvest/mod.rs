@@ -6,10 +6,12 @@
 //! | [`client`] | how the other commands ask it |
 //! | [`vssd`] | `headstart harvest vssd ...`: disks made of flash |
 //! | [`lease`] | `offer`, `request` and `release`: flash that is lent |
+//! | [`export`] | the process that serves one vSSD by vhost-user or as a file |
 //! | [`rescue`] | `check` and `rescue`: a directory whose daemon does not start |
 //! | [`status`] | `status`: the host as a whole |
 
 mod client;
+mod export;
 mod lease;
 mod rescue;
 mod serve;
@@ -44,6 +46,9 @@ pub(crate) enum Command {
     /// Put right what is damaged in a directory, or give it up
     #[command(after_help = rescue::RESCUE_EXAMPLES)]
     Rescue(rescue::Rescue),
+    /// Serve one vSSD by vhost-user or as a file: `serve` starts this
+    #[command(hide = true)]
+    Export(export::Export),
     /// Say how the host is: flash, spare flash, what is lent to whom, who was evicted and why
     #[command(after_help = status::EXAMPLES)]
     Status(status::Status),
@@ -57,6 +62,7 @@ impl Command {
             Self::Offer(command) => Ok(Box::new(command.run()?)),
             Self::Request(command) => Ok(Box::new(command.run()?)),
             Self::Release(command) => Ok(Box::new(command.run()?)),
+            Self::Export(command) => Ok(Box::new(command.run(terminal)?)),
             Self::Check(command) => Ok(Box::new(command.run()?)),
             Self::Rescue(command) => Ok(Box::new(command.run()?)),
             Self::Status(command) => Ok(Box::new(command.run()?)),

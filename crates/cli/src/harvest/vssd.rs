@@ -216,7 +216,7 @@ struct Line<'a>(&'a Vssd);
 
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Vssd { status, uris, clients, error, socket_owner, tls_clients, .. } = self.0;
+        let Vssd { status, uris, clients, error, process, socket_owner, tls_clients, .. } = self.0;
         let VssdStatus { name, kind, size, channels, used, lent, offered, erasing, leased, .. } = status;
         let VssdStatus { borrowed, leases, .. } = status;
         let channels = count(u64::from(*channels), "channel");
@@ -243,6 +243,13 @@ impl fmt::Display for Line<'_> {
         }
         if !tls_clients.is_empty() {
             write!(f, ", for the certificates of {}", tls_clients.join(", "))?;
+        }
+        match process {
+            Some(process) if !process.serving => write!(f, ", without its export process")?,
+            Some(process) if process.restarts > 0 => {
+                write!(f, ", {} of its export process", count(process.restarts, "restart"))?;
+            }
+            _ => {}
         }
         leases.iter().try_for_each(|lease| write!(f, "\n  {}", LeaseLine(lease)))?;
         uris.iter().try_for_each(|uri| write!(f, "\n  {uri}"))?;

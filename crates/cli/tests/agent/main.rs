@@ -36,6 +36,9 @@ mod disk;
 mod disks;
 #[path = "../support/flipped.rs"]
 mod flipped;
+#[path = "../support/machine.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod guest;
 #[path = "../support/http.rs"]
 mod http;
 mod idle;
@@ -52,6 +55,8 @@ mod pinned;
 mod range_proxy;
 mod rate;
 mod renewing;
+#[path = "../support/restricted.rs"]
+mod restricted;
 mod revoked;
 mod roles;
 mod rot;

@@ -1,6 +1,4 @@
-//! The agent under the restrictions of its systemd unit, as far as they can be had without systemd as process 1: its
-//! capabilities, no new privileges, its umask, and a mount namespace of its own with `/usr` and `/etc` read-only. The
-//! filter of system calls and the device policy are systemd's to set, and are not tried here.
+//! The agent under the restrictions of its systemd unit.
 
 use crate::attached::PATIENCE;
 use crate::images::{can_check_bytes, check_bytes, noisy};
@@ -12,36 +10,12 @@ use rustix::fs::{Gid, Uid, chown};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
-
-/// What is done as root before the agent starts: `$1` is the list of capabilities.
-const RESTRICT: &str = "umask 0077; for dir in /usr /etc; do mount --bind $dir $dir && \
-    mount -o remount,bind,ro $dir || exit 3; done; caps=$1; shift; \
-    exec setpriv --no-new-privs --bounding-set=\"$caps\" --inh-caps=-all \"$@\"";
-
-/// The capabilities of the unit, as setpriv wants to be told.
-fn capabilities() -> String {
-    let unit = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/systemd/headstart-agent.service");
-    let text = fs::read_to_string(unit).unwrap();
-    let set = text.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
-    let kept = set.split(' ').map(|name| format!(",+{}", name.strip_prefix("CAP_").unwrap().to_lowercase()));
-    format!("-all{}", kept.collect::<String>())
-}
 
 /// An agent that is restricted so; nothing where this machine does not allow it.
 fn restricted(scene: &Scene) -> Option<Process> {
-    let trial = Command::new("unshare")
-        .args(["--mount", "sh", "-c", RESTRICT, "sh", &capabilities(), "true"])
-        .output();
-    if !trial.is_ok_and(|trial| trial.status.success()) {
-        crate::tools::skipped("the unit's restrictions cannot be had here");
-        return None;
-    }
     let program = scene.command("agent --json --dir ~/a --state ~/state --cache ~/cache");
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", RESTRICT, "sh", &capabilities()]).arg(program.get_program());
-    command.args(program.get_args()).current_dir(scene.path(""));
-    let mut agent = Process::start(&mut command);
+    let mut command = crate::restricted::restricted("headstart-agent.service", &program)?;
+    let mut agent = Process::start(command.current_dir(scene.path("")));
     agent.line("ready", PATIENCE, |line| line.starts_with("{\"name\""));
     Some(agent)
 }

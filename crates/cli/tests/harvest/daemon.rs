@@ -7,6 +7,7 @@ use headstart_testkit::process::Process;
 use serde_json::Value;
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Until it is ready, and until it has ended: much longer than either takes, on a busy machine, too.
@@ -30,9 +31,26 @@ impl<'s> Daemon<'s> {
         Self { scene, words, process, ready }
     }
 
+    /// Starts one as `dress` changes the command.
+    #[track_caller]
+    pub(crate) fn start_with(
+        scene: &'s Scene,
+        words: &str,
+        dress: impl FnOnce(&Command) -> Option<Command>,
+    ) -> Option<Self> {
+        let words = format!("harvest serve --json ~/h {words}");
+        let (process, ready) = Self::run_command(&mut dress(&scene.command(&words))?);
+        Some(Self { scene, words, process, ready })
+    }
+
     #[track_caller]
     fn run(scene: &Scene, words: &str) -> (Process, Value) {
-        let mut process = Process::start(&mut scene.command(words));
+        Self::run_command(&mut scene.command(words))
+    }
+
+    #[track_caller]
+    fn run_command(command: &mut Command) -> (Process, Value) {
+        let mut process = Process::start(command);
         let line = process.line("that it is ready", PATIENCE, |line| line.starts_with("{\"harvest\""));
         (process, serde_json::from_str(&line).unwrap())
     }

@@ -7,6 +7,7 @@
 //! | [`fio`] | load on a harvest disk while flash is lent, moved and taken back under it |
 //! | [`damage`] | a journal and flash that are not as they were written |
 //! | [`leases`] | spare flash: asked for, used, given back |
+//! | [`processes`] | the processes that serve vSSDs by vhost-user and as files: killed, stuck, started again |
 //! | [`refusals`] | what cannot work, and what is said then |
 //! | [`sockets`] | who can open which vSSD |
 
@@ -14,12 +15,20 @@
 
 mod daemon;
 mod damage;
+#[path = "../e2e/disk.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod disk;
 mod disks;
 mod fio;
+#[path = "../support/machine.rs"]
+mod guest;
 #[path = "../support/http.rs"]
 mod http;
 mod leases;
+mod processes;
 mod refusals;
+#[path = "../support/restricted.rs"]
+mod restricted;
 #[path = "../e2e/scene.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod scene;
