@@ -36,6 +36,18 @@ pub trait BlockDevice: Send + Sync {
         self.read_at(buf, offset)
     }
 
+    /// Reads several parts of the disk, each into its buffer, as [`read_local_at`](BlockDevice::read_local_at) does.
+    /// Returns the result of each.
+    fn read_local_parts(&self, parts: &mut [(&mut [u8], u64)]) -> Vec<Result<()>> {
+        parts.iter_mut().map(|(buf, offset)| self.read_local_at(buf, *offset)).collect()
+    }
+
+    /// The number of small reads that are worth asking for together, by
+    /// [`read_local_parts`](BlockDevice::read_local_parts); 1 where nothing is gained by that.
+    fn reads_together(&self) -> usize {
+        1
+    }
+
     /// Bytes that are decoded at once, at least, where reading means decoding; 0 where bytes are only copied. Servers
     /// give reads that are much work to several threads.
     fn decode_unit(&self) -> u64 {

@@ -46,6 +46,7 @@ fn scene(read_only: bool) -> Scene {
 #[derive(Clone, Debug)]
 enum Step {
     Read(usize, usize),
+    ReadParts(Vec<(usize, usize)>),
     Write(usize, usize, u8),
     Zero(usize, usize),
     Flush,
@@ -59,6 +60,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         (0..SIZE + 999, 0..1_100_000_usize).prop_map(|(at, len)| Step::Read(at, len)),
         (place.clone(), any::<u8>()).prop_map(|((at, len), byte)| Step::Write(at * 512, len * 512, byte)),
+        prop::collection::vec((0..SIZE + 99, 0..9000_usize), 0..40).prop_map(Step::ReadParts),
         place.prop_map(|(at, len)| Step::Zero(at * 512, len * 512)),
         Just(Step::Flush),
         (0..64_usize).prop_map(|more| Step::Grow(more * 512)),
@@ -83,6 +85,22 @@ proptest! {
                             prop_assert!(bytes == expected);
                         }
                         None => prop_assert_eq!(read.unwrap_err().kind(), ErrorKind::Invalid),
+                    }
+                }
+                Step::ReadParts(places) => {
+                    let mut buffers: Vec<_> = places.iter().map(|(_, len)| vec![0; *len]).collect();
+                    let mut parts: Vec<_> = buffers
+                        .iter_mut()
+                        .zip(&places)
+                        .map(|(buffer, (at, _))| (buffer.as_mut_slice(), *at as u64))
+                        .collect();
+                    let results = remote.read_local_parts(&mut parts);
+                    prop_assert_eq!(results.len(), places.len());
+                    for ((result, buffer), (at, len)) in results.into_iter().zip(&buffers).zip(places) {
+                        match model.get(at..at + len) {
+                            Some(expected) => prop_assert!(result.is_ok() && buffer == expected),
+                            None => prop_assert!(result.is_err()),
+                        }
                     }
                 }
                 Step::Write(at, len, byte) => {
@@ -147,6 +165,14 @@ fn errors_are_those_of_the_disk_and_the_connection_stays() {
     assert_eq!(remote.write_at(&[0; 100], 0).unwrap_err().kind(), ErrorKind::Invalid);
     assert_eq!(remote.write_at(&[0; 512], u64::MAX - 511).unwrap_err().kind(), ErrorKind::Invalid);
     remote.read_at(&mut bytes, 0).unwrap();
+    // Of several reads only the one fails that has to.
+    let mut buffers = vec![[1; 512]; 3];
+    let places = [0, 1 << 20, 2 << 20];
+    let parts = buffers.iter_mut().zip(places).map(|(buffer, at)| (&mut buffer[..], at));
+    let results = remote.read_local_parts(&mut parts.collect::<Vec<_>>());
+    let kinds = results.into_iter().map(|result| result.err().map(|error| error.kind()));
+    assert_eq!(kinds.collect::<Vec<_>>(), [None, Some(ErrorKind::Io), None]);
+    assert_eq!(buffers[2], disk.content()[2 << 20..][..512]);
     assert_eq!(losses.load(Ordering::SeqCst), 0);
     let Scene { server: _read_only_server, remote, .. } = scene(true);
     assert!(remote.is_read_only());
@@ -177,7 +203,7 @@ fn a_flush_waits_for_the_disk_and_for_nobody_else() {
     assert_eq!(disk.deeds().last(), Some(&Deed::Flushed));
 }
 
-/// What a client that has gone asked for is over when the server says so, and not before.
+/// The requests of a client that has gone are over when the server says so, and not before.
 #[test]
 fn the_end_is_the_end_of_all_requests() {
     let Scene { disk, server, remote, losses } = scene(false);

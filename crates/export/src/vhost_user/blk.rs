@@ -144,13 +144,16 @@ pub(crate) struct Target {
     queues: u16,
     /// Requests that the disk failed.
     failures: AtomicU64,
+    /// The number of small reads that the disk is asked for together.
+    pub(crate) reads_together: usize,
 }
 
 impl Target {
     pub(crate) fn new(device: Arc<dyn BlockDevice>, name: &str, queues: u16) -> Self {
         let mut id = [0; 20];
         id.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
-        Self { device, name: name.to_owned(), id, queues, failures: AtomicU64::new(0) }
+        let reads_together = device.reads_together();
+        Self { device, name: name.to_owned(), id, queues, failures: AtomicU64::new(0), reads_together }
     }
 
     pub(crate) fn queues(&self) -> u16 {
@@ -263,6 +266,50 @@ impl Target {
             }
         }
         Ok(Step::Done(Status::Ok, u32::try_from(request.len).unwrap_or(u32::MAX)))
+    }
+
+    /// `true` if a request is a read that takes one question to the disk.
+    pub(crate) fn is_small_read(&self, request: &Request) -> bool {
+        request.kind == blk::VIRTIO_BLK_T_IN
+            && (1..=READ_PART).contains(&request.len)
+            && self.range(request.sector, request.len).is_ok()
+    }
+
+    /// Reads the bytes of several small reads, each into its buffer.
+    pub(crate) fn read_together(&self, reads: Vec<(&Request, &mut Vec<u8>)>) -> Vec<Result<(), Error>> {
+        let parts = reads.into_iter().map(|(request, bounce)| {
+            let offset = request.sector.saturating_mul(SECTOR_SIZE);
+            (self.before_end(part(bounce, request.len), offset), offset)
+        });
+        let mut parts: Vec<_> = parts.collect();
+        match parts.is_empty() {
+            true => Vec::new(),
+            false => self.device.read_local_parts(&mut parts),
+        }
+    }
+
+    /// The step of a small read whose bytes are in `bounce`, or that failed.
+    pub(crate) fn after_read(
+        &self,
+        memory: &GuestMemory,
+        chain: &Chain,
+        request: &mut Request,
+        bounce: &[u8],
+        result: Result<(), Error>,
+    ) -> Step {
+        let len = usize::try_from(request.len).unwrap_or(0);
+        let read = match result {
+            Ok(()) => request.got(memory, chain, &bounce[..len]).map_err(|NoMemory| Status::IoError),
+            Err(error) if error.kind() == ErrorKind::Absent => {
+                let start = request.sector.saturating_mul(SECTOR_SIZE);
+                return Step::Wait(Work::Read(ByteRange::between(start, start + request.len)));
+            }
+            Err(error) => Err(self.failed("read", error)),
+        };
+        match read {
+            Ok(()) => Step::Done(Status::Ok, u32::try_from(request.len).unwrap_or(u32::MAX)),
+            Err(status) => Step::Done(status, 0),
+        }
     }
 
     /// Whether a request is so much work for a processor that another should do it beside the next.

@@ -16,9 +16,10 @@
 //!
 //! # What waits for what
 //!
-//! A queue's thread does what is local: reads of local bytes, writes, zeroing. Reads of bytes that are elsewhere and
-//! flushes go to lanes of threads started on demand, and are answered when they are done, in any order. A flush
-//! covers all writes that were answered before it was submitted: they have returned from the disk.
+//! A queue's thread does what is local: reads of local bytes, writes, zeroing. Small reads of a disk that another
+//! process has are asked for together, as many as the ring holds. Reads of bytes that are elsewhere and flushes go to
+//! lanes of threads started on demand, and are answered when they are done, in any order. A flush covers all writes
+//! that were answered before it was submitted: they have returned from the disk.
 //!
 //! # When something dies
 //!
@@ -137,8 +138,8 @@ impl VhostUserServer {
         Self::serve(listener, Some(socket), path, export, settings)
     }
 
-    /// Serves `export` to front ends that connect to `listener`, a socket at `path` that another process made and keeps:
-    /// its file stays when this server stops, and so does what connects meanwhile.
+    /// Serves `export` to front ends that connect to `listener`, a socket at `path` that another process made and
+    /// keeps. Its file stays when this server stops, and clients that connect meanwhile wait for the next one.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] for a number of queues out of range, otherwise what the operating system

@@ -31,6 +31,7 @@
 //! The kick descriptor comes from outside: it is never read (that could block), only watched, edge-triggered.
 //! Every write to an eventfd is an edge, so no kick is lost, and what is not an eventfd cannot make us spin.
 
+mod gathered;
 mod requests;
 mod shared_work;
 
@@ -40,6 +41,7 @@ use super::inflight::QueueRecord;
 use super::memory::GuestMemory;
 use crate::processors::processors;
 use crate::slow_lane::SlowLane;
+use gathered::Gathered;
 use headstart_block::Result;
 use requests::Waiting;
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -218,6 +220,7 @@ impl RingHandle {
             waiting: Vec::new(),
             free: Vec::new(),
             helped: 0,
+            gathered: Vec::new(),
             spare: Vec::new(),
             resumed: VecDeque::new(),
             untold: 0,
@@ -301,7 +304,9 @@ struct Ring {
     free: Vec<usize>,
     /// Requests that helpers serve.
     helped: usize,
-    /// What helpers work with, while there is work for them.
+    /// Reads that are asked for together; empty whenever the thread does something else.
+    gathered: Vec<Gathered>,
+    /// What helpers and gathered reads work with, while there is work for them.
     spare: Vec<Spare>,
     /// Heads of requests that an earlier life of the ring took and did not answer.
     resumed: VecDeque<u16>,

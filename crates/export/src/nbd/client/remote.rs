@@ -12,8 +12,8 @@
 
 use super::super::lookout::Lookout;
 use super::super::proto::{
-    BASE_ALLOCATION_ID, CHUNK_HEADER, CHUNK_MAGIC, Fields, Request, STATE_HOLE_ZERO, STRING_MAX, chunk,
-    command, command_flag,
+    BASE_ALLOCATION_ID, CHUNK_HEADER, CHUNK_MAGIC, Fields, REQUEST_HEADER, Request, STATE_HOLE_ZERO,
+    STRING_MAX, chunk, command, command_flag,
 };
 use super::super::wire::{Received, lock, receive, receive_soon};
 use super::Line;
@@ -44,6 +44,9 @@ const ZEROES_MAX: u64 = 1 << 30;
 /// Bytes that one question about holes covers: the server looks at each piece of them.
 const EXTENT_MAX: u64 = 16 << 20;
 
+/// Small reads that one question is made of, at most.
+const READS_TOGETHER: usize = 32;
+
 /// The owner's reaction to the loss of a connection.
 type OnLoss = Box<dyn Fn(&Error) + Send + Sync>;
 
@@ -69,7 +72,7 @@ struct Connection {
     lookout: Lookout,
     cookie: u64,
     buffer: Box<[u8]>,
-    /// What was received and not looked at yet.
+    /// The received bytes that were not looked at yet.
     filled: std::ops::Range<usize>,
 }
 
@@ -90,6 +93,23 @@ enum Sink<'a> {
     Data(&'a mut [u8], u64),
     /// The first extent: its length and its state.
     Extent(&'a mut (u32, u32)),
+}
+
+/// The head of a chunk of a reply.
+struct Chunk {
+    kind: u16,
+    cookie: u64,
+    len: usize,
+    done: bool,
+}
+
+/// A reply so far.
+#[derive(Default)]
+struct Reply {
+    /// Bytes that came.
+    came: u64,
+    refused: Option<Error>,
+    done: bool,
 }
 
 impl RemoteDisk {
@@ -150,13 +170,17 @@ impl RemoteDisk {
         let mut connection = connections.take();
         let answered = connection.ask(request, payload, sink);
         connections.give_back(connection);
-        match answered {
-            Ok(()) => Ok(()),
-            Err(Failure::Refused(error)) => Err(error.about(&self.name)),
-            Err(Failure::Lost(error)) => {
+        answered.map_err(|failure| self.failed(failure))
+    }
+
+    /// The error of a request; a loss is told to the owner first.
+    fn failed(&self, failure: Failure) -> Error {
+        match failure {
+            Failure::Refused(error) => error.about(&self.name),
+            Failure::Lost(error) => {
                 let error = error.about(&self.name);
                 (self.on_loss)(&error);
-                Err(error)
+                error
             }
         }
     }
@@ -183,6 +207,34 @@ impl BlockDevice for RemoteDisk {
             rest = later;
         }
         Ok(())
+    }
+
+    fn read_local_parts(&self, parts: &mut [(&mut [u8], u64)]) -> Vec<Result<()>> {
+        let is_simple = |(buf, offset): &(&mut [u8], u64)| {
+            let len = buf.len() as u64;
+            (1..=self.facts.longest).contains(&len) && self.check(*offset, len).is_ok()
+        };
+        if parts.len() < 2 || !parts.iter().all(is_simple) {
+            return parts.iter_mut().map(|(buf, offset)| self.read_at(buf, *offset)).collect();
+        }
+        let mut connection = self.requests.take();
+        let answered = connection.read_parts(parts);
+        self.requests.give_back(connection);
+        let about = |error: Error| error.about(&self.name);
+        match answered {
+            Ok(refused) => {
+                refused.into_iter().map(|refused| refused.map_or(Ok(()), |e| Err(about(e)))).collect()
+            }
+            Err(failure) => {
+                let first = self.failed(failure);
+                let same = || Error::new(first.kind(), first.to_string());
+                parts.iter().map(|_| Err(same())).collect()
+            }
+        }
+    }
+
+    fn reads_together(&self) -> usize {
+        READS_TOGETHER
     }
 
     fn is_read_only(&self) -> bool {
@@ -283,55 +335,98 @@ impl Connection {
         self.reply(sink)
     }
 
+    /// Sends the requests for several parts at once, and receives their replies, in any order: the error of each that
+    /// was refused.
+    fn read_parts(&mut self, parts: &mut [(&mut [u8], u64)]) -> Answered<Vec<Option<Error>>> {
+        let first = self.cookie.wrapping_add(1);
+        let mut heads = Vec::with_capacity(parts.len() * REQUEST_HEADER);
+        for (buf, offset) in &*parts {
+            self.cookie = self.cookie.wrapping_add(1);
+            let head = Request { cookie: self.cookie, ..request(command::READ, *offset, buf.len() as u64) };
+            heads.extend_from_slice(&head.encode());
+        }
+        send_both(&self.socket, &heads, &[]).map_err(lost)?;
+        let mut replies: Vec<_> = parts.iter().map(|_| Reply::default()).collect();
+        while !replies.iter().all(|reply| reply.done) {
+            let chunk = self.chunk()?;
+            let at = usize::try_from(chunk.cookie.wrapping_sub(first)).unwrap_or(usize::MAX);
+            let (Some((buf, offset)), Some(reply)) = (parts.get_mut(at), replies.get_mut(at)) else {
+                return Err(broken("answers what was not asked"));
+            };
+            self.take_up(&chunk, &mut Sink::Data(buf, *offset), reply)?;
+        }
+        let ended = parts.iter().zip(replies).map(|((buf, _), reply)| match reply.refused {
+            None if reply.came != buf.len() as u64 => Err(broken("answers with less than was asked for")),
+            refused => Ok(refused),
+        });
+        ended.collect()
+    }
+
     /// Receives all chunks of a reply.
     fn reply(&mut self, mut sink: Sink<'_>) -> Answered<()> {
-        let (mut came, mut refused) = (0_u64, None);
-        loop {
-            let head: [u8; CHUNK_HEADER] = self.take()?;
-            let mut fields = Fields(&head);
-            let magic = fields.u32();
-            let (flags, kind) = (fields.u16().unwrap_or_default(), fields.u16().unwrap_or_default());
-            let (cookie, len) = (fields.u64(), fields.u32().unwrap_or_default());
-            if magic != Some(CHUNK_MAGIC) || cookie != Some(self.cookie) {
-                return Err(broken("answers with what is no reply to the request"));
+        let mut reply = Reply::default();
+        while !reply.done {
+            let chunk = self.chunk()?;
+            if chunk.cookie != self.cookie {
+                return Err(broken("answers what was not asked"));
             }
-            let len = usize::try_from(len).unwrap_or(usize::MAX);
-            match (kind, &mut sink) {
-                (chunk::NONE, _) if len == 0 => {}
-                (chunk::OFFSET_DATA, Sink::Data(buf, start)) if len > 8 => {
-                    let part = self.place(buf, *start, (len - 8) as u64)?;
-                    self.receive_into(part)?;
-                    came += (len - 8) as u64;
-                }
-                (chunk::OFFSET_HOLE, Sink::Data(buf, start)) if len == 12 => {
-                    let head: [u8; 12] = self.take()?;
-                    let mut fields = Fields(&head);
-                    let (offset, len) = (fields.u64(), fields.u32().unwrap_or_default());
-                    part_of(buf, *start, offset, u64::from(len))?.fill(0);
-                    came += u64::from(len);
-                }
-                (chunk::BLOCK_STATUS, Sink::Extent(extent)) if len >= 12 && len % 8 == 4 => {
-                    **extent = self.extent(len)?;
-                }
-                _ if kind >> 15 == 1 && (6..=SMALL_MAX).contains(&len) => {
-                    refused = refused.or(Some(self.error(len)?));
-                }
-                _ => return Err(broken("answers with a chunk that does not go with the request")),
-            }
-            if flags & chunk::DONE != 0 {
-                break;
-            }
+            self.take_up(&chunk, &mut sink, &mut reply)?;
         }
         let is_whole = match &sink {
-            Sink::Data(buf, _) => came == buf.len() as u64,
+            Sink::Data(buf, _) => reply.came == buf.len() as u64,
             Sink::Extent(extent) => extent.0 > 0,
             Sink::None => true,
         };
-        match refused {
+        match reply.refused {
             Some(error) => Err(Failure::Refused(error)),
             None if is_whole => Ok(()),
             None => Err(broken("answers with less than was asked for")),
         }
+    }
+
+    /// Receives the head of a chunk.
+    fn chunk(&mut self) -> Answered<Chunk> {
+        let head: [u8; CHUNK_HEADER] = self.take()?;
+        let mut fields = Fields(&head);
+        if fields.u32() != Some(CHUNK_MAGIC) {
+            return Err(broken("answers with what is no reply"));
+        }
+        let (flags, kind) = (fields.u16().unwrap_or_default(), fields.u16().unwrap_or_default());
+        let (cookie, len) = (fields.u64().unwrap_or_default(), fields.u32().unwrap_or_default());
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        Ok(Chunk { kind, cookie, len, done: flags & chunk::DONE != 0 })
+    }
+
+    /// Receives the rest of a chunk.
+    fn take_up(&mut self, chunk: &Chunk, sink: &mut Sink<'_>, reply: &mut Reply) -> Answered<()> {
+        let len = chunk.len;
+        match (chunk.kind, sink) {
+            _ if reply.done => return Err(broken("answers twice")),
+            (chunk::NONE, _) if len == 0 => {}
+            (chunk::OFFSET_DATA, Sink::Data(buf, start)) if len > 8 => {
+                let part = self.place(buf, *start, (len - 8) as u64)?;
+                self.receive_into(part)?;
+                reply.came += (len - 8) as u64;
+            }
+            (chunk::OFFSET_HOLE, Sink::Data(buf, start)) if len == 12 => {
+                let head: [u8; 12] = self.take()?;
+                let mut fields = Fields(&head);
+                let (offset, len) = (fields.u64(), fields.u32().unwrap_or_default());
+                part_of(buf, *start, offset, u64::from(len))?.fill(0);
+                reply.came += u64::from(len);
+            }
+            (chunk::BLOCK_STATUS, Sink::Extent(extent)) if len >= 12 && len % 8 == 4 => {
+                **extent = self.extent(len)?;
+            }
+            (kind, _) if kind >> 15 == 1 && (6..=SMALL_MAX).contains(&len) => {
+                let error = self.error(len)?;
+                // The first one is the cause.
+                reply.refused.get_or_insert(error);
+            }
+            _ => return Err(broken("answers with a chunk that does not go with the request")),
+        }
+        reply.done = chunk.done;
+        Ok(())
     }
 
     /// The part of `buf`, which begins at the disk's byte `start`, that the next `len` bytes of data belong to.

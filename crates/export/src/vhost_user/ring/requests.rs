@@ -32,6 +32,7 @@ impl Ring {
         while let Some(head) = self.resumed.pop_front() {
             self.take(&memory, head)?;
         }
+        self.serve_gathered(&memory)?;
         loop {
             self.parts.queue.disable_notification(&**memory).map_err(ring_lost)?;
             while let Some(head) = self.next_head(&memory)? {
@@ -43,9 +44,10 @@ impl Ring {
                     self.tell()?;
                 }
                 if self.has_mail() {
-                    return Ok(());
+                    return self.serve_gathered(&memory);
                 }
             }
+            self.serve_gathered(&memory)?;
             self.tell()?;
             if !self.parts.queue.enable_notification(&**memory).map_err(ring_lost)? {
                 return Ok(());
@@ -84,6 +86,9 @@ impl Ring {
         let mut request = Request::read(memory, &self.chain)?;
         if self.needs_help(memory, &request) {
             return self.hand_over(head, request);
+        }
+        if self.is_gathered(&request) {
+            return self.gather(memory, head, request);
         }
         match self.parts.serve(memory, &self.chain, &mut request, &mut self.bounce) {
             Step::Done(status, written) => self.answer(memory, head, &request, status, written),

@@ -23,8 +23,8 @@ pub(super) struct Helped {
 /// What a request is served with.
 #[derive(Default)]
 pub(super) struct Spare {
-    chain: Chain,
-    bounce: Vec<u8>,
+    pub(super) chain: Chain,
+    pub(super) bounce: Vec<u8>,
 }
 
 impl Ring {
