@@ -11,6 +11,7 @@
 //! | [`harvest`] | `headstart harvest ...`: spare flash for evictable VMs |
 //! | [`image`] | `headstart image ...`: one file a command |
 //! | [`layer`] | `headstart layer ...`: single layer files |
+//! | [`lease`] | `headstart lease ...`: which disks keep which images |
 //! | [`plan`] | `headstart plan ...`: what was learned |
 //! | [`replay`] | `headstart replay`: a recorded boot against any NBD server |
 //! | [`simulate`] | `headstart simulate ...`: what plans are worth to recorded boots |
@@ -41,6 +42,7 @@ mod harvest;
 mod image;
 mod layer;
 mod layer_map;
+mod lease;
 mod local_client;
 mod log;
 mod megabytes;
@@ -98,6 +100,9 @@ enum Command {
     /// Images in a store: make, look at, check, copy out, clean up
     #[command(subcommand)]
     Image(Box<image::Command>),
+    /// Leases: which attached disks and writable directories keep which images of a store
+    #[command(subcommand)]
+    Lease(lease::Command),
     /// Single layer files
     #[command(subcommand)]
     Layer(layer::Command),
@@ -154,6 +159,7 @@ fn run(cli: &Cli) -> Result<Box<dyn Report>> {
     let terminal = Terminal::new(cli.global.quiet || cli.global.json)?;
     match &cli.command {
         Command::Image(command) => command.run(&terminal),
+        Command::Lease(command) => command.run(),
         Command::Layer(command) => command.run(&terminal),
         Command::Zfile(command) => command.run(&terminal),
         Command::Trace(command) => command.run(&terminal),

@@ -11,6 +11,7 @@ use crate::blobs::Blobs;
 use crate::disk::{Disk, Top};
 use crate::fetch::Fetcher;
 use crate::hints;
+use crate::hold::{Hold, Leasing};
 use crate::known_images::{self, KnownImages};
 use crate::known_links::KnownLinks;
 use crate::open::Located;
@@ -24,9 +25,9 @@ use headstart_block::{BlockDevice, Digest, Error, ErrorKind, Result};
 use headstart_cache::Cache;
 use headstart_image::manifest::Manifest;
 use headstart_image::open_image::OpenImage;
-use headstart_image::store::ImageStore;
+use headstart_image::store::{HeldImage, HoldingDirectory, Image, ImageStore, by_digest, unprotected};
 use headstart_lsmt::Stack;
-use headstart_lsmt::writable::{NewDisk, WritableDisk};
+use headstart_lsmt::writable::{DiskInfo, NewDisk, WritableDisk};
 use headstart_pull::Plan;
 use headstart_store::{Location, Reference, RetrySettings, Selector, Store};
 use headstart_trace::Recorder;
@@ -35,6 +36,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
+use uuid::Uuid;
 
 /// How long a store may take to name an image that was attached before, when all of it is in the cache.
 const KNOWN_PATIENCE: Duration = Duration::from_secs(5);
@@ -80,6 +82,9 @@ pub struct DiskOptions {
     pub cached_although_denied: bool,
     /// The image that the reference stood for when the disk was attached first: it is asked no more what that means.
     pub known: Option<KnownImage>,
+    /// A file that exists as long as the disk is to be attached again should its process die: so long its image is
+    /// held.
+    pub record: Option<PathBuf>,
 }
 
 /// An image that need not be looked up.
@@ -112,6 +117,8 @@ pub struct Attached {
     pub manifest_bytes: Vec<u8>,
     /// The writable directory, where it was made just now.
     pub made: Option<MadeDirectory>,
+    /// Keeps others from deleting the image while the disk is attached.
+    pub hold: Hold,
     /// What the user should know.
     pub warnings: Vec<String>,
 }
@@ -122,6 +129,8 @@ pub struct MadeDirectory {
     dir: PathBuf,
     /// Directories that were not there before, innermost first.
     missing: Vec<PathBuf>,
+    /// Takes its lease back.
+    release: Option<(ImageStore, Uuid)>,
 }
 
 impl MadeDirectory {
@@ -129,6 +138,10 @@ impl MadeDirectory {
     pub fn remove(self) {
         WritableDisk::remove_new(&self.dir);
         self.remove_empty();
+        if let Some((store, uuid)) = self.release {
+            // Best effort: the lease of a directory that is gone is over.
+            let _ = store.release_directory(uuid);
+        }
     }
 
     /// Removes nothing but directories that were not there before, as far as nothing is in them.
@@ -140,27 +153,45 @@ impl MadeDirectory {
     #[must_use]
     pub fn before(dir: &Path) -> Self {
         let missing = dir.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists());
-        Self { dir: dir.to_owned(), missing: missing.map(Path::to_owned).collect() }
+        Self { dir: dir.to_owned(), missing: missing.map(Path::to_owned).collect(), release: None }
     }
 }
 
-/// Attaches an image that lies in a directory of this host.
+/// Attaches an image that lies in a directory of this host, and holds it there.
 ///
 /// # Errors
 /// What opening the image or the writable directory reports.
 pub fn attach_local(reference: &Reference, options: &DiskOptions) -> Result<Attached> {
-    let KnownImage { digest, manifest: manifest_bytes } = match &options.known {
-        Some(known) => known.clone(),
-        None => {
-            let (store, image) = ImageStore::open_image(reference)?;
-            KnownImage { digest: image.digest, manifest: store.read_document(&image.digest)? }
-        }
-    };
+    let store = ImageStore::open(reference.directory()?)?;
+    let known = options.known.clone().map(|known| (known.digest, known.manifest));
+    let held = store.hold(reference, known, options.record.clone(), Uuid::new_v4())?;
+    let HeldImage { image: Image { digest, manifest }, bytes: manifest_bytes, lease } = held;
     let image = OpenImage::open_known(reference, digest, &manifest_bytes)?;
-    let manifest = image.manifest.clone();
     let stack = Arc::new(image.into_disk());
-    let (disk, made) = assemble(stack, Arc::default(), None, &digest, options)?;
-    Ok(Attached { disk, digest, manifest, manifest_bytes, made, warnings: Vec::new() })
+    let (disk, mut made) = assemble(stack, Arc::default(), None, digest, reference, options)?;
+    let mut warnings = Vec::new();
+    let hold = lease.and_then(|lease| {
+        if let (Top::Writable(disk), Some(writable)) = (&disk.top, &options.writable) {
+            let uuid = disk.uuid();
+            let dir = &writable.dir;
+            store.hold_for_directory(&HoldingDirectory {
+                dir,
+                uuid,
+                image: digest,
+                manifest: &manifest,
+                reference,
+            })?;
+            if let Some(made) = &mut made {
+                made.release = Some((store.clone(), uuid));
+            }
+        }
+        Ok(Hold::in_directory(lease))
+    });
+    let hold = hold.unwrap_or_else(|error| {
+        warnings.push(unprotected(reference, &error));
+        Hold::default()
+    });
+    Ok(Attached { disk, digest, manifest, manifest_bytes, made, hold, warnings })
 }
 
 /// Attaches an image out of `store`, where `reference` says that it lies.
@@ -173,6 +204,34 @@ pub async fn attach_remote(
     store: Arc<dyn Store>,
     reference: &Reference,
     options: &DiskOptions,
+) -> Result<Attached> {
+    let mut leasing = None;
+    let attached = attach_leasing(host, store, reference, options, &mut leasing).await;
+    let Some(mut leasing) = leasing else { return attached };
+    let mut attached = match attached {
+        Ok(attached) => attached,
+        Err(error) => {
+            leasing.cancel().await;
+            return Err(error);
+        }
+    };
+    if let (Top::Writable(disk), Some(writable)) = (&attached.disk.top, &options.writable) {
+        leasing.add_directory(disk, &writable.dir, &attached.manifest);
+    }
+    // A store that is away is not waited for.
+    let (hold, warning) = leasing.finish(!attached.warnings.is_empty()).await?;
+    attached.hold = hold;
+    attached.warnings.extend(warning);
+    Ok(attached)
+}
+
+/// The same without a hold, which is begun in `leasing`.
+async fn attach_leasing(
+    host: &Host,
+    store: Arc<dyn Store>,
+    reference: &Reference,
+    options: &DiskOptions,
+    leasing: &mut Option<Leasing>,
 ) -> Result<Attached> {
     let about = |e: Error| e.about(reference);
     let named = match &options.known {
@@ -195,6 +254,8 @@ pub async fn attach_remote(
         let digest = named.digest;
         warnings.push(format!("{reference}: {refusal}. {from} ({digest}): attached from there"));
     }
+    let record = options.record.clone();
+    *leasing = Leasing::begin(&host.runtime, &store, reference, named.digest, &manifest, record);
     // Beside all that follows; not for an image of which nothing is to be brought.
     let source = options.plans.as_deref().filter(|_| !located.are_whole());
     let searches = Searches::start(source, &named.digest, &manifest, &store, &host.runtime);
@@ -212,7 +273,7 @@ pub async fn attach_remote(
     let puller = Puller::new(blobs, opened.openings, Arc::clone(&health), fetcher, runtime, settings);
     // A writable directory is recovered meanwhile; the fetches of other disks go on.
     let assembled = tokio::task::block_in_place(|| {
-        assemble(stack, health, Some(Arc::clone(&puller)), &named.digest, options)
+        assemble(stack, health, Some(Arc::clone(&puller)), named.digest, reference, options)
     });
     let (disk, made) = assembled.map_err(about)?;
     if let Some(preloader) = &disk.preloader {
@@ -240,7 +301,7 @@ pub async fn attach_remote(
         puller.set_left_rate(options.left_rate);
     }
     let (digest, manifest_bytes) = (named.digest, named.bytes);
-    Ok(Attached { disk, digest, manifest, manifest_bytes, made, warnings })
+    Ok(Attached { disk, digest, manifest, manifest_bytes, made, hold: Hold::default(), warnings })
 }
 
 /// Where an image is attached from although its store gave this `refusal`; from nowhere for who is denied, unless the
@@ -394,14 +455,18 @@ fn assemble(
     stack: Arc<Stack>,
     health: Arc<Health>,
     puller: Option<Arc<Puller>>,
-    digest: &Digest,
+    digest: Digest,
+    reference: &Reference,
     options: &DiskOptions,
 ) -> Result<(Arc<Disk>, Option<MadeDirectory>)> {
     let base: Arc<dyn BlockDevice> = Arc::new(Base::new(Arc::clone(&stack), health));
     let (top, made) = match &options.writable {
         None => (Top::Base(base), None),
         Some(writable) => {
-            let (disk, made) = open_writable(base, digest, writable)?;
+            let (disk, made) = open_writable(base, digest, reference, writable)?;
+            if let Err(error) = disk.note_reference(&reference.to_string()) {
+                tracing::warn!(%error, "where the image is to be found is not noted in the writable directory");
+            }
             (Top::Writable(Arc::new(disk)), made)
         }
     };
@@ -418,12 +483,16 @@ fn assemble(
 /// Opens the writable directory, or makes it.
 fn open_writable(
     base: Arc<dyn BlockDevice>,
-    digest: &Digest,
+    digest: Digest,
+    reference: &Reference,
     options: &WritableOptions,
 ) -> Result<(WritableDisk, Option<MadeDirectory>)> {
     let parent = digest.to_string();
     let opened = match WritableDisk::inspect(&options.dir) {
-        Ok(_) => WritableDisk::open(&options.dir, Some(base), &parent)?,
+        Ok(info) => {
+            check_parent(&info, digest, reference).map_err(|e| e.about(options.dir.display()))?;
+            WritableDisk::open(&options.dir, Some(base), &parent)?
+        }
         Err(e) if e.kind() == ErrorKind::NotFound => {
             let least = base.size().next_multiple_of(headstart_block::SECTOR_SIZE);
             let size = options.size.unwrap_or(least);
@@ -431,7 +500,7 @@ fn open_writable(
                 return Err(too_small(least, size));
             }
             let made = MadeDirectory::before(&options.dir);
-            let new = NewDisk { size, parent, uuid: uuid::Uuid::new_v4() };
+            let new = NewDisk { size, parent, uuid: Uuid::new_v4() };
             return match WritableDisk::create(&options.dir, Some(base), &new) {
                 Ok(disk) => Ok((disk, Some(made))),
                 Err(error) => {
@@ -453,6 +522,17 @@ fn open_writable(
         _ => {}
     }
     Ok((opened, None))
+}
+
+/// Refuses a directory that lies on another image, and says how that is attached.
+fn check_parent(info: &DiskInfo, digest: Digest, reference: &Reference) -> Result<()> {
+    let Some(parent) = info.parent.parse::<Digest>().ok().filter(|parent| *parent != digest) else {
+        return Ok(());
+    };
+    let noted = info.reference.as_deref().and_then(|noted| noted.parse::<Reference>().ok());
+    let own = by_digest(noted.as_ref().unwrap_or(reference), parent);
+    Err(Error::new(ErrorKind::Conflict, format!("the writable layer lies on {parent}, not on {digest}"))
+        .remedy(format!("attach the image it belongs to: attach {own} instead, or give a new directory")))
 }
 
 fn too_small(has: u64, wanted: u64) -> Error {

@@ -16,6 +16,7 @@
 //! | [`accesses`] | what is read first: a log that reads write |
 //! | [`plans`] | plans as a disk follows them: in its image's order, in whole blocks |
 //! | [`preloading`] | finds plans, and follows them by that log |
+//! | `hold` | keeps the image from being deleted while a disk needs it |
 //! | `known_links` | bandwidths seen before, for the first plan of a disk |
 //! | `known_files` | how both are kept |
 //! | [`carrier`] | the same for who is no disk |
@@ -33,6 +34,7 @@ pub mod carrier;
 pub mod disk;
 mod fetch;
 mod hints;
+mod hold;
 mod known_files;
 mod known_images;
 mod known_links;
@@ -51,6 +53,7 @@ pub use blobs::Blobs;
 pub use carrier::Carrier;
 pub use disk::Disk;
 pub use hints::image_key_of;
+pub use hold::Hold;
 pub use pinned::PinnedImages;
 pub use preloading::{Found, Origin, PlanSource, Preloaded, Preloader, Search, Sought};
 pub use puller::Puller;

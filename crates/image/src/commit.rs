@@ -6,7 +6,8 @@ use crate::new_layer::{LayerOutput, Packing};
 use crate::open_image::OpenImage;
 use crate::progress::{Progress, step};
 use crate::reference::Reference;
-use headstart_block::{BlockDevice, Result, SECTOR_SIZE};
+use crate::store::by_digest;
+use headstart_block::{BlockDevice, Error, Result, SECTOR_SIZE};
 use headstart_lsmt::writable::WritableDisk;
 use headstart_lsmt::{Layer, LayerWriter, Segment, Stack, copy_segments};
 use std::io::{self, Write};
@@ -27,7 +28,7 @@ pub enum Upper {
     },
 }
 
-/// Makes `target` of `base` with `upper` on top.
+/// Makes `target` of `base` with `upper` on top. A writable directory notes its base, which need not be given.
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Conflict`] where a writable directory is in use or lies on another image; what
@@ -39,7 +40,14 @@ pub fn commit(
     packing: &Packing,
     progress: &dyn Progress,
 ) -> Result<NewImageReport> {
-    let base = base.map(OpenImage::open).transpose()?;
+    let noted = match (upper, base) {
+        (Upper::Writable(dir), None) => noted_base(dir)?,
+        _ => None,
+    };
+    let base = base.or(noted.as_ref()).map(OpenImage::open).transpose().map_err(|e| match noted {
+        Some(_) => e.remedy("name a copy of the image that it was written on by --base"),
+        None => e,
+    })?;
     let builder = Builder::new(target, packing)?.on(base.as_ref(), progress)?;
     match upper {
         Upper::Writable(dir) => commit_writable(builder, dir, base, progress),
@@ -47,6 +55,21 @@ pub fn commit(
             commit_pair(builder, open_pair_files(data, index)?, base.as_ref(), progress)
         }
     }
+}
+
+/// The image that a writable directory lies on, where it notes one.
+fn noted_base(dir: &Path) -> Result<Option<Reference>> {
+    // What is wrong with the directory is said when it is opened.
+    let Ok(info) = WritableDisk::inspect(dir) else { return Ok(None) };
+    let noted = info.reference.and_then(|noted| noted.parse::<Reference>().ok());
+    let Some((noted, parent)) = noted.zip(info.parent.parse().ok()) else { return Ok(None) };
+    let base = by_digest(&noted, parent);
+    if base.location.is_remote() {
+        return Err(Error::unsupported(format!("lies on {base}, which is not in a directory"))
+            .about(dir.display())
+            .remedy(format!("run `headstart image pull {base} file:///DIR:TAG`, and name that by --base")));
+    }
+    Ok(Some(base))
 }
 
 fn commit_writable(

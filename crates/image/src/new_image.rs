@@ -41,6 +41,8 @@ pub struct NewImageReport {
     pub summary: LayerSummary,
     /// Layers of the image, the new one included.
     pub layers: usize,
+    /// The manifest that the tag named before, where it was another one.
+    pub was: Option<Digest>,
 }
 
 /// An image in the making. Nothing of it is visible before [`Builder::publish`].
@@ -153,7 +155,7 @@ impl<'a> Builder<'a> {
             config: self.config,
             optimized_from: None,
         };
-        let published = self.staging.publish(&image, self.target.tag()?)?;
+        let (published, was) = self.staging.publish_over(&image, self.target.tag()?)?;
         Ok(NewImageReport {
             reference: self.target.clone(),
             digest: published.digest,
@@ -162,6 +164,7 @@ impl<'a> Builder<'a> {
             layer_size: size,
             summary,
             layers,
+            was,
         })
     }
 }

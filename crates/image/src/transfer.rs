@@ -56,6 +56,9 @@ const MANIFESTS_AT_ONCE: usize = 8;
 /// How often the user is asked whether he wants to stop while nothing moves.
 const ASK_TO_STOP: Duration = Duration::from_millis(100);
 
+/// The longest time that a copy that ends early takes to say so.
+const LAST_WORD: Duration = Duration::from_secs(1);
+
 /// What a copy did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransferReport {
@@ -75,6 +78,8 @@ pub struct TransferReport {
     pub lost_trees: u64,
     /// What became of the plan that is published with the image.
     pub plan: PlanFate,
+    /// The manifest that the tag named before, where it was another one.
+    pub was: Option<Digest>,
 }
 
 /// What became of the plan that is published with an image.
@@ -161,6 +166,10 @@ impl Transfer<'_> {
             done = self.run(selector, tag) => done,
             stopped = self.until_stopped() => Err(stopped),
         };
+        if done.is_err() {
+            // Best effort: the store finds out in time that this copy has ended.
+            let _ = tokio::time::timeout(LAST_WORD, self.target.done_writing()).await;
+        }
         let location = self.target.location();
         let image = tag.map_or(format!("{location}{selector}"), |tag| format!("{location}:{tag}"));
         done.map_err(|e| match e.kind() {
@@ -189,6 +198,20 @@ impl Transfer<'_> {
         let manifest = Manifest::parse(&bytes).map_err(|e| e.about(&name))?;
         let items = items(&manifest);
         self.target.prepare_to_write().await?;
+        let done = self.copy_all(digest, bytes, items, tag).await;
+        self.target.done_writing().await;
+        done
+    }
+
+    /// Copies what the manifest `bytes` has, and then that.
+    async fn copy_all(
+        &self,
+        digest: Digest,
+        bytes: Bytes,
+        items: Vec<Item>,
+        tag: Option<&Tag>,
+    ) -> Result<TransferReport> {
+        let manifest = Manifest::parse(&bytes)?;
         self.progress.begin("copy", items.iter().fold(0, |sum, item| sum.saturating_add(item.size)));
         let copy = |item: Item| async move { Ok::<_, Error>((item, self.copy(item).await?)) };
         let fates: Vec<(Item, Fate)> =
@@ -215,6 +238,11 @@ impl Transfer<'_> {
         let is_there =
             |digest: Digest| fates.iter().any(|(item, fate)| item.digest == digest && *fate != Fate::Lost);
         put_trees(self.target, &manifest, &bytes, is_there).await?;
+        if let Some(tag) = tag {
+            // Only said: what cannot be found out stops nothing.
+            let before = self.target.manifest(&Selector::Tag(tag.clone())).await;
+            report.was = before.ok().map(|(was, _)| was).filter(|was| *was != digest);
+        }
         let stored = self.target.put_manifest(&media_type(&bytes), bytes, tag).await?;
         if stored != digest {
             let cause = format!("stored the manifest under another digest, {stored}");

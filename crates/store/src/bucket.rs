@@ -16,15 +16,24 @@
 //! person can say whose image it shall be; if it was another, both changes are kept. Blobs and manifests need no such
 //! care: their names are their contents.
 
+mod admin;
+#[cfg(test)]
+mod lease_tests;
+mod leases;
+mod prune;
 #[cfg(test)]
 mod tests;
+
+pub use admin::Bucket;
+pub use leases::{LEASE_LASTS, LEAST_AGE};
+pub use prune::{BucketPruneOptions, BucketPruneReport, BucketRemoval, Look, NamelessImage};
 
 use crate::MAX_MANIFEST_SIZE;
 use crate::counters::{Counters, Meter};
 use crate::http;
 use crate::layout::{
-    self, INDEX_FILE, Index, LAYOUT, LAYOUT_FILE, MAX_INDEX_SIZE, blob_name, check_document, check_layout,
-    follow, select,
+    self, INDEX_FILE, Index, LAYOUT, LAYOUT_FILE, Lease, MAX_INDEX_SIZE, blob_name, check_document,
+    check_layout, follow, select,
 };
 use crate::link::{Answer, Link, told_about};
 use crate::media_type::INDEX_OCI;
@@ -49,7 +58,7 @@ use object_store::{
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::OnceCell;
+use tokio::sync::{Mutex, OnceCell};
 use tokio::time::timeout;
 use url::Url;
 
@@ -72,6 +81,8 @@ pub(crate) struct BucketStore {
     stall: Duration,
     /// Whether the store was seen to honour conditions.
     conditions: OnceCell<()>,
+    /// The object that says that a copy into the store is going on.
+    push: Mutex<Option<leases::Push>>,
 }
 
 /// What reading the index found: itself and its version, if there is one.
@@ -107,6 +118,7 @@ impl BucketStore {
             first_byte: settings.first_byte_timeout,
             stall: settings.stall_timeout,
             conditions: OnceCell::new(),
+            push: Mutex::default(),
         })
     }
 
@@ -202,6 +214,7 @@ impl BucketStore {
             let done = part.is_none();
             if let Some(part) = part {
                 let len = part.len() as u64;
+                self.renew_push().await;
                 let put = parts.put_part(PutPayload::from_bytes(part));
                 sending.push_back(async move { self.call(name, WRITE_TIMEOUT, put).await.map(|()| len) });
             }
@@ -298,7 +311,9 @@ impl BucketStore {
                 break;
             }
             before = Some(now);
+            let unchanged = index.clone();
             change(&mut index);
+            self.mark_lost(&unchanged, &index).await?;
             if self.replace_index(Versioned { index, version }).await? {
                 return Ok(());
             }
@@ -556,7 +571,28 @@ impl Store for BucketStore {
         }
     }
 
+    async fn prepare_to_write(&self) -> Result<()> {
+        self.begin_push().await
+    }
+
+    async fn done_writing(&self) {
+        self.end_push().await;
+    }
+
+    fn keeps_leases(&self) -> bool {
+        true
+    }
+
+    async fn put_lease(&self, id: &str, lease: &Lease) -> Result<bool> {
+        self.write_lease(id, lease).await
+    }
+
+    async fn remove_lease(&self, id: &str) -> Result<()> {
+        self.delete(&format!("{}/{id}", leases::LEASES)).await
+    }
+
     async fn put_blob(&self, digest: &Digest, source: Arc<dyn ReadAt>, copied: Copied<'_>) -> Result<()> {
+        self.renew_push().await;
         let name = blob_name(digest);
         let mut upload = Upload::new(digest, source).in_few_parts()?;
         if upload.len() <= PART {

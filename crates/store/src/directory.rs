@@ -128,10 +128,11 @@ impl DirectoryStore {
             let digest = Digest::of(&bytes);
             let _lock = layout.lock()?;
             check_blobs(layout, &bytes)?;
-            let mut index = layout.index()?;
+            let before = layout.index()?;
+            let mut index = before.clone();
             change(&mut index, layout, digest)?;
             put_document(layout, &staging, &bytes)?;
-            layout.replace(&layout.index_path(), &index.to_bytes()?)?;
+            layout.replace_index(&before, &index)?;
             Ok(digest)
         })
         .await

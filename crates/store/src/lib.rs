@@ -28,12 +28,13 @@
 //! | `upload` | a blob on its way into a store, checked against its digest |
 //! | [`media_type`] | names of documents |
 //! | [`blob_source`] | a blob of a store as a source, for copies |
+//! | [`bucket`](mod@bucket) | object stores, also for those who look after them |
 //! | [`counters`] | what was done, for metrics |
 
 #![forbid(unsafe_code)]
 
 pub mod blob_source;
-mod bucket;
+pub mod bucket;
 pub mod counters;
 mod directory;
 mod guard;
@@ -53,6 +54,7 @@ pub mod store;
 mod upload;
 mod web;
 
+pub use bucket::Bucket;
 pub use counters::Counters;
 pub use guard::is_host_with_port;
 pub use http::Redirects;

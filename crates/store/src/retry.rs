@@ -17,6 +17,7 @@
 //!   answer like others, at once: a mistyped tag, or a blob that is yet to be pushed.
 
 use crate::counters::{Counters, Meter};
+use crate::layout::Lease;
 use crate::reference::{Selector, Tag};
 use crate::referrers::Referrer;
 use crate::settings::RetrySettings;
@@ -169,6 +170,22 @@ impl Store for Retrying {
 
     async fn prepare_to_write(&self) -> Result<()> {
         self.run(|| self.store.prepare_to_write()).await
+    }
+
+    async fn done_writing(&self) {
+        self.store.done_writing().await;
+    }
+
+    fn keeps_leases(&self) -> bool {
+        self.store.keeps_leases()
+    }
+
+    async fn put_lease(&self, id: &str, lease: &Lease) -> Result<bool> {
+        self.run(|| self.store.put_lease(id, lease)).await
+    }
+
+    async fn remove_lease(&self, id: &str) -> Result<()> {
+        self.run(|| self.store.remove_lease(id)).await
     }
 
     async fn put_blob(&self, digest: &Digest, source: Arc<dyn ReadAt>, copied: Copied<'_>) -> Result<()> {

@@ -7,6 +7,7 @@
 //! [`Stop`] in their settings: their requests end with the disk.
 
 use crate::counters::Counters;
+use crate::layout::Lease;
 use crate::reference::{Selector, Tag};
 use crate::referrers::Referrer;
 use crate::store::{Copied, Store, Urgency};
@@ -115,6 +116,22 @@ impl Store for Stoppable {
 
     async fn prepare_to_write(&self) -> Result<()> {
         self.run(self.store.prepare_to_write()).await
+    }
+
+    async fn done_writing(&self) {
+        self.store.done_writing().await;
+    }
+
+    fn keeps_leases(&self) -> bool {
+        self.store.keeps_leases()
+    }
+
+    async fn put_lease(&self, id: &str, lease: &Lease) -> Result<bool> {
+        self.run(self.store.put_lease(id, lease)).await
+    }
+
+    async fn remove_lease(&self, id: &str) -> Result<()> {
+        self.run(self.store.remove_lease(id)).await
     }
 
     async fn put_blob(&self, digest: &Digest, source: Arc<dyn ReadAt>, copied: Copied<'_>) -> Result<()> {

@@ -1,12 +1,13 @@
 //! [`Store`]: the one interface over all kinds of stores.
 
 use crate::counters::Counters;
+use crate::layout::Lease;
 use crate::reference::{Selector, Tag};
 use crate::referrers::Referrer;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt};
-use headstart_block::{ByteRange, Digest, ReadAt, Result};
+use headstart_block::{ByteRange, Digest, Error, ReadAt, Result};
 use std::sync::Arc;
 
 /// How soon a read is needed.
@@ -73,6 +74,30 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// [`headstart_block::ErrorKind::ReadOnly`] where the store cannot be written.
     async fn prepare_to_write(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Says that what was to be written is there.
+    async fn done_writing(&self) {}
+
+    /// `true` if disks of images of this store leave leases by [`Store::put_lease`].
+    fn keeps_leases(&self) -> bool {
+        false
+    }
+
+    /// Writes or renews a lease. `true` if somebody was deleting blobs, who may not have seen it: whether the image is
+    /// still there is to be looked for.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Unsupported`] where the store keeps none.
+    async fn put_lease(&self, id: &str, lease: &Lease) -> Result<bool> {
+        let _ = (id, lease);
+        Err(Error::unsupported("keeps no leases"))
+    }
+
+    /// Takes a lease out. It may be gone already.
+    async fn remove_lease(&self, id: &str) -> Result<()> {
+        let _ = id;
         Ok(())
     }
 

@@ -62,6 +62,16 @@ fn beside(pid_file: &Path) -> PathBuf {
     pid_file.with_extension(ENDING)
 }
 
+/// The file in which the images of the disk of a process are written down: it is there as long as the disk is to be
+/// started again.
+///
+/// # Errors
+/// Where the current directory cannot be told.
+pub fn images_record(pid_file: &Path) -> Result<PathBuf> {
+    let path = beside(pid_file);
+    std::path::absolute(&path).map_err(|e| Error::io("has no absolute path", e).about(path.display()))
+}
+
 /// Writes down which images the disk of a process has, durably.
 ///
 /// # Errors

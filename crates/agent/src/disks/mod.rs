@@ -45,7 +45,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::broadcast;
 use utoipa::ToSchema;
 
-pub use images::{DiskImage, KeptImage, keep_images};
+pub use images::{DiskImage, KeptImage, images_record, keep_images};
 pub use process::{Held, LOG_MAX, hold_pid_file};
 
 /// Events that a slow watcher may be behind before it misses some.

@@ -2,12 +2,14 @@
 
 use super::arguments::Attach;
 use super::recording::Traces;
-use headstart_agent::disks::{Held, KeptImage};
+use headstart_agent::disks::{Held, KeptImage, images_record};
 use headstart_agent::local::AgentSwarm;
 use headstart_block::{BlockDevice, ByteSize, Digest, Error, ErrorKind, Result};
 use headstart_cache::{Cache, CacheSettings};
 use headstart_disk::attach::{attach_local, attach_remote, is_local};
-use headstart_disk::{Attached, Disk, DiskOptions, Host, KnownImage, MadeDirectory, Swarm, WritableOptions};
+use headstart_disk::{
+    Attached, Disk, DiskOptions, Hold, Host, KnownImage, MadeDirectory, Swarm, WritableOptions,
+};
 use headstart_image::manifest::Manifest;
 use headstart_image::progress::Progress;
 use headstart_lsmt::writable::WritableDisk;
@@ -121,6 +123,8 @@ pub(crate) struct NamedDisk {
     made: Mutex<Option<MadeDirectory>>,
     /// Dropped behind the disk.
     around: Arc<Around>,
+    /// Keeps others from deleting the image.
+    hold: Hold,
 }
 
 /// Where nobody was ever told of the disk, its directory goes away again.
@@ -234,6 +238,7 @@ impl Session {
         for disk in &self.disks {
             let flushed = disk.disk.flush().map_err(|e| e.about(&disk.image));
             result = result.and(flushed);
+            disk.hold.release();
         }
         if let Some(traces) = &self.traces {
             traces.stop();
@@ -302,9 +307,10 @@ struct Unnamed {
 impl Unnamed {
     fn named(self, attached: Attached) -> (NamedDisk, Vec<String>) {
         let Self { name, image, recorder, around } = self;
-        let Attached { disk, digest, manifest, manifest_bytes, made, warnings } = attached;
+        let Attached { disk, digest, manifest, manifest_bytes, made, hold, warnings } = attached;
         let made = Mutex::new(made);
-        let disk = NamedDisk { name, image, disk, recorder, digest, manifest, manifest_bytes, made, around };
+        let disk =
+            NamedDisk { name, image, disk, recorder, digest, manifest, manifest_bytes, made, around, hold };
         (disk, warnings)
     }
 }
@@ -333,6 +339,7 @@ async fn attach_one(
         require_tree: args.require_tree,
         cached_although_denied: args.cached_although_denied,
         known,
+        record: args.pid_file.as_deref().map(images_record).transpose()?,
     };
     match (store, host) {
         (Some(store), Some(host)) => {

@@ -129,6 +129,9 @@ struct Copied {
     /// The artifact with the plan that was taken along.
     plan: Option<String>,
     lost_plan: bool,
+    /// The digest that the tag named before, where it was moved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    was: Option<String>,
     /// What came of bringing it to the swarm's roots.
     #[serde(skip_serializing_if = "Option::is_none")]
     warmed: Option<AfterPush>,
@@ -152,6 +155,7 @@ impl Copied {
                 PlanFate::Unchanged | PlanFate::Lost => None,
             },
             lost_plan: done.plan == PlanFate::Lost,
+            was: done.was.map(|was| was.to_string()),
             warmed: None,
             is_right: true,
         }
@@ -185,6 +189,7 @@ impl fmt::Display for Copied {
             let plan = if self.lost_plan { "could not be copied" } else { "taken along" };
             fields.push(("plan", plan.to_owned()));
         }
+        fields.extend(self.was.clone().map(|was| ("was", was)));
         Fields(&fields).fmt(f)?;
         self.warmed.iter().try_for_each(|warmed| write!(f, "{warmed}"))
     }

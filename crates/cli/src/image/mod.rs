@@ -4,6 +4,7 @@ mod copy;
 mod list;
 mod look;
 mod optimize;
+mod prune;
 mod pull;
 mod push;
 mod report;
@@ -23,9 +24,8 @@ use headstart_image::export::export_disk;
 use headstart_image::import::import_disk;
 use headstart_image::open_image::OpenImage;
 use headstart_image::progress::Progress;
-use headstart_image::reference::{Reference, parse_store};
-use headstart_image::store::ImageStore;
-use report::{DiffReport, Made, Pruned, Removed};
+use headstart_image::reference::Reference;
+use report::{DiffReport, Made};
 use std::path::PathBuf;
 
 #[derive(Subcommand)]
@@ -75,10 +75,11 @@ pub(crate) enum Command {
         headstart image copy oci://registry.lan/vm/debian:12 gs://images/debian --ca-file lan.pem")]
     Copy(copy::Copy),
     /// Make an image of a writable layer and the image below it
-    #[command(after_help = "Examples:\n  headstart image commit --writable /var/lib/vm1 \\\n    \
-                            --base file:///srv/images:debian file:///srv/images:vm1\n  \
+    #[command(
+        after_help = "Examples:\n  headstart image commit --writable /var/lib/vm1 file:///srv/images:vm1\n  \
                             headstart image commit --pair upper.data,upper.index \\\n    \
-                            --base file:///srv/images:debian file:///srv/images:vm1")]
+                            --base file:///srv/images:debian file:///srv/images:vm1"
+    )]
     Commit(Commit),
     /// Make an image of one layer that holds the same disk
     #[command(
@@ -105,18 +106,12 @@ pub(crate) enum Command {
         /// The other
         right: Reference,
     },
-    /// Remove an image's tag; its blobs go with the next prune
-    #[command(after_help = "Example:\n  headstart image remove file:///srv/images:vm1")]
-    Remove {
-        /// The image
-        image: Reference,
-    },
-    /// Delete the blobs that no image needs
-    #[command(after_help = "Example:\n  headstart image prune file:///srv/images")]
-    Prune {
-        /// The store: file:///DIR
-        store: String,
-    },
+    /// Remove an image's tag; its blobs go with a later prune
+    #[command(after_help = prune::REMOVE_EXAMPLES)]
+    Remove(prune::Remove),
+    /// Delete the blobs that no image and no disk needs
+    #[command(after_help = prune::PRUNE_EXAMPLES)]
+    Prune(prune::Prune),
 }
 
 #[derive(Args)]
@@ -163,7 +158,7 @@ pub(crate) struct Commit {
     /// An unsealed writable layer of OverlayBD: its data file and its index file
     #[arg(long, value_name = "DATA,INDEX", value_delimiter = ',', num_args = 1)]
     pair: Vec<PathBuf>,
-    /// The image that it was written on
+    /// The image that it was written on [default: of a writable layer, the one that it notes]
     #[arg(long, value_name = "IMAGE")]
     base: Option<Reference>,
     #[command(flatten)]
@@ -188,17 +183,10 @@ impl Command {
             }
             Self::Optimize(optimize) => optimize.run(progress),
             Self::Diff { left, right } => Ok(Box::new(DiffReport::new(&diff(left, right, progress)?))),
-            Self::Remove { image } => {
-                ImageStore::open(image.directory()?)?.remove(&image.selector)?;
-                Ok(Box::new(Removed { image: image.to_string() }))
-            }
-            Self::Prune { store } => Ok(Box::new(Pruned::from(open_store(store)?.prune()?))),
+            Self::Remove(remove) => remove.run(),
+            Self::Prune(prune) => prune.run(),
         }
     }
-}
-
-fn open_store(text: &str) -> Result<ImageStore> {
-    ImageStore::open(parse_store(text)?.directory()?)
 }
 
 impl Import {

@@ -223,6 +223,9 @@ struct Optimized {
     preloading: Takes,
     #[serde(skip_serializing_if = "Option::is_none")]
     plan: Option<String>,
+    /// The digest that the tag named before, where it was moved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    was: Option<String>,
 }
 
 impl Optimized {
@@ -247,6 +250,7 @@ impl Optimized {
             preloading_before,
             preloading,
             plan,
+            was: made.was.map(|was| was.to_string()),
         }
     }
 }
@@ -293,6 +297,7 @@ impl fmt::Display for Optimized {
         if let Some(plan) = &self.plan {
             fields.push(("plan", format!("{plan}, published with it")));
         }
+        fields.extend(self.was.clone().map(|was| ("was", was)));
         Fields(&fields).fmt(f)
     }
 }

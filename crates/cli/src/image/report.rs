@@ -8,7 +8,7 @@ use headstart_image::manifest::Manifest;
 use headstart_image::new_image::NewImageReport;
 use headstart_image::open_image::{Coverage, OpenImage, OpenLayer};
 use headstart_image::reference::Reference;
-use headstart_image::store::{ListEntry, PruneReport};
+use headstart_image::store::ListEntry;
 use headstart_image::verify::{Depth, Verdict};
 use serde::Serialize;
 use std::fmt;
@@ -26,6 +26,9 @@ pub(super) struct Made {
     layer_size: u64,
     layer_data_bytes: u64,
     layer_segments: u64,
+    /// The digest that the tag named before, where it was moved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    was: Option<String>,
 }
 
 impl Made {
@@ -40,6 +43,7 @@ impl Made {
             layer_size: made.layer_size,
             layer_data_bytes: made.summary.data_bytes,
             layer_segments: made.summary.segments,
+            was: made.was.map(|was| was.to_string()),
         }
     }
 }
@@ -50,7 +54,7 @@ impl fmt::Display for Made {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let format = self.format.as_ref().map(|format| format!(" ({format})")).unwrap_or_default();
         let (stored, data) = (ByteSize(self.layer_size), ByteSize(self.layer_data_bytes));
-        let fields = [
+        let mut fields = vec![
             ("image", self.image.clone()),
             ("digest", self.digest.clone()),
             ("disk", format!("{}{format}", ByteSize(self.virtual_size))),
@@ -61,6 +65,7 @@ impl fmt::Display for Made {
                 format!("{data} of data in {}, stored in {stored}", count(self.layer_segments, "segment")),
             ),
         ];
+        fields.extend(self.was.clone().map(|was| ("was", was)));
         Fields(&fields).fmt(f)
     }
 }
@@ -382,40 +387,5 @@ impl fmt::Display for DiffReport {
             write!(f, "\n  {len:>12} bytes at {offset}")?;
         }
         Ok(())
-    }
-}
-
-/// An image whose tag was removed.
-#[derive(Serialize)]
-pub(super) struct Removed {
-    pub(super) image: String,
-}
-
-impl Outcome for Removed {}
-
-impl fmt::Display for Removed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} removed; `headstart image prune` frees the blobs that no other image needs", self.image)
-    }
-}
-
-/// What a prune freed.
-#[derive(Serialize)]
-pub(super) struct Pruned {
-    blobs: u64,
-    bytes: u64,
-}
-
-impl From<PruneReport> for Pruned {
-    fn from(report: PruneReport) -> Self {
-        Self { blobs: report.blobs, bytes: report.bytes }
-    }
-}
-
-impl Outcome for Pruned {}
-
-impl fmt::Display for Pruned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} deleted, {} freed", count(self.blobs, "blob"), ByteSize(self.bytes))
     }
 }

@@ -7,6 +7,7 @@
 //! | [`idle`] | what hosts cost that have nothing to share |
 //! | [`io`] | fio with verification, while the agent is killed, restarted and replaced by another program |
 //! | [`joining`] | whether a host is in the swarm, and what is wrong, is said on both sides |
+//! | [`leases`] | a disk whose process is dead keeps its image |
 //! | [`looking`] | what programs that only look are told over TCP, and what they cannot do to others |
 //! | [`machine`] | the same with a virtual machine over vhost-user-blk, and while the disk's own process is killed |
 //! | [`modes`] | which users can read what is kept; logs that do not grow without end |
@@ -47,6 +48,7 @@ mod idle;
 mod images;
 mod io;
 mod joining;
+mod leases;
 mod looking;
 mod machine;
 mod modes;

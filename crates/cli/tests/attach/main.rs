@@ -6,6 +6,7 @@
 //! | [`nbd`] | NBD clients: libnbd's tools, fio, QEMU's tools; TLS |
 //! | [`files`] | the disk as a file: loop devices, file systems, damage looked for after writes; vhost-user comes up |
 //! | [`writable`] | what is written stays, grows, is refused to others, becomes an image |
+//! | [`leases`], [`bucket_leases`] | disks keep their images, whatever becomes of tags and whoever prunes |
 //! | [`sharing`] | many disks and processes of one image fetch each byte once |
 //! | [`away`] | stores that are gone, with and without everything in the cache |
 //! | [`clients`] | clients that are connected when a disk is to go, or when its process dies |
@@ -25,12 +26,14 @@
 #[path = "../support/attached.rs"]
 mod attached;
 mod away;
+mod bucket_leases;
 mod clients;
 #[path = "../e2e/disk.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod disk;
 mod files;
 mod images;
+mod leases;
 mod nbd;
 mod preloading;
 mod recording;

@@ -76,7 +76,7 @@ fn train_twice_and_it_is_the_same_artifact() {
     assert_eq!(plan["published"]["traces"], 10);
     // With the image goes the plan.
     scene.ok("image remove file://~/store:v1");
-    scene.ok("image prune file://~/store");
+    scene.ok("image prune file://~/store --older-than 0s");
     assert_eq!(scene.names("store/blobs/sha256"), [""; 0]);
 }
 

@@ -119,6 +119,8 @@ pub struct OptimizeReport {
     pub cost: [Cost; 2],
     /// Bytes of the disk that come from another place than in the source, and were found to be the same.
     pub compared: u64,
+    /// The manifest that the tag named before, where it was another one.
+    pub was: Option<Digest>,
 }
 
 /// Makes an image of the same disk as `source`, in which what boots read lies first.
@@ -168,7 +170,7 @@ pub fn optimize(
         config: source.config()?,
         optimized_from: Some(source.known_as()),
     };
-    let made = site.publish(source, &image, request.target, stores, progress)?;
+    let (made, was) = site.publish(source, &image, request.target, stores, progress)?;
     Ok(OptimizeReport {
         reference: request.target.clone(),
         digest: made.digest,
@@ -184,6 +186,7 @@ pub fn optimize(
         added: added(&source.open.manifest, &made.manifest),
         cost,
         compared,
+        was,
     })
 }
 

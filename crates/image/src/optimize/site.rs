@@ -143,7 +143,7 @@ impl Site {
         remote.bring_all(&wanted, progress)
     }
 
-    /// Makes the image appear in its target.
+    /// Makes the image appear in its target; also says which manifest its tag named before.
     pub(super) fn publish(
         self,
         source: &Source,
@@ -151,10 +151,10 @@ impl Site {
         target: &Reference,
         stores: Stores<'_>,
         progress: &dyn Progress,
-    ) -> Result<Image> {
+    ) -> Result<(Image, Option<Digest>)> {
         let tag = target.tag()?;
         if self.store.is_some() {
-            return self.staging.publish(image, tag);
+            return self.staging.publish_over(image, tag);
         }
         let documents = image.documents()?;
         self.staging.put(&documents.config)?;
@@ -166,7 +166,7 @@ impl Site {
         let selector = Selector::Digest(digest);
         let retry = stores.settings.retry;
         let made: Arc<dyn headstart_store::Store> = Arc::new(made);
-        stores.runtime.block_on(async {
+        let copied = stores.runtime.block_on(async {
             match to.check().await {
                 // It will be made.
                 Err(e) if e.kind() == ErrorKind::NotFound => {}
@@ -174,7 +174,7 @@ impl Site {
             }
             transfer(&made, &selector, &to, tag, retry, progress).await
         })?;
-        Ok(Image { digest, manifest })
+        Ok((Image { digest, manifest }, copied.was))
     }
 }
 

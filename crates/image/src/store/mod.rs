@@ -6,6 +6,8 @@
 //! <store>/blobs/sha256/<hex>       blobs by digest: manifests, configs, layers, hash trees
 //! <store>/.headstart/lock          held while the index or the set of blobs changes
 //! <store>/.headstart/staging/<x>/  what one writer has not published yet; its `lease` is held while it lives
+//! <store>/.headstart/leases/<id>   an image that a disk needs, whatever becomes of its tags
+//! <store>/.headstart/untagged/<hex> an image that lost its last name, and when
 //! ```
 //!
 //! Other tools (skopeo, oras) read and write the same directories: what they put in the index and we do not
@@ -15,7 +17,8 @@
 //!
 //! 1. A blob in `blobs/` is complete and durable: it was staged and synced, then renamed.
 //! 2. Whatever a manifest in the index refers to was there when it was put in the index, and stays while it
-//!    is: only [`ImageStore::prune`] deletes blobs, and only those that the index does not lead to.
+//!    is: only [`ImageStore::prune`] deletes blobs, and only those that neither the index leads to nor a lease
+//!    names ([`ImageStore::hold`]).
 //! 3. `index.json` is replaced by rename, after the blobs' directory is synced. A crash at any moment leaves
 //!    the old index or the new one, and at worst blobs and staging directories that the next prune removes.
 //! 4. Both 2 and 3 are done under the store's lock, which is only ever held for short, bounded work. It and the
@@ -27,15 +30,19 @@
 //! reported as a conflict, before anything is changed.
 //!
 //! Readers take no lock: an image removed and pruned under a reader's hands gives it a clear "not found" for
-//! what it has not opened yet, and files already open stay readable.
+//! what it has not opened yet, and files already open stay readable. Disks leave leases, and are spared that.
 
+mod leases;
 mod prune;
+mod removal;
 mod staging;
 
 #[cfg(test)]
 mod tests;
 
-pub use prune::PruneReport;
+pub use leases::{HeldImage, HoldingDirectory, attach_id, by_digest, directory_id, seen, unprotected};
+pub use prune::{PruneOptions, PruneReport, UntaggedImage};
+pub use removal::Removal;
 pub use staging::{BlobWriter, StagedBlob, Staging};
 
 use crate::digest::Digest;
@@ -247,25 +254,10 @@ impl ImageStore {
         let bytes = self.read_document(digest)?;
         let document = Index::parse(&bytes).map_err(|e| self.layout.about_blob(e, digest))?;
         let default = if document.is_index() { INDEX_OCI } else { MANIFEST_OCI };
-        let mut index = self.layout.index()?;
+        let before = self.layout.index()?;
+        let mut index = before.clone();
         index.set(tag, document.media_type().unwrap_or(default), digest, bytes.len() as u64);
-        self.layout.replace(&self.layout.index_path(), &index.to_bytes()?)
-    }
-
-    /// Takes an image out of the index: the entry of a tag, or all entries of a digest. The blobs stay until
-    /// [`ImageStore::prune`].
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`] where there is no such image.
-    pub fn remove(&self, selector: &Selector) -> Result<()> {
-        let _lock = self.layout.lock()?;
-        let mut index = self.layout.index()?;
-        if !index.remove(selector) {
-            return Err(Error::new(ErrorKind::NotFound, "there is no such image")
-                .about(format!("image {}", self.name(selector)))
-                .remedy("`headstart image list` shows those that there are"));
-        }
-        self.layout.replace(&self.layout.index_path(), &index.to_bytes()?)
+        self.layout.replace_index(&before, &index)
     }
 
     /// Begins to write an image.

@@ -132,6 +132,14 @@ impl Staging {
     /// [`ErrorKind::Conflict`] where a blob that it shares with another image was removed meanwhile,
     /// [`ErrorKind::NoSpace`] where the disk is full. In all cases the store is then as it was.
     pub fn publish(self, image: &NewImage, tag: &Tag) -> Result<Image> {
+        self.publish_over(image, tag).map(|(image, _)| image)
+    }
+
+    /// The same; also says which manifest the tag named before, where that was another one.
+    ///
+    /// # Errors
+    /// As [`Staging::publish`].
+    pub fn publish_over(self, image: &NewImage, tag: &Tag) -> Result<(Image, Option<Digest>)> {
         let documents = image.documents()?;
         self.put(&documents.config)?;
         let digest = self.put(&documents.manifest)?;
@@ -139,12 +147,15 @@ impl Staging {
 
         let _lock = self.store.layout.lock()?;
         self.check_references(&manifest)?;
-        let mut index = self.store.layout.index()?;
+        let before = self.store.layout.index()?;
+        let was = before.find(tag).and_then(|entry| entry.digest).filter(|was| *was != digest);
+        let mut index = before.clone();
         index.set(tag, MANIFEST_OCI, &digest, documents.manifest.len() as u64);
         let prepared = self.store.layout.prepare(&index.to_bytes()?)?;
         let mut moved = Moved::default();
-        let published = self
-            .move_blobs(&manifest, digest, &mut moved)
+        let marked = self.store.layout.mark_lost(&before, &index);
+        let published = marked
+            .and_then(|()| self.move_blobs(&manifest, digest, &mut moved))
             .and_then(|()| settle(&prepared, &self.store.layout.index_path()));
         if published.is_err() {
             moved.take_back();
@@ -153,7 +164,7 @@ impl Staging {
         published?;
         // Should this fail, the image is there and complete, though a power cut may still undo it.
         self.store.layout.sync_root()?;
-        Ok(Image { digest, manifest })
+        Ok((Image { digest, manifest }, was))
     }
 
     fn check_references(&self, manifest: &Manifest) -> Result<()> {

@@ -473,3 +473,42 @@ fn a_full_disk_leaves_the_store_as_it_was() {
     }
     assert!(full > 60 && published > 0, "{full} {published}");
 }
+
+/// An image that is held by way of an index of platforms, and that artifacts lead to.
+#[test]
+fn a_held_image_keeps_its_last_name_and_its_blobs() {
+    let (_dir, store) = new_store();
+    let image = publish(&store, "a", &[b"x"]).unwrap();
+    let entry = json!({"mediaType": MANIFEST_OCI, "digest": image.digest.to_string(), "size": 1,
+                       "platform": {"os": "linux", "architecture": "amd64"}});
+    let platforms = json!({"schemaVersion": 2, "mediaType": INDEX_OCI, "manifests": [entry]});
+    let platforms = put_blob(&store, &serde_json::to_vec(&platforms).unwrap());
+    store.tag(&platforms, &tag("multi")).unwrap();
+    let subject = json!({"mediaType": MANIFEST_OCI, "digest": image.digest.to_string(), "size": 1});
+    let artifact = json!({"schemaVersion": 2, "mediaType": MANIFEST_OCI, "subject": subject});
+    let artifact = put_blob(&store, &serde_json::to_vec(&artifact).unwrap());
+    let listed =
+        json!({"mediaType": MANIFEST_OCI, "digest": artifact.to_string(), "size": 1, "artifactType": "t"});
+    let list = json!({"schemaVersion": 2, "mediaType": INDEX_OCI, "manifests": [listed]});
+    let list = put_blob(&store, &serde_json::to_vec(&list).unwrap());
+    store.tag(&list, &tag(&headstart_store::layout::referrers_tag(&image.digest))).unwrap();
+
+    let reference = store.name(&by_tag("multi"));
+    let held = store.hold(&reference, None, None, uuid::Uuid::from_u128(1)).unwrap();
+    assert_eq!(held.image.digest, image.digest);
+    let lease = held.lease.unwrap();
+    store.remove(&by_tag("a")).unwrap();
+    let refused = store.remove(&by_tag("multi")).unwrap_err();
+    assert!(refused.kind() == ErrorKind::Conflict && refused.to_string().contains("in use by"), "{refused}");
+    let removal = store.remove_with(&by_tag("multi"), true, false).unwrap();
+    assert_eq!((removal.nameless, removal.holders.len()), (vec![platforms], 1));
+    // The index of platforms is nobody's any more; what is held keeps its artifacts.
+    let report = store.prune().unwrap();
+    assert_eq!((report.blobs, report.untagged.len(), report.images.len()), (1, 1, 1), "{report:?}");
+    check(&store, &image);
+    store.open_blob(&artifact).unwrap();
+    drop(lease);
+    store.prune().unwrap();
+    assert_eq!(fs::read_dir(store.layout.blobs_dir()).unwrap().count(), 0);
+    assert!(store.layout.marks().unwrap().is_empty());
+}

@@ -106,6 +106,8 @@ pub struct DiskInfo {
     pub size: u64,
     /// What it lies on, as its creator named it.
     pub parent: String,
+    /// Where that is to be found, as it was noted last.
+    pub reference: Option<String>,
     /// Its id.
     pub uuid: Uuid,
     /// The data and the index file of each of its pairs, lowest first.
@@ -206,7 +208,8 @@ impl WritableDisk {
     pub fn inspect(path: impl AsRef<Path>) -> Result<DiskInfo> {
         let state = State::load(&RealDirectory::unlocked(path.as_ref())?)?;
         let pairs = state.pairs.into_iter().map(|files| (files.data, files.index)).collect();
-        Ok(DiskInfo { size: state.virtual_size, parent: state.parent, uuid: state.uuid, pairs })
+        let State { virtual_size: size, parent, reference, uuid, .. } = state;
+        Ok(DiskInfo { size, parent, reference, uuid, pairs })
     }
 
     fn create_in(
@@ -341,6 +344,26 @@ impl WritableDisk {
     #[must_use]
     pub fn parent(&self) -> String {
         lock(&self.state).parent.clone()
+    }
+
+    /// The id of the disk.
+    #[must_use]
+    pub fn uuid(&self) -> Uuid {
+        lock(&self.state).uuid
+    }
+
+    /// Notes where what the disk lies on is to be found, durably.
+    ///
+    /// # Errors
+    /// What writing the state reports.
+    pub fn note_reference(&self, reference: &str) -> Result<()> {
+        let mut state = lock(&self.state);
+        if state.reference.as_deref() == Some(reference) {
+            return Ok(());
+        }
+        self.check_usable()?;
+        let noted = State { reference: Some(reference.to_owned()), ..state.clone() };
+        self.store(&mut state, noted)
     }
 
     /// Flushes what every write that has returned put into the view.

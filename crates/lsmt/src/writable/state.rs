@@ -28,6 +28,10 @@ pub(super) struct State {
     pub(super) uuid: Uuid,
     /// What it lies on: the digest of a manifest, or whatever its user calls it; empty = nothing.
     pub(super) parent: String,
+    /// The image that it lies on, as its user named it when it was attached last. A hint: `parent` decides. Version
+    /// 0.1.0 passes over it, and drops it when it changes the state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) reference: Option<String>,
     /// Size of the disk in bytes.
     pub(super) virtual_size: u64,
     /// The pairs, lowest first; the last one takes the writes.
@@ -64,7 +68,7 @@ fn number_of(name: &str) -> Option<u64> {
 impl State {
     pub(super) fn new(uuid: Uuid, parent: String, virtual_size: u64, pairs: &[u64]) -> Self {
         let pairs = pairs.iter().copied().map(PairFiles::of).collect();
-        Self { version: VERSION, uuid, parent, virtual_size, pairs }
+        Self { version: VERSION, uuid, parent, reference: None, virtual_size, pairs }
     }
 
     /// The same state with other pairs.

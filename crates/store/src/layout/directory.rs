@@ -173,6 +173,11 @@ impl LayoutDir {
         self.root.join(INDEX_FILE)
     }
 
+    /// The directory of files that mean nothing to other tools.
+    pub(super) fn private_dir(&self) -> PathBuf {
+        self.root.join(PRIVATE_DIR)
+    }
+
     /// Where writers keep what is not published yet.
     #[must_use]
     pub fn staging_dir(&self) -> PathBuf {

@@ -7,14 +7,24 @@
 //! ```
 
 mod directory;
+mod graph;
 mod index;
+mod lease;
 mod staging;
 mod unfinished;
+mod untagged;
 
 pub use directory::{LayoutDir, LayoutLock, settle, sync_dir};
+pub use graph::{collect_digests, image_document, leads_further};
 pub use index::{Entry, Index};
+pub use lease::{
+    ATTACH, DirectorySeen, FoundLease, HeldLease, Holder, HostId, JudgedLease, LEASE_MAX, Lease, Seen,
+    Standing,
+};
 pub use staging::{Living, StagingDir, StalePolicy, remove_stale};
 pub use unfinished::{Unfinished, remove_partial};
+pub use untagged::Mark;
+pub(crate) use untagged::lost_images;
 
 use bytes::Bytes;
 use headstart_block::{Digest, Error, ErrorKind, Result};

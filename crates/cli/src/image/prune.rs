@@ -1,0 +1,257 @@
+//! `headstart image remove` and `prune`: names and blobs go, but not those of disks.
+
+use crate::lease::{Keeper, look};
+use crate::report::{Outcome, Report, count};
+use crate::runtime::{FEW, with_runtime};
+use crate::store_args::StoreArgs;
+use clap::Args;
+use headstart_block::{ByteSize, Error, Result};
+use headstart_image::reference::{Reference, parse_store};
+use headstart_image::store::{PruneOptions, PruneReport, Removal, UntaggedImage};
+use headstart_store::bucket::{BucketPruneOptions, BucketPruneReport, BucketRemoval, NamelessImage};
+use serde::Serialize;
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+pub(super) const REMOVE_EXAMPLES: &str = "\
+Examples:
+  headstart image remove file:///srv/images:vm1
+  headstart image remove file:///srv/images:vm1 --dry-run
+
+An image that an attached disk or a writable directory needs keeps its last name, unless --force takes it
+away; its blobs stay as long as they are needed even so. `headstart lease list` shows who needs what.";
+
+pub(super) const PRUNE_EXAMPLES: &str = "\
+Examples:
+  headstart image prune file:///srv/images --dry-run
+  headstart image prune file:///srv/images --older-than 1d
+
+Images without a tag are kept for a week after they lost the last one, and as long as an attached disk or
+a writable directory needs them. `headstart lease list` shows who needs what, `headstart lease release`
+ends what a host that is gone has left.";
+
+/// Removes a tag.
+#[derive(Args)]
+pub(crate) struct Remove {
+    /// The image
+    image: Reference,
+    /// Only say what would be removed
+    #[arg(long)]
+    dry_run: bool,
+    /// Take the last name away from an image that disks need
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    stores: StoreArgs,
+}
+
+/// Deletes blobs.
+#[derive(Args)]
+pub(crate) struct Prune {
+    /// The store: file:///DIR or s3://BUCKET/PATH
+    store: String,
+    /// Only say what would be deleted
+    #[arg(long)]
+    dry_run: bool,
+    /// Keep images without a tag for this long, such as 12h or 30d; in an object store a week at least
+    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = parse_age)]
+    older_than: Duration,
+    /// Delete images without a tag also where disks need them: what was written on them is lost
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    stores: StoreArgs,
+}
+
+fn parse_age(text: &str) -> Result<Duration> {
+    let bad = |e| {
+        let text = text.escape_debug();
+        Error::invalid(format!("`{text}` is not a time")).caused_by(e).remedy("write it as 12h, 7d or 0s")
+    };
+    humantime::parse_duration(text).map_err(bad)
+}
+
+impl Remove {
+    pub(super) fn run(&self) -> Result<Box<dyn Report>> {
+        let selector = &self.image.selector;
+        let removal = match Keeper::open(&self.image.location, &self.stores)? {
+            Keeper::Directory(store) => store.remove_with(selector, self.force, self.dry_run)?,
+            Keeper::Bucket(bucket) => {
+                let now = SystemTime::now();
+                let removing = bucket.remove(selector, self.force, self.dry_run, now, &look);
+                let BucketRemoval { tags, nameless, holders } =
+                    with_runtime(FEW, |runtime| runtime.block_on(removing))?;
+                Removal { tags, nameless, holders }
+            }
+        };
+        Ok(Box::new(Removed::new(&self.image, removal, self.dry_run)))
+    }
+}
+
+impl Prune {
+    pub(super) fn run(&self) -> Result<Box<dyn Report>> {
+        let Self { older_than, force, dry_run, .. } = *self;
+        let now = SystemTime::now();
+        Ok(Box::new(match Keeper::open(&parse_store(&self.store)?, &self.stores)? {
+            Keeper::Directory(store) => {
+                Pruned::new(store.prune_with(&PruneOptions { now, older_than, force, dry_run })?, dry_run)
+            }
+            Keeper::Bucket(bucket) => {
+                let options = BucketPruneOptions { older_than, force, dry_run, now };
+                let pruning = bucket.prune(&options, &look);
+                Pruned::of_bucket(with_runtime(FEW, |runtime| runtime.block_on(pruning))?, dry_run)
+            }
+        }))
+    }
+}
+
+/// An image whose tag was removed.
+#[derive(Serialize)]
+struct Removed {
+    image: String,
+    dry_run: bool,
+    /// The tags that are gone.
+    tags: Vec<String>,
+    /// The images that have no name any more.
+    untagged: Vec<String>,
+    /// The disks that need them.
+    holders: Vec<String>,
+}
+
+impl Removed {
+    fn new(image: &Reference, removal: Removal, dry_run: bool) -> Self {
+        Self {
+            image: image.to_string(),
+            dry_run,
+            tags: removal.tags,
+            untagged: removal.nameless.iter().map(ToString::to_string).collect(),
+            holders: removal.holders,
+        }
+    }
+}
+
+impl Outcome for Removed {}
+
+impl fmt::Display for Removed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is = if self.dry_run { "would be removed" } else { "removed" };
+        write!(f, "{} {is}; ", self.image)?;
+        for image in &self.untagged {
+            write!(f, "{image} has no name any more; ")?;
+        }
+        if !self.holders.is_empty() {
+            write!(f, "it is needed by {}; ", self.holders.join(", "))?;
+        }
+        f.write_str("`headstart image prune` frees the blobs that no other image needs, after a week")
+    }
+}
+
+/// The result of a prune.
+#[derive(Serialize)]
+struct Pruned {
+    blobs: u64,
+    bytes: u64,
+    dry_run: bool,
+    /// Images that were deleted.
+    images: Vec<Untagged>,
+    /// Images without a tag that were kept.
+    untagged: Vec<Untagged>,
+    /// Leases that were over, and were taken out.
+    ended_leases: u64,
+    /// Blobs that nothing needs, and that are too young to be deleted from an object store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    young_blobs: Option<u64>,
+}
+
+/// An image without a tag.
+#[derive(Serialize)]
+struct Untagged {
+    digest: String,
+    /// The tags that it had last.
+    tags: Vec<String>,
+    untagged_since: String,
+    /// When a prune deletes it, unless something holds it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept_until: Option<String>,
+    holders: Vec<String>,
+}
+
+impl Untagged {
+    fn new(image: UntaggedImage, is_kept: bool) -> Self {
+        let time = |time| humantime::format_rfc3339_seconds(time).to_string();
+        Self {
+            digest: image.digest.to_string(),
+            tags: image.tags,
+            untagged_since: time(image.since),
+            kept_until: image.until.filter(|_| is_kept).map(time),
+            holders: image.holders,
+        }
+    }
+
+    /// The digest, and the tags that it had.
+    fn name(&self) -> String {
+        match self.tags.as_slice() {
+            [] => self.digest.clone(),
+            tags => format!("{} (was {})", self.digest, tags.join(", ")),
+        }
+    }
+}
+
+impl Pruned {
+    fn new(report: PruneReport, dry_run: bool) -> Self {
+        Self {
+            blobs: report.blobs,
+            bytes: report.bytes,
+            dry_run,
+            images: report.images.into_iter().map(|image| Untagged::new(image, false)).collect(),
+            untagged: report.untagged.into_iter().map(|image| Untagged::new(image, true)).collect(),
+            ended_leases: report.ended_leases,
+            young_blobs: None,
+        }
+    }
+
+    fn of_bucket(report: BucketPruneReport, dry_run: bool) -> Self {
+        let image = |image: NamelessImage| UntaggedImage {
+            digest: image.digest,
+            tags: image.tags,
+            since: image.since,
+            until: image.until,
+            holders: image.holders,
+        };
+        let own = PruneReport {
+            blobs: report.blobs,
+            bytes: report.bytes,
+            images: report.images.into_iter().map(image).collect(),
+            untagged: report.untagged.into_iter().map(image).collect(),
+            ended_leases: report.ended_leases,
+            ..PruneReport::default()
+        };
+        Self { young_blobs: Some(report.young_blobs), ..Self::new(own, dry_run) }
+    }
+}
+
+impl Outcome for Pruned {}
+
+impl fmt::Display for Pruned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let would = if self.dry_run { "would be " } else { "" };
+        for image in &self.images {
+            writeln!(f, "{would}deleted: {}, without a tag since {}", image.name(), image.untagged_since)?;
+        }
+        for image in &self.untagged {
+            write!(f, "kept: {}, without a tag since {}", image.name(), image.untagged_since)?;
+            match (image.holders.as_slice(), &image.kept_until) {
+                ([], Some(until)) => writeln!(f, ", until {until}")?,
+                ([], None) => writeln!(f)?,
+                (holders, _) => writeln!(f, ", needed by {}", holders.join(", "))?,
+            }
+        }
+        if self.ended_leases > 0 {
+            writeln!(f, "{} of disks that are gone {would}ended", count(self.ended_leases, "lease"))?;
+        }
+        if let Some(young) = self.young_blobs.filter(|young| *young > 0) {
+            writeln!(f, "{} that nothing needs kept: not a week old", count(young, "blob"))?;
+        }
+        write!(f, "{} {would}deleted, {} {would}freed", count(self.blobs, "blob"), ByteSize(self.bytes))
+    }
+}

@@ -1,0 +1,311 @@
+//! `headstart lease list` and `release`: which disks keep which images of a store.
+
+use crate::report::{Outcome, Report, count};
+use crate::runtime::{FEW, with_runtime};
+use crate::store_args::StoreArgs;
+use clap::{Args, Subcommand};
+use headstart_block::{Digest, Error, ErrorKind, Result};
+use headstart_image::reference::{Location, Reference, Selector};
+use headstart_image::store::{ImageStore, seen};
+use headstart_store::Bucket;
+use headstart_store::layout::{Holder, JudgedLease, Lease, Seen, Standing};
+use serde::Serialize;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::SystemTime;
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  headstart lease list file:///srv/images
+  headstart lease list file:///srv/images --json";
+
+const RELEASE_EXAMPLES: &str = "\
+Examples:
+  headstart lease release file:///srv/images --host node7
+  headstart lease release file:///srv/images --writable /var/lib/vm1
+  headstart lease release file:///srv/images:debian
+
+Leases of attached disks end by themselves, and those of writable directories of this host with the
+directory. What is to be released are leases of hosts that are gone, of directories that are not to be seen
+from here, and of stores that were copied. Of what is in use on this host nothing is released without
+--force. An image that loses its last lease is kept for another week.";
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// List which attached disks and writable directories keep which images of a store
+    #[command(after_help = LIST_EXAMPLES)]
+    List {
+        /// The store: file:///DIR or s3://BUCKET/PATH
+        store: Location,
+        #[command(flatten)]
+        stores: StoreArgs,
+    },
+    /// End leases whose holders are gone, so that their images can be removed
+    #[command(after_help = RELEASE_EXAMPLES)]
+    Release(Release),
+}
+
+/// Ends leases.
+#[derive(Args)]
+pub(crate) struct Release {
+    /// The store, with --host, --writable, --id or --all, or an image
+    place: Place,
+    /// Only leases of this host
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+    /// Only the lease of this writable directory
+    #[arg(long, value_name = "DIR")]
+    writable: Option<PathBuf>,
+    /// Only the lease with this id, as `headstart lease list` says it
+    #[arg(long, value_name = "ID")]
+    id: Option<String>,
+    /// All whose holders are not known to be there
+    #[arg(long)]
+    all: bool,
+    /// Also those whose holders are there: what their disks need can be deleted then
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    stores: StoreArgs,
+}
+
+/// A store that keeps leases.
+pub(crate) enum Keeper {
+    Directory(ImageStore),
+    Bucket(Box<Bucket>),
+}
+
+impl Keeper {
+    pub(crate) fn open(location: &Location, stores: &StoreArgs) -> Result<Self> {
+        if let Location::Directory(root) = location {
+            return Ok(Self::Directory(ImageStore::open(root)?));
+        }
+        let bucket = Bucket::open(location, &stores.settings()?)?;
+        bucket.map(|bucket| Self::Bucket(Box::new(bucket))).ok_or_else(|| {
+            let remedy = match location {
+                Location::Registry { .. } => {
+                    "a registry has commands and garbage collection of its own; keep a tag for each image in use"
+                }
+                _ => "run it where the web server has its directory, on file:///DIR",
+            };
+            Error::unsupported("is no directory or object store, and keeps no leases").about(location).remedy(remedy)
+        })
+    }
+
+    fn leases(&self) -> Result<Vec<JudgedLease>> {
+        match self {
+            Self::Directory(store) => store.leases(),
+            Self::Bucket(bucket) => {
+                with_runtime(FEW, |runtime| runtime.block_on(bucket.leases(SystemTime::now(), &look)))
+            }
+        }
+    }
+
+    fn release(&self, leases: &[JudgedLease]) -> Result<()> {
+        match self {
+            Self::Directory(store) => leases.iter().try_for_each(|lease| store.release(lease)),
+            Self::Bucket(bucket) => with_runtime(FEW, |runtime| {
+                leases.iter().try_for_each(|lease| runtime.block_on(bucket.release(lease)))
+            }),
+        }
+    }
+
+    fn digest(&self, selector: &Selector) -> Result<Digest> {
+        match self {
+            Self::Directory(store) => match selector {
+                Selector::Digest(digest) => Ok(*digest),
+                Selector::Tag(_) => store.resolve(selector).map(|image| image.digest),
+            },
+            Self::Bucket(bucket) => with_runtime(FEW, |runtime| runtime.block_on(bucket.digest(selector))),
+        }
+    }
+}
+
+/// The facts about a lease of an object store: no locks, and all hosts have the same.
+pub(crate) fn look(lease: &Lease) -> Seen {
+    seen(lease, false, false)
+}
+
+/// A store, or an image in it.
+#[derive(Clone, Debug)]
+enum Place {
+    Store(Location),
+    Image(Reference),
+}
+
+impl FromStr for Place {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text.parse() {
+            Ok(location) => Ok(Self::Store(location)),
+            Err(_) => text.parse().map(Self::Image),
+        }
+    }
+}
+
+impl Command {
+    pub(crate) fn run(&self) -> Result<Box<dyn Report>> {
+        match self {
+            Self::List { store, stores } => {
+                let leases = Keeper::open(store, stores)?.leases()?;
+                Ok(Box::new(Leases { leases: leases.iter().map(Shown::of).collect() }))
+            }
+            Self::Release(release) => Ok(Box::new(release.run()?)),
+        }
+    }
+}
+
+impl Release {
+    fn run(&self) -> Result<Released> {
+        let (location, image) = match &self.place {
+            Place::Store(location) => (location, None),
+            Place::Image(image) => (&image.location, Some(image)),
+        };
+        let has_filter = self.host.is_some() || self.writable.is_some() || self.id.is_some() || self.all;
+        if image.is_none() && !has_filter {
+            return Err(Error::invalid("which leases are to be released is not said")
+                .about(location)
+                .remedy("name an image, or give --host, --writable, --id or --all"));
+        }
+        let store = Keeper::open(location, &self.stores)?;
+        let image = image.map(|image| store.digest(&image.selector)).transpose()?;
+        let chosen: Vec<_> =
+            store.leases()?.into_iter().filter(|lease| self.is_chosen(lease, image)).collect();
+        let (there, over): (Vec<_>, Vec<_>) =
+            chosen.into_iter().partition(|lease| lease.standing == Standing::Held && !self.force);
+        if over.is_empty() {
+            return Err(nothing(location, &there));
+        }
+        store.release(&over)?;
+        Ok(Released {
+            released: over.iter().map(Shown::of).collect(),
+            in_use: there.iter().map(Shown::of).collect(),
+        })
+    }
+
+    fn is_chosen(&self, judged: &JudgedLease, image: Option<Digest>) -> bool {
+        let by_id = self.id.as_ref().is_none_or(|id| *id == judged.found.id);
+        let Ok(lease) = &judged.found.lease else {
+            // Nothing is known of it but its id.
+            return self.id.is_some() && by_id;
+        };
+        let dir = match &lease.holder {
+            Holder::Writable { dir, .. } => Some(dir),
+            Holder::Attach { .. } => None,
+        };
+        by_id
+            && image.is_none_or(|image| image == lease.image)
+            && self.host.as_ref().is_none_or(|host| *host == lease.host.name)
+            && self.writable.as_ref().is_none_or(|writable| dir == Some(writable))
+    }
+}
+
+fn nothing(location: &Location, there: &[JudgedLease]) -> Error {
+    let names: Vec<_> =
+        there.iter().filter_map(|lease| Some(lease.found.lease.as_ref().ok()?.to_string())).collect();
+    if names.is_empty() {
+        return Error::new(ErrorKind::NotFound, "there is no such lease")
+            .about(location)
+            .remedy("`headstart lease list` shows those that there are");
+    }
+    Error::new(ErrorKind::Conflict, format!("in use by {}", names.join(", ")))
+        .about(location)
+        .remedy("detach it, or delete the writable directory; --force releases it all the same")
+}
+
+/// A lease, as it is said.
+#[derive(Serialize)]
+struct Shown {
+    id: String,
+    /// The digest of the image's manifest.
+    image: Option<String>,
+    reference: Option<String>,
+    /// `attach` or `writable`.
+    kind: Option<&'static str>,
+    /// The writable directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    directory: Option<String>,
+    host: Option<String>,
+    pid: Option<u32>,
+    written: String,
+    /// `held`, `over`, or `unknown` where this host cannot tell.
+    state: &'static str,
+    #[serde(skip)]
+    holder: String,
+}
+
+impl Shown {
+    fn of(judged: &JudgedLease) -> Self {
+        let lease = judged.found.lease.as_ref().ok();
+        let (kind, directory) = match lease.map(|lease| &lease.holder) {
+            Some(Holder::Attach { .. }) => (Some("attach"), None),
+            Some(Holder::Writable { dir, .. }) => (Some("writable"), Some(dir.display().to_string())),
+            None => (None, None),
+        };
+        let problem = || judged.found.lease.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        Self {
+            id: judged.found.id.clone(),
+            image: lease.map(|lease| lease.image.to_string()),
+            reference: lease.map(|lease| lease.reference.clone()),
+            kind,
+            directory,
+            host: lease.map(|lease| lease.host.name.clone()),
+            pid: lease.map(|lease| lease.pid),
+            written: humantime::format_rfc3339_seconds(judged.found.written).to_string(),
+            state: match judged.standing {
+                Standing::Held => "held",
+                Standing::Over => "over",
+                Standing::Foreign => "unknown",
+            },
+            holder: lease.map_or_else(problem, ToString::to_string),
+        }
+    }
+}
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let image = self.image.as_deref().unwrap_or("?");
+        write!(f, "{image}  {}: {}, since {}  (id {})", self.state, self.holder, self.written, self.id)
+    }
+}
+
+/// The leases of a store.
+#[derive(Serialize)]
+struct Leases {
+    leases: Vec<Shown>,
+}
+
+impl Outcome for Leases {}
+
+impl fmt::Display for Leases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for lease in &self.leases {
+            writeln!(f, "{lease}")?;
+        }
+        f.write_str(&count(self.leases.len() as u64, "lease"))
+    }
+}
+
+/// Leases that were ended.
+#[derive(Serialize)]
+struct Released {
+    released: Vec<Shown>,
+    /// Leases that were asked for and are in use.
+    in_use: Vec<Shown>,
+}
+
+impl Outcome for Released {}
+
+impl fmt::Display for Released {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for lease in &self.released {
+            writeln!(f, "released: {lease}")?;
+        }
+        for lease in &self.in_use {
+            writeln!(f, "in use: {lease}")?;
+        }
+        write!(f, "{} released", count(self.released.len() as u64, "lease"))
+    }
+}

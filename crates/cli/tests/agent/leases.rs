@@ -1,0 +1,51 @@
+//! A disk of an agent keeps its image while its process is dead.
+
+use crate::agent::Agent;
+use crate::attached::PATIENCE;
+use crate::disk::noise;
+use crate::images::tool;
+use crate::scene::Scene;
+use crate::tools::installed;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::time::Instant;
+
+const PRUNE: &str = "image prune file://~/store --older-than 0s";
+
+#[test]
+fn a_disk_that_is_started_again_finds_its_image() {
+    if !installed(&["nbdcopy"]) {
+        return;
+    }
+    let scene = Scene::new();
+    for n in 0..2 {
+        fs::write(scene.path(&format!("{n}.raw")), noise(n + 1, 256 << 10)).unwrap();
+    }
+    let made = scene.json("image import 0.raw file://~/store:base");
+    let agent = Agent::start(&scene, "a", "");
+    agent.attach("vm=file://~/store:base --nbd unix:~/vm.sock");
+    scene.ok("image import 1.raw file://~/store:base");
+    for _ in 0..4 {
+        let before = agent.disk_that("serving", |disk| disk["state"] == "serving")["pid"].clone();
+        kill_process(Pid::from_raw(before.as_i64().unwrap() as i32).unwrap(), Signal::KILL).unwrap();
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let pruned = scene.json(PRUNE);
+            assert_eq!(pruned["untagged"][0]["digest"], made["digest"], "{pruned}");
+            let disks = agent.disks();
+            if disks[0]["state"] == "serving" && disks[0]["pid"] != before {
+                break;
+            }
+            assert!(Instant::now() < until, "{disks:?}");
+        }
+    }
+    let disk = agent.disk_that("serving", |disk| disk["state"] == "serving");
+    tool(&scene, "nbdcopy", &[disk["ready"]["ways"][0]["uri"].as_str().unwrap(), "out.raw"]);
+    assert!(scene.bytes("out.raw") == scene.bytes("0.raw"));
+    // One lease, however often it was started.
+    assert_eq!(scene.json("lease list file://~/store")["leases"].as_array().unwrap().len(), 1);
+    agent.detach("vm");
+    let pruned = scene.json(PRUNE);
+    assert_eq!(pruned["images"][0]["digest"], made["digest"], "{pruned}");
+    assert_eq!(scene.json("lease list file://~/store")["leases"].as_array().unwrap().len(), 0);
+}

@@ -1,0 +1,219 @@
+//! Images that disks need stay in object stores: leases, prunes and copies that must not meet, and the week of grace.
+
+use crate::attached::Attached;
+use crate::disk::{copy_of, noise};
+use crate::images::{can_check_bytes, check_bytes, layered};
+use crate::scene::{Run, Scene};
+use headstart_testkit::faults::{Fault, FaultProxy, Rule};
+use headstart_testkit::s3::S3;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+const DAY: Duration = Duration::from_secs(86400);
+
+/// An object store with an image `v1`, whose disk is `disk.raw`.
+struct World {
+    scene: Scene,
+    server: S3,
+}
+
+impl World {
+    fn new() -> Option<Self> {
+        if !S3::is_installed() {
+            return None;
+        }
+        let (scene, server) = (layered(), S3::with_bucket("images"));
+        let world = Self { scene, server };
+        world.run("image push file://~/store:v1 s3://images/vm").succeeds();
+        Some(world)
+    }
+
+    fn run_at(&self, endpoint: &str, words: &str) -> Run {
+        let mut command = self.scene.command(words);
+        command.envs(S3::environment(endpoint));
+        Run::of(words, &mut command)
+    }
+
+    fn run(&self, words: &str) -> Run {
+        self.run_at(&self.server.endpoint(), words)
+    }
+
+    #[track_caller]
+    fn json(&self, words: &str) -> Value {
+        self.run(&format!("{words} --json")).succeeds().json()
+    }
+
+    #[track_caller]
+    fn attach_at(&self, endpoint: &str, words: &str) -> Attached {
+        let mut command =
+            self.scene.command(&format!("attach --json {words} --cache ~/cache --nbd unix:~/d.sock"));
+        command.envs(S3::environment(endpoint));
+        Attached::of(&mut command)
+    }
+
+    #[track_caller]
+    fn attach(&self, words: &str) -> Attached {
+        self.attach_at(&self.server.endpoint(), words)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.server.bucket("images").join("vm").join(name)
+    }
+
+    /// The names of objects below one.
+    fn names(&self, name: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.path(name)).into_iter().flatten();
+        let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// Makes all objects below a name this old.
+    fn age(&self, name: &str, age: Duration) {
+        for object in self.names(name) {
+            set_time(&self.path(name).join(object), age);
+        }
+    }
+
+    /// Pushes another disk as `v1`; returns the digest that this named before.
+    #[track_caller]
+    fn move_tag(&self) -> String {
+        let was = self.json("image inspect s3://images/vm:v1")["digest"].as_str().unwrap().to_owned();
+        copy_of(&self.scene, "disk.raw", "next.raw").write(2 << 20, &noise(77, 70_000));
+        self.run("image import next.raw file://~/store:next").succeeds();
+        let pushed = self.json("image push file://~/store:next s3://images/vm:v1");
+        assert_eq!(pushed["was"], was.as_str(), "{pushed}");
+        was
+    }
+}
+
+fn set_time(path: &Path, age: Duration) {
+    let file = fs::File::options().write(true).open(path).unwrap();
+    file.set_modified(SystemTime::now() - age).unwrap();
+}
+
+#[test]
+fn a_bucket_loses_what_is_old_and_needed_by_nobody() {
+    let Some(world) = World::new() else { return };
+    if !can_check_bytes() {
+        return;
+    }
+    assert!(world.names(".headstart/pushes").is_empty(), "the copy has ended");
+    let attached = world.attach("s3://images/vm:v1 --writable ~/vm");
+    assert_eq!(world.names(".headstart/leases").len(), 2);
+    world.run("image remove s3://images/vm:v1").fails(&["vm:v1", "in use by", "--force"]);
+    attached.detach();
+    // The directory needs its base also while nothing is attached.
+    assert_eq!(world.names(".headstart/leases").len(), 1);
+    let listed = world.json("lease list s3://images/vm");
+    assert_eq!(
+        (&listed["leases"][0]["kind"], &listed["leases"][0]["state"]),
+        (&"writable".into(), &"held".into())
+    );
+    let was = world.move_tag();
+    for name in ["blobs/sha256", ".headstart/leases", ".headstart/untagged"] {
+        world.age(name, 30 * DAY);
+    }
+    let pruned = world.json("image prune s3://images/vm");
+    assert_eq!(
+        (&pruned["blobs"], &pruned["untagged"][0]["digest"]),
+        (&0.into(), &was.as_str().into()),
+        "{pruned}"
+    );
+    assert!(pruned["untagged"][0]["holders"][0].as_str().unwrap().contains("writable directory"), "{pruned}");
+    let again = world.attach(&format!("s3://images/vm@{was} --writable ~/vm"));
+    check_bytes(&world.scene, "disk.raw", &again.uri());
+    again.detach();
+    // The directory goes, and a week later the image.
+    fs::remove_dir_all(world.scene.path("vm")).unwrap();
+    let pruned = world.json("image prune s3://images/vm");
+    assert_eq!((&pruned["blobs"], &pruned["ended_leases"]), (&0.into(), &1.into()), "{pruned}");
+    world.age(".headstart/untagged", 8 * DAY);
+    let dry = world.json("image prune s3://images/vm --dry-run");
+    let blobs = world.names("blobs/sha256").len();
+    assert_eq!((&dry["images"][0]["digest"], &dry["dry_run"]), (&was.as_str().into(), &true.into()), "{dry}");
+    let pruned = world.json("image prune s3://images/vm");
+    assert_eq!((&pruned["images"], &pruned["blobs"]), (&dry["images"], &dry["blobs"]), "{pruned}");
+    assert_eq!(world.names("blobs/sha256").len() as u64, blobs as u64 - pruned["blobs"].as_u64().unwrap());
+    world.run("image verify s3://images/vm:v1").succeeds();
+    for left in [".headstart/pruning", ".headstart/clock"] {
+        assert!(!world.path(left).exists(), "{left}");
+    }
+}
+
+#[test]
+fn nothing_young_is_deleted_and_copies_and_prunes_do_not_meet() {
+    let Some(world) = World::new() else { return };
+    let was = world.move_tag();
+    world.run("image prune s3://images/vm --older-than 1d").fails(&["younger than a week", "7d"]);
+    // The image lost its name long ago, but its blobs came yesterday: another copy may have brought them.
+    world.age(".headstart/untagged", 30 * DAY);
+    let pruned = world.json("image prune s3://images/vm");
+    assert_eq!(pruned["blobs"], 0, "{pruned}");
+    assert!(pruned["young_blobs"].as_u64().unwrap() >= 3, "{pruned}");
+    world.age("blobs/sha256", 30 * DAY);
+    // A copy is going on, or died less than an hour ago.
+    fs::create_dir_all(world.path(".headstart/pushes")).unwrap();
+    let push = world.path(".headstart/pushes/x");
+    fs::write(&push, "{}").unwrap();
+    world.run("image prune s3://images/vm").fails(&["being copied", "run it again"]);
+    assert!(!world.path(".headstart/pruning").exists());
+    // Somebody else prunes, or died less than some minutes ago.
+    set_time(&push, Duration::from_secs(7200));
+    fs::write(world.path(".headstart/pruning"), "{}").unwrap();
+    for words in ["image prune s3://images/vm", "image push file://~/store:base s3://images/vm"] {
+        world.run(words).fails(&["somebody", "prunes it", "run it again"]);
+    }
+    set_time(&world.path(".headstart/pruning"), Duration::from_secs(3600));
+    world.run("image push file://~/store:base s3://images/vm").succeeds();
+    let pruned = world.json("image prune s3://images/vm");
+    assert_eq!(pruned["images"][0]["digest"], was.as_str(), "{pruned}");
+    assert!(world.names(".headstart/pushes").is_empty());
+    world.run("image verify s3://images/vm:v1").succeeds();
+    world.run("image verify s3://images/vm:base").succeeds();
+    world.run("image remove s3://images/vm:base").succeeds();
+    world.run("image inspect s3://images/vm:base").fails(&["vm:base"]);
+}
+
+#[test]
+fn leases_of_hosts_that_are_gone_end_in_time_or_by_an_operator() {
+    let Some(world) = World::new() else { return };
+    let attached = world.attach("s3://images/vm:v1 --writable ~/vm");
+    let digest = attached.ready["disks"][0]["digest"].as_str().unwrap().to_owned();
+    for id in world.names(".headstart/leases") {
+        let path = world.path(".headstart/leases").join(id);
+        let mut lease: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        lease["host"] = serde_json::json!({"name": "node7", "machine": "x", "boot": "y"});
+        fs::write(&path, lease.to_string()).unwrap();
+    }
+    // An attach that renews nothing for a week is over. A directory never is.
+    world.age(".headstart/leases", 8 * DAY);
+    let listed = world.json("lease list s3://images/vm");
+    let states: Vec<_> =
+        listed["leases"].as_array().unwrap().iter().map(|l| (&l["kind"], &l["state"])).collect();
+    assert!(states.contains(&(&"attach".into(), &"over".into())), "{listed}");
+    assert!(states.contains(&(&"writable".into(), &"unknown".into())), "{listed}");
+    world.run("image remove s3://images/vm:v1").fails(&["writable directory", "node7"]);
+    let released = world.json(&format!("lease release s3://images/vm@{digest} --host node7"));
+    assert_eq!(released["released"].as_array().unwrap().len(), 2, "{released}");
+    world.run("image remove s3://images/vm:v1").succeeds();
+    attached.detach();
+}
+
+#[test]
+fn credentials_that_only_read_are_enough_for_a_disk() {
+    let Some(world) = World::new() else { return };
+    if !can_check_bytes() {
+        return;
+    }
+    let proxy = FaultProxy::start(world.server.addr());
+    proxy.add(Rule::new(Fault::status(403)).on(|asked| asked.method == "PUT"));
+    let mut attached = world.attach_at(&proxy.url(), "s3://images/vm:v1");
+    let warning = attached.warning();
+    assert!(warning.contains("no lease can be left in s3://images/vm"), "{warning}");
+    check_bytes(&world.scene, "disk.raw", &attached.uri());
+    assert_eq!(attached.said().matches("warning").count(), 1);
+    attached.detach();
+}

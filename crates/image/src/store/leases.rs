@@ -1,0 +1,341 @@
+//! The leases of a store's images: taken by who attaches, judged by who deletes.
+//!
+//! The form and the rules are in [`headstart_store::layout`]; here is what it takes to look: at file systems, records
+//! and writable directories.
+
+use super::{Image, ImageStore};
+use crate::digest::Digest;
+use crate::manifest::Manifest;
+use crate::reference::{Reference, Selector};
+use headstart_block::{Error, ErrorKind, Result};
+use headstart_lsmt::writable::WritableDisk;
+use headstart_store::layout::{
+    ATTACH, DirectorySeen, FoundLease, HeldLease, Holder, HostId, JudgedLease, LayoutLock, Lease, Seen,
+    Standing,
+};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use uuid::Uuid;
+
+/// File systems that only one host at a time can have mounted, by the numbers that the kernel gives them: ext2 to ext4,
+/// XFS, Btrfs, F2FS, ZFS, bcachefs, tmpfs, ramfs, overlayfs.
+const LOCAL_FILESYSTEMS: [u64; 9] = [
+    0xEF53,
+    0x5846_5342,
+    0x9123_683E,
+    0xF2F5_2010,
+    0x2FC1_2FC1,
+    0xCA45_1A4E,
+    0x0102_1994,
+    0x8584_58F6,
+    0x794C_7630,
+];
+
+/// An image that was found and is held.
+#[derive(Debug)]
+pub struct HeldImage {
+    /// The image.
+    pub image: Image,
+    /// The bytes of its manifest.
+    pub bytes: Vec<u8>,
+    /// The lease; `Err` says why there is none.
+    pub lease: Result<HeldLease>,
+}
+
+/// A writable directory that is to hold its image.
+#[derive(Clone, Debug)]
+pub struct HoldingDirectory<'a> {
+    /// Its path.
+    pub dir: &'a Path,
+    /// The id of its disk.
+    pub uuid: Uuid,
+    /// The manifest of the image that it lies on.
+    pub image: Digest,
+    /// The same, parsed.
+    pub manifest: &'a Manifest,
+    /// The image as its user named it.
+    pub reference: &'a Reference,
+}
+
+impl ImageStore {
+    /// Finds an image and leaves a lease on it, for a process that attaches it, as one step beside [`Self::prune`].
+    /// `known` is the image where its digest and manifest need not be looked up. A store that cannot be written
+    /// gives the image without a lease. `record` is a file that exists as long as the disk is to be started again;
+    /// `unique` is the name of the lease of a disk that has none.
+    ///
+    /// # Errors
+    /// As [`ImageStore::resolve`].
+    pub fn hold(
+        &self,
+        reference: &Reference,
+        known: Option<(Digest, Vec<u8>)>,
+        record: Option<PathBuf>,
+        unique: Uuid,
+    ) -> Result<HeldImage> {
+        let lock = self.layout.lock();
+        let (image, bytes) = match known {
+            Some((digest, bytes)) => {
+                let manifest = Manifest::parse(&bytes).map_err(|e| e.about(reference))?;
+                (Image { digest, manifest }, bytes)
+            }
+            None => {
+                let image = self.resolve(&reference.selector)?;
+                let bytes = self.read_document(&image.digest)?;
+                (image, bytes)
+            }
+        };
+        let lease = lock.and_then(|lock| {
+            let blobs = image.manifest.blobs().map(|(digest, _)| digest).collect();
+            let id = attach_id(record.as_deref(), &image.digest, unique);
+            let holder = Holder::Attach { record };
+            let lease = Lease::new(holder, image.digest, blobs, reference.to_string(), HostId::here()?);
+            self.layout.hold(&lock, &id, &lease)
+        });
+        Ok(HeldImage { image, bytes, lease })
+    }
+
+    /// Leaves the lease of a writable directory, durably, where it is not there already.
+    ///
+    /// # Errors
+    /// What writing a file reports.
+    pub fn hold_for_directory(&self, holding: &HoldingDirectory<'_>) -> Result<()> {
+        let lock = self.layout.lock()?;
+        self.layout.keep_lease(&lock, &directory_id(holding.uuid), &holding.lease()?)
+    }
+
+    /// Takes the lease of a writable directory out.
+    ///
+    /// # Errors
+    /// What deleting a file reports.
+    pub fn release_directory(&self, uuid: Uuid) -> Result<()> {
+        self.layout.remove_lease(&directory_id(uuid))
+    }
+
+    /// All leases, judged from this host.
+    ///
+    /// # Errors
+    /// What reading them reports.
+    pub fn leases(&self) -> Result<Vec<JudgedLease>> {
+        let found = self.layout.leases()?;
+        if found.is_empty() {
+            return Ok(Vec::new());
+        }
+        let here = HostId::here()?;
+        let is_local = is_on_local_filesystem(self.root());
+        let judge = |found: FoundLease| {
+            if found.is_torn() {
+                return JudgedLease { found, standing: Standing::Over };
+            }
+            // What nobody here understands counts.
+            let standing = found.lease.as_ref().map_or(Standing::Foreign, |lease| {
+                lease.standing(&here, &seen(lease, found.is_locked, is_local))
+            });
+            JudgedLease { found, standing }
+        };
+        Ok(found.into_iter().map(judge).collect())
+    }
+
+    /// Takes a lease out. The image is kept as if it had lost its last name now, where it has none.
+    ///
+    /// # Errors
+    /// What deleting a file reports.
+    pub fn release(&self, lease: &JudgedLease) -> Result<()> {
+        let lock = self.layout.lock()?;
+        self.end_lease(&lock, lease)
+    }
+
+    /// The same under the lock.
+    pub(super) fn end_lease(&self, _lock: &LayoutLock, lease: &JudgedLease) -> Result<()> {
+        // A directory may have been moved: its image stays for a while, so that it is attached in time.
+        if let Ok(Lease { holder: Holder::Writable { .. }, image, .. }) = &lease.found.lease {
+            let index = self.layout.index()?;
+            if index.entries().all(|entry| entry.digest != Some(*image)) {
+                let tags = self.layout.marks()?.remove(image).map(|mark| mark.tags).unwrap_or_default();
+                self.layout.mark(image, tags)?;
+            }
+        }
+        self.layout.remove_lease(&lease.found.id)
+    }
+
+    /// The leases that count, and the blobs that they name. What is over is taken out where `ends_over`.
+    pub(super) fn counting_leases(&self, lock: &LayoutLock, ends_over: bool) -> Result<CountingLeases> {
+        let mut counting = CountingLeases::default();
+        for lease in self.leases()? {
+            if lease.standing == Standing::Over {
+                counting.over += 1;
+                if let Ok(Lease { holder: Holder::Writable { .. }, image, .. }) = &lease.found.lease {
+                    counting.ended.insert(*image);
+                }
+                if ends_over {
+                    self.end_lease(lock, &lease)?;
+                }
+                continue;
+            }
+            match lease.found.lease {
+                Ok(lease) => counting.leases.push(lease),
+                Err(error) => {
+                    let remedy = format!(
+                        "use the release that wrote it, or `headstart lease release file://{} --id {}`",
+                        self.root().display(),
+                        lease.found.id
+                    );
+                    return Err(error.remedy(format!("nothing was deleted: {remedy}")));
+                }
+            }
+        }
+        Ok(counting)
+    }
+}
+
+impl HoldingDirectory<'_> {
+    /// The lease of this directory.
+    ///
+    /// # Errors
+    /// What looking at the directory reports.
+    pub fn lease(&self) -> Result<Lease> {
+        let failed = |e| Error::io("cannot look at it", e).about(self.dir.display());
+        let dir = fs::canonicalize(self.dir).map_err(failed)?;
+        let filesystem = filesystem_of(&dir).map_err(failed)?;
+        let holder = Holder::Writable { dir, uuid: self.uuid.to_string(), filesystem };
+        let blobs = self.manifest.blobs().map(|(digest, _)| digest).collect();
+        Ok(Lease::new(holder, self.image, blobs, self.reference.to_string(), HostId::here()?))
+    }
+}
+
+/// The leases of a store that count.
+#[derive(Debug, Default)]
+pub(super) struct CountingLeases {
+    pub(super) leases: Vec<Lease>,
+    /// The number of those that do not.
+    pub(super) over: u64,
+    /// The images of those of them that were of writable directories.
+    pub(super) ended: BTreeSet<Digest>,
+}
+
+impl CountingLeases {
+    /// The names of those that hold one of `images`.
+    pub(super) fn holders_of(&self, images: &BTreeSet<Digest>) -> Vec<String> {
+        let of = self.leases.iter().filter(|lease| images.contains(&lease.image));
+        let mut names: Vec<_> = of.map(ToString::to_string).collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+}
+
+/// The name of the lease of an attach: the same for all processes of one disk, so that none is left of the dead.
+#[must_use]
+pub fn attach_id(record: Option<&Path>, image: &Digest, unique: Uuid) -> String {
+    match record {
+        Some(record) => {
+            let text = format!("{} {image}", record.display());
+            format!("disk-{}", &Digest::of(text.as_bytes()).hex()[..32])
+        }
+        None => format!("{ATTACH}{unique}"),
+    }
+}
+
+/// The name of the lease of a writable directory.
+#[must_use]
+pub fn directory_id(uuid: Uuid) -> String {
+    format!("writable-{uuid}")
+}
+
+/// The facts about a lease, as they are on this host.
+#[must_use]
+pub fn seen(lease: &Lease, is_locked: bool, is_on_local_filesystem: bool) -> Seen {
+    let (mut has_record, mut directory) = (false, DirectorySeen::Unknown);
+    match &lease.holder {
+        Holder::Attach { record } => has_record = record.as_deref().is_some_and(Path::exists),
+        Holder::Writable { dir, uuid, filesystem } => {
+            directory = look_at_directory(dir, uuid, &lease.image, filesystem);
+        }
+    }
+    Seen { is_locked, is_on_local_filesystem, has_record, directory }
+}
+
+/// The state of a writable directory, as far as it can be seen.
+fn look_at_directory(dir: &Path, uuid: &str, image: &Digest, filesystem: &str) -> DirectorySeen {
+    let is_absent = match dir.join("state.json").symlink_metadata() {
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => true,
+        Err(_) => return DirectorySeen::Unknown,
+        Ok(_) => match WritableDisk::inspect(dir) {
+            Ok(info) if info.uuid.to_string() == uuid && info.parent == image.to_string() => {
+                return DirectorySeen::Holds;
+            }
+            Ok(_) => false,
+            // Removed meanwhile, perhaps, or damaged: the next look tells.
+            Err(_) => return DirectorySeen::Unknown,
+        },
+    };
+    // What is not there may be on a file system that is not mounted, or mounted for others only.
+    let nearest = dir.ancestors().find(|dir| !is_absent || dir.is_dir());
+    match nearest.map(filesystem_of) {
+        Some(Ok(here)) if here == filesystem => DirectorySeen::IsGone,
+        _ => DirectorySeen::Unknown,
+    }
+}
+
+/// The id of the file system that a directory is on: its own where it has one that outlives a restart of the host.
+fn filesystem_of(path: &Path) -> io::Result<String> {
+    use std::os::unix::fs::MetadataExt;
+    let id = rustix::fs::statvfs(path)?.f_fsid;
+    Ok(if id == 0 { format!("dev-{:x}", fs::metadata(path)?.dev()) } else { format!("{id:x}") })
+}
+
+/// `true` if a directory is on a file system that only one host at a time can have mounted.
+fn is_on_local_filesystem(path: &Path) -> bool {
+    // The type has another sign and width on each architecture.
+    let kind = rustix::fs::statfs(path).map(|fs| u64::try_from(fs.f_type).unwrap_or(0) & 0xFFFF_FFFF);
+    kind.is_ok_and(|kind| LOCAL_FILESYSTEMS.contains(&kind))
+}
+
+/// The warning for the user of a disk whose image has no lease.
+#[must_use]
+pub fn unprotected(reference: &Reference, error: &Error) -> String {
+    let why = match error.kind() {
+        ErrorKind::ReadOnly => "it cannot be written".to_owned(),
+        _ => error.to_string(),
+    };
+    let store = &reference.location;
+    format!("no lease can be left in {store} ({why}): nothing keeps others from deleting the image")
+}
+
+/// The image that a writable directory lies on, for a command line: in the store of `reference`.
+#[must_use]
+pub fn by_digest(reference: &Reference, digest: Digest) -> Reference {
+    Reference { location: reference.location.clone(), selector: Selector::Digest(digest) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headstart_lsmt::writable::NewDisk;
+
+    #[test]
+    fn a_directory_is_gone_only_where_it_would_be_seen() {
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = scratch.path().join("a/vm");
+        let image = Digest::of(b"i");
+        let new = NewDisk { size: 1 << 20, parent: image.to_string(), uuid: Uuid::from_u128(5) };
+        fs::create_dir(scratch.path().join("a")).unwrap();
+        drop(WritableDisk::create(&dir, None, &new).unwrap());
+        let uuid = new.uuid.to_string();
+        let here = filesystem_of(&dir).unwrap();
+        let look =
+            |uuid: &str, image: &Digest, filesystem: &str| look_at_directory(&dir, uuid, image, filesystem);
+        assert_eq!(look(&uuid, &image, &here), DirectorySeen::Holds);
+        assert_eq!(look(&uuid, &Digest::of(b"j"), &here), DirectorySeen::IsGone);
+        assert_eq!(look("other", &image, &here), DirectorySeen::IsGone);
+        assert_eq!(look("other", &image, "elsewhere"), DirectorySeen::Unknown);
+        let state = fs::read(dir.join("state.json")).unwrap();
+        fs::write(dir.join("state.json"), "{").unwrap();
+        assert_eq!(look(&uuid, &image, &here), DirectorySeen::Unknown);
+        fs::write(dir.join("state.json"), state).unwrap();
+        fs::remove_dir_all(scratch.path().join("a")).unwrap();
+        assert_eq!(look(&uuid, &image, &here), DirectorySeen::IsGone);
+        assert_eq!(look(&uuid, &image, "elsewhere"), DirectorySeen::Unknown);
+    }
+}

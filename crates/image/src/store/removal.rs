@@ -1,0 +1,96 @@
+//! Taking an image out of the index.
+
+use super::ImageStore;
+use super::prune::Search;
+use crate::digest::Digest;
+use crate::reference::Selector;
+use headstart_block::{Error, ErrorKind, Result};
+use headstart_store::layout::{Index, is_referrers_tag};
+use std::collections::BTreeSet;
+
+/// The effect of taking an image out of the index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Removal {
+    /// The tags that are gone.
+    pub tags: Vec<String>,
+    /// The images that have no name any more.
+    pub nameless: Vec<Digest>,
+    /// The names of their holders.
+    pub holders: Vec<String>,
+}
+
+impl ImageStore {
+    /// Takes an image out of the index: the entry of a tag, or all entries of a digest. The blobs stay until
+    /// [`ImageStore::prune`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where there is no such image, [`ErrorKind::Conflict`] where a disk needs it and it has
+    /// no other name.
+    pub fn remove(&self, selector: &Selector) -> Result<()> {
+        self.remove_with(selector, false, false).map(drop)
+    }
+
+    /// The same; with `force` also where a disk needs it, and with `dry_run` nothing is changed.
+    ///
+    /// # Errors
+    /// As [`ImageStore::remove`].
+    pub fn remove_with(&self, selector: &Selector, force: bool, dry_run: bool) -> Result<Removal> {
+        let lock = self.layout.lock()?;
+        let before = self.layout.index()?;
+        let mut after = before.clone();
+        if !after.remove(selector) {
+            return Err(Error::new(ErrorKind::NotFound, "there is no such image")
+                .about(format!("image {}", self.name(selector)))
+                .remedy("`headstart image list` shows those that there are"));
+        }
+        let removal = difference(&before, &after);
+        let leases = self.counting_leases(&lock, false)?;
+        let holders = if leases.leases.is_empty() {
+            Vec::new()
+        } else {
+            leases.holders_of(&self.lost_manifests(&before, &after))
+        };
+        let removal = Removal { holders, ..removal };
+        if !removal.holders.is_empty() && !force {
+            return Err(in_use(&removal.holders).about(format!("image {}", self.name(selector))));
+        }
+        if !dry_run {
+            self.layout.replace_index(&before, &after)?;
+        }
+        Ok(removal)
+    }
+
+    /// The documents that `before` leads to and `after` does not, as far as they can be read.
+    fn lost_manifests(&self, before: &Index, after: &Index) -> BTreeSet<Digest> {
+        let read = |index: &Index| {
+            let mut search = Search::new(self);
+            // Artifacts lead to their subjects, and go with them. What is damaged is to be removed, too.
+            let images = index.entries().filter(|entry| !entry.tag.is_some_and(is_referrers_tag));
+            images.for_each(|entry| drop(search.start(&entry)));
+            search.read
+        };
+        let kept = read(after);
+        read(before).difference(&kept).copied().collect()
+    }
+}
+
+/// The names that `before` has and `after` has not.
+fn difference(before: &Index, after: &Index) -> Removal {
+    let tags = |index: &Index| -> BTreeSet<String> {
+        index.entries().filter_map(|entry| entry.tag.map(str::to_owned)).collect()
+    };
+    let digests =
+        |index: &Index| -> BTreeSet<Digest> { index.entries().filter_map(|entry| entry.digest).collect() };
+    let (tags_after, digests_after) = (tags(after), digests(after));
+    Removal {
+        tags: tags(before).difference(&tags_after).cloned().collect(),
+        nameless: digests(before).difference(&digests_after).copied().collect(),
+        holders: Vec::new(),
+    }
+}
+
+/// The error about an image that disks need.
+pub(crate) fn in_use(holders: &[String]) -> Error {
+    Error::new(ErrorKind::Conflict, format!("is in use by {}", holders.join(", ")))
+        .remedy("detach it first, or `headstart lease list` shows who has it; --force takes the tag away all the same")
+}

@@ -1,0 +1,86 @@
+//! [`Bucket`]: an object store for those who look after it.
+
+use super::{BucketPruneOptions, BucketPruneReport, BucketRemoval, BucketStore, Look};
+use crate::layout::JudgedLease;
+use crate::reference::{Location, Selector};
+use crate::settings::Settings;
+use crate::store::Store;
+use headstart_block::{Digest, Result};
+use std::time::SystemTime;
+
+/// An object store as those see it who look after it: leases, names that go, blobs that nobody needs. What fails is not
+/// tried again.
+pub struct Bucket {
+    store: BucketStore,
+}
+
+impl Bucket {
+    /// Opens the store at `location`; none where that is no object store.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Invalid`] where the settings make no sense.
+    pub fn open(location: &Location, settings: &Settings) -> Result<Option<Self>> {
+        match location {
+            Location::Bucket { scheme, bucket, path } => {
+                let store = BucketStore::new(*scheme, bucket, path, settings)?;
+                Ok(Some(Self { store }))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// All leases, judged by the time of this host `now`, and by what `look` finds.
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub async fn leases(&self, now: SystemTime, look: Look<'_>) -> Result<Vec<JudgedLease>> {
+        self.store.check().await?;
+        self.store.judged_leases(now, look).await
+    }
+
+    /// Takes a lease out. The image is kept as if it had lost its last name now, where it has none.
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub async fn release(&self, lease: &JudgedLease) -> Result<()> {
+        self.store.end_lease(lease).await
+    }
+
+    /// The digest that a selector stands for.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::NotFound`] where there is no such image.
+    pub async fn digest(&self, selector: &Selector) -> Result<Digest> {
+        match selector {
+            Selector::Digest(digest) => Ok(*digest),
+            Selector::Tag(_) => self.store.manifest(selector).await.map(|(digest, _)| digest),
+        }
+    }
+
+    /// Takes an image out of the index: the entry of a tag, or all entries of a digest.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::NotFound`] where there is no such image,
+    /// [`headstart_block::ErrorKind::Conflict`] where a disk needs it and it has no other name, unless `force`.
+    pub async fn remove(
+        &self,
+        selector: &Selector,
+        force: bool,
+        dry_run: bool,
+        now: SystemTime,
+        look: Look<'_>,
+    ) -> Result<BucketRemoval> {
+        self.store.check().await?;
+        self.store.remove_image(selector, force, dry_run, now, look).await
+    }
+
+    /// Deletes blobs that no image with a name and no lease needs, as far as they are old enough.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Conflict`] where an image is being copied into the store, or somebody else
+    /// prunes it.
+    pub async fn prune(&self, options: &BucketPruneOptions, look: Look<'_>) -> Result<BucketPruneReport> {
+        self.store.check().await?;
+        self.store.prune(options, look).await
+    }
+}

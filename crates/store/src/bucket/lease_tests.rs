@@ -1,0 +1,190 @@
+//! Leases, copies and prunes of an object store in memory, where nothing is ever old: prunes look at it from later.
+
+use super::leases::{LEASES, PRUNING, PUSHES};
+use super::prune::BucketPruneOptions;
+use super::*;
+use crate::layout::{DirectorySeen, Holder, HostId, Seen};
+use headstart_block::random::Random;
+use object_store::memory::InMemory;
+use std::collections::BTreeSet;
+use std::time::SystemTime;
+
+const WEEK: Duration = Duration::from_secs(7 * 86400);
+
+fn store(objects: &Arc<InMemory>) -> BucketStore {
+    let objects = Arc::clone(objects) as Arc<dyn ObjectStore>;
+    BucketStore::with(objects, "s3://bucket/a".to_owned(), "a", &Settings::default()).unwrap()
+}
+
+fn nothing(_: &Lease) -> Seen {
+    Seen {
+        is_locked: false,
+        is_on_local_filesystem: false,
+        has_record: false,
+        directory: DirectorySeen::Unknown,
+    }
+}
+
+/// A month from now: everything is old.
+async fn later(store: &BucketStore) -> SystemTime {
+    store.store_time().await.unwrap() + 4 * WEEK
+}
+
+fn options(dry_run: bool, now: SystemTime) -> BucketPruneOptions {
+    BucketPruneOptions { older_than: WEEK, force: false, dry_run, now }
+}
+
+fn lease(image: Digest, blobs: Vec<Digest>) -> Lease {
+    let host = HostId { name: "far".to_owned(), machine: None, boot: "far".to_owned() };
+    let holder = Holder::Writable { dir: "/vm".into(), uuid: image.hex(), filesystem: "1".to_owned() };
+    Lease::new(holder, image, blobs, "s3://bucket/a:t".to_owned(), host)
+}
+
+/// An image of a layer of its own and one that all have.
+struct TestImage {
+    manifest: Bytes,
+    digest: Digest,
+    blobs: [Digest; 2],
+}
+
+async fn image(store: &BucketStore, number: u64) -> TestImage {
+    let own = format!("layer {number}").into_bytes();
+    let blobs = [Digest::of(b"shared"), Digest::of(&own)];
+    for bytes in [b"shared".to_vec(), own] {
+        store.put_blob(&Digest::of(&bytes), Arc::new(bytes), &|_| Ok(())).await.unwrap();
+    }
+    let layers: Vec<_> = blobs.iter().map(|blob| serde_json::json!({"digest": blob.to_string()})).collect();
+    let config = serde_json::json!({"digest": blobs[0].to_string()});
+    let manifest = serde_json::json!({"schemaVersion": 2, "config": config, "layers": layers});
+    let manifest = Bytes::from(manifest.to_string());
+    TestImage { digest: Digest::of(&manifest), manifest, blobs }
+}
+
+/// Whatever is tagged, held and pruned: what has a name or a holder is whole, and nothing else is there.
+#[tokio::test]
+async fn exactly_what_is_named_or_held_stays() {
+    let (mut random, objects) = (Random::new(19), Arc::new(InMemory::new()));
+    let store = store(&objects);
+    let (mut named, mut held) = ([None::<u64>; 3], BTreeSet::new());
+    for round in 0..60 {
+        let (number, place) = (random.below(5) as u64, random.below(3));
+        let tag: Tag = format!("t{place}").parse().unwrap();
+        match random.below(4) {
+            0 | 1 => {
+                let image = image(&store, number).await;
+                let put = store.put_manifest(crate::media_type::MANIFEST_OCI, image.manifest, Some(&tag));
+                put.await.unwrap();
+                named[place] = Some(number);
+            }
+            2 => {
+                // Who holds an image attaches it by a name.
+                let Some(number) = named[place] else { continue };
+                let image = image(&store, number).await;
+                if held.insert(number) {
+                    let lease = lease(image.digest, image.blobs.to_vec());
+                    assert!(!store.write_lease(&format!("{number}"), &lease).await.unwrap());
+                } else {
+                    held.remove(&number);
+                    store.delete(&format!("{LEASES}/{number}")).await.unwrap();
+                }
+            }
+            _ => {
+                let Some(number) = named[place] else { continue };
+                let is_last = named.iter().filter(|named| **named == Some(number)).count() == 1;
+                let selector = Selector::Tag(tag);
+                let removed =
+                    store.remove_image(&selector, false, false, later(&store).await, &nothing).await;
+                assert_eq!(removed.is_err(), is_last && held.contains(&number), "{removed:?}");
+                if removed.is_ok() {
+                    named[place] = None;
+                }
+            }
+        }
+        if round % 5 == 4 {
+            prune_and_check(&store, &named, &held).await;
+        }
+    }
+}
+
+async fn prune_and_check(store: &BucketStore, named: &[Option<u64>], held: &BTreeSet<u64>) {
+    store.mark_as_layout().await.unwrap();
+    let later = later(store).await;
+    let dry = store.prune(&options(true, later), &nothing).await.unwrap();
+    let mut mark = store.begin_prune(store.store_time().await.unwrap()).await.unwrap();
+    let done = store.prune_at(later, &options(false, later), &nothing, Some(&mut mark)).await.unwrap();
+    store.delete(PRUNING).await.unwrap();
+    assert_eq!((dry.blobs, dry.images.len()), (done.blobs, done.images.len()));
+    let wanted: BTreeSet<u64> = named.iter().flatten().chain(held).copied().collect();
+    for number in 0..5 {
+        let own = Digest::of(format!("layer {number}").as_bytes());
+        let is_there = store.blob_len(&own).await.unwrap().is_some();
+        assert_eq!(is_there, wanted.contains(&number), "image {number} of {wanted:?}");
+    }
+    let shared = store.blob_len(&Digest::of(b"shared")).await.unwrap();
+    assert_eq!(shared.is_some(), !wanted.is_empty());
+}
+
+#[tokio::test]
+async fn nothing_young_is_deleted() {
+    let objects = Arc::new(InMemory::new());
+    let store = store(&objects);
+    let image = image(&store, 1).await;
+    store.mark_as_layout().await.unwrap();
+    let now = store.store_time().await.unwrap();
+    let report = store.prune(&options(false, now), &nothing).await.unwrap();
+    assert_eq!((report.blobs, report.young_blobs), (0, 2));
+    assert!(store.blob_len(&image.blobs[1]).await.unwrap().is_some());
+    let too_young = BucketPruneOptions { older_than: WEEK / 2, ..options(true, now) };
+    assert_eq!(store.prune(&too_young, &nothing).await.unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[tokio::test]
+async fn copies_and_prunes_do_not_meet() {
+    let objects = Arc::new(InMemory::new());
+    let store = store(&objects);
+    // In memory, the version that no object has is that of the first.
+    image(&store, 1).await;
+    store.mark_as_layout().await.unwrap();
+    let options = options(false, store.store_time().await.unwrap());
+    store.prepare_to_write().await.unwrap();
+    store.prepare_to_write().await.unwrap();
+    assert_eq!(store.objects_below(PUSHES).await.unwrap().len(), 1);
+    let refused = store.prune(&options, &nothing).await.unwrap_err();
+    assert!(
+        refused.kind() == ErrorKind::Conflict && refused.to_string().contains("being copied"),
+        "{refused}"
+    );
+    // It leaves nothing behind that would keep others out.
+    assert_eq!(store.written(PRUNING).await.unwrap(), None);
+    store.done_writing().await;
+    store.done_writing().await;
+    let mark = store.begin_prune(store.store_time().await.unwrap()).await.unwrap();
+    drop(mark);
+    let other = self::store(&objects);
+    for refused in
+        [store.prepare_to_write().await.unwrap_err(), other.prune(&options, &nothing).await.unwrap_err()]
+    {
+        assert!(
+            refused.kind() == ErrorKind::Conflict && refused.to_string().contains("prunes it"),
+            "{refused}"
+        );
+    }
+    assert!(store.objects_below(PUSHES).await.unwrap().is_empty());
+    store.delete(PRUNING).await.unwrap();
+    other.prune(&options, &nothing).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attach_waits_for_a_prune_that_may_not_see_it() {
+    let objects = Arc::new(InMemory::new());
+    let store = Arc::new(store(&objects));
+    let lease = lease(Digest::of(b"i"), Vec::new());
+    let _mark = store.begin_prune(store.store_time().await.unwrap()).await.unwrap();
+    let (other, of) = (Arc::clone(&store), lease.clone());
+    let waiting = tokio::spawn(async move { other.write_lease("x", &of).await });
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert!(!waiting.is_finished());
+    store.delete(PRUNING).await.unwrap();
+    assert!(waiting.await.unwrap().unwrap(), "it has to look for its image");
+    assert!(!store.write_lease("x", &lease).await.unwrap());
+}

@@ -1,0 +1,215 @@
+//! Leases in object stores, and the copies and prunes that must not meet.
+//!
+//! ```text
+//! .headstart/leases/<id>        who needs which image: as in a directory, renewed while it is attached
+//! .headstart/pushes/<id>        a copy into the store that is going on, renewed while it writes
+//! .headstart/pruning            a prune that is going on, renewed while it deletes
+//! .headstart/untagged/<hex>     an image that lost its last name, and when
+//! .headstart/clock              asks the store for its time
+//! ```
+//!
+//! There are no locks in an object store, but its writes are seen by all reads that begin later. So whoever attaches or
+//! copies writes its object *before* it looks for a prune, and a prune writes its own *before* it looks for those: at
+//! least one of the two sees the other. A prune that sees a copy gives way; a copy that sees a prune gives way; an
+//! attach that sees a prune waits for its end, then finds its image there or gone. All times are those of the store:
+//! of each object, when it was written last.
+//!
+//! # How long they count
+//!
+//! A lease of an attach counts for [`LEASE_LASTS`] after it was written or renewed: its process renews it every few
+//! hours. One of a writable directory counts until its own host sees that the directory is gone, or an operator
+//! releases it. Copies and prunes count for minutes.
+//!
+//! Version 0.1.0 leaves none of these objects. Against its copies, nothing younger than [`LEAST_AGE`] is deleted.
+
+use super::BucketStore;
+use crate::layout::{FoundLease, Holder, HostId, JudgedLease, LEASE_MAX, Lease, Seen, Standing};
+use bytes::Bytes;
+use futures::TryStreamExt;
+use headstart_block::{Error, ErrorKind, Result};
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode};
+use serde_json::json;
+use std::time::{Duration, SystemTime};
+use tokio::time::{Instant, sleep};
+
+/// The time for which the lease of an attach counts after it was written.
+pub const LEASE_LASTS: Duration = Duration::from_secs(7 * 86400);
+
+/// Nothing younger is deleted.
+pub const LEAST_AGE: Duration = Duration::from_secs(7 * 86400);
+
+/// The time for which a copy is believed to go on after it wrote its object.
+pub(super) const PUSH_LASTS: Duration = Duration::from_secs(3600);
+
+/// The time after which a copy renews its object.
+const PUSH_RENEWED: Duration = Duration::from_secs(600);
+
+/// The time for which a prune is believed to go on after it wrote its object.
+pub(super) const PRUNING_LASTS: Duration = Duration::from_secs(900);
+
+/// The time between looks of an attach that waits for a prune.
+const LOOK: Duration = Duration::from_secs(1);
+
+pub(super) const LEASES: &str = ".headstart/leases";
+pub(super) const PUSHES: &str = ".headstart/pushes";
+pub(super) const PRUNING: &str = ".headstart/pruning";
+const CLOCK: &str = ".headstart/clock";
+
+/// A copy into the store that is going on.
+#[derive(Debug)]
+pub(super) struct Push {
+    name: String,
+    renewed: Instant,
+}
+
+/// The force of a lease in an object store at `now`, which the host `here` sees so.
+fn standing(lease: &Lease, written: SystemTime, now: SystemTime, here: &HostId, seen: &Seen) -> Standing {
+    match &lease.holder {
+        Holder::Attach { .. } => match now.duration_since(written) {
+            Ok(age) if age > LEASE_LASTS => Standing::Over,
+            _ => Standing::Held,
+        },
+        // All hosts have the same bucket, also those that were made as copies of each other.
+        Holder::Writable { .. } => {
+            lease.standing(here, &Seen { is_locked: false, is_on_local_filesystem: false, ..*seen })
+        }
+    }
+}
+
+/// The time of an object, as the store has it.
+fn time_of(meta: &ObjectMeta) -> SystemTime {
+    SystemTime::from(meta.last_modified)
+}
+
+impl BucketStore {
+    /// The objects below a name, with the last parts of their names.
+    pub(super) async fn objects_below(&self, name: &str) -> Result<Vec<(String, ObjectMeta)>> {
+        let prefix = self.path(name);
+        let listing = self.objects.list(Some(&prefix)).try_collect::<Vec<_>>();
+        let objects = self.call(name, super::WRITE_TIMEOUT, listing).await?;
+        let last = |path: &Path| path.filename().unwrap_or_default().to_owned();
+        Ok(objects.into_iter().map(|meta| (last(&meta.location), meta)).collect())
+    }
+
+    /// The time at which an object was written last; none where it is not there.
+    pub(super) async fn written(&self, name: &str) -> Result<Option<SystemTime>> {
+        let path = self.path(name);
+        match self.call(name, self.first_byte, self.objects.head(&path)).await {
+            Ok(meta) => Ok(Some(time_of(&meta))),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    pub(super) async fn delete(&self, name: &str) -> Result<()> {
+        let path = self.path(name);
+        match self.call(name, self.first_byte, self.objects.delete(&path)).await {
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// The present, by the clock of the store.
+    pub(super) async fn store_time(&self) -> Result<SystemTime> {
+        self.put(CLOCK, Bytes::from_static(b"{}"), PutMode::Overwrite).await?;
+        let time = self.written(CLOCK).await?;
+        self.delete(CLOCK).await?;
+        time.ok_or_else(|| {
+            Error::new(ErrorKind::Conflict, "somebody else prunes it at the same moment")
+                .about(&self.location)
+        })
+    }
+
+    /// Writes or renews a lease, and waits for a prune to end that may not have seen it; `true` if there was one.
+    pub(super) async fn write_lease(&self, id: &str, lease: &Lease) -> Result<bool> {
+        let name = format!("{LEASES}/{id}");
+        self.put(&name, lease.to_bytes()?.into(), PutMode::Overwrite).await?;
+        let mut has_waited = false;
+        // Where nobody prunes, one look is enough.
+        while self.written(PRUNING).await?.is_some() {
+            let Some(written) = self.written(&name).await? else { break };
+            if !self.is_being_pruned(written).await? {
+                break;
+            }
+            has_waited = true;
+            sleep(LOOK).await;
+        }
+        Ok(has_waited)
+    }
+
+    /// `true` if a prune is going on that began, or was renewed, not long before `now`.
+    async fn is_being_pruned(&self, now: SystemTime) -> Result<bool> {
+        let Some(begun) = self.written(PRUNING).await? else { return Ok(false) };
+        Ok(now.duration_since(begun).is_ok_and(|age| age < PRUNING_LASTS) || begun >= now)
+    }
+
+    /// Says that a copy is going on, so that no prune begins.
+    pub(super) async fn begin_push(&self) -> Result<()> {
+        let mut push = self.push.lock().await;
+        if push.is_some() {
+            return Ok(());
+        }
+        let here = HostId::here().map(|host| host.name).unwrap_or_default();
+        let bytes = json!({"host": here, "pid": std::process::id()}).to_string();
+        // Two on one host at the same moment do not matter: the later writes what the earlier did.
+        let id =
+            headstart_block::Digest::of(format!("{bytes} {:?}", std::ptr::from_ref(self)).as_bytes()).hex();
+        let name = format!("{PUSHES}/{}", &id[..32]);
+        let path = self.path(&name);
+        self.put(&name, bytes.into(), PutMode::Overwrite).await?;
+        let now = self.written(&name).await?.unwrap_or(SystemTime::UNIX_EPOCH);
+        if self.is_being_pruned(now).await? {
+            self.delete(&name).await?;
+            return Err(Error::new(ErrorKind::Conflict, "somebody prunes it")
+                .about(&self.location)
+                .remedy("run it again in some minutes"));
+        }
+        tracing::debug!(%path, "a copy begins");
+        *push = Some(Push { name, renewed: Instant::now() });
+        Ok(())
+    }
+
+    /// Says that the copy is still going on.
+    pub(super) async fn renew_push(&self) {
+        let mut push = self.push.lock().await;
+        let Some(push) = push.as_mut().filter(|push| push.renewed.elapsed() > PUSH_RENEWED) else { return };
+        push.renewed = Instant::now();
+        if let Err(error) = self.put(&push.name, Bytes::from_static(b"{}"), PutMode::Overwrite).await {
+            tracing::debug!(%error, "cannot say that a copy goes on");
+        }
+    }
+
+    /// Says that the copy has ended.
+    pub(super) async fn end_push(&self) {
+        if let Some(push) = self.push.lock().await.take()
+            && let Err(error) = self.delete(&push.name).await
+        {
+            tracing::debug!(%error, "cannot say that a copy has ended");
+        }
+    }
+
+    /// All leases, judged at `now`. `look` finds the facts that this host knows.
+    pub(super) async fn judged_leases(
+        &self,
+        now: SystemTime,
+        look: &(dyn Fn(&Lease) -> Seen + Send + Sync),
+    ) -> Result<Vec<JudgedLease>> {
+        let here = HostId::here()?;
+        let mut judged = Vec::new();
+        for (id, meta) in self.objects_below(LEASES).await? {
+            let name = format!("{LEASES}/{id}");
+            let lease = match self.object(&name, LEASE_MAX).await {
+                // Its disk was detached meanwhile.
+                Err(e) if e.kind() == ErrorKind::NotFound => continue,
+                read => Lease::parse(&read?.0).map_err(|e| e.about(self.thing(&name))),
+            };
+            let written = time_of(&meta);
+            let standing = lease
+                .as_ref()
+                .map_or(Standing::Foreign, |lease| standing(lease, written, now, &here, &look(lease)));
+            judged.push(JudgedLease { found: FoundLease { id, lease, is_locked: false, written }, standing });
+        }
+        Ok(judged)
+    }
+}

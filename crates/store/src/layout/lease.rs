@@ -1,0 +1,533 @@
+//! Leases: which images of a store disks need, although no tag may name them any more.
+//!
+//! A disk reads its image as long as it is attached, and a writable directory needs the image that it lies on as long
+//! as it exists. Each of them leaves a lease in the store, and whoever deletes blobs keeps what a lease names:
+//!
+//! ```text
+//! <store>/.headstart/leases/<id>     a lease: JSON, as [`Lease`] describes it
+//! ```
+//!
+//! A lease lists all blobs of its image, so that they are kept even where the manifest is gone. Leases are written and
+//! judged under the layout's lock: a prune sees the lease of an attach, or the attach finds the image gone.
+//!
+//! # Which leases count
+//!
+//! | lease of | counts as long as | is known to be over |
+//! |---|---|---|
+//! | an attach | its process holds a lock on the file, or the record of its disk exists | on its own host |
+//! | a writable directory | the directory is there and lies on that image | on its own host |
+//!
+//! "Its own host" is the running kernel whose boot id the lease has; where the store is on a file system that only one
+//! host can have mounted, also an earlier boot of the machine with the same id and name. Of every other lease nobody
+//! here can tell, and it counts until an operator releases it ([`Standing::Foreign`]). So does the lease of a directory
+//! that is not to be seen because its file system is not mounted.
+//!
+//! Version 0.1.0 neither writes leases nor heeds them.
+
+use super::{LayoutDir, LayoutLock, sync_dir};
+use headstart_block::{Digest, Error, ErrorKind, Result};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::fmt;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// The version of the form that is written. A lease of another version counts, and is not understood.
+const VERSION: u32 = 1;
+
+/// Most bytes that a lease has: an image of 256 layers takes 45 kB.
+pub const LEASE_MAX: u64 = 1 << 20;
+
+/// The beginning of the names of leases of processes that are not to be started again.
+pub const ATTACH: &str = "attach-";
+
+/// The name under which a lease is written before it gets its own; no lease has a name that begins so.
+const NEW: &str = ".new";
+
+/// A lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    version: u32,
+    /// The holder.
+    pub holder: Holder,
+    /// The digest of the image's manifest.
+    #[serde(deserialize_with = "digest")]
+    pub image: Digest,
+    /// The digests of all blobs that the image has beside its manifest.
+    #[serde(deserialize_with = "digests")]
+    pub blobs: Vec<Digest>,
+    /// The image as its user named it.
+    pub reference: String,
+    /// The host where the holder is.
+    pub host: HostId,
+    /// The number of the process that wrote the lease.
+    pub pid: u32,
+}
+
+/// A disk that needs an image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Holder {
+    /// A process that serves a disk of it.
+    Attach {
+        /// A file that exists as long as the disk is to be started again after its process died.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        record: Option<PathBuf>,
+    },
+    /// A writable directory that lies on it.
+    Writable {
+        /// Its path, absolute and without symbolic links.
+        dir: PathBuf,
+        /// The id of the disk in it.
+        uuid: String,
+        /// The id of the file system that the directory is on.
+        filesystem: String,
+    },
+}
+
+/// A host, and the run of its kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostId {
+    /// Its name.
+    pub name: String,
+    /// A hash of its machine id; none where it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
+    /// The boot id of its kernel.
+    pub boot: String,
+}
+
+fn digest<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Digest, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+}
+
+fn digests<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<Digest>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    texts.iter().map(|text| text.parse()).collect::<Result<_>>().map_err(serde::de::Error::custom)
+}
+
+impl HostId {
+    /// This host.
+    ///
+    /// # Errors
+    /// Where `/proc` cannot be read.
+    pub fn here() -> Result<Self> {
+        let proc = |path: &str| {
+            let failed = |e| Error::io("cannot read", e).about(path).remedy("mount /proc");
+            fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(failed)
+        };
+        let ids = ["/etc/machine-id", "/var/lib/dbus/machine-id"].into_iter();
+        let mut ids = ids.filter_map(|path| fs::read_to_string(path).ok()).map(|id| id.trim().to_owned());
+        // Not the id itself, which is not for other hosts.
+        let hash = |id: String| Digest::of(format!("headstart lease {id}").as_bytes()).hex()[..32].to_owned();
+        Ok(Self {
+            name: proc("/proc/sys/kernel/hostname")?,
+            machine: ids.find(|id| id.len() >= 32).map(hash),
+            boot: proc("/proc/sys/kernel/random/boot_id")?,
+        })
+    }
+
+    /// `true` if `self` is the same run of the same kernel as `other`, or an earlier one where `may_be_earlier`.
+    fn is_same(&self, other: &Self, may_be_earlier: bool) -> bool {
+        let same_machine = self.machine.is_some() && self.machine == other.machine && self.name == other.name;
+        self.boot == other.boot || may_be_earlier && same_machine
+    }
+}
+
+/// The facts that decide on a lease, as they are on this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// `true` if a process holds the lock on the lease.
+    pub is_locked: bool,
+    /// `true` if the store is on a file system that only one host at a time can have mounted.
+    pub is_on_local_filesystem: bool,
+    /// `true` if the record that the lease names is there.
+    pub has_record: bool,
+    /// The writable directory that the lease names.
+    pub directory: DirectorySeen,
+}
+
+/// The state of a writable directory, as far as it can be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DirectorySeen {
+    /// The disk that the lease names, on the image that it names.
+    Holds,
+    /// Nothing, or another disk, or the same on another image.
+    IsGone,
+    /// It cannot be told: its file system is not mounted, or it cannot be read.
+    Unknown,
+}
+
+/// The force of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Its holder is there.
+    Held,
+    /// Its holder is gone: the lease is over.
+    Over,
+    /// It cannot be told from this host. It counts.
+    Foreign,
+}
+
+impl Lease {
+    /// A lease of this process.
+    #[must_use]
+    pub fn new(holder: Holder, image: Digest, blobs: Vec<Digest>, reference: String, host: HostId) -> Self {
+        Self { version: VERSION, holder, image, blobs, reference, host, pid: std::process::id() }
+    }
+
+    /// The force of the lease, by what is `seen` on the host `here`.
+    #[must_use]
+    pub fn standing(&self, here: &HostId, seen: &Seen) -> Standing {
+        if seen.is_locked {
+            return Standing::Held;
+        }
+        if !self.host.is_same(here, seen.is_on_local_filesystem) {
+            return Standing::Foreign;
+        }
+        match &self.holder {
+            Holder::Attach { .. } if seen.has_record => Standing::Held,
+            Holder::Attach { .. } => Standing::Over,
+            Holder::Writable { .. } => match seen.directory {
+                DirectorySeen::Holds => Standing::Held,
+                DirectorySeen::IsGone => Standing::Over,
+                DirectorySeen::Unknown => Standing::Foreign,
+            },
+        }
+    }
+
+    /// Reads a lease.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Corrupt`] where it is none, [`headstart_block::ErrorKind::Unsupported`] where it
+    /// is of a later version.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Versioned {
+            version: u32,
+        }
+        let damaged = |e| Error::corrupt("is no lease").caused_by(e);
+        let Versioned { version } = serde_json::from_slice(bytes).map_err(damaged)?;
+        if version != VERSION {
+            let cause = format!("is a lease of version {version}, this program knows version {VERSION}");
+            return Err(Error::unsupported(cause));
+        }
+        serde_json::from_slice(bytes).map_err(damaged)
+    }
+
+    /// Its bytes.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Invalid`] where a path in it is no text.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        serde_json::to_vec(self).map_err(|e| Error::invalid("cannot make a lease").caused_by(e))
+    }
+}
+
+/// The holder, for people.
+impl fmt::Display for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Other hosts write leases, and this goes to terminals.
+        let clean = |text: &str| text.replace(char::is_control, "?");
+        let host = clean(&self.host.name);
+        match &self.holder {
+            Holder::Attach { record: None } => {
+                write!(f, "`headstart attach` (process {} on {host})", self.pid)
+            }
+            Holder::Attach { record: Some(record) } => {
+                let disk = clean(&record.file_stem().unwrap_or_default().to_string_lossy());
+                write!(f, "the disk {disk} of the agent on {host}")
+            }
+            Holder::Writable { dir, .. } => {
+                write!(f, "the writable directory {} on {host}", clean(&dir.to_string_lossy()))
+            }
+        }
+    }
+}
+
+/// A lease as it was found in a store.
+#[derive(Debug)]
+pub struct FoundLease {
+    /// Its name in the store.
+    pub id: String,
+    /// The lease, or the reason why it cannot be understood.
+    pub lease: Result<Lease>,
+    /// `true` if a process holds its lock.
+    pub is_locked: bool,
+    /// When it was written, or renewed last, by the clock of the store.
+    pub written: SystemTime,
+}
+
+impl FoundLease {
+    /// `true` if a power cut left nothing of the lease: its process has ended with that.
+    #[must_use]
+    pub fn is_torn(&self) -> bool {
+        let is_none = self.lease.as_ref().is_err_and(|e| e.kind() == ErrorKind::Corrupt);
+        is_none && !self.is_locked && self.id.starts_with(ATTACH)
+    }
+}
+
+/// A lease, judged.
+#[derive(Debug)]
+pub struct JudgedLease {
+    /// The lease as it was found.
+    pub found: FoundLease,
+    /// Its force.
+    pub standing: Standing,
+}
+
+/// The lease of a process, in a directory: over when dropped.
+#[derive(Debug)]
+pub struct HeldLease {
+    path: PathBuf,
+    /// As long as this is there, the lease outlives the process.
+    record: Option<PathBuf>,
+    _file: File,
+}
+
+impl Drop for HeldLease {
+    fn drop(&mut self) {
+        if !self.record.as_deref().is_some_and(Path::exists) {
+            // Best effort: without its lock it is over anyway.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl LayoutDir {
+    /// The directory of leases.
+    #[must_use]
+    pub fn leases_dir(&self) -> PathBuf {
+        self.private_dir().join("leases")
+    }
+
+    /// Writes the lease of an attach, which holds as long as what is returned. It need not survive a power cut, as no
+    /// process does, unless the disk is to be started again: [`FoundLease::is_torn`].
+    ///
+    /// # Errors
+    /// What writing or locking a file reports.
+    pub fn hold(&self, _lock: &LayoutLock, id: &str, lease: &Lease) -> Result<HeldLease> {
+        let record = match &lease.holder {
+            Holder::Attach { record } => record.clone(),
+            Holder::Writable { .. } => None,
+        };
+        let file = self.write_lease(id, lease, record.is_some())?;
+        Ok(HeldLease { path: self.leases_dir().join(id), record, _file: file })
+    }
+
+    /// Writes the lease of a writable directory, durably, unless it is there already.
+    ///
+    /// # Errors
+    /// What writing a file reports.
+    pub fn keep_lease(&self, _lock: &LayoutLock, id: &str, lease: &Lease) -> Result<()> {
+        let path = self.leases_dir().join(id);
+        let there = fs::read(&path).ok().and_then(|bytes| Lease::parse(&bytes).ok());
+        // Which process wrote it does not matter.
+        if there.is_some_and(|there| Lease { pid: lease.pid, ..there } == *lease) {
+            return Ok(());
+        }
+        self.write_lease(id, lease, true).map(drop)
+    }
+
+    /// Takes a lease out. It may be gone already.
+    ///
+    /// # Errors
+    /// What deleting a file reports.
+    pub fn remove_lease(&self, id: &str) -> Result<()> {
+        let path = self.leases_dir().join(id);
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                Err(Error::io("cannot remove a lease", e).about(path.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// All leases, by their ids.
+    ///
+    /// # Errors
+    /// What reading the directory or a lease reports.
+    pub fn leases(&self) -> Result<Vec<FoundLease>> {
+        let dir = self.leases_dir();
+        let failed = |e| Error::io("cannot read the leases", e).about(dir.display());
+        let entries = match fs::read_dir(&dir) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(failed)?,
+        };
+        let mut found = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(failed)?;
+            let Some(id) = entry.file_name().to_str().map(str::to_owned) else { continue };
+            if !id.starts_with('.') {
+                found.extend(found_lease(&entry.path(), id).map_err(failed)?);
+            }
+        }
+        found.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(found)
+    }
+
+    /// Gives a file its name as a lease only once it is whole and locked. Under the layout's lock.
+    fn write_lease(&self, id: &str, lease: &Lease, is_durable: bool) -> Result<File> {
+        let dir = self.leases_dir();
+        let (new, path) = (dir.join(NEW), dir.join(id));
+        let bytes = lease.to_bytes()?;
+        let write = || {
+            fs::create_dir_all(&dir)?;
+            let mut file = File::create(&new)?;
+            file.lock()?;
+            file.write_all(&bytes)?;
+            if is_durable {
+                file.sync_all()?;
+            }
+            fs::rename(&new, &path)?;
+            if is_durable {
+                [&dir, &self.private_dir(), &self.root().to_owned()]
+                    .into_iter()
+                    .try_for_each(|dir| sync_dir(dir))?;
+            }
+            Ok(file)
+        };
+        write().map_err(|e| {
+            let _ = fs::remove_file(&new);
+            cannot_write(e, &path)
+        })
+    }
+}
+
+/// Reads a lease; none where it has just gone.
+fn found_lease(path: &Path, id: String) -> io::Result<Option<FoundLease>> {
+    let file = match File::open(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    let is_locked = match file.try_lock_shared() {
+        Ok(()) => false,
+        Err(TryLockError::WouldBlock) => true,
+        Err(TryLockError::Error(e)) => return Err(e),
+    };
+    let written = file.metadata()?.modified()?;
+    let mut bytes = Vec::new();
+    (&file).take(LEASE_MAX).read_to_end(&mut bytes)?;
+    let lease = Lease::parse(&bytes).map_err(|e| e.about(path.display()));
+    Ok(Some(FoundLease { id, lease, is_locked, written }))
+}
+
+fn cannot_write(error: io::Error, path: &Path) -> Error {
+    Error::io("cannot write a lease", error).about(path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn host(name: &str, machine: Option<&str>, boot: &str) -> HostId {
+        HostId { name: name.to_owned(), machine: machine.map(str::to_owned), boot: boot.to_owned() }
+    }
+
+    fn lease(holder: Holder, host: HostId) -> Lease {
+        Lease::new(holder, Digest::of(b"i"), vec![Digest::of(b"l")], "file:///s:t".to_owned(), host)
+    }
+
+    fn writable() -> Holder {
+        Holder::Writable { dir: "/vm".into(), uuid: "u".to_owned(), filesystem: "1".to_owned() }
+    }
+
+    fn any_host() -> impl Strategy<Value = HostId> {
+        let machine = prop::option::of(prop::sample::select(vec!["m", "n"]));
+        let name = prop::sample::select(vec!["a", "b"]);
+        (name, machine, prop::sample::select(vec!["1", "2"]))
+            .prop_map(|(name, machine, boot)| host(name, machine, boot))
+    }
+
+    proptest! {
+        /// A lease is over only where a living holder could not be missed.
+        #[test]
+        fn only_what_is_known_here_is_over(
+            of in any_host(), here in any_host(), is_locked: bool, is_on_local_filesystem: bool,
+            has_record: bool, is_writable: bool,
+            directory in prop::sample::select(
+                vec![DirectorySeen::Holds, DirectorySeen::IsGone, DirectorySeen::Unknown]),
+        ) {
+            let holder = if is_writable { writable() } else { Holder::Attach { record: None } };
+            let seen = Seen { is_locked, is_on_local_filesystem, has_record, directory };
+            let standing = lease(holder, of.clone()).standing(&here, &seen);
+            let same_machine = of.machine.is_some() && of.machine == here.machine && of.name == here.name;
+            let is_this_host = of.boot == here.boot || same_machine && is_on_local_filesystem;
+            let is_there = is_locked
+                || if is_writable { directory == DirectorySeen::Holds } else { has_record };
+            match standing {
+                Standing::Over => {
+                    prop_assert!(is_this_host && !is_there && !is_locked);
+                    prop_assert!(!is_writable || directory == DirectorySeen::IsGone);
+                }
+                Standing::Held => prop_assert!(is_there),
+                Standing::Foreign => prop_assert!(
+                    !is_locked && (!is_this_host || is_writable && directory == DirectorySeen::Unknown)),
+            }
+        }
+
+        #[test]
+        fn what_is_written_is_read(of in any_host(), is_writable: bool, record: bool) {
+            let record = record.then(|| PathBuf::from("/run/vm.images"));
+            let holder = if is_writable { writable() } else { Holder::Attach { record } };
+            let lease = lease(holder, of);
+            prop_assert_eq!(Lease::parse(&lease.to_bytes().unwrap()).unwrap(), lease);
+        }
+    }
+
+    #[test]
+    fn a_lease_is_locked_while_it_is_held() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = LayoutDir::create_or_open(dir.path()).unwrap();
+        assert!(layout.leases().unwrap().is_empty());
+        let of = lease(Holder::Attach { record: None }, HostId::here().unwrap());
+        let held = layout.hold(&layout.lock().unwrap(), "x", &of).unwrap();
+        let found = layout.leases().unwrap();
+        assert_eq!(found.len(), 1);
+        assert!(found[0].is_locked && *found[0].lease.as_ref().unwrap() == of);
+        drop(held);
+        assert!(layout.leases().unwrap().is_empty());
+        // With a record it outlives its process, and without one no longer.
+        let record = dir.path().join("record");
+        fs::write(&record, "").unwrap();
+        let of = lease(Holder::Attach { record: Some(record.clone()) }, HostId::here().unwrap());
+        drop(layout.hold(&layout.lock().unwrap(), "x", &of).unwrap());
+        assert!(layout.leases().unwrap().iter().all(|found| !found.is_locked));
+        let held = layout.hold(&layout.lock().unwrap(), "x", &of).unwrap();
+        fs::remove_file(record).unwrap();
+        drop(held);
+        assert!(layout.leases().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_kept_lease_is_written_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = LayoutDir::create_or_open(dir.path()).unwrap();
+        let of = lease(writable(), HostId::here().unwrap());
+        let keep = |lease: &Lease| {
+            layout.keep_lease(&layout.lock().unwrap(), "w", lease).unwrap();
+            layout.leases().unwrap().remove(0)
+        };
+        let first = keep(&of);
+        assert!(!first.is_locked);
+        assert_eq!(keep(&Lease { pid: 1, ..of.clone() }).written, first.written);
+        let other = Lease { image: Digest::of(b"other"), ..of };
+        assert_eq!(keep(&other).lease.unwrap().image, Digest::of(b"other"));
+        // What nobody understands is found, and said.
+        fs::write(layout.leases_dir().join("w"), "{\"version\": 2}").unwrap();
+        fs::write(layout.leases_dir().join("z"), "{").unwrap();
+        let found = layout.leases().unwrap();
+        let kinds: Vec<_> = found.iter().map(|found| found.lease.as_ref().unwrap_err().kind()).collect();
+        assert_eq!(kinds, [ErrorKind::Unsupported, ErrorKind::Corrupt]);
+        assert!(found.iter().all(|found| !found.is_torn()));
+        // But one of a process that a power cut ended.
+        fs::write(layout.leases_dir().join("attach-1"), "").unwrap();
+        assert!(layout.leases().unwrap()[0].is_torn());
+        layout.remove_lease("attach-1").unwrap();
+        layout.remove_lease("w").unwrap();
+        layout.remove_lease("w").unwrap();
+        assert_eq!(layout.leases().unwrap().len(), 1);
+    }
+}

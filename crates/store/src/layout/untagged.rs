@@ -1,0 +1,178 @@
+//! Marks of images that lost their last name, so that they are kept for a while.
+//!
+//! ```text
+//! <store>/.headstart/untagged/<hex>   the image with this manifest; JSON: the tags that it had
+//! ```
+//!
+//! The time of the file is the moment at which the image lost its last name. A mark is written before the index that
+//! has the name no more, under the layout's lock: after a crash between the two there is a mark of an image that has a
+//! name, which means nothing. Where other tools took the name away there is no mark, and the first prune makes one. So
+//! it is where the disk is full: names can be taken away then, too, to make room.
+
+use super::{Index, LayoutDir, is_referrers_tag, settle, sync_dir};
+use headstart_block::{Digest, Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+/// Most bytes of a mark that are read: some hundred tags.
+const MARK_MAX: u64 = 64 << 10;
+
+/// The name under which a mark is written before it gets its own.
+const NEW: &str = ".new";
+
+/// A mark.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The tags that the image had last.
+    pub tags: Vec<String>,
+    /// The moment at which it lost the last of them, by the clock of the file system.
+    pub since: SystemTime,
+}
+
+/// The images that `before` names and `after` does not, with the tags that they had.
+pub(crate) fn lost_images(before: &Index, after: &Index) -> BTreeMap<Digest, Vec<String>> {
+    let named: BTreeSet<_> = after.entries().filter_map(|entry| entry.digest).collect();
+    let mut lost = BTreeMap::<Digest, Vec<String>>::new();
+    for entry in before.entries().filter(|entry| !entry.tag.is_some_and(is_referrers_tag)) {
+        if let Some(digest) = entry.digest.filter(|digest| !named.contains(digest)) {
+            lost.entry(digest).or_default().extend(entry.tag.map(str::to_owned));
+        }
+    }
+    lost
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct Content {
+    tags: Vec<String>,
+}
+
+impl LayoutDir {
+    fn untagged_dir(&self) -> PathBuf {
+        self.private_dir().join("untagged")
+    }
+
+    /// Replaces the index `before` by `after`, and marks the images that lose their last name by that. Under the
+    /// lock. A crash leaves the old index or the new.
+    ///
+    /// # Errors
+    /// What writing, renaming or syncing reports.
+    pub fn replace_index(&self, before: &Index, after: &Index) -> Result<()> {
+        // First what cannot do without space.
+        let prepared = self.prepare(&after.to_bytes()?)?;
+        if let Err(error) = self.mark_lost(before, after) {
+            let _ = fs::remove_file(&prepared);
+            return Err(error);
+        }
+        settle(&prepared, &self.index_path())?;
+        self.sync_root()
+    }
+
+    /// Marks the images that `before` names and `after` does not, durably. Under the lock, before `after` is written.
+    ///
+    /// # Errors
+    /// What writing files reports.
+    pub fn mark_lost(&self, before: &Index, after: &Index) -> Result<()> {
+        let mut lost = lost_images(before, after).into_iter();
+        lost.try_for_each(|(digest, tags)| self.mark(&digest, tags))
+    }
+
+    /// Marks an image as nameless from now on, durably. Under the lock.
+    ///
+    /// # Errors
+    /// What writing files reports.
+    pub fn mark(&self, image: &Digest, tags: Vec<String>) -> Result<()> {
+        let dir = self.untagged_dir();
+        let failed = |e| Error::io("cannot mark an image that loses its name", e).about(dir.display());
+        let text = serde_json::to_vec(&Content { tags })
+            .map_err(|e| Error::invalid("cannot mark an image").caused_by(e))?;
+        let new = dir.join(NEW);
+        let written = fs::create_dir_all(&dir).and_then(|()| File::create(&new)).and_then(|mut file| {
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(&new, dir.join(image.hex()))?;
+            sync_dir(&dir)?;
+            sync_dir(&self.private_dir())
+        });
+        let written = written.map_err(|e| {
+            let _ = fs::remove_file(&new);
+            failed(e)
+        });
+        match written {
+            Err(e) if e.kind() == ErrorKind::NoSpace => Ok(()),
+            written => written,
+        }
+    }
+
+    /// All marks.
+    ///
+    /// # Errors
+    /// What reading the directory reports.
+    pub fn marks(&self) -> Result<BTreeMap<Digest, Mark>> {
+        let dir = self.untagged_dir();
+        let failed = |e| Error::io("cannot read which images lost their names", e).about(dir.display());
+        let entries = match fs::read_dir(&dir) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+            entries => entries.map_err(failed)?,
+        };
+        let mut marks = BTreeMap::new();
+        for entry in entries {
+            let entry = entry.map_err(failed)?;
+            let Some(digest) = entry.file_name().to_str().and_then(Digest::from_hex) else { continue };
+            let mut text = Vec::new();
+            let read = File::open(entry.path()).and_then(|file| {
+                let since = file.metadata()?.modified()?;
+                file.take(MARK_MAX).read_to_end(&mut text)?;
+                Ok(since)
+            });
+            let since = match read {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                since => since.map_err(failed)?,
+            };
+            // The tags are only said; the time counts.
+            let Content { tags } = serde_json::from_slice(&text).unwrap_or_default();
+            marks.insert(digest, Mark { tags, since });
+        }
+        Ok(marks)
+    }
+
+    /// Removes a mark. Best effort: one of an image that has a name, or is gone, means nothing.
+    pub fn unmark(&self, image: &Digest) {
+        let _ = fs::remove_file(self.untagged_dir().join(image.hex()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_is_marked_when_its_last_name_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = LayoutDir::create_or_open(dir.path()).unwrap();
+        let [a, b, list] = [b"a", b"b", b"c"].map(|bytes| Digest::of(bytes));
+        let mut before = Index::empty();
+        let tag = |text: &str| text.parse().unwrap();
+        for (name, digest) in [("x", &a), ("y", &a), ("z", &b)] {
+            before.set(&tag(name), "m", digest, 1);
+        }
+        before.set(&tag(&super::super::referrers_tag(&a)), "m", &list, 1);
+        let mut after = before.clone();
+        after.set(&tag("x"), "m", &b, 1);
+        layout.mark_lost(&before, &after).unwrap();
+        assert!(layout.marks().unwrap().is_empty());
+        let (before, mut after) = (after.clone(), after);
+        after.set(&tag("y"), "m", &b, 1);
+        after.set(&tag(&super::super::referrers_tag(&a)), "m", &b, 1);
+        layout.mark_lost(&before, &after).unwrap();
+        let marks = layout.marks().unwrap();
+        assert_eq!(marks.keys().collect::<Vec<_>>(), [&a]);
+        assert_eq!(marks[&a].tags, ["y"]);
+        layout.unmark(&a);
+        layout.unmark(&a);
+        assert!(layout.marks().unwrap().is_empty());
+    }
+}
