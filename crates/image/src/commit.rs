@@ -1,5 +1,6 @@
 //! Layers made of what is written already: committing a writable layer, flattening an image.
 
+use crate::kept_base;
 use crate::layer_file::open_pair_files;
 use crate::new_image::{Builder, NewImageReport};
 use crate::new_layer::{LayerOutput, Packing};
@@ -61,6 +62,9 @@ pub fn commit(
 fn noted_base(dir: &Path) -> Result<Option<Reference>> {
     // What is wrong with the directory is said when it is opened.
     let Ok(info) = WritableDisk::inspect(dir) else { return Ok(None) };
+    if let Some(kept) = kept_base::find(dir) {
+        return Ok(Some(kept));
+    }
     let noted = info.reference.and_then(|noted| noted.parse::<Reference>().ok());
     let Some((noted, parent)) = noted.zip(info.parent.parse().ok()) else { return Ok(None) };
     let base = by_digest(&noted, parent);

@@ -25,6 +25,7 @@
 //! |---|---|
 //! | [`disk_file`] | opens raw, qcow2, vhd, vhdx and vmdk disks |
 //! | [`import`], [`commit`] | make layers of a disk, of a writable layer, of an image's layers |
+//! | [`kept_base`] | the copy of its base that a writable directory may have |
 //! | [`new_layer`] | how a layer is stored, and writing it |
 //! | [`new_image`] | puts a new layer on top of an image's and publishes the result |
 //! | [`optimize`] | lays an image out anew: what boots read comes first |
@@ -49,6 +50,7 @@ pub mod export;
 pub mod hash_tree;
 mod image_blobs;
 pub mod import;
+pub mod kept_base;
 pub mod layer_file;
 pub mod manifest;
 pub mod new_image;

@@ -61,6 +61,9 @@ pub(crate) struct Attach {
     /// Take writes into this directory, which is made where it is not there; without it the disk is read-only
     #[arg(long, value_name = "DIR")]
     pub(crate) writable: Option<PathBuf>,
+    /// Copy the image into the writable directory before the disk is served, as `base`: from then on it needs no store
+    #[arg(long, requires = "writable")]
+    pub(crate) keep_base: bool,
     /// Make the disk this large; at least as large as it is
     #[arg(long, requires = "writable")]
     pub(crate) size: Option<ByteSize>,

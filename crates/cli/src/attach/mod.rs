@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`arguments`] | what was asked for |
 //! | [`by_agent`] | where the agent of this host is to have the disk |
+//! | [`keep_base`] | copies of images in writable directories |
 //! | [`session`] | opens the images, holds the disks |
 //! | [`lines`] | how QEMU is started with a disk |
 //! | [`servers`] | starts the servers, says how to use them |
@@ -17,6 +18,7 @@
 
 mod arguments;
 mod by_agent;
+mod keep_base;
 mod lines;
 mod metrics;
 mod own_directory;

@@ -1,6 +1,7 @@
 //! The attached disks of one process: opened together, served together, detached together.
 
 use super::arguments::Attach;
+use super::keep_base;
 use super::recording::Traces;
 use headstart_agent::disks::{Held, KeptImage, images_record};
 use headstart_agent::local::AgentSwarm;
@@ -190,7 +191,10 @@ impl Session {
                     recorder: args.recording.recorder(created),
                     around: Arc::clone(&around),
                 };
-                async move { attach_one(args, &image.reference, before, unnamed, store, host).await }
+                async move {
+                    let place = Place { settings, store, host };
+                    attach_one(args, &image.reference, before, unnamed, place, progress).await
+                }
             });
             tokio::select! {
                 attached = futures::future::try_join_all(attaching) => attached,
@@ -315,19 +319,37 @@ impl Unnamed {
     }
 }
 
+/// Where an image is attached from.
+struct Place<'a> {
+    settings: &'a Settings,
+    /// The store, where it is not a directory of this host.
+    store: Option<Arc<dyn Store>>,
+    host: Option<Host>,
+}
+
 async fn attach_one(
     args: &Attach,
     reference: &Reference,
     before: &Before,
     unnamed: Unnamed,
-    store: Option<Arc<dyn Store>>,
-    host: Option<Host>,
+    place: Place<'_>,
+    progress: &dyn Progress,
 ) -> Result<(NamedDisk, Vec<String>)> {
     // Several disks cannot share a directory.
     let several = args.images.len() > 1;
     let writable =
         args.writable.as_ref().map(|dir| if several { dir.join(&unnamed.name) } else { dir.clone() });
-    let (reference, known) = before.image(&unnamed.name, reference, writable.as_deref())?;
+    let (mut reference, known) = before.image(&unnamed.name, reference, writable.as_deref())?;
+    let Place { settings, mut store, host } = place;
+    if let Some(dir) = &writable {
+        let mut kept = keep_base::kept(dir, &reference, known.as_ref());
+        if kept.is_none() && args.keep_base {
+            kept = keep_base::keep(settings, &reference, dir, progress).await?;
+        }
+        if let Some(kept) = kept {
+            (reference, store) = (kept, None);
+        }
+    }
     let options = DiskOptions {
         pull: args.pull_settings(),
         plan: args.policy.plan(),

@@ -7,6 +7,7 @@
 //! | [`files`] | the disk as a file: loop devices, file systems, damage looked for after writes; vhost-user comes up |
 //! | [`writable`] | what is written stays, grows, is refused to others, becomes an image |
 //! | [`leases`], [`bucket_leases`] | disks keep their images, whatever becomes of tags and whoever prunes |
+//! | [`keep_base`] | disks that need no store |
 //! | [`sharing`] | many disks and processes of one image fetch each byte once |
 //! | [`away`] | stores that are gone, with and without everything in the cache |
 //! | [`clients`] | clients that are connected when a disk is to go, or when its process dies |
@@ -33,6 +34,7 @@ mod clients;
 mod disk;
 mod files;
 mod images;
+mod keep_base;
 mod leases;
 mod nbd;
 mod preloading;

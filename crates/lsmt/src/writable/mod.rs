@@ -7,6 +7,7 @@
 //! data.1, index.1    a later pair, and so on
 //! state.json         the disk's size and parent, and the pairs that count, lowest first
 //! lock               locked by the process that has the disk open
+//! base               a copy of the base, where its user wants one; not this module's
 //! ```
 //!
 //! The last pair is *active* and takes the writes. Pairs below it are *frozen*: nothing is added to them,
@@ -86,6 +87,9 @@ pub use collect::{Collected, Usage};
 
 /// Records that may wait for a flush; a writer that finds more flushes first. 1 MiB of memory.
 const PENDING_MAX: u64 = 1 << 16;
+
+/// The directory within a writable directory in which its user may keep a copy of its base.
+pub const BASE_DIR: &str = "base";
 
 /// What a new writable disk is to be.
 #[derive(Clone, Debug)]
@@ -581,7 +585,8 @@ fn refuse_content(directory: &dyn Directory) -> Result<()> {
     };
     for name in directory.list()? {
         let expected = match &*name {
-            state::STATE_NEW | files::LOCK => true,
+            // The copy of the base is there first.
+            state::STATE_NEW | files::LOCK | BASE_DIR => true,
             "data" | "index" => directory.open(&name)?.len()? <= PAGE_SIZE as u64,
             _ => false,
         };
