@@ -6,7 +6,7 @@
 
 use super::certificate::HostCertificate;
 use super::request::SigningRequest;
-use super::{HOST, is_for};
+use super::{HOST, certificates, is_for};
 use crate::file::{Readers, replace};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -134,10 +134,16 @@ impl Identity {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] where it is none of the authority's that is valid now, or for another host, key or other
-    /// roles; [`ErrorKind::Conflict`] where it does not end later.
+    /// roles; [`ErrorKind::Conflict`] where it does not end later, or an operator has put another one in its file.
     pub(crate) fn renew(&self, der: &[u8], now: u64) -> Result<()> {
         let says = self.verified(der, now)?;
         says.check_renews(&self.says())?;
+        let kept = certificates(&self.file).ok().and_then(|kept| kept.into_iter().next());
+        if kept.is_some_and(|kept| kept != self.certificate()) {
+            return Err(Error::new(ErrorKind::Conflict, "another certificate was put there")
+                .about(self.file.display())
+                .remedy("start the agent again, which takes it"));
+        }
         if let Err(error) = replace(&self.file, pem(der).as_bytes(), Readers::Owner) {
             tracing::warn!(
                 %error,
@@ -270,10 +276,16 @@ mod tests {
         assert_eq!(b.says().validity, validity);
         // The same once more ends no later.
         assert_eq!(b.renew(&der, now).unwrap_err().kind(), ErrorKind::Conflict);
+        // What an operator has put there, with other roles for example, is not written over.
+        let validity = Validity { not_after: validity.not_after + 1, ..validity };
+        let der = signed(ours, &Grant { validity, ..right }, &b);
+        let put = pem(&signed(ours, &Grant { roles: Roles::ALL, ..right }, &b));
+        std::fs::write(&file, &put).unwrap();
+        assert_eq!(b.renew(&der, now).unwrap_err().kind(), ErrorKind::Conflict);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), put);
         // Where it cannot be kept it is used all the same.
         std::fs::remove_dir_all(cluster.join("hosts/b")).unwrap();
-        let validity = Validity { not_after: validity.not_after + 1, ..validity };
-        b.renew(&signed(ours, &Grant { validity, ..right }, &b), now).unwrap();
+        b.renew(&der, now).unwrap();
         assert_eq!(b.says().validity, validity);
     }
 }
