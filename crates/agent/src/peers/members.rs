@@ -13,7 +13,7 @@ use crate::peers::proof::Side;
 use crate::peers::strangers::{Place, Strangers, Verdict};
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_swarm::{Offence, PeerKey};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,6 +22,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 
 /// How long a connection may take to be made, before the other host is asked who it is.
 const CONNECT: Duration = Duration::from_secs(3);
@@ -50,6 +51,12 @@ const HEARD_LATELY_MS: u64 = 7000;
 
 /// How long the end of a connection may take to be noticed whose host has begun anew.
 const ENDING: Duration = Duration::from_secs(1);
+
+/// Connections that wait for a place at the door, at most: as many as get one within two seconds.
+const WAITING_MAX: usize = 256;
+
+/// How often those that wait are looked at.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// How long a blob that no disk has any more is still given to others.
 const KEPT_UNUSED: Duration = Duration::from_secs(600);
@@ -229,53 +236,83 @@ impl Door {
         error
     }
 
-    /// Accepts connections until the swarm ends.
+    /// Accepts connections until the swarm ends. Those that there is no room for wait for their turn: sockets that are
+    /// opened again and again would otherwise take each place that a host at the same address waits for.
     pub(super) async fn accept(self: Arc<Self>, listener: TcpListener) {
         let mut connections = JoinSet::new();
+        let mut waiting: VecDeque<(TcpStream, SocketAddr)> = VecDeque::new();
+        let mut look_again = tokio::time::interval(LOOK_AGAIN);
+        look_again.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut stopping = self.stopping.clone();
         let denied: Arc<Mutex<HashSet<IpAddr>>> = Arc::default();
         loop {
             let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
+                accepted = listener.accept() => Some(accepted),
                 Some(_) = connections.join_next() => continue,
+                _ = look_again.tick(), if !waiting.is_empty() => None,
                 _ = stopping.wait_for(|stopping| *stopping) => break,
             };
-            let Ok((socket, address)) = accepted else {
-                // No more files, for a moment.
-                tokio::time::sleep(FIRST_PAUSE).await;
-                continue;
-            };
-            let Some((place, makes_room)) = self.let_in(address.ip()) else {
-                self.host.counts.refused_connections.fetch_add(1, Ordering::Relaxed);
-                continue;
-            };
-            let (door, denied) = (Arc::clone(&self), Arc::clone(&denied));
-            connections.spawn(async move {
-                let channel = tokio::select! {
-                    channel = door.wire.accept(socket, &door.hello) => channel,
-                    _ = makes_room => Err(Error::new(ErrorKind::Unavailable, "it made room for another one")),
-                };
-                door.left(place);
-                match channel {
-                    Ok(channel) => {
-                        if let Err(error) = door.run(channel, address).await {
-                            tracing::debug!(%error, %address, "a connection ended");
-                        }
-                    }
-                    Err(error) => {
-                        door.host.counts.refused_connections.fetch_add(1, Ordering::Relaxed);
-                        if error.kind() == ErrorKind::Denied && is_news(&denied, address.ip()) {
-                            tracing::warn!(%error, %address, "a connection was refused");
-                        } else {
-                            tracing::debug!(%error, %address, "a connection was refused");
-                        }
-                    }
+            let is_new = accepted.is_some();
+            match accepted {
+                Some(Ok(connection)) => waiting.push_back(connection),
+                Some(Err(_)) => {
+                    // No more files, for a moment.
+                    tokio::time::sleep(FIRST_PAUSE).await;
+                    continue;
                 }
-            });
+                None => {}
+            }
+            // One that comes has only those at the head before it; all are looked at from time to time.
+            let mut at = 0;
+            while let Some((_, address)) = waiting.get(at) {
+                let Some((place, makes_room)) = self.let_in(address.ip()) else {
+                    at = if is_new { (at + 1).max(waiting.len() - 1) } else { at + 1 };
+                    continue;
+                };
+                let Some((socket, address)) = waiting.remove(at) else { break };
+                let (door, denied) = (Arc::clone(&self), Arc::clone(&denied));
+                connections.spawn(async move {
+                    door.receive(socket, address, (place, makes_room), &denied).await;
+                });
+            }
+            if waiting.len() > WAITING_MAX {
+                waiting.pop_back();
+                self.host.counts.refused_connections.fetch_add(1, Ordering::Relaxed);
+            }
         }
         // Those that are ending say goodbye, but not for long.
         let all = async { while connections.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(Duration::from_millis(500), all).await;
+    }
+
+    /// Finds out who has connected, and runs the connection until it ends.
+    async fn receive(
+        &self,
+        socket: TcpStream,
+        address: SocketAddr,
+        (place, makes_room): (Place, oneshot::Receiver<()>),
+        denied: &Mutex<HashSet<IpAddr>>,
+    ) {
+        let channel = tokio::select! {
+            channel = self.wire.accept(socket, &self.hello) => channel,
+            _ = makes_room => Err(Error::new(ErrorKind::Unavailable, "it made room for another one")),
+        };
+        self.left(place);
+        match channel {
+            Ok(channel) => {
+                if let Err(error) = self.run(channel, address).await {
+                    tracing::debug!(%error, %address, "a connection ended");
+                }
+            }
+            Err(error) => {
+                self.host.counts.refused_connections.fetch_add(1, Ordering::Relaxed);
+                if error.kind() == ErrorKind::Denied && is_news(denied, address.ip()) {
+                    tracing::warn!(%error, %address, "a connection was refused");
+                } else {
+                    tracing::debug!(%error, %address, "a connection was refused");
+                }
+            }
+        }
     }
 
     /// A place for a connection until its other end is known, and what says that it has to make room; nothing where

@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 mod earlier;
-mod gossip;
+pub(super) mod gossip;
 mod hints;
 mod orders;
 mod renewing;
@@ -547,4 +547,26 @@ fn strangers_do_not_keep_hosts_out() {
         drop(rogue);
     }
     assert!(a.swarm.counters().refused_connections > 0);
+}
+
+/// Sockets that are opened again as soon as they are closed, at the address of an honest host, do not keep that one out.
+#[test]
+fn strangers_at_its_own_address_do_not_keep_a_host_out() {
+    let cluster = Cluster::new(&["a", "b"]);
+    let a = cluster.host("a", Role::Agent, &[]);
+    let (credentials, address) = (cluster.credentials("b"), a.swarm.address());
+    for _ in 0..70 {
+        cluster.runtime.spawn(async move {
+            loop {
+                let Ok(mut socket) = TcpStream::connect(address).await else { continue };
+                // It says nothing, and waits until it is closed.
+                let _ = socket.read(&mut [0]).await;
+            }
+        });
+    }
+    cluster.runtime.block_on(async { tokio::time::sleep(Duration::from_secs(1)).await });
+    for attempt in 0..10 {
+        let rogue = Rogue::connect(&cluster, &credentials, ("a", address));
+        assert!(rogue.is_ok(), "it is kept out at attempt {attempt}");
+    }
 }
