@@ -25,6 +25,8 @@
 //! none, the sealed part is as it is and there is no tag.
 
 mod claim;
+#[cfg(test)]
+mod entries;
 
 pub(super) use claim::Claims;
 
@@ -45,7 +47,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::net::UdpSocket;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// How often each host talks to a few others.
 const EVERY: Duration = Duration::from_millis(500);
@@ -81,9 +83,10 @@ const NAMESAKES_MAX: usize = 8;
 /// Members that are gossiped with when the library's task starts again.
 const KNOWN_MAX: usize = 64;
 
-/// Entries of hosts, present and past, that the library may hold, and how often they are counted.
+/// Entries of hosts, present and past, that the library may hold; how often they are counted, and after how many bytes.
 const ENTRIES_MAX: usize = 4096;
 const COUNT_EVERY: Duration = Duration::from_secs(1);
+const COUNT_AFTER: usize = 128 << 10;
 
 /// The pause before the library's task starts again.
 const START_AGAIN: Duration = Duration::from_secs(1);
@@ -126,6 +129,8 @@ pub(super) struct Gossiper {
 struct Running {
     handle: ChitchatHandle,
     generation: u64,
+    /// Tells that much has come since the entries were counted.
+    much: Arc<Notify>,
     nodes: watch::Receiver<BTreeMap<ChitchatId, NodeState>>,
     /// Resolves when the task has ended.
     ended: Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>,
@@ -171,10 +176,12 @@ impl Gossiper {
         if let Some(claims) = &self.claims {
             values.push((CLAIM.to_owned(), claims.make(name, address, generation)?));
         }
+        let much = Arc::<Notify>::default();
         let transport = Sealed {
             socket: Arc::clone(&self.socket),
             seal: Arc::clone(&self.seal),
             strays: Arc::clone(&self.strays),
+            much: Arc::clone(&much),
         };
         let handle = spawn_chitchat(config, values, &transport).await.map_err(failed)?;
         for seed in seeds.iter().chain(others) {
@@ -182,7 +189,7 @@ impl Gossiper {
         }
         let nodes = handle.with_chitchat(|chitchat| chitchat.live_nodes_watcher()).await;
         let ended = Box::pin(handle.termination_watcher());
-        Ok(Running { handle, generation, nodes, ended })
+        Ok(Running { handle, generation, much, nodes, ended })
     }
 }
 
@@ -227,14 +234,14 @@ impl Gossip {
                 self.start_again().await;
                 continue;
             };
-            let Running { handle, generation, nodes, ended } = running;
+            let Running { handle, generation, much, nodes, ended } = running;
             let cause = tokio::select! {
                 changed = nodes.changed() => {
                     changed.ok()?;
                     return Some(self.members());
                 }
                 ended = ended => ended.err().map_or_else(|| "it ended".to_owned(), |error| error.to_string()),
-                entries = too_many(handle) => format!("it names {entries} hosts"),
+                entries = too_many(handle, much) => format!("it names {entries} hosts"),
                 () = renewed(&mut self.renewals) => {
                     self.gossiper.claim_again(handle, *generation).await;
                     continue;
@@ -297,9 +304,10 @@ impl Gossip {
 }
 
 /// Returns how many entries there are once there are too many.
-async fn too_many(handle: &ChitchatHandle) -> usize {
+async fn too_many(handle: &ChitchatHandle, much: &Notify) -> usize {
     loop {
-        tokio::time::sleep(COUNT_EVERY).await;
+        // After a while, or once enough has come for many.
+        let _ = tokio::time::timeout(COUNT_EVERY, much.notified()).await;
         let entries = handle.with_chitchat(|chitchat| chitchat.node_states().len()).await;
         if entries > ENTRIES_MAX {
             return entries;
@@ -477,6 +485,7 @@ struct Sealed {
     socket: Arc<UdpSocket>,
     seal: Arc<Seal>,
     strays: Arc<Strays>,
+    much: Arc<Notify>,
 }
 
 /// Datagrams that no host of the cluster made.
@@ -511,6 +520,8 @@ impl Transport for Sealed {
             socket: Arc::clone(&self.socket),
             seal: Arc::clone(&self.seal),
             strays: Arc::clone(&self.strays),
+            much: Arc::clone(&self.much),
+            uncounted: 0,
             datagram: vec![0; DATAGRAM],
             halves: VecDeque::new(),
             is_too_long: false,
@@ -522,6 +533,9 @@ struct SealedSocket {
     socket: Arc<UdpSocket>,
     seal: Arc<Seal>,
     strays: Arc<Strays>,
+    much: Arc<Notify>,
+    /// Bytes of messages since that was told.
+    uncounted: usize,
     datagram: Vec<u8>,
     halves: VecDeque<(SocketAddr, Part)>,
     /// It was said that a message fits into no datagrams.
@@ -578,6 +592,11 @@ impl Socket for SealedSocket {
                 continue;
             };
             let Some(bytes) = whole(&mut self.halves, from, part) else { continue };
+            self.uncounted += bytes.len();
+            if self.uncounted >= COUNT_AFTER {
+                self.uncounted = 0;
+                self.much.notify_one();
+            }
             match ChitchatMessage::deserialize(&mut &bytes[..]) {
                 Ok(message) => return Ok((from, message)),
                 Err(_) => self.strays.add(from.ip()),

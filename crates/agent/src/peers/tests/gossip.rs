@@ -44,7 +44,7 @@ fn contradictory() -> Vec<u8> {
 }
 
 /// Names so many hosts that are not there.
-fn naming(hosts: std::ops::Range<u32>) -> Vec<u8> {
+pub(in crate::peers) fn naming(hosts: std::ops::Range<u32>) -> Vec<u8> {
     let mut out = message(0);
     out.extend_from_slice(&u16::try_from(hosts.len()).unwrap().to_le_bytes());
     for host in hosts {
