@@ -549,7 +549,7 @@ fn strangers_do_not_keep_hosts_out() {
     assert!(a.swarm.counters().refused_connections > 0);
 }
 
-/// Sockets that are opened again as soon as they are closed, at the address of an honest host, do not keep that one out.
+/// Sockets that are opened again as soon as they are closed, at the address of an honest host, do not keep it out.
 #[test]
 fn strangers_at_its_own_address_do_not_keep_a_host_out() {
     let cluster = Cluster::new(&["a", "b"]);
