@@ -21,7 +21,8 @@
 //! [`proto`] (bytes and numbers), [`handshake`] and [`transmission`] (what they mean) are pure; they are what the
 //! fuzzer drives. `welcome` does the handshake's I/O, `receiver` and `connection` are the data path, `lane` its slow
 //! lane, `disk` what blocks there; `budget` bounds their memory, `standing` says who makes room; `hall` counts
-//! connections, `address` listens, `tls` encrypts.
+//! connections, `address` listens, `tls` encrypts. `private` serves one disk without an address, to a process that
+//! has it as a [`RemoteDisk`].
 //!
 //! # Limits and dangers
 //!
