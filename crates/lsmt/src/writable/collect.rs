@@ -8,6 +8,7 @@ use super::{Flusher, Maintenance, WritableDisk, lock};
 use crate::Segment;
 use crate::format::FIRST_DATA_SECTOR;
 use headstart_block::{BlockDevice, Error, ErrorKind, Result, SECTOR_SIZE};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, TryLockError};
 
 /// Bytes that garbage collection copies at once.
@@ -67,7 +68,7 @@ impl WritableDisk {
     /// # Errors
     /// [`ErrorKind::Conflict`] while another collection or a commit is going on.
     pub fn collect_garbage(&self) -> Result<Collected> {
-        let mut maintenance = self.maintain()?;
+        let maintenance = self.maintain()?;
         if maintenance.awaiting.is_some() {
             return Err(Error::new(
                 ErrorKind::Conflict,
@@ -80,9 +81,9 @@ impl WritableDisk {
             return Ok(Collected::default());
         }
         if before.pairs < PAIRS_MAX {
-            self.freeze(&mut maintenance)?;
+            self.freeze()?;
         }
-        let number = maintenance.take_number();
+        let number = self.take_number();
         let (copied, pair) = self.replace_by_copy(number).inspect_err(|_| {
             // Where the state is in doubt it may name the copy.
             if self.check_usable().is_ok() {
@@ -137,7 +138,7 @@ impl WritableDisk {
             let mut view = self.view_mut();
             let base = base.or_else(|| view.generation.base.clone());
             let frozen = view.generation.set_aside().iter().cloned().chain(frozen).collect();
-            let new = Generation { active: view.generation.active.clone(), frozen, base };
+            let new = view.generation.next(view.generation.active.clone(), frozen, base);
             std::mem::replace(&mut view.generation, Arc::new(new))
         };
         let dropped = old.pairs().filter(|pair| !numbers.contains(&pair.number));
@@ -146,7 +147,7 @@ impl WritableDisk {
     }
 
     /// Puts a new pair on top, unless the active one is still empty, and flushes the old one.
-    pub(super) fn freeze(&self, maintenance: &mut Maintenance) -> Result<()> {
+    pub(super) fn freeze(&self) -> Result<()> {
         self.check_usable()?;
         let mut state = lock(&self.state);
         let untouched = {
@@ -161,7 +162,7 @@ impl WritableDisk {
             return Err(Error::new(ErrorKind::Conflict, format!("{PAIRS_MAX} pairs are stacked already"))
                 .remedy("collect the garbage first"));
         }
-        let number = maintenance.take_number();
+        let number = self.take_number();
         let pair = Pair::create(&*self.directory, &state, number)
             .and_then(|pair| self.directory.sync().map(|()| pair))
             .inspect_err(|_| pair::remove_files(&*self.directory, number))?;
@@ -184,9 +185,9 @@ impl WritableDisk {
         let (old, pending) = {
             let mut view = self.view_mut();
             view.set_aside();
-            let Generation { active: old, frozen, base } = &*view.generation;
+            let Generation { active: old, frozen, base, .. } = &*view.generation;
             let (old, frozen, base) = (old.clone(), frozen.clone(), base.clone());
-            view.generation = Arc::new(Generation { active: Arc::new(pair), frozen, base });
+            view.generation = Arc::new(view.generation.next(Arc::new(pair), frozen, base));
             view.data_mark = FIRST_DATA_SECTOR;
             (old, std::mem::take(&mut view.pending))
         };
@@ -214,24 +215,44 @@ impl WritableDisk {
         })
     }
 
-    /// Only one collection or commit at a time.
+    /// Only one copy or commit at a time. The collector's own short steps are waited for.
     pub(super) fn maintain(&self) -> Result<MutexGuard<'_, Maintenance>> {
-        match self.maintenance.try_lock() {
-            Ok(guard) => Ok(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => {
-                Err(Error::new(ErrorKind::Conflict, "another garbage collection or commit is going on")
-                    .remedy("try again when it has finished")
-                    .about(self.directory.name()))
+        loop {
+            let is_brief = self.brief.load(Ordering::SeqCst) > 0;
+            if let Some(guard) = self.try_maintain() {
+                return Ok(guard);
             }
+            if !is_brief && self.brief.load(Ordering::SeqCst) == 0 {
+                break;
+            }
+            std::thread::yield_now();
         }
+        Err(Error::new(ErrorKind::Conflict, "another garbage collection or commit is going on")
+            .remedy("try again when it has finished")
+            .about(self.directory.name()))
+    }
+
+    pub(super) fn try_maintain(&self) -> Option<MutexGuard<'_, Maintenance>> {
+        match self.maintenance.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Says, as long as the result lives, that the collector may hold `maintenance`, and not for long.
+    pub(super) fn brief(&self) -> Brief<'_> {
+        self.brief.fetch_add(1, Ordering::SeqCst);
+        Brief(&self.brief)
     }
 }
 
-impl Maintenance {
-    fn take_number(&mut self) -> u64 {
-        self.next_number += 1;
-        self.next_number - 1
+/// See [`WritableDisk::brief`].
+pub(super) struct Brief<'a>(&'a AtomicU64);
+
+impl Drop for Brief<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -301,7 +322,7 @@ impl<'a> Copy<'a> {
     }
 
     fn write_out(&mut self) -> Result<()> {
-        self.to.append(&self.buffer)?;
+        self.to.append(&self.buffer).map_err(|(error, _)| error)?;
         self.buffer.clear();
         Ok(())
     }
@@ -311,12 +332,11 @@ impl<'a> Copy<'a> {
         self.write_out()?;
         self.to.sync_data()?;
         let mut log = self.to.log();
-        let mut rest = &self.segments[..];
-        while !rest.is_empty() {
-            let group = log.log.write_group(self.to.index(), rest)?;
-            self.to.index().sync()?;
-            log.log.accept(&group);
-            rest = &rest[group.records..];
+        log.unwritten.clone_from(&self.segments);
+        while !log.unwritten.is_empty() {
+            let group = self.to.write_group(&log)?;
+            log.file.sync()?;
+            self.to.accept(&mut log, &group);
         }
         drop(log);
         Ok((self.segments, (self.data_end - FIRST_DATA_SECTOR) * SECTOR_SIZE))

@@ -21,9 +21,9 @@ impl WritableDisk {
     /// What flushing, reading and `out` report.
     pub fn commit<W: Write>(&self, out: W, meta: LayerMeta) -> Result<(W, LayerSummary)> {
         self.flush()?;
-        // The data files only grow, so the runs as of one moment are a snapshot of the disk.
-        let (levels, size) = self.snapshot();
-        write_layer(&levels, out, LayerMeta { virtual_size: size, ..meta })
+        // What the data files hold stays where it is as long as there is the snapshot.
+        let snapshot = self.snapshot();
+        write_layer(&snapshot.levels, out, LayerMeta { virtual_size: snapshot.size, ..meta })
     }
 
     /// Puts a new pair on top and writes everything below it as a sealed layer, while reads and writes go on.
@@ -40,14 +40,13 @@ impl WritableDisk {
     pub fn stack_and_commit<W: Write>(&self, out: W, meta: LayerMeta) -> Result<(W, LayerSummary)> {
         let mut maintenance = self.maintain()?;
         maintenance.awaiting = None;
-        self.freeze(&mut maintenance)?;
-        let (generation, size) = {
+        self.freeze()?;
+        let (frozen, size) = {
             let view = self.view();
-            (view.generation.clone(), view.size)
+            // What another commit set aside of the new pair stays above.
+            (view.generation.frozen[view.generation.set_aside().len()..].to_vec(), view.size)
         };
-        // What another commit set aside of the new pair stays above.
-        let frozen = &generation.frozen[generation.set_aside().len()..];
-        let written = write_layer(frozen, out, LayerMeta { virtual_size: size, ..meta })?;
+        let written = write_layer(&frozen, out, LayerMeta { virtual_size: size, ..meta })?;
         maintenance.awaiting = Some(size);
         Ok(written)
     }

@@ -5,6 +5,8 @@
 //! write is durable after [`LogFile::sync`], a created, renamed or removed name after [`Directory::sync`].
 
 use headstart_block::{Error, ErrorKind, Result, private};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -53,6 +55,11 @@ pub(super) trait LogFile: Send + Sync {
 
     /// Makes the contents and the length durable.
     fn sync(&self) -> Result<()>;
+
+    /// Gives the space of `[offset, offset + len)`, whole blocks of 4 KiB, back to the file system; the range reads as
+    /// zeros afterwards and the length stays. Not durable by itself: after a crash, the range holds the old bytes or
+    /// zeros, block by block. Returns `false` where the file system has no holes.
+    fn punch(&self, offset: u64, len: u64) -> Result<bool>;
 }
 
 /// A directory of the file system, locked for this process.
@@ -196,5 +203,14 @@ impl LogFile for RealFile {
 
     fn sync(&self) -> Result<()> {
         self.file.sync_data().map_err(self.failed("cannot sync"))
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> Result<bool> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match fallocate(&self.file, flags, offset, len) {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
+            Err(e) => Err(self.failed("cannot punch a hole")(e.into())),
+        }
     }
 }

@@ -40,8 +40,14 @@
 //! * *Freeze*: a new pair is created and synced, `state.json` names it on top, and then it becomes the
 //!   active one. A writer that was on its way to the old pair notices when it wants to enter its run, and
 //!   writes again to the new one. The new pair may be named before it is used: it is empty.
-//! * *Collect garbage*: freeze, then copy what is still seen of all frozen pairs into one new pair, in
-//!   the order of the disk; flush; name it in their place. The copy is not mixed into the active pair,
+//! * *Collect garbage*, by itself: dead blocks of the data files are punched, blocks that are partly dead are emptied
+//!   by writing their live sectors again, frozen pairs are moved into the active one piece by piece, the log is
+//!   written again without records that others cover, and runs are merged where there are too many. Each of these is a
+//!   small step of the collector (`collector.rs` says why no crash, reader or commit meets a hole), and when each is
+//!   due is decided apart (`policy.rs`). Writes that would go beyond the bounds wait, or do such steps themselves
+//!   (`gate.rs`). No step needs room for more than a mebibyte of data, or for a log.
+//! * *Copy*: where the file system has no holes, freeze, then copy what is still seen of all frozen pairs into one new
+//!   pair, in the order of the disk; flush; name it in their place. The copy is not mixed into the active pair,
 //!   so that giving up half-way (a full disk) gives all its space back. The flush comes before
 //!   `state.json`, because what the active pair hides was not copied and must not come back after a crash.
 //! * *Commit*: the runs of the active pair are set aside in memory, where they no longer change, and what the disk
@@ -52,30 +58,41 @@
 //!
 //! # Locks
 //!
-//! In the order in which they are taken: `maintenance` (one of collect, stack and commit at a time), `snapshots`
-//! (who sets runs aside), `state` (who changes `state.json`), `flusher` (who syncs the pairs), a pair's log,
-//! `view`. Only the last is taken by readers and writers, and nobody waits for a file or walks all runs while
-//! he holds it.
+//! In the order in which they are taken: `collector` (one step at a time), `maintenance` (one of copy, stack and
+//! commit at a time), `snapshots` (who sets runs aside), `state` (who changes `state.json`), `flusher` (who syncs the
+//! pairs), a pair's log, `view`. Only the last is taken by readers and writers, and nobody waits for a file or walks
+//! all runs while he holds it.
 
+mod alone;
+mod batch;
+mod coarsen;
 mod collect;
+mod collector;
 mod commit;
 mod files;
+mod gate;
 mod log;
 mod pair;
+mod policy;
+mod relog;
 mod runs;
 mod snapshot;
+mod space;
 mod state;
 #[cfg(test)]
 mod tests;
 mod view;
 
+use self::collector::{Collector, Commits};
 use self::files::{Directory, RealDirectory};
+use self::gate::{Counters, Gate};
 use self::pair::Pair;
 use self::runs::{Piece, RunMap, What};
+use self::space::FileRange;
 use self::state::{State, StoreError};
-use self::view::{Frozen, Generation, PIECES, View, whole_sectors};
+use self::view::{Alive, Frozen, Generation, PIECES, View, whole_sectors};
 use crate::Segment;
-use crate::format::{FIRST_DATA_SECTOR, PAGE_SIZE};
+use crate::format::PAGE_SIZE;
 use crate::stack::check_bounds;
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Extent, Result, SECTOR_SIZE};
 use std::path::Path;
@@ -84,6 +101,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockRea
 use uuid::Uuid;
 
 pub use collect::{Collected, Usage};
+pub use gate::SpaceStatus;
+pub use policy::{Limits, Load};
 
 /// Records that may wait for a flush; a writer that finds more flushes first. 1 MiB of memory.
 const PENDING_MAX: u64 = 1 << 16;
@@ -124,6 +143,8 @@ pub struct DiskInfo {
 pub struct WritableDisk {
     directory: Arc<dyn Directory>,
     maintenance: Mutex<Maintenance>,
+    /// Not zero while the collector may hold `maintenance` for a step.
+    brief: AtomicU64,
     /// Held by a commit while it sets runs aside.
     snapshots: Mutex<()>,
     state: Mutex<State>,
@@ -131,14 +152,25 @@ pub struct WritableDisk {
     view: RwLock<View>,
     /// Records that are not in the log yet.
     unlogged: AtomicU64,
+    /// The number that the next pair gets: none is used twice while readers may have the old one open.
+    next_number: AtomicU64,
+    collector: Mutex<Collector>,
+    /// Sectors that died by records that are durable, or were never named, on their way to the collector.
+    ready: Mutex<Vec<FileRange>>,
+    commits: Mutex<Commits>,
+    /// Dead sectors that a commit still reads.
+    held: AtomicU64,
+    /// Bytes that writes under way were admitted to append.
+    reserved: AtomicU64,
+    alive: Arc<Alive>,
+    gate: Gate,
+    counters: Counters,
     /// The first sync that failed.
     failed: OnceLock<String>,
 }
 
 /// What only one at a time may do.
 struct Maintenance {
-    /// The number that the next pair gets: none is used twice while readers may have the old one open.
-    next_number: u64,
     /// A layer was written and waits for [`WritableDisk::replace_frozen`]; the size of its disk.
     awaiting: Option<u64>,
 }
@@ -178,8 +210,18 @@ impl WritableDisk {
         Self::open_in(Arc::new(directory), base, parent).map_err(|e| e.about(path.display()))
     }
 
+    /// Opens the disk in `path` without what it lies on, to collect its garbage: what is not in the directory cannot be
+    /// read.
+    ///
+    /// # Errors
+    /// As [`WritableDisk::open`].
+    pub fn open_alone(path: impl AsRef<Path>) -> Result<Self> {
+        let info = Self::inspect(&path)?;
+        Self::open(path, Some(Arc::new(alone::Unknown(info.size))), &info.parent)
+    }
+
     /// Makes a disk of a directory in which another program left the unsealed pair `data` and `index`. The pair
-    /// becomes a frozen one, so its files are not written to; the first collection or commit takes it in.
+    /// becomes a frozen one, so its files are not written to; the collector moves its data over and removes it.
     ///
     /// # Errors
     /// As [`WritableDisk::create`]; [`ErrorKind::Corrupt`] where the pair is damaged.
@@ -228,7 +270,7 @@ impl WritableDisk {
         let pair = Pair::create(&*directory, &state, 0)?;
         directory.sync()?;
         state.store(&*directory).map_err(|e| e.error)?;
-        let generation = Generation { active: Arc::new(pair), frozen: Vec::new(), base };
+        let generation = Generation::first(Arc::new(pair), Vec::new(), base);
         Ok(Self::assemble(directory, state, generation, RunMap::default()))
     }
 
@@ -250,7 +292,7 @@ impl WritableDisk {
         directory.sync()?;
         state.store(&*directory).map_err(|e| e.error)?;
         let frozen = vec![Arc::new(Frozen { pair: Arc::new(pair), runs })];
-        let generation = Generation { active: Arc::new(active), frozen, base };
+        let generation = Generation::first(Arc::new(active), frozen, base);
         Ok(Self::assemble(directory, state, generation, RunMap::default()))
     }
 
@@ -293,14 +335,18 @@ impl WritableDisk {
         directory.sync()?;
         state.remove_leftovers(&*directory);
         let frozen = pairs.into_iter().rev().map(|(pair, runs)| Arc::new(Frozen { pair, runs })).collect();
-        Ok(Self::assemble(directory, state, Generation { active, frozen, base }, runs))
+        Ok(Self::assemble(directory, state, Generation::first(active, frozen, base), runs))
     }
 
     fn assemble(directory: Arc<dyn Directory>, state: State, generation: Generation, runs: RunMap) -> Self {
-        let data_mark = FIRST_DATA_SECTOR + generation.active.data_sectors();
+        let data_mark = generation.active.end();
         let next_number = state.numbers().into_iter().max().unwrap_or(0) + 1;
+        let collector = Mutex::new(Collector::new(&generation, &runs));
+        let alive = generation.alive();
         let view = View {
             size: state.virtual_size,
+            limits: Limits::default(),
+            dying: Vec::new(),
             generation: Arc::new(generation),
             runs,
             pending: Vec::new(),
@@ -309,12 +355,22 @@ impl WritableDisk {
         };
         Self {
             directory,
-            maintenance: Mutex::new(Maintenance { next_number, awaiting: None }),
+            maintenance: Mutex::new(Maintenance { awaiting: None }),
+            brief: AtomicU64::new(0),
             snapshots: Mutex::new(()),
             state: Mutex::new(state),
             flusher: Mutex::new(Flusher { durable: 0 }),
             view: RwLock::new(view),
             unlogged: AtomicU64::new(0),
+            next_number: AtomicU64::new(next_number),
+            collector,
+            ready: Mutex::default(),
+            commits: Mutex::default(),
+            held: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
+            alive,
+            gate: Gate::default(),
+            counters: Counters::default(),
             failed: OnceLock::new(),
         }
     }
@@ -372,17 +428,34 @@ impl WritableDisk {
 
     /// Flushes what every write that has returned put into the view.
     fn flush_with(&self, flusher: &mut Flusher) -> Result<()> {
+        self.flush_and_tell(flusher, None)
+    }
+
+    /// As [`flush_with`](Self::flush_with); appends the new records of one pair to a list, also where it fails.
+    fn flush_and_tell(
+        &self,
+        flusher: &mut Flusher,
+        tell: Option<(&Arc<Pair>, &mut Vec<Segment>)>,
+    ) -> Result<()> {
         self.check_usable()?;
-        let (generation, pending, writes) = {
+        let (generation, pending, mut dying, writes) = {
             let mut view = self.view_mut();
-            (view.generation.clone(), std::mem::take(&mut view.pending), view.writes)
+            let (pending, dying) = (std::mem::take(&mut view.pending), std::mem::take(&mut view.dying));
+            (view.generation.clone(), pending, dying, view.writes)
         };
         generation.active.log().unwritten.extend(pending);
+        if let Some((pair, told)) = tell {
+            told.extend(&pair.log().unwritten);
+        }
         // A pair that was frozen while its flush failed goes first: its writes are the older ones.
-        for pair in generation.pairs() {
-            self.flush_pair(pair)?;
+        if let Err(error) = generation.pairs().try_for_each(|pair| self.flush_pair(pair)) {
+            self.view_mut().dying.append(&mut dying);
+            return Err(error);
         }
         flusher.durable = writes;
+        if !dying.is_empty() {
+            lock(&self.ready).append(&mut dying);
+        }
         Ok(())
     }
 
@@ -393,10 +466,9 @@ impl WritableDisk {
             self.sticky(pair.sync_data())?;
         }
         while !log.unwritten.is_empty() {
-            let group = log.log.write_group(pair.index(), &log.unwritten)?;
-            self.sticky(pair.index().sync())?;
-            log.log.accept(&group);
-            log.unwritten.drain(..group.records);
+            let group = pair.write_group(&log)?;
+            self.sticky(log.file.sync())?;
+            pair.accept(&mut log, &group);
             self.unlogged.fetch_sub(group.records as u64, Ordering::Relaxed);
         }
         Ok(())
@@ -436,6 +508,29 @@ impl WritableDisk {
         if self.unlogged.load(Ordering::Relaxed) < PENDING_MAX { Ok(()) } else { self.flush() }
     }
 
+    /// Size of the disk, and the most bytes that are written or discarded in one step.
+    fn size_and_step(&self) -> (u64, u64) {
+        let view = self.view();
+        (view.size, view.limits.step())
+    }
+
+    fn write_step(&self, data: &[u8], start: u64) -> Result<()> {
+        let sectors = data.len() as u64 / SECTOR_SIZE;
+        let end = start + sectors;
+        self.bound_pending()?;
+        let _admitted = self.admit_write(start, end)?;
+        self.counters.writes.fetch_add(1, Ordering::Relaxed);
+        loop {
+            let pair = self.generation().active.clone();
+            let moffset = self.append(&pair, data)?;
+            // A pair that was frozen in the meantime takes nothing more: write it again to the next one.
+            if self.enter(&pair, Piece { start, end, what: What::Data(moffset) }) {
+                return Ok(());
+            }
+            lock(&self.ready).push(FileRange { pair: pair.number, start: moffset, end: moffset + sectors });
+        }
+    }
+
     /// Enters `piece` of `pair`; false where that pair no longer is the active one.
     fn enter(&self, pair: &Arc<Pair>, piece: Piece) -> bool {
         let mut view = self.view_mut();
@@ -445,6 +540,10 @@ impl WritableDisk {
             self.unlogged.fetch_add(records as u64, Ordering::Relaxed);
         }
         active
+    }
+
+    fn take_number(&self) -> u64 {
+        self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
     fn generation(&self) -> Arc<Generation> {
@@ -502,23 +601,19 @@ impl BlockDevice for WritableDisk {
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
-        let (start, end) = whole_sectors(offset, data.len() as u64, self.size())?;
-        if data.is_empty() {
-            return Ok(());
+        let (size, step) = self.size_and_step();
+        let (mut start, _) = whole_sectors(offset, data.len() as u64, size)?;
+        for part in data.chunks(usize::try_from(step).unwrap_or(usize::MAX)) {
+            self.write_step(part, start)?;
+            start += part.len() as u64 / SECTOR_SIZE;
         }
-        self.bound_pending()?;
-        loop {
-            let pair = self.generation().active.clone();
-            let moffset = pair.append(data)?;
-            // A pair that was frozen in the meantime takes nothing more: write it again to the next one.
-            if self.enter(&pair, Piece { start, end, what: What::Data(moffset) }) {
-                return Ok(());
-            }
-        }
+        Ok(())
     }
 
     fn write_zeroes(&self, range: ByteRange) -> Result<()> {
-        let (mut start, end) = whole_sectors(range.offset(), range.len(), self.size())?;
+        let (size, step) = self.size_and_step();
+        let (mut start, end) = whole_sectors(range.offset(), range.len(), size)?;
+        let step = (step / SECTOR_SIZE).min(Segment::MAX_LEN);
         while start < end {
             // What reads as zeros needs no record, so that discarding a whole large disk costs what is on it.
             let extent = self.extent_at(start * SECTOR_SIZE)?;
@@ -528,7 +623,9 @@ impl BlockDevice for WritableDisk {
                 continue;
             }
             self.bound_pending()?;
-            let piece = Piece { start, end: end.min(start + Segment::MAX_LEN), what: What::Zero };
+            let piece = Piece { start, end: end.min(start + step), what: What::Zero };
+            let _admitted = self.admit_zeroes(start, piece.end)?;
+            self.counters.writes.fetch_add(1, Ordering::Relaxed);
             while !self.enter(&self.generation().active, piece) {}
             start = piece.end;
         }

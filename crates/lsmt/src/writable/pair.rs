@@ -1,15 +1,16 @@
 //! The two files of a writable pair: data appended to one, the log of records in the other.
 
 use super::files::{Directory, LogFile};
-use super::log::{self, Log};
+use super::log::{self, Log, Written};
 use super::runs::RunMap;
+use super::space::FileRange;
 use super::state::{PairFiles, State};
 use crate::Segment;
 use crate::format::{FIRST_DATA_SECTOR, Flags, PAGE_SIZE, Page, UserTag};
 use crate::pair::check_headers;
 use headstart_block::{Error, ErrorKind, ReadAt, Result, SECTOR_SIZE};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use uuid::Uuid;
 
 /// The user tag of pairs whose log has seals; other pairs are replayed record by record.
@@ -22,15 +23,19 @@ pub(super) struct Pair {
     /// Its number in the directory.
     pub(super) number: u64,
     data: Box<dyn LogFile>,
-    index: Box<dyn LogFile>,
-    /// Sectors of the data file that are taken, the header included.
+    /// Sectors of the data file that were given to writes, the header included.
     end: AtomicU64,
+    /// Those of them that were punched.
+    punched: AtomicU64,
     log: Mutex<PairLog>,
+    /// Bytes of the log, as of the last group.
+    log_bytes: AtomicU64,
     uuid: Uuid,
 }
 
 /// The log, and the records that are on their way into it.
 pub(super) struct PairLog {
+    pub(super) file: Box<dyn LogFile>,
     pub(super) log: Log,
     pub(super) unwritten: Vec<Segment>,
 }
@@ -47,8 +52,20 @@ impl Pair {
             file.write_at(&header.encode(), 0)?;
             file.sync()?;
         }
-        let log = Mutex::new(PairLog { log: Log::new(uuid), unwritten: Vec::new() });
-        Ok(Self { number, data, index, end: AtomicU64::new(FIRST_DATA_SECTOR), log, uuid })
+        let log = Log::new(uuid);
+        Ok(Self::assemble(
+            number,
+            data,
+            PairLog { file: index, log, unwritten: Vec::new() },
+            FIRST_DATA_SECTOR,
+            uuid,
+        ))
+    }
+
+    fn assemble(number: u64, data: Box<dyn LogFile>, log: PairLog, end: u64, uuid: Uuid) -> Self {
+        let log_bytes = AtomicU64::new(log.log.len());
+        let (end, punched) = (AtomicU64::new(end), AtomicU64::new(0));
+        Self { number, data, end, punched, log: Mutex::new(log), log_bytes, uuid }
     }
 
     /// Opens a pair and replays its log; the torn tail of an interrupted flush is cut off both files,
@@ -80,28 +97,34 @@ impl Pair {
         if tag == SEALED_TAG && end * SECTOR_SIZE < data_len {
             data.set_len(end * SECTOR_SIZE)?;
         }
-        let log = Mutex::new(PairLog { log, unwritten: Vec::new() });
-        Ok((Self { number, data, index, end: AtomicU64::new(end), log, uuid }, runs))
+        let log = PairLog { file: index, log, unwritten: Vec::new() };
+        Ok((Self::assemble(number, data, log, end, uuid), runs))
     }
 
     /// Whether a log with seals may be continued here: not behind a log that was made without.
     pub(super) fn is_sealed(&self) -> Result<bool> {
-        Ok(read_header(&*self.index)?.user_tag == UserTag::new(SEALED_TAG)?)
+        Ok(read_header(&*self.log().file)?.user_tag == UserTag::new(SEALED_TAG)?)
     }
 
-    /// Writes `data`, whole sectors, at the end of the data file; returns the sector where it lies.
-    pub(super) fn append(&self, data: &[u8]) -> Result<u64> {
+    /// Writes `data`, whole sectors, at the end of the data file; returns the sector where it is stored.
+    ///
+    /// # Errors
+    /// What the file reports, with the sectors that no write can use any more, if there are any.
+    pub(super) fn append(&self, data: &[u8]) -> std::result::Result<u64, (Error, Option<FileRange>)> {
         let sectors = data.len() as u64 / SECTOR_SIZE;
         let start = self.end.fetch_add(sectors, Ordering::Relaxed);
-        if start + sectors > Segment::MAX_MOFFSET {
-            return Err(Error::new(ErrorKind::NoSpace, "the data file is at the format's limit")
-                .remedy("collect its garbage, or commit it"));
-        }
-        self.data.write_at(data, start * SECTOR_SIZE).inspect_err(|_| {
+        let written = if start + sectors > Segment::MAX_MOFFSET {
+            Err(Error::new(ErrorKind::NoSpace, "the data file is at the format's limit")
+                .remedy("collect its garbage, or commit it"))
+        } else {
+            self.data.write_at(data, start * SECTOR_SIZE)
+        };
+        written.map(|()| start).map_err(|error| {
             // The place is free again, unless another writer already took the one behind it.
-            let _ = self.end.compare_exchange(start + sectors, start, Ordering::Relaxed, Ordering::Relaxed);
-        })?;
-        Ok(start)
+            let end = start + sectors;
+            let freed = self.end.compare_exchange(end, start, Ordering::Relaxed, Ordering::Relaxed);
+            (error, freed.err().map(|_| FileRange { pair: self.number, start, end }))
+        })
     }
 
     /// Reads data from byte `offset` of the data file on.
@@ -114,44 +137,88 @@ impl Pair {
         self.data.sync()
     }
 
-    /// Sectors of data in the data file, live or not.
-    pub(super) fn data_sectors(&self) -> u64 {
-        self.end.load(Ordering::Relaxed) - FIRST_DATA_SECTOR
+    /// One past the last sector of the data file that was given to a write.
+    pub(super) fn end(&self) -> u64 {
+        self.end.load(Ordering::Relaxed)
     }
 
-    /// The log; only who holds the disk's flush lock waits for a file while it has it.
-    pub(super) fn log(&self) -> std::sync::MutexGuard<'_, PairLog> {
+    /// Sectors of data that take space in the data file, live or not.
+    pub(super) fn data_sectors(&self) -> u64 {
+        (self.end() - FIRST_DATA_SECTOR).saturating_sub(self.punched.load(Ordering::Relaxed))
+    }
+
+    /// Gives the space of the sectors `[start, end)` back, whole blocks of which nothing is needed; `false` where the
+    /// file system cannot.
+    pub(super) fn punch(&self, start: u64, end: u64) -> Result<bool> {
+        self.data.punch(start * SECTOR_SIZE, (end - start) * SECTOR_SIZE)
+    }
+
+    /// Counts sectors that were punched, or are about to be.
+    pub(super) fn count_punched(&self, sectors: u64) {
+        self.punched.fetch_add(sectors, Ordering::Relaxed);
+    }
+
+    /// Takes such a count back.
+    pub(super) fn count_unpunched(&self, sectors: u64) {
+        self.punched.fetch_sub(sectors, Ordering::Relaxed);
+    }
+
+    /// Its id.
+    pub(super) fn uuid(&self) -> Uuid {
+        self.uuid
+    }
+
+    /// The log; only the holder of the disk's flush lock waits for a file while it has it.
+    pub(super) fn log(&self) -> MutexGuard<'_, PairLog> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The file of the log.
-    pub(super) fn index(&self) -> &dyn LogFile {
-        &*self.index
+    /// Writes the first unwritten records of `log`, which is this pair's, as a group; the caller syncs the file.
+    pub(super) fn write_group(&self, log: &PairLog) -> Result<Written> {
+        log.log.write_group(&*log.file, &log.unwritten)
+    }
+
+    /// Counts a group in, now that the file was synced: its records are unwritten no more.
+    pub(super) fn accept(&self, log: &mut PairLog, group: &Written) {
+        log.log.accept(group);
+        log.unwritten.drain(..group.records);
+        self.log_bytes.store(log.log.len(), Ordering::Relaxed);
+    }
+
+    /// Puts another file with another log, of the same records or more, in the place of the log.
+    pub(super) fn replace_log(&self, log: &mut PairLog, file: Box<dyn LogFile>, new: Log) {
+        self.log_bytes.store(new.len(), Ordering::Relaxed);
+        (log.file, log.log) = (file, new);
+    }
+
+    /// Bytes of the log's file that count.
+    pub(super) fn log_bytes(&self) -> u64 {
+        self.log_bytes.load(Ordering::Relaxed)
     }
 
     /// Tells both headers the size of the disk, for other programs; ours take the state's word.
     pub(super) fn set_virtual_size(&self, size: u64) -> Result<()> {
         let (data, index) = headers(self.uuid, size)?;
         self.data.write_at(&data.encode(), 0)?;
-        self.index.write_at(&index.encode(), 0)
+        self.log().file.write_at(&index.encode(), 0)
     }
 
     /// Makes the headers durable.
     pub(super) fn sync_both(&self) -> Result<()> {
         self.data.sync()?;
-        self.index.sync()
+        self.log().file.sync()
     }
 
     /// The size of the disk as the headers have it, where they agree.
     pub(super) fn virtual_size(&self) -> Result<Option<u64>> {
         let data = read_header(&*self.data)?.virtual_size;
-        let index = read_header(&*self.index)?.virtual_size;
+        let index = read_header(&*self.log().file)?.virtual_size;
         Ok((data == index).then_some(data))
     }
 
-    /// Bytes of both files.
+    /// Bytes that both files take.
     pub(super) fn file_bytes(&self) -> u64 {
-        self.end.load(Ordering::Relaxed) * SECTOR_SIZE + self.log().log.len()
+        (FIRST_DATA_SECTOR + self.data_sectors()) * SECTOR_SIZE + self.log_bytes()
     }
 }
 
@@ -161,6 +228,11 @@ pub(super) fn remove_files(directory: &dyn Directory, number: u64) {
     let files = PairFiles::of(number);
     let _ = directory.remove(&files.data);
     let _ = directory.remove(&files.index);
+}
+
+/// The header of an index file.
+pub(super) fn index_header(uuid: Uuid, virtual_size: u64) -> Result<Page> {
+    Ok(headers(uuid, virtual_size)?.1)
 }
 
 fn headers(uuid: Uuid, virtual_size: u64) -> Result<(Page, Page)> {

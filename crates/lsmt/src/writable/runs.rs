@@ -18,6 +18,11 @@ pub(super) enum What {
 }
 
 impl What {
+    /// `true` for bytes of the data file.
+    pub(super) fn is_data(self) -> bool {
+        matches!(self, Self::Data(_))
+    }
+
     /// The same, `sectors` further on.
     pub(super) fn skip(self, sectors: u64) -> Self {
         match self {
@@ -115,8 +120,14 @@ impl RunMap {
 
     /// Lays `piece` (not a hole, not empty) over what is there.
     pub(super) fn insert(&mut self, piece: Piece) {
+        self.insert_over(piece, &mut |_, _| {});
+    }
+
+    /// As [`insert`](Self::insert); `dead` is given the sectors of the data file that no run names any more: the first
+    /// one and their number.
+    pub(super) fn insert_over(&mut self, piece: Piece, dead: &mut impl FnMut(u64, u64)) {
         debug_assert!(piece.start < piece.end && piece.what != What::Hole);
-        self.cut_out(piece.start, piece.end);
+        self.cut_out(piece.start, piece.end, dead);
         let mut joined = piece;
         let before = self.runs.range(..piece.start).next_back().map(|(&start, run)| run.piece(start));
         if let Some(before) = before.filter(|before| is_continued_by(*before, joined)) {
@@ -132,17 +143,24 @@ impl RunMap {
     }
 
     /// Makes `[start, end)` a hole.
-    fn cut_out(&mut self, start: u64, end: u64) {
+    fn cut_out(&mut self, start: u64, end: u64, dead: &mut impl FnMut(u64, u64)) {
+        let mut cut = |old: Piece, from: u64| {
+            if let What::Data(moffset) = old.what.skip(from - old.start) {
+                dead(moffset, old.end.min(end) - from);
+            }
+        };
         let before = self.runs.range_mut(..start).next_back().filter(|(_, run)| run.end > start);
         if let Some((&first, run)) = before {
             let old = run.piece(first);
             run.end = start;
+            cut(old, start);
             self.data_sectors -= data_len(old) - data_len(Piece { end: start, ..old });
             self.put_back(old, end);
         }
         while let Some((&first, &run)) = self.runs.range(start..end).next() {
             self.runs.remove(&first);
             let old = run.piece(first);
+            cut(old, first);
             self.data_sectors -= data_len(old);
             self.put_back(old, end);
         }
@@ -280,10 +298,16 @@ mod tests {
                 // Sometimes the file goes on where it was, sometimes not.
                 data_end += u64::from(gap);
                 let what = if zero { What::Zero } else { What::Data(data_end) };
-                map.insert(Piece { start, end, what });
+                let mut dead = Vec::new();
+                map.insert_over(Piece { start, end, what }, &mut |moffset, len| dead.extend(moffset..moffset + len));
+                let mut lost = Vec::new();
                 for sector in start..end {
+                    if let What::Data(moffset) = disk[sector as usize] {
+                        lost.push(moffset);
+                    }
                     disk[sector as usize] = what.skip(sector - start);
                 }
+                prop_assert_eq!(dead, lost);
                 data_end += if zero { 0 } else { end - start };
             }
             let data = disk.iter().filter(|what| matches!(what, What::Data(_))).count();

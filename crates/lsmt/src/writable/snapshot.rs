@@ -10,41 +10,110 @@
 //! ones before it have set aside, in a copy that nobody waits for, so that a pair has no more than two
 //! levels between commits.
 
-use super::runs::What;
+use super::runs::{RunMap, What};
+use super::space::{self, FileRange};
 use super::view::{Frozen, Generation, View};
 use super::{WritableDisk, lock};
 use std::sync::Arc;
 
+/// All that a disk has over its base as of one moment. While there is one, what it names is not punched.
+pub(super) struct Snapshot<'a> {
+    disk: &'a WritableDisk,
+    /// Topmost first.
+    pub(super) levels: Vec<Arc<Frozen>>,
+    /// Size of the disk in bytes.
+    pub(super) size: u64,
+}
+
+impl Drop for Snapshot<'_> {
+    fn drop(&mut self) {
+        lock(&self.disk.commits).count -= 1;
+    }
+}
+
 impl WritableDisk {
-    /// All that the disk has over its base as of one moment, topmost first, and its size then.
-    pub(super) fn snapshot(&self) -> (Vec<Arc<Frozen>>, u64) {
+    /// All that the disk has over its base as of one moment.
+    pub(super) fn snapshot(&self) -> Snapshot<'_> {
         // One at a time, or each would find the levels of another on top of those that it joins.
         let _one = lock(&self.snapshots);
         let (mut levels, own, size) = {
+            let mut commits = lock(&self.commits);
             let mut view = self.view_mut();
             view.set_aside();
             let generation = &view.generation;
+            commits.count += 1;
+            commits.frontier = (generation.active.number, generation.active.end());
             (generation.frozen.clone(), generation.set_aside().len(), view.size)
         };
         if let [above @ .., lowest] = &levels[..own]
             && !above.is_empty()
         {
-            let joined = Arc::new(join(above, lowest));
-            let replaced = self.view_mut().replace(&levels[..own], &joined);
+            let mut dead = Vec::new();
+            let joined = Arc::new(join(above, lowest, &mut dead));
+            let replaced = {
+                let mut view = self.view_mut();
+                let replaced = view.replace(&levels[..own], &joined);
+                if replaced.is_some() {
+                    view.dying.append(&mut dead);
+                }
+                replaced
+            };
             levels.splice(..own, [joined]);
             // Frees the old maps here, where no lock of the readers is held.
             drop(replaced);
         }
-        (levels, size)
+        Snapshot { disk: self, levels, size }
+    }
+
+    /// Joins what commits have set aside with the runs above, once no commit goes on: from then on it is known again
+    /// what dies. Copies the map, so that nobody waits but for what was written meanwhile.
+    pub(super) fn reunite(&self) {
+        let _one = lock(&self.snapshots);
+        if lock(&self.commits).count > 0 {
+            return;
+        }
+        let (pair, levels) = {
+            let mut view = self.view_mut();
+            view.set_aside();
+            (Arc::clone(&view.generation.active), view.generation.set_aside().to_vec())
+        };
+        let [above @ .., lowest] = &levels[..] else { return };
+        let mut dead = Vec::new();
+        let mut runs = join(above, lowest, &mut dead).runs;
+        let mut died =
+            |start, len| space::push(&mut dead, FileRange { pair: pair.number, start, end: start + len });
+        let old = {
+            let mut view = self.view_mut();
+            let found = view.generation.set_aside();
+            let same =
+                found.len() == levels.len() && found.iter().zip(&levels).all(|(a, b)| Arc::ptr_eq(a, b));
+            if !same || !Arc::ptr_eq(&view.generation.active, &pair) {
+                return;
+            }
+            lay_over(&mut runs, &view.runs, &mut died);
+            let Generation { active, frozen, base, .. } = &*view.generation;
+            let frozen = frozen[levels.len()..].to_vec();
+            let new = view.generation.next(Arc::clone(active), frozen, base.clone());
+            view.dying.append(&mut dead);
+            (std::mem::replace(&mut view.runs, runs), std::mem::replace(&mut view.generation, Arc::new(new)))
+        };
+        // Freed here, where no lock of the readers is held.
+        drop((old, levels));
     }
 }
 
-/// The runs of one pair as one map: `above`, topmost first, over `lowest`.
-fn join(above: &[Arc<Frozen>], lowest: &Frozen) -> Frozen {
-    let mut runs = lowest.runs.clone();
+fn lay_over(runs: &mut RunMap, upper: &RunMap, died: &mut impl FnMut(u64, u64)) {
+    let pieces = upper.pieces(0, upper.end()).filter(|piece| piece.what != What::Hole);
+    pieces.for_each(|piece| runs.insert_over(piece, died));
+}
+
+/// The runs of one pair as one map: `above`, topmost first, over `lowest`. What no run of it names any more is added to
+/// `dead`.
+fn join(above: &[Arc<Frozen>], lowest: &Frozen, dead: &mut Vec<FileRange>) -> Frozen {
+    let (mut runs, number) = (lowest.runs.clone(), lowest.pair.number);
+    let mut died = |start, len| space::push(dead, FileRange { pair: number, start, end: start + len });
     for Frozen { runs: upper, .. } in above.iter().rev().map(|level| &**level) {
-        let pieces = upper.pieces(0, upper.end()).filter(|piece| piece.what != What::Hole);
-        pieces.for_each(|piece| runs.insert(piece));
+        lay_over(&mut runs, upper, &mut died);
     }
     Frozen { pair: lowest.pair.clone(), runs }
 }
@@ -55,22 +124,22 @@ impl View {
         if self.runs.is_empty() {
             return;
         }
-        let Generation { active, frozen, base } = &*self.generation;
+        let Generation { active, frozen, base, .. } = &*self.generation;
         let runs = std::mem::take(&mut self.runs);
         let level = Arc::new(Frozen { pair: active.clone(), runs });
         let frozen = std::iter::once(level).chain(frozen.iter().cloned()).collect();
-        self.generation = Arc::new(Generation { active: active.clone(), frozen, base: base.clone() });
+        self.generation = Arc::new(self.generation.next(active.clone(), frozen, base.clone()));
     }
 
     /// Puts `joined` in the place of `levels`, unless they are no longer there. Returns what the caller is
     /// to drop when he has let the lock go.
     fn replace(&mut self, levels: &[Arc<Frozen>], joined: &Arc<Frozen>) -> Option<Arc<Generation>> {
-        let Generation { active, frozen, base } = &*self.generation;
+        let Generation { active, frozen, base, .. } = &*self.generation;
         let same = |found: &[Arc<Frozen>]| found.iter().zip(levels).all(|(a, b)| Arc::ptr_eq(a, b));
         let at = frozen.windows(levels.len()).position(same)?;
         let mut frozen = frozen.clone();
         frozen.splice(at..at + levels.len(), [joined.clone()]);
-        let new = Generation { active: active.clone(), frozen, base: base.clone() };
+        let new = self.generation.next(active.clone(), frozen, base.clone());
         Some(std::mem::replace(&mut self.generation, Arc::new(new)))
     }
 }

@@ -6,10 +6,14 @@
 //! it even when garbage collection has since dropped them from the directory.
 
 use super::pair::Pair;
+use super::policy::Limits;
 use super::runs::{Piece, RunMap, What, visit_merged};
+use super::space::{self, FileRange};
 use crate::Segment;
 use headstart_block::{BlockDevice, ByteRange, Error, Extent, Result, SECTOR_SIZE};
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// How many pieces of a range a reader takes at once: a stack array of less than a kilobyte. A read that
 /// meets more takes them in several turns.
@@ -19,6 +23,7 @@ pub(super) const PIECES: usize = 32;
 pub(super) struct View {
     /// Size in bytes.
     pub(super) size: u64,
+    pub(super) limits: Limits,
     pub(super) generation: Arc<Generation>,
     /// The runs of the active pair.
     pub(super) runs: RunMap,
@@ -29,10 +34,40 @@ pub(super) struct View {
     /// One past the last sector of data that a record of the active pair names: where the next data
     /// would go, which is what a zeroed record carries.
     pub(super) data_mark: u64,
+    /// Sectors that died by records that no flush has taken yet.
+    pub(super) dying: Vec<FileRange>,
+}
+
+/// The generations that somebody still has.
+#[derive(Default)]
+pub(super) struct Alive {
+    next: AtomicU64,
+    numbers: Mutex<BTreeSet<u64>>,
+}
+
+impl Alive {
+    fn enter(&self) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner).insert(number);
+        number
+    }
+
+    fn leave(&self, number: u64) {
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+    }
+
+    /// The number of the oldest generation that anybody has.
+    pub(super) fn oldest(&self) -> u64 {
+        let numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        numbers.first().copied().unwrap_or(u64::MAX)
+    }
 }
 
 /// The pairs and the base, topmost first.
 pub(super) struct Generation {
+    /// Later generations have higher numbers.
+    pub(super) number: u64,
+    alive: Arc<Alive>,
     pub(super) active: Arc<Pair>,
     /// First the older runs of the active pair, where a commit has set them aside.
     pub(super) frozen: Vec<Arc<Frozen>>,
@@ -50,7 +85,10 @@ impl View {
     /// Lays `piece` over the active pair and puts it on its way to the log; returns the new records.
     pub(super) fn write(&mut self, piece: Piece) -> usize {
         let before = self.pending.len();
-        self.runs.insert(piece);
+        let (dying, pair) = (&mut self.dying, self.generation.active.number);
+        self.runs.insert_over(piece, &mut |start, len| {
+            space::push(dying, FileRange { pair, start, end: start + len });
+        });
         for next in piece.segments(self.data_mark) {
             self.data_mark = self.data_mark.max(next.mend());
             match self.pending.last_mut() {
@@ -75,7 +113,47 @@ impl View {
     }
 }
 
+impl View {
+    /// Replaces the generation by one that is the same; returns its number.
+    pub(super) fn renew(&mut self) -> u64 {
+        let Generation { active, frozen, base, .. } = &*self.generation;
+        self.generation = Arc::new(self.generation.next(Arc::clone(active), frozen.clone(), base.clone()));
+        self.generation.number
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        self.alive.leave(self.number);
+    }
+}
+
 impl Generation {
+    /// The first one of a disk.
+    pub(super) fn first(
+        active: Arc<Pair>,
+        frozen: Vec<Arc<Frozen>>,
+        base: Option<Arc<dyn BlockDevice>>,
+    ) -> Self {
+        let alive = Arc::<Alive>::default();
+        Self { number: alive.enter(), alive, active, frozen, base }
+    }
+
+    /// One that takes the place of this one.
+    pub(super) fn next(
+        &self,
+        active: Arc<Pair>,
+        frozen: Vec<Arc<Frozen>>,
+        base: Option<Arc<dyn BlockDevice>>,
+    ) -> Self {
+        Self { number: self.alive.enter(), alive: Arc::clone(&self.alive), active, frozen, base }
+    }
+
+    /// The generations of the same disk.
+    pub(super) fn alive(&self) -> Arc<Alive> {
+        Arc::clone(&self.alive)
+    }
+
     /// Fills `buf`, the disk's bytes from `offset` on, as far as `piece` of the active pair covers it.
     pub(super) fn read_piece(&self, piece: Piece, buf: &mut [u8], offset: u64) -> Result<()> {
         self.read_from(&self.active, 0, piece, buf, offset)

@@ -3,6 +3,7 @@
 #![expect(clippy::cast_possible_truncation, clippy::panic, reason = "tests")]
 
 mod behaviour;
+mod collecting;
 mod model;
 mod seals;
 mod sim;

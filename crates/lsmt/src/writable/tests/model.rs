@@ -7,7 +7,7 @@
 
 use super::super::files::Directory;
 use super::super::state::State;
-use super::super::{NewDisk, WritableDisk};
+use super::super::{Limits, Load, NewDisk, WritableDisk};
 use super::sim::{Fault, Machine};
 use crate::{Layer, LayerMeta, LayerWriter, Stack, open_pair};
 use headstart_block::{BlockDevice, ByteRange, ErrorKind, Result, SECTOR_SIZE};
@@ -59,6 +59,12 @@ pub(super) enum Op {
         replace: bool,
         during: Option<Interlude>,
     },
+    /// Does so many steps of the collector.
+    Tend {
+        load: Load,
+        steps: u64,
+        during: Option<Interlude>,
+    },
     Grow {
         sectors: u64,
     },
@@ -87,7 +93,7 @@ fn range() -> impl Strategy<Value = (u64, u64)> {
     (prop_oneof![3 => 0..SECTORS, 1 => 32u64..48], prop_oneof![4 => 1u64..10, 1 => 10u64..70])
 }
 
-fn io() -> impl Strategy<Value = Op> {
+pub(super) fn io() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => range().prop_map(|(start, len)| Op::Write { start, len }),
         2 => range().prop_map(|(start, len)| Op::Zero { start, len }),
@@ -96,13 +102,13 @@ fn io() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn interlude() -> impl Strategy<Value = Option<Interlude>> {
+pub(super) fn interlude() -> impl Strategy<Value = Option<Interlude>> {
     let act = (0u64..20, range(), any::<bool>())
         .prop_map(|(after, (start, len), zero)| Some(Interlude { after, start, len, zero }));
     prop_oneof![1 => Just(None), 1 => act]
 }
 
-fn upkeep() -> impl Strategy<Value = Op> {
+pub(super) fn upkeep() -> impl Strategy<Value = Op> {
     prop_oneof![
         3 => interlude().prop_map(|during| Op::Collect { during }),
         2 => interlude().prop_map(|during| Op::Commit { during }),
@@ -113,12 +119,12 @@ fn upkeep() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn crash() -> impl Strategy<Value = Op> {
+pub(super) fn crash() -> impl Strategy<Value = Op> {
     let again = prop_oneof![3 => Just(None), 1 => (0u64..12).prop_map(Some)];
     (any::<u64>(), again).prop_map(|(seed, again)| Op::Crash { seed, again })
 }
 
-fn arm(fault: Fault) -> impl Strategy<Value = Op> {
+pub(super) fn arm(fault: Fault) -> impl Strategy<Value = Op> {
     (0u64..24).prop_map(move |after| Op::Arm { after, fault })
 }
 
@@ -191,6 +197,8 @@ pub(super) struct Model {
     faults_before: u64,
     stamps: u64,
     seed: u64,
+    /// The slack of the disk; with less than the default, it has to keep its bounds.
+    slack: Option<u64>,
 }
 
 impl Model {
@@ -219,6 +227,44 @@ impl Model {
             faults_before: 0,
             stamps: 0,
             seed,
+            slack: None,
+        }
+    }
+
+    /// The same with so little slack that writes wait for the collector.
+    pub(super) fn tight(mut self, slack: u64) -> Self {
+        self.slack = Some(slack);
+        self.set_limits();
+        self
+    }
+
+    fn set_limits(&self) {
+        if let Some(slack) = self.slack {
+            self.disk().view_mut().limits = Limits { slack, max: None, runs: Some(16) };
+        }
+    }
+
+    /// Checks the bound on the space that files take.
+    fn check_space(&self) {
+        let Some(slack) = self.slack else { return };
+        let space = self.disk().space();
+        let files = space.live_bytes + space.garbage_bytes;
+        // What waits for faults to end is another matter, and so is what commits have set aside.
+        if !self.disk().generation().frozen.is_empty() {
+            return;
+        }
+        if self.machine.faults_seen() == self.faults_before && !self.awaiting {
+            assert!(files <= 2 * space.live_bytes + slack, "{space:?}");
+            if !self.disk().collector.lock().unwrap().is_swept() {
+                return;
+            }
+            // Headers, the state, and pages that are partly used.
+            let pairs = self.disk().usage().pairs as u64;
+            assert!(
+                self.machine.taken() <= files + (4 * pairs + 1) * 4096,
+                "{space:?} {}",
+                self.machine.taken()
+            );
         }
     }
 
@@ -235,6 +281,9 @@ impl Model {
                 if self.machine.revive() { self.open() } else { self.restart(self.seed, None) }
             } else {
                 check(self.disk(), &self.now);
+                if matches!(op, Op::Write { .. }) {
+                    self.check_space();
+                }
             }
         }
         let steps = self.machine.steps();
@@ -280,6 +329,7 @@ impl Model {
             }
             Op::Collect { during } => self.collect(during),
             Op::Stack { replace, during } => self.stack(replace, during),
+            Op::Tend { load, steps, during } => self.tend(load, steps, during),
             Op::Grow { sectors } => self.grow(sectors),
             Op::ReadPlainly => self.read_plainly(),
             Op::Reopen { flush } => self.reopen(flush),
@@ -305,6 +355,23 @@ impl Model {
             for number in range {
                 self.changed(number, self.stamps << 16 | number as u64);
             }
+        } else {
+            let stamps = self.stamps << 16;
+            self.changed_in_part(range, |number| stamps | number as u64);
+        }
+    }
+
+    /// A write has failed that was done in several steps: the first ones may have come to pass.
+    fn changed_in_part(&mut self, range: std::ops::Range<usize>, stamp: impl Fn(usize) -> u64) {
+        if self.slack.is_none() {
+            return;
+        }
+        for number in range {
+            let mut sector = [0; SECTOR];
+            self.disk().read_at(&mut sector, (number * SECTOR) as u64).unwrap();
+            if stamp_of(&sector) == stamp(number) {
+                self.changed(number, stamp(number));
+            }
         }
     }
 
@@ -313,6 +380,8 @@ impl Model {
         let bytes = ByteRange::between(start * SECTOR_SIZE, range.end as u64 * SECTOR_SIZE);
         if self.went_well(self.disk().write_zeroes(bytes)).is_some() {
             range.for_each(|number| self.changed(number, 0));
+        } else {
+            self.changed_in_part(range, |_| 0);
         }
     }
 
@@ -346,6 +415,28 @@ impl Model {
             assert_eq!(after.garbage_bytes, 0, "{before:?} {after:?}");
             assert_eq!(after.live_bytes, before.live_bytes);
             assert!(after.pairs <= 2);
+        }
+    }
+
+    fn tend(&mut self, load: Load, steps: u64, during: Option<Interlude>) {
+        let mut rested = false;
+        let (tended, interrupted) = self.interrupted(during, |disk| {
+            for _ in 0..steps {
+                rested = !disk.collect(load)?;
+                if rested {
+                    break;
+                }
+            }
+            Ok(())
+        });
+        if self.went_well(tended).is_some()
+            && rested
+            && load == Load::Offline
+            && !interrupted
+            && !self.awaiting
+        {
+            let usage = self.disk().usage();
+            assert!(usage.garbage_bytes < 4096 && usage.pairs == 1, "{usage:?}");
         }
     }
 
@@ -521,6 +612,7 @@ impl Model {
         self.awaiting = false;
         self.faults_before = self.machine.faults_seen();
         self.disk = Some(Arc::new(disk));
+        self.set_limits();
     }
 }
 
@@ -536,7 +628,7 @@ fn assert_no_leftovers(directory: &dyn Directory) {
     assert_eq!(directory.list().unwrap(), used);
 }
 
-fn cases(cases: u32) -> ProptestConfig {
+pub(super) fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, max_shrink_iters: 20_000, ..ProptestConfig::default() }
 }
 

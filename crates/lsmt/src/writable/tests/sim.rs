@@ -13,7 +13,7 @@
 
 use super::super::files::{Directory, LogFile};
 use headstart_block::{Error, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -39,7 +39,6 @@ pub(super) struct Machine(Arc<Mutex<World>>);
 /// What somebody else does in the middle of an operation.
 type Interlude = Box<dyn FnOnce() + Send>;
 
-#[derive(Default)]
 struct World {
     files: Vec<Inode>,
     names: BTreeMap<String, usize>,
@@ -55,6 +54,28 @@ struct World {
     full: bool,
     faults_seen: u64,
     sync_failed: bool,
+    /// Its file system can punch holes.
+    has_holes: bool,
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self {
+            files: Vec::new(),
+            names: BTreeMap::new(),
+            durable_names: BTreeMap::new(),
+            name_ops: Vec::new(),
+            steps: 0,
+            fault: None,
+            interlude: None,
+            down: false,
+            killed: false,
+            full: false,
+            faults_seen: 0,
+            sync_failed: false,
+            has_holes: true,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -65,6 +86,8 @@ struct Inode {
     dirty: BTreeMap<usize, Dirty>,
     /// Lengths since the sync.
     lengths: Vec<usize>,
+    /// Pages that were punched and not written since.
+    holes: BTreeSet<usize>,
 }
 
 #[derive(Default)]
@@ -238,6 +261,18 @@ impl Machine {
         (world.down, world.killed, world.full, world.sync_failed) = (false, false, false, false);
     }
 
+    /// Its file system cannot punch holes from now on.
+    pub(super) fn fill_holes(&self) {
+        self.world().has_holes = false;
+    }
+
+    /// Bytes that all files take, in whole pages.
+    pub(super) fn taken(&self) -> u64 {
+        let world = self.world();
+        let files = world.names.values().map(|inode| &world.files[*inode]);
+        files.map(|file| ((file.now.len().div_ceil(PAGE) - file.holes.len()) * PAGE) as u64).sum()
+    }
+
     /// The contents of a file as processes see them.
     pub(super) fn contents(&self, name: &str) -> Vec<u8> {
         let world = self.world();
@@ -276,13 +311,25 @@ impl Inode {
         let start = offset.min(self.now.len());
         self.now.resize(self.now.len().max(end), 0);
         self.now[offset..end].copy_from_slice(data);
+        self.holes.retain(|page| *page < start / PAGE || *page >= end.div_ceil(PAGE));
         self.touched(start, end);
     }
 
     fn set_len(&mut self, len: usize) {
         let (start, end) = (len.min(self.now.len()), len.max(self.now.len()));
         self.now.resize(len, 0);
+        self.holes.retain(|page| *page < len / PAGE);
         self.touched(start, end);
+    }
+
+    fn punch(&mut self, start: usize, end: usize) {
+        assert!(end <= self.now.len().next_multiple_of(PAGE), "a hole behind the end");
+        let end = end.min(self.now.len());
+        self.now[start..end].fill(0);
+        self.touched(start, end);
+        for page in start / PAGE..end.div_ceil(PAGE) {
+            self.holes.insert(page);
+        }
     }
 
     fn sync(&mut self) {
@@ -502,6 +549,21 @@ impl LogFile for SimFile {
         let step = world.step(false)?;
         world.files[self.inode].set_len(len as usize);
         step.finish()
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> Result<bool> {
+        assert!(len > 0 && offset.is_multiple_of(PAGE as u64) && len.is_multiple_of(PAGE as u64));
+        let mut world = self.machine.world_for_step();
+        if !world.has_holes {
+            return Ok(false);
+        }
+        let step = world.step(false)?;
+        let (start, end) = (offset as usize, (offset + len) as usize);
+        // A crash makes of it what it likes by itself, page by page.
+        let end = if matches!(step, Step::Done) || world.down { end } else { start + PAGE };
+        world.files[self.inode].punch(start, end);
+        step.finish()?;
+        Ok(true)
     }
 
     fn sync(&self) -> Result<()> {

@@ -12,11 +12,11 @@ use uuid::Uuid;
 
 const SEEDS: u64 = 12;
 
-fn write(start: u64, len: u64) -> Op {
+pub(super) const fn write(start: u64, len: u64) -> Op {
     Op::Write { start, len }
 }
 
-fn zero(start: u64, len: u64) -> Op {
+pub(super) const fn zero(start: u64, len: u64) -> Op {
     Op::Zero { start, len }
 }
 
@@ -25,8 +25,13 @@ fn seed(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-fn fail_every_step(script: &[Op]) {
-    let steps = Model::new(true, 0).run(script);
+pub(super) fn fail_every_step(script: &[Op]) {
+    fail_every_step_of(script, |seed| Model::new(true, seed));
+}
+
+/// As [`fail_every_step`], with models of another kind.
+pub(super) fn fail_every_step_of(script: &[Op], new: impl Fn(u64) -> Model) {
+    let steps = new(0).run(script);
     for after in 0..steps {
         for fault in [Fault::Crash, Fault::Kill, Fault::Eio, Fault::Full] {
             let seeds = if fault == Fault::Kill { 1 } else { SEEDS };
@@ -35,7 +40,7 @@ fn fail_every_step(script: &[Op]) {
                 ops.extend_from_slice(script);
                 // What the disk shows after the fault must be what it shows after a crash.
                 ops.extend([write(1, 3), Op::Flush, Op::Crash { seed: seed(number + 1), again: None }]);
-                Model::new(true, seed(number)).run(&ops);
+                new(seed(number)).run(&ops);
             }
         }
     }

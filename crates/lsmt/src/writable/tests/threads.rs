@@ -5,7 +5,7 @@
 //! same writer was seen in its place: old content that comes back when pairs are exchanged would. At the end
 //! the disk is opened again, and must be what it was: the log has overlapping writes in the order of the map.
 
-use super::super::{NewDisk, WritableDisk};
+use super::super::{Limits, Load, NewDisk, WritableDisk};
 use super::sim::Dice;
 use crate::{Layer, LayerMeta, Stack};
 use headstart_block::{BlockDevice, ByteRange, ErrorKind, SECTOR_SIZE};
@@ -99,6 +99,8 @@ fn writers_readers_and_maintenance_get_along() {
     let dir = tempfile::tempdir().unwrap();
     let new = NewDisk { size: (SECTORS * SECTOR) as u64, parent: "0".to_owned(), uuid: Uuid::from_u128(99) };
     let disk = WritableDisk::create(dir.path(), None, &new).unwrap();
+    // So little that collecting has work to do.
+    disk.view_mut().limits = Limits { slack: 2 << 20, runs: Some(64), ..Limits::default() };
     let writing = AtomicUsize::new(WRITERS);
     let (base, parent) = thread::scope(|scope| {
         for writer in 0..WRITERS {
@@ -117,6 +119,12 @@ fn writers_readers_and_maintenance_get_along() {
         scope.spawn(|| {
             while writing.load(Ordering::Relaxed) > 0 {
                 disk.commit(Vec::new(), LayerMeta::default()).unwrap();
+            }
+        });
+        scope.spawn(|| {
+            let mut loads = [Load::Busy, Load::Offline, Load::Quiet, Load::Pressed].into_iter().cycle();
+            while writing.load(Ordering::Relaxed) > 0 {
+                disk.collect(loads.next().unwrap()).unwrap();
             }
         });
         scope.spawn(|| maintain(&disk, &writing)).join().unwrap()

@@ -1,0 +1,332 @@
+//! Moving live data to the end of the active pair, in bounded batches: evacuation of blocks that are partly dead, and
+//! absorption of frozen pairs.
+
+use super::WritableDisk;
+use super::collector::Collector;
+use super::pair::Pair;
+use super::runs::{Piece, RunMap, What, visit_merged};
+use super::space::{self, BLOCK_SECTORS, FileRange};
+use super::view::{Frozen, Generation, PIECES};
+use headstart_block::{ByteRange, Error, Result, SECTOR_SIZE};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Bytes of data in a batch, at most.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// Runs looked at in one step of evacuation.
+const LOOK_MAX: usize = 1 << 15;
+
+/// Runs copied out of the map under one lock.
+const LOOK_AT_ONCE: usize = 128;
+
+/// Places entered under one lock.
+const ENTER_AT_ONCE: usize = 64;
+
+/// A run of this many sectors or fewer is moved as a whole: 64 KiB.
+const MOVED_WHOLE: u64 = 128;
+
+/// The positions of passes over the disk, in sectors.
+#[derive(Default)]
+pub(super) struct Pass {
+    evacuated: u64,
+    /// Evacuation has moved something.
+    moved: bool,
+    /// Where merging runs goes on.
+    pub(super) coarsened: u64,
+    /// Merging has made fewer of some runs.
+    pub(super) merged: bool,
+    /// Bytes of the base that merging runs lacks.
+    pub(super) absent: Option<ByteRange>,
+    absorbed: u64,
+    /// The frozen pairs, lowest first, that are being absorbed.
+    absorbing: Vec<u64>,
+    /// The position up to which the data of each of them was declared dead.
+    declared: BTreeMap<u64, u64>,
+}
+
+impl Pass {
+    /// `true` if evacuation has moved something since the last call.
+    pub(super) fn take_moved(&mut self) -> bool {
+        std::mem::take(&mut self.moved)
+    }
+}
+
+/// Data on its way to another place.
+struct Batch {
+    to: Arc<Pair>,
+    buffer: Vec<u8>,
+    entries: Vec<Entry>,
+}
+
+/// A range of the disk, what it has to be still, and the sector of the batch where its data is; none for zeros.
+struct Entry {
+    expected: Piece,
+    place: Option<u64>,
+}
+
+/// Ends a visit early.
+enum Stop {
+    Full,
+    Failed(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Batch {
+    fn new(to: Arc<Pair>) -> Self {
+        Self { to, buffer: Vec::new(), entries: Vec::new() }
+    }
+
+    fn is_full(&self) -> bool {
+        self.buffer.len() >= BATCH_BYTES || self.entries.len() >= LOOK_MAX
+    }
+
+    /// Reads data of `piece` as far as there is room for it; returns where it stopped.
+    fn read(&mut self, from: &Pair, piece: Piece, expected: What) -> Result<u64> {
+        let What::Data(moffset) = piece.what else { return Ok(piece.end) };
+        let filled = self.buffer.len();
+        let sectors = piece.len().min((BATCH_BYTES.saturating_sub(filled) as u64).div_ceil(SECTOR_SIZE));
+        #[expect(clippy::cast_possible_truncation, reason = "at most a batch")]
+        self.buffer.resize(filled + (sectors * SECTOR_SIZE) as usize, 0);
+        from.read_at(&mut self.buffer[filled..], moffset * SECTOR_SIZE)?;
+        let end = piece.start + sectors;
+        let expected = Piece { start: piece.start, end, what: expected };
+        self.entries.push(Entry { expected, place: Some(filled as u64 / SECTOR_SIZE) });
+        Ok(end)
+    }
+}
+
+impl WritableDisk {
+    /// Moves a batch out of blocks with `least` dead sectors or more; returns whether the pass came to its end.
+    pub(super) fn evacuate(&self, collector: &mut Collector, least: u64) -> Result<bool> {
+        let mut position = collector.pass.evacuated;
+        let (mut looked, mut ended) = (0, false);
+        let mut batch: Option<Batch> = None;
+        while !ended && looked < LOOK_MAX && batch.as_ref().is_none_or(|batch| !batch.is_full()) {
+            let (active, pieces, end) = self.next_runs(position);
+            looked += LOOK_AT_ONCE;
+            let batch = match &mut batch {
+                Some(batch) if Arc::ptr_eq(&batch.to, &active) => batch,
+                // The pair was frozen in between.
+                Some(_) => break,
+                empty => empty.insert(Batch::new(active)),
+            };
+            if collector.shared.contains(&batch.to.number) {
+                ended = true;
+                break;
+            }
+            let dead = collector.dead.entry(batch.to.number).or_default();
+            position = end.unwrap_or(0);
+            'pieces: for piece in pieces {
+                for part in
+                    sparse_parts(piece, |sector| dead.dead_beside(sector) >= least).into_iter().flatten()
+                {
+                    let from = Arc::clone(&batch.to);
+                    let reached = batch.read(&from, part, part.what)?;
+                    if reached < part.end || batch.is_full() {
+                        position = reached;
+                        break 'pieces;
+                    }
+                }
+            }
+            ended = end.is_none() && position == 0;
+        }
+        if let Some(batch) = batch {
+            collector.pass.moved |= !batch.entries.is_empty();
+            self.enter_batch(&batch)?;
+        }
+        collector.pass.evacuated = if ended { 0 } else { position };
+        Ok(ended)
+    }
+
+    /// Copies the next runs of data from `position` on; where they end, unless at the end of the disk.
+    fn next_runs(&self, position: u64) -> (Arc<Pair>, Vec<Piece>, Option<u64>) {
+        let view = self.view();
+        let mut pieces = Vec::with_capacity(LOOK_AT_ONCE);
+        let (mut seen, mut end) = (0, Some(position));
+        for piece in view.runs.pieces(position, view.runs.end()) {
+            if seen == LOOK_AT_ONCE {
+                break;
+            }
+            (seen, end) = (seen + 1, Some(piece.end));
+            if matches!(piece.what, What::Data(_)) {
+                pieces.push(piece);
+            }
+        }
+        if end.is_some_and(|end| end >= view.runs.end()) {
+            end = None;
+        }
+        (Arc::clone(&view.generation.active), pieces, end)
+    }
+
+    /// Moves a batch out of the frozen pairs; when nothing is seen of them any more, drops them. Returns whether it did
+    /// anything.
+    pub(super) fn absorb(&self, collector: &mut Collector) -> Result<bool> {
+        let _brief = self.brief();
+        let Some(maintenance) = self.try_maintain() else { return Ok(false) };
+        let generation = self.generation();
+        if maintenance.awaiting.is_some() || !generation.set_aside().is_empty() {
+            return Ok(false);
+        }
+        let numbers: Vec<_> = generation.frozen.iter().rev().map(|frozen| frozen.pair.number).collect();
+        if numbers != collector.pass.absorbing {
+            collector.pass.declared.retain(|number, _| numbers.contains(number));
+            (collector.pass.absorbing, collector.pass.absorbed) = (numbers, 0);
+        }
+        let levels: Vec<_> = generation.frozen.iter().map(|frozen| &frozen.runs).collect();
+        let (from, end) = (collector.pass.absorbed, levels.iter().map(|runs| runs.end()).max().unwrap_or(0));
+        let mut batch = Batch::new(Arc::clone(&generation.active));
+        let reached = self.gather(&generation, &levels, (from, end), &mut batch)?;
+        if !self.enter_batch(&batch)? {
+            return Ok(true);
+        }
+        self.declare_dead(collector, &generation.frozen, from, reached);
+        collector.pass.absorbed = reached;
+        if reached >= end {
+            // What hides them must be durable before they go.
+            self.flush_with(&mut super::lock(&self.flusher))?;
+            let before: u64 = generation.frozen.iter().map(|frozen| frozen.pair.file_bytes()).sum();
+            self.replace_lower(Vec::new(), None)?;
+            self.counters.collected.fetch_add(before, Ordering::Relaxed);
+            collector.pass.absorbing = Vec::new();
+            collector.pass.declared = BTreeMap::new();
+        }
+        drop(maintenance);
+        Ok(true)
+    }
+
+    /// Reads into `batch` what is seen of `levels` in `range`; returns where it stopped.
+    fn gather(
+        &self,
+        generation: &Generation,
+        levels: &[&RunMap],
+        range: (u64, u64),
+        batch: &mut Batch,
+    ) -> Result<u64> {
+        let mut reached = range.1;
+        let mut pieces = [Piece::EMPTY; PIECES];
+        let visited = visit_merged(levels, range.0, range.1, &mut |level, whole: Piece| {
+            let mut start = whole.start;
+            while start < whole.end {
+                if batch.is_full() {
+                    reached = start;
+                    return Err(Stop::Full);
+                }
+                let (count, looked) = self.view().pieces(start, whole.end, &mut pieces);
+                for hole in pieces[..count].iter().filter(|piece| piece.what == What::Hole) {
+                    let seen = Piece { what: whole.what.skip(hole.start - whole.start), ..*hole };
+                    if seen.what == What::Zero {
+                        let expected = Piece { what: What::Hole, ..seen };
+                        batch.entries.push(Entry { expected, place: None });
+                        continue;
+                    }
+                    let stopped = batch.read(&generation.frozen[level].pair, seen, What::Hole)?;
+                    if stopped < seen.end {
+                        reached = stopped;
+                        return Err(Stop::Full);
+                    }
+                }
+                start = looked;
+            }
+            Ok(())
+        });
+        match visited {
+            Ok(()) | Err(Stop::Full) => Ok(reached),
+            Err(Stop::Failed(error)) => Err(error),
+        }
+    }
+
+    /// The data of frozen pairs in `[from, reached)` of the disk is hidden by the active pair.
+    fn declare_dead(&self, collector: &mut Collector, frozen: &[Arc<Frozen>], from: u64, reached: u64) {
+        let mut dead = Vec::new();
+        for level in frozen {
+            let number = level.pair.number;
+            let declared = collector.pass.declared.entry(number).or_default();
+            for piece in level.runs.pieces(from.max(*declared), reached.max(*declared)) {
+                if let What::Data(start) = piece.what {
+                    space::push(&mut dead, FileRange { pair: number, start, end: start + piece.len() });
+                }
+            }
+            *declared = reached.max(*declared);
+        }
+        self.view_mut().dying.append(&mut dead);
+    }
+
+    /// Writes a batch, and enters it where the disk still is what it was. Returns `false` where the pair that it was
+    /// made for takes nothing more, or where a commit has set runs aside: holes above these say nothing.
+    fn enter_batch(&self, batch: &Batch) -> Result<bool> {
+        let Batch { to, buffer, entries } = batch;
+        if entries.is_empty() {
+            return Ok(true);
+        }
+        self.bound_pending()?;
+        let start = self.append(to, buffer)?;
+        let mut is_active = true;
+        let mut stale = Vec::new();
+        for some in entries.chunks(ENTER_AT_ONCE) {
+            let mut view = self.view_mut();
+            is_active = is_active && Arc::ptr_eq(&view.generation.active, to);
+            if some.iter().any(|entry| entry.expected.what == What::Hole) {
+                is_active = is_active && view.generation.set_aside().is_empty();
+            }
+            for Entry { expected, place } in some {
+                let mut found = Vec::new();
+                if is_active {
+                    let same = |piece: &Piece| piece.what == expected.what.skip(piece.start - expected.start);
+                    found.extend(view.runs.pieces(expected.start, expected.end).filter(same));
+                }
+                let mut entered = expected.start;
+                let at = |sector: u64| place.map(|place| start + place + sector - expected.start);
+                let mut skipped = |from: u64, to_sector: u64| {
+                    if let (Some(from), Some(end)) = (at(from), at(to_sector))
+                        && from < end
+                    {
+                        space::push(&mut stale, FileRange { pair: to.number, start: from, end });
+                    }
+                };
+                for piece in found {
+                    skipped(entered, piece.start);
+                    let what = at(piece.start).map_or(What::Zero, What::Data);
+                    let records = view.write(Piece { what, ..piece });
+                    self.unlogged.fetch_add(records as u64, Ordering::Relaxed);
+                    entered = piece.end;
+                }
+                skipped(entered, expected.end);
+            }
+        }
+        // No record names them.
+        super::lock(&self.ready).append(&mut stale);
+        self.counters.copied.fetch_add(buffer.len() as u64, Ordering::Relaxed);
+        Ok(is_active)
+    }
+
+    /// Appends to the data file of `pair`, and remembers what no write can use any more.
+    pub(super) fn append(&self, pair: &Pair, data: &[u8]) -> Result<u64> {
+        pair.append(data).map_err(|(error, lost)| {
+            super::lock(&self.ready).extend(lost);
+            error
+        })
+    }
+}
+
+/// The parts of a run that are in blocks with dead sectors, as `is_sparse` has it: all of a short run, otherwise what
+/// is in its first and its last block. No others can have any.
+fn sparse_parts(piece: Piece, is_sparse: impl Fn(u64) -> bool) -> [Option<Piece>; 2] {
+    let What::Data(first) = piece.what else { return [None; 2] };
+    let last = first + piece.len() - 1;
+    let (head, tail) = (is_sparse(first), is_sparse(last));
+    if piece.len() <= MOVED_WHOLE {
+        return [(head || tail).then_some(piece), None];
+    }
+    let head_end = piece.start + (BLOCK_SECTORS - first % BLOCK_SECTORS);
+    let tail_start = piece.end - (last % BLOCK_SECTORS + 1);
+    let tail_piece =
+        Piece { start: tail_start, end: piece.end, what: piece.what.skip(tail_start - piece.start) };
+    [head.then_some(Piece { end: head_end, ..piece }), tail.then_some(tail_piece)]
+}

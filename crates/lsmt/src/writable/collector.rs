@@ -1,0 +1,349 @@
+//! The collector: gives space back in small steps, beside reads, writes and commits.
+//!
+//! # The way of a dead sector
+//!
+//! ```text
+//! a write or discard covers the last run that names it      View::dying, under the view's lock
+//! a flush brings the record that did so into the log        `ready`
+//! nobody reads who may have looked it up before             `retired`: all older generations are gone
+//! its block is dead as a whole                              DeadMap
+//! punched
+//! ```
+//!
+//! *Crashes.* Recovery replays the records that were synced and perhaps those of one group more. A sector gets on the
+//! list only when the record that killed it was synced, so no state that a crash leaves names it. Whether the hole
+//! itself outlives the crash does not matter.
+//!
+//! *Readers* take a generation along with the places that they looked up. To retire sectors, the generation is replaced
+//! by one that is the same but for its number. A reader that comes later finds places that are not dead; the ones
+//! before it are gone when no generation with a lower number is left ([`Alive`]). Nothing is added to the way of a
+//! read.
+//!
+//! *Commits* read for long. A commit says at its start how far the data file goes; what dies in front of that
+//! is *held* until no commit is left.
+//!
+//! *Evacuation* reads live sectors of a block, writes them at the end of the file and then, under the view's lock,
+//! enters the new place for those that are still at the old one: an ordinary write that loses against any other. The
+//! old places die as after any write.
+//!
+//! [`Alive`]: super::view::Alive
+
+use super::batch::Pass;
+use super::coarsen::runs_max;
+use super::pair::Pair;
+use super::policy::{Action, Facts, Load, Policy};
+use super::space::{self, DeadMap, FileRange};
+use super::view::Generation;
+use super::{WritableDisk, lock};
+use crate::Segment;
+use headstart_block::{ErrorKind, Result, SECTOR_SIZE};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, TryLockError};
+
+/// Sectors of a dead range that is punched at once: 64 KiB.
+const PUNCH_AT_ONCE: u64 = 128;
+
+/// Holes punched in one step.
+const PUNCHES: usize = 256;
+
+/// The state of the collector. One step at a time.
+pub(super) struct Collector {
+    /// The dead sectors of each pair that may be punched.
+    pub(super) dead: BTreeMap<u64, DeadMap>,
+    /// Whole blocks that were dead when the disk was opened; most of them were punched before.
+    sweep: Vec<FileRange>,
+    /// Dead sectors that readers may still read, with the first generation whose readers do not.
+    retired: VecDeque<(u64, Vec<FileRange>)>,
+    /// Dead sectors that a commit may still read.
+    held: Vec<FileRange>,
+    /// Bytes that were entered as dead since the disk was opened.
+    died: u64,
+    pub(super) policy: Policy,
+    pub(super) pass: Pass,
+    can_punch: bool,
+    /// Pairs that are not punched: of other programs, or with sectors that are named twice.
+    pub(super) shared: BTreeSet<u64>,
+}
+
+/// Commits that go on, and what they read.
+#[derive(Default)]
+pub(super) struct Commits {
+    pub(super) count: usize,
+    /// The pair that was active when the last one started, and where its data file ended.
+    pub(super) frontier: (u64, u64),
+}
+
+impl Collector {
+    /// The collector of a disk that was opened with these pairs.
+    pub(super) fn new(generation: &Generation, active: &super::runs::RunMap) -> Self {
+        let mut new = Self {
+            dead: BTreeMap::new(),
+            sweep: Vec::new(),
+            retired: VecDeque::new(),
+            held: Vec::new(),
+            died: 0,
+            policy: Policy::default(),
+            pass: Pass::default(),
+            can_punch: true,
+            shared: BTreeSet::new(),
+        };
+        let frozen = generation.frozen.iter().map(|level| (&level.pair, &level.runs));
+        for (pair, runs) in frozen.chain([(&generation.active, active)]) {
+            // The files of another program stay as they are until they are absorbed.
+            let is_ours = pair.is_sealed().unwrap_or(false);
+            let Some(unnamed) = space::unnamed(runs, pair.end()).filter(|_| is_ours) else {
+                new.shared.insert(pair.number);
+                continue;
+            };
+            let dead = new.dead.entry(pair.number).or_default();
+            for (start, end) in unnamed {
+                dead.insert(start, end);
+            }
+            let mut from = 0;
+            while let Some((start, end)) = dead.take_ripe(from) {
+                pair.count_punched(end - start);
+                new.sweep.push(FileRange { pair: pair.number, start, end });
+                from = end;
+            }
+        }
+        new
+    }
+
+    /// `true` once everything is punched that was dead when the disk was opened.
+    #[cfg(test)]
+    pub(super) fn is_swept(&self) -> bool {
+        self.sweep.is_empty()
+    }
+
+    /// `true` while dead sectors wait for readers to end.
+    pub(super) fn waits_for_readers(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
+    fn residue(&self) -> u64 {
+        self.dead.values().map(|dead| dead.sectors() - dead.ripe_sectors()).sum::<u64>() * SECTOR_SIZE
+    }
+}
+
+impl WritableDisk {
+    /// Does a step of garbage collection: at most some hundred holes, a mebibyte of copies, one flush or one new log.
+    /// Returns `false` where there is nothing to do for this `load` at present.
+    ///
+    /// # Errors
+    /// What the files report. The disk goes on as it was.
+    pub fn collect(&self, load: Load) -> Result<bool> {
+        match self.collector.try_lock() {
+            Ok(mut collector) => self.step(&mut collector, load),
+            Err(TryLockError::Poisoned(poisoned)) => self.step(&mut poisoned.into_inner(), load),
+            Err(TryLockError::WouldBlock) => Ok(false),
+        }
+    }
+
+    pub(super) fn step(&self, collector: &mut Collector, load: Load) -> Result<bool> {
+        self.check_usable()?;
+        let settled = self.settle(collector)?;
+        let facts = self.facts(collector, load);
+        match collector.policy.next(&self.limits(), &facts) {
+            Action::Rest => return Ok(settled),
+            Action::Flush => self.flush_all()?,
+            Action::Punch => self.punch_ripe(collector)?,
+            Action::CompactLog => self.compact_log()?,
+            Action::Reunite => self.reunite(),
+            Action::Absorb => return self.absorb(collector),
+            Action::Evacuate { least } => {
+                if self.evacuate(collector, least)? {
+                    let moved = collector.pass.take_moved();
+                    collector.policy.pass_ended(moved, collector.died);
+                }
+            }
+            Action::Coarsen { least } => {
+                if self.coarsen(collector, least)? {
+                    let merged = std::mem::take(&mut collector.pass.merged);
+                    collector.policy.coarse_pass_ended(merged, self.view().runs.len() as u64, facts.runs_max);
+                    self.gate.notify_all();
+                }
+            }
+            Action::CopyAll => return self.copy_all(),
+        }
+        self.settle(collector)?;
+        Ok(true)
+    }
+
+    /// Takes dead sectors along their way; returns whether any came further.
+    fn settle(&self, collector: &mut Collector) -> Result<bool> {
+        let mut moved = self.sweep(collector)?;
+        let ready = std::mem::take(&mut *lock(&self.ready));
+        if !ready.is_empty() {
+            moved = true;
+            let number = self.view_mut().renew();
+            collector.retired.push_back((number, ready));
+        }
+        let oldest = self.alive.oldest();
+        while let Some((_, extents)) = collector.retired.pop_front_if(|(number, _)| oldest >= *number) {
+            moved = true;
+            self.release(collector, extents)?;
+        }
+        if !collector.held.is_empty() && lock(&self.commits).count == 0 {
+            moved = true;
+            let held = std::mem::take(&mut collector.held);
+            self.held.store(0, Ordering::Relaxed);
+            self.release(collector, held)?;
+        }
+        if moved {
+            self.gate.notify_all();
+        }
+        Ok(moved)
+    }
+
+    /// Enters sectors that nobody reads any more, but for commits; punches large ranges.
+    fn release(&self, collector: &mut Collector, extents: Vec<FileRange>) -> Result<()> {
+        let generation = self.generation();
+        for extent in extents {
+            let Some(pair) = pair_of(&generation, extent.pair) else { continue };
+            if collector.shared.contains(&extent.pair) {
+                continue;
+            }
+            let commits = lock(&self.commits);
+            if commits.count > 0 && (extent.pair, extent.start) < commits.frontier {
+                self.held.fetch_add(extent.len(), Ordering::Relaxed);
+                space::push(&mut collector.held, extent);
+                continue;
+            }
+            drop(commits);
+            let dead = collector.dead.entry(extent.pair).or_default();
+            let range = dead.insert(extent.start, extent.end);
+            collector.died += extent.len() * SECTOR_SIZE;
+            if collector.can_punch
+                && let Some((start, end)) = dead.take(range, PUNCH_AT_ONCE)
+            {
+                self.punch(collector, &pair, start, end)?;
+            }
+        }
+        let numbers: Vec<_> = generation.pairs().map(|pair| pair.number).collect();
+        collector.dead.retain(|number, _| numbers.contains(number));
+        Ok(())
+    }
+
+    /// Punches what was dead when the disk was opened.
+    fn sweep(&self, collector: &mut Collector) -> Result<bool> {
+        if collector.sweep.is_empty() || !collector.can_punch {
+            return Ok(false);
+        }
+        let generation = self.generation();
+        for _ in 0..PUNCHES {
+            let Some(&FileRange { pair, start, end }) = collector.sweep.last() else { break };
+            if let Some(pair) = pair_of(&generation, pair)
+                && !pair.punch(start, end)?
+            {
+                collector.can_punch = false;
+                break;
+            }
+            collector.sweep.pop();
+        }
+        if !collector.can_punch {
+            // They were counted as punched, which they are not.
+            for FileRange { pair: number, start, end } in std::mem::take(&mut collector.sweep) {
+                let Some(pair) = pair_of(&generation, number) else { continue };
+                pair.count_unpunched(end - start);
+                collector.dead.entry(number).or_default().insert(start, end);
+            }
+        }
+        Ok(true)
+    }
+
+    fn punch(&self, collector: &mut Collector, pair: &Pair, start: u64, end: u64) -> Result<()> {
+        let punched = pair.punch(start, end);
+        if let Ok(true) = punched {
+            pair.count_punched(end - start);
+            self.counters.collected.fetch_add((end - start) * SECTOR_SIZE, Ordering::Relaxed);
+        } else {
+            // Later, or never.
+            collector.dead.entry(pair.number).or_default().insert(start, end);
+        }
+        collector.can_punch = punched?;
+        Ok(())
+    }
+
+    fn punch_ripe(&self, collector: &mut Collector) -> Result<()> {
+        let generation = self.generation();
+        let numbers: Vec<_> = collector.dead.keys().copied().collect();
+        let mut left = PUNCHES;
+        for number in numbers {
+            let Some(pair) = pair_of(&generation, number) else {
+                collector.dead.remove(&number);
+                continue;
+            };
+            let mut from = 0;
+            while left > 0
+                && collector.can_punch
+                && let Some((start, end)) =
+                    collector.dead.get_mut(&number).and_then(|dead| dead.take_ripe(from))
+            {
+                self.punch(collector, &pair, start, end)?;
+                (from, left) = (end, left - 1);
+            }
+        }
+        self.gate.notify_all();
+        Ok(())
+    }
+
+    fn facts(&self, collector: &Collector, load: Load) -> Facts {
+        let (space, active, records, dying, frozen, set_aside, runs, runs_max) = {
+            let view = self.view();
+            let generation = &view.generation;
+            let set_aside = generation.set_aside().len();
+            let dying = space::sectors(&view.dying);
+            let aside: usize = generation.set_aside().iter().map(|level| level.runs.len()).sum();
+            // A long run takes a record for each of its parts.
+            let records = (view.runs.len() + aside) as u64 + view.size / SECTOR_SIZE / Segment::MAX_LEN;
+            let active = Arc::clone(&generation.active);
+            let (runs, runs_max) = (view.runs.len() as u64, runs_max(&view.limits, view.size));
+            let frozen = generation.frozen.len() > set_aside;
+            (self.space_of(&view), active, records, dying, frozen, set_aside > 0, runs, runs_max)
+        };
+        let ready = space::sectors(&lock(&self.ready));
+        let no_commit = lock(&self.commits).count == 0;
+        let may_absorb =
+            frozen && !set_aside && no_commit && self.maintain().is_ok_and(|it| it.awaiting.is_none());
+        let ripe: u64 = collector.dead.values().map(DeadMap::ripe_sectors).sum();
+        Facts {
+            space,
+            records,
+            runs,
+            runs_max,
+            log: active.log_bytes(),
+            dying: (dying + ready) * SECTOR_SIZE,
+            ripe: ripe * SECTOR_SIZE,
+            residue: collector.residue(),
+            died: collector.died,
+            frozen: may_absorb,
+            set_aside: set_aside && no_commit,
+            can_punch: collector.can_punch,
+            load,
+        }
+    }
+
+    fn copy_all(&self) -> Result<bool> {
+        match self.collect_garbage() {
+            Ok(collected) => {
+                self.counters.collected.fetch_add(collected.reclaimed_bytes, Ordering::Relaxed);
+                self.counters.copied.fetch_add(collected.copied_bytes, Ordering::Relaxed);
+                self.gate.notify_all();
+                Ok(collected.reclaimed_bytes > 0)
+            }
+            // A commit goes on.
+            Err(error) if error.kind() == ErrorKind::Conflict => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Flushes also where nothing is pending but the death of sectors.
+    fn flush_all(&self) -> Result<()> {
+        self.flush_with(&mut lock(&self.flusher))
+    }
+}
+
+fn pair_of(generation: &Generation, number: u64) -> Option<Arc<Pair>> {
+    generation.pairs().find(|pair| pair.number == number).map(Arc::clone)
+}

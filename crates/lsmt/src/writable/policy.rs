@@ -1,0 +1,416 @@
+//! The decisions of garbage collection, without its deeds: a pure state machine.
+//!
+//! # Bounds
+//!
+//! With `live` bytes of data that runs name and a *slack* `S` (128 MiB, or half of what the directory may take at
+//! most), the files take at most
+//!
+//! * `2 * live + S` at any moment: a write or a discard that would go beyond `2 * live + 3/4 S` waits
+//!   ([`Limits::admits`]); the last quarter is for a collector's own copies and for a new log beside the old one;
+//! * `1.5 * live + S` a while after the last write: at most `live / 4 + S / 8` of dead sectors stay in blocks that are
+//!   partly live, and the log is at most `S / 16` longer than one and a half times the log that it could be.
+//!
+//! # Order of deeds
+//!
+//! Dead blocks are punched; that is nearly free, but a call each. While clients write, only ranges of 64 KiB and
+//! more are punched at once, and smaller ones in the hope that their neighbours die, too, when there are many of them.
+//! What died since the last flush needs one first. Blocks that are partly dead are *evacuated*: what is live in them
+//! is written again at the end of the file, in the order of the disk. First those with two dead sectors or more: a
+//! block with one gives back an eighth of what it costs. Only a waiting writer has these evacuated as well.
+
+/// A record of the log.
+const RECORD: u64 = 16;
+
+/// The header of a log.
+const LOG_HEADER: u64 = 4096;
+
+/// Bounds of a writable disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes that the directory may take beyond twice the live data.
+    pub slack: u64,
+    /// Most bytes that the directory may take.
+    pub max: Option<u64>,
+    /// Runs in memory beyond which they are merged; by the size of the disk where it is not said.
+    pub runs: Option<u64>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { slack: 128 << 20, max: None, runs: None }
+    }
+}
+
+impl Limits {
+    /// The smallest useful [`max`](Self::max): 16 MiB.
+    pub const MAX_LEAST: u64 = 16 << 20;
+
+    /// The slack that counts.
+    pub(super) fn slack(&self) -> u64 {
+        self.max.map_or(self.slack, |max| self.slack.min(max / 2))
+    }
+
+    /// Most bytes that one step of a write or discard may have.
+    pub(super) fn step(&self) -> u64 {
+        (self.slack() / 32 / 4096 * 4096).clamp(4096, 4 << 20)
+    }
+
+    /// `true` if a step that appends `added` bytes and takes `killed` live ones away keeps the bounds.
+    pub(super) fn admits(&self, space: &Space, added: u64, killed: u64) -> bool {
+        let slack = self.slack();
+        let after = space.files() + added;
+        let live = space.live.saturating_sub(killed);
+        after <= 2 * live + space.held + slack - slack / 4
+            && self.max.is_none_or(|max| added == 0 || after <= max - slack / 8)
+    }
+
+    /// Bytes of live data that fit below [`max`](Self::max).
+    pub(super) fn usable(&self) -> u64 {
+        self.max.map_or(u64::MAX, |max| max - self.slack() / 2)
+    }
+}
+
+/// The sizes that bounds are about, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Space {
+    /// Data that runs name.
+    pub(super) live: u64,
+    /// Data in the files, live or not, and what writes under way are about to add.
+    pub(super) data: u64,
+    /// The logs.
+    pub(super) log: u64,
+    /// Dead data that a commit still reads.
+    pub(super) held: u64,
+}
+
+impl Space {
+    /// Bytes of the files.
+    pub(super) fn files(&self) -> u64 {
+        self.data + self.log
+    }
+}
+
+/// The state of a disk, as far as decisions depend on it; in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Facts {
+    pub(super) space: Space,
+    /// Records that the log of the active pair would have if it were written again, at most.
+    pub(super) records: u64,
+    /// Runs in the map of the active pair, and how many there should be at most.
+    pub(super) runs: u64,
+    pub(super) runs_max: u64,
+    /// The log of the active pair.
+    pub(super) log: u64,
+    /// Died, by records that are not durable.
+    pub(super) dying: u64,
+    /// Dead, in blocks that can be punched.
+    pub(super) ripe: u64,
+    /// Dead, in blocks that are partly live.
+    pub(super) residue: u64,
+    /// All that came to be one of these since the disk was opened.
+    pub(super) died: u64,
+    /// There are frozen pairs that may be absorbed.
+    pub(super) frozen: bool,
+    /// There are runs that a commit has set aside and that it needs no more.
+    pub(super) set_aside: bool,
+    /// Holes can be punched.
+    pub(super) can_punch: bool,
+    pub(super) load: Load,
+}
+
+/// The demand of clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Load {
+    /// Clients write.
+    #[default]
+    Busy,
+    /// No client has written for a while.
+    Quiet,
+    /// A client waits for space.
+    Pressed,
+    /// There are no clients, and all is to be given back that can be.
+    Offline,
+}
+
+/// The next step of a collector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Rest,
+    /// Makes durable what has killed.
+    Flush,
+    /// Punches dead blocks.
+    Punch,
+    /// Writes the log again, without records that others cover.
+    CompactLog,
+    /// Joins runs that were set aside with those above them.
+    Reunite,
+    /// Moves data of frozen pairs into the active one.
+    Absorb,
+    /// Moves live data out of blocks with so many dead sectors.
+    Evacuate {
+        least: u64,
+    },
+    /// Makes one run of those of windows that have so many.
+    Coarsen {
+        least: u64,
+    },
+    /// Copies all that is live, where holes cannot be punched.
+    CopyAll,
+}
+
+/// The memory of a collector from step to step.
+#[derive(Debug, Default)]
+pub(super) struct Policy {
+    /// The pass of evacuation that goes on: its least number of dead sectors.
+    pass: Option<u64>,
+    /// The bytes that had died when the last pass moved nothing, and its least number of dead sectors.
+    barren: Option<(u64, u64)>,
+    /// The pass of merging runs that goes on: the least number of a window.
+    coarse: Option<u64>,
+    /// The runs when no pass could merge any.
+    unmerged: Option<u64>,
+}
+
+impl Policy {
+    /// A pass of evacuation has come to the end of the disk; it has moved something or not. `died` is as in [`Facts`].
+    pub(super) fn pass_ended(&mut self, moved: bool, died: u64) {
+        let least = self.pass.take();
+        self.barren = least.filter(|_| !moved).map(|least| (died, least));
+    }
+
+    /// A pass of merging runs has come to the end of the disk; it has merged something or not, and left so many runs.
+    pub(super) fn coarse_pass_ended(&mut self, merged: bool, runs: u64, runs_max: u64) {
+        let least = self.coarse.take().filter(|_| runs > runs_max - runs_max / 8);
+        // Clients may have made as many as were merged.
+        self.coarse =
+            least.and_then(|least| if merged { Some(8) } else { Some(least / 2).filter(|it| *it >= 2) });
+        self.unmerged = least.filter(|_| self.coarse.is_none()).map(|_| runs);
+    }
+
+    fn merging(&mut self, facts: &Facts) -> Option<u64> {
+        let is_news = self.unmerged.is_none_or(|runs| facts.runs.abs_diff(runs) > facts.runs_max / 64);
+        if self.coarse.is_none() && facts.runs > facts.runs_max && is_news {
+            self.coarse = Some(8);
+        }
+        self.coarse
+    }
+
+    pub(super) fn next(&mut self, limits: &Limits, facts: &Facts) -> Action {
+        let slack = limits.slack();
+        let pressed = matches!(facts.load, Load::Pressed | Load::Offline);
+        let at_once = pressed || facts.load == Load::Quiet;
+        if !facts.can_punch {
+            return Self::without_holes(slack, facts);
+        }
+        if facts.ripe > 0 && (at_once || facts.ripe >= slack / 8) {
+            return Action::Punch;
+        }
+        let enough = if pressed { slack / 32 } else { slack / 8 };
+        if facts.dying >= enough && facts.dying > 0 {
+            return Action::Flush;
+        }
+        let offline = facts.load == Load::Offline;
+        let needed = LOG_HEADER + RECORD * facts.records;
+        let allowed =
+            if offline { needed + needed / 8 } else { needed + RECORD * facts.records / 2 + slack / 16 };
+        if facts.log > allowed {
+            return Action::CompactLog;
+        }
+        if facts.set_aside {
+            return Action::Reunite;
+        }
+        if facts.frozen {
+            return Action::Absorb;
+        }
+        if let Some(least) = self.merging(facts) {
+            return Action::Coarsen { least };
+        }
+        if let Some(least) = self.evacuation(slack, facts, pressed) {
+            return Action::Evacuate { least };
+        }
+        if at_once && facts.dying > 0 { Action::Flush } else { Action::Rest }
+    }
+
+    fn evacuation(&mut self, slack: u64, facts: &Facts, pressed: bool) -> Option<u64> {
+        let least = if pressed { 1 } else { 2 };
+        if let Some(pass) = &mut self.pass {
+            *pass = least.min(*pass);
+            return Some(*pass);
+        }
+        let allowed = if pressed { 0 } else { facts.space.live / 4 + slack / 8 };
+        // Where one found nothing, another finds nothing before more has died.
+        let gain = match self.barren {
+            Some((before, done)) if done <= least => facts.died - before,
+            _ => facts.residue,
+        };
+        let worth = if facts.load == Load::Offline { 0 } else { slack / 64 };
+        if facts.residue > allowed && gain > worth {
+            self.pass = Some(least);
+        }
+        self.pass
+    }
+
+    fn without_holes(slack: u64, facts: &Facts) -> Action {
+        let garbage = facts.space.data.saturating_sub(facts.space.live);
+        let (garbage, allowed) = match facts.load {
+            Load::Offline => (garbage, 0),
+            Load::Pressed => (garbage + facts.space.log, slack / 8),
+            Load::Busy | Load::Quiet => (garbage + facts.space.log, facts.space.live / 4 + slack / 2),
+        };
+        if garbage > allowed { Action::CopyAll } else { Action::Rest }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::panic, reason = "tests")]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    const SECTOR: u64 = 512;
+    const SLACK: u64 = 256 << 10;
+    const LIMITS: Limits = Limits { slack: SLACK, max: None, runs: None };
+
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    enum Sector {
+        Live(u64),
+        Dying,
+        Dead,
+    }
+
+    /// A disk without bytes: its data file block by block, and the numbers of its log.
+    #[derive(Default)]
+    struct Model {
+        blocks: BTreeMap<u64, Vec<Sector>>,
+        map: BTreeMap<u64, (u64, usize)>,
+        next: u64,
+        records: u64,
+        policy: Policy,
+        died: u64,
+        throttled: bool,
+    }
+
+    impl Model {
+        fn count(&self, wanted: impl Fn(&[Sector]) -> usize) -> u64 {
+            self.blocks.values().map(|block| wanted(block) as u64).sum::<u64>() * SECTOR
+        }
+
+        fn facts(&self, load: Load) -> Facts {
+            let count = |of: Sector| move |block: &[Sector]| block.iter().filter(|it| **it == of).count();
+            let full = |block: &[Sector]| block.len() == 8 && block.iter().all(|it| *it == Sector::Dead);
+            let live = self.map.len() as u64 * SECTOR;
+            let log = LOG_HEADER + RECORD * self.records;
+            Facts {
+                space: Space { live, data: self.count(<[Sector]>::len), log, held: 0 },
+                records: self.map.len() as u64,
+                runs: 0,
+                runs_max: 1,
+                log,
+                dying: self.count(count(Sector::Dying)),
+                ripe: self.count(|block| if full(block) { 8 } else { 0 }),
+                residue: self.count(|block| if full(block) { 0 } else { count(Sector::Dead)(block) }),
+                died: self.died,
+                frozen: false,
+                set_aside: false,
+                can_punch: true,
+                load,
+            }
+        }
+
+        fn append(&mut self, sector: u64) {
+            self.kill(sector);
+            let block = self.next / 8;
+            let slots = self.blocks.entry(block).or_default();
+            slots.push(Sector::Live(sector));
+            self.map.insert(sector, (block, slots.len() - 1));
+            self.next += 1;
+            self.records += 1;
+        }
+
+        fn kill(&mut self, sector: u64) {
+            if let Some((block, slot)) = self.map.remove(&sector) {
+                self.blocks.get_mut(&block).unwrap()[slot] = Sector::Dying;
+            }
+        }
+
+        /// Does what the policy says; `false` for nothing.
+        fn step(&mut self, load: Load) -> bool {
+            let facts = self.facts(load);
+            match self.policy.next(&LIMITS, &facts) {
+                Action::Rest => return false,
+                Action::Flush => {
+                    self.died += facts.dying;
+                    let all = self.blocks.values_mut().flatten();
+                    all.filter(|it| **it == Sector::Dying).for_each(|it| *it = Sector::Dead);
+                }
+                Action::Punch => {
+                    let dead =
+                        |block: &Vec<Sector>| block.len() == 8 && block.iter().all(|it| *it == Sector::Dead);
+                    self.blocks.retain(|_, block| !dead(block));
+                }
+                Action::CompactLog => self.records = facts.records,
+                Action::Evacuate { least } => {
+                    let dead = |block: &&Vec<Sector>| {
+                        block.iter().filter(|it| **it == Sector::Dead).count() as u64 >= least
+                    };
+                    let sparse = self.blocks.values().filter(dead).flatten();
+                    let moved: Vec<_> = sparse
+                        .filter_map(|it| if let Sector::Live(sector) = it { Some(*sector) } else { None })
+                        .take(64)
+                        .collect();
+                    moved.iter().for_each(|sector| self.append(*sector));
+                    if moved.len() < 64 {
+                        self.policy.pass_ended(!moved.is_empty(), self.died);
+                    }
+                }
+                other => panic!("{other:?}"),
+            }
+            true
+        }
+
+        fn files(&self) -> u64 {
+            self.facts(Load::Busy).space.files()
+        }
+
+        fn tend(&mut self, load: Load) {
+            let steps = (0..100_000).take_while(|_| self.step(load)).count();
+            assert!(steps < 100_000, "it never rests");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+        #[test]
+        fn bounds_hold_at_any_moment_and_in_quiet(
+            writes in vec((0u64..2000, 1u64..40, 0u8..8), 1..600), tends in 0u8..3,
+        ) {
+            let mut model = Model::default();
+            for (number, (start, len, kind)) in writes.into_iter().enumerate() {
+                // Runs, single sectors apart from each other, discards.
+                let stride = if kind < 3 { 1 } else { 9 };
+                for sector in (0..len).map(|n| start + n * stride) {
+                    let (added, killed) = if kind == 7 { (0, SECTOR) } else { (SECTOR, 0) };
+                    while !LIMITS.admits(&model.facts(Load::Busy).space, added, killed) {
+                        model.throttled = true;
+                        prop_assert!(model.step(Load::Pressed), "a writer waits for nothing");
+                    }
+                    if kind == 7 { model.kill(sector) } else { model.append(sector) }
+                    model.records += u64::from(kind == 7);
+                    let live = model.map.len() as u64 * SECTOR;
+                    prop_assert!(model.files() <= 2 * live + SLACK, "{} {live}", model.files());
+                }
+                if tends == 0 && number % 7 == 0 {
+                    model.step(Load::Busy);
+                }
+            }
+            let live = model.map.len() as u64 * SECTOR;
+            model.tend(Load::Quiet);
+            prop_assert!(model.files() <= live + live / 2 + SLACK);
+            model.tend(Load::Offline);
+            prop_assert!(model.files() <= live + RECORD * model.map.len() as u64 * 9 / 8 + LOG_HEADER * 2);
+        }
+    }
+}
