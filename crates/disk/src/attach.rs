@@ -8,6 +8,7 @@
 
 use crate::base::{Base, Health};
 use crate::blobs::Blobs;
+use crate::collecting::Collecting;
 use crate::disk::{Disk, Top};
 use crate::fetch::Fetcher;
 use crate::hints;
@@ -27,7 +28,7 @@ use headstart_image::manifest::Manifest;
 use headstart_image::open_image::OpenImage;
 use headstart_image::store::{HeldImage, HoldingDirectory, Image, ImageStore, by_digest, unprotected};
 use headstart_lsmt::Stack;
-use headstart_lsmt::writable::{DiskInfo, NewDisk, WritableDisk};
+use headstart_lsmt::writable::{DiskInfo, Limits, NewDisk, WritableDisk};
 use headstart_pull::Plan;
 use headstart_store::{Location, Reference, RetrySettings, Selector, Store};
 use headstart_trace::Recorder;
@@ -103,6 +104,8 @@ pub struct WritableOptions {
     pub dir: PathBuf,
     /// Size of the disk in bytes; at least the image's. `None`: as it is.
     pub size: Option<u64>,
+    /// Most bytes that the directory may take. `None`: twice what the disk holds over its image, and 128 MiB.
+    pub max: Option<u64>,
 }
 
 /// A disk that was attached.
@@ -467,6 +470,7 @@ fn assemble(
             if let Err(error) = disk.note_reference(&reference.to_string()) {
                 tracing::warn!(%error, "where the image is to be found is not noted in the writable directory");
             }
+            disk.set_limits(Limits { max: writable.max, ..Limits::default() })?;
             (Top::Writable(Arc::new(disk)), made)
         }
     };
@@ -476,7 +480,12 @@ fn assemble(
     };
     let preloader = puller.is_some().then(|| Preloader::new(size, &options.plan, options.whole_blocks));
     let (recorder, whole_blocks) = (options.recorder.clone(), options.whole_blocks);
-    let disk = Disk { top, stack, puller, preloader, whole_blocks, stats: Stats::default(), recorder };
+    let collecting = match &top {
+        Top::Base(_) => None,
+        Top::Writable(disk) => Some(Collecting::start(disk, puller.clone())?),
+    };
+    let stats = Stats::default();
+    let disk = Disk { collecting, top, stack, puller, preloader, whole_blocks, stats, recorder };
     Ok((Arc::new(disk), made))
 }
 

@@ -24,6 +24,7 @@
 //! its process are the cache, whose readers take no lock, and the threads that fetch, which never wait for a disk.
 
 use crate::base::collect_absent;
+use crate::collecting::Collecting;
 use crate::preloading::Preloader;
 use crate::puller::Puller;
 use crate::stats::{SLOW, SlowCause, Stats};
@@ -66,6 +67,8 @@ impl Top {
 
 /// An attached image: its merged layers, with or without a writable layer on top.
 pub struct Disk {
+    /// Collects the garbage of the writable layer; ends first.
+    pub(crate) collecting: Option<Collecting>,
     pub(crate) top: Top,
     /// The image's layers, for what maps the disk to its blobs.
     pub(crate) stack: Arc<Stack>,
@@ -377,5 +380,6 @@ impl Drop for Disk {
     fn drop(&mut self) {
         // Fetches under way hold what they need; without this they would go on for a disk that is gone.
         self.close();
+        self.collecting = None;
     }
 }

@@ -31,6 +31,7 @@ pub mod attach;
 mod base;
 pub mod blobs;
 pub mod carrier;
+mod collecting;
 pub mod disk;
 mod fetch;
 mod hints;

@@ -9,7 +9,7 @@
 //!
 //! A cancelled read does not give its bytes back: the server may have sent them.
 //!
-//! The bucket of one process lies in its memory, that of several in a file ([`shared`]): background reads then yield to
+//! The bucket of one process lies in its memory, that of several in a file (`shared`): background reads then yield to
 //! demand reads of their own process, and those of others overdraw what they wait for.
 
 pub(crate) mod shared;

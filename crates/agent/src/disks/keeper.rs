@@ -63,6 +63,7 @@ impl Keeper {
             ready: None,
             report: None,
             error: None,
+            space: Vec::new(),
         };
         let (status, seen) = watch::channel(status);
         let detach = Arc::new(Notify::new());

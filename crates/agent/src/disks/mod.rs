@@ -25,6 +25,7 @@
 //! |---|---|
 //! | `record` | the files |
 //! | `images` | which images a disk has, whatever becomes of their tags |
+//! | `space` | what its writable layers take |
 //! | `process` | one process, started here or found |
 //! | `keeper` | what happens to one disk |
 
@@ -32,6 +33,7 @@ mod images;
 mod keeper;
 mod process;
 mod record;
+mod space;
 
 use headstart_block::{Error, ErrorKind, Result, private};
 use headstart_store::ProxyUrl;
@@ -47,6 +49,7 @@ use utoipa::ToSchema;
 
 pub use images::{DiskImage, KeptImage, images_record, keep_images};
 pub use process::{Held, LOG_MAX, hold_pid_file};
+pub use space::{DiskSpace, tell_space};
 
 /// Events that a slow watcher may be behind before it misses some.
 const EVENTS_MAX: usize = 256;
@@ -127,6 +130,9 @@ pub struct DiskStatus {
     pub report: Option<serde_json::Value>,
     /// Why it failed last.
     pub error: Option<String>,
+    /// The space of its writable layers, as of the last second.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub space: Vec<DiskSpace>,
 }
 
 /// What all disks have from the agent.
@@ -241,13 +247,20 @@ impl Disks {
     /// # Errors
     /// [`ErrorKind::NotFound`] where there is none of that name.
     pub fn get(&self, name: &str) -> Result<DiskStatus> {
-        self.keepers().get(name).map(|keeper| keeper.status()).ok_or_else(|| not_found(name))
+        let status = self.keepers().get(name).map(|keeper| keeper.status());
+        status.map(|status| self.with_space(status)).ok_or_else(|| not_found(name))
     }
 
     /// All of them, by name.
     #[must_use]
     pub fn list(&self) -> Vec<DiskStatus> {
-        self.keepers().values().map(|keeper| keeper.status()).collect()
+        let all: Vec<_> = self.keepers().values().map(|keeper| keeper.status()).collect();
+        all.into_iter().map(|status| self.with_space(status)).collect()
+    }
+
+    fn with_space(&self, status: DiskStatus) -> DiskStatus {
+        let space = space::space_of(&self.settings.dir, &status.spec.name);
+        DiskStatus { space, ..status }
     }
 
     /// Whatever changes from now on.

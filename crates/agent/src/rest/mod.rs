@@ -11,7 +11,7 @@ pub(crate) use listening::Rest;
 pub use listening::{HttpPort, serve};
 
 use self::answers::{Answer, Body, Failure, Refusal, UrlPath, not_here, nothing};
-use crate::disks::{DiskImage, DiskSpec, DiskState, DiskStatus, Disks};
+use crate::disks::{DiskImage, DiskSpace, DiskSpec, DiskState, DiskStatus, Disks};
 use crate::keeper::{Keeper, PinStatus, WarmSpec, Warmed};
 use crate::peers::orders::Order;
 use crate::peers::{CountedImage, Status, Swarm};
@@ -101,6 +101,7 @@ fn changing() -> Router<Arc<Served>> {
         DiskSpec,
         DiskStatus,
         DiskImage,
+        DiskSpace,
         DiskState,
         Failure,
         Targets,

@@ -4,11 +4,13 @@
 //! |---|---|
 //! | [`arguments`] | what was asked for |
 //! | [`client`] | how other commands ask it |
+//! | [`compact`] | `headstart disk compact`: a writable directory that is not attached |
 //! | [`disk`] | `headstart disk ...`: its disks |
 //! | [`watch`] | `headstart disk watch`: what becomes of them |
 
 mod arguments;
 mod client;
+mod compact;
 mod disk;
 mod watch;
 

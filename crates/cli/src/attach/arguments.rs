@@ -10,6 +10,7 @@ use headstart_cache::Cache;
 use headstart_disk::PlanSource;
 use headstart_export::nbd::Address;
 use headstart_export::vhost_user::QUEUES_MAX;
+use headstart_lsmt::writable::Limits;
 use headstart_plan::PlanFile;
 use headstart_pull::{BLOCK_SIZE, Plan, PlanItem, Rest};
 use headstart_store::Reference;
@@ -67,6 +68,11 @@ pub(crate) struct Attach {
     /// Make the disk this large; at least as large as it is
     #[arg(long, requires = "writable")]
     pub(crate) size: Option<ByteSize>,
+    /// Most bytes that the --writable directory of a disk takes, 16M at least: the guest gets ENOSPC (over virtio an
+    /// I/O error) for what goes beyond, and can write again after a discard [default: twice the data that is live, and
+    /// 128M]
+    #[arg(long, value_name = "SIZE", requires = "writable", value_parser = parse_writable_max)]
+    pub(crate) writable_max: Option<ByteSize>,
     /// Where what was fetched is kept, shared by all disks of this host [default: /var/cache/headstart, or
     /// ~/.cache/headstart]
     #[arg(long, value_name = "DIR", help_heading = "Caching and preloading")]
@@ -212,6 +218,16 @@ fn parse_cache_size(text: &str) -> Result<ByteSize> {
         let least = ByteSize(CACHE_SIZE_MIN);
         return Err(Error::invalid(format!("{size} are too few: all in the cache would be thrown out"))
             .remedy(format!("give {least} at least; `headstart cache prune` empties a cache")));
+    }
+    Ok(size)
+}
+
+fn parse_writable_max(text: &str) -> Result<ByteSize> {
+    let size: ByteSize = text.parse()?;
+    let least = ByteSize(Limits::MAX_LEAST);
+    if size < least {
+        return Err(Error::invalid(format!("a writable layer of {size} has no room to work"))
+            .remedy(format!("give {least} at least")));
     }
     Ok(size)
 }

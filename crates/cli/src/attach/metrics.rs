@@ -13,6 +13,7 @@ use headstart_agent::exposition::{Kind, Page};
 use headstart_block::{Error, Result};
 use headstart_disk::Preloaded;
 use headstart_disk::stats::SlowCause;
+use headstart_lsmt::writable::SpaceStatus;
 use headstart_pull::Counters;
 use headstart_trace::Recorder;
 use std::sync::Arc;
@@ -41,6 +42,7 @@ fn render(session: &Session) -> String {
     page.sample("headstart_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     latencies(&mut page, &session.disks);
     requests(&mut page, &session.disks);
+    writable(&mut page, &session.disks);
     local(&mut page, &session.disks);
     link(&mut page, &session.disks);
     pulling(&mut page, &session.disks);
@@ -113,6 +115,57 @@ fn requests(page: &mut Page, disks: &[NamedDisk]) {
     one("headstart_waiting_reads", Kind::Gauge, "Reads that wait for bytes from elsewhere.", &|d| {
         load(&d.disk.stats().waiting)
     });
+}
+
+/// A metric of a writable layer: its name, kind, help, value.
+type WritableGauge = (&'static str, Kind, &'static str, fn(&SpaceStatus) -> Option<u64>);
+
+const WRITABLE: &[WritableGauge] = &[
+    ("headstart_writable_live_bytes", Kind::Gauge, "Bytes in the writable directory that are read.", |s| {
+        Some(s.live_bytes)
+    }),
+    (
+        "headstart_writable_garbage_bytes",
+        Kind::Gauge,
+        "Bytes there that were overwritten or discarded, and of the log.",
+        |s| Some(s.garbage_bytes),
+    ),
+    (
+        "headstart_writable_collected_bytes_total",
+        Kind::Counter,
+        "Bytes of garbage that were given back to the file system.",
+        |s| Some(s.collected_bytes),
+    ),
+    (
+        "headstart_writable_copied_bytes_total",
+        Kind::Counter,
+        "Bytes that were written again to free the blocks around them.",
+        |s| Some(s.copied_bytes),
+    ),
+    (
+        "headstart_writable_throttled_writes_total",
+        Kind::Counter,
+        "Writes and discards that waited until garbage was collected.",
+        |s| Some(s.throttled_writes),
+    ),
+    ("headstart_writable_waiting_writes", Kind::Gauge, "Writes and discards that wait for that now.", |s| {
+        Some(s.waiting_writes)
+    }),
+    ("headstart_writable_runs", Kind::Gauge, "Runs of the map in memory, some 50 bytes each.", |s| {
+        Some(s.runs)
+    }),
+    (
+        "headstart_writable_max_bytes",
+        Kind::Gauge,
+        "Most bytes that the directory may take, where limited.",
+        |s| s.max_bytes,
+    ),
+];
+
+fn writable(page: &mut Page, disks: &[NamedDisk]) {
+    for (name, kind, help, value) in WRITABLE {
+        each_disk(page, name, *kind, help, disks, |disk| value(&disk.disk.writable()?.space()).map(number));
+    }
 }
 
 fn local(page: &mut Page, disks: &[NamedDisk]) {

@@ -13,6 +13,7 @@
 //! | [`preloads`] | how much preloading helped, in figures |
 //! | [`recorded`] | the boots that left a trace, and those that left none |
 //! | [`recording`] | what the disks record, and where it goes |
+//! | [`space`] | what writable layers take, for an agent |
 //! | [`status`] | the live line |
 //! | [`metrics`] | what Prometheus scrapes |
 
@@ -28,6 +29,7 @@ mod recorded;
 mod recording;
 mod servers;
 mod session;
+mod space;
 mod status;
 
 pub(crate) use arguments::{Attach, NamedImage};
@@ -47,6 +49,7 @@ use session::{Before, Session};
 use status::{StatusLine, Totals};
 use std::fmt;
 use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
@@ -57,6 +60,7 @@ pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart attach oci://registry.lan/vm/debian:13 --plans /srv/plans --label family=debian-13\n  \
     headstart attach http://images.lan/store:debian --vhost-user /run/vm1.vhost --fill 20MB/s\n  \
     headstart attach http://images.lan/store:debian --nbd unix:/run/vm1.sock --socket-owner libvirt-qemu\n  \
+    headstart attach file:///srv/images:debian --writable /var/lib/vm1 --writable-max 20G\n  \
     headstart attach oci://registry.lan/vm/debian:13 --agent /run/headstart/agent.sock --fuse /srv/vm1.raw\n  \
     headstart attach web=s3://images/vm:web db=s3://images/vm:db --nbd 127.0.0.1:10809\n\n\
     Each boot is recorded from its first read on (--record-time), also where the guest starts again on a disk that \
@@ -139,7 +143,7 @@ impl Attach {
         };
         announce(&session, &servers, metrics, started.elapsed(), json)?;
         session.is_served();
-        let ended = serve(&session, &servers, terminal, quiet);
+        let ended = serve(&session, &servers, self.pid_file.as_deref(), terminal, quiet);
         let stopped = servers.stop();
         let closed = session.close();
         let report = Detached::of(&session);
@@ -150,8 +154,15 @@ impl Attach {
 }
 
 /// Waits for the signal to stop, or for a server that fails.
-fn serve(session: &Arc<Session>, servers: &Servers, terminal: &Terminal, quiet: bool) -> Result<()> {
+fn serve(
+    session: &Arc<Session>,
+    servers: &Servers,
+    pid_file: Option<&Path>,
+    terminal: &Terminal,
+    quiet: bool,
+) -> Result<()> {
     let mut line = StatusLine::new(quiet);
+    let mut teller = space::Teller::new(pid_file);
     let mut sizes = sizes(session);
     let keeper = session.cache.clone().map(Keeper::start);
     let (held, mut was_told) = (terminal.hold_interrupts(), false);
@@ -181,6 +192,7 @@ fn serve(session: &Arc<Session>, servers: &Servers, terminal: &Terminal, quiet: 
             sizes = now;
         }
         line.refresh(session);
+        teller.refresh(session);
         std::thread::sleep(LOOK);
     };
     drop(held);

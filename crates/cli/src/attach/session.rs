@@ -356,7 +356,11 @@ async fn attach_one(
         plans: args.plan_source(),
         whole_blocks: args.whole_blocks,
         left_rate: args.fill.map(|rate| rate.0),
-        writable: writable.map(|dir| WritableOptions { dir, size: args.size.map(|ByteSize(bytes)| bytes) }),
+        writable: writable.map(|dir| WritableOptions {
+            dir,
+            size: args.size.map(|ByteSize(bytes)| bytes),
+            max: args.writable_max.map(|ByteSize(bytes)| bytes),
+        }),
         recorder: unnamed.recorder.clone(),
         require_tree: args.require_tree,
         cached_although_denied: args.cached_although_denied,

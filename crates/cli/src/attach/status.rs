@@ -4,7 +4,7 @@ use super::preloads;
 use super::session::Session;
 use crate::report::count;
 use crate::terminal;
-use headstart_block::ByteRate;
+use headstart_block::{ByteRate, ByteSize};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -93,6 +93,9 @@ impl StatusLine {
                 totals.waiting
             );
         }
+        if let Some(space) = written(session) {
+            line += &format!(" | {space}");
+        }
         if let Some(preloads) = preloads::in_short(session) {
             line += &format!(" | {preloads}");
         }
@@ -108,6 +111,20 @@ impl StatusLine {
     pub(super) fn clear(&self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// The space that writable layers take, in short; none without one.
+fn written(session: &Session) -> Option<String> {
+    let mut spaces = session.disks.iter().filter_map(|disk| Some(disk.disk.writable()?.space())).peekable();
+    spaces.peek()?;
+    let (mut live, mut garbage, mut waiting) = (0, 0, 0);
+    for space in spaces {
+        live += space.live_bytes;
+        garbage += space.garbage_bytes;
+        waiting += space.waiting_writes;
+    }
+    let throttled = if waiting > 0 { ", writes wait until it is collected" } else { "" };
+    Some(format!("{} written, {} garbage{throttled}", ByteSize(live), ByteSize(garbage)))
 }
 
 /// When the last of the disks that are being filled will be.

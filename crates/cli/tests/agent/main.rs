@@ -20,6 +20,7 @@
 //! | [`roles`] | what hosts may be, which is in their certificates; clusters of earlier versions |
 //! | [`rot`] | bits that flip in a host's cache |
 //! | [`sockets`] | which users reach the sockets, also when a process was started again |
+//! | [`space`] | what the writable layers of disks take |
 //! | [`swarm`] | hosts that give each other what they have |
 //! | [`tags`] | tags that move, and disks that keep their images |
 //! | [`unit`] | the agent under the restrictions of its systemd unit |
@@ -66,6 +67,7 @@ mod rot;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod scene;
 mod sockets;
+mod space;
 mod swarm;
 mod tags;
 #[path = "../e2e/tools.rs"]

@@ -17,6 +17,7 @@
 //! | [`replay`] | recorded reads against this server and others |
 //! | [`shortened`] | mapped files that are made shorter while they are used |
 //! | [`sockets`] | what sockets replace, and which users can open them |
+//! | [`space`] | what writable directories take, at most |
 //! | [`refusals`] | what cannot work is refused at once, says why, and leaves nothing behind |
 //!
 //! [`attached`] is the program while it runs; [`images`] are what it attaches. A test that lacks another program says
@@ -48,6 +49,7 @@ mod scene;
 mod sharing;
 mod shortened;
 mod sockets;
+mod space;
 mod stores;
 #[path = "../e2e/tools.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]

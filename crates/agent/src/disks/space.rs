@@ -1,0 +1,77 @@
+//! The space that the writable layers of a disk take, as its process says it every second: a file `NAME.space` beside
+//! the one that knows the process. It is for who asks how a disk is, and nothing depends on it.
+
+use super::file;
+use headstart_block::{Error, Result, private};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use utoipa::ToSchema;
+
+/// The end of the file's name.
+const ENDING: &str = "space";
+
+/// Larger files are not read.
+const LEN_MAX: u64 = 1 << 20;
+
+/// The space of one writable layer, in bytes but for the numbers of writes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DiskSpace {
+    /// The export's name, where a disk has several.
+    pub name: String,
+    /// Data that is read.
+    pub live_bytes: u64,
+    /// Data that was overwritten or discarded and still takes space, and the log.
+    pub garbage_bytes: u64,
+    /// Garbage given back to the file system since the process was started.
+    pub collected_bytes: u64,
+    /// Number of writes and discards that waited until garbage was collected.
+    pub throttled_writes: u64,
+    /// Number of those that wait now.
+    pub waiting_writes: u64,
+    /// The most that the directory may take.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_bytes: Option<u64>,
+}
+
+/// Says the space of a disk's writable layers to who has the file of its process.
+///
+/// # Errors
+/// Where the file cannot be written.
+pub fn tell_space(pid_file: &Path, spaces: &[DiskSpace]) -> Result<()> {
+    let path = pid_file.with_extension(ENDING);
+    let failed = |e| Error::io("cannot write", e).about(path.display());
+    let text = serde_json::to_vec(spaces).map_err(|e| Error::invalid("is no space").caused_by(e))?;
+    // Not synced: after a power loss there is no such process.
+    let new = pid_file.with_extension("space.new");
+    let mut file = private::options().create(true).truncate(true).write(true).open(&new).map_err(failed)?;
+    file.write_all(&text).map_err(failed)?;
+    fs::rename(&new, &path).map_err(failed)
+}
+
+/// The report of the process; nothing where none was written.
+pub(super) fn space_of(dir: &Path, name: &str) -> Vec<DiskSpace> {
+    let said = crate::file::read(&file(dir, name, ENDING), LEN_MAX);
+    let said = said.ok().flatten().and_then(|text| serde_json::from_slice(&text).ok());
+    said.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_said_last_is_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let pid_file = file(dir.path(), "vm.1", "pid");
+        assert!(space_of(dir.path(), "vm.1").is_empty());
+        for live_bytes in [1, 2] {
+            let space = DiskSpace { live_bytes, ..DiskSpace::default() };
+            tell_space(&pid_file, std::slice::from_ref(&space)).unwrap();
+            assert_eq!(space_of(dir.path(), "vm.1"), [space]);
+        }
+        fs::write(file(dir.path(), "vm.1", ENDING), "no JSON").unwrap();
+        assert!(space_of(dir.path(), "vm.1").is_empty());
+    }
+}

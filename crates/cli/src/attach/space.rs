@@ -1,0 +1,51 @@
+//! The space of writable layers, said to the agent that looks after the disk.
+
+use super::session::Session;
+use headstart_agent::disks::{DiskSpace, tell_space};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The time between two reports.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Writes reports beside the file that names the process; says nothing without one.
+pub(super) struct Teller {
+    pid_file: Option<PathBuf>,
+    last: Option<(Instant, Vec<DiskSpace>)>,
+}
+
+impl Teller {
+    pub(super) fn new(pid_file: Option<&Path>) -> Self {
+        Self { pid_file: pid_file.map(Path::to_owned), last: None }
+    }
+
+    /// Reports where it is time to and something has changed.
+    pub(super) fn refresh(&mut self, session: &Session) {
+        let Some(pid_file) = &self.pid_file else { return };
+        if self.last.as_ref().is_some_and(|(at, _)| at.elapsed() < EVERY) {
+            return;
+        }
+        let spaces = spaces(session);
+        let is_news = self.last.as_ref().map_or(!spaces.is_empty(), |(_, last)| *last != spaces);
+        if is_news && let Err(error) = tell_space(pid_file, &spaces) {
+            tracing::debug!(%error, "the space of a writable layer is not said");
+        }
+        self.last = Some((Instant::now(), spaces));
+    }
+}
+
+fn spaces(session: &Session) -> Vec<DiskSpace> {
+    let spaces = session.disks.iter().filter_map(|disk| {
+        let space = disk.disk.writable()?.space();
+        Some(DiskSpace {
+            name: disk.name.clone(),
+            live_bytes: space.live_bytes,
+            garbage_bytes: space.garbage_bytes,
+            collected_bytes: space.collected_bytes,
+            throttled_writes: space.throttled_writes,
+            waiting_writes: space.waiting_writes,
+            max_bytes: space.max_bytes,
+        })
+    });
+    spaces.collect()
+}

@@ -1,0 +1,216 @@
+//! A guest cannot fill the host: what a writable directory takes is bounded, at any moment, by what the guest keeps.
+
+use crate::attached::{Attached, PATIENCE};
+use crate::disk::mixed_disk;
+use crate::images::{can_check_bytes, check_bytes, tool};
+use crate::scene::Scene;
+use crate::tools::installed;
+use rustix::process::Signal;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+
+/// The slack of a directory that has no limit of its own.
+const SLACK: u64 = 128 * MIB;
+
+/// An image of 16 MiB in a store.
+fn small_image() -> Scene {
+    let scene = Scene::new();
+    mixed_disk(&scene, "disk.raw", 16);
+    scene.ok("image import disk.raw file://~/store:v1");
+    scene
+}
+
+/// Bytes that the files of a directory take, as `du` has it.
+fn taken(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|entry| Some(entry.metadata().ok()?.blocks() * 512)).sum()
+}
+
+/// Runs a script in nbdsh; the most that the directory took meanwhile, looked at every 50 ms.
+#[track_caller]
+fn watched(scene: &Scene, uri: &str, script: &str) -> u64 {
+    let (ended, most) = (AtomicBool::new(false), AtomicU64::new(0));
+    let dir = scene.path("vm");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                most.fetch_max(taken(&dir), Ordering::Relaxed);
+                thread::sleep(Duration::from_millis(50));
+            }
+        });
+        tool(scene, "nbdsh", &["-u", uri, "-c", script]);
+        ended.store(true, Ordering::Relaxed);
+    });
+    most.into_inner()
+}
+
+/// Waits, ten seconds at most, until the directory takes no more than `most`.
+#[track_caller]
+fn settles(dir: &Path, most: u64) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while taken(dir) > most {
+        assert!(Instant::now() < until, "it takes {} still", taken(dir));
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+const WRITABLE: &str =
+    "file://~/store:v1 --size 64M --writable ~/vm --nbd unix:~/d.sock --metrics 127.0.0.1:0";
+
+/// 8 MiB rewritten a hundred times left 800 MiB once, for ever.
+#[test]
+fn rewriting_takes_what_is_kept_and_survives_a_kill() {
+    if !can_check_bytes() || !installed(&["nbdsh"]) {
+        return;
+    }
+    let scene = small_image();
+    let mut attached = Attached::start(&scene, WRITABLE);
+    let script = "\
+        for round in range(100):\n  \
+          for mib in range(8): h.pwrite(bytes([round + 1]) * 1048576, (mib + 20) << 20)\n\
+        h.flush()";
+    let most = watched(&scene, &attached.uri(), script);
+    assert!(most <= 2 * 8 * MIB + SLACK, "{most}");
+    settles(&scene.path("vm"), 8 * MIB + 4 * MIB);
+    let metrics = attached.metrics();
+    let value = |name: &str| {
+        let sample = metrics.samples.iter().find(|sample| sample.name == name);
+        sample.unwrap_or_else(|| panic!("no {name}:\n{}", metrics.text)).value
+    };
+    assert!((value("headstart_writable_live_bytes") - 8.0 * MIB as f64).abs() < 1.0);
+    assert!(value("headstart_writable_collected_bytes_total") >= 700.0 * MIB as f64);
+    assert!(value("headstart_writable_garbage_bytes") <= 4.0 * MIB as f64);
+    attached.process().signal(Signal::KILL);
+    attached.process().end(PATIENCE);
+    drop(attached);
+    let mut expected = scene.bytes("disk.raw");
+    expected.resize(64 << 20, 0);
+    expected[20 << 20..28 << 20].fill(100);
+    fs::write(scene.path("expected.raw"), &expected).unwrap();
+    let again = Attached::start(&scene, WRITABLE);
+    check_bytes(&scene, "expected.raw", &again.uri());
+    again.detach();
+}
+
+/// Of each block a sector is kept, at random places, then all is discarded and it begins anew.
+#[test]
+fn scattered_sectors_and_discards_are_bounded_too() {
+    if !installed(&["nbdsh"]) {
+        return;
+    }
+    let scene = small_image();
+    let attached = Attached::start(&scene, WRITABLE);
+    let script = "\
+        import random\n\
+        random.seed(7)\n\
+        for round in range(3):\n  \
+          for mib in range(16, 64): h.pwrite(bytes([round + 1]) * 1048576, mib << 20)\n  \
+          for n in range(20000): h.pwrite(b'x' * 512, (random.randrange(98304) + 32768) * 512)\n  \
+          for block in range(4096, 16384, 2): h.trim(3584, block * 4096 + 512)\n  \
+          h.trim(48 << 20, 16 << 20)\n\
+        for block in range(4096, 16384):\n  \
+          h.pwrite(b'y' * 4096, block * 4096)\n  \
+          h.trim(3584, block * 4096 + 512)\n\
+        h.flush()";
+    let most = watched(&scene, &attached.uri(), script);
+    assert!(most <= 2 * 48 * MIB + SLACK, "{most}");
+    // 6 MiB are kept.
+    settles(&scene.path("vm"), 9 * MIB + SLACK / 4);
+    attached.detach();
+}
+
+#[test]
+fn a_limited_directory_refuses_with_enospc_and_loses_nothing() {
+    if !installed(&["nbdsh"]) {
+        return;
+    }
+    let scene = small_image();
+    let run = scene.run("attach file://~/store:v1 --writable ~/vm --writable-max 1M");
+    assert!(run.status == Some(2) && run.stderr.contains("1 MiB") && run.stderr.contains("16 MiB"), "{run}");
+    let attached = Attached::start(&scene, &format!("{WRITABLE} --writable-max 24M"));
+    let script = "\
+        refused = None\n\
+        for mib in range(16, 64):\n  \
+          try: h.pwrite(b'a' * 1048576, mib << 20)\n  \
+          except nbd.Error as e: refused = (mib, e.errno); break\n\
+        assert refused[1] == 'ENOSPC', refused\n\
+        assert refused[0] >= 28, refused\n\
+        h.flush()\n\
+        for n in range(200): h.pwrite(bytes([n]) * 1048576, (16 + n % 4) << 20)\n\
+        h.flush()\n\
+        assert h.pread(1048576, 16 << 20) == bytes([196]) * 1048576\n\
+        assert h.pread(1048576, 22 << 20) == b'a' * 1048576\n\
+        h.trim(4 << 20, 24 << 20)\n\
+        h.pwrite(b'b' * 1048576, 60 << 20)\n\
+        h.flush()\n\
+        assert h.pread(512, 60 << 20) == b'b' * 512";
+    let most = watched(&scene, &attached.uri(), script);
+    assert!(most <= 24 * MIB, "{most}");
+    let report = attached.detach();
+    assert!(report["reads"].as_u64().is_some());
+}
+
+#[test]
+fn a_file_of_a_limited_directory_is_full() {
+    if !installed(&["fusermount3", "dd"]) {
+        return;
+    }
+    let scene = small_image();
+    fs::create_dir(scene.path("mnt")).unwrap();
+    let words = "file://~/store:v1 --size 64M --writable ~/vm --fuse ~/mnt --writable-max 16M";
+    let attached = Attached::start(&scene, words);
+    let file = scene.path("mnt/disk.raw");
+    let mut command = std::process::Command::new("dd");
+    let output = command
+        .args(["if=/dev/urandom", "bs=1M", "count=40", "seek=16", "conv=notrunc,fsync"])
+        .arg(format!("of={}", file.display()))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("No space left on device"), "{said}");
+    assert!(taken(&scene.path("vm")) <= 16 * MIB);
+    attached.detach();
+}
+
+#[test]
+fn a_directory_that_is_not_attached_is_compacted() {
+    if !can_check_bytes() || !installed(&["nbdsh"]) {
+        return;
+    }
+    let scene = small_image();
+    let mut attached = Attached::start(&scene, WRITABLE);
+    let script = "\
+        for mib in range(20, 60): h.pwrite(b'z' * 1048576, mib << 20)\n\
+        h.flush()\n\
+        for block in range(5120, 15360): h.trim(2048, block * 4096)\n\
+        h.flush()";
+    tool(&scene, "nbdsh", &["-u", &attached.uri(), "-c", script]);
+    scene.fails("disk compact ~/vm", &["vm", "in use by another process"]);
+    attached.process().signal(Signal::KILL);
+    attached.process().end(PATIENCE);
+    drop(attached);
+    // It takes no image.
+    fs::rename(scene.path("store"), scene.path("away")).unwrap();
+    let report = scene.json("disk compact ~/vm");
+    assert_eq!(report["live_bytes"], 20 * MIB);
+    assert!(taken(&scene.path("vm")) <= 21 * MIB, "{report}");
+    assert!(report["before_bytes"].as_u64() >= report["after_bytes"].as_u64());
+    assert_eq!(scene.json("disk compact ~/vm")["copied_bytes"], 0);
+    scene.fails("disk compact ~/nothing", &["nothing"]);
+    fs::rename(scene.path("away"), scene.path("store")).unwrap();
+    let mut expected = scene.bytes("disk.raw");
+    expected.resize(64 << 20, 0);
+    for block in expected[20 << 20..60 << 20].chunks_mut(4096) {
+        block[2048..].fill(b'z');
+    }
+    fs::write(scene.path("expected.raw"), &expected).unwrap();
+    let again = Attached::start(&scene, WRITABLE);
+    check_bytes(&scene, "expected.raw", &again.uri());
+    again.detach();
+}
