@@ -304,16 +304,16 @@ impl<'a> Receiver<'a> {
         } else {
             connection.read(&mut self.out, cookie, range, whole, Patience::Local, PIECE)
         };
-        if let Some(range) = absent {
-            // The slow lane reads piece by piece: let the later pieces be on their way meanwhile.
-            if !one_piece && range.len() > PIECE_SLOW {
-                connection
-                    .state
-                    .device()
-                    .prefetch(ByteRange::between(range.offset() + PIECE_SLOW, range.end()));
-            }
-            self.later(Job::new(cookie, Command::Read { range, whole }, Vec::new()));
+        let Some(rest) = absent else { return };
+        // The slow lane sends the end of the reply, which must not overtake its beginning.
+        if rest.offset() > range.offset() {
+            connection.send(&mut self.out);
         }
+        // It reads piece by piece: let the later pieces be on their way meanwhile.
+        if !one_piece && rest.len() > PIECE_SLOW {
+            connection.state.device().prefetch(ByteRange::between(rest.offset() + PIECE_SLOW, rest.end()));
+        }
+        self.later(Job::new(cookie, Command::Read { range: rest, whole }, Vec::new()));
     }
 
     /// `true` if the reply to a read may be put together here, in one piece.

@@ -63,6 +63,26 @@ fn a_large_read_sends_what_is_local_before_it_waits() {
     assert!(got.iter().all(|byte| *byte == 5));
 }
 
+/// No client knows a request any more once the last chunk of its reply has come.
+#[test]
+fn the_end_of_a_reply_does_not_overtake_its_beginning() {
+    let mut bytes = vec![5; LEN];
+    bytes[..40_960].fill(0);
+    let served = serve(TestDisk::new(bytes, true));
+    served.disk.lose(ByteRange::between(40_960, 65_536));
+    *served.disk.bringing.lock().unwrap() = ByteRange::between(1 << 20, (1 << 20) + 512);
+    let mut client = RawClient::open(&served.socket, true);
+    let request =
+        |cookie, offset, len| Request { flags: 0, command: command::READ, cookie, offset, len }.encode();
+    // In one message, so that both are served before a reply is sent.
+    client.stream.write_all(&[request(1, 0, 65_536), request(2, 1 << 20, 512)].concat()).unwrap();
+    let replies: Vec<_> = (0..3).map(|_| client.reply(0)).collect();
+    let of_first: Vec<_> =
+        replies.iter().filter(|reply| reply.cookie == 1).map(|reply| (reply.kind, reply.done)).collect();
+    assert_eq!(of_first, [(Some(chunk::OFFSET_HOLE), false), (Some(chunk::OFFSET_DATA), true)]);
+    assert!(replies.iter().any(|reply| reply.cookie == 2 && reply.done));
+}
+
 #[test]
 fn more_misses_than_threads_are_announced_and_all_answered() {
     let served = serve(TestDisk::new(vec![5; LEN], true));

@@ -15,6 +15,8 @@ pub(crate) struct TestDisk {
     /// Bytes that are elsewhere until `arrive`.
     absent: Mutex<ByteRange>,
     arrived: Condvar,
+    /// Bytes that are here; reading them lets the absent ones arrive, and takes a while.
+    pub(crate) bringing: Mutex<ByteRange>,
     pub(crate) flushes: AtomicU64,
     pub(crate) prefetched: Mutex<Vec<ByteRange>>,
     /// Reads that wait just now.
@@ -36,6 +38,7 @@ impl TestDisk {
             read_only,
             absent: Mutex::new(ByteRange::between(0, 0)),
             arrived: Condvar::new(),
+            bringing: Mutex::new(ByteRange::between(0, 0)),
             flushes: AtomicU64::new(0),
             prefetched: Mutex::default(),
             waiting: AtomicU64::new(0),
@@ -106,6 +109,10 @@ impl BlockDevice for TestDisk {
         if !self.absent.lock().unwrap().intersect(range).is_empty() {
             buf.fill(0xee);
             return Err(Error::new(ErrorKind::Absent, "elsewhere"));
+        }
+        if !self.bringing.lock().unwrap().intersect(range).is_empty() {
+            self.arrive();
+            thread::sleep(Duration::from_millis(200));
         }
         self.readers.lock().unwrap().insert(thread::current().id());
         self.read_at(buf, offset)
