@@ -32,7 +32,7 @@ use super::batch::Pass;
 use super::coarsen::runs_max;
 use super::pair::Pair;
 use super::policy::{Action, Facts, Load, Policy};
-use super::space::{self, DeadMap, FileRange};
+use super::space::{self, CLASSES, DeadMap, FileRange};
 use super::view::Generation;
 use super::{WritableDisk, lock};
 use crate::Segment;
@@ -100,11 +100,9 @@ impl Collector {
             for (start, end) in unnamed {
                 dead.insert(start, end);
             }
-            let mut from = 0;
-            while let Some((start, end)) = dead.take_ripe(from) {
+            while let Some((start, end)) = dead.take_longest(0) {
                 pair.count_punched(end - start);
                 new.sweep.push(FileRange { pair: pair.number, start, end });
-                from = end;
             }
         }
         new
@@ -122,7 +120,8 @@ impl Collector {
     }
 
     fn residue(&self) -> u64 {
-        self.dead.values().map(|dead| dead.sectors() - dead.ripe_sectors()).sum::<u64>() * SECTOR_SIZE
+        self.dead.values().map(|dead| dead.sectors() - dead.ripe_sectors().iter().sum::<u64>()).sum::<u64>()
+            * SECTOR_SIZE
     }
 }
 
@@ -147,7 +146,7 @@ impl WritableDisk {
         match collector.policy.next(&self.limits(), &facts) {
             Action::Rest => return Ok(settled),
             Action::Flush => self.flush_all()?,
-            Action::Punch => self.punch_ripe(collector)?,
+            Action::Punch { class } => self.punch_ripe(collector, class)?,
             Action::CompactLog => self.compact_log()?,
             Action::Reunite => self.reunite(),
             Action::Absorb => return self.absorb(collector),
@@ -265,7 +264,8 @@ impl WritableDisk {
         Ok(())
     }
 
-    fn punch_ripe(&self, collector: &mut Collector) -> Result<()> {
+    /// Punches dead ranges, the longest first, down to `class`.
+    fn punch_ripe(&self, collector: &mut Collector, class: usize) -> Result<()> {
         let generation = self.generation();
         let numbers: Vec<_> = collector.dead.keys().copied().collect();
         let mut left = PUNCHES;
@@ -274,14 +274,13 @@ impl WritableDisk {
                 collector.dead.remove(&number);
                 continue;
             };
-            let mut from = 0;
             while left > 0
                 && collector.can_punch
                 && let Some((start, end)) =
-                    collector.dead.get_mut(&number).and_then(|dead| dead.take_ripe(from))
+                    collector.dead.get_mut(&number).and_then(|dead| dead.take_longest(class))
             {
                 self.punch(collector, &pair, start, end)?;
-                (from, left) = (end, left - 1);
+                left -= 1;
             }
         }
         self.gate.notify_all();
@@ -306,7 +305,10 @@ impl WritableDisk {
         let no_commit = lock(&self.commits).count == 0;
         let may_absorb =
             frozen && !set_aside && no_commit && self.maintain().is_ok_and(|it| it.awaiting.is_none());
-        let ripe: u64 = collector.dead.values().map(DeadMap::ripe_sectors).sum();
+        let mut ripe = [0; CLASSES];
+        for sectors in collector.dead.values().map(DeadMap::ripe_sectors) {
+            ripe.iter_mut().zip(sectors).for_each(|(sum, sectors)| *sum += sectors * SECTOR_SIZE);
+        }
         Facts {
             space,
             records,
@@ -314,7 +316,7 @@ impl WritableDisk {
             runs_max,
             log: active.log_bytes(),
             dying: (dying + ready) * SECTOR_SIZE,
-            ripe: ripe * SECTOR_SIZE,
+            ripe,
             residue: collector.residue(),
             died: collector.died,
             frozen: may_absorb,

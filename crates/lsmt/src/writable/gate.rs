@@ -127,23 +127,21 @@ impl WritableDisk {
     pub fn space(&self) -> SpaceStatus {
         let view = self.view();
         let space = self.space_of(&view);
-        let (runs, max_bytes, slack) = (view.runs.len(), view.limits.max, view.limits.slack());
+        let (runs, limits) = (view.runs.len(), view.limits);
         let frozen: usize = view.generation.frozen.iter().map(|level| level.runs.len()).sum();
         drop(view);
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let garbage = space.files().saturating_sub(space.live + space.held);
-        let allowed = space.live + slack - slack / 4;
         SpaceStatus {
             live_bytes: space.live,
-            garbage_bytes: garbage + space.held,
-            garbage_percent: garbage.saturating_mul(100) / allowed.max(1),
+            garbage_bytes: space.garbage() + space.held,
+            garbage_percent: limits.garbage_percent(&space),
             collected_bytes: load(&self.counters.collected),
             copied_bytes: load(&self.counters.copied),
             throttled_writes: load(&self.counters.throttled),
             waiting_writes: load(&self.gate.waiting),
             runs: (runs + frozen) as u64,
             writes: load(&self.counters.writes),
-            max_bytes,
+            max_bytes: limits.max,
         }
     }
 

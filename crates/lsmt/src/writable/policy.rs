@@ -12,11 +12,19 @@
 //!
 //! # Order of deeds
 //!
-//! Dead blocks are punched; that is nearly free, but a call each. While clients write, only ranges of 64 KiB and
-//! more are punched at once, and smaller ones in the hope that their neighbours die, too, when there are many of them.
+//! Dead blocks are punched: a call for each range, which keeps writers out of the file meanwhile. While clients write,
+//! only ranges of 64 KiB and more are punched at once. Shorter ones wait in the hope that their neighbours die, too, the
+//! shorter the longer: as garbage comes nearer to the bound ([`PUNCHED_FROM`]), first ranges of eight blocks and at
+//! last single ones are punched, the longest first.
 //! What died since the last flush needs one first. Blocks that are partly dead are *evacuated*: what is live in them
 //! is written again at the end of the file, in the order of the disk. First those with two dead sectors or more: a
 //! block with one gives back an eighth of what it costs. Only a waiting writer has these evacuated as well.
+
+use super::space::CLASSES;
+
+/// The garbage from which on ranges of each class are punched while clients write, in per cent of what makes them wait:
+/// of one block, of two, of four, of eight and more.
+const PUNCHED_FROM: [u64; CLASSES] = [75, 60, 45, 20];
 
 /// A record of the log.
 const RECORD: u64 = 16;
@@ -64,6 +72,12 @@ impl Limits {
             && self.max.is_none_or(|max| added == 0 || after <= max - slack / 8)
     }
 
+    /// The garbage in per cent of what makes writes wait.
+    pub(super) fn garbage_percent(&self, space: &Space) -> u64 {
+        let slack = self.slack();
+        space.garbage().saturating_mul(100) / (space.live + slack - slack / 4).max(1)
+    }
+
     /// Bytes of live data that fit below [`max`](Self::max).
     pub(super) fn usable(&self) -> u64 {
         self.max.map_or(u64::MAX, |max| max - self.slack() / 2)
@@ -88,6 +102,11 @@ impl Space {
     pub(super) fn files(&self) -> u64 {
         self.data + self.log
     }
+
+    /// Bytes that can be given back, and the log.
+    pub(super) fn garbage(&self) -> u64 {
+        self.files().saturating_sub(self.live + self.held)
+    }
 }
 
 /// The state of a disk, as far as decisions depend on it; in bytes.
@@ -103,8 +122,8 @@ pub(super) struct Facts {
     pub(super) log: u64,
     /// Died, by records that are not durable.
     pub(super) dying: u64,
-    /// Dead, in blocks that can be punched.
-    pub(super) ripe: u64,
+    /// Dead, in blocks that can be punched, by the class of their range.
+    pub(super) ripe: [u64; CLASSES],
     /// Dead, in blocks that are partly live.
     pub(super) residue: u64,
     /// All that came to be one of these since the disk was opened.
@@ -138,8 +157,10 @@ pub(super) enum Action {
     Rest,
     /// Makes durable what has killed.
     Flush,
-    /// Punches dead blocks.
-    Punch,
+    /// Punches dead ranges of this class and higher ones.
+    Punch {
+        class: usize,
+    },
     /// Writes the log again, without records that others cover.
     CompactLog,
     /// Joins runs that were set aside with those above them.
@@ -202,8 +223,8 @@ impl Policy {
         if !facts.can_punch {
             return Self::without_holes(slack, facts);
         }
-        if facts.ripe > 0 && (at_once || facts.ripe >= slack / 8) {
-            return Action::Punch;
+        if let Some(class) = Self::punching(limits, facts, at_once) {
+            return Action::Punch { class };
         }
         let enough = if pressed { slack / 32 } else { slack / 8 };
         if facts.dying >= enough && facts.dying > 0 {
@@ -229,6 +250,16 @@ impl Policy {
             return Action::Evacuate { least };
         }
         if at_once && facts.dying > 0 { Action::Flush } else { Action::Rest }
+    }
+
+    /// The lowest class of ranges to punch now.
+    fn punching(limits: &Limits, facts: &Facts, at_once: bool) -> Option<usize> {
+        let percent = limits.garbage_percent(&facts.space);
+        let mut classes = PUNCHED_FROM.iter().enumerate();
+        let (class, _) = classes.find(|(_, from)| at_once || percent >= **from)?;
+        let ripe: u64 = facts.ripe[class..].iter().sum();
+        let enough = if at_once { 1 } else { limits.slack() / 64 };
+        (ripe >= enough.max(1)).then_some(class)
     }
 
     fn evacuation(&mut self, slack: u64, facts: &Facts, pressed: bool) -> Option<u64> {
@@ -309,7 +340,7 @@ mod tests {
                 runs_max: 1,
                 log,
                 dying: self.count(count(Sector::Dying)),
-                ripe: self.count(|block| if full(block) { 8 } else { 0 }),
+                ripe: [self.count(|block| if full(block) { 8 } else { 0 }), 0, 0, 0],
                 residue: self.count(|block| if full(block) { 0 } else { count(Sector::Dead)(block) }),
                 died: self.died,
                 frozen: false,
@@ -345,7 +376,7 @@ mod tests {
                     let all = self.blocks.values_mut().flatten();
                     all.filter(|it| **it == Sector::Dying).for_each(|it| *it = Sector::Dead);
                 }
-                Action::Punch => {
+                Action::Punch { .. } => {
                     let dead =
                         |block: &Vec<Sector>| block.len() == 8 && block.iter().all(|it| *it == Sector::Dead);
                     self.blocks.retain(|_, block| !dead(block));

@@ -12,6 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Sectors of a block, the unit in which space is given back: 4 KiB.
 pub(super) const BLOCK_SECTORS: u64 = 8;
 
+/// Number of length classes of dead ranges: one whole block, two or three, four to seven, eight and more.
+pub(super) const CLASSES: usize = 4;
+
 /// The sectors `[start, end)` of the data file of one pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileRange {
@@ -46,14 +49,20 @@ fn whole_blocks(start: u64, end: u64) -> Option<(u64, u64)> {
     (start < end).then_some((start, end))
 }
 
+/// The class of a range of whole blocks.
+fn class(sectors: u64) -> usize {
+    (sectors / BLOCK_SECTORS).max(1).ilog2().min(CLASSES as u32 - 1) as usize
+}
+
 /// The dead sectors of one data file that were not punched: ordered ranges that neither overlap nor touch.
 #[derive(Default)]
 pub(super) struct DeadMap {
     ranges: BTreeMap<u64, u64>,
-    /// Starts of the ranges that have whole blocks in them.
-    ripe: BTreeSet<u64>,
+    /// Starts of the ranges that have whole blocks in them, by the class of these.
+    ripe: [BTreeSet<u64>; CLASSES],
     sectors: u64,
-    ripe_sectors: u64,
+    /// Sectors of the whole blocks of each class.
+    ripe_sectors: [u64; CLASSES],
 }
 
 impl DeadMap {
@@ -62,8 +71,8 @@ impl DeadMap {
         self.sectors
     }
 
-    /// Those of them that are in whole blocks.
-    pub(super) fn ripe_sectors(&self) -> u64 {
+    /// Those of them that are in whole blocks, by class.
+    pub(super) fn ripe_sectors(&self) -> [u64; CLASSES] {
         self.ripe_sectors
     }
 
@@ -92,8 +101,9 @@ impl DeadMap {
         self.ranges.insert(start, end);
         self.sectors += end - start;
         if let Some((from, to)) = whole_blocks(start, end) {
-            self.ripe.insert(start);
-            self.ripe_sectors += to - from;
+            let class = class(to - from);
+            self.ripe[class].insert(start);
+            self.ripe_sectors[class] += to - from;
         }
     }
 
@@ -101,15 +111,16 @@ impl DeadMap {
         let end = self.ranges.remove(&start)?;
         self.sectors -= end - start;
         if let Some((from, to)) = whole_blocks(start, end) {
-            self.ripe.remove(&start);
-            self.ripe_sectors -= to - from;
+            let class = class(to - from);
+            self.ripe[class].remove(&start);
+            self.ripe_sectors[class] -= to - from;
         }
         Some(end)
     }
 
-    /// Takes out the whole blocks of the first range at or behind `from` that has any.
-    pub(super) fn take_ripe(&mut self, from: u64) -> Option<(u64, u64)> {
-        let start = *self.ripe.range(from..).next()?;
+    /// Takes out the whole blocks of a range of the highest class that has any, down to class `least`.
+    pub(super) fn take_longest(&mut self, least: usize) -> Option<(u64, u64)> {
+        let start = *self.ripe[least..].iter().rev().find_map(BTreeSet::first)?;
         self.take(start, BLOCK_SECTORS)
     }
 
@@ -196,15 +207,18 @@ mod tests {
                     }
                     sector += usize::from(sector == first);
                 }
-                let mut from = 0;
-                while action == 0 && let Some((first, last)) = map.take_ripe(from) {
+                let (lowest, mut longest) = ((len % 4) as usize, usize::MAX);
+                while action == 0 && let Some((first, last)) = map.take_longest(lowest) {
                     prop_assert!(first % BLOCK_SECTORS == 0 && last % BLOCK_SECTORS == 0);
+                    let class = class(last - first);
+                    prop_assert!((lowest..=longest).contains(&class), "{class}");
+                    longest = class;
                     for sector in first..last {
                         prop_assert!(dead[sector as usize] && !punched[sector as usize]);
                         punched[sector as usize] = true;
                     }
-                    from = last;
                 }
+                prop_assert!(action != 0 || map.ripe_sectors()[lowest..] == vec![0; CLASSES - lowest]);
                 let left = |sector: &usize| dead[*sector] && !punched[*sector];
                 prop_assert_eq!(map.sectors(), (0..SECTORS).filter(left).count() as u64);
                 let mut ripe = 0;
@@ -215,7 +229,7 @@ mod tests {
                     // A block is punched as a whole or not at all.
                     prop_assert!(punched[block..block + 8].iter().all(|it| *it == punched[block]));
                 }
-                prop_assert_eq!(map.ripe_sectors(), ripe);
+                prop_assert_eq!(map.ripe_sectors().iter().sum::<u64>(), ripe);
             }
         }
     }
