@@ -3,6 +3,7 @@
 use crate::report::{Outcome, Report, count};
 use crate::runtime::{FEW, with_runtime};
 use crate::store_args::StoreArgs;
+use crate::terminal;
 use clap::{Args, Subcommand};
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_image::reference::{Location, Reference, Selector};
@@ -96,17 +97,18 @@ impl Keeper {
     fn leases(&self) -> Result<Vec<JudgedLease>> {
         match self {
             Self::Directory(store) => store.leases(),
-            Self::Bucket(bucket) => {
-                with_runtime(FEW, |runtime| runtime.block_on(bucket.leases(SystemTime::now(), &look)))
-            }
+            Self::Bucket(bucket) => until_stopped(bucket.leases(SystemTime::now(), &look)),
         }
     }
 
     fn release(&self, leases: &[JudgedLease]) -> Result<()> {
         match self {
             Self::Directory(store) => leases.iter().try_for_each(|lease| store.release(lease)),
-            Self::Bucket(bucket) => with_runtime(FEW, |runtime| {
-                leases.iter().try_for_each(|lease| runtime.block_on(bucket.release(lease)))
+            Self::Bucket(bucket) => until_stopped(async {
+                for lease in leases {
+                    bucket.release(lease).await?;
+                }
+                Ok(())
             }),
         }
     }
@@ -117,9 +119,18 @@ impl Keeper {
                 Selector::Digest(digest) => Ok(*digest),
                 Selector::Tag(_) => store.resolve(selector).map(|image| image.digest),
             },
-            Self::Bucket(bucket) => with_runtime(FEW, |runtime| runtime.block_on(bucket.digest(selector))),
+            Self::Bucket(bucket) => until_stopped(bucket.digest(selector)),
         }
     }
+}
+
+/// Does something in an object store, and gives up where the user wants to stop before it is done.
+///
+/// # Errors
+/// [`ErrorKind::Cancelled`] then, and what it reports itself.
+pub(crate) fn until_stopped<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    let stopped = || Err(Error::new(ErrorKind::Cancelled, "stopped on request"));
+    with_runtime(FEW, |runtime| runtime.block_on(terminal::before_stop(work)).unwrap_or_else(stopped))
 }
 
 /// The facts about a lease of an object store: no locks, and all hosts have the same.
@@ -195,10 +206,15 @@ impl Release {
             Holder::Writable { dir, .. } => Some(dir),
             Holder::Attach { .. } => None,
         };
+        // As it was typed too: the directory may be one of another host.
+        let is_named = |writable: &PathBuf| {
+            let here = writable.canonicalize().or_else(|_| std::path::absolute(writable));
+            dir == Some(writable) || (here.is_ok() && dir == here.as_ref().ok())
+        };
         by_id
             && image.is_none_or(|image| image == lease.image)
             && self.host.as_ref().is_none_or(|host| *host == lease.host.name)
-            && self.writable.as_ref().is_none_or(|writable| dir == Some(writable))
+            && self.writable.as_ref().is_none_or(is_named)
     }
 }
 

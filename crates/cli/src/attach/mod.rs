@@ -106,10 +106,10 @@ impl Attach {
             .enable_all()
             .build()
             .map_err(|e| Error::io("cannot start threads", e))?;
-        let result = self.run_on(&runtime, held, terminal, quiet, json);
-        // Fetches and look-ups of names that hang are not waited for.
-        runtime.shutdown_timeout(Duration::from_secs(1));
-        Ok(Box::new(result?))
+        // It ends with the process, which is soon. Fetches and look-ups of names that hang are not waited for, and what a
+        // stopped copy still does must not find its timers gone.
+        let runtime: &Runtime = Box::leak(Box::new(runtime));
+        Ok(Box::new(self.run_on(runtime, held, terminal, quiet, json)?))
     }
 
     fn run_on(

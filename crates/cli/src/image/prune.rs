@@ -1,8 +1,7 @@
 //! `headstart image remove` and `prune`: names and blobs go, but not those of disks.
 
-use crate::lease::{Keeper, look};
+use crate::lease::{Keeper, look, until_stopped};
 use crate::report::{Outcome, Report, count};
-use crate::runtime::{FEW, with_runtime};
 use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_block::{ByteSize, Error, Result};
@@ -79,8 +78,7 @@ impl Remove {
             Keeper::Bucket(bucket) => {
                 let now = SystemTime::now();
                 let removing = bucket.remove(selector, self.force, self.dry_run, now, &look);
-                let BucketRemoval { tags, nameless, holders } =
-                    with_runtime(FEW, |runtime| runtime.block_on(removing))?;
+                let BucketRemoval { tags, nameless, holders } = until_stopped(removing)?;
                 Removal { tags, nameless, holders }
             }
         };
@@ -99,7 +97,7 @@ impl Prune {
             Keeper::Bucket(bucket) => {
                 let options = BucketPruneOptions { older_than, force, dry_run, now };
                 let pruning = bucket.prune(&options, &look);
-                Pruned::of_bucket(with_runtime(FEW, |runtime| runtime.block_on(pruning))?, dry_run)
+                Pruned::of_bucket(until_stopped(pruning)?, dry_run)
             }
         }))
     }
@@ -158,6 +156,9 @@ struct Pruned {
     untagged: Vec<Untagged>,
     /// Leases that were over, and were taken out.
     ended_leases: u64,
+    /// Directories of writers that died and beginnings of blobs whose copy broke off, and their bytes.
+    stale_writers: u64,
+    stale_bytes: u64,
     /// Blobs that nothing needs, and that are too young to be deleted from an object store.
     #[serde(skip_serializing_if = "Option::is_none")]
     young_blobs: Option<u64>,
@@ -206,6 +207,8 @@ impl Pruned {
             images: report.images.into_iter().map(|image| Untagged::new(image, false)).collect(),
             untagged: report.untagged.into_iter().map(|image| Untagged::new(image, true)).collect(),
             ended_leases: report.ended_leases,
+            stale_writers: report.stale_writers,
+            stale_bytes: report.stale_bytes,
             young_blobs: None,
         }
     }
@@ -248,6 +251,10 @@ impl fmt::Display for Pruned {
         }
         if self.ended_leases > 0 {
             writeln!(f, "{} of disks that are gone {would}ended", count(self.ended_leases, "lease"))?;
+        }
+        if self.stale_writers > 0 {
+            let (left, bytes) = (count(self.stale_writers, "beginning"), ByteSize(self.stale_bytes));
+            writeln!(f, "{left} of copies that broke off, {bytes}, {would}deleted")?;
         }
         if let Some(young) = self.young_blobs.filter(|young| *young > 0) {
             writeln!(f, "{} that nothing needs kept: not a week old", count(young, "blob"))?;

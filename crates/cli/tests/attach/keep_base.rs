@@ -1,11 +1,15 @@
 //! A writable directory with a copy of its base needs no store.
 
-use crate::attached::Attached;
+use crate::attached::{Attached, PATIENCE};
 use crate::disk::{assert_same, noise};
 use crate::images::{Web, can_check_bytes, check_bytes, layered, tool};
 use crate::scene::Scene;
 use crate::tools::installed;
+use headstart_testkit::process::Process;
+use rustix::process::Signal;
 use std::fs;
+use std::thread::sleep;
+use std::time::Duration;
 
 #[track_caller]
 fn write(scene: &Scene, uri: &str, seed: u64, expected: &mut [u8]) {
@@ -78,4 +82,25 @@ fn a_directory_that_keeps_its_base_holds_nothing_in_the_store() {
     check_bytes(&scene, "base.raw", &attached.uri());
     attached.detach();
     assert!(scene.path("new/base/index.json").exists());
+}
+
+/// The copy's timers are there as long as its threads are.
+#[test]
+fn a_stopped_copy_of_a_base_ends_at_once_and_goes_on_with_the_next_attach() {
+    let scene = layered();
+    let Some(web) = Web::before(&scene) else { return };
+    let words = format!(
+        "attach {} --cache ~/cache --writable ~/vm --keep-base --nbd unix:~/d.sock --no-record",
+        web.image()
+    );
+    for signal in [Signal::INT, Signal::TERM, Signal::INT] {
+        let mut process = Process::start(&mut scene.command(&format!("{words} --limit-rate 300kB/s")));
+        sleep(Duration::from_millis(700));
+        process.signal(signal);
+        assert_eq!(process.end(PATIENCE).code(), Some(1), "{process}");
+        let said = process.said();
+        assert!(said.contains("stopped") && !said.contains("panicked"), "{said}");
+    }
+    Attached::start(&scene, words.trim_start_matches("attach ")).detach();
+    assert!(scene.path("vm/base/index.json").exists());
 }

@@ -5,6 +5,7 @@ use crate::scene::{Scene, Started};
 use crate::tools::{self, installed};
 use headstart_block::BlockDevice;
 use headstart_lsmt::writable::{NewDisk, WritableDisk};
+use headstart_testkit::s3::S3;
 use rustix::process::Signal;
 use std::fs;
 use std::net::TcpListener;
@@ -175,6 +176,19 @@ fn one_signal_ends_what_waits_for_a_silent_server() {
         stopped_soon(started, signal);
     }
     assert!(!scene.path("pulled").exists(), "it was not begun");
+    let plain = format!("--plain-http {address}");
+    for (words, signal) in [
+        (format!("image prune s3://b/vm {plain}"), Signal::TERM),
+        (format!("image remove s3://b/vm:a {plain}"), Signal::INT),
+        (format!("lease list s3://b/vm {plain}"), Signal::HUP),
+        (format!("lease release s3://b/vm --all {plain}"), Signal::INT),
+    ] {
+        let mut command = scene.command(&words);
+        command.envs(S3::environment(&format!("http://{address}")));
+        let started = Started::new(&words, &mut command);
+        let _client = server.accept().unwrap();
+        stopped_soon(started, signal);
+    }
     // Daemons that are stuck, too.
     let socket = scene.path("s.sock");
     let daemon = UnixListener::bind(&socket).unwrap();
@@ -267,7 +281,8 @@ fn after_kill_9_the_store_works_and_prune_cleans_up() {
     assert!(staged_bytes(&scene) > 50_000);
     scene.ok("image verify --deep file://~/store:a");
     scene.fails("image inspect file://~/store:big", &["store:big"]);
-    scene.ok("image prune file://~/store");
+    let pruned = scene.ok("image prune file://~/store");
+    assert!(pruned.stdout.contains("1 beginning of copies that broke off"), "{pruned}");
     assert_eq!(scene.fingerprint("store"), before);
     // Whoever writes next cleans up, too.
     kill();

@@ -90,11 +90,14 @@ impl State {
     pub(super) fn load(directory: &dyn Directory) -> Result<Self> {
         let about = || format!("{}/{STATE}", directory.name());
         let file = directory.open(STATE).map_err(|e| match e.kind() {
-            ErrorKind::NotFound => {
-                Error::new(ErrorKind::NotFound, "it is no writable layer: it has no state.json")
-                    .remedy("create one there; if that was interrupted, delete the directory first")
-                    .about(directory.name())
-            }
+            ErrorKind::NotFound => Error::new(
+                ErrorKind::NotFound,
+                "it is no writable layer: it has no state.json",
+            )
+            .remedy(
+                "name the directory of `--writable`; that of several disks has one for each of them in it",
+            )
+            .about(directory.name()),
             _ => e,
         })?;
         let len = file.len()?;
