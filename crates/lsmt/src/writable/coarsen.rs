@@ -80,6 +80,12 @@ impl WritableDisk {
                     continue;
                 }
                 Ok(()) if buffer[filled..].iter().any(|byte| *byte != 0) => {
+                    if !self.has_room_for_copy(buffer.len() as u64) {
+                        // Others take as much. Once something is discarded, another pass begins.
+                        buffer.truncate(filled);
+                        ended = true;
+                        break;
+                    }
                     window.place = Some(filled as u64 / SECTOR_SIZE);
                 }
                 Ok(()) => buffer.truncate(filled),
@@ -96,6 +102,14 @@ impl WritableDisk {
         collector.pass.merged |= !windows.is_empty();
         self.enter_windows(&active, &buffer, &windows)?;
         Ok(ended)
+    }
+
+    /// `true` if so many bytes of copies fit below [`Limits::max`], where clients would be admitted as well.
+    fn has_room_for_copy(&self, bytes: u64) -> bool {
+        let view = self.view();
+        let (limits, space) = (&view.limits, self.space_of(&view));
+        space.live + bytes <= limits.usable()
+            && limits.max.is_none_or(|max| space.files() + bytes <= max - limits.slack() / 8)
     }
 
     /// Takes the part of the base that [`collect`](Self::collect) would have read last, had it been on this host.
