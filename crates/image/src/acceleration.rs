@@ -91,7 +91,21 @@ pub async fn with_trace(store: &Arc<dyn Store>, image: &Digest, trace: &[u8], ta
     debug_assert_eq!(layers, after.disk_layers().map(|layer| layer.blob.digest).collect::<Vec<_>>());
 
     store.prepare_to_write().await?;
-    for blob in [&layer, &config] {
+    let written = write_accelerated(store, &after, manifest, [&layer, &config], tag).await;
+    // Also where it failed: nobody is to wait for it.
+    store.done_writing().await;
+    written
+}
+
+/// Writes the blobs of an image that it does not share with the one that it was made of, and then the image.
+async fn write_accelerated(
+    store: &Arc<dyn Store>,
+    after: &Manifest,
+    manifest: Bytes,
+    blobs: [&Bytes; 2],
+    tag: &Tag,
+) -> Result<Digest> {
+    for blob in blobs {
         let digest = Digest::of(blob);
         if store.blob_len(&digest).await? != Some(blob.len() as u64) {
             store.put_blob(&digest, Arc::new(blob.to_vec()), &|_| Ok(())).await?;
@@ -103,7 +117,7 @@ pub async fn with_trace(store: &Arc<dyn Store>, image: &Digest, trace: &[u8], ta
             trees.push(tree.digest);
         }
     }
-    put_trees(store, &after, &manifest, |digest| trees.contains(&digest)).await?;
+    put_trees(store, after, &manifest, |digest| trees.contains(&digest)).await?;
     store.put_manifest(&media_type(&manifest), manifest, Some(tag)).await
 }
 

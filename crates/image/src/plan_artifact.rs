@@ -264,10 +264,15 @@ pub async fn publish(
     let generation = newest.map_or(0, |old| old.generation).saturating_add(1);
     let artifact = manifest_of(image, &manifest, &plan, generation, about);
     store.prepare_to_write().await?;
-    put_blobs(store, &[&plan]).await?;
     let replaced: Vec<Digest> = all.iter().map(|entry| entry.digest).collect();
-    let digest = store.put_referrer(&image, MANIFEST_OCI, artifact.into(), &replaced).await?;
-    Ok(Published { digest, generation, is_new: true })
+    let written = async {
+        put_blobs(store, &[&plan]).await?;
+        store.put_referrer(&image, MANIFEST_OCI, artifact.into(), &replaced).await
+    };
+    let written = written.await;
+    // Also where it failed: nobody is to wait for it.
+    store.done_writing().await;
+    Ok(Published { digest: written?, generation, is_new: true })
 }
 
 /// Writes small blobs that are not there yet, and the empty config.

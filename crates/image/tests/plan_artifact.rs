@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
+use async_trait::async_trait;
 use bytes::Bytes;
-use headstart_block::{BlockDevice, Digest, ErrorKind};
+use headstart_block::{BlockDevice, ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
 use headstart_image::acceleration::{trace_of, with_trace};
 use headstart_image::disk_file::DiskFile;
 use headstart_image::import::import_disk;
@@ -16,12 +17,13 @@ use headstart_image::reference::{Location, Reference, Selector, Tag};
 use headstart_image::store::ImageStore;
 use headstart_image::transfer::{PlanFate, TransferReport, transfer};
 use headstart_image::verify::{Depth, verify};
-use headstart_store::{RetrySettings, Settings, Store, open};
+use headstart_store::{Copied, Counters, Referrer, RetrySettings, Settings, Store, Urgency, open};
 use headstart_testkit::memory_registry::{Manners, MemoryRegistry};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const MIB: usize = 1 << 20;
 
@@ -55,6 +57,100 @@ async fn digest(store: &Arc<dyn Store>) -> Digest {
 
 fn about(traces: u64) -> About {
     About { traces, policy: "search".to_owned() }
+}
+
+/// A store that counts those who write, and may refuse what they write.
+struct Announced {
+    store: Arc<dyn Store>,
+    writers: AtomicU64,
+    begun: AtomicU64,
+    refuses: bool,
+}
+
+#[async_trait]
+impl Store for Announced {
+    fn location(&self) -> String {
+        self.store.location()
+    }
+
+    async fn check(&self) -> Result<()> {
+        self.store.check().await
+    }
+
+    async fn manifest(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
+        self.store.manifest(selector).await
+    }
+
+    async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {
+        self.store.read(blob, range, urgency).await
+    }
+
+    async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>> {
+        self.store.blob_len(blob).await
+    }
+
+    async fn prepare_to_write(&self) -> Result<()> {
+        self.writers.fetch_add(1, Ordering::SeqCst);
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        self.store.prepare_to_write().await
+    }
+
+    async fn done_writing(&self) {
+        self.writers.fetch_sub(1, Ordering::SeqCst);
+        self.store.done_writing().await;
+    }
+
+    async fn put_blob(&self, digest: &Digest, source: Arc<dyn ReadAt>, copied: Copied<'_>) -> Result<()> {
+        if self.refuses {
+            return Err(Error::new(ErrorKind::Denied, "no"));
+        }
+        self.store.put_blob(digest, source, copied).await
+    }
+
+    async fn put_manifest(&self, media_type: &str, bytes: Bytes, tag: Option<&Tag>) -> Result<Digest> {
+        self.store.put_manifest(media_type, bytes, tag).await
+    }
+
+    async fn tags(&self) -> Result<Vec<Tag>> {
+        self.store.tags().await
+    }
+
+    async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Referrer>> {
+        self.store.referrers(subject, artifact_type).await
+    }
+
+    async fn put_referrer(
+        &self,
+        subject: &Digest,
+        media_type: &str,
+        bytes: Bytes,
+        replaced: &[Digest],
+    ) -> Result<Digest> {
+        self.store.put_referrer(subject, media_type, bytes, replaced).await
+    }
+
+    fn counters(&self) -> Counters {
+        self.store.counters()
+    }
+}
+
+/// Whoever prunes an object store gives way to those who write: all of them say when they have ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_writes_a_plan_says_when_that_has_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    import(dir.path());
+    for refuses in [true, false] {
+        let store = at(&dir.path().join("source"));
+        let image = digest(&store).await;
+        let (writers, begun) = (AtomicU64::new(0), AtomicU64::new(0));
+        let announced = Arc::new(Announced { store, writers, begun, refuses });
+        let store = Arc::clone(&announced) as Arc<dyn Store>;
+        let published = publish(&store, &image, "a plan".into(), &about(1)).await;
+        let traced = with_trace(&store, &image, b"a trace", &"fast".parse().unwrap()).await;
+        assert_eq!([published.is_err(), traced.is_err()], [refuses; 2]);
+        assert_eq!(announced.begun.load(Ordering::SeqCst), 2);
+        assert_eq!(announced.writers.load(Ordering::SeqCst), 0);
+    }
 }
 
 async fn put(store: &Arc<dyn Store>, plan: &'static str, traces: u64) -> Published {
