@@ -139,12 +139,12 @@ pub struct MadeDirectory {
 impl MadeDirectory {
     /// Removes it again, for a disk that was never served: nothing was written but what makes it a disk.
     pub fn remove(self) {
+        if let Some((store, uuid)) = &self.release {
+            // Best effort: the lease of a directory that is gone is over.
+            let _ = store.release_directory(*uuid, &self.dir);
+        }
         WritableDisk::remove_new(&self.dir);
         self.remove_empty();
-        if let Some((store, uuid)) = self.release {
-            // Best effort: the lease of a directory that is gone is over.
-            let _ = store.release_directory(uuid);
-        }
     }
 
     /// Removes nothing but directories that were not there before, as far as nothing is in them.

@@ -6,7 +6,7 @@
 
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_image::manifest::Manifest;
-use headstart_image::store::{HoldingDirectory, attach_id, directory_id, unprotected};
+use headstart_image::store::{HoldingDirectory, attach_id, lease_of_directory, unprotected};
 use headstart_lsmt::writable::WritableDisk;
 use headstart_store::layout::{HeldLease, Holder, HostId, Lease};
 use headstart_store::{Reference, Store};
@@ -114,8 +114,9 @@ impl Leasing {
     /// Adds the lease of a writable directory.
     pub(crate) fn add_directory(&mut self, disk: &WritableDisk, dir: &Path, manifest: &Manifest) {
         let (uuid, image, reference) = (disk.uuid(), self.manifest, &self.reference);
-        match (HoldingDirectory { dir, uuid, image, manifest, reference }).lease() {
-            Ok(lease) => self.leases.push((directory_id(uuid), lease)),
+        let lease = (HoldingDirectory { dir, uuid, image, manifest, reference }).lease();
+        match lease.and_then(|lease| Ok((lease_of_directory(uuid, dir)?, lease))) {
+            Ok(lease) => self.leases.push(lease),
             Err(error) => tracing::warn!(%error, "the writable directory leaves no lease"),
         }
     }

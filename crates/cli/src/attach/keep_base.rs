@@ -4,7 +4,7 @@ use headstart_block::{Digest, Error, ErrorKind, Result, private};
 use headstart_disk::KnownImage;
 use headstart_image::kept_base;
 use headstart_image::progress::Progress;
-use headstart_image::store::{ImageStore, directory_id};
+use headstart_image::store::{ImageStore, lease_of_directory};
 use headstart_image::transfer::transfer;
 use headstart_lsmt::writable::WritableDisk;
 use headstart_store::{Location, Reference, Selector, Settings, Store};
@@ -51,7 +51,7 @@ pub(super) async fn keep(
         _ => e,
     })?;
     if let Some(disk) = disk {
-        release(&*from, reference, disk.uuid).await;
+        release(&*from, reference, disk.uuid, dir).await;
     }
     Ok(Some(reference_of(location, digest)))
 }
@@ -61,10 +61,13 @@ fn reference_of(location: Location, digest: Digest) -> Reference {
 }
 
 /// Releases the lease of a directory that needs its store no more. Best effort: a lease too many deletes nothing.
-async fn release(store: &dyn Store, reference: &Reference, uuid: uuid::Uuid) {
-    let released = match &reference.location {
-        Location::Directory(root) => ImageStore::open(root).and_then(|store| store.release_directory(uuid)),
-        _ => store.remove_lease(&directory_id(uuid)).await,
+async fn release(store: &dyn Store, reference: &Reference, uuid: uuid::Uuid, dir: &Path) {
+    let released = match (&reference.location, lease_of_directory(uuid, dir)) {
+        (_, Err(error)) => Err(error),
+        (Location::Directory(root), Ok(_)) => {
+            ImageStore::open(root).and_then(|store| store.release_directory(uuid, dir))
+        }
+        (_, Ok(id)) => store.remove_lease(&id).await,
     };
     if let Err(error) = released {
         tracing::debug!(%error, "the lease of a directory that keeps its base stays");

@@ -284,3 +284,38 @@ fn attaches_beside_prunes_lose_nothing() {
         attached.detach();
     }
 }
+
+/// Copies a directory with all that is in it.
+fn copy(scene: &Scene, from: &str, to: &str) {
+    let paths = [scene.path(from), scene.path(to)].map(|path| path.into_os_string().into_string().unwrap());
+    tool(scene, "cp", &["-a", &paths[0], &paths[1]]);
+}
+
+#[test]
+fn a_copy_of_a_directory_takes_nothing_from_the_directory() {
+    let scene = layered();
+    let attach = |words: &str| {
+        Attached::start(&scene, &format!("file://~/store:v1 --nbd unix:~/d.sock {words}")).detach();
+    };
+    attach("--writable ~/vm1");
+    copy(&scene, "vm1", "vm2");
+    attach("--writable ~/vm2");
+    assert_eq!(leases(&scene).len(), 2);
+    fs::remove_dir_all(scene.path("vm2")).unwrap();
+    assert_eq!(scene.json(PRUNE_NOW)["ended_leases"], 1);
+    // A copy with a base of its own gives up nothing but its own lease.
+    copy(&scene, "vm1", "vm3");
+    attach("--writable ~/vm3");
+    attach("--writable ~/vm3 --keep-base");
+    let was = move_tag(&scene);
+    let pruned = scene.json(PRUNE_NOW);
+    let dir = fs::canonicalize(scene.path("vm1")).unwrap();
+    let holders = pruned["untagged"][0]["holders"].as_array().unwrap();
+    assert!(holders.len() == 1 && holders[0].as_str().unwrap().contains(dir.to_str().unwrap()), "{pruned}");
+    Attached::start(&scene, &format!("file://~/store@{was} --writable ~/vm1 --nbd unix:~/d.sock")).detach();
+    // A directory that was moved leaves its old lease to end.
+    fs::rename(scene.path("vm1"), scene.path("vm4")).unwrap();
+    Attached::start(&scene, &format!("file://~/store@{was} --writable ~/vm4 --nbd unix:~/d.sock")).detach();
+    assert_eq!(scene.json(PRUNE_NOW)["ended_leases"], 1);
+    scene.ok(&format!("image verify file://~/store@{was}"));
+}

@@ -102,15 +102,16 @@ impl ImageStore {
     /// What writing a file reports.
     pub fn hold_for_directory(&self, holding: &HoldingDirectory<'_>) -> Result<()> {
         let lock = self.layout.lock()?;
-        self.layout.keep_lease(&lock, &directory_id(holding.uuid), &holding.lease()?)
+        let id = lease_of_directory(holding.uuid, holding.dir)?;
+        self.layout.keep_lease(&lock, &id, &holding.lease()?)
     }
 
-    /// Takes the lease of a writable directory out.
+    /// Takes the lease of this writable directory out, and of no copy of it.
     ///
     /// # Errors
-    /// What deleting a file reports.
-    pub fn release_directory(&self, uuid: Uuid) -> Result<()> {
-        self.layout.remove_lease(&directory_id(uuid))
+    /// What looking at the path and deleting a file report.
+    pub fn release_directory(&self, uuid: Uuid, dir: &Path) -> Result<()> {
+        self.layout.remove_lease(&lease_of_directory(uuid, dir)?)
     }
 
     /// All leases, judged from this host.
@@ -195,9 +196,8 @@ impl HoldingDirectory<'_> {
     /// # Errors
     /// What looking at the directory reports.
     pub fn lease(&self) -> Result<Lease> {
-        let failed = |e| Error::io("cannot look at it", e).about(self.dir.display());
-        let dir = fs::canonicalize(self.dir).map_err(failed)?;
-        let filesystem = filesystem_of(&dir).map_err(failed)?;
+        let dir = canonical(self.dir)?;
+        let filesystem = filesystem_of(&dir).map_err(|e| cannot_look(e, self.dir))?;
         let holder = Holder::Writable { dir, uuid: self.uuid.to_string(), filesystem };
         let blobs = self.manifest.blobs().map(|(digest, _)| digest).collect();
         Ok(Lease::new(holder, self.image, blobs, self.reference.to_string(), HostId::here()?))
@@ -237,10 +237,38 @@ pub fn attach_id(record: Option<&Path>, image: &Digest, unique: Uuid) -> String 
     }
 }
 
-/// The name of the lease of a writable directory.
-#[must_use]
-pub fn directory_id(uuid: Uuid) -> String {
-    format!("writable-{uuid}")
+/// The name of the lease of the writable directory at the canonical path `dir` of `host`: another one for a copy, whose
+/// disk has the same id.
+fn directory_id(uuid: Uuid, dir: &Path, host: &HostId) -> String {
+    use std::os::unix::ffi::OsStrExt;
+    // Copies of a host may have its machine id still.
+    let host = format!("{}\0{}\0", host.machine.as_deref().unwrap_or_default(), host.name);
+    let place = [host.as_bytes(), dir.as_os_str().as_bytes()].concat();
+    format!("writable-{uuid}-{}", &Digest::of(&place).hex()[..16])
+}
+
+/// The path without symbolic links; also of a directory that is gone, where the one that it was in is there.
+fn canonical(dir: &Path) -> Result<PathBuf> {
+    let found = fs::canonicalize(dir).or_else(|e| match (e.kind(), dir.parent(), dir.file_name()) {
+        (io::ErrorKind::NotFound, Some(parent), Some(name)) => {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            fs::canonicalize(parent).map(|parent| parent.join(name))
+        }
+        _ => Err(e),
+    });
+    found.map_err(|e| cannot_look(e, dir))
+}
+
+fn cannot_look(error: io::Error, path: &Path) -> Error {
+    Error::io("cannot look at it", error).about(path.display())
+}
+
+/// The name of the lease of this writable directory in a store.
+///
+/// # Errors
+/// What looking at the path reports.
+pub fn lease_of_directory(uuid: Uuid, dir: &Path) -> Result<String> {
+    Ok(directory_id(uuid, &canonical(dir)?, &HostId::here()?))
 }
 
 /// The facts about a lease, as they are on this host.
@@ -313,6 +341,34 @@ pub fn by_digest(reference: &Reference, digest: Digest) -> Reference {
 mod tests {
     use super::*;
     use headstart_lsmt::writable::NewDisk;
+
+    #[test]
+    fn directories_of_one_disk_have_leases_of_their_own() {
+        let host = |name: &str, machine: Option<&str>| HostId {
+            name: name.to_owned(),
+            machine: machine.map(str::to_owned),
+            boot: "b".to_owned(),
+        };
+        let uuid = Uuid::from_u128(5);
+        let ids = [
+            directory_id(uuid, Path::new("/vm1"), &host("a", Some("m"))),
+            directory_id(uuid, Path::new("/vm2"), &host("a", Some("m"))),
+            directory_id(uuid, Path::new("/vm1"), &host("b", Some("m"))),
+            directory_id(uuid, Path::new("/vm1"), &host("a", Some("n"))),
+            directory_id(uuid, Path::new("/vm1"), &host("a", None)),
+        ];
+        assert!(ids.iter().all(|id| id.starts_with(&format!("writable-{uuid}-"))));
+        assert_eq!(BTreeSet::from(ids.clone()).len(), ids.len());
+        let later = HostId { boot: "c".to_owned(), ..host("a", Some("m")) };
+        assert_eq!(directory_id(uuid, Path::new("/vm1"), &later), ids[0]);
+        // A directory that has just been removed is still known by its name.
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = scratch.path().join("vm");
+        fs::create_dir(&dir).unwrap();
+        let before = canonical(&dir).unwrap();
+        fs::remove_dir(&dir).unwrap();
+        assert_eq!(canonical(&dir).unwrap(), before);
+    }
 
     #[test]
     fn a_directory_is_gone_only_where_it_would_be_seen() {

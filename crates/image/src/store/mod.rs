@@ -40,7 +40,7 @@ mod staging;
 #[cfg(test)]
 mod tests;
 
-pub use leases::{HeldImage, HoldingDirectory, attach_id, by_digest, directory_id, seen, unprotected};
+pub use leases::{HeldImage, HoldingDirectory, attach_id, by_digest, lease_of_directory, seen, unprotected};
 pub use prune::{PruneOptions, PruneReport, UntaggedImage};
 pub use removal::Removal;
 pub use staging::{BlobWriter, StagedBlob, Staging};
