@@ -173,27 +173,28 @@ pub fn attach_local(reference: &Reference, options: &DiskOptions) -> Result<Atta
     let stack = Arc::new(image.into_disk());
     let (disk, mut made) = assemble(stack, Arc::default(), None, digest, reference, options)?;
     let mut warnings = Vec::new();
-    let hold = lease.and_then(|lease| {
-        if let (Top::Writable(disk), Some(writable)) = (&disk.top, &options.writable) {
-            let uuid = disk.uuid();
-            let dir = &writable.dir;
-            store.hold_for_directory(&HoldingDirectory {
-                dir,
-                uuid,
-                image: digest,
-                manifest: &manifest,
-                reference,
-            })?;
-            if let Some(made) = &mut made {
-                made.release = Some((store.clone(), uuid));
-            }
+    let hold = match lease {
+        Ok(lease) => Hold::in_directory(lease),
+        Err(error) => {
+            warnings.push(unprotected(reference, &error));
+            Hold::default()
         }
-        Ok(Hold::in_directory(lease))
-    });
-    let hold = hold.unwrap_or_else(|error| {
-        warnings.push(unprotected(reference, &error));
-        Hold::default()
-    });
+    };
+    // One that cannot be written at all was said above.
+    if let (Top::Writable(disk), Some(writable), true) = (&disk.top, &options.writable, warnings.is_empty()) {
+        let (dir, uuid) = (&writable.dir, disk.uuid());
+        let holding = HoldingDirectory { dir, uuid, image: digest, manifest: &manifest, reference };
+        match (store.hold_for_directory(&holding), &mut made) {
+            (Ok(()), Some(made)) => made.release = Some((store.clone(), uuid)),
+            (Ok(()), None) => {}
+            // What the process holds it holds, at least.
+            (Err(error), _) => warnings.push(format!(
+                "the image is held only while it is attached, not for {}: {}",
+                dir.display(),
+                unprotected(reference, &error)
+            )),
+        }
+    }
     Ok(Attached { disk, digest, manifest, manifest_bytes, made, hold, warnings })
 }
 

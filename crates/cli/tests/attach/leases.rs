@@ -319,3 +319,23 @@ fn a_copy_of_a_directory_takes_nothing_from_the_directory() {
     assert_eq!(scene.json(PRUNE_NOW)["ended_leases"], 1);
     scene.ok(&format!("image verify file://~/store@{was}"));
 }
+
+/// The lease of a directory that cannot be written does not take along that of the process.
+#[test]
+fn a_disk_holds_its_image_although_its_directory_cannot() {
+    let scene = layered();
+    let words = "file://~/store:v1 --writable ~/vm --nbd unix:~/d.sock";
+    Attached::start(&scene, words).detach();
+    let (of_directory, _) = leases(&scene).remove(0);
+    // Nothing can take the place of a directory that is not empty.
+    fs::remove_file(&of_directory).unwrap();
+    fs::create_dir_all(of_directory.join("x")).unwrap();
+    let mut attached = Attached::start(&scene, words);
+    let warning = attached.warning();
+    assert!(warning.contains("held only while it is attached") && warning.contains("vm"), "{warning}");
+    let names = scene.names("store/.headstart/leases");
+    assert!(names.len() == 2 && names.iter().any(|name| name.starts_with("attach-")), "{names:?}");
+    fs::remove_dir_all(&of_directory).unwrap();
+    scene.fails("image remove file://~/store:v1", &["in use by", "process"]);
+    attached.detach();
+}
