@@ -314,7 +314,8 @@ impl BucketStore {
             let unchanged = index.clone();
             change(&mut index);
             self.mark_lost(&unchanged, &index).await?;
-            if self.replace_index(Versioned { index, version }).await? {
+            if self.replace_index(Versioned { index: index.clone(), version }).await? {
+                self.unmark_gained(&unchanged, &index).await;
                 return Ok(());
             }
         }

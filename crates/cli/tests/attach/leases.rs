@@ -339,3 +339,20 @@ fn a_disk_holds_its_image_although_its_directory_cannot() {
     scene.fails("image remove file://~/store:v1", &["in use by", "process"]);
     attached.detach();
 }
+
+/// A name that comes back ends the week: a later loss begins another.
+#[test]
+fn an_image_that_is_tagged_again_has_no_mark() {
+    let scene = layered();
+    let was = move_tag(&scene);
+    let mark = scene.path("store/.headstart/untagged").join(&was[7..]);
+    assert!(mark.exists());
+    scene.ok(&format!("image pull file://~/store@{was} file://~/store:again"));
+    assert!(!mark.exists());
+    scene.ok("image remove file://~/store:again");
+    assert!(mark.exists());
+    // An import that makes the same image again gives it a name, too.
+    scene.ok("image import disk.raw file://~/store:v1 --base file://~/store:base");
+    assert_eq!(digest_of(&scene, "v1"), was);
+    assert!(!mark.exists());
+}

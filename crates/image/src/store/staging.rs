@@ -162,6 +162,7 @@ impl Staging {
             let _ = fs::remove_file(&prepared);
         }
         published?;
+        self.store.layout.unmark_gained(&before, &index);
         // Should this fail, the image is there and complete, though a power cut may still undo it.
         self.store.layout.sync_root()?;
         Ok((Image { digest, manifest }, was))

@@ -104,6 +104,17 @@ impl BucketStore {
         Ok(())
     }
 
+    /// Forgets that images once lost their last name which have one again. Best effort: not all who write may delete,
+    /// and the next prune does it otherwise.
+    pub(super) async fn unmark_gained(&self, before: &Index, after: &Index) {
+        for digest in gained_images(before, after) {
+            if let Err(error) = self.delete(&format!("{UNTAGGED}/{}", digest.hex())).await {
+                tracing::debug!(%error, "the mark of an image that has a name again stays");
+                return;
+            }
+        }
+    }
+
     async fn mark(&self, image: &Digest, tags: &[String]) -> Result<()> {
         let text = json!({ "tags": tags }).to_string();
         self.put(&format!("{UNTAGGED}/{}", image.hex()), text.into(), PutMode::Overwrite).await

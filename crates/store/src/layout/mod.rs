@@ -24,7 +24,7 @@ pub use lease::{
 pub use staging::{Living, StagingDir, StalePolicy, remove_stale};
 pub use unfinished::{Unfinished, remove_partial};
 pub use untagged::Mark;
-pub(crate) use untagged::lost_images;
+pub(crate) use untagged::{gained_images, lost_images};
 
 use bytes::Bytes;
 use headstart_block::{Digest, Error, ErrorKind, Result};

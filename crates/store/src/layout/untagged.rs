@@ -6,7 +6,8 @@
 //!
 //! The time of the file is the moment at which the image lost its last name. A mark is written before the index that
 //! has the name no more, under the layout's lock: after a crash between the two there is a mark of an image that has a
-//! name, which means nothing. Where other tools took the name away there is no mark, and the first prune makes one. So
+//! name, which means nothing; the next prune forgets it, and so does who gives the image a name again, so that a later
+//! loss begins anew. Where other tools took the name away there is no mark, and the first prune makes one. So
 //! it is where the disk is full: names can be taken away then, too, to make room.
 
 use super::{Index, LayoutDir, is_referrers_tag, settle, sync_dir};
@@ -45,6 +46,12 @@ pub(crate) fn lost_images(before: &Index, after: &Index) -> BTreeMap<Digest, Vec
     lost
 }
 
+/// The images that `after` names and `before` does not.
+pub(crate) fn gained_images(before: &Index, after: &Index) -> BTreeSet<Digest> {
+    let named = |index: &Index| index.entries().filter_map(|entry| entry.digest).collect::<BTreeSet<_>>();
+    named(after).difference(&named(before)).copied().collect()
+}
+
 #[derive(Default, Serialize, Deserialize)]
 struct Content {
     tags: Vec<String>,
@@ -68,7 +75,13 @@ impl LayoutDir {
             return Err(error);
         }
         settle(&prepared, &self.index_path())?;
+        self.unmark_gained(before, after);
         self.sync_root()
+    }
+
+    /// Forgets that images once lost their last name which `after` names again. Under the lock, once that is written.
+    pub fn unmark_gained(&self, before: &Index, after: &Index) {
+        gained_images(before, after).iter().for_each(|digest| self.unmark(digest));
     }
 
     /// Marks the images that `before` names and `after` does not, durably. Under the lock, before `after` is written.
@@ -171,6 +184,12 @@ mod tests {
         let marks = layout.marks().unwrap();
         assert_eq!(marks.keys().collect::<Vec<_>>(), [&a]);
         assert_eq!(marks[&a].tags, ["y"]);
+        // It is named again.
+        let (before, mut after) = (after.clone(), after);
+        after.set(&tag("w"), "m", &a, 1);
+        layout.replace_index(&before, &after).unwrap();
+        assert!(layout.marks().unwrap().is_empty());
+        layout.mark(&a, Vec::new()).unwrap();
         layout.unmark(&a);
         layout.unmark(&a);
         assert!(layout.marks().unwrap().is_empty());
