@@ -340,6 +340,25 @@ fn a_disk_holds_its_image_although_its_directory_cannot() {
     attached.detach();
 }
 
+/// Paths mean something else in a container: what is not there may be there for the one that wrote the lease.
+#[test]
+fn a_directory_of_a_container_is_not_gone_because_the_host_does_not_see_it() {
+    let scene = layered();
+    Attached::start(&scene, "file://~/store:v1 --writable ~/vm --nbd unix:~/d.sock").detach();
+    fs::rename(scene.path("vm"), scene.path("elsewhere")).unwrap();
+    let (path, lease) = leases(&scene).remove(0);
+    let mut other = lease.clone();
+    let inode = lease["host"]["root"]["inode"].as_u64().unwrap();
+    other["host"]["root"]["inode"] = (inode + 1).into();
+    fs::write(&path, other.to_string()).unwrap();
+    move_tag(&scene);
+    let pruned = scene.json(PRUNE_NOW);
+    assert_eq!((&pruned["ended_leases"], &pruned["blobs"]), (&0.into(), &0.into()), "{pruned}");
+    assert_eq!(scene.json("lease list file://~/store")["leases"][0]["state"], "unknown");
+    fs::write(&path, lease.to_string()).unwrap();
+    assert_eq!(scene.json("lease list file://~/store")["leases"][0]["state"], "over");
+}
+
 /// A name that comes back ends the week: a later loss begins another.
 #[test]
 fn an_image_that_is_tagged_again_has_no_mark() {

@@ -348,6 +348,7 @@ mod tests {
             name: name.to_owned(),
             machine: machine.map(str::to_owned),
             boot: "b".to_owned(),
+            root: None,
         };
         let uuid = Uuid::from_u128(5);
         let ids = [

@@ -35,7 +35,7 @@ fn options(dry_run: bool, now: SystemTime) -> BucketPruneOptions {
 }
 
 fn lease(image: Digest, blobs: Vec<Digest>) -> Lease {
-    let host = HostId { name: "far".to_owned(), machine: None, boot: "far".to_owned() };
+    let host = HostId { name: "far".to_owned(), machine: None, boot: "far".to_owned(), root: None };
     let holder = Holder::Writable { dir: "/vm".into(), uuid: image.hex(), filesystem: "1".to_owned() };
     Lease::new(holder, image, blobs, "s3://bucket/a:t".to_owned(), host)
 }

@@ -20,7 +20,8 @@
 //! "Its own host" is the running kernel whose boot id the lease has; where the store is on a file system that only one
 //! host can have mounted, also an earlier boot of the machine with the same id and name. Of every other lease nobody
 //! here can tell, and it counts until an operator releases it ([`Standing::Foreign`]). So does the lease of a directory
-//! that is not to be seen because its file system is not mounted.
+//! that is not to be seen because its file system is not mounted, or because it is in a container: where another
+//! directory is `/`, nobody can tell from here that a directory, or the record of a disk, is gone.
 //!
 //! Version 0.1.0 neither writes leases nor heeds them.
 
@@ -30,6 +31,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -96,6 +98,18 @@ pub struct HostId {
     pub machine: Option<String>,
     /// The boot id of its kernel.
     pub boot: String,
+    /// The directory that its processes see as `/`; none in a lease of a version that did not note it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<Root>,
+}
+
+/// A directory that processes see as `/`: in a container or a chroot another one than on the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Root {
+    /// The number of its device, which may change with each start of the kernel.
+    pub device: u64,
+    /// The number of its inode.
+    pub inode: u64,
 }
 
 fn digest<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Digest, D::Error> {
@@ -125,7 +139,17 @@ impl HostId {
             name: proc("/proc/sys/kernel/hostname")?,
             machine: ids.find(|id| id.len() >= 32).map(hash),
             boot: proc("/proc/sys/kernel/random/boot_id")?,
+            root: fs::metadata("/").ok().map(|root| Root { device: root.dev(), inode: root.ino() }),
         })
+    }
+
+    /// `true` if a path means the same to `other`, as far as that is known.
+    fn sees_what_is_seen_by(&self, other: &Self) -> bool {
+        match (self.root, other.root) {
+            (Some(own), Some(root)) if self.boot == other.boot => own == root,
+            (Some(own), Some(root)) => own.inode == root.inode,
+            _ => true,
+        }
     }
 
     /// `true` if `self` is the same run of the same kernel as `other`, or an earlier one where `may_be_earlier`.
@@ -186,11 +210,15 @@ impl Lease {
         if !self.host.is_same(here, seen.is_on_local_filesystem) {
             return Standing::Foreign;
         }
+        // What is not there may be there in the container that wrote this.
+        let sees_all = here.sees_what_is_seen_by(&self.host);
         match &self.holder {
             Holder::Attach { .. } if seen.has_record => Standing::Held,
+            Holder::Attach { record: Some(_) } if !sees_all => Standing::Foreign,
             Holder::Attach { .. } => Standing::Over,
             Holder::Writable { .. } => match seen.directory {
                 DirectorySeen::Holds => Standing::Held,
+                DirectorySeen::IsGone if !sees_all => Standing::Foreign,
                 DirectorySeen::IsGone => Standing::Over,
                 DirectorySeen::Unknown => Standing::Foreign,
             },
@@ -423,7 +451,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn host(name: &str, machine: Option<&str>, boot: &str) -> HostId {
-        HostId { name: name.to_owned(), machine: machine.map(str::to_owned), boot: boot.to_owned() }
+        HostId {
+            name: name.to_owned(),
+            machine: machine.map(str::to_owned),
+            boot: boot.to_owned(),
+            root: None,
+        }
     }
 
     fn lease(holder: Holder, host: HostId) -> Lease {
@@ -437,8 +470,11 @@ mod tests {
     fn any_host() -> impl Strategy<Value = HostId> {
         let machine = prop::option::of(prop::sample::select(vec!["m", "n"]));
         let name = prop::sample::select(vec!["a", "b"]);
-        (name, machine, prop::sample::select(vec!["1", "2"]))
-            .prop_map(|(name, machine, boot)| host(name, machine, boot))
+        let root = prop::option::of((1..3_u64, 1..3_u64));
+        (name, machine, prop::sample::select(vec!["1", "2"]), root).prop_map(|(name, machine, boot, root)| {
+            let root = root.map(|(device, inode)| Root { device, inode });
+            HostId { root, ..host(name, machine, boot) }
+        })
     }
 
     proptest! {
@@ -446,11 +482,17 @@ mod tests {
         #[test]
         fn only_what_is_known_here_is_over(
             of in any_host(), here in any_host(), is_locked: bool, is_on_local_filesystem: bool,
-            has_record: bool, is_writable: bool,
+            has_record: bool, is_writable: bool, may_have_record: bool,
             directory in prop::sample::select(
                 vec![DirectorySeen::Holds, DirectorySeen::IsGone, DirectorySeen::Unknown]),
         ) {
-            let holder = if is_writable { writable() } else { Holder::Attach { record: None } };
+            let record = may_have_record.then(|| PathBuf::from("/run/vm.images"));
+            let holder = if is_writable { writable() } else { Holder::Attach { record } };
+            let is_same_root = match (of.root, here.root) {
+                (Some(a), Some(b)) => a.inode == b.inode && (a.device == b.device || of.boot != here.boot),
+                _ => true,
+            };
+            let needs_root = is_writable || may_have_record;
             let seen = Seen { is_locked, is_on_local_filesystem, has_record, directory };
             let standing = lease(holder, of.clone()).standing(&here, &seen);
             let same_machine = of.machine.is_some() && of.machine == here.machine && of.name == here.name;
@@ -460,11 +502,13 @@ mod tests {
             match standing {
                 Standing::Over => {
                     prop_assert!(is_this_host && !is_there && !is_locked);
+                    prop_assert!(is_same_root || !needs_root);
                     prop_assert!(!is_writable || directory == DirectorySeen::IsGone);
                 }
                 Standing::Held => prop_assert!(is_there),
                 Standing::Foreign => prop_assert!(
-                    !is_locked && (!is_this_host || is_writable && directory == DirectorySeen::Unknown)),
+                    !is_locked && (!is_this_host || !is_same_root && needs_root
+                        || is_writable && directory == DirectorySeen::Unknown)),
             }
         }
 

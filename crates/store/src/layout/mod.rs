@@ -18,7 +18,7 @@ pub use directory::{LayoutDir, LayoutLock, settle, sync_dir};
 pub use graph::{collect_digests, image_document, leads_further};
 pub use index::{Entry, Index};
 pub use lease::{
-    ATTACH, DirectorySeen, FoundLease, HeldLease, Holder, HostId, JudgedLease, LEASE_MAX, Lease, Seen,
+    ATTACH, DirectorySeen, FoundLease, HeldLease, Holder, HostId, JudgedLease, LEASE_MAX, Lease, Root, Seen,
     Standing,
 };
 pub use staging::{Living, StagingDir, StalePolicy, remove_stale};
