@@ -220,10 +220,20 @@ pub async fn attach_remote(
         }
     };
     if let (Top::Writable(disk), Some(writable)) = (&attached.disk.top, &options.writable) {
-        leasing.add_directory(disk, &writable.dir, &attached.manifest);
+        leasing.add_directory(disk, &writable.dir, &attached.manifest, attached.made.is_some());
     }
     // A store that is away is not waited for.
-    let (hold, warning) = leasing.finish(!attached.warnings.is_empty()).await?;
+    let (hold, warning) = match leasing.finish(!attached.warnings.is_empty()).await {
+        Ok(taken) => taken,
+        Err(error) => {
+            let Attached { disk, made, .. } = attached;
+            drop(disk);
+            if let Some(made) = made {
+                made.remove();
+            }
+            return Err(error);
+        }
+    };
     attached.hold = hold;
     attached.warnings.extend(warning);
     Ok(attached)
@@ -259,7 +269,8 @@ async fn attach_leasing(
         warnings.push(format!("{reference}: {refusal}. {from} ({digest}): attached from there"));
     }
     let record = options.record.clone();
-    *leasing = Leasing::begin(&host.runtime, &store, reference, named.digest, &manifest, record);
+    let (image, is_whole) = ((named.digest, &manifest), located.are_whole());
+    *leasing = Leasing::begin(&host.runtime, &store, reference, image, record, is_whole);
     // Beside all that follows; not for an image of which nothing is to be brought.
     let source = options.plans.as_deref().filter(|_| !located.are_whole());
     let searches = Searches::start(source, &named.digest, &manifest, &store, &host.runtime);

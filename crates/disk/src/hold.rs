@@ -8,6 +8,7 @@ use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_image::manifest::Manifest;
 use headstart_image::store::{HoldingDirectory, attach_id, lease_of_directory, unprotected};
 use headstart_lsmt::writable::WritableDisk;
+use headstart_store::bucket::PRUNING_LASTS;
 use headstart_store::layout::{HeldLease, Holder, HostId, Lease};
 use headstart_store::{Reference, Store};
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::{AbortHandle, JoinHandle};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
 /// The time between renewals of a lease in an object store, which counts for a week.
@@ -26,6 +27,10 @@ const TRIED_AGAIN: Duration = Duration::from_secs(60);
 
 /// The longest time that an attach waits for its lease. After that the disk is served meanwhile.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The time between looks of an attach that waits for the end of a prune, at first and later.
+const LOOK: Duration = Duration::from_millis(500);
+const LONGEST_LOOK: Duration = Duration::from_secs(15);
 
 /// The longest time that an attach that fails takes to say so.
 const LAST_WORD: Duration = Duration::from_secs(1);
@@ -73,23 +78,32 @@ impl Hold {
 
 /// A hold that is being taken in a store.
 pub(crate) struct Leasing {
-    store: Arc<dyn Store>,
+    claim: Claim,
     runtime: Handle,
-    reference: Reference,
-    manifest: Digest,
-    leases: Vec<(String, Lease)>,
-    first: JoinHandle<Result<bool>>,
+    /// `true` if every byte of the image is on this host.
+    is_whole: bool,
+    first: JoinHandle<Result<First>>,
+    /// The lease of a directory that goes where the attach fails.
+    new_directory: Option<String>,
+}
+
+/// The facts when the first lease was written.
+#[derive(Clone, Copy)]
+struct First {
+    is_pruned: bool,
+    is_there: bool,
 }
 
 impl Leasing {
-    /// Begins to write the lease of an attach, where the store keeps any.
+    /// Begins to write the lease of an attach, where the store keeps any. `is_whole` is `true` if every byte of the
+    /// image is on this host.
     pub(crate) fn begin(
         runtime: &Handle,
         store: &Arc<dyn Store>,
         reference: &Reference,
-        digest: Digest,
-        manifest: &Manifest,
+        (digest, manifest): (Digest, &Manifest),
         record: Option<PathBuf>,
+        is_whole: bool,
     ) -> Option<Self> {
         if !store.keeps_leases() {
             return None;
@@ -98,25 +112,27 @@ impl Leasing {
         let blobs = manifest.blobs().map(|(digest, _)| digest).collect();
         let here = HostId::here().inspect_err(|error| tracing::warn!(%error, "no lease can be left")).ok()?;
         let lease = Lease::new(Holder::Attach { record }, digest, blobs, reference.to_string(), here);
-        let (to, at, first) = (Arc::clone(store), id.clone(), lease.clone());
-        let first = runtime.spawn(async move { to.put_lease(&at, &first).await });
-        let (store, runtime) = (Arc::clone(store), runtime.clone());
-        Some(Self {
-            store,
-            runtime,
-            reference: reference.clone(),
-            manifest: digest,
-            leases: vec![(id, lease)],
-            first,
-        })
+        let leases = vec![(id, lease)];
+        let claim = Claim { store: Arc::clone(store), reference: reference.clone(), image: digest, leases };
+        let first = runtime.spawn(claim.clone().first());
+        Some(Self { claim, runtime: runtime.clone(), is_whole, first, new_directory: None })
     }
 
-    /// Adds the lease of a writable directory.
-    pub(crate) fn add_directory(&mut self, disk: &WritableDisk, dir: &Path, manifest: &Manifest) {
-        let (uuid, image, reference) = (disk.uuid(), self.manifest, &self.reference);
+    /// Adds the lease of a writable directory; `is_new` if that was made for this attach.
+    pub(crate) fn add_directory(
+        &mut self,
+        disk: &WritableDisk,
+        dir: &Path,
+        manifest: &Manifest,
+        is_new: bool,
+    ) {
+        let (uuid, image, reference) = (disk.uuid(), self.claim.image, &self.claim.reference);
         let lease = (HoldingDirectory { dir, uuid, image, manifest, reference }).lease();
         match lease.and_then(|lease| Ok((lease_of_directory(uuid, dir)?, lease))) {
-            Ok(lease) => self.leases.push(lease),
+            Ok((id, lease)) => {
+                self.new_directory = is_new.then(|| id.clone());
+                self.claim.leases.push((id, lease));
+            }
             Err(error) => tracing::warn!(%error, "the writable directory leaves no lease"),
         }
     }
@@ -125,69 +141,139 @@ impl Leasing {
     pub(crate) async fn cancel(self) {
         self.first.abort();
         // Best effort: it counts for a week otherwise.
-        let _ = timeout(LAST_WORD, self.store.remove_lease(&self.leases[0].0)).await;
+        let _ = timeout(LAST_WORD, self.claim.store.remove_lease(&self.claim.leases[0].0)).await;
+        if let Some(id) = &self.new_directory {
+            let _ = timeout(LAST_WORD, self.claim.store.remove_lease(id)).await;
+        }
     }
 
     /// Waits for the leases, but not for long, and has them renewed from then on. Also says what the user should know.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where the image was deleted before its lease was seen.
-    pub(crate) async fn finish(self, is_away: bool) -> Result<(Hold, Option<String>)> {
-        let Self { store, runtime, reference, manifest, leases, first } = self;
+    /// [`ErrorKind::NotFound`] where the image was deleted before its lease was seen, and not all of it is here.
+    pub(crate) async fn finish(mut self, is_away: bool) -> Result<(Hold, Option<String>)> {
         let patience = if is_away { Duration::ZERO } else { PATIENCE };
         let taken = timeout(patience, async {
-            let first = first.await.map_err(|e| Error::new(ErrorKind::Cancelled, "stopped").caused_by(e));
-            let has_waited = first??;
-            for (id, lease) in leases.iter().skip(1) {
-                store.put_lease(id, lease).await?;
-            }
-            Ok::<_, Error>(has_waited)
+            let first = (&mut self.first).await;
+            let first = first.map_err(|e| Error::new(ErrorKind::Cancelled, "stopped").caused_by(e))??;
+            self.claim.take(Some(first)).await
         });
-        let begins = match taken.await {
-            Ok(Ok(false)) => RENEWED,
-            Ok(Ok(true)) => {
-                if store.blob_len(&manifest).await?.is_none() {
-                    let _ = timeout(LAST_WORD, store.remove_lease(&leases[0].0)).await;
-                    let cause = "was deleted from its store while it was being attached";
-                    return Err(Error::new(ErrorKind::NotFound, cause).about(&reference));
-                }
+        let (taken, mut warning) = (taken.await, None);
+        let begins = match taken {
+            Ok(Ok(true)) => RENEWED,
+            Ok(Ok(false)) if self.is_whole => {
+                let reference = &self.claim.reference;
+                warning =
+                    Some(format!("{reference} is not in its store any more: all of it is in the cache"));
                 RENEWED
             }
+            Ok(Ok(false)) => {
+                let error = gone(&self.claim.reference);
+                self.cancel().await;
+                return Err(error);
+            }
             Ok(Err(error)) if is_final(&error) => {
-                return Ok((Hold::default(), Some(unprotected(&reference, &error))));
+                return Ok((Hold::default(), Some(unprotected(&self.claim.reference, &error))));
             }
             Ok(Err(error)) => {
                 tracing::debug!(%error, "a lease could not be left yet");
                 TRIED_AGAIN
             }
-            // At once: what was begun may have been cut off.
-            Err(_) => Duration::ZERO,
+            Err(_) => {
+                // What was begun is begun again, at once.
+                self.first.abort();
+                Duration::ZERO
+            }
         };
-        let id = leases[0].0.clone();
-        let every = [RENEWED, TRIED_AGAIN];
-        let renewing =
-            runtime.spawn(renew(Arc::clone(&store), reference, leases, begins, every)).abort_handle();
-        Ok((Hold { _in_directory: None, in_store: Some(InStore { store, runtime, id, renewing }) }, None))
+        let Self { claim, runtime, .. } = self;
+        let (store, id) = (Arc::clone(&claim.store), claim.leases[0].0.clone());
+        let renewing = runtime.spawn(claim.renew(begins, [RENEWED, TRIED_AGAIN])).abort_handle();
+        Ok((Hold { _in_directory: None, in_store: Some(InStore { store, runtime, id, renewing }) }, warning))
     }
 }
 
-/// Writes leases again and again, first after `pause`: every so often where it succeeds, and where it does not.
-async fn renew(
+/// The leases of a disk in a store.
+#[derive(Clone)]
+struct Claim {
     store: Arc<dyn Store>,
     reference: Reference,
+    /// The digest of the image's manifest.
+    image: Digest,
+    /// The first of them is that of the attach.
     leases: Vec<(String, Lease)>,
-    pause: Duration,
-    [every, again]: [Duration; 2],
-) {
-    let mut pause = pause;
-    loop {
-        sleep(pause).await;
-        pause = every;
-        for (id, lease) in &leases {
-            match store.put_lease(id, lease).await {
-                Ok(_) => {}
+}
+
+impl Claim {
+    /// Writes the first lease, and then looks whether the image is there.
+    async fn first(self) -> Result<First> {
+        let (id, lease) = &self.leases[0];
+        let is_pruned = self.store.put_lease(id, lease).await?;
+        Ok(First { is_pruned, is_there: self.is_there().await? })
+    }
+
+    /// Writes all leases, again and again while somebody deletes blobs who may not have seen them; then `true` if the
+    /// image is there. `first` is what was done already.
+    async fn take(&self, first: Option<First>) -> Result<bool> {
+        let begun = Instant::now();
+        let mut pause = LOOK;
+        let mut is_pruned = match first {
+            None => self.put(&self.leases).await?,
+            Some(first) => {
+                let is_pruned = self.put(&self.leases[1..]).await? || first.is_pruned;
+                if !is_pruned {
+                    return Ok(first.is_there);
+                }
+                is_pruned
+            }
+        };
+        while is_pruned && begun.elapsed() < PRUNING_LASTS {
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_LOOK);
+            is_pruned = self.put(&self.leases).await?;
+        }
+        let is_there = self.is_there().await?;
+        if is_pruned && is_there {
+            return Err(Error::new(ErrorKind::Unavailable, "somebody prunes it for a long time"));
+        }
+        Ok(is_there)
+    }
+
+    /// Writes leases, all of them even where some fail; `true` if somebody deletes blobs who may not have seen them.
+    async fn put(&self, leases: &[(String, Lease)]) -> Result<bool> {
+        let (mut is_pruned, mut failed) = (false, None);
+        for (id, lease) in leases {
+            match self.store.put_lease(id, lease).await {
+                Ok(sees_prune) => is_pruned |= sees_prune,
+                Err(error) if is_final(&error) => return Err(error),
+                Err(error) => failed = Some(error),
+            }
+        }
+        failed.map_or(Ok(is_pruned), Err)
+    }
+
+    async fn is_there(&self) -> Result<bool> {
+        match self.store.blob_len(&self.image).await {
+            // Who may not look reads it, or finds out.
+            Err(error) if is_final(&error) => Ok(true),
+            len => len.map(|len| len.is_some()),
+        }
+    }
+
+    /// Writes the leases again and again, first after `pause`: every so often where it succeeds, and where it does not.
+    async fn renew(self, pause: Duration, [every, again]: [Duration; 2]) {
+        let (mut pause, mut was_there) = (pause, true);
+        loop {
+            sleep(pause).await;
+            pause = every;
+            match self.take(None).await {
+                Ok(is_there) => {
+                    if was_there && !is_there {
+                        tracing::warn!("{}", gone(&self.reference));
+                    }
+                    was_there = is_there;
+                }
                 Err(error) if is_final(&error) => {
-                    tracing::warn!("{}", unprotected(&reference, &error));
+                    tracing::warn!("{}", unprotected(&self.reference, &error));
                     return;
                 }
                 Err(error) => {
@@ -197,6 +283,12 @@ async fn renew(
             }
         }
     }
+}
+
+/// The error about an image that was deleted before its lease was seen.
+fn gone(reference: &Reference) -> Error {
+    let cause = "was deleted from its store while it was being attached";
+    Error::new(ErrorKind::NotFound, cause).about(reference)
 }
 
 /// `true` if trying again is of no use.
@@ -211,10 +303,27 @@ mod tests {
     use bytes::Bytes;
     use headstart_block::{ByteRange, ReadAt};
     use headstart_store::{Copied, Counters, Selector, Tag, Urgency};
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     /// A store that counts leases, and gives these answers to them, the last of them for ever.
-    struct Counting(AtomicU64, Vec<Option<ErrorKind>>);
+    #[derive(Default)]
+    struct Counting {
+        calls: AtomicU64,
+        answers: Vec<Option<ErrorKind>>,
+        /// The names of the leases that were written.
+        written: Mutex<Vec<String>>,
+        /// `true` if it is being pruned.
+        is_pruned: AtomicBool,
+        /// `true` if its image was deleted.
+        has_lost: AtomicBool,
+    }
+
+    impl Counting {
+        fn answering(answers: Vec<Option<ErrorKind>>) -> Arc<Self> {
+            Arc::new(Self { answers, ..Self::default() })
+        }
+    }
 
     fn none<T>() -> Result<T> {
         Err(Error::unsupported("is for leases"))
@@ -239,7 +348,7 @@ mod tests {
         }
 
         async fn blob_len(&self, _: &Digest) -> Result<Option<u64>> {
-            Ok(None)
+            Ok(Some(1).filter(|_| !self.has_lost.load(Ordering::SeqCst)))
         }
 
         async fn put_blob(&self, _: &Digest, _: Arc<dyn ReadAt>, _: Copied<'_>) -> Result<()> {
@@ -262,32 +371,48 @@ mod tests {
             true
         }
 
-        async fn put_lease(&self, _: &str, _: &Lease) -> Result<bool> {
-            let call = usize::try_from(self.0.fetch_add(1, Ordering::SeqCst)).unwrap();
-            match self.1.get(call).or(self.1.last()) {
+        async fn put_lease(&self, id: &str, _: &Lease) -> Result<bool> {
+            let call = usize::try_from(self.calls.fetch_add(1, Ordering::SeqCst)).unwrap();
+            match self.answers.get(call).or(self.answers.last()) {
                 Some(Some(kind)) => Err(Error::new(*kind, "no")),
-                _ => Ok(false),
+                _ => {
+                    self.written.lock().unwrap().push(id.to_owned());
+                    Ok(self.is_pruned.load(Ordering::SeqCst))
+                }
             }
+        }
+
+        async fn remove_lease(&self, id: &str) -> Result<()> {
+            self.written.lock().unwrap().retain(|written| written != id);
+            Ok(())
         }
     }
 
-    fn lease() -> (String, Lease) {
+    /// A claim of leases of these names.
+    fn claim(store: &Arc<Counting>, ids: &[&str]) -> Claim {
         let host = HostId::here().unwrap();
-        let holder = Holder::Attach { record: None };
-        ("x".to_owned(), Lease::new(holder, Digest::of(b"i"), Vec::new(), "s3://b/:t".to_owned(), host))
+        let (holder, image) = (Holder::Attach { record: None }, Digest::of(b"i"));
+        let lease = Lease::new(holder, image, Vec::new(), "s3://b/:t".to_owned(), host);
+        let leases = ids.iter().map(|id| ((*id).to_owned(), lease.clone())).collect();
+        let store = Arc::clone(store) as Arc<dyn Store>;
+        Claim { store, reference: "s3://b/:t".parse().unwrap(), image, leases }
+    }
+
+    fn leasing(store: &Arc<Counting>, ids: &[&str], is_whole: bool) -> Leasing {
+        let claim = claim(store, ids);
+        let first = tokio::spawn(claim.clone().first());
+        Leasing { claim, runtime: Handle::current(), is_whole, first, new_directory: None }
     }
 
     /// The number of leases that were written, in `answers`, once `most` were or it ended.
     async fn renewals(answers: Vec<Option<ErrorKind>>, every: [Duration; 2], most: u64) -> u64 {
-        let store = Arc::new(Counting(AtomicU64::new(0), answers));
-        let of = Arc::clone(&store) as Arc<dyn Store>;
-        let reference = "s3://b/:t".parse().unwrap();
-        let renewing = tokio::spawn(renew(of, reference, vec![lease()], Duration::ZERO, every));
-        while store.0.load(Ordering::SeqCst) < most && !renewing.is_finished() {
+        let store = Counting::answering(answers);
+        let renewing = tokio::spawn(claim(&store, &["x"]).renew(Duration::ZERO, every));
+        while store.calls.load(Ordering::SeqCst) < most && !renewing.is_finished() {
             sleep(Duration::from_millis(1)).await;
         }
         renewing.abort();
-        store.0.load(Ordering::SeqCst)
+        store.calls.load(Ordering::SeqCst)
     }
 
     #[tokio::test]
@@ -302,22 +427,58 @@ mod tests {
     #[tokio::test]
     async fn a_store_that_refuses_gives_a_warning_and_one_that_is_away_none() {
         let hold = async |answer, is_away| {
-            let store: Arc<dyn Store> = Arc::new(Counting(AtomicU64::new(0), vec![answer]));
-            let (id, lease) = lease();
-            let (to, at, of) = (Arc::clone(&store), id.clone(), lease.clone());
-            let leasing = Leasing {
-                store,
-                runtime: Handle::current(),
-                reference: "s3://b/:t".parse().unwrap(),
-                manifest: lease.image,
-                leases: vec![(id, lease)],
-                first: tokio::spawn(async move { to.put_lease(&at, &of).await }),
-            };
-            leasing.finish(is_away).await.unwrap().1
+            let store = Counting::answering(vec![answer]);
+            leasing(&store, &["x"], false).finish(is_away).await.unwrap().1
         };
         assert_eq!(hold(None, false).await, None);
         assert_eq!(hold(Some(ErrorKind::Unavailable), false).await, None);
         let warning = hold(Some(ErrorKind::Denied), false).await.unwrap();
         assert!(warning.contains("no lease can be left in s3://b/"), "{warning}");
+    }
+
+    /// A prune that died and left its mark: the disk is served, all its leases are there, and they are written on.
+    #[tokio::test(start_paused = true)]
+    async fn a_prune_that_does_not_end_keeps_no_lease_from_being_written() {
+        let store = Counting::answering(Vec::new());
+        store.is_pruned.store(true, Ordering::SeqCst);
+        let begun = Instant::now();
+        let (hold, warning) = leasing(&store, &["attach", "directory"], false).finish(false).await.unwrap();
+        assert!(warning.is_none() && begun.elapsed() < PATIENCE * 2, "{:?}", begun.elapsed());
+        let has = |id: &str| store.written.lock().unwrap().iter().filter(|written| *written == id).count();
+        assert!(has("attach") > 1 && has("directory") > 1);
+        // It goes on behind the end of all prunes.
+        sleep(PRUNING_LASTS * 2).await;
+        let before = has("directory");
+        sleep(RENEWED / 2).await;
+        assert!(has("directory") > before);
+        drop(hold);
+        let before = store.calls.load(Ordering::SeqCst);
+        sleep(RENEWED * 2).await;
+        assert_eq!(store.calls.load(Ordering::SeqCst), before);
+    }
+
+    /// An image that went before its lease was seen is missed, whether a prune was seen or not.
+    #[tokio::test(start_paused = true)]
+    async fn an_image_that_is_gone_is_missed() {
+        for is_pruned in [false, true] {
+            let store = Counting::answering(Vec::new());
+            store.has_lost.store(true, Ordering::SeqCst);
+            store.is_pruned.store(is_pruned, Ordering::SeqCst);
+            let ending = Arc::clone(&store);
+            tokio::spawn(async move {
+                sleep(Duration::from_secs(1)).await;
+                ending.is_pruned.store(false, Ordering::SeqCst);
+            });
+            let mut leasing = leasing(&store, &["attach", "directory"], false);
+            leasing.new_directory = Some("directory".to_owned());
+            let error = leasing.finish(false).await.err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::NotFound);
+            assert!(store.written.lock().unwrap().is_empty(), "nothing of it stays");
+        }
+        // What is here needs no store.
+        let store = Counting::answering(Vec::new());
+        store.has_lost.store(true, Ordering::SeqCst);
+        let (_, warning) = leasing(&store, &["attach"], true).finish(false).await.unwrap();
+        assert!(warning.unwrap().contains("all of it is in the cache"));
     }
 }

@@ -25,7 +25,7 @@ mod prune;
 mod tests;
 
 pub use admin::Bucket;
-pub use leases::{LEASE_LASTS, LEAST_AGE};
+pub use leases::{LEASE_LASTS, LEAST_AGE, PRUNING_LASTS};
 pub use prune::{BucketPruneOptions, BucketPruneReport, BucketRemoval, Look, NamelessImage};
 
 use crate::MAX_MANIFEST_SIZE;

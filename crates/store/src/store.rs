@@ -85,8 +85,8 @@ pub trait Store: Send + Sync {
         false
     }
 
-    /// Writes or renews a lease. `true` if somebody was deleting blobs, who may not have seen it: whether the image is
-    /// still there is to be looked for.
+    /// Writes or renews a lease. `true` if somebody is deleting blobs, who may not have seen it: it is to be written
+    /// again until nobody is, and then whether the image is still there is to be looked for.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Unsupported`] where the store keeps none.

@@ -2,7 +2,7 @@
 
 use crate::attached::Attached;
 use crate::disk::{copy_of, noise};
-use crate::images::{can_check_bytes, check_bytes, layered};
+use crate::images::{can_check_bytes, check_bytes, layered, tool};
 use crate::scene::{Run, Scene};
 use headstart_testkit::faults::{Fault, FaultProxy, Rule};
 use headstart_testkit::s3::S3;
@@ -216,4 +216,52 @@ fn credentials_that_only_read_are_enough_for_a_disk() {
     check_bytes(&world.scene, "disk.raw", &attached.uri());
     assert_eq!(attached.said().matches("warning").count(), 1);
     attached.detach();
+}
+
+/// A prune that died leaves its mark for minutes: the disk is served, and all its leases are there.
+#[test]
+fn a_prune_that_died_keeps_no_lease_from_being_written() {
+    let Some(world) = World::new() else { return };
+    let digest = world.json("image inspect s3://images/vm:v1")["digest"].as_str().unwrap().to_owned();
+    let pruning = world.path(".headstart/pruning");
+    fs::create_dir_all(world.path(".headstart")).unwrap();
+    fs::write(&pruning, "{}").unwrap();
+    set_time(&pruning, Duration::from_secs(900 - 8));
+    let mut attached = world.attach("s3://images/vm:v1 --writable ~/vm");
+    assert_eq!(world.names(".headstart/leases").len(), 2);
+    // The wait ends with the time of the store, though nothing but the leases is written; then the image is missed.
+    fs::remove_file(world.path("blobs/sha256").join(&digest[7..])).unwrap();
+    let warning = attached.warning();
+    assert!(warning.contains("was deleted from its store"), "{warning}");
+    assert!(pruning.exists());
+    attached.detach();
+}
+
+/// An image that is deleted between its manifest and its lease: nothing of the attach stays.
+#[test]
+fn an_image_that_went_before_its_lease_was_there_leaves_nothing() {
+    let Some(world) = World::new() else { return };
+    let digest = world.json("image inspect s3://images/vm:v1")["digest"].as_str().unwrap().to_owned();
+    let proxy = FaultProxy::start(world.server.addr());
+    let hex = digest[7..].to_owned();
+    proxy.add(Rule::new(Fault::status(404)).on(move |it| it.method == "HEAD" && it.path.contains(&hex)));
+    let words = "attach s3://images/vm:v1 --writable ~/vm --cache ~/cache --nbd unix:~/d.sock";
+    world.run_at(&proxy.url(), words).fails(&["was deleted from its store"]);
+    assert!(!world.scene.path("vm").exists());
+    assert!(world.names(".headstart/leases").is_empty());
+}
+
+/// A copy of a directory has a lease of its own, also in an object store.
+#[test]
+fn a_copy_of_a_directory_gives_up_its_own_lease_alone() {
+    let Some(world) = World::new() else { return };
+    world.attach("s3://images/vm:v1 --writable ~/vm1").detach();
+    let paths = ["vm1", "vm2"].map(|name| world.scene.path(name).into_os_string().into_string().unwrap());
+    tool(&world.scene, "cp", &["-a", &paths[0], &paths[1]]);
+    world.attach("s3://images/vm:v1 --writable ~/vm2").detach();
+    assert_eq!(world.names(".headstart/leases").len(), 2);
+    world.attach("s3://images/vm:v1 --writable ~/vm2 --keep-base").detach();
+    let listed = world.json("lease list s3://images/vm");
+    let leases = listed["leases"].as_array().unwrap();
+    assert!(leases.len() == 1 && leases[0].to_string().contains("vm1"), "{listed}");
 }

@@ -11,8 +11,8 @@
 //! There are no locks in an object store, but its writes are seen by all reads that begin later. So whoever attaches or
 //! copies writes its object *before* it looks for a prune, and a prune writes its own *before* it looks for those: at
 //! least one of the two sees the other. A prune that sees a copy gives way; a copy that sees a prune gives way; an
-//! attach that sees a prune waits for its end, then finds its image there or gone. All times are those of the store:
-//! of each object, when it was written last.
+//! attach that sees a prune writes all its leases, waits for its end, then finds its image there or gone. All times are
+//! those of the store: of each object, when it was written last.
 //!
 //! # How long they count
 //!
@@ -31,7 +31,7 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode};
 use serde_json::json;
 use std::time::{Duration, SystemTime};
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 /// The time for which the lease of an attach counts after it was written.
 pub const LEASE_LASTS: Duration = Duration::from_secs(7 * 86400);
@@ -46,10 +46,7 @@ pub(super) const PUSH_LASTS: Duration = Duration::from_secs(3600);
 const PUSH_RENEWED: Duration = Duration::from_secs(600);
 
 /// The time for which a prune is believed to go on after it wrote its object.
-pub(super) const PRUNING_LASTS: Duration = Duration::from_secs(900);
-
-/// The time between looks of an attach that waits for a prune.
-const LOOK: Duration = Duration::from_secs(1);
+pub const PRUNING_LASTS: Duration = Duration::from_secs(900);
 
 pub(super) const LEASES: &str = ".headstart/leases";
 pub(super) const PUSHES: &str = ".headstart/pushes";
@@ -121,21 +118,20 @@ impl BucketStore {
         })
     }
 
-    /// Writes or renews a lease, and waits for a prune to end that may not have seen it; `true` if there was one.
+    /// Writes or renews a lease; `true` if a prune is going on that may not have seen it. Whoever waits for that one
+    /// to end writes again: the time goes on only with what is written.
     pub(super) async fn write_lease(&self, id: &str, lease: &Lease) -> Result<bool> {
         let name = format!("{LEASES}/{id}");
         self.put(&name, lease.to_bytes()?.into(), PutMode::Overwrite).await?;
-        let mut has_waited = false;
         // Where nobody prunes, one look is enough.
-        while self.written(PRUNING).await?.is_some() {
-            let Some(written) = self.written(&name).await? else { break };
-            if !self.is_being_pruned(written).await? {
-                break;
-            }
-            has_waited = true;
-            sleep(LOOK).await;
+        if self.written(PRUNING).await?.is_none() {
+            return Ok(false);
         }
-        Ok(has_waited)
+        match self.written(&name).await? {
+            Some(now) => self.is_being_pruned(now).await,
+            // Somebody released it at once, or a prune found it over.
+            None => Ok(true),
+        }
     }
 
     /// `true` if a prune is going on that began, or was renewed, not long before `now`.
