@@ -195,10 +195,15 @@ impl BucketStore {
     }
 
     async fn put(&self, name: &str, bytes: Bytes, mode: PutMode) -> Result<()> {
+        self.put_version(name, bytes, mode).await.map(drop)
+    }
+
+    /// The same; returns the version that was written.
+    async fn put_version(&self, name: &str, bytes: Bytes, mode: PutMode) -> Result<UpdateVersion> {
         let path = self.path(name);
         let options = PutOptions { mode, ..PutOptions::default() };
         let put = self.objects.put_opts(&path, PutPayload::from_bytes(bytes), options);
-        self.call(name, WRITE_TIMEOUT, put).await.map(drop)
+        self.call(name, WRITE_TIMEOUT, put).await.map(UpdateVersion::from)
     }
 
     async fn put_parts(

@@ -110,8 +110,8 @@ async fn prune_and_check(store: &BucketStore, named: &[Option<u64>], held: &BTre
     store.mark_as_layout().await.unwrap();
     let later = later(store).await;
     let dry = store.prune(&options(true, later), &nothing).await.unwrap();
-    let mut mark = store.begin_prune(store.store_time().await.unwrap()).await.unwrap();
-    let done = store.prune_at(later, &options(false, later), &nothing, Some(&mut mark)).await.unwrap();
+    let mark = store.begin_prune(store.store_time().await.unwrap()).await.unwrap();
+    let done = store.prune_at(later, &options(false, later), &nothing, Some(&mark)).await.unwrap();
     store.delete(PRUNING).await.unwrap();
     assert_eq!((dry.blobs, dry.images.len()), (done.blobs, done.images.len()));
     let wanted: BTreeSet<u64> = named.iter().flatten().chain(held).copied().collect();
@@ -174,17 +174,99 @@ async fn copies_and_prunes_do_not_meet() {
     other.prune(&options, &nothing).await.unwrap();
 }
 
-#[tokio::test(start_paused = true)]
-async fn an_attach_waits_for_a_prune_that_may_not_see_it() {
+#[tokio::test]
+async fn a_lease_says_whether_a_prune_may_not_have_seen_it() {
     let objects = Arc::new(InMemory::new());
-    let store = Arc::new(store(&objects));
+    let store = store(&objects);
     let lease = lease(Digest::of(b"i"), Vec::new());
-    let _mark = store.begin_prune(store.store_time().await.unwrap()).await.unwrap();
-    let (other, of) = (Arc::clone(&store), lease.clone());
-    let waiting = tokio::spawn(async move { other.write_lease("x", &of).await });
-    tokio::time::sleep(Duration::from_secs(20)).await;
-    assert!(!waiting.is_finished());
-    store.delete(PRUNING).await.unwrap();
-    assert!(waiting.await.unwrap().unwrap(), "it has to look for its image");
     assert!(!store.write_lease("x", &lease).await.unwrap());
+    let mark = store.begin_prune(store.store_time().await.unwrap()).await.unwrap();
+    // Nothing waits: all leases are written, again and again.
+    for id in ["x", "y", "x"] {
+        assert!(store.write_lease(id, &lease).await.unwrap());
+    }
+    assert_eq!(store.objects_below(LEASES).await.unwrap().len(), 2);
+    mark.end(&store).await.unwrap();
+    assert!(!store.write_lease("x", &lease).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_prune_neither_renews_nor_ends_what_another_says() {
+    let objects = Arc::new(InMemory::new());
+    let store = store(&objects);
+    let now = store.store_time().await.unwrap();
+    let died = store.begin_prune(now).await.unwrap();
+    assert!(store.begin_prune(now).await.is_err());
+    let later = now + Duration::from_secs(3600);
+    let other = store.begin_prune(later).await.unwrap();
+    died.end(&store).await.unwrap();
+    assert!(store.written(PRUNING).await.unwrap().is_some(), "it is another's");
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(200)).await;
+    let refused = died.renew(&store).await.unwrap_err();
+    assert!(refused.to_string().contains("somebody else prunes it"), "{refused}");
+    other.renew(&store).await.unwrap();
+    other.end(&store).await.unwrap();
+    assert_eq!(store.written(PRUNING).await.unwrap(), None);
+}
+
+/// Of two that find a prune dead, one takes its place.
+#[tokio::test]
+async fn one_of_two_takes_the_place_of_a_prune_that_died() {
+    let objects = Arc::new(InMemory::new());
+    let store = store(&objects);
+    let now = store.store_time().await.unwrap();
+    store.begin_prune(now).await.unwrap();
+    let slow = throttled(&objects, Duration::from_millis(2));
+    let later = now + Duration::from_secs(3600);
+    let (a, b) = tokio::join!(slow.begin_prune(later), slow.begin_prune(later));
+    assert_eq!(usize::from(a.is_ok()) + usize::from(b.is_ok()), 1);
+}
+
+/// The same store, whose answers take their time.
+fn throttled(objects: &Arc<InMemory>, takes: Duration) -> BucketStore {
+    let config = object_store::throttle::ThrottleConfig {
+        wait_get_per_call: takes,
+        wait_put_per_call: takes,
+        ..object_store::throttle::ThrottleConfig::default()
+    };
+    let objects = object_store::prefix::PrefixStore::new(Arc::clone(objects) as Arc<dyn ObjectStore>, "");
+    let objects = Arc::new(object_store::throttle::ThrottledStore::new(objects, config));
+    BucketStore::with(objects, "s3://bucket/a".to_owned(), "a", &Settings::default()).unwrap()
+}
+
+/// A search of minutes does not look like the end of the prune.
+#[tokio::test(start_paused = true)]
+async fn a_prune_is_renewed_while_it_searches() {
+    let objects = Arc::new(InMemory::new());
+    let store = store(&objects);
+    for number in 0..130 {
+        let image = image(&store, number).await;
+        let tag: Tag = format!("t{number}").parse().unwrap();
+        store.put_manifest(crate::media_type::MANIFEST_OCI, image.manifest, Some(&tag)).await.unwrap();
+    }
+    let unneeded = Digest::of(b"unneeded");
+    store.put_blob(&unneeded, Arc::new(b"unneeded".to_vec()), &|_| Ok(())).await.unwrap();
+    let later = later(&store).await;
+    let slow = throttled(&objects, Duration::from_secs(4));
+    let mark = slow.begin_prune(slow.store_time().await.unwrap()).await.unwrap();
+    let report = slow.prune_at(later, &options(false, later), &nothing, Some(&mark)).await.unwrap();
+    assert_eq!(report.blobs, 1);
+    assert_eq!(store.blob_len(&unneeded).await.unwrap(), None);
+}
+
+/// A name that comes back ends the time without one: a later loss begins anew.
+#[tokio::test]
+async fn an_image_that_is_named_again_is_unmarked() {
+    let objects = Arc::new(InMemory::new());
+    let store = store(&objects);
+    let (a, b) = (image(&store, 1).await, image(&store, 2).await);
+    let tag: Tag = "t".parse().unwrap();
+    for (image, marked) in [(&a, None), (&b, Some(&a)), (&a, Some(&b))] {
+        let put = store.put_manifest(crate::media_type::MANIFEST_OCI, image.manifest.clone(), Some(&tag));
+        put.await.unwrap();
+        let marks = store.objects_below(".headstart/untagged").await.unwrap();
+        let marks: Vec<_> = marks.into_iter().map(|(hex, _)| hex).collect();
+        assert_eq!(marks, marked.map(|image| image.digest.hex()).into_iter().collect::<Vec<_>>());
+    }
 }

@@ -11,16 +11,17 @@ use super::leases::{LEAST_AGE, PRUNING, PRUNING_LASTS, PUSH_LASTS, PUSHES};
 use super::{BucketStore, MOST_RACES, Versioned};
 use crate::MAX_MANIFEST_SIZE;
 use crate::layout::{
-    HostId, Index, JudgedLease, Lease, Mark, Seen, Standing, blob_name, collect_digests, image_document,
-    is_referrers_tag, leads_further, lost_images, referrers_subject,
+    HostId, Index, JudgedLease, Lease, Mark, Seen, Standing, blob_name, collect_digests, gained_images,
+    image_document, is_referrers_tag, leads_further, lost_images, referrers_subject,
 };
 use crate::reference::{Selector, Tag};
 use bytes::Bytes;
 use headstart_block::{Digest, Error, ErrorKind, Result};
-use object_store::{ObjectMeta, PutMode};
+use object_store::{ObjectMeta, PutMode, UpdateVersion};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 /// The time after which a prune says again that it goes on.
@@ -247,31 +248,50 @@ impl BucketStore {
         }
         self.require_conditions().await?;
         let now = self.store_time().await?;
-        let mut mark = self.begin_prune(now).await?;
+        let mark = self.begin_prune(now).await?;
         let pruned = match self.refuse_copies(now).await {
-            Ok(()) => self.prune_at(now, options, look, Some(&mut mark)).await,
+            Ok(()) => self.prune_at(now, options, look, Some(&mark)).await,
             Err(e) => Err(e),
         };
         // Left behind, it would keep others out for some minutes.
-        let ended = self.delete(PRUNING).await;
+        let ended = mark.end(self).await;
         pruned.and_then(|report| ended.map(|()| report))
     }
 
     /// Says that a prune is going on.
     pub(super) async fn begin_prune(&self, now: SystemTime) -> Result<PruneMark> {
-        if let Some(other) = self.written(PRUNING).await? {
-            if now.duration_since(other).is_ok_and(|age| age < PRUNING_LASTS) {
-                return Err(Error::new(ErrorKind::Conflict, "somebody else prunes it")
-                    .about(&self.location)
-                    .remedy("run it again in some minutes"));
-            }
-            // That one died.
-            self.delete(PRUNING).await?;
+        let died = match self.object(PRUNING, MAX_MANIFEST_SIZE).await {
+            Err(e) if e.kind() == ErrorKind::NotFound => None,
+            there => Some(there?.1),
+        };
+        if let Some(other) = self.written(PRUNING).await?
+            && now.duration_since(other).map_or(true, |age| age < PRUNING_LASTS)
+        {
+            return Err(self.other_prunes());
         }
-        let here = HostId::here().map(|host| host.name).unwrap_or_default();
-        let bytes = Bytes::from(json!({"host": here, "pid": std::process::id()}).to_string());
-        self.put(PRUNING, bytes.clone(), PutMode::Create).await?;
-        Ok(PruneMark { bytes, renewed: Instant::now() })
+        let mode = match died {
+            // It may have been renewed since, or be another's by now: only this version is replaced.
+            Some(version) if version.e_tag.is_some() => PutMode::Update(version),
+            // One without a version was written by no prune.
+            Some(_) => {
+                self.delete(PRUNING).await?;
+                PutMode::Create
+            }
+            None => PutMode::Create,
+        };
+        let bytes = mark_bytes(now, 0);
+        let version = self.put_version(PRUNING, bytes.clone(), mode).await.map_err(|e| match e.kind() {
+            ErrorKind::Conflict => self.other_prunes().caused_by(e),
+            _ => e,
+        })?;
+        let state = MarkState { bytes, version, renewals: 0, renewed: Instant::now() };
+        Ok(PruneMark { begun: now, state: Mutex::new(state) })
+    }
+
+    fn other_prunes(&self) -> Error {
+        Error::new(ErrorKind::Conflict, "somebody else prunes it")
+            .about(&self.location)
+            .remedy("run it again in some minutes")
     }
 
     /// Gives way to copies.
@@ -294,10 +314,10 @@ impl BucketStore {
         now: SystemTime,
         options: &BucketPruneOptions,
         look: Look<'_>,
-        mark: Option<&mut PruneMark>,
+        mark: Option<&PruneMark>,
     ) -> Result<BucketPruneReport> {
         let Versioned { index, version } = self.index().await?;
-        let mut search = Search::new(self);
+        let mut search = Search { mark, ..Search::new(self) };
         search.start_index(&index).await?;
         let (mut leases, ended_leases) = self.counting_leases(now, options.dry_run, look).await?;
         if options.force {
@@ -338,7 +358,7 @@ impl BucketStore {
     async fn remove_lists(
         &self,
         index: &Index,
-        version: Option<object_store::UpdateVersion>,
+        version: Option<UpdateVersion>,
         orphans: Vec<Tag>,
     ) -> Result<()> {
         let changed = || {
@@ -371,6 +391,7 @@ impl BucketStore {
         let mut images = Vec::new();
         let nameless = blobs.iter().filter(|(digest, _)| !named.found.contains(digest));
         for (digest, _) in nameless.filter(|(_, meta)| meta.size <= MAX_MANIFEST_SIZE) {
+            named.renew().await?;
             let bytes = match self.document(*digest).await {
                 Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => continue,
                 bytes => bytes?,
@@ -404,25 +425,60 @@ impl BucketStore {
 
 /// The object that says that a prune goes on.
 pub(super) struct PruneMark {
+    begun: SystemTime,
+    state: Mutex<MarkState>,
+}
+
+/// The mark as this prune wrote it last.
+struct MarkState {
     bytes: Bytes,
+    version: UpdateVersion,
+    renewals: u64,
     renewed: Instant,
 }
 
+/// The content of a mark of a prune that began at `begun`: other bytes each time, since the versions of many stores are
+/// hashes of the content.
+fn mark_bytes(begun: SystemTime, renewals: u64) -> Bytes {
+    let host = HostId::here().map(|host| host.name).unwrap_or_default();
+    let begun = begun.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis().to_string();
+    let mark = json!({"host": host, "pid": std::process::id(), "begun": begun, "renewals": renewals});
+    Bytes::from(mark.to_string())
+}
+
 impl PruneMark {
-    /// Says so again in time; fails where it was said too late, so that others may believe the prune dead.
-    async fn renew(&mut self, store: &BucketStore) -> Result<()> {
-        if self.renewed.elapsed() < RENEWED {
+    /// Says so again in time; fails where it was said too late, so that others may believe the prune dead, and where
+    /// another prune took its place.
+    pub(super) async fn renew(&self, store: &BucketStore) -> Result<()> {
+        let mut state = self.state.lock().await;
+        let took = state.renewed.elapsed();
+        if took < RENEWED {
             return Ok(());
         }
-        store.put(PRUNING, self.bytes.clone(), PutMode::Overwrite).await?;
-        let took = self.renewed.elapsed();
-        self.renewed = Instant::now();
+        let renewals = state.renewals + 1;
+        let (bytes, mode) = (mark_bytes(self.begun, renewals), PutMode::Update(state.version.clone()));
+        let version = store.put_version(PRUNING, bytes.clone(), mode).await.map_err(|e| match e.kind() {
+            ErrorKind::Conflict | ErrorKind::NotFound => store.other_prunes().caused_by(e),
+            _ => e,
+        })?;
+        let took = took.max(state.renewed.elapsed());
+        *state = MarkState { bytes, version, renewals, renewed: Instant::now() };
         if took < PRUNING_LASTS / 2 {
             return Ok(());
         }
         Err(Error::new(ErrorKind::Unavailable, "the object store is too slow to be pruned safely")
             .about(&store.location)
             .remedy("run it again: what was deleted was needed by nobody"))
+    }
+
+    /// Says that it has ended, unless another prune took its place.
+    pub(super) async fn end(&self, store: &BucketStore) -> Result<()> {
+        let state = self.state.lock().await;
+        match store.object(PRUNING, MAX_MANIFEST_SIZE).await {
+            Ok((bytes, _)) if bytes == state.bytes => store.delete(PRUNING).await,
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -439,11 +495,21 @@ struct Search<'a> {
     read: BTreeSet<Digest>,
     /// Lists of artifacts whose subjects were not met yet: their subjects, and their places.
     lists: Vec<(Digest, Option<Digest>, String)>,
+    /// Renewed meanwhile, where something is to be deleted.
+    mark: Option<&'a PruneMark>,
 }
 
 impl<'a> Search<'a> {
     fn new(store: &'a BucketStore) -> Self {
-        Self { store, found: BTreeSet::new(), read: BTreeSet::new(), lists: Vec::new() }
+        Self { store, found: BTreeSet::new(), read: BTreeSet::new(), lists: Vec::new(), mark: None }
+    }
+
+    /// Says that the prune goes on.
+    async fn renew(&self) -> Result<()> {
+        match self.mark {
+            Some(mark) => mark.renew(self.store).await,
+            None => Ok(()),
+        }
     }
 
     async fn start_index(&mut self, index: &Index) -> Result<()> {
@@ -502,6 +568,7 @@ impl<'a> Search<'a> {
             if !self.read.insert(digest) {
                 continue;
             }
+            self.renew().await?;
             let bytes = match self.store.document(digest).await {
                 Err(e) if e.kind() == ErrorKind::NotFound && !has_to_be_there => continue,
                 bytes => {
