@@ -2,7 +2,8 @@
 //!
 //! Each connection is made with the certificate of the moment; connections that are there go on. A renewed certificate
 //! is for the same name, key and roles, and ends later; it is kept in the place of the one before it, so it is there
-//! after a restart.
+//! after a restart. Where the file cannot be written the renewed certificate is used all the same, and written as soon
+//! as that can be done.
 
 use super::certificate::HostCertificate;
 use super::request::SigningRequest;
@@ -20,7 +21,7 @@ use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{RootCertStore, SignatureScheme};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -36,12 +37,20 @@ pub(crate) struct Identity {
     verifier: Arc<dyn ClientCertVerifier>,
     key: PrivateKeyDer<'static>,
     current: RwLock<Arc<Current>>,
+    kept: Mutex<Kept>,
     renewed: watch::Sender<()>,
 }
 
 struct Current {
     certified: Arc<CertifiedKey>,
     says: HostCertificate,
+}
+
+/// The certificate in the file, as this process left it: an earlier one than the host has where it cannot be written.
+struct Kept {
+    certificate: CertificateDer<'static>,
+    /// That it cannot be written was said.
+    is_told: bool,
 }
 
 /// The verifier of hosts' certificates under these authorities.
@@ -69,9 +78,10 @@ impl Identity {
     ) -> Result<Self> {
         let first = chain.first().ok_or_else(|| Error::corrupt("has no certificate in it"))?;
         let says = HostCertificate::parse(first)?;
+        let kept = Mutex::new(Kept { certificate: first.clone(), is_told: false });
         let certified = Arc::new(CertifiedKey::new(chain, signing));
         let current = RwLock::new(Arc::new(Current { certified, says }));
-        Ok(Self { file: dir.join(HOST), verifier, key, current, renewed: watch::channel(()).0 })
+        Ok(Self { file: dir.join(HOST), verifier, key, current, kept, renewed: watch::channel(()).0 })
     }
 
     fn current(&self) -> Arc<Current> {
@@ -138,25 +148,61 @@ impl Identity {
     pub(crate) fn renew(&self, der: &[u8], now: u64) -> Result<()> {
         let says = self.verified(der, now)?;
         says.check_renews(&self.says())?;
-        let kept = certificates(&self.file).ok().and_then(|kept| kept.into_iter().next());
-        if kept.is_some_and(|kept| kept != self.certificate()) {
+        let mut kept = self.kept();
+        // It may be there although writing it was said to have failed.
+        if self.found().is_some_and(|found| found != kept.certificate && found != self.certificate()) {
             return Err(Error::new(ErrorKind::Conflict, "another certificate was put there")
                 .about(self.file.display())
                 .remedy("start the agent again, which takes it"));
-        }
-        if let Err(error) = replace(&self.file, pem(der).as_bytes(), Readers::Owner) {
-            tracing::warn!(
-                %error,
-                remedy = "let the agent write there: with systemd, by `ReadWritePaths=`",
-                "the renewed certificate will not be known after a restart"
-            );
         }
         let chain = vec![CertificateDer::from(der.to_vec())];
         let certified = Arc::new(CertifiedKey::new(chain, self.key()));
         let renewed = Arc::new(Current { certified, says });
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = renewed;
+        self.write(&mut kept);
         self.renewed.send_replace(());
         Ok(())
+    }
+
+    /// Writes the certificate into its file, where that could not be done when it was renewed. What an operator has put
+    /// there meanwhile stays.
+    pub(crate) fn keep(&self) {
+        let (mut kept, certificate) = (self.kept(), self.certificate());
+        if kept.certificate == certificate {
+            return;
+        }
+        match self.found() {
+            Some(found) if found == certificate => *kept = Kept { certificate, is_told: false },
+            Some(found) if found != kept.certificate => {}
+            _ => self.write(&mut kept),
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The certificate that is in the file now; `None` where none can be read.
+    fn found(&self) -> Option<CertificateDer<'static>> {
+        certificates(&self.file).ok()?.into_iter().next()
+    }
+
+    fn write(&self, kept: &mut Kept) {
+        let certificate = self.certificate();
+        match replace(&self.file, pem(&certificate).as_bytes(), Readers::Owner) {
+            Ok(()) => *kept = Kept { certificate, is_told: false },
+            Err(error) if kept.is_told => {
+                tracing::debug!(%error, "the renewed certificate cannot be kept yet");
+            }
+            Err(error) => {
+                kept.is_told = true;
+                tracing::warn!(
+                    %error,
+                    remedy = "let the agent write there: with systemd, by `ReadWritePaths=`",
+                    "the renewed certificate will not be known after a restart; writing it is tried again"
+                );
+            }
+        }
     }
 }
 
@@ -287,5 +333,43 @@ mod tests {
         std::fs::remove_dir_all(cluster.join("hosts/b")).unwrap();
         b.renew(&der, now).unwrap();
         assert_eq!(b.says().validity, validity);
+    }
+
+    #[test]
+    fn a_certificate_that_cannot_be_kept_is_renewed_again_and_kept_once_it_can_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let cluster = dir.path().join("cluster");
+        init(&cluster, &InitSettings { hosts: vec!["b".to_owned()], ..InitSettings::default() }).unwrap();
+        let home = cluster.join("hosts/b");
+        let loaded = || Credentials::load(&home, "b").unwrap().identity;
+        let (b, now) = (loaded(), unix_now());
+        let (first, key) = (b.says(), SigningRequest::parse(&b.request().unwrap()).unwrap().key().unwrap());
+        let signed = |later: u64, roles: Roles| {
+            let validity = Validity { not_before: now - 60, not_after: first.validity.not_after + later };
+            let grant = Grant { name: "b", roles, added: first.added.unwrap(), validity };
+            Authority::open(&cluster).unwrap().sign(&grant, &key).unwrap().der().to_vec()
+        };
+        let in_file = || certificates(&home.join(HOST)).unwrap().remove(0);
+        let (at_first, in_the_way) = (in_file(), home.join("host.pem.new"));
+        // Nothing can be written there, not by root either.
+        std::fs::create_dir_all(in_the_way.join("x")).unwrap();
+        for later in 1..=3 {
+            let der = signed(later, first.roles);
+            b.renew(&der, now).unwrap();
+            b.keep();
+            assert_eq!((b.certificate().as_ref(), in_file()), (&der[..], at_first.clone()), "{later}");
+        }
+        std::fs::remove_dir_all(&in_the_way).unwrap();
+        b.keep();
+        assert_eq!((in_file(), loaded().says()), (b.certificate(), b.says()));
+        // What an operator puts there while it cannot be written stays.
+        std::fs::create_dir_all(in_the_way.join("x")).unwrap();
+        b.renew(&signed(4, first.roles), now).unwrap();
+        std::fs::remove_dir_all(&in_the_way).unwrap();
+        let put = signed(9, Roles::ALL);
+        std::fs::write(home.join(HOST), pem(&put)).unwrap();
+        b.keep();
+        assert_eq!(in_file().as_ref(), &put[..]);
+        assert_eq!(b.renew(&signed(5, first.roles), now).unwrap_err().kind(), ErrorKind::Conflict);
     }
 }

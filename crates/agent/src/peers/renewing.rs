@@ -204,6 +204,7 @@ impl Door {
             if stops.await.is_ok() {
                 return;
             }
+            tokio::task::block_in_place(|| identity.keep());
             let says = identity.says();
             if says.is_of_earlier_version() {
                 // The operator was told when the host started.

@@ -98,6 +98,33 @@ fn a_host_renews_its_certificate_by_itself_and_stays_connected_and_its_disks_go_
 }
 
 #[test]
+fn a_host_that_cannot_keep_its_certificate_renews_it_again_and_keeps_it_once_it_can() {
+    let scene = Scene::new();
+    scene.ok("swarm init ~/cluster --host a --host b");
+    short_certificate(&scene, "b", 15);
+    let ends = now() + 15;
+    let of_b = copied(&scene, "b");
+    let in_file = || fs::read(scene.path("of-b/host.pem")).unwrap();
+    let at_first = in_file();
+    // In the way of what is written before it gets its name, for root, too.
+    fs::create_dir_all(scene.path("of-b/host.pem.new/x")).unwrap();
+    let a = start(&scene, "a", "cluster/hosts/a", "--authority ~/cluster");
+    let b = start(&scene, "b", &of_b, &joining(&a));
+    wait_for("renewed", &b, |part| part["certificate_until"].as_u64() > Some(ends));
+    let until = part(&b)["certificate_until"].as_u64();
+    wait_for("renewed again", &b, |part| part["certificate_until"].as_u64() > until);
+    assert_eq!(in_file(), at_first);
+    let warnings = b.said().lines().filter(|line| line.contains("not be known after a restart")).count();
+    assert_eq!(warnings, 1, "{}", b.said());
+    fs::remove_dir_all(scene.path("of-b/host.pem.new")).unwrap();
+    let patience = std::time::Instant::now() + Duration::from_secs(30);
+    while in_file() == at_first {
+        assert!(std::time::Instant::now() < patience, "it is not kept: {}", b.said());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
 fn the_authoritys_own_certificate_is_renewed_with_nobody_else_there() {
     let scene = Scene::new();
     scene.ok("swarm init ~/cluster --host a");
