@@ -9,8 +9,8 @@
 //!
 //! Numbers are little-endian. Who takes from it holds the file's lock for as long as that takes, which ends with its
 //! process; a process that is stopped just then is waited for a second, then there is no limit until it goes on. A
-//! clock that is set back adds nothing, one that is set forward fills the bucket once. Nothing in it needs to outlive
-//! the host: it is never synced.
+//! wall clock that is set back adds nothing, one that is set forward fills the bucket once. Nothing in it needs to
+//! outlive the host: it is never synced.
 
 use super::{Floor, TokenFlow, most};
 use headstart_block::{Error, Result, private};
@@ -19,6 +19,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
+use tokio::time::Instant;
 
 const MAGIC: &[u8; 8] = b"HSRATE01";
 const LEN: usize = 32;
@@ -110,8 +111,8 @@ pub(super) struct SharedBucket {
 #[derive(Debug)]
 struct LockedFile {
     file: File,
-    /// Since when another process has the lock.
-    held_since: Option<u64>,
+    /// Since when another process has the lock. Not the wall clock's time, which may be set back meanwhile.
+    held_since: Option<Instant>,
 }
 
 impl SharedBucket {
@@ -133,15 +134,19 @@ impl SharedBucket {
 
     /// As [`TokenFlow::take`]. A file that cannot be used limits nothing.
     pub(super) fn try_take(&self, bytes: f64, floor: Floor) -> Option<Duration> {
+        self.try_take_at((now_nanos(), Instant::now()), bytes, floor)
+    }
+
+    /// The same at a time of the wall clock, which all processes share, and of this process's own, which never goes
+    /// back.
+    fn try_take_at(&self, (now, own): (u64, Instant), bytes: f64, floor: Floor) -> Option<Duration> {
         // Without a limit nobody holds anybody up.
         self.rate()?;
         let mut opened = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = now_nanos();
         match opened.file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                let since = *opened.held_since.get_or_insert(now);
-                let held = Duration::from_nanos(now.saturating_sub(since));
+                let held = own.saturating_duration_since(*opened.held_since.get_or_insert(own));
                 return (held < LOCK_PATIENCE).then_some(LOCK_RETRY);
             }
             Err(TryLockError::Error(_)) => return None,
@@ -168,13 +173,12 @@ impl LockedFile {
 }
 
 #[cfg(test)]
-#[expect(clippy::disallowed_methods, reason = "processes share no other clock")]
 mod tests {
     use super::super::RateLimit;
     use super::*;
     use crate::store::Urgency;
+    use futures::FutureExt;
     use proptest::prelude::*;
-    use std::time::Instant;
 
     fn scene() -> (tempfile::TempDir, std::path::PathBuf) {
         let dir = tempfile::tempdir().unwrap();
@@ -210,16 +214,14 @@ mod tests {
         // 1.5 MB, less the quarter that lay in the bucket, and as much that demand may overdraw.
         let took = start.elapsed().as_secs_f64();
         assert!((0.95..10.0).contains(&took), "{took}");
-        // The rate changes for those that have it open.
+        // The rate changes for those that have it open: without one, nobody waits.
         set_shared_rate(&path, None).unwrap();
-        let start = Instant::now();
-        limits[0].take(100_000_000, Urgency::Background).await;
-        limits[1].take(100_000_000, Urgency::Demand).await;
-        assert!(start.elapsed() < Duration::from_millis(500));
+        assert!(limits[0].take(100_000_000, Urgency::Background).now_or_never().is_some());
+        assert!(limits[1].take(100_000_000, Urgency::Demand).now_or_never().is_some());
         assert_eq!(limits[2].rate(), None);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_lock_that_stays_held_stops_nobody() {
         let (_dir, path) = scene();
         set_shared_rate(&path, Some(1000)).unwrap();
@@ -228,8 +230,32 @@ mod tests {
         stopped.lock().unwrap();
         let start = Instant::now();
         limit.take(1 << 20, Urgency::Demand).await;
+        let first = start.elapsed();
+        assert!((LOCK_PATIENCE..LOCK_PATIENCE + 3 * LOCK_RETRY).contains(&first), "{first:?}");
+        // It was waited for once.
         limit.take(1 << 20, Urgency::Demand).await;
-        assert!((LOCK_PATIENCE..LOCK_PATIENCE * 3).contains(&start.elapsed()), "{:?}", start.elapsed());
+        assert_eq!(start.elapsed(), first);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_holds_nobody_up() {
+        const HOUR: u64 = 3_600_000_000_000;
+        let (_dir, path) = scene();
+        set_shared_rate(&path, Some(1000)).unwrap();
+        let bucket = SharedBucket::open(&path).unwrap();
+        let stopped = File::open(&path).unwrap();
+        stopped.lock().unwrap();
+        let (wall, own) = (now_nanos(), Instant::now());
+        let take = |wall, after| bucket.try_take_at((wall, own + after), 1.0, Floor::Overdrawn);
+        assert_eq!(take(wall, Duration::ZERO), Some(LOCK_RETRY));
+        assert_eq!(take(wall + HOUR, LOCK_PATIENCE / 2), Some(LOCK_RETRY));
+        assert_eq!(take(wall - HOUR, LOCK_PATIENCE), None);
+        // The next one that holds it has its own second.
+        stopped.unlock().unwrap();
+        assert_eq!(take(wall - HOUR, LOCK_PATIENCE), None);
+        stopped.lock().unwrap();
+        assert_eq!(take(wall - HOUR, LOCK_PATIENCE * 2), Some(LOCK_RETRY));
+        assert_eq!(take(wall - HOUR, LOCK_PATIENCE * 3), None);
     }
 
     proptest! {
