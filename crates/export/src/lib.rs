@@ -21,6 +21,7 @@
 //! * Stopping is bounded: no new work is taken, what is in flight gets [`STOP_PATIENCE`] to finish, the device is
 //!   flushed, and the sockets, files and devices that the server made are gone.
 
+mod complaints;
 pub mod fuse;
 mod host_cache;
 pub mod kernel_nbd;

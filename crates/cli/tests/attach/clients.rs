@@ -5,7 +5,8 @@ use crate::images::noisy;
 use crate::scene::Scene;
 use crate::tools::installed;
 use rustix::process::Signal;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -70,6 +71,36 @@ fn the_first_interrupt_takes_no_disk_away_that_is_used() {
         std::thread::sleep(Duration::from_millis(100));
     }
     assert!(!attached.said().contains("panicked"), "{}", attached.said());
+}
+
+/// Clients decide how often they misbehave, but not how much of the log is theirs.
+#[test]
+fn a_thousand_clients_that_misbehave_leave_a_few_lines() {
+    let scene = noisy(1);
+    let mut attached = Attached::start(&scene, "file://~/store:v1 --nbd unix:~/d.sock");
+    let misbehave = || {
+        let mut socket = UnixStream::connect(scene.path("d.sock")).unwrap();
+        let mut greeting = [0; 18];
+        socket.read_exact(&mut greeting).unwrap();
+        // The flags of a client that wants no zeros, the option EXPORT_NAME without a name, and no request.
+        let option =
+            [&3_u32.to_be_bytes()[..], b"IHAVEOPT", &1_u32.to_be_bytes(), &0_u32.to_be_bytes()].concat();
+        socket.write_all(&option).unwrap();
+        socket.read_exact(&mut [0; 10]).unwrap();
+        socket.write_all(&[b'x'; 28]).unwrap();
+        // It is disconnected.
+        let _ = socket.read_to_end(&mut Vec::new());
+    };
+    for _ in 0..1000 {
+        misbehave();
+    }
+    let warning = attached.warning();
+    assert!(warning.contains("an NBD client is disconnected"), "{warning}");
+    // One a minute.
+    let said = attached.said();
+    let lines = said.lines().filter(|line| line.starts_with("headstart: warning: ")).count();
+    assert!((1..=5).contains(&lines), "{lines}: {said}");
+    attached.detach();
 }
 
 #[test]

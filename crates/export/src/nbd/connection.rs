@@ -43,6 +43,7 @@ use super::receiver::Receiver;
 use super::reply_buffer::ReplyBuffer;
 use super::transmission::{Command, Session, errno_of, message_of, put_error};
 use super::wire::Wire;
+use crate::complaints::complain;
 use headstart_block::{ByteRange, ClientGuard, Error, ErrorKind, Result};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -160,7 +161,7 @@ impl Connection {
                 let name = "nbd-slow".to_owned();
                 let started = std::thread::Builder::new().name(name).spawn(move || connection.work(lane));
                 if let Err(error) = started {
-                    tracing::warn!(%error, "cannot start a thread for a read that waits");
+                    complain!(self.wire.complaints, NoThread, %error, "cannot start a thread for a read that waits");
                     if let Some(mut running) = self.lane(lane).thread_failed() {
                         self.execute(&mut running.job, &mut ReplyBuffer::default());
                     }
@@ -293,7 +294,9 @@ impl Connection {
         let mut sending = self.wire.hold();
         for piece in pieces() {
             if let Err(error) = self.fill(out, piece, patience) {
-                tracing::warn!(peer = self.peer, %error, "a reply cannot be finished; its client is disconnected");
+                let complaints = &self.wire.complaints;
+                let why = "a reply cannot be finished; its client is disconnected";
+                complain!(complaints, Unfinished, peer = self.peer, %error, "{why}");
                 self.wire.break_off();
                 break;
             }
@@ -348,7 +351,8 @@ impl Connection {
         if self.faulted.swap(true, Ordering::Relaxed) {
             tracing::debug!(export = name, peer = self.peer, %error, "a request failed");
         } else {
-            tracing::warn!(export = name, peer = self.peer, %error, "a request failed (its next failures: debug)");
+            let (complaints, peer) = (&self.wire.complaints, &self.peer);
+            complain!(complaints, Fault, export = name, peer, %error, "a request failed (its next failures: debug)");
         }
         self.refuse(out, cookie, errno_of(error), message_of(error));
     }

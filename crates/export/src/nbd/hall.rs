@@ -7,6 +7,7 @@ use super::budget::Pool;
 use super::disk::ExportState;
 use super::standing::{Activity, Choice, choose, now};
 use super::wire::lock;
+use crate::complaints::{Complaints, complain};
 use rustix::fd::OwnedFd;
 use rustix::net::{Shutdown, shutdown};
 use std::collections::BTreeMap;
@@ -26,6 +27,8 @@ pub(crate) struct Hall {
     pub(crate) pool: Arc<Pool>,
     exports: RwLock<Vec<Arc<ExportState>>>,
     pub(crate) tls: Option<TlsAcceptor>,
+    /// What was said of clients.
+    pub(crate) complaints: Arc<Complaints>,
     guests: Mutex<Guests>,
     /// A connection ended, or the server stops.
     changed: Condvar,
@@ -60,7 +63,7 @@ struct Guest {
 
 impl Guests {
     /// Cuts off a client that does not use its place, unless one is leaving already; `false` if there is none.
-    fn make_room(&mut self, now: Instant) -> bool {
+    fn make_room(&mut self, now: Instant, complaints: &Complaints) -> bool {
         if self.connections.values().any(|guest| guest.is_leaving) {
             return true;
         }
@@ -68,7 +71,9 @@ impl Guests {
         match choose(clients) {
             Choice::Drop(number) => {
                 if let Some(guest) = self.connections.get_mut(&number) {
-                    tracing::warn!(
+                    complain!(
+                        complaints,
+                        MakesRoom,
                         "an NBD client that asks for nothing, or takes no replies, makes room for another"
                     );
                     guest.is_leaving = true;
@@ -118,7 +123,7 @@ impl Hall {
     ) -> Self {
         let (guests, changed, exports) = (Mutex::default(), Condvar::new(), RwLock::new(exports));
         let pool = Arc::new(Pool::of(memory));
-        Self { limits, pool, exports, tls, guests, changed }
+        Self { limits, pool, exports, tls, complaints: Arc::default(), guests, changed }
     }
 
     /// A place for a client on `socket`, unless the server stops or all places are taken by others that use them:
@@ -127,7 +132,7 @@ impl Hall {
         let mut guests = lock(&self.guests);
         let until = now() + ROOM;
         while !guests.stopping && guests.connections.len() >= self.limits.connections_max {
-            if now() >= until || !guests.make_room(now()) {
+            if now() >= until || !guests.make_room(now(), &self.complaints) {
                 return None;
             }
             guests = self.changed.wait_timeout(guests, LOOK).unwrap_or_else(PoisonError::into_inner).0;

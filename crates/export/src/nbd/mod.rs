@@ -59,6 +59,7 @@ pub use client::{NbdUri, RemoteDisk};
 pub use private::PrivateServer;
 pub use tls::TlsSettings;
 
+use crate::complaints::complain;
 use crate::{Export, Leftover, STOP_PATIENCE, Server, SocketAccess};
 use address::Listener;
 use disk::ExportState;
@@ -295,7 +296,6 @@ fn check(exports: &[Export]) -> Result<()> {
 
 /// The thread that accepts clients until the server stops.
 fn accept_clients(hall: &Arc<Hall>, listener: &Listener, failure: &Mutex<Option<Error>>) {
-    let mut full = false;
     while !hall.is_stopping() {
         let guest = match listener.accept() {
             Ok(guest) => guest,
@@ -309,24 +309,25 @@ fn accept_clients(hall: &Arc<Hall>, listener: &Listener, failure: &Mutex<Option<
                 return;
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept an NBD client");
+                complain!(hall.complaints, NotAccepted, %error, "cannot accept an NBD client");
                 hall.pause(REST);
                 continue;
             }
         };
         let socket = Arc::new(guest.socket);
         let Some(slot) = hall.admit(&socket) else {
-            if !full {
-                tracing::warn!(peer = guest.name, "too many NBD clients: this one is turned away");
-            }
-            full = true;
+            complain!(
+                hall.complaints,
+                TurnedAway,
+                peer = guest.name,
+                "too many NBD clients: this one is turned away"
+            );
             continue;
         };
-        full = false;
-        let hall = Arc::clone(hall);
-        let run = move || welcome::receive_client(&hall, Arc::new(slot), socket, guest.is_tcp, guest.name);
+        let server = Arc::clone(hall);
+        let run = move || welcome::receive_client(&server, Arc::new(slot), socket, guest.is_tcp, guest.name);
         if let Err(error) = std::thread::Builder::new().name("nbd-client".to_owned()).spawn(run) {
-            tracing::warn!(%error, "cannot start a thread for an NBD client");
+            complain!(hall.complaints, NoThread, %error, "cannot start a thread for an NBD client");
         }
     }
 }

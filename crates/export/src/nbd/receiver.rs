@@ -10,6 +10,7 @@ use super::reply_buffer::ReplyBuffer;
 use super::standing::now;
 use super::transmission::{Command, judge};
 use super::wire::{Received, receive, receive_soon};
+use crate::complaints::complain;
 use crate::processors::{decodes_much, processors};
 use headstart_block::{ByteRange, Result, SECTOR_SIZE};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -243,7 +244,8 @@ impl<'a> Receiver<'a> {
 
     /// The stream of requests cannot be followed any more.
     fn lost(&self, why: &str) -> Flow {
-        tracing::warn!(peer = self.connection.peer, why, "an NBD client is disconnected");
+        let complaints = &self.connection.wire.complaints;
+        complain!(complaints, Protocol, peer = self.connection.peer, why, "an NBD client is disconnected");
         Flow::End
     }
 

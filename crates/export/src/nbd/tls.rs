@@ -9,6 +9,7 @@
 //! A client is known by the names in its certificate: DNS names, URIs and e-mail addresses of the subject's alternative
 //! names; where it has no alternative names at all, as certificates made by hand often, the common name.
 
+use crate::complaints::{Complaints, complain};
 use headstart_block::{Error, Result};
 use rustix::fd::OwnedFd;
 use rustls::pki_types::pem::PemObject as _;
@@ -121,6 +122,7 @@ pub(crate) fn decrypt(
     patience: Duration,
     peer: String,
     slot: Box<dyn Any + Send>,
+    complaints: Arc<Complaints>,
 ) -> io::Result<(OwnedFd, Receiver<Vec<String>>)> {
     let (accepted, receiver) = channel();
     let (near, far) = std::os::unix::net::UnixStream::pair()?;
@@ -143,7 +145,7 @@ pub(crate) fn decrypt(
     };
     std::thread::Builder::new().name("nbd-tls".to_owned()).spawn(move || {
         if let Err(error) = run() {
-            tracing::warn!(peer, %error, "an NBD client failed to start TLS");
+            complain!(complaints, Tls, peer, %error, "an NBD client failed to start TLS");
         }
         drop(slot);
     })?;

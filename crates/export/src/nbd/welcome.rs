@@ -85,7 +85,8 @@ pub(crate) fn receive_client(
         }
     };
     let (activity, pool) = (Arc::clone(&slot.activity), Arc::clone(&hall.pool));
-    let wire = Wire::new(served, beneath, activity, hall.limits.send_timeout, Arc::clone(&pool));
+    let complaints = Arc::clone(&hall.complaints);
+    let wire = Wire::new(served, beneath, activity, hall.limits.send_timeout, Arc::clone(&pool), complaints);
     if let (Ok(wire), Some(state)) = (wire, exports.get(chosen.export)) {
         if !slot.choose(state) {
             tracing::debug!(peer, export = state.export.name, "an NBD client chose what has gone meanwhile");
@@ -160,9 +161,9 @@ fn start_tls(
     set_socket_timeout(socket, Timeout::Recv, None)?;
     set_socket_timeout(socket, Timeout::Send, None)?;
     let slot = Box::new(Arc::clone(slot));
-    let patience = left_until(deadline)?;
+    let (patience, complaints) = (left_until(deadline)?, Arc::clone(&hall.complaints));
     let (plain, accepted) =
-        tls::decrypt(acceptor, socket.try_clone()?, is_tcp, patience, peer.to_owned(), slot)?;
+        tls::decrypt(acceptor, socket.try_clone()?, is_tcp, patience, peer.to_owned(), slot, complaints)?;
     // The thread says why where it comes to nothing.
     let names = accepted.recv_timeout(patience).map_err(|_| io::ErrorKind::ConnectionAborted)?;
     Ok((plain, names))

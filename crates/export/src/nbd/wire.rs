@@ -3,6 +3,7 @@
 use super::budget::Pool;
 use super::lookout::{LOOK, Lookout};
 use super::standing::{Activity, now};
+use crate::complaints::{Complaints, complain};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -92,6 +93,8 @@ pub(crate) struct Wire {
     /// How long a client may leave its replies.
     send_timeout: Duration,
     pool: Arc<Pool>,
+    /// What the server has said of its clients.
+    pub(super) complaints: Arc<Complaints>,
     /// Held while a run of whole replies is sent.
     sending: Mutex<()>,
     /// The client is gone, or is to be: nothing more is worth doing for it.
@@ -106,11 +109,12 @@ impl Wire {
         activity: Arc<Activity>,
         send_timeout: Duration,
         pool: Arc<Pool>,
+        complaints: Arc<Complaints>,
     ) -> io::Result<Self> {
         set_socket_timeout(&*socket, Timeout::Recv, None)?;
         set_socket_timeout(&*socket, Timeout::Send, Some(SEND_WAIT.min(send_timeout)))?;
         let (sending, broken) = (Mutex::new(()), AtomicBool::new(false));
-        Ok(Self { socket, beneath, activity, send_timeout, pool, sending, broken })
+        Ok(Self { socket, beneath, activity, send_timeout, pool, complaints, sending, broken })
     }
 
     /// What the server notes of the client.
@@ -195,7 +199,11 @@ impl Sending<'_> {
             && let Err(error) = self.wire.send_in_time(bytes)
         {
             if error.kind() == io::ErrorKind::TimedOut {
-                tracing::warn!("an NBD client does not take its replies, and is disconnected");
+                complain!(
+                    self.wire.complaints,
+                    NoReplies,
+                    "an NBD client does not take its replies, and is disconnected"
+                );
             }
             self.wire.break_off();
         }

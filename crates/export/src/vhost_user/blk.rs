@@ -11,6 +11,7 @@
 
 use super::chain::{Broken, Chain, Cursor, NoMemory};
 use super::memory::GuestMemory;
+use crate::complaints::Complaints;
 use crate::processors::decodes_much;
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, SECTOR_SIZE};
 use std::sync::Arc;
@@ -146,6 +147,8 @@ pub(crate) struct Target {
     failures: AtomicU64,
     /// The number of small reads that the disk is asked for together.
     pub(crate) reads_together: usize,
+    /// What was said of front ends and guests.
+    pub(crate) complaints: Complaints,
 }
 
 impl Target {
@@ -153,7 +156,8 @@ impl Target {
         let mut id = [0; 20];
         id.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
         let reads_together = device.reads_together();
-        Self { device, name: name.to_owned(), id, queues, failures: AtomicU64::new(0), reads_together }
+        let (name, failures, complaints) = (name.to_owned(), AtomicU64::new(0), Complaints::default());
+        Self { device, name, id, queues, failures, reads_together, complaints }
     }
 
     pub(crate) fn queues(&self) -> u16 {

@@ -41,6 +41,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 
+use crate::complaints::complain;
 use crate::socket::{self, Leftover, SocketAccess, SocketFile};
 use crate::{Export, STOP_PATIENCE, Server};
 use blk::Target;
@@ -252,7 +253,12 @@ impl Shared {
                     if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
                 Err(e) => {
                     // Descriptors or memory have run out: they may come back.
-                    tracing::warn!("{}: cannot take a connection for now: {e}", self.target.name);
+                    complain!(
+                        self.target.complaints,
+                        NotAccepted,
+                        "{}: cannot take a connection for now: {e}",
+                        self.target.name
+                    );
                     self.wait(None, Some(Timespec { tv_sec: 1, tv_nsec: 0 }));
                 }
             }
@@ -272,7 +278,12 @@ impl Shared {
         let mut sessions = self.lock();
         if sessions.links.len() >= SESSIONS_MAX {
             drop(sessions);
-            tracing::warn!("{}: a connection is refused, there are {SESSIONS_MAX} already", self.target.name);
+            complain!(
+                self.target.complaints,
+                TurnedAway,
+                "{}: a connection is refused, there are {SESSIONS_MAX} already",
+                self.target.name
+            );
             return;
         }
         let id = sessions.next;
@@ -286,12 +297,22 @@ impl Shared {
             let shared = &present.shared;
             let (target, lanes) = (Arc::clone(&shared.target), Arc::clone(&shared.lanes));
             if let Err(error) = session::run(&link, target, lanes, Arc::clone(&shared.owner)) {
-                tracing::warn!("{}: a front end broke the protocol: {error}", shared.target.name);
+                complain!(
+                    shared.target.complaints,
+                    Protocol,
+                    "{}: a front end broke the protocol: {error}",
+                    shared.target.name
+                );
             }
             link.hang_up();
         });
         if let Err(error) = spawned {
-            tracing::warn!("{}: no thread for a connection: {error}", self.target.name);
+            complain!(
+                self.target.complaints,
+                NoThread,
+                "{}: no thread for a connection: {error}",
+                self.target.name
+            );
         }
     }
 

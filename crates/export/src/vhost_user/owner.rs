@@ -4,6 +4,8 @@
 //! writes under way that must not land later than its own. So the next front end is held, at the start of its first
 //! ring, until the one before has left. Connections that start no ring hold nobody.
 
+use super::blk::Target;
+use crate::complaints::complain;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,10 +21,15 @@ impl Owner {
     }
 
     /// Waits until the disk is free and takes it; `false` where `gone` came first.
-    pub(crate) fn claim(&self, disk: &str, gone: &dyn Fn() -> bool) -> bool {
+    pub(crate) fn claim(&self, target: &Target, gone: &dyn Fn() -> bool) -> bool {
         let mut taken = self.lock();
         if *taken {
-            tracing::warn!("{disk}: another front end uses the disk; the new one waits until it has left");
+            let disk = &target.name;
+            complain!(
+                target.complaints,
+                Waits,
+                "{disk}: another front end uses the disk; the new one waits until it has left"
+            );
         }
         while *taken {
             if gone() {

@@ -39,6 +39,7 @@ use super::blk::Target;
 use super::chain::{Broken, Chain};
 use super::inflight::QueueRecord;
 use super::memory::GuestMemory;
+use crate::complaints::complain;
 use crate::processors::processors;
 use crate::slow_lane::SlowLane;
 use gathered::Gathered;
@@ -332,8 +333,12 @@ impl Ring {
         let mut notice = EndNotice(Arc::clone(&self.handle), self.parts.queue.next_avail());
         let result = self.take_up_record().and_then(|()| self.serve());
         if let Err(Broken(why)) = result {
-            let disk = &self.parts.target.name;
-            tracing::warn!("{disk}: the guest's driver broke the rules, its queue is given up: {why}");
+            let (disk, complaints) = (&self.parts.target.name, &self.parts.target.complaints);
+            complain!(
+                complaints,
+                Driver,
+                "{disk}: the guest's driver broke the rules, its queue is given up: {why}"
+            );
             if let Some(error) = self.handle.lock().error.clone() {
                 notify(&error);
             }

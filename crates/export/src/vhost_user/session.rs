@@ -284,7 +284,7 @@ impl Session {
     /// Waits until no other front end uses the disk, where it can be written.
     fn become_owner(&mut self) -> Result<()> {
         if !self.owns && !self.target.device.is_read_only() {
-            if !self.owner.claim(&self.target.name, &|| self.link.is_gone()) {
+            if !self.owner.claim(&self.target, &|| self.link.is_gone()) {
                 return Err(Error::Disconnected);
             }
             self.owns = true;
