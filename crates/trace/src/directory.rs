@@ -104,6 +104,17 @@ impl TraceDirectory {
         remove(&path).map(drop).map_err(|e| Error::io("cannot be removed", e).about(path.display()))
     }
 
+    /// The same where it has to make room for others; counted by [`evicted`](Self::evicted).
+    ///
+    /// # Errors
+    /// What the operating system reports.
+    pub fn evict_one(&self, creation: &Creation) -> Result<()> {
+        let path = self.dir.join(file_name(creation));
+        let was_there = remove(&path).map_err(|e| Error::io("cannot be removed", e).about(path.display()))?;
+        self.evicted.fetch_add(u64::from(was_there), Ordering::Relaxed);
+        Ok(())
+    }
+
     /// The traces of a directory, oldest first.
     ///
     /// # Errors

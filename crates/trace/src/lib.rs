@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`record`] | one traced request |
 //! | [`boots`] | where a boot begins, and how long it is recorded |
+//! | [`budget`] | how many traces a disk leaves |
 //! | [`recorder`] | notes requests as they are served |
 //! | [`trace`] | a whole trace: creation, requests, the link |
 //! | [`mod@file`] | a trace as a Parquet file: the format and its versions |
@@ -21,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod boots;
+pub mod budget;
 pub mod data_set;
 pub mod directory;
 pub mod fast26;
@@ -33,6 +35,7 @@ pub mod stats;
 pub mod synthesize;
 pub mod trace;
 
+pub use budget::TraceBudget;
 pub use data_set::DataSet;
 pub use directory::{DirectoryLimits, TraceDirectory};
 pub use record::{Op, Record};

@@ -7,16 +7,21 @@
 //! Once a second it takes out what was recorded, and samples each link while a boot goes on. It writes a boot's trace
 //! again after 5, 15, 35, ... seconds: `kill -9` then costs at most as much as was there before, or a minute, and all
 //! the writing takes no more than a few times the last one. The last save comes when the window has ended, when the
-//! next boot has begun, or at detach, and survives a loss of power.
+//! next boot has begun, or at detach, and survives a loss of power, but for a boot that the next one cut short.
 //!
 //! A boot that is followed by the next one before it has read much was a look at the disk, by a tool or by firmware
 //! that was reset: it leaves no trace, which is counted and said.
+//!
+//! Guests decide what a boot is. So each disk has a [`TraceBudget`], and beyond so many traces its oldest gives way to
+//! its next one: what a guest does costs other disks' traces little, and the directory few files.
 
+use crate::budget::TraceBudget;
 use crate::directory::TraceDirectory;
 use crate::record::{Op, Record};
 use crate::recorder::{BootId, RECORDS_MAX, Recorder};
 use crate::trace::{ATTACHED_BEFORE, Creation, LinkSample, Trace};
 use headstart_block::{Error, Result};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,7 +48,7 @@ pub struct Recording {
     pub sample: SampleLink,
 }
 
-/// How often things happen.
+/// How often things happen, and how many traces come of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// Time between samples of the link.
@@ -52,6 +57,10 @@ pub struct Pace {
     pub save_first: Duration,
     /// Longest time between saves.
     pub save_every_max: Duration,
+    /// Most boots of a disk in an hour that leave a trace.
+    pub traces_an_hour: usize,
+    /// Most traces of a disk that are kept, as long as it is attached.
+    pub traces_max: usize,
 }
 
 impl Default for Pace {
@@ -60,6 +69,8 @@ impl Default for Pace {
             sample_every: Duration::from_secs(1),
             save_first: Duration::from_secs(5),
             save_every_max: Duration::from_secs(60),
+            traces_an_hour: 6,
+            traces_max: 64,
         }
     }
 }
@@ -73,10 +84,14 @@ pub struct SavedBoots {
     pub traces: u64,
     /// Those that were over after a few reads, with another boot behind them: looks at the disk, without a trace.
     pub looks: u64,
+    /// Those that left no trace because their disk had left as many as it may.
+    pub beyond: u64,
     /// Requests in the traces that were written.
     pub requests: u64,
     /// Requests of looks.
     pub requests_of_looks: u64,
+    /// Requests of boots beyond what their disk may leave.
+    pub requests_beyond: u64,
     /// Saves that failed.
     pub failures: u64,
 }
@@ -87,8 +102,10 @@ struct Counts {
     boots: AtomicU64,
     traces: AtomicU64,
     looks: AtomicU64,
+    beyond: AtomicU64,
     requests: AtomicU64,
     requests_of_looks: AtomicU64,
+    requests_beyond: AtomicU64,
     failures: AtomicU64,
 }
 
@@ -117,7 +134,7 @@ impl Saver {
         let counts = Arc::<Counts>::default();
         let mut work = Work {
             directory: Arc::clone(&directory),
-            disks: recordings.into_iter().map(Disk::new).collect(),
+            disks: recordings.into_iter().map(|recording| Disk::new(recording, &pace)).collect(),
             pace,
             counts: Arc::clone(&counts),
         };
@@ -155,8 +172,10 @@ impl Saver {
             boots: load(&self.counts.boots),
             traces: load(&self.counts.traces),
             looks: load(&self.counts.looks),
+            beyond: load(&self.counts.beyond),
             requests: load(&self.counts.requests),
             requests_of_looks: load(&self.counts.requests_of_looks),
+            requests_beyond: load(&self.counts.requests_beyond),
             failures: load(&self.counts.failures),
         }
     }
@@ -183,6 +202,26 @@ struct Disk {
     /// The boot that was opened last, and how many there were.
     last: Option<BootId>,
     number: u64,
+    share: Share,
+}
+
+/// A disk's share of the directory.
+struct Share {
+    budget: TraceBudget,
+    /// The creations of its traces, oldest first.
+    kept: VecDeque<Creation>,
+    kept_max: usize,
+}
+
+/// The state in which a boot is saved.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Moment {
+    /// It goes on.
+    Midway,
+    /// The next one has cut it short.
+    CutShort,
+    /// It is over.
+    Over,
 }
 
 /// A boot whose trace is not complete.
@@ -196,6 +235,8 @@ struct OpenBoot {
     save_after: Duration,
     /// Requests that were seen, kept or dropped, when it was saved last.
     saved: u64,
+    /// Its disk's budget has granted it a trace.
+    granted: bool,
     /// Requests in what was written last; `None` before the first save.
     written: Option<u64>,
 }
@@ -231,8 +272,10 @@ fn unix_us(created: Instant, since: Duration) -> u64 {
 }
 
 impl Disk {
-    fn new(recording: Recording) -> Self {
-        Self { recording, open: Vec::new(), last: None, number: 0 }
+    fn new(recording: Recording, pace: &Pace) -> Self {
+        let budget = TraceBudget::new(pace.traces_an_hour);
+        let share = Share { budget, kept: VecDeque::new(), kept_max: pace.traces_max };
+        Self { recording, open: Vec::new(), last: None, number: 0, share }
     }
 
     /// Opens the boot, where it is a new one; its place, unless it was closed.
@@ -245,7 +288,8 @@ impl Disk {
             let trace = Trace { creation: self.creation(since), ..Trace::default() };
             let (save_at, save_after) = (pace.save_first, pace.save_first);
             tracing::info!(volume = trace.creation.volume, "a boot is recorded, from its first read on");
-            self.open.push(OpenBoot { boot, since, trace, save_at, save_after, saved: 0, written: None });
+            let (saved, granted, written) = (0, false, None);
+            self.open.push(OpenBoot { boot, since, trace, save_at, save_after, saved, granted, written });
         }
         self.open.iter().position(|open| open.boot == boot)
     }
@@ -293,7 +337,7 @@ impl Work {
             let kept = place.is_some_and(|place| disk.open[place].push(record));
             while disk.open.len() > OPEN_MAX {
                 let oldest = disk.open.remove(0);
-                wrote |= self.close(oldest, true);
+                wrote |= self.close(&mut disk.share, oldest, true);
             }
             kept
         });
@@ -314,13 +358,13 @@ impl Work {
             // Requests are noted when they end: those that arrived last have a little time for that.
             if next.is_some() || detached || since > window + self.pace.sample_every {
                 let is_cut_short = next.is_some_and(|next| next.saturating_sub(open.since) <= window);
-                wrote |= self.close(open, is_cut_short);
+                wrote |= self.close(&mut disk.share, open, is_cut_short);
                 continue;
             }
             let t_us = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
             open.trace.link.extend((disk.recording.sample)(t_us));
             if since >= open.save_at {
-                wrote |= self.save(&mut open, false);
+                wrote |= self.save(&mut disk.share, &mut open, Moment::Midway);
                 open.save_after = (open.save_after * 2).min(self.pace.save_every_max);
                 open.save_at = since + open.save_after;
             }
@@ -331,10 +375,10 @@ impl Work {
 
     /// Saves a boot for the last time; `is_cut_short`: the next one began within its window. Returns `true` if a trace
     /// was written.
-    fn close(&self, mut open: OpenBoot, is_cut_short: bool) -> bool {
+    fn close(&self, share: &mut Share, mut open: OpenBoot, is_cut_short: bool) -> bool {
         let (volume, seen) = (open.trace.creation.volume.clone(), open.seen());
         if is_cut_short && open.is_look() {
-            self.forget(&open);
+            self.forget(share, &open);
             add(&self.counts.looks, 1);
             add(&self.counts.requests_of_looks, open.trace.records.len() as u64);
             tracing::info!(
@@ -344,16 +388,27 @@ impl Work {
             );
             return false;
         }
-        let wrote = self.save(&mut open, true);
-        if open.written.is_none() && seen > 0 {
+        let moment = if is_cut_short { Moment::CutShort } else { Moment::Over };
+        let wrote = self.save(share, &mut open, moment);
+        if !open.granted && seen > 0 {
+            add(&self.counts.beyond, 1);
+            add(&self.counts.requests_beyond, open.trace.records.len() as u64);
+            tracing::info!(
+                volume,
+                requests = seen,
+                "the disk has left as many traces as it may: this boot leaves none"
+            );
+        } else if open.written.is_none() && seen > 0 {
             tracing::warn!(volume, "a boot leaves no trace: none could be written");
         }
         wrote
     }
 
     /// Removes what was written of a boot.
-    fn forget(&self, open: &OpenBoot) {
+    fn forget(&self, share: &mut Share, open: &OpenBoot) {
         let Some(written) = open.written else { return };
+        share.budget.take_back(open.since);
+        share.kept.retain(|kept| *kept != open.trace.creation);
         if let Err(error) = self.directory.remove(&open.trace.creation) {
             return self.failed(&error);
         }
@@ -361,10 +416,15 @@ impl Work {
         self.counts.requests.fetch_sub(written, Ordering::Relaxed);
     }
 
-    /// Writes a boot's trace, unless nothing was added since or ever; whether it did.
-    fn save(&self, open: &mut OpenBoot, last: bool) -> bool {
+    /// Writes a boot's trace, unless nothing was added since or ever, or its disk may leave no more; whether it did.
+    fn save(&self, share: &mut Share, open: &mut OpenBoot, moment: Moment) -> bool {
         let seen = open.seen();
+        let last = moment == Moment::Over;
         if seen == 0 || (seen == open.saved && !last) {
+            return false;
+        }
+        open.granted = open.granted || share.budget.grant(open.since);
+        if !open.granted {
             return false;
         }
         // Requests are noted when they end, and by several threads.
@@ -374,9 +434,13 @@ impl Work {
                 open.saved = seen;
                 let now = open.trace.records.len() as u64;
                 add(&self.counts.requests, now.saturating_sub(open.written.unwrap_or(0)));
-                add(&self.counts.traces, u64::from(open.written.is_none()));
+                if open.written.is_none() {
+                    add(&self.counts.traces, 1);
+                    share.kept.push_back(open.trace.creation.clone());
+                }
                 open.written = Some(now);
-                if last {
+                self.make_room(share);
+                if moment != Moment::Midway {
                     tracing::info!(path = %path.display(), requests = now, "a boot was recorded");
                 }
                 true
@@ -384,6 +448,16 @@ impl Work {
             Err(error) => {
                 self.failed(&error);
                 false
+            }
+        }
+    }
+
+    /// Removes the oldest traces of a disk that has too many.
+    fn make_room(&self, share: &mut Share) {
+        while share.kept.len() > share.kept_max {
+            let oldest = share.kept.pop_front();
+            if let Some(Err(error)) = oldest.map(|oldest| self.directory.evict_one(&oldest)) {
+                self.failed(&error);
             }
         }
     }

@@ -408,6 +408,11 @@ fn traces(page: &mut Page, session: &Session) {
         ("failed_saves", "Traces that could not be saved.", saved.failures),
         ("written_files", "Boots that have a trace.", saved.traces),
         ("looks", "Boots that ended after a few reads and left no trace.", saved.looks),
+        (
+            "beyond_budget",
+            "Boots that left no trace because their disk had left as many as it may.",
+            saved.beyond,
+        ),
     ];
     page.numbers("headstart_trace", Kind::Counter, &numbers);
 }

@@ -39,7 +39,7 @@ fn without_trace(boots: u64, dropped: u64, saved: &SavedBoots) -> Vec<WithoutTra
     if boots == 0 {
         return vec![WithoutTrace { boots: 0, why: "nothing was read" }];
     }
-    let others = boots.saturating_sub(saved.traces + saved.looks);
+    let others = boots.saturating_sub(saved.traces + saved.looks + saved.beyond);
     let why = if saved.failures > 0 {
         "the directory took no trace"
     } else if dropped > 0 {
@@ -48,7 +48,11 @@ fn without_trace(boots: u64, dropped: u64, saved: &SavedBoots) -> Vec<WithoutTra
         "no read was answered"
     };
     let looks = WithoutTrace { boots: saved.looks, why: "little was read before the next boot" };
-    [looks, WithoutTrace { boots: others, why }].into_iter().filter(|reason| reason.boots > 0).collect()
+    let beyond = WithoutTrace { boots: saved.beyond, why: "more boots in an hour than leave traces" };
+    [looks, beyond, WithoutTrace { boots: others, why }]
+        .into_iter()
+        .filter(|reason| reason.boots > 0)
+        .collect()
 }
 
 impl Recorded {
@@ -61,7 +65,7 @@ impl Recorded {
         let (boots, dropped) = (sum(Recorder::boots), sum(Recorder::dropped));
         Some(Self {
             directory: traces.directory(),
-            requests: sum(Recorder::recorded).saturating_sub(saved.requests_of_looks),
+            requests: sum(Recorder::recorded).saturating_sub(saved.requests_of_looks + saved.requests_beyond),
             saved_requests: saved.requests,
             dropped,
             evicted_files: traces.evicted(),
@@ -118,6 +122,9 @@ mod tests {
         assert_eq!(reasons(4, 0, &saved), [look]);
         assert_eq!(reasons(5, 0, &saved), [look, (1, "no read was answered")]);
         assert_eq!(reasons(7, 9, &saved), [look, (3, "the recorder was full")]);
+        let wild = SavedBoots { boots: 9, traces: 6, beyond: 2, ..SavedBoots::default() };
+        let beyond = (2, "more boots in an hour than leave traces");
+        assert_eq!(reasons(9, 0, &wild), [beyond, (1, "no read was answered")]);
         let failed = SavedBoots { failures: 1, traces: 0, looks: 0, ..saved };
         assert_eq!(reasons(1, 0, &failed), [(1, "the directory took no trace")]);
     }

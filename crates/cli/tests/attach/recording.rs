@@ -114,6 +114,32 @@ fn boots_without_a_trace_are_said() {
     assert_eq!(recorded["traces"], Value::from(0));
 }
 
+/// A guest decides when a boot begins: it cannot fill the directory by that.
+#[test]
+fn a_guest_that_boots_without_end_leaves_a_few_traces() {
+    let scene = noisy(4);
+    if !installed(&["nbdsh"]) {
+        return;
+    }
+    let attached = Attached::start(
+        &scene,
+        "file://~/store:v1 --nbd unix:~/d.sock --record ~/traces --metrics 127.0.0.1:0",
+    );
+    let again =
+        format!("import time\nfor boot in range(8):\n  h.pread(512, 0)\n  {}\n  time.sleep(1.2)", boot(20));
+    client(&scene, &attached, &again);
+    client(&scene, &attached, &boot(20));
+    attached.wait_for("boots beyond the budget", |metrics| {
+        metrics.sum("headstart_trace_beyond_budget_total", &[]) >= 2.0
+    });
+    let recorded = attached.detach()["recorded"].clone();
+    let why = "more boots in an hour than leave traces";
+    assert_eq!(recorded["without_trace"], json!([{ "boots": 3, "why": why }]), "{recorded}");
+    assert_eq!((&recorded["boots"], &recorded["traces"]), (&json!(9), &json!(6)), "{recorded}");
+    assert_eq!(recorded["requests"], recorded["saved_requests"], "{recorded}");
+    assert_eq!(traces(&scene, "traces").len(), 6);
+}
+
 /// As people read it.
 #[test]
 fn the_last_line_says_what_was_recorded() {

@@ -11,6 +11,8 @@ const PACE: Pace = Pace {
     sample_every: Duration::from_millis(5),
     save_first: Duration::from_millis(10),
     save_every_max: Duration::from_millis(20),
+    traces_an_hour: 6,
+    traces_max: 64,
 };
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -120,7 +122,7 @@ fn a_look_at_the_disk_leaves_no_trace() {
         looks,
         requests: READS_MIN as u64 + 1,
         requests_of_looks: looks,
-        failures: 0,
+        ..SavedBoots::default()
     };
     assert_eq!((saver.saved(), a.boots()), (wanted, looks + 2));
 }
@@ -141,4 +143,65 @@ fn a_directory_that_fails_harms_nobody() {
     read(&a, 1);
     assert!(saver.stop(PATIENCE));
     assert_eq!(traces(&gone)[0].records.len(), 2);
+}
+
+/// What a guest can do: it begins boots without end, each longer than a look.
+fn boots_without_end(recorder: &Recorder, boots: u64) {
+    for _ in 0..boots {
+        recorder.client_came();
+        for n in 0..READS_MIN as u64 {
+            read(recorder, n * 4096);
+        }
+        recorder.client_left();
+    }
+}
+
+#[test]
+fn a_disk_that_boots_without_end_leaves_so_many_traces_an_hour_and_others_have_theirs() {
+    let dir = tempfile::tempdir().unwrap();
+    let directory = Arc::new(TraceDirectory::open(dir.path(), DirectoryLimits::default()).unwrap());
+    let of = |volume: &str| {
+        let recorder = Arc::new(Recorder::new(Instant::now(), PATIENCE, 2000));
+        let creation = Creation { volume: volume.to_owned(), ..Creation::default() };
+        (Arc::clone(&recorder), Recording { recorder, creation, sample: Box::new(|_| None) })
+    };
+    let ((wild, first), (tame, second)) = (of("wild"), of("tame"));
+    boots_without_end(&wild, 100);
+    boots_without_end(&tame, 2);
+    let saver = Saver::start(directory, vec![first, second], PACE).unwrap();
+    assert!(saver.stop(PATIENCE));
+    let volumes: Vec<_> = traces(dir.path()).into_iter().map(|trace| trace.creation.volume).collect();
+    let of_wild = volumes.iter().filter(|volume| volume.starts_with("wild")).count();
+    assert_eq!((of_wild, volumes.len()), (6, 8), "{volumes:?}");
+    let reads = READS_MIN as u64;
+    let wanted = SavedBoots {
+        boots: 102,
+        traces: 8,
+        beyond: 94,
+        requests: 8 * reads,
+        requests_beyond: 94 * reads,
+        ..SavedBoots::default()
+    };
+    assert_eq!(saver.saved(), wanted);
+}
+
+#[test]
+fn the_oldest_traces_of_a_disk_give_way_to_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let directory = Arc::new(TraceDirectory::open(dir.path(), DirectoryLimits::default()).unwrap());
+    let other = Trace {
+        creation: Creation { volume: "other".to_owned(), ..Creation::default() },
+        ..Trace::default()
+    };
+    directory.save(&other, false).unwrap();
+    let recorder = Arc::new(Recorder::new(Instant::now(), PATIENCE, 2000));
+    let creation = Creation { volume: "a".to_owned(), ..Creation::default() };
+    let recording = Recording { recorder: Arc::clone(&recorder), creation, sample: Box::new(|_| None) };
+    boots_without_end(&recorder, 10);
+    let pace = Pace { traces_an_hour: 9, traces_max: 3, ..PACE };
+    let saver = Saver::start(directory, vec![recording], pace).unwrap();
+    assert!(saver.stop(PATIENCE));
+    let volumes: Vec<_> = traces(dir.path()).into_iter().map(|trace| trace.creation.volume).collect();
+    assert_eq!(volumes, ["other", "a-boot-7", "a-boot-8", "a-boot-9"]);
+    assert_eq!((saver.directory().evicted(), saver.saved().traces, saver.saved().beyond), (6, 9, 1));
 }

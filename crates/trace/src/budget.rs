@@ -1,0 +1,88 @@
+//! The budget of a disk's traces: a pure state machine on given times.
+//!
+//! A guest decides when a boot begins: it reads the boot sector after a pause. So without a budget it could fill the
+//! trace directory, drive out what other disks recorded, and outvote them in what is learned. Guests that start again
+//! for reasons of their own do so a few times an hour.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// The time that a budget is for.
+const SPAN: Duration = Duration::from_secs(3600);
+
+/// Grants traces to the boots of one disk, so many in any hour.
+#[derive(Clone, Debug)]
+pub struct TraceBudget {
+    most: usize,
+    /// The boots of the last hour that were granted one, in the order of the grants.
+    granted: VecDeque<Duration>,
+}
+
+impl TraceBudget {
+    /// Creates the budget of a disk whose boots leave at most `most` traces in any hour.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
+        Self { most, granted: VecDeque::new() }
+    }
+
+    /// Grants a trace to a boot that began at `at`, a time since any fixed moment, if fewer than the most were granted
+    /// one that began in the hour before. Boots come in the order of their times.
+    pub fn grant(&mut self, at: Duration) -> bool {
+        self.granted.retain(|before| at.saturating_sub(*before) < SPAN);
+        let is_granted = self.granted.len() < self.most;
+        if is_granted {
+            self.granted.push_back(at);
+        }
+        is_granted
+    }
+
+    /// Takes back what was granted to the boot that began at `at`: it leaves no trace after all.
+    pub fn take_back(&mut self, at: Duration) {
+        if let Some(place) = self.granted.iter().rposition(|granted| *granted == at) {
+            self.granted.remove(place);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_guest_that_boots_without_end_has_so_many_traces_an_hour() {
+        let mut budget = TraceBudget::new(6);
+        let granted: Vec<_> = (0..7200).filter(|second| budget.grant(Duration::from_secs(*second))).collect();
+        assert_eq!(granted, [0, 1, 2, 3, 4, 5, 3600, 3601, 3602, 3603, 3604, 3605]);
+        // One that boots each ten minutes has all its traces.
+        let mut budget = TraceBudget::new(6);
+        assert!((0..100).all(|boot| budget.grant(10 * boot * MINUTE)));
+        assert!(!budget.grant(990 * MINUTE + MINUTE));
+        budget.take_back(990 * MINUTE);
+        assert!(budget.grant(990 * MINUTE + 2 * MINUTE));
+    }
+
+    proptest! {
+        /// Against all that was ever granted and not taken back.
+        #[test]
+        fn no_hour_has_more_and_none_is_refused_before(
+            most in 0_usize..5, steps in proptest::collection::vec((0_u32..40, any::<bool>()), 1..80)
+        ) {
+            let (mut budget, mut model, mut now) = (TraceBudget::new(most), Vec::<Duration>::new(), Duration::ZERO);
+            for (minutes, taken_back) in steps {
+                now += minutes * MINUTE;
+                let of_hour = model.iter().filter(|at| now - **at < SPAN).count();
+                prop_assert!(of_hour <= most);
+                let granted = budget.grant(now);
+                prop_assert_eq!(granted, of_hour < most);
+                if granted && taken_back {
+                    budget.take_back(now);
+                } else if granted {
+                    model.push(now);
+                }
+            }
+        }
+    }
+}
