@@ -36,7 +36,7 @@ use super::space::{self, CLASSES, DeadMap, FileRange};
 use super::view::Generation;
 use super::{WritableDisk, lock};
 use crate::Segment;
-use headstart_block::{ErrorKind, Result, SECTOR_SIZE};
+use headstart_block::{Error, ErrorKind, Result, SECTOR_SIZE};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, TryLockError};
@@ -62,6 +62,10 @@ pub(super) struct Collector {
     pub(super) policy: Policy,
     pub(super) pass: Pass,
     can_punch: bool,
+    /// Dead ranges whose punching has failed: tried again when there is nothing else to do.
+    failed: Vec<FileRange>,
+    /// Why punching has failed in this step.
+    failure: Option<Error>,
     /// Pairs that are not punched: of other programs, or with sectors that are named twice.
     pub(super) shared: BTreeSet<u64>,
 }
@@ -86,6 +90,8 @@ impl Collector {
             policy: Policy::default(),
             pass: Pass::default(),
             can_punch: true,
+            failed: Vec::new(),
+            failure: None,
             shared: BTreeSet::new(),
         };
         let frozen = generation.frozen.iter().map(|level| (&level.pair, &level.runs));
@@ -119,6 +125,29 @@ impl Collector {
         !self.retired.is_empty()
     }
 
+    /// The reason for which punching has failed since the last call.
+    pub(super) fn take_failure(&mut self) -> Option<Error> {
+        self.failure.take()
+    }
+
+    fn set_failed(&mut self, range: FileRange, error: Error) {
+        self.failed.push(range);
+        self.failure = Some(error);
+    }
+
+    /// Has what could not be punched tried again; returns whether there is any, and it did not fail just now.
+    fn retry(&mut self, generation: &Generation) -> bool {
+        if self.failure.is_some() || self.failed.is_empty() {
+            return false;
+        }
+        for FileRange { pair, start, end } in std::mem::take(&mut self.failed) {
+            if pair_of(generation, pair).is_some() {
+                self.dead.entry(pair).or_default().insert(start, end);
+            }
+        }
+        true
+    }
+
     fn residue(&self) -> u64 {
         self.dead.values().map(|dead| dead.sectors() - dead.ripe_sectors().iter().sum::<u64>()).sum::<u64>()
             * SECTOR_SIZE
@@ -130,23 +159,26 @@ impl WritableDisk {
     /// Returns `false` where there is nothing to do for this `load` at present.
     ///
     /// # Errors
-    /// What the files report. The disk goes on as it was.
+    /// What the files report. The disk goes on as it was; what could not be done is tried again later.
     pub fn collect(&self, load: Load) -> Result<bool> {
-        match self.collector.try_lock() {
-            Ok(mut collector) => self.step(&mut collector, load),
-            Err(TryLockError::Poisoned(poisoned)) => self.step(&mut poisoned.into_inner(), load),
-            Err(TryLockError::WouldBlock) => Ok(false),
-        }
+        let mut collector = match self.collector.try_lock() {
+            Ok(collector) => collector,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(false),
+        };
+        let worked = self.step(&mut collector, load)?;
+        collector.take_failure().map_or(Ok(worked), Err)
     }
 
+    /// Does a step. Holes that could not be punched are no error of it: the collector remembers them and why.
     pub(super) fn step(&self, collector: &mut Collector, load: Load) -> Result<bool> {
         self.check_usable()?;
-        let settled = self.settle(collector)?;
+        let settled = self.settle(collector);
         let facts = self.facts(collector, load);
         match collector.policy.next(&self.limits(), &facts) {
-            Action::Rest => return Ok(settled),
+            Action::Rest => return Ok(collector.retry(&self.generation()) || settled),
             Action::Flush => self.flush_all()?,
-            Action::Punch { class } => self.punch_ripe(collector, class)?,
+            Action::Punch { class } => self.punch_ripe(collector, class),
             Action::CompactLog => self.compact_log()?,
             Action::Reunite => self.reunite(),
             Action::Absorb => return self.absorb(collector),
@@ -165,13 +197,13 @@ impl WritableDisk {
             }
             Action::CopyAll => return self.copy_all(),
         }
-        self.settle(collector)?;
+        self.settle(collector);
         Ok(true)
     }
 
     /// Takes dead sectors along their way; returns whether any came further.
-    fn settle(&self, collector: &mut Collector) -> Result<bool> {
-        let mut moved = self.sweep(collector)?;
+    fn settle(&self, collector: &mut Collector) -> bool {
+        let mut moved = self.sweep(collector);
         let ready = std::mem::take(&mut *lock(&self.ready));
         if !ready.is_empty() {
             moved = true;
@@ -181,22 +213,22 @@ impl WritableDisk {
         let oldest = self.alive.oldest();
         while let Some((_, extents)) = collector.retired.pop_front_if(|(number, _)| oldest >= *number) {
             moved = true;
-            self.release(collector, extents)?;
+            self.release(collector, extents);
         }
         if !collector.held.is_empty() && lock(&self.commits).count == 0 {
             moved = true;
             let held = std::mem::take(&mut collector.held);
             self.held.store(0, Ordering::Relaxed);
-            self.release(collector, held)?;
+            self.release(collector, held);
         }
         if moved {
             self.gate.notify_all();
         }
-        Ok(moved)
+        moved
     }
 
     /// Enters sectors that nobody reads any more, but for commits; punches large ranges.
-    fn release(&self, collector: &mut Collector, extents: Vec<FileRange>) -> Result<()> {
+    fn release(&self, collector: &mut Collector, extents: Vec<FileRange>) {
         let generation = self.generation();
         for extent in extents {
             let Some(pair) = pair_of(&generation, extent.pair) else { continue };
@@ -216,29 +248,35 @@ impl WritableDisk {
             if collector.can_punch
                 && let Some((start, end)) = dead.take(range, PUNCH_AT_ONCE)
             {
-                self.punch(collector, &pair, start, end)?;
+                self.punch(collector, &pair, start, end);
             }
         }
         let numbers: Vec<_> = generation.pairs().map(|pair| pair.number).collect();
         collector.dead.retain(|number, _| numbers.contains(number));
-        Ok(())
     }
 
     /// Punches what was dead when the disk was opened.
-    fn sweep(&self, collector: &mut Collector) -> Result<bool> {
+    fn sweep(&self, collector: &mut Collector) -> bool {
         if collector.sweep.is_empty() || !collector.can_punch {
-            return Ok(false);
+            return false;
         }
         let generation = self.generation();
         for _ in 0..PUNCHES {
-            let Some(&FileRange { pair, start, end }) = collector.sweep.last() else { break };
-            if let Some(pair) = pair_of(&generation, pair)
-                && !pair.punch(start, end)?
-            {
-                collector.can_punch = false;
-                break;
+            let Some(range) = collector.sweep.pop() else { break };
+            let Some(pair) = pair_of(&generation, range.pair) else { continue };
+            match pair.punch(range.start, range.end) {
+                Ok(true) => {}
+                Ok(false) => {
+                    collector.can_punch = false;
+                    collector.sweep.push(range);
+                    break;
+                }
+                Err(error) => {
+                    // It was counted as punched.
+                    pair.count_unpunched(range.len());
+                    collector.set_failed(range, error);
+                }
             }
-            collector.sweep.pop();
         }
         if !collector.can_punch {
             // They were counted as punched, which they are not.
@@ -248,24 +286,25 @@ impl WritableDisk {
                 collector.dead.entry(number).or_default().insert(start, end);
             }
         }
-        Ok(true)
+        true
     }
 
-    fn punch(&self, collector: &mut Collector, pair: &Pair, start: u64, end: u64) -> Result<()> {
-        let punched = pair.punch(start, end);
-        if let Ok(true) = punched {
-            pair.count_punched(end - start);
-            self.counters.collected.fetch_add((end - start) * SECTOR_SIZE, Ordering::Relaxed);
-        } else {
-            // Later, or never.
-            collector.dead.entry(pair.number).or_default().insert(start, end);
+    fn punch(&self, collector: &mut Collector, pair: &Pair, start: u64, end: u64) {
+        match pair.punch(start, end) {
+            Ok(true) => {
+                pair.count_punched(end - start);
+                self.counters.collected.fetch_add((end - start) * SECTOR_SIZE, Ordering::Relaxed);
+            }
+            Ok(false) => {
+                collector.can_punch = false;
+                collector.dead.entry(pair.number).or_default().insert(start, end);
+            }
+            Err(error) => collector.set_failed(FileRange { pair: pair.number, start, end }, error),
         }
-        collector.can_punch = punched?;
-        Ok(())
     }
 
     /// Punches dead ranges, the longest first, down to `class`.
-    fn punch_ripe(&self, collector: &mut Collector, class: usize) -> Result<()> {
+    fn punch_ripe(&self, collector: &mut Collector, class: usize) {
         let generation = self.generation();
         let numbers: Vec<_> = collector.dead.keys().copied().collect();
         let mut left = PUNCHES;
@@ -279,12 +318,11 @@ impl WritableDisk {
                 && let Some((start, end)) =
                     collector.dead.get_mut(&number).and_then(|dead| dead.take_longest(class))
             {
-                self.punch(collector, &pair, start, end)?;
+                self.punch(collector, &pair, start, end);
                 left -= 1;
             }
         }
         self.gate.notify_all();
-        Ok(())
     }
 
     fn facts(&self, collector: &Collector, load: Load) -> Facts {

@@ -12,6 +12,9 @@ use std::time::Duration;
 /// The longest time between two looks at what a writer waits for.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// Tries of a waiting writer to punch holes that cannot be punched: some two seconds.
+const FAILURES_MAX: u32 = 400;
+
 /// Writers that wait for space.
 #[derive(Default)]
 pub(super) struct Gate {
@@ -210,6 +213,7 @@ impl WritableDisk {
     fn admit_slowly(&self, demand: Demand) -> Result<Admitted<'_>> {
         self.counters.throttled.fetch_add(1, Ordering::Relaxed);
         let _waiting = Waiting::new(&self.gate.waiting);
+        let mut failures = 0;
         loop {
             self.check_usable()?;
             match self.judge(demand) {
@@ -225,7 +229,16 @@ impl WritableDisk {
                     continue;
                 }
             };
-            if self.step(&mut collector, Load::Pressed)? {
+            let worked = self.step(&mut collector, Load::Pressed)?;
+            let has_failed = collector.take_failure().is_some();
+            if has_failed && failures < FAILURES_MAX {
+                // Later it may go well. It is no fault of this write.
+                drop(collector);
+                failures += 1;
+                self.gate.wait();
+                continue;
+            }
+            if worked && !has_failed {
                 continue;
             }
             let others_end = collector.waits_for_readers() || self.reserved.load(Ordering::Relaxed) > 0;

@@ -122,7 +122,8 @@ proptest! {
         base: bool, seed: u64, slack in prop_oneof![Just(40u64 << 10), Just(96 << 10)],
         ops in vec(
             prop_oneof![
-                12 => io(), 1 => upkeep_alone(), 1 => tending_alone(), 1 => arm(Fault::Crash), 1 => crash(),
+                12 => io(), 1 => upkeep_alone(), 1 => tending_alone(), 1 => arm(Fault::Crash),
+                1 => arm(Fault::Eio), 1 => arm(Fault::Full), 1 => Just(Op::Repair), 1 => crash(),
             ],
             1..120,
         ),

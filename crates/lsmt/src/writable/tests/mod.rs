@@ -4,6 +4,7 @@
 
 mod behaviour;
 mod collecting;
+mod failing;
 mod limited;
 mod model;
 mod seals;

@@ -244,8 +244,8 @@ impl Model {
         }
     }
 
-    /// Checks the bound on the space that files take.
-    fn check_space(&self) {
+    /// Checks the bound on the space that files take after an operation, before which so many faults had been seen.
+    fn check_space(&self, faults: u64) {
         let Some(slack) = self.slack else { return };
         let space = self.disk().space();
         let files = space.live_bytes + space.garbage_bytes;
@@ -253,9 +253,12 @@ impl Model {
         if !self.disk().generation().frozen.is_empty() {
             return;
         }
-        if self.machine.faults_seen() == self.faults_before && !self.awaiting {
+        let seen = self.machine.faults_seen();
+        // A write that nothing happened to has kept the bound, whatever was before.
+        if seen == faults && !self.machine.sync_failed() && !self.awaiting {
             assert!(files <= 2 * space.live_bytes + slack, "{space:?}");
-            if !self.disk().collector.lock().unwrap().is_swept() {
+            // A file whose removal has failed is a leftover until the disk is opened again.
+            if seen > self.faults_before || !self.disk().collector.lock().unwrap().is_swept() {
                 return;
             }
             // Headers, the state, and pages that are partly used.
@@ -276,13 +279,14 @@ impl Model {
     /// steps it took.
     pub(super) fn run(mut self, ops: &[Op]) -> u64 {
         for op in ops {
+            let faults = self.machine.faults_seen();
             self.apply(op);
             if self.machine.is_down() {
                 if self.machine.revive() { self.open() } else { self.restart(self.seed, None) }
             } else {
                 check(self.disk(), &self.now);
                 if matches!(op, Op::Write { .. }) {
-                    self.check_space();
+                    self.check_space(faults);
                 }
             }
         }

@@ -56,6 +56,10 @@ struct World {
     sync_failed: bool,
     /// Its file system can punch holes.
     has_holes: bool,
+    /// So many of the next holes cannot be punched.
+    failing_holes: u64,
+    /// No hole can be punched over this page of a file.
+    bad_page: Option<usize>,
 }
 
 impl Default for World {
@@ -74,6 +78,8 @@ impl Default for World {
             faults_seen: 0,
             sync_failed: false,
             has_holes: true,
+            failing_holes: 0,
+            bad_page: None,
         }
     }
 }
@@ -264,6 +270,16 @@ impl Machine {
     /// Its file system cannot punch holes from now on.
     pub(super) fn fill_holes(&self) {
         self.world().has_holes = false;
+    }
+
+    /// Lets the punching of so many of the next holes fail.
+    pub(super) fn fail_holes(&self, count: u64) {
+        self.world().failing_holes = count;
+    }
+
+    /// Lets the punching of any hole over this page of a file fail.
+    pub(super) fn set_bad_page(&self, page: Option<usize>) {
+        self.world().bad_page = page;
     }
 
     /// Bytes that all files take, in whole pages.
@@ -557,8 +573,13 @@ impl LogFile for SimFile {
         if !world.has_holes {
             return Ok(false);
         }
-        let step = world.step(false)?;
         let (start, end) = (offset as usize, (offset + len) as usize);
+        let is_bad = world.bad_page.is_some_and(|page| (start / PAGE..end / PAGE).contains(&page));
+        if is_bad || world.failing_holes > 0 {
+            world.failing_holes = world.failing_holes.saturating_sub(1);
+            return Err(failure(io::ErrorKind::Other));
+        }
+        let step = world.step(false)?;
         // A crash makes of it what it likes by itself, page by page.
         let end = if matches!(step, Step::Done) || world.down { end } else { start + PAGE };
         world.files[self.inode].punch(start, end);

@@ -1,0 +1,102 @@
+//! What fails below the collector: holes that cannot be punched, a base that cannot be read.
+
+use super::super::{Limits, Load, NewDisk, WritableDisk};
+use super::sim::Machine;
+use headstart_block::BlockDevice;
+use uuid::Uuid;
+
+/// A dead range that is punched at once.
+const PART: u64 = 64 << 10;
+const PARTS: u64 = 16;
+
+fn new_disk(size: u64) -> NewDisk {
+    NewDisk { size, parent: String::new(), uuid: Uuid::from_u128(7) }
+}
+
+/// A disk on which every second part of the data file is dead.
+fn half_dead(machine: &Machine) -> WritableDisk {
+    let disk = WritableDisk::create_in(machine.directory(), None, &new_disk(PART * PARTS)).unwrap();
+    disk.view_mut().limits = Limits { slack: 1 << 20, ..Limits::default() };
+    for round in 1..=2u8 {
+        for part in (0..PARTS).filter(|part| round == 1 || part % 2 == 0) {
+            disk.write_at(&vec![round; PART as usize], part * PART).unwrap();
+        }
+    }
+    disk.flush().unwrap();
+    disk
+}
+
+/// Does so many steps, whatever fails; returns how many did.
+fn collect_stubbornly(disk: &WritableDisk, load: Load, steps: u32) -> usize {
+    (0..steps).filter(|_| disk.collect(load).is_err()).count()
+}
+
+fn check(disk: &WritableDisk) {
+    let mut found = vec![0; (PART * PARTS) as usize];
+    disk.read_at(&mut found, 0).unwrap();
+    for (number, part) in found.chunks(PART as usize).enumerate() {
+        let round = if number % 2 == 0 { 2 } else { 1 };
+        assert!(part.iter().all(|byte| *byte == round), "{number}");
+    }
+}
+
+/// What the files take once all is given back: the data, headers and the log.
+const LEAST: u64 = PART * PARTS + 5 * 4096;
+
+#[test]
+fn a_hole_that_fails_once_loses_no_garbage() {
+    for failing in [1, 3, 8] {
+        let machine = Machine::default();
+        let disk = half_dead(&machine);
+        machine.fail_holes(failing);
+        assert!(collect_stubbornly(&disk, Load::Quiet, 100) > 0);
+        assert!(machine.taken() <= LEAST, "{failing}: {}", machine.taken());
+        assert_eq!(disk.space().garbage_bytes, disk.generation().active.log_bytes());
+        check(&disk);
+    }
+}
+
+/// Neither what was dead at the start nor what dies later waits for a range that never can be punched.
+#[test]
+fn a_hole_that_always_fails_holds_nothing_up() {
+    for reopened in [false, true] {
+        for part in [0, 6, 14] {
+            let machine = Machine::default();
+            let mut disk = half_dead(&machine);
+            if reopened {
+                drop(disk);
+                disk = WritableDisk::open_in(machine.directory(), None, "").unwrap();
+            }
+            machine.set_bad_page(Some(1 + (part * PART / 4096) as usize));
+            assert!(collect_stubbornly(&disk, Load::Quiet, 100) > 0);
+            assert!(machine.taken() <= LEAST + PART, "{reopened} {part}: {}", machine.taken());
+            assert!(disk.space().garbage_bytes >= PART);
+            machine.set_bad_page(None);
+            collect_stubbornly(&disk, Load::Quiet, 100);
+            assert!(machine.taken() <= LEAST, "{reopened} {part}: {}", machine.taken());
+            check(&disk);
+        }
+    }
+}
+
+#[test]
+fn holes_that_fail_are_no_error_of_who_waits_for_them() {
+    let machine = Machine::default();
+    let disk = half_dead(&machine);
+    let mut failed = 0;
+    for round in 0..400u64 {
+        machine.fail_holes(round % 3);
+        let byte = if round % 2 == 0 { 2 } else { 1 };
+        // Written in the end as `check` has it.
+        disk.write_at(&vec![byte; PART as usize], round % PARTS * PART).unwrap();
+        failed += round % 3;
+        let bound = 2 * PART * PARTS + (1 << 20);
+        assert!(machine.taken() <= bound, "{round}: {}", machine.taken());
+    }
+    assert!(failed > 0 && disk.space().throttled_writes > 0);
+    for part in 0..PARTS {
+        let byte = if part % 2 == 0 { 2 } else { 1 };
+        disk.write_at(&vec![byte; PART as usize], part * PART).unwrap();
+    }
+    check(&disk);
+}
