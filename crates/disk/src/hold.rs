@@ -108,9 +108,9 @@ impl Leasing {
         if !store.keeps_leases() {
             return None;
         }
-        let id = attach_id(record.as_deref(), &digest, Uuid::new_v4());
         let blobs = manifest.blobs().map(|(digest, _)| digest).collect();
         let here = HostId::here().inspect_err(|error| tracing::warn!(%error, "no lease can be left")).ok()?;
+        let id = attach_id(record.as_deref(), &digest, &here, Uuid::new_v4());
         let lease = Lease::new(Holder::Attach { record }, digest, blobs, reference.to_string(), here);
         let leases = vec![(id, lease)];
         let claim = Claim { store: Arc::clone(store), reference: reference.clone(), image: digest, leases };

@@ -88,9 +88,10 @@ impl ImageStore {
         };
         let lease = lock.and_then(|lock| {
             let blobs = image.manifest.blobs().map(|(digest, _)| digest).collect();
-            let id = attach_id(record.as_deref(), &image.digest, unique);
+            let host = HostId::here()?;
+            let id = attach_id(record.as_deref(), &image.digest, &host, unique);
             let holder = Holder::Attach { record };
-            let lease = Lease::new(holder, image.digest, blobs, reference.to_string(), HostId::here()?);
+            let lease = Lease::new(holder, image.digest, blobs, reference.to_string(), host);
             self.layout.hold(&lock, &id, &lease)
         });
         Ok(HeldImage { image, bytes, lease })
@@ -227,10 +228,12 @@ impl CountingLeases {
 
 /// The name of the lease of an attach: the same for all processes of one disk, so that none is left of the dead.
 #[must_use]
-pub fn attach_id(record: Option<&Path>, image: &Digest, unique: Uuid) -> String {
+pub fn attach_id(record: Option<&Path>, image: &Digest, host: &HostId, unique: Uuid) -> String {
     match record {
         Some(record) => {
-            let text = format!("{} {image}", record.display());
+            // Agents of several hosts have the same directories, and often disks of the same names.
+            let machine = host.machine.as_deref().unwrap_or_default();
+            let text = format!("{machine}\0{}\0{} {image}", host.name, record.display());
             format!("disk-{}", &Digest::of(text.as_bytes()).hex()[..32])
         }
         None => format!("{ATTACH}{unique}"),
@@ -276,12 +279,18 @@ pub fn lease_of_directory(uuid: Uuid, dir: &Path) -> Result<String> {
 pub fn seen(lease: &Lease, is_locked: bool, is_on_local_filesystem: bool) -> Seen {
     let (mut has_record, mut directory) = (false, DirectorySeen::Unknown);
     match &lease.holder {
-        Holder::Attach { record } => has_record = record.as_deref().is_some_and(Path::exists),
+        Holder::Attach { record } => has_record = record.as_deref().is_some_and(may_be_there),
         Holder::Writable { dir, uuid, filesystem } => {
             directory = look_at_directory(dir, uuid, &lease.image, filesystem);
         }
     }
     Seen { is_locked, is_on_local_filesystem, has_record, directory }
+}
+
+/// `true` unless a file is known not to be there: one in a directory of another user may be.
+fn may_be_there(path: &Path) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound};
+    path.symlink_metadata().err().is_none_or(|error| !matches!(error.kind(), NotFound | NotADirectory))
 }
 
 /// The state of a writable directory, as far as it can be seen.
@@ -342,14 +351,35 @@ mod tests {
     use super::*;
     use headstart_lsmt::writable::NewDisk;
 
-    #[test]
-    fn directories_of_one_disk_have_leases_of_their_own() {
-        let host = |name: &str, machine: Option<&str>| HostId {
+    fn host(name: &str, machine: Option<&str>) -> HostId {
+        HostId {
             name: name.to_owned(),
             machine: machine.map(str::to_owned),
             boot: "b".to_owned(),
             root: None,
-        };
+        }
+    }
+
+    #[test]
+    fn disks_of_one_name_on_several_hosts_have_leases_of_their_own() {
+        let (record, image) = (Path::new("/run/headstart/disks/vm.images"), Digest::of(b"image"));
+        let id = |host: HostId| attach_id(Some(record), &image, &host, Uuid::new_v4());
+        let ids = [id(host("a", Some("m"))), id(host("b", Some("m"))), id(host("a", None))];
+        assert_eq!(BTreeSet::from(ids.clone()).len(), ids.len());
+        assert_eq!(id(host("a", Some("m"))), ids[0], "all processes of a disk have one");
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_looked_at_may_be_there() {
+        let scratch = tempfile::tempdir().unwrap();
+        let loops = scratch.path().join("loops");
+        std::os::unix::fs::symlink(&loops, &loops).unwrap();
+        assert!(may_be_there(&loops.join("vm.images")));
+        assert!(!may_be_there(&scratch.path().join("vm.images")));
+    }
+
+    #[test]
+    fn directories_of_one_disk_have_leases_of_their_own() {
         let uuid = Uuid::from_u128(5);
         let ids = [
             directory_id(uuid, Path::new("/vm1"), &host("a", Some("m"))),
